@@ -1,0 +1,3 @@
+//! apiserver-proxy
+#![forbid(unsafe_code)]
+fn main() {}

@@ -1,0 +1,2 @@
+//! net-config
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! preamble
+#![forbid(unsafe_code)]

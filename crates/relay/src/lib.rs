@@ -1,0 +1,2 @@
+//! relay
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! route
+#![forbid(unsafe_code)]

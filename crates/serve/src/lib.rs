@@ -1,0 +1,2 @@
+//! serve
+#![forbid(unsafe_code)]

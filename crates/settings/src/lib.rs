@@ -1,0 +1,2 @@
+//! settings
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! telemetry
+#![forbid(unsafe_code)]

@@ -1,0 +1,3 @@
+//! sni-proxy
+#![forbid(unsafe_code)]
+fn main() {}
