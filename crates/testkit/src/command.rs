@@ -1,0 +1,90 @@
+//! Runs a helper program to its end and turns its failure into an error that shows its words.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+/// Runs `command`, and returns its standard output.
+///
+/// # Errors
+/// When it cannot be started or ends with another status than 0; the text carries the command
+/// line and both outputs.
+pub fn run(command: &mut Command) -> Result<String> {
+    let output = output(command)?;
+    if !output.status.success() {
+        bail!(
+            "`{}` ended with {}:\n{}{}",
+            line(command),
+            output.status,
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+        );
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Runs `command` with no input and returns what it printed, whatever its status.
+///
+/// # Errors
+/// When it cannot be started.
+pub fn output(command: &mut Command) -> Result<Output> {
+    command.stdin(Stdio::null());
+    command
+        .output()
+        .with_context(|| format!("starting `{}`", line(command)))
+}
+
+/// Writes a command down the way a person would type it.
+#[must_use]
+pub fn line(command: &Command) -> String {
+    let mut words = vec![command.get_program().to_string_lossy().into_owned()];
+    words.extend(
+        command
+            .get_args()
+            .map(|word| word.to_string_lossy().into_owned()),
+    );
+    words.join(" ")
+}
+
+/// Finds a program by name in `PATH`, or where Debian keeps what only root is expected to run.
+#[must_use]
+pub fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let system = ["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
+    std::env::split_paths(&path)
+        .chain(system)
+        .map(|dir| dir.join(program))
+        .find(|candidate| candidate.is_file())
+}
+
+/// Finds a program that a test cannot do without.
+///
+/// # Errors
+/// When it is nowhere; the text says how to get it.
+pub fn require(program: &str) -> Result<PathBuf> {
+    find(program).with_context(|| {
+        format!("`{program}` is not installed; `cargo xtask test` installs it as root on Debian")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_carries_the_line_and_the_words() {
+        let error = run(Command::new("sh").args(["-c", "echo why >&2; exit 3"])).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("sh -c") && text.contains("why") && text.contains('3'),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_missing_program_is_named() {
+        let error = require("no-such-program-anywhere").unwrap_err();
+        assert!(error.to_string().contains("no-such-program-anywhere"));
+    }
+}

@@ -1,0 +1,35 @@
+//! A small blocking HTTP/1.1 client over TLS: by server name, behind PROXY headers, through CONNECT.
+//!
+//!     Target ──dial──▶ TCP ──PROXY header or CONNECT──▶ TLS ──▶ GET ──▶ Response | Watch
+//!
+//! Bounded: heads to 64 KiB, bodies to 256 MiB, every read to the target's time limit. It does no
+//! redirects and no pooling; a [`Connection`] is one socket for as long as it lives.
+
+mod connection;
+mod response;
+mod target;
+
+pub use connection::Connection;
+pub use response::{Response, Watch};
+pub use target::{Proxy, RefusedByProxy, Target};
+
+use std::io;
+
+use anyhow::Result;
+
+/// Opens a connection, asks once for `path`, and closes it.
+///
+/// # Errors
+/// When a step fails; the text names it, and [`error_kind`] finds the socket's own reason.
+pub fn get(target: &Target, path: &str) -> Result<Response> {
+    Connection::open(target)?.get(path)
+}
+
+/// Returns the reason a socket gave, wherever it is in the chain: refused and reset differ.
+#[must_use]
+pub fn error_kind(error: &anyhow::Error) -> Option<io::ErrorKind> {
+    error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<io::Error>())
+        .map(io::Error::kind)
+}

@@ -1,0 +1,205 @@
+//! One socket, with or without TLS, and the requests on it.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+
+use anyhow::{Context, Result, bail};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, StreamOwned};
+
+use super::response::{Head, Response, Watch};
+use super::target::{Proxy, RefusedByProxy, Target, Tls};
+use crate::{certs, proxy_header};
+
+/// An open connection; requests follow each other on it (keep-alive).
+#[derive(Debug)]
+pub struct Connection {
+    stream: BufReader<Stream>,
+    host: String,
+    headers: Vec<(String, String)>,
+}
+
+impl Connection {
+    /// Dials, says what [`Proxy`] asks for, and finishes the TLS handshake.
+    ///
+    /// # Errors
+    /// When a step fails; the text names it. A CONNECT answered otherwise than by 2xx carries
+    /// [`RefusedByProxy`].
+    pub fn open(target: &Target) -> Result<Self> {
+        let addr = target.addr;
+        let mut tcp = TcpStream::connect_timeout(&addr, target.timeout)
+            .with_context(|| format!("connecting to {addr}"))?;
+        tcp.set_nodelay(true).context("setting TCP_NODELAY")?;
+        tcp.set_read_timeout(Some(target.timeout))
+            .context("limiting reads")?;
+        tcp.set_write_timeout(Some(target.timeout))
+            .context("limiting writes")?;
+        introduce(&mut tcp, &target.proxy)
+            .with_context(|| format!("introducing ourselves to {addr}"))?;
+        let name = target.tls.as_ref().and_then(|tls| tls.server_name.clone());
+        let stream = match &target.tls {
+            Some(tls) => handshake(tcp, target, tls)?,
+            None => Stream::Plain(tcp),
+        };
+        Ok(Self {
+            stream: BufReader::new(stream),
+            host: name.unwrap_or_else(|| addr.to_string()),
+            headers: target.headers.clone(),
+        })
+    }
+
+    /// Asks for `path` and reads the whole answer.
+    ///
+    /// # Errors
+    /// When the socket fails, the answer is no HTTP/1.1, or a limit is passed.
+    pub fn get(&mut self, path: &str) -> Result<Response> {
+        self.request("GET", path, None)
+    }
+
+    /// Sends a request with an optional JSON body and reads the whole answer.
+    ///
+    /// # Errors
+    /// As [`Connection::get`].
+    pub fn request(&mut self, method: &str, path: &str, body: Option<&str>) -> Result<Response> {
+        self.send(method, path, body)
+            .with_context(|| format!("sending {method} {path}"))?;
+        let head = Head::read(&mut self.stream)
+            .with_context(|| format!("reading the answer to {method} {path}"))?;
+        head.body(&mut self.stream)
+            .with_context(|| format!("reading the body of {method} {path}"))
+    }
+
+    /// Asks for `path` and reads the answer as it comes: a Kubernetes watch.
+    ///
+    /// # Errors
+    /// When the answer is not 200 in chunks.
+    pub fn watch(mut self, path: &str) -> Result<Watch> {
+        self.send("GET", path, None)
+            .with_context(|| format!("sending GET {path}"))?;
+        let head = Head::read(&mut self.stream)
+            .with_context(|| format!("reading the answer to GET {path}"))?;
+        if head.status() != 200 || !head.is_chunked() {
+            let answer = head.body(&mut self.stream)?;
+            bail!(
+                "no watch at {path}: status {}: {}",
+                answer.status,
+                answer.text()
+            );
+        }
+        Ok(Watch::new(self.stream))
+    }
+
+    fn send(&mut self, method: &str, path: &str, body: Option<&str>) -> io::Result<()> {
+        let mut text = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\n", self.host);
+        for (name, value) in &self.headers {
+            text.push_str(&format!("{name}: {value}\r\n"));
+        }
+        if let Some(body) = body {
+            let len = body.len();
+            text.push_str(&format!(
+                "Content-Type: application/json\r\nContent-Length: {len}\r\n"
+            ));
+        }
+        text.push_str("\r\n");
+        text.push_str(body.unwrap_or_default());
+        self.stream.get_mut().write_all(text.as_bytes())?;
+        self.stream.get_mut().flush()
+    }
+}
+
+/// Says what comes before TLS, and waits for the answer where there is one.
+fn introduce(tcp: &mut TcpStream, proxy: &Proxy) -> Result<()> {
+    match proxy {
+        Proxy::Direct => Ok(()),
+        Proxy::V1 { src, dst } => tcp
+            .write_all(&proxy_header::v1(*src, *dst))
+            .context("sending a PROXY header"),
+        Proxy::V2 { src, dst } => tcp
+            .write_all(&proxy_header::v2(*src, *dst, &[]))
+            .context("sending a PROXY header"),
+        Proxy::Connect { authority, headers } => connect(tcp, authority, headers),
+    }
+}
+
+fn connect(tcp: &mut TcpStream, authority: &str, headers: &[(String, String)]) -> Result<()> {
+    let mut text = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n");
+    for (name, value) in headers {
+        text.push_str(&format!("{name}: {value}\r\n"));
+    }
+    text.push_str("\r\n");
+    tcp.write_all(text.as_bytes()).context("sending CONNECT")?;
+    // One octet at a time: what follows the head is not ours to take.
+    let head = Head::read(&mut BufReader::with_capacity(1, tcp)).context("reading the answer")?;
+    match head.status() {
+        200..300 => Ok(()),
+        status => Err(RefusedByProxy { status }.into()),
+    }
+}
+
+fn handshake(tcp: TcpStream, target: &Target, tls: &Tls) -> Result<Stream> {
+    let name = match &tls.server_name {
+        Some(name) => ServerName::try_from(name.clone())
+            .with_context(|| format!("reading the server name {name}"))?,
+        None => ServerName::IpAddress(target.addr.ip().into()),
+    };
+    let config = certs::client_config(&tls.authority_pem)?;
+    let session = ClientConnection::new(config, name).context("preparing TLS")?;
+    let mut stream = StreamOwned::new(session, tcp);
+    while stream.conn.is_handshaking() {
+        stream
+            .conn
+            .complete_io(&mut stream.sock)
+            .with_context(|| format!("shaking hands with {}", target.addr))?;
+    }
+    Ok(Stream::Tls(Box::new(stream)))
+}
+
+/// The socket, seen through TLS or not.
+#[derive(Debug)]
+pub(super) enum Stream {
+    Plain(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
+impl Read for Stream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.read(buf),
+            Self::Tls(stream) => stream.read(buf),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.write(buf),
+            Self::Tls(stream) => stream.write(buf),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.flush(),
+            Self::Tls(stream) => stream.flush(),
+        }
+    }
+}
+
+/// Reads one line without its end.
+pub(super) fn read_line(stream: &mut impl BufRead) -> Result<String> {
+    let mut line = Vec::new();
+    let mut limited = stream.take(MAX_HEAD_BYTES);
+    limited
+        .read_until(b'\n', &mut line)
+        .context("reading a line")?;
+    if line.pop() != Some(b'\n') {
+        return Err(io::Error::from(io::ErrorKind::UnexpectedEof)).context("reading a line");
+    }
+    if line.last() == Some(&b'\r') {
+        line.pop();
+    }
+    String::from_utf8(line).context("a line that is no text")
+}
+
+pub(super) const MAX_HEAD_BYTES: u64 = 64 * 1024;

@@ -1,0 +1,186 @@
+//! The head of an answer, its body, and a body that never ends.
+
+use std::io::{self, BufRead, BufReader, Read};
+
+use anyhow::{Context, Result, bail};
+
+use super::connection::{MAX_HEAD_BYTES, Stream, read_line};
+
+/// A whole answer.
+#[derive(Clone, Debug)]
+pub struct Response {
+    /// The status code.
+    pub status: u16,
+    headers: Vec<(String, String)>,
+    /// The body, without transfer coding.
+    pub body: Vec<u8>,
+}
+
+impl Response {
+    /// Returns the body as text; what is no UTF-8 is replaced.
+    #[must_use]
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// Reads the body as JSON.
+    ///
+    /// # Errors
+    /// When it is none; the text shows its start.
+    pub fn json(&self) -> Result<serde_json::Value> {
+        serde_json::from_slice(&self.body).with_context(|| {
+            format!(
+                "reading JSON from {:?}",
+                self.text().chars().take(200).collect::<String>()
+            )
+        })
+    }
+
+    /// Returns the first header of that name, in any case.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        find(&self.headers, name)
+    }
+}
+
+/// An answer that goes on: one JSON object per line, as a Kubernetes watch sends them.
+#[derive(Debug)]
+pub struct Watch {
+    stream: BufReader<Stream>,
+    pending: Vec<u8>,
+}
+
+impl Watch {
+    pub(super) fn new(stream: BufReader<Stream>) -> Self {
+        Self {
+            stream,
+            pending: Vec::new(),
+        }
+    }
+
+    /// Waits for the next event; `None` when the server ended the watch in good order.
+    ///
+    /// # Errors
+    /// When the connection breaks, a limit is passed, or an event is no JSON.
+    pub fn next_event(&mut self) -> Result<Option<serde_json::Value>> {
+        loop {
+            if let Some(end) = self.pending.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.pending.drain(..=end).collect();
+                return serde_json::from_slice(&line)
+                    .map(Some)
+                    .context("reading an event");
+            }
+            match read_chunk(&mut self.stream).context("reading a watch")? {
+                Some(chunk) => self.pending.extend(chunk),
+                None => return Ok(None),
+            }
+            if self.pending.len() > MAX_BODY_BYTES {
+                bail!("an event above {MAX_BODY_BYTES} octets");
+            }
+        }
+    }
+}
+
+/// The head of an answer.
+pub(super) struct Head {
+    status: u16,
+    headers: Vec<(String, String)>,
+}
+
+impl Head {
+    pub(super) fn read(stream: &mut impl BufRead) -> Result<Self> {
+        let first = read_line(stream)?;
+        let status = first
+            .strip_prefix("HTTP/1.")
+            .and_then(|rest| rest.split(' ').nth(1)?.parse().ok())
+            .with_context(|| format!("{first:?} is no status line"))?;
+        let mut headers = Vec::new();
+        let mut bytes = first.len() as u64;
+        loop {
+            let line = read_line(stream)?;
+            bytes += line.len() as u64;
+            if line.is_empty() {
+                return Ok(Self { status, headers });
+            }
+            if bytes > MAX_HEAD_BYTES {
+                bail!("a head above {MAX_HEAD_BYTES} octets");
+            }
+            let (name, value) = line.split_once(':').context("a header without a colon")?;
+            headers.push((name.trim().to_owned(), value.trim().to_owned()));
+        }
+    }
+
+    pub(super) fn status(&self) -> u16 {
+        self.status
+    }
+
+    pub(super) fn is_chunked(&self) -> bool {
+        find(&self.headers, "transfer-encoding")
+            .is_some_and(|value| value.eq_ignore_ascii_case("chunked"))
+    }
+
+    /// Reads the body that belongs to the head.
+    pub(super) fn body(self, stream: &mut impl BufRead) -> Result<Response> {
+        let mut body = Vec::new();
+        if self.is_chunked() {
+            while let Some(chunk) = read_chunk(stream)? {
+                body.extend(chunk);
+                if body.len() > MAX_BODY_BYTES {
+                    bail!("a body above {MAX_BODY_BYTES} octets");
+                }
+            }
+        } else if let Some(length) = find(&self.headers, "content-length") {
+            let length = length.parse().context("reading a content length")?;
+            body = read_exactly(stream, length)?;
+        } else if self.status != 204 && self.status != 304 {
+            stream
+                .take(MAX_BODY_BYTES as u64)
+                .read_to_end(&mut body)
+                .context("reading a body")?;
+        }
+        Ok(Response {
+            status: self.status,
+            headers: self.headers,
+            body,
+        })
+    }
+}
+
+/// Reads one chunk (RFC 9112 section 7.1); `None` for the last one.
+fn read_chunk(stream: &mut impl BufRead) -> Result<Option<Vec<u8>>> {
+    let line = read_line(stream)?;
+    let digits = line.split(';').next().unwrap_or_default().trim();
+    let length = usize::from_str_radix(digits, 16)
+        .with_context(|| format!("{line:?} is no length of a chunk"))?;
+    let chunk = read_exactly(stream, length)?;
+    let end = read_line(stream)?;
+    if !end.is_empty() {
+        bail!("{end:?} follows a chunk");
+    }
+    Ok((length > 0).then_some(chunk))
+}
+
+fn read_exactly(stream: &mut impl BufRead, length: usize) -> Result<Vec<u8>> {
+    if length > MAX_BODY_BYTES {
+        bail!("{length} octets are more than {MAX_BODY_BYTES}");
+    }
+    let mut bytes = Vec::new();
+    stream
+        .take(length as u64)
+        .read_to_end(&mut bytes)
+        .context("reading a body")?;
+    if bytes.len() < length {
+        return Err(io::Error::from(io::ErrorKind::UnexpectedEof))
+            .context("a body that is cut off");
+    }
+    Ok(bytes)
+}
+
+fn find<'a>(headers: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    headers
+        .iter()
+        .find(|(key, _)| key.eq_ignore_ascii_case(name))
+        .map(|(_, value)| value.as_str())
+}
+
+const MAX_BODY_BYTES: usize = 256 * 1024 * 1024;

@@ -1,0 +1,146 @@
+//! Where a request goes, and what it says before TLS starts.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Where and how to connect.
+#[derive(Clone, Debug)]
+pub struct Target {
+    pub(super) addr: SocketAddr,
+    pub(super) tls: Option<Tls>,
+    pub(super) proxy: Proxy,
+    pub(super) headers: Vec<(String, String)>,
+    pub(super) timeout: Duration,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Tls {
+    pub(super) authority_pem: String,
+    pub(super) server_name: Option<String>,
+}
+
+/// What is said on the socket before TLS starts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Proxy {
+    /// An HTTP/1.1 CONNECT, answered by 2xx.
+    Connect {
+        /// The request's target, `host:port`.
+        authority: String,
+        /// Further header lines.
+        headers: Vec<(String, String)>,
+    },
+    /// Nothing.
+    #[default]
+    Direct,
+    /// A PROXY protocol header, version 1.
+    V1 {
+        /// The source it names.
+        src: SocketAddr,
+        /// The destination it names.
+        dst: SocketAddr,
+    },
+    /// A PROXY protocol header, version 2.
+    V2 {
+        /// The source it names.
+        src: SocketAddr,
+        /// The destination it names.
+        dst: SocketAddr,
+    },
+}
+
+impl Proxy {
+    /// Returns a CONNECT with one header of its own, as Gardener's node proxy sends it.
+    #[must_use]
+    pub fn connect(header: &str, value: &str) -> Self {
+        Self::Connect {
+            authority: "api.example.com:443".to_owned(),
+            headers: vec![(header.to_owned(), value.to_owned())],
+        }
+    }
+}
+
+/// The CONNECT was answered, and not by 2xx.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RefusedByProxy {
+    /// The answer's status code.
+    pub status: u16,
+}
+
+impl fmt::Display for RefusedByProxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the proxy answered CONNECT with {}", self.status)
+    }
+}
+
+impl std::error::Error for RefusedByProxy {}
+
+impl Target {
+    /// Returns a target without TLS.
+    #[must_use]
+    pub fn plain(addr: SocketAddr) -> Self {
+        Self {
+            addr,
+            tls: None,
+            proxy: Proxy::Direct,
+            headers: Vec::new(),
+            timeout: Duration::from_secs(10),
+        }
+    }
+
+    /// Returns a target with TLS that trusts `authority_pem` only. Without a server name the
+    /// certificate must be good for the IP address, and the ClientHello names none.
+    #[must_use]
+    pub fn tls(addr: SocketAddr, authority_pem: &str) -> Self {
+        let tls = Tls {
+            authority_pem: authority_pem.to_owned(),
+            server_name: None,
+        };
+        Self {
+            tls: Some(tls),
+            ..Self::plain(addr)
+        }
+    }
+
+    /// Sends this server name, and expects the certificate to be good for it.
+    #[must_use]
+    pub fn server_name(mut self, name: &str) -> Self {
+        if let Some(tls) = &mut self.tls {
+            tls.server_name = Some(name.to_owned());
+        }
+        self
+    }
+
+    /// Says something before TLS.
+    #[must_use]
+    pub fn proxy(mut self, proxy: Proxy) -> Self {
+        self.proxy = proxy;
+        self
+    }
+
+    /// Adds a header line to every request.
+    #[must_use]
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Adds a bearer token to every request.
+    #[must_use]
+    pub fn bearer(self, token: &str) -> Self {
+        self.header("Authorization", &format!("Bearer {token}"))
+    }
+
+    /// Limits the dialling and each single read and write; 10 s by default.
+    #[must_use]
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = limit;
+        self
+    }
+
+    /// Returns the socket address.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+}

@@ -1,0 +1,220 @@
+//! Network namespaces: small machines for a test, joined by cables and bridges.
+//!
+//! Made with `ip netns`, so that a person can look into one by name while a test runs. They need
+//! root, or a user namespace of our own ([`privileges`]).
+
+pub mod privileges;
+
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, Result};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::command;
+
+/// A network namespace with `lo` up. Dropping it deletes its name; it goes with its last process.
+#[derive(Debug)]
+pub struct Namespace {
+    name: String,
+}
+
+impl Namespace {
+    /// Makes a namespace whose name contains `label`.
+    ///
+    /// The first call of a process also deletes the namespaces of processes that are gone.
+    ///
+    /// # Errors
+    /// When `ip` is missing or refuses.
+    pub fn new(label: &str) -> Result<Self> {
+        static SWEEP: Once = Once::new();
+        static COUNTER: AtomicU32 = AtomicU32::new(0);
+        SWEEP.call_once(sweep);
+        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{PREFIX}{}-{number}-{label}", std::process::id());
+        ip(&["netns", "add", &name]).with_context(|| format!("making the namespace {name}"))?;
+        let namespace = Self { name };
+        namespace.ip(&["link", "set", "lo", "up"])?;
+        Ok(namespace)
+    }
+
+    /// Returns the name, as `ip netns exec` takes it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the file that stands for the namespace.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        Path::new(DIRECTORY).join(&self.name)
+    }
+
+    /// Runs `job` on a fresh thread inside the namespace. Sockets it opens stay in there, wherever
+    /// they are used later. A panic of `job` is passed on.
+    ///
+    /// # Errors
+    /// When the thread cannot enter.
+    pub fn run<T: Send>(&self, job: impl FnOnce() -> T + Send) -> Result<T> {
+        let path = self.path();
+        let outcome = std::thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                enter(&path)?;
+                Ok(job())
+            });
+            inside.join()
+        });
+        outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    /// Prepares `program` to run inside the namespace.
+    #[must_use]
+    pub fn command(&self, program: impl AsRef<Path>) -> Command {
+        let mut command = Command::new("ip");
+        command
+            .args(["netns", "exec", &self.name])
+            .arg(program.as_ref());
+        command
+    }
+
+    /// Runs `ip` with `args` inside the namespace and returns what it printed.
+    ///
+    /// # Errors
+    /// When it refuses; the text carries its words.
+    pub fn ip(&self, args: &[&str]) -> Result<String> {
+        let mut all = vec!["-n", &self.name];
+        all.extend(args);
+        ip(&all)
+    }
+
+    /// Puts `cidr` on `device` and takes the device up. IPv6 addresses are usable at once (no
+    /// duplicate address detection).
+    ///
+    /// # Errors
+    /// When `ip` refuses.
+    pub fn add_address(&self, device: &str, cidr: &str) -> Result<()> {
+        let mut args = vec!["addr", "add", cidr, "dev", device];
+        if cidr.contains(':') {
+            args.push("nodad");
+        }
+        self.ip(&args)?;
+        self.ip(&["link", "set", device, "up"])?;
+        Ok(())
+    }
+
+    /// Routes `destination` (a CIDR or `default`) by the next hop `via`.
+    ///
+    /// # Errors
+    /// When `ip` refuses.
+    pub fn add_route(&self, destination: &str, via: &str) -> Result<()> {
+        self.ip(&["route", "add", destination, "via", via])?;
+        Ok(())
+    }
+
+    /// Makes a bridge called `name`, up.
+    ///
+    /// # Errors
+    /// When `ip` refuses.
+    pub fn add_bridge(&self, name: &str) -> Result<()> {
+        self.ip(&["link", "add", name, "type", "bridge"])?;
+        self.ip(&["link", "set", name, "up"])?;
+        Ok(())
+    }
+
+    /// Joins the device `port` to the bridge `bridge`, and takes it up.
+    ///
+    /// # Errors
+    /// When `ip` refuses.
+    pub fn join_bridge(&self, bridge: &str, port: &str) -> Result<()> {
+        self.ip(&["link", "set", port, "master", bridge, "up"])?;
+        Ok(())
+    }
+
+    /// Lets the namespace forward IPv4 between its devices.
+    ///
+    /// # Errors
+    /// When the switch cannot be written.
+    pub fn forward_ipv4(&self) -> Result<()> {
+        self.run(|| {
+            fs::write("/proc/sys/net/ipv4/ip_forward", "1").context("switching on IPv4 forwarding")
+        })?
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = ip(&["netns", "del", &self.name]);
+    }
+}
+
+/// One end of a cable: a device in a namespace.
+#[derive(Clone, Copy, Debug)]
+pub struct End<'a> {
+    /// Where the device lives.
+    pub namespace: &'a Namespace,
+    /// Its name, at most 15 octets.
+    pub device: &'a str,
+}
+
+/// Lays a cable (a veth pair) and takes both ends up.
+///
+/// # Errors
+/// When `ip` refuses.
+pub fn cable(one: End<'_>, other: End<'_>) -> Result<()> {
+    let (near, far) = (one.namespace, other.namespace);
+    near.ip(&[
+        "link",
+        "add",
+        one.device,
+        "type",
+        "veth",
+        "peer",
+        "name",
+        other.device,
+        "netns",
+        &far.name,
+    ])?;
+    near.ip(&["link", "set", one.device, "up"])?;
+    far.ip(&["link", "set", other.device, "up"])?;
+    Ok(())
+}
+
+/// Moves the calling thread into the namespace behind `path`.
+fn enter(path: &Path) -> Result<()> {
+    let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
+    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+        .with_context(|| format!("entering {}", path.display()))
+}
+
+/// Deletes namespaces of ours whose process is gone: a killed test had no time to. Happens by
+/// itself when a process makes its first namespace.
+pub fn sweep() {
+    let Ok(entries) = fs::read_dir(DIRECTORY) else {
+        return;
+    };
+    for name in entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+    {
+        let pid = name
+            .strip_prefix(PREFIX)
+            .and_then(|rest| rest.split('-').next());
+        let gone = pid.is_some_and(|pid| {
+            pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists()
+        });
+        if gone {
+            let _ = ip(&["netns", "del", &name]);
+        }
+    }
+}
+
+fn ip(args: &[&str]) -> Result<String> {
+    command::run(Command::new("ip").args(args))
+}
+
+const PREFIX: &str = "rhizome-";
+const DIRECTORY: &str = "/run/netns";

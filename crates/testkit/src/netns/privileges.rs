@@ -1,0 +1,65 @@
+//! The right to make namespaces: root has it, anybody else gets it inside a user namespace.
+
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+
+use anyhow::{Context, Result, bail};
+
+use crate::command;
+
+/// Says how to go on, as [`acquire`] finds out.
+#[derive(Debug)]
+pub enum Privileges {
+    /// This process may make namespaces.
+    Here,
+    /// The program has run, as root of a user namespace of its own, and ended like this.
+    Elsewhere(ExitStatus),
+}
+
+/// Makes sure that namespaces can be made: as root at once; otherwise by running the current
+/// program again, with the same arguments, as root of a fresh user, network and mount namespace.
+///
+/// The second run has no network but loopback: whatever must be fetched is fetched before.
+///
+/// # Errors
+/// When `unshare` is missing or the kernel allows no user namespaces; the text says what to do.
+pub fn acquire() -> Result<Privileges> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(Privileges::Here);
+    }
+    let program = std::env::current_exe().context("finding our own program")?;
+    let mut again = in_user_namespace(&program)?;
+    again.args(std::env::args_os().skip(1));
+    let status = again
+        .status()
+        .with_context(|| format!("starting `{}`", command::line(&again)))?;
+    Ok(Privileges::Elsewhere(status))
+}
+
+/// Prepares `program` to run as root of a fresh user, network and mount namespace, with `lo` up
+/// and a `/run/netns` that it may write (`/run` itself belongs to the real root).
+///
+/// # Errors
+/// When `unshare` is missing or the kernel allows no user namespaces.
+pub fn in_user_namespace(program: &Path) -> Result<Command> {
+    let unshare = command::require("unshare")?;
+    let probe = Command::new(&unshare).args(FLAGS).arg("true").output();
+    let probe = probe.context("starting `unshare`")?;
+    if !probe.status.success() {
+        bail!(
+            "not root, and this kernel allows no user namespaces ({}): run it as root, or see \
+             user.max_user_namespaces and kernel.apparmor_restrict_unprivileged_userns",
+            String::from_utf8_lossy(&probe.stderr).trim(),
+        );
+    }
+    let mut command = Command::new(unshare);
+    command
+        .args(FLAGS)
+        .args(["--", "sh", "-c", PREPARE, "sh"])
+        .arg(program);
+    Ok(command)
+}
+
+const PREPARE: &str = "mount -t tmpfs tmpfs /run && mkdir /run/netns && \
+    PATH=$PATH:/usr/sbin:/sbin ip link set lo up && exec \"$@\"";
+const FLAGS: [&str; 4] = ["--user", "--map-root-user", "--net", "--mount"];

@@ -1,0 +1,321 @@
+//! Child processes that never outlive the test: started, watched, measured, stopped.
+//!
+//! Children are started from one thread that lives as long as the process, because the kernel's
+//! "signal me when my parent dies" (`PR_SET_PDEATHSIG`, set by util-linux' `setpriv`) means the
+//! parent's *thread*. So even a test that is killed leaves no process behind.
+
+mod spawner;
+mod usage;
+
+use std::fs::File;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, kill_process};
+
+use crate::{command, wait};
+
+pub use rustix::process::Signal;
+pub use usage::{Usage, usage};
+
+/// A running child with both outputs in a file. Dropping it stops it: SIGTERM, a second SIGTERM,
+/// SIGKILL, within about a second.
+#[derive(Debug)]
+pub struct ChildGuard {
+    child: Child,
+    name: String,
+    log: PathBuf,
+}
+
+impl ChildGuard {
+    /// Starts `command`, with no input and both outputs appended to the file `log`.
+    ///
+    /// `name` is what errors call it.
+    ///
+    /// # Errors
+    /// When the log cannot be opened or the program cannot be started.
+    pub fn spawn(name: &str, command: &Command, log: &Path) -> Result<Self> {
+        let open = || {
+            File::options()
+                .create(true)
+                .append(true)
+                .open(log)
+                .with_context(|| format!("opening the log {}", log.display()))
+        };
+        let mut mortal = bound_to_us(command);
+        mortal.stdin(Stdio::null()).stdout(open()?).stderr(open()?);
+        let child = spawner::spawn(mortal)
+            .with_context(|| format!("starting {name}: `{}`", command::line(command)))?;
+        Ok(Self {
+            child,
+            name: name.to_owned(),
+            log: log.to_owned(),
+        })
+    }
+
+    /// Returns the process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Returns the name given at the start.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the log's path.
+    #[must_use]
+    pub fn log_path(&self) -> &Path {
+        &self.log
+    }
+
+    /// Returns everything written so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        let bytes = std::fs::read(&self.log).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Returns the last `lines` lines written so far.
+    #[must_use]
+    pub fn log_tail(&self, lines: usize) -> String {
+        let log = self.log();
+        let all: Vec<&str> = log.lines().collect();
+        all[all.len().saturating_sub(lines)..].join("\n")
+    }
+
+    /// Returns how the process ended, `None` while it runs.
+    ///
+    /// # Errors
+    /// When the kernel does not say.
+    pub fn exit_status(&mut self) -> Result<Option<ExitStatus>> {
+        self.child
+            .try_wait()
+            .with_context(|| format!("asking after {}", self.name))
+    }
+
+    /// Waits until `ready` holds.
+    ///
+    /// # Errors
+    /// When the process ends first, or after `limit`; the text shows the end of the log.
+    pub fn wait_ready(&mut self, limit: Duration, mut ready: impl FnMut() -> bool) -> Result<()> {
+        self.wait_for("it to be ready", limit, |_| ready().then_some(()))
+    }
+
+    /// Waits for a log line that contains `needle`, and returns the first one.
+    ///
+    /// # Errors
+    /// When the process ends first, or after `limit`; the text shows the end of the log.
+    pub fn wait_log(&mut self, needle: &str, limit: Duration) -> Result<String> {
+        self.wait_for(&format!("the log line {needle:?}"), limit, |child| {
+            child
+                .log()
+                .lines()
+                .find(|line| line.contains(needle))
+                .map(str::to_owned)
+        })
+    }
+
+    /// Waits for the process to end by itself.
+    ///
+    /// # Errors
+    /// After `limit`; the text shows the end of the log.
+    pub fn wait_exit(&mut self, limit: Duration) -> Result<ExitStatus> {
+        let deadline = wait::Deadline::after(limit);
+        loop {
+            if let Some(status) = self.exit_status()? {
+                return Ok(status);
+            }
+            if deadline.passed() {
+                bail!(
+                    "{} has not ended within {limit:?}:\n{}",
+                    self.name,
+                    self.log_tail(TAIL)
+                );
+            }
+            wait::pause(POLL);
+        }
+    }
+
+    /// Sends a signal. To a process that has ended and was waited for: an error.
+    ///
+    /// # Errors
+    /// When the process has ended or the kernel refuses.
+    pub fn signal(&mut self, signal: Signal) -> Result<()> {
+        if let Some(status) = self.exit_status()? {
+            bail!(
+                "{} has ended with {status}:\n{}",
+                self.name,
+                self.log_tail(TAIL)
+            );
+        }
+        // Not yet waited for, so the id cannot belong to anybody else.
+        let pid = i32::try_from(self.pid())
+            .ok()
+            .and_then(Pid::from_raw)
+            .context("a process id")?;
+        kill_process(pid, signal).with_context(|| format!("signalling {}", self.name))
+    }
+
+    /// Asks the process to end (SIGTERM), kills it after `grace`, and returns how it ended.
+    ///
+    /// # Errors
+    /// When it had ended before.
+    pub fn stop(mut self, grace: Duration) -> Result<ExitStatus> {
+        self.signal(Signal::TERM)?;
+        match self.wait_exit(grace) {
+            Ok(status) => Ok(status),
+            Err(_) => self.kill(),
+        }
+    }
+
+    /// Kills the process (SIGKILL) and returns how it ended.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn kill(&mut self) -> Result<ExitStatus> {
+        self.child
+            .kill()
+            .with_context(|| format!("killing {}", self.name))?;
+        self.child
+            .wait()
+            .with_context(|| format!("waiting for {}", self.name))
+    }
+
+    /// Reads what the process uses now.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn usage(&self) -> Result<Usage> {
+        usage(self.pid()).with_context(|| format!("measuring {}", self.name))
+    }
+
+    fn wait_for<T>(
+        &mut self,
+        what: &str,
+        limit: Duration,
+        mut probe: impl FnMut(&Self) -> Option<T>,
+    ) -> Result<T> {
+        let deadline = wait::Deadline::after(limit);
+        loop {
+            if let Some(value) = probe(self) {
+                return Ok(value);
+            }
+            if let Some(status) = self.exit_status()? {
+                let (name, tail) = (&self.name, self.log_tail(TAIL));
+                bail!("{name} ended with {status} while we waited for {what}:\n{tail}");
+            }
+            if deadline.passed() {
+                let (name, tail) = (&self.name, self.log_tail(TAIL));
+                bail!("{name}: waited {limit:?} in vain for {what}:\n{tail}");
+            }
+            wait::pause(POLL);
+        }
+    }
+}
+
+impl Drop for ChildGuard {
+    fn drop(&mut self) {
+        for _ in 0..2 {
+            if self.signal(Signal::TERM).is_err() {
+                return;
+            }
+            if self.wait_exit(GRACE).is_ok() {
+                return;
+            }
+        }
+        let _ = self.kill();
+    }
+}
+
+/// Tells whether a process ended because of `signal`.
+#[must_use]
+pub fn ended_by(status: ExitStatus, signal: Signal) -> bool {
+    status.signal() == Some(signal.as_raw())
+}
+
+/// Returns the same command, to be killed by the kernel when we die. Where `setpriv` is missing it
+/// is the command unchanged.
+fn bound_to_us(command: &Command) -> Command {
+    let mut bound = match command::find("setpriv") {
+        Some(setpriv) => {
+            let mut bound = Command::new(setpriv);
+            bound
+                .args(["--pdeathsig", "KILL", "--"])
+                .arg(command.get_program());
+            bound
+        }
+        None => Command::new(command.get_program()),
+    };
+    bound.args(command.get_args());
+    for (key, value) in command.get_envs() {
+        match value {
+            Some(value) => bound.env(key, value),
+            None => bound.env_remove(key),
+        };
+    }
+    if let Some(dir) = command.get_current_dir() {
+        bound.current_dir(dir);
+    }
+    bound
+}
+
+const POLL: Duration = Duration::from_millis(10);
+const GRACE: Duration = Duration::from_millis(500);
+const TAIL: usize = 30;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tempdir::TempDir;
+
+    fn shell(script: &str, dir: &TempDir) -> ChildGuard {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        ChildGuard::spawn("the shell", &command, &dir.join("log")).unwrap()
+    }
+
+    #[test]
+    fn a_child_is_gone_when_its_guard_is_dropped() {
+        let dir = TempDir::new("process").unwrap();
+        let mut child = shell("trap '' TERM; echo up; while :; do sleep 1; done", &dir);
+        child.wait_log("up", Duration::from_secs(20)).unwrap();
+        let used = child.usage().unwrap();
+        assert!(used.rss_kib > 0 && used.descriptors >= 3, "{used:?}");
+        let proc = PathBuf::from(format!("/proc/{}", child.pid()));
+        assert!(proc.exists());
+        drop(child);
+        assert!(!proc.exists());
+    }
+
+    #[test]
+    fn a_child_that_ends_early_shows_its_log() {
+        let dir = TempDir::new("process").unwrap();
+        let mut child = shell("echo because; exit 64", &dir);
+        let error = child
+            .wait_ready(Duration::from_secs(20), || false)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("64") && error.contains("because"), "{error}");
+    }
+
+    #[test]
+    fn a_child_started_from_a_short_thread_lives_on() {
+        let dir = TempDir::new("process").unwrap();
+        let mut child = std::thread::scope(|scope| {
+            scope
+                .spawn(|| shell("echo up; exec sleep 60", &dir))
+                .join()
+                .unwrap()
+        });
+        child.wait_log("up", Duration::from_secs(20)).unwrap();
+        assert!(child.exit_status().unwrap().is_none());
+        let status = child.stop(Duration::from_secs(20)).unwrap();
+        assert!(ended_by(status, Signal::TERM), "{status}");
+    }
+}

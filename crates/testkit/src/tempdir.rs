@@ -1,0 +1,109 @@
+//! A directory that is removed with everything in it when its value is dropped.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, Result};
+
+/// A fresh directory below the system's directory for temporary files.
+#[derive(Debug)]
+pub struct TempDir {
+    path: PathBuf,
+    kept: bool,
+}
+
+impl TempDir {
+    /// Makes a directory whose name starts with `prefix`.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn new(prefix: &str) -> Result<Self> {
+        static COUNTER: AtomicU32 = AtomicU32::new(0);
+        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("rhizome-{prefix}-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        // A left-over of a killed process that had our number: its contents are nobody's.
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path)
+            .with_context(|| format!("making the directory {}", path.display()))?;
+        Ok(Self { path, kept: false })
+    }
+
+    /// Returns the directory's path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the path of `name` in the directory.
+    #[must_use]
+    pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Writes `name` in place and returns its path; directories on the way are made.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(&self, name: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> Result<PathBuf> {
+        let path = self.join(name);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)
+                .with_context(|| format!("making the directory {}", parent.display()))?;
+        }
+        fs::write(&path, contents).with_context(|| format!("writing {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// Puts a new file in the place of `name` by rename, as an editor or a deployment does.
+    ///
+    /// # Errors
+    /// When it cannot be written or renamed.
+    pub fn replace(&self, name: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> Result<PathBuf> {
+        let path = self.join(&name);
+        let fresh = path.with_extension("fresh");
+        fs::write(&fresh, contents).with_context(|| format!("writing {}", fresh.display()))?;
+        fs::rename(&fresh, &path).with_context(|| format!("replacing {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// Leaves the directory behind when the value is dropped.
+    pub fn keep(&mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        if !self.kept {
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_goes_with_its_value() {
+        let dir = TempDir::new("unit").unwrap();
+        dir.write("deep/file", "text").unwrap();
+        dir.replace("deep/file", "new").unwrap();
+        assert_eq!(fs::read_to_string(dir.join("deep/file")).unwrap(), "new");
+        let path = dir.path().to_owned();
+        drop(dir);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_kept_directory_stays() {
+        let mut dir = TempDir::new("unit-kept").unwrap();
+        dir.keep();
+        let path = dir.path().to_owned();
+        drop(dir);
+        assert!(path.exists());
+        fs::remove_dir_all(path).unwrap();
+    }
+}

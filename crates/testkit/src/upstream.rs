@@ -1,0 +1,158 @@
+//! Fake upstreams: plain TCP servers that behave in one way, and say what they saw.
+
+mod serve;
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::background::Background;
+use crate::wait;
+
+/// What an upstream does with each connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Behaviour {
+    /// Reads to the end, then answers with the count of octets in decimal, then closes: works only
+    /// if the client's half-close arrives and the way back stays open.
+    AnswersAtEof,
+    /// Closes as soon as it has accepted.
+    Closes,
+    /// Sends back what it reads; ends when the client ends.
+    Echo,
+    /// Shuts its read half, then sends `bytes` octets and closes.
+    EndsReadFirst {
+        /// How much it sends.
+        bytes: u64,
+    },
+    /// Sends `greeting`, ends its write half, and goes on reading to the end.
+    EndsWriteFirst {
+        /// What it sends.
+        greeting: Vec<u8>,
+    },
+    /// Keeps the connection open and never reads.
+    NeverReads,
+    /// Reads `after` octets, then resets the connection.
+    Resets {
+        /// How much it reads first.
+        after: u64,
+    },
+    /// Reads to the end and sends nothing.
+    Sink,
+    /// Sends `bytes` octets, reading nothing, then closes; `u64::MAX` is without end.
+    Source {
+        /// How much it sends.
+        bytes: u64,
+    },
+}
+
+/// A running upstream. Dropping it closes its connections and its port.
+#[derive(Debug)]
+pub struct Upstream {
+    addr: SocketAddr,
+    seen: Arc<Seen>,
+    _thread: Background,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    accepted: AtomicUsize,
+    open: AtomicUsize,
+    bytes: AtomicU64,
+    beginnings: Mutex<Vec<Vec<u8>>>,
+}
+
+impl Upstream {
+    /// Binds a free port of `127.0.0.1`.
+    ///
+    /// # Errors
+    /// When no port can be bound or no thread started.
+    pub fn start(behaviour: Behaviour) -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").context("binding a port")?;
+        Self::serve(listener, behaviour)
+    }
+
+    /// Serves on a socket that is bound already, in whatever namespace.
+    ///
+    /// # Errors
+    /// When the socket cannot be used or no thread started.
+    pub fn serve(listener: TcpListener, behaviour: Behaviour) -> Result<Self> {
+        let addr = listener
+            .local_addr()
+            .context("reading a socket's address")?;
+        listener
+            .set_nonblocking(true)
+            .context("making a socket non-blocking")?;
+        let seen = Arc::new(Seen::default());
+        let shared = Arc::clone(&seen);
+        let thread = Background::spawn("upstream", move || async move {
+            // `listener` is bound, so all that can fail here is the runtime's own descriptor.
+            if let Ok(listener) = tokio::net::TcpListener::from_std(listener) {
+                serve::accept(listener, behaviour, shared).await;
+            }
+        })?;
+        Ok(Self {
+            addr,
+            seen,
+            _thread: thread,
+        })
+    }
+
+    /// Returns where it listens.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Returns how many connections were accepted so far.
+    #[must_use]
+    pub fn accepted(&self) -> usize {
+        self.seen.accepted.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many connections are open now.
+    #[must_use]
+    pub fn open(&self) -> usize {
+        self.seen.open.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many octets were read, over all connections.
+    #[must_use]
+    pub fn received(&self) -> u64 {
+        self.seen.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Returns the first octets (to 16 KiB) each connection sent, in the order of acceptance: PROXY
+    /// headers and ClientHellos.
+    #[must_use]
+    pub fn beginnings(&self) -> Vec<Vec<u8>> {
+        self.seen
+            .beginnings
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Waits until `count` connections have been accepted.
+    ///
+    /// # Errors
+    /// After `limit`.
+    pub fn wait_accepted(&self, count: usize, limit: Duration) -> Result<()> {
+        wait::until(&format!("{count} connections"), limit, || {
+            self.accepted() >= count
+        })
+    }
+
+    /// Waits until no connection is open.
+    ///
+    /// # Errors
+    /// After `limit`.
+    pub fn wait_closed(&self, limit: Duration) -> Result<()> {
+        wait::until("all connections to close", limit, || self.open() == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,151 @@
+//! The life of one connection at a fake upstream.
+
+use std::net::Shutdown;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use socket2::SockRef;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::{Behaviour, Seen};
+
+pub(super) async fn accept(listener: TcpListener, behaviour: Behaviour, seen: Arc<Seen>) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            // Out of descriptors: let some close.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            continue;
+        };
+        let conn = Conn::new(stream, &seen);
+        let behaviour = behaviour.clone();
+        tokio::spawn(async move {
+            // A client that goes away is the test's affair, which sees its own end of it.
+            let _ = conn.serve(&behaviour).await;
+        });
+    }
+}
+
+struct Conn {
+    stream: TcpStream,
+    seen: Arc<Seen>,
+    index: usize,
+}
+
+impl Conn {
+    fn new(stream: TcpStream, seen: &Arc<Seen>) -> Self {
+        let mut beginnings = seen
+            .beginnings
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let index = beginnings.len();
+        beginnings.push(Vec::new());
+        seen.open.fetch_add(1, Ordering::Relaxed);
+        seen.accepted.fetch_add(1, Ordering::Relaxed);
+        Self {
+            stream,
+            seen: Arc::clone(seen),
+            index,
+        }
+    }
+
+    async fn serve(mut self, behaviour: &Behaviour) -> std::io::Result<()> {
+        match behaviour {
+            Behaviour::AnswersAtEof => {
+                let count = self.drain().await?;
+                self.stream.write_all(count.to_string().as_bytes()).await?;
+                self.stream.shutdown().await
+            }
+            Behaviour::Closes => Ok(()),
+            Behaviour::Echo => self.echo().await,
+            Behaviour::EndsReadFirst { bytes } => {
+                SockRef::from(&self.stream).shutdown(Shutdown::Read)?;
+                self.send(*bytes).await
+            }
+            Behaviour::EndsWriteFirst { greeting } => {
+                self.stream.write_all(greeting).await?;
+                self.stream.shutdown().await?;
+                self.drain().await.map(drop)
+            }
+            Behaviour::NeverReads => std::future::pending().await,
+            Behaviour::Resets { after } => self.reset(*after).await,
+            Behaviour::Sink => self.drain().await.map(drop),
+            Behaviour::Source { bytes } => self.send(*bytes).await,
+        }
+    }
+
+    async fn echo(&mut self) -> std::io::Result<()> {
+        let mut buf = vec![0; BUFFER_BYTES];
+        loop {
+            let count = self.read(&mut buf).await?;
+            if count == 0 {
+                return self.stream.shutdown().await;
+            }
+            self.stream.write_all(&buf[..count]).await?;
+        }
+    }
+
+    /// Reads to the end and returns how much that was.
+    async fn drain(&mut self) -> std::io::Result<u64> {
+        let mut buf = vec![0; BUFFER_BYTES];
+        let mut total = 0;
+        loop {
+            let count = self.read(&mut buf).await?;
+            if count == 0 {
+                return Ok(total);
+            }
+            total += count as u64;
+        }
+    }
+
+    async fn send(&mut self, bytes: u64) -> std::io::Result<()> {
+        let chunk = vec![b'x'; BUFFER_BYTES];
+        let mut left = bytes;
+        while left > 0 {
+            let part = usize::try_from(left).unwrap_or(usize::MAX).min(chunk.len());
+            self.stream.write_all(&chunk[..part]).await?;
+            left -= part as u64;
+        }
+        self.stream.shutdown().await
+    }
+
+    async fn reset(&mut self, after: u64) -> std::io::Result<()> {
+        let mut buf = vec![0; BUFFER_BYTES];
+        let mut left = after;
+        while left > 0 {
+            let part = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
+            let count = self.read(&mut buf[..part]).await?;
+            if count == 0 {
+                break;
+            }
+            left -= count as u64;
+        }
+        // Closing with a linger time of zero sends RST (tcp(7), socket(7)).
+        SockRef::from(&self.stream).set_linger(Some(Duration::ZERO))
+    }
+
+    async fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.stream.read(buf).await?;
+        self.seen.bytes.fetch_add(count as u64, Ordering::Relaxed);
+        let mut all = self
+            .seen
+            .beginnings
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(beginning) = all.get_mut(self.index) {
+            let room = MAX_BEGINNING_BYTES.saturating_sub(beginning.len());
+            beginning.extend(&buf[..count.min(room)]);
+        }
+        Ok(count)
+    }
+}
+
+impl Drop for Conn {
+    fn drop(&mut self) {
+        self.seen.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+const BUFFER_BYTES: usize = 64 * 1024;
+const MAX_BEGINNING_BYTES: usize = 16 * 1024;
