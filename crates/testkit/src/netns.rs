@@ -3,6 +3,7 @@
 //! Made with `ip netns`, so that a person can look into one by name while a test runs. They need
 //! root, or a user namespace of our own ([`privileges`]).
 
+mod place;
 pub mod privileges;
 
 use std::fs::{self, File};
@@ -16,6 +17,8 @@ use anyhow::{Context, Result};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::command;
+
+pub use place::Place;
 
 /// A network namespace with `lo` up. Dropping it deletes its name; it goes with its last process.
 #[derive(Debug)]

@@ -1,0 +1,26 @@
+//! Other people's programs, as the peers that ours meet in the field.
+//!
+//! Each is found in `PATH`, or in our cache (`${XDG_CACHE_HOME:-~/.cache}/rhizome`), where
+//! [`install`] puts what Debian has no package for. Tests only look, and say what is missing;
+//! `cargo xtask test` installs. Each starts with a configuration of its own in a directory of the
+//! test, listens where it is told, and ends with its value.
+
+pub mod cache;
+pub mod envoy;
+pub mod haproxy;
+pub mod kube;
+pub mod nginx;
+pub mod packages;
+
+use anyhow::Result;
+
+/// Installs whatever of all peers is missing, telling `say` what it does and how long that takes.
+///
+/// # Errors
+/// When something cannot be had; the text says what and why.
+pub fn install(say: &dyn Fn(&str)) -> Result<()> {
+    packages::install(packages::ALL, say)?;
+    envoy::install(say)?;
+    kube::install(say)?;
+    Ok(())
+}

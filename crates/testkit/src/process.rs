@@ -4,10 +4,12 @@
 //! "signal me when my parent dies" (`PR_SET_PDEATHSIG`, set by util-linux' `setpriv`) means the
 //! parent's *thread*. So even a test that is killed leaves no process behind.
 
+mod sockets;
 mod spawner;
 mod usage;
 
 use std::fs::File;
+use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -19,6 +21,7 @@ use rustix::process::{Pid, kill_process};
 use crate::{command, wait};
 
 pub use rustix::process::Signal;
+pub use sockets::listens;
 pub use usage::{Usage, usage};
 
 /// A running child with both outputs in a file. Dropping it stops it: SIGTERM, a second SIGTERM,
@@ -105,6 +108,19 @@ impl ChildGuard {
     /// When the process ends first, or after `limit`; the text shows the end of the log.
     pub fn wait_ready(&mut self, limit: Duration, mut ready: impl FnMut() -> bool) -> Result<()> {
         self.wait_for("it to be ready", limit, |_| ready().then_some(()))
+    }
+
+    /// Waits until somebody listens on `addr` in the process's network namespace. Nobody is
+    /// connected to for that.
+    ///
+    /// # Errors
+    /// As [`ChildGuard::wait_ready`].
+    pub fn wait_listening(&mut self, addr: SocketAddr, limit: Duration) -> Result<()> {
+        self.wait_for(
+            &format!("a socket that listens on {addr}"),
+            limit,
+            |child| listens(child.pid(), addr).then_some(()),
+        )
     }
 
     /// Waits for a log line that contains `needle`, and returns the first one.

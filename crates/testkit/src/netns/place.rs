@@ -1,0 +1,58 @@
+//! Where something runs: beside us, or in a namespace.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::Namespace;
+use crate::ports;
+
+/// Where something runs.
+#[derive(Clone, Copy, Debug)]
+pub enum Place<'a> {
+    /// In our own network namespace.
+    Here,
+    /// In that one.
+    In(&'a Namespace),
+}
+
+impl Place<'_> {
+    /// Prepares `program` to run there.
+    #[must_use]
+    pub fn command(self, program: impl AsRef<Path>) -> Command {
+        match self {
+            Self::Here => Command::new(program.as_ref()),
+            Self::In(namespace) => namespace.command(program),
+        }
+    }
+
+    /// Runs `job` there, see [`Namespace::run`].
+    ///
+    /// # Errors
+    /// When the namespace cannot be entered.
+    pub fn run<T: Send>(self, job: impl FnOnce() -> T + Send) -> Result<T> {
+        match self {
+            Self::Here => Ok(job()),
+            Self::In(namespace) => namespace.run(job),
+        }
+    }
+
+    /// Binds a TCP socket there.
+    ///
+    /// # Errors
+    /// When the address cannot be bound.
+    pub fn bind(self, addr: SocketAddr) -> Result<TcpListener> {
+        self.run(|| TcpListener::bind(addr))?
+            .with_context(|| format!("binding {addr}"))
+    }
+
+    /// Returns `count` ports that are free there at `127.0.0.1`.
+    ///
+    /// # Errors
+    /// When no socket can be bound.
+    pub fn free_ports(self, count: usize) -> Result<Vec<u16>> {
+        self.run(|| ports::free_at(IpAddr::V4(Ipv4Addr::LOCALHOST), count))?
+    }
+}

@@ -1,0 +1,184 @@
+//! The configuration of a seed's gateway: what istiod would send for Gardener's objects.
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde_json::{Value, json};
+
+use super::{any, load_assignment, socket_address};
+
+/// Listeners and the clusters they lead to.
+#[derive(Clone, Debug, Default)]
+pub struct Gateway {
+    /// The ports.
+    pub listeners: Vec<GatewayListener>,
+    /// Names and endpoints.
+    pub clusters: Vec<(String, Vec<SocketAddr>)>,
+}
+
+/// One port of the gateway.
+#[derive(Clone, Debug)]
+pub enum GatewayListener {
+    /// HTTP CONNECT, the cluster named by a header: Gardener's port 8443 today, and 8132.
+    Connect {
+        /// Where it listens.
+        listen: SocketAddr,
+        /// The header, `X-Gardener-Destination` or `Reversed-VPN`.
+        header: String,
+    },
+    /// PROXY protocol, the cluster found by the header's destination address: Gardener's port
+    /// 8443 of old.
+    ProxyProtocol {
+        /// Where it listens.
+        listen: SocketAddr,
+        /// Destination addresses and their clusters.
+        routes: Vec<(IpAddr, String)>,
+    },
+    /// TLS that is passed through by its server name: port 443.
+    Tls {
+        /// Where it listens.
+        listen: SocketAddr,
+        /// Server names and their clusters.
+        routes: Vec<(Vec<String>, String)>,
+    },
+}
+
+impl Gateway {
+    /// Returns the value of `static_resources`.
+    #[must_use]
+    pub fn resources(&self) -> Value {
+        let clusters: Vec<Value> = self
+            .clusters
+            .iter()
+            .map(|(name, endpoints)| {
+                json!({
+                    "name": name,
+                    "type": "STATIC",
+                    "connect_timeout": "10s",
+                    "lb_policy": "LEAST_REQUEST",
+                    "per_connection_buffer_limit_bytes": 32_768,
+                    "load_assignment": load_assignment(name, endpoints),
+                    "upstream_connection_options": {
+                        "tcp_keepalive": { "keepalive_time": 7200, "keepalive_interval": 75 },
+                    },
+                })
+            })
+            .collect();
+        let listeners: Vec<Value> = self.listeners.iter().map(listener).collect();
+        json!({ "listeners": listeners, "clusters": clusters })
+    }
+}
+
+fn listener(listener: &GatewayListener) -> Value {
+    let (name, listen, filters, chains) = match listener {
+        GatewayListener::Connect { listen, header } => (
+            "http-proxy",
+            listen,
+            json!([]),
+            json!([{ "filters": [connection_manager(header)] }]),
+        ),
+        GatewayListener::ProxyProtocol { listen, routes } => {
+            let chains: Vec<Value> = routes
+                .iter()
+                .map(|(address, cluster)| {
+                    let bits = if address.is_ipv4() { 32 } else { 128 };
+                    let range =
+                        json!({ "address_prefix": address.to_string(), "prefix_len": bits });
+                    json!({
+                        "filter_chain_match": { "prefix_ranges": [range] },
+                        "filters": [tcp_proxy(cluster)],
+                    })
+                })
+                .collect();
+            let kind = "envoy.extensions.filters.listener.proxy_protocol.v3.ProxyProtocol";
+            let filter = json!({
+                "name": "envoy.filters.listener.proxy_protocol",
+                "typed_config": any(kind, json!({})),
+            });
+            ("node", listen, json!([filter]), json!(chains))
+        }
+        GatewayListener::Tls { listen, routes } => {
+            let chains: Vec<Value> = routes
+                .iter()
+                .map(|(names, cluster)| {
+                    json!({
+                        "filter_chain_match": { "server_names": names },
+                        "filters": [tcp_proxy(cluster)],
+                    })
+                })
+                .collect();
+            let kind = "envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector";
+            let filter = json!({
+                "name": "envoy.filters.listener.tls_inspector",
+                "typed_config": any(kind, json!({})),
+            });
+            ("tls", listen, json!([filter]), json!(chains))
+        }
+    };
+    json!({
+        "name": format!("{name}-{}", listen.port()),
+        "address": socket_address(*listen),
+        "per_connection_buffer_limit_bytes": 32_768,
+        "listener_filters": filters,
+        "filter_chains": chains,
+        // SO_KEEPALIVE, TCP_KEEPIDLE and TCP_KEEPINTVL of Linux.
+        "socket_options": [
+            { "level": 1, "name": 9, "int_value": 1, "state": "STATE_LISTENING" },
+            { "level": 6, "name": 4, "int_value": 55, "state": "STATE_LISTENING" },
+            { "level": 6, "name": 5, "int_value": 55, "state": "STATE_LISTENING" },
+        ],
+    })
+}
+
+fn tcp_proxy(cluster: &str) -> Value {
+    let fields = json!({
+        "stat_prefix": cluster,
+        "cluster": cluster,
+        "max_downstream_connection_duration": "86400s",
+    });
+    json!({
+        "name": "envoy.filters.network.tcp_proxy",
+        "typed_config": any("envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy", fields),
+    })
+}
+
+/// Tunnels a CONNECT whose header has the right form to the cluster it names, and redirects
+/// everything else.
+fn connection_manager(header: &str) -> Value {
+    let redirect = json!({ "https_redirect": true, "port_redirect": 443 });
+    let tunnel = json!({
+        "cluster_header": header,
+        "upgrade_configs": [{ "upgrade_type": "CONNECT", "connect_config": {} }],
+    });
+    let destination = json!({
+        "name": header,
+        "string_match": { "safe_regex": { "regex": DESTINATION } },
+    });
+    let hosts = json!([{
+        "name": "all",
+        "domains": ["*"],
+        "routes": [
+            { "match": { "connect_matcher": {}, "headers": [destination] }, "route": tunnel },
+            { "match": { "connect_matcher": {} }, "redirect": redirect },
+            { "match": { "prefix": "/" }, "redirect": redirect },
+        ],
+    }]);
+    let router = json!({
+        "name": "envoy.filters.http.router",
+        "typed_config": any("envoy.extensions.filters.http.router.v3.Router", json!({})),
+    });
+    let fields = json!({
+        "stat_prefix": "http_proxy",
+        "http_protocol_options": { "accept_http_10": true },
+        "upgrade_configs": [{ "upgrade_type": "CONNECT" }],
+        "http_filters": [router],
+        "route_config": { "name": "http_proxy", "virtual_hosts": hosts },
+    });
+    let kind = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
+    json!({
+        "name": "envoy.filters.network.http_connection_manager",
+        "typed_config": any(kind, fields),
+    })
+}
+
+/// What Gardener lets a header name: API servers and VPN servers.
+const DESTINATION: &str = r"^outbound\|(1194\|\|vpn-seed-server(-[0-4])?|443\|\|kube-apiserver)\..+\.svc\.cluster\.local$";

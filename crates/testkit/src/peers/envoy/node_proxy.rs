@@ -1,0 +1,87 @@
+//! The configuration of the proxy on a shoot's nodes.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+
+use super::{any, load_assignment, socket_address};
+
+/// One listener at the API server's address, one cluster: the gateway.
+#[derive(Clone, Debug)]
+pub struct NodeProxy {
+    /// Where pods connect to, such as `10.1.2.3:443`.
+    pub listen: SocketAddr,
+    /// The gateway, port 8443.
+    pub gateway: SocketAddr,
+    /// How the gateway is told whose API server is meant.
+    pub mode: NodeProxyMode,
+}
+
+/// How the gateway is told whose API server is meant.
+#[derive(Clone, Debug)]
+pub enum NodeProxyMode {
+    /// By a header of an HTTP/1.1 CONNECT, as today's Gardener does.
+    Connect {
+        /// The header's name, `X-Gardener-Destination`.
+        header: String,
+        /// Its value, the cluster's name.
+        value: String,
+    },
+    /// By the destination address of a PROXY header, version 2, as Gardener did before.
+    ProxyV2,
+}
+
+impl NodeProxy {
+    /// Returns the value of `static_resources`.
+    #[must_use]
+    pub fn resources(&self) -> Value {
+        let mut tcp_proxy = json!({ "stat_prefix": "kube_apiserver", "cluster": "kube_apiserver" });
+        let mut cluster = json!({
+            "name": "kube_apiserver",
+            "type": "STATIC",
+            "connect_timeout": "5s",
+            "per_connection_buffer_limit_bytes": 32_768,
+            "load_assignment": load_assignment("kube_apiserver", &[self.gateway]),
+            "upstream_connection_options": {
+                "tcp_keepalive": { "keepalive_time": 7200, "keepalive_interval": 55 },
+            },
+        });
+        match &self.mode {
+            NodeProxyMode::Connect { header, value } => {
+                tcp_proxy["tunneling_config"] = json!({
+                    "hostname": "api.example.com:443",
+                    "headers_to_add": [{ "header": { "key": header, "value": value } }],
+                });
+            }
+            NodeProxyMode::ProxyV2 => cluster["transport_socket"] = proxy_v2(),
+        }
+        let filter = json!({
+            "name": "envoy.filters.network.tcp_proxy",
+            "typed_config":
+                any("envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy", tcp_proxy),
+        });
+        json!({
+            "listeners": [{
+                "name": "kube_apiserver",
+                "address": socket_address(self.listen),
+                "per_connection_buffer_limit_bytes": 32_768,
+                "filter_chains": [{ "filters": [filter] }],
+            }],
+            "clusters": [cluster],
+        })
+    }
+}
+
+fn proxy_v2() -> Value {
+    let raw = json!({
+        "name": "envoy.transport_sockets.raw_buffer",
+        "typed_config":
+            any("envoy.extensions.transport_sockets.raw_buffer.v3.RawBuffer", json!({})),
+    });
+    let kind =
+        "envoy.extensions.transport_sockets.proxy_protocol.v3.ProxyProtocolUpstreamTransport";
+    json!({
+        "name": "envoy.transport_sockets.upstream_proxy_protocol",
+        "typed_config": any(kind, json!({ "config": { "version": "V2" }, "transport_socket": raw })),
+    })
+}

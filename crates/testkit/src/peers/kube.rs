@@ -1,0 +1,245 @@
+//! A real kube-apiserver (v1.20.2) with etcd, for one test.
+
+mod build;
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::certs::Authority;
+use crate::command;
+use crate::http::{self, Target};
+use crate::netns::Place;
+use crate::process::ChildGuard;
+
+pub use build::install;
+
+/// What the API server shall be.
+#[derive(Clone, Debug)]
+pub struct KubeParams {
+    /// Where it listens, and what it advertises; port 0 picks a free one.
+    pub address: SocketAddr,
+    /// Further names and addresses its certificate is good for; `address` always is.
+    pub names: Vec<String>,
+    /// The range of its Services; the first address is its own Service's.
+    pub services: String,
+}
+
+impl KubeParams {
+    /// Returns the parameters of an API server at `address` that also answers to `names`.
+    #[must_use]
+    pub fn new(address: SocketAddr, names: &[&str]) -> Self {
+        Self {
+            address,
+            names: names.iter().map(|name| (*name).to_owned()).collect(),
+            services: "10.0.0.0/24".to_owned(),
+        }
+    }
+}
+
+/// A running API server. Dropping it stops it, then its etcd, within about two seconds.
+#[derive(Debug)]
+pub struct KubeApiServer {
+    server: ChildGuard,
+    _etcd: ChildGuard,
+    addr: SocketAddr,
+    authority_pem: String,
+}
+
+impl KubeApiServer {
+    /// Starts etcd and kube-apiserver with their files in `dir`, signs a certificate, and waits
+    /// for `/readyz`.
+    ///
+    /// # Errors
+    /// When one is not installed, ends, or is not ready within 90 s; the text shows its log's end.
+    pub fn start(place: Place<'_>, dir: &Path, params: &KubeParams) -> Result<Self> {
+        fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+        let (etcd, etcd_url) = start_etcd(place, dir)?;
+        let authority = Authority::new("kube-apiserver-test")?;
+        let addr = match params.address.port() {
+            0 => {
+                let port = place
+                    .free_ports(1)?
+                    .first()
+                    .copied()
+                    .context("a free port")?;
+                SocketAddr::new(params.address.ip(), port)
+            }
+            _ => params.address,
+        };
+        let mut command = place.command(binary()?);
+        command.args(arguments(dir, addr, params, &authority)?);
+        command.arg(format!("--etcd-servers={etcd_url}"));
+        let server =
+            ChildGuard::spawn("kube-apiserver", &command, &dir.join("kube-apiserver.log"))?;
+        let authority_pem = authority.pem().to_owned();
+        let mut this = Self {
+            server,
+            _etcd: etcd,
+            addr,
+            authority_pem,
+        };
+        let target = this.target().timeout(Duration::from_secs(2));
+        this.server.wait_ready(Duration::from_secs(90), || {
+            matches!(place.run(|| http::get(&target, "/readyz")), Ok(Ok(answer)) if answer.status == 200)
+        })?;
+        Ok(this)
+    }
+
+    /// Returns where it listens.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Returns the authority of its certificate, PEM.
+    #[must_use]
+    pub fn authority_pem(&self) -> &str {
+        &self.authority_pem
+    }
+
+    /// Returns the token of a member of `system:masters`.
+    #[must_use]
+    pub fn token(&self) -> &'static str {
+        TOKEN
+    }
+
+    /// Returns a target that reaches it directly, with the token.
+    #[must_use]
+    pub fn target(&self) -> Target {
+        self.target_at(self.addr)
+    }
+
+    /// Returns a target that reaches it by way of `addr`, with the token.
+    #[must_use]
+    pub fn target_at(&self, addr: SocketAddr) -> Target {
+        Target::tls(addr, &self.authority_pem).bearer(TOKEN)
+    }
+
+    /// Writes a kubeconfig whose server is `addr`, by that server name if one is given.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write_kubeconfig(
+        &self,
+        path: &Path,
+        addr: SocketAddr,
+        server_name: Option<&str>,
+    ) -> Result<()> {
+        let ca = path.with_extension("ca.crt");
+        fs::write(&ca, &self.authority_pem).with_context(|| format!("writing {}", ca.display()))?;
+        let mut cluster = serde_json::json!({
+            "server": format!("https://{addr}"),
+            "certificate-authority": ca,
+        });
+        if let Some(name) = server_name {
+            cluster["tls-server-name"] = name.into();
+        }
+        let config = serde_json::json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{ "name": "shoot", "cluster": cluster }],
+            "users": [{ "name": "admin", "user": { "token": TOKEN } }],
+            "contexts": [{ "name": "shoot", "context": { "cluster": "shoot", "user": "admin" } }],
+            "current-context": "shoot",
+        });
+        fs::write(path, format!("{config:#}"))
+            .with_context(|| format!("writing {}", path.display()))
+    }
+
+    /// Returns the process.
+    pub fn child(&mut self) -> &mut ChildGuard {
+        &mut self.server
+    }
+}
+
+/// Returns the program: `$KUBEBUILDER_ASSETS/kube-apiserver`, then our own build in the cache.
+///
+/// # Errors
+/// When there is neither.
+pub fn binary() -> Result<PathBuf> {
+    let assets = std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
+    assets
+        .map(|assets| assets.join("kube-apiserver"))
+        .filter(|path| path.is_file())
+        .or_else(|| build::cached().ok().filter(|path| path.is_file()))
+        .context(
+            "kube-apiserver is missing: set KUBEBUILDER_ASSETS, or let `cargo xtask test` build it",
+        )
+}
+
+fn start_etcd(place: Place<'_>, dir: &Path) -> Result<(ChildGuard, String)> {
+    let etcd = command::require("etcd")?;
+    let ports = place.free_ports(2)?;
+    let [client, peer] = ports[..] else {
+        anyhow::bail!("two free ports")
+    };
+    let url = format!("http://127.0.0.1:{client}");
+    let peer_url = format!("http://127.0.0.1:{peer}");
+    let mut command = place.command(etcd);
+    command.arg("--data-dir").arg(dir.join("etcd"));
+    command.args([
+        "--listen-client-urls",
+        &url,
+        "--advertise-client-urls",
+        &url,
+    ]);
+    command.args([
+        "--listen-peer-urls",
+        &peer_url,
+        "--initial-advertise-peer-urls",
+        &peer_url,
+    ]);
+    command.args(["--initial-cluster", &format!("default={peer_url}")]);
+    let mut child = ChildGuard::spawn("etcd", &command, &dir.join("etcd.log"))?;
+    let target = Target::plain(SocketAddr::from(([127, 0, 0, 1], client)));
+    child.wait_ready(Duration::from_secs(30), || {
+        matches!(place.run(|| http::get(&target, "/health")), Ok(Ok(answer)) if answer.status == 200)
+    })?;
+    Ok((child, url))
+}
+
+fn arguments(
+    dir: &Path,
+    addr: SocketAddr,
+    params: &KubeParams,
+    authority: &Authority,
+) -> Result<Vec<String>> {
+    let mut names = params.names.clone();
+    names.push(addr.ip().to_string());
+    let files = authority.server(&names)?.write(dir, "kube-apiserver")?;
+    // Any key will do to sign service accounts' tokens.
+    let account = authority
+        .client("service-accounts", &[], &[])?
+        .write(dir, "accounts")?;
+    let tokens = dir.join("tokens.csv");
+    fs::write(&tokens, format!("{TOKEN},admin,admin,\"system:masters\"\n"))
+        .with_context(|| format!("writing {}", tokens.display()))?;
+    let bind = if addr.is_ipv4() {
+        IpAddr::from([0, 0, 0, 0])
+    } else {
+        IpAddr::from([0_u16; 8])
+    };
+    let show = |path: &Path| path.display().to_string();
+    Ok(vec![
+        format!("--bind-address={bind}"),
+        format!("--advertise-address={}", addr.ip()),
+        format!("--secure-port={}", addr.port()),
+        format!("--tls-cert-file={}", show(&files.cert)),
+        format!("--tls-private-key-file={}", show(&files.key)),
+        format!("--cert-dir={}", show(dir)),
+        format!("--token-auth-file={}", show(&tokens)),
+        "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+        format!("--service-account-key-file={}", show(&account.cert)),
+        format!("--service-account-signing-key-file={}", show(&account.key)),
+        format!("--service-cluster-ip-range={}", params.services),
+        "--authorization-mode=RBAC".to_owned(),
+        "--allow-privileged=true".to_owned(),
+        "--disable-admission-plugins=ServiceAccount".to_owned(),
+    ])
+}
+
+const TOKEN: &str = "admin-token-of-a-test";

@@ -1,0 +1,71 @@
+//! Builds kube-apiserver from Debian's source package, once, into the cache.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::command;
+use crate::peers::{cache, packages};
+use crate::wait::Stopwatch;
+
+/// Builds the program unless it is there; about seven minutes of processor time and 3 GB of disk.
+///
+/// # Errors
+/// When Debian's tools or sources cannot be had, or the build fails; the text names the log.
+pub fn install(say: &dyn Fn(&str)) -> Result<PathBuf> {
+    if let Ok(path) = super::binary() {
+        return Ok(path);
+    }
+    let _lock = cache::lock()?;
+    let path = cached()?;
+    if path.is_file() {
+        return Ok(path);
+    }
+    packages::install(packages::KUBE_BUILD, say)?;
+    let work = cache::directory()?.join("kube-build");
+    fs::create_dir_all(&work).with_context(|| format!("making {}", work.display()))?;
+    let log = cache::directory()?.join("kube-build.log");
+    say(&format!(
+        "building kube-apiserver {VERSION} from Debian's source package (about 7 CPU-minutes, \
+         once; log: {})",
+        log.display()
+    ));
+    let clock = Stopwatch::start();
+    let script = work.join("build.sh");
+    fs::write(&script, SCRIPT).with_context(|| format!("writing {}", script.display()))?;
+    let output = fs::File::create(&log).with_context(|| format!("writing {}", log.display()))?;
+    let errors = output.try_clone().context("sharing a log")?;
+    let mut build = Command::new("bash");
+    build
+        .arg(&script)
+        .arg(&work)
+        .arg(&path)
+        .stdout(output)
+        .stderr(errors);
+    let status = build
+        .status()
+        .with_context(|| format!("starting `{}`", command::line(&build)))?;
+    if !status.success() {
+        bail!(
+            "building kube-apiserver ended with {status}; see {}",
+            log.display()
+        );
+    }
+    fs::remove_dir_all(&work).with_context(|| format!("removing {}", work.display()))?;
+    say(&format!(
+        "built {} in {:.0?}",
+        path.display(),
+        clock.elapsed()
+    ));
+    Ok(path)
+}
+
+/// Returns where the build is kept.
+pub(super) fn cached() -> Result<PathBuf> {
+    Ok(cache::directory()?.join(format!("kube-apiserver-{VERSION}")))
+}
+
+const VERSION: &str = "1.20.2";
+const SCRIPT: &str = include_str!("build.sh");

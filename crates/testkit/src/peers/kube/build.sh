@@ -1,0 +1,48 @@
+#!/bin/bash
+# Builds kube-apiserver v1.20.2 from Debian 12's source package `kubernetes`.
+#
+#     build.sh WORK OUT      WORK: a directory for everything; OUT: the program
+#
+# Nothing outside WORK and OUT is touched: apt gets lists and a cache of its own, so neither the
+# machine's sources nor the right to change them matter.
+set -euo pipefail
+work=$(realpath "$1")
+out=$2
+cd "$work"
+
+mkdir -p lists/partial cache/archives/partial
+signed='[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]'
+cat > sources.list <<LIST
+deb $signed http://deb.debian.org/debian bookworm main
+deb-src $signed http://deb.debian.org/debian bookworm main
+LIST
+apt=(apt-get --quiet
+  -o "Dir::Etc::SourceList=$work/sources.list" -o Dir::Etc::SourceParts=/dev/null
+  -o "Dir::State::Lists=$work/lists" -o "Dir::Cache=$work/cache"
+  -o "APT::Sandbox::User=$(id -un)")
+"${apt[@]}" update
+rm -rf kubernetes-*/
+"${apt[@]}" source kubernetes=1.20.5+really1.20.2-1.1+deb12u1
+"${apt[@]}" download golang-github-modern-go-reflect2-dev
+dpkg-deb -x golang-github-modern-go-reflect2-dev_*.deb reflect2
+
+# The vendored reflect2 predates Go 1.18 and corrupts the iteration of maps under it; 1.0.2 is right.
+tree=$(echo "$work"/kubernetes-*/)
+rm -rf "$tree/vendor/github.com/modern-go/reflect2"
+cp -r reflect2/usr/share/gocode/src/github.com/modern-go/reflect2 \
+  "$tree/vendor/github.com/modern-go/"
+
+export GOPATH=$work/gopath GOCACHE=$work/gocache GOFLAGS= GO111MODULE=off GOTOOLCHAIN=local
+export KUBE_GIT_TREE_STATE=clean KUBE_GIT_COMMIT=faecb196815e248d3ecfb03c680a4507229c2a56
+export KUBE_GIT_VERSION=v1.20.2 KUBE_GIT_MAJOR=1 KUBE_GIT_MINOR=20
+mkdir -p "$GOPATH/src/k8s.io"
+ln -sfn "${tree%/}" "$GOPATH/src/k8s.io/kubernetes"
+cd "$GOPATH/src/k8s.io/kubernetes"
+make WHAT=cmd/kube-apiserver
+
+built=$(find _output -type f -name kube-apiserver -path '*/bin/*' | head -n 1)
+"$built" --version
+install -m 755 "$built" "$out.fresh"
+mv "$out.fresh" "$out"
+# Go makes its module and build caches read-only.
+chmod -R u+w "$work"

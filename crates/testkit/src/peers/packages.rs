@@ -1,0 +1,152 @@
+//! Debian packages, by the programs they bring.
+//!
+//! A program that is there already is left alone, whoever brought it: another vendor's `kubectl`
+//! would conflict with Debian's package.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::command;
+
+/// A thing to look for, and the packages that bring it.
+#[derive(Clone, Copy, Debug)]
+pub struct Need {
+    /// The program, or a file if it starts with `/`, or a Python module after `python3:`.
+    pub probe: &'static str,
+    /// Debian's packages.
+    pub packages: &'static [&'static str],
+}
+
+/// What the tests need of Debian.
+pub const ALL: &[Need] = &[
+    need("chromium", &["chromium"]),
+    need("curl", &["curl"]),
+    need("etcd", &["etcd-server"]),
+    need("haproxy", &["haproxy"]),
+    need("ip", &["iproute2"]),
+    need("kubectl", &["kubernetes-client"]),
+    need("nft", &["nftables"]),
+    need("nginx", &["nginx"]),
+    need(super::nginx::STREAM_MODULE, &["libnginx-mod-stream"]),
+    need("openssl", &["openssl"]),
+    need("python3", &["python3"]),
+    need("python3:pip", &["python3-pip"]),
+    need("setpriv", &["util-linux"]),
+];
+
+/// What building kube-apiserver needs of Debian beyond that.
+pub(super) const KUBE_BUILD: &[Need] = &[
+    need("dpkg-source", &["dpkg-dev"]),
+    need("go", &["golang-go"]),
+    need("make", &["make"]),
+    need("rsync", &["rsync"]),
+];
+
+const fn need(probe: &'static str, packages: &'static [&'static str]) -> Need {
+    Need { probe, packages }
+}
+
+/// Returns those of `needs` that are not there.
+#[must_use]
+pub fn missing(needs: &[Need]) -> Vec<Need> {
+    needs
+        .iter()
+        .filter(|need| !is_there(need.probe))
+        .copied()
+        .collect()
+}
+
+/// Installs what is missing of `needs`, as root on Debian.
+///
+/// # Errors
+/// When something is missing and we are not root, this is no Debian, or `apt-get` fails; the text
+/// names the command that would do it.
+pub fn install(needs: &[Need], say: &dyn Fn(&str)) -> Result<()> {
+    let packages: Vec<&str> = missing(needs)
+        .iter()
+        .flat_map(|need| need.packages)
+        .copied()
+        .collect();
+    if packages.is_empty() {
+        return Ok(());
+    }
+    let list = packages.join(" ");
+    if !rustix::process::geteuid().is_root() || command::find("apt-get").is_none() {
+        bail!("missing programs; on Debian they come by: sudo apt-get install -y {list}");
+    }
+    say(&format!("apt-get install {list}"));
+    let _quiet = NoServices::set()?;
+    let apt = |args: &[&str]| {
+        let mut apt = Command::new("apt-get");
+        command::run(apt.args(args).env("DEBIAN_FRONTEND", "noninteractive"))
+    };
+    apt(&["update", "--quiet"])?;
+    let mut args = vec!["install", "--quiet", "--yes", "--no-install-recommends"];
+    args.extend(&packages);
+    apt(&args)?;
+    let left: Vec<_> = missing(needs).iter().map(|need| need.probe).collect();
+    if !left.is_empty() {
+        bail!(
+            "`apt-get install {list}` ended well but did not bring {}",
+            left.join(", ")
+        );
+    }
+    Ok(())
+}
+
+fn is_there(probe: &str) -> bool {
+    if let Some(module) = probe.strip_prefix("python3:") {
+        let mut python = Command::new("python3");
+        python.args(["-c", &format!("import {module}")]);
+        return command::output(&mut python).is_ok_and(|output| output.status.success());
+    }
+    if probe.starts_with('/') {
+        return Path::new(probe).exists();
+    }
+    command::find(probe).is_some()
+}
+
+/// Keeps packages from starting their daemons: `invoke-rc.d` asks this program first.
+struct NoServices {
+    written: Option<PathBuf>,
+}
+
+impl NoServices {
+    fn set() -> Result<Self> {
+        let path = PathBuf::from("/usr/sbin/policy-rc.d");
+        if path.exists() {
+            return Ok(Self { written: None });
+        }
+        // 101: "action forbidden by policy".
+        fs::write(&path, "#!/bin/sh\nexit 101\n").context("writing a policy-rc.d")?;
+        let quiet = Self {
+            written: Some(path),
+        };
+        command::run(Command::new("chmod").args(["755", "/usr/sbin/policy-rc.d"]))?;
+        Ok(quiet)
+    }
+}
+
+impl Drop for NoServices {
+    fn drop(&mut self) {
+        if let Some(path) = &self.written {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_missing_is_listed() {
+        let needs = [need("sh", &["dash"]), need("/no/such/file", &["nothing"])];
+        let missing = missing(&needs);
+        assert_eq!(missing.len(), 1);
+        assert_eq!(missing[0].packages, ["nothing"]);
+    }
+}
