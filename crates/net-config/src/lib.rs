@@ -1,2 +1,45 @@
-//! net-config
+//! Linux network configuration over netlink: what is wanted is compared with what is there by a
+//! pure function, and only the difference is applied. No helper program is ever started.
+//!
+//! ```text
+//!   AddressParams ──▶ plan (pure) ◀── links, addresses   (rtnetlink dump)
+//!                        │
+//!                        ▼
+//!                    [Change] ──▶ apply (rtnetlink) ──▶ Changes, Observer
+//!                        ▲
+//!   kernel events ───────┴── AddressKeeper::run: look again, paced
+//!
+//!   NoTrack ──▶ one nf_tables batch: table, two chains, two rules each per destination
+//! ```
+//!
+//! [`AddressKeeper`] keeps host addresses on a device of the node; [`NoTrack`] keeps connection
+//! tracking away from them; [`conntrack_active`] tells whether that is worth doing.
+//!
+//! The messages are encoded here and only the socket comes from a crate. `rtnetlink` decodes every
+//! attribute of every link, and one it cannot read loses the whole message; a node proxy must not
+//! go blind because some other device grew a new attribute, and it needs five attributes in all.
+//! For nf_tables `rustables` is GPL-3.0, `nftnl` binds a C library, and `nftables` runs the `nft`
+//! program, which an image of one static binary does not have.
+//!
+//! Not here: routes, rules and tunnels (no user yet), and no metrics: an [`Observer`] counts.
 #![forbid(unsafe_code)]
+
+mod address;
+mod attributes;
+mod conntrack;
+mod error;
+mod kind;
+mod netlink;
+mod nft;
+mod notrack;
+mod pace;
+mod plan;
+mod rtnl;
+mod watch;
+
+pub use address::{AddressKeeper, AddressParams, Changes, Observer};
+pub use conntrack::conntrack_active;
+pub use error::{NetConfigError, NetlinkError, NoTrackError};
+pub use kind::{DeviceKind, KindError, Support, choose_kind};
+pub use notrack::NoTrack;
+pub use plan::Change;

@@ -1,0 +1,520 @@
+//! Keeps host addresses on one device of the node.
+//!
+//! ```text
+//!   ensure:   read links and addresses ──▶ plan ──▶ apply what differs ──▶ Changes
+//!   run:      ensure ──▶ wait for a kernel event that concerns us, or a minute ──▶ ensure …
+//! ```
+//!
+//! Knows neither who listens on the addresses nor how anything is counted: an [`Observer`] is told.
+
+use std::{convert::Infallible, net::IpAddr, pin::pin, sync::Arc, time::Duration};
+
+use tokio::time::{Instant, sleep, timeout};
+use tracing::{debug, info, warn};
+
+use crate::{
+    DeviceKind, KindError, Support, choose_kind,
+    error::{NetConfigError, NetlinkError},
+    netlink::Connection,
+    pace::{Outcome, Pace},
+    plan::{Actual, Change, Wanted, plan, plan_cleanup},
+    rtnl,
+    watch::{Concern, Watch},
+};
+
+/// The same failure is logged as a warning once in this time, and at debug level in between.
+const WARN_EVERY: Duration = Duration::from_secs(60);
+
+/// Which addresses to keep where.
+#[derive(Clone, Debug)]
+pub struct AddressParams {
+    /// Name of the device, 1 to 15 octets. With [`DeviceKind::Loopback`] it is always `lo`.
+    pub device: String,
+    /// What to create when the device is missing; one that exists is used whatever its kind.
+    pub kind: DeviceKind,
+    /// Addresses to keep on the device, each with prefix length 32 or 128.
+    pub addresses: Vec<IpAddr>,
+    /// False: nothing is changed, only checked and reported.
+    pub manage: bool,
+}
+
+/// What a look at the kernel's state found and did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Changes that were made, in order.
+    pub applied: Vec<Change>,
+    /// Changes that would be needed but are not ours to make (`manage: false`).
+    pub pending: Vec<Change>,
+}
+
+impl Changes {
+    /// Whether everything wanted is now in place.
+    pub fn is_settled(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// Whether nothing was changed and nothing has to be.
+    pub fn is_empty(&self) -> bool {
+        self.applied.is_empty() && self.pending.is_empty()
+    }
+}
+
+/// Is told what an [`AddressKeeper`] does, for metrics and readiness. Called on the runtime's
+/// thread, so it must not block.
+pub trait Observer: Send + Sync {
+    /// A change was made.
+    fn applied(&self, _change: &Change) {}
+    /// A look failed, wholly or in part.
+    fn failed(&self, _error: &NetConfigError) {}
+    /// A look found everything in place, or put it there (`true`), or did not (`false`).
+    fn looked(&self, _settled: bool) {}
+}
+
+impl Observer for () {}
+
+/// Keeps the addresses of [`AddressParams`] on their device.
+pub struct AddressKeeper {
+    params: AddressParams,
+    observer: Arc<dyn Observer>,
+    /// The device's index as last seen.
+    index: Option<u32>,
+    warned: Option<(&'static str, Instant)>,
+}
+
+impl std::fmt::Debug for AddressKeeper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AddressKeeper")
+            .field("params", &self.params)
+            .finish_non_exhaustive()
+    }
+}
+
+impl AddressKeeper {
+    /// A keeper that nobody observes; nothing is touched before the first call.
+    pub fn new(mut params: AddressParams) -> Self {
+        if params.kind == DeviceKind::Loopback {
+            "lo".clone_into(&mut params.device);
+        }
+        params.addresses.sort_unstable();
+        params.addresses.dedup();
+        Self {
+            params,
+            observer: Arc::new(()),
+            index: None,
+            warned: None,
+        }
+    }
+
+    /// The same keeper, reporting to `observer`.
+    #[must_use]
+    pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observer = observer;
+        self
+    }
+
+    /// Puts everything in place once: the device exists and is up, holds every address, and no
+    /// other device holds any of them. With `manage: false` it only says what differs.
+    ///
+    /// An IPv6 address is usable at once: duplicate address detection is skipped, since the address
+    /// belongs to this node alone. A change that fails does not keep the others from being made.
+    ///
+    /// Not cancel-safe in the sense that some changes may have been made; calling it again is
+    /// always right.
+    ///
+    /// # Errors
+    /// The first failure, after everything else was tried: `Permission` without `CAP_NET_ADMIN`,
+    /// `Kind` when this kernel has no suitable device kind, `Ipv6Disabled` and `Ipv6Missing`,
+    /// `Address` and `DeviceName` for parameters no kernel takes, `Netlink` for the rest.
+    pub async fn ensure(&mut self) -> Result<Changes, NetConfigError> {
+        let result = self.put_in_place().await;
+        if let Err(error) = &result {
+            self.observer.failed(error);
+        }
+        self.observer
+            .looked(result.as_ref().is_ok_and(Changes::is_settled));
+        result
+    }
+
+    /// Keeps everything in place until `shutdown` completes: reacts to the kernel's link and
+    /// address events, and looks once a minute besides. Failures are reported and retried, never a
+    /// reason to return. Whoever keeps undoing the work meets at most two repairs a second.
+    pub async fn run(&mut self, shutdown: impl Future<Output = ()>) {
+        let mut shutdown = pin!(shutdown);
+        tokio::select! {
+            biased;
+            () = &mut shutdown => {}
+            never = self.keep() => match never {},
+        }
+    }
+
+    /// Takes the addresses off the device, and deletes the device if it is of a kind this crate
+    /// creates and nothing else uses it. Never deletes `lo`; does nothing with `manage: false`.
+    ///
+    /// # Errors
+    /// As for [`AddressKeeper::ensure`]; what could be cleaned up is.
+    pub async fn cleanup(&mut self) -> Result<Changes, NetConfigError> {
+        self.check_params()?;
+        if !self.params.manage {
+            return Ok(Changes::default());
+        }
+        let mut connection = connect()?;
+        let actual = read(&mut connection).await?;
+        let planned = plan_cleanup(self.wanted(), &actual);
+        self.apply_all(&mut connection, planned, &actual).await
+    }
+
+    async fn keep(&mut self) -> Infallible {
+        let mut pace = Pace::default();
+        let mut watch = None;
+        loop {
+            if watch.is_none() {
+                watch = self.open_watch();
+            }
+            if let Some(watch) = &mut watch {
+                watch.discard();
+            }
+            let outcome = self.look().await;
+            let now = Instant::now();
+            pace.looked(now, outcome);
+            sleep(pace.gap(now)).await;
+            self.wait(&mut watch, pace.patience()).await;
+        }
+    }
+
+    fn open_watch(&mut self) -> Option<Watch> {
+        Watch::open()
+            .map_err(|source| self.watch_failed(source))
+            .ok()
+    }
+
+    fn watch_failed(&mut self, source: NetlinkError) {
+        let error = NetConfigError::netlink("watching links and addresses", source);
+        self.observer.failed(&error);
+        self.warn(&error);
+    }
+
+    async fn look(&mut self) -> Outcome {
+        match self.ensure().await {
+            Ok(changes) if changes.applied.is_empty() => {
+                for change in &changes.pending {
+                    debug!(%change, "left alone, not managed");
+                }
+                Outcome::Settled
+            }
+            Ok(_) => Outcome::Repaired,
+            Err(error) => {
+                self.warn(&error);
+                Outcome::Failed
+            }
+        }
+    }
+
+    /// Waits for a disturbance, at most `patience`.
+    async fn wait(&mut self, watch: &mut Option<Watch>, patience: Duration) {
+        let Some(open) = watch else {
+            // Without events, looking once a second keeps the promise.
+            return sleep(patience.min(Duration::from_secs(1))).await;
+        };
+        let concern = Concern {
+            device: &self.params.device,
+            index: self.index,
+            addresses: &self.params.addresses,
+        };
+        if let Ok(Err(source)) = timeout(patience, open.disturbed(concern)).await {
+            *watch = None;
+            self.watch_failed(source);
+        }
+    }
+
+    fn warn(&mut self, error: &NetConfigError) {
+        let source = std::error::Error::source(error).map(ToString::to_string);
+        let now = Instant::now();
+        let repeated = self.warned.is_some_and(|(reason, at)| {
+            reason == error.reason() && now.duration_since(at) < WARN_EVERY
+        });
+        if repeated {
+            debug!(device = self.params.device, %error, source, "addresses are not in place");
+            return;
+        }
+        warn!(device = self.params.device, %error, source, "addresses are not in place");
+        self.warned = Some((error.reason(), now));
+    }
+
+    async fn put_in_place(&mut self) -> Result<Changes, NetConfigError> {
+        self.check_params()?;
+        let mut connection = connect()?;
+        let actual = read(&mut connection).await?;
+        self.index = actual.link(&self.params.device).map(|link| link.index);
+        let planned = plan(self.wanted(), &actual);
+        if !self.params.manage {
+            return Ok(Changes {
+                applied: Vec::new(),
+                pending: planned,
+            });
+        }
+        self.apply_all(&mut connection, planned, &actual).await
+    }
+
+    /// Makes every change that can be made; the first failure is the result.
+    async fn apply_all(
+        &mut self,
+        connection: &mut Connection,
+        planned: Vec<Change>,
+        actual: &Actual,
+    ) -> Result<Changes, NetConfigError> {
+        let mut changes = Changes::default();
+        let mut failure = None;
+        for change in planned {
+            match self.apply(connection, change, actual).await {
+                Ok(change) => {
+                    info!(%change, "network configuration changed");
+                    self.observer.applied(&change);
+                    changes.applied.push(change);
+                }
+                // Without the device nothing else can be done.
+                Err(error @ (NetConfigError::Kind { .. } | NetConfigError::Uncreatable { .. })) => {
+                    return Err(error);
+                }
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        failure.map_or(Ok(changes), Err)
+    }
+
+    /// Makes one change and returns it as made.
+    async fn apply(
+        &mut self,
+        connection: &mut Connection,
+        change: Change,
+        actual: &Actual,
+    ) -> Result<Change, NetConfigError> {
+        // A change to a device that is gone meanwhile is refused with ENODEV for index 0, and the
+        // event of its going brings the next look.
+        let index = |device: &str| {
+            let own = (device == self.params.device)
+                .then_some(self.index)
+                .flatten();
+            own.or_else(|| actual.link(device).map(|link| link.index))
+                .unwrap_or_default()
+        };
+        let request = connection.request();
+        let (request, done_already) = match &change {
+            Change::AddAddress { address, device } => (
+                rtnl::add_address(request, index(device), *address),
+                Some(libc::EEXIST),
+            ),
+            Change::CreateDevice { device, kind } => {
+                let kind = create(connection, device, *kind).await?;
+                self.index = read(connection).await?.link(device).map(|link| link.index);
+                return Ok(Change::CreateDevice {
+                    device: device.clone(),
+                    kind,
+                });
+            }
+            Change::DeleteDevice { device } => (
+                rtnl::delete_link(request, index(device)),
+                Some(libc::ENODEV),
+            ),
+            Change::RemoveAddress {
+                address,
+                device,
+                prefix_length,
+            } => {
+                let index = index(device);
+                let request = rtnl::delete_address(request, index, *address, *prefix_length);
+                (request, Some(libc::EADDRNOTAVAIL))
+            }
+            Change::SetUp { device } => (rtnl::set_up(request, index(device)), None),
+        };
+        match connection.acknowledged(&request).await {
+            Err(source) if done_already.is_none() || source.errno() != done_already => {
+                Err(explain(&change, source))
+            }
+            _ => Ok(change),
+        }
+    }
+
+    fn wanted(&self) -> Wanted<'_> {
+        Wanted {
+            device: &self.params.device,
+            kind: self.params.kind,
+            addresses: &self.params.addresses,
+        }
+    }
+
+    fn check_params(&self) -> Result<(), NetConfigError> {
+        let device = &self.params.device;
+        if !is_device_name(device) {
+            return Err(NetConfigError::DeviceName {
+                device: device.clone(),
+            });
+        }
+        let unfit = |address: &&IpAddr| address.is_unspecified() || address.is_multicast();
+        match self.params.addresses.iter().find(unfit) {
+            Some(address) => Err(NetConfigError::Address { address: *address }),
+            None => Ok(()),
+        }
+    }
+}
+
+fn connect() -> Result<Connection, NetConfigError> {
+    rtnl::connect().map_err(|source| NetConfigError::netlink("opening a netlink socket", source))
+}
+
+async fn read(connection: &mut Connection) -> Result<Actual, NetConfigError> {
+    let links = rtnl::links(connection)
+        .await
+        .map_err(|source| NetConfigError::netlink("reading the node's devices", source))?;
+    let addresses = rtnl::addresses(connection)
+        .await
+        .map_err(|source| NetConfigError::netlink("reading the node's addresses", source))?;
+    Ok(Actual { links, addresses })
+}
+
+/// Creates `device` with the best kind this kernel has, and tells which. Somebody else having
+/// created it meanwhile is as good.
+async fn create(
+    connection: &mut Connection,
+    device: &str,
+    wanted: DeviceKind,
+) -> Result<DeviceKind, NetConfigError> {
+    let mut missing = Vec::new();
+    loop {
+        let kind = choose_kind(wanted, |kind| {
+            if missing.contains(&kind) {
+                Support::Missing
+            } else {
+                Support::Available
+            }
+        })
+        .map_err(|source: KindError| NetConfigError::Kind {
+            device: device.to_owned(),
+            source,
+        })?;
+        if kind == DeviceKind::Loopback {
+            return Err(NetConfigError::Uncreatable {
+                device: device.to_owned(),
+                kind,
+            });
+        }
+        let request = rtnl::create_link(connection.request(), device, kind.as_str());
+        match connection.acknowledged(&request).await {
+            Ok(()) => return Ok(kind),
+            Err(source) if source.errno() == Some(libc::EEXIST) => return Ok(kind),
+            Err(source) if source.errno() == Some(libc::EOPNOTSUPP) => missing.push(kind),
+            Err(source) => {
+                let attempt = format!("creating device {device} of kind {kind}");
+                return Err(NetConfigError::netlink(attempt, source));
+            }
+        }
+    }
+}
+
+/// The refusal of `change`, with the two that concern IPv6 told apart.
+fn explain(change: &Change, source: NetlinkError) -> NetConfigError {
+    if let Change::AddAddress {
+        address: address @ IpAddr::V6(_),
+        device,
+    } = change
+    {
+        let (address, device) = (*address, device.clone());
+        match source.errno() {
+            Some(libc::EACCES) => return NetConfigError::Ipv6Disabled { address, device },
+            Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP) => {
+                return NetConfigError::Ipv6Missing { address, device };
+            }
+            _ => {}
+        }
+    }
+    NetConfigError::netlink(format!("trying to {change}"), source)
+}
+
+/// What `dev_valid_name` of the kernel accepts.
+fn is_device_name(name: &str) -> bool {
+    let banned = |c: char| c == '/' || c == ':' || c == '\0' || c.is_ascii_whitespace();
+    (1..=15).contains(&name.len()) && name != "." && name != ".." && !name.contains(banned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn params(device: &str, kind: DeviceKind) -> AddressParams {
+        AddressParams {
+            device: device.to_owned(),
+            kind,
+            addresses: vec![IpAddr::from([10, 1, 2, 3]); 2],
+            manage: true,
+        }
+    }
+
+    #[test]
+    fn device_names_are_those_the_kernel_takes() {
+        for name in ["apiserver-proxy", "a", "eth0.5"] {
+            assert!(is_device_name(name), "{name}");
+        }
+        for name in [
+            "",
+            "sixteen-octets-x",
+            "a/b",
+            "a b",
+            "a:1",
+            ".",
+            "..",
+            "nul\0",
+        ] {
+            assert!(!is_device_name(name), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn kind_lo_means_the_loopback_device_whatever_the_name() {
+        let keeper = AddressKeeper::new(params("apiserver-proxy", DeviceKind::Loopback));
+
+        assert_eq!(keeper.params.device, "lo");
+        assert_eq!(keeper.params.addresses.len(), 1);
+    }
+
+    #[test]
+    fn ipv6_that_is_off_or_absent_is_told_apart() {
+        let change = Change::AddAddress {
+            address: "fd00::3".parse().unwrap(),
+            device: "apiserver-proxy".to_owned(),
+        };
+        let reason = |errno| {
+            explain(
+                &change,
+                NetlinkError::Refused {
+                    errno,
+                    detail: String::new(),
+                },
+            )
+            .reason()
+        };
+
+        assert_eq!(reason(libc::EACCES), "ipv6_disabled");
+        assert_eq!(reason(libc::EOPNOTSUPP), "ipv6_missing");
+        assert_eq!(reason(libc::EPERM), "permission");
+        assert_eq!(reason(libc::ENOBUFS), "netlink");
+    }
+
+    #[test]
+    fn a_running_keeper_can_be_spawned() {
+        fn is_send(_: impl Send) {}
+        let mut keeper = AddressKeeper::new(params("apiserver-proxy", DeviceKind::Auto));
+
+        is_send(keeper.run(std::future::pending()));
+    }
+
+    #[tokio::test]
+    async fn parameters_no_kernel_takes_are_refused_before_anything_is_touched() {
+        let mut long = params("a-name-far-too-long", DeviceKind::Auto);
+        let refused = AddressKeeper::new(long.clone()).ensure().await.unwrap_err();
+        assert_eq!(refused.reason(), "device_name");
+
+        "apiserver-proxy".clone_into(&mut long.device);
+        long.addresses = vec![IpAddr::from([0; 4])];
+        let refused = AddressKeeper::new(long).ensure().await.unwrap_err();
+        assert_eq!(refused.reason(), "address");
+    }
+}

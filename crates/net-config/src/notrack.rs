@@ -1,0 +1,257 @@
+//! NOTRACK rules for the node proxy's addresses, in an nf_tables table of their own.
+//!
+//! ```text
+//!   pod or node ──▶ prerouting/output (raw, -300): daddr A, tcp dport P → notrack ──▶ listener A:P
+//!               ◀── output/prerouting (raw, -300): saddr A, tcp sport P → notrack ◀──
+//! ```
+//!
+//! An address that never leaves the node gains nothing from connection tracking and would fill its
+//! table. Both chains carry both directions, since a packet over the loopback device passes both.
+//! The rules are replaced whole in one atomic batch; nobody else's table is touched.
+//!
+//! Untracked replies match no `ct state established` rule: a firewall that drops whatever is not
+//! established or new has to accept them itself, or the rules have to stay away.
+
+use std::{collections::BTreeSet, net::SocketAddr};
+
+use netlink_sys::protocols::NETLINK_NETFILTER;
+
+use crate::{
+    error::{NetlinkError, NoTrackError},
+    netlink::Connection,
+    nft::{self, Chain, Expression, Hook, Rule},
+};
+
+/// `NF_IP_PRI_RAW`: before connection tracking, which is at -200.
+const RAW: i32 = -300;
+/// `NF_INET_PRE_ROUTING` and `NF_INET_LOCAL_OUT`.
+const HOOKS: [(&str, u32); 2] = [("prerouting", 0), ("output", 3)];
+
+const IPPROTO_TCP: u8 = 6;
+/// `NFPROTO_IPV4` and `NFPROTO_IPV6`.
+const NFPROTO: [u8; 2] = [2, 10];
+
+/// NOTRACK rules for TCP to and from some addresses of this node.
+#[derive(Clone, Debug)]
+pub struct NoTrack {
+    table: String,
+    destinations: Vec<SocketAddr>,
+}
+
+/// Which end of a packet is the proxy's.
+#[derive(Clone, Copy)]
+enum Side {
+    Destination,
+    Source,
+}
+
+impl NoTrack {
+    /// Rules for `destinations` in the inet table `table`, which belongs to this caller alone.
+    /// Nothing is touched yet.
+    pub fn new(table: impl Into<String>, destinations: Vec<SocketAddr>) -> Self {
+        let mut destinations: Vec<_> = destinations
+            .into_iter()
+            .map(|destination| SocketAddr::new(destination.ip().to_canonical(), destination.port()))
+            .collect();
+        destinations.sort_unstable();
+        destinations.dedup();
+        Self {
+            table: table.into(),
+            destinations,
+        }
+    }
+
+    /// Makes the table hold exactly these rules, in one atomic step; calling it again is harmless.
+    /// Without destinations the table is removed.
+    ///
+    /// Dropping the future does not undo the batch, which the kernel has or has not taken whole.
+    ///
+    /// # Errors
+    /// `NotSupported` on a kernel without nf_tables or its `notrack`, `Permission` without
+    /// `CAP_NET_ADMIN`, `Destination` for an unspecified address or port 0, `TableName`, `Other`.
+    pub async fn install(&self) -> Result<(), NoTrackError> {
+        const ATTEMPT: &str = "installing NOTRACK rules";
+        self.check()?;
+        if self.destinations.is_empty() {
+            return self.remove().await;
+        }
+        let mut connection = connect(ATTEMPT)?;
+        let request =
+            nft::replace_table(connection.request(), &self.table, &chains(), &self.rules());
+        let answer = connection.acknowledged(&request).await;
+        answer.map_err(|source| NoTrackError::netlink(ATTEMPT, source))
+    }
+
+    /// Whether the table holds exactly these rules, as the kernel tells.
+    ///
+    /// # Errors
+    /// As for [`NoTrack::install`].
+    pub async fn installed(&self) -> Result<bool, NoTrackError> {
+        self.check()?;
+        let found = self.read().await;
+        let (chains_found, rules_found) =
+            found.map_err(|source| NoTrackError::netlink("reading NOTRACK rules", source))?;
+        if self.destinations.is_empty() {
+            return Ok(chains_found.is_empty() && rules_found.is_empty());
+        }
+        let rules: BTreeSet<_> = self.rules().into_iter().collect();
+        Ok(chains_found == BTreeSet::from(chains()) && rules_found == rules)
+    }
+
+    /// Removes the table. That there is none, or no nf_tables at all, is success.
+    ///
+    /// # Errors
+    /// `Permission`, `TableName`, `Other`.
+    pub async fn remove(&self) -> Result<(), NoTrackError> {
+        const ATTEMPT: &str = "removing NOTRACK rules";
+        self.check()?;
+        let removed = match connect(ATTEMPT) {
+            Ok(mut connection) => {
+                let request = nft::delete_table(connection.request(), &self.table);
+                let answer = connection.acknowledged(&request).await;
+                answer.map_err(|source| NoTrackError::netlink(ATTEMPT, source))
+            }
+            Err(error) => Err(error),
+        };
+        match removed {
+            Err(NoTrackError::NotSupported { .. }) => Ok(()),
+            other => other,
+        }
+    }
+
+    async fn read(&self) -> Result<(BTreeSet<Chain>, BTreeSet<Rule>), NetlinkError> {
+        let mut connection = Connection::open(NETLINK_NETFILTER, 0)?;
+        let chains = connection
+            .dump(nft::dump_chains, |kind, payload| {
+                nft::decode_chain(kind, payload, &self.table)
+            })
+            .await?;
+        let rules = connection
+            .dump(
+                |request| nft::dump_rules(request, &self.table),
+                |kind, payload| nft::decode_rule(kind, payload, &self.table),
+            )
+            .await?;
+        Ok((chains.into_iter().collect(), rules.into_iter().collect()))
+    }
+
+    fn rules(&self) -> Vec<Rule> {
+        let sides = [Side::Destination, Side::Source];
+        HOOKS
+            .iter()
+            .flat_map(|(chain, _)| self.destinations.iter().map(move |at| (*chain, *at)))
+            .flat_map(|(chain, at)| sides.map(|side| rule(chain, at, side)))
+            .collect()
+    }
+
+    fn check(&self) -> Result<(), NoTrackError> {
+        let table = &self.table;
+        if table.is_empty() || table.len() > nft::NAME_LIMIT || table.contains('\0') {
+            return Err(NoTrackError::TableName {
+                table: table.clone(),
+            });
+        }
+        let unfit = |at: &&SocketAddr| at.ip().is_unspecified() || at.port() == 0;
+        match self.destinations.iter().find(unfit) {
+            Some(destination) => Err(NoTrackError::Destination {
+                destination: *destination,
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+fn connect(attempt: &'static str) -> Result<Connection, NoTrackError> {
+    Connection::open(NETLINK_NETFILTER, 0).map_err(|source| NoTrackError::netlink(attempt, source))
+}
+
+fn chains() -> [Chain; 2] {
+    HOOKS.map(|(name, number)| Chain {
+        name: name.to_owned(),
+        hook: Hook {
+            number,
+            priority: RAW,
+        },
+    })
+}
+
+/// `ip daddr A tcp dport P notrack`, or with `saddr` and `sport`, as the nft program spells it.
+fn rule(chain: &str, at: SocketAddr, side: Side) -> Rule {
+    // Offsets of the addresses in RFC 791 and RFC 8200 headers, of the ports in RFC 9293's.
+    let (family, address, from, to) = match at {
+        SocketAddr::V4(at) => (NFPROTO[0], at.ip().octets().to_vec(), 12, 16),
+        SocketAddr::V6(at) => (NFPROTO[1], at.ip().octets().to_vec(), 8, 24),
+    };
+    let length = if at.is_ipv4() { 4 } else { 16 };
+    let (address_offset, port_offset) = match side {
+        Side::Destination => (to, 2),
+        Side::Source => (from, 0),
+    };
+    Rule {
+        chain: chain.to_owned(),
+        expressions: vec![
+            Expression::Meta(nft::META_NFPROTO),
+            Expression::Equal(vec![family]),
+            Expression::Payload {
+                base: nft::NETWORK_HEADER,
+                offset: address_offset,
+                length,
+            },
+            Expression::Equal(address),
+            Expression::Meta(nft::META_L4PROTO),
+            Expression::Equal(vec![IPPROTO_TCP]),
+            Expression::Payload {
+                base: nft::TRANSPORT_HEADER,
+                offset: port_offset,
+                length: 2,
+            },
+            Expression::Equal(at.port().to_be_bytes().to_vec()),
+            Expression::NoTrack,
+        ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn every_destination_has_both_directions_in_both_chains() {
+        let rules = NoTrack::new("rhizome", vec![at("10.1.2.3:443"), at("[fd00::3]:443")]).rules();
+
+        assert_eq!(rules.len(), 8);
+        assert_eq!(rules.iter().collect::<BTreeSet<_>>().len(), 8);
+        assert_eq!(
+            rules.iter().filter(|rule| rule.chain == "output").count(),
+            4
+        );
+    }
+
+    #[test]
+    fn a_mapped_address_is_the_ipv4_address() {
+        let mapped = NoTrack::new(
+            "rhizome",
+            vec![at("[::ffff:10.1.2.3]:443"), at("10.1.2.3:443")],
+        );
+
+        assert_eq!(mapped.destinations, [at("10.1.2.3:443")]);
+    }
+
+    #[tokio::test]
+    async fn what_names_no_single_socket_is_refused_before_anything_is_touched() {
+        for destination in ["0.0.0.0:443", "[::]:443", "10.1.2.3:0"] {
+            let refused = NoTrack::new("rhizome", vec![at(destination)])
+                .install()
+                .await;
+            assert_eq!(refused.unwrap_err().reason(), "destination");
+        }
+        for table in [String::new(), "t".repeat(256), "a\0b".to_owned()] {
+            let refused = NoTrack::new(table, Vec::new()).remove().await;
+            assert_eq!(refused.unwrap_err().reason(), "table_name");
+        }
+    }
+}

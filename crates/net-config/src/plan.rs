@@ -1,0 +1,228 @@
+//! The difference between the wanted addresses and what the kernel has, as ordered changes. Pure.
+//!
+//! Order: device, its state, addresses on it, then the same addresses off other devices. So an
+//! address that moves is never gone in between, and its listeners and connections do not notice.
+
+use std::{fmt, net::IpAddr};
+
+use crate::{
+    DeviceKind,
+    rtnl::{HeldAddress, Link, host_prefix},
+};
+
+/// One change to the node's network configuration, wanted or made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Change {
+    /// An address is put on a device, with prefix length 32 or 128.
+    AddAddress {
+        /// The address.
+        address: IpAddr,
+        /// The device's name.
+        device: String,
+    },
+    /// A missing device is created.
+    CreateDevice {
+        /// Its name.
+        device: String,
+        /// The configured kind in a plan, the chosen one once applied.
+        kind: DeviceKind,
+    },
+    /// A device is deleted.
+    DeleteDevice {
+        /// Its name.
+        device: String,
+    },
+    /// An address is taken off a device.
+    RemoveAddress {
+        /// The address.
+        address: IpAddr,
+        /// The device's name.
+        device: String,
+        /// The prefix length it had there.
+        prefix_length: u8,
+    },
+    /// A device that was down is set up.
+    SetUp {
+        /// Its name.
+        device: String,
+    },
+}
+
+impl Change {
+    /// A label from a closed set, for metrics.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::AddAddress { .. } => "add_address",
+            Self::CreateDevice { .. } => "create_device",
+            Self::DeleteDevice { .. } => "delete_device",
+            Self::RemoveAddress { .. } => "remove_address",
+            Self::SetUp { .. } => "set_up",
+        }
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AddAddress { address, device } => {
+                write!(f, "add {address}/{} to {device}", host_prefix(*address))
+            }
+            Self::CreateDevice { device, kind } => write!(f, "create {device} of kind {kind}"),
+            Self::DeleteDevice { device } => write!(f, "delete {device}"),
+            Self::RemoveAddress {
+                address,
+                device,
+                prefix_length,
+            } => {
+                write!(f, "remove {address}/{prefix_length} from {device}")
+            }
+            Self::SetUp { device } => write!(f, "set {device} up"),
+        }
+    }
+}
+
+/// What is to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) device: &'a str,
+    pub(crate) kind: DeviceKind,
+    pub(crate) addresses: &'a [IpAddr],
+}
+
+/// What is.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Actual {
+    pub(crate) links: Vec<Link>,
+    pub(crate) addresses: Vec<HeldAddress>,
+}
+
+impl Actual {
+    pub(crate) fn link(&self, name: &str) -> Option<&Link> {
+        self.links.iter().find(|link| link.name == name)
+    }
+
+    fn name_of(&self, index: u32) -> Option<&str> {
+        self.links
+            .iter()
+            .find(|link| link.index == index)
+            .map(|link| link.name.as_str())
+    }
+}
+
+/// What has to change so that the device exists, is up and alone holds every wanted address.
+///
+/// On the device itself any prefix length will do: the address is local either way, and replacing
+/// a longer prefix on a device that somebody else owns could cut the node off.
+pub(crate) fn plan(wanted: Wanted<'_>, actual: &Actual) -> Vec<Change> {
+    let link = actual.link(wanted.device);
+    let device = wanted.device.to_owned();
+    let mut changes = Vec::new();
+    match link {
+        None => changes.push(Change::CreateDevice {
+            device,
+            kind: wanted.kind,
+        }),
+        Some(link) if !link.up => changes.push(Change::SetUp { device }),
+        Some(_) => {}
+    }
+    let index = link.map(|link| link.index);
+    for address in wanted.addresses {
+        plan_here(wanted.device, index, *address, actual, &mut changes);
+    }
+    for address in wanted.addresses {
+        plan_elsewhere(index, *address, actual, &mut changes);
+    }
+    changes
+}
+
+/// Adds `address` to the device unless it is there; one that is there but unusable is replaced.
+fn plan_here(
+    device: &str,
+    index: Option<u32>,
+    address: IpAddr,
+    actual: &Actual,
+    changes: &mut Vec<Change>,
+) {
+    let here = |held: &&HeldAddress| Some(held.index) == index && held.address == address;
+    let mut held = actual.addresses.iter().filter(here);
+    if held.clone().any(|held| held.usable) {
+        return;
+    }
+    changes.extend(held.next().map(|held| removal(held, device)));
+    changes.push(Change::AddAddress {
+        address,
+        device: device.to_owned(),
+    });
+}
+
+fn plan_elsewhere(index: Option<u32>, address: IpAddr, actual: &Actual, changes: &mut Vec<Change>) {
+    let elsewhere = |held: &&HeldAddress| Some(held.index) != index && held.address == address;
+    for held in actual.addresses.iter().filter(elsewhere) {
+        // A device that came up between the two dumps has no name yet; the next look has it.
+        changes.extend(
+            actual
+                .name_of(held.index)
+                .map(|device| removal(held, device)),
+        );
+    }
+}
+
+fn removal(held: &HeldAddress, device: &str) -> Change {
+    Change::RemoveAddress {
+        address: held.address,
+        device: device.to_owned(),
+        prefix_length: held.prefix_length,
+    }
+}
+
+/// What has to change so that the wanted addresses are gone from the device, and the device with
+/// them if it is of a kind we create and nobody else uses it.
+pub(crate) fn plan_cleanup(wanted: Wanted<'_>, actual: &Actual) -> Vec<Change> {
+    let Some(link) = actual.link(wanted.device) else {
+        return Vec::new();
+    };
+    let ours =
+        |held: &&HeldAddress| held.index == link.index && wanted.addresses.contains(&held.address);
+    let mut changes: Vec<_> = actual
+        .addresses
+        .iter()
+        .filter(ours)
+        .map(|held| removal(held, wanted.device))
+        .collect();
+    if deletable(link, wanted, actual) {
+        changes.push(Change::DeleteDevice {
+            device: wanted.device.to_owned(),
+        });
+    }
+    changes
+}
+
+fn deletable(link: &Link, wanted: Wanted<'_>, actual: &Actual) -> bool {
+    let created_kind = DeviceKind::Auto
+        .candidates()
+        .iter()
+        .any(|kind| link.kind.as_deref() == Some(kind.as_str()));
+    let foreign_address = actual.addresses.iter().any(|held| {
+        held.index == link.index
+            && !wanted.addresses.contains(&held.address)
+            && !is_link_local(held.address)
+    });
+    let port = actual
+        .links
+        .iter()
+        .any(|other| other.master == Some(link.index));
+    wanted.kind != DeviceKind::Loopback && created_kind && !foreign_address && !port
+}
+
+/// The kernel gives most devices such an IPv6 address by itself.
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
+}
+
+#[cfg(test)]
+#[path = "plan/tests.rs"]
+mod tests;

@@ -1,0 +1,185 @@
+//! NOTRACK rules, judged by the kernel's own table of connections.
+
+use std::fs;
+
+use net_config::{NetConfigError, NoTrack, NoTrackError, conntrack_active};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+
+use crate::support::*;
+
+#[test]
+fn the_rules_read_back_and_a_second_installation_changes_nothing() {
+    in_namespace(async {
+        let rules = NoTrack::new("rhizome", sockets(&["10.1.2.3:443", "[fd00:10::3]:443"]));
+        assert!(!rules.installed().await.unwrap());
+
+        rules.install().await.unwrap();
+        let once = nft(&["list", "table", "inet", "rhizome"]);
+        rules.install().await.unwrap();
+
+        assert!(rules.installed().await.unwrap());
+        assert_eq!(nft(&["list", "table", "inet", "rhizome"]), once);
+        for expected in [
+            "type filter hook prerouting priority raw; policy accept;",
+            "type filter hook output priority raw; policy accept;",
+            "ip daddr 10.1.2.3 tcp dport 443 notrack",
+            "ip saddr 10.1.2.3 tcp sport 443 notrack",
+            "ip6 daddr fd00:10::3 tcp dport 443 notrack",
+            "ip6 saddr fd00:10::3 tcp sport 443 notrack",
+        ] {
+            assert!(once.contains(expected), "{expected} is not in\n{once}");
+        }
+        assert_eq!(once.matches("notrack").count(), 8);
+    });
+}
+
+#[test]
+fn the_table_is_replaced_whole_and_others_are_left_alone() {
+    in_namespace(async {
+        nft(&["add", "table", "inet", "somebody"]);
+        let before = NoTrack::new("rhizome", sockets(&["10.1.2.3:443"]));
+        let after = NoTrack::new("rhizome", sockets(&["10.1.2.4:443"]));
+        before.install().await.unwrap();
+        nft(&["add", "rule", "inet", "rhizome", "output", "counter"]);
+        assert!(
+            !before.installed().await.unwrap(),
+            "a foreign rule is noticed"
+        );
+
+        after.install().await.unwrap();
+
+        assert!(after.installed().await.unwrap());
+        assert!(!before.installed().await.unwrap());
+        after.remove().await.unwrap();
+        assert_eq!(nft(&["list", "tables"]).trim(), "table inet somebody");
+        after.remove().await.unwrap();
+    });
+}
+
+#[test]
+fn without_destinations_there_is_no_table() {
+    in_namespace(async {
+        NoTrack::new("rhizome", sockets(&["10.1.2.3:443"]))
+            .install()
+            .await
+            .unwrap();
+
+        let none = NoTrack::new("rhizome", Vec::new());
+        none.install().await.unwrap();
+
+        assert!(none.installed().await.unwrap());
+        assert_eq!(nft(&["list", "tables"]), "");
+    });
+}
+
+#[test]
+fn tracking_is_seen_where_it_is_and_not_where_it_is_not() {
+    in_namespace(async {
+        ip(&["link", "set", "lo", "up"]);
+        assert!(
+            !conntrack_active().unwrap(),
+            "nobody has asked for tracking here"
+        );
+
+        track_connections();
+
+        assert!(conntrack_active().unwrap());
+    });
+}
+
+#[test]
+fn connections_to_the_address_are_not_tracked_and_others_are() {
+    in_namespace(async {
+        ip(&["link", "set", "lo", "up"]);
+        keeper(&[V4, V6, "10.1.2.4"]).ensure().await.unwrap();
+        track_connections();
+        let rules = NoTrack::new("rhizome", sockets(&["10.1.2.3:443", "[fd00:10::3]:443"]));
+        rules.install().await.unwrap();
+
+        for spared in [V4, V6] {
+            converse(spared, 443).await;
+        }
+        assert_eq!(tracked_tcp(), Vec::<String>::new());
+
+        // The same port elsewhere, and another port of the same address.
+        converse("10.1.2.4", 443).await;
+        converse(V4, 8443).await;
+        assert_eq!(tracked_tcp().len(), 2, "{:?}", tracked_tcp());
+
+        rules.remove().await.unwrap();
+        converse(V4, 443).await;
+        assert_eq!(tracked_tcp().len(), 3, "{:?}", tracked_tcp());
+    });
+}
+
+#[test]
+fn without_the_capability_it_says_so() {
+    in_namespace(async {
+        // A namespace that belongs to nobody we are: the parent's view of a fresh user namespace
+        // cannot be had on this thread, so the capability itself is given up.
+        drop_net_admin();
+
+        let refused = NoTrack::new("rhizome", sockets(&["10.1.2.3:443"]))
+            .install()
+            .await;
+        assert!(
+            matches!(refused, Err(NoTrackError::Permission { .. })),
+            "{refused:?}"
+        );
+        let refused = keeper(&[V4]).ensure().await;
+        assert!(
+            matches!(refused, Err(NetConfigError::Permission { .. })),
+            "{refused:?}"
+        );
+    });
+}
+
+fn drop_net_admin() {
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+    let mut sets = capabilities(None).unwrap();
+    sets.effective -= CapabilitySet::NET_ADMIN;
+    set_capabilities(None, sets).unwrap();
+}
+
+/// A rule on connection state makes the kernel track what passes.
+fn track_connections() {
+    nft(&["add", "table", "inet", "firewall"]);
+    nft(&[
+        "add",
+        "chain",
+        "inet",
+        "firewall",
+        "in",
+        "{ type filter hook input priority 0; }",
+    ]);
+    nft(&[
+        "add", "rule", "inet", "firewall", "in", "ct", "state", "new", "counter",
+    ]);
+}
+
+/// The kernel's entries for TCP in this thread's namespace.
+fn tracked_tcp() -> Vec<String> {
+    fs::read_to_string("/proc/thread-self/net/nf_conntrack")
+        .unwrap()
+        .lines()
+        .filter(|line| line.contains(" tcp "))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// A whole TCP connection over the loopback device, with octets both ways.
+async fn converse(address: &str, port: u16) {
+    let listener = TcpListener::bind((address, port)).await.unwrap();
+    let mut client = TcpStream::connect((address, port)).await.unwrap();
+    let (mut served, _) = listener.accept().await.unwrap();
+    client.write_all(b"ping").await.unwrap();
+    let mut heard = [0; 4];
+    served.read_exact(&mut heard).await.unwrap();
+    served.write_all(b"pong").await.unwrap();
+    client.read_exact(&mut heard).await.unwrap();
+    assert_eq!(&heard, b"pong");
+}
