@@ -1,2 +1,38 @@
-//! settings
+//! What every binary's `config.rs` needs: reading a file strictly, common value types, watching
+//! files, and showing what is in force.
+//!
+//! ```text
+//!   file ──yaml::load──▶ binary's own serde struct ──validate (ConfigErrors)──▶ typed parameters
+//!     │                        │            │
+//!     └──FileWatcher──▶ reload └─schema()   └─effective_yaml(): `--check` and `/config`
+//! ```
+//!
+//! Reading is YAML 1.2: `off` is a word. Unknown keys, keys given twice, aliases that multiply, and
+//! files beyond 64 MiB are refused, and every refusal names file, line, column and key.
+//!
+//! Deliberately absent: flags and environment (each binary's `config.rs`), and every type of the
+//! crates that act on settings. What is here is plain data with public fields.
 #![forbid(unsafe_code)]
+
+mod address;
+mod duration;
+mod effective;
+mod error;
+mod process;
+mod rel_path;
+mod schema;
+mod size;
+mod tcp;
+pub mod watch;
+pub mod yaml;
+
+pub use address::{AddressError, AdminAddress, ListenAddress};
+pub use duration::{DurationError, HumanDuration};
+pub use effective::{effective_json, effective_yaml, redact};
+pub use error::{ConfigError, ConfigErrors};
+pub use process::{AdminSettings, DrainSettings, ProbesSettings};
+pub use rel_path::RelPath;
+pub use schema::{check_doc, schema};
+pub use size::{ByteSize, SizeError};
+pub use tcp::{TcpOverrides, TcpSettings};
+pub use watch::{FileWatcher, WatchParams};

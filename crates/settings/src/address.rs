@@ -1,0 +1,285 @@
+//! Addresses to listen on.
+
+use std::{
+    borrow::Cow,
+    fmt,
+    net::{Ipv6Addr, SocketAddr},
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
+/// An IP address with a port: `[::]:443`, `0.0.0.0:443`, or `:443`, which means `[::]:443` (both
+/// families, as everywhere in the Kubernetes world). Port 0 lets the system pick one. Host names
+/// are refused: what they resolve to may change, a bound socket does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ListenAddress(pub SocketAddr);
+
+impl ListenAddress {
+    /// The address.
+    pub const fn get(self) -> SocketAddr {
+        self.0
+    }
+
+    /// `[::]` with `port`.
+    pub const fn any(port: u16) -> Self {
+        Self(SocketAddr::new(
+            std::net::IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+            port,
+        ))
+    }
+}
+
+/// Why a text is not an address to listen on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddressError {
+    /// Not an IP address with a port.
+    #[error("`{0}` is not an address to listen on; write it like `[::]:443` or `10.0.0.1:443`")]
+    Malformed(String),
+    /// A socket's path is relative, which depends on where the process was started.
+    #[error("`{0}` needs an absolute path: `unix:/run/…`")]
+    RelativeSocket(String),
+    /// A socket's path is longer than `sun_path` holds (107 octets, unix(7)).
+    #[error("`{0}…` is longer than the 107 octets of a socket's path")]
+    SocketTooLong(String),
+}
+
+impl FromStr for ListenAddress {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let every = text.strip_prefix(':').and_then(port).map(Self::any);
+        every
+            .or_else(|| text.parse().map(Self).ok())
+            .ok_or_else(|| AddressError::Malformed(shown(text)))
+    }
+}
+
+/// A port of digits only, without the sign that `u16::from_str` would take.
+fn port(text: &str) -> Option<u16> {
+    text.bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then(|| text.parse().ok())
+        .flatten()
+}
+
+fn shown(text: &str) -> String {
+    text.chars().take(60).collect()
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl From<SocketAddr> for ListenAddress {
+    fn from(address: SocketAddr) -> Self {
+        Self(address)
+    }
+}
+
+impl Serialize for ListenAddress {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ListenAddress {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(D::Error::custom)
+    }
+}
+
+impl JsonSchema for ListenAddress {
+    fn schema_name() -> Cow<'static, str> {
+        "ListenAddress".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "An IP address with a port; `:443` is `[::]:443`. Port 0 picks one.",
+            "examples": ["[::]:443", "0.0.0.0:443", ":443"],
+            "type": "string",
+            "pattern": LISTEN_PATTERN
+        })
+    }
+}
+
+/// Rough: what an editor can point out; the exact check is [`FromStr`].
+const LISTEN_PATTERN: &str = "^(\\[[0-9A-Fa-f:.%]+\\]|[0-9]+(\\.[0-9]+){3}|):[0-9]{1,5}$";
+
+/// Where the admin endpoint listens: `127.0.0.1:9901`, `unix:/run/…`, or `""` for nowhere.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum AdminAddress {
+    /// Nowhere.
+    #[default]
+    Off,
+    /// On a TCP socket.
+    Tcp(ListenAddress),
+    /// On a socket in the file system, by absolute path.
+    Unix(PathBuf),
+}
+
+impl AdminAddress {
+    /// Whether there is no admin endpoint.
+    pub fn is_off(&self) -> bool {
+        *self == Self::Off
+    }
+
+    /// The TCP address, if that is what it is.
+    pub fn tcp(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(address) => Some(address.0),
+            Self::Off | Self::Unix(_) => None,
+        }
+    }
+
+    /// The socket's path, if that is what it is.
+    pub fn unix(&self) -> Option<&Path> {
+        match self {
+            Self::Unix(path) => Some(path),
+            Self::Off | Self::Tcp(_) => None,
+        }
+    }
+}
+
+impl FromStr for AdminAddress {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let Some(path) = text.strip_prefix("unix:") else {
+            return if text.is_empty() {
+                Ok(Self::Off)
+            } else {
+                text.parse().map(Self::Tcp)
+            };
+        };
+        if !path.starts_with('/') {
+            return Err(AddressError::RelativeSocket(shown(text)));
+        }
+        if path.contains('\0') {
+            return Err(AddressError::Malformed(shown(text)));
+        }
+        if path.len() > MAX_SOCKET_PATH {
+            return Err(AddressError::SocketTooLong(shown(text)));
+        }
+        Ok(Self::Unix(PathBuf::from(path)))
+    }
+}
+
+/// `sun_path` of unix(7) without its closing zero.
+const MAX_SOCKET_PATH: usize = 107;
+
+impl fmt::Display for AdminAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => Ok(()),
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl Serialize for AdminAddress {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for AdminAddress {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(D::Error::custom)
+    }
+}
+
+impl JsonSchema for AdminAddress {
+    fn schema_name() -> Cow<'static, str> {
+        "AdminAddress".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "An IP address with a port, `unix:/path` of a socket, or empty for none.",
+            "examples": ["127.0.0.1:9901", "unix:/run/rhizome/admin.sock", ""],
+            "type": "string",
+            "anyOf": [
+                { "const": "" },
+                { "pattern": "^unix:/" },
+                { "pattern": LISTEN_PATTERN }
+            ]
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bare_port_is_every_address_of_both_families() {
+        assert_eq!(":443".parse(), Ok(ListenAddress::any(443)));
+        assert_eq!(
+            ":443".parse::<ListenAddress>().unwrap().to_string(),
+            "[::]:443"
+        );
+    }
+
+    #[test]
+    fn addresses_are_shown_as_written() {
+        for text in ["[::]:443", "0.0.0.0:443", "127.0.0.1:0", "[fd00::1]:8443"] {
+            assert_eq!(text.parse::<ListenAddress>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<AdminAddress>().unwrap().to_string(), text);
+        }
+        for text in ["", "unix:/run/rhizome/admin.sock"] {
+            assert_eq!(text.parse::<AdminAddress>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused() {
+        for text in [
+            "",
+            ":",
+            ":+443",
+            ":65536",
+            "443",
+            "localhost:443",
+            "::443",
+            "10.0.0.1",
+        ] {
+            let refused = Err(AddressError::Malformed(text.to_owned()));
+            assert_eq!(text.parse::<ListenAddress>(), refused, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_socket_s_path_is_absolute_and_fits() {
+        assert_eq!(
+            "unix:run/a".parse::<AdminAddress>(),
+            Err(AddressError::RelativeSocket("unix:run/a".to_owned()))
+        );
+        let fits = format!("unix:/{}", "a".repeat(106));
+        assert_eq!(
+            fits.parse::<AdminAddress>()
+                .unwrap()
+                .unix()
+                .unwrap()
+                .as_os_str()
+                .len(),
+            107
+        );
+        assert!(matches!(
+            format!("{fits}a").parse::<AdminAddress>(),
+            Err(AddressError::SocketTooLong(_))
+        ));
+        assert!("unix:/a\0b".parse::<AdminAddress>().is_err());
+    }
+}

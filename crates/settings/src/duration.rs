@@ -1,0 +1,317 @@
+//! Durations as people write them: `10s`, `5m`, `1h30m`, `250ms`.
+//!
+//! A unit is required: `10` could be seconds or milliseconds, and every guess is somebody's outage.
+//! The texts are those of Go's `time.Duration` without fractions, which Gardener's operators know.
+
+use std::{borrow::Cow, fmt, str::FromStr, time::Duration};
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// A duration written as whole numbers with units, largest unit first: `h`, `m`, `s`, `ms`, `us`,
+/// `ns`. `0` needs no unit. At most [`HumanDuration::MAX`].
+///
+/// ```
+/// use settings::HumanDuration;
+/// let duration: HumanDuration = "1h30m".parse().unwrap();
+/// assert_eq!(duration.0.as_secs(), 5400);
+/// assert_eq!(duration.to_string(), "90m");
+/// assert!("10".parse::<HumanDuration>().is_err());
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HumanDuration(pub Duration);
+
+impl HumanDuration {
+    /// 100 years of 365 days: far beyond use, and safe to add to any clock.
+    pub const MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+    /// `seconds` as a duration.
+    pub const fn from_secs(seconds: u64) -> Self {
+        Self(Duration::from_secs(seconds))
+    }
+
+    /// `milliseconds` as a duration.
+    pub const fn from_millis(milliseconds: u64) -> Self {
+        Self(Duration::from_millis(milliseconds))
+    }
+
+    /// The duration.
+    pub const fn get(self) -> Duration {
+        self.0
+    }
+
+    /// The duration, or nothing for zero, which switches many settings off.
+    pub fn non_zero(self) -> Option<Duration> {
+        (!self.0.is_zero()).then_some(self.0)
+    }
+}
+
+/// Why a text is not a duration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DurationError {
+    /// Nothing was given.
+    #[error("a duration such as `10s` is needed, found empty text")]
+    Empty,
+    /// Not a number followed by a unit.
+    #[error("`{0}` is not a duration; write it like `10s`, `5m`, `1h30m` or `250ms`")]
+    Malformed(String),
+    /// A number without a unit.
+    #[error("a duration needs a unit: `{0}s`, `{0}ms`, …")]
+    NoUnit(String),
+    /// The units do not go from large to small, each once.
+    #[error("the units of `{0}` must go from large to small, each once: h, m, s, ms, us, ns")]
+    Order(String),
+    /// Beyond [`HumanDuration::MAX`].
+    #[error("`{0}` is longer than 876000h")]
+    TooLong(String),
+}
+
+/// Units with their nanoseconds, large to small.
+const UNITS: [(&str, u128); 6] = [
+    ("h", 3_600_000_000_000),
+    ("m", 60_000_000_000),
+    ("s", 1_000_000_000),
+    ("ms", 1_000_000),
+    ("us", 1_000),
+    ("ns", 1),
+];
+
+impl FromStr for HumanDuration {
+    type Err = DurationError;
+
+    fn from_str(text: &str) -> Result<Self, DurationError> {
+        let malformed = || DurationError::Malformed(shown(text));
+        match text {
+            "" => return Err(DurationError::Empty),
+            "0" => return Ok(Self::default()),
+            _ if text.bytes().all(|byte| byte.is_ascii_digit()) => {
+                return Err(DurationError::NoUnit(shown(text)));
+            }
+            _ => {}
+        }
+        let (mut rest, mut total, mut allowed) = (text, 0_u128, UNITS.as_slice());
+        while !rest.is_empty() {
+            let (number, after) = split_where(rest, |byte| !byte.is_ascii_digit());
+            let (unit, after) = split_where(after, |byte| byte.is_ascii_digit());
+            if number.is_empty() || !UNITS.iter().any(|(name, _)| *name == unit) {
+                return Err(malformed());
+            }
+            let place = allowed.iter().position(|(name, _)| *name == unit);
+            let Some((&(_, nanos), smaller)) = place
+                .and_then(|place| allowed.get(place..))
+                .and_then(<[_]>::split_first)
+            else {
+                return Err(DurationError::Order(shown(text)));
+            };
+            allowed = smaller;
+            let number: u64 = number
+                .parse()
+                .map_err(|_| DurationError::TooLong(shown(text)))?;
+            total += u128::from(number) * nanos;
+            rest = after;
+        }
+        if total > Self::MAX.as_nanos() {
+            return Err(DurationError::TooLong(shown(text)));
+        }
+        // Below 2^64 after the check above.
+        let seconds = u64::try_from(total / 1_000_000_000).unwrap_or(u64::MAX);
+        let nanos = u32::try_from(total % 1_000_000_000).unwrap_or(0);
+        Ok(Self(Duration::new(seconds, nanos)))
+    }
+}
+
+fn split_where(text: &str, end: impl Fn(u8) -> bool) -> (&str, &str) {
+    let at = text.bytes().position(end).unwrap_or(text.len());
+    text.split_at(at)
+}
+
+/// The start of a text for an error: what somebody pasted by accident may be long.
+fn shown(text: &str) -> String {
+    text.chars().take(40).collect()
+}
+
+/// The shortest exact text; of two equally short ones that with a single unit.
+impl fmt::Display for HumanDuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nanos = self.0.as_nanos();
+        if nanos == 0 {
+            return f.write_str("0s");
+        }
+        let single = UNITS
+            .iter()
+            .find(|(_, unit)| nanos.is_multiple_of(*unit))
+            .map(|(name, unit)| format!("{}{name}", nanos / unit))
+            .unwrap_or_default();
+        let (mut several, mut rest) = (String::new(), nanos);
+        for (name, unit) in UNITS {
+            if rest >= unit {
+                several.push_str(&format!("{}{name}", rest / unit));
+                rest %= unit;
+            }
+        }
+        f.write_str(if several.len() < single.len() {
+            &several
+        } else {
+            &single
+        })
+    }
+}
+
+impl From<Duration> for HumanDuration {
+    fn from(duration: Duration) -> Self {
+        Self(duration)
+    }
+}
+
+impl From<HumanDuration> for Duration {
+    fn from(duration: HumanDuration) -> Self {
+        duration.0
+    }
+}
+
+impl Serialize for HumanDuration {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for HumanDuration {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(DurationVisitor)
+    }
+}
+
+struct DurationVisitor;
+
+impl de::Visitor<'_> for DurationVisitor {
+    type Value = HumanDuration;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a duration such as `10s`")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<HumanDuration, E> {
+        text.parse().map_err(E::custom)
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<HumanDuration, E> {
+        self.visit_str(&number.to_string())
+    }
+}
+
+impl JsonSchema for HumanDuration {
+    fn schema_name() -> Cow<'static, str> {
+        "Duration".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "Whole numbers with units, largest unit first; `0` needs no unit.",
+            "examples": ["10s", "5m", "1h30m", "250ms", "0s"],
+            "oneOf": [
+                { "type": "string",
+                  "pattern": "^(0|(?=[0-9])([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?([0-9]+us)?([0-9]+ns)?)$" },
+                { "const": 0 }
+            ]
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parsed(text: &str) -> Result<Duration, String> {
+        text.parse::<HumanDuration>()
+            .map(HumanDuration::get)
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn texts_of_the_documentation_are_understood() {
+        assert_eq!(parsed("10s"), Ok(Duration::from_secs(10)));
+        assert_eq!(parsed("5m"), Ok(Duration::from_secs(300)));
+        assert_eq!(parsed("1h30m"), Ok(Duration::from_secs(5400)));
+        assert_eq!(parsed("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(parsed("0s"), Ok(Duration::ZERO));
+        assert_eq!(parsed("0"), Ok(Duration::ZERO));
+        assert_eq!(parsed("1m0s"), Ok(Duration::from_secs(60)));
+        assert_eq!(parsed("876000h"), Ok(HumanDuration::MAX));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let malformed = |text| {
+            Err(format!(
+                "`{text}` is not a duration; write it like `10s`, `5m`, `1h30m` or `250ms`"
+            ))
+        };
+        assert_eq!(
+            parsed("10"),
+            Err("a duration needs a unit: `10s`, `10ms`, …".to_owned())
+        );
+        assert_eq!(
+            parsed(""),
+            Err("a duration such as `10s` is needed, found empty text".to_owned())
+        );
+        assert_eq!(parsed("10 s"), malformed("10 s"));
+        assert_eq!(parsed("-1s"), malformed("-1s"));
+        assert_eq!(parsed("1.5h"), malformed("1.5h"));
+        assert_eq!(parsed("s"), malformed("s"));
+        assert_eq!(parsed("5d"), malformed("5d"));
+        assert_eq!(parsed("1h5"), malformed("1h5"));
+        assert_eq!(
+            parsed("30m1h"),
+            Err(
+                "the units of `30m1h` must go from large to small, each once: h, m, s, ms, us, ns"
+                    .to_owned()
+            )
+        );
+        assert!(parsed("1s1s").is_err());
+        assert_eq!(
+            parsed("876000h1ns"),
+            Err("`876000h1ns` is longer than 876000h".to_owned())
+        );
+        assert!(parsed(&format!("{}s", "9".repeat(1000))).is_err());
+    }
+
+    #[test]
+    fn the_shortest_exact_text_is_shown() {
+        for (text, shown) in [
+            ("55s", "55s"),
+            ("3600s", "1h"),
+            ("90s", "90s"),
+            ("1h30m", "90m"),
+            ("0", "0s"),
+            ("3600001ms", "1h1ms"),
+        ] {
+            assert_eq!(text.parse::<HumanDuration>().unwrap().to_string(), shown);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn shown_and_read_again_is_the_same(seconds in 0..=HumanDuration::MAX.as_secs() - 1, nanos in 0..1_000_000_000_u32) {
+            let duration = HumanDuration(Duration::new(seconds, nanos));
+            prop_assert_eq!(duration.to_string().parse(), Ok(duration));
+        }
+
+        #[test]
+        fn round_values_survive_too(count in 0..50_000_u64, unit in 0..UNITS.len()) {
+            let nanos = u128::from(count) * UNITS[unit].1;
+            let text = format!("{count}{}", UNITS[unit].0);
+            let duration: HumanDuration = text.parse().unwrap();
+            prop_assert_eq!(duration.0.as_nanos(), nanos);
+            prop_assert!(duration.to_string().len() <= text.len().max(2));
+            prop_assert_eq!(duration.to_string().parse(), Ok(duration));
+        }
+
+        #[test]
+        fn no_text_panics(text in "[0-9hmsun ]{0,24}|.{0,24}") {
+            let _: Result<HumanDuration, DurationError> = text.parse();
+        }
+    }
+}

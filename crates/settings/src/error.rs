@@ -1,0 +1,175 @@
+//! Why a configuration cannot be used, in the words an operator needs: which file, where, which key.
+//!
+//! [`ConfigError`] is one refusal; [`ConfigErrors`] collects what validation finds, so that one
+//! `--check` shows every mistake of a file and not only the first.
+
+use std::{fmt, io, path::PathBuf};
+
+/// A configuration file that cannot be used.
+///
+/// The text begins with the file as it was named, then line and column (both from 1) when known,
+/// then the key's path from the top of the file: `sni-proxy.yaml:12:3: tcp: unknown key …`.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The file holds nothing, or only comments.
+    #[error("{}: the file is empty", origin.display())]
+    Empty {
+        /// The file as it was named.
+        origin: PathBuf,
+    },
+    /// What the file says is not YAML, or not what is expected at that place.
+    #[error("{}:{line}:{column}: {}{message}", origin.display(), Prefix(key))]
+    Invalid {
+        /// The file as it was named.
+        origin: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// Column in characters, from 1.
+        column: usize,
+        /// Path of the key, such as `listeners[0].address`; empty at the top of the file.
+        key: String,
+        /// What is wrong there.
+        message: String,
+    },
+    /// The file is not UTF-8 text.
+    #[error("{}:{line}: not UTF-8 text", origin.display())]
+    NotText {
+        /// The file as it was named.
+        origin: PathBuf,
+        /// Line of the first octet that is not text, from 1.
+        line: usize,
+    },
+    /// The file cannot be read.
+    #[error("{}: reading the file", origin.display())]
+    Read {
+        /// The file as it was named.
+        origin: PathBuf,
+        /// What the system answered.
+        #[source]
+        source: io::Error,
+    },
+    /// The file is larger than configuration may be.
+    #[error("{}: larger than the limit of {limit} octets", origin.display())]
+    TooLarge {
+        /// The file as it was named.
+        origin: PathBuf,
+        /// The limit in octets.
+        limit: u64,
+    },
+    /// The file was understood, but what it asks for cannot be.
+    #[error("{}: {errors}", origin.display())]
+    Values {
+        /// The file as it was named.
+        origin: PathBuf,
+        /// Everything that validation found.
+        errors: ConfigErrors,
+    },
+}
+
+/// What validation found, each with the path of its key, in the order found.
+///
+/// ```
+/// let mut errors = settings::ConfigErrors::new();
+/// errors.add("limits.connections", "must not be 0");
+/// assert_eq!(
+///     errors.into_result("proxy.yaml".as_ref()).unwrap_err().to_string(),
+///     "proxy.yaml: limits.connections: must not be 0",
+/// );
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConfigErrors {
+    entries: Vec<(String, String)>,
+}
+
+impl ConfigErrors {
+    /// Creates an empty collection.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a finding. `key` is the path from the top of the file, such as `listeners[0].address`,
+    /// or empty when the finding is about the file as a whole.
+    pub fn add(&mut self, key: impl fmt::Display, message: impl fmt::Display) {
+        self.entries.push((key.to_string(), message.to_string()));
+    }
+
+    /// Whether nothing was found.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Each finding as key path and message.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.entries
+            .iter()
+            .map(|(key, message)| (key.as_str(), message.as_str()))
+    }
+
+    /// Turns the findings into an error about `origin`, if there are any.
+    ///
+    /// # Errors
+    /// [`ConfigError::Values`] when anything was added.
+    pub fn into_result(self, origin: &std::path::Path) -> Result<(), ConfigError> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        Err(ConfigError::Values {
+            origin: origin.to_owned(),
+            errors: self,
+        })
+    }
+}
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let [(key, message)] = self.entries.as_slice() {
+            return write!(f, "{}{message}", Prefix(key));
+        }
+        write!(f, "{} problems", self.entries.len())?;
+        for (key, message) in &self.entries {
+            write!(f, "\n  {}{message}", Prefix(key))?;
+        }
+        Ok(())
+    }
+}
+
+/// `key: `, or nothing for the top of the file.
+struct Prefix<'a>(&'a str);
+
+impl fmt::Display for Prefix<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            Ok(())
+        } else {
+            write!(f, "{}: ", self.0)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_findings_are_listed_one_a_line() {
+        let mut errors = ConfigErrors::new();
+        errors.add("", "nothing to listen on");
+        errors.add("routing.file", "no such file");
+
+        let text = errors
+            .into_result("a.yaml".as_ref())
+            .unwrap_err()
+            .to_string();
+
+        assert_eq!(
+            text,
+            "a.yaml: 2 problems\n  nothing to listen on\n  routing.file: no such file"
+        );
+    }
+
+    #[test]
+    fn no_finding_is_no_error() {
+        assert!(ConfigErrors::new().into_result("a.yaml".as_ref()).is_ok());
+    }
+}

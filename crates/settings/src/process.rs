@@ -1,0 +1,76 @@
+//! The blocks that every binary's file has: probes, admin, drain.
+
+use std::net::SocketAddr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{AdminAddress, HumanDuration, ListenAddress};
+
+/// `probes: { address }`: where `/healthz`, `/readyz` and `/metrics` answer. Each binary has its own
+/// default for the whole block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct ProbesSettings {
+    /// Address of `/healthz`, `/readyz` and `/metrics`.
+    pub address: ListenAddress,
+}
+
+impl ProbesSettings {
+    /// Every address, on `port`.
+    pub const fn on_port(port: u16) -> Self {
+        Self {
+            address: ListenAddress::any(port),
+        }
+    }
+
+    /// The address.
+    pub const fn address(&self) -> SocketAddr {
+        self.address.0
+    }
+}
+
+/// `admin: { address }`: where the admin endpoint answers. Off unless a binary says otherwise, for
+/// it can drain the process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct AdminSettings {
+    /// Address of the admin endpoint: `127.0.0.1:9901`, `unix:/path`, or empty for none.
+    pub address: AdminAddress,
+}
+
+impl AdminSettings {
+    /// `127.0.0.1` on `port`.
+    pub const fn on_loopback(port: u16) -> Self {
+        let address = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), port);
+        Self {
+            address: AdminAddress::Tcp(ListenAddress(address)),
+        }
+    }
+
+    /// No admin endpoint.
+    pub const fn off() -> Self {
+        Self {
+            address: AdminAddress::Off,
+        }
+    }
+}
+
+/// `drain: { delay, timeout }`: how the process takes its leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct DrainSettings {
+    /// From unready until no connection is accepted any more: time for load balancers to notice.
+    pub delay: HumanDuration,
+    /// From then until what still runs is cut.
+    pub timeout: HumanDuration,
+}
+
+impl Default for DrainSettings {
+    fn default() -> Self {
+        Self {
+            delay: HumanDuration::from_secs(5),
+            timeout: HumanDuration::from_secs(30),
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Sizes as people write them: `64KiB`, `1MiB`, or a plain number of octets.
+
+use std::{borrow::Cow, fmt, str::FromStr};
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// A number of octets, written as a whole number with `B`, `KiB`, `MiB` or `GiB`; without a unit
+/// it counts octets.
+///
+/// ```
+/// use settings::ByteSize;
+/// assert_eq!("64KiB".parse::<ByteSize>().unwrap().0, 65536);
+/// assert_eq!(ByteSize(65536).to_string(), "64KiB");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ByteSize(pub u64);
+
+impl ByteSize {
+    /// The number of octets.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// Why a text is not a size.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SizeError {
+    /// Not a number with a unit of ours. `64K` is refused too: 64,000 or 65,536?
+    #[error("`{0}` is not a size; write it like `4096`, `64KiB`, `1MiB` or `1GiB`")]
+    Malformed(String),
+    /// More than 2^64 - 1 octets.
+    #[error("`{0}` is more than 64 bits can count")]
+    TooLarge(String),
+}
+
+/// Units with their octets, large to small.
+const UNITS: [(&str, u64); 4] = [
+    ("GiB", 1 << 30),
+    ("MiB", 1 << 20),
+    ("KiB", 1 << 10),
+    ("B", 1),
+];
+
+impl FromStr for ByteSize {
+    type Err = SizeError;
+
+    fn from_str(text: &str) -> Result<Self, SizeError> {
+        let shown = || text.chars().take(40).collect::<String>();
+        let (digits, octets) = UNITS
+            .iter()
+            .find_map(|(unit, octets)| Some((text.strip_suffix(unit)?, *octets)))
+            .unwrap_or((text, 1));
+        if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(SizeError::Malformed(shown()));
+        }
+        let count: Option<u64> = digits.parse().ok();
+        let size = count.and_then(|count| count.checked_mul(octets));
+        size.map(Self).ok_or_else(|| SizeError::TooLarge(shown()))
+    }
+}
+
+/// With the largest unit that keeps it exact; below a KiB the bare number.
+impl fmt::Display for ByteSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (unit, octets) in UNITS {
+            if octets > 1 && self.0 > 0 && self.0.is_multiple_of(octets) {
+                return write!(f, "{}{unit}", self.0 / octets);
+            }
+        }
+        write!(f, "{}", self.0)
+    }
+}
+
+impl From<ByteSize> for u64 {
+    fn from(size: ByteSize) -> Self {
+        size.0
+    }
+}
+
+/// A number when it has no shorter text, so that what was written `0` or `1500` is shown so.
+impl Serialize for ByteSize {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.0 == 0 || !self.0.is_multiple_of(1 << 10) {
+            return serializer.serialize_u64(self.0);
+        }
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ByteSize {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(SizeVisitor)
+    }
+}
+
+struct SizeVisitor;
+
+impl de::Visitor<'_> for SizeVisitor {
+    type Value = ByteSize;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a size such as `64KiB`")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<ByteSize, E> {
+        text.parse().map_err(E::custom)
+    }
+
+    fn visit_u64<E: de::Error>(self, octets: u64) -> Result<ByteSize, E> {
+        Ok(ByteSize(octets))
+    }
+}
+
+impl JsonSchema for ByteSize {
+    fn schema_name() -> Cow<'static, str> {
+        "ByteSize".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "A number of octets, or a whole number with `B`, `KiB`, `MiB` or `GiB`.",
+            "examples": [65536, "64KiB", "1MiB"],
+            "oneOf": [
+                { "type": "integer", "minimum": 0 },
+                { "type": "string", "pattern": "^[0-9]+(B|KiB|MiB|GiB)?$" }
+            ]
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn units_are_powers_of_1024() {
+        for (text, octets) in [
+            ("0", 0),
+            ("512B", 512),
+            ("64KiB", 65536),
+            ("1MiB", 1 << 20),
+            ("3GiB", 3 << 30),
+        ] {
+            assert_eq!(text.parse(), Ok(ByteSize(octets)), "{text}");
+        }
+    }
+
+    #[test]
+    fn ambiguous_and_oversized_texts_are_refused() {
+        for text in ["", "KiB", "64K", "64k", "64KB", "1.5MiB", "-1", "1 MiB"] {
+            assert_eq!(
+                text.parse::<ByteSize>(),
+                Err(SizeError::Malformed(text.to_owned()))
+            );
+        }
+        let text = "18446744073709551615KiB";
+        assert_eq!(
+            text.parse::<ByteSize>(),
+            Err(SizeError::TooLarge(text.to_owned()))
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn shown_and_read_again_is_the_same(count in any::<u32>(), shift in 0..32_u32) {
+            let size = ByteSize(u64::from(count) << shift);
+            prop_assert_eq!(size.to_string().parse(), Ok(size));
+            let json = serde_json::to_string(&size).unwrap();
+            prop_assert_eq!(serde_json::from_str::<ByteSize>(&json).unwrap(), size);
+        }
+    }
+}

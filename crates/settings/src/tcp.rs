@@ -1,0 +1,200 @@
+//! The `tcp:` block: socket options of a hop, for all, and differently for one listener or cluster.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{ByteSize, ConfigErrors, HumanDuration};
+
+/// TCP options of every socket, unless overridden by [`TcpOverrides`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct TcpSettings {
+    /// Idle time before the first keepalive probe; 0 sends none. Whole seconds.
+    pub keepalive: HumanDuration,
+    /// Time between probes. Whole seconds.
+    pub keepalive_interval: HumanDuration,
+    /// Probes without an answer until the peer is taken for dead.
+    pub keepalive_probes: u32,
+    /// How long sent data may stay unacknowledged; 0 leaves it to the kernel's retransmissions.
+    /// Also cuts peers that are alive but do not read.
+    pub user_timeout: HumanDuration,
+    /// Congestion control by the kernel's name, such as `bbr`; empty for the kernel's default.
+    pub congestion: String,
+    /// Unsent data the kernel holds before the socket stops being writable; 0 for no limit.
+    pub notsent_lowat: ByteSize,
+}
+
+impl Default for TcpSettings {
+    fn default() -> Self {
+        Self {
+            keepalive: HumanDuration::from_secs(55),
+            keepalive_interval: HumanDuration::from_secs(55),
+            keepalive_probes: 3,
+            user_timeout: HumanDuration::default(),
+            congestion: String::new(),
+            notsent_lowat: ByteSize(0),
+        }
+    }
+}
+
+impl TcpSettings {
+    /// Adds to `errors` what the kernel would not take. `key` is the path of this block.
+    pub fn validate(&self, key: &str, errors: &mut ConfigErrors) {
+        if self.keepalive.non_zero().is_some() {
+            keepalive_seconds(self.keepalive, &format!("{key}.keepalive"), errors);
+            keepalive_seconds(
+                self.keepalive_interval,
+                &format!("{key}.keepaliveInterval"),
+                errors,
+            );
+            if !(1..=MAX_KEEPALIVE_PROBES).contains(&self.keepalive_probes) {
+                let message = format_args!("must be from 1 to {MAX_KEEPALIVE_PROBES}");
+                errors.add(format_args!("{key}.keepaliveProbes"), message);
+            }
+        }
+        let user_timeout = self.user_timeout.0;
+        if !user_timeout.subsec_nanos().is_multiple_of(1_000_000) {
+            errors.add(
+                format_args!("{key}.userTimeout"),
+                "must be whole milliseconds",
+            );
+        } else if i32::try_from(user_timeout.as_millis()).is_err() {
+            errors.add(format_args!("{key}.userTimeout"), "must be at most 24 days");
+        }
+        let word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+        if self.congestion.len() > MAX_CONGESTION_NAME || !self.congestion.bytes().all(word) {
+            let message = format_args!(
+                "`{}` is not the name of a congestion control (at most {MAX_CONGESTION_NAME} letters)",
+                self.congestion.escape_debug()
+            );
+            errors.add(format_args!("{key}.congestion"), message);
+        }
+        if i32::try_from(self.notsent_lowat.0).is_err() {
+            errors.add(format_args!("{key}.notsentLowat"), "must be below 2GiB");
+        }
+    }
+}
+
+/// TCP_KEEPIDLE and TCP_KEEPINTVL count seconds, from 1 to MAX_TCP_KEEPIDLE of linux/tcp.h.
+const MAX_KEEPALIVE_SECONDS: u64 = 32_767;
+/// MAX_TCP_KEEPCNT of linux/tcp.h.
+const MAX_KEEPALIVE_PROBES: u32 = 127;
+/// TCP_CA_NAME_MAX of linux/tcp.h without the closing zero.
+const MAX_CONGESTION_NAME: usize = 15;
+
+fn keepalive_seconds(value: HumanDuration, key: &str, errors: &mut ConfigErrors) {
+    let whole = value.0.subsec_nanos() == 0;
+    if !whole || !(1..=MAX_KEEPALIVE_SECONDS).contains(&value.0.as_secs()) {
+        errors.add(
+            key,
+            format_args!("must be whole seconds from 1s to {MAX_KEEPALIVE_SECONDS}s"),
+        );
+    }
+}
+
+/// The `tcp:` block of one listener or cluster: what it does not name is as for all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct TcpOverrides {
+    /// See [`TcpSettings::keepalive`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keepalive: Option<HumanDuration>,
+    /// See [`TcpSettings::keepalive_interval`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keepalive_interval: Option<HumanDuration>,
+    /// See [`TcpSettings::keepalive_probes`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keepalive_probes: Option<u32>,
+    /// See [`TcpSettings::user_timeout`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_timeout: Option<HumanDuration>,
+    /// See [`TcpSettings::congestion`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub congestion: Option<String>,
+    /// See [`TcpSettings::notsent_lowat`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub notsent_lowat: Option<ByteSize>,
+}
+
+impl TcpOverrides {
+    /// Returns `base` with everything replaced that is named here.
+    pub fn over(&self, base: &TcpSettings) -> TcpSettings {
+        TcpSettings {
+            keepalive: self.keepalive.unwrap_or(base.keepalive),
+            keepalive_interval: self.keepalive_interval.unwrap_or(base.keepalive_interval),
+            keepalive_probes: self.keepalive_probes.unwrap_or(base.keepalive_probes),
+            user_timeout: self.user_timeout.unwrap_or(base.user_timeout),
+            congestion: self
+                .congestion
+                .clone()
+                .unwrap_or_else(|| base.congestion.clone()),
+            notsent_lowat: self.notsent_lowat.unwrap_or(base.notsent_lowat),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read<T: serde::de::DeserializeOwned>(text: &str) -> T {
+        crate::yaml::from_str(text, "a.yaml".as_ref()).unwrap()
+    }
+
+    fn findings(settings: &TcpSettings) -> Vec<String> {
+        let mut errors = ConfigErrors::new();
+        settings.validate("tcp", &mut errors);
+        errors.iter().map(|(key, _)| key.to_owned()).collect()
+    }
+
+    #[test]
+    fn the_documented_block_is_the_default() {
+        let documented: TcpSettings = read(
+            r#"{ keepalive: 55s, keepaliveInterval: 55s, keepaliveProbes: 3, userTimeout: 0s, congestion: "", notsentLowat: 0 }"#,
+        );
+        assert_eq!(documented, TcpSettings::default());
+        assert_eq!(findings(&documented), [""; 0]);
+    }
+
+    #[test]
+    fn overrides_replace_only_what_they_name() {
+        let overrides: TcpOverrides =
+            read("{ congestion: bbr, notsentLowat: 64KiB, userTimeout: 10s }");
+
+        let merged = overrides.over(&TcpSettings {
+            keepalive_probes: 9,
+            ..Default::default()
+        });
+
+        assert_eq!(merged.congestion, "bbr");
+        assert_eq!(merged.notsent_lowat, ByteSize(65536));
+        assert_eq!(merged.user_timeout, HumanDuration::from_secs(10));
+        assert_eq!(merged.keepalive_probes, 9);
+        assert_eq!(merged.keepalive, HumanDuration::from_secs(55));
+    }
+
+    #[test]
+    fn what_the_kernel_would_refuse_is_found() {
+        let settings: TcpSettings = read(
+            "{ keepalive: 1500ms, keepaliveInterval: 10h, keepaliveProbes: 0, userTimeout: 600h, congestion: 'b r', notsentLowat: 2GiB }",
+        );
+        assert_eq!(
+            findings(&settings),
+            [
+                "tcp.keepalive",
+                "tcp.keepaliveInterval",
+                "tcp.keepaliveProbes",
+                "tcp.userTimeout",
+                "tcp.congestion",
+                "tcp.notsentLowat"
+            ]
+        );
+    }
+
+    #[test]
+    fn without_keepalive_its_other_keys_do_not_matter() {
+        let settings: TcpSettings =
+            read("{ keepalive: 0, keepaliveInterval: 0, keepaliveProbes: 0 }");
+        assert_eq!(findings(&settings), [""; 0]);
+    }
+}

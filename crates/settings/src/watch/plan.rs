@@ -1,0 +1,103 @@
+//! What has to be watched so that no change of a path's meaning is missed.
+//!
+//! ```text
+//!   /etc/rhizome/routes.yaml ─▶ ..data/routes.yaml ─▶ ..2026_01/routes.yaml
+//!     directories and names:  /: etc   /etc: rhizome   /etc/rhizome: routes.yaml, ..data, ..2026_01
+//!                             /etc/rhizome/..2026_01: routes.yaml
+//!     files:                  /etc/rhizome/..2026_01/routes.yaml
+//! ```
+//!
+//! Every directory on the way matters, for each of its steps may be replaced; the file itself
+//! matters for writes in place, also by another name (a hard link, a bind mount). Follows symlinks
+//! as path_resolution(7) says, without a change to anything.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    ffi::{OsStr, OsString},
+    path::{Component, Path, PathBuf},
+};
+
+/// Directories with the names in them that matter, and files whose content matters.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) directories: BTreeMap<PathBuf, Names>,
+    pub(super) files: BTreeSet<PathBuf>,
+}
+
+/// The names that matter in one directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Names {
+    pub(super) names: BTreeSet<OsString>,
+    /// Whether one of them is a symlink, the file, or missing. Otherwise all are directories, which
+    /// are hardly ever replaced, and being refused this watch is no reason to poll.
+    pub(super) needed: bool,
+}
+
+/// Symlinks followed for one path, as many as Linux does (MAXSYMLINKS).
+const MAX_SYMLINKS: usize = 40;
+
+impl Plan {
+    /// For absolute `files`.
+    pub(super) fn of(files: &[PathBuf]) -> Self {
+        let mut plan = Self::default();
+        for file in files {
+            plan.follow(file);
+        }
+        plan
+    }
+
+    fn follow(&mut self, path: &Path) {
+        let mut here = PathBuf::from("/");
+        let mut ahead: VecDeque<OsString> = steps(path).collect();
+        let mut symlinks = 0;
+        while let Some(step) = ahead.pop_front() {
+            if step == ".." {
+                here.pop();
+                continue;
+            }
+            let next = here.join(&step);
+            let Ok(metadata) = std::fs::symlink_metadata(&next) else {
+                self.need(&here, &step, true);
+                return;
+            };
+            self.need(&here, &step, !metadata.is_dir());
+            if metadata.is_symlink() {
+                symlinks += 1;
+                let Ok(target) = std::fs::read_link(&next) else {
+                    return;
+                };
+                if symlinks > MAX_SYMLINKS {
+                    return;
+                }
+                if target.is_absolute() {
+                    here = PathBuf::from("/");
+                }
+                for step in steps(&target).collect::<Vec<_>>().into_iter().rev() {
+                    ahead.push_front(step);
+                }
+            } else if metadata.is_dir() {
+                here = next;
+            } else {
+                // More steps below a file lead nowhere, until the file is something else.
+                if ahead.is_empty() {
+                    self.files.insert(next);
+                }
+                return;
+            }
+        }
+    }
+
+    fn need(&mut self, directory: &Path, name: &OsStr, needed: bool) {
+        let names = self.directories.entry(directory.to_owned()).or_default();
+        names.names.insert(name.to_owned());
+        names.needed |= needed;
+    }
+}
+
+fn steps(path: &Path) -> impl Iterator<Item = OsString> {
+    path.components().filter_map(|component| match component {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        Component::CurDir | Component::RootDir | Component::Prefix(_) => None,
+    })
+}

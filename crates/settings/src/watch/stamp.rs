@@ -1,0 +1,28 @@
+//! What tells one state of a file from another without reading it.
+
+use std::{os::unix::fs::MetadataExt, path::Path};
+
+/// Identity, size and times of a file. The inode changes when another file is renamed over it or a
+/// symlink leads elsewhere; the times when it is written in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    /// Of the file that `path` leads to, if there is one.
+    pub(super) fn of(path: &Path) -> Option<Self> {
+        let metadata = std::fs::metadata(path).ok()?;
+        Some(Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        })
+    }
+}
