@@ -1,2 +1,32 @@
-//! telemetry
+//! What every process tells the people who run it: logs, metrics, one access-log line per
+//! connection, and the probe and admin endpoints.
+//!
+//! ```text
+//!     events ──▶ logs ────────────────────────────▶ stderr
+//!     connections ──▶ access_log ──▶ one thread ──▶ stdout
+//!     counters, collectors ──▶ metrics::Registry ──┐
+//!     Process (the binary) ────────────────────────┴─▶ admin ──▶ probe port, admin address
+//! ```
+//!
+//! Nothing here knows what a route, a tunnel or a policy is: binaries hand over names and numbers.
+//! Nothing here reads the environment or a configuration file either.
 #![forbid(unsafe_code)]
+
+pub mod access_log;
+pub mod admin;
+mod clock;
+mod error_chain;
+pub mod http;
+pub mod logs;
+pub mod metrics;
+mod page;
+pub mod process;
+mod throttle;
+
+pub use access_log::{AccessFormat, AccessLog, AccessRecord};
+pub use admin::{ClusterStatus, EndpointStatus, Endpoints, Fact, ListenerStatus, Process, Status};
+pub use error_chain::chain;
+pub use http::{Bound, EndpointAddr};
+pub use logs::{LogControl, LogError, LogFormat};
+pub use metrics::Registry;
+pub use throttle::Throttle;

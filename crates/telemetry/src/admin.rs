@@ -1,0 +1,157 @@
+//! The probe and admin endpoints, and what they ask of the binary they belong to.
+//!
+//! ```text
+//!     probe port:    /healthz  /readyz  /metrics                       ┐
+//!     admin address: the same, /  /status  /config  /snapshot          ├──▶ Process, Registry,
+//!                    /connections  POST /drain  GET and PUT /log       ┘    LogControl
+//! ```
+//!
+//! Binaries add endpoints of their own, on both or on the admin address alone. There is no
+//! authentication: whoever reaches the admin address may drain the process, so it belongs on
+//! loopback or on a Unix socket. A web page in an operator's browser is not such a caller, and
+//! what changes something refuses requests that say they come from another site.
+
+mod routes;
+mod status;
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) use status::View;
+pub use status::{ClusterStatus, EndpointStatus, Fact, ListenerStatus, Status};
+
+use crate::http::{self, Bound, EndpointAddr};
+use crate::logs::LogControl;
+use crate::metrics::Registry;
+
+/// An answer to an endpoint of a binary's own: status code, content type, body.
+pub type Extra = (u16, &'static str, String);
+
+/// What the endpoints ask the binary for. Everything but [`Process::connections`] answers at once.
+pub trait Process: Send + Sync + 'static {
+    /// Returns the binary's name.
+    fn binary(&self) -> &'static str;
+
+    /// Says whether the process can do its job right now.
+    ///
+    /// # Errors
+    /// The reason why not, for people.
+    fn ready(&self) -> Result<(), String>;
+
+    /// Says whether the process should go on living. One that merely waits for others should.
+    ///
+    /// # Errors
+    /// The reason why not, for people.
+    fn healthy(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Returns the effective configuration, without secrets.
+    fn config(&self) -> serde_json::Value;
+
+    /// Returns what the process works from, whole: routes, peers, policies.
+    fn snapshot(&self) -> serde_json::Value;
+
+    /// Returns up to `limit` connections. It may ask other threads; after [`ANSWER_TIMEOUT`] the
+    /// caller gets 504.
+    fn connections(
+        &self,
+        limit: usize,
+    ) -> Pin<Box<dyn Future<Output = serde_json::Value> + Send + '_>>;
+
+    /// Begins to drain. Called again, it does nothing more.
+    fn drain(&self);
+
+    /// Returns what the page shows. At most some 200 clusters, those in trouble first.
+    fn status(&self) -> Status;
+
+    /// Returns what the page shows of the clusters whose names or endpoints contain `filter`,
+    /// which is not empty. The default looks through those of [`Process::status`] alone.
+    fn status_of(&self, filter: &str) -> Status {
+        let mut status = self.status();
+        status.clusters.retain(|cluster| cluster.matches(filter));
+        status.clusters_total = status.clusters.len();
+        status
+    }
+
+    /// Answers an endpoint of the binary's own, on the probe port and on the admin address. It is
+    /// asked first, so it can also replace one of the common ones; `HEAD` is passed as `GET`.
+    fn extra(&self, method: &str, path: &str, query: Option<&str>) -> Option<Extra> {
+        let _ = (method, path, query);
+        None
+    }
+
+    /// As [`Process::extra`], on the admin address alone.
+    fn extra_admin(&self, method: &str, path: &str, query: Option<&str>) -> Option<Extra> {
+        let _ = (method, path, query);
+        None
+    }
+}
+
+/// How long [`Process::connections`] may take.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A set of endpoints, to be served in one or more places. Clones are the same set.
+#[derive(Clone)]
+pub struct Endpoints {
+    routes: Arc<routes::Routes>,
+}
+
+impl Endpoints {
+    /// Makes those of the probe port: `/healthz`, `/readyz`, `/metrics`.
+    #[must_use]
+    pub fn probes(process: Arc<dyn Process>, registry: Registry, log: LogControl) -> Self {
+        Self {
+            routes: Arc::new(routes::Routes {
+                process,
+                registry,
+                log,
+                admin: false,
+            }),
+        }
+    }
+
+    /// Makes those of the admin address: everything.
+    #[must_use]
+    pub fn admin(process: Arc<dyn Process>, registry: Registry, log: LogControl) -> Self {
+        Self {
+            routes: Arc::new(routes::Routes {
+                process,
+                registry,
+                log,
+                admin: true,
+            }),
+        }
+    }
+
+    /// Binds an address; the same as [`Bound::new`].
+    ///
+    /// # Errors
+    /// Those of [`Bound::new`].
+    pub fn bind(address: &EndpointAddr) -> io::Result<Bound> {
+        Bound::new(address)
+    }
+
+    /// Serves on the current runtime until `shutdown` completes, then lets responses in progress
+    /// finish for [`http::CLOSING_TIMEOUT`] at most. Dropping it closes everything at once.
+    ///
+    /// # Errors
+    /// When the socket cannot be given to the runtime. Nothing that happens later ends it.
+    pub async fn serve(
+        &self,
+        bound: Bound,
+        shutdown: impl Future<Output = ()> + Send,
+    ) -> io::Result<()> {
+        http::serve(bound, self.routes.clone(), shutdown).await
+    }
+}
+
+impl std::fmt::Debug for Endpoints {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = if self.routes.admin { "admin" } else { "probes" };
+        f.debug_tuple("Endpoints").field(&kind).finish()
+    }
+}

@@ -1,0 +1,201 @@
+//! A small HTTP/1.1 server for probes, scrapes and people.
+//!
+//! ```text
+//!     EndpointAddr ──bind──▶ Bound ──serve──▶ a task per connection ──▶ handler
+//! ```
+//!
+//! It must keep answering probes whatever else its peers do: at most [`MAX_CONNECTIONS`] at once,
+//! of which one that waits for a request makes room for a newcomer, and deadlines for a request's
+//! head, its body and a reader that takes nothing. It knows no TLS and no HTTP/2: the addresses it
+//! serves are the pod's own.
+
+mod bind;
+mod conn;
+
+use std::convert::Infallible;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::{Request, Response};
+use tokio::task::JoinSet;
+
+pub use bind::Bound;
+use bind::{Acceptor, Stream};
+use conn::Crowd;
+
+/// The most connections served at once by one [`serve`].
+pub const MAX_CONNECTIONS: usize = 64;
+/// How long a request's head may take, and how long a kept connection may wait for the next one.
+pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a request's body may take.
+pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a reader may take nothing of its response.
+pub const STALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long responses in progress may take after the end was called.
+pub const CLOSING_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Where to serve: `127.0.0.1:9901`, `[::]:15021`, `unix:/run/rhizome.sock`, or nowhere, written
+/// as nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum EndpointAddr {
+    /// Nowhere.
+    #[default]
+    None,
+    /// An address and port; port 0 picks one.
+    Tcp(SocketAddr),
+    /// The path of a Unix socket.
+    Unix(PathBuf),
+}
+
+impl FromStr for EndpointAddr {
+    type Err = ParseEndpointError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.is_empty() {
+            return Ok(Self::None);
+        }
+        let parsed = match text.strip_prefix("unix:") {
+            Some(path) => (!path.is_empty()).then(|| Self::Unix(path.into())),
+            None => text.parse().ok().map(Self::Tcp),
+        };
+        parsed.ok_or_else(|| ParseEndpointError {
+            text: text.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for EndpointAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => Ok(()),
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// A text that names no place to serve.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is neither IP:PORT, unix:PATH, nor empty")]
+pub struct ParseEndpointError {
+    text: String,
+}
+
+/// Answers requests. One per server, shared by its connections.
+pub(crate) trait Handler: Send + Sync + 'static {
+    fn handle(
+        &self,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Response<Full<Bytes>>> + Send;
+}
+
+/// Serves until `shutdown` completes, then lets responses in progress finish within
+/// [`CLOSING_TIMEOUT`].
+///
+/// # Errors
+/// When the socket cannot be given to the runtime.
+pub(crate) async fn serve<H: Handler>(
+    bound: Bound,
+    handler: Arc<H>,
+    shutdown: impl Future<Output = ()> + Send,
+) -> io::Result<()> {
+    let Some(acceptor) = Acceptor::new(bound)? else {
+        shutdown.await;
+        return Ok(());
+    };
+    let mut server = Server {
+        handler,
+        crowd: Arc::default(),
+        tasks: JoinSet::new(),
+    };
+    tokio::select! {
+        _ = server.run(&acceptor) => {}
+        () = shutdown => {}
+    }
+    drop(acceptor);
+    server.finish().await;
+    Ok(())
+}
+
+struct Server<H> {
+    handler: Arc<H>,
+    crowd: Arc<Crowd>,
+    tasks: JoinSet<()>,
+}
+
+impl<H: Handler> Server<H> {
+    async fn run(&mut self, acceptor: &Acceptor) -> Infallible {
+        loop {
+            let stream = self.accept(acceptor).await;
+            self.make_room().await;
+            let slot = self.crowd.enter();
+            let handler = self.handler.clone();
+            self.tasks.spawn(conn::serve(stream, slot, handler));
+        }
+    }
+
+    /// Accepts one connection. Failures, such as having no descriptor left, are waited out.
+    async fn accept(&mut self, acceptor: &Acceptor) -> Stream {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let accepted = tokio::select! {
+                accepted = acceptor.accept() => accepted,
+                Some(_) = self.tasks.join_next() => continue,
+            };
+            match accepted {
+                Ok(stream) => return stream,
+                Err(error) if is_peers_fault(&error) => {}
+                Err(error) => {
+                    if pause == LAST_PAUSE {
+                        tracing::warn!(address = %acceptor.address(), %error, "accepting");
+                    }
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LAST_PAUSE);
+                }
+            }
+        }
+    }
+
+    /// Waits until one more connection may be served.
+    async fn make_room(&mut self) {
+        while self.tasks.try_join_next().is_some() {}
+        while self.tasks.len() >= MAX_CONNECTIONS {
+            self.crowd.push();
+            self.tasks.join_next().await;
+        }
+        self.crowd.relax();
+    }
+
+    async fn finish(mut self) {
+        self.crowd.close();
+        let finished = async { while self.tasks.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(CLOSING_TIMEOUT, finished).await;
+    }
+}
+
+/// Tells whether accepting failed because that one connection is gone already (accept(2),
+/// "Error handling").
+fn is_peers_fault(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::Interrupted
+    )
+}
+
+/// Waits after failing to accept: from here, doubling,
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+/// up to here.
+const LAST_PAUSE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,232 @@
+//! Binds TCP and Unix sockets to serve on.
+
+use std::fs;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::EndpointAddr;
+
+/// A socket that listens already; connections wait in its queue until it is served.
+///
+/// The file of a Unix socket is removed when this, or the server made from it, is dropped.
+#[derive(Debug)]
+pub struct Bound {
+    socket: Option<Socket>,
+    local_addr: EndpointAddr,
+    file: Option<SocketFile>,
+}
+
+#[derive(Debug)]
+enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Bound {
+    /// Binds `address` and listens. [`EndpointAddr::None`] gives something that serving waits on
+    /// without ever having a request.
+    ///
+    /// `[::]` serves IPv4 as well, and is taken for `0.0.0.0` on a kernel without IPv6. A Unix
+    /// socket gets mode 0600 before anybody can connect; a file in its place is replaced only when
+    /// it is a socket that nobody listens on.
+    ///
+    /// # Errors
+    /// Those of socket(2), bind(2) and listen(2); `AddrInUse` when the file is something else or
+    /// somebody answers there.
+    pub fn new(address: &EndpointAddr) -> io::Result<Self> {
+        match address {
+            EndpointAddr::None => Ok(Self {
+                socket: None,
+                local_addr: EndpointAddr::None,
+                file: None,
+            }),
+            EndpointAddr::Tcp(address) => {
+                let listener = bind_tcp(*address)?;
+                let local_addr = EndpointAddr::Tcp(listener.local_addr()?);
+                Ok(Self {
+                    socket: Some(Socket::Tcp(listener)),
+                    local_addr,
+                    file: None,
+                })
+            }
+            EndpointAddr::Unix(path) => {
+                let (listener, file) = bind_unix(path)?;
+                let socket = Some(Socket::Unix(listener));
+                Ok(Self {
+                    socket,
+                    local_addr: address.clone(),
+                    file: Some(file),
+                })
+            }
+        }
+    }
+
+    /// Returns the address bound, with the port that was picked.
+    #[must_use]
+    pub fn local_addr(&self) -> &EndpointAddr {
+        &self.local_addr
+    }
+}
+
+/// A [`Bound`] on a runtime.
+#[derive(Debug)]
+pub(super) struct Acceptor {
+    socket: TokioSocket,
+    address: EndpointAddr,
+    _file: Option<SocketFile>,
+}
+
+#[derive(Debug)]
+enum TokioSocket {
+    Tcp(tokio::net::TcpListener),
+    Unix(tokio::net::UnixListener),
+}
+
+impl Acceptor {
+    /// Registers a socket with the current runtime; `None` when there is none.
+    pub(super) fn new(bound: Bound) -> io::Result<Option<Self>> {
+        let socket = match bound.socket {
+            None => return Ok(None),
+            Some(Socket::Tcp(listener)) => {
+                TokioSocket::Tcp(tokio::net::TcpListener::from_std(listener)?)
+            }
+            Some(Socket::Unix(listener)) => {
+                TokioSocket::Unix(tokio::net::UnixListener::from_std(listener)?)
+            }
+        };
+        Ok(Some(Self {
+            socket,
+            address: bound.local_addr,
+            _file: bound.file,
+        }))
+    }
+
+    pub(super) fn address(&self) -> &EndpointAddr {
+        &self.address
+    }
+
+    /// Accepts a connection. Cancel-safe.
+    pub(super) async fn accept(&self) -> io::Result<Stream> {
+        match &self.socket {
+            TokioSocket::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                Ok(Box::new(stream))
+            }
+            TokioSocket::Unix(listener) => Ok(Box::new(listener.accept().await?.0)),
+        }
+    }
+}
+
+/// A connection over either kind of socket.
+pub(super) type Stream = Box<dyn Duplex>;
+
+pub(super) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+    let (address, socket) = match new_socket(family(address)) {
+        Err(Errno::AFNOSUPPORT) if address.ip().is_unspecified() && address.is_ipv6() => {
+            let ipv4 = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port());
+            (ipv4, new_socket(family(ipv4))?)
+        }
+        socket => (address, socket?),
+    };
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if address.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, false)?;
+    }
+    net::bind(&socket, &address)?;
+    net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
+}
+
+fn family(address: SocketAddr) -> AddressFamily {
+    if address.is_ipv6() {
+        AddressFamily::INET6
+    } else {
+        AddressFamily::INET
+    }
+}
+
+fn new_socket(family: AddressFamily) -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    net::socket_with(family, SocketType::STREAM, flags, None)
+}
+
+fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
+    let address = SocketAddrUnix::new(path)?;
+    let socket = new_socket(AddressFamily::UNIX)?;
+    // bind(2) gives the file the mode of the socket's own inode, so it is never open to others.
+    rustix::fs::fchmod(socket.as_fd(), Mode::RUSR | Mode::WUSR)?;
+    match net::bind(&socket, &address) {
+        Err(Errno::ADDRINUSE) => {
+            remove_stale(path, &address)?;
+            net::bind(&socket, &address)?;
+        }
+        bound => bound?,
+    }
+    let file = SocketFile::new(path)?;
+    net::listen(&socket, BACKLOG)?;
+    Ok((socket.into(), file))
+}
+
+/// Removes what a process that is gone left behind, and nothing else.
+fn remove_stale(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
+    let in_use = |what: &str| {
+        io::Error::new(
+            io::ErrorKind::AddrInUse,
+            format!("{} {what}", path.display()),
+        )
+    };
+    if !fs::symlink_metadata(path)?.file_type().is_socket() {
+        return Err(in_use("exists and is not a socket"));
+    }
+    let caller = new_socket(AddressFamily::UNIX)?;
+    match net::connect(&caller, address) {
+        Err(Errno::CONNREFUSED) => fs::remove_file(path),
+        _ => Err(in_use("is served by another process")),
+    }
+}
+
+/// Removes the file at the end, unless another one has taken its place.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    inode: (u64, u64),
+}
+
+impl SocketFile {
+    fn new(path: &Path) -> io::Result<Self> {
+        let inode = inode(path)?;
+        Ok(Self {
+            path: path.to_owned(),
+            inode,
+        })
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if inode(&self.path).is_ok_and(|inode| inode == self.inode) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn inode(path: &Path) -> io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
+}
+
+/// Newcomers that may wait while the server is full.
+const BACKLOG: i32 = 128;

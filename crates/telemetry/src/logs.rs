@@ -1,0 +1,292 @@
+//! Sets up logging to stderr, with a filter that can be replaced while the process runs.
+//!
+//! ```text
+//!     tracing events ──▶ Targets (replaceable) ──▶ text or JSON ──▶ stderr
+//! ```
+//!
+//! The filter knows targets and levels, `info,relay=debug`; the regular expressions of
+//! `EnvFilter` are left out, they cost more memory than everything else here together.
+
+use std::fmt;
+use std::io::{self, IsTerminal};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tracing::Dispatch;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::{Registry, reload};
+
+/// How log lines are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// One JSON object per line.
+    Json,
+    /// For people; coloured on a terminal.
+    #[default]
+    Text,
+}
+
+/// Installs the process-wide logger, which writes to stderr.
+///
+/// `directives` is the content of `RUST_LOG`; absent or blank means `info`.
+///
+/// # Errors
+/// [`LogError`] when a directive cannot be read, or when a logger is installed already.
+pub fn init(format: LogFormat, directives: Option<&str>) -> Result<LogControl, LogError> {
+    let coloured = io::stderr().is_terminal();
+    let (dispatch, control) = build(format, directives, coloured, io::stderr)?;
+    tracing::dispatcher::set_global_default(dispatch).map_err(|_| LogError::AlreadyInstalled)?;
+    Ok(control)
+}
+
+/// Replaces the log filter of a running process. Clones control the same filter.
+#[derive(Clone)]
+pub struct LogControl {
+    handle: Option<reload::Handle<Targets, Registry>>,
+    current: Arc<Mutex<String>>,
+}
+
+impl LogControl {
+    /// Makes a control that remembers directives and filters nothing, for a process (or a test)
+    /// whose logger was set up by somebody else.
+    #[must_use]
+    pub fn detached() -> Self {
+        Self {
+            handle: None,
+            current: Arc::new(Mutex::new(DEFAULT.to_owned())),
+        }
+    }
+
+    /// Puts `directives` in force, for example `info` or `warn,relay=trace`. What they do not
+    /// cover stays at `info`.
+    ///
+    /// # Errors
+    /// [`LogError`] when they cannot be read; the filter then stays as it was.
+    pub fn set(&self, directives: &str) -> Result<(), LogError> {
+        let (targets, text) = parse(directives)?;
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(handle) = &self.handle {
+            handle.reload(targets).map_err(|_| LogError::Gone)?;
+        }
+        *current = text;
+        Ok(())
+    }
+
+    /// Returns the directives in force.
+    #[must_use]
+    pub fn current(&self) -> String {
+        self.current
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+impl fmt::Debug for LogControl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LogControl").field(&self.current()).finish()
+    }
+}
+
+/// Why logging could not be set up or changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LogError {
+    /// The process has a logger already.
+    #[error("a logger is installed already")]
+    AlreadyInstalled,
+    /// One directive is neither `LEVEL` nor `TARGET=LEVEL`.
+    #[error(
+        "log directive {directive:?}: expected LEVEL or TARGET=LEVEL, with LEVEL one of off, \
+         error, warn, info, debug, trace"
+    )]
+    Directive {
+        /// The offending part.
+        directive: String,
+    },
+    /// The logger that was controlled is no more.
+    #[error("the logger this controls is gone")]
+    Gone,
+}
+
+/// Builds what [`init`] installs, writing to `writer`.
+fn build<W>(
+    format: LogFormat,
+    directives: Option<&str>,
+    coloured: bool,
+    writer: W,
+) -> Result<(Dispatch, LogControl), LogError>
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    let (targets, text) = parse(directives.unwrap_or_default())?;
+    let (filter, handle) = reload::Layer::new(targets);
+    let registry = Registry::default().with(filter);
+    let lines = tracing_subscriber::fmt::layer()
+        .with_ansi(coloured)
+        .with_writer(writer);
+    let dispatch = match format {
+        LogFormat::Json => Dispatch::new(registry.with(lines.json().flatten_event(true))),
+        LogFormat::Text => Dispatch::new(registry.with(lines)),
+    };
+    let control = LogControl {
+        handle: Some(handle),
+        current: Arc::new(Mutex::new(text)),
+    };
+    Ok((dispatch, control))
+}
+
+/// Reads directives, stricter than `Targets` does: there a misspelt level is taken for a target,
+/// which silences everything else.
+fn parse(directives: &str) -> Result<(Targets, String), LogError> {
+    let mut targets = Targets::new().with_default(LevelFilter::INFO);
+    let mut kept = Vec::new();
+    for directive in directives
+        .split(',')
+        .map(str::trim)
+        .filter(|d| !d.is_empty())
+    {
+        let error = || LogError::Directive {
+            directive: directive.to_owned(),
+        };
+        let (target, level) = match directive.split_once('=') {
+            Some((target, level)) => (Some(target.trim()), level.trim()),
+            None => (None, directive),
+        };
+        let level: LevelFilter = level.parse().map_err(|_| error())?;
+        targets = match target {
+            Some(target) if is_target(target) => targets.with_target(target, level),
+            Some(_) => return Err(error()),
+            None => targets.with_default(level),
+        };
+        kept.push(directive);
+    }
+    let text = if kept.is_empty() {
+        DEFAULT.to_owned()
+    } else {
+        kept.join(",")
+    };
+    Ok((targets, text))
+}
+
+/// Tells whether `target` looks like a module path or a dotted name.
+fn is_target(target: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_:-.".contains(c);
+    !target.is_empty() && target.chars().all(plain)
+}
+
+const DEFAULT: &str = "info";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[derive(Clone, Default)]
+    struct Sink(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Sink {
+        fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+            self.0
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .extend_from_slice(buf);
+            Ok(buf.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn logger(format: LogFormat, directives: Option<&str>) -> (Dispatch, LogControl, Sink) {
+        let sink = Sink::default();
+        let writer = sink.clone();
+        let (dispatch, control) = build(format, directives, false, move || writer.clone()).unwrap();
+        (dispatch, control, sink)
+    }
+
+    fn lines(sink: &Sink) -> usize {
+        String::from_utf8(sink.0.lock().unwrap().clone())
+            .unwrap()
+            .lines()
+            .count()
+    }
+
+    #[test]
+    fn the_filter_is_replaced_while_running() {
+        let (dispatch, control, sink) = logger(LogFormat::Text, None);
+        assert_eq!(control.current(), "info");
+        tracing::dispatcher::with_default(&dispatch, || {
+            let say = || {
+                tracing::debug!(target: "relay", "one");
+                tracing::info!(target: "route", "two");
+            };
+            say();
+            assert_eq!(lines(&sink), 1);
+            control.set("warn, relay=debug").unwrap();
+            say();
+            assert_eq!(lines(&sink), 2);
+            control.set("off").unwrap();
+            say();
+            assert_eq!(lines(&sink), 2);
+        });
+        assert_eq!(control.current(), "off");
+    }
+
+    #[test]
+    fn json_lines_are_json_objects_with_flat_fields() {
+        let (dispatch, _control, sink) = logger(LogFormat::Json, Some("info"));
+        tracing::dispatcher::with_default(&dispatch, || {
+            tracing::info!(listener = "tls", "quote \" and\nnewline");
+        });
+        let text = String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(text.lines().count(), 1);
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["listener"], "tls");
+        assert_eq!(value["level"], "INFO");
+    }
+
+    #[test]
+    fn what_is_not_named_stays_at_info() {
+        let (targets, text) = parse("relay=trace").unwrap();
+        assert!(targets.would_enable("route", &tracing::Level::INFO));
+        assert!(!targets.would_enable("route", &tracing::Level::DEBUG));
+        assert!(targets.would_enable("relay::splice", &tracing::Level::TRACE));
+        assert_eq!(text, "relay=trace");
+    }
+
+    #[test]
+    fn blank_directives_mean_info() {
+        for blank in ["", " ", ",", " , "] {
+            assert_eq!(parse(blank).unwrap().1, "info");
+        }
+    }
+
+    #[test]
+    fn a_bad_directive_is_named_and_changes_nothing() {
+        let control = LogControl::detached();
+        control.set("debug").unwrap();
+        for bad in [
+            "debgu",
+            "relay",
+            "relay=loud",
+            "=info",
+            "a=b=c",
+            "re lay=info",
+            "x[{y}]=info",
+        ] {
+            let error = control.set(&format!("info,{bad}")).unwrap_err();
+            assert!(matches!(error, LogError::Directive { directive } if directive == bad));
+        }
+        assert_eq!(control.current(), "debug");
+    }
+
+    #[test]
+    fn a_control_outlives_its_logger() {
+        let (dispatch, control, _sink) = logger(LogFormat::Text, None);
+        drop(dispatch);
+        assert!(matches!(control.set("debug"), Err(LogError::Gone)));
+        assert_eq!(control.current(), "info");
+    }
+}

@@ -1,0 +1,317 @@
+//! Counters, gauges and histograms, and the registry that a scrape reads.
+//!
+//! ```text
+//!     Registry ──▶ Family (name, help, label names) ──▶ Counter, Gauge, Histogram
+//!        │                                                    ▲ handles, cloned into hot loops
+//!        └──▶ collectors: closures that write series at scrape time
+//! ```
+//!
+//! Handles are resolved once and then cost an atomic operation, or not even that
+//! ([`Counter::local`]). Label values must come from closed sets; nothing here limits how many
+//! series a family has, and a series stays until [`Family::remove`].
+//!
+//! Names are exposed as registered: there is no forced `_total`, because metrics of programs that
+//! are replaced keep the names their dashboards know.
+
+mod encode;
+mod histogram;
+mod value;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub use encode::{Encoder, Exposition, FamilyEncoder, Kind, Value};
+pub use histogram::{Buckets, Histogram};
+pub use value::{Counter, Gauge, LocalCounter, LocalGauge};
+
+/// What is known about a family before it has any series.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// Name as exposed.
+    pub name: String,
+    /// Counter, gauge or histogram.
+    pub kind: Kind,
+    /// One sentence for people.
+    pub help: String,
+    /// Label names, in the order in which they are exposed.
+    pub labels: Vec<String>,
+}
+
+/// All metrics of one process. Clones are the same registry.
+#[derive(Clone, Default)]
+pub struct Registry {
+    inner: Arc<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    families: Mutex<BTreeMap<&'static str, Arc<dyn Scrape>>>,
+    collectors: Mutex<Vec<Arc<Collector>>>,
+    /// Every sample name in use, so that a clash is found at start-up.
+    names: Mutex<BTreeSet<String>>,
+}
+
+struct Collector {
+    families: Vec<Description>,
+    write: Box<dyn Fn(&mut Encoder) + Send + Sync>,
+}
+
+impl Registry {
+    /// Makes an empty registry.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Registers a counter.
+    ///
+    /// # Panics
+    /// When a name is malformed or taken. Registration belongs to start-up.
+    pub fn counter(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        labels: &'static [&'static str],
+    ) -> CounterFamily {
+        self.family(name, help, labels, ())
+    }
+
+    /// Registers a gauge.
+    ///
+    /// # Panics
+    /// As [`Registry::counter`].
+    pub fn gauge(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        labels: &'static [&'static str],
+    ) -> GaugeFamily {
+        self.family(name, help, labels, ())
+    }
+
+    /// Registers a histogram with the given upper bounds, in rising order and without `+Inf`,
+    /// which is always there.
+    ///
+    /// # Panics
+    /// As [`Registry::counter`], and when the bounds do not rise or are not finite.
+    pub fn histogram(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        labels: &'static [&'static str],
+        buckets: &[f64],
+    ) -> HistogramFamily {
+        self.family(name, help, labels, Buckets::new(buckets))
+    }
+
+    /// Registers a closure that writes series at scrape time, for what is cheaper to walk than to
+    /// count.
+    ///
+    /// It runs once right away to learn its families, so it must name every family it can ever
+    /// write each time, series or none (see [`FamilyEncoder::labels`]), and must not wait for a
+    /// lock its caller holds. It runs on the thread that answers the scrape.
+    ///
+    /// # Panics
+    /// As [`Registry::counter`], for the families it writes.
+    pub fn collect(&self, write: impl Fn(&mut Encoder) + Send + Sync + 'static) {
+        let families = encode::families_of(&write);
+        for family in &families {
+            self.reserve(family);
+        }
+        let collector = Collector {
+            families,
+            write: Box::new(write),
+        };
+        lock(&self.inner.collectors).push(Arc::new(collector));
+    }
+
+    /// Lists every registered family, sorted by name.
+    #[must_use]
+    pub fn describe(&self) -> Vec<Description> {
+        let mut all: Vec<_> = self
+            .families()
+            .iter()
+            .map(|family| family.description())
+            .collect();
+        for collector in lock(&self.inner.collectors).iter() {
+            all.extend(collector.families.iter().cloned());
+        }
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all
+    }
+
+    /// Writes all series, families sorted by name, then the collectors' in order of registration.
+    #[must_use]
+    pub fn encode(&self, exposition: Exposition) -> String {
+        let mut encoder = Encoder::new(exposition);
+        for family in self.families() {
+            family.scrape(&mut encoder);
+        }
+        let collectors = lock(&self.inner.collectors).clone();
+        for collector in collectors {
+            (collector.write)(&mut encoder);
+        }
+        encoder.finish()
+    }
+
+    fn family<M: Metric>(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        labels: &'static [&'static str],
+        params: M::Params,
+    ) -> Family<M> {
+        let shared = FamilyInner {
+            name,
+            help,
+            labels,
+            params,
+            series: Mutex::default(),
+        };
+        let family = Family {
+            inner: Arc::new(shared),
+        };
+        self.reserve(&family.inner.description());
+        lock(&self.inner.families).insert(name, family.inner.clone());
+        family
+    }
+
+    /// Copies the list, so that a scrape holds no lock that registration or lookup needs.
+    fn families(&self) -> Vec<Arc<dyn Scrape>> {
+        lock(&self.inner.families).values().cloned().collect()
+    }
+
+    fn reserve(&self, family: &Description) {
+        if let Err(problem) = encode::check(family) {
+            panic!("metric {:?}: {problem}", family.name);
+        }
+        let mut names = lock(&self.inner.names);
+        for name in encode::exposed_names(&family.name, family.kind) {
+            assert!(
+                names.insert(name),
+                "metric {:?}: the name is taken",
+                family.name
+            );
+        }
+    }
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list()
+            .entries(lock(&self.inner.families).keys())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A family of counters.
+pub type CounterFamily = Family<Counter>;
+/// A family of gauges.
+pub type GaugeFamily = Family<Gauge>;
+/// A family of histograms.
+pub type HistogramFamily = Family<Histogram>;
+
+/// All series of one name. Clones are the same family.
+#[derive(Clone, Debug)]
+pub struct Family<M: Metric> {
+    inner: Arc<FamilyInner<M>>,
+}
+
+impl<M: Metric> Family<M> {
+    /// Returns the series with these label values, in the order of the label names, making it
+    /// when there is none. It takes a lock: keep the handle rather than asking again.
+    ///
+    /// # Panics
+    /// When the number of values is not that of the label names.
+    #[must_use]
+    pub fn with(&self, values: &[&str]) -> M {
+        let inner = &self.inner;
+        assert_eq!(
+            values.len(),
+            inner.labels.len(),
+            "label values of metric {:?}",
+            inner.name
+        );
+        let key: Vec<String> = values.iter().map(|&value| value.to_owned()).collect();
+        lock(&inner.series)
+            .entry(key)
+            .or_insert_with(|| M::new(&inner.params))
+            .clone()
+    }
+
+    /// Ends the series with these label values, and returns whether there was one. Handles that
+    /// are still held go on counting unseen.
+    pub fn remove(&self, values: &[&str]) -> bool {
+        let key: Vec<String> = values.iter().map(|&value| value.to_owned()).collect();
+        lock(&self.inner.series).remove(&key).is_some()
+    }
+
+    /// Ends every series for whose label values `keep` says no.
+    pub fn retain(&self, mut keep: impl FnMut(&[String]) -> bool) {
+        lock(&self.inner.series).retain(|values, _| keep(values));
+    }
+}
+
+#[derive(Debug)]
+struct FamilyInner<M: Metric> {
+    name: &'static str,
+    help: &'static str,
+    labels: &'static [&'static str],
+    params: M::Params,
+    series: Mutex<BTreeMap<Vec<String>, M>>,
+}
+
+/// What a scrape needs from a family, whatever its kind.
+trait Scrape: Send + Sync {
+    fn description(&self) -> Description;
+    fn scrape(&self, encoder: &mut Encoder);
+}
+
+impl<M: Metric> Scrape for FamilyInner<M> {
+    fn description(&self) -> Description {
+        Description {
+            name: self.name.to_owned(),
+            kind: M::KIND,
+            help: self.help.to_owned(),
+            labels: self.labels.iter().map(|&label| label.to_owned()).collect(),
+        }
+    }
+
+    fn scrape(&self, encoder: &mut Encoder) {
+        encoder.family(self.name, self.help, M::KIND, |family| {
+            for (values, metric) in lock(&self.series).iter() {
+                let pairs = self
+                    .labels
+                    .iter()
+                    .copied()
+                    .zip(values.iter().map(String::as_str));
+                metric.write(family, &pairs.collect::<Vec<_>>());
+            }
+        });
+    }
+}
+
+/// A kind of series: [`Counter`], [`Gauge`] or [`Histogram`].
+pub trait Metric: sealed::Sealed + Clone + fmt::Debug + Send + Sync + 'static {
+    /// What making one needs to know.
+    type Params: fmt::Debug + Send + Sync;
+    /// The kind, as exposed.
+    const KIND: Kind;
+    /// Makes one at zero.
+    fn new(params: &Self::Params) -> Self;
+    /// Writes the current value.
+    fn write(&self, family: &mut FamilyEncoder<'_>, labels: &[(&str, &str)]);
+}
+
+mod sealed {
+    #[expect(unnameable_types, reason = "that is what seals it")]
+    pub trait Sealed {}
+}
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

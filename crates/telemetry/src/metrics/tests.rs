@@ -1,0 +1,278 @@
+//! What a scraper reads.
+
+use super::*;
+
+fn sample() -> Registry {
+    let registry = Registry::new();
+    let bytes = registry.counter(
+        "rhizome_relay_bytes_total",
+        "Bytes relayed.",
+        &["listener", "direction"],
+    );
+    bytes.with(&["tls", "tx"]).add(u64::MAX);
+    bytes.with(&["tls", "rx"]).add(5);
+    registry
+        .gauge("rhizome_active", "Now.", &[])
+        .with(&[])
+        .set(-3);
+    registry.gauge("rhizome_unused", "Has no series.", &["x"]);
+    registry
+        .counter("server_dial_failure_count", "Old name.", &[])
+        .with(&[])
+        .inc();
+    let seconds = registry.histogram("rhizome_connect_seconds", "Time.", &["to"], &[0.5, 1.0]);
+    let seconds = seconds.with(&["a"]);
+    for value in [0.25, 0.5, 0.75, 4.0] {
+        seconds.observe(value);
+    }
+    registry.collect(|out| {
+        out.family(
+            "rhizome_snapshot_age_seconds",
+            "Age.",
+            Kind::Gauge,
+            |family| {
+                family.sample(&[], 1.5);
+            },
+        );
+    });
+    registry
+}
+
+#[test]
+fn text_exposition_is_exact() {
+    assert_eq!(
+        sample().encode(Exposition::Text),
+        "\
+# HELP rhizome_active Now.
+# TYPE rhizome_active gauge
+rhizome_active -3
+# HELP rhizome_connect_seconds Time.
+# TYPE rhizome_connect_seconds histogram
+rhizome_connect_seconds_bucket{to=\"a\",le=\"0.5\"} 2
+rhizome_connect_seconds_bucket{to=\"a\",le=\"1\"} 3
+rhizome_connect_seconds_bucket{to=\"a\",le=\"+Inf\"} 4
+rhizome_connect_seconds_sum{to=\"a\"} 5.5
+rhizome_connect_seconds_count{to=\"a\"} 4
+# HELP rhizome_relay_bytes_total Bytes relayed.
+# TYPE rhizome_relay_bytes_total counter
+rhizome_relay_bytes_total{listener=\"tls\",direction=\"rx\"} 5
+rhizome_relay_bytes_total{listener=\"tls\",direction=\"tx\"} 18446744073709551615
+# HELP server_dial_failure_count Old name.
+# TYPE server_dial_failure_count counter
+server_dial_failure_count 1
+# HELP rhizome_snapshot_age_seconds Age.
+# TYPE rhizome_snapshot_age_seconds gauge
+rhizome_snapshot_age_seconds 1.5
+"
+    );
+}
+
+#[test]
+fn open_metrics_differs_where_it_must() {
+    let text = sample().encode(Exposition::OpenMetrics);
+    assert!(text.contains("# TYPE rhizome_relay_bytes counter\nrhizome_relay_bytes_total{"));
+    assert!(text.contains("# HELP rhizome_relay_bytes Bytes relayed.\n"));
+    assert!(text.contains("# TYPE server_dial_failure_count unknown\nserver_dial_failure_count 1"));
+    assert!(text.contains("_bucket{to=\"a\",le=\"1.0\"} 3\n"));
+    assert!(text.contains("_bucket{to=\"a\",le=\"+Inf\"} 4\n"));
+    assert!(text.ends_with("\n# EOF\n"));
+}
+
+#[test]
+fn hostile_label_values_and_help_are_escaped() {
+    let registry = Registry::new();
+    registry
+        .gauge("m", "a \"b\" \\ c\nd", &["l"])
+        .with(&["x\"} 1\n# \\y\u{e9}"])
+        .set(1);
+    assert_eq!(
+        registry.encode(Exposition::Text),
+        "# HELP m a \"b\" \\\\ c\\nd\n# TYPE m gauge\nm{l=\"x\\\"} 1\\n# \\\\y\u{e9}\"} 1\n"
+    );
+    assert!(
+        registry
+            .encode(Exposition::OpenMetrics)
+            .contains("# HELP m a \\\"b\\\" \\\\ c\\nd\n")
+    );
+}
+
+#[test]
+fn special_numbers_have_their_spelling() {
+    let registry = Registry::new();
+    registry.collect(|out| {
+        out.family("n", "N.", Kind::Gauge, |family| {
+            for (name, value) in [
+                ("a", f64::INFINITY),
+                ("b", f64::NEG_INFINITY),
+                ("c", f64::NAN),
+                ("d", 1e-7),
+            ] {
+                family.sample(&[("is", name)], value);
+            }
+        });
+    });
+    let text = registry.encode(Exposition::Text);
+    for line in [
+        "n{is=\"a\"} +Inf",
+        "n{is=\"b\"} -Inf",
+        "n{is=\"c\"} NaN",
+        "n{is=\"d\"} 0.0000001",
+    ] {
+        assert!(text.lines().any(|l| l == line), "{line} in {text}");
+    }
+}
+
+#[test]
+fn a_removed_series_is_gone_and_starts_anew() {
+    let registry = Registry::new();
+    let family = registry.counter("c_total", "C.", &["cluster"]);
+    let held = family.with(&["a"]);
+    held.inc();
+    family.with(&["b"]).add(2);
+    assert!(family.remove(&["a"]));
+    assert!(!family.remove(&["a"]));
+    held.inc();
+    assert!(!registry.encode(Exposition::Text).contains("cluster=\"a\""));
+    assert_eq!(family.with(&["a"]).value(), 0);
+    family.retain(|values| values[0] == "a");
+    assert!(!registry.encode(Exposition::Text).contains("cluster=\"b\""));
+}
+
+#[test]
+fn equal_labels_are_the_same_series() {
+    let family = Registry::new().gauge("g", "G.", &["a", "b"]);
+    family.with(&["1", "2"]).inc();
+    family.with(&["1", "2"]).inc();
+    assert_eq!(family.with(&["1", "2"]).value(), 2);
+    assert_eq!(family.with(&["2", "1"]).value(), 0);
+}
+
+#[test]
+fn description_lists_families_without_series_and_those_of_collectors() {
+    let registry = Registry::new();
+    registry.histogram("b_seconds", "B.", &["x"], &[1.0]);
+    registry.collect(|out| {
+        out.family("a", "A.", Kind::Gauge, |family| {
+            family.labels(&["cluster", "state"])
+        });
+        out.family("c_total", "C.", Kind::Counter, |family| {
+            family.sample(&[("y", "z")], 1)
+        });
+    });
+    let listed: Vec<_> = registry
+        .describe()
+        .into_iter()
+        .map(|d| {
+            format!(
+                "{} {} {} {}",
+                d.name,
+                d.kind.as_str(),
+                d.help,
+                d.labels.join(",")
+            )
+        })
+        .collect();
+    assert_eq!(
+        listed,
+        [
+            "a gauge A. cluster,state",
+            "b_seconds histogram B. x",
+            "c_total counter C. y"
+        ]
+    );
+    assert_eq!(
+        registry.encode(Exposition::Text).matches("# TYPE").count(),
+        1
+    );
+}
+
+#[test]
+fn a_family_that_two_collectors_write_comes_once() {
+    let mut encoder = Encoder::new(Exposition::Text);
+    for value in [1, 2] {
+        encoder.family("x", "X.", Kind::Gauge, |family| family.sample(&[], value));
+    }
+    assert_eq!(encoder.finish(), "# HELP x X.\n# TYPE x gauge\nx 1\n");
+}
+
+#[test]
+#[should_panic(expected = "the name is taken")]
+fn one_name_twice_is_refused() {
+    let registry = Registry::new();
+    registry.gauge("x", "X.", &[]);
+    registry.counter("x", "X.", &[]);
+}
+
+#[test]
+#[should_panic(expected = "the name is taken")]
+fn names_that_clash_only_in_open_metrics_are_refused() {
+    let registry = Registry::new();
+    registry.gauge("x", "X.", &[]);
+    registry.counter("x_total", "X.", &[]);
+}
+
+#[test]
+#[should_panic(expected = "the name is taken")]
+fn a_collector_cannot_take_a_histograms_names() {
+    let registry = Registry::new();
+    registry.histogram("x", "X.", &[], &[1.0]);
+    registry.collect(|out| out.family("x_sum", "X.", Kind::Gauge, |_| {}));
+}
+
+#[test]
+fn malformed_names_are_refused() {
+    let family = |name: &str, kind, labels: &[&str]| Description {
+        name: name.to_owned(),
+        kind,
+        help: String::new(),
+        labels: labels.iter().map(|&label| label.to_owned()).collect(),
+    };
+    for name in ["", "1x", "a-b", "a b", "\u{e9}"] {
+        assert!(
+            encode::check(&family(name, Kind::Gauge, &[])).is_err(),
+            "{name:?}"
+        );
+    }
+    for label in ["", "1x", "a:b", "__a"] {
+        assert!(
+            encode::check(&family("x", Kind::Gauge, &[label])).is_err(),
+            "{label:?}"
+        );
+    }
+    assert!(encode::check(&family("x", Kind::Gauge, &["a", "a"])).is_err());
+    assert!(encode::check(&family("x", Kind::Histogram, &["le"])).is_err());
+    assert!(encode::check(&family("x:_y1", Kind::Gauge, &["_a1", "le"])).is_ok());
+}
+
+#[test]
+fn the_format_follows_what_the_scraper_asks_for() {
+    // What Prometheus 2.x and 3.x send.
+    let two = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;\
+               version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
+    let three = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,\
+                 application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=1.0.0;\
+                 escaping=allow-utf-8;q=0.3,text/plain;version=0.0.4;q=0.2,*/*;q=0.1";
+    for accept in [
+        two,
+        three,
+        "application/openmetrics-text",
+        "APPLICATION/OpenMetrics-Text; q=1",
+    ] {
+        assert_eq!(
+            Exposition::negotiate(accept),
+            Exposition::OpenMetrics,
+            "{accept}"
+        );
+    }
+    for accept in [
+        "",
+        "*/*",
+        "text/html,application/xhtml+xml",
+        "text/plain, application/openmetrics-text;q=0.5",
+        "application/openmetrics-text;q=0",
+        "application/openmetrics-text;version=0.0.1",
+        "application/openmetrics-text;q=x",
+    ] {
+        assert_eq!(Exposition::negotiate(accept), Exposition::Text, "{accept}");
+    }
+}

@@ -1,0 +1,271 @@
+//! Metrics about the process itself: the usual `process_*` and `rhizome_build_info`.
+//!
+//! Everything is read from `/proc/self` (proc(5)) when scraped; what cannot be read is left out.
+
+use std::fs;
+
+use crate::metrics::{Encoder, Kind, Registry};
+
+/// What a binary was built from.
+#[derive(Clone, Copy, Debug)]
+pub struct Build {
+    /// The program's name.
+    pub binary: &'static str,
+    /// Its version.
+    pub version: &'static str,
+    /// The revision of the sources, where known.
+    pub revision: Option<&'static str>,
+}
+
+/// Registers `process_*` and `rhizome_build_info`.
+///
+/// # Panics
+/// When they are registered already.
+pub fn register(registry: &Registry, build: Build) {
+    registry.collect(move |out| {
+        write_build(out, build);
+        write_process(out, &Usage::read());
+    });
+}
+
+fn write_build(out: &mut Encoder, build: Build) {
+    let help = "What this binary was built from; always 1.";
+    out.family("rhizome_build_info", help, Kind::Gauge, |family| {
+        family.labels(&["binary", "version", "revision"]);
+        let mut labels = vec![("binary", build.binary), ("version", build.version)];
+        labels.extend(build.revision.map(|revision| ("revision", revision)));
+        family.sample(&labels, 1);
+    });
+}
+
+fn write_process(out: &mut Encoder, usage: &Usage) {
+    let mut one = |name, help, kind, value: Option<f64>| {
+        out.family(name, help, kind, |family| {
+            if let Some(value) = value {
+                family.sample(&[], value);
+            }
+        });
+    };
+    let cpu = "Processor time used, user and system, in seconds.";
+    one(
+        "process_cpu_seconds_total",
+        cpu,
+        Kind::Counter,
+        usage.cpu_seconds,
+    );
+    let resident = "Resident memory in bytes.";
+    one(
+        "process_resident_memory_bytes",
+        resident,
+        Kind::Gauge,
+        usage.resident_bytes,
+    );
+    let open = "Open file descriptors.";
+    one("process_open_fds", open, Kind::Gauge, usage.open_fds);
+    let most = "The most file descriptors that may be open.";
+    one("process_max_fds", most, Kind::Gauge, usage.max_fds);
+    let start = "When the process started, in seconds since 1970.";
+    one(
+        "process_start_time_seconds",
+        start,
+        Kind::Gauge,
+        usage.start_seconds,
+    );
+    one("process_threads", "Threads.", Kind::Gauge, usage.threads);
+}
+
+#[derive(Debug, Default)]
+struct Usage {
+    cpu_seconds: Option<f64>,
+    resident_bytes: Option<f64>,
+    open_fds: Option<f64>,
+    max_fds: Option<f64>,
+    start_seconds: Option<f64>,
+    threads: Option<f64>,
+}
+
+impl Usage {
+    #[expect(clippy::cast_precision_loss, reason = "a metric; exact up to 2^53")]
+    fn read() -> Self {
+        let read = |path| fs::read_to_string(path).ok();
+        let stat = read("/proc/self/stat").and_then(|text| parse_stat(&text));
+        let ticks = rustix::param::clock_ticks_per_second() as f64;
+        let page = rustix::param::page_size() as f64;
+        let boot = read("/proc/stat").and_then(|text| parse_boot_time(&text));
+        let limits = read("/proc/self/limits");
+        let memory = read("/proc/self/statm");
+        let start_ticks = stat.as_ref().map(|stat| stat.start_ticks as f64);
+        Self {
+            cpu_seconds: stat.as_ref().map(|stat| stat.cpu_ticks as f64 / ticks),
+            resident_bytes: memory
+                .and_then(|text| parse_resident_pages(&text))
+                .map(|n| n * page),
+            open_fds: open_fds(),
+            max_fds: limits.and_then(|text| parse_max_fds(&text)),
+            start_seconds: boot
+                .zip(start_ticks)
+                .map(|(boot, start)| boot + start / ticks),
+            threads: stat.map(|stat| stat.threads as f64),
+        }
+    }
+}
+
+#[derive(Debug, PartialEq)]
+struct Stat {
+    cpu_ticks: u64,
+    threads: u64,
+    start_ticks: u64,
+}
+
+/// Reads `/proc/PID/stat`. The second field, the program's name in parentheses, may hold anything,
+/// so counting starts behind the last parenthesis, at field 3.
+fn parse_stat(text: &str) -> Option<Stat> {
+    let (_, rest) = text.rsplit_once(')')?;
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+    Some(Stat {
+        cpu_ticks: field(14)? + field(15)?,
+        threads: field(20)?,
+        start_ticks: field(22)?,
+    })
+}
+
+/// Reads the second field of `/proc/PID/statm`.
+fn parse_resident_pages(text: &str) -> Option<f64> {
+    text.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+/// Reads the soft limit from `/proc/PID/limits`.
+fn parse_max_fds(text: &str) -> Option<f64> {
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"))?;
+    match line.split_ascii_whitespace().next()? {
+        "unlimited" => Some(f64::INFINITY),
+        number => number.parse().ok(),
+    }
+}
+
+/// Reads the time of boot, in seconds since 1970, from `/proc/stat`.
+fn parse_boot_time(text: &str) -> Option<f64> {
+    text.lines()
+        .find_map(|line| line.strip_prefix("btime "))?
+        .trim()
+        .parse()
+        .ok()
+}
+
+/// Counts open descriptors: since Linux 6.2 that is the size of the directory, which costs nothing
+/// even with a million of them; before, its entries are counted, less the one that counts.
+#[expect(clippy::cast_precision_loss, reason = "a metric; exact up to 2^53")]
+fn open_fds() -> Option<f64> {
+    match fs::metadata("/proc/self/fd").ok()?.len() {
+        0 => Some(
+            fs::read_dir("/proc/self/fd")
+                .ok()?
+                .count()
+                .saturating_sub(1) as f64,
+        ),
+        open => Some(open as f64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Exposition;
+
+    #[test]
+    fn a_hostile_program_name_does_not_shift_the_fields() {
+        let text = "42 (a) R 1 (b c) S 1 42 42 0 -1 4194560 100 0 0 0 \
+                    7 5 0 0 20 0 3 0 9000 1000 200 18446744073709551615 0";
+        let expected = Stat {
+            cpu_ticks: 12,
+            threads: 3,
+            start_ticks: 9000,
+        };
+        assert_eq!(parse_stat(text), Some(expected));
+    }
+
+    #[test]
+    fn short_or_foreign_text_is_no_value() {
+        for text in [
+            "",
+            "1 (x",
+            "1 (x) S 1 2 3",
+            "1 (x) S a b c d e f g h i j k l m n o p q r s",
+        ] {
+            assert_eq!(parse_stat(text), None, "{text:?}");
+        }
+        assert_eq!(parse_resident_pages("12"), None);
+        assert_eq!(parse_resident_pages("100 25 3"), Some(25.0));
+        let limits =
+            "Limit  Soft  Hard  Units\nMax open files            1024      4096    files\n";
+        assert_eq!(parse_max_fds(limits), Some(1024.0));
+        assert_eq!(
+            parse_max_fds("Max open files unlimited unlimited files"),
+            Some(f64::INFINITY)
+        );
+        assert_eq!(parse_max_fds("Max processes 1 1"), None);
+        assert_eq!(
+            parse_boot_time("cpu 1 2\nbtime 1700000000\n"),
+            Some(1_700_000_000.0)
+        );
+        assert_eq!(parse_boot_time("cpu 1 2"), None);
+    }
+
+    #[test]
+    fn this_process_has_every_value() {
+        let registry = Registry::new();
+        register(
+            &registry,
+            Build {
+                binary: "b",
+                version: "1.2.3",
+                revision: None,
+            },
+        );
+        let text = registry.encode(Exposition::Text);
+        let value = |name: &str| -> f64 {
+            let line = text
+                .lines()
+                .find(|line| line.starts_with(&format!("{name} ")));
+            line.unwrap().rsplit(' ').next().unwrap().parse().unwrap()
+        };
+        assert!(value("process_cpu_seconds_total") >= 0.0);
+        assert!(value("process_resident_memory_bytes") > 100_000.0);
+        assert!(value("process_open_fds") >= 3.0);
+        assert!(value("process_max_fds") >= value("process_open_fds"));
+        assert!(value("process_threads") >= 1.0);
+        let started = value("process_start_time_seconds");
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap();
+        assert!((started - now.as_secs_f64()).abs() < 86_400.0, "{started}");
+        assert!(text.contains("rhizome_build_info{binary=\"b\",version=\"1.2.3\"} 1\n"));
+        assert_eq!(registry.describe().len(), 7);
+    }
+
+    #[test]
+    fn a_descriptor_more_is_counted() {
+        let registry = Registry::new();
+        register(
+            &registry,
+            Build {
+                binary: "b",
+                version: "1",
+                revision: Some("abc"),
+            },
+        );
+        assert!(
+            registry
+                .encode(Exposition::Text)
+                .contains("revision=\"abc\"")
+        );
+        let held: Vec<_> = (0..50)
+            .map(|_| fs::File::open("/proc/self/stat").unwrap())
+            .collect();
+        assert!(open_fds().unwrap() >= 53.0);
+        drop(held);
+    }
+}
