@@ -116,6 +116,3 @@ impl ClientHelloError {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -72,6 +72,3 @@ impl HeadError {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

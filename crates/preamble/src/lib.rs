@@ -21,13 +21,6 @@
 //! preamble, belong to the caller.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing, clippy::cast_possible_truncation)]
-#![cfg_attr(
-    test,
-    allow(
-        clippy::indexing_slicing,
-        reason = "a test that reads out of bounds fails, as it should"
-    )
-)]
 
 pub mod client_hello;
 pub mod http_connect;

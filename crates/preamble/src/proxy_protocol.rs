@@ -207,6 +207,3 @@ impl Pair {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;
