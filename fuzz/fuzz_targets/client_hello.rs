@@ -1,0 +1,8 @@
+//! Explores the parser of a TLS ClientHello; the body is shared with the replay test.
+#![no_main]
+
+#[path = "../bodies.rs"]
+#[expect(dead_code, reason = "one file serves all targets")]
+mod bodies;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| bodies::client_hello(input));
