@@ -40,7 +40,7 @@ pub(super) fn locate(input: &[u8], limit: usize) -> Result<Progress<Layout>, Cli
         head_len: 0,
         records: 0,
     };
-    walk.within_limit(RECORD_HEADER + MESSAGE_HEADER)?;
+    walk.room_for(0, MESSAGE_HEADER)?;
     loop {
         if let Some(answer) = walk.step(input)? {
             return Ok(answer);
@@ -88,21 +88,20 @@ impl Walk {
             }));
         };
         let end = self.offset + RECORD_HEADER + len;
-        self.within_limit(end)?;
+        let gathered = self.gathered + len;
+        // What the header alone tells comes before what is in the record.
+        self.room_for(end, MESSAGE_HEADER.saturating_sub(gathered))?;
         let fragment = rest.get(RECORD_HEADER..).unwrap_or_default();
         let fragment = fragment.get(..len).unwrap_or(fragment);
         let message_len = self.note_head(fragment)?;
 
-        let gathered = self.gathered + len;
         if message_len.is_some_and(|total| gathered > total) {
             return Err(Malformed("octets behind the ClientHello in its record"));
         }
         let missing = message_len
             .unwrap_or(MESSAGE_HEADER)
             .saturating_sub(gathered);
-        if missing > 0 {
-            self.within_limit(end + RECORD_HEADER + missing)?;
-        }
+        self.room_for(end, missing)?;
         if fragment.len() < len {
             return Ok(Some(Progress::Need { at_least: end }));
         }
@@ -166,8 +165,10 @@ impl Walk {
         Ok(Some(MESSAGE_HEADER + (high << 16 | mid << 8 | low)))
     }
 
-    fn within_limit(&self, total: usize) -> Result<(), ClientHelloError> {
-        if total > self.limit {
+    /// Checks that `missing` octets of the message can still come in records behind `end`.
+    fn room_for(&self, end: usize, missing: usize) -> Result<(), ClientHelloError> {
+        let header = if missing > 0 { RECORD_HEADER } else { 0 };
+        if end + header + missing > self.limit {
             Err(TooLong)
         } else {
             Ok(())
