@@ -1,0 +1,349 @@
+//! One direction of a relay: read from one socket, write to the other, pass the end on.
+//!
+//! ```text
+//!     source ─recv─▶ scratch ─send─▶ sink        small exchanges, and where no pipe is to be had
+//!     source ─splice─▶ pipe ─splice─▶ sink       once a read filled the small buffer
+//! ```
+//!
+//! Bytes that the sink did not take at once stay in the pipe, or in a buffer of exactly their
+//! size, and nothing more is read until they are gone: at most one pipe or one buffer is held.
+//! Knows neither the other direction nor any timer.
+
+use std::io;
+use std::task::{Context, Poll, ready};
+
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::pipe::{SpliceFlags, splice};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+use crate::outcome::{Direction, Meter, Side};
+use crate::pool::{Pipe, Pool};
+
+/// Octets of a first read. A read that fills it makes the direction a bulk one: the copy of
+/// 16 KiB costs about what a pair of splice calls costs, so smaller exchanges are copied.
+const SMALL_BYTES: usize = 16 * 1024;
+
+/// Octets one direction moves before it lets others run.
+const BUDGET_BYTES: usize = 1024 * 1024;
+
+/// Octets asked of one splice call; the pipe's capacity is the real bound.
+const SPLICE_BYTES: usize = 1024 * 1024;
+
+/// A direction failed: which socket, and what the kernel said.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) side: Side,
+    pub(crate) reading: bool,
+    pub(crate) error: io::Error,
+}
+
+/// What was read and not yet written.
+#[derive(Debug)]
+enum Pending {
+    Nothing,
+    Bytes {
+        bytes: Box<[u8]>,
+        written: usize,
+    },
+    /// A lent pipe; it stays lent with `held == 0` until the source has nothing more.
+    Pipe {
+        pipe: Pipe,
+        held: usize,
+    },
+}
+
+/// The state of one direction.
+#[derive(Debug)]
+pub(crate) struct Half {
+    direction: Direction,
+    pending: Pending,
+    /// The last reads were large: splice first.
+    bulk: bool,
+    /// Octets read since the source was last found empty.
+    run: usize,
+    /// Largest copy to try; halves when the sink is slow, so that a stalled copy holds little.
+    copy_bytes: usize,
+    source_ended: bool,
+    finished: bool,
+}
+
+impl Half {
+    pub(crate) fn new(direction: Direction) -> Self {
+        Self {
+            direction,
+            pending: Pending::Nothing,
+            bulk: false,
+            run: 0,
+            copy_bytes: SMALL_BYTES,
+            source_ended: false,
+            finished: false,
+        }
+    }
+
+    pub(crate) fn finished(&self) -> bool {
+        self.finished
+    }
+
+    /// Moves what can be moved now; ready once the end of the source was passed to the sink, or
+    /// with the failure that ended this direction.
+    pub(crate) fn poll<M: Meter>(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: &TcpStream,
+        sink: &TcpStream,
+        pool: &Pool,
+        meter: &M,
+    ) -> Poll<Result<(), Failure>> {
+        let mut budget = BUDGET_BYTES;
+        loop {
+            if self.holds_bytes() {
+                ready!(sink.poll_write_ready(cx)).map_err(|error| self.write_failed(error))?;
+                self.write_pending(sink, meter)
+                    .map_err(|error| self.write_failed(error))?;
+                continue;
+            }
+            if self.source_ended {
+                self.release(pool);
+                self.finished = true;
+                // A sink that is already gone needs no end of stream.
+                let _ = rustix::net::shutdown(sink, rustix::net::Shutdown::Write);
+                return Poll::Ready(Ok(()));
+            }
+            if budget == 0 {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            match source.poll_read_ready(cx) {
+                Poll::Pending => {
+                    self.source_empty(pool);
+                    return Poll::Pending;
+                }
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(self.read_failed(error))),
+                Poll::Ready(Ok(())) => {}
+            }
+            let read = match self.read(source, sink, pool, meter)? {
+                Some(0) => {
+                    self.source_ended = true;
+                    0
+                }
+                Some(read) => read,
+                None => 0,
+            };
+            self.run = self.run.saturating_add(read);
+            budget = budget.saturating_sub(read);
+        }
+    }
+
+    /// Gives back what this direction borrowed; bytes still held are lost.
+    pub(crate) fn release(&mut self, pool: &Pool) {
+        match std::mem::replace(&mut self.pending, Pending::Nothing) {
+            Pending::Pipe { pipe, held: 0 } => pool.give(pipe),
+            Pending::Pipe { pipe, .. } => pool.discard(pipe),
+            Pending::Bytes { .. } | Pending::Nothing => {}
+        }
+    }
+
+    /// Ends this direction without passing an end of stream on.
+    pub(crate) fn abandon(&mut self, pool: &Pool) {
+        self.release(pool);
+        self.finished = true;
+    }
+
+    fn holds_bytes(&self) -> bool {
+        match &self.pending {
+            Pending::Nothing => false,
+            Pending::Bytes { .. } => true,
+            Pending::Pipe { held, .. } => *held > 0,
+        }
+    }
+
+    /// The source has nothing more for now: an idle direction owns neither pipe nor buffer.
+    fn source_empty(&mut self, pool: &Pool) {
+        self.bulk = self.bulk && self.run >= SMALL_BYTES;
+        self.run = 0;
+        self.release(pool);
+    }
+
+    /// Reads once. `Some(0)` is the end of the stream, `None` that nothing was there after all.
+    fn read<M: Meter>(
+        &mut self,
+        source: &TcpStream,
+        sink: &TcpStream,
+        pool: &Pool,
+        meter: &M,
+    ) -> Result<Option<usize>, Failure> {
+        if self.bulk {
+            if matches!(self.pending, Pending::Nothing)
+                && let Some(pipe) = pool.take()
+            {
+                self.pending = Pending::Pipe { pipe, held: 0 };
+            }
+            if matches!(self.pending, Pending::Pipe { .. }) {
+                return self.splice_in(source, pool);
+            }
+        }
+        self.copy(source, sink, pool, meter)
+    }
+
+    fn splice_in(&mut self, source: &TcpStream, pool: &Pool) -> Result<Option<usize>, Failure> {
+        let Pending::Pipe { pipe, held } = &mut self.pending else {
+            return Ok(None);
+        };
+        let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
+        let mut refused = None;
+        let spliced = source.try_io(Interest::READABLE, || {
+            splice(source, None, &pipe.writer, None, SPLICE_BYTES, flags).map_err(|errno| {
+                refused = Some(errno);
+                io::Error::from(errno)
+            })
+        });
+        match spliced {
+            Ok(read) => {
+                *held += read;
+                Ok(Some(read))
+            }
+            Err(error) if would_block_or_interrupted(&error) => Ok(None),
+            Err(error) => {
+                if refused.is_some_and(|errno| pool.splice_refused(errno)) {
+                    self.release(pool);
+                    return Ok(None); // the caller's loop comes again, by copying
+                }
+                Err(self.read_failed(error))
+            }
+        }
+    }
+
+    /// Reads into the worker's scratch buffer and writes at once what the sink takes.
+    fn copy<M: Meter>(
+        &mut self,
+        source: &TcpStream,
+        sink: &TcpStream,
+        pool: &Pool,
+        meter: &M,
+    ) -> Result<Option<usize>, Failure> {
+        let len = if self.bulk {
+            self.copy_bytes
+        } else {
+            SMALL_BYTES
+        };
+        pool.with_scratch(len, |scratch| {
+            let len = scratch.len();
+            let received = source.try_io(Interest::READABLE, || {
+                Ok(recv(source, &mut *scratch, RecvFlags::DONTWAIT)?.0)
+            });
+            let read = match received {
+                Ok(read) => read,
+                Err(error) if would_block_or_interrupted(&error) => return Ok(None),
+                Err(error) => return Err(self.read_failed(error)),
+            };
+            if read == len {
+                self.bulk = true;
+                self.copy_bytes = (self.copy_bytes * 4).min(Pool::SCRATCH_BYTES);
+            } else if read > 0 {
+                not_ready(source, Interest::READABLE);
+            }
+            let written = match sink.try_io(Interest::WRITABLE, || {
+                Ok(send(
+                    sink,
+                    &scratch[..read],
+                    SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+                )?)
+            }) {
+                _ if read == 0 => 0,
+                Ok(written) => written,
+                Err(error) if would_block_or_interrupted(&error) => 0,
+                Err(error) => return Err(self.write_failed(error)),
+            };
+            if written > 0 {
+                meter.relayed(self.direction, written as u64, true);
+            }
+            if written < read {
+                self.copy_bytes = SMALL_BYTES;
+                self.release(pool);
+                self.pending = Pending::Bytes {
+                    bytes: scratch[written..read].into(),
+                    written: 0,
+                };
+            }
+            Ok(Some(read))
+        })
+    }
+
+    /// Writes once from what is held.
+    fn write_pending<M: Meter>(&mut self, sink: &TcpStream, meter: &M) -> io::Result<()> {
+        let (result, wanted, copied) = match &mut self.pending {
+            Pending::Nothing => return Ok(()),
+            Pending::Bytes { bytes, written } => {
+                let rest = &bytes[*written..];
+                let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+                let result = sink.try_io(Interest::WRITABLE, || Ok(send(sink, rest, flags)?));
+                (result, rest.len(), true)
+            }
+            Pending::Pipe { pipe, held } => {
+                let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
+                let result = sink.try_io(Interest::WRITABLE, || {
+                    Ok(splice(&pipe.reader, None, sink, None, *held, flags)?)
+                });
+                (result, *held, false)
+            }
+        };
+        let sent = match result {
+            Ok(sent) => sent,
+            Err(error) if would_block_or_interrupted(&error) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        if sent < wanted && copied {
+            not_ready(sink, Interest::WRITABLE);
+        }
+        meter.relayed(self.direction, sent as u64, copied);
+        match &mut self.pending {
+            Pending::Bytes { bytes, written } => {
+                *written += sent;
+                if *written == bytes.len() {
+                    self.pending = Pending::Nothing;
+                }
+            }
+            Pending::Pipe { held, .. } => *held -= sent,
+            Pending::Nothing => {}
+        }
+        Ok(())
+    }
+
+    fn read_failed(&self, error: io::Error) -> Failure {
+        let side = match self.direction {
+            Direction::Rx => Side::Downstream,
+            Direction::Tx => Side::Upstream,
+        };
+        Failure {
+            side,
+            reading: true,
+            error,
+        }
+    }
+
+    fn write_failed(&self, error: io::Error) -> Failure {
+        let side = match self.direction {
+            Direction::Rx => Side::Upstream,
+            Direction::Tx => Side::Downstream,
+        };
+        Failure {
+            side,
+            reading: false,
+            error,
+        }
+    }
+}
+
+/// Forgets a readiness without asking the kernel: a stream socket that gave or took less than
+/// offered is empty or full, and edge-triggered epoll reports the next change (epoll(7), Q9).
+fn not_ready(stream: &TcpStream, interest: Interest) {
+    let _ = stream.try_io::<()>(interest, || Err(io::ErrorKind::WouldBlock.into()));
+}
+
+fn would_block_or_interrupted(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
+}

@@ -1,0 +1,193 @@
+//! The relay of one connection: both directions and one timer.
+//!
+//! Each direction ends by itself; the relay ends when both have. A failed read ends the whole
+//! relay, since all that was read before has been handed to the kernel. A failed write leaves the
+//! other direction to deliver what the failed peer had sent before. Does not close the sockets:
+//! they are the caller's.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::half::{Failure, Half};
+use crate::outcome::{Direction, Meter, Outcome};
+use crate::pool::Pool;
+
+/// The limits in time of one relay; `None` means never.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Timers {
+    /// Longest time without a byte either way.
+    pub idle: Option<Duration>,
+    /// When the connection is cut, however busy it is.
+    pub deadline: Option<Instant>,
+}
+
+/// Relays until both directions are closed.
+///
+/// A future; dropping it stops at once and gives back what it borrowed. Bytes are counted as they
+/// are handed to the receiving socket.
+#[derive(Debug)]
+pub struct Relay<'a, M: Meter> {
+    downstream: &'a TcpStream,
+    upstream: &'a TcpStream,
+    meter: &'a M,
+    pool: Rc<Pool>,
+    rx: Half,
+    tx: Half,
+    failed: Option<Failure>,
+    clock: Option<Box<Clock>>,
+}
+
+/// The idle timer and the age limit share one kernel-independent timer entry, which exists only
+/// where one of them is set. Activity is noted, not re-armed: when the timer fires it looks.
+#[derive(Debug)]
+struct Clock {
+    timers: Timers,
+    last_activity: Instant,
+    sleep: Pin<Box<Sleep>>,
+}
+
+impl<'a, M: Meter> Relay<'a, M> {
+    /// Prepares a relay between two connected sockets of the current runtime.
+    #[must_use]
+    pub fn new(
+        downstream: &'a TcpStream,
+        upstream: &'a TcpStream,
+        pool: Rc<Pool>,
+        meter: &'a M,
+        timers: Timers,
+    ) -> Self {
+        let clock = (timers.idle.is_some() || timers.deadline.is_some())
+            .then(|| Box::new(Clock::new(timers)));
+        Self {
+            downstream,
+            upstream,
+            meter,
+            pool,
+            rx: Half::new(Direction::Rx),
+            tx: Half::new(Direction::Tx),
+            failed: None,
+            clock,
+        }
+    }
+
+    /// Drives one direction and notes its failure.
+    fn drive(&mut self, cx: &mut Context<'_>, direction: Direction, moved: &Moved<'_, M>) {
+        let (half, source, sink) = match direction {
+            Direction::Rx => (&mut self.rx, self.downstream, self.upstream),
+            Direction::Tx => (&mut self.tx, self.upstream, self.downstream),
+        };
+        if half.finished() {
+            return;
+        }
+        if let Poll::Ready(Err(failure)) = half.poll(cx, source, sink, &self.pool, moved) {
+            half.abandon(&self.pool);
+            // The first failure is the cause; a failed read only follows a failed write.
+            let ends_all = failure.reading;
+            let first = self.failed.get_or_insert(failure);
+            first.reading |= ends_all;
+        }
+    }
+}
+
+impl<M: Meter> Future for Relay<'_, M> {
+    type Output = Outcome;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+        let this = &mut *self;
+        let moved = Moved {
+            meter: this.meter,
+            bytes: Cell::new(0),
+        };
+        for direction in [Direction::Rx, Direction::Tx] {
+            this.drive(cx, direction, &moved);
+        }
+        let both_ended = this.rx.finished() && this.tx.finished();
+        if let Some(failure) = this.failed.take_if(|failure| failure.reading || both_ended) {
+            return Poll::Ready(Outcome::Reset {
+                side: failure.side,
+                error: failure.error,
+            });
+        }
+        if both_ended {
+            return Poll::Ready(Outcome::Closed);
+        }
+        match &mut this.clock {
+            None => Poll::Pending,
+            Some(clock) => clock.poll_expired(cx, moved.bytes.get()),
+        }
+    }
+}
+
+impl<M: Meter> Drop for Relay<'_, M> {
+    fn drop(&mut self) {
+        self.rx.release(&self.pool);
+        self.tx.release(&self.pool);
+    }
+}
+
+impl Clock {
+    fn new(timers: Timers) -> Self {
+        let now = Instant::now();
+        let mut clock = Self {
+            timers,
+            last_activity: now,
+            sleep: Box::pin(sleep_until(now)),
+        };
+        clock.arm();
+        clock
+    }
+
+    fn arm(&mut self) {
+        let idle = self.timers.idle.map(|idle| self.last_activity + idle);
+        let next = match (idle, self.timers.deadline) {
+            (Some(idle), Some(deadline)) => idle.min(deadline),
+            (Some(at), None) | (None, Some(at)) => at,
+            (None, None) => return,
+        };
+        self.sleep.as_mut().reset(next);
+    }
+
+    fn poll_expired(&mut self, cx: &mut Context<'_>, moved: u64) -> Poll<Outcome> {
+        let this = self;
+        if moved > 0 && this.timers.idle.is_some() {
+            this.last_activity = Instant::now();
+        }
+        loop {
+            if this.sleep.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            let now = Instant::now();
+            if this.timers.deadline.is_some_and(|deadline| now >= deadline) {
+                return Poll::Ready(Outcome::MaxAge);
+            }
+            if this
+                .timers
+                .idle
+                .is_some_and(|idle| now >= this.last_activity + idle)
+            {
+                return Poll::Ready(Outcome::IdleTimeout);
+            }
+            this.arm();
+        }
+    }
+}
+
+/// Counts what one poll moved on the way to the caller's meter.
+struct Moved<'a, M> {
+    meter: &'a M,
+    bytes: Cell<u64>,
+}
+
+impl<M: Meter> Meter for Moved<'_, M> {
+    fn relayed(&self, direction: Direction, bytes: u64, copied: bool) {
+        self.bytes.set(self.bytes.get() + bytes);
+        self.meter.relayed(direction, bytes, copied);
+    }
+}
