@@ -13,7 +13,9 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info, warn};
 
 use crate::{
-    DeviceKind, KindError, Support, choose_kind,
+    DeviceKind, KindError, Support,
+    attributes::messages,
+    choose_kind,
     error::{NetConfigError, NetlinkError},
     netlink::Connection,
     pace::{Outcome, Pace},
@@ -24,6 +26,10 @@ use crate::{
 
 /// The same failure is logged as a warning once in this time, and at debug level in between.
 const WARN_EVERY: Duration = Duration::from_secs(60);
+
+/// How long the kernel may take to make an IPv6 address local once it has accepted it. Usually it
+/// takes microseconds.
+const LOCAL_LIMIT: Duration = Duration::from_secs(1);
 
 /// Which addresses to keep where.
 #[derive(Clone, Debug)]
@@ -159,6 +165,7 @@ impl AddressKeeper {
         }
         let mut connection = connect()?;
         let actual = read(&mut connection).await?;
+        self.index = actual.link(&self.params.device).map(|link| link.index);
         let planned = plan_cleanup(self.wanted(), &actual);
         self.apply_all(&mut connection, planned, &actual).await
     }
@@ -299,10 +306,13 @@ impl AddressKeeper {
         };
         let request = connection.request();
         let (request, done_already) = match &change {
-            Change::AddAddress { address, device } => (
-                rtnl::add_address(request, index(device), *address),
-                Some(libc::EEXIST),
-            ),
+            Change::AddAddress { address, device } => {
+                let index = index(device);
+                add_address(connection, index, *address)
+                    .await
+                    .map_err(|source| explain(&change, source))?;
+                return Ok(change);
+            }
             Change::CreateDevice { device, kind } => {
                 let kind = create(connection, device, *kind).await?;
                 self.index = read(connection).await?.link(device).map(|link| link.index);
@@ -353,6 +363,47 @@ impl AddressKeeper {
         match self.params.addresses.iter().find(unfit) {
             Some(address) => Err(NetConfigError::Address { address: *address }),
             None => Ok(()),
+        }
+    }
+}
+
+/// Adds `address` to the device; returns when packets to it stay on the node.
+///
+/// For IPv4 that is at once. The kernel makes an IPv6 address local in a work queue, after having
+/// accepted it: until then it can be bound, but packets to it take the default route.
+async fn add_address(
+    connection: &mut Connection,
+    index: u32,
+    address: IpAddr,
+) -> Result<(), NetlinkError> {
+    let mut routes = match address {
+        IpAddr::V4(_) => None,
+        IpAddr::V6(_) => Some(rtnl::subscribe_routes()?),
+    };
+    let request = rtnl::add_address(connection.request(), index, address);
+    match connection.acknowledged(&request).await {
+        Err(source) if source.errno() == Some(libc::EEXIST) => return Ok(()),
+        answer => answer?,
+    }
+    if let Some(routes) = &mut routes
+        && timeout(LOCAL_LIMIT, until_local(routes, address)).await != Ok(true)
+    {
+        debug!(%address, "accepted, but not seen to become local");
+    }
+    Ok(())
+}
+
+/// Waits until the kernel tells that `address` is local; false if that may have been missed.
+async fn until_local(routes: &mut Connection, address: IpAddr) -> bool {
+    loop {
+        let Ok(datagram) = routes.next().await else {
+            return false;
+        };
+        if messages(datagram)
+            .map_while(Result::ok)
+            .any(|message| rtnl::makes_local(message.kind, message.payload, address))
+        {
+            return true;
         }
     }
 }

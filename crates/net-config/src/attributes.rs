@@ -20,7 +20,6 @@ pub(crate) const CREATE: u16 = 0x400;
 pub(crate) const APPEND: u16 = 0x800;
 pub(crate) const DUMP: u16 = 0x300;
 
-const NESTED: u16 = 1 << 15;
 /// What is left of a type without the nested and byte-order bits.
 const TYPE_MASK: u16 = 0x3fff;
 
@@ -107,8 +106,10 @@ impl Writer<'_> {
         self.end(start);
     }
 
+    /// An attribute made of attributes. Without `NLA_F_NESTED`: neither family asks for it in the
+    /// messages used here, and nf_tables leaves it out of its own.
     pub(crate) fn nest(&mut self, kind: u16, fill: impl FnOnce(&mut Writer<'_>)) {
-        let start = self.begin(kind | NESTED);
+        let start = self.begin(kind);
         fill(&mut Writer { bytes: self.bytes });
         self.end(start);
     }

@@ -91,7 +91,7 @@ pub enum Support {
 #[non_exhaustive]
 pub enum KindError {
     /// This kernel has none of the kinds that were acceptable.
-    #[error("this kernel has no device kind for {wanted:?} (tried {tried})")]
+    #[error("this kernel has no device kind for `{wanted}` (tried {tried})")]
     NoneSupported {
         /// The configured kind.
         wanted: DeviceKind,

@@ -16,12 +16,16 @@ use crate::{
 /// `RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR`.
 const GROUPS: u32 = 0x1 | 0x10 | 0x100;
 
+/// `RTMGRP_IPV6_ROUTE`.
+const ROUTE_GROUPS: u32 = 0x400;
+
 const NEW_LINK: u16 = 16;
 const DELETE_LINK: u16 = 17;
 const GET_LINK: u16 = 18;
 const NEW_ADDRESS: u16 = 20;
 const DELETE_ADDRESS: u16 = 21;
 const GET_ADDRESS: u16 = 22;
+const NEW_ROUTE: u16 = 24;
 
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MASTER: u16 = 10;
@@ -34,10 +38,14 @@ const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_FLAGS: u16 = 8;
-const IFA_F_NODAD: u8 = 0x02;
+const IFA_F_NODAD: u32 = 0x02;
 const IFA_F_OPTIMISTIC: u32 = 0x04;
 const IFA_F_DADFAILED: u32 = 0x08;
 const IFA_F_TENTATIVE: u32 = 0x40;
+const IFA_F_NOPREFIXROUTE: u32 = 0x200;
+
+const RTA_DST: u16 = 1;
+const RTN_LOCAL: u8 = 2;
 
 const IFF_UP: u32 = 0x1;
 
@@ -84,6 +92,11 @@ pub(crate) fn connect() -> Result<Connection, NetlinkError> {
 /// Opens a connection that receives link and address events of both families.
 pub(crate) fn subscribe() -> Result<Connection, NetlinkError> {
     Connection::open(NETLINK_ROUTE, GROUPS)
+}
+
+/// Opens a connection that receives the changes of IPv6 routes.
+pub(crate) fn subscribe_routes() -> Result<Connection, NetlinkError> {
+    Connection::open(NETLINK_ROUTE, ROUTE_GROUPS)
 }
 
 pub(crate) async fn links(connection: &mut Connection) -> Result<Vec<Link>, NetlinkError> {
@@ -139,11 +152,17 @@ pub(crate) fn delete_link(request: Request, index: u32) -> Request {
 
 /// Adds `address` with its full prefix length and global scope, without duplicate address
 /// detection. Global, because some network plug-ins count only such addresses as the node's own.
+///
+/// IPv6 would also get a route of 128 bits out of the device, into which connections go that come
+/// before the kernel's own local route: neighbour discovery then fails them after 3 s.
 pub(crate) fn add_address(request: Request, index: u32, address: IpAddr) -> Request {
     let header = address_header(index, address, host_prefix(address));
     request.message(NEW_ADDRESS, ACK | CREATE | EXCLUSIVE, &header, |out| {
         put_ip(out, IFA_LOCAL, address);
         put_ip(out, IFA_ADDRESS, address);
+        if address.is_ipv6() {
+            out.put_u32(IFA_FLAGS, IFA_F_NODAD | IFA_F_NOPREFIXROUTE);
+        }
     })
 }
 
@@ -175,6 +194,20 @@ pub(crate) fn decode_event(kind: u16, payload: &[u8]) -> Option<Event> {
     }
 }
 
+/// Whether a message tells that packets to `address` now stay on the node.
+pub(crate) fn makes_local(kind: u16, payload: &[u8], address: IpAddr) -> bool {
+    // `struct rtmsg`: family, destination length, …, type at 7, flags.
+    let (Some([family, length, .., route_type]), Some(rest)) =
+        (payload.first_chunk::<8>(), payload.get(12..))
+    else {
+        return false;
+    };
+    kind == NEW_ROUTE
+        && *route_type == RTN_LOCAL
+        && *length == host_prefix(address)
+        && attribute(rest, RTA_DST).and_then(|value| decode_ip(*family, value)) == Some(address)
+}
+
 /// `struct ifinfomsg`; `flags` are the ones to set, and nothing else changes.
 fn link_header(index: u32, flags: u32) -> [u8; 16] {
     let mut header = [0; 16];
@@ -186,13 +219,9 @@ fn link_header(index: u32, flags: u32) -> [u8; 16] {
 
 /// `struct ifaddrmsg`; scope 0 is global.
 fn address_header(index: u32, address: IpAddr, prefix_length: u8) -> [u8; 8] {
-    let (family, flags) = if address.is_ipv4() {
-        (AF_INET, 0)
-    } else {
-        (AF_INET6, IFA_F_NODAD)
-    };
+    let family = if address.is_ipv4() { AF_INET } else { AF_INET6 };
     let [a, b, c, d] = index.to_ne_bytes();
-    [family, prefix_length, flags, 0, a, b, c, d]
+    [family, prefix_length, 0, 0, a, b, c, d]
 }
 
 fn put_ip(out: &mut attributes::Writer<'_>, kind: u16, address: IpAddr) {
@@ -331,6 +360,23 @@ mod tests {
         assert_eq!(held.address, IpAddr::from([10, 0, 0, 1]));
     }
 
+    #[test]
+    fn only_the_local_route_of_the_address_makes_it_local() {
+        let address: IpAddr = "fd00::3".parse().unwrap();
+        let local = |length, route_type, to: &str| {
+            let header = [10, length, 0, 0, 255, 2, 0, route_type, 0, 0, 0, 0];
+            let request = Request::new(1).message(NEW_ROUTE, 0, &header, |out| {
+                put_ip(out, RTA_DST, to.parse().unwrap());
+            });
+            makes_local(NEW_ROUTE, &payload(&request), address)
+        };
+
+        assert!(local(128, RTN_LOCAL, "fd00::3"));
+        assert!(!local(128, 1, "fd00::3"));
+        assert!(!local(64, RTN_LOCAL, "fd00::3"));
+        assert!(!local(128, RTN_LOCAL, "fd00::4"));
+    }
+
     proptest! {
         #[test]
         fn any_bytes_decode_or_do_not(
@@ -338,6 +384,7 @@ mod tests {
             bytes in proptest::collection::vec(any::<u8>(), 0..128),
         ) {
             let _ = decode_event(kind, &bytes);
+            let _ = makes_local(NEW_ROUTE, &bytes, IpAddr::from([10, 1, 2, 3]));
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The diff, against kernels made of two vectors.
 
+use proptest::prelude::*;
+
 use super::*;
 
 const DEVICE: &str = "apiserver-proxy";
@@ -175,19 +177,72 @@ fn cleanup_keeps_a_device_that_somebody_else_uses() {
     }
 }
 
-#[test]
-fn applying_a_plan_leaves_nothing_to_plan() {
-    let addresses = [ip("10.1.2.3"), ip("fd00::3")];
-    let mut actual = node(vec![held(1, "10.1.2.3", 32), held(2, "fd00::3", 64)]);
+const POOL: [&str; 4] = ["10.1.2.3", "10.1.2.4", "fd00::3", "fd00::4"];
 
-    for change in plan(wanted(&addresses), &actual) {
-        apply(&change, &mut actual);
-    }
-
-    assert!(plan(wanted(&addresses), &actual).is_empty());
+/// A node with any of the pool's addresses anywhere, in any state.
+fn any_node() -> impl Strategy<Value = Actual> {
+    let addresses =
+        prop::collection::vec((1..4_u32, 0..POOL.len(), 1..129_u8, any::<bool>()), 0..9);
+    (addresses, any::<bool>(), any::<bool>()).prop_map(|(addresses, has_device, up)| {
+        let mut actual = node(
+            addresses
+                .into_iter()
+                .map(|(index, at, prefix_length, usable)| HeldAddress {
+                    usable,
+                    ..held(index, POOL[at], prefix_length)
+                })
+                .collect(),
+        );
+        actual.links[2].up = up;
+        if !has_device {
+            actual.links.truncate(2);
+            actual.addresses.retain(|held| held.index != 3);
+        }
+        actual
+    })
 }
 
-/// What the kernel would do, for the changes an existing device sees.
+proptest! {
+    #[test]
+    fn applying_a_plan_leaves_nothing_to_plan(
+        mut actual in any_node(),
+        chosen in prop::sample::subsequence(POOL.to_vec(), 0..=POOL.len()),
+    ) {
+        let addresses: Vec<_> = chosen.into_iter().map(ip).collect();
+        let foreign = |actual: &Actual| {
+            let mut kept = actual.addresses.clone();
+            kept.retain(|held| !addresses.contains(&held.address));
+            kept
+        };
+        let before = foreign(&actual);
+
+        for change in plan(wanted(&addresses), &actual) {
+            apply(&change, &mut actual);
+        }
+
+        prop_assert_eq!(plan(wanted(&addresses), &actual), []);
+        prop_assert_eq!(foreign(&actual), before, "what is not wanted is left alone");
+    }
+
+    #[test]
+    fn an_address_that_is_somewhere_is_never_nowhere_in_between(mut actual in any_node()) {
+        let addresses: Vec<_> = POOL.into_iter().map(ip).collect();
+        let usable = |actual: &Actual, address: IpAddr| {
+            actual.addresses.iter().any(|held| held.usable && held.address == address)
+        };
+        let there: Vec<_> =
+            addresses.iter().copied().filter(|address| usable(&actual, *address)).collect();
+
+        for change in plan(wanted(&addresses), &actual) {
+            apply(&change, &mut actual);
+            for address in &there {
+                prop_assert!(usable(&actual, *address), "{address} gone after: {change}");
+            }
+        }
+    }
+}
+
+/// What the kernel would do.
 fn apply(change: &Change, actual: &mut Actual) {
     let index = |actual: &Actual, name: &str| actual.link(name).unwrap().index;
     match change {
@@ -197,16 +252,25 @@ fn apply(change: &Change, actual: &mut Actual) {
             prefix_length: host_prefix(*address),
             usable: true,
         }),
+        Change::CreateDevice { device, .. } => actual.links.push(link(9, device, Some("ifb"))),
+        Change::DeleteDevice { device } => panic!("{device} would be deleted"),
         Change::RemoveAddress {
-            address, device, ..
+            address,
+            device,
+            prefix_length,
         } => {
             let index = index(actual, device);
-            actual
-                .addresses
-                .retain(|held| held.index != index || held.address != *address);
+            actual.addresses.retain(|held| {
+                (held.index, held.address, held.prefix_length) != (index, *address, *prefix_length)
+            });
         }
-        Change::CreateDevice { .. } | Change::DeleteDevice { .. } | Change::SetUp { .. } => {
-            panic!("{change} is not expected of an existing device that is up")
+        Change::SetUp { device } => {
+            actual
+                .links
+                .iter_mut()
+                .find(|link| link.name == *device)
+                .unwrap()
+                .up = true;
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The keeper called once: what it makes, finds, moves and takes away.
 
-use std::fs;
+use std::{fs, io::ErrorKind};
 
 use net_config::{AddressKeeper, AddressParams, Change, DeviceKind, KindError, NetConfigError};
 use tokio::{
@@ -62,6 +62,7 @@ fn an_existing_device_is_used_whatever_its_kind() {
 #[test]
 fn every_kind_of_this_kernel_carries_both_families() {
     in_namespace(async {
+        ip(&["link", "set", "lo", "up"]);
         for kind in [DeviceKind::Dummy, DeviceKind::Ifb, DeviceKind::Bridge] {
             let params = AddressParams {
                 kind,
@@ -84,6 +85,20 @@ fn every_kind_of_this_kernel_carries_both_families() {
             drop(listener);
             keeper.cleanup().await.unwrap();
             assert!(!exists(DEVICE), "{kind}");
+        }
+    });
+}
+
+#[test]
+fn an_ipv6_address_is_local_by_the_time_it_is_reported() {
+    in_namespace(async {
+        ip(&["link", "set", "lo", "up"]);
+        for _ in 0..50 {
+            keeper(&[V6]).ensure().await.unwrap();
+            // Nobody listens: only the node itself can refuse.
+            let answer = TcpStream::connect((V6, 443)).await.unwrap_err();
+            assert_eq!(answer.kind(), ErrorKind::ConnectionRefused);
+            ip(&["addr", "del", &format!("{V6}/128"), "dev", DEVICE]);
         }
     });
 }
