@@ -1,2 +1,43 @@
-//! route
+//! Decides where a connection goes: from a server name, a destination address or a CONNECT value
+//! to a route, from its cluster to one endpoint.
+//!
+//! ```text
+//! TableSpec ──Snapshot::build(generation, previous)──▶ Snapshot      immutable, swapped whole
+//!                                                        │ by_server_name, by_destination, by_connect
+//!                                                        ▼
+//!                                                      Route ─▶ Cluster ──pick(cx)──▶ Endpoint
+//! ```
+//!
+//! A snapshot never changes; what does change while it is in force (connections counted, failures,
+//! ejections, the turn of the balancer) sits in atomics that the next snapshot takes over for every
+//! cluster name and endpoint address it still has. So a reload forgets nothing, and connections
+//! routed by an old snapshot keep counting where the new one looks. There are no locks.
+//!
+//! There are no sockets, resolvers, clocks or random numbers in here either: `now` and `random`
+//! are arguments. Where specifications come from (a file, xDS) is the callers' matter.
 #![forbid(unsafe_code)]
+
+mod balance;
+mod build;
+mod cluster;
+mod destinations;
+mod endpoint;
+mod maglev;
+mod names;
+mod prefix;
+mod route;
+mod snapshot;
+mod spec;
+
+pub use balance::PickContext;
+pub use build::{BuildError, BuildErrors, ClusterFault, RouteFault};
+pub use cluster::{Cluster, ConnectFailure};
+pub use endpoint::{Endpoint, EndpointState};
+pub use names::HostNameError;
+pub use prefix::{IpPrefix, IpPrefixError};
+pub use route::{Matches, Route};
+pub use snapshot::Snapshot;
+pub use spec::{
+    Balance, ClusterSpec, EndpointAddress, EndpointAddressError, EndpointSpec, OutlierParams,
+    ProxyVersion, RouteMatch, RouteSpec, TableSpec, TcpOptions,
+};

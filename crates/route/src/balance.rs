@@ -1,0 +1,340 @@
+//! Choosing one endpoint of a cluster.
+//!
+//! ```text
+//! endpoints ─▶ not tried ─▶ best rank (state, priority, zone) ─▶ least-request | maglev | random | round-robin
+//! ```
+//!
+//! Counts nothing and waits for nothing: what it reads may be changing, and any answer that was
+//! right a moment ago will do.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::cluster::Cluster;
+use crate::endpoint::{Endpoint, EndpointState};
+use crate::maglev;
+use crate::spec::Balance;
+
+/// What a choice depends on besides the cluster.
+#[derive(Clone, Copy, Debug)]
+pub struct PickContext<'a> {
+    /// The client's address, which [`Balance::Maglev`] goes by.
+    pub source: IpAddr,
+    /// The gateway's own zone.
+    pub zone: Option<&'a str>,
+    /// The time, for ejections.
+    pub now: Instant,
+    /// A random number, drawn anew for each call; all 64 bits are used.
+    pub random: u64,
+    /// Endpoints that this connection has tried, which are not picked again; compared by pointer.
+    pub tried: &'a [Arc<Endpoint>],
+}
+
+/// Chooses an endpoint; see [`Cluster::pick`].
+pub(crate) fn pick<'c>(cluster: &'c Cluster, cx: &PickContext<'_>) -> Option<&'c Arc<Endpoint>> {
+    let random = &mut SplitMix64(cx.random);
+    let sample = Sample {
+        cluster,
+        cx,
+        random,
+    };
+    if let Some(endpoint) = sample.pick() {
+        return Some(endpoint);
+    }
+    let peers = Peers::find(cluster, cx)?;
+    let endpoint = match cluster.balance() {
+        Balance::LeastRequest if peers.count <= COMPARE_ALL => peers.least_loaded(random),
+        Balance::LeastRequest => peers.less_loaded_of_two(random),
+        Balance::Maglev => peers.by_source(),
+        Balance::Random => peers.at_weight(random.below(peers.weight), None),
+        Balance::RoundRobin => peers.in_turn(),
+    };
+    Some(endpoint)
+}
+
+/// With up to this many equals all are compared, which is exact; above, two drawn at random are,
+/// which is nearly as even at a constant cost (Mitzenmacher, "The power of two choices", 2001).
+const COMPARE_ALL: usize = 8;
+
+/// Clusters of more endpoints are first tried by drawing some instead of looking at all of them.
+const SAMPLE_ABOVE: usize = 16;
+
+/// Endpoints drawn before all of them are looked at after all. With a third of them eligible, as
+/// in one of three zones, 16 draws find two in 98 of 100 cases.
+const DRAWS: usize = 16;
+
+/// How good an endpoint is; lower is better.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+struct Rank {
+    state: u8,
+    priority: u32,
+    other_zone: bool,
+}
+
+impl Rank {
+    /// Returns the rank of an endpoint, or `None` when it was tried.
+    fn of(endpoint: &Arc<Endpoint>, cluster: &Cluster, cx: &PickContext<'_>) -> Option<Self> {
+        if cx.tried.iter().any(|tried| Arc::ptr_eq(tried, endpoint)) {
+            return None;
+        }
+        let state = match endpoint.state(cx.now) {
+            EndpointState::Healthy => 0,
+            EndpointState::Ejected => 1,
+            EndpointState::Unhealthy => 2,
+        };
+        let zone = cx.zone.filter(|_| cluster.zone_aware());
+        let other_zone = zone.is_some() && zone != endpoint.zone();
+        Some(Self {
+            state,
+            priority: endpoint.priority(),
+            other_zone,
+        })
+    }
+
+    /// Returns the rank that none can be better than.
+    fn best(cluster: &Cluster) -> Self {
+        Self {
+            state: 0,
+            priority: cluster.best_priority(),
+            other_zone: false,
+        }
+    }
+}
+
+/// A choice that looks at a few endpoints of many.
+struct Sample<'c, 'p, 'r> {
+    cluster: &'c Cluster,
+    cx: &'p PickContext<'p>,
+    random: &'r mut SplitMix64,
+}
+
+impl<'c> Sample<'c, '_, '_> {
+    fn pick(mut self) -> Option<&'c Arc<Endpoint>> {
+        let cluster = self.cluster;
+        if cluster.endpoints().len() <= SAMPLE_ABOVE {
+            return None;
+        }
+        match cluster.balance() {
+            Balance::LeastRequest => {
+                let draws = &mut { DRAWS };
+                let first = self.draw(draws)?;
+                loop {
+                    let second = self.draw(draws)?;
+                    if !Arc::ptr_eq(first, second) {
+                        return Some(less_loaded(first, second));
+                    }
+                }
+            }
+            Balance::Maglev => {
+                let place = cluster
+                    .maglev()
+                    .endpoint(maglev::source_hash(self.cx.source));
+                cluster
+                    .endpoints()
+                    .get(place)
+                    .filter(|endpoint| self.is_best(endpoint))
+            }
+            Balance::Random => self.draw(&mut { DRAWS }),
+            Balance::RoundRobin => None,
+        }
+    }
+
+    /// Returns one of the best endpoints, in proportion to weight.
+    fn draw(&mut self, draws: &mut usize) -> Option<&'c Arc<Endpoint>> {
+        let endpoints = self.cluster.endpoints();
+        let greatest_weight = u64::from(self.cluster.greatest_weight());
+        while *draws > 0 {
+            *draws -= 1;
+            let place = usize::try_from(self.random.below(endpoints.len() as u64)).ok()?;
+            let endpoint = endpoints.get(place)?;
+            let lucky = self.random.below(greatest_weight) < u64::from(endpoint.weight());
+            if lucky && self.is_best(endpoint) {
+                return Some(endpoint);
+            }
+        }
+        None
+    }
+
+    fn is_best(&self, endpoint: &Arc<Endpoint>) -> bool {
+        Rank::of(endpoint, self.cluster, self.cx) == Some(Rank::best(self.cluster))
+    }
+}
+
+/// The endpoints of the best rank there is.
+///
+/// They are looked up again rather than kept, which needs no memory; should all of them have
+/// changed in between, the first one is the answer.
+struct Peers<'c, 'p> {
+    cluster: &'c Cluster,
+    cx: &'p PickContext<'p>,
+    rank: Rank,
+    first: &'c Arc<Endpoint>,
+    count: usize,
+    /// Sum of their weights.
+    weight: u64,
+    equal_weights: bool,
+}
+
+impl<'c, 'p> Peers<'c, 'p> {
+    fn find(cluster: &'c Cluster, cx: &'p PickContext<'p>) -> Option<Self> {
+        let mut best: Option<Self> = None;
+        for endpoint in cluster.endpoints() {
+            let Some(rank) = Rank::of(endpoint, cluster, cx) else {
+                continue;
+            };
+            let weight = u64::from(endpoint.weight());
+            match &mut best {
+                Some(peers) if peers.rank < rank => {}
+                Some(peers) if peers.rank == rank => {
+                    peers.count += 1;
+                    peers.weight += weight;
+                    peers.equal_weights &= peers.first.weight() == endpoint.weight();
+                }
+                Some(_) | None => {
+                    let equal_weights = true;
+                    best = Some(Self {
+                        cluster,
+                        cx,
+                        rank,
+                        first: endpoint,
+                        count: 1,
+                        weight,
+                        equal_weights,
+                    });
+                }
+            }
+        }
+        best
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &'c Arc<Endpoint>> {
+        let all = self.cluster.endpoints().iter();
+        all.filter(|endpoint| Rank::of(endpoint, self.cluster, self.cx) == Some(self.rank))
+    }
+
+    /// Returns the endpoint with the least connections for its weight, `active / weight`; among
+    /// equals one at random in proportion to weight, so that weights hold without load, too.
+    fn least_loaded(&self, random: &mut SplitMix64) -> &'c Arc<Endpoint> {
+        let mut least = self.first;
+        let mut equals_weight = 0;
+        for endpoint in self.iter() {
+            let weight = u64::from(endpoint.weight());
+            match load_order(endpoint, least) {
+                std::cmp::Ordering::Less => {
+                    least = endpoint;
+                    equals_weight = weight;
+                }
+                std::cmp::Ordering::Equal => {
+                    equals_weight += weight;
+                    if random.below(equals_weight) < weight {
+                        least = endpoint;
+                    }
+                }
+                std::cmp::Ordering::Greater => {}
+            }
+        }
+        least
+    }
+
+    /// Returns the less loaded of two that are drawn in proportion to weight.
+    fn less_loaded_of_two(&self, random: &mut SplitMix64) -> &'c Arc<Endpoint> {
+        let first = self.at_weight(random.below(self.weight), None);
+        let others = self.weight.saturating_sub(first.weight().into());
+        let second = self.at_weight(random.below(others), Some(first));
+        less_loaded(first, second)
+    }
+
+    fn by_source(&self) -> &'c Arc<Endpoint> {
+        let hash = maglev::source_hash(self.cx.source);
+        let chosen = self
+            .cluster
+            .endpoints()
+            .get(self.cluster.maglev().endpoint(hash));
+        chosen
+            .filter(|endpoint| Rank::of(endpoint, self.cluster, self.cx) == Some(self.rank))
+            .or_else(|| maglev::rendezvous(hash, self.iter()))
+            .unwrap_or(self.first)
+    }
+
+    /// Returns the next one. With different weights the turns of one endpoint are spread over the
+    /// round: steps of about the golden section of its length, coprime to it, reach each place of
+    /// the round once.
+    fn in_turn(&self) -> &'c Arc<Endpoint> {
+        let turn = u64::from(self.cluster.turn());
+        if self.equal_weights {
+            let place = turn % self.count as u64;
+            return self.at_weight(place * u64::from(self.first.weight()), None);
+        }
+        let place = u128::from(turn) * u128::from(golden_stride(self.weight));
+        let place = u64::try_from(place % u128::from(self.weight)).unwrap_or(0);
+        self.at_weight(place, None)
+    }
+
+    /// Returns the endpoint at a place of the line on which each is as long as its weight, without
+    /// `skipped`; `place` is less than the length of that line.
+    fn at_weight(&self, place: u64, skipped: Option<&Arc<Endpoint>>) -> &'c Arc<Endpoint> {
+        let mut left = place;
+        let mut last = self.first;
+        for endpoint in self.iter() {
+            if skipped.is_some_and(|skipped| Arc::ptr_eq(skipped, endpoint)) {
+                continue;
+            }
+            last = endpoint;
+            match left.checked_sub(endpoint.weight().into()) {
+                Some(rest) => left = rest,
+                None => break,
+            }
+        }
+        last
+    }
+}
+
+fn less_loaded<'c>(first: &'c Arc<Endpoint>, second: &'c Arc<Endpoint>) -> &'c Arc<Endpoint> {
+    if load_order(second, first).is_lt() {
+        second
+    } else {
+        first
+    }
+}
+
+/// Compares `active / weight`.
+fn load_order(left: &Endpoint, right: &Endpoint) -> std::cmp::Ordering {
+    let scaled = |of: &Endpoint, by: &Endpoint| u64::from(of.active()) * u64::from(by.weight());
+    scaled(left, right).cmp(&scaled(right, left))
+}
+
+/// Returns the first number from the golden section of `total` on that is coprime to it.
+fn golden_stride(total: u64) -> u64 {
+    let section = u128::from(total) * 618 / 1000;
+    let mut stride = u64::try_from(section).unwrap_or(1).max(1);
+    while gcd(stride, total) != 1 {
+        stride += 1;
+    }
+    stride
+}
+
+fn gcd(mut left: u64, mut right: u64) -> u64 {
+    while right != 0 {
+        (left, right) = (right, left % right);
+    }
+    left
+}
+
+/// Draws further random numbers from one (Steele, Lea and Flood, "Fast splittable pseudorandom
+/// number generators", 2014).
+struct SplitMix64(u64);
+
+impl SplitMix64 {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(maglev::GOLDEN_GAMMA);
+        maglev::mix(self.0)
+    }
+
+    /// Returns a number less than `bound`, or 0 when that is 0; its bias is below 2⁻¹⁵ for any sum
+    /// of weights that fits a cluster.
+    fn below(&mut self, bound: u64) -> u64 {
+        let scaled = u128::from(self.next()) * u128::from(bound);
+        (scaled >> 64) as u64
+    }
+}

@@ -1,0 +1,301 @@
+//! A cluster: its endpoints, its limits, and its state that outlives snapshots.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use crate::balance::{PickContext, pick};
+use crate::endpoint::Endpoint;
+use crate::maglev::MaglevTable;
+use crate::spec::{Balance, ClusterSpec, OutlierParams, ProxyVersion, TcpOptions};
+
+/// A named set of endpoints.
+#[derive(Debug)]
+pub struct Cluster {
+    name: Arc<str>,
+    endpoints: Box<[Arc<Endpoint>]>,
+    connect_timeout: Duration,
+    outlier: Option<OutlierParams>,
+    tcp: Option<Arc<TcpOptions>>,
+    connect_retries: u32,
+    max_connections: u32,
+    /// Lowest priority number of any endpoint.
+    best_priority: u32,
+    greatest_weight: u32,
+    balance: Balance,
+    zone_aware: bool,
+    send_proxy_protocol: Option<ProxyVersion>,
+    maglev: OnceLock<Box<MaglevTable>>,
+    runtime: Arc<Runtime>,
+}
+
+impl Cluster {
+    /// Creates a cluster that goes on with the state of `previous`, the same name before.
+    pub(crate) fn new(
+        spec: &ClusterSpec,
+        endpoints: Box<[Arc<Endpoint>]>,
+        previous: Option<&Self>,
+    ) -> Self {
+        Self {
+            name: previous.map_or_else(|| spec.name.as_str().into(), |old| Arc::clone(&old.name)),
+            connect_timeout: spec.connect_timeout,
+            outlier: spec.outlier.clone(),
+            tcp: spec.tcp.clone(),
+            connect_retries: spec.connect_retries,
+            max_connections: spec.max_connections,
+            best_priority: endpoints
+                .iter()
+                .map(|endpoint| endpoint.priority())
+                .min()
+                .unwrap_or(0),
+            greatest_weight: endpoints
+                .iter()
+                .map(|endpoint| endpoint.weight())
+                .max()
+                .unwrap_or(0),
+            endpoints,
+            balance: spec.balance,
+            zone_aware: spec.zone_aware,
+            send_proxy_protocol: spec.send_proxy_protocol,
+            maglev: OnceLock::new(),
+            runtime: previous
+                .map(|old| Arc::clone(&old.runtime))
+                .unwrap_or_default(),
+        }
+    }
+
+    /// Tells whether the cluster is what `spec` describes.
+    pub(crate) fn is(&self, spec: &ClusterSpec) -> bool {
+        let ClusterSpec {
+            name,
+            endpoints,
+            balance,
+            zone_aware,
+            connect_timeout,
+            connect_retries,
+            max_connections,
+            outlier,
+            send_proxy_protocol,
+            tcp,
+        } = spec;
+        *self.name == **name
+            && self.balance == *balance
+            && self.zone_aware == *zone_aware
+            && self.connect_timeout == *connect_timeout
+            && self.connect_retries == *connect_retries
+            && self.max_connections == *max_connections
+            && self.outlier == *outlier
+            && self.send_proxy_protocol == *send_proxy_protocol
+            && self.tcp == *tcp
+            && self.endpoints.len() == endpoints.len()
+            && self
+                .endpoints
+                .iter()
+                .zip(endpoints)
+                .all(|(endpoint, spec)| endpoint.is(spec))
+    }
+
+    /// Returns the name.
+    #[must_use]
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Returns the endpoints, in the order of the specification.
+    #[must_use]
+    pub fn endpoints(&self) -> &[Arc<Endpoint>] {
+        &self.endpoints
+    }
+
+    /// Returns how an endpoint is chosen among equals.
+    #[must_use]
+    pub fn balance(&self) -> Balance {
+        self.balance
+    }
+
+    /// Tells whether endpoints of the own zone are preferred.
+    #[must_use]
+    pub fn zone_aware(&self) -> bool {
+        self.zone_aware
+    }
+
+    /// Returns the time that one attempt to connect may take.
+    #[must_use]
+    pub fn connect_timeout(&self) -> Duration {
+        self.connect_timeout
+    }
+
+    /// Returns the number of further attempts, each on another endpoint.
+    #[must_use]
+    pub fn connect_retries(&self) -> u32 {
+        self.connect_retries
+    }
+
+    /// Returns the most connections at a time; 0 = no limit.
+    #[must_use]
+    pub fn max_connections(&self) -> u32 {
+        self.max_connections
+    }
+
+    /// Returns when endpoints that fail are left out; `None` = never.
+    #[must_use]
+    pub fn outlier(&self) -> Option<&OutlierParams> {
+        self.outlier.as_ref()
+    }
+
+    /// Returns the version of the PROXY header sent to the endpoint; `None` = no header.
+    #[must_use]
+    pub fn send_proxy_protocol(&self) -> Option<ProxyVersion> {
+        self.send_proxy_protocol
+    }
+
+    /// Returns the socket options of connections to the endpoints; `None` = the process's.
+    #[must_use]
+    pub fn tcp(&self) -> Option<&Arc<TcpOptions>> {
+        self.tcp.as_ref()
+    }
+
+    /// Chooses an endpoint for the next attempt; `None` when all of them have been tried.
+    ///
+    /// Among those not tried, in this order:
+    /// 1. healthy before ejected before unhealthy ones: ejected ones are tried when nothing better
+    ///    is left, unhealthy ones when nothing at all is;
+    /// 2. the lowest priority number;
+    /// 3. the own zone, where the cluster is zone-aware and the zone is known: all connections stay
+    ///    in it while one endpoint there is usable, whatever its load (as Kubernetes'
+    ///    `trafficDistribution: PreferSameZone`);
+    /// 4. what [`Balance`] says.
+    #[must_use]
+    pub fn pick(&self, cx: &PickContext<'_>) -> Option<&Arc<Endpoint>> {
+        pick(self, cx)
+    }
+
+    /// Counts a connection unless the cluster has `max_connections` of them, and tells whether it
+    /// did; each success is followed by one call of [`release`](Self::release).
+    #[must_use]
+    pub fn try_acquire(&self) -> bool {
+        let active = &self.runtime.active;
+        if self.max_connections == 0 {
+            active.fetch_add(1, Ordering::Relaxed);
+            return true;
+        }
+        let more = |count: u32| (count < self.max_connections).then(|| count.saturating_add(1));
+        active
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .is_ok()
+    }
+
+    /// Stops counting a connection.
+    pub fn release(&self) {
+        let before = self.runtime.active.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "a connection is released once");
+    }
+
+    /// Returns the number of connections counted now, by all snapshots.
+    #[must_use]
+    pub fn active(&self) -> u32 {
+        self.runtime.active.load(Ordering::Relaxed)
+    }
+
+    /// Counts a failed attempt on one of the cluster's endpoints, and ejects the endpoint when it
+    /// has failed [`consecutive_connect_failures`](OutlierParams) times in a row and no more than
+    /// the permitted share of the cluster is ejected then.
+    ///
+    /// Only success ends the row: an endpoint that fails again after its ejection is ejected again
+    /// at once, for `ejection` longer each time, up to ten times `ejection`. What fails while it is
+    /// ejected does not prolong that.
+    pub fn connect_failed(&self, endpoint: &Endpoint, failure: ConnectFailure, now: Instant) {
+        self.runtime.failures[failure as usize].fetch_add(1, Ordering::Relaxed);
+        let in_a_row = endpoint.failed();
+        let Some(params) = &self.outlier else { return };
+        if in_a_row < params.consecutive_connect_failures {
+            return;
+        }
+        // One thread ejects at a time, or two could exceed the share together. Who finds another
+        // one at it goes on: the endpoint's next failure ejects it.
+        if self.runtime.ejecting.swap(true, Ordering::Acquire) {
+            return;
+        }
+        if !endpoint.is_ejected(now) && self.may_eject(params, now) {
+            endpoint.eject(now, params.ejection);
+        }
+        self.runtime.ejecting.store(false, Ordering::Release);
+    }
+
+    fn may_eject(&self, params: &OutlierParams, now: Instant) -> bool {
+        let ejected = self
+            .endpoints
+            .iter()
+            .filter(|endpoint| endpoint.is_ejected(now))
+            .count();
+        (ejected + 1) * 100 <= usize::from(params.max_ejected_percent) * self.endpoints.len()
+    }
+
+    /// Notes that connecting to an endpoint worked: its failures and its ejection are forgotten.
+    pub fn connect_succeeded(&self, endpoint: &Endpoint) {
+        endpoint.succeeded();
+    }
+
+    /// Returns the number of failed attempts of one kind since the cluster came up.
+    #[must_use]
+    pub fn connect_failures(&self, failure: ConnectFailure) -> u64 {
+        self.runtime.failures[failure as usize].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn best_priority(&self) -> u32 {
+        self.best_priority
+    }
+
+    pub(crate) fn greatest_weight(&self) -> u32 {
+        self.greatest_weight
+    }
+
+    /// Returns the next number of the round.
+    pub(crate) fn turn(&self) -> u32 {
+        self.runtime.turn.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn maglev(&self) -> &MaglevTable {
+        if let Some(table) = self.maglev.get() {
+            return table;
+        }
+        // Built before it is offered: threads that come at the same time build, none waits.
+        let table = Box::new(MaglevTable::new(&self.endpoints));
+        self.maglev.get_or_init(|| table)
+    }
+}
+
+/// How an attempt to connect failed, as metrics and logs tell it.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum ConnectFailure {
+    /// The endpoint refused.
+    Refused = 0,
+    /// The endpoint did not answer in time.
+    Timeout,
+    /// The endpoint could not be reached, or not be resolved.
+    Failed,
+}
+
+impl ConnectFailure {
+    /// All failures, in the order of their numbers.
+    pub const ALL: [Self; 3] = [Self::Refused, Self::Timeout, Self::Failed];
+
+    /// Returns the label in metrics and logs.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Refused => "connect_refused",
+            Self::Timeout => "connect_timeout",
+            Self::Failed => "connect_failed",
+        }
+    }
+}
+
+/// What all snapshots share of a cluster.
+#[derive(Debug, Default)]
+struct Runtime {
+    active: AtomicU32,
+    turn: AtomicU32,
+    failures: [AtomicU64; ConnectFailure::ALL.len()],
+    ejecting: AtomicBool,
+}

@@ -1,0 +1,175 @@
+//! Server names: their rules, and the table that finds the most specific route for one.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::route::Route;
+
+/// Octets of the longest host name in text, without a trailing dot (RFC 1035 §2.3.4: 255 on the
+/// wire, of which the first length octet and the root are no text).
+pub(crate) const LONGEST_NAME: usize = 253;
+
+/// Octets of the longest label (RFC 1035 §2.3.4).
+const LONGEST_LABEL: usize = 63;
+
+/// The pattern that stands for every unknown or absent name.
+const CATCH_ALL: &str = "*";
+
+/// Why a name is no host name.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HostNameError {
+    /// A label has a character that host names have not.
+    #[error("a host name has letters, digits, hyphens and underscores only")]
+    Character,
+    /// The name or one of its labels has no characters.
+    #[error("a host name has no empty labels")]
+    EmptyLabel,
+    /// A label is longer than 63 octets.
+    #[error("a label is longer than 63 octets")]
+    LongLabel,
+    /// The name is longer than 253 octets.
+    #[error("a host name is at most 253 octets long")]
+    LongName,
+    /// The last label is a number, which only IP addresses have.
+    #[error("an IP address, or the like of one, is no host name")]
+    Number,
+    /// A `*` stands elsewhere than alone or as the first label.
+    #[error("a wildcard is `*` alone or as the whole first label, as in *.example.com")]
+    Wildcard,
+}
+
+/// Tells what is wrong with a host name; one trailing dot is allowed.
+pub(crate) fn check_host_name(name: &str) -> Result<(), HostNameError> {
+    let name = name.strip_suffix('.').unwrap_or(name);
+    if name.len() > LONGEST_NAME {
+        return Err(HostNameError::LongName);
+    }
+    for label in name.split('.') {
+        if label.is_empty() {
+            return Err(HostNameError::EmptyLabel);
+        }
+        if label.len() > LONGEST_LABEL {
+            return Err(HostNameError::LongLabel);
+        }
+        if !label
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+        {
+            return Err(HostNameError::Character);
+        }
+    }
+    let last = name.rsplit('.').next().unwrap_or_default();
+    // RFC 3696 §2: top-level domains are not all-numeric, which tells names from addresses.
+    if last.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(HostNameError::Number);
+    }
+    Ok(())
+}
+
+/// Returns a pattern of a route in the form in which names are compared: lower case, no trailing
+/// dot.
+pub(crate) fn normal_pattern(pattern: &str) -> Result<String, HostNameError> {
+    let normal = pattern
+        .strip_suffix('.')
+        .unwrap_or(pattern)
+        .to_ascii_lowercase();
+    if normal == CATCH_ALL {
+        return Ok(normal);
+    }
+    if normal.len() > LONGEST_NAME {
+        return Err(HostNameError::LongName);
+    }
+    let rest = normal.strip_prefix("*.").unwrap_or(&normal);
+    if rest.contains('*') {
+        return Err(HostNameError::Wildcard);
+    }
+    check_host_name(rest)?;
+    Ok(normal)
+}
+
+/// Routes by server name.
+///
+/// Exact names, wildcards and the catch-all live in one map under their own text, so a name is
+/// stored once. `depths` tells how many labels the wildcards' suffixes have, so a lookup probes the
+/// map once for the name, at most once per such depth, and once for the catch-all, however many
+/// names there are.
+#[derive(Debug, Default)]
+pub(crate) struct NameTable {
+    routes: HashMap<Arc<str>, Arc<Route>>,
+    /// Bit n is set when a wildcard has n labels behind its `*.`; 253 octets hold at most 127.
+    depths: u128,
+}
+
+impl NameTable {
+    pub(crate) fn with_capacity(names: usize) -> Self {
+        Self {
+            routes: HashMap::with_capacity(names),
+            depths: 0,
+        }
+    }
+
+    /// Adds a normal pattern; returns the route that had it before.
+    pub(crate) fn insert(&mut self, pattern: &Arc<str>, route: &Arc<Route>) -> Option<Arc<Route>> {
+        if let Some(suffix) = pattern.strip_prefix("*.") {
+            self.depths |= depth_bit(labels(suffix.as_bytes()));
+        }
+        self.routes.insert(Arc::clone(pattern), Arc::clone(route))
+    }
+
+    /// Returns the route of exactly this normal pattern.
+    pub(crate) fn exact(&self, pattern: &str) -> Option<&Arc<Route>> {
+        self.routes.get(pattern)
+    }
+
+    /// Returns the route of the most specific pattern that matches a name from the wire.
+    pub(crate) fn find(&self, name: Option<&str>) -> Option<&Arc<Route>> {
+        name.and_then(|name| self.find_named(name))
+            .or_else(|| self.routes.get(CATCH_ALL))
+    }
+
+    fn find_named(&self, name: &str) -> Option<&Arc<Route>> {
+        let name = name.strip_suffix('.').unwrap_or(name);
+        let mut buf = [0_u8; LONGEST_NAME];
+        let key = buf.get_mut(..name.len())?;
+        key.copy_from_slice(name.as_bytes());
+        key.make_ascii_lowercase();
+        if let Some(route) = self.probe(key) {
+            return Some(route);
+        }
+        if self.depths == 0 {
+            return None;
+        }
+        let mut left = labels(key);
+        for dot in 0..key.len() {
+            if key[dot] != b'.' {
+                continue;
+            }
+            left -= 1;
+            // Something must stand before the dot. It is cut to `*`, which no later probe reads.
+            if dot > 0 && self.depths & depth_bit(left) != 0 {
+                key[dot - 1] = b'*';
+                if let Some(route) = self.probe(&key[dot - 1..]) {
+                    return Some(route);
+                }
+            }
+        }
+        None
+    }
+
+    fn probe(&self, key: &[u8]) -> Option<&Arc<Route>> {
+        // A name that is cut inside a character matches no pattern: those are ASCII.
+        self.routes.get(std::str::from_utf8(key).ok()?)
+    }
+}
+
+fn labels(name: &[u8]) -> usize {
+    1 + name.iter().filter(|byte| **byte == b'.').count()
+}
+
+fn depth_bit(labels: usize) -> u128 {
+    u32::try_from(labels)
+        .ok()
+        .and_then(|labels| 1_u128.checked_shl(labels))
+        .unwrap_or(0)
+}

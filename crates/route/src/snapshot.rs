@@ -1,0 +1,109 @@
+//! The immutable table that connections are routed by.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use crate::build::{BuildErrors, build};
+use crate::cluster::Cluster;
+use crate::destinations::DestinationTable;
+use crate::names::NameTable;
+use crate::route::Route;
+use crate::spec::{EndpointAddress, TableSpec};
+
+/// All clusters and routes at one moment; never changes, is swapped whole.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    pub(crate) generation: u64,
+    /// In the order of their names.
+    pub(crate) clusters: Box<[Arc<Cluster>]>,
+    /// In the order of the specification.
+    pub(crate) routes: Box<[Arc<Route>]>,
+    pub(crate) names: NameTable,
+    pub(crate) destinations: DestinationTable,
+    pub(crate) connects: HashMap<Arc<str>, Arc<Route>>,
+}
+
+impl Snapshot {
+    /// Builds a snapshot, and takes over from `previous` the state of every cluster and endpoint
+    /// that both have, by cluster name and endpoint address. What did not change is shared, not
+    /// copied.
+    ///
+    /// # Errors
+    /// All that is wrong with the specification, each naming its offender; nothing is built then.
+    pub fn build(
+        spec: TableSpec,
+        generation: u64,
+        previous: Option<&Self>,
+    ) -> Result<Self, BuildErrors> {
+        build(&spec, generation, previous)
+    }
+
+    /// Returns the snapshot of generation 0 that routes nothing.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self::default()
+    }
+
+    /// Returns the route for a TLS server name, or for none.
+    ///
+    /// Names are compared without regard to ASCII case and one trailing dot. An exact name comes
+    /// first, then the longest wildcard (`*.x` stands for one or more labels in front of `.x`),
+    /// then `*`, which also takes absent names and those longer than any host name.
+    #[must_use]
+    pub fn by_server_name(&self, name: Option<&str>) -> Option<&Arc<Route>> {
+        self.names.find(name)
+    }
+
+    /// Returns the route for a destination: of the longest prefix that has one for the port or for
+    /// any port, the port's own first.
+    #[must_use]
+    pub fn by_destination(&self, addr: SocketAddr) -> Option<&Arc<Route>> {
+        self.destinations.find(addr)
+    }
+
+    /// Returns the route for the value of the header that names a CONNECT request's destination;
+    /// values are compared octet by octet.
+    #[must_use]
+    pub fn by_connect(&self, value: &str) -> Option<&Arc<Route>> {
+        self.connects.get(value)
+    }
+
+    /// Returns the number that the snapshot was built with.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Returns the clusters in the order of their names.
+    pub fn clusters(&self) -> impl ExactSizeIterator<Item = &Arc<Cluster>> {
+        self.clusters.iter()
+    }
+
+    /// Returns the cluster of a name.
+    #[must_use]
+    pub fn cluster(&self, name: &str) -> Option<&Arc<Cluster>> {
+        let place = self
+            .clusters
+            .binary_search_by(|cluster| (**cluster.name()).cmp(name))
+            .ok()?;
+        self.clusters.get(place)
+    }
+
+    /// Returns the routes in the order of the specification.
+    pub fn routes(&self) -> impl ExactSizeIterator<Item = &Arc<Route>> {
+        self.routes.iter()
+    }
+
+    /// Returns the host names of all endpoints, each once, in order; gathered anew for each call.
+    pub fn host_names(&self) -> impl Iterator<Item = &str> {
+        let endpoints = self.clusters.iter().flat_map(|cluster| cluster.endpoints());
+        let names: BTreeSet<&str> = endpoints
+            .filter_map(|endpoint| match endpoint.address() {
+                EndpointAddress::Host { name, .. } => Some(name.as_str()),
+                EndpointAddress::Ip(_) => None,
+            })
+            .collect();
+        names.into_iter()
+    }
+}
