@@ -126,7 +126,7 @@ fn check_cluster(spec: &ClusterSpec, errors: &mut BuildErrors) {
         if let Err(why) = address.check() {
             fault(ClusterFault::EndpointAddress {
                 endpoint: endpoint(),
-                source,
+                why,
             });
         }
         if *weight == 0 {
@@ -301,9 +301,9 @@ fn parse_matches(matches: &RouteMatch, fault: &mut impl FnMut(RouteFault)) -> Op
             for name in names {
                 match normal_pattern(name) {
                     Ok(pattern) => patterns.push(pattern.into()),
-                    Err(source) => fault(RouteFault::ServerName {
+                    Err(why) => fault(RouteFault::ServerName {
                         name: name.clone(),
-                        source,
+                        why,
                     }),
                 }
             }
