@@ -168,7 +168,25 @@ fn write_text(text: &str, out: &mut String) {
     if begins_as_word && !reserved && text.bytes().all(inside) {
         out.push_str(text);
     } else {
-        out.push_str(&Value::from(text).to_string());
+        write_quoted(text, out);
+    }
+}
+
+/// JSON leaves characters as they are that YAML 1.2.2 does not (section 5.1); the same escape
+/// serves for both. All of them lie below U+10000.
+fn write_quoted(text: &str, out: &mut String) {
+    for c in Value::from(text).to_string().chars() {
+        match c {
+            '\u{7f}'..='\u{9f}'
+            | '\u{2028}'
+            | '\u{2029}'
+            | '\u{feff}'
+            | '\u{fffe}'
+            | '\u{ffff}' => {
+                out.push_str(&format!("\\u{:04x}", u32::from(c)));
+            }
+            _ => out.push(c),
+        }
     }
 }
 

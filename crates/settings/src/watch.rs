@@ -92,11 +92,12 @@ impl FileWatcher {
     /// Begins to watch `files`. Changes from here on are reported, so read the files after this.
     /// Relative paths are meant from the current working directory, whatever it becomes later.
     ///
-    /// Must be called within a tokio runtime that has I/O and time enabled.
-    ///
     /// # Errors
     /// When a path is empty or the working directory cannot be found. Lack of inotify is no error:
     /// a warning is logged and the files are polled.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with I/O and time.
     pub fn new(files: Vec<PathBuf>, params: WatchParams) -> io::Result<Self> {
         let files = files
             .iter()
@@ -251,3 +252,6 @@ impl Unsettled {
         (self.last + params.settle).min(self.first + params.settle_limit)
     }
 }
+
+#[cfg(test)]
+mod tests;

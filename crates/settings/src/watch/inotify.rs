@@ -184,3 +184,16 @@ fn is_ours(event: &inotify::Event<'_>, watches: &BTreeMap<i32, Watched>) -> bool
         (Some(Watched::Directory(_) | Watched::File), _) => true,
     }
 }
+
+#[cfg(test)]
+impl Inotify {
+    /// Watches the kernel holds for this instance, as proc(5) shows them.
+    pub(super) fn watch_count(&self) -> usize {
+        use std::os::fd::AsRawFd;
+        let info = format!("/proc/self/fdinfo/{}", self.fd.get_ref().as_raw_fd());
+        let info = std::fs::read_to_string(info).unwrap();
+        info.lines()
+            .filter(|line| line.starts_with("inotify "))
+            .count()
+    }
+}

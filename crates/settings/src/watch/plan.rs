@@ -101,3 +101,85 @@ fn steps(path: &Path) -> impl Iterator<Item = OsString> {
         Component::CurDir | Component::RootDir | Component::Prefix(_) => None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::watch::scratch::Scratch;
+
+    fn names(plan: &Plan, directory: &Path) -> Vec<String> {
+        let names = plan
+            .directories
+            .get(directory)
+            .into_iter()
+            .flat_map(|names| &names.names);
+        names
+            .map(|name| name.to_str().unwrap().to_owned())
+            .collect()
+    }
+
+    #[test]
+    fn every_step_of_a_config_map_is_watched() {
+        let scratch = Scratch::new();
+        std::fs::create_dir(scratch.path("..1")).unwrap();
+        std::fs::write(scratch.path("..1/routes.yaml"), "").unwrap();
+        symlink("..1", scratch.path("..data")).unwrap();
+        symlink("..data/routes.yaml", scratch.path("routes.yaml")).unwrap();
+
+        let plan = Plan::of(&[scratch.path("routes.yaml")]);
+
+        assert_eq!(
+            names(&plan, scratch.root()),
+            ["..1", "..data", "routes.yaml"]
+        );
+        assert!(plan.directories[scratch.root()].needed);
+        assert_eq!(names(&plan, &scratch.path("..1")), ["routes.yaml"]);
+        assert_eq!(
+            plan.files,
+            BTreeSet::from([scratch.path("..1/routes.yaml")])
+        );
+        let parent = scratch.root().parent().unwrap();
+        assert!(!plan.directories[parent].needed);
+    }
+
+    #[test]
+    fn absolute_and_upward_symlinks_are_followed() {
+        let scratch = Scratch::new();
+        std::fs::create_dir(scratch.path("a")).unwrap();
+        std::fs::write(scratch.path("b"), "").unwrap();
+        symlink(scratch.path("a/../a/up"), scratch.path("start")).unwrap();
+        symlink("../b", scratch.path("a/up")).unwrap();
+
+        let plan = Plan::of(&[scratch.path("start")]);
+
+        assert_eq!(plan.files, BTreeSet::from([scratch.path("b")]));
+        assert_eq!(names(&plan, &scratch.path("a")), ["up"]);
+        assert_eq!(names(&plan, scratch.root()), ["a", "b", "start"]);
+    }
+
+    #[test]
+    fn what_is_missing_is_watched_where_it_would_appear() {
+        let scratch = Scratch::new();
+
+        let plan = Plan::of(&[scratch.path("x/y/z")]);
+
+        assert_eq!(names(&plan, scratch.root()), ["x"]);
+        assert!(plan.directories[scratch.root()].needed);
+        assert!(!plan.directories.contains_key(&scratch.path("x")));
+        assert!(plan.files.is_empty());
+    }
+
+    #[test]
+    fn a_circle_of_symlinks_ends() {
+        let scratch = Scratch::new();
+        symlink("b", scratch.path("a")).unwrap();
+        symlink("a", scratch.path("b")).unwrap();
+
+        let plan = Plan::of(&[scratch.path("a")]);
+
+        assert_eq!(names(&plan, scratch.root()), ["a", "b"]);
+        assert!(plan.files.is_empty());
+    }
+}

@@ -131,22 +131,23 @@ impl<'a> Events<'a> {
                 None => return Err(Fault::new("the document ends early", Marker::default())),
             };
             let at = span.start;
+            let tag_at = span.tag_start().unwrap_or(at);
             let (item, anchor) = match event {
                 Event::Alias(anchor) => {
                     self.replay(anchor, at)?;
                     continue;
                 }
                 Event::Scalar(text, style, anchor, tag) => {
-                    let as_text = check_tag(tag.as_deref(), at)?;
+                    let as_text = check_tag(tag.as_deref(), tag_at)?;
                     let plain = style == ScalarStyle::Plain && !as_text;
                     (Item::Scalar(Scalar { text, plain }), anchor)
                 }
                 Event::SequenceStart(_, anchor, tag) => {
-                    check_tag(tag.as_deref(), at)?;
+                    check_tag(tag.as_deref(), tag_at)?;
                     (Item::SeqStart, anchor)
                 }
                 Event::MappingStart(_, anchor, tag) => {
-                    check_tag(tag.as_deref(), at)?;
+                    check_tag(tag.as_deref(), tag_at)?;
                     (Item::MapStart, anchor)
                 }
                 Event::SequenceEnd => (Item::SeqEnd, 0),

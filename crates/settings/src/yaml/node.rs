@@ -3,7 +3,7 @@
 //! Where a scalar is asked for by type, the type decides (`deserialize_str` takes `10` as text);
 //! where it is not (`deserialize_any`), the core schema does.
 
-use std::{borrow::Cow, collections::BTreeSet};
+use std::{borrow::Cow, collections::BTreeSet, marker::PhantomData};
 
 use granit_parser::Marker;
 use serde::{
@@ -23,8 +23,16 @@ use super::{
 
 /// Reads the next node of `events`.
 pub(super) fn read<T: DeserializeOwned>(events: &mut Events<'_>) -> Result<T, Fault> {
+    read_seed(events, PhantomData)
+}
+
+fn read_seed<'de, T: DeserializeSeed<'de>>(
+    events: &mut Events<'_>,
+    seed: T,
+) -> Result<T::Value, Fault> {
     let at = events.peek()?.1;
-    T::deserialize(Node { events }).map_err(|fault| fault.or_at(at))
+    seed.deserialize(Node { events })
+        .map_err(|fault| fault.or_at(at))
 }
 
 /// The node that begins with the next event.
@@ -216,18 +224,22 @@ impl<'de> SeqAccess<'de> for List<'_, '_> {
         &mut self,
         seed: T,
     ) -> Result<Option<T::Value>, Fault> {
-        let (item, at) = self.events.peek()?;
-        if matches!(item, Item::SeqEnd) {
+        let index = self.index;
+        self.next_element(seed)
+            .map_err(|fault| fault.under(Step::Index(index)))
+    }
+}
+
+impl List<'_, '_> {
+    fn next_element<'de, T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, Fault> {
+        if matches!(self.events.peek()?, (Item::SeqEnd, _)) {
             return Ok(None);
         }
-        let (at, index) = (*at, self.index);
         self.index += 1;
-        let value = seed.deserialize(Node {
-            events: &mut *self.events,
-        });
-        value
-            .map(Some)
-            .map_err(|fault| fault.or_at(at).under(Step::Index(index)))
+        read_seed(self.events, seed).map(Some)
     }
 }
 
@@ -268,17 +280,13 @@ impl<'de> MapAccess<'de> for Mapping<'_, '_> {
     }
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Fault> {
-        let at = self.events.peek()?.1;
-        let value = seed.deserialize(Node {
-            events: &mut *self.events,
-        });
-        value.map_err(|fault| {
+        read_seed(self.events, seed).map_err(|fault| {
             let key = self
                 .key
                 .take()
                 .map(|key| key.text.into_owned())
                 .unwrap_or_default();
-            fault.or_at(at).under(Step::Key(key))
+            fault.under(Step::Key(key))
         })
     }
 }
@@ -393,29 +401,23 @@ struct Chosen<'e, 'a> {
     name: String,
 }
 
-impl<'e, 'a> Chosen<'e, 'a> {
-    fn hold<T>(self, read: impl FnOnce(Node<'_, 'a>) -> Result<T, Fault>) -> Result<T, Fault> {
-        let at = self.events.peek()?.1;
-        read(Node {
-            events: self.events,
-        })
-        .map_err(|fault| fault.or_at(at).under(Step::Key(self.name)))
-    }
-}
-
 impl<'de> VariantAccess<'de> for Chosen<'_, '_> {
     type Error = Fault;
 
     fn unit_variant(self) -> Result<(), Fault> {
-        self.hold(|node| serde::Deserialize::deserialize(node))
+        self.newtype_variant_seed(PhantomData)
     }
 
     fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, Fault> {
-        self.hold(|node| seed.deserialize(node))
+        read_seed(self.events, seed).map_err(|fault| fault.under(Step::Key(self.name)))
     }
 
     fn tuple_variant<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value, Fault> {
-        self.hold(|node| node.deserialize_seq(visitor))
+        let value = Node {
+            events: self.events,
+        }
+        .deserialize_seq(visitor);
+        value.map_err(|fault| fault.under(Step::Key(self.name)))
     }
 
     fn struct_variant<V: Visitor<'de>>(
@@ -423,6 +425,10 @@ impl<'de> VariantAccess<'de> for Chosen<'_, '_> {
         _: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Fault> {
-        self.hold(|node| node.deserialize_map(visitor))
+        let value = Node {
+            events: self.events,
+        }
+        .deserialize_map(visitor);
+        value.map_err(|fault| fault.under(Step::Key(self.name)))
     }
 }

@@ -33,7 +33,7 @@ struct Listener {
 }
 
 #[derive(Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 enum ProxyProtocol {
     #[default]
     Off,
@@ -165,7 +165,7 @@ fn wrong_values_are_named_with_their_key() {
         ),
         (
             "workers:\n",
-            "1:9: workers: expected a whole number from 0 to 65535, found nothing",
+            "1:8: workers: expected a whole number from 0 to 65535, found nothing",
         ),
         (
             "workers: [1]\n",
@@ -186,7 +186,7 @@ fn wrong_values_are_named_with_their_key() {
         ),
         (
             "workers: 1\nlabels: { a: }\n",
-            "2:13: labels.a: expected text, found nothing",
+            "2:12: labels.a: expected text, found nothing",
         ),
         (
             "workers: 1\nlabels: { a: [] }\n",
@@ -236,11 +236,11 @@ fn off_is_a_word_and_no_boolean() {
     assert_eq!(read.listeners[0].proxy_protocol, ProxyProtocol::Off);
     assert_eq!(
         refusal(&listener("verbose: off")),
-        "sni-proxy.yaml:3:38: listeners[0].verbose: expected `true` or `false`, found `off`"
+        "sni-proxy.yaml:3:37: listeners[0].verbose: expected `true` or `false`, found `off`"
     );
     assert_eq!(
         refusal(&listener("proxyProtocol: false")),
-        "sni-proxy.yaml:3:44: listeners[0].proxyProtocol: unknown value `false`, expected one of \
+        "sni-proxy.yaml:3:43: listeners[0].proxyProtocol: unknown value `false`, expected one of \
          `off`, `optional`, `custom`"
     );
     assert_eq!(
@@ -310,8 +310,8 @@ fn what_is_not_one_document_is_refused() {
 #[test]
 fn syntax_errors_have_a_place() {
     for (text, place) in [
-        ("workers: 1\n\tlabels: {}\n", "sni-proxy.yaml:2:"),
-        ("workers: [1\n", "sni-proxy.yaml:2:"),
+        ("workers: 1\n\tlabels: {}\n", "sni-proxy.yaml:1:10"),
+        ("listeners: [\n", "sni-proxy.yaml:1:12: listeners[0]: "),
         ("workers: 'a\n", "sni-proxy.yaml:1:"),
         ("{ workers: 1", "sni-proxy.yaml:1:"),
         ("a: b: c\n", "sni-proxy.yaml:1:"),
@@ -325,7 +325,7 @@ fn syntax_errors_have_a_place() {
 fn tags_and_merge_keys_are_not_configuration() {
     assert_eq!(
         refusal("workers: !ruby/object 1\n"),
-        "sni-proxy.yaml:1:24: workers: the tag `!ruby/object` is not known here"
+        "sni-proxy.yaml:1:10: workers: the tag `!ruby/object` is not known here"
     );
     assert_eq!(any("[!!str 1, ! 2, !!int 3]"), json!(["1", "2", 3]));
     assert!(refusal("<<: { workers: 1 }\n").contains(":1:1: unknown key `<<`"));
