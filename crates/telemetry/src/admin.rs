@@ -140,12 +140,15 @@ impl Endpoints {
     ///
     /// # Errors
     /// When the socket cannot be given to the runtime. Nothing that happens later ends it.
-    pub async fn serve(
+    pub fn serve<F>(
         &self,
         bound: Bound,
-        shutdown: impl Future<Output = ()> + Send,
-    ) -> io::Result<()> {
-        http::serve(bound, self.routes.clone(), shutdown).await
+        shutdown: F,
+    ) -> impl Future<Output = io::Result<()>> + Send + use<F>
+    where
+        F: Future<Output = ()> + Send,
+    {
+        http::serve(bound, self.routes.clone(), shutdown)
     }
 }
 

@@ -18,6 +18,7 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +32,9 @@ pub use bind::Bound;
 use bind::{Acceptor, Stream};
 use conn::Crowd;
 
-/// The most connections served at once by one [`serve`].
+use crate::throttle::Throttle;
+
+/// The most connections that one server serves at once.
 pub const MAX_CONNECTIONS: usize = 64;
 /// How long a request's head may take, and how long a kept connection may wait for the next one.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -142,24 +145,13 @@ impl<H: Handler> Server<H> {
         }
     }
 
-    /// Accepts one connection. Failures, such as having no descriptor left, are waited out.
+    /// Accepts one connection, and forgets those that end meanwhile.
     async fn accept(&mut self, acceptor: &Acceptor) -> Stream {
-        let mut pause = FIRST_PAUSE;
+        let mut accepting = pin!(patiently(acceptor.address(), || acceptor.accept()));
         loop {
-            let accepted = tokio::select! {
-                accepted = acceptor.accept() => accepted,
-                Some(_) = self.tasks.join_next() => continue,
-            };
-            match accepted {
-                Ok(stream) => return stream,
-                Err(error) if is_peers_fault(&error) => {}
-                Err(error) => {
-                    if pause == LAST_PAUSE {
-                        tracing::warn!(address = %acceptor.address(), %error, "accepting");
-                    }
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(LAST_PAUSE);
-                }
+            tokio::select! {
+                stream = &mut accepting => return stream,
+                Some(_) = self.tasks.join_next() => {}
             }
         }
     }
@@ -181,6 +173,31 @@ impl<H: Handler> Server<H> {
     }
 }
 
+/// Accepts, and waits out failures such as having no descriptor left.
+async fn patiently<T, F>(address: &EndpointAddr, accept: impl Fn() -> F) -> T
+where
+    F: Future<Output = io::Result<T>>,
+{
+    let warnings = Throttle::new(WARNING_INTERVAL);
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match accept().await {
+            Ok(accepted) => return accepted,
+            Err(error) if is_peers_fault(&error) => {}
+            Err(error) => {
+                if warnings
+                    .permit(tokio::time::Instant::now().into_std())
+                    .is_some()
+                {
+                    tracing::warn!(%address, %error, "accepting");
+                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LAST_PAUSE);
+            }
+        }
+    }
+}
+
 /// Tells whether accepting failed because that one connection is gone already (accept(2),
 /// "Error handling").
 fn is_peers_fault(error: &io::Error) -> bool {
@@ -197,5 +214,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(5);
 /// up to here.
 const LAST_PAUSE: Duration = Duration::from_secs(1);
 
+const WARNING_INTERVAL: Duration = Duration::from_secs(10);
+
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

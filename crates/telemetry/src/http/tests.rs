@@ -1,1 +1,471 @@
-//! Tests.
+//! The server against real sockets, with peers that behave and peers that do not.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::*;
+
+/// An HTTP client that does what it is told and nothing else.
+pub(crate) struct Client<S = TcpStream>(BufReader<S>);
+
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
+}
+
+impl Reply {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let mut pairs = self.head.lines().filter_map(|line| line.split_once(": "));
+        pairs
+            .find(|(key, _)| key.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
+    }
+}
+
+impl Client {
+    pub(crate) async fn connect(address: &EndpointAddr) -> Self {
+        let EndpointAddr::Tcp(address) = address else {
+            panic!("{address} is not TCP")
+        };
+        Self(BufReader::new(TcpStream::connect(address).await.unwrap()))
+    }
+}
+
+impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Client<S> {
+    pub(crate) async fn send(&mut self, text: &str) {
+        self.0.get_mut().write_all(text.as_bytes()).await.unwrap();
+    }
+
+    /// Sends a request without a body and reads the reply.
+    pub(crate) async fn get(&mut self, path: &str) -> Reply {
+        self.ask("GET", path, "", "").await
+    }
+
+    /// `headers` is whole lines.
+    pub(crate) async fn ask(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &str,
+        body: &str,
+    ) -> Reply {
+        let length = body.len();
+        self.send(&format!(
+            "{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
+        ))
+        .await;
+        self.reply(method != "HEAD").await.unwrap()
+    }
+
+    /// Reads a reply; `None` when the server closed instead.
+    pub(crate) async fn reply(&mut self, with_body: bool) -> Option<Reply> {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            if self.0.read_line(&mut head).await.ok()? == 0 {
+                return None;
+            }
+        }
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        let mut reply = Reply {
+            status,
+            head,
+            body: String::new(),
+        };
+        let length: usize = reply
+            .header("content-length")
+            .unwrap_or("0")
+            .parse()
+            .unwrap();
+        if with_body {
+            let mut body = vec![0; length];
+            self.0.read_exact(&mut body).await.ok()?;
+            reply.body = String::from_utf8(body).unwrap();
+        }
+        Some(reply)
+    }
+
+    /// Reads until the server closes, and returns how much came.
+    pub(crate) async fn read_to_end(&mut self) -> usize {
+        let mut rest = Vec::new();
+        let _ = self.0.read_to_end(&mut rest).await;
+        rest.len()
+    }
+}
+
+/// `/hold` waits for a permit, `/big` answers [`BIG`] octets, anything else answers `ok`.
+struct Fake {
+    permits: Semaphore,
+    held: AtomicUsize,
+    most_held: AtomicUsize,
+    arrived: Semaphore,
+}
+
+impl Fake {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            permits: Semaphore::new(0),
+            held: AtomicUsize::new(0),
+            most_held: AtomicUsize::new(0),
+            arrived: Semaphore::new(0),
+        })
+    }
+
+    async fn hold(&self) {
+        let held = self.held.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most_held.fetch_max(held, Ordering::SeqCst);
+        self.arrived.add_permits(1);
+        self.permits.acquire().await.unwrap().forget();
+        self.held.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    async fn wait_for_arrivals(&self, count: u32) {
+        self.arrived.acquire_many(count).await.unwrap().forget();
+    }
+}
+
+impl Handler for Fake {
+    async fn handle(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let body = match request.uri().path() {
+            "/hold" => {
+                self.hold().await;
+                Bytes::from_static(b"held")
+            }
+            "/big" => Bytes::from(vec![b'x'; BIG]),
+            _ => Bytes::from_static(b"ok"),
+        };
+        Response::new(Full::new(body))
+    }
+}
+
+/// More than the buffers of a loopback connection take.
+const BIG: usize = 32 << 20;
+
+struct Running {
+    address: EndpointAddr,
+    end: Option<oneshot::Sender<()>>,
+    served: JoinHandle<io::Result<()>>,
+}
+
+impl Running {
+    fn start(bound: Bound, fake: &Arc<Fake>) -> Self {
+        let address = bound.local_addr().clone();
+        let (end, ended) = oneshot::channel();
+        let shutdown = async { drop(ended.await) };
+        let served = tokio::spawn(serve(bound, fake.clone(), shutdown));
+        Self {
+            address,
+            end: Some(end),
+            served,
+        }
+    }
+
+    fn local(fake: &Arc<Fake>) -> Self {
+        let address = EndpointAddr::Tcp("127.0.0.1:0".parse().unwrap());
+        Self::start(Bound::new(&address).unwrap(), fake)
+    }
+
+    fn shut_down(&mut self) {
+        self.end.take();
+    }
+
+    async fn ended(mut self) {
+        self.shut_down();
+        self.served.await.unwrap().unwrap();
+    }
+}
+
+/// A directory of its own, removed at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("telemetry-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.0.join("admin.sock")
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn addresses_are_read_and_written_alike() {
+    for text in [
+        "127.0.0.1:9901",
+        "[::]:15021",
+        "unix:/run/a b.sock",
+        "unix:relative",
+        "",
+    ] {
+        assert_eq!(text.parse::<EndpointAddr>().unwrap().to_string(), text);
+    }
+    for text in [
+        "localhost:80",
+        ":80",
+        "127.0.0.1",
+        "unix:",
+        "/run/x.sock",
+        "127.0.0.1:70000",
+    ] {
+        let error = text.parse::<EndpointAddr>().unwrap_err();
+        assert!(error.to_string().contains(text), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn port_zero_is_replaced_by_the_one_picked_and_connections_are_kept() {
+    let server = Running::local(&Fake::new());
+    let mut client = Client::connect(&server.address).await;
+    for _ in 0..3 {
+        assert_eq!(client.get("/").await.body, "ok");
+    }
+    server.ended().await;
+    assert_eq!(client.read_to_end().await, 0);
+}
+
+#[tokio::test]
+async fn nowhere_is_served_until_the_end() {
+    let bound = Bound::new(&EndpointAddr::None).unwrap();
+    assert_eq!(*bound.local_addr(), EndpointAddr::None);
+    Running::start(bound, &Fake::new()).ended().await;
+}
+
+#[tokio::test]
+async fn the_unspecified_address_serves_ipv4_as_well() {
+    let fake = Fake::new();
+    let server = Running::start(Bound::new(&"[::]:0".parse().unwrap()).unwrap(), &fake);
+    let EndpointAddr::Tcp(address) = server.address else {
+        panic!("not TCP")
+    };
+    let ipv4 = format!("127.0.0.1:{}", address.port()).parse().unwrap();
+    assert_eq!(Client::connect(&ipv4).await.get("/").await.status, 200);
+    server.ended().await;
+}
+
+async fn get_over(path: &Path) -> Reply {
+    Client(BufReader::new(UnixStream::connect(path).await.unwrap()))
+        .get("/")
+        .await
+}
+
+#[tokio::test]
+async fn a_unix_socket_is_private_and_goes_away() {
+    let scratch = Scratch::new();
+    let path = scratch.socket();
+    let bound = Bound::new(&EndpointAddr::Unix(path.clone())).unwrap();
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let server = Running::start(bound, &Fake::new());
+    assert_eq!(get_over(&path).await.body, "ok");
+    server.ended().await;
+    assert!(!path.exists());
+}
+
+#[tokio::test]
+async fn only_a_socket_that_nobody_serves_is_replaced() {
+    let scratch = Scratch::new();
+    let path = scratch.socket();
+    let address = EndpointAddr::Unix(path.clone());
+
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let bound = Bound::new(&address).unwrap();
+    let error = Bound::new(&address).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    let server = Running::start(bound, &Fake::new());
+    assert_eq!(get_over(&path).await.body, "ok");
+    server.ended().await;
+
+    std::fs::write(&path, "precious").unwrap();
+    let error = Bound::new(&address).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+}
+
+#[test]
+fn a_file_that_took_the_sockets_place_stays() {
+    let scratch = Scratch::new();
+    let path = scratch.socket();
+    let bound = Bound::new(&EndpointAddr::Unix(path.clone())).unwrap();
+    // Made before the old one goes, so that it cannot get the same inode.
+    let other = scratch.0.join("other");
+    std::fs::write(&other, "").unwrap();
+    std::fs::rename(&other, &path).unwrap();
+    drop(bound);
+    assert!(path.exists());
+}
+
+#[tokio::test]
+async fn one_more_than_the_limit_waits_while_all_are_busy() {
+    let fake = Fake::new();
+    let server = Running::local(&fake);
+    let mut clients = Vec::new();
+    for _ in 0..MAX_CONNECTIONS + 3 {
+        let mut client = Client::connect(&server.address).await;
+        client.send("GET /hold HTTP/1.1\r\nhost: x\r\n\r\n").await;
+        clients.push(client);
+    }
+    let limit = u32::try_from(MAX_CONNECTIONS).unwrap();
+    fake.wait_for_arrivals(limit).await;
+    fake.permits.add_permits(clients.len());
+    for client in &mut clients {
+        assert_eq!(client.reply(true).await.unwrap().body, "held");
+    }
+    assert_eq!(fake.most_held.load(Ordering::SeqCst), MAX_CONNECTIONS);
+    server.ended().await;
+}
+
+#[tokio::test]
+async fn the_one_that_waited_longest_makes_room() {
+    let server = Running::local(&Fake::new());
+    let mut clients = Vec::new();
+    for _ in 0..MAX_CONNECTIONS {
+        let mut client = Client::connect(&server.address).await;
+        assert_eq!(client.get("/").await.status, 200);
+        clients.push(client);
+    }
+    // The first now waits again since a moment ago, so the second has waited longest.
+    assert_eq!(clients[0].get("/").await.status, 200);
+    let mut late = Client::connect(&server.address).await;
+    assert_eq!(late.get("/").await.body, "ok");
+    assert_eq!(clients[1].read_to_end().await, 0);
+    for index in [0, 2, MAX_CONNECTIONS - 1] {
+        assert_eq!(clients[index].get("/").await.status, 200, "client {index}");
+    }
+    server.ended().await;
+}
+
+#[tokio::test]
+async fn a_reader_that_takes_nothing_blocks_nobody_else() {
+    let server = Running::local(&Fake::new());
+    let mut stuck = Client::connect(&server.address).await;
+    stuck.send("GET /big HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    assert!(stuck.reply(false).await.is_some());
+    assert_eq!(
+        Client::connect(&server.address).await.get("/").await.body,
+        "ok"
+    );
+    server.ended().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_takes_nothing_is_cut_in_the_end() {
+    let server = Running::local(&Fake::new());
+    let mut stuck = Client::connect(&server.address).await;
+    stuck.send("GET /big HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    assert!(stuck.reply(false).await.is_some());
+    tokio::time::sleep(STALL_TIMEOUT * 2).await;
+    assert!(stuck.read_to_end().await < BIG);
+    server.ended().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_that_does_not_come_is_not_waited_for() {
+    let server = Running::local(&Fake::new());
+    for beginning in ["", "GET / HT", "GET / HTTP/1.1\r\nhost: x\r\n"] {
+        let start = Instant::now();
+        let mut client = Client::connect(&server.address).await;
+        client.send(beginning).await;
+        client.read_to_end().await;
+        let waited = start.elapsed();
+        assert!(
+            waited >= HEAD_TIMEOUT && waited < HEAD_TIMEOUT * 2,
+            "{waited:?}"
+        );
+    }
+    server.ended().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kept_connection_does_not_wait_for_ever() {
+    let server = Running::local(&Fake::new());
+    let mut client = Client::connect(&server.address).await;
+    assert_eq!(client.get("/").await.status, 200);
+    assert_eq!(client.read_to_end().await, 0);
+    server.ended().await;
+}
+
+#[tokio::test]
+async fn garbage_gets_400_and_too_large_a_head_431() {
+    let server = Running::local(&Fake::new());
+    let mut client = Client::connect(&server.address).await;
+    client.send("\x16\x03\x01\x02\r\n\r\n").await;
+    assert_eq!(client.reply(true).await.unwrap().status, 400);
+
+    let mut client = Client::connect(&server.address).await;
+    let long = "x".repeat(64 << 10);
+    // The server may close before it has read everything.
+    let request = format!("GET / HTTP/1.1\r\nlong: {long}\r\n\r\n");
+    let _ = client.0.get_mut().write_all(request.as_bytes()).await;
+    if let Some(reply) = client.reply(true).await {
+        assert_eq!(reply.status, 431);
+    }
+    assert_eq!(
+        Client::connect(&server.address).await.get("/").await.status,
+        200
+    );
+    server.ended().await;
+}
+
+#[tokio::test]
+async fn a_response_in_progress_is_finished_at_the_end() {
+    let fake = Fake::new();
+    let mut server = Running::local(&fake);
+    let mut client = Client::connect(&server.address).await;
+    client.send("GET /hold HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    fake.wait_for_arrivals(1).await;
+    server.shut_down();
+    fake.permits.add_permits(1);
+    assert_eq!(client.reply(true).await.unwrap().body, "held");
+    server.ended().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_never_ends_is_cut_at_the_end() {
+    let fake = Fake::new();
+    let server = Running::local(&fake);
+    let mut client = Client::connect(&server.address).await;
+    client.send("GET /hold HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    fake.wait_for_arrivals(1).await;
+    let start = Instant::now();
+    server.ended().await;
+    assert!(start.elapsed() >= CLOSING_TIMEOUT);
+    assert!(client.reply(true).await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn failing_to_accept_backs_off_and_recovers() {
+    let calls = AtomicUsize::new(0);
+    let accept = || {
+        let call = calls.fetch_add(1, Ordering::Relaxed);
+        async move {
+            match call {
+                0 => Err(io::ErrorKind::ConnectionAborted.into()),
+                1..12 => Err(io::Error::from(rustix::io::Errno::MFILE)),
+                _ => Ok(call),
+            }
+        }
+    };
+    let start = Instant::now();
+    assert_eq!(patiently(&EndpointAddr::None, accept).await, 12);
+    // 5, 10, … 640 ms, then three times a second.
+    assert_eq!(start.elapsed().as_millis(), 5 * 255 + 3000);
+}
