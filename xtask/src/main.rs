@@ -1,3 +1,62 @@
-//! xtask
+//! The project's automation: `cargo xtask COMMAND`.
+//!
+//! `demo` shows the data plane at work in network namespaces; `test` runs every test, other
+//! people's programs included; `tidy` holds the house rules; `ci` is all checks in one.
 #![forbid(unsafe_code)]
-fn main() {}
+
+mod ci;
+mod console;
+mod demo;
+mod test;
+mod tidy;
+mod tools;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use self::console::Console;
+
+/// Automation of the Rhizome workspace.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Runs everything that must hold before a change is merged: format, lints, documentation,
+    /// house rules, dependencies, tests.
+    Ci,
+    /// Builds the proxies, lays out a seed and two shoots as network namespaces, and walks every
+    /// path through them.
+    Demo(demo::Options),
+    /// Runs every test: unit, property, corpora, integration, namespaces, real peers. Installs
+    /// what that needs, as root on Debian.
+    Test(test::Options),
+    /// Checks the house rules that no lint knows.
+    Tidy,
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            Console::new().failure(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<ExitCode> {
+    match &arguments.command {
+        Task::Ci => ci::run(),
+        Task::Demo(options) => demo::run(options),
+        Task::Test(options) => test::run(options),
+        Task::Tidy => tidy::run(),
+    }
+}

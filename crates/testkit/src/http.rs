@@ -1,6 +1,8 @@
 //! A small blocking HTTP/1.1 client over TLS: by server name, behind PROXY headers, through CONNECT.
 //!
-//!     Target ──dial──▶ TCP ──PROXY header or CONNECT──▶ TLS ──▶ GET ──▶ Response | Watch
+//! ```text
+//! Target ──dial──▶ TCP ──PROXY header or CONNECT──▶ TLS ──▶ GET ──▶ Response | Watch
+//! ```
 //!
 //! Bounded: heads to 64 KiB, bodies to 256 MiB, every read to the target's time limit. It does no
 //! redirects and no pooling; a [`Connection`] is one socket for as long as it lives.

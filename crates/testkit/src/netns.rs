@@ -196,6 +196,16 @@ fn enter(path: &Path) -> Result<()> {
 /// Deletes namespaces of ours whose process is gone: a killed test had no time to. Happens by
 /// itself when a process makes its first namespace.
 pub fn sweep() {
+    delete(|pid| !Path::new("/proc").join(pid.to_string()).exists());
+}
+
+/// Deletes every namespace this process has made: for an end by signal, which drops no values.
+pub fn delete_ours() {
+    delete(|pid| pid == std::process::id());
+}
+
+/// Deletes namespaces whose maker's process id is `chosen`.
+fn delete(chosen: impl Fn(u32) -> bool) {
     let Ok(entries) = fs::read_dir(DIRECTORY) else {
         return;
     };
@@ -206,10 +216,7 @@ pub fn sweep() {
         let pid = name
             .strip_prefix(PREFIX)
             .and_then(|rest| rest.split('-').next());
-        let gone = pid.is_some_and(|pid| {
-            pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists()
-        });
-        if gone {
+        if pid.and_then(|pid| pid.parse().ok()).is_some_and(&chosen) {
             let _ = ip(&["netns", "del", &name]);
         }
     }

@@ -24,7 +24,7 @@ pub enum Privileges {
 /// # Errors
 /// When `unshare` is missing or the kernel allows no user namespaces; the text says what to do.
 pub fn acquire() -> Result<Privileges> {
-    if rustix::process::geteuid().is_root() {
+    if is_root() {
         return Ok(Privileges::Here);
     }
     let program = std::env::current_exe().context("finding our own program")?;
@@ -34,6 +34,12 @@ pub fn acquire() -> Result<Privileges> {
         .status()
         .with_context(|| format!("starting `{}`", command::line(&again)))?;
     Ok(Privileges::Elsewhere(status))
+}
+
+/// Tells whether we are root: of the machine, or of a user namespace.
+#[must_use]
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
 }
 
 /// Prepares `program` to run as root of a fresh user, network and mount namespace, with `lo` up

@@ -37,6 +37,19 @@ pub const ALL: &[Need] = &[
     need("setpriv", &["util-linux"]),
 ];
 
+/// What making namespaces needs of Debian.
+pub const NAMESPACES: &[Need] = &[
+    need("ip", &["iproute2"]),
+    need("setpriv", &["util-linux"]),
+    need("unshare", &["util-linux"]),
+];
+
+/// What running kube-apiserver needs of Debian.
+pub const KUBERNETES: &[Need] = &[
+    need("etcd", &["etcd-server"]),
+    need("kubectl", &["kubernetes-client"]),
+];
+
 /// What building kube-apiserver needs of Debian beyond that.
 pub(super) const KUBE_BUILD: &[Need] = &[
     need("dpkg-source", &["dpkg-dev"]),

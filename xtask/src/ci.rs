@@ -1,0 +1,64 @@
+//! `cargo xtask ci`: what must hold before a change is merged, cheapest first.
+
+use std::process::{Command, ExitCode};
+
+use anyhow::Result;
+
+use crate::console::Console;
+use crate::test::status;
+use crate::tools::Tool;
+use crate::{test, tidy, workspace};
+
+/// Runs every check, even after one has failed, and the tests last.
+///
+/// # Errors
+/// When a tool cannot be installed or started.
+pub(crate) fn run() -> Result<ExitCode> {
+    let console = Console::new();
+    let mut good = true;
+    for (name, mut check) in checks(&console)? {
+        console.chapter(name);
+        good &= status(&mut check)?;
+    }
+    console.chapter("House rules");
+    good &= tidy::run()? == ExitCode::SUCCESS;
+    good &= test::run(&test::Options::default())? == ExitCode::SUCCESS;
+    Ok(if good {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn checks(console: &Console) -> Result<Vec<(&'static str, Command)>> {
+    let cargo = |args: &[&str]| {
+        let mut command = workspace::cargo();
+        command.args(args);
+        command
+    };
+    let lints = [
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--all-features",
+        "--",
+        "-D",
+        "warnings",
+    ];
+    let mut doc = cargo(&[
+        "doc",
+        "--workspace",
+        "--no-deps",
+        "--all-features",
+        "--quiet",
+    ]);
+    doc.env("RUSTDOCFLAGS", "-D warnings");
+    let mut deny = Tool::Deny.command(console)?;
+    deny.args(["check", "bans", "licenses", "sources"]);
+    Ok(vec![
+        ("Format", cargo(&["fmt", "--all", "--check"])),
+        ("Lints", cargo(&lints)),
+        ("Documentation", doc),
+        ("Dependencies", deny),
+    ])
+}

@@ -1,0 +1,162 @@
+//! What a person sees: steps with their result and time, a table at the end; colour on a terminal.
+#![expect(
+    clippy::print_stdout,
+    reason = "this is the one room of xtask that prints"
+)]
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use anyhow::{Error, Result};
+use testkit::wait::Stopwatch;
+
+/// Prints to standard output; in colour if that is a terminal and `NO_COLOR` is not set.
+#[derive(Debug)]
+pub(crate) struct Console {
+    colour: bool,
+    terminal: bool,
+    steps: Vec<Step>,
+}
+
+#[derive(Debug)]
+struct Step {
+    chapter: String,
+    name: String,
+    outcome: Outcome,
+    took: Duration,
+}
+
+#[derive(Debug)]
+enum Outcome {
+    Good(String),
+    Bad(String),
+}
+
+impl Console {
+    pub(crate) fn new() -> Self {
+        let terminal = std::io::stdout().is_terminal();
+        // no-color.org: present and not empty.
+        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        Self {
+            colour: terminal && !plain,
+            terminal,
+            steps: Vec::new(),
+        }
+    }
+
+    /// Prints a line.
+    pub(crate) fn say(&self, text: &str) {
+        println!("{text}");
+        let _ = std::io::stdout().flush();
+    }
+
+    /// Prints the heading of the steps that follow.
+    pub(crate) fn chapter(&self, text: &str) {
+        self.say(&format!("\n{}", self.paint(BOLD, text)));
+    }
+
+    /// Prints why something failed, cause by cause.
+    pub(crate) fn failure(&self, error: &Error) {
+        self.say(&format!("{} {error:#}", self.paint(RED, "✗")));
+    }
+
+    /// Runs a step of `chapter`: prints its name, result and time, and remembers them for
+    /// [`Console::table`]. A failed step yields `None`, and the caller decides what that means.
+    pub(crate) fn step<T>(
+        &mut self,
+        chapter: &str,
+        name: &str,
+        work: impl FnOnce() -> Result<(T, String)>,
+    ) -> Option<T> {
+        if self.terminal {
+            print!("  … {name}\r");
+            let _ = std::io::stdout().flush();
+        }
+        let clock = Stopwatch::start();
+        let result = work();
+        let took = clock.elapsed();
+        let (value, outcome) = match result {
+            Ok((value, detail)) => (Some(value), Outcome::Good(detail)),
+            Err(error) => (None, Outcome::Bad(format!("{error:#}"))),
+        };
+        let step = Step {
+            chapter: chapter.to_owned(),
+            name: name.to_owned(),
+            outcome,
+            took,
+        };
+        self.print(&step);
+        self.steps.push(step);
+        value
+    }
+
+    /// Prints one line per step, and returns whether all went well.
+    pub(crate) fn table(&self) -> bool {
+        self.chapter("Result");
+        let widest = |text: fn(&Step) -> &str| {
+            self.steps
+                .iter()
+                .map(|step| text(step).chars().count())
+                .max()
+                .unwrap_or_default()
+        };
+        let (chapter, name) = (widest(|step| &step.chapter), widest(|step| &step.name));
+        let rule = "─".repeat(chapter + name + 22);
+        self.say(&format!("  {rule}"));
+        for step in &self.steps {
+            let result = match step.outcome {
+                Outcome::Good(_) => self.paint(GREEN, "✓ ok"),
+                Outcome::Bad(_) => self.paint(RED, "✗ FAILED"),
+            };
+            let time = millis(step.took);
+            self.say(&format!(
+                "  {:chapter$}  {:name$}  {time:>9}  {result}",
+                step.chapter, step.name
+            ));
+        }
+        self.say(&format!("  {rule}"));
+        let failed = self
+            .steps
+            .iter()
+            .filter(|step| matches!(step.outcome, Outcome::Bad(_)))
+            .count();
+        let total = self.steps.len();
+        if failed == 0 {
+            self.say(&self.paint(GREEN, &format!("  all {total} steps went well")));
+        } else {
+            self.say(&self.paint(RED, &format!("  {failed} of {total} steps failed")));
+        }
+        failed == 0
+    }
+
+    fn print(&self, step: &Step) {
+        let clear = if self.terminal { "\x1b[2K" } else { "" };
+        let time = self.paint(DIM, &format!("{:>9}", millis(step.took)));
+        let (mark, detail) = match &step.outcome {
+            Outcome::Good(detail) => (self.paint(GREEN, "✓"), detail),
+            Outcome::Bad(why) => (self.paint(RED, "✗"), why),
+        };
+        self.say(&format!(
+            "{clear}  {mark} {:NAME_WIDTH$} {time}  {detail}",
+            step.name
+        ));
+    }
+
+    fn paint(&self, code: &str, text: &str) -> String {
+        if self.colour {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
+    }
+}
+
+fn millis(time: Duration) -> String {
+    format!("{:.1} ms", time.as_secs_f64() * 1000.0)
+}
+
+const NAME_WIDTH: usize = 58;
+const BOLD: &str = "1";
+const DIM: &str = "2";
+const RED: &str = "31";
+const GREEN: &str = "32";

@@ -1,0 +1,149 @@
+//! `cargo xtask demo`: a seed and two shoots on this machine, and every path through them.
+//!
+//! ```text
+//!  user ─────────── TLS, server name ────────────▶ :443 ┐
+//!  shoot a: pod ──▶ node: apiserver-proxy ──PROXY or──▶ :8443 ├─ seed: sni-proxy ──▶ API server a
+//!  shoot b: pod ──▶ node: apiserver-proxy ──CONNECT──▶ :8443 ┘                  └─▶ API server b
+//! ```
+//!
+//! Every box is a network namespace; both shoots use the same addresses for their pods. Whatever
+//! happens, a panic and Ctrl-C included, nothing stays behind.
+
+mod gateway;
+mod invitation;
+mod network;
+mod node;
+mod shoot;
+mod ticker;
+mod walk;
+mod watcher;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread;
+
+use anyhow::{Context, Result, anyhow};
+use clap::Args;
+use testkit::netns::{self, privileges};
+use testkit::peers::{kube, packages};
+use testkit::tempdir::TempDir;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::console::Console;
+use crate::workspace;
+
+/// What the demo shall do.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Options {
+    /// Use real API servers (kube-apiserver v1.20.2 with etcd) in place of the built-in stand-ins.
+    #[arg(long)]
+    kube_apiserver: bool,
+    /// Leave everything running at the end, and say how to look around; Ctrl-C ends it.
+    #[arg(long)]
+    keep: bool,
+}
+
+/// The programs shown.
+#[derive(Clone, Debug)]
+struct Programs {
+    sni_proxy: PathBuf,
+    apiserver_proxy: PathBuf,
+}
+
+/// Builds, shows, cleans up. The exit code tells whether every step went well.
+///
+/// # Errors
+/// When it could not even start; the text says what to do.
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    let console = Console::new();
+    let say = |text: &str| console.say(&format!("  {text}"));
+    console.chapter("Building sni-proxy and apiserver-proxy (release profile)");
+    let programs = build()?;
+    packages::install(packages::NAMESPACES, &say)?;
+    if options.kube_apiserver {
+        packages::install(packages::KUBERNETES, &say)?;
+        kube::install(&say)?;
+    }
+    match privileges::acquire()? {
+        privileges::Privileges::Here => {}
+        privileges::Privileges::Elsewhere(status) => {
+            let code = status
+                .code()
+                .and_then(|code| u8::try_from(code).ok())
+                .unwrap_or(1);
+            return Ok(ExitCode::from(code));
+        }
+    }
+    let dir = TempDir::new("demo")?;
+    let outcome = show_until_signal(*options, programs, dir.path().to_owned());
+    netns::delete_ours();
+    outcome
+}
+
+fn build() -> Result<Programs> {
+    let built = workspace::build(&["sni-proxy", "apiserver-proxy"])?;
+    let program = |name: &str| {
+        built
+            .get(name)
+            .cloned()
+            .with_context(|| format!("cargo has built no program {name}"))
+    };
+    Ok(Programs {
+        sni_proxy: program("sni-proxy")?,
+        apiserver_proxy: program("apiserver-proxy")?,
+    })
+}
+
+/// Runs the show on a thread of its own, so that a signal can end it at any point: the caller then
+/// removes what was made, and the kernel kills the children when we are gone.
+fn show_until_signal(options: Options, programs: Programs, dir: PathBuf) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("building a runtime")?;
+    let (done, finished) = tokio::sync::oneshot::channel();
+    let show = thread::Builder::new()
+        .name("demo".to_owned())
+        .spawn(move || {
+            let result = show(options, &programs, &dir);
+            let _ = done.send(());
+            result
+        })
+        .context("starting a thread")?;
+    let interrupted = runtime.block_on(async {
+        let mut interrupt = signal(SignalKind::interrupt()).context("watching for Ctrl-C")?;
+        let mut terminate = signal(SignalKind::terminate()).context("watching for SIGTERM")?;
+        // `finished` ends too when the show panics, for then its sender is dropped.
+        Ok::<_, anyhow::Error>(tokio::select! {
+            _ = finished => false,
+            _ = interrupt.recv() => true,
+            _ = terminate.recv() => true,
+        })
+    })?;
+    if interrupted {
+        Console::new().say("\ncleaning up");
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
+    show.join().map_err(|_| anyhow!("the demo panicked"))?
+}
+
+fn show(options: Options, programs: &Programs, dir: &Path) -> Result<ExitCode> {
+    let mut console = Console::new();
+    let walked = walk::all(&mut console, options, programs, dir);
+    let good = console.table();
+    let stage = walked?;
+    if options.keep {
+        invitation::print(&console, &stage, dir);
+        loop {
+            thread::park();
+        }
+    }
+    Ok(if good {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// What shells report for a program that SIGINT ended.
+const INTERRUPTED: u8 = 130;

@@ -1,0 +1,142 @@
+//! The seed's gateway: `sni-proxy` with its configuration and its routes.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use testkit::http::{self, Target};
+use testkit::metrics::Metrics;
+use testkit::netns::{Namespace, Place};
+use testkit::process::ChildGuard;
+use testkit::wait;
+
+use super::network::GATEWAY;
+use super::shoot::Shoot;
+
+/// A running gateway.
+#[derive(Debug)]
+pub(super) struct Gateway {
+    pub(super) child: ChildGuard,
+}
+
+impl Gateway {
+    /// Writes the configuration and starts the gateway in the seed.
+    pub(super) fn start(program: &Path, seed: &Namespace, dir: &Path) -> Result<Self> {
+        let config = dir.join("sni-proxy.yaml");
+        write(&config, CONFIG)?;
+        let mut command = Place::In(seed).command(program);
+        command.arg("--config").arg(&config);
+        let child = ChildGuard::spawn("sni-proxy", &command, &dir.join("sni-proxy.log"))?;
+        let mut gateway = Self { child };
+        gateway
+            .child
+            .wait_ready(READY_LIMIT, || matches!(probe(seed, "/readyz"), Ok(200)))?;
+        Ok(gateway)
+    }
+
+    /// Waits until a metric without labels has a value that `good` accepts.
+    pub(super) fn wait_metric(
+        seed: &Namespace,
+        name: &str,
+        good: impl Fn(f64) -> bool,
+    ) -> Result<f64> {
+        wait::until_some(
+            &format!("the metric {name} to change"),
+            RELOAD_LIMIT,
+            || metric(seed, name).ok().filter(|value| good(*value)),
+        )
+    }
+}
+
+/// Returns a metric's value, summed over its labels.
+pub(super) fn metric(seed: &Namespace, name: &str) -> Result<f64> {
+    let target = Target::plain(PROBES);
+    let answer = seed.run(|| http::get(&target, "/metrics"))??;
+    Metrics::parse(&answer.text())?
+        .value(name, &[])
+        .with_context(|| format!("the gateway has no metric {name}"))
+}
+
+/// Returns the status of a probe.
+pub(super) fn probe(seed: &Namespace, path: &str) -> Result<u16> {
+    let target = Target::plain(PROBES).timeout(Duration::from_secs(1));
+    Ok(seed.run(|| http::get(&target, path))??.status)
+}
+
+/// Writes the routes in one step, as an editor or a mounted ConfigMap does.
+pub(super) fn write_routes(dir: &Path, shoots: &[&Shoot], named: &[&Shoot]) -> Result<PathBuf> {
+    let clusters: Vec<Value> = shoots
+        .iter()
+        .map(|shoot| {
+            json!({
+                "name": shoot.cluster(),
+                "endpoints": [{ "address": shoot.endpoint().to_string() }],
+            })
+        })
+        .collect();
+    let by_name = named
+        .iter()
+        .map(|shoot| json!({ "serverNames": [shoot.host()], "cluster": shoot.cluster() }));
+    let by_address = shoots.iter().map(|shoot| {
+        let destination = format!("{}/32", shoot.service());
+        json!({ "destinations": [destination], "port": 443, "cluster": shoot.cluster() })
+    });
+    let by_header = shoots.iter().map(
+        |shoot| json!({ "connectDestinations": [shoot.cluster()], "cluster": shoot.cluster() }),
+    );
+    let routes: Vec<Value> = by_name.chain(by_address).chain(by_header).collect();
+    replace_routes(dir, &render(&clusters, &routes))
+}
+
+/// Puts `text` in the place of the routes' file.
+pub(super) fn replace_routes(dir: &Path, text: &str) -> Result<PathBuf> {
+    let (path, fresh) = (dir.join("routes.yaml"), dir.join("routes.yaml.fresh"));
+    write(&fresh, text)?;
+    std::fs::rename(&fresh, &path).with_context(|| format!("replacing {}", path.display()))?;
+    Ok(path)
+}
+
+/// One entry per line, so that a person can edit it. JSON is YAML.
+fn render(clusters: &[Value], routes: &[Value]) -> String {
+    let list = |values: &[Value]| {
+        values
+            .iter()
+            .map(|value| format!("- {value}\n"))
+            .collect::<String>()
+    };
+    format!("clusters:\n{}routes:\n{}", list(clusters), list(routes))
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+}
+
+/// Where users connect to.
+pub(super) const TLS: SocketAddr = SocketAddr::new(GATEWAY, 443);
+/// Where node proxies connect to.
+pub(super) const NODE: SocketAddr = SocketAddr::new(GATEWAY, 8443);
+/// Inside the seed.
+pub(super) const PROBES: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 15021);
+/// How long it accepts after SIGTERM, and how long what it accepted may go on then.
+pub(super) const DRAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3));
+
+const READY_LIMIT: Duration = Duration::from_secs(10);
+/// A changed file is in force within 2 s; the rest is for a slow machine.
+const RELOAD_LIMIT: Duration = Duration::from_secs(5);
+const CONFIG: &str = r#"workers: 2
+probes: { address: "127.0.0.1:15021" }
+admin: { address: "127.0.0.1:9901" }
+listeners:
+- { name: tls,  address: "192.0.2.1:443",  protocol: tls }
+- { name: node, address: "192.0.2.1:8443", protocol: proxy-or-connect }
+- { name: vpn,  address: "192.0.2.1:8132", protocol: connect }
+drain: { delay: 1s, timeout: 3s }
+connect:
+  headers: [X-Gardener-Destination, Reversed-VPN]
+routing:
+  file: routes.yaml
+accessLog: { format: json }
+"#;

@@ -1,0 +1,67 @@
+//! What `--keep` prints: how to look around in what is running.
+
+use std::path::Path;
+
+use testkit::netns::Namespace;
+
+use super::gateway;
+use super::shoot::Shoot;
+use super::walk::Stage;
+use crate::console::Console;
+
+/// Prints commands that can be typed as they are.
+pub(super) fn print(console: &Console, stage: &Stage, dir: &Path) {
+    console.chapter("It is still running. In another terminal:");
+    if !is_real_root() {
+        console.say(&format!(
+            "  # first, into the user namespace of the demo:\n  \
+             nsenter --target {} --user --net --mount --preserve-credentials bash\n",
+            std::process::id()
+        ));
+    }
+    let inside = |namespace: &Namespace| format!("ip netns exec {}", namespace.name());
+    let (user, seed) = (inside(&stage.network.user), inside(&stage.network.seed));
+    for (index, shoot) in stage.shoots.iter().enumerate() {
+        let curl = curl(shoot, dir);
+        let (host, path, letter) = (shoot.host(), shoot.question(), shoot.letter);
+        let pod = inside(&stage.network.shoots[index].pod);
+        let gateway = gateway::TLS.ip();
+        console.say(&format!(
+            "  # shoot {letter} by server name, and from its pod"
+        ));
+        console.say(&format!(
+            "  {user} {curl} --resolve {host}:443:{gateway} https://{host}{path}"
+        ));
+        console.say(&format!("  {pod} {curl} https://10.1.2.3{path}"));
+    }
+    let pid = stage.gateway.child.pid();
+    console.say("  # the gateway: its page, figures, routes and connections; a drain");
+    console.say(&format!("  {seed} curl -s http://127.0.0.1:9901/"));
+    console.say(&format!("  {seed} curl -s http://127.0.0.1:9901/metrics"));
+    console.say(&format!("  {seed} curl -s http://127.0.0.1:9901/snapshot"));
+    console.say(&format!(
+        "  {seed} curl -s http://127.0.0.1:9901/connections"
+    ));
+    console.say(&format!("  kill -TERM {pid}"));
+    console.say("  # routes (in force within 2 s of a change), configurations and logs");
+    console.say(&format!("  $EDITOR {}", dir.join("routes.yaml").display()));
+    console.say(&format!("  ls {}", dir.display()));
+    console.say("\n  Ctrl-C ends it and removes everything.");
+}
+
+fn curl(shoot: &Shoot, dir: &Path) -> String {
+    let ca = dir.join(format!("ca-{}.crt", shoot.letter));
+    // A file that cannot be written is missed by whoever types the command.
+    let _ = std::fs::write(&ca, shoot.authority_pem());
+    let token = shoot
+        .token()
+        .map(|token| format!(" -H 'Authorization: Bearer {token}'"))
+        .unwrap_or_default();
+    format!("curl -s --cacert {}{token}", ca.display())
+}
+
+/// Tells whether user 0 here is user 0 of the machine (`user_namespaces(7)`).
+fn is_real_root() -> bool {
+    std::fs::read_to_string("/proc/self/uid_map")
+        .is_ok_and(|map| map.split_whitespace().eq(["0", "0", "4294967295"]))
+}

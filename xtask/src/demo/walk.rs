@@ -1,0 +1,283 @@
+//! The steps, in the order a person reads them.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use testkit::http::{self, Target};
+use testkit::netns::Place;
+
+use super::gateway::{self, Gateway};
+use super::network::Network;
+use super::node::{Mode, NodeProxy};
+use super::shoot::Shoot;
+use super::watcher::Watcher;
+use super::{Options, Programs};
+use crate::console::Console;
+
+mod drain;
+mod reload;
+
+/// Everything that runs. Fields are dropped in this order: clients before servers before cables.
+#[derive(Debug)]
+pub(super) struct Stage {
+    pub(super) nodes: [NodeProxy; 2],
+    pub(super) gateway: Gateway,
+    pub(super) shoots: [Shoot; 2],
+    pub(super) network: Network,
+}
+
+/// Walks every path and returns what is running at the end.
+///
+/// # Errors
+/// When the stage cannot be built: nothing could be shown on it.
+pub(super) fn all(
+    console: &mut Console,
+    options: Options,
+    programs: &Programs,
+    dir: &Path,
+) -> Result<Stage> {
+    let mut stage = build(console, options, programs, dir)?;
+    by_server_name(console, &stage, dir);
+    by_node_proxy(console, &stage, Mode::Proxy);
+    reload::show(console, &stage, dir);
+    switch_to_connect(console, &mut stage, programs, dir)?;
+    by_node_proxy(console, &stage, Mode::Connect);
+    drain::show(console, &mut stage, programs, dir)?;
+    footprint(console, &stage);
+    Ok(stage)
+}
+
+fn build(
+    console: &mut Console,
+    options: Options,
+    programs: &Programs,
+    dir: &Path,
+) -> Result<Stage> {
+    console.chapter("Setting the stage");
+    let missing = || "the demo cannot go on without it";
+    let network = console
+        .step(
+            STAGE,
+            "network namespaces: a seed, two shoots, a user",
+            || {
+                let network = Network::lay()?;
+                Ok((
+                    network,
+                    "the shoots' pods have the same address, 100.96.0.10".to_owned(),
+                ))
+            },
+        )
+        .with_context(missing)?;
+    let shoots = console
+        .step(
+            STAGE,
+            "an API server for each shoot, inside the seed",
+            || {
+                let shoots = start_shoots(options, &network, dir)?;
+                let kind = if options.kube_apiserver {
+                    "kube-apiserver v1.20.2"
+                } else {
+                    "stand-ins"
+                };
+                Ok((shoots, format!("{kind} at 10.8.0.11:443 and 10.8.0.12:443")))
+            },
+        )
+        .with_context(missing)?;
+    let gateway = console
+        .step(STAGE, "the gateway: sni-proxy", || {
+            let all = [&shoots[0], &shoots[1]];
+            gateway::write_routes(dir, &all, &all)?;
+            let gateway = Gateway::start(&programs.sni_proxy, &network.seed, dir)?;
+            Ok((
+                gateway,
+                "ready at 192.0.2.1, ports 443, 8443 and 8132".to_owned(),
+            ))
+        })
+        .with_context(missing)?;
+    let nodes = console
+        .step(
+            STAGE,
+            "a proxy on each shoot's node: apiserver-proxy",
+            || {
+                let start = |index: usize| {
+                    let shoot = &shoots[index];
+                    let node = &network.shoots[index].node;
+                    let how = (Mode::Proxy, shoot.service());
+                    NodeProxy::start(&programs.apiserver_proxy, node, dir, shoot, how)
+                };
+                Ok((
+                    [start(0)?, start(1)?],
+                    "ready at 10.1.2.3 and 10.1.2.4".to_owned(),
+                ))
+            },
+        )
+        .with_context(missing)?;
+    Ok(Stage {
+        nodes,
+        gateway,
+        shoots,
+        network,
+    })
+}
+
+fn start_shoots(options: Options, network: &Network, dir: &Path) -> Result<[Shoot; 2]> {
+    let seed = &network.seed;
+    if !options.kube_apiserver {
+        return Ok([
+            Shoot::with_stand_in('a', seed)?,
+            Shoot::with_stand_in('b', seed)?,
+        ]);
+    }
+    thread::scope(|scope| {
+        let other = scope.spawn(|| Shoot::with_kube_apiserver('b', seed, dir));
+        let one = Shoot::with_kube_apiserver('a', seed, dir);
+        let other = other
+            .join()
+            .unwrap_or_else(|_| bail!("starting a shoot panicked"));
+        Ok([one?, other?])
+    })
+}
+
+fn by_server_name(console: &mut Console, stage: &Stage, dir: &Path) {
+    console.chapter("A user reaches each API server by TLS server name, through one address");
+    for shoot in &stage.shoots {
+        let name = format!("user → {} → shoot {}", shoot.host(), shoot.letter);
+        console.step(NAME, &name, || {
+            let detail = stage.ask_by_name(shoot)?;
+            Ok(((), detail))
+        });
+    }
+    for shoot in stage.shoots.iter().filter(|shoot| shoot.is_real()) {
+        let name = format!("kubectl → {} → shoot {}", shoot.host(), shoot.letter);
+        console.step(NAME, &name, || {
+            let user = Place::In(&stage.network.user);
+            Ok(((), shoot.ask_by_kubectl(user, gateway::TLS, dir)?))
+        });
+    }
+    console.step(
+        NAME,
+        "user → api.unknown.example.com is closed at once",
+        || {
+            let target = stage.shoots[0]
+                .target(gateway::TLS)
+                .server_name("api.unknown.example.com");
+            match stage.network.user.run(|| http::get(&target, "/version"))? {
+                Ok(answer) => bail!("somebody answered: {}", answer.text()),
+                Err(_) => Ok(((), "no route, no answer".to_owned())),
+            }
+        },
+    );
+}
+
+fn by_node_proxy(console: &mut Console, stage: &Stage, mode: Mode) {
+    let (chapter, heading) = match mode {
+        Mode::Connect => (
+            CONNECT,
+            "The same by HTTP CONNECT: the header tells, so both shoots may use one address",
+        ),
+        Mode::Proxy => (
+            PROXY,
+            "A pod reaches its own API server at the Service's address, by PROXY header",
+        ),
+    };
+    console.chapter(heading);
+    for (index, shoot) in stage.shoots.iter().enumerate() {
+        let address = address(mode, shoot);
+        let name = format!("pod in shoot {0} → {address}:443 → shoot {0}", shoot.letter);
+        console.step(chapter, &name, || {
+            let target = shoot.target(SocketAddr::new(address, 443));
+            let pod = &stage.network.shoots[index].pod;
+            let detail = pod.run(|| shoot.ask(&target))??;
+            Ok(((), detail))
+        });
+    }
+}
+
+fn switch_to_connect(
+    console: &mut Console,
+    stage: &mut Stage,
+    programs: &Programs,
+    dir: &Path,
+) -> Result<()> {
+    console.chapter("The nodes change from PROXY header to HTTP CONNECT");
+    for index in 0..stage.nodes.len() {
+        let shoot = &stage.shoots[index];
+        let node = &stage.network.shoots[index].node;
+        let running = &mut stage.nodes[index];
+        let name = format!("apiserver-proxy of shoot {} is restarted", shoot.letter);
+        console
+            .step(CONNECT, &name, || {
+                running.child.signal(testkit::process::Signal::TERM)?;
+                let status = running.child.wait_exit(STOP_LIMIT)?;
+                if !status.success() {
+                    bail!("it ended with {status}:\n{}", running.child.log_tail(10));
+                }
+                let how = (Mode::Connect, address(Mode::Connect, shoot));
+                *running = NodeProxy::start(&programs.apiserver_proxy, node, dir, shoot, how)?;
+                Ok(((), "ready at 10.1.2.3".to_owned()))
+            })
+            .context("the demo cannot go on without it")?;
+    }
+    Ok(())
+}
+
+fn footprint(console: &mut Console, stage: &Stage) {
+    console.chapter("What that takes");
+    let [one, other] = &stage.nodes;
+    for child in [&stage.gateway.child, &one.child, &other.child] {
+        console.step(SIZE, child.name(), || {
+            let used = child.usage()?;
+            let detail = format!(
+                "{:.1} MiB resident, {} descriptors, {} threads",
+                used.rss_kib as f64 / 1024.0,
+                used.descriptors,
+                used.threads
+            );
+            Ok(((), detail))
+        });
+    }
+}
+
+/// Returns the address at which pods of `shoot` know their API server.
+fn address(mode: Mode, shoot: &Shoot) -> IpAddr {
+    match mode {
+        Mode::Connect => IpAddr::from([10, 1, 2, 3]),
+        Mode::Proxy => shoot.service(),
+    }
+}
+
+impl Stage {
+    fn by_name(&self, shoot: &Shoot) -> Target {
+        shoot.target(gateway::TLS).server_name(&shoot.host())
+    }
+
+    /// Asks a shoot for its name as a user does.
+    fn ask_by_name(&self, shoot: &Shoot) -> Result<String> {
+        let target = self.by_name(shoot);
+        self.network.user.run(|| shoot.ask(&target))?
+    }
+
+    /// Watches a shoot as a user does.
+    fn watch_by_name(&self, shoot: &Shoot) -> Result<Watcher> {
+        shoot.watch(Place::In(&self.network.user), &self.by_name(shoot))
+    }
+
+    /// Watches a shoot as one of its pods does.
+    fn watch_from_pod(&self, index: usize, mode: Mode) -> Result<Watcher> {
+        let shoot = &self.shoots[index];
+        let target = shoot.target(SocketAddr::new(address(mode, shoot), 443));
+        shoot.watch(Place::In(&self.network.shoots[index].pod), &target)
+    }
+}
+
+const STAGE: &str = "stage";
+const NAME: &str = "server name";
+const PROXY: &str = "PROXY";
+const CONNECT: &str = "CONNECT";
+const RELOAD: &str = "reload";
+const DRAIN: &str = "drain";
+const SIZE: &str = "footprint";
+const STOP_LIMIT: Duration = Duration::from_secs(10);

@@ -1,0 +1,142 @@
+//! A gateway is told to stop while a watch runs and clients keep coming.
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use testkit::http;
+use testkit::process::Signal;
+use testkit::wait::{self, Stopwatch};
+
+use super::{DRAIN, Stage};
+use crate::console::Console;
+use crate::demo::Programs;
+use crate::demo::gateway::{self, Gateway};
+use crate::demo::node::Mode;
+use crate::demo::watcher::Watcher;
+
+pub(super) fn show(
+    console: &mut Console,
+    stage: &mut Stage,
+    programs: &Programs,
+    dir: &Path,
+) -> Result<()> {
+    let (delay, timeout) = gateway::DRAIN;
+    console.chapter(&format!(
+        "The gateway is drained: it accepts {delay:?} longer, and serves {timeout:?} longer"
+    ));
+    let watch = console.step(DRAIN, "a watch runs, from the pod in shoot b", || {
+        let watch = stage.watch_from_pod(1, Mode::Connect)?;
+        Ok((watch, "events flow".to_owned()))
+    });
+    let clock = Stopwatch::start();
+    let drained = console.step(DRAIN, "SIGTERM: unready at once", || {
+        stage.gateway.child.signal(Signal::TERM)?;
+        let seed = &stage.network.seed;
+        wait::until("the gateway to be unready", delay, || {
+            gateway::probe(seed, "/readyz").is_ok_and(|status| status == 503)
+        })?;
+        Ok(((), "/readyz answers 503".to_owned()))
+    });
+    if let (Some(watch), Some(())) = (&watch, drained) {
+        console.step(
+            DRAIN,
+            "new clients are served, then refused, never reset",
+            || {
+                let count = knock_until_refused(stage)?;
+                let event = watch
+                    .wait_more(1)
+                    .context("the watch, after the port was closed")?;
+                Ok((
+                    (),
+                    format!("{count} were served; the watch is at event {event}"),
+                ))
+            },
+        );
+    }
+    console.step(
+        DRAIN,
+        "at the end of its time the rest is cut, and it ends",
+        || finish(stage, watch.as_ref(), clock),
+    );
+    console
+        .step(DRAIN, "a gateway is started in its place", || {
+            stage.gateway = Gateway::start(&programs.sni_proxy, &stage.network.seed, dir)?;
+            Ok(((), "ready".to_owned()))
+        })
+        .context("the demo cannot go on without it")?;
+    console.step(
+        DRAIN,
+        "users are served again, and pods, whose proxy never stopped",
+        || {
+            stage.ask_by_name(&stage.shoots[0])?;
+            stage.watch_from_pod(1, Mode::Connect)?;
+            Ok(((), "by name and by CONNECT".to_owned()))
+        },
+    );
+    Ok(())
+}
+
+/// Keeps connecting, several clients at a time, until nobody accepts any more; returns how many
+/// requests were served.
+///
+/// # Errors
+/// When one was neither served nor refused, or the port stays open too long.
+fn knock_until_refused(stage: &Stage) -> Result<u32> {
+    let shoot = &stage.shoots[0];
+    let target = stage.by_name(shoot);
+    let knock = || {
+        let deadline = wait::Deadline::after(gateway::DRAIN.0 + SLACK);
+        let mut served = 0_u32;
+        while !deadline.passed() {
+            match shoot.ask(&target) {
+                Ok(_) => served += 1,
+                Err(error) if http::error_kind(&error) == Some(ErrorKind::ConnectionRefused) => {
+                    return Ok(served);
+                }
+                Err(error) => {
+                    let what = format!("after {served} requests, neither served nor refused");
+                    return Err(error.context(what));
+                }
+            }
+        }
+        bail!("the gateway accepts longer than it should")
+    };
+    // Threads of a thread inside the namespace are inside too.
+    stage.network.user.run(|| {
+        std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(knock)).collect();
+            clients
+                .into_iter()
+                .map(|client| client.join().map_err(|_| anyhow!("a client panicked"))?)
+                .sum()
+        })
+    })?
+}
+
+fn finish(stage: &mut Stage, watch: Option<&Watcher>, clock: Stopwatch) -> Result<((), String)> {
+    let (delay, timeout) = gateway::DRAIN;
+    let status = stage.gateway.child.wait_exit(delay + timeout + SLACK)?;
+    let took = clock.elapsed();
+    if !status.success() {
+        bail!(
+            "it ended with {status}:\n{}",
+            stage.gateway.child.log_tail(10)
+        );
+    }
+    let Some(watch) = watch else {
+        return Ok(((), format!("it ended after {took:.1?}")));
+    };
+    let events = watch.wait_end(SLACK)?;
+    if took < delay + timeout {
+        bail!("the watch was cut after {took:.1?}, before its time");
+    }
+    Ok((
+        (),
+        format!("after {took:.1?}; the watch got {events} events, none missing"),
+    ))
+}
+
+const CLIENTS: usize = 4;
+const SLACK: Duration = Duration::from_secs(5);

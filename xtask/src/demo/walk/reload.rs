@@ -1,0 +1,83 @@
+//! Routes change while a watch runs, and the watch must not notice.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+use super::{RELOAD, Stage};
+use crate::console::Console;
+use crate::demo::gateway::{self, Gateway};
+use crate::demo::node::Mode;
+use crate::demo::watcher::Watcher;
+
+const GENERATION: &str = "rhizome_snapshot_generation";
+const REFUSED: &str = "rhizome_snapshot_refused_total";
+
+/// Two watches on shoot a: one by name, one from its pod.
+struct Watches {
+    user: Watcher,
+    pod: Watcher,
+}
+
+pub(super) fn show(console: &mut Console, stage: &Stage, dir: &Path) {
+    console.chapter("Routes change under two running watches of shoot a");
+    let watches = console.step(RELOAD, "watches run, by name and from the pod", || {
+        let watches = Watches {
+            user: stage.watch_by_name(&stage.shoots[0])?,
+            pod: stage.watch_from_pod(0, Mode::Proxy)?,
+        };
+        let detail = watches.go_on()?;
+        Ok((watches, detail))
+    });
+    let Some(watches) = watches else { return };
+    let [a, b] = &stage.shoots;
+    let seed = &stage.network.seed;
+
+    console.step(RELOAD, "the route by name to shoot a is taken away", || {
+        let before = gateway::metric(seed, GENERATION)?;
+        gateway::write_routes(dir, &[a, b], &[b])?;
+        let now = Gateway::wait_metric(seed, GENERATION, |value| value > before)?;
+        Ok(((), format!("in force, generation {now}")))
+    });
+    console.step(
+        RELOAD,
+        "a new connection to shoot a by name finds none",
+        || match stage.ask_by_name(a) {
+            Ok(detail) => bail!("{detail}, though its route is gone"),
+            Err(_) => Ok(((), format!("closed; shoot b: {}", stage.ask_by_name(b)?))),
+        },
+    );
+    console.step(RELOAD, "the watches have not noticed", || {
+        Ok(((), watches.go_on()?))
+    });
+    console.step(RELOAD, "a broken file of routes is refused whole", || {
+        // Absent until the first refusal, or zero.
+        let before = gateway::metric(seed, REFUSED).unwrap_or_default();
+        gateway::replace_routes(dir, "routes: [{ serverNames: [x], cluster: nowhere }]\n")?;
+        Gateway::wait_metric(seed, REFUSED, |value| value > before)?;
+        Ok((
+            (),
+            format!(
+                "the last good one stays; shoot b: {}",
+                stage.ask_by_name(b)?
+            ),
+        ))
+    });
+    console.step(RELOAD, "the route is back, shoot a is served again", || {
+        let before = gateway::metric(seed, GENERATION)?;
+        gateway::write_routes(dir, &[a, b], &[a, b])?;
+        Gateway::wait_metric(seed, GENERATION, |value| value > before)?;
+        Ok(((), stage.ask_by_name(a)?))
+    });
+    console.step(RELOAD, "the watches ran through it all", || {
+        Ok(((), watches.go_on()?))
+    });
+}
+
+impl Watches {
+    /// Waits for further events on both, and counts them all.
+    fn go_on(&self) -> Result<String> {
+        let (user, pod) = (self.user.wait_more(2)?, self.pod.wait_more(2)?);
+        Ok(format!("{user} and {pod} events, none missing"))
+    }
+}

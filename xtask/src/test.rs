@@ -1,0 +1,70 @@
+//! `cargo xtask test`: every test there is, in one run of nextest.
+
+use std::ffi::OsString;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use testkit::command;
+use testkit::netns::privileges;
+use testkit::peers;
+
+use crate::console::Console;
+use crate::tools::Tool;
+
+/// What is passed on.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct Options {
+    /// Arguments for nextest, such as a filter.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    nextest: Vec<OsString>,
+}
+
+/// Installs what is missing, builds, and runs.
+///
+/// # Errors
+/// When something cannot be installed or started.
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    let console = Console::new();
+    console.chapter("What the tests need");
+    peers::install(&|text| console.say(&format!("  {text}")))?;
+    console.say("  complete");
+    console.chapter("Tests");
+    // Built first and apart: inside a user namespace there is no network to fetch crates by.
+    if !status(Tool::Nextest.command(&console)?.args(RUN).arg("--no-run"))? {
+        return Ok(ExitCode::FAILURE);
+    }
+    let mut nextest = as_root(Tool::Nextest.command(&console)?)?;
+    let good = status(nextest.args(RUN).args(&options.nextest))?;
+    Ok(if good {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Returns the command as it is for root, and otherwise inside a user namespace.
+fn as_root(command: Command) -> Result<Command> {
+    if privileges::is_root() {
+        return Ok(command);
+    }
+    let mut inside = privileges::in_user_namespace(command.get_program().as_ref())?;
+    inside.args(command.get_args());
+    if let Some(dir) = command.get_current_dir() {
+        inside.current_dir(dir);
+    }
+    Ok(inside)
+}
+
+/// Runs a command with its words on screen, and tells whether it ended well.
+///
+/// # Errors
+/// When it cannot be started.
+pub(crate) fn status(command: &mut Command) -> Result<bool> {
+    let status = command
+        .status()
+        .with_context(|| format!("starting `{}`", command::line(command)))?;
+    Ok(status.success())
+}
+
+const RUN: &[&str] = &["run", "--workspace", "--all-features", "--no-fail-fast"];

@@ -1,0 +1,67 @@
+//! `cargo xtask tidy`: the house rules that no lint knows, checked over every file of the project.
+
+mod rules;
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result};
+use testkit::command;
+
+use crate::console::Console;
+use crate::workspace;
+
+/// One breach of a rule.
+#[derive(Debug, PartialEq, Eq)]
+struct Breach {
+    /// The file, relative to the root; with a line where there is one.
+    place: String,
+    /// What is wrong and what to do.
+    what: String,
+}
+
+/// Checks every file git knows or could add, and lists what breaks a rule.
+///
+/// # Errors
+/// When the files cannot be listed or read.
+pub(crate) fn run() -> Result<ExitCode> {
+    let console = Console::new();
+    let root = workspace::root();
+    let mut breaches = Vec::new();
+    let files = files(root)?;
+    for path in &files {
+        // Binary files (corpora of the fuzz targets) have no rules.
+        if let Ok(text) = std::fs::read_to_string(root.join(path)) {
+            breaches.extend(rules::check(path, &text));
+        }
+    }
+    for breach in &breaches {
+        console.say(&format!("  ✗ {}: {}", breach.place, breach.what));
+    }
+    console.say(&format!(
+        "  {} files, {} breaches",
+        files.len(),
+        breaches.len()
+    ));
+    Ok(if breaches.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn files(root: &Path) -> Result<Vec<String>> {
+    let mut git = Command::new("git");
+    git.current_dir(root).args([
+        "ls-files",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+        "-z",
+    ]);
+    let list = command::run(&mut git).context("listing the project's files")?;
+    let files = list
+        .split('\0')
+        .filter(|path| !path.is_empty() && root.join(path).is_file());
+    Ok(files.map(str::to_owned).collect())
+}
