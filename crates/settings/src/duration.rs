@@ -210,8 +210,7 @@ impl JsonSchema for HumanDuration {
             "description": "Whole numbers with units, largest unit first; `0` needs no unit.",
             "examples": ["10s", "5m", "1h30m", "250ms", "0s"],
             "oneOf": [
-                { "type": "string",
-                  "pattern": "^(0|(?=[0-9])([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?([0-9]+us)?([0-9]+ns)?)$" },
+                { "type": "string", "pattern": "^(0|([0-9]+(h|m|s|ms|us|ns))+)$" },
                 { "const": 0 }
             ]
         })

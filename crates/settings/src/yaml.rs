@@ -7,7 +7,7 @@
 //! ```
 //!
 //! JSON is YAML 1.2, and a program that writes 20,000 entries can write JSON: serde_json reads such
-//! a file more than ten times as fast. It never has the last word about a mistake, so that both
+//! a file several times as fast. It never has the last word about a mistake, so that both
 //! ways refuse the same things in the same words.
 //!
 //! The core schema decides what a plain word is (`true`, `null`, `0x1f`, `1.5`; `off`, `yes` and

@@ -312,7 +312,7 @@ fn syntax_errors_have_a_place() {
     for (text, place) in [
         ("workers: 1\n\tlabels: {}\n", "sni-proxy.yaml:1:10"),
         ("listeners: [\n", "sni-proxy.yaml:1:12: listeners[0]: "),
-        ("workers: 'a\n", "sni-proxy.yaml:1:"),
+        ("workers: 'a\n", "sni-proxy.yaml:2:1: workers: "),
         ("{ workers: 1", "sni-proxy.yaml:1:"),
         ("a: b: c\n", "sni-proxy.yaml:1:"),
         ("workers: *nobody\n", "sni-proxy.yaml:1:10"),
