@@ -20,8 +20,8 @@ use crate::{
 /// How long an answer may take.
 const REPLY_LIMIT: Duration = Duration::from_secs(5);
 
-/// The kernel fills dump datagrams up to 32 KiB (`netlink_dump`, since Linux 4.8) and sends none
-/// that is longer unless one message is.
+/// The kernel fills dump datagrams up to 32 KiB (`netlink_dump`) and sends none that is longer
+/// unless a single message is.
 const BUFFER: usize = 32 * 1024;
 
 /// How often a dump is read anew when the kernel says it changed meanwhile (`NLM_F_DUMP_INTR`).
@@ -49,7 +49,7 @@ impl Connection {
         let mut socket = Socket::new(protocol).map_err(failed("socket"))?;
         socket.set_non_blocking(true).map_err(failed("fcntl"))?;
         // Both only improve error answers: the reason in words, without our request repeated.
-        // Kernels before 4.12 have neither.
+        // Old kernels lack them.
         let _ = socket.set_ext_ack(true);
         let _ = socket.set_cap_ack(true);
         socket
