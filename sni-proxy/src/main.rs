@@ -1,3 +1,85 @@
-//! sni-proxy
+//! `sni-proxy`: flags, logging, the control runtime, and exit codes.
+//!
+//! Everything else is the library's.
 #![forbid(unsafe_code)]
-fn main() {}
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use serve::Signals;
+use sni_proxy::{Config, Environment, Flags, Gateway, StartError};
+
+/// What configuration that cannot be used exits with (sysexits.h, EX_USAGE).
+const EXIT_CONFIGURATION: u8 = 64;
+
+fn main() -> ExitCode {
+    let flags = match Flags::try_parse() {
+        Ok(flags) => flags,
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() {
+                EXIT_CONFIGURATION.into()
+            } else {
+                ExitCode::SUCCESS
+            };
+        }
+    };
+    let environment = Environment::read();
+    let log = match telemetry::logs::init(flags.log_format.into(), environment.log.as_deref()) {
+        Ok(log) => log,
+        Err(error) => return refused(&error),
+    };
+    let config = match Config::load(&flags.config) {
+        Ok(config) => config,
+        Err(error) => return refused(&error),
+    };
+    if flags.check {
+        return check(&config);
+    }
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), config = %config.effective(), "starting");
+    let runtime = match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(&error),
+    };
+    runtime.block_on(async {
+        let signals = match Signals::new() {
+            Ok(signals) => signals,
+            Err(error) => return failed(&error),
+        };
+        match Gateway::start(config, flags.zone, &environment, log) {
+            Ok(gateway) => {
+                gateway.run(Some(signals)).await;
+                ExitCode::SUCCESS
+            }
+            Err(error @ StartError::Routes(_)) => refused(&error),
+            Err(error) => failed(&error),
+        }
+    })
+}
+
+/// Validates what the configuration points to as well, and prints what is in effect.
+fn check(config: &Config) -> ExitCode {
+    match config.check() {
+        Ok(text) => {
+            #[expect(clippy::print_stdout, reason = "what --check is for")]
+            {
+                print!("{text}");
+            }
+            ExitCode::SUCCESS
+        }
+        Err(error) => refused(&error),
+    }
+}
+
+fn refused(error: &(dyn std::error::Error + 'static)) -> ExitCode {
+    tracing::error!("{}", telemetry::chain(error));
+    EXIT_CONFIGURATION.into()
+}
+
+fn failed(error: &(dyn std::error::Error + 'static)) -> ExitCode {
+    tracing::error!("{}", telemetry::chain(error));
+    ExitCode::FAILURE
+}

@@ -24,7 +24,6 @@ pub enum Side {
 
 /// Why a relay ended.
 #[derive(Debug)]
-#[non_exhaustive]
 pub enum Outcome {
     /// Both peers finished sending and everything was delivered.
     Closed,

@@ -19,6 +19,14 @@ pub struct PoolParams {
     pub pipe_bytes: usize,
 }
 
+impl PoolParams {
+    /// Returns how many pipes `workers` pools may hold together.
+    #[must_use]
+    pub fn most_pipes(&self, workers: usize) -> u64 {
+        (self.pipes as u64).saturating_mul(workers as u64)
+    }
+}
+
 impl Default for PoolParams {
     /// 64 pipes of 256 KiB: 16 MiB, so that four workers stay within the kernel's default share
     /// of an unprivileged user (`fs.pipe-user-pages-soft`, 64 MiB).

@@ -92,6 +92,19 @@ fn keepalive_seconds(value: HumanDuration, key: &str, errors: &mut ConfigErrors)
     }
 }
 
+impl From<&TcpSettings> for route::TcpOptions {
+    fn from(settings: &TcpSettings) -> Self {
+        Self {
+            keepalive: settings.keepalive.0,
+            keepalive_interval: settings.keepalive_interval.0,
+            keepalive_probes: settings.keepalive_probes,
+            user_timeout: settings.user_timeout.0,
+            congestion: settings.congestion.clone(),
+            notsent_lowat: u32::try_from(settings.notsent_lowat.0).unwrap_or(u32::MAX),
+        }
+    }
+}
+
 /// The `tcp:` block of one listener or cluster: what it does not name is as for all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]

@@ -1,0 +1,167 @@
+//! The accept loop of one listener on one worker.
+//!
+//! ```text
+//!     serving ─▶ accept, hand over, …            errors of the peer: next; of ours: pause, count
+//!     closing ─▶ refuse new, accept what is under way, meet the other workers, empty the queue
+//! ```
+//!
+//! Never ends by itself and never spins: when descriptors or memory run out it waits and counts.
+//! What happens to an accepted connection is the caller's.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use telemetry::metrics::Counter;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Barrier;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::drain::{Drain, Phase};
+use crate::listener::{WorkerSocket, refuse_new};
+use crate::tcp::unmapped;
+
+/// First and longest pause after an accept that failed for want of resources.
+const PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Accepted in a row before connections already open get their turn.
+const BATCH: usize = 32;
+
+/// How long handshakes under way may take to complete once new ones are refused; a client that
+/// was dropped in that time tries again after a second (RFC 6298 §2.1).
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// Accepts until the process drains, and then until nothing is left to accept.
+///
+/// `closing` is met by every accept loop of the process before any of them closes its socket.
+///
+/// # Errors
+/// What the kernel says when the socket cannot be registered with the runtime.
+pub async fn accept_loop(
+    socket: WorkerSocket,
+    drain: Drain,
+    closing: &Barrier,
+    paused: &Counter,
+    mut accepted: impl FnMut(TcpStream, SocketAddr),
+) -> io::Result<()> {
+    let WorkerSocket { socket, inherited } = socket;
+    let listener = TcpListener::from_std(socket.try_clone()?)?;
+    let pauses = &mut Pauses {
+        next: PAUSE,
+        paused,
+    };
+    accept_until(
+        &listener,
+        drain.reached(Phase::Closing),
+        pauses,
+        &mut accepted,
+    )
+    .await;
+    if !inherited {
+        if let Err(error) = refuse_new(&socket) {
+            tracing::warn!(%error, "connections that arrive while the listener closes are reset");
+        }
+        let settled = timeout_at(Instant::now() + SETTLE, drain.reached(Phase::Cut));
+        accept_until(&listener, settled, pauses, &mut accepted).await;
+    }
+    drop(socket);
+    closing.wait().await;
+    while let Ok((stream, peer)) = try_accept(&listener).await {
+        accepted(stream, unmapped(peer));
+    }
+    Ok(())
+}
+
+async fn accept_until<T>(
+    listener: &TcpListener,
+    end: impl Future<Output = T>,
+    pauses: &mut Pauses<'_>,
+    accepted: &mut impl FnMut(TcpStream, SocketAddr),
+) {
+    let mut end = pin!(end);
+    loop {
+        let mut batch = 0;
+        let failed = poll_fn(|cx| {
+            if end.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(None);
+            }
+            while batch < BATCH {
+                match listener.poll_accept(cx) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Ok((stream, peer))) => {
+                        batch += 1;
+                        pauses.next = PAUSE;
+                        accepted(stream, unmapped(peer));
+                    }
+                    Poll::Ready(Err(error)) => return Poll::Ready(Some(error)),
+                }
+            }
+            batch = 0;
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+        let Some(error) = failed else { return };
+        if Pauses::needed(&error) {
+            tokio::select! {
+                biased;
+                _ = &mut end => return,
+                () = pauses.pause(&error) => {}
+            }
+        }
+    }
+}
+
+/// Accepts one connection that is already queued.
+async fn try_accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
+    poll_fn(|cx| match listener.poll_accept(cx) {
+        Poll::Pending => Poll::Ready(Err(io::ErrorKind::WouldBlock.into())),
+        ready @ Poll::Ready(_) => ready,
+    })
+    .await
+}
+
+/// The growing pause after failures that are not the peer's.
+struct Pauses<'a> {
+    next: Duration,
+    paused: &'a Counter,
+}
+
+impl Pauses<'_> {
+    /// Tells whether `error` is one that accepting again at once would only repeat. Errors of the
+    /// connection itself are not (accept(2): treat network errors of the new socket like EAGAIN).
+    fn needed(error: &io::Error) -> bool {
+        let of_the_peer = matches!(
+            Errno::from_io_error(error),
+            Some(
+                Errno::CONNABORTED
+                    | Errno::PROTO
+                    | Errno::INTR
+                    | Errno::NETDOWN
+                    | Errno::NOPROTOOPT
+                    | Errno::HOSTDOWN
+                    | Errno::NONET
+                    | Errno::HOSTUNREACH
+                    | Errno::OPNOTSUPP
+                    | Errno::NETUNREACH
+                    | Errno::TIMEDOUT
+                    | Errno::CONNRESET
+            )
+        );
+        !of_the_peer
+    }
+
+    async fn pause(&mut self, error: &io::Error) {
+        self.paused.inc();
+        if self.next == PAUSE {
+            tracing::warn!(%error, "accepting pauses");
+        }
+        sleep(self.next).await;
+        self.next = (self.next * 2).min(LONGEST_PAUSE);
+    }
+}

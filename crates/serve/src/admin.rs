@@ -1,0 +1,277 @@
+//! What a process that routes connections tells its probes and its operators.
+//!
+//! Only reads; the one thing it does is to begin a drain.
+
+use std::fmt;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use route::{Cluster, Endpoint, Route, Snapshot};
+use serde_json::{Value, json};
+use telemetry::{ClusterStatus, EndpointStatus, ListenerStatus, Process, Status};
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use crate::admission::Admission;
+use crate::connections::ConnectionSummary;
+use crate::drain::{Drain, Phase};
+use crate::metrics::Metrics;
+use crate::worker::Asker;
+
+/// Clusters the page shows at most; `/snapshot` has them all.
+const SHOWN_CLUSTERS: usize = 200;
+
+/// The snapshot in force, and when its source last confirmed it.
+pub type CurrentSnapshot = dyn Fn() -> (Arc<Snapshot>, Instant) + Send + Sync;
+
+/// What makes a process not ready beyond draining; `Err` says why.
+pub type Readiness = dyn Fn() -> Result<(), String> + Send + Sync;
+
+/// A listener as operators see it.
+#[derive(Clone, Debug)]
+pub struct ListenerInfo {
+    /// Name in logs and metrics.
+    pub name: String,
+    /// Address it is bound to.
+    pub address: SocketAddr,
+    /// Protocol as the configuration names it.
+    pub protocol: &'static str,
+}
+
+/// What an [`Admin`] answers from.
+pub struct AdminParams {
+    /// The program's name.
+    pub binary: &'static str,
+    /// The program's version.
+    pub version: &'static str,
+    /// The configuration in effect, without secrets.
+    pub config: Value,
+    /// Every listener.
+    pub listeners: Vec<ListenerInfo>,
+    /// The phase of the process.
+    pub drain: Drain,
+    /// Who counts connections.
+    pub admission: Arc<Admission>,
+    /// Who counts the rest.
+    pub metrics: Metrics,
+    /// Who knows the connections.
+    pub asker: Asker,
+    /// The routing snapshot in force.
+    pub snapshot: Arc<CurrentSnapshot>,
+    /// Further conditions of being ready.
+    pub ready: Box<Readiness>,
+    /// A further path that answers as `/readyz` does.
+    pub ready_alias: Option<&'static str>,
+}
+
+/// Answers probes and operators.
+pub struct Admin {
+    params: AdminParams,
+    started: Instant,
+    runtime: Handle,
+}
+
+impl fmt::Debug for Admin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Admin")
+            .field("binary", &self.params.binary)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Admin {
+    /// Creates the answers. Must be called within the control runtime, on which a drain that is
+    /// asked for then runs.
+    #[must_use]
+    pub fn new(params: AdminParams) -> Self {
+        Self {
+            params,
+            started: Instant::now(),
+            runtime: Handle::current(),
+        }
+    }
+
+    fn status_where(&self, wanted: impl Fn(&ClusterStatus) -> bool) -> Status {
+        let (snapshot, confirmed) = (self.params.snapshot)();
+        let now = Instant::now();
+        let mut clusters_total = 0;
+        let mut clusters = Vec::new();
+        for cluster in snapshot.clusters() {
+            let status = cluster_status(cluster, now);
+            if wanted(&status) {
+                clusters_total += 1;
+                if clusters.len() < SHOWN_CLUSTERS {
+                    clusters.push(status);
+                }
+            }
+        }
+        Status {
+            version: self.params.version,
+            uptime: now - self.started,
+            draining: self.params.drain.phase() != Phase::Serving,
+            generation: Some(snapshot.generation()),
+            generation_age: Some(now.saturating_duration_since(confirmed)),
+            facts: Vec::new(),
+            listeners: self
+                .params
+                .listeners
+                .iter()
+                .map(|l| self.listener_status(l))
+                .collect(),
+            clusters,
+            clusters_total,
+        }
+    }
+
+    fn listener_status(&self, listener: &ListenerInfo) -> ListenerStatus {
+        let totals = self.params.metrics.totals(&listener.name);
+        ListenerStatus {
+            name: listener.name.clone(),
+            address: listener.address.to_string(),
+            protocol: listener.protocol.to_owned(),
+            active: totals.active,
+            total: totals.connections,
+            rx_bytes: totals.rx_bytes,
+            tx_bytes: totals.tx_bytes,
+        }
+    }
+}
+
+impl Process for Admin {
+    fn binary(&self) -> &'static str {
+        self.params.binary
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        match self.params.drain.phase() {
+            Phase::Serving => (self.params.ready)(),
+            Phase::Unready | Phase::Closing | Phase::Cut => Err("draining".to_owned()),
+        }
+    }
+
+    fn config(&self) -> Value {
+        self.params.config.clone()
+    }
+
+    fn snapshot(&self) -> Value {
+        let (snapshot, _) = (self.params.snapshot)();
+        let now = Instant::now();
+        json!({
+            "generation": snapshot.generation(),
+            "clusters": snapshot.clusters().map(|c| cluster_json(c, now)).collect::<Vec<_>>(),
+            "routes": snapshot.routes().map(|route| route_json(route)).collect::<Vec<_>>(),
+        })
+    }
+
+    fn connections(&self, limit: usize) -> Pin<Box<dyn Future<Output = Value> + Send + '_>> {
+        Box::pin(async move {
+            let open = self.params.asker.connections(limit).await;
+            json!({
+                "open": self.params.admission.connections(),
+                "connections": open.iter().map(connection_json).collect::<Vec<_>>(),
+            })
+        })
+    }
+
+    fn drain(&self) {
+        let _runtime = self.runtime.enter();
+        self.params.drain.begin();
+    }
+
+    fn status(&self) -> Status {
+        self.status_where(|_| true)
+    }
+
+    fn status_of(&self, filter: &str) -> Status {
+        self.status_where(|cluster| cluster.matches(filter))
+    }
+
+    fn extra(
+        &self,
+        method: &str,
+        path: &str,
+        _query: Option<&str>,
+    ) -> Option<(u16, &'static str, String)> {
+        if !matches!(method, "GET" | "HEAD") || Some(path) != self.params.ready_alias {
+            return None;
+        }
+        Some(match self.ready() {
+            Ok(()) => (200, "text/plain", "ok\n".to_owned()),
+            Err(why) => (503, "text/plain", why + "\n"),
+        })
+    }
+}
+
+fn cluster_status(cluster: &Cluster, now: Instant) -> ClusterStatus {
+    let failures = route::ConnectFailure::ALL.into_iter();
+    ClusterStatus {
+        name: cluster.name().to_string(),
+        active: u64::from(cluster.active()),
+        failures: failures
+            .map(|failure| cluster.connect_failures(failure))
+            .sum(),
+        endpoints: cluster
+            .endpoints()
+            .iter()
+            .map(|e| endpoint_status(e, now))
+            .collect(),
+    }
+}
+
+fn endpoint_status(endpoint: &Endpoint, now: Instant) -> EndpointStatus {
+    EndpointStatus {
+        address: endpoint.address().to_string(),
+        zone: endpoint.zone().map(Into::into),
+        state: endpoint.state(now.into_std()).as_str(),
+        active: u64::from(endpoint.active()),
+    }
+}
+
+fn cluster_json(cluster: &Cluster, now: Instant) -> Value {
+    let endpoints = cluster.endpoints().iter().map(|endpoint| {
+        json!({
+            "address": endpoint.address().to_string(),
+            "zone": endpoint.zone(),
+            "weight": endpoint.weight(),
+            "priority": endpoint.priority(),
+            "state": endpoint.state(now.into_std()).as_str(),
+            "active": endpoint.active(),
+        })
+    });
+    json!({
+        "name": cluster.name().as_ref(),
+        "active": cluster.active(),
+        "endpoints": endpoints.collect::<Vec<_>>(),
+    })
+}
+
+fn route_json(route: &Route) -> Value {
+    let sources: Vec<String> = route
+        .allow_sources()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    json!({
+        "matches": route.matches().to_string(),
+        "cluster": route.cluster().name().as_ref(),
+        "allowSources": sources,
+    })
+}
+
+fn connection_json(connection: &ConnectionSummary) -> Value {
+    json!({
+        "listener": connection.listener,
+        "peer": connection.peer,
+        "client": connection.client,
+        "serverName": connection.server_name,
+        "destination": connection.destination,
+        "connect": connection.connect,
+        "cluster": connection.cluster,
+        "endpoint": connection.endpoint,
+        "rxBytes": connection.rx_bytes,
+        "txBytes": connection.tx_bytes,
+        "ageSeconds": connection.age.as_secs_f64(),
+    })
+}

@@ -1,0 +1,181 @@
+//! Who may have a connection: the limit of the process and the limit per client.
+//!
+//! The first is one atomic counter. The second is a table split over locks, touched twice in the
+//! life of a connection and only when a limit per client is set; bytes never pass it.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Parts of the per-client table; a power of two far above the number of workers.
+const SHARDS: usize = 64;
+
+/// The limits of connections, shared by all workers.
+#[derive(Debug)]
+pub struct Admission {
+    connections: AtomicU64,
+    limit: u64,
+    per_source: u32,
+    hasher: RandomState,
+    sources: Vec<Mutex<HashMap<IpAddr, u32>>>,
+}
+
+/// The right to one connection; given back when dropped.
+#[derive(Debug)]
+pub struct Permit(Arc<Admission>);
+
+/// One of a client's connections; given back when dropped. Holds nothing without a limit.
+#[derive(Debug)]
+pub struct SourcePermit(Option<(Arc<Admission>, IpAddr)>);
+
+impl Admission {
+    /// Creates the limits; `per_source` 0 means none per client.
+    #[must_use]
+    pub fn new(limit: u64, per_source: u32) -> Arc<Self> {
+        let shards = if per_source == 0 { 0 } else { SHARDS };
+        Arc::new(Self {
+            connections: AtomicU64::new(0),
+            limit,
+            per_source,
+            hasher: RandomState::new(),
+            sources: (0..shards).map(|_| Mutex::default()).collect(),
+        })
+    }
+
+    /// Takes a place for one connection, or `None` when all are taken.
+    #[must_use]
+    pub fn permit(self: &Arc<Self>) -> Option<Permit> {
+        let before = self.connections.fetch_add(1, Ordering::Relaxed);
+        if before >= self.limit {
+            self.connections.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(Permit(Arc::clone(self)))
+    }
+
+    /// Takes one of the places of `client`, or `None` when it has as many as it may.
+    #[must_use]
+    pub fn source_permit(self: &Arc<Self>, client: IpAddr) -> Option<SourcePermit> {
+        if self.per_source == 0 {
+            return Some(SourcePermit(None));
+        }
+        let key = source_key(client);
+        let mut shard = self.shard(key);
+        let count = shard.entry(key).or_insert(0);
+        if *count >= self.per_source {
+            return None;
+        }
+        *count += 1;
+        drop(shard);
+        Some(SourcePermit(Some((Arc::clone(self), key))))
+    }
+
+    /// Returns the number of connections admitted now.
+    #[must_use]
+    pub fn connections(&self) -> u64 {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    fn shard(&self, key: IpAddr) -> std::sync::MutexGuard<'_, HashMap<IpAddr, u32>> {
+        let index = self.hasher.hash_one(key) as usize % self.sources.len();
+        self.sources[index]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for SourcePermit {
+    fn drop(&mut self) {
+        let Some((admission, key)) = self.0.take() else {
+            return;
+        };
+        let mut shard = admission.shard(key);
+        let left = shard.get_mut(&key).map(|count| {
+            *count -= 1;
+            *count
+        });
+        if left == Some(0) {
+            shard.remove(&key);
+        }
+    }
+}
+
+/// Returns what counts as one client: an IPv4 address, or the /64 of an IPv6 address, which is
+/// what one subscriber commonly holds (RFC 6177).
+#[must_use]
+pub fn source_key(client: IpAddr) -> IpAddr {
+    match client {
+        IpAddr::V4(_) => client,
+        IpAddr::V6(ip) => match ip.to_ipv4_mapped() {
+            Some(ip) => ip.into(),
+            None => Ipv6Addr::from_bits(ip.to_bits() & (u128::MAX << 64)).into(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_bounded_and_come_back() {
+        let admission = Admission::new(2, 0);
+        let first = admission.permit().unwrap();
+        let _second = admission.permit().unwrap();
+        assert!(admission.permit().is_none());
+        assert_eq!(admission.connections(), 2);
+        drop(first);
+        assert!(admission.permit().is_some());
+    }
+
+    #[test]
+    fn a_client_is_an_ipv4_address_or_an_ipv6_network() {
+        let admission = Admission::new(100, 1);
+        let of = |ip: &str| admission.source_permit(ip.parse().unwrap());
+        let held = of("10.0.0.1").unwrap();
+        assert!(of("10.0.0.1").is_none());
+        assert!(of("::ffff:10.0.0.1").is_none());
+        assert!(of("10.0.0.2").is_some());
+        let network = of("2001:db8:0:1::1").unwrap();
+        assert!(of("2001:db8:0:1:ffff::2").is_none());
+        assert!(of("2001:db8:0:2::1").is_some());
+        drop((held, network));
+        assert!(of("10.0.0.1").is_some());
+        assert!(
+            admission
+                .sources
+                .iter()
+                .all(|shard| shard.lock().unwrap().is_empty())
+        );
+    }
+
+    #[test]
+    fn counts_hold_across_threads() {
+        let admission = Admission::new(u64::MAX, 1_000_000);
+        let client: IpAddr = "192.0.2.1".parse().unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..1000 {
+                        let _both = (admission.permit(), admission.source_permit(client));
+                    }
+                });
+            }
+        });
+        assert_eq!(admission.connections(), 0);
+        assert!(
+            admission
+                .sources
+                .iter()
+                .all(|shard| shard.lock().unwrap().is_empty())
+        );
+    }
+}

@@ -1,0 +1,131 @@
+//! Draining: unready at once, stop accepting after a delay, let connections finish, then cut.
+//!
+//! ```text
+//!     Serving ─begin─▶ Unready ─delay─▶ Closing ─timeout─▶ Cut
+//!                         └────────────── cut ──────────────▲
+//! ```
+//!
+//! Holds the phase and its clock. Workers follow it; it knows neither sockets nor connections.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+/// How long draining waits at each step.
+#[derive(Clone, Copy, Debug)]
+pub struct DrainParams {
+    /// From unready to no longer accepting, so that load balancers notice first.
+    pub delay: Duration,
+    /// From no longer accepting to cutting what is left.
+    pub timeout: Duration,
+}
+
+/// Where a process is between serving and gone; phases only advance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Normal service.
+    Serving,
+    /// Reported unready, still accepting.
+    Unready,
+    /// No longer accepting; connections finish.
+    Closing,
+    /// What is left is cut.
+    Cut,
+}
+
+/// The phase of this process, shared by everything that follows it.
+#[derive(Clone, Debug)]
+pub struct Drain {
+    phase: Arc<watch::Sender<Phase>>,
+    params: DrainParams,
+}
+
+impl Drain {
+    /// Creates a process in service.
+    #[must_use]
+    pub fn new(params: DrainParams) -> Self {
+        Self {
+            phase: Arc::new(watch::Sender::new(Phase::Serving)),
+            params,
+        }
+    }
+
+    /// Returns the phase now.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        *self.phase.borrow()
+    }
+
+    /// Starts draining; does nothing when it has begun. Must be called within a runtime, on which
+    /// the clock of the later phases then runs.
+    pub fn begin(&self) {
+        if !self.advance(Phase::Unready) {
+            return;
+        }
+        tracing::info!(delay = ?self.params.delay, timeout = ?self.params.timeout, "draining");
+        let drain = self.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(drain.params.delay).await;
+            drain.advance(Phase::Closing);
+            tokio::time::sleep(drain.params.timeout).await;
+            drain.advance(Phase::Cut);
+        });
+    }
+
+    /// Cuts everything now.
+    pub fn cut(&self) {
+        self.advance(Phase::Cut);
+    }
+
+    /// Waits until `phase` is reached or passed. Cancel-safe.
+    pub async fn reached(&self, phase: Phase) {
+        let mut receiver = self.phase.subscribe();
+        // The sender lives in `self`, so waiting cannot fail.
+        let _ = receiver.wait_for(|now| *now >= phase).await;
+    }
+
+    fn advance(&self, to: Phase) -> bool {
+        self.phase.send_if_modified(|phase| {
+            let later = *phase < to;
+            if later {
+                *phase = to;
+            }
+            later
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PARAMS: DrainParams = DrainParams {
+        delay: Duration::from_secs(5),
+        timeout: Duration::from_secs(30),
+    };
+
+    #[tokio::test(start_paused = true)]
+    async fn phases_follow_each_other_by_the_clock() {
+        let drain = Drain::new(PARAMS);
+        assert_eq!(drain.phase(), Phase::Serving);
+        let start = tokio::time::Instant::now();
+        drain.begin();
+        drain.begin();
+        assert_eq!(drain.phase(), Phase::Unready);
+        drain.reached(Phase::Closing).await;
+        assert_eq!(start.elapsed(), PARAMS.delay);
+        drain.reached(Phase::Cut).await;
+        assert_eq!(start.elapsed(), PARAMS.delay + PARAMS.timeout);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cut_is_final() {
+        let drain = Drain::new(PARAMS);
+        drain.begin();
+        drain.cut();
+        assert_eq!(drain.phase(), Phase::Cut);
+        tokio::time::sleep(PARAMS.delay * 2).await;
+        assert_eq!(drain.phase(), Phase::Cut);
+    }
+}

@@ -1,0 +1,233 @@
+//! Binding listeners: one socket per worker on the same address, so that the kernel spreads
+//! connections over workers and nobody hands sockets around.
+//!
+//! Does not accept; see `accept`. Sockets that systemd passed are taken instead of bound.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+
+use route::TcpOptions;
+use socket2::{Domain, Protocol, SockAddr, SockFilter, SockRef, Socket, Type};
+
+use crate::inherited::InheritedSocket;
+use crate::tcp::{apply_tcp_options, unmapped};
+
+/// Connections the kernel may queue before they are accepted; it silently caps the value at
+/// `net.core.somaxconn` (4096 since Linux 5.4).
+const BACKLOG: i32 = 4096;
+
+/// How one listener is bound.
+#[derive(Clone, Debug)]
+pub struct ListenerParams {
+    /// Name in logs and metrics.
+    pub name: String,
+    /// Address and port; port 0 lets the kernel choose one, the same for every worker.
+    pub address: SocketAddr,
+    /// Options of the accepted sockets.
+    pub tcp: TcpOptions,
+}
+
+/// One worker's listening socket.
+#[derive(Debug)]
+pub struct WorkerSocket {
+    pub(crate) socket: TcpListener,
+    /// Passed by the service manager, which keeps it open and listening after us.
+    pub(crate) inherited: bool,
+}
+
+/// A listener could not be bound.
+#[derive(Debug, thiserror::Error)]
+#[error("listener {name}: {attempt} {address}")]
+pub struct BindError {
+    name: String,
+    attempt: &'static str,
+    address: SocketAddr,
+    #[source]
+    source: io::Error,
+}
+
+impl WorkerSocket {
+    /// Returns the address the socket listens on.
+    ///
+    /// # Errors
+    /// What the kernel says of the socket.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(unmapped(self.socket.local_addr()?))
+    }
+}
+
+/// Binds (or takes over) the sockets of one listener, one per worker.
+///
+/// `[::]` also accepts IPv4; on a host without IPv6 it means `0.0.0.0`.
+///
+/// # Errors
+/// The first step that failed, with the listener's name and address.
+fn bind(
+    params: &ListenerParams,
+    workers: usize,
+    inherited: Option<InheritedSocket>,
+) -> Result<Vec<WorkerSocket>, BindError> {
+    let failed = |attempt: &'static str, address: SocketAddr| {
+        let name = params.name.clone();
+        move |source: io::Error| BindError {
+            name,
+            attempt,
+            address,
+            source,
+        }
+    };
+    if let Some(InheritedSocket { socket, .. }) = inherited {
+        let set = apply_tcp_options(SockRef::from(&socket), &params.tcp)
+            .and_then(|()| socket.set_nonblocking(true));
+        set.map_err(failed(
+            "taking over the inherited socket of",
+            params.address,
+        ))?;
+        return (0..workers)
+            .map(|_| {
+                socket.try_clone().map(|socket| WorkerSocket {
+                    socket,
+                    inherited: true,
+                })
+            })
+            .collect::<io::Result<_>>()
+            .map_err(failed("sharing the inherited socket of", params.address));
+    }
+    let mut address = params.address;
+    let mut sockets = Vec::with_capacity(workers);
+    for _ in 0..workers {
+        let socket = match open(address, &params.tcp) {
+            Err(error) if no_ipv6(&error) && address.ip() == Ipv6Addr::UNSPECIFIED => {
+                address = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port());
+                tracing::warn!(listener = %params.name, "this host has no IPv6: IPv4 alone");
+                open(address, &params.tcp)
+            }
+            opened => opened,
+        };
+        let socket = socket.map_err(failed("listening on", address))?;
+        let bound = socket.local_addr().map_err(failed("naming", address))?;
+        address.set_port(bound.port());
+        sockets.push(WorkerSocket {
+            socket,
+            inherited: false,
+        });
+    }
+    Ok(sockets)
+}
+
+/// The bound sockets of every listener.
+#[derive(Debug)]
+pub struct BoundListeners {
+    /// One list for each worker, in the order of the listeners.
+    pub per_worker: Vec<Vec<WorkerSocket>>,
+    /// The address of each listener.
+    pub addresses: Vec<SocketAddr>,
+}
+
+/// Binds every listener, taking sockets of the service manager where they match by name or, names
+/// matching none, by port.
+///
+/// # Errors
+/// The first listener that could not be bound; those before it are closed again.
+pub fn bind_all<'a>(
+    listeners: impl IntoIterator<Item = &'a ListenerParams>,
+    workers: usize,
+    mut inherited: Vec<InheritedSocket>,
+) -> Result<BoundListeners, BindError> {
+    let mut bound = BoundListeners {
+        per_worker: (0..workers).map(|_| Vec::new()).collect(),
+        addresses: Vec::new(),
+    };
+    for params in listeners {
+        let own = take_matching(&mut inherited, params);
+        let sockets = bind(params, workers, own)?;
+        let address = sockets
+            .first()
+            .map_or(Ok(params.address), WorkerSocket::local_addr);
+        let address = address.map_err(|source| BindError {
+            name: params.name.clone(),
+            attempt: "naming the socket of",
+            address: params.address,
+            source,
+        })?;
+        bound.addresses.push(address);
+        for (own, socket) in bound.per_worker.iter_mut().zip(sockets) {
+            own.push(socket);
+        }
+        tracing::info!(listener = %params.name, %address, "listening");
+    }
+    for socket in inherited {
+        tracing::warn!(
+            name = socket.name,
+            "an inherited socket matches no listener"
+        );
+    }
+    Ok(bound)
+}
+
+fn take_matching(
+    inherited: &mut Vec<InheritedSocket>,
+    params: &ListenerParams,
+) -> Option<InheritedSocket> {
+    let by_name = inherited
+        .iter()
+        .position(|socket| socket.name == params.name);
+    let by_port = || {
+        inherited
+            .iter()
+            .position(|socket| socket.port() == Some(params.address.port()))
+    };
+    let at = by_name.or_else(by_port)?;
+    Some(inherited.remove(at))
+}
+
+fn open(address: SocketAddr, tcp: &TcpOptions) -> io::Result<TcpListener> {
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
+    socket.set_nonblocking(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    apply_tcp_options(SockRef::from(&socket), tcp)?;
+    socket.bind(&SockAddr::from(address))?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+fn no_ipv6(error: &io::Error) -> bool {
+    matches!(
+        rustix::io::Errno::from_io_error(error),
+        Some(rustix::io::Errno::AFNOSUPPORT | rustix::io::Errno::ADDRNOTAVAIL)
+    )
+}
+
+/// Makes the kernel drop every connection attempt (a SYN without ACK) that reaches this listener,
+/// while handshakes already under way still complete.
+///
+/// A listener that is closed resets what it had half accepted. With new attempts dropped first,
+/// the queue can be emptied and the socket closed with nothing in it: whoever tried meanwhile
+/// tries again a second later (RFC 6298 §2.1) and is refused.
+pub(crate) fn refuse_new(socket: &TcpListener) -> io::Result<()> {
+    // Classic BPF (socket(7), SO_ATTACH_FILTER); a TCP socket's filter sees the packet from its
+    // TCP header on, whose octet 13 holds the flags.
+    const LOAD_BYTE: u16 = 0x30; // BPF_LD | BPF_B | BPF_ABS
+    const AND: u16 = 0x54; // BPF_ALU | BPF_AND | BPF_K
+    const JUMP_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
+    const RETURN: u16 = 0x06; // BPF_RET | BPF_K
+    const FLAGS_AT: u32 = 13;
+    const SYN_AND_ACK: u32 = 0x12;
+    const SYN: u32 = 0x02;
+    let program = [
+        SockFilter::new(LOAD_BYTE, 0, 0, FLAGS_AT),
+        SockFilter::new(AND, 0, 0, SYN_AND_ACK),
+        SockFilter::new(JUMP_EQUAL, 0, 1, SYN),
+        SockFilter::new(RETURN, 0, 0, 0),
+        SockFilter::new(RETURN, 0, 0, u32::MAX),
+    ];
+    SockRef::from(socket).attach_filter(&program)
+}

@@ -1,0 +1,153 @@
+//! Why a connection ended: the closed set that access logs and metrics share.
+//!
+//! Does not decide anything; the words are a contract with dashboards and alerts.
+
+/// Why a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Reason {
+    /// The PROXY header is missing, damaged or of the wrong kind.
+    BadProxyHeader,
+    /// Both peers finished.
+    Closed,
+    /// The endpoints could not be connected for a reason other than the next two.
+    ConnectFailed,
+    /// The endpoints refused.
+    ConnectRefused,
+    /// The endpoints did not answer in time.
+    ConnectTimeout,
+    /// The downstream peer reset the connection or vanished.
+    DownstreamReset,
+    /// The process drained and the grace period ended.
+    Drained,
+    /// Nothing moved for the idle limit.
+    IdleTimeout,
+    /// A defect of ours.
+    Internal,
+    /// The limit of connections, of the process or the cluster, is reached.
+    Limit,
+    /// The preamble breaks its protocol.
+    Malformed,
+    /// The connection reached its maximum age.
+    MaxAge,
+    /// The cluster has no usable endpoint.
+    NoEndpoint,
+    /// The ClientHello names no server.
+    NoServerName,
+    /// The first bytes are not TLS.
+    NotTls,
+    /// The preamble was not complete in time.
+    PreambleTimeout,
+    /// The preamble is longer than allowed.
+    PreambleTooLong,
+    /// The request was answered by a redirect.
+    Redirected,
+    /// The route does not allow this client.
+    SourceDenied,
+    /// The client has as many connections as one client may have.
+    SourceLimit,
+    /// No route leads to the destination.
+    UnknownDestination,
+    /// No route has this server name.
+    UnknownServerName,
+    /// A peer that may not send a load balancer's PROXY header did.
+    UntrustedProxy,
+    /// The endpoint reset the connection or vanished.
+    UpstreamReset,
+}
+
+impl Reason {
+    /// Every reason, in order.
+    pub const ALL: [Self; 24] = [
+        Self::BadProxyHeader,
+        Self::Closed,
+        Self::ConnectFailed,
+        Self::ConnectRefused,
+        Self::ConnectTimeout,
+        Self::DownstreamReset,
+        Self::Drained,
+        Self::IdleTimeout,
+        Self::Internal,
+        Self::Limit,
+        Self::Malformed,
+        Self::MaxAge,
+        Self::NoEndpoint,
+        Self::NoServerName,
+        Self::NotTls,
+        Self::PreambleTimeout,
+        Self::PreambleTooLong,
+        Self::Redirected,
+        Self::SourceDenied,
+        Self::SourceLimit,
+        Self::UnknownDestination,
+        Self::UnknownServerName,
+        Self::UntrustedProxy,
+        Self::UpstreamReset,
+    ];
+
+    /// Returns the word that logs and metrics use.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::BadProxyHeader => "bad_proxy_header",
+            Self::Closed => "closed",
+            Self::ConnectFailed => "connect_failed",
+            Self::ConnectRefused => "connect_refused",
+            Self::ConnectTimeout => "connect_timeout",
+            Self::DownstreamReset => "downstream_reset",
+            Self::Drained => "drained",
+            Self::IdleTimeout => "idle_timeout",
+            Self::Internal => "internal",
+            Self::Limit => "limit",
+            Self::Malformed => "malformed",
+            Self::MaxAge => "max_age",
+            Self::NoEndpoint => "no_endpoint",
+            Self::NoServerName => "no_server_name",
+            Self::NotTls => "not_tls",
+            Self::PreambleTimeout => "preamble_timeout",
+            Self::PreambleTooLong => "preamble_too_long",
+            Self::Redirected => "redirected",
+            Self::SourceDenied => "source_denied",
+            Self::SourceLimit => "source_limit",
+            Self::UnknownDestination => "unknown_destination",
+            Self::UnknownServerName => "unknown_server_name",
+            Self::UntrustedProxy => "untrusted_proxy",
+            Self::UpstreamReset => "upstream_reset",
+        }
+    }
+}
+
+impl From<&relay::Outcome> for Reason {
+    fn from(outcome: &relay::Outcome) -> Self {
+        match outcome {
+            relay::Outcome::Closed => Self::Closed,
+            relay::Outcome::IdleTimeout => Self::IdleTimeout,
+            relay::Outcome::MaxAge => Self::MaxAge,
+            relay::Outcome::Reset {
+                side: relay::Side::Downstream,
+                ..
+            } => Self::DownstreamReset,
+            relay::Outcome::Reset {
+                side: relay::Side::Upstream,
+                ..
+            } => Self::UpstreamReset,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_its_own_word_at_its_own_place() {
+        for (index, reason) in Reason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, index);
+        }
+        let mut words: Vec<&str> = Reason::ALL.iter().map(|reason| reason.as_str()).collect();
+        let count = words.len();
+        words.dedup();
+        assert_eq!(words.len(), count);
+        assert!(words.is_sorted());
+    }
+}

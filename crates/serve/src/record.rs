@@ -1,0 +1,280 @@
+//! The record of one connection: who, where to, how much, why it ended.
+//!
+//! One guard owns every counter that a connection moves and its line in the access log, so all of
+//! them are right exactly once, also when the task is cancelled or panics. It lives as long as the
+//! connection and is what `/connections` shows; addresses and names appear only here.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use relay::{Direction, Meter};
+use route::{Endpoint, Route};
+use telemetry::access_log::{AccessLog, AccessRecord};
+use tokio::time::Instant;
+
+use crate::admission::{Permit, SourcePermit};
+use crate::metrics::ListenerMetrics;
+use crate::reason::Reason;
+
+/// What the connections of one listener share on one worker.
+#[derive(Debug)]
+pub struct ListenerContext {
+    /// Name in logs and metrics.
+    pub name: Arc<str>,
+    /// Protocol as the configuration names it.
+    pub protocol: &'static str,
+    /// The listener's series.
+    pub metrics: ListenerMetrics,
+    /// Where connections are logged.
+    pub access_log: AccessLog,
+}
+
+/// What is known of a connection; filled as its preamble is read.
+#[derive(Debug)]
+pub struct ConnInfo {
+    listener: Rc<ListenerContext>,
+    started: Instant,
+    peer: SocketAddr,
+    client: Cell<SocketAddr>,
+    destination: Cell<Option<SocketAddr>>,
+    endpoint_addr: Cell<Option<SocketAddr>>,
+    server_name: OnceCell<Box<str>>,
+    alpn: OnceCell<Box<str>>,
+    connect: OnceCell<Box<str>>,
+    route: OnceCell<Arc<Route>>,
+    endpoint: OnceCell<Arc<Endpoint>>,
+    rx: Cell<u64>,
+    tx: Cell<u64>,
+    reason: Cell<Option<Reason>>,
+    permit: RefCell<Option<Permit>>,
+    source_permit: RefCell<Option<SourcePermit>>,
+}
+
+/// The guard of a connection; dropping it ends the record.
+#[derive(Debug)]
+pub struct ConnRecord(Rc<ConnInfo>);
+
+impl ConnRecord {
+    /// Opens the record of a connection that was just accepted.
+    #[must_use]
+    pub fn open(listener: &Rc<ListenerContext>, peer: SocketAddr, permit: Option<Permit>) -> Self {
+        listener.metrics.connections.inc();
+        listener.metrics.active.inc();
+        Self(Rc::new(ConnInfo {
+            listener: Rc::clone(listener),
+            started: Instant::now(),
+            peer,
+            client: Cell::new(peer),
+            destination: Cell::new(None),
+            endpoint_addr: Cell::new(None),
+            server_name: OnceCell::new(),
+            alpn: OnceCell::new(),
+            connect: OnceCell::new(),
+            route: OnceCell::new(),
+            endpoint: OnceCell::new(),
+            rx: Cell::new(0),
+            tx: Cell::new(0),
+            reason: Cell::new(None),
+            permit: RefCell::new(permit),
+            source_permit: RefCell::new(None),
+        }))
+    }
+
+    /// Returns what others may look at while the connection lives.
+    #[must_use]
+    pub fn info(&self) -> &Rc<ConnInfo> {
+        &self.0
+    }
+
+    /// Ends the record with its reason.
+    pub fn close(self, reason: Reason) {
+        self.0.reason.set(Some(reason));
+    }
+
+    /// Notes the client's address where it differs from the peer's.
+    pub fn set_client(&self, client: SocketAddr) {
+        self.0.client.set(client);
+    }
+
+    /// Keeps the client's permit for as long as the connection lives.
+    pub fn hold(&self, permit: SourcePermit) {
+        *self.0.source_permit.borrow_mut() = Some(permit);
+    }
+
+    /// Notes the server name as it came from the wire.
+    pub fn set_server_name(&self, name: &str) {
+        let _ = self.0.server_name.set(name.into());
+    }
+
+    /// Notes the offered application protocols, comma-separated; only where they are logged.
+    pub fn set_alpn(&self, alpn: &str) {
+        let _ = self.0.alpn.set(alpn.into());
+    }
+
+    /// Notes the destination that a node proxy's header carried.
+    pub fn set_destination(&self, destination: SocketAddr) {
+        self.0.destination.set(Some(destination));
+    }
+
+    /// Notes the value of the header that names a CONNECT request's destination.
+    pub fn set_connect(&self, value: &str) {
+        let _ = self.0.connect.set(value.into());
+    }
+
+    /// Notes the route and counts the connection on its cluster, which must have been acquired.
+    pub fn set_route(&self, route: Arc<Route>) {
+        debug_assert!(self.0.route.get().is_none(), "a connection takes one route");
+        let _ = self.0.route.set(route);
+    }
+
+    /// Notes the connected endpoint and counts the connection on it.
+    pub fn set_endpoint(&self, endpoint: Arc<Endpoint>, addr: SocketAddr) {
+        endpoint.begin();
+        debug_assert!(
+            self.0.endpoint.get().is_none(),
+            "a connection has one endpoint"
+        );
+        let _ = self.0.endpoint.set(endpoint);
+        self.0.endpoint_addr.set(Some(addr));
+    }
+
+    /// Notes the connected address of an upstream that is no cluster's endpoint.
+    pub fn set_upstream(&self, addr: SocketAddr) {
+        self.0.endpoint_addr.set(Some(addr));
+    }
+
+    /// Counts the bytes of a preamble that were handed to the upstream.
+    pub fn forwarded(&self, bytes: usize) {
+        self.0.relayed(Direction::Rx, bytes as u64, true);
+    }
+}
+
+impl Drop for ConnRecord {
+    fn drop(&mut self) {
+        let info = &self.0;
+        // No reason: the task was cancelled, which draining does, or it panicked.
+        let fallback = if std::thread::panicking() {
+            Reason::Internal
+        } else {
+            Reason::Drained
+        };
+        let reason = info.reason.get().unwrap_or(fallback);
+        let listener = &info.listener;
+        listener.metrics.active.dec();
+        listener.metrics.closed(&listener.name, reason);
+        if let Some(route) = info.route.get() {
+            route.cluster().release();
+        }
+        if let Some(endpoint) = info.endpoint.get() {
+            endpoint.end();
+        }
+        drop(info.permit.take());
+        drop(info.source_permit.take());
+        if listener.access_log.is_on() {
+            listener.access_log.write(&info.access_record(reason));
+        }
+    }
+}
+
+impl ConnInfo {
+    fn access_record(&self, reason: Reason) -> AccessRecord<'_> {
+        let duration = self.started.elapsed();
+        AccessRecord {
+            time: SystemTime::now(),
+            listener: &self.listener.name,
+            protocol: self.listener.protocol,
+            peer: self.peer,
+            client: self.client.get(),
+            server_name: self.server_name(),
+            alpn: self.alpn.get().map(AsRef::as_ref),
+            destination: self.destination.get(),
+            connect: self.connect(),
+            cluster: self.cluster(),
+            endpoint: self.endpoint_addr.get(),
+            rx_bytes: self.rx.get(),
+            tx_bytes: self.tx.get(),
+            duration,
+            reason: reason.as_str(),
+        }
+    }
+
+    /// Returns the listener that accepted the connection.
+    #[must_use]
+    pub fn listener(&self) -> &ListenerContext {
+        &self.listener
+    }
+
+    /// Returns when the connection was accepted.
+    #[must_use]
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// Returns the address of the TCP peer.
+    #[must_use]
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Returns the client's address.
+    #[must_use]
+    pub fn client(&self) -> SocketAddr {
+        self.client.get()
+    }
+
+    /// Returns the server name that the client asked for.
+    #[must_use]
+    pub fn server_name(&self) -> Option<&str> {
+        self.server_name.get().map(AsRef::as_ref)
+    }
+
+    /// Returns the destination that a node proxy's header carried.
+    #[must_use]
+    pub fn destination(&self) -> Option<SocketAddr> {
+        self.destination.get()
+    }
+
+    /// Returns the destination that a CONNECT request named.
+    #[must_use]
+    pub fn connect(&self) -> Option<&str> {
+        self.connect.get().map(AsRef::as_ref)
+    }
+
+    /// Returns the name of the cluster that the connection goes to.
+    #[must_use]
+    pub fn cluster(&self) -> Option<&str> {
+        self.route
+            .get()
+            .map(|route| route.cluster().name().as_ref())
+    }
+
+    /// Returns the connected endpoint's address.
+    #[must_use]
+    pub fn endpoint(&self) -> Option<SocketAddr> {
+        self.endpoint_addr.get()
+    }
+
+    /// Returns the bytes relayed so far, from downstream and from upstream.
+    #[must_use]
+    pub fn bytes(&self) -> (u64, u64) {
+        (self.rx.get(), self.tx.get())
+    }
+}
+
+impl Meter for ConnInfo {
+    fn relayed(&self, direction: Direction, bytes: u64, copied: bool) {
+        let metrics = &self.listener.metrics;
+        let (cell, counter) = match direction {
+            Direction::Rx => (&self.rx, &metrics.rx),
+            Direction::Tx => (&self.tx, &metrics.tx),
+        };
+        cell.set(cell.get() + bytes);
+        counter.add(bytes);
+        if copied {
+            metrics.copied.add(bytes);
+        }
+    }
+}

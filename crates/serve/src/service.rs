@@ -1,0 +1,188 @@
+//! A process once it serves: its workers, its endpoints, and the signals that end it.
+//!
+//! ```text
+//!     signal ─▶ drain, cut, reload        changed ─▶ reload        workers ended ─▶ end
+//! ```
+//!
+//! Runs on the control runtime of its caller. What is read again on a reload is the binary's.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use telemetry::{AccessLog, EndpointAddr, Endpoints, LogControl, Process, Registry};
+use tokio::task::JoinHandle;
+
+use crate::drain::Drain;
+use crate::signal::{Signal, Signals};
+use crate::worker::{Asker, Workers};
+
+/// How long buffered access-log lines may take to be written at the end.
+const LOG_CLOSE_LIMIT: Duration = Duration::from_secs(2);
+
+/// An endpoint for probes or operators could not be served.
+#[derive(Debug, thiserror::Error)]
+#[error("serving {what} on {address}")]
+pub struct EndpointError {
+    what: &'static str,
+    address: EndpointAddr,
+    #[source]
+    source: io::Error,
+}
+
+/// A serving process.
+#[derive(Debug)]
+pub struct Service {
+    drain: Drain,
+    workers: Workers,
+    access_log: AccessLog,
+    tasks: Vec<JoinHandle<()>>,
+    probes: EndpointAddr,
+    admin: EndpointAddr,
+}
+
+/// Where probes and operators are answered.
+#[derive(Clone, Debug)]
+pub struct EndpointParams {
+    /// Address of `/healthz`, `/readyz`, `/metrics`.
+    pub probes: EndpointAddr,
+    /// Address of the same and all else.
+    pub admin: EndpointAddr,
+    /// What is scraped.
+    pub registry: Registry,
+    /// What `/log` sets.
+    pub log: LogControl,
+}
+
+impl Service {
+    /// Takes charge of running workers.
+    #[must_use]
+    pub fn new(drain: Drain, workers: Workers, access_log: AccessLog) -> Self {
+        let (probes, admin) = (EndpointAddr::None, EndpointAddr::None);
+        Self {
+            drain,
+            workers,
+            access_log,
+            tasks: Vec::new(),
+            probes,
+            admin,
+        }
+    }
+
+    /// Returns something to ask the workers with.
+    #[must_use]
+    pub fn asker(&self) -> Asker {
+        self.workers.asker()
+    }
+
+    /// Returns the handle by which the process is drained or cut.
+    #[must_use]
+    pub fn drain(&self) -> &Drain {
+        &self.drain
+    }
+
+    /// Returns where probes answer.
+    #[must_use]
+    pub fn probes_address(&self) -> &EndpointAddr {
+        &self.probes
+    }
+
+    /// Returns where operators look in.
+    #[must_use]
+    pub fn admin_address(&self) -> &EndpointAddr {
+        &self.admin
+    }
+
+    /// Starts answering probes and operators on the current runtime.
+    ///
+    /// # Errors
+    /// The endpoint that could not be bound; the workers are cut then.
+    pub fn serve(
+        &mut self,
+        process: &Arc<dyn Process>,
+        params: EndpointParams,
+    ) -> Result<(), EndpointError> {
+        let EndpointParams {
+            probes,
+            admin,
+            registry,
+            log,
+        } = params;
+        let answers = Endpoints::probes(Arc::clone(process), registry.clone(), log.clone());
+        self.probes = self.serve_on("probes", probes, answers)?;
+        let answers = Endpoints::admin(Arc::clone(process), registry, log);
+        self.admin = self.serve_on("admin", admin, answers)?;
+        Ok(())
+    }
+
+    /// Keeps a task of the control runtime for as long as the process serves.
+    pub fn keep(&mut self, task: JoinHandle<()>) {
+        self.tasks.push(task);
+    }
+
+    /// Runs until the workers have ended and, when signals are acted on, one asked to stop.
+    ///
+    /// `changed` resolves when `reload` is due; it must be cancel-safe.
+    pub async fn run(
+        mut self,
+        mut signals: Option<Signals>,
+        mut changed: impl AsyncFnMut(),
+        mut reload: impl FnMut(),
+    ) {
+        let mut stopping = signals.is_none();
+        let mut ended = false;
+        while !(stopping && ended) {
+            let signal = async {
+                match &mut signals {
+                    Some(signals) => signals.next().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                signal = signal => match signal {
+                    Signal::Reload => reload(),
+                    Signal::Stop if stopping => self.drain.cut(),
+                    Signal::Stop => {
+                        stopping = true;
+                        self.drain.begin();
+                    }
+                },
+                () = changed() => reload(),
+                () = self.workers.ended(), if !ended => ended = true,
+            }
+        }
+        for task in &self.tasks {
+            task.abort();
+        }
+        self.workers.join();
+        self.access_log.close(LOG_CLOSE_LIMIT);
+        tracing::info!("ended");
+    }
+
+    fn serve_on(
+        &mut self,
+        what: &'static str,
+        address: EndpointAddr,
+        endpoints: Endpoints,
+    ) -> Result<EndpointAddr, EndpointError> {
+        if address == EndpointAddr::None {
+            return Ok(address);
+        }
+        let bound = Endpoints::bind(&address).map_err(|source| {
+            self.drain.cut();
+            EndpointError {
+                what,
+                address,
+                source,
+            }
+        })?;
+        let local = bound.local_addr().clone();
+        tracing::info!(address = %local, "serving {what}");
+        self.tasks.push(tokio::spawn(async move {
+            if let Err(error) = endpoints.serve(bound, std::future::pending()).await {
+                tracing::error!(%error, "no longer serving {what}");
+            }
+        }));
+        Ok(local)
+    }
+}

@@ -1,0 +1,66 @@
+//! TCP options of listeners and dialled sockets.
+//!
+//! Only translates plain parameters into socket options; which values apply is configuration.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use route::TcpOptions;
+use socket2::{SockRef, TcpKeepalive};
+
+/// Sets `options` on a TCP socket; accepted sockets inherit what their listener has.
+///
+/// `TCP_NODELAY` is always set: a relay writes whole reads and must not wait for more.
+///
+/// # Errors
+/// What the kernel says of the first option it refuses, named in the error's text.
+pub fn apply_tcp_options(socket: SockRef<'_>, options: &TcpOptions) -> io::Result<()> {
+    let named = |option: &'static str| {
+        move |error: io::Error| io::Error::new(error.kind(), format!("setting {option}: {error}"))
+    };
+    socket.set_tcp_nodelay(true).map_err(named("TCP_NODELAY"))?;
+    if !options.keepalive.is_zero() {
+        let mut keepalive = TcpKeepalive::new().with_time(options.keepalive);
+        if !options.keepalive_interval.is_zero() {
+            keepalive = keepalive.with_interval(options.keepalive_interval);
+        }
+        if options.keepalive_probes > 0 {
+            keepalive = keepalive.with_retries(options.keepalive_probes);
+        }
+        socket
+            .set_tcp_keepalive(&keepalive)
+            .map_err(named("TCP keepalive"))?;
+    }
+    if !options.user_timeout.is_zero() {
+        let timeout = Some(options.user_timeout);
+        socket
+            .set_tcp_user_timeout(timeout)
+            .map_err(named("TCP_USER_TIMEOUT"))?;
+    }
+    if !options.congestion.is_empty() {
+        let name = options.congestion.as_bytes();
+        socket
+            .set_tcp_congestion(name)
+            .map_err(named("TCP_CONGESTION"))?;
+    }
+    if options.notsent_lowat > 0 {
+        let lowat = options.notsent_lowat;
+        socket
+            .set_tcp_notsent_lowat(lowat)
+            .map_err(named("TCP_NOTSENT_LOWAT"))?;
+    }
+    Ok(())
+}
+
+/// Returns `addr` with an IPv4-mapped IPv6 address (RFC 4291 §2.5.5.2) as the IPv4 address it
+/// stands for, which is how dual-stack listeners report IPv4 peers.
+#[must_use]
+pub fn unmapped(addr: SocketAddr) -> SocketAddr {
+    match addr.ip() {
+        IpAddr::V6(ip) => match ip.to_ipv4_mapped() {
+            Some(ip) => SocketAddr::new(ip.into(), addr.port()),
+            None => addr,
+        },
+        IpAddr::V4(_) => addr,
+    }
+}

@@ -1,0 +1,189 @@
+//! The few HTTP answers a CONNECT listener gives, and closing after one so that it arrives.
+//!
+//! Does not decide which answer is due.
+
+use std::time::Duration;
+
+use preamble::HttpVersion;
+use serve::Reason;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// Longest time an answer may take to be written, and then to be read by the peer.
+const WRITE_LIMIT: Duration = Duration::from_secs(5);
+const LINGER_LIMIT: Duration = Duration::from_secs(1);
+
+/// Octets thrown away at most while the peer reads the answer.
+const LINGER_BYTES: usize = 64 * 1024;
+
+/// An answer, ready to be written.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    text: String,
+}
+
+impl Answer {
+    /// The tunnel is open; bytes follow.
+    pub(crate) fn established(version: HttpVersion) -> Self {
+        Self {
+            text: format!("{} 200 OK\r\n\r\n", version_text(version)),
+        }
+    }
+
+    pub(crate) fn bad_request(version: HttpVersion, what: &str) -> Self {
+        Self::closing(version, 400, "Bad Request", "", what)
+    }
+
+    pub(crate) fn too_large() -> Self {
+        let version = HttpVersion::Http11;
+        Self::closing(
+            version,
+            431,
+            "Request Header Fields Too Large",
+            "",
+            "head too large",
+        )
+    }
+
+    /// What a CONNECT that was understood and is not served for `reason` is told.
+    pub(crate) fn to_refused_connect(version: HttpVersion, reason: Reason) -> Self {
+        let (status, phrase, body) = if reason == Reason::UnknownDestination {
+            (404, "Not Found", "unknown destination")
+        } else if reason == Reason::SourceDenied {
+            (403, "Forbidden", "this client may not go there")
+        } else if reason == Reason::ConnectTimeout {
+            (
+                504,
+                "Gateway Timeout",
+                "the destination did not answer in time",
+            )
+        } else if matches!(reason, Reason::Limit | Reason::SourceLimit) {
+            (503, "Service Unavailable", "too many connections")
+        } else {
+            (503, "Service Unavailable", "no endpoint could be connected")
+        };
+        Self::closing(version, status, phrase, "", body)
+    }
+
+    /// Sends whoever asked for something else to the same host by https (RFC 9110 §15.4.9).
+    pub(crate) fn redirect(
+        version: HttpVersion,
+        host: &str,
+        is_connect: bool,
+        target: &str,
+    ) -> Self {
+        let name = without_port(host);
+        let path = if target.starts_with('/') && !is_connect {
+            target
+        } else {
+            "/"
+        };
+        let location = format!("Location: https://{name}{path}\r\n");
+        Self::closing(version, 308, "Permanent Redirect", &location, "use https")
+    }
+
+    fn closing(version: HttpVersion, status: u16, phrase: &str, extra: &str, body: &str) -> Self {
+        let version = version_text(version);
+        let length = body.len() + 1;
+        let text = format!(
+            "{version} {status} {phrase}\r\n{extra}Content-Type: text/plain\r\n\
+             Content-Length: {length}\r\nConnection: close\r\n\r\n{body}\n"
+        );
+        Self { text }
+    }
+
+    /// Writes the answer; false when the peer did not take it in time.
+    pub(crate) async fn write(&self, stream: &mut TcpStream) -> bool {
+        let written = timeout(WRITE_LIMIT, stream.write_all(self.text.as_bytes())).await;
+        matches!(written, Ok(Ok(())))
+    }
+
+    /// Writes the answer and gives the peer the time to read it: closing a socket with unread
+    /// bytes resets the connection and may destroy what was just sent (RFC 9112 §9.6).
+    pub(crate) async fn write_and_linger(&self, stream: &mut TcpStream) {
+        if !self.write(stream).await || stream.shutdown().await.is_err() {
+            return;
+        }
+        let deadline = Instant::now() + LINGER_LIMIT;
+        let mut thrown_away = 0;
+        let mut buf = [0; 1024];
+        while thrown_away < LINGER_BYTES {
+            match stream.try_read(&mut buf) {
+                Ok(0) => return,
+                Ok(read) => thrown_away += read,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    if !matches!(timeout_at(deadline, stream.readable()).await, Ok(Ok(()))) {
+                        return;
+                    }
+                }
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+fn version_text(version: HttpVersion) -> &'static str {
+    match version {
+        HttpVersion::Http10 => "HTTP/1.0",
+        HttpVersion::Http11 => "HTTP/1.1",
+    }
+}
+
+/// Strips the port of an authority: `host:443`, `[::1]:443`, `host`.
+fn without_port(authority: &str) -> &str {
+    let end = if authority.starts_with('[') {
+        authority.find(']').map(|at| at + 1)
+    } else {
+        authority.rfind(':')
+    };
+    end.and_then(|end| authority.get(..end))
+        .unwrap_or(authority)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn redirect(host: &str, is_connect: bool, target: &str) -> String {
+        let answer = Answer::redirect(HttpVersion::Http11, host, is_connect, target);
+        assert!(answer.text.starts_with("HTTP/1.1 308 "), "{}", answer.text);
+        let location = answer
+            .text
+            .lines()
+            .find_map(|line| line.strip_prefix("Location: "));
+        location.unwrap_or_default().to_owned()
+    }
+
+    #[test]
+    fn redirects_keep_host_and_path() {
+        assert_eq!(
+            redirect("a.example", false, "/x?y"),
+            "https://a.example/x?y"
+        );
+        assert_eq!(
+            redirect("a.example:8132", true, "b:443"),
+            "https://a.example/"
+        );
+        assert_eq!(redirect("[fd00::1]:8132", false, "/"), "https://[fd00::1]/");
+        assert_eq!(redirect("[fd00::1]", false, "*"), "https://[fd00::1]/");
+    }
+
+    #[test]
+    fn answers_speak_the_version_of_the_request() {
+        assert!(
+            Answer::established(HttpVersion::Http10)
+                .text
+                .starts_with("HTTP/1.0 200")
+        );
+        let unknown = Reason::UnknownDestination;
+        let answer = Answer::to_refused_connect(HttpVersion::Http11, unknown);
+        let end = "Content-Length: 20\r\nConnection: close\r\n\r\nunknown destination\n";
+        assert!(
+            answer.text.starts_with("HTTP/1.1 404 Not Found\r\n"),
+            "{}",
+            answer.text
+        );
+        assert!(answer.text.ends_with(end), "{}", answer.text);
+    }
+}

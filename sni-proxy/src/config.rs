@@ -1,0 +1,662 @@
+//! Flags, environment, configuration file, defaults and validation of the gateway.
+//!
+//! Produces a [`Config`] that needs no further checking. The only file of this binary that reads
+//! the environment. The routing file has a room of its own, `routes`.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use route::{IpPrefix, TcpOptions};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use settings::{
+    AdminAddress, AdminSettings, ByteSize, ConfigError, ConfigErrors, DrainSettings, HumanDuration,
+    ListenAddress, ProbesSettings, RelPath, TcpOverrides, TcpSettings, yaml,
+};
+use telemetry::{AccessFormat, EndpointAddr, LogFormat};
+
+/// Most workers that may be asked for; more than any machine has use for.
+const MOST_WORKERS: usize = 1024;
+
+/// Bounds of a preamble: the smallest still takes any PROXY header and an ordinary ClientHello.
+const PREAMBLE_BYTES: std::ops::RangeInclusive<u64> = 1024..=16 * 1024 * 1024;
+
+/// TLS passthrough by server name, PROXY protocol and HTTP CONNECT: the gateway of a seed.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "sni-proxy", version, max_term_width = 100, after_help = EXAMPLES)]
+pub struct Flags {
+    /// Configuration file (YAML).
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+
+    /// Validate the configuration and all it points to, print what is in effect, and exit.
+    #[arg(long)]
+    pub check: bool,
+
+    /// Zone of this gateway; endpoints of the same zone are preferred where a cluster wants it.
+    #[arg(long, value_name = "ZONE")]
+    pub zone: Option<String>,
+
+    /// How logs are written to standard error.
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub log_format: LogFormatFlag,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  sni-proxy --config /etc/rhizome/sni-proxy.yaml
+  sni-proxy --config sni-proxy.yaml --check
+  sni-proxy --config sni-proxy.yaml --zone eu-west-1a --log-format json
+
+Signals:
+  SIGTERM, SIGINT  drain and exit; the second time exit at once
+  SIGHUP           read the routing file again
+
+Environment:
+  RUST_LOG                            log levels, such as info or info,serve=debug
+  LISTEN_PID, LISTEN_FDS, LISTEN_FDNAMES
+                                      sockets of systemd, matched to listeners by name, then by port
+
+Exit codes: 0 ended as asked, 64 configuration refused, 1 anything else.";
+
+/// The flag's view of the log formats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormatFlag {
+    /// One JSON object per line.
+    Json,
+    /// For people.
+    Text,
+}
+
+impl From<LogFormatFlag> for LogFormat {
+    fn from(flag: LogFormatFlag) -> Self {
+        match flag {
+            LogFormatFlag::Json => Self::Json,
+            LogFormatFlag::Text => Self::Text,
+        }
+    }
+}
+
+/// What this binary takes from its environment.
+#[derive(Clone, Debug, Default)]
+pub struct Environment {
+    /// `RUST_LOG`.
+    pub log: Option<String>,
+    /// `LISTEN_PID`.
+    pub listen_pid: Option<String>,
+    /// `LISTEN_FDS`.
+    pub listen_fds: Option<String>,
+    /// `LISTEN_FDNAMES`.
+    pub listen_fdnames: Option<String>,
+}
+
+impl Environment {
+    /// Reads the variables this binary knows; values that are not UTF-8 count as absent.
+    #[must_use]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the room that reads the environment"
+    )]
+    pub fn read() -> Self {
+        let value = |name| std::env::var(name).ok();
+        Self {
+            log: value("RUST_LOG"),
+            listen_pid: value("LISTEN_PID"),
+            listen_fds: value("LISTEN_FDS"),
+            listen_fdnames: value("LISTEN_FDNAMES"),
+        }
+    }
+}
+
+/// The configuration file of `sni-proxy`.
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct File {
+    /// Worker threads; 0 means one for each CPU.
+    #[serde(default)]
+    workers: usize,
+    /// Where `/healthz`, `/readyz` and `/metrics` answer.
+    #[serde(default = "default_probes")]
+    probes: ProbesSettings,
+    /// Where operators look in: the probes' paths and `/`, `/config`, `/snapshot`, `/connections`,
+    /// `/drain`, `/log`.
+    #[serde(default = "default_admin")]
+    admin: AdminSettings,
+    /// The sockets that take connections.
+    listeners: Vec<ListenerFile>,
+    /// Bounds in number, size and time.
+    #[serde(default)]
+    limits: LimitsFile,
+    /// Options of every TCP socket; a listener or a cluster may override them.
+    #[serde(default)]
+    tcp: TcpSettings,
+    /// How the process stops.
+    #[serde(default)]
+    drain: DrainSettings,
+    /// Networks whose peers may send a load balancer's PROXY header; must be given when a listener
+    /// takes one.
+    #[serde(default)]
+    trusted_proxies: Vec<String>,
+    /// How CONNECT requests are understood.
+    #[serde(default)]
+    connect: ConnectFile,
+    /// Where routes come from.
+    routing: RoutingFile,
+    /// The access log, written to standard output.
+    #[serde(default)]
+    access_log: AccessLogFile,
+}
+
+fn default_probes() -> ProbesSettings {
+    ProbesSettings::on_port(15021)
+}
+
+fn default_admin() -> AdminSettings {
+    AdminSettings::on_loopback(9901)
+}
+
+/// One listening socket.
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct ListenerFile {
+    /// Name in logs and metrics.
+    name: String,
+    /// Address and port; port 0 picks one, which the log names.
+    address: ListenAddress,
+    /// What connections of this listener begin with.
+    protocol: Protocol,
+    /// Whether a load balancer in front sends a PROXY header.
+    #[serde(default)]
+    proxy_protocol: ProxyProtocol,
+    /// Overrides of the TCP options.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tcp: Option<TcpOverrides>,
+}
+
+/// What the connections of a listener begin with.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Protocol {
+    /// An HTTP CONNECT request, routed by a header.
+    Connect,
+    /// A node proxy's PROXY header, routed by its destination, or an HTTP CONNECT request.
+    ProxyOrConnect,
+    /// A TLS ClientHello, routed by its server name.
+    Tls,
+}
+
+impl Protocol {
+    /// Returns the protocol as the configuration names it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::ProxyOrConnect => "proxy-or-connect",
+            Self::Tls => "tls",
+        }
+    }
+}
+
+/// Whether a load balancer's PROXY header comes first.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProxyProtocol {
+    /// Never.
+    #[default]
+    Off,
+    /// From trusted peers it may.
+    Optional,
+    /// Always; other peers are refused.
+    Required,
+}
+
+/// Bounds in number, size and time.
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+struct LimitsFile {
+    /// Connections of the process; above it new ones are refused and counted. Lowered at start,
+    /// with a warning, to what the descriptor limit carries.
+    connections: u64,
+    /// Connections of one client, an IPv4 address or an IPv6 /64; 0 for no limit.
+    connections_per_source: u32,
+    /// By when the preamble must be complete.
+    preamble_timeout: HumanDuration,
+    /// Octets each part of a preamble may have.
+    preamble_bytes: ByteSize,
+    /// Longest time without a byte either way; 0 for no limit.
+    idle_timeout: HumanDuration,
+    /// Age at which a connection is cut; 0 for no limit.
+    max_connection_age: HumanDuration,
+}
+
+impl Default for LimitsFile {
+    fn default() -> Self {
+        Self {
+            connections: 750_000,
+            connections_per_source: 0,
+            preamble_timeout: HumanDuration(Duration::from_secs(10)),
+            preamble_bytes: ByteSize(64 * 1024),
+            idle_timeout: HumanDuration(Duration::ZERO),
+            max_connection_age: HumanDuration(Duration::ZERO),
+        }
+    }
+}
+
+/// How CONNECT requests are understood.
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+struct ConnectFile {
+    /// Headers that name the destination; the target in the request line is ignored.
+    headers: Vec<String>,
+    /// What any other request gets.
+    otherwise: Otherwise,
+}
+
+impl Default for ConnectFile {
+    fn default() -> Self {
+        Self {
+            headers: vec![
+                "X-Gardener-Destination".to_owned(),
+                "Reversed-VPN".to_owned(),
+            ],
+            otherwise: Otherwise::Redirect,
+        }
+    }
+}
+
+/// What a request that is no CONNECT to a destination gets.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Otherwise {
+    /// The connection is closed.
+    Close,
+    /// A permanent redirect to https on the same host.
+    Redirect,
+}
+
+/// Where routes come from.
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct RoutingFile {
+    /// The routing file, read again when it changes.
+    file: RelPath,
+}
+
+/// The access log.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+struct AccessLogFile {
+    /// How it is written, if at all.
+    format: AccessLogFormat,
+}
+
+/// How the access log is written.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum AccessLogFormat {
+    /// One JSON object per connection.
+    Json,
+    /// Not at all.
+    #[default]
+    Off,
+    /// One line of `key=value` per connection.
+    Text,
+}
+
+/// A validated configuration.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub(crate) workers: usize,
+    pub(crate) probes: SocketAddr,
+    pub(crate) admin: EndpointAddr,
+    pub(crate) listeners: Vec<ListenerConfig>,
+    pub(crate) limits: Limits,
+    pub(crate) tcp: TcpOptions,
+    pub(crate) tcp_settings: TcpSettings,
+    pub(crate) drain: serve::DrainParams,
+    pub(crate) trusted_proxies: Vec<IpPrefix>,
+    pub(crate) connect: Connect,
+    pub(crate) routes: PathBuf,
+    pub(crate) access_log: AccessFormat,
+    effective: serde_json::Value,
+}
+
+/// One listener, with its TCP options worked out.
+#[derive(Clone, Debug)]
+pub(crate) struct ListenerConfig {
+    pub(crate) name: String,
+    pub(crate) address: SocketAddr,
+    pub(crate) protocol: Protocol,
+    pub(crate) proxy_protocol: ProxyProtocol,
+    pub(crate) tcp: TcpOptions,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Limits {
+    pub(crate) connections: u64,
+    pub(crate) connections_per_source: u32,
+    pub(crate) preamble_timeout: Duration,
+    pub(crate) preamble_bytes: usize,
+    pub(crate) idle_timeout: Option<Duration>,
+    pub(crate) max_connection_age: Option<Duration>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Connect {
+    pub(crate) headers: Vec<String>,
+    pub(crate) redirect: bool,
+}
+
+impl Config {
+    /// Reads and validates the configuration file at `path`, without what it points to.
+    ///
+    /// # Errors
+    /// What is wrong, with file, line or key.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        Self::validated(yaml::load(path)?, path)
+    }
+
+    /// As [`Config::load`], from text; `origin` is the file that relative paths start from.
+    ///
+    /// # Errors
+    /// What is wrong, with file, line or key.
+    pub fn from_text(text: &str, origin: &Path) -> Result<Self, ConfigError> {
+        Self::validated(yaml::from_str(text, origin)?, origin)
+    }
+
+    /// Returns the configuration in effect, defaults included and secrets left out.
+    #[must_use]
+    pub fn effective(&self) -> &serde_json::Value {
+        &self.effective
+    }
+
+    /// Validates what the configuration points to, and returns all of it as text.
+    ///
+    /// # Errors
+    /// Why the routing file is refused.
+    pub fn check(&self) -> Result<String, crate::RoutesError> {
+        let snapshot = crate::routes::load(&self.routes, &self.tcp_settings, None)?;
+        let routes = format!(
+            "# {}: {} clusters, {} routes\n",
+            self.routes.display(),
+            snapshot.clusters().count(),
+            snapshot.routes().count()
+        );
+        Ok(settings::effective_yaml(&self.effective).unwrap_or_default() + &routes)
+    }
+
+    /// Tells whether a peer may send a load balancer's PROXY header.
+    pub(crate) fn trusts(&self, peer: IpAddr) -> bool {
+        self.trusted_proxies
+            .iter()
+            .any(|prefix| prefix.contains(peer))
+    }
+
+    fn validated(file: File, origin: &Path) -> Result<Self, ConfigError> {
+        let mut errors = ConfigErrors::new();
+        file.tcp.validate("tcp", &mut errors);
+        file.validate_listeners(&mut errors);
+        file.validate_limits(&mut errors);
+        let trusted_proxies = file.prefixes(&mut errors);
+        for (index, header) in file.connect.headers.iter().enumerate() {
+            if !is_header_name(header) {
+                errors.add(format!("connect.headers[{index}]"), "not a header name");
+            }
+        }
+        if file.connect.headers.is_empty() {
+            errors.add("connect.headers", "at least one is needed");
+        }
+        if file.routing.file.is_empty() {
+            errors.add("routing.file", "a path is needed");
+        }
+        errors.into_result(origin)?;
+        let effective = settings::redact(&file).unwrap_or_default();
+        Ok(Self::from_file(file, trusted_proxies, effective, origin))
+    }
+
+    fn from_file(
+        file: File,
+        trusted_proxies: Vec<IpPrefix>,
+        effective: serde_json::Value,
+        origin: &Path,
+    ) -> Self {
+        let nonzero = |limit: HumanDuration| Some(limit.0).filter(|limit| !limit.is_zero());
+        let tcp = file.tcp.clone();
+        let listeners = file.listeners.iter().map(|listener| ListenerConfig {
+            name: listener.name.clone(),
+            address: listener.address.get(),
+            protocol: listener.protocol,
+            proxy_protocol: listener.proxy_protocol,
+            tcp: match &listener.tcp {
+                Some(overrides) => (&overrides.over(&tcp)).into(),
+                None => (&tcp).into(),
+            },
+        });
+        Self {
+            workers: match file.workers {
+                0 => std::thread::available_parallelism().map_or(1, usize::from),
+                workers => workers,
+            },
+            probes: file.probes.address(),
+            admin: match &file.admin.address {
+                AdminAddress::Off => EndpointAddr::None,
+                AdminAddress::Tcp(address) => EndpointAddr::Tcp(address.get()),
+                AdminAddress::Unix(path) => EndpointAddr::Unix(path.clone()),
+            },
+            listeners: listeners.collect(),
+            limits: Limits {
+                connections: file.limits.connections,
+                connections_per_source: file.limits.connections_per_source,
+                preamble_timeout: file.limits.preamble_timeout.0,
+                preamble_bytes: usize::try_from(file.limits.preamble_bytes.0).unwrap_or(usize::MAX),
+                idle_timeout: nonzero(file.limits.idle_timeout),
+                max_connection_age: nonzero(file.limits.max_connection_age),
+            },
+            tcp: (&tcp).into(),
+            tcp_settings: tcp,
+            drain: serve::DrainParams {
+                delay: file.drain.delay.0,
+                timeout: file.drain.timeout.0,
+            },
+            trusted_proxies,
+            connect: Connect {
+                redirect: file.connect.otherwise == Otherwise::Redirect,
+                headers: file.connect.headers,
+            },
+            routes: file.routing.file.resolve(origin),
+            access_log: match file.access_log.format {
+                AccessLogFormat::Json => AccessFormat::Json,
+                AccessLogFormat::Off => AccessFormat::Off,
+                AccessLogFormat::Text => AccessFormat::Text,
+            },
+            effective,
+        }
+    }
+}
+
+impl File {
+    fn validate_listeners(&self, errors: &mut ConfigErrors) {
+        if self.listeners.is_empty() {
+            errors.add("listeners", "at least one is needed");
+        }
+        if self.workers > MOST_WORKERS {
+            errors.add("workers", format!("more than {MOST_WORKERS}"));
+        }
+        let (mut names, mut addresses) = (BTreeSet::new(), BTreeSet::new());
+        for (index, listener) in self.listeners.iter().enumerate() {
+            let key = format!("listeners[{index}]");
+            let name = &listener.name;
+            if name.is_empty() {
+                errors.add(format!("{key}.name"), "a name is needed");
+            } else if !names.insert(name) {
+                errors.add(
+                    format!("{key}.name"),
+                    format!("there are two listeners {name:?}"),
+                );
+            }
+            let address = listener.address.get();
+            if address.port() != 0 && !addresses.insert(address) {
+                errors.add(
+                    format!("{key}.address"),
+                    format!("two listeners listen on {address}"),
+                );
+            }
+            if listener.proxy_protocol != ProxyProtocol::Off && self.trusted_proxies.is_empty() {
+                errors.add(
+                    "trustedProxies",
+                    format!("must be given, because listener {name:?} takes a PROXY header"),
+                );
+            }
+            if let Some(overrides) = &listener.tcp {
+                overrides
+                    .over(&self.tcp)
+                    .validate(&format!("{key}.tcp"), errors);
+            }
+        }
+    }
+
+    fn validate_limits(&self, errors: &mut ConfigErrors) {
+        let limits = &self.limits;
+        if limits.connections == 0 {
+            errors.add("limits.connections", "0 would refuse every connection");
+        }
+        if limits.preamble_timeout.0.is_zero() {
+            errors.add("limits.preambleTimeout", "0 would refuse every connection");
+        }
+        if !PREAMBLE_BYTES.contains(&limits.preamble_bytes.0) {
+            let (least, most) = (
+                ByteSize(*PREAMBLE_BYTES.start()),
+                ByteSize(*PREAMBLE_BYTES.end()),
+            );
+            errors.add(
+                "limits.preambleBytes",
+                format!("not between {least} and {most}"),
+            );
+        }
+    }
+
+    fn prefixes(&self, errors: &mut ConfigErrors) -> Vec<IpPrefix> {
+        let parse = |(index, text): (usize, &String)| {
+            text.parse()
+                .map_err(|error| errors.add(format!("trustedProxies[{index}]"), error))
+                .ok()
+        };
+        self.trusted_proxies
+            .iter()
+            .enumerate()
+            .filter_map(parse)
+            .collect()
+    }
+}
+
+/// Tells whether `name` is a token (RFC 9110 §5.6.2).
+fn is_header_name(name: &str) -> bool {
+    !name.is_empty()
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAMPLE: &str = r#"
+workers: 0
+probes: { address: "[::]:15021" }
+admin:  { address: "127.0.0.1:9901" }
+listeners:
+- { name: tls,  address: "[::]:443",  protocol: tls,              proxyProtocol: off }
+- { name: node, address: "[::]:8443", protocol: proxy-or-connect }
+- { name: vpn,  address: "[::]:8132", protocol: connect }
+limits:
+  connections: 750000
+  connectionsPerSource: 0
+  preambleTimeout: 10s
+  preambleBytes: 65536
+  idleTimeout: 0s
+  maxConnectionAge: 0s
+tcp: { keepalive: 55s, keepaliveInterval: 55s, keepaliveProbes: 3, userTimeout: 0s, congestion: "", notsentLowat: 0 }
+drain: { delay: 5s, timeout: 30s }
+trustedProxies: ["10.0.0.0/8"]
+connect:
+  headers: [X-Gardener-Destination, Reversed-VPN]
+  otherwise: redirect
+routing:
+  file: routes.yaml
+accessLog: { format: off }
+"#;
+
+    fn problems(text: &str) -> String {
+        Config::from_text(text, Path::new("/etc/sni-proxy.yaml"))
+            .unwrap_err()
+            .to_string()
+    }
+
+    #[test]
+    fn the_documented_sample_is_what_the_defaults_are() {
+        let origin = Path::new("/etc/rhizome/sni-proxy.yaml");
+        let sample = Config::from_text(SAMPLE, origin).unwrap();
+        let minimal = Config::from_text(
+            r#"
+listeners:
+- { name: tls, address: "[::]:443", protocol: tls }
+- { name: node, address: "[::]:8443", protocol: proxy-or-connect }
+- { name: vpn, address: "[::]:8132", protocol: connect }
+routing: { file: routes.yaml }
+trustedProxies: ["10.0.0.0/8"]
+"#,
+            origin,
+        )
+        .unwrap();
+        assert_eq!(sample.effective(), minimal.effective());
+        assert_eq!(sample.routes, Path::new("/etc/rhizome/routes.yaml"));
+        assert!(sample.trusts("10.1.2.3".parse().unwrap()));
+        assert!(!sample.trusts("192.0.2.1".parse().unwrap()));
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_with_its_line() {
+        let text = SAMPLE.replace("workers: 0", "wrokers: 0");
+        let problem = problems(&text);
+        assert!(problem.starts_with("/etc/sni-proxy.yaml:2:"), "{problem}");
+        assert!(problem.contains("wrokers"), "{problem}");
+    }
+
+    #[test]
+    fn every_mistake_is_named_at_once() {
+        let text = SAMPLE
+            .replace("name: vpn", "name: node")
+            .replace("[::]:8132", "[::]:8443")
+            .replace("preambleTimeout: 10s", "preambleTimeout: 0s")
+            .replace("65536", "10")
+            .replace("10.0.0.0/8", "10.0.0.1/8")
+            .replace("Reversed-VPN", "\"Reversed VPN\"");
+        let problem = problems(&text);
+        for part in [
+            "listeners[2].name: there are two listeners \"node\"",
+            "listeners[2].address: two listeners listen on [::]:8443",
+            "limits.preambleTimeout: 0 would refuse",
+            "limits.preambleBytes: not between 1KiB and 16MiB",
+            "trustedProxies[0]",
+            "connect.headers[1]: not a header name",
+        ] {
+            assert!(problem.contains(part), "{part:?} is not in {problem}");
+        }
+    }
+
+    #[test]
+    fn taking_a_proxy_header_needs_trusted_proxies() {
+        let text = SAMPLE
+            .replace("proxyProtocol: off", "proxyProtocol: optional")
+            .replace("trustedProxies: [\"10.0.0.0/8\"]", "");
+        assert!(
+            problems(&text).contains("trustedProxies: must be given"),
+            "{}",
+            problems(&text)
+        );
+    }
+}

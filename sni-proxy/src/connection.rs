@@ -1,0 +1,266 @@
+//! One connection, from accept to close.
+//!
+//! ```text
+//!     preamble ─▶ client ─▶ route ─▶ endpoint ─▶ hand over ─▶ relay
+//! ```
+//!
+//! [`serve`] reads top to bottom; every step either goes on or names the reason it ends with.
+//! The steps before the relay live in boxes that are gone when it starts, because what remains is
+//! multiplied by every idle connection.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use preamble::{HttpVersion, encode_v1, encode_v2};
+use relay::{Relay, Timers};
+use route::{Cluster, Endpoint, PickContext, ProxyVersion, Route};
+use serve::{ConnRecord, Reason};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+
+use crate::answer::Answer;
+use crate::preamble::{AddressPair, Expected, Preamble, Refusal, Target, read};
+use crate::worker::{Listener, Worker};
+
+/// Serves one accepted connection until it ends, and says why it ended.
+pub(crate) async fn serve(
+    mut downstream: TcpStream,
+    peer: SocketAddr,
+    listener: &Listener,
+    worker: &Worker,
+    record: &ConnRecord,
+) -> Reason {
+    let shared = &*worker.shared;
+    let limits = &shared.config.limits;
+    let accepted = Instant::now();
+
+    // The preamble: who is it, and where to?
+    let expected = Expected {
+        protocol: listener.config.protocol,
+        proxy_protocol: listener.config.proxy_protocol,
+        trusted: shared.config.trusts(peer.ip()),
+        limit: limits.preamble_bytes,
+        deadline: accepted + limits.preamble_timeout,
+        connect_headers: &shared.config.connect.headers,
+        keep_alpn: listener.context.access_log.is_on(),
+    };
+    let preamble = match Box::pin(read(&downstream, &expected)).await {
+        Ok(preamble) => preamble,
+        Err(refusal) => return refuse(&mut downstream, refusal, worker).await,
+    };
+    let client = preamble.balancer.map_or(peer, |pair| pair.source);
+    record.set_client(client);
+    note(record, &preamble.target);
+    let version = match &preamble.target {
+        Target::Connect { version, .. } => Some(*version),
+        Target::Destination(_) | Target::ServerName { .. } => None,
+    };
+    if listener.takes_balancer() {
+        match shared.admission.source_permit(client.ip()) {
+            Some(permit) => record.hold(permit),
+            None => return answer(&mut downstream, Reason::SourceLimit, version).await,
+        }
+    }
+
+    // The route: one snapshot, kept for the life of the connection.
+    let routing = shared.routing.current();
+    let route = match find(&routing.snapshot, &preamble.target, client.ip()) {
+        Ok(route) => Arc::clone(route),
+        Err(reason) => return answer(&mut downstream, reason, version).await,
+    };
+    if !route.cluster().try_acquire() {
+        return answer(&mut downstream, Reason::Limit, version).await;
+    }
+    record.set_route(Arc::clone(&route));
+
+    // The endpoint: the next one when one fails, before a byte was sent.
+    let connected = Box::pin(connect(route.cluster(), client.ip(), &routing, worker)).await;
+    let (mut upstream, endpoint, endpoint_addr) = match connected {
+        Ok(connected) => connected,
+        Err(reason) => return answer(&mut downstream, reason, version).await,
+    };
+    record.set_endpoint(endpoint, endpoint_addr);
+    drop(routing);
+
+    // The handover: the answer to a CONNECT, a PROXY header of ours, what was read too early.
+    if let Some(version) = version
+        && !Box::pin(Answer::established(version).write(&mut downstream)).await
+    {
+        return Reason::DownstreamReset;
+    }
+    let (first, payload) = first_bytes(preamble, route.cluster(), peer, &downstream);
+    if !first.is_empty() {
+        let written = timeout(limits.preamble_timeout, upstream.write_all(&first)).await;
+        match written {
+            Ok(Ok(())) => record.forwarded(payload),
+            Ok(Err(_)) => return Reason::UpstreamReset,
+            Err(_) => return Reason::ConnectTimeout,
+        }
+    }
+    drop(first);
+
+    // The relay.
+    let timers = Timers {
+        idle: route.idle_timeout().or(limits.idle_timeout),
+        deadline: route
+            .max_connection_age()
+            .or(limits.max_connection_age)
+            .map(|age| accepted + age),
+    };
+    drop(route);
+    let pool = worker.pool();
+    let outcome = Relay::new(&downstream, &upstream, pool, record.info().as_ref(), timers).await;
+    Reason::from(&outcome)
+}
+
+fn note(record: &ConnRecord, target: &Target) {
+    match target {
+        Target::ServerName { name, alpn } => {
+            if let Some(name) = name {
+                record.set_server_name(name);
+            }
+            if let Some(alpn) = alpn {
+                record.set_alpn(alpn);
+            }
+        }
+        Target::Destination(pair) => record.set_destination(pair.destination),
+        Target::Connect { value, .. } => record.set_connect(value),
+    }
+}
+
+/// Finds the route to `target` that admits `client`.
+fn find<'a>(
+    snapshot: &'a route::Snapshot,
+    target: &Target,
+    client: IpAddr,
+) -> Result<&'a Arc<Route>, Reason> {
+    let (route, unknown) = match target {
+        Target::ServerName {
+            name: Some(name), ..
+        } => (
+            snapshot.by_server_name(Some(name)),
+            Reason::UnknownServerName,
+        ),
+        Target::ServerName { name: None, .. } => {
+            (snapshot.by_server_name(None), Reason::NoServerName)
+        }
+        Target::Destination(pair) => (
+            snapshot.by_destination(pair.destination),
+            Reason::UnknownDestination,
+        ),
+        Target::Connect { value, .. } => (snapshot.by_connect(value), Reason::UnknownDestination),
+    };
+    let route = route.ok_or(unknown)?;
+    if route.allows(client) {
+        Ok(route)
+    } else {
+        Err(Reason::SourceDenied)
+    }
+}
+
+/// Connects to an endpoint of `cluster`, trying others as often as the cluster allows.
+async fn connect(
+    cluster: &Cluster,
+    source: IpAddr,
+    routing: &crate::routing::Published,
+    worker: &Worker,
+) -> Result<(TcpStream, Arc<Endpoint>, SocketAddr), Reason> {
+    let tcp = cluster
+        .tcp()
+        .map_or(&worker.shared.config.tcp, AsRef::as_ref);
+    let mut tried: Vec<Arc<Endpoint>> = Vec::new();
+    let mut reason = Reason::NoEndpoint;
+    for _ in 0..=cluster.connect_retries() {
+        let picked = cluster.pick(&PickContext {
+            source,
+            zone: worker.shared.zone.as_deref(),
+            now: Instant::now().into_std(),
+            random: worker.random(),
+            tried: &tried,
+        });
+        let Some(endpoint) = picked else { break };
+        let deadline = Instant::now() + cluster.connect_timeout();
+        let turn = worker.random() as usize;
+        let dialer = &worker.shared.dialer;
+        match dialer
+            .connect(endpoint.address(), &routing.names, tcp, deadline, turn)
+            .await
+        {
+            Ok((upstream, addr)) => {
+                cluster.connect_succeeded(endpoint);
+                return Ok((upstream, Arc::clone(endpoint), addr));
+            }
+            Err(error) => {
+                reason = error.reason();
+                tracing::debug!(
+                    cluster = %cluster.name(),
+                    endpoint = %endpoint.address(),
+                    error = %telemetry::chain(&error),
+                    "connecting failed"
+                );
+                if error.is_local() {
+                    break; // no other endpoint would do better, and this one is not to blame
+                }
+                cluster.connect_failed(endpoint, error.failure(), Instant::now().into_std());
+                tried.push(Arc::clone(endpoint));
+            }
+        }
+    }
+    Err(reason)
+}
+
+/// Returns what the upstream is sent first, and how much of it is the client's.
+fn first_bytes(
+    preamble: Preamble,
+    cluster: &Cluster,
+    peer: SocketAddr,
+    downstream: &TcpStream,
+) -> (Vec<u8>, usize) {
+    let payload = preamble.bytes.len();
+    let Some(version) = cluster.send_proxy_protocol() else {
+        return (preamble.bytes, payload);
+    };
+    let pair = match preamble.target {
+        Target::Destination(pair) => Some(pair),
+        Target::Connect { .. } | Target::ServerName { .. } => preamble.balancer,
+    };
+    let pair = pair.unwrap_or_else(|| AddressPair {
+        source: peer,
+        destination: downstream.local_addr().map_or(peer, serve::unmapped),
+    });
+    let mut bytes = Vec::with_capacity(128 + payload);
+    match version {
+        ProxyVersion::V1 => encode_v1(pair.source, pair.destination, &mut bytes),
+        ProxyVersion::V2 => {
+            let encoded = encode_v2(pair.source, pair.destination, &[], false, &mut bytes);
+            debug_assert!(encoded.is_ok(), "a header without TLVs always fits");
+        }
+    }
+    bytes.extend_from_slice(&preamble.bytes);
+    (bytes, payload)
+}
+
+/// Ends a connection whose preamble is refused.
+async fn refuse(downstream: &mut TcpStream, refusal: Refusal, worker: &Worker) -> Reason {
+    let Refusal { reason, answer } = refusal;
+    if reason == Reason::Redirected && !worker.shared.config.connect.redirect {
+        return Reason::UnknownDestination;
+    }
+    if let Some(answer) = answer {
+        Box::pin(answer.write_and_linger(downstream)).await;
+    }
+    reason
+}
+
+/// Ends a connection for `reason`, telling a CONNECT client so.
+async fn answer(
+    downstream: &mut TcpStream,
+    reason: Reason,
+    version: Option<HttpVersion>,
+) -> Reason {
+    if let Some(version) = version {
+        Box::pin(Answer::to_refused_connect(version, reason).write_and_linger(downstream)).await;
+    }
+    reason
+}

@@ -1,0 +1,207 @@
+//! The gateway as one running thing: started from a configuration, drained, ended.
+//!
+//! ```text
+//!     routes ─▶ sockets ─▶ workers ─▶ probes, admin ─▶ ready ─▶ run
+//! ```
+//!
+//! Runs on the control runtime of its caller; the data path is the workers'.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use relay::PoolParams;
+use serve::{
+    Admin, AdminParams, Admission, BindError, CurrentSnapshot, Dialer, Drain, EndpointError,
+    EndpointParams, Family, ListenerInfo, ListenerParams, Metrics, Resolver, Service, Signals,
+    Workers, bind_all, connection_limit, inherited_sockets,
+};
+use settings::{FileWatcher, WatchParams};
+use telemetry::access_log::Sink;
+use telemetry::{AccessLog, EndpointAddr, LogControl, Process, Registry};
+use tokio::runtime::Handle;
+use tokio::sync::Barrier;
+
+use crate::config::{Config, Environment};
+use crate::routes::RoutesError;
+use crate::routing::Routing;
+use crate::worker::{Shared, Worker};
+
+/// Why the gateway did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// A listener could not be bound.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// An endpoint for probes or operators could not be bound.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// The routing file is refused.
+    #[error("the routing file is refused")]
+    Routes(#[from] RoutesError),
+    /// The system refused something else.
+    #[error("{attempt}")]
+    System {
+        /// What was tried.
+        attempt: &'static str,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A running gateway.
+#[derive(Debug)]
+pub struct Gateway {
+    shared: Arc<Shared>,
+    service: Service,
+    watcher: FileWatcher,
+    listeners: Vec<ListenerInfo>,
+}
+
+impl Gateway {
+    /// Starts the gateway on the current runtime. When it returns, it listens and is ready.
+    ///
+    /// # Errors
+    /// Why it did not start; nothing of it is left running then.
+    pub fn start(
+        config: Config,
+        zone: Option<String>,
+        environment: &Environment,
+        log: LogControl,
+    ) -> Result<Self, StartError> {
+        let system = |attempt| move |source| StartError::System { attempt, source };
+        let registry = Registry::new();
+        let access_log = AccessLog::new(config.access_log, Sink::Stdout)
+            .map_err(system("starting the access log"))?;
+        access_log.register(&registry);
+        let metrics = Metrics::new(&registry);
+        let resolver = Resolver::system(Handle::current(), Family::Auto);
+        // Watched before it is read, so that no change falls between.
+        let watcher = FileWatcher::new(vec![config.routes.clone()], WatchParams::default())
+            .map_err(system("watching the routing file"))?;
+        let tcp = config.tcp_settings.clone();
+        let routing = Routing::start(config.routes.clone(), tcp, resolver, &registry)?;
+        let pool = PoolParams::default();
+        let limit = connection_limit(config.limits.connections, pool.most_pipes(config.workers));
+        let inherited = inherited_sockets(
+            environment.listen_pid.as_deref(),
+            environment.listen_fds.as_deref(),
+            environment.listen_fdnames.as_deref(),
+        )
+        .map_err(system("taking the service manager's sockets"))?;
+        let params: Vec<_> = config.listeners.iter().map(listener_params).collect();
+        let bound = bind_all(&params, config.workers, inherited)?;
+        let listeners = config.listeners.iter().zip(bound.addresses);
+        let listeners: Vec<ListenerInfo> = listeners
+            .map(|(listener, address)| ListenerInfo {
+                name: listener.name.clone(),
+                address,
+                protocol: listener.protocol.as_str(),
+            })
+            .collect();
+        let shared = Arc::new(Shared {
+            zone,
+            routing,
+            admission: Admission::new(limit, config.limits.connections_per_source),
+            dialer: Dialer::new(metrics.connect_seconds.clone()),
+            drain: Drain::new(config.drain),
+            metrics,
+            access_log: access_log.clone(),
+            closing: Barrier::new(config.workers * config.listeners.len()),
+            config,
+        });
+        let tasks = bound
+            .per_worker
+            .into_iter()
+            .map(|own| (Arc::clone(&shared), own))
+            .collect();
+        let workers = Workers::start("worker", pool, &shared.drain, tasks, Worker::start)
+            .map_err(system("starting the workers"))?;
+        let mut service = Service::new(shared.drain.clone(), workers, access_log);
+        let admin = admin(&shared, &service, &listeners, &registry);
+        let endpoints = EndpointParams {
+            probes: EndpointAddr::Tcp(shared.config.probes),
+            admin: shared.config.admin.clone(),
+            registry,
+            log,
+        };
+        service.serve(&admin, endpoints)?;
+        Ok(Self {
+            shared,
+            service,
+            watcher,
+            listeners,
+        })
+    }
+
+    /// Returns the address that the listener `name` is bound to.
+    #[must_use]
+    pub fn listener_address(&self, name: &str) -> Option<SocketAddr> {
+        self.listeners
+            .iter()
+            .find(|own| own.name == name)
+            .map(|own| own.address)
+    }
+
+    /// Returns the process around the gateway: its endpoints' addresses, its drain.
+    #[must_use]
+    pub fn service(&self) -> &Service {
+        &self.service
+    }
+
+    /// Runs until everything has ended: after a stop signal, or, without `signals`, once drained.
+    pub async fn run(mut self, signals: Option<Signals>) {
+        let shared = &self.shared;
+        let watcher = &mut self.watcher;
+        self.service
+            .run(
+                signals,
+                async || watcher.changed().await,
+                || shared.routing.reload(),
+            )
+            .await;
+    }
+}
+
+fn listener_params(listener: &crate::config::ListenerConfig) -> ListenerParams {
+    ListenerParams {
+        name: listener.name.clone(),
+        address: listener.address,
+        tcp: listener.tcp.clone(),
+    }
+}
+
+fn admin(
+    shared: &Arc<Shared>,
+    service: &Service,
+    listeners: &[ListenerInfo],
+    registry: &Registry,
+) -> Arc<dyn Process> {
+    let current = Arc::clone(shared);
+    let snapshot: Arc<CurrentSnapshot> = Arc::new(move || {
+        let published = current.routing.current();
+        (Arc::clone(&published.snapshot), published.confirmed)
+    });
+    Metrics::collect_snapshot(registry, Arc::clone(&snapshot));
+    let build = telemetry::process::Build {
+        binary: "sni-proxy",
+        version: env!("CARGO_PKG_VERSION"),
+        revision: option_env!("RHIZOME_REVISION"),
+    };
+    telemetry::process::register(registry, build);
+    Arc::new(Admin::new(AdminParams {
+        binary: build.binary,
+        version: build.version,
+        config: shared.config.effective().clone(),
+        listeners: listeners.to_vec(),
+        drain: shared.drain.clone(),
+        admission: Arc::clone(&shared.admission),
+        metrics: shared.metrics.clone(),
+        asker: service.asker(),
+        snapshot,
+        ready: Box::new(|| Ok(())),
+        ready_alias: None,
+    }))
+}

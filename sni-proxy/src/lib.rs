@@ -1,0 +1,23 @@
+//! The gateway of a seed: TLS passthrough by server name, and node proxies' connections by PROXY
+//! protocol or HTTP CONNECT, all to the API server of the right shoot.
+//!
+//! ```text
+//!     downstream ─▶ preamble ─▶ snapshot: route ─▶ cluster: endpoint ─▶ relay ─▶ upstream
+//! ```
+//!
+//! The binary is a shell around this library, so that tests can run a gateway in process. Does
+//! not terminate TLS and holds no credentials.
+#![forbid(unsafe_code)]
+
+mod answer;
+mod config;
+mod connection;
+mod gateway;
+mod preamble;
+mod routes;
+mod routing;
+mod worker;
+
+pub use config::{Config, Environment, File, Flags, LogFormatFlag, Protocol, ProxyProtocol};
+pub use gateway::{Gateway, StartError};
+pub use routes::{RoutesError, RoutesFile};

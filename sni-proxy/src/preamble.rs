@@ -1,0 +1,404 @@
+//! Reads what comes before the relay starts, from a connection that may send anything.
+//!
+//! ```text
+//!     [load balancer's PROXY header]  then   tls:      ClientHello
+//!                                            connect:  CONNECT head
+//!                                            proxy-or-connect:  node proxy's PROXY header
+//!                                                               or CONNECT head
+//! ```
+//!
+//! Every byte read is kept until it is known to belong to a header; what follows the headers is
+//! handed on. One deadline bounds it all, one limit each part. Does not look at routes.
+
+use std::io;
+use std::net::SocketAddr;
+
+use preamble::http_connect::worth_parsing;
+use preamble::proxy_protocol::Signature;
+use preamble::{
+    Addresses, ClientHello, ClientHelloError, HeadError, HttpVersion, Progress, ProxyHeader,
+    ProxyHeaderError, RequestHead, detect, looks_like_connect,
+};
+use serve::Reason;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+
+use crate::answer::Answer;
+use crate::config::{Protocol, ProxyProtocol};
+
+/// Room made for each read; more than an ordinary ClientHello needs.
+const READ_BYTES: usize = 2048;
+
+/// How a listener's preambles are read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Expected<'a> {
+    pub(crate) protocol: Protocol,
+    pub(crate) proxy_protocol: ProxyProtocol,
+    /// The TCP peer may send a load balancer's PROXY header.
+    pub(crate) trusted: bool,
+    /// Octets each part may have.
+    pub(crate) limit: usize,
+    pub(crate) deadline: Instant,
+    /// Headers of a CONNECT request that may name its destination.
+    pub(crate) connect_headers: &'a [String],
+    /// Keep the offered application protocols for the access log.
+    pub(crate) keep_alpn: bool,
+}
+
+/// A complete preamble.
+#[derive(Debug)]
+pub(crate) struct Preamble {
+    /// Addresses that a trusted load balancer told.
+    pub(crate) balancer: Option<AddressPair>,
+    pub(crate) target: Target,
+    /// What the upstream must be sent first: bytes read that are not headers of ours.
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// Source and destination of a connection in front of us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AddressPair {
+    pub(crate) source: SocketAddr,
+    pub(crate) destination: SocketAddr,
+}
+
+/// Where the preamble asks to go.
+#[derive(Debug)]
+pub(crate) enum Target {
+    /// To the server named in the ClientHello.
+    ServerName {
+        name: Option<String>,
+        alpn: Option<String>,
+    },
+    /// To the destination of a node proxy's PROXY header.
+    Destination(AddressPair),
+    /// To the destination named in a CONNECT request's header.
+    Connect { value: String, version: HttpVersion },
+}
+
+/// A preamble that is not served, and what the peer is told.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) reason: Reason,
+    pub(crate) answer: Option<Answer>,
+}
+
+impl From<Reason> for Refusal {
+    fn from(reason: Reason) -> Self {
+        Self {
+            reason,
+            answer: None,
+        }
+    }
+}
+
+/// Reads the preamble of a connection.
+///
+/// # Errors
+/// Why it is refused. Not cancel-safe: what was read is lost with the future, which is right for
+/// a connection that ends with it.
+pub(crate) async fn read(stream: &TcpStream, expected: &Expected<'_>) -> Result<Preamble, Refusal> {
+    let mut reader = Reader {
+        stream,
+        buf: Vec::new(),
+        deadline: expected.deadline,
+    };
+    let mut balancer = None;
+    match expected.proxy_protocol {
+        ProxyProtocol::Off => {}
+        ProxyProtocol::Required if !expected.trusted => return Err(Reason::UntrustedProxy.into()),
+        ProxyProtocol::Required => balancer = reader.proxy_header(expected.limit).await?,
+        ProxyProtocol::Optional if expected.protocol == Protocol::ProxyOrConnect => {
+            if expected.trusted && reader.starts_with_proxy_header().await? {
+                return optional_then_node(reader, expected).await;
+            }
+        }
+        ProxyProtocol::Optional => {
+            if reader.starts_with_proxy_header().await? {
+                if !expected.trusted {
+                    return Err(Reason::UntrustedProxy.into());
+                }
+                balancer = reader.proxy_header(expected.limit).await?;
+            }
+        }
+    }
+    let target = match expected.protocol {
+        Protocol::Tls => reader.client_hello(expected).await?,
+        Protocol::Connect => reader.connect_head(expected).await?,
+        Protocol::ProxyOrConnect => {
+            if reader.starts_with_proxy_header().await? {
+                Target::Destination(reader.node_header(expected.limit).await?)
+            } else {
+                reader.connect_head(expected).await?
+            }
+        }
+    };
+    Ok(Preamble {
+        balancer,
+        target,
+        bytes: reader.buf,
+    })
+}
+
+/// A trusted peer's header on a listener where it may be the load balancer's or, the load balancer
+/// adding none, the node proxy's: what follows decides. A second header or a CONNECT makes the
+/// first the load balancer's; anything else, silence or the end makes it the node proxy's.
+async fn optional_then_node(
+    mut reader: Reader<'_>,
+    expected: &Expected<'_>,
+) -> Result<Preamble, Refusal> {
+    let first = reader.proxy_header(expected.limit).await?;
+    loop {
+        let connect = looks_like_connect(&reader.buf);
+        let header = detect(&reader.buf);
+        if connect == Some(true) {
+            let target = reader.connect_head(expected).await?;
+            return Ok(Preamble {
+                balancer: first,
+                target,
+                bytes: reader.buf,
+            });
+        }
+        if matches!(header, Signature::V1 | Signature::V2) {
+            let target = Target::Destination(reader.node_header(expected.limit).await?);
+            return Ok(Preamble {
+                balancer: first,
+                target,
+                bytes: reader.buf,
+            });
+        }
+        let undecided = connect.is_none() || header == Signature::Undecided;
+        if !undecided || !reader.more_or_end().await? {
+            let Some(pair) = first else {
+                return Err(Reason::UnknownDestination.into());
+            };
+            let target = Target::Destination(pair);
+            return Ok(Preamble {
+                balancer: None,
+                target,
+                bytes: reader.buf,
+            });
+        }
+    }
+}
+
+/// The bytes of a preamble as they arrive.
+struct Reader<'a> {
+    stream: &'a TcpStream,
+    buf: Vec<u8>,
+    deadline: Instant,
+}
+
+impl Reader<'_> {
+    async fn starts_with_proxy_header(&mut self) -> Result<bool, Refusal> {
+        loop {
+            match detect(&self.buf) {
+                Signature::V1 | Signature::V2 => return Ok(true),
+                Signature::Other => return Ok(false),
+                Signature::Undecided => self.more().await?,
+            }
+        }
+    }
+
+    /// Takes a PROXY header off the front; `None` when it carries no addresses.
+    async fn proxy_header(&mut self, limit: usize) -> Result<Option<AddressPair>, Refusal> {
+        let parse = |input: &[u8]| {
+            Ok(ProxyHeader::parse(input, limit)
+                .map_err(proxy_refusal)?
+                .map(|header| match header.addresses {
+                    Addresses::Ip {
+                        source,
+                        destination,
+                        ..
+                    } => Some(AddressPair {
+                        source: serve::unmapped(source),
+                        destination: serve::unmapped(destination),
+                    }),
+                    Addresses::Local | Addresses::Unix | Addresses::Unknown => None,
+                }))
+        };
+        let (pair, consumed) = self.until(parse, |_, _| true).await?;
+        self.buf.drain(..consumed);
+        Ok(pair)
+    }
+
+    /// Takes a node proxy's header off the front; without addresses it leads nowhere.
+    async fn node_header(&mut self, limit: usize) -> Result<AddressPair, Refusal> {
+        let pair = self.proxy_header(limit).await?;
+        pair.ok_or_else(|| Reason::UnknownDestination.into())
+    }
+
+    /// Looks at the ClientHello, which stays: it is the upstream's.
+    async fn client_hello(&mut self, expected: &Expected<'_>) -> Result<Target, Refusal> {
+        let parse = |input: &[u8]| {
+            let hello = ClientHello::parse(input, expected.limit).map_err(hello_refusal)?;
+            Ok(hello.map(|hello| Target::ServerName {
+                name: hello.server_name().map(str::to_owned),
+                alpn: expected
+                    .keep_alpn
+                    .then(|| join_alpn(&hello))
+                    .filter(|alpn| !alpn.is_empty()),
+            }))
+        };
+        Ok(self.until(parse, |_, _| true).await?.0)
+    }
+
+    /// Takes a CONNECT head off the front.
+    async fn connect_head(&mut self, expected: &Expected<'_>) -> Result<Target, Refusal> {
+        let parse = |input: &[u8]| match RequestHead::parse(input, expected.limit) {
+            Ok(Progress::Need { at_least }) => Ok(Progress::Need { at_least }),
+            Ok(Progress::Done { value, consumed }) => {
+                let target = connect_target(&value, expected.connect_headers)?;
+                Ok(Progress::Done {
+                    value: target,
+                    consumed,
+                })
+            }
+            Err(error) => Err(head_refusal(error)),
+        };
+        let worth = |input: &[u8], seen| worth_parsing(input, seen, expected.limit);
+        let (target, consumed) = self.until(parse, worth).await?;
+        self.buf.drain(..consumed);
+        Ok(target)
+    }
+
+    /// Reads until `parse` is done; returns its value and the octets that belong to it.
+    ///
+    /// Parsing starts over each time. So that a peer that sends octet by octet cannot make it
+    /// costly, it waits for the octets that are missing at least, and until `worth` says that
+    /// those behind the octets seen last may change the answer.
+    async fn until<T>(
+        &mut self,
+        parse: impl Fn(&[u8]) -> Result<Progress<T>, Refusal>,
+        worth: impl Fn(&[u8], usize) -> bool,
+    ) -> Result<(T, usize), Refusal> {
+        let (mut seen, mut wanted) = (0, 1);
+        loop {
+            while self.buf.len() < wanted || !worth(&self.buf, seen) {
+                self.more().await?;
+            }
+            match parse(&self.buf)? {
+                Progress::Done { value, consumed } => return Ok((value, consumed)),
+                Progress::Need { at_least } => {
+                    seen = self.buf.len();
+                    wanted = at_least.max(seen + 1);
+                }
+            }
+        }
+    }
+
+    /// Reads more, or refuses a peer that ended or said too little in time.
+    async fn more(&mut self) -> Result<(), Refusal> {
+        let before = self.buf.len();
+        match self.read().await {
+            Ok(0) if before == 0 => Err(Reason::Closed.into()),
+            Ok(0) => Err(Reason::Malformed.into()),
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                Err(Reason::PreambleTimeout.into())
+            }
+            Err(_) => Err(Reason::DownstreamReset.into()),
+        }
+    }
+
+    /// Reads more; false at the end of the stream or of the time.
+    async fn more_or_end(&mut self) -> Result<bool, Refusal> {
+        match self.read().await {
+            Ok(read) => Ok(read > 0),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(false),
+            Err(_) => Err(Reason::DownstreamReset.into()),
+        }
+    }
+
+    async fn read(&mut self) -> io::Result<usize> {
+        self.buf.reserve(READ_BYTES);
+        loop {
+            match self.stream.try_read_buf(&mut self.buf) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    // The kernel gave the peer up, which is not our deadline.
+                    return Err(io::ErrorKind::ConnectionReset.into());
+                }
+                result => return result,
+            }
+            timeout_at(self.deadline, self.stream.readable())
+                .await
+                .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        }
+    }
+}
+
+fn join_alpn(hello: &ClientHello<'_>) -> String {
+    let protocols: Vec<_> = hello.alpn().map(String::from_utf8_lossy).collect();
+    protocols.join(",")
+}
+
+/// Finds where a CONNECT request wants to go: one value, in one or more of the known headers.
+fn connect_target(head: &RequestHead<'_>, names: &[String]) -> Result<Target, Refusal> {
+    let version = head.version();
+    let mut values = names.iter().flat_map(|name| head.header_values(name));
+    let value = values.next().filter(|_| head.is_connect());
+    let Some(value) = value else {
+        let host = head
+            .host()
+            .filter(|host| !host.is_empty() && !host.starts_with(':'));
+        let Some(host) = host else {
+            let answer = Answer::bad_request(version, "no host to redirect to");
+            return Err(Refusal {
+                reason: Reason::Malformed,
+                answer: Some(answer),
+            });
+        };
+        let answer = Answer::redirect(version, host, head.is_connect(), head.target());
+        return Err(Refusal {
+            reason: Reason::Redirected,
+            answer: Some(answer),
+        });
+    };
+    if values.any(|other| other != value) {
+        let answer = Answer::bad_request(version, "two different destinations");
+        return Err(Refusal {
+            reason: Reason::Malformed,
+            answer: Some(answer),
+        });
+    }
+    Ok(Target::Connect {
+        value: value.to_owned(),
+        version,
+    })
+}
+
+fn proxy_refusal(error: ProxyHeaderError) -> Refusal {
+    if error == ProxyHeaderError::TooLong {
+        Reason::PreambleTooLong.into()
+    } else {
+        Reason::BadProxyHeader.into()
+    }
+}
+
+fn hello_refusal(error: ClientHelloError) -> Refusal {
+    if error == ClientHelloError::NotTls {
+        Reason::NotTls.into()
+    } else if error == ClientHelloError::TooLong {
+        Reason::PreambleTooLong.into()
+    } else {
+        Reason::Malformed.into()
+    }
+}
+
+fn head_refusal(error: HeadError) -> Refusal {
+    if let HeadError::Malformed(what) = error {
+        let answer = Some(Answer::bad_request(HttpVersion::Http11, what));
+        Refusal {
+            reason: Reason::Malformed,
+            answer,
+        }
+    } else if error == HeadError::TooLong {
+        Refusal {
+            reason: Reason::PreambleTooLong,
+            answer: Some(Answer::too_large()),
+        }
+    } else {
+        Reason::Malformed.into() // not HTTP: an answer would not be understood
+    }
+}

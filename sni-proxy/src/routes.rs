@@ -1,0 +1,353 @@
+//! The routing file: clusters and routes as YAML, translated into the parameters of a snapshot.
+//!
+//! Checks what only the file can be wrong about; what routes may not contradict is checked where
+//! the snapshot is built.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use route::{
+    Balance, BuildErrors, ClusterSpec, EndpointSpec, IpPrefix, OutlierParams, ProxyVersion,
+    RouteMatch, RouteSpec, Snapshot, TableSpec, TcpOptions,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use settings::{ConfigError, ConfigErrors, HumanDuration, TcpOverrides, TcpSettings, yaml};
+
+/// Why a routing file is refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RoutesError {
+    /// Its clusters and routes contradict each other.
+    #[error("{}", path.display())]
+    Build {
+        /// The file.
+        path: PathBuf,
+        /// Every contradiction found.
+        #[source]
+        source: BuildErrors,
+    },
+    /// It cannot be read or understood.
+    #[error(transparent)]
+    File(#[from] ConfigError),
+}
+
+/// The routing file of `sni-proxy`.
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct RoutesFile {
+    /// Where connections may go.
+    clusters: Vec<ClusterFile>,
+    /// What goes where; the most specific match wins, whatever the order.
+    #[serde(default)]
+    routes: Vec<RouteFile>,
+}
+
+/// A named set of endpoints.
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct ClusterFile {
+    /// Name that routes, logs and metrics use.
+    name: String,
+    /// Its addresses.
+    endpoints: Vec<EndpointFile>,
+    /// How endpoints are chosen.
+    #[serde(default)]
+    balance: BalanceFile,
+    /// Prefer endpoints of the gateway's own zone; spill over when they fail.
+    #[serde(default = "yes")]
+    zone_aware: bool,
+    /// Longest time for one attempt to connect.
+    #[serde(default = "five_seconds")]
+    connect_timeout: HumanDuration,
+    /// Attempts on other endpoints after the first, before any byte was sent.
+    #[serde(default = "two")]
+    connect_retries: u32,
+    /// Connections at once; 0 for no limit.
+    #[serde(default)]
+    max_connections: u32,
+    /// When endpoints that cannot be connected are left out for a while.
+    #[serde(default)]
+    outlier_detection: OutlierFile,
+    /// A PROXY header toward the endpoint.
+    #[serde(default)]
+    send_proxy_protocol: SendProxyProtocol,
+    /// Overrides of the TCP options.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tcp: Option<TcpOverrides>,
+}
+
+/// One address of a cluster.
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct EndpointFile {
+    /// IP address or host name, with port. Names are resolved again by their time to live.
+    address: String,
+    /// Zone it runs in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    zone: Option<String>,
+    /// Its share of connections.
+    #[serde(default = "one")]
+    weight: u32,
+}
+
+/// How an endpoint is chosen.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum BalanceFile {
+    /// The one with the fewest connections of two chosen at random.
+    #[default]
+    LeastRequest,
+    /// Always the same for one client address.
+    Maglev,
+    /// Any.
+    Random,
+    /// One after the other.
+    RoundRobin,
+}
+
+/// When endpoints that cannot be connected are left out for a while.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+struct OutlierFile {
+    /// Failures in a row until an endpoint is left out; 0 for never.
+    consecutive_connect_failures: u32,
+    /// For how long the first time; longer when it happens again.
+    ejection: HumanDuration,
+    /// Share of a cluster's endpoints that may be left out at once.
+    max_ejected_percent: u8,
+}
+
+impl Default for OutlierFile {
+    fn default() -> Self {
+        Self {
+            consecutive_connect_failures: 5,
+            ejection: HumanDuration(Duration::from_secs(30)),
+            max_ejected_percent: 100,
+        }
+    }
+}
+
+/// A PROXY header toward the endpoint.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum SendProxyProtocol {
+    /// None.
+    #[default]
+    Off,
+    /// Version 1, text.
+    V1,
+    /// Version 2, binary.
+    V2,
+}
+
+/// One rule; exactly one of `serverNames`, `destinations` and `connectDestinations`.
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct RouteFile {
+    /// TLS server names: exact, `*.x` for one or more labels in front of `.x`, or `*`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    server_names: Vec<String>,
+    /// Destination networks of node proxies' PROXY headers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    destinations: Vec<String>,
+    /// Destination port; any when absent. Only with `destinations`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    port: Option<u16>,
+    /// Values of a CONNECT request's destination header.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    connect_destinations: Vec<String>,
+    /// Name of the cluster it leads to.
+    cluster: String,
+    /// Networks of clients that may use it; all when absent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    allow_sources: Vec<String>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn two() -> u32 {
+    2
+}
+
+fn five_seconds() -> HumanDuration {
+    HumanDuration(Duration::from_secs(5))
+}
+
+/// Reads the routing file at `path` and builds the snapshot that follows `previous`.
+///
+/// # Errors
+/// Why the file is refused.
+pub(crate) fn load(
+    path: &Path,
+    tcp: &TcpSettings,
+    previous: Option<&Snapshot>,
+) -> Result<Snapshot, RoutesError> {
+    let spec = yaml::load::<RoutesFile>(path)?.into_spec(path, tcp)?;
+    let generation = previous.map_or(1, |snapshot| snapshot.generation() + 1);
+    Snapshot::build(spec, generation, previous).map_err(|source| RoutesError::Build {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+impl RoutesFile {
+    fn into_spec(self, path: &Path, tcp: &TcpSettings) -> Result<TableSpec, ConfigError> {
+        let mut errors = ConfigErrors::new();
+        let mut options = SharedOptions {
+            base: tcp,
+            known: BTreeMap::new(),
+        };
+        let clusters = self.clusters.into_iter().enumerate();
+        let clusters =
+            clusters.map(|(at, cluster)| cluster.into_spec(at, &mut options, &mut errors));
+        let clusters = clusters.collect();
+        let routes = self.routes.into_iter().enumerate();
+        let routes = routes
+            .filter_map(|(at, route)| route.into_spec(at, &mut errors))
+            .collect();
+        errors.into_result(path)?;
+        Ok(TableSpec { clusters, routes })
+    }
+}
+
+/// Socket options of clusters, one value for all clusters that ask for the same.
+struct SharedOptions<'a> {
+    base: &'a TcpSettings,
+    known: BTreeMap<String, Arc<TcpOptions>>,
+}
+
+impl SharedOptions<'_> {
+    fn of(
+        &mut self,
+        overrides: &TcpOverrides,
+        key: &str,
+        errors: &mut ConfigErrors,
+    ) -> Arc<TcpOptions> {
+        let settings = overrides.over(self.base);
+        let shared = self
+            .known
+            .entry(format!("{settings:?}"))
+            .or_insert_with(|| {
+                settings.validate(key, errors);
+                Arc::new(TcpOptions::from(&settings))
+            });
+        Arc::clone(shared)
+    }
+}
+
+impl ClusterFile {
+    fn into_spec(
+        self,
+        at: usize,
+        options: &mut SharedOptions<'_>,
+        errors: &mut ConfigErrors,
+    ) -> ClusterSpec {
+        let key = format!("clusters[{at}]");
+        if self.connect_timeout.0.is_zero() {
+            errors.add(
+                format!("{key}.connectTimeout"),
+                "0 would fail every attempt",
+            );
+        }
+        let mut spec = ClusterSpec::new(self.name);
+        for (index, endpoint) in self.endpoints.into_iter().enumerate() {
+            match endpoint.address.parse() {
+                Ok(address) => spec.endpoints.push(EndpointSpec {
+                    address,
+                    zone: endpoint.zone,
+                    weight: endpoint.weight,
+                    priority: 0,
+                    healthy: true,
+                }),
+                Err(error) => errors.add(format!("{key}.endpoints[{index}].address"), error),
+            }
+        }
+        spec.balance = match self.balance {
+            BalanceFile::LeastRequest => Balance::LeastRequest,
+            BalanceFile::Maglev => Balance::Maglev,
+            BalanceFile::Random => Balance::Random,
+            BalanceFile::RoundRobin => Balance::RoundRobin,
+        };
+        spec.zone_aware = self.zone_aware;
+        spec.connect_timeout = self.connect_timeout.0;
+        spec.connect_retries = self.connect_retries;
+        spec.max_connections = self.max_connections;
+        let outlier = self.outlier_detection;
+        if outlier.max_ejected_percent > 100 {
+            errors.add(
+                format!("{key}.outlierDetection.maxEjectedPercent"),
+                "more than 100",
+            );
+        }
+        spec.outlier = (outlier.consecutive_connect_failures > 0).then_some(OutlierParams {
+            consecutive_connect_failures: outlier.consecutive_connect_failures,
+            ejection: outlier.ejection.0,
+            max_ejected_percent: outlier.max_ejected_percent,
+        });
+        spec.send_proxy_protocol = match self.send_proxy_protocol {
+            SendProxyProtocol::Off => None,
+            SendProxyProtocol::V1 => Some(ProxyVersion::V1),
+            SendProxyProtocol::V2 => Some(ProxyVersion::V2),
+        };
+        spec.tcp = self
+            .tcp
+            .map(|tcp| options.of(&tcp, &format!("{key}.tcp"), errors));
+        spec
+    }
+}
+
+impl RouteFile {
+    fn into_spec(self, at: usize, errors: &mut ConfigErrors) -> Option<RouteSpec> {
+        let key = format!("routes[{at}]");
+        let allow_sources = prefixes(&self.allow_sources, &format!("{key}.allowSources"), errors);
+        let kinds = [
+            &self.server_names,
+            &self.destinations,
+            &self.connect_destinations,
+        ];
+        if kinds.iter().filter(|list| !list.is_empty()).count() != 1 {
+            let one = "exactly one of serverNames, destinations and connectDestinations is needed";
+            errors.add(key, one);
+            return None;
+        }
+        if self.port.is_some() && self.destinations.is_empty() {
+            errors.add(format!("{key}.port"), "only destinations have a port");
+        }
+        let matches = if !self.server_names.is_empty() {
+            RouteMatch::ServerNames(self.server_names)
+        } else if !self.destinations.is_empty() {
+            let prefixes = prefixes(&self.destinations, &format!("{key}.destinations"), errors);
+            RouteMatch::Destinations {
+                prefixes,
+                port: self.port,
+            }
+        } else {
+            RouteMatch::ConnectDestinations(self.connect_destinations)
+        };
+        Some(RouteSpec {
+            matches,
+            cluster: self.cluster,
+            allow_sources,
+            idle_timeout: None,
+            max_connection_age: None,
+        })
+    }
+}
+
+fn prefixes(texts: &[String], key: &str, errors: &mut ConfigErrors) -> Vec<IpPrefix> {
+    let parse = |(index, text): (usize, &String)| {
+        text.parse()
+            .map_err(|error| errors.add(format!("{key}[{index}]"), error))
+            .ok()
+    };
+    texts.iter().enumerate().filter_map(parse).collect()
+}

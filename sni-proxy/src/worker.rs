@@ -1,0 +1,148 @@
+//! What one worker thread has: its listeners, its connections, and the shared state they read.
+//!
+//! Turns accepted sockets into connection tasks. What a connection does is `connection`'s.
+
+use std::cell::Cell;
+use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use relay::Pool;
+use serve::{
+    Admission, ConnRecord, Dialer, Drain, ListenerContext, Metrics, Reason, WorkerHandle,
+    WorkerSocket, accept_loop,
+};
+use telemetry::AccessLog;
+use tokio::net::TcpStream;
+use tokio::sync::Barrier;
+
+use crate::config::{Config, ListenerConfig, ProxyProtocol};
+use crate::connection;
+use crate::routing::Routing;
+
+/// What all workers share; nothing in it is locked on a connection's path.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) zone: Option<String>,
+    pub(crate) routing: Routing,
+    pub(crate) admission: Arc<Admission>,
+    pub(crate) dialer: Dialer,
+    pub(crate) drain: Drain,
+    pub(crate) metrics: Metrics,
+    pub(crate) access_log: AccessLog,
+    /// Met by every accept loop before any of them closes its socket.
+    pub(crate) closing: Barrier,
+}
+
+/// One worker thread's state.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) shared: Arc<Shared>,
+    handle: WorkerHandle,
+    random: Cell<u64>,
+}
+
+/// One listener as one worker sees it.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    pub(crate) config: ListenerConfig,
+    pub(crate) context: Rc<ListenerContext>,
+}
+
+impl Worker {
+    /// Runs the worker's accept loops until the process no longer accepts.
+    pub(crate) async fn start(
+        handle: WorkerHandle,
+        (shared, sockets): (Arc<Shared>, Vec<WorkerSocket>),
+    ) {
+        let seed = RandomState::new().hash_one(handle.index) | 1;
+        let worker = Rc::new(Self {
+            shared,
+            handle,
+            random: Cell::new(seed),
+        });
+        let loops: Vec<_> = sockets
+            .into_iter()
+            .zip(&worker.shared.config.listeners)
+            .map(|(socket, config)| {
+                let listener = Rc::new(Listener::new(config, &worker.shared));
+                let worker = Rc::clone(&worker);
+                tokio::task::spawn_local(async move {
+                    let shared = Arc::clone(&worker.shared);
+                    let paused = &shared.metrics.accept_paused;
+                    let drain = shared.drain.clone();
+                    let accepted =
+                        accept_loop(socket, drain, &shared.closing, paused, |stream, peer| {
+                            worker.accepted(stream, peer, &listener);
+                        });
+                    if let Err(error) = accepted.await {
+                        tracing::error!(%error, listener = listener.config.name, "not listening");
+                    }
+                })
+            })
+            .collect();
+        for accepting in loops {
+            if accepting.await.is_err() {
+                tracing::error!("an accept loop panicked");
+            }
+        }
+    }
+
+    pub(crate) fn pool(&self) -> Rc<Pool> {
+        Rc::clone(&self.handle.pool)
+    }
+
+    /// Returns the next number of a cheap sequence (xorshift64), good enough to balance by.
+    pub(crate) fn random(&self) -> u64 {
+        let mut x = self.random.get();
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.random.set(x);
+        x
+    }
+
+    /// Admits a connection and starts its task, or counts why not.
+    fn accepted(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr, listener: &Rc<Listener>) {
+        let admission = &self.shared.admission;
+        let permit = admission.permit();
+        let admitted = permit.is_some();
+        let record = ConnRecord::open(&listener.context, peer, permit);
+        if !admitted {
+            return record.close(Reason::Limit);
+        }
+        if !listener.takes_balancer() {
+            match admission.source_permit(peer.ip()) {
+                Some(permit) => record.hold(permit),
+                None => return record.close(Reason::SourceLimit),
+            }
+        }
+        let (worker, listener) = (Rc::clone(self), Rc::clone(listener));
+        self.handle.connections.spawn(record, |record| async move {
+            let reason = connection::serve(stream, peer, &listener, &worker, &record).await;
+            record.close(reason);
+        });
+    }
+}
+
+impl Listener {
+    fn new(config: &ListenerConfig, shared: &Shared) -> Self {
+        let context = ListenerContext {
+            name: config.name.as_str().into(),
+            protocol: config.protocol.as_str(),
+            metrics: shared.metrics.listener(&config.name),
+            access_log: shared.access_log.clone(),
+        };
+        Self {
+            config: config.clone(),
+            context: Rc::new(context),
+        }
+    }
+
+    /// Tells whether a client may be somebody else than the TCP peer, which the preamble says.
+    pub(crate) fn takes_balancer(&self) -> bool {
+        self.config.proxy_protocol != ProxyProtocol::Off
+    }
+}
