@@ -163,18 +163,23 @@ impl AccessLog {
     /// and counted.
     pub fn write(&self, record: &AccessRecord<'_>) {
         let Some(running) = &self.running else { return };
-        LINE.with_borrow_mut(|line| {
+        let handed = LINE.try_with(|line| {
+            let mut line = line.borrow_mut();
             line.clear();
             if running.json {
-                format::json(line, record);
+                format::json(&mut line, record);
             } else {
-                format::text(line, record);
+                format::text(&mut line, record);
             }
             line.push('\n');
             running.hand_over(line.as_bytes());
             // A header of 64 KiB in one line must not stay with every worker for ever.
             line.shrink_to(KEPT_BYTES);
         });
+        if handed.is_err() {
+            // The thread is ending and has no buffer any more.
+            running.state.dropped.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Tells whether lines are written at all, for callers that would have to prepare a record.

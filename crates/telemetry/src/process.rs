@@ -31,9 +31,10 @@ pub fn register(registry: &Registry, build: Build) {
 fn write_build(out: &mut Encoder, build: Build) {
     let help = "What this binary was built from; always 1.";
     out.family("rhizome_build_info", help, Kind::Gauge, |family| {
-        family.labels(&["binary", "version", "revision"]);
-        let mut labels = vec![("binary", build.binary), ("version", build.version)];
+        family.labels(&["version", "revision", "binary"]);
+        let mut labels = vec![("version", build.version)];
         labels.extend(build.revision.map(|revision| ("revision", revision)));
+        labels.push(("binary", build.binary));
         family.sample(&labels, 1);
     });
 }
@@ -242,7 +243,7 @@ mod tests {
             .duration_since(std::time::UNIX_EPOCH)
             .unwrap();
         assert!((started - now.as_secs_f64()).abs() < 86_400.0, "{started}");
-        assert!(text.contains("rhizome_build_info{binary=\"b\",version=\"1.2.3\"} 1\n"));
+        assert!(text.contains("rhizome_build_info{version=\"1.2.3\",binary=\"b\"} 1\n"));
         assert_eq!(registry.describe().len(), 7);
     }
 
@@ -260,7 +261,7 @@ mod tests {
         assert!(
             registry
                 .encode(Exposition::Text)
-                .contains("revision=\"abc\"")
+                .contains("{version=\"1\",revision=\"abc\",binary=\"b\"}")
         );
         let held: Vec<_> = (0..50)
             .map(|_| fs::File::open("/proc/self/stat").unwrap())

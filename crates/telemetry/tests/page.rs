@@ -3,6 +3,11 @@
 //! Needs a `chromium` program, hence the feature. Screenshots are left in the target directory's
 //! `tmp/`, for people to look at.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a helper that fails is a test that fails"
+)]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -196,9 +201,23 @@ fn scratch(name: &str) -> PathBuf {
     path
 }
 
+#[derive(Clone, Copy, PartialEq)]
+enum Script {
+    Allowed,
+    Blocked,
+}
+
 /// Runs the browser for eight seconds of its own time, which pass as fast as the network answers.
-fn chromium(name: &str, url: &str, more: &[&str]) -> Output {
+fn chromium(name: &str, url: &str, script: Script, more: &[&str]) -> Output {
     let profile = scratch(name);
+    if script == Script::Blocked {
+        // What a person sets in the browser's settings. The switch that turns scripts off
+        // everywhere also stops the browser's own page that does the dumping.
+        let preferences =
+            json!({ "profile": { "default_content_setting_values": { "javascript": 2 } } });
+        fs::create_dir(profile.join("Default")).unwrap();
+        fs::write(profile.join("Default/Preferences"), preferences.to_string()).unwrap();
+    }
     let output = Command::new("chromium")
         .args([
             "--headless",
@@ -217,7 +236,7 @@ fn chromium(name: &str, url: &str, more: &[&str]) -> Output {
             "--hide-scrollbars",
             "--enable-logging=stderr",
         ])
-        .args(["--virtual-time-budget=8000", "--window-size=1280,1500"])
+        .arg("--virtual-time-budget=8000")
         .arg(format!("--user-data-dir={}", profile.display()))
         .args(more)
         .arg(url)
@@ -230,8 +249,8 @@ fn chromium(name: &str, url: &str, more: &[&str]) -> Output {
 }
 
 /// Returns the document as it is in the end, and what the browser complained about.
-fn dom(name: &str, url: &str, more: &[&str]) -> (String, Vec<String>) {
-    let output = chromium(name, url, &[&["--dump-dom"], more].concat());
+fn dom(name: &str, url: &str, script: Script) -> (String, Vec<String>) {
+    let output = chromium(name, url, script, &["--dump-dom"]);
     let complaints = String::from_utf8_lossy(&output.stderr);
     let complaints = complaints.lines().filter(|line| line.contains("CONSOLE"));
     let complaints = complaints.map(str::to_owned).collect();
@@ -255,23 +274,24 @@ fn card<'a>(html: &'a str, id: &str) -> &'a str {
 }
 
 fn first_listener(html: &str) -> Vec<&str> {
-    let row = between(html, "id=\"listeners\"", "</tr></tbody>");
-    let row = between(row, "<tbody>", "</tr>");
+    let row = between(
+        between(html, "id=\"listeners\"", "</tbody>"),
+        "<tbody>",
+        "</tr>",
+    );
     row.split("</td>")
         .filter_map(|cell| cell.rsplit('>').next())
         .collect()
 }
 
-const NO_SCRIPT: &str = "--blink-settings=scriptEnabled=false";
-
 #[test]
 fn without_javascript_the_page_is_whole_and_static() {
     let server = Server::start(Sample::default());
-    let (html, complaints) = dom("static", &server.url(""), &[NO_SCRIPT]);
+    let (html, complaints) = dom("static", &server.url(""), Script::Blocked);
 
     assert_eq!(server.process.looks.load(Ordering::SeqCst), 1);
     assert_eq!(card(&html, "connections"), "8,403");
-    assert_eq!(first_listener(&html)[7..9], ["–", "–"]);
+    assert_eq!(first_listener(&html)[6..8], ["–", "–"]);
     assert!(html.contains("Reload for newer values"));
     assert!(html.contains("kube-apiserver.shoot--team-200--prod"));
     assert!(!html.contains("kube-apiserver.shoot--team-201--prod"));
@@ -284,7 +304,7 @@ fn without_javascript_the_page_is_whole_and_static() {
 #[test]
 fn with_javascript_values_renew_themselves_and_rates_appear() {
     let server = Server::start(Sample::default());
-    let (html, complaints) = dom("live", &server.url(""), &[]);
+    let (html, complaints) = dom("live", &server.url(""), Script::Allowed);
 
     let looks = server.process.looks.load(Ordering::SeqCst);
     assert!(looks >= 4, "{looks} looks in eight seconds");
@@ -305,7 +325,7 @@ fn with_javascript_values_renew_themselves_and_rates_appear() {
         card(&html, "tx")
     );
     let row = first_listener(&html);
-    assert!(row[7].ends_with("/s") && row[8].ends_with("/s"), "{row:?}");
+    assert!(row[6].ends_with("/s") && row[7].ends_with("/s"), "{row:?}");
     assert_eq!(
         html.matches("scope=\"row\" class=\"code\"").count(),
         0,
@@ -320,9 +340,12 @@ fn with_javascript_values_renew_themselves_and_rates_appear() {
 
 #[test]
 fn the_filter_looks_through_all_clusters_with_or_without_javascript() {
-    for (name, more) in [("filter-static", &[NO_SCRIPT][..]), ("filter-live", &[])] {
+    for (name, script) in [
+        ("filter-static", Script::Blocked),
+        ("filter-live", Script::Allowed),
+    ] {
         let server = Server::start(Sample::default());
-        let (html, _) = dom(name, &server.url("?filter=TEAM-59"), more);
+        let (html, _) = dom(name, &server.url("?filter=TEAM-59"), script);
         assert!(html.contains("value=\"TEAM-59\""), "{name}");
         assert!(html.contains("11 matching."), "{name}");
         assert!(
@@ -342,7 +365,7 @@ fn a_process_that_stops_answering_is_noticed() {
         fails_from: Some(3),
         ..Sample::default()
     });
-    let (html, _) = dom("stale", &server.url(""), &[]);
+    let (html, _) = dom("stale", &server.url(""), Script::Allowed);
     let notice = between(&html, "id=\"stale\"", "</p>");
     assert!(!notice.contains("hidden"), "{notice}");
     assert!(notice.contains("it answers 503"), "{notice}");
@@ -352,17 +375,20 @@ fn a_process_that_stops_answering_is_noticed() {
 #[test]
 fn both_colour_schemes_are_drawn() {
     let server = Server::start(Sample::default());
-    let shots = ["light", "dark"].map(|scheme| {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("page-{scheme}.png"));
+    // Blink numbers the schemes: 0 dark, 1 light.
+    let shots = [("light", 1, 1280), ("dark", 0, 1280), ("narrow", 1, 500)].map(|shot| {
+        let (name, scheme, width) = shot;
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("page-{name}.png"));
         let _ = fs::remove_file(&path);
-        // Blink numbers them: 0 dark, 1 light.
-        let number = u8::from(scheme == "light");
-        let setting = format!("--blink-settings=preferredColorScheme={number}");
-        let shot = format!("--screenshot={}", path.display());
+        let scheme = format!("--blink-settings=preferredColorScheme={scheme}");
+        let size = format!("--window-size={width},1500");
+        let target = format!("--screenshot={}", path.display());
+        let more = [scheme.as_str(), &size, &target];
         chromium(
-            &format!("shot-{scheme}"),
+            &format!("shot-{name}"),
             &server.url(""),
-            &[&setting, &shot],
+            Script::Allowed,
+            &more,
         );
         fs::read(&path).unwrap()
     });
