@@ -1,5 +1,6 @@
 //! The steps, in the order a person reads them.
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::thread;
@@ -166,6 +167,7 @@ fn by_server_name(console: &mut Console, stage: &Stage, dir: &Path) {
                 .server_name("api.unknown.example.com");
             match stage.network.user.run(|| http::get(&target, "/version"))? {
                 Ok(answer) => bail!("somebody answered: {}", answer.text()),
+                Err(error) if timed_out(&error) => Err(error.context("it is left hanging")),
                 Err(_) => Ok(((), "no route, no answer".to_owned())),
             }
         },
@@ -231,7 +233,7 @@ fn footprint(console: &mut Console, stage: &Stage) {
         console.step(SIZE, child.name(), || {
             let used = child.usage()?;
             let detail = format!(
-                "{:.1} MiB resident, {} descriptors, {} threads",
+                "{:.1} MiB resident; descriptors: {}, threads: {}",
                 used.rss_kib as f64 / 1024.0,
                 used.descriptors,
                 used.threads
@@ -239,6 +241,14 @@ fn footprint(console: &mut Console, stage: &Stage) {
             Ok(((), detail))
         });
     }
+}
+
+/// Tells whether a socket's time limit was the reason.
+fn timed_out(error: &anyhow::Error) -> bool {
+    matches!(
+        http::error_kind(error),
+        Some(ErrorKind::TimedOut | ErrorKind::WouldBlock)
+    )
 }
 
 /// Returns the address at which pods of `shoot` know their API server.

@@ -3,7 +3,7 @@
 mod build;
 
 use std::fs;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -218,14 +218,9 @@ fn arguments(
     let tokens = dir.join("tokens.csv");
     fs::write(&tokens, format!("{TOKEN},admin,admin,\"system:masters\"\n"))
         .with_context(|| format!("writing {}", tokens.display()))?;
-    let bind = if addr.is_ipv4() {
-        IpAddr::from([0, 0, 0, 0])
-    } else {
-        IpAddr::from([0_u16; 8])
-    };
     let show = |path: &Path| path.display().to_string();
     Ok(vec![
-        format!("--bind-address={bind}"),
+        format!("--bind-address={}", addr.ip()),
         format!("--advertise-address={}", addr.ip()),
         format!("--secure-port={}", addr.port()),
         format!("--tls-cert-file={}", show(&files.cert)),

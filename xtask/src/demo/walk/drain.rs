@@ -45,12 +45,13 @@ pub(super) fn show(
             "new clients are served, then refused, never reset",
             || {
                 let count = knock_until_refused(stage)?;
+                let took = clock.elapsed();
                 let event = watch
                     .wait_more(1)
                     .context("the watch, after the port was closed")?;
                 Ok((
                     (),
-                    format!("{count} were served; the watch is at event {event}"),
+                    format!("{count} served in {took:.1?}; the watch is at event {event}"),
                 ))
             },
         );

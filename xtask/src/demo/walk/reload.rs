@@ -44,6 +44,7 @@ pub(super) fn show(console: &mut Console, stage: &Stage, dir: &Path) {
         "a new connection to shoot a by name finds none",
         || match stage.ask_by_name(a) {
             Ok(detail) => bail!("{detail}, though its route is gone"),
+            Err(error) if super::timed_out(&error) => Err(error.context("it is left hanging")),
             Err(_) => Ok(((), format!("closed; shoot b: {}", stage.ask_by_name(b)?))),
         },
     );
