@@ -32,15 +32,15 @@ rm -rf "$tree/vendor/github.com/modern-go/reflect2"
 cp -r reflect2/usr/share/gocode/src/github.com/modern-go/reflect2 \
   "$tree/vendor/github.com/modern-go/"
 
-export GOPATH=$work/gopath GOCACHE=$work/gocache GOFLAGS= GO111MODULE=off GOTOOLCHAIN=local
-export KUBE_GIT_TREE_STATE=clean KUBE_GIT_COMMIT=faecb196815e248d3ecfb03c680a4507229c2a56
-export KUBE_GIT_VERSION=v1.20.2 KUBE_GIT_MAJOR=1 KUBE_GIT_MINOR=20
+# As debian/rules builds it: vendored sources only, the version as the archive carries it.
+export GOPATH=$work/gopath GOCACHE=$work/gocache GOPROXY=off GOFLAGS= GOTOOLCHAIN=local
+export CGO_ENABLED=0 PATH=/usr/lib/go/bin:$PATH HOME=$work
 mkdir -p "$GOPATH/src/k8s.io"
 ln -sfn "${tree%/}" "$GOPATH/src/k8s.io/kubernetes"
 cd "$GOPATH/src/k8s.io/kubernetes"
 make WHAT=cmd/kube-apiserver
 
-built=$(find _output -type f -name kube-apiserver -path '*/bin/*' | head -n 1)
+built=$(find _output/ -type f -name kube-apiserver -path '*/bin/*' | head -n 1)
 "$built" --version
 install -m 755 "$built" "$out.fresh"
 mv "$out.fresh" "$out"
