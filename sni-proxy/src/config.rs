@@ -8,12 +8,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use route::{IpPrefix, TcpOptions};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use settings::{
-    AdminAddress, AdminSettings, ByteSize, ConfigError, ConfigErrors, DrainSettings, HumanDuration,
+    AdminSettings, ByteSize, ConfigError, ConfigErrors, DrainSettings, HumanDuration,
     ListenAddress, ProbesSettings, RelPath, TcpOverrides, TcpSettings, yaml,
 };
 use telemetry::{AccessFormat, EndpointAddr, LogFormat};
@@ -40,9 +40,9 @@ pub struct Flags {
     #[arg(long, value_name = "ZONE")]
     pub zone: Option<String>,
 
-    /// How logs are written to standard error.
+    /// How logs are written to standard error: text or json.
     #[arg(long, value_name = "FORMAT", default_value = "text")]
-    pub log_format: LogFormatFlag,
+    pub log_format: LogFormat,
 }
 
 const EXAMPLES: &str = "\
@@ -61,24 +61,6 @@ Environment:
                                       sockets of systemd, matched to listeners by name, then by port
 
 Exit codes: 0 ended as asked, 64 configuration refused, 1 anything else.";
-
-/// The flag's view of the log formats.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormatFlag {
-    /// One JSON object per line.
-    Json,
-    /// For people.
-    Text,
-}
-
-impl From<LogFormatFlag> for LogFormat {
-    fn from(flag: LogFormatFlag) -> Self {
-        match flag {
-            LogFormatFlag::Json => Self::Json,
-            LogFormatFlag::Text => Self::Text,
-        }
-    }
-}
 
 /// What this binary takes from its environment.
 #[derive(Clone, Debug, Default)]
@@ -441,11 +423,8 @@ impl Config {
                 workers => workers,
             },
             probes: file.probes.address(),
-            admin: match &file.admin.address {
-                AdminAddress::Off => EndpointAddr::None,
-                AdminAddress::Tcp(address) => EndpointAddr::Tcp(address.get()),
-                AdminAddress::Unix(path) => EndpointAddr::Unix(path.clone()),
-            },
+            // One text form for both types; what parsed as the one is the other.
+            admin: file.admin.address.to_string().parse().unwrap_or_default(),
             listeners: listeners.collect(),
             limits: Limits {
                 connections: file.limits.connections,

@@ -18,6 +18,6 @@ mod routes;
 mod routing;
 mod worker;
 
-pub use config::{Config, Environment, File, Flags, LogFormatFlag, Protocol, ProxyProtocol};
+pub use config::{Config, Environment, File, Flags, Protocol, ProxyProtocol};
 pub use gateway::{Gateway, StartError};
 pub use routes::{RoutesError, RoutesFile};

@@ -25,7 +25,7 @@ fn main() -> ExitCode {
         }
     };
     let environment = Environment::read();
-    let log = match telemetry::logs::init(flags.log_format.into(), environment.log.as_deref()) {
+    let log = match telemetry::logs::init(flags.log_format, environment.log.as_deref()) {
         Ok(log) => log,
         Err(error) => return refused(&error),
     };

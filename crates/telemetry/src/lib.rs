@@ -27,6 +27,6 @@ pub use access_log::{AccessFormat, AccessLog, AccessRecord};
 pub use admin::{ClusterStatus, EndpointStatus, Endpoints, Fact, ListenerStatus, Process, Status};
 pub use error_chain::chain;
 pub use http::{Bound, EndpointAddr};
-pub use logs::{LogControl, LogError, LogFormat};
+pub use logs::{LogControl, LogError, LogFormat, UnknownLogFormat};
 pub use metrics::Registry;
 pub use throttle::Throttle;

@@ -9,6 +9,7 @@
 
 use std::fmt;
 use std::io::{self, IsTerminal};
+use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tracing::Dispatch;
@@ -26,6 +27,23 @@ pub enum LogFormat {
     #[default]
     Text,
 }
+
+impl FromStr for LogFormat {
+    type Err = UnknownLogFormat;
+
+    fn from_str(word: &str) -> Result<Self, Self::Err> {
+        match word {
+            "json" => Ok(Self::Json),
+            "text" => Ok(Self::Text),
+            _ => Err(UnknownLogFormat),
+        }
+    }
+}
+
+/// A word that names no log format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("neither text nor json")]
+pub struct UnknownLogFormat;
 
 /// Installs the process-wide logger, which writes to stderr.
 ///

@@ -1,0 +1,250 @@
+//! One connection, from accept to close.
+//!
+//! ```text
+//!     gateway ─▶ announce: PROXY header, or CONNECT and its 200 ─▶ relay
+//! ```
+//!
+//! [`serve`] reads top to bottom. Nothing of the client's bytes is looked at.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use preamble::{Progress, ResponseHead, Version, encode_connect, encode_v1, encode_v2};
+use relay::{Direction, Meter, Relay, Timers};
+use serve::{ConnRecord, DialError, Reason};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+
+use crate::config::Announce;
+use crate::worker::Worker;
+
+/// The header by which the gateway is told where to go.
+const DESTINATION_HEADER: &str = "X-Gardener-Destination";
+
+/// Octets of the answer to a CONNECT; gateways answer in a line or two.
+const ANSWER_BYTES: usize = 16 * 1024;
+
+/// Octets of the client's that are sent along with a PROXY header when they are already there.
+const ALONG_BYTES: usize = 2048;
+
+/// Serves one accepted connection until it ends, and says why it ended.
+pub(crate) async fn serve(
+    downstream: TcpStream,
+    peer: SocketAddr,
+    worker: &Worker,
+    record: &ConnRecord,
+) -> Reason {
+    let shared = &*worker.shared;
+    if !shared.route.cluster().try_acquire() {
+        return Reason::Limit;
+    }
+    record.set_route(Arc::clone(&shared.route));
+
+    // The gateway, within one time limit for connecting and for its answer.
+    let deadline = Instant::now() + shared.config.upstream.connect_timeout;
+    let mut upstream = match Box::pin(connect(worker, record, deadline)).await {
+        Ok(upstream) => upstream,
+        Err(reason) => return reason,
+    };
+
+    // The announcement: who it is and where to.
+    let announced = match &shared.config.upstream.announce {
+        Announce::Connect { destination } => {
+            record.set_connect(destination);
+            Box::pin(ask(
+                &downstream,
+                &mut upstream,
+                destination,
+                worker,
+                record,
+                deadline,
+            ))
+            .await
+        }
+        Announce::Proxy {
+            version,
+            destination,
+        } => {
+            let local = downstream.local_addr().map_or(peer, serve::unmapped);
+            let destination = destination.unwrap_or(local);
+            record.set_destination(destination);
+            let header = header(*version, peer, destination);
+            Box::pin(tell(&downstream, &mut upstream, header, record, deadline)).await
+        }
+    };
+    if let Err(reason) = announced {
+        return reason;
+    }
+
+    // The relay.
+    let pool = worker.pool();
+    let info = record.info().as_ref();
+    let outcome = Relay::new(&downstream, &upstream, pool, info, Timers::default()).await;
+    Reason::from(&outcome)
+}
+
+async fn connect(
+    worker: &Worker,
+    record: &ConnRecord,
+    deadline: Instant,
+) -> Result<TcpStream, Reason> {
+    let shared = &*worker.shared;
+    let cluster = shared.route.cluster();
+    let Some(endpoint) = cluster.endpoints().first() else {
+        return Err(Reason::NoEndpoint);
+    };
+    let turn = worker.next_turn();
+    let dialled = shared
+        .dialer
+        .connect(
+            endpoint.address(),
+            &shared.names,
+            &shared.config.tcp,
+            deadline,
+            turn,
+        )
+        .await;
+    match dialled {
+        Ok((upstream, addr)) => {
+            cluster.connect_succeeded(endpoint);
+            record.set_endpoint(Arc::clone(endpoint), addr);
+            Ok(upstream)
+        }
+        Err(error) => {
+            tracing::debug!(error = %telemetry::chain(&error), "connecting the gateway failed");
+            if !error.is_local() {
+                cluster.connect_failed(endpoint, error.failure(), Instant::now().into_std());
+            }
+            Err(error.reason())
+        }
+    }
+}
+
+fn header(version: Version, source: SocketAddr, destination: SocketAddr) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(128 + ALONG_BYTES);
+    match version {
+        Version::V1 => encode_v1(source, destination, &mut bytes),
+        Version::V2 => {
+            let encoded = encode_v2(source, destination, &[], false, &mut bytes);
+            debug_assert!(encoded.is_ok(), "a header without TLVs always fits");
+        }
+    }
+    bytes
+}
+
+/// Sends the PROXY header, in one segment with what the client has sent already.
+async fn tell(
+    downstream: &TcpStream,
+    upstream: &mut TcpStream,
+    mut bytes: Vec<u8>,
+    record: &ConnRecord,
+    deadline: Instant,
+) -> Result<(), Reason> {
+    let header_len = bytes.len();
+    // Nothing there yet, an end or an error: the relay will see it again.
+    let _ = downstream.try_read_buf(&mut bytes);
+    match timeout_at(deadline, upstream.write_all(&bytes)).await {
+        Ok(Ok(())) => {
+            record.forwarded(bytes.len() - header_len);
+            Ok(())
+        }
+        Ok(Err(_)) => Err(Reason::UpstreamReset),
+        Err(_) => Err(Reason::ConnectTimeout),
+    }
+}
+
+/// Sends a CONNECT request and waits for the gateway's consent. Bytes that follow its answer are
+/// the destination's and are handed to the client.
+async fn ask(
+    downstream: &TcpStream,
+    upstream: &mut TcpStream,
+    destination: &str,
+    worker: &Worker,
+    record: &ConnRecord,
+    deadline: Instant,
+) -> Result<(), Reason> {
+    let mut request = Vec::with_capacity(256);
+    let target = worker.shared.config.upstream.address.to_string();
+    let headers = [(DESTINATION_HEADER, destination)];
+    encode_connect(&target, &headers, &mut request).map_err(|error| {
+        tracing::error!(%error, "the CONNECT request cannot be written");
+        Reason::Internal
+    })?;
+    let answer = timeout_at(deadline, async {
+        upstream.write_all(&request).await?;
+        read_answer(upstream).await
+    });
+    let early = match answer.await {
+        Ok(answer) => answer?,
+        Err(_) => return Err(DialError::Timeout.reason()),
+    };
+    if !early.is_empty() {
+        write_all(downstream, &early, deadline).await?;
+        record
+            .info()
+            .relayed(Direction::Tx, early.len() as u64, true);
+    }
+    Ok(())
+}
+
+/// Why the gateway's answer is no consent.
+enum Unanswered {
+    Broken,
+    Refused,
+}
+
+impl From<std::io::Error> for Unanswered {
+    fn from(_: std::io::Error) -> Self {
+        Self::Broken
+    }
+}
+
+impl From<Unanswered> for Reason {
+    fn from(unanswered: Unanswered) -> Self {
+        match unanswered {
+            Unanswered::Broken => Self::UpstreamReset,
+            Unanswered::Refused => Self::ConnectFailed,
+        }
+    }
+}
+
+/// Reads the answer to a CONNECT; returns what came behind it.
+async fn read_answer(upstream: &mut TcpStream) -> Result<Vec<u8>, Unanswered> {
+    let mut buf = Vec::with_capacity(512);
+    loop {
+        if upstream.read_buf(&mut buf).await? == 0 {
+            return Err(Unanswered::Broken);
+        }
+        match ResponseHead::parse(&buf, ANSWER_BYTES) {
+            Ok(Progress::Need { .. }) => {}
+            Ok(Progress::Done { value, consumed }) => {
+                if !value.is_success() {
+                    tracing::debug!(status = value.status(), "the gateway refused the CONNECT");
+                    return Err(Unanswered::Refused);
+                }
+                return Ok(buf.split_off(consumed));
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the gateway's answer to the CONNECT");
+                return Err(Unanswered::Refused);
+            }
+        }
+    }
+}
+
+async fn write_all(stream: &TcpStream, mut bytes: &[u8], deadline: Instant) -> Result<(), Reason> {
+    while !bytes.is_empty() {
+        match stream.try_write(bytes) {
+            Ok(written) => bytes = bytes.get(written..).unwrap_or_default(),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                let writable = timeout_at(deadline, stream.writable()).await;
+                if !matches!(writable, Ok(Ok(()))) {
+                    return Err(Reason::DownstreamReset);
+                }
+            }
+            Err(_) => return Err(Reason::DownstreamReset),
+        }
+    }
+    Ok(())
+}

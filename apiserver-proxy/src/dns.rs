@@ -1,0 +1,276 @@
+//! The optional DNS server: one small zone of our own, everything else asked of others.
+//!
+//! ```text
+//!     pod ── UDP ──▶ hickory's Server ─┐             ┌─▶ Zone       the API server's name, AA
+//!     pod ── TCP ──▶ tcp::serve ───────┴─▶ Handler ──┤
+//!                                                    └─▶ Forwarder  any other name, or REFUSED
+//! ```
+//!
+//! It exists for clusters whose `kubernetes.default` Service is an ExternalName: the name then
+//! resolves, on every node, to the address at which the proxy listens. Answers of others are not
+//! cached, the node-local cache that is asked does that; names are not searched or rewritten.
+//!
+//! hickory's own TCP loop takes connections without bound and spins when descriptors run out, and
+//! its forwarding zone resolves and caches by itself, so those two parts are ours.
+
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use hickory_server::Server;
+use hickory_server::net::NetError;
+use hickory_server::proto::ProtoError;
+
+use self::forward::Forwarder;
+use self::handler::Handler;
+use self::zone::Zone;
+
+mod exchange;
+mod forward;
+mod handler;
+mod tcp;
+#[cfg(test)]
+mod tests;
+mod zone;
+
+/// What the DNS server serves, and where.
+#[derive(Clone, Debug)]
+pub(crate) struct DnsParams {
+    /// Where to listen, UDP and TCP; a specific address, so that an answer leaves from where it
+    /// was asked. Port 0 picks one that is free for both.
+    pub(crate) address: SocketAddr,
+    /// Name of the zone; its apex carries the addresses.
+    pub(crate) zone: String,
+    /// What the apex resolves to, by family.
+    pub(crate) answer: Vec<IpAddr>,
+    /// Who is asked for every other name, best first. Empty: such questions are refused.
+    pub(crate) forward: Vec<SocketAddr>,
+}
+
+/// A bound DNS server that does not answer yet.
+#[derive(Debug)]
+pub(crate) struct DnsServer {
+    udp: std::net::UdpSocket,
+    tcp: std::net::TcpListener,
+    local_addr: SocketAddr,
+    handler: Handler,
+    limits: Limits,
+}
+
+impl DnsParams {
+    /// Checks what can be checked without a socket.
+    ///
+    /// # Errors
+    /// [`DnsError::ForwardLoop`], [`DnsError::NoAnswer`], [`DnsError::UnspecifiedAddress`],
+    /// [`DnsError::ZoneIsRoot`] and [`DnsError::ZoneName`]: all are errors of the configuration.
+    pub(crate) fn check(&self) -> Result<(), DnsError> {
+        self.zone().map(drop)
+    }
+
+    fn zone(&self) -> Result<Zone, DnsError> {
+        if self.address.ip().to_canonical().is_unspecified() {
+            return Err(DnsError::UnspecifiedAddress {
+                address: self.address,
+            });
+        }
+        self.refuse_loop(self.address)?;
+        Zone::new(&self.zone, &self.answer)
+    }
+
+    /// A question forwarded to ourselves would be forwarded again, until the limit stops it.
+    fn refuse_loop(&self, own: SocketAddr) -> Result<(), DnsError> {
+        let ours = |server: &&SocketAddr| {
+            server.port() == own.port() && server.ip().to_canonical() == own.ip().to_canonical()
+        };
+        match self.forward.iter().find(ours) {
+            Some(&address) => Err(DnsError::ForwardLoop { address }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl DnsServer {
+    /// Binds UDP and TCP. Nothing is answered before [`run`](Self::run), but questions queue up.
+    ///
+    /// # Errors
+    /// Those of [`DnsParams::check`], and [`DnsError::Bind`].
+    pub(crate) fn bind(params: &DnsParams) -> Result<Self, DnsError> {
+        Self::bind_with(params, Limits::default())
+    }
+
+    fn bind_with(params: &DnsParams, limits: Limits) -> Result<Self, DnsError> {
+        let zone = params.zone()?;
+        let (udp, tcp) = bind_pair(params.address).map_err(|source| DnsError::Bind {
+            address: params.address,
+            source,
+        })?;
+        let local_addr = udp.local_addr().map_err(|source| DnsError::Bind {
+            address: params.address,
+            source,
+        })?;
+        params.refuse_loop(local_addr)?;
+        let handler = Handler::new(zone, Forwarder::new(&params.forward, &limits));
+        Ok(Self {
+            udp,
+            tcp,
+            local_addr,
+            handler,
+            limits,
+        })
+    }
+
+    /// Returns the address of both sockets.
+    pub(crate) fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Answers until `shutdown` is done; then the sockets close, and questions under way are
+    /// dropped: their askers ask again.
+    ///
+    /// To be called on a tokio runtime with I/O and time. Cancel-safe: when the future is
+    /// dropped, the server stops.
+    ///
+    /// # Errors
+    /// [`DnsError::Register`] when the runtime does not take the sockets, and [`DnsError::Udp`]
+    /// when the UDP socket ended by itself.
+    pub(crate) async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), DnsError> {
+        let register = |source| DnsError::Register { source };
+        let udp = tokio::net::UdpSocket::from_std(self.udp).map_err(register)?;
+        let tcp = tokio::net::TcpListener::from_std(self.tcp).map_err(register)?;
+        let mut server = Server::new(self.handler.clone());
+        server.register_socket(udp);
+        tokio::select! {
+            () = shutdown => {}
+            () = tcp::serve(tcp, self.handler, &self.limits) => {}
+            ended = server.block_until_done() => {
+                return Err(DnsError::Udp { source: ended.err() });
+            }
+        }
+        server
+            .shutdown_gracefully()
+            .await
+            .map_err(|source| DnsError::Udp {
+                source: Some(source),
+            })
+    }
+}
+
+/// Why the DNS server cannot start, or stopped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DnsError {
+    /// The address is not on this machine, in use, or its port needs a capability.
+    #[error("binding the DNS server to {address}, UDP and TCP")]
+    Bind {
+        /// The configured address.
+        address: SocketAddr,
+        /// What the kernel says.
+        #[source]
+        source: io::Error,
+    },
+    /// Questions would be forwarded to the server itself.
+    #[error("DNS server: forwarding to {address}, its own address, would loop")]
+    ForwardLoop {
+        /// The entry to be removed.
+        address: SocketAddr,
+    },
+    /// A zone without an address answers nothing.
+    #[error("DNS zone {zone:?}: at least one address must be its answer")]
+    NoAnswer {
+        /// The configured name.
+        zone: String,
+    },
+    /// The sockets could not be handed to the runtime.
+    #[error("registering the DNS server's sockets with the runtime")]
+    Register {
+        /// What the kernel says.
+        #[source]
+        source: io::Error,
+    },
+    /// Receiving over UDP ended, which only a broken socket does.
+    #[error("receiving DNS questions over UDP")]
+    Udp {
+        /// What hickory reports, if anything.
+        #[source]
+        source: Option<NetError>,
+    },
+    /// The answer to a question would leave from another address than the one that was asked.
+    #[error(
+        "DNS server: {address} stands for every address of the machine; a specific one is needed"
+    )]
+    UnspecifiedAddress {
+        /// The configured address.
+        address: SocketAddr,
+    },
+    /// With the root as its zone the server would deny every name there is.
+    #[error("DNS zone {zone:?}: the root of all names cannot be the zone")]
+    ZoneIsRoot {
+        /// The configured name.
+        zone: String,
+    },
+    /// The zone's name is not a domain name.
+    #[error("DNS zone {zone:?}: reading it as a domain name")]
+    ZoneName {
+        /// The configured name.
+        zone: String,
+        /// What is wrong with it.
+        #[source]
+        source: ProtoError,
+    },
+}
+
+/// Every bound of the server.
+#[derive(Clone, Debug)]
+struct Limits {
+    /// Questions asked of others at one time. Each holds one descriptor.
+    exchanges: usize,
+    /// How long one question may take, over all servers asked; a stub resolver gives up after
+    /// as long (resolv.conf(5), `timeout`).
+    question: Duration,
+    /// How long a server may be silent before the next is asked as well.
+    patience: Duration,
+    /// For how long a server that failed is asked last.
+    aside: Duration,
+    /// How long a truncated answer may take to be had in full over TCP.
+    in_full: Duration,
+    /// TCP connections at one time. Each may hold one message of 64 KiB.
+    connections: usize,
+    /// How long a TCP connection may take for its next question (RFC 7766 §6.2.3: "a few
+    /// seconds").
+    idle: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            exchanges: 512,
+            question: Duration::from_secs(5),
+            patience: Duration::from_secs(1),
+            aside: Duration::from_secs(10),
+            in_full: Duration::from_secs(2),
+            connections: 128,
+            idle: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Binds one address for both protocols. With port 0 the kernel picks UDP's, and the same port
+/// may be taken for TCP: then another is tried.
+fn bind_pair(address: SocketAddr) -> io::Result<(std::net::UdpSocket, std::net::TcpListener)> {
+    const TRIES: usize = 16;
+    let mut tries = if address.port() == 0 { TRIES } else { 1 };
+    loop {
+        tries -= 1;
+        let udp = std::net::UdpSocket::bind(address)?;
+        match std::net::TcpListener::bind(udp.local_addr()?) {
+            Ok(tcp) => {
+                udp.set_nonblocking(true)?;
+                tcp.set_nonblocking(true)?;
+                return Ok((udp, tcp));
+            }
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries > 0 => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

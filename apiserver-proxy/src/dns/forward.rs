@@ -1,0 +1,188 @@
+//! Asks other servers, in order, and takes the first answer that is one.
+//!
+//! ```text
+//!     0 s      first server ───────────────▶ answer, or silence
+//!     1 s      next server as well ────────▶        a failure starts the next at once
+//!     …        each at most twice, those that failed lately last
+//!     5 s      given up: SERVFAIL
+//! ```
+//!
+//! A server that is only slow keeps its chance while others are asked. Nothing is cached.
+
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use hickory_server::proto::op::{Message, Query, ResponseCode};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::Limits;
+use super::exchange::{ExchangeError, exchange};
+
+/// How often one server is asked one question; the second time is for a lost datagram.
+const ROUNDS: usize = 2;
+
+/// Asks other servers, within the limits.
+#[derive(Debug)]
+pub(super) struct Forwarder {
+    upstreams: Vec<Upstream>,
+    exchanges: Semaphore,
+    question: Duration,
+    patience: Duration,
+    aside: Duration,
+    in_full: Duration,
+}
+
+/// One question and the header bits that travel with it.
+#[derive(Clone, Debug)]
+pub(super) struct Question {
+    pub(super) query: Query,
+    pub(super) recursion_desired: bool,
+    pub(super) authentic_data: bool,
+    pub(super) checking_disabled: bool,
+    /// The DO bit of the asker's OPT record; `None` when there was no such record.
+    pub(super) dnssec_ok: Option<bool>,
+}
+
+impl Forwarder {
+    /// Makes a forwarder to `servers`, best first; `None` when there are none.
+    pub(super) fn new(servers: &[SocketAddr], limits: &Limits) -> Option<Self> {
+        let upstreams: Vec<Upstream> = servers.iter().copied().map(Upstream::new).collect();
+        (!upstreams.is_empty()).then(|| Self {
+            upstreams,
+            exchanges: Semaphore::new(limits.exchanges),
+            question: limits.question,
+            patience: limits.patience,
+            aside: limits.aside,
+            in_full: limits.in_full,
+        })
+    }
+
+    /// Returns the first good answer, else the first refusal or failure that a server reported;
+    /// `None` when nobody answered in time or too many questions are under way. Cancel-safe.
+    pub(super) async fn ask(&self, question: &Question) -> Option<Message> {
+        timeout(self.question, self.ask_in_turn(question))
+            .await
+            .ok()
+            .flatten()
+    }
+
+    async fn ask_in_turn(&self, question: &Question) -> Option<Message> {
+        let order = self.order();
+        let mut turns = order.iter().cycle().take(order.len() * ROUNDS);
+        let mut asked: Vec<(&Upstream, Instant)> = Vec::new();
+        let mut under_way = FuturesUnordered::new();
+        let mut second_best = None;
+        let mut next_turn = Instant::now();
+        let mut more = true;
+        loop {
+            tokio::select! {
+                biased;
+                Some((upstream, answer)) = under_way.next() => match answer {
+                    Ok(message) if is_answer(&message) => {
+                        self.judge(upstream, &asked);
+                        return Some(message);
+                    }
+                    Ok(message) => {
+                        second_best.get_or_insert(message);
+                        next_turn = Instant::now();
+                    }
+                    Err(error) => {
+                        self.set_aside(upstream, &error);
+                        next_turn = Instant::now();
+                    }
+                },
+                () = sleep_until(next_turn), if more => {
+                    next_turn = Instant::now() + self.patience;
+                    // At the limit no more are started; those under way may still answer.
+                    match (turns.next(), self.exchanges.try_acquire()) {
+                        (Some(&upstream), Ok(permit)) => {
+                            asked.push((upstream, Instant::now()));
+                            under_way.push(self.exchange(upstream, question, permit));
+                        }
+                        _ => more = false,
+                    }
+                }
+                else => return second_best,
+            }
+        }
+    }
+
+    async fn exchange<'u>(
+        &self,
+        upstream: &'u Upstream,
+        question: &Question,
+        _permit: SemaphorePermit<'_>,
+    ) -> (&'u Upstream, Result<Message, ExchangeError>) {
+        (
+            upstream,
+            exchange(upstream.address, question, self.in_full).await,
+        )
+    }
+
+    /// The servers in the order of asking: as configured, but those set aside come last.
+    fn order(&self) -> Vec<&Upstream> {
+        let now = Instant::now();
+        let mut order: Vec<&Upstream> = self.upstreams.iter().collect();
+        order.sort_by_key(|upstream| upstream.is_aside(now));
+        order
+    }
+
+    /// Sets aside who had time to answer and did not, while another did.
+    fn judge(&self, answered: &Upstream, asked: &[(&Upstream, Instant)]) {
+        let now = Instant::now();
+        for (upstream, began) in asked {
+            let silent = now.duration_since(*began) >= self.patience;
+            if silent && upstream.address != answered.address {
+                self.set_aside(upstream, &ExchangeError::Silent);
+            }
+        }
+    }
+
+    fn set_aside(&self, upstream: &Upstream, error: &ExchangeError) {
+        let now = Instant::now();
+        if !upstream.is_aside(now) {
+            let error: &dyn std::error::Error = error;
+            tracing::info!(server = %upstream.address, error, "DNS server is asked last for a while");
+        }
+        *upstream.lock() = Some(now + self.aside);
+    }
+}
+
+/// One server to ask, and until when it is asked last.
+#[derive(Debug)]
+struct Upstream {
+    address: SocketAddr,
+    aside_until: Mutex<Option<Instant>>,
+}
+
+impl Upstream {
+    fn new(address: SocketAddr) -> Self {
+        Self {
+            address,
+            aside_until: Mutex::new(None),
+        }
+    }
+
+    fn is_aside(&self, now: Instant) -> bool {
+        self.lock().is_some_and(|until| now < until)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.aside_until
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Tells an answer, a denial included, from a server's word that it cannot or will not tell:
+/// another may.
+fn is_answer(message: &Message) -> bool {
+    let code = message.metadata.response_code;
+    !matches!(
+        code,
+        ResponseCode::NotImp | ResponseCode::Refused | ResponseCode::ServFail
+    )
+}

@@ -1,0 +1,125 @@
+//! The zone: one name, its addresses, and nothing below it.
+//!
+//! Answers what a question about the zone is to be answered with; knows no sockets and no
+//! messages. The SOA and NS records are those of the zone file that Gardener's "API server via
+//! SNI" proposal puts beside the proxy, so that either can be exchanged for the other.
+
+use std::net::IpAddr;
+
+use hickory_server::proto::op::{LowerQuery, ResponseCode};
+use hickory_server::proto::rr::rdata::{NS, SOA};
+use hickory_server::proto::rr::{LowerName, Name, RData, Record, RecordType};
+
+use super::DnsError;
+
+/// Life of every record, in seconds; also how long a denial may be kept (RFC 2308 §5).
+const TTL: u32 = 30;
+
+/// Serial number of the one version there is.
+const SERIAL: u32 = 2_017_042_745;
+
+/// Refresh, retry and expire of a zone that nobody transfers: two weeks, in seconds.
+const TWO_WEEKS: i32 = 1_209_600;
+
+/// An authoritative zone whose only name is its apex.
+#[derive(Debug)]
+pub(super) struct Zone {
+    origin: LowerName,
+    soa: Record,
+    ns: RData,
+    addresses: Vec<RData>,
+}
+
+/// What a question about the zone is answered with.
+#[derive(Debug)]
+pub(super) struct ZoneAnswer {
+    pub(super) code: ResponseCode,
+    pub(super) answers: Vec<Record>,
+    /// The SOA record, when the answer is a denial.
+    pub(super) authorities: Vec<Record>,
+}
+
+impl Zone {
+    /// Makes the zone `name`, whose apex has `addresses`.
+    ///
+    /// # Errors
+    /// [`DnsError::NoAnswer`], [`DnsError::ZoneIsRoot`], [`DnsError::ZoneName`].
+    pub(super) fn new(name: &str, addresses: &[IpAddr]) -> Result<Self, DnsError> {
+        let zone = || name.to_owned();
+        let mut origin = Name::from_ascii(name).map_err(|source| DnsError::ZoneName {
+            zone: zone(),
+            source,
+        })?;
+        origin.set_fqdn(true);
+        if origin.is_root() {
+            return Err(DnsError::ZoneIsRoot { zone: zone() });
+        }
+        if addresses.is_empty() {
+            return Err(DnsError::NoAnswer { zone: zone() });
+        }
+        let host =
+            Name::from_labels([b"local".as_slice()]).map_err(|source| DnsError::ZoneName {
+                zone: zone(),
+                source,
+            })?;
+        let soa = SOA::new(
+            host.clone(),
+            host.clone(),
+            SERIAL,
+            TWO_WEEKS,
+            TWO_WEEKS,
+            TWO_WEEKS,
+            TTL,
+        );
+        Ok(Self {
+            soa: Record::from_rdata(origin.clone(), TTL, RData::SOA(soa)),
+            ns: RData::NS(NS(host)),
+            addresses: addresses
+                .iter()
+                .map(|address| RData::from(*address))
+                .collect(),
+            origin: LowerName::from(origin),
+        })
+    }
+
+    /// Tells whether `name` is the apex or lies below it.
+    pub(super) fn contains(&self, name: &LowerName) -> bool {
+        self.origin.zone_of(name)
+    }
+
+    /// Answers a question about a name of this zone, class IN.
+    pub(super) fn lookup(&self, query: &LowerQuery) -> ZoneAnswer {
+        if *query.name() != self.origin {
+            return self.denial(ResponseCode::NXDomain);
+        }
+        // The owner is spelt as in the question: who mixes case to thwart forgers compares it.
+        let owner = query.original().name();
+        let record = |data: &RData| Record::from_rdata(owner.clone(), TTL, data.clone());
+        let asked = query.query_type();
+        let answers: Vec<Record> = if asked == RecordType::SOA {
+            vec![record(&self.soa.data)]
+        } else if asked == RecordType::NS {
+            vec![record(&self.ns)]
+        } else {
+            // For ANY one set is enough (RFC 8482 §4.1): the one that matters.
+            let wanted = |data: &&RData| asked == RecordType::ANY || data.record_type() == asked;
+            self.addresses.iter().filter(wanted).map(record).collect()
+        };
+        if answers.is_empty() {
+            return self.denial(ResponseCode::NoError);
+        }
+        ZoneAnswer {
+            code: ResponseCode::NoError,
+            answers,
+            authorities: Vec::new(),
+        }
+    }
+
+    fn denial(&self, code: ResponseCode) -> ZoneAnswer {
+        ZoneAnswer {
+            code,
+            answers: Vec::new(),
+            authorities: vec![self.soa.clone()],
+        }
+    }
+}

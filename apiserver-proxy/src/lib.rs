@@ -1,0 +1,21 @@
+//! The proxy on every node of a shoot: pods connect to the API server's cluster-internal address,
+//! which it holds, and it carries their connections to the seed's gateway.
+//!
+//! ```text
+//!     pod ─▶ 10.1.2.3:443 ─▶ PROXY header, or CONNECT ─▶ gateway:8443 ─▶ API server
+//! ```
+//!
+//! Does not look into connections, terminate TLS or choose between API servers.
+#![forbid(unsafe_code)]
+
+mod config;
+mod connection;
+mod dns;
+mod node;
+mod proxy;
+mod worker;
+
+pub use config::{Command, Config, File, Flags, log_directives};
+pub use dns::DnsError;
+pub use node::CleanUpError;
+pub use proxy::{Proxy, StartError, clean_up, set_up};

@@ -1,0 +1,313 @@
+//! The node proxy as one running thing: started from a configuration, drained, ended.
+//!
+//! ```text
+//!     addresses ─▶ rules ─▶ sockets ─▶ workers ─▶ probes ─▶ run ─▶ clean up
+//! ```
+//!
+//! Runs on the control runtime of its caller; the data path is the workers'.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use net_config::{NetConfigError, NoTrackError};
+use relay::PoolParams;
+use route::{BuildErrors, ClusterSpec, EndpointSpec, RouteMatch, RouteSpec, Snapshot, TableSpec};
+use serve::{
+    Admin, AdminParams, Admission, BindError, CurrentSnapshot, Dialer, Drain, EndpointError,
+    EndpointParams, ListenerInfo, ListenerParams, Metrics, Resolver, Service, Signals, Workers,
+    bind_all, connection_limit,
+};
+use telemetry::access_log::Sink;
+use telemetry::{AccessLog, EndpointAddr, LogControl, Process, Registry};
+use tokio::runtime::Handle;
+use tokio::sync::Barrier;
+use tokio::time::Instant;
+
+use crate::config::{Config, NoTrackFile};
+use crate::dns::{DnsError, DnsServer};
+use crate::node::{self, CleanUpError, Node};
+use crate::worker::{Shared, Worker};
+
+/// Name of the one cluster in logs and metrics.
+const CLUSTER: &str = "gateway";
+
+/// Pipes of one worker: a node moves less in bulk at once than a gateway.
+const POOL: PoolParams = PoolParams {
+    pipes: 16,
+    pipe_bytes: 256 * 1024,
+};
+
+/// Why the node proxy did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The addresses could not be put on the node.
+    #[error("putting the addresses on the node")]
+    Addresses(#[from] NetConfigError),
+    /// A listener could not be bound.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The DNS server could not be started.
+    #[error(transparent)]
+    Dns(#[from] DnsError),
+    /// An endpoint for probes or operators could not be bound.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// The rules that the configuration insists on could not be installed.
+    #[error("noTrack: on")]
+    NoTrack(#[from] NoTrackError),
+    /// The system refused something else.
+    #[error("{attempt}")]
+    System {
+        /// What was tried.
+        attempt: &'static str,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+    /// The upstream is no usable cluster.
+    #[error("upstream")]
+    Upstream(#[from] BuildErrors),
+}
+
+/// A running node proxy.
+#[derive(Debug)]
+pub struct Proxy {
+    shared: Arc<Shared>,
+    service: Service,
+    listeners: Vec<ListenerInfo>,
+    dns: Option<SocketAddr>,
+}
+
+impl Proxy {
+    /// Starts the proxy on the current runtime. When it returns, it listens.
+    ///
+    /// # Errors
+    /// Why it did not start; addresses that were put on the node stay there.
+    pub async fn start(config: Config, log: LogControl) -> Result<Self, StartError> {
+        let system = |attempt| move |source| StartError::System { attempt, source };
+        let registry = Registry::new();
+        let access_log = AccessLog::new(config.access_log, Sink::Stdout)
+            .map_err(system("starting the access log"))?;
+        access_log.register(&registry);
+        let metrics = Metrics::new(&registry);
+        let node = Node::new(&registry);
+        put_in_place(&config, &node).await?;
+        let snapshot = Arc::new(snapshot(&config)?);
+        let Some(route) = snapshot.by_server_name(None).map(Arc::clone) else {
+            unreachable!("the catch-all route was just built")
+        };
+        let resolver = Resolver::system(Handle::current(), config.upstream.family);
+        let dns = config.dns.as_ref().map(DnsServer::bind).transpose()?;
+        let dns_address = dns.as_ref().map(DnsServer::local_addr);
+        let params: Vec<_> = config
+            .listen
+            .iter()
+            .map(|at| listener_params(*at, &config))
+            .collect();
+        let bound = bind_all(&params, config.workers, Vec::new())?;
+        let listeners: Vec<ListenerInfo> = params
+            .iter()
+            .zip(bound.addresses)
+            .map(|(params, address)| ListenerInfo {
+                name: params.name.clone(),
+                address,
+                protocol: config.upstream.announce.mode(),
+            })
+            .collect();
+        let limit = connection_limit(config.connections, POOL.most_pipes(config.workers));
+        let shared = Arc::new(Shared {
+            names: resolver.names(snapshot.host_names()),
+            route,
+            admission: Admission::new(limit, 0),
+            dialer: Dialer::new(metrics.connect_seconds.clone()),
+            drain: Drain::new(config.drain),
+            metrics,
+            access_log: access_log.clone(),
+            closing: Barrier::new(config.workers * config.listen.len()),
+            config,
+        });
+        let tasks = bound
+            .per_worker
+            .into_iter()
+            .map(|own| (Arc::clone(&shared), own))
+            .collect();
+        let workers = Workers::start("worker", POOL, &shared.drain, tasks, Worker::start)
+            .map_err(system("starting the workers"))?;
+        let mut service = Service::new(shared.drain.clone(), workers, access_log);
+        let admin = admin(&shared, &service, &listeners, &registry, snapshot, &node);
+        let endpoints = EndpointParams {
+            probes: EndpointAddr::Tcp(shared.config.probes),
+            admin: shared.config.admin.clone(),
+            registry,
+            log,
+        };
+        service.serve(&admin, endpoints)?;
+        keep_node(&mut service, &shared, &node);
+        if let Some(dns) = dns {
+            service.keep(tokio::spawn(async move {
+                if let Err(error) = dns.run(std::future::pending()).await {
+                    tracing::error!(error = %telemetry::chain(&error), "DNS no longer answers");
+                }
+            }));
+        }
+        Ok(Self {
+            shared,
+            service,
+            listeners,
+            dns: dns_address,
+        })
+    }
+
+    /// Returns the addresses it listens on, in the order of the configuration.
+    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.listeners.iter().map(|listener| listener.address)
+    }
+
+    /// Returns where its DNS server answers.
+    #[must_use]
+    pub fn dns_address(&self) -> Option<SocketAddr> {
+        self.dns
+    }
+
+    /// Returns the process around the proxy: its endpoints' addresses, its drain.
+    #[must_use]
+    pub fn service(&self) -> &Service {
+        &self.service
+    }
+
+    /// Runs until everything has ended: after a stop signal, or, without `signals`, once drained.
+    /// Takes the addresses back when the configuration says so.
+    ///
+    /// # Errors
+    /// What could not be taken back.
+    pub async fn run(self, signals: Option<Signals>) -> Result<(), CleanUpError> {
+        self.service
+            .run(signals, async || std::future::pending().await, || ())
+            .await;
+        if self.shared.config.cleanup {
+            node::clean_up(&self.shared.config).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Puts the addresses on the node once.
+///
+/// # Errors
+/// Why they are not all there.
+pub async fn set_up(config: &Config) -> Result<(), StartError> {
+    let node = Node::new(&Registry::new());
+    put_in_place(config, &node).await
+}
+
+/// Takes addresses, device and rules back.
+///
+/// # Errors
+/// What could not be taken back.
+pub async fn clean_up(config: &Config) -> Result<(), CleanUpError> {
+    node::clean_up(config).await
+}
+
+async fn put_in_place(config: &Config, node: &Arc<Node>) -> Result<(), StartError> {
+    let changes = node::keeper(config, node).ensure().await?;
+    for change in &changes.applied {
+        tracing::info!(%change, "node changed");
+    }
+    for change in &changes.pending {
+        tracing::warn!(%change, "not done, because interface.manage is false");
+    }
+    if config.no_track == NoTrackFile::On {
+        node.apply_no_track(config).await?;
+    }
+    Ok(())
+}
+
+fn keep_node(service: &mut Service, shared: &Arc<Shared>, node: &Arc<Node>) {
+    let mut keeper = node::keeper(&shared.config, node);
+    service.keep(tokio::spawn(async move {
+        keeper.run(std::future::pending()).await
+    }));
+    let (shared, node) = (Arc::clone(shared), Arc::clone(node));
+    service.keep(tokio::spawn(async move {
+        node.keep_no_track(&shared.config).await
+    }));
+}
+
+fn listener_params(address: SocketAddr, config: &Config) -> ListenerParams {
+    ListenerParams {
+        name: address.to_string(),
+        address,
+        tcp: config.tcp.clone(),
+    }
+}
+
+/// Builds the snapshot of a proxy that has one way to go.
+fn snapshot(config: &Config) -> Result<Snapshot, BuildErrors> {
+    let mut cluster = ClusterSpec::new(CLUSTER.to_owned());
+    cluster.endpoints.push(EndpointSpec {
+        address: config.upstream.address.clone(),
+        zone: None,
+        weight: 1,
+        priority: 0,
+        healthy: true,
+    });
+    cluster.outlier = None;
+    let route = RouteSpec {
+        matches: RouteMatch::ServerNames(vec!["*".to_owned()]),
+        cluster: CLUSTER.to_owned(),
+        allow_sources: Vec::new(),
+        idle_timeout: None,
+        max_connection_age: None,
+    };
+    Snapshot::build(
+        TableSpec {
+            clusters: vec![cluster],
+            routes: vec![route],
+        },
+        1,
+        None,
+    )
+}
+
+fn admin(
+    shared: &Arc<Shared>,
+    service: &Service,
+    listeners: &[ListenerInfo],
+    registry: &Registry,
+    snapshot: Arc<Snapshot>,
+    node: &Arc<Node>,
+) -> Arc<dyn Process> {
+    let started = Instant::now();
+    let snapshot: Arc<CurrentSnapshot> = Arc::new(move || (Arc::clone(&snapshot), started));
+    Metrics::collect_snapshot(registry, Arc::clone(&snapshot));
+    let build = telemetry::process::Build {
+        binary: "apiserver-proxy",
+        version: env!("CARGO_PKG_VERSION"),
+        revision: option_env!("RHIZOME_REVISION"),
+    };
+    telemetry::process::register(registry, build);
+    let (names, node) = (shared.names.clone(), Arc::clone(node));
+    Arc::new(Admin::new(AdminParams {
+        binary: build.binary,
+        version: build.version,
+        config: shared.config.effective().clone(),
+        listeners: listeners.to_vec(),
+        drain: shared.drain.clone(),
+        admission: Arc::clone(&shared.admission),
+        metrics: shared.metrics.clone(),
+        asker: service.asker(),
+        snapshot,
+        ready: Box::new(move || {
+            if !node.settled() {
+                return Err("an address is not where it belongs".to_owned());
+            }
+            if !names.resolved() {
+                return Err("the gateway's name is not resolved".to_owned());
+            }
+            Ok(())
+        }),
+        ready_alias: Some("/ready"),
+    }))
+}

@@ -1,0 +1,123 @@
+//! What one worker thread has: its listeners, its connections, and the shared state they read.
+//!
+//! Turns accepted sockets into connection tasks. What a connection does is `connection`'s.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use relay::Pool;
+use route::Route;
+use serve::{
+    Admission, ConnRecord, Dialer, Drain, ListenerContext, Metrics, NameSet, Reason, WorkerHandle,
+    WorkerSocket, accept_loop,
+};
+use telemetry::AccessLog;
+use tokio::net::TcpStream;
+use tokio::sync::Barrier;
+
+use crate::config::Config;
+use crate::connection;
+
+/// What all workers share; nothing in it is locked on a connection's path.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    /// The one route, to the gateway.
+    pub(crate) route: Arc<Route>,
+    /// The gateway's name, resolved.
+    pub(crate) names: NameSet,
+    pub(crate) admission: Arc<Admission>,
+    pub(crate) dialer: Dialer,
+    pub(crate) drain: Drain,
+    pub(crate) metrics: Metrics,
+    pub(crate) access_log: AccessLog,
+    /// Met by every accept loop before any of them closes its socket.
+    pub(crate) closing: Barrier,
+}
+
+/// One worker thread's state.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) shared: Arc<Shared>,
+    handle: WorkerHandle,
+    turn: Cell<usize>,
+}
+
+impl Worker {
+    /// Runs the worker's accept loops until the process no longer accepts.
+    pub(crate) async fn start(
+        handle: WorkerHandle,
+        (shared, sockets): (Arc<Shared>, Vec<WorkerSocket>),
+    ) {
+        let worker = Rc::new(Self {
+            shared,
+            turn: Cell::new(handle.index),
+            handle,
+        });
+        let shared = &worker.shared;
+        let loops: Vec<_> = sockets
+            .into_iter()
+            .zip(&shared.config.listen)
+            .map(|(socket, address)| {
+                let name = address.to_string();
+                let listener = Rc::new(ListenerContext {
+                    metrics: shared.metrics.listener(&name),
+                    name: name.into(),
+                    protocol: shared.config.upstream.announce.mode(),
+                    access_log: shared.access_log.clone(),
+                });
+                let worker = Rc::clone(&worker);
+                tokio::task::spawn_local(async move {
+                    let shared = Arc::clone(&worker.shared);
+                    let paused = &shared.metrics.accept_paused;
+                    let drain = shared.drain.clone();
+                    let accepting =
+                        accept_loop(socket, drain, &shared.closing, paused, |stream, peer| {
+                            worker.accepted(stream, peer, &listener);
+                        });
+                    if let Err(error) = accepting.await {
+                        tracing::error!(%error, listener = %listener.name, "not listening");
+                    }
+                })
+            })
+            .collect();
+        for accepting in loops {
+            if accepting.await.is_err() {
+                tracing::error!("an accept loop panicked");
+            }
+        }
+    }
+
+    pub(crate) fn pool(&self) -> Rc<Pool> {
+        Rc::clone(&self.handle.pool)
+    }
+
+    /// Returns the next number of a sequence, by which the gateway's addresses take turns.
+    pub(crate) fn next_turn(&self) -> usize {
+        let turn = self.turn.get();
+        self.turn.set(turn.wrapping_add(1));
+        turn
+    }
+
+    /// Admits a connection and starts its task, or counts why not.
+    fn accepted(
+        self: &Rc<Self>,
+        stream: TcpStream,
+        peer: SocketAddr,
+        listener: &Rc<ListenerContext>,
+    ) {
+        let permit = self.shared.admission.permit();
+        let admitted = permit.is_some();
+        let record = ConnRecord::open(listener, peer, permit);
+        if !admitted {
+            return record.close(Reason::Limit);
+        }
+        let worker = Rc::clone(self);
+        self.handle.connections.spawn(record, |record| async move {
+            let reason = connection::serve(stream, peer, &worker, &record).await;
+            record.close(reason);
+        });
+    }
+}
