@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Settings};
 use crate::destinations::DestinationTable;
 use crate::endpoint::Endpoint;
 use crate::maglev::MOST_ENDPOINTS;
@@ -54,7 +54,7 @@ fn build_clusters(
     previous: Option<&Snapshot>,
     errors: &mut BuildErrors,
 ) -> Vec<Arc<Cluster>> {
-    let mut zones = HashSet::new();
+    let mut shared = Shared::default();
     let mut sorted: Vec<&ClusterSpec> = specs.iter().collect();
     sorted.sort_by(|left, right| left.name.cmp(&right.name));
     for pair in sorted.windows(2) {
@@ -65,15 +65,24 @@ fn build_clusters(
             errors.push(BuildError::Cluster { cluster, fault });
         }
     }
+    let mut olds = previous
+        .map_or(&[][..], |snapshot| &snapshot.clusters)
+        .iter()
+        .peekable();
     let mut clusters = Vec::with_capacity(sorted.len());
     for spec in sorted {
-        let old = previous.and_then(|snapshot| snapshot.cluster(&spec.name));
+        // Both are in the order of names, so one walk over the old ones finds each of them.
+        while olds.next_if(|old| **old.name() < *spec.name).is_some() {}
+        let old = olds
+            .peek()
+            .copied()
+            .filter(|old| **old.name() == *spec.name);
         // What is as it was has been checked.
         let cluster = match old {
             Some(old) if old.is(spec) => Arc::clone(old),
             Some(_) | None => {
                 check_cluster(spec, errors);
-                Arc::new(build_cluster(spec, old.map(AsRef::as_ref), &mut zones))
+                Arc::new(build_cluster(spec, old.map(AsRef::as_ref), &mut shared))
             }
         };
         clusters.push(cluster);
@@ -112,13 +121,13 @@ fn check_cluster(spec: &ClusterSpec, errors: &mut BuildErrors) {
             given: spec.endpoints.len(),
         });
     }
-    let mut seen = HashSet::with_capacity(spec.endpoints.len());
+    let mut seen = HashSet::new();
     for EndpointSpec {
         address, weight, ..
     } in &spec.endpoints
     {
         let endpoint = || address.to_string();
-        if !seen.insert(address) {
+        if spec.endpoints.len() > 1 && !seen.insert(address) {
             fault(ClusterFault::DuplicateEndpoint {
                 endpoint: endpoint(),
             });
@@ -138,11 +147,7 @@ fn check_cluster(spec: &ClusterSpec, errors: &mut BuildErrors) {
 }
 
 /// Builds a cluster with the state of the one that had its name before.
-fn build_cluster(
-    spec: &ClusterSpec,
-    old: Option<&Cluster>,
-    zones: &mut HashSet<Arc<str>>,
-) -> Cluster {
+fn build_cluster(spec: &ClusterSpec, old: Option<&Cluster>, shared: &mut Shared) -> Cluster {
     let old_endpoints: HashMap<&EndpointAddress, &Arc<Endpoint>> = old
         .map(|old| {
             old.endpoints()
@@ -156,22 +161,45 @@ fn build_cluster(
             |endpoint| match old_endpoints.get(&endpoint.address).copied() {
                 Some(old) if old.is(endpoint) => Arc::clone(old),
                 old => {
-                    let zone = endpoint.zone.as_deref().map(|zone| interned(zone, zones));
+                    let zone = endpoint.zone.as_deref().map(|zone| shared.zone(zone));
                     Arc::new(Endpoint::new(endpoint, zone, old.map(AsRef::as_ref)))
                 }
             },
         );
-    Cluster::new(spec, endpoints.collect(), old)
+    let endpoints = endpoints.collect();
+    Cluster::new(spec, endpoints, shared.settings(spec, old), old)
 }
 
-/// Returns the one copy of a zone's name that all endpoints share.
-fn interned(zone: &str, zones: &mut HashSet<Arc<str>>) -> Arc<str> {
-    if let Some(known) = zones.get(zone) {
-        return Arc::clone(known);
+/// What clusters have in common and share.
+#[derive(Default)]
+struct Shared {
+    zones: HashSet<Arc<str>>,
+    /// Those of the last cluster: mostly all of a table are alike.
+    settings: Option<Arc<Settings>>,
+}
+
+impl Shared {
+    fn zone(&mut self, zone: &str) -> Arc<str> {
+        if let Some(known) = self.zones.get(zone) {
+            return Arc::clone(known);
+        }
+        let zone: Arc<str> = zone.into();
+        self.zones.insert(Arc::clone(&zone));
+        zone
     }
-    let zone: Arc<str> = zone.into();
-    zones.insert(Arc::clone(&zone));
-    zone
+
+    fn settings(&mut self, spec: &ClusterSpec, old: Option<&Cluster>) -> Arc<Settings> {
+        let known = self
+            .settings
+            .as_ref()
+            .or_else(|| old.map(Cluster::settings));
+        let settings = match known {
+            Some(known) if known.is(spec) => Arc::clone(known),
+            Some(_) | None => Arc::new(Settings::new(spec)),
+        };
+        self.settings = Some(Arc::clone(&settings));
+        settings
+    }
 }
 
 /// The routes while they are gathered.
@@ -235,7 +263,7 @@ impl<'p> Routes<'p> {
     fn insert(&mut self, route: &Arc<Route>, fault: &mut impl FnMut(RouteFault)) {
         match route.matches() {
             Matches::ConnectDestinations(values) => {
-                for value in values {
+                for value in values.iter() {
                     if self
                         .connects
                         .insert(Arc::clone(value), Arc::clone(route))
@@ -256,7 +284,7 @@ impl<'p> Routes<'p> {
                 }
             }
             Matches::ServerNames(patterns) => {
-                for pattern in patterns {
+                for pattern in patterns.iter() {
                     if self.names.insert(pattern, route).is_some() {
                         fault(RouteFault::DuplicateMatch {
                             value: pattern.to_string(),
@@ -297,7 +325,7 @@ fn parse_matches(matches: &RouteMatch, fault: &mut impl FnMut(RouteFault)) -> Op
             if names.is_empty() {
                 fault(RouteFault::NoMatch);
             }
-            let mut patterns = Vec::with_capacity(names.len());
+            let mut patterns: Vec<Arc<str>> = Vec::with_capacity(names.len());
             for name in names {
                 match normal_pattern(name) {
                     Ok(pattern) => patterns.push(pattern.into()),
@@ -308,7 +336,7 @@ fn parse_matches(matches: &RouteMatch, fault: &mut impl FnMut(RouteFault)) -> Op
                 }
             }
             let complete = patterns.len() == names.len() && !patterns.is_empty();
-            complete.then(|| Matches::ServerNames(patterns.into()))
+            complete.then(|| Matches::ServerNames(patterns.into_iter().collect()))
         }
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::balance::{PickContext, pick};
 use crate::endpoint::Endpoint;
+use crate::few::Few;
 use crate::maglev::MaglevTable;
 use crate::spec::{Balance, ClusterSpec, OutlierParams, ProxyVersion, TcpOptions};
 
@@ -13,36 +14,78 @@ use crate::spec::{Balance, ClusterSpec, OutlierParams, ProxyVersion, TcpOptions}
 #[derive(Debug)]
 pub struct Cluster {
     name: Arc<str>,
-    endpoints: Box<[Arc<Endpoint>]>,
-    connect_timeout: Duration,
-    outlier: Option<OutlierParams>,
-    tcp: Option<Arc<TcpOptions>>,
-    connect_retries: u32,
-    max_connections: u32,
+    endpoints: Few<Arc<Endpoint>>,
+    settings: Arc<Settings>,
     /// Lowest priority number of any endpoint.
     best_priority: u32,
     greatest_weight: u32,
-    balance: Balance,
-    zone_aware: bool,
-    send_proxy_protocol: Option<ProxyVersion>,
     maglev: OnceLock<Box<MaglevTable>>,
     runtime: Arc<Runtime>,
+}
+
+/// What a specification says of a cluster besides name and endpoints; clusters share equal ones.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    balance: Balance,
+    zone_aware: bool,
+    connect_timeout: Duration,
+    connect_retries: u32,
+    max_connections: u32,
+    outlier: Option<OutlierParams>,
+    send_proxy_protocol: Option<ProxyVersion>,
+    tcp: Option<Arc<TcpOptions>>,
+}
+
+impl Settings {
+    pub(crate) fn new(spec: &ClusterSpec) -> Self {
+        Self {
+            balance: spec.balance,
+            zone_aware: spec.zone_aware,
+            connect_timeout: spec.connect_timeout,
+            connect_retries: spec.connect_retries,
+            max_connections: spec.max_connections,
+            outlier: spec.outlier.clone(),
+            send_proxy_protocol: spec.send_proxy_protocol,
+            tcp: spec.tcp.clone(),
+        }
+    }
+
+    /// Tells whether these are the settings that `spec` describes.
+    pub(crate) fn is(&self, spec: &ClusterSpec) -> bool {
+        // Named one by one, so that a new one cannot be forgotten.
+        let ClusterSpec {
+            name: _,
+            endpoints: _,
+            balance,
+            zone_aware,
+            connect_timeout,
+            connect_retries,
+            max_connections,
+            outlier,
+            send_proxy_protocol,
+            tcp,
+        } = spec;
+        self.balance == *balance
+            && self.zone_aware == *zone_aware
+            && self.connect_timeout == *connect_timeout
+            && self.connect_retries == *connect_retries
+            && self.max_connections == *max_connections
+            && self.outlier == *outlier
+            && self.send_proxy_protocol == *send_proxy_protocol
+            && self.tcp == *tcp
+    }
 }
 
 impl Cluster {
     /// Creates a cluster that goes on with the state of `previous`, the same name before.
     pub(crate) fn new(
         spec: &ClusterSpec,
-        endpoints: Box<[Arc<Endpoint>]>,
+        endpoints: Few<Arc<Endpoint>>,
+        settings: Arc<Settings>,
         previous: Option<&Self>,
     ) -> Self {
         Self {
             name: previous.map_or_else(|| spec.name.as_str().into(), |old| Arc::clone(&old.name)),
-            connect_timeout: spec.connect_timeout,
-            outlier: spec.outlier.clone(),
-            tcp: spec.tcp.clone(),
-            connect_retries: spec.connect_retries,
-            max_connections: spec.max_connections,
             best_priority: endpoints
                 .iter()
                 .map(|endpoint| endpoint.priority())
@@ -54,9 +97,7 @@ impl Cluster {
                 .max()
                 .unwrap_or(0),
             endpoints,
-            balance: spec.balance,
-            zone_aware: spec.zone_aware,
-            send_proxy_protocol: spec.send_proxy_protocol,
+            settings,
             maglev: OnceLock::new(),
             runtime: previous
                 .map(|old| Arc::clone(&old.runtime))
@@ -66,32 +107,13 @@ impl Cluster {
 
     /// Tells whether the cluster is what `spec` describes.
     pub(crate) fn is(&self, spec: &ClusterSpec) -> bool {
-        let ClusterSpec {
-            name,
-            endpoints,
-            balance,
-            zone_aware,
-            connect_timeout,
-            connect_retries,
-            max_connections,
-            outlier,
-            send_proxy_protocol,
-            tcp,
-        } = spec;
-        *self.name == **name
-            && self.balance == *balance
-            && self.zone_aware == *zone_aware
-            && self.connect_timeout == *connect_timeout
-            && self.connect_retries == *connect_retries
-            && self.max_connections == *max_connections
-            && self.outlier == *outlier
-            && self.send_proxy_protocol == *send_proxy_protocol
-            && self.tcp == *tcp
-            && self.endpoints.len() == endpoints.len()
+        *self.name == *spec.name
+            && self.settings.is(spec)
+            && self.endpoints.len() == spec.endpoints.len()
             && self
                 .endpoints
                 .iter()
-                .zip(endpoints)
+                .zip(&spec.endpoints)
                 .all(|(endpoint, spec)| endpoint.is(spec))
     }
 
@@ -110,49 +132,49 @@ impl Cluster {
     /// Returns how an endpoint is chosen among equals.
     #[must_use]
     pub fn balance(&self) -> Balance {
-        self.balance
+        self.settings.balance
     }
 
     /// Tells whether endpoints of the own zone are preferred.
     #[must_use]
     pub fn zone_aware(&self) -> bool {
-        self.zone_aware
+        self.settings.zone_aware
     }
 
     /// Returns the time that one attempt to connect may take.
     #[must_use]
     pub fn connect_timeout(&self) -> Duration {
-        self.connect_timeout
+        self.settings.connect_timeout
     }
 
     /// Returns the number of further attempts, each on another endpoint.
     #[must_use]
     pub fn connect_retries(&self) -> u32 {
-        self.connect_retries
+        self.settings.connect_retries
     }
 
     /// Returns the most connections at a time; 0 = no limit.
     #[must_use]
     pub fn max_connections(&self) -> u32 {
-        self.max_connections
+        self.settings.max_connections
     }
 
     /// Returns when endpoints that fail are left out; `None` = never.
     #[must_use]
     pub fn outlier(&self) -> Option<&OutlierParams> {
-        self.outlier.as_ref()
+        self.settings.outlier.as_ref()
     }
 
     /// Returns the version of the PROXY header sent to the endpoint; `None` = no header.
     #[must_use]
     pub fn send_proxy_protocol(&self) -> Option<ProxyVersion> {
-        self.send_proxy_protocol
+        self.settings.send_proxy_protocol
     }
 
     /// Returns the socket options of connections to the endpoints; `None` = the process's.
     #[must_use]
     pub fn tcp(&self) -> Option<&Arc<TcpOptions>> {
-        self.tcp.as_ref()
+        self.settings.tcp.as_ref()
     }
 
     /// Chooses an endpoint for the next attempt; `None` when all of them have been tried.
@@ -175,11 +197,12 @@ impl Cluster {
     #[must_use]
     pub fn try_acquire(&self) -> bool {
         let active = &self.runtime.active;
-        if self.max_connections == 0 {
+        if self.settings.max_connections == 0 {
             active.fetch_add(1, Ordering::Relaxed);
             return true;
         }
-        let more = |count: u32| (count < self.max_connections).then(|| count.saturating_add(1));
+        let more =
+            |count: u32| (count < self.settings.max_connections).then(|| count.saturating_add(1));
         active
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
             .is_ok()
@@ -207,7 +230,9 @@ impl Cluster {
     pub fn connect_failed(&self, endpoint: &Endpoint, failure: ConnectFailure, now: Instant) {
         self.runtime.failures[failure as usize].fetch_add(1, Ordering::Relaxed);
         let in_a_row = endpoint.failed();
-        let Some(params) = &self.outlier else { return };
+        let Some(params) = &self.settings.outlier else {
+            return;
+        };
         if in_a_row < params.consecutive_connect_failures {
             return;
         }
@@ -240,6 +265,10 @@ impl Cluster {
     #[must_use]
     pub fn connect_failures(&self, failure: ConnectFailure) -> u64 {
         self.runtime.failures[failure as usize].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn settings(&self) -> &Arc<Settings> {
+        &self.settings
     }
 
     pub(crate) fn best_priority(&self) -> u32 {

@@ -22,6 +22,7 @@ mod build;
 mod cluster;
 mod destinations;
 mod endpoint;
+mod few;
 mod maglev;
 mod names;
 mod prefix;
@@ -35,7 +36,7 @@ pub use cluster::{Cluster, ConnectFailure};
 pub use endpoint::{Endpoint, EndpointState};
 pub use names::HostNameError;
 pub use prefix::{IpPrefix, IpPrefixError};
-pub use route::{Matches, Route};
+pub use route::{Matches, Names, Route};
 pub use snapshot::Snapshot;
 pub use spec::{
     Balance, ClusterSpec, EndpointAddress, EndpointAddressError, EndpointSpec, OutlierParams,

@@ -70,22 +70,23 @@ pub(crate) fn check_host_name(name: &str) -> Result<(), HostNameError> {
 /// Returns a pattern of a route in the form in which names are compared: lower case, no trailing
 /// dot.
 pub(crate) fn normal_pattern(pattern: &str) -> Result<String, HostNameError> {
-    let normal = pattern
-        .strip_suffix('.')
-        .unwrap_or(pattern)
-        .to_ascii_lowercase();
-    if normal == CATCH_ALL {
-        return Ok(normal);
+    if pattern == CATCH_ALL {
+        return Ok(pattern.to_owned());
     }
-    if normal.len() > LONGEST_NAME {
-        return Err(HostNameError::LongName);
-    }
-    let rest = normal.strip_prefix("*.").unwrap_or(&normal);
+    let rest = pattern.strip_prefix("*.").unwrap_or(pattern);
     if rest.contains('*') {
         return Err(HostNameError::Wildcard);
     }
     check_host_name(rest)?;
-    Ok(normal)
+    let normal = pattern
+        .strip_suffix('.')
+        .unwrap_or(pattern)
+        .to_ascii_lowercase();
+    if normal.len() > LONGEST_NAME {
+        Err(HostNameError::LongName)
+    } else {
+        Ok(normal)
+    }
 }
 
 /// Routes by server name.

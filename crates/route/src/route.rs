@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cluster::Cluster;
+use crate::few::Few;
 use crate::prefix::IpPrefix;
 use crate::spec::RouteSpec;
 
@@ -14,6 +16,12 @@ use crate::spec::RouteSpec;
 pub struct Route {
     matches: Matches,
     cluster: Arc<Cluster>,
+    /// Absent when nothing is set, as for most of very many routes.
+    options: Option<Box<Options>>,
+}
+
+#[derive(Debug)]
+struct Options {
     allow_sources: Box<[IpPrefix]>,
     idle_timeout: Option<Duration>,
     max_connection_age: Option<Duration>,
@@ -21,12 +29,20 @@ pub struct Route {
 
 impl Route {
     pub(crate) fn new(matches: Matches, cluster: Arc<Cluster>, spec: &RouteSpec) -> Self {
+        let plain = spec.allow_sources.is_empty()
+            && spec.idle_timeout.is_none()
+            && spec.max_connection_age.is_none();
+        let options = (!plain).then(|| {
+            Box::new(Options {
+                allow_sources: spec.allow_sources.as_slice().into(),
+                idle_timeout: spec.idle_timeout,
+                max_connection_age: spec.max_connection_age,
+            })
+        });
         Self {
             matches,
             cluster,
-            allow_sources: spec.allow_sources.as_slice().into(),
-            idle_timeout: spec.idle_timeout,
-            max_connection_age: spec.max_connection_age,
+            options,
         }
     }
 
@@ -45,29 +61,28 @@ impl Route {
     /// Tells whether a client at `source` may use the route; without a list everybody may.
     #[must_use]
     pub fn allows(&self, source: IpAddr) -> bool {
-        self.allow_sources.is_empty()
-            || self
-                .allow_sources
-                .iter()
-                .any(|prefix| prefix.contains(source))
+        let allowed = self.allow_sources();
+        allowed.is_empty() || allowed.iter().any(|prefix| prefix.contains(source))
     }
 
     /// Returns the prefixes of clients that may use the route; empty = all.
     #[must_use]
     pub fn allow_sources(&self) -> &[IpPrefix] {
-        &self.allow_sources
+        self.options
+            .as_ref()
+            .map_or(&[], |options| &options.allow_sources)
     }
 
     /// Returns the idle timeout that overrides the process's; zero = never.
     #[must_use]
     pub fn idle_timeout(&self) -> Option<Duration> {
-        self.idle_timeout
+        self.options.as_ref()?.idle_timeout
     }
 
     /// Returns the maximum connection age that overrides the process's; zero = never.
     #[must_use]
     pub fn max_connection_age(&self) -> Option<Duration> {
-        self.max_connection_age
+        self.options.as_ref()?.max_connection_age
     }
 }
 
@@ -75,7 +90,7 @@ impl Route {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Matches {
     /// Values of the header that names a CONNECT request's destination.
-    ConnectDestinations(Box<[Arc<str>]>),
+    ConnectDestinations(Names),
     /// Destination prefixes, and one port or any.
     Destinations {
         /// Prefixes of the destination address.
@@ -84,7 +99,25 @@ pub enum Matches {
         port: Option<u16>,
     },
     /// Server names and wildcards: lower case, without a trailing dot.
-    ServerNames(Box<[Arc<str>]>),
+    ServerNames(Names),
+}
+
+/// Names that a route matches; a slice of at least one.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Names(Few<Arc<str>>);
+
+impl Deref for Names {
+    type Target = [Arc<str>];
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl FromIterator<Arc<str>> for Names {
+    fn from_iter<I: IntoIterator<Item = Arc<str>>>(names: I) -> Self {
+        Self(names.into_iter().collect())
+    }
 }
 
 impl fmt::Display for Matches {
