@@ -107,3 +107,17 @@ impl Snapshot {
         names.into_iter()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::Endpoint;
+
+    /// A table of very many routes has one of each per route.
+    #[test]
+    fn what_there_is_one_of_per_route_stays_small() {
+        assert!(size_of::<Route>() <= 48, "{}", size_of::<Route>());
+        assert!(size_of::<Cluster>() <= 88, "{}", size_of::<Cluster>());
+        assert!(size_of::<Endpoint>() <= 80, "{}", size_of::<Endpoint>());
+    }
+}

@@ -537,3 +537,78 @@ fn maglev_knows_a_client_in_either_notation() {
         assert_eq!(pick(v4.into()), pick(v4.to_ipv6_mapped().into()));
     }
 }
+
+#[test]
+fn threads_do_not_eject_more_than_the_share_together() {
+    let cluster = built(ClusterSpec {
+        endpoints: (0..10).map(endpoint).collect(),
+        outlier: Some(OutlierParams {
+            max_ejected_percent: 50,
+            ..Default::default()
+        }),
+        ..ClusterSpec::new("c")
+    });
+    let now = start();
+    let ejected = || {
+        let all = cluster.endpoints().iter();
+        all.filter(|endpoint| endpoint.state(now) == EndpointState::Ejected)
+            .count()
+    };
+    for _ in 0..200 {
+        let together = std::sync::Barrier::new(4);
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (cluster, together) = (&cluster, &together);
+                scope.spawn(move || {
+                    together.wait();
+                    eject(cluster, (0..10).map(|place| (place + 3 * thread) % 10), now);
+                });
+            }
+        });
+        assert!((1..=5).contains(&ejected()), "{}", ejected());
+        // Whom a thread left to another one is ejected by its next failure.
+        eject(&cluster, 0..10, now);
+        assert_eq!(ejected(), 5);
+        cluster
+            .endpoints()
+            .iter()
+            .for_each(|endpoint| cluster.connect_succeeded(endpoint));
+    }
+}
+
+#[test]
+fn picking_copes_with_states_that_change_meanwhile() {
+    let now = start();
+    for balance in ALL {
+        for count in [3_usize, 40] {
+            let cluster = cluster(balance, (0..count as u32).map(endpoint));
+            let done = std::sync::atomic::AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                        eject(&cluster, 0..count, now);
+                        let all = cluster.endpoints().iter();
+                        all.for_each(|endpoint| cluster.connect_succeeded(endpoint));
+                    }
+                });
+                let mut clients = Clients {
+                    now,
+                    ..Clients::new()
+                };
+                let tried = [Arc::clone(&cluster.endpoints()[1])];
+                for _ in 0..2_000 {
+                    let picked = clients
+                        .pick(&cluster, &tried)
+                        .map(|picked| place(&cluster, picked));
+                    let fine = picked.is_some_and(|place| place != 1);
+                    // Before any assertion, or the other thread would never end.
+                    if !fine {
+                        done.store(true, std::sync::atomic::Ordering::Relaxed);
+                    }
+                    assert!(fine, "{picked:?}");
+                }
+                done.store(true, std::sync::atomic::Ordering::Relaxed);
+            });
+        }
+    }
+}
