@@ -2,15 +2,7 @@
 //! limit is only there so that a change that is missed fails the test. The slow poll comes after
 //! it, and so cannot hide that inotify missed something.
 
-use std::{
-    fs,
-    os::unix::fs::symlink,
-    path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{fs, io::Write, os::unix::fs::symlink, path::Path, sync::mpsc};
 
 use super::{scratch::Scratch, *};
 
@@ -185,20 +177,17 @@ async fn a_file_that_never_rests_is_reported_all_the_same() {
     };
     let mut watcher = FileWatcher::new(vec![file.clone()], params).unwrap();
 
-    let stop = Arc::new(AtomicBool::new(false));
-    let stopped = Arc::clone(&stop);
-    let writer = tokio::spawn(async move {
-        for round in 0_u64.. {
-            if stopped.load(Ordering::Relaxed) {
-                break;
-            }
-            fs::write(&file, round.to_string()).unwrap();
-            time::sleep(Duration::from_millis(10)).await;
+    let (stop, stopped) = mpsc::channel::<()>();
+    let writer = tokio::task::spawn_blocking(move || {
+        // Longer each time, for the times of a file move in steps of some milliseconds only.
+        let mut file = fs::OpenOptions::new().append(true).open(&file).unwrap();
+        while stopped.try_recv() == Err(mpsc::TryRecvError::Empty) {
+            file.write_all(b".").unwrap();
         }
     });
-    // The writer goes on until this has returned.
+    // The writer goes on until this has returned, or failed.
     change(&mut watcher).await;
-    stop.store(true, Ordering::Relaxed);
+    drop(stop);
     writer.await.unwrap();
 }
 
@@ -315,15 +304,23 @@ async fn a_lack_of_inotify_is_outlived() {
 #[tokio::test]
 async fn no_watch_is_left_behind() {
     let scratch = Scratch::new();
-    let file = scratch.path("routes.yaml");
-    fs::write(&file, "0").unwrap();
-    let mut watcher = watch(&[&file]);
+    for directory in ["a", "b"] {
+        fs::create_dir(scratch.path(directory)).unwrap();
+        fs::write(scratch.path(directory).join("routes.yaml"), directory).unwrap();
+    }
+    let link = scratch.path("data");
+    let lead_to = |directory: &str| {
+        symlink(directory, scratch.path("fresh")).unwrap();
+        fs::rename(scratch.path("fresh"), &link).unwrap();
+    };
+    lead_to("a");
+    let mut watcher = watch(&[&link.join("routes.yaml")]);
     let before = watcher.inotify.as_ref().unwrap().watch_count();
 
-    for round in 0..5 {
-        replace(&file, &round.to_string());
+    for directory in ["b", "a", "b"] {
+        // Both directories stay, and so would the watches on what is not led to any more.
+        lead_to(directory);
         change(&mut watcher).await;
+        assert_eq!(watcher.inotify.as_ref().unwrap().watch_count(), before);
     }
-
-    assert_eq!(watcher.inotify.as_ref().unwrap().watch_count(), before);
 }
