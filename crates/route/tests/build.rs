@@ -501,3 +501,54 @@ fn one_endpoint_is_picked_until_tried() {
     cx.tried = &tried;
     assert!(cluster.pick(&cx).is_none());
 }
+
+#[test]
+fn every_change_of_a_route_is_seen() {
+    type Change = fn(&mut RouteSpec);
+    let changes: [Change; 5] = [
+        |spec| spec.matches = RouteMatch::ServerNames(vec!["a".into(), "c".into()]),
+        |spec| spec.cluster = "d".into(),
+        |spec| spec.allow_sources = vec!["192.0.2.0/24".parse().unwrap()],
+        |spec| spec.idle_timeout = Some(Duration::from_secs(1)),
+        |spec| spec.max_connection_age = Some(Duration::ZERO),
+    ];
+    let matches = RouteMatch::ServerNames(vec!["a".into(), "b".into()]);
+    let spec = RouteSpec::new(matches, "c");
+    let clusters = || vec![cluster("c", &[]), cluster("d", &[])];
+    let first = Snapshot::build(table(clusters(), vec![spec.clone()]), 1, None).unwrap();
+    for (index, change) in changes.into_iter().enumerate() {
+        let mut spec = spec.clone();
+        change(&mut spec);
+        let spec = table(clusters(), vec![spec]);
+        let second = Snapshot::build(spec.clone(), 2, Some(&first)).unwrap();
+        let fresh = Snapshot::build(spec, 2, None).unwrap();
+        let routes = |snapshot: &Snapshot| format!("{:?}", snapshot.routes().collect::<Vec<_>>());
+        assert_ne!(routes(&second), routes(&first), "change {index}");
+        assert_eq!(routes(&second), routes(&fresh), "change {index}");
+        assert_eq!(second.by_server_name(Some("b")).is_some(), index > 0);
+    }
+}
+
+#[test]
+fn a_route_tells_its_own_timeouts() {
+    let (idle, age) = (Some(Duration::from_secs(3)), Some(Duration::from_secs(4)));
+    let routes = vec![
+        named("plain", "c"),
+        RouteSpec {
+            idle_timeout: idle,
+            ..named("idle", "c")
+        },
+        RouteSpec {
+            max_connection_age: age,
+            ..named("age", "c")
+        },
+    ];
+    let snapshot = Snapshot::build(table(vec![cluster("c", &[])], routes), 1, None).unwrap();
+    let times = snapshot
+        .routes()
+        .map(|route| (route.idle_timeout(), route.max_connection_age()));
+    assert_eq!(
+        times.collect::<Vec<_>>(),
+        [(None, None), (idle, None), (None, age)]
+    );
+}

@@ -185,6 +185,14 @@ fn least_request_evens_out_open_connections() {
     }
     assert_eq!(Clients::new().shares(&late, 50, true), [0, 0, 0, 50]);
 
+    // Among equally loaded ones weights decide.
+    let idle = cluster(
+        Balance::LeastRequest,
+        [endpoint(0), weighted(1, 1), weighted(2, 3)],
+    );
+    idle.endpoints()[0].begin();
+    assert_shares(&Clients::new().shares(&idle, 4_000, false), &[0, 1, 3], 10);
+
     let many = cluster(Balance::LeastRequest, (0..100).map(endpoint));
     let shares = Clients::new().shares(&many, 10_000, true);
     assert!(
@@ -516,6 +524,29 @@ fn maglev_moves_only_clients_of_ejected_endpoints() {
         );
         assert_eq!(mapping(&cluster, now + Duration::from_secs(30)), before);
     }
+}
+
+#[test]
+fn maglev_spreads_clients_of_ejected_endpoints_by_weight() {
+    let specs = [
+        weighted(0, 6),
+        weighted(1, 1),
+        weighted(2, 2),
+        weighted(3, 3),
+    ];
+    let cluster = cluster(Balance::Maglev, specs);
+    let mut clients = Clients::new();
+    let before = clients.shares(&cluster, 24_000, false);
+    eject(&cluster, [0], clients.now);
+    // The same clients once more.
+    clients.count = 0;
+    let during = clients.shares(&cluster, 24_000, false);
+    let more: Vec<u32> = during
+        .iter()
+        .zip(&before)
+        .map(|(new, old)| new.saturating_sub(*old))
+        .collect();
+    assert_shares(&more, &[0, 1, 2, 3], 10);
 }
 
 #[test]
