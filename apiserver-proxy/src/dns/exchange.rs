@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use hickory_server::proto::ProtoError;
 use hickory_server::proto::op::{Edns, Message, MessageType, ResponseCode};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::timeout;
 
@@ -95,7 +95,12 @@ async fn over_udp(server: SocketAddr, asked: &Message, bytes: &[u8]) -> io::Resu
     socket.connect(server).await?;
     socket.send(bytes).await?;
     loop {
-        socket.readable().await?;
+        // An ICMP error raises no readiness to read, only its own.
+        let ready = socket.ready(Interest::READABLE | Interest::ERROR).await?;
+        if ready.is_error() {
+            let error = socket.take_error()?;
+            return Err(error.unwrap_or_else(|| io::ErrorKind::ConnectionRefused.into()));
+        }
         match receive(&socket, asked) {
             Ok(Some(answer)) => return Ok(answer),
             Ok(None) => {}

@@ -186,3 +186,109 @@ fn is_answer(message: &Message) -> bool {
         ResponseCode::NotImp | ResponseCode::Refused | ResponseCode::ServFail
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use hickory_server::proto::rr::{Name, RecordType};
+
+    use super::super::tests::peer::{self, Peer};
+    use super::*;
+
+    #[tokio::test]
+    async fn a_server_that_is_not_there_is_asked_last_for_a_while() {
+        let (dead, alive) = (peer::nobody(), Peer::answering("192.0.2.1").addr);
+        let forwarder = Forwarder::new(&[dead, alive], &Limits::default()).unwrap();
+
+        forwarder.ask(&question()).await.expect("an answer");
+
+        assert_eq!(order(&forwarder), [alive, dead]);
+        let later = Instant::now() + Limits::default().aside;
+        assert!(
+            forwarder
+                .upstreams
+                .iter()
+                .all(|upstream| !upstream.is_aside(later))
+        );
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_silent_while_others_answer_is_asked_last() {
+        let (silent, alive) = (Peer::silent(), Peer::answering("192.0.2.1"));
+        let limits = Limits {
+            patience: Duration::from_millis(1),
+            ..Limits::default()
+        };
+        let forwarder = Forwarder::new(&[silent.addr, alive.addr], &limits).unwrap();
+
+        forwarder.ask(&question()).await.expect("an answer");
+
+        assert_eq!(order(&forwarder), [alive.addr, silent.addr]);
+    }
+
+    #[tokio::test]
+    async fn silence_of_all_says_nothing_about_any() {
+        let (first, second) = (Peer::silent(), Peer::silent());
+        let patience = Duration::from_millis(1);
+        let limits = Limits {
+            patience,
+            question: patience * 20,
+            ..Limits::default()
+        };
+        let forwarder = Forwarder::new(&[first.addr, second.addr], &limits).unwrap();
+
+        assert!(forwarder.ask(&question()).await.is_none());
+
+        assert_eq!(order(&forwarder), [first.addr, second.addr]);
+    }
+
+    #[tokio::test]
+    async fn a_lost_question_is_asked_again() {
+        let lost = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let other = Peer::start(move |_, question| {
+            let seen = lost.swap(true, std::sync::atomic::Ordering::Relaxed);
+            seen.then(|| peer::records(question, &["192.0.2.1"]))
+        });
+        let limits = Limits {
+            patience: Duration::from_millis(1),
+            ..Limits::default()
+        };
+        let forwarder = Forwarder::new(&[other.addr], &limits).unwrap();
+
+        let answer = forwarder.ask(&question()).await.expect("an answer");
+
+        assert_eq!(answer.answers.len(), 1);
+        assert_eq!(order(&forwarder), [other.addr]);
+    }
+
+    #[tokio::test]
+    async fn exchanges_end_with_their_question() {
+        let silent = Peer::silent();
+        let limits = Limits {
+            question: Duration::from_millis(5),
+            ..Limits::default()
+        };
+        let forwarder = Forwarder::new(&[silent.addr], &limits).unwrap();
+
+        forwarder.ask(&question()).await;
+
+        assert_eq!(forwarder.exchanges.available_permits(), limits.exchanges);
+    }
+
+    fn order(forwarder: &Forwarder) -> Vec<SocketAddr> {
+        forwarder
+            .order()
+            .iter()
+            .map(|upstream| upstream.address)
+            .collect()
+    }
+
+    fn question() -> Question {
+        Question {
+            query: Query::query(Name::from_ascii("example.com.").unwrap(), RecordType::A),
+            recursion_desired: true,
+            authentic_data: false,
+            checking_disabled: false,
+            dnssec_ok: None,
+        }
+    }
+}

@@ -54,18 +54,18 @@ impl Handler {
             return bare(ResponseCode::Refused);
         }
         if self.zone.contains(query.name()) {
-            return self.from_zone(request, query);
+            return self.zone_reply(request, query);
         }
         let Some(forwarder) = &self.forwarder else {
             return bare(ResponseCode::Refused);
         };
         match forwarder.ask(&question(request, query)).await {
-            Some(message) => self.from_others(request, message),
+            Some(message) => self.forwarded_reply(request, message),
             None => bare(ResponseCode::ServFail),
         }
     }
 
-    fn from_zone(&self, request: &Request, query: &LowerQuery) -> Reply {
+    fn zone_reply(&self, request: &Request, query: &LowerQuery) -> Reply {
         let found = self.zone.lookup(query);
         let mut reply = self.bare(request, found.code);
         reply.metadata.authoritative = true;
@@ -74,7 +74,7 @@ impl Handler {
         reply
     }
 
-    fn from_others(&self, request: &Request, message: Message) -> Reply {
+    fn forwarded_reply(&self, request: &Request, message: Message) -> Reply {
         let mut reply = self.bare(request, message.metadata.response_code);
         reply.metadata.authoritative = message.metadata.authoritative;
         reply.metadata.truncation = message.metadata.truncation;

@@ -1,0 +1,164 @@
+//! Noise, silence and greed: what nobody may hurt the server with.
+
+use std::io;
+use std::time::Duration;
+
+use super::*;
+
+#[tokio::test]
+async fn noise_over_udp_changes_nothing() {
+    let server = Running::start(&[]);
+    let socket = server.socket().await;
+
+    for bytes in noise() {
+        // The queue may be full; then this one is lost, as on any network.
+        socket.send(&bytes).await.ok();
+    }
+
+    assert_eq!(
+        server
+            .udp(&question(ZONE, RecordType::A))
+            .await
+            .answers
+            .len(),
+        2
+    );
+}
+
+#[tokio::test]
+async fn noise_over_tcp_closes_its_connection_alone() {
+    let server = Running::start(&[]);
+    let mut kept = TcpStream::connect(server.addr).await.unwrap();
+
+    for bytes in noise() {
+        let mut stream = TcpStream::connect(server.addr).await.unwrap();
+        stream
+            .write_u16(u16::try_from(bytes.len()).unwrap())
+            .await
+            .unwrap();
+        stream.write_all(&bytes).await.ok();
+        stream.shutdown().await.ok();
+        // Ends, whether or not an error was reported; a reset says the same.
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).await.ok();
+    }
+
+    peer::write(&mut kept, &question(ZONE, RecordType::A)).await;
+    assert_eq!(peer::read(&mut kept).await.answers.len(), 2);
+}
+
+#[tokio::test]
+async fn an_answer_is_no_question() {
+    let server = Running::start(&[]);
+    let mut answer = question(ZONE, RecordType::A);
+    answer.metadata.message_type = MessageType::Response;
+    let socket = server.socket().await;
+    let mut stream = TcpStream::connect(server.addr).await.unwrap();
+
+    socket.send(&answer.to_vec().unwrap()).await.unwrap();
+    let after = question(ZONE, RecordType::A);
+    socket.send(&after.to_vec().unwrap()).await.unwrap();
+    peer::write(&mut stream, &answer).await;
+
+    assert_eq!(receive(&socket).await.metadata.id, after.metadata.id);
+    assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn silent_connections_are_closed_and_give_way() {
+    let limits = Limits {
+        connections: 2,
+        idle: Duration::from_millis(50),
+        ..Limits::default()
+    };
+    let server = Running::start_with(&params(&[]), limits);
+    let mut silent = TcpStream::connect(server.addr).await.unwrap();
+    let mut half = TcpStream::connect(server.addr).await.unwrap();
+    half.write_all(&[0, 40, 1, 2, 3]).await.unwrap();
+
+    assert_eq!(
+        server
+            .udp(&question(ZONE, RecordType::A))
+            .await
+            .answers
+            .len(),
+        2
+    );
+    assert_eq!(server.tcp_a(ZONE).await.answers.len(), 2);
+
+    assert_eq!(silent.read(&mut [0]).await.unwrap(), 0);
+    assert!(matches!(half.read(&mut [0]).await, Ok(0) | Err(_)));
+}
+
+#[tokio::test]
+async fn above_the_limit_connections_wait_for_their_turn() {
+    let idle = Duration::from_secs(3600);
+    let limits = Limits {
+        connections: 1,
+        idle,
+        ..Limits::default()
+    };
+    let server = Running::start_with(&params(&[]), limits);
+    let mut first = TcpStream::connect(server.addr).await.unwrap();
+    peer::write(&mut first, &question(ZONE, RecordType::A)).await;
+    peer::read(&mut first).await;
+    let mut second = TcpStream::connect(server.addr).await.unwrap();
+    peer::write(&mut second, &question(ZONE, RecordType::A)).await;
+
+    peer::write(&mut first, &question(ZONE, RecordType::A)).await;
+    peer::read(&mut first).await;
+    let early = second.try_read(&mut [0]).unwrap_err();
+    drop(first);
+
+    assert_eq!(early.kind(), io::ErrorKind::WouldBlock);
+    assert_eq!(peer::read(&mut second).await.answers.len(), 2);
+}
+
+#[tokio::test]
+async fn whoever_does_not_read_his_answers_is_cut() {
+    let limits = Limits {
+        idle: Duration::from_millis(100),
+        ..Limits::default()
+    };
+    let server = Running::start_with(&params(&[]), limits);
+    let mut greedy = TcpStream::connect(server.addr).await.unwrap();
+    let message = question(ZONE, RecordType::ANY).to_vec().unwrap();
+    let framed = [
+        &u16::try_from(message.len()).unwrap().to_be_bytes()[..],
+        &message,
+    ]
+    .concat();
+    let burst = framed.repeat(1000);
+
+    // Writes until the server neither reads nor keeps the connection.
+    while greedy.write_all(&burst).await.is_ok() {}
+
+    assert_eq!(server.tcp_a(ZONE).await.answers.len(), 2);
+}
+
+/// Messages that are none: every short length, counts that promise too much, names that run in
+/// circles or out of the message, and octets without sense from a fixed seed.
+fn noise() -> Vec<Vec<u8>> {
+    let valid = question(ZONE, RecordType::A).to_vec().unwrap();
+    let head = |counts: [u8; 8]| [&[1, 2, 1, 0][..], &counts].concat();
+    let mut noise: Vec<Vec<u8>> = (0..valid.len()).map(|len| valid[..len].to_vec()).collect();
+    noise.push(head([0xff; 8]));
+    noise.push(head([0xff, 0xff, 0, 0, 0, 0, 0, 0]));
+    noise.push([head([0, 1, 0, 0, 0, 0, 0, 0]), vec![0xc0, 12, 0, 1, 0, 1]].concat());
+    noise.push([head([0, 1, 0, 0, 0, 0, 0, 0]), vec![0xc0, 0, 0, 1, 0, 1]].concat());
+    noise.push([head([0, 1, 0, 0, 0, 0, 0, 0]), vec![0x3f; 400]].concat());
+    noise.push([head([0, 0, 0, 0, 0, 0, 0, 3]), vec![0; 33]].concat());
+    let mut state: u32 = 1;
+    for len in 1..200 {
+        let octets = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            state.to_be_bytes()[0]
+        });
+        noise.push(octets.take(len).collect());
+        let mut bent = valid.clone();
+        let place = len % bent.len();
+        bent[place] ^= 0x81;
+        noise.push(bent);
+    }
+    noise
+}
