@@ -69,10 +69,15 @@ pub async fn accept_loop(
         let settled = timeout_at(Instant::now() + SETTLE, drain.reached(Phase::Cut));
         accept_until(&listener, settled, pauses, &mut accepted).await;
     }
-    drop(socket);
     closing.wait().await;
-    while let Ok((stream, peer)) = try_accept(&listener).await {
-        accepted(stream, unmapped(peer));
+    // Asked of the kernel itself: what the runtime knows of the queue may be a moment old.
+    while let Ok((stream, peer)) = socket.accept() {
+        let stream = stream
+            .set_nonblocking(true)
+            .and_then(|()| TcpStream::from_std(stream));
+        if let Ok(stream) = stream {
+            accepted(stream, unmapped(peer));
+        }
     }
     Ok(())
 }
@@ -115,15 +120,6 @@ async fn accept_until<T>(
             }
         }
     }
-}
-
-/// Accepts one connection that is already queued.
-async fn try_accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
-    poll_fn(|cx| match listener.poll_accept(cx) {
-        Poll::Pending => Poll::Ready(Err(io::ErrorKind::WouldBlock.into())),
-        ready @ Poll::Ready(_) => ready,
-    })
-    .await
 }
 
 /// The growing pause after failures that are not the peer's.

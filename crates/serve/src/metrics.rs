@@ -124,7 +124,7 @@ impl Metrics {
             );
             out.family(
                 "rhizome_snapshot_age_seconds",
-                "Seconds since the source of routes last confirmed the snapshot in force.",
+                "Seconds since the routing snapshot in force was put there or confirmed by its source.",
                 Kind::Gauge,
                 |family| {
                     let age = now.saturating_duration_since(confirmed);

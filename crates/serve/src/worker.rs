@@ -187,7 +187,11 @@ async fn work<T>(
             }
         })
     };
-    run(handle.clone(), task).await;
+    // Whatever keeps the accept loops from ending, a cut ends them.
+    tokio::select! {
+        () = run(handle.clone(), task) => {}
+        () = drain.reached(Phase::Cut) => {}
+    }
     tokio::select! {
         () = handle.connections.emptied() => {}
         () = drain.reached(Phase::Cut) => {
