@@ -69,6 +69,7 @@ Examples:
 
 Signals:
   SIGTERM, SIGINT  drain and exit; the second time exit at once
+  SIGHUP           look after the rules of noTrack now, not only each minute
 
 Environment:
   RUST_LOG         log levels, such as info or info,net_config=debug
@@ -387,8 +388,9 @@ impl Config {
         if !(1..=MOST_WORKERS).contains(&file.workers) {
             errors.add("workers", format!("not between 1 and {MOST_WORKERS}"));
         }
+        file.interface.validate(&mut errors);
         let listen = file.listen_addresses(&mut errors);
-        let upstream = file.upstream.validated(&mut errors);
+        let upstream = file.upstream.validated(&listen, &mut errors);
         let dns = file.dns.as_ref().map(|dns| dns.validated(&mut errors));
         let interface = file.interface_params(&listen, dns.as_ref());
         errors.into_result(origin)?;
@@ -451,6 +453,10 @@ impl File {
             .iter()
             .map(SocketAddr::ip)
             .chain(dns.map(|dns| dns.address.ip()));
+        // Addresses of the host itself need no device of ours.
+        let addresses: Vec<_> = wanted
+            .filter(|ip| !ip.is_loopback() && !ip.is_unspecified())
+            .collect();
         AddressParams {
             device: self.interface.name.clone(),
             kind: match self.interface.kind {
@@ -460,17 +466,29 @@ impl File {
                 KindFile::Ifb => DeviceKind::Ifb,
                 KindFile::Lo => DeviceKind::Loopback,
             },
-            // Addresses of the host itself need no device of ours.
-            addresses: wanted
-                .filter(|ip| !ip.is_loopback() && !ip.is_unspecified())
-                .collect(),
-            manage: self.interface.manage,
+            manage: self.interface.manage && !addresses.is_empty(),
+            addresses,
+        }
+    }
+}
+
+impl InterfaceFile {
+    fn validate(&self, errors: &mut ConfigErrors) {
+        // What the kernel takes as the name of a device.
+        let banned = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
+        let name = &self.name;
+        if !(1..=15).contains(&name.len())
+            || [".", ".."].contains(&name.as_str())
+            || name.contains(banned)
+        {
+            let why = "not the name of a device: 1 to 15 octets, without blank, slash and colon";
+            errors.add("interface.name", why);
         }
     }
 }
 
 impl UpstreamFile {
-    fn validated(&self, errors: &mut ConfigErrors) -> Option<Upstream> {
+    fn validated(&self, listen: &[SocketAddr], errors: &mut ConfigErrors) -> Option<Upstream> {
         if self.connect_timeout.0.is_zero() {
             errors.add("upstream.connectTimeout", "0 would fail every attempt");
         }
@@ -478,6 +496,11 @@ impl UpstreamFile {
         let address = address
             .map_err(|error| errors.add("upstream.address", error))
             .ok();
+        if let Some(EndpointAddress::Ip(address)) = &address
+            && listen.contains(address)
+        {
+            errors.add("upstream.address", "the proxy itself listens there");
+        }
         let announce = match self.mode {
             Mode::HttpConnect => self.connect(errors),
             Mode::ProxyProtocol => self.proxy(errors),

@@ -36,10 +36,10 @@ pub(crate) async fn serve(
     record: &ConnRecord,
 ) -> Reason {
     let shared = &*worker.shared;
-    if !shared.route.cluster().try_acquire() {
+    record.set_route(Arc::clone(&shared.route));
+    if !record.acquire_cluster() {
         return Reason::Limit;
     }
-    record.set_route(Arc::clone(&shared.route));
 
     // The gateway, within one time limit for connecting and for its answer.
     let deadline = Instant::now() + shared.config.upstream.connect_timeout;

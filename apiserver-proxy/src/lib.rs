@@ -11,11 +11,13 @@
 mod config;
 mod connection;
 mod dns;
+mod metrics;
 mod node;
 mod proxy;
 mod worker;
 
 pub use config::{Command, Config, File, Flags, log_directives};
 pub use dns::DnsError;
+pub use metrics::describe_metrics;
 pub use node::CleanUpError;
 pub use proxy::{Proxy, StartError, clean_up, set_up};

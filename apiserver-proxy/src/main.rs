@@ -28,7 +28,13 @@ fn main() -> ExitCode {
     };
     let log = match telemetry::logs::init(flags.log_format, log_directives().as_deref()) {
         Ok(log) => log,
-        Err(error) => return ended(&error, EXIT_CONFIGURATION),
+        Err(error) => {
+            #[expect(clippy::print_stderr, reason = "there is no log yet")]
+            {
+                eprintln!("RUST_LOG: {}", telemetry::chain(&error));
+            }
+            return EXIT_CONFIGURATION.into();
+        }
     };
     let config = match Config::load(&flags.config) {
         Ok(config) => config,

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!     AddressKeeper ── netlink events ─▶ addresses stay where they belong
-//!     NoTrack ── looked at each minute ─▶ rules stay where connection tracking is active
+//!     NoTrack ── each minute, SIGHUP ─▶ rules stay where connection tracking is active
 //! ```
 //!
 //! Counts and reports; how the kernel is asked is `net-config`'s.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,6 +17,7 @@ use net_config::{
 };
 use telemetry::Registry;
 use telemetry::metrics::{CounterFamily, Gauge};
+use tokio::sync::Notify;
 
 use crate::config::{Config, NoTrackFile};
 
@@ -35,6 +36,8 @@ pub(crate) struct Node {
     changes: CounterFamily,
     failures: CounterFamily,
     no_track: Gauge,
+    no_track_failures: CounterFamily,
+    look_again: Notify,
 }
 
 impl Node {
@@ -44,7 +47,7 @@ impl Node {
             settled_gauge: registry
                 .gauge(
                     "rhizome_apiserver_proxy_addresses_settled",
-                    "1 while every address is on its device and on no other.",
+                    "1 while every address is on its device and on no other; unmanaged, on any.",
                     &[],
                 )
                 .with(&[]),
@@ -65,6 +68,13 @@ impl Node {
                     &[],
                 )
                 .with(&[]),
+            no_track_failures: registry.counter(
+                "rhizome_apiserver_proxy_notrack_failures_total",
+                "Attempts to look after these rules that failed, by why; not_supported: the kernel \
+                 has no nf_tables.",
+                &["reason"],
+            ),
+            look_again: Notify::new(),
         })
     }
 
@@ -73,32 +83,44 @@ impl Node {
         self.settled.load(Ordering::Relaxed)
     }
 
+    /// Has the rules looked at now.
+    pub(crate) fn look_again(&self) {
+        self.look_again.notify_one();
+    }
+
     /// Brings the rules in line with the configuration, once.
     pub(crate) async fn apply_no_track(&self, config: &Config) -> Result<(), NoTrackError> {
-        let rules = rules(config);
+        let result = self.bring_in_line(config).await;
+        if let Err(error) = &result {
+            self.no_track.set(0);
+            self.no_track_failures.with(&[error.reason()]).inc();
+        }
+        result
+    }
+
+    async fn bring_in_line(&self, config: &Config) -> Result<(), NoTrackError> {
+        let destinations = destinations(config);
         let wanted = match config.no_track {
             NoTrackFile::Off => false,
             NoTrackFile::On => true,
-            NoTrackFile::Auto => match conntrack_active() {
-                Ok(active) => active,
-                Err(error) => {
-                    tracing::warn!(%error, "finding out whether connection tracking is active");
-                    false
-                }
-            },
+            NoTrackFile::Auto => conntrack_active().unwrap_or_else(|error| {
+                tracing::warn!(%error, "finding out whether connection tracking is active");
+                false
+            }),
         };
-        // Rules that are there although not wanted are ours from before: connection tracking is
-        // not active, or an older configuration had them.
-        let installed = match rules.installed().await {
-            Err(NoTrackError::NotSupported { .. }) if !wanted => false,
-            other => other?,
-        };
+        let never = config.no_track == NoTrackFile::Off || destinations.is_empty();
+        let rules = NoTrack::new(TABLE, destinations);
+        if never {
+            // Those of an older configuration, whatever they say.
+            found(rules.remove().await.map(|()| false), false)?;
+            self.no_track.set(0);
+            return Ok(());
+        }
+        // Rules that are there although not wanted are ours from when connections were tracked.
+        let installed = found(rules.installed().await, wanted)?;
         if wanted && !installed {
             rules.install().await?;
             tracing::info!("connection tracking is kept away from the addresses");
-        } else if !wanted && installed && config.no_track == NoTrackFile::Off {
-            rules.remove().await?;
-            tracing::info!("rules around connection tracking removed");
         }
         self.no_track.set(i64::from(wanted || installed));
         Ok(())
@@ -111,7 +133,6 @@ impl Node {
             match self.apply_no_track(config).await {
                 Ok(()) => told = None,
                 Err(error) => {
-                    self.no_track.set(0);
                     if told != Some(error.reason()) {
                         told = Some(error.reason());
                         let error = telemetry::chain(&error).to_string();
@@ -119,23 +140,51 @@ impl Node {
                     }
                 }
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::select! {
+                () = tokio::time::sleep(LOOK) => {}
+                () = self.look_again.notified() => {}
+            }
         }
     }
 }
 
 /// Returns a keeper of the node's addresses that reports to `node`.
 pub(crate) fn keeper(config: &Config, node: &Arc<Node>) -> AddressKeeper {
-    let observer: Arc<dyn Observer> = Arc::<Node>::clone(node);
-    AddressKeeper::new(config.interface.clone()).with_observer(observer)
+    let reporter = Reporter {
+        node: Arc::clone(node),
+        unmanaged: (!config.interface.manage).then(|| config.interface.addresses.clone()),
+    };
+    AddressKeeper::new(config.interface.clone()).with_observer(Arc::new(reporter))
 }
 
 /// Takes addresses, device and rules back.
 pub(crate) async fn clean_up(config: &Config) -> Result<(), CleanUpError> {
     let addresses = AddressKeeper::new(config.interface.clone()).cleanup().await;
-    rules(config).remove().await?;
+    match NoTrack::new(TABLE, Vec::new()).remove().await {
+        // Whoever may not touch the node has not put anything there.
+        Err(NoTrackError::Permission { .. }) if !config.interface.manage => {}
+        removed => removed?,
+    }
     addresses?;
     Ok(())
+}
+
+/// Returns the addresses among `wanted` that are on no device of this node.
+pub(crate) fn missing(wanted: &[IpAddr]) -> impl Iterator<Item = IpAddr> {
+    // Only an address of the node can be bound (without net.ipv4.ip_nonlocal_bind).
+    let held = |ip: IpAddr| UdpSocket::bind((ip, 0)).is_ok();
+    wanted.iter().copied().filter(move |ip| !held(*ip))
+}
+
+/// What a look at the rules says. Where none are wanted, it does not matter that they cannot be
+/// looked at.
+fn found(look: Result<bool, NoTrackError>, wanted: bool) -> Result<bool, NoTrackError> {
+    match look {
+        Err(NoTrackError::NotSupported { .. } | NoTrackError::Permission { .. }) if !wanted => {
+            Ok(false)
+        }
+        look => look,
+    }
 }
 
 /// What could not be taken back.
@@ -150,28 +199,77 @@ pub enum CleanUpError {
     NoTrack(#[from] NoTrackError),
 }
 
-fn rules(config: &Config) -> NoTrack {
-    // Port 0 and addresses of the host itself are for trying things out.
-    let trackable = |address: &&SocketAddr| {
+/// Returns what rules are about: the sockets at addresses of the proxy's own. Port 0 and addresses
+/// of the host itself are for trying things out.
+fn destinations(config: &Config) -> Vec<SocketAddr> {
+    let own = |address: &&SocketAddr| {
         address.port() != 0 && !address.ip().is_loopback() && !address.ip().is_unspecified()
     };
-    NoTrack::new(
-        TABLE,
-        config.listen.iter().filter(trackable).copied().collect(),
-    )
+    config.listen.iter().filter(own).copied().collect()
 }
 
-impl Observer for Node {
+/// Reports to the node what a keeper does.
+struct Reporter {
+    node: Arc<Node>,
+    /// Addresses that somebody else looks after, on whatever device.
+    unmanaged: Option<Vec<IpAddr>>,
+}
+
+impl Observer for Reporter {
     fn applied(&self, change: &Change) {
-        self.changes.with(&[change.label()]).inc();
+        self.node.changes.with(&[change.label()]).inc();
     }
 
     fn failed(&self, error: &NetConfigError) {
-        self.failures.with(&[error.reason()]).inc();
+        self.node.failures.with(&[error.reason()]).inc();
     }
 
     fn looked(&self, settled: bool) {
-        self.settled.store(settled, Ordering::Relaxed);
-        self.settled_gauge.set(i64::from(settled));
+        let held = |addresses: &Vec<IpAddr>| missing(addresses).next().is_none();
+        let settled = settled || self.unmanaged.as_ref().is_some_and(held);
+        self.node.settled.store(settled, Ordering::Relaxed);
+        self.node.settled_gauge.set(i64::from(settled));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use net_config::NetlinkError;
+
+    use super::*;
+
+    /// What a kernel without nf_tables answers.
+    fn not_supported() -> NoTrackError {
+        NoTrackError::NotSupported {
+            attempt: "testing",
+            source: NetlinkError::Refused {
+                errno: 95, // EOPNOTSUPP
+                detail: String::new(),
+            },
+        }
+    }
+
+    #[test]
+    fn a_kernel_without_nf_tables_matters_only_where_rules_are_wanted() {
+        assert!(!found(Err(not_supported()), false).unwrap());
+        let error = found(Err(not_supported()), true).unwrap_err();
+        assert_eq!(error.reason(), "not_supported");
+    }
+
+    #[test]
+    fn a_missing_capability_matters_only_where_rules_are_wanted() {
+        let refused = || NoTrackError::Permission { attempt: "testing" };
+        assert!(!found(Err(refused()), false).unwrap());
+        assert_eq!(
+            found(Err(refused()), true).unwrap_err().reason(),
+            "permission"
+        );
+    }
+
+    #[test]
+    fn an_address_is_missing_when_the_node_does_not_have_it() {
+        let documentation: IpAddr = "192.0.2.1".parse().unwrap();
+        let wanted = ["127.0.0.1".parse().unwrap(), documentation];
+        assert_eq!(missing(&wanted).collect::<Vec<_>>(), [documentation]);
     }
 }

@@ -7,16 +7,16 @@
 //! Runs on the control runtime of its caller; the data path is the workers'.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use net_config::{NetConfigError, NoTrackError};
 use relay::PoolParams;
 use route::{BuildErrors, ClusterSpec, EndpointSpec, RouteMatch, RouteSpec, Snapshot, TableSpec};
 use serve::{
-    Admin, AdminParams, Admission, BindError, CurrentSnapshot, Dialer, Drain, EndpointError,
-    EndpointParams, ListenerInfo, ListenerParams, Metrics, Resolver, Service, Signals, Workers,
-    bind_all, connection_limit,
+    Admin, AdminParams, Admission, BindError, BoundEndpoints, CurrentSnapshot, Dialer, Drain,
+    EndpointError, ListenerInfo, ListenerParams, Resolver, Service, Signals, Workers, bind_all,
+    connection_limit,
 };
 use telemetry::access_log::Sink;
 use telemetry::{AccessLog, EndpointAddr, LogControl, Process, Registry};
@@ -26,6 +26,7 @@ use tokio::time::Instant;
 
 use crate::config::{Config, NoTrackFile};
 use crate::dns::{DnsError, DnsServer};
+use crate::metrics::{BUILD, Instruments};
 use crate::node::{self, CleanUpError, Node};
 use crate::worker::{Shared, Worker};
 
@@ -54,6 +55,12 @@ pub enum StartError {
     /// An endpoint for probes or operators could not be bound.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
+    /// An address is on no device, and not to be put on one.
+    #[error("{address} is on no device of this node; interface.manage is what puts it on one")]
+    Missing {
+        /// The address.
+        address: IpAddr,
+    },
     /// The rules that the configuration insists on could not be installed.
     #[error("noTrack: on")]
     NoTrack(#[from] NoTrackError),
@@ -75,6 +82,7 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct Proxy {
     shared: Arc<Shared>,
+    node: Arc<Node>,
     service: Service,
     listeners: Vec<ListenerInfo>,
     dns: Option<SocketAddr>,
@@ -90,11 +98,11 @@ impl Proxy {
         let registry = Registry::new();
         let access_log = AccessLog::new(config.access_log, Sink::Stdout)
             .map_err(system("starting the access log"))?;
-        access_log.register(&registry);
-        let metrics = Metrics::new(&registry);
-        let node = Node::new(&registry);
-        put_in_place(&config, &node).await?;
         let snapshot = Arc::new(snapshot(&config)?);
+        let current = current(&snapshot);
+        let Instruments { metrics, node } =
+            Instruments::register(&registry, &access_log, Arc::clone(&current));
+        put_in_place(&config, &node).await?;
         let Some(route) = snapshot.by_server_name(None).map(Arc::clone) else {
             unreachable!("the catch-all route was just built")
         };
@@ -106,7 +114,12 @@ impl Proxy {
             .iter()
             .map(|at| listener_params(*at, &config))
             .collect();
+        // Whatever may fail goes before listening: another process on the same ports must not lose
+        // connections to one that does not come up.
+        let probes = EndpointAddr::Tcp(config.probes);
+        let endpoints = BoundEndpoints::bind(probes, config.admin.clone())?;
         let bound = bind_all(&params, config.workers, Vec::new())?;
+        bound.listen().map_err(system("listening"))?;
         let listeners: Vec<ListenerInfo> = params
             .iter()
             .zip(bound.addresses)
@@ -136,14 +149,8 @@ impl Proxy {
         let workers = Workers::start("worker", POOL, &shared.drain, tasks, Worker::start)
             .map_err(system("starting the workers"))?;
         let mut service = Service::new(shared.drain.clone(), workers, access_log);
-        let admin = admin(&shared, &service, &listeners, &registry, snapshot, &node);
-        let endpoints = EndpointParams {
-            probes: EndpointAddr::Tcp(shared.config.probes),
-            admin: shared.config.admin.clone(),
-            registry,
-            log,
-        };
-        service.serve(&admin, endpoints)?;
+        let admin = admin(&shared, &service, &listeners, current, &node);
+        service.answer(endpoints, &admin, registry, log);
         keep_node(&mut service, &shared, &node);
         if let Some(dns) = dns {
             service.keep(tokio::spawn(async move {
@@ -154,6 +161,7 @@ impl Proxy {
         }
         Ok(Self {
             shared,
+            node,
             service,
             listeners,
             dns: dns_address,
@@ -184,7 +192,11 @@ impl Proxy {
     /// What could not be taken back.
     pub async fn run(self, signals: Option<Signals>) -> Result<(), CleanUpError> {
         self.service
-            .run(signals, async || std::future::pending().await, || ())
+            .run(
+                signals,
+                async || std::future::pending().await,
+                || self.node.look_again(),
+            )
             .await;
         if self.shared.config.cleanup {
             node::clean_up(&self.shared.config).await?;
@@ -211,12 +223,9 @@ pub async fn clean_up(config: &Config) -> Result<(), CleanUpError> {
 }
 
 async fn put_in_place(config: &Config, node: &Arc<Node>) -> Result<(), StartError> {
-    let changes = node::keeper(config, node).ensure().await?;
-    for change in &changes.applied {
-        tracing::info!(%change, "node changed");
-    }
-    for change in &changes.pending {
-        tracing::warn!(%change, "not done, because interface.manage is false");
+    node::keeper(config, node).ensure().await?;
+    if let Some(address) = node::missing(&config.interface.addresses).next() {
+        return Err(StartError::Missing { address });
     }
     if config.no_track == NoTrackFile::On {
         node.apply_no_track(config).await?;
@@ -271,27 +280,23 @@ fn snapshot(config: &Config) -> Result<Snapshot, BuildErrors> {
     )
 }
 
+/// The one snapshot there ever is, in force since now.
+fn current(snapshot: &Arc<Snapshot>) -> Arc<CurrentSnapshot> {
+    let (snapshot, started) = (Arc::clone(snapshot), Instant::now());
+    Arc::new(move || (Arc::clone(&snapshot), started))
+}
+
 fn admin(
     shared: &Arc<Shared>,
     service: &Service,
     listeners: &[ListenerInfo],
-    registry: &Registry,
-    snapshot: Arc<Snapshot>,
+    snapshot: Arc<CurrentSnapshot>,
     node: &Arc<Node>,
 ) -> Arc<dyn Process> {
-    let started = Instant::now();
-    let snapshot: Arc<CurrentSnapshot> = Arc::new(move || (Arc::clone(&snapshot), started));
-    Metrics::collect_snapshot(registry, Arc::clone(&snapshot));
-    let build = telemetry::process::Build {
-        binary: "apiserver-proxy",
-        version: env!("CARGO_PKG_VERSION"),
-        revision: option_env!("RHIZOME_REVISION"),
-    };
-    telemetry::process::register(registry, build);
     let (names, node) = (shared.names.clone(), Arc::clone(node));
     Arc::new(Admin::new(AdminParams {
-        binary: build.binary,
-        version: build.version,
+        binary: BUILD.binary,
+        version: BUILD.version,
         config: shared.config.effective().clone(),
         listeners: listeners.to_vec(),
         drain: shared.drain.clone(),

@@ -10,6 +10,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use preamble::{HttpVersion, encode_v1, encode_v2};
 use relay::{Relay, Timers};
@@ -43,11 +44,12 @@ pub(crate) async fn serve(
         limit: limits.preamble_bytes,
         deadline: accepted + limits.preamble_timeout,
         connect_headers: &shared.config.connect.headers,
+        redirect: shared.config.connect.redirect,
         keep_alpn: listener.context.access_log.is_on(),
     };
     let preamble = match Box::pin(read(&downstream, &expected)).await {
         Ok(preamble) => preamble,
-        Err(refusal) => return refuse(&mut downstream, refusal, worker).await,
+        Err(refusal) => return refuse(&mut downstream, refusal).await,
     };
     let client = preamble.balancer.map_or(peer, |pair| pair.source);
     record.set_client(client);
@@ -63,16 +65,19 @@ pub(crate) async fn serve(
         }
     }
 
-    // The route: one snapshot, kept for the life of the connection.
+    // The route: found in one snapshot; the route and its cluster are kept, the rest is not.
     let routing = shared.routing.current();
-    let route = match find(&routing.snapshot, &preamble.target, client.ip()) {
+    let route = match find(&routing.snapshot, &preamble.target) {
         Ok(route) => Arc::clone(route),
         Err(reason) => return answer(&mut downstream, reason, version).await,
     };
-    if !route.cluster().try_acquire() {
+    record.set_route(Arc::clone(&route));
+    if !route.allows(client.ip()) {
+        return answer(&mut downstream, Reason::SourceDenied, version).await;
+    }
+    if !record.acquire_cluster() {
         return answer(&mut downstream, Reason::Limit, version).await;
     }
-    record.set_route(Arc::clone(&route));
 
     // The endpoint: the next one when one fails, before a byte was sent.
     let connected = Box::pin(connect(route.cluster(), client.ip(), &routing, worker)).await;
@@ -100,13 +105,13 @@ pub(crate) async fn serve(
     }
     drop(first);
 
-    // The relay.
+    // The relay. A route's own limits go before the general ones; zero is none.
+    let idle = route.idle_timeout().or(limits.idle_timeout);
+    let age = route.max_connection_age().or(limits.max_connection_age);
+    let some = |limit: Option<Duration>| limit.filter(|limit| !limit.is_zero());
     let timers = Timers {
-        idle: route.idle_timeout().or(limits.idle_timeout),
-        deadline: route
-            .max_connection_age()
-            .or(limits.max_connection_age)
-            .map(|age| accepted + age),
+        idle: some(idle),
+        deadline: some(age).map(|age| accepted + age),
     };
     drop(route);
     let pool = worker.pool();
@@ -129,12 +134,8 @@ fn note(record: &ConnRecord, target: &Target) {
     }
 }
 
-/// Finds the route to `target` that admits `client`.
-fn find<'a>(
-    snapshot: &'a route::Snapshot,
-    target: &Target,
-    client: IpAddr,
-) -> Result<&'a Arc<Route>, Reason> {
+/// Finds the route to `target`.
+fn find<'a>(snapshot: &'a route::Snapshot, target: &Target) -> Result<&'a Arc<Route>, Reason> {
     let (route, unknown) = match target {
         Target::ServerName {
             name: Some(name), ..
@@ -151,12 +152,7 @@ fn find<'a>(
         ),
         Target::Connect { value, .. } => (snapshot.by_connect(value), Reason::UnknownDestination),
     };
-    let route = route.ok_or(unknown)?;
-    if route.allows(client) {
-        Ok(route)
-    } else {
-        Err(Reason::SourceDenied)
-    }
+    route.ok_or(unknown)
 }
 
 /// Connects to an endpoint of `cluster`, trying others as often as the cluster allows.
@@ -242,15 +238,11 @@ fn first_bytes(
 }
 
 /// Ends a connection whose preamble is refused.
-async fn refuse(downstream: &mut TcpStream, refusal: Refusal, worker: &Worker) -> Reason {
-    let Refusal { reason, answer } = refusal;
-    if reason == Reason::Redirected && !worker.shared.config.connect.redirect {
-        return Reason::UnknownDestination;
-    }
-    if let Some(answer) = answer {
+async fn refuse(downstream: &mut TcpStream, refusal: Refusal) -> Reason {
+    if let Some(answer) = refusal.answer {
         Box::pin(answer.write_and_linger(downstream)).await;
     }
-    reason
+    refusal.reason
 }
 
 /// Ends a connection for `reason`, telling a CONNECT client so.

@@ -1,7 +1,7 @@
 //! The gateway as one running thing: started from a configuration, drained, ended.
 //!
 //! ```text
-//!     routes ─▶ sockets ─▶ workers ─▶ probes, admin ─▶ ready ─▶ run
+//!     routes ─▶ probes, admin and listeners bound ─▶ listening ─▶ workers ─▶ ready ─▶ run
 //! ```
 //!
 //! Runs on the control runtime of its caller; the data path is the workers'.
@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use relay::PoolParams;
 use serve::{
-    Admin, AdminParams, Admission, BindError, CurrentSnapshot, Dialer, Drain, EndpointError,
-    EndpointParams, Family, ListenerInfo, ListenerParams, Metrics, Resolver, Service, Signals,
+    Admin, AdminParams, Admission, BindError, BoundEndpoints, CurrentSnapshot, Dialer, Drain,
+    EndpointError, Family, ListenerInfo, ListenerParams, Metrics, Resolver, Service, Signals,
     Workers, bind_all, connection_limit, inherited_sockets,
 };
 use settings::{FileWatcher, WatchParams};
@@ -23,6 +23,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Barrier;
 
 use crate::config::{Config, Environment};
+use crate::metrics::BUILD;
 use crate::routes::RoutesError;
 use crate::routing::Routing;
 use crate::worker::{Shared, Worker};
@@ -91,8 +92,13 @@ impl Gateway {
             environment.listen_fdnames.as_deref(),
         )
         .map_err(system("taking the service manager's sockets"))?;
+        // Whatever may fail goes before listening: another process on the same ports must not lose
+        // connections to one that does not come up.
+        let probes = EndpointAddr::Tcp(config.probes);
+        let endpoints = BoundEndpoints::bind(probes, config.admin.clone())?;
         let params: Vec<_> = config.listeners.iter().map(listener_params).collect();
         let bound = bind_all(&params, config.workers, inherited)?;
+        bound.listen().map_err(system("listening"))?;
         let listeners = config.listeners.iter().zip(bound.addresses);
         let listeners: Vec<ListenerInfo> = listeners
             .map(|(listener, address)| ListenerInfo {
@@ -121,13 +127,7 @@ impl Gateway {
             .map_err(system("starting the workers"))?;
         let mut service = Service::new(shared.drain.clone(), workers, access_log);
         let admin = admin(&shared, &service, &listeners, &registry);
-        let endpoints = EndpointParams {
-            probes: EndpointAddr::Tcp(shared.config.probes),
-            admin: shared.config.admin.clone(),
-            registry,
-            log,
-        };
-        service.serve(&admin, endpoints)?;
+        service.answer(endpoints, &admin, registry, log);
         Ok(Self {
             shared,
             service,
@@ -185,15 +185,10 @@ fn admin(
         (Arc::clone(&published.snapshot), published.confirmed)
     });
     Metrics::collect_snapshot(registry, Arc::clone(&snapshot));
-    let build = telemetry::process::Build {
-        binary: "sni-proxy",
-        version: env!("CARGO_PKG_VERSION"),
-        revision: option_env!("RHIZOME_REVISION"),
-    };
-    telemetry::process::register(registry, build);
+    telemetry::process::register(registry, BUILD);
     Arc::new(Admin::new(AdminParams {
-        binary: build.binary,
-        version: build.version,
+        binary: BUILD.binary,
+        version: BUILD.version,
         config: shared.config.effective().clone(),
         listeners: listeners.to_vec(),
         drain: shared.drain.clone(),

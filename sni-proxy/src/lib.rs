@@ -13,6 +13,7 @@ mod answer;
 mod config;
 mod connection;
 mod gateway;
+mod metrics;
 mod preamble;
 mod routes;
 mod routing;
@@ -20,4 +21,5 @@ mod worker;
 
 pub use config::{Config, Environment, File, Flags, Protocol, ProxyProtocol};
 pub use gateway::{Gateway, StartError};
+pub use metrics::describe_metrics;
 pub use routes::{RoutesError, RoutesFile};

@@ -27,7 +27,13 @@ fn main() -> ExitCode {
     let environment = Environment::read();
     let log = match telemetry::logs::init(flags.log_format, environment.log.as_deref()) {
         Ok(log) => log,
-        Err(error) => return refused(&error),
+        Err(error) => {
+            #[expect(clippy::print_stderr, reason = "there is no log yet")]
+            {
+                eprintln!("RUST_LOG: {}", telemetry::chain(&error));
+            }
+            return EXIT_CONFIGURATION.into();
+        }
     };
     let config = match Config::load(&flags.config) {
         Ok(config) => config,

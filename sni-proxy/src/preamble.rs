@@ -41,6 +41,8 @@ pub(crate) struct Expected<'a> {
     pub(crate) deadline: Instant,
     /// Headers of a CONNECT request that may name its destination.
     pub(crate) connect_headers: &'a [String],
+    /// Any other request is redirected instead of closed.
+    pub(crate) redirect: bool,
     /// Keep the offered application protocols for the access log.
     pub(crate) keep_alpn: bool,
 }
@@ -248,7 +250,7 @@ impl Reader<'_> {
         let parse = |input: &[u8]| match RequestHead::parse(input, expected.limit) {
             Ok(Progress::Need { at_least }) => Ok(Progress::Need { at_least }),
             Ok(Progress::Done { value, consumed }) => {
-                let target = connect_target(&value, expected.connect_headers)?;
+                let target = connect_target(&value, expected)?;
                 Ok(Progress::Done {
                     value: target,
                     consumed,
@@ -334,11 +336,17 @@ fn join_alpn(hello: &ClientHello<'_>) -> String {
 }
 
 /// Finds where a CONNECT request wants to go: one value, in one or more of the known headers.
-fn connect_target(head: &RequestHead<'_>, names: &[String]) -> Result<Target, Refusal> {
+fn connect_target(head: &RequestHead<'_>, expected: &Expected<'_>) -> Result<Target, Refusal> {
     let version = head.version();
-    let mut values = names.iter().flat_map(|name| head.header_values(name));
+    let mut values = expected
+        .connect_headers
+        .iter()
+        .flat_map(|name| head.header_values(name));
     let value = values.next().filter(|_| head.is_connect());
     let Some(value) = value else {
+        if !expected.redirect {
+            return Err(Reason::UnknownDestination.into());
+        }
         let host = head
             .host()
             .filter(|host| !host.is_empty() && !host.starts_with(':'));

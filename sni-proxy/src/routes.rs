@@ -97,7 +97,8 @@ struct EndpointFile {
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum BalanceFile {
-    /// The one with the fewest connections of two chosen at random.
+    /// One with few connections for its weight: the best of all where they are few, the better of
+    /// two chosen at random where they are many.
     #[default]
     LeastRequest,
     /// Always the same for one client address.

@@ -44,13 +44,7 @@ impl Routing {
         registry: &Registry,
     ) -> Result<Self, RoutesError> {
         let snapshot = routes::load(&file, &tcp, None)?;
-        let refused = registry
-            .counter(
-                "rhizome_snapshot_refused_total",
-                "Routing updates refused; the snapshot in force stayed.",
-                &[],
-            )
-            .with(&[]);
+        let refused = refused(registry);
         let published = publish(snapshot, &resolver);
         Ok(Self {
             current: ArcSwap::from_pointee(published),
@@ -84,6 +78,14 @@ impl Routing {
             }
         }
     }
+}
+
+/// Registers the count of refused updates.
+pub(crate) fn refused(registry: &Registry) -> Counter {
+    let help = "Routing updates refused; the snapshot in force stayed.";
+    registry
+        .counter("rhizome_snapshot_refused_total", help, &[])
+        .with(&[])
 }
 
 fn publish(snapshot: Snapshot, resolver: &Resolver) -> Published {

@@ -7,6 +7,7 @@
 mod ci;
 mod console;
 mod demo;
+mod soak;
 mod test;
 mod tidy;
 mod tools;
@@ -35,6 +36,8 @@ enum Task {
     /// Builds the proxies, lays out a seed and two shoots as network namespaces, and walks every
     /// path through them.
     Demo(demo::Options),
+    /// Measures memory and descriptors of the release builds against their limits.
+    Soak,
     /// Runs every test: unit, property, corpora, integration, namespaces, real peers. Installs
     /// what that needs, as root on Debian.
     Test(test::Options),
@@ -56,6 +59,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     match &arguments.command {
         Task::Ci => ci::run(),
         Task::Demo(options) => demo::run(options),
+        Task::Soak => soak::run(),
         Task::Test(options) => test::run(options),
         Task::Tidy => tidy::run(),
     }

@@ -237,10 +237,13 @@ impl Half {
                 Err(error) if would_block_or_interrupted(&error) => return Ok(None),
                 Err(error) => return Err(self.read_failed(error)),
             };
+            if read == 0 {
+                return Ok(Some(0));
+            }
             if read == len {
                 self.bulk = true;
                 self.copy_bytes = (self.copy_bytes * 4).min(Pool::SCRATCH_BYTES);
-            } else if read > 0 {
+            } else {
                 not_ready(source, Interest::READABLE);
             }
             let written = match sink.try_io(Interest::WRITABLE, || {
@@ -250,7 +253,6 @@ impl Half {
                     SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
                 )?)
             }) {
-                _ if read == 0 => 0,
                 Ok(written) => written,
                 Err(error) if would_block_or_interrupted(&error) => 0,
                 Err(error) => return Err(self.write_failed(error)),

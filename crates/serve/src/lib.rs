@@ -43,7 +43,7 @@ pub use metrics::{ListenerMetrics, ListenerTotals, Metrics};
 pub use reason::Reason;
 pub use record::{ConnInfo, ConnRecord, ListenerContext};
 pub use resolve::{Family, NameSet, Resolver};
-pub use service::{EndpointError, EndpointParams, Service};
+pub use service::{BoundEndpoints, EndpointError, Service};
 pub use signal::{Signal, Signals};
 pub use tcp::{apply_tcp_options, unmapped};
 pub use worker::{Asker, WorkerHandle, Workers};

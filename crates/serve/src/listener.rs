@@ -56,7 +56,7 @@ impl WorkerSocket {
     }
 }
 
-/// Binds (or takes over) the sockets of one listener, one per worker.
+/// Binds (or takes over) the sockets of one listener, one per worker; they do not listen yet.
 ///
 /// `[::]` also accepts IPv4; on a host without IPv6 it means `0.0.0.0`.
 ///
@@ -124,6 +124,25 @@ pub struct BoundListeners {
     pub addresses: Vec<SocketAddr>,
 }
 
+impl BoundListeners {
+    /// Starts to listen, on every socket. Only now can anybody connect, so it is the last step
+    /// before the accept loops run.
+    ///
+    /// # Errors
+    /// What the kernel says of the first socket that cannot listen.
+    pub fn listen(&self) -> io::Result<()> {
+        for own in self
+            .per_worker
+            .iter()
+            .flatten()
+            .filter(|own| !own.inherited)
+        {
+            SockRef::from(&own.socket).listen(BACKLOG)?;
+        }
+        Ok(())
+    }
+}
+
 /// Binds every listener, taking sockets of the service manager where they match by name or, names
 /// matching none, by port.
 ///
@@ -154,7 +173,7 @@ pub fn bind_all<'a>(
         for (own, socket) in bound.per_worker.iter_mut().zip(sockets) {
             own.push(socket);
         }
-        tracing::info!(listener = %params.name, %address, "listening");
+        tracing::info!(listener = %params.name, %address, "bound");
     }
     for socket in inherited {
         tracing::warn!(
@@ -195,7 +214,6 @@ fn open(address: SocketAddr, tcp: &TcpOptions) -> io::Result<TcpListener> {
     socket.set_reuse_port(true)?;
     apply_tcp_options(SockRef::from(&socket), tcp)?;
     socket.bind(&SockAddr::from(address))?;
-    socket.listen(BACKLOG)?;
     Ok(socket.into())
 }
 

@@ -118,7 +118,7 @@ impl Metrics {
             let generation = snapshot.generation();
             out.family(
                 "rhizome_snapshot_generation",
-                "Number of the routing snapshot in force; rises with every change.",
+                "Number of the routing snapshot in force; rises with every update.",
                 Kind::Gauge,
                 |family| family.sample(&[], generation),
             );

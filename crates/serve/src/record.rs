@@ -46,6 +46,8 @@ pub struct ConnInfo {
     connect: OnceCell<Box<str>>,
     route: OnceCell<Arc<Route>>,
     endpoint: OnceCell<Arc<Endpoint>>,
+    /// Counted on the route's cluster.
+    acquired: Cell<bool>,
     rx: Cell<u64>,
     tx: Cell<u64>,
     reason: Cell<Option<Reason>>,
@@ -75,6 +77,7 @@ impl ConnRecord {
             connect: OnceCell::new(),
             route: OnceCell::new(),
             endpoint: OnceCell::new(),
+            acquired: Cell::new(false),
             rx: Cell::new(0),
             tx: Cell::new(0),
             reason: Cell::new(None),
@@ -124,10 +127,22 @@ impl ConnRecord {
         let _ = self.0.connect.set(value.into());
     }
 
-    /// Notes the route and counts the connection on its cluster, which must have been acquired.
+    /// Notes the route, admitted or not.
     pub fn set_route(&self, route: Arc<Route>) {
         debug_assert!(self.0.route.get().is_none(), "a connection takes one route");
         let _ = self.0.route.set(route);
+    }
+
+    /// Counts the connection on its route's cluster; false when that has as many as it may.
+    #[must_use]
+    pub fn acquire_cluster(&self) -> bool {
+        let acquired = self
+            .0
+            .route
+            .get()
+            .is_some_and(|route| route.cluster().try_acquire());
+        self.0.acquired.set(acquired);
+        acquired
     }
 
     /// Notes the connected endpoint and counts the connection on it.
@@ -165,7 +180,9 @@ impl Drop for ConnRecord {
         let listener = &info.listener;
         listener.metrics.active.dec();
         listener.metrics.closed(&listener.name, reason);
-        if let Some(route) = info.route.get() {
+        if info.acquired.get()
+            && let Some(route) = info.route.get()
+        {
             route.cluster().release();
         }
         if let Some(endpoint) = info.endpoint.get() {

@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use telemetry::{AccessLog, EndpointAddr, Endpoints, LogControl, Process, Registry};
+use telemetry::{AccessLog, Bound, EndpointAddr, Endpoints, LogControl, Process, Registry};
 use tokio::task::JoinHandle;
 
 use crate::drain::Drain;
@@ -41,17 +41,31 @@ pub struct Service {
     admin: EndpointAddr,
 }
 
-/// Where probes and operators are answered.
-#[derive(Clone, Debug)]
-pub struct EndpointParams {
-    /// Address of `/healthz`, `/readyz`, `/metrics`.
-    pub probes: EndpointAddr,
-    /// Address of the same and all else.
-    pub admin: EndpointAddr,
-    /// What is scraped.
-    pub registry: Registry,
-    /// What `/log` sets.
-    pub log: LogControl,
+/// The bound endpoints of probes and operators, which nobody answers yet.
+#[derive(Debug)]
+pub struct BoundEndpoints {
+    probes: Bound,
+    admin: Bound,
+}
+
+impl BoundEndpoints {
+    /// Binds both addresses: of `/healthz`, `/readyz`, `/metrics`, and of the same and all else.
+    ///
+    /// # Errors
+    /// The one that could not be bound.
+    pub fn bind(probes: EndpointAddr, admin: EndpointAddr) -> Result<Self, EndpointError> {
+        let bind = |what: &'static str, address: EndpointAddr| {
+            Endpoints::bind(&address).map_err(|source| EndpointError {
+                what,
+                address,
+                source,
+            })
+        };
+        Ok(Self {
+            probes: bind("probes", probes)?,
+            admin: bind("admin", admin)?,
+        })
+    }
 }
 
 impl Service {
@@ -93,26 +107,20 @@ impl Service {
         &self.admin
     }
 
-    /// Starts answering probes and operators on the current runtime.
-    ///
-    /// # Errors
-    /// The endpoint that could not be bound; the workers are cut then.
-    pub fn serve(
+    /// Starts answering probes and operators on the current runtime; `registry` is what is
+    /// scraped, `log` what `/log` sets.
+    pub fn answer(
         &mut self,
+        endpoints: BoundEndpoints,
         process: &Arc<dyn Process>,
-        params: EndpointParams,
-    ) -> Result<(), EndpointError> {
-        let EndpointParams {
-            probes,
-            admin,
-            registry,
-            log,
-        } = params;
+        registry: Registry,
+        log: LogControl,
+    ) {
+        let BoundEndpoints { probes, admin } = endpoints;
         let answers = Endpoints::probes(Arc::clone(process), registry.clone(), log.clone());
-        self.probes = self.serve_on("probes", probes, answers)?;
+        self.probes = self.answer_on("probes", probes, answers);
         let answers = Endpoints::admin(Arc::clone(process), registry, log);
-        self.admin = self.serve_on("admin", admin, answers)?;
-        Ok(())
+        self.admin = self.answer_on("admin", admin, answers);
     }
 
     /// Keeps a task of the control runtime for as long as the process serves.
@@ -159,30 +167,21 @@ impl Service {
         tracing::info!("ended");
     }
 
-    fn serve_on(
+    fn answer_on(
         &mut self,
         what: &'static str,
-        address: EndpointAddr,
+        bound: Bound,
         endpoints: Endpoints,
-    ) -> Result<EndpointAddr, EndpointError> {
-        if address == EndpointAddr::None {
-            return Ok(address);
-        }
-        let bound = Endpoints::bind(&address).map_err(|source| {
-            self.drain.cut();
-            EndpointError {
-                what,
-                address,
-                source,
-            }
-        })?;
+    ) -> EndpointAddr {
         let local = bound.local_addr().clone();
-        tracing::info!(address = %local, "serving {what}");
-        self.tasks.push(tokio::spawn(async move {
-            if let Err(error) = endpoints.serve(bound, std::future::pending()).await {
-                tracing::error!(%error, "no longer serving {what}");
-            }
-        }));
-        Ok(local)
+        if local != EndpointAddr::None {
+            tracing::info!(address = %local, "serving {what}");
+            self.tasks.push(tokio::spawn(async move {
+                if let Err(error) = endpoints.serve(bound, std::future::pending()).await {
+                    tracing::error!(%error, "no longer serving {what}");
+                }
+            }));
+        }
+        local
     }
 }

@@ -1,0 +1,36 @@
+//! Which metrics this binary has.
+//!
+//! The families are those of the crates it is made of; none is defined here.
+
+use std::sync::Arc;
+
+use route::Snapshot;
+use serve::{CurrentSnapshot, Metrics};
+use telemetry::access_log::Sink;
+use telemetry::metrics::Description;
+use telemetry::process::Build;
+use telemetry::{AccessFormat, AccessLog, Registry};
+use tokio::time::Instant;
+
+/// What this binary was built from.
+pub(crate) const BUILD: Build = Build {
+    binary: "sni-proxy",
+    version: env!("CARGO_PKG_VERSION"),
+    revision: option_env!("RHIZOME_REVISION"),
+};
+
+/// Returns every family that a running gateway exposes, sorted by name.
+#[must_use]
+pub fn describe_metrics() -> Vec<Description> {
+    let registry = Registry::new();
+    if let Ok(access_log) = AccessLog::new(AccessFormat::Off, Sink::Stdout) {
+        access_log.register(&registry);
+    }
+    let _ = Metrics::new(&registry);
+    let _ = crate::routing::refused(&registry);
+    let (snapshot, now) = (Arc::new(Snapshot::empty()), Instant::now());
+    let current: Arc<CurrentSnapshot> = Arc::new(move || (Arc::clone(&snapshot), now));
+    Metrics::collect_snapshot(&registry, current);
+    telemetry::process::register(&registry, BUILD);
+    registry.describe()
+}

@@ -1,0 +1,341 @@
+//! `cargo xtask soak`: what the release builds use, against the limits they are held to.
+//!
+//! ```text
+//!     clients ── n connections ──▶ binary under test ──▶ echo server      (all on loopback)
+//!                                   └ /proc: resident memory, descriptors
+//! ```
+//!
+//! Prints every figure with its limit and fails when one is above. Measures memory and
+//! descriptors, which are the same on a busy machine; no speed.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use testkit::client_hello::ClientHello;
+use testkit::process::{ChildGuard, Usage};
+use testkit::proxy_header;
+use testkit::tempdir::TempDir;
+use testkit::{ports, wait};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Runtime;
+
+use crate::console::Console;
+use crate::workspace;
+
+const ROUTES: usize = 10_000;
+/// Connections held; four descriptors each are ours or the binary's, within 20,000 together.
+const HELD: usize = 4_000;
+/// Connections that move bulk at once, more than there are pipes, and how much each.
+const BULK: usize = 200;
+const BULK_BYTES: usize = 4 * 1024 * 1024;
+
+const NODE_PROXY_KIB: u64 = 6 * 1024;
+const GATEWAY_KIB: u64 = 30 * 1024;
+const CONNECTION_OCTETS: u64 = 2 * 1024;
+
+/// Octets of a bulk transfer's chunk.
+const CHUNK: usize = 128 * 1024;
+
+/// Builds the release binaries, measures them and prints what was found.
+///
+/// # Errors
+/// When something could not be built or started.
+pub(crate) fn run() -> Result<ExitCode> {
+    let mut console = Console::new();
+    console.chapter("Soak: memory and descriptors of the release builds");
+    let programs = workspace::build(&["sni-proxy", "apiserver-proxy"])?;
+    let program = |name: &str| {
+        programs
+            .get(name)
+            .with_context(|| format!("{name} was not built"))
+    };
+    let (gateway, node) = (program("sni-proxy")?, program("apiserver-proxy")?);
+    let runtime = Runtime::new().context("starting a runtime")?;
+    let echo = runtime.block_on(echo())?;
+    console.step("node proxy", "memory, connections, descriptors", || {
+        node_proxy(node, &runtime, echo)
+    });
+    console.step(
+        "gateway",
+        "memory, connections, reloads, descriptors",
+        || sni_proxy(gateway, &runtime, echo),
+    );
+    Ok(if console.table() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn node_proxy(program: &Path, runtime: &Runtime, echo: SocketAddr) -> Result<((), String)> {
+    let dir = TempDir::new("soak-node")?;
+    let [listen, probes] = two_ports()?;
+    dir.write(
+        "proxy.yaml",
+        format!(
+            "listen: [\"{listen}\"]\nupstream: {{ address: \"{echo}\", mode: proxy-protocol }}\n\
+             interface: {{ manage: false }}\nnoTrack: off\nprobes: {{ address: \"{probes}\" }}\n"
+        ),
+    )?;
+    let child = start(program, &dir, "proxy.yaml", listen)?;
+    let idle = settled(&child)?;
+    let mut told = Vec::new();
+    limit(&mut told, "idle", idle.rss_kib, NODE_PROXY_KIB, "KiB")?;
+    let held = runtime.block_on(hold(listen, HELD, Vec::new))?;
+    connections(&mut told, idle, settled(&child)?)?;
+    drop(held);
+    runtime.block_on(bulk(listen, Vec::new))?;
+    descriptors(&mut told, &child, idle)?;
+    Ok(((), told.join(", ")))
+}
+
+fn sni_proxy(program: &Path, runtime: &Runtime, echo: SocketAddr) -> Result<((), String)> {
+    let dir = TempDir::new("soak-gateway")?;
+    let [tls, node] = two_ports()?;
+    let routes = |count: usize| {
+        let cluster = |i: usize| format!("outbound|443||kube-apiserver.shoot--p{}--s{i}", i % 100);
+        let clusters: String = (0..count)
+            .map(|i| {
+                let name = cluster(i);
+                format!("- {{ name: \"{name}\", endpoints: [{{ address: \"{echo}\" }}] }}\n")
+            })
+            .collect();
+        let routes: String = (0..count)
+            .map(|i| {
+                let (name, cluster) = (server_name(i), cluster(i));
+                format!("- {{ serverNames: [\"{name}\"], cluster: \"{cluster}\" }}\n")
+            })
+            .collect();
+        let node = format!(
+            "- {{ destinations: [\"10.1.2.3\"], port: 443, cluster: \"{}\" }}\n",
+            cluster(0)
+        );
+        format!("clusters:\n{clusters}routes:\n{routes}{node}")
+    };
+    dir.write("routes.yaml", routes(ROUTES))?;
+    dir.write(
+        "gateway.yaml",
+        format!(
+            "workers: 2\nprobes: {{ address: \"127.0.0.1:0\" }}\nadmin: {{ address: \"\" }}\n\
+             listeners:\n- {{ name: tls, address: \"{tls}\", protocol: tls }}\n\
+             - {{ name: node, address: \"{node}\", protocol: proxy-or-connect }}\n\
+             routing: {{ file: routes.yaml }}\n"
+        ),
+    )?;
+    let mut child = start(program, &dir, "gateway.yaml", tls)?;
+    let idle = settled(&child)?;
+    let mut told = Vec::new();
+    limit(
+        &mut told,
+        "10,000 routes, idle",
+        idle.rss_kib,
+        GATEWAY_KIB,
+        "KiB",
+    )?;
+    let mut next = 0;
+    let hello = || {
+        next += 1;
+        ClientHello::for_name(&server_name(next % ROUTES)).encode()
+    };
+    let held = runtime.block_on(hold(tls, HELD, hello))?;
+    connections(&mut told, idle, settled(&child)?)?;
+    // Reloads under held connections; the last one has other routes.
+    for generation in 2..=4 {
+        dir.replace("routes.yaml", routes(ROUTES + generation))?;
+        child.wait_log(
+            &format!("generation={generation} "),
+            Duration::from_secs(10),
+        )?;
+    }
+    let held = runtime.block_on(still_there(held))?;
+    drop(held);
+    let destination = "10.1.2.3:443".parse().context("an address")?;
+    let header = || proxy_header::v2(tls, destination, &[]);
+    runtime.block_on(bulk(node, header))?;
+    descriptors(&mut told, &child, idle)?;
+    let after = child.usage()?;
+    limit(
+        &mut told,
+        "after reloads and load",
+        after.rss_kib,
+        GATEWAY_KIB,
+        "KiB",
+    )?;
+    Ok(((), told.join(", ")))
+}
+
+fn server_name(i: usize) -> String {
+    format!("api.s{i}.p{}.internal.example.com", i % 100)
+}
+
+fn two_ports() -> Result<[SocketAddr; 2]> {
+    let ports = ports::free(2)?;
+    let at = |index: usize| -> Result<SocketAddr> {
+        let port = ports.get(index).context("too few ports")?;
+        Ok(SocketAddr::from(([127, 0, 0, 1], *port)))
+    };
+    Ok([at(0)?, at(1)?])
+}
+
+fn start(program: &Path, dir: &TempDir, config: &str, listens: SocketAddr) -> Result<ChildGuard> {
+    let mut command = std::process::Command::new(program);
+    command
+        .arg("--config")
+        .arg(dir.join(config))
+        .env("RUST_LOG", "info");
+    let name = program
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    let mut child = ChildGuard::spawn(&name, &command, &dir.join("log"))?;
+    child.wait_listening(listens, Duration::from_secs(10))?;
+    Ok(child)
+}
+
+/// Reads what the process uses once two readings a moment apart agree.
+fn settled(child: &ChildGuard) -> Result<Usage> {
+    let mut last = child.usage()?;
+    for _ in 0..50 {
+        wait::pause(Duration::from_millis(200));
+        let now = child.usage()?;
+        if now.rss_kib == last.rss_kib && now.descriptors == last.descriptors {
+            return Ok(now);
+        }
+        last = now;
+    }
+    bail!("what the process uses does not settle: {last:?}")
+}
+
+fn limit(told: &mut Vec<String>, what: &str, is: u64, most: u64, unit: &str) -> Result<()> {
+    told.push(format!("{what} {is} {unit} (limit {most})"));
+    ensure!(is <= most, "{}", told.join(", "));
+    Ok(())
+}
+
+/// Judges the memory of [`HELD`] idle connections.
+fn connections(told: &mut Vec<String>, before: Usage, held: Usage) -> Result<()> {
+    let grown = held.anonymous_kib.saturating_sub(before.anonymous_kib) * 1024;
+    let each = grown / HELD as u64;
+    limit(
+        told,
+        "each idle connection",
+        each,
+        CONNECTION_OCTETS,
+        "octets",
+    )
+}
+
+/// Waits until every descriptor that load needed is given back.
+fn descriptors(told: &mut Vec<String>, child: &ChildGuard, before: Usage) -> Result<()> {
+    let limit = Duration::from_secs(40);
+    wait::until("descriptors are given back", limit, || {
+        child
+            .usage()
+            .is_ok_and(|now| now.descriptors <= before.descriptors)
+    })
+    .with_context(|| format!("{:?} before, now {:?}", before.descriptors, child.usage()))?;
+    told.push(format!("descriptors back to {}", before.descriptors));
+    Ok(())
+}
+
+/// Serves every connection what it sends, on the current runtime.
+async fn echo() -> Result<SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let addr = listener.local_addr()?;
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let (mut read, mut write) = stream.split();
+                let _ = tokio::io::copy(&mut read, &mut write).await;
+            });
+        }
+    });
+    Ok(addr)
+}
+
+/// Opens `count` connections, each of which has sent `first` and received an echo of it.
+async fn hold(
+    addr: SocketAddr,
+    count: usize,
+    mut first: impl FnMut() -> Vec<u8>,
+) -> Result<Vec<TcpStream>> {
+    let mut held = Vec::with_capacity(count);
+    for _ in 0..count {
+        let mut stream = TcpStream::connect(addr).await?;
+        let mut bytes = first();
+        bytes.push(b'x');
+        stream.write_all(&bytes).await?;
+        read_until(&mut stream, b'x').await?;
+        held.push(stream);
+    }
+    Ok(held)
+}
+
+/// Sends something over every connection and receives it.
+async fn still_there(mut held: Vec<TcpStream>) -> Result<Vec<TcpStream>> {
+    for (index, stream) in held.iter_mut().enumerate() {
+        let echoed = async {
+            stream.write_all(b"y").await?;
+            read_until(stream, b'y').await
+        };
+        echoed
+            .await
+            .with_context(|| format!("connection {index} was lost"))?;
+    }
+    Ok(held)
+}
+
+async fn read_until(stream: &mut TcpStream, last: u8) -> Result<()> {
+    let mut buf = [0; 4096];
+    let answered = tokio::time::timeout(Duration::from_secs(10), async {
+        loop {
+            let read = stream.read(&mut buf).await?;
+            ensure!(read > 0, "the connection ended");
+            if buf[..read].last() == Some(&last) {
+                return Ok(());
+            }
+        }
+    });
+    answered.await.context("no echo within 10 s")?
+}
+
+/// Moves bulk over many connections at once, both ways.
+async fn bulk(addr: SocketAddr, first: impl Fn() -> Vec<u8>) -> Result<()> {
+    let mut transfers = Vec::new();
+    for _ in 0..BULK {
+        let header = first();
+        transfers.push(tokio::spawn(async move {
+            let stream = TcpStream::connect(addr).await?;
+            let (mut read, mut write) = stream.into_split();
+            let sending = tokio::spawn(async move {
+                write.write_all(&header).await?;
+                let chunk = vec![b'b'; CHUNK];
+                for _ in 0..BULK_BYTES / CHUNK {
+                    write.write_all(&chunk).await?;
+                }
+                write.shutdown().await
+            });
+            let mut all = 0;
+            let mut buf = vec![0; CHUNK];
+            loop {
+                let read = read.read(&mut buf).await?;
+                if read == 0 {
+                    break;
+                }
+                all += read;
+            }
+            sending.await??;
+            ensure!(all >= BULK_BYTES, "{all} octets came back of {BULK_BYTES}");
+            Ok(())
+        }));
+    }
+    for transfer in transfers {
+        transfer.await??;
+    }
+    Ok(())
+}
