@@ -1,0 +1,145 @@
+//! Once announced: both directions, their ends, their volume, and what is left afterwards.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::json;
+use testkit::process::Usage;
+use testkit::proxy_header;
+use testkit::upstream::{Behaviour, Upstream};
+use testkit::wait;
+
+use crate::gateway::{Scripted, consent_and_echo, read_head};
+use crate::proxy::{LIMIT, Program, Running, by_connect, by_proxy_header, config, connect, finish};
+
+#[test]
+fn the_clients_end_leaves_the_way_back_open() {
+    let gateway = Upstream::start(Behaviour::AnswersAtEof).unwrap();
+    let proxy = Running::start(&config(by_proxy_header(gateway.addr()), json!({})));
+    let mut client = proxy.connect();
+    let header = proxy_header::v2(client.local_addr().unwrap(), proxy.addr(), &[]);
+    client.write_all(&[7; 100_000]).unwrap();
+    let count = String::from_utf8(finish(client)).unwrap();
+    assert_eq!(count, (100_000 + header.len()).to_string());
+    proxy.wait_closed("closed", 1.0);
+
+    let gateway = Scripted::start(|mut stream| {
+        read_head(&mut stream);
+        stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").unwrap();
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).unwrap();
+        stream.write_all(all.len().to_string().as_bytes()).unwrap();
+    });
+    let proxy = Running::start(&config(by_connect(gateway.addr), json!({})));
+    let mut client = proxy.connect();
+    client.write_all(&[7; 100_000]).unwrap();
+    assert_eq!(finish(client), b"100000");
+    proxy.wait_closed("closed", 1.0);
+}
+
+#[test]
+fn the_gateways_end_leaves_the_way_there_open() {
+    let greeting = b"bye".to_vec();
+    let gateway = Upstream::start(Behaviour::EndsWriteFirst { greeting }).unwrap();
+    let proxy = Running::start(&config(by_proxy_header(gateway.addr()), json!({})));
+    let mut client = proxy.connect();
+    let mut heard = Vec::new();
+    client.read_to_end(&mut heard).unwrap();
+    assert_eq!(heard, b"bye");
+    let header = proxy_header::v2(client.local_addr().unwrap(), proxy.addr(), &[]);
+    client.write_all(&[7; 50_000]).unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    gateway.wait_closed(LIMIT).unwrap();
+    assert_eq!(gateway.received(), 50_000 + header.len() as u64);
+    proxy.wait_closed("closed", 1.0);
+}
+
+#[test]
+fn resets_are_told_apart_by_side() {
+    let gateway = Upstream::start(Behaviour::Resets { after: 40 }).unwrap();
+    let proxy = Running::start(&config(by_proxy_header(gateway.addr()), json!({})));
+    let mut client = proxy.connect();
+    client.write_all(&[7; 100]).unwrap();
+    let _ = client.read_to_end(&mut Vec::new());
+    proxy.wait_closed("upstream_reset", 1.0);
+
+    let gateway = Upstream::start(Behaviour::Sink).unwrap();
+    let proxy = Running::start(&config(by_proxy_header(gateway.addr()), json!({})));
+    let client = proxy.connect();
+    gateway.wait_accepted(1, LIMIT).unwrap();
+    let client = socket2::Socket::from(client);
+    client.set_linger(Some(Duration::ZERO)).unwrap();
+    drop(client);
+    proxy.wait_closed("downstream_reset", 1.0);
+}
+
+#[test]
+fn bulk_arrives_whole_is_counted_and_is_not_copied() {
+    const BYTES: usize = 16 << 20;
+    let gateway = Scripted::start(consent_and_echo);
+    let proxy = Running::start(&config(by_connect(gateway.addr), json!({})));
+    let mut client = proxy.connect();
+    let sent: Vec<u8> = (0..BYTES).map(|n| (n % 251) as u8).collect();
+    let mut writer = client.try_clone().unwrap();
+    let words = sent.clone();
+    let writing = thread::spawn(move || {
+        writer.write_all(&words).unwrap();
+        writer.shutdown(Shutdown::Write).unwrap();
+    });
+    let mut heard = Vec::new();
+    client.read_to_end(&mut heard).unwrap();
+    writing.join().unwrap();
+    assert!(heard == sent, "{} octets differ", heard.len());
+    proxy.wait_closed("closed", 1.0);
+
+    let metrics = proxy.metrics();
+    for direction in ["rx", "tx"] {
+        let label = [("direction", direction)];
+        let relayed = metrics.value("rhizome_relay_bytes_total", &label);
+        assert_eq!(relayed, Some(BYTES as f64), "{direction}");
+    }
+    let copied = metrics.value("rhizome_relay_copied_bytes_total", &[]);
+    let copied = copied.unwrap_or(0.0);
+    println!("{copied} of {} octets were copied", 2 * BYTES);
+    assert!(copied < 0.1 * 2.0 * BYTES as f64);
+}
+
+#[test]
+fn after_a_load_the_process_is_as_small_as_before() {
+    let gateway = Upstream::start(Behaviour::Echo).unwrap();
+    let program = Program::start(&config(by_proxy_header(gateway.addr()), json!({})));
+    let usage = || -> Usage { program.child.usage().unwrap() };
+    // The first connection and the first scrape may leave something behind for good.
+    assert!(!finish(connect(program.addr)).is_empty());
+    crate::proxy::metrics(program.probes);
+    let settled = || gateway.open() == 0;
+    wait::until("the first connection's end", LIMIT, settled).unwrap();
+    let before = usage();
+
+    for _ in 0..4 {
+        let clients: Vec<_> = (0..100)
+            .map(|_| {
+                let mut client = connect(program.addr);
+                client.write_all(&[7; 40_000]).unwrap();
+                client
+            })
+            .collect();
+        let all = || usage().descriptors >= before.descriptors + 200;
+        wait::until("both sockets of each connection", LIMIT, all).unwrap();
+        assert_eq!(usage().threads, before.threads);
+        for client in clients {
+            assert!(finish(client).len() > 40_000);
+        }
+    }
+
+    // Pipes that a burst needed go back within ten seconds or so.
+    let limit = Duration::from_secs(25);
+    let back = || usage().descriptors <= before.descriptors;
+    wait::until("the descriptors to be given back", limit, back).unwrap();
+    let after = usage();
+    println!("before {before:?}\nafter  {after:?}");
+    // The control runtime and one worker.
+    assert_eq!((before.threads, after.threads), (2, 2));
+}
