@@ -1,10 +1,10 @@
-//! Flags, environment, configuration file, defaults and validation of the node proxy.
+//! Flags, environment and configuration of the node proxy, validated.
 //!
 //! Produces a [`Config`] that needs no further checking. The only file of this binary that reads
 //! the environment.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,16 +12,19 @@ use clap::{Parser, Subcommand};
 use net_config::{AddressParams, DeviceKind};
 use preamble::Version;
 use route::{EndpointAddress, TcpOptions};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use serve::Family;
-use settings::{
-    AdminSettings, ConfigError, ConfigErrors, DrainSettings, HumanDuration, ListenAddress,
-    ProbesSettings, TcpSettings, yaml,
-};
+use settings::{ConfigError, ConfigErrors, yaml};
 use telemetry::{AccessFormat, EndpointAddr, LogFormat};
 
+use self::file::{
+    AccessLogFormat, DnsFile, FamilyFile, InterfaceFile, KindFile, Mode, UpstreamFile,
+};
 use crate::dns::DnsParams;
+
+mod file;
+
+pub use self::file::File;
+pub(crate) use self::file::NoTrackFile;
 
 /// Most worker threads; a node proxy needs one.
 const MOST_WORKERS: usize = 64;
@@ -84,225 +87,6 @@ Exit codes: 0 ended as asked, 64 configuration refused, 1 anything else.";
 )]
 pub fn log_directives() -> Option<String> {
     std::env::var("RUST_LOG").ok()
-}
-
-/// The configuration file of `apiserver-proxy`.
-#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct File {
-    /// Addresses pods reach the API server at; they are put on `interface` as well.
-    listen: Vec<ListenAddress>,
-    /// The gateway, and how it is told where to go.
-    upstream: UpstreamFile,
-    /// The device that holds the addresses.
-    #[serde(default)]
-    interface: InterfaceFile,
-    /// Rules that keep connection tracking away from the addresses.
-    #[serde(default)]
-    no_track: NoTrackFile,
-    /// Bounds.
-    #[serde(default)]
-    limits: LimitsFile,
-    /// Worker threads.
-    #[serde(default = "one")]
-    workers: usize,
-    /// Options of every TCP socket.
-    #[serde(default)]
-    tcp: TcpSettings,
-    /// How the process stops.
-    #[serde(default)]
-    drain: DrainSettings,
-    /// Where `/healthz`, `/readyz` (also `/ready`) and `/metrics` answer.
-    #[serde(default = "default_probes")]
-    probes: ProbesSettings,
-    /// Where operators look in; off, because the host network is everybody's.
-    #[serde(default)]
-    admin: AdminSettings,
-    /// The access log, written to standard output.
-    #[serde(default)]
-    access_log: AccessLogFile,
-    /// A DNS server that answers one name itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    dns: Option<DnsFile>,
-}
-
-fn one() -> usize {
-    1
-}
-
-fn default_probes() -> ProbesSettings {
-    ProbesSettings::on_port(16910)
-}
-
-/// The gateway, and how it is told where to go.
-#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct UpstreamFile {
-    /// Host name or IP address, with port.
-    address: String,
-    /// What the gateway is sent first.
-    mode: Mode,
-    /// `http-connect`: the destination header's value. `proxy-protocol`: IP:PORT for the header
-    /// instead of the address the client connected to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    destination: Option<String>,
-    /// Version of the PROXY protocol, 1 or 2.
-    #[serde(default = "two")]
-    version: u8,
-    /// By when the gateway must be connected and, asked by CONNECT, have answered.
-    #[serde(default = "five_seconds")]
-    connect_timeout: HumanDuration,
-    /// How the gateway's name is resolved.
-    #[serde(default)]
-    dns: UpstreamDnsFile,
-}
-
-fn two() -> u8 {
-    2
-}
-
-fn five_seconds() -> HumanDuration {
-    HumanDuration(Duration::from_secs(5))
-}
-
-/// What the gateway is sent first.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum Mode {
-    /// An HTTP CONNECT request with a header that names the destination.
-    HttpConnect,
-    /// A PROXY header with the destination address.
-    ProxyProtocol,
-}
-
-/// How the gateway's name is resolved.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, Serialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-struct UpstreamDnsFile {
-    /// Which addresses are used.
-    family: FamilyFile,
-}
-
-/// Which addresses of a name are used.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum FamilyFile {
-    /// Both families; the first that answers wins.
-    #[default]
-    Auto,
-    /// IPv4 alone.
-    Ipv4,
-    /// IPv6 alone.
-    Ipv6,
-}
-
-/// The device that holds the addresses.
-#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-struct InterfaceFile {
-    /// Its name, whatever its kind.
-    name: String,
-    /// Kind to create when there is none of that name.
-    kind: KindFile,
-    /// Create it, and keep the addresses on it.
-    manage: bool,
-    /// Take everything back at exit.
-    cleanup: bool,
-}
-
-impl Default for InterfaceFile {
-    fn default() -> Self {
-        let name = "apiserver-proxy".to_owned();
-        Self {
-            name,
-            kind: KindFile::Auto,
-            manage: true,
-            cleanup: false,
-        }
-    }
-}
-
-/// Kinds of devices.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum KindFile {
-    /// The first of dummy, ifb and bridge that this kernel has.
-    #[default]
-    Auto,
-    /// A bridge without ports.
-    Bridge,
-    /// A dummy device.
-    Dummy,
-    /// An intermediate functional block.
-    Ifb,
-    /// The loopback device.
-    Lo,
-}
-
-/// Whether rules keep connection tracking away.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum NoTrackFile {
-    /// Where connection tracking is active and the kernel can.
-    #[default]
-    Auto,
-    /// Never.
-    Off,
-    /// Always; without them the proxy does not start.
-    On,
-}
-
-/// Bounds.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-struct LimitsFile {
-    /// Connections at once; above it new ones are refused and counted. Lowered at start, with a
-    /// warning, to what the descriptor limit carries.
-    connections: u64,
-}
-
-impl Default for LimitsFile {
-    fn default() -> Self {
-        Self {
-            connections: 10_000,
-        }
-    }
-}
-
-/// The access log.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, Serialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-struct AccessLogFile {
-    /// How it is written, if at all.
-    format: AccessLogFormat,
-}
-
-/// How the access log is written.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum AccessLogFormat {
-    /// One JSON object per connection.
-    Json,
-    /// Not at all.
-    #[default]
-    Off,
-    /// One line of `key=value` per connection.
-    Text,
-}
-
-/// A DNS server that answers one name itself.
-#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct DnsFile {
-    /// Where it answers, by UDP and TCP; the address is put on `interface` as well.
-    address: ListenAddress,
-    /// The name it answers itself.
-    zone: String,
-    /// Addresses of that name.
-    answer: Vec<IpAddr>,
-    /// Servers that are asked everything else, in this order.
-    #[serde(default)]
-    forward: Vec<SocketAddr>,
 }
 
 /// A validated configuration.
