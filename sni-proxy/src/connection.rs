@@ -21,7 +21,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use crate::answer::Answer;
-use crate::preamble::{AddressPair, Expected, Preamble, Refusal, Target, read};
+use crate::preamble::{AddressPair, ClientNote, Expected, Preamble, Refusal, Target, read};
 use crate::worker::{Listener, Worker};
 
 /// Serves one accepted connection until it ends, and says why it ended.
@@ -46,24 +46,21 @@ pub(crate) async fn serve(
         connect_headers: &shared.config.connect.headers,
         redirect: shared.config.connect.redirect,
         keep_alpn: listener.context.access_log.is_on(),
+        client: ClientNote {
+            record,
+            admission: &shared.admission,
+        },
     };
     let preamble = match Box::pin(read(&downstream, &expected)).await {
         Ok(preamble) => preamble,
         Err(refusal) => return refuse(&mut downstream, refusal).await,
     };
-    let client = preamble.balancer.map_or(peer, |pair| pair.source);
-    record.set_client(client);
+    let client = record.info().client().ip();
     note(record, &preamble.target);
     let version = match &preamble.target {
         Target::Connect { version, .. } => Some(*version),
         Target::Destination(_) | Target::ServerName { .. } => None,
     };
-    if listener.takes_balancer() {
-        match shared.admission.source_permit(client.ip()) {
-            Some(permit) => record.hold(permit),
-            None => return answer(&mut downstream, Reason::SourceLimit, version).await,
-        }
-    }
 
     // The route: found in one snapshot; the route and its cluster are kept, the rest is not.
     let routing = shared.routing.current();
@@ -72,7 +69,7 @@ pub(crate) async fn serve(
         Err(reason) => return answer(&mut downstream, reason, version).await,
     };
     record.set_route(Arc::clone(&route));
-    if !route.allows(client.ip()) {
+    if !route.allows(client) {
         return answer(&mut downstream, Reason::SourceDenied, version).await;
     }
     if !record.acquire_cluster() {
@@ -80,7 +77,7 @@ pub(crate) async fn serve(
     }
 
     // The endpoint: the next one when one fails, before a byte was sent.
-    let connected = Box::pin(connect(route.cluster(), client.ip(), &routing, worker)).await;
+    let connected = Box::pin(connect(route.cluster(), client, &routing, worker)).await;
     let (mut upstream, endpoint, endpoint_addr) = match connected {
         Ok(connected) => connected,
         Err(reason) => return answer(&mut downstream, reason, version).await,

@@ -12,6 +12,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use preamble::http_connect::worth_parsing;
 use preamble::proxy_protocol::Signature;
@@ -19,7 +20,7 @@ use preamble::{
     Addresses, ClientHello, ClientHelloError, HeadError, HttpVersion, Progress, ProxyHeader,
     ProxyHeaderError, RequestHead, detect, looks_like_connect,
 };
-use serve::Reason;
+use serve::{Admission, ConnRecord, Reason};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
@@ -45,6 +46,27 @@ pub(crate) struct Expected<'a> {
     pub(crate) redirect: bool,
     /// Keep the offered application protocols for the access log.
     pub(crate) keep_alpn: bool,
+    pub(crate) client: ClientNote<'a>,
+}
+
+/// Where a client is noted and counted as soon as a trusted peer's preamble has told who it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClientNote<'a> {
+    pub(crate) record: &'a ConnRecord,
+    pub(crate) admission: &'a Arc<Admission>,
+}
+
+impl ClientNote<'_> {
+    /// Settles the client: the source that the load balancer told, else the peer.
+    fn settle(self, balancer: Option<AddressPair>) -> Result<(), Refusal> {
+        if let Some(pair) = balancer {
+            self.record.set_client(pair.source);
+        }
+        let client = self.record.info().client().ip();
+        let permit = self.admission.source_permit(client);
+        self.record.hold(permit.ok_or(Reason::SourceLimit)?);
+        Ok(())
+    }
 }
 
 /// A complete preamble.
@@ -109,19 +131,25 @@ pub(crate) async fn read(stream: &TcpStream, expected: &Expected<'_>) -> Result<
     match expected.proxy_protocol {
         ProxyProtocol::Off => {}
         ProxyProtocol::Required if !expected.trusted => return Err(Reason::UntrustedProxy.into()),
-        ProxyProtocol::Required => balancer = reader.proxy_header(expected.limit).await?,
-        ProxyProtocol::Optional if expected.protocol == Protocol::ProxyOrConnect => {
-            if expected.trusted && reader.starts_with_proxy_header().await? {
-                return optional_then_node(reader, expected).await;
+        ProxyProtocol::Required => {
+            balancer = reader.proxy_header(expected.limit).await?;
+            expected.client.settle(balancer)?;
+        }
+        ProxyProtocol::Optional if !expected.trusted => {
+            if expected.protocol != Protocol::ProxyOrConnect
+                && reader.starts_with_proxy_header().await?
+            {
+                return Err(Reason::UntrustedProxy.into());
             }
         }
         ProxyProtocol::Optional => {
             if reader.starts_with_proxy_header().await? {
-                if !expected.trusted {
-                    return Err(Reason::UntrustedProxy.into());
+                if expected.protocol == Protocol::ProxyOrConnect {
+                    return optional_then_node(reader, expected).await;
                 }
                 balancer = reader.proxy_header(expected.limit).await?;
             }
+            expected.client.settle(balancer)?;
         }
     }
     let target = match expected.protocol {
@@ -154,6 +182,7 @@ async fn optional_then_node(
         let connect = looks_like_connect(&reader.buf);
         let header = detect(&reader.buf);
         if connect == Some(true) {
+            expected.client.settle(first)?;
             let target = reader.connect_head(expected).await?;
             return Ok(Preamble {
                 balancer: first,
@@ -162,6 +191,7 @@ async fn optional_then_node(
             });
         }
         if matches!(header, Signature::V1 | Signature::V2) {
+            expected.client.settle(first)?;
             let target = Target::Destination(reader.node_header(expected.limit).await?);
             return Ok(Preamble {
                 balancer: first,
@@ -174,6 +204,7 @@ async fn optional_then_node(
             let Some(pair) = first else {
                 return Err(Reason::UnknownDestination.into());
             };
+            expected.client.settle(None)?;
             let target = Target::Destination(pair);
             return Ok(Preamble {
                 balancer: None,

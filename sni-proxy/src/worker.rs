@@ -113,7 +113,8 @@ impl Worker {
         if !admitted {
             return record.close(Reason::Limit);
         }
-        if !listener.takes_balancer() {
+        // Behind a load balancer the client is known only from its header.
+        if !(listener.takes_balancer() && self.shared.config.trusts(peer.ip())) {
             match admission.source_permit(peer.ip()) {
                 Some(permit) => record.hold(permit),
                 None => return record.close(Reason::SourceLimit),
