@@ -1,0 +1,214 @@
+//! The program: flags, exit codes, what `--check` says, SIGHUP.
+
+use testkit::process::Signal;
+use testkit::tempdir::TempDir;
+use testkit::upstream::{Behaviour, Upstream};
+use testkit::wait;
+
+use crate::support::{Child, Client, LIMIT, routes_of, run};
+
+const CONFIG: &str = r#"workers: 1
+probes: { address: "127.0.0.1:0" }
+admin: { address: "" }
+listeners:
+- { name: tls, address: "127.0.0.1:0", protocol: tls }
+routing: { file: conf/routes.yaml }
+"#;
+
+const ROUTES: &str = r#"clusters:
+- { name: a, endpoints: [{ address: "127.0.0.1:9" }] }
+routes:
+- { serverNames: [a.test], cluster: a }
+"#;
+
+fn directory(config: &str, routes: &str) -> TempDir {
+    let dir = TempDir::new("process").unwrap();
+    dir.write("sni-proxy.yaml", config).unwrap();
+    dir.write("conf/routes.yaml", routes).unwrap();
+    dir
+}
+
+/// Returns exit code, standard output and standard error.
+fn outcome(dir: &TempDir, args: &[&str]) -> (Option<i32>, String, String) {
+    let output = run(dir.path(), args);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (
+        output.status.code(),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
+}
+
+const RUN: [&str; 2] = ["--config", "sni-proxy.yaml"];
+const CHECK: [&str; 3] = ["--config", "sni-proxy.yaml", "--check"];
+
+#[test]
+fn a_bad_configuration_ends_with_64_and_names_file_and_line() {
+    for (config, place, what) in [
+        (
+            CONFIG.replace("workers", "wrokers"),
+            "sni-proxy.yaml:1:",
+            "wrokers",
+        ),
+        (
+            CONFIG.replace("protocol: tls", "protocol: tsl"),
+            "sni-proxy.yaml:5:",
+            "tsl",
+        ),
+        (
+            CONFIG.replace("127.0.0.1:0", "127.0.0.1"),
+            "sni-proxy.yaml:2:",
+            "127.0.0.1",
+        ),
+        (
+            format!("{CONFIG}limits: {{ connections: -1 }}\n"),
+            "sni-proxy.yaml:7:",
+            "connections",
+        ),
+        (
+            format!("{CONFIG}routing: {{ file: x }}\n"),
+            "sni-proxy.yaml:7:",
+            "routing",
+        ),
+        (
+            format!("{CONFIG}limits: {{ preambleTimeout: 0s }}\n"),
+            "sni-proxy.yaml",
+            "preambleTimeout",
+        ),
+    ] {
+        let dir = directory(&config, ROUTES);
+        for args in [RUN.as_slice(), CHECK.as_slice()] {
+            let (code, stdout, stderr) = outcome(&dir, args);
+            assert_eq!(code, Some(64), "{stderr}");
+            assert_eq!(stdout, "");
+            assert!(
+                stderr.contains(place) && stderr.contains(what),
+                "{what}: {stderr}"
+            );
+        }
+    }
+    let dir = directory(CONFIG, ROUTES);
+    let (code, _, stderr) = outcome(&dir, &["--config", "missing.yaml"]);
+    assert_eq!(code, Some(64));
+    assert!(stderr.contains("missing.yaml"), "{stderr}");
+}
+
+#[test]
+fn bad_routes_end_with_64_and_name_file_and_place() {
+    for (routes, place, what) in [
+        (
+            ROUTES.replace("serverNames", "names"),
+            "conf/routes.yaml:4:",
+            "names",
+        ),
+        (
+            ROUTES.replace("127.0.0.1:9", "127.0.0.1:x"),
+            "conf/routes.yaml",
+            "endpoints[0]",
+        ),
+        (
+            ROUTES.replace("cluster: a", "cluster: nowhere"),
+            "conf/routes.yaml",
+            "nowhere",
+        ),
+        (
+            format!("{ROUTES}- {{ serverNames: [A.TEST.], cluster: a }}\n"),
+            "conf/routes.yaml",
+            "a.test",
+        ),
+        (
+            format!("{ROUTES}- {{ cluster: a }}\n"),
+            "conf/routes.yaml",
+            "routes[1]",
+        ),
+        (String::new(), "conf/routes.yaml", ""),
+    ] {
+        let dir = directory(CONFIG, &routes);
+        for args in [RUN.as_slice(), CHECK.as_slice()] {
+            let (code, stdout, stderr) = outcome(&dir, args);
+            assert_eq!(code, Some(64), "{routes}: {stderr}");
+            assert_eq!(stdout, "");
+            assert!(
+                stderr.contains(place) && stderr.contains(what),
+                "{what}: {stderr}"
+            );
+        }
+    }
+    let dir = directory(CONFIG, ROUTES);
+    std::fs::remove_file(dir.join("conf/routes.yaml")).unwrap();
+    let (code, _, stderr) = outcome(&dir, &CHECK);
+    assert_eq!(code, Some(64));
+    assert!(stderr.contains("conf/routes.yaml"), "{stderr}");
+}
+
+#[test]
+fn a_check_prints_what_is_in_effect_and_ends_with_0() {
+    let dir = directory(CONFIG, ROUTES);
+    let (code, stdout, stderr) = outcome(&dir, &CHECK);
+    assert_eq!(code, Some(0), "{stderr}");
+    for part in [
+        "workers: 1",
+        "preambleTimeout: \"10s\"",
+        "connections: 750000",
+        "otherwise: redirect",
+        "keepalive: \"55s\"",
+        "conf/routes.yaml: 1 clusters, 1 routes",
+    ] {
+        assert!(stdout.contains(part), "{part:?} is not in {stdout}");
+    }
+    // What it prints is a configuration, and the same one.
+    dir.write("sni-proxy.yaml", &stdout).unwrap();
+    let (code, again, stderr) = outcome(&dir, &CHECK);
+    assert_eq!((code, again), (Some(0), stdout), "{stderr}");
+}
+
+#[test]
+fn what_cannot_be_bound_ends_with_1() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = taken.local_addr().unwrap().to_string();
+    let listener = "tls, address: \"127.0.0.1:0\"";
+    for config in [
+        CONFIG.replace(listener, &format!("tls, address: \"{addr}\"")),
+        CONFIG.replace(
+            "probes: { address: \"127.0.0.1:0\" }",
+            &format!("probes: {{ address: \"{addr}\" }}"),
+        ),
+    ] {
+        let (code, _, stderr) = outcome(&directory(&config, ROUTES), &RUN);
+        assert_eq!(code, Some(1), "{stderr}");
+        assert!(stderr.contains(&addr), "{stderr}");
+    }
+}
+
+#[test]
+fn help_and_version_end_with_0_and_a_bad_flag_with_64() {
+    let dir = directory(CONFIG, ROUTES);
+    let (code, stdout, _) = outcome(&dir, &["--version"]);
+    assert_eq!(code, Some(0));
+    assert_eq!(stdout, format!("sni-proxy {}\n", env!("CARGO_PKG_VERSION")));
+    let (code, stdout, _) = outcome(&dir, &["--help"]);
+    assert_eq!(code, Some(0));
+    assert!(
+        stdout.contains("--check") && stdout.contains("Examples:"),
+        "{stdout}"
+    );
+    assert_eq!(outcome(&dir, &["--confog", "x"]).0, Some(64));
+    assert_eq!(outcome(&dir, &[]).0, Some(64));
+}
+
+#[test]
+fn a_hang_up_reads_the_routes_again() {
+    let upstream = Upstream::start(Behaviour::Echo).unwrap();
+    let config = r#"
+listeners:
+- { name: tls, address: "127.0.0.1:0", protocol: tls }
+"#;
+    let mut child = Child::start(config, &routes_of(&[("a", upstream.addr())]));
+    let mut stream = Client::established(child.addr("tls"), "a.test");
+    let age = |child: &Child| child.value("rhizome_snapshot_age_seconds", &[]);
+    wait::until("the snapshot to age", LIMIT, || age(&child) > 1.0).unwrap();
+    child.signal(Signal::HUP);
+    wait::until("the file to be read again", LIMIT, || age(&child) < 1.0).unwrap();
+    stream.expect_echo(b"nothing else happens");
+    assert_eq!(child.readiness(), 200);
+}

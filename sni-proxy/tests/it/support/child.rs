@@ -1,0 +1,129 @@
+//! A gateway as a program of its own: signals, exit codes, standard output, descriptor limits.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Output};
+
+use serde_json::Value;
+use testkit::process::{ChildGuard, Signal};
+use testkit::tempdir::TempDir;
+use testkit::wait;
+
+use super::gateway::whole;
+use super::{LIMIT, Probe};
+
+/// A running program; dropping it stops it.
+#[derive(Debug)]
+pub(crate) struct Child {
+    pub(crate) dir: TempDir,
+    pub(crate) guard: ChildGuard,
+    probe: Probe,
+}
+
+impl Child {
+    pub(crate) fn start(config: &str, routes: &str) -> Self {
+        Self::start_after("true", config, routes)
+    }
+
+    /// Starts from a shell that runs `before` first, `ulimit -n 64` for example.
+    pub(crate) fn start_after(before: &str, config: &str, routes: &str) -> Self {
+        let dir = TempDir::new("gateway-child").unwrap();
+        dir.write("routes.yaml", routes).unwrap();
+        dir.write("sni-proxy.yaml", whole(config)).unwrap();
+        let mut shell = Command::new("sh");
+        let script = format!("{before}; exec \"$0\" \"$@\" 2>stderr");
+        shell.current_dir(dir.path()).args(["-c", &script]);
+        shell.arg(env!("CARGO_BIN_EXE_sni-proxy"));
+        shell.args(["--config", "sni-proxy.yaml", "--log-format", "json"]);
+        let mut guard = ChildGuard::spawn("sni-proxy", &shell, &dir.join("stdout")).unwrap();
+        let stderr = dir.join("stderr");
+        let ready = guard.wait_ready(LIMIT, || logged(&stderr, "serving admin").is_some());
+        assert!(ready.is_ok(), "{ready:?}\n{}", text(&stderr));
+        let probe = Probe {
+            probes: address(&stderr, "serving probes"),
+            admin: address(&stderr, "serving admin"),
+        };
+        Self { dir, guard, probe }
+    }
+
+    /// Returns the address that the log names for `listener`.
+    pub(crate) fn addr(&self, listener: &str) -> SocketAddr {
+        let events = events(&self.dir.join("stderr"));
+        let found = events
+            .iter()
+            .find(|event| event["listener"] == listener && event["address"].is_string());
+        found.unwrap()["address"].as_str().unwrap().parse().unwrap()
+    }
+
+    /// Returns what was written to standard output, which is the access log.
+    pub(crate) fn stdout(&self) -> String {
+        self.guard.log()
+    }
+
+    pub(crate) fn stderr(&self) -> String {
+        text(&self.dir.join("stderr"))
+    }
+
+    /// Waits for the access-log line of the connection from `peer`; the format must be JSON.
+    pub(crate) fn access_line(&self, peer: SocketAddr) -> Value {
+        let line = wait::until_some(&format!("the access-log line of {peer}"), LIMIT, || {
+            let log = self.stdout();
+            let lines = log
+                .lines()
+                .filter_map(|line| serde_json::from_str(line).ok());
+            lines
+                .into_iter()
+                .find(|line: &Value| line["peer"] == peer.to_string())
+        });
+        line.unwrap()
+    }
+
+    pub(crate) fn signal(&mut self, signal: Signal) {
+        self.guard.signal(signal).unwrap();
+    }
+
+    pub(crate) fn wait_exit(&mut self) -> ExitStatus {
+        let ended = self.guard.wait_exit(LIMIT);
+        assert!(ended.is_ok(), "{ended:?}\n{}", self.stderr());
+        ended.unwrap()
+    }
+}
+
+impl Deref for Child {
+    type Target = Probe;
+
+    fn deref(&self) -> &Probe {
+        &self.probe
+    }
+}
+
+/// Runs the program to its end in `dir`.
+pub(crate) fn run(dir: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sni-proxy"));
+    command.current_dir(dir).args(args);
+    testkit::command::output(&mut command).unwrap()
+}
+
+fn text(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+fn events(stderr: &Path) -> Vec<Value> {
+    let log = text(stderr);
+    log.lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect()
+}
+
+fn logged(stderr: &Path, message: &str) -> Option<Value> {
+    events(stderr)
+        .into_iter()
+        .find(|event| event["message"] == message)
+}
+
+fn address(stderr: &Path, message: &str) -> SocketAddr {
+    let event = logged(stderr, message).unwrap();
+    event["address"].as_str().unwrap().parse().unwrap()
+}
