@@ -1,7 +1,8 @@
 //! Envoy as the gateway: a PROXY listener that tells shoots apart by destination, the same with
 //! server names besides, and a CONNECT listener that reads the cluster from a header.
 
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -11,11 +12,17 @@ use testkit::http::{self, Connection, Target};
 use testkit::netns::Place;
 use testkit::peers::envoy::{Envoy, Gateway, GatewayListener};
 use testkit::tempdir::TempDir;
+use testkit::upstream::{Behaviour, Upstream};
 
 use crate::node::{self, Node};
+use crate::ours::LIMIT;
 use crate::programs::{announce, free};
 
 const HEADER: &str = "X-Gardener-Destination";
+
+/// Where a node proxy listens, and the only cluster, of tests that need no second.
+const NODE: &str = "127.0.9.1";
+const CLUSTER: &str = "outbound|443||kube-apiserver.a.svc.cluster.local";
 
 /// One shoot: its API server, which nobody else's certificate is good for.
 pub(crate) struct Shoot {
@@ -207,4 +214,72 @@ fn envoys_refusal_of_a_connect_reaches_nobody_as_an_answer() {
         assert_eq!(record["reason"], "connect_failed", "{record}");
         assert_eq!(record["tx_bytes"], 0, "{record}");
     }
+}
+
+/// The modes of a node proxy before `front`, with Envoy's listener for each.
+fn modes(front: SocketAddr) -> [(GatewayListener, Value); 2] {
+    let routes = vec![(NODE.parse().unwrap(), CLUSTER.to_owned())];
+    let by_destination = GatewayListener::ProxyProtocol {
+        listen: front,
+        routes,
+    };
+    [
+        (by_destination, node::by_proxy_header(front, 2)),
+        (by_header(front), node::by_connect(front, CLUSTER)),
+    ]
+}
+
+/// Starts Envoy with `listener` before `server`, a node proxy before it, and connects to that.
+fn through(listener: GatewayListener, upstream: &Value, server: &Upstream) -> Through {
+    let dir = TempDir::new("envoy-gateway").unwrap();
+    let gateway = Gateway {
+        listeners: vec![listener],
+        clusters: vec![(CLUSTER.to_owned(), vec![server.addr()])],
+    };
+    let envoy = start(&dir, &gateway.resources());
+    let node = node(dir.path(), NODE, upstream);
+    let stream = TcpStream::connect(node.addr).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    Through {
+        stream,
+        node,
+        _envoy: envoy,
+        _dir: dir,
+    }
+}
+
+/// A connection to a node proxy, and what it runs through.
+struct Through {
+    stream: TcpStream,
+    node: Node,
+    _envoy: Envoy,
+    _dir: TempDir,
+}
+
+#[test]
+fn a_server_that_speaks_first_is_heard_to_the_end_through_envoy() {
+    let server = Upstream::start(Behaviour::Source { bytes: 3_000_000 }).unwrap();
+    for (listener, upstream) in modes(free("127.0.0.1")) {
+        let mut way = through(listener, &upstream, &server);
+        let mut said = Vec::new();
+        way.stream.read_to_end(&mut said).unwrap();
+        assert_eq!(said.len(), 3_000_000);
+        drop(way.stream);
+        way.node.process.assert_no_connection_left();
+    }
+}
+
+#[test]
+fn the_end_of_a_request_reaches_the_server_through_envoy() {
+    let server = Upstream::start(Behaviour::AnswersAtEof).unwrap();
+    // Not by CONNECT: Envoy ends such a tunnel both ways as soon as its client ends one.
+    let [(listener, upstream), _] = modes(free("127.0.0.1"));
+    let mut way = through(listener, &upstream, &server);
+    way.stream.write_all(&[b'x'; 100_000]).unwrap();
+    way.stream.shutdown(Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    way.stream.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "100000");
+    let record = way.node.process.wait_record("its end", |_| true);
+    assert_eq!(record["reason"], "closed", "{record}");
 }

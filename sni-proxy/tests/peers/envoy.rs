@@ -1,7 +1,8 @@
 //! Envoy on the node, configured as Gardener configures it, dials our node listener: by CONNECT,
 //! as today, and by PROXY header, as before.
 
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::Path;
 
 use testkit::api_server::ApiServer;
@@ -11,6 +12,7 @@ use testkit::netns::Place;
 use testkit::peers::envoy::{Envoy, NodeProxy, NodeProxyMode};
 use testkit::process::listens;
 use testkit::tempdir::TempDir;
+use testkit::upstream::{Behaviour, Upstream};
 use testkit::wait;
 
 use crate::gateway::{self, CLUSTER, HEADER, NAME};
@@ -118,6 +120,50 @@ fn envoy_on_the_node_is_led_by_its_proxy_header() {
         record["destination"] == node.to_string()
     });
     assert_eq!(record["reason"], "closed", "{record}");
+}
+
+/// Starts a gateway before `server`, Envoy before it in each of `modes`, and connects to each.
+fn through(modes: &[NodeProxyMode], server: &Upstream, job: impl Fn(TcpStream)) {
+    announce("envoy");
+    let dir = TempDir::new("envoy").unwrap();
+    let gateway = gateway::plain(&dir, &gateway::to_one(server.addr()));
+    for mode in modes {
+        let listen = free("127.0.9.1");
+        let proxy = NodeProxy {
+            listen,
+            gateway: gateway.listener("node"),
+            mode: mode.clone(),
+        };
+        let _envoy = start(dir.path(), &proxy);
+        let stream = TcpStream::connect(listen).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        job(stream);
+    }
+    gateway.assert_no_connection_left();
+}
+
+#[test]
+fn a_server_that_speaks_first_is_heard_to_the_end_through_envoy() {
+    let server = Upstream::start(Behaviour::Source { bytes: 3_000_000 }).unwrap();
+    let modes = [by_connect(CLUSTER), NodeProxyMode::ProxyV2];
+    through(&modes, &server, |mut stream| {
+        let mut said = Vec::new();
+        stream.read_to_end(&mut said).unwrap();
+        assert_eq!(said.len(), 3_000_000);
+    });
+}
+
+#[test]
+fn the_end_of_a_request_reaches_the_server_through_envoy() {
+    let server = Upstream::start(Behaviour::AnswersAtEof).unwrap();
+    // Not by CONNECT: Envoy ends such a tunnel both ways as soon as its client ends one.
+    through(&[NodeProxyMode::ProxyV2], &server, |mut stream| {
+        stream.write_all(&[b'x'; 100_000]).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer, "100000");
+    });
 }
 
 #[test]

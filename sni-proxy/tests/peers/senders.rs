@@ -284,6 +284,47 @@ fn a_balancer_names_the_client_before_connect() {
 }
 
 #[test]
+fn who_may_use_a_route_is_judged_by_the_balancers_client() {
+    let stage = Stage::new(Kind::Tls, "127.0.0.0/8");
+    let mut routes = gateway::to_one(stage.web.addr);
+    for route in routes["routes"].as_array_mut().unwrap() {
+        route["allowSources"] = json!(["127.0.0.77/32"]);
+    }
+    stage
+        .dir
+        .replace("routes.yaml", routes.to_string())
+        .unwrap();
+    wait::until("the routes to be in force", LIMIT, || {
+        stage.gateway.metric("rhizome_snapshot_generation", &[]) >= 2.0
+    })
+    .unwrap();
+    let (tls, connect) = (free("127.0.0.1"), free("127.0.0.1"));
+    let hops = [
+        Hop::new(tls, stage.gateway.listener("tls-required"), "send-proxy"),
+        Hop::new(connect, stage.gateway.listener("connect-required"), EXTRAS),
+    ];
+    let _haproxy = haproxy::sender(stage.dir.path(), &hops);
+    stage.ask(tls);
+    stage.ask_with(&mut by_connect(&stage, connect));
+    let mut other = stage.curl(tls);
+    let record = stage.is_refused(other.args(["--interface", "127.0.0.78"]), "source_denied");
+    assert!(
+        record["client"]
+            .as_str()
+            .unwrap()
+            .starts_with("127.0.0.78:")
+    );
+    let mut other = by_connect(&stage, connect);
+    other.args([
+        "--interface",
+        "127.0.0.78",
+        &format!("https://{NAME}/hello"),
+    ]);
+    let said = text(&command::output(&mut other).unwrap());
+    assert!(said.contains("403"), "{said}");
+}
+
+#[test]
 fn two_headers_in_a_row_are_the_balancers_and_the_nodes() {
     let stage = Stage::new(Kind::Tls, "127.0.0.0/8");
     for treatment in ["optional", "required"] {
