@@ -4,9 +4,10 @@
 //!     gateway ─▶ announce: PROXY header, or CONNECT and its 200 ─▶ relay
 //! ```
 //!
-//! [`serve`] reads top to bottom. Nothing of the client's bytes is looked at.
+//! [`serve`] and, for all before the relay, [`establish`] read top to bottom. Nothing of the client's bytes is looked at.
 
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use preamble::{Progress, ResponseHead, Version, encode_connect, encode_v1, encode_v2};
@@ -28,39 +29,55 @@ const ANSWER_BYTES: usize = 16 * 1024;
 /// Octets of the client's that are sent along with a PROXY header when they are already there.
 const ALONG_BYTES: usize = 2048;
 
-/// Serves one accepted connection until it ends, and says why it ended.
+/// Serves one accepted connection until it ends.
 pub(crate) async fn serve(
     downstream: TcpStream,
     peer: SocketAddr,
+    worker: Rc<Worker>,
+    record: ConnRecord,
+) {
+    let reason = match Box::pin(establish(&downstream, peer, &worker, &record)).await {
+        Ok(upstream) => {
+            let info = record.info().as_ref();
+            let timers = Timers::default();
+            let relay = Relay::new(&downstream, &upstream, worker.pool(), info, timers);
+            Reason::from(&relay.await)
+        }
+        Err(reason) => reason,
+    };
+    record.close(reason);
+}
+
+/// Leads a connection to the gateway and tells that who it is and where to.
+async fn establish(
+    downstream: &TcpStream,
+    peer: SocketAddr,
     worker: &Worker,
     record: &ConnRecord,
-) -> Reason {
+) -> Result<TcpStream, Reason> {
     let shared = &*worker.shared;
     record.set_route(Arc::clone(&shared.route));
     if !record.acquire_cluster() {
-        return Reason::Limit;
+        return Err(Reason::Limit);
     }
 
     // The gateway, within one time limit for connecting and for its answer.
     let deadline = Instant::now() + shared.config.upstream.connect_timeout;
-    let mut upstream = match Box::pin(connect(worker, record, deadline)).await {
-        Ok(upstream) => upstream,
-        Err(reason) => return reason,
-    };
+    let mut upstream = connect(worker, record, deadline).await?;
 
     // The announcement: who it is and where to.
-    let announced = match &shared.config.upstream.announce {
+    match &shared.config.upstream.announce {
         Announce::Connect { destination } => {
             record.set_connect(destination);
-            Box::pin(ask(
-                &downstream,
+            ask(
+                downstream,
                 &mut upstream,
                 destination,
                 worker,
                 record,
                 deadline,
-            ))
-            .await
+            )
+            .await?;
         }
         Announce::Proxy {
             version,
@@ -70,18 +87,10 @@ pub(crate) async fn serve(
             let destination = destination.unwrap_or(local);
             record.set_destination(destination);
             let header = header(*version, peer, destination);
-            Box::pin(tell(&downstream, &mut upstream, header, record, deadline)).await
+            tell(downstream, &mut upstream, header, record, deadline).await?;
         }
-    };
-    if let Err(reason) = announced {
-        return reason;
     }
-
-    // The relay.
-    let pool = worker.pool();
-    let info = record.info().as_ref();
-    let outcome = Relay::new(&downstream, &upstream, pool, info, Timers::default()).await;
-    Reason::from(&outcome)
+    Ok(upstream)
 }
 
 async fn connect(
@@ -247,4 +256,19 @@ async fn write_all(stream: &TcpStream, mut bytes: &[u8], deadline: Instant) -> R
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size_of_future<A, B, C, D, F>(_: impl Fn(A, B, C, D) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn what_lives_as_long_as_a_connection_is_small() {
+        let size = size_of_future(serve);
+        assert!(size <= 640, "{size} octets");
+    }
 }

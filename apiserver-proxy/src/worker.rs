@@ -115,9 +115,8 @@ impl Worker {
             return record.close(Reason::Limit);
         }
         let worker = Rc::clone(self);
-        self.handle.connections.spawn(record, |record| async move {
-            let reason = connection::serve(stream, peer, &worker, &record).await;
-            record.close(reason);
+        self.handle.connections.spawn(record, |record| {
+            connection::serve(stream, peer, worker, record)
         });
     }
 }

@@ -4,11 +4,12 @@
 //!     preamble ─▶ client ─▶ route ─▶ endpoint ─▶ hand over ─▶ relay
 //! ```
 //!
-//! [`serve`] reads top to bottom; every step either goes on or names the reason it ends with.
-//! The steps before the relay live in boxes that are gone when it starts, because what remains is
-//! multiplied by every idle connection.
+//! [`serve`] and, for all before the relay, [`establish`] read top to bottom; every step either
+//! goes on or names the reason it ends with. What comes before the relay lives in a box that is
+//! gone when it starts, because what remains is multiplied by every idle connection.
 
 use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,14 +25,49 @@ use crate::answer::Answer;
 use crate::preamble::{AddressPair, ClientNote, Expected, Preamble, Refusal, Target, read};
 use crate::worker::{Listener, Worker};
 
-/// Serves one accepted connection until it ends, and says why it ended.
-pub(crate) async fn serve(
-    mut downstream: TcpStream,
-    peer: SocketAddr,
-    listener: &Listener,
+/// Serves one accepted connection until it ends.
+pub(crate) async fn serve(accepted: Accepted, worker: Rc<Worker>, record: ConnRecord) {
+    let reason = match Box::pin(establish(accepted, &worker, &record)).await {
+        Ok(Established {
+            downstream,
+            upstream,
+            timers,
+        }) => {
+            let info = record.info().as_ref();
+            let relay = Relay::new(&downstream, &upstream, worker.pool(), info, timers);
+            Reason::from(&relay.await)
+        }
+        Err(reason) => reason,
+    };
+    record.close(reason);
+}
+
+/// A connection as it was accepted.
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    pub(crate) downstream: TcpStream,
+    pub(crate) peer: SocketAddr,
+    pub(crate) listener: Rc<Listener>,
+}
+
+/// A connection that only has to be relayed.
+#[derive(Debug)]
+struct Established {
+    downstream: TcpStream,
+    upstream: TcpStream,
+    timers: Timers,
+}
+
+/// Leads a connection to where it wants to go, or tells it why not.
+async fn establish(
+    Accepted {
+        mut downstream,
+        peer,
+        listener,
+    }: Accepted,
     worker: &Worker,
     record: &ConnRecord,
-) -> Reason {
+) -> Result<Established, Reason> {
     let shared = &*worker.shared;
     let limits = &shared.config.limits;
     let accepted = Instant::now();
@@ -51,9 +87,9 @@ pub(crate) async fn serve(
             admission: &shared.admission,
         },
     };
-    let preamble = match Box::pin(read(&downstream, &expected)).await {
+    let preamble = match read(&downstream, &expected).await {
         Ok(preamble) => preamble,
-        Err(refusal) => return refuse(&mut downstream, refusal).await,
+        Err(refusal) => return Err(refuse(&mut downstream, refusal).await),
     };
     let client = record.info().client().ip();
     note(record, &preamble.target);
@@ -66,54 +102,54 @@ pub(crate) async fn serve(
     let routing = shared.routing.current();
     let route = match find(&routing.snapshot, &preamble.target) {
         Ok(route) => Arc::clone(route),
-        Err(reason) => return answer(&mut downstream, reason, version).await,
+        Err(reason) => return Err(answer(&mut downstream, reason, version).await),
     };
     record.set_route(Arc::clone(&route));
     if !route.allows(client) {
-        return answer(&mut downstream, Reason::SourceDenied, version).await;
+        return Err(answer(&mut downstream, Reason::SourceDenied, version).await);
     }
     if !record.acquire_cluster() {
-        return answer(&mut downstream, Reason::Limit, version).await;
+        return Err(answer(&mut downstream, Reason::Limit, version).await);
     }
 
     // The endpoint: the next one when one fails, before a byte was sent.
-    let connected = Box::pin(connect(route.cluster(), client, &routing, worker)).await;
+    let connected = connect(route.cluster(), client, &routing, worker).await;
     let (mut upstream, endpoint, endpoint_addr) = match connected {
         Ok(connected) => connected,
-        Err(reason) => return answer(&mut downstream, reason, version).await,
+        Err(reason) => return Err(answer(&mut downstream, reason, version).await),
     };
     record.set_endpoint(endpoint, endpoint_addr);
     drop(routing);
 
     // The handover: the answer to a CONNECT, a PROXY header of ours, what was read too early.
     if let Some(version) = version
-        && !Box::pin(Answer::established(version).write(&mut downstream)).await
+        && !Answer::established(version).write(&mut downstream).await
     {
-        return Reason::DownstreamReset;
+        return Err(Reason::DownstreamReset);
     }
     let (first, payload) = first_bytes(preamble, route.cluster(), peer, &downstream);
     if !first.is_empty() {
         let written = timeout(limits.preamble_timeout, upstream.write_all(&first)).await;
         match written {
             Ok(Ok(())) => record.forwarded(payload),
-            Ok(Err(_)) => return Reason::UpstreamReset,
-            Err(_) => return Reason::ConnectTimeout,
+            Ok(Err(_)) => return Err(Reason::UpstreamReset),
+            Err(_) => return Err(Reason::ConnectTimeout),
         }
     }
-    drop(first);
 
-    // The relay. A route's own limits go before the general ones; zero is none.
+    // The limits in time of what remains: a route's own go before the general ones; zero is none.
     let idle = route.idle_timeout().or(limits.idle_timeout);
     let age = route.max_connection_age().or(limits.max_connection_age);
     let some = |limit: Option<Duration>| limit.filter(|limit| !limit.is_zero());
-    let timers = Timers {
-        idle: some(idle),
-        deadline: some(age).map(|age| accepted + age),
-    };
-    drop(route);
-    let pool = worker.pool();
-    let outcome = Relay::new(&downstream, &upstream, pool, record.info().as_ref(), timers).await;
-    Reason::from(&outcome)
+    let deadline = some(age).map(|age| accepted + age);
+    Ok(Established {
+        downstream,
+        upstream,
+        timers: Timers {
+            idle: some(idle),
+            deadline,
+        },
+    })
 }
 
 fn note(record: &ConnRecord, target: &Target) {
@@ -237,7 +273,7 @@ fn first_bytes(
 /// Ends a connection whose preamble is refused.
 async fn refuse(downstream: &mut TcpStream, refusal: Refusal) -> Reason {
     if let Some(answer) = refusal.answer {
-        Box::pin(answer.write_and_linger(downstream)).await;
+        answer.write_and_linger(downstream).await;
     }
     refusal.reason
 }
@@ -249,7 +285,24 @@ async fn answer(
     version: Option<HttpVersion>,
 ) -> Reason {
     if let Some(version) = version {
-        Box::pin(Answer::to_refused_connect(version, reason).write_and_linger(downstream)).await;
+        Answer::to_refused_connect(version, reason)
+            .write_and_linger(downstream)
+            .await;
     }
     reason
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size_of_future<A, B, C, F>(_: impl Fn(A, B, C) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn what_lives_as_long_as_a_connection_is_small() {
+        let size = size_of_future(serve);
+        assert!(size <= 640, "{size} octets");
+    }
 }

@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Barrier;
 
 use crate::config::{Config, ListenerConfig, ProxyProtocol};
-use crate::connection;
+use crate::connection::{self, Accepted};
 use crate::routing::Routing;
 
 /// What all workers share; nothing in it is locked on a connection's path.
@@ -120,11 +120,15 @@ impl Worker {
                 None => return record.close(Reason::SourceLimit),
             }
         }
-        let (worker, listener) = (Rc::clone(self), Rc::clone(listener));
-        self.handle.connections.spawn(record, |record| async move {
-            let reason = connection::serve(stream, peer, &listener, &worker, &record).await;
-            record.close(reason);
-        });
+        let accepted = Accepted {
+            downstream: stream,
+            peer,
+            listener: Rc::clone(listener),
+        };
+        let worker = Rc::clone(self);
+        self.handle
+            .connections
+            .spawn(record, |record| connection::serve(accepted, worker, record));
     }
 }
 

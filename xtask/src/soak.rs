@@ -35,6 +35,8 @@ const BULK_BYTES: usize = 4 * 1024 * 1024;
 
 const NODE_PROXY_KIB: u64 = 6 * 1024;
 const GATEWAY_KIB: u64 = 30 * 1024;
+/// After a reload the allocator keeps part of what the old table and the reading needed.
+const GATEWAY_AFTER_KIB: u64 = 40 * 1024;
 const CONNECTION_OCTETS: u64 = 2 * 1024;
 
 /// Octets of a bulk transfer's chunk.

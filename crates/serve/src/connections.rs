@@ -56,8 +56,9 @@ struct Slot {
     task: AbortHandle,
 }
 
-/// Frees the slot when the task ends, however it ends.
-struct Leave {
+/// Frees the slot when the record ends, which the connection's task owns, however it ends.
+#[derive(Debug)]
+pub(crate) struct Leave {
     connections: Rc<Connections>,
     index: usize,
 }
@@ -74,17 +75,12 @@ impl Connections {
             slots.len() - 1
         });
         self.open.set(self.open.get() + 1);
-        let leave = Leave {
+        let info = Rc::clone(record.info());
+        let record = record.leaving(Leave {
             connections: Rc::clone(self),
             index,
-        };
-        let info = Rc::clone(record.info());
-        let connection = serve(record);
-        let task = tokio::task::spawn_local(async move {
-            let _leave = leave;
-            connection.await;
-        })
-        .abort_handle();
+        });
+        let task = tokio::task::spawn_local(serve(record)).abort_handle();
         if let Some(slot) = self.slots.borrow_mut().get_mut(index) {
             *slot = Some(Slot { info, task });
         }

@@ -16,6 +16,7 @@ use telemetry::access_log::{AccessLog, AccessRecord};
 use tokio::time::Instant;
 
 use crate::admission::{Permit, SourcePermit};
+use crate::connections::Leave;
 use crate::metrics::ListenerMetrics;
 use crate::reason::Reason;
 
@@ -57,7 +58,7 @@ pub struct ConnInfo {
 
 /// The guard of a connection; dropping it ends the record.
 #[derive(Debug)]
-pub struct ConnRecord(Rc<ConnInfo>);
+pub struct ConnRecord(Rc<ConnInfo>, Option<Leave>);
 
 impl ConnRecord {
     /// Opens the record of a connection that was just accepted.
@@ -65,7 +66,7 @@ impl ConnRecord {
     pub fn open(listener: &Rc<ListenerContext>, peer: SocketAddr, permit: Option<Permit>) -> Self {
         listener.metrics.connections.inc();
         listener.metrics.active.inc();
-        Self(Rc::new(ConnInfo {
+        let info = ConnInfo {
             listener: Rc::clone(listener),
             started: Instant::now(),
             peer,
@@ -83,7 +84,14 @@ impl ConnRecord {
             reason: Cell::new(None),
             permit: RefCell::new(permit),
             source_permit: RefCell::new(None),
-        }))
+        };
+        Self(Rc::new(info), None)
+    }
+
+    /// Ties the connection's slot in a list to the record.
+    pub(crate) fn leaving(mut self, leave: Leave) -> Self {
+        self.1 = Some(leave);
+        self
     }
 
     /// Returns what others may look at while the connection lives.
