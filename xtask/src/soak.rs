@@ -164,7 +164,7 @@ fn sni_proxy(program: &Path, runtime: &Runtime, echo: SocketAddr) -> Result<((),
         &mut told,
         "after reloads and load",
         after.rss_kib,
-        GATEWAY_KIB,
+        GATEWAY_AFTER_KIB,
         "KiB",
     )?;
     Ok(((), told.join(", ")))

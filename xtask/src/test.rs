@@ -10,6 +10,7 @@ use testkit::netns::privileges;
 use testkit::peers;
 
 use crate::console::Console;
+use crate::soak;
 use crate::tools::Tool;
 
 /// What is passed on.
@@ -20,7 +21,7 @@ pub(crate) struct Options {
     nextest: Vec<OsString>,
 }
 
-/// Installs what is missing, builds, and runs.
+/// Installs what is missing, builds, and runs; without arguments the soak as well.
 ///
 /// # Errors
 /// When something cannot be installed or started.
@@ -29,13 +30,17 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     console.chapter("What the tests need");
     peers::install(&|text| console.say(&format!("  {text}")))?;
     console.say("  complete");
+    let mut good = true;
+    if options.nextest.is_empty() {
+        good &= soak::run()? == ExitCode::SUCCESS;
+    }
     console.chapter("Tests");
     // Built first and apart: inside a user namespace there is no network to fetch crates by.
     if !status(Tool::Nextest.command(&console)?.args(RUN).arg("--no-run"))? {
         return Ok(ExitCode::FAILURE);
     }
     let mut nextest = as_root(Tool::Nextest.command(&console)?)?;
-    let good = status(nextest.args(RUN).args(&options.nextest))?;
+    good &= status(nextest.args(RUN).args(&options.nextest))?;
     Ok(if good {
         ExitCode::SUCCESS
     } else {
