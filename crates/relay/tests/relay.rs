@@ -387,6 +387,6 @@ async fn activity_puts_the_idle_limit_off() {
 #[test]
 fn the_state_of_a_relay_is_small() {
     // It lives as long as the connection: memory per idle connection is a product number.
-    let size = std::mem::size_of::<Relay<'_, Counts>>();
+    let size = size_of::<Relay<'_, Counts>>();
     assert!(size <= 256, "{size} octets");
 }

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use route::{Cluster, Endpoint, Route, Snapshot};
+use route::{Cluster, Endpoint, EndpointState, Route, Snapshot};
 use serde_json::{Value, json};
 use telemetry::{ClusterStatus, EndpointStatus, ListenerStatus, Process, Status};
 use tokio::runtime::Handle;
@@ -98,12 +98,16 @@ impl Admin {
         let now = Instant::now();
         let mut clusters_total = 0;
         let mut clusters = Vec::new();
-        for cluster in snapshot.clusters() {
-            let status = cluster_status(cluster, now);
-            if wanted(&status) {
-                clusters_total += 1;
-                if clusters.len() < SHOWN_CLUSTERS {
-                    clusters.push(status);
+        // What is in trouble comes first, since not everything may be shown.
+        for troubled in [true, false] {
+            let of_this_kind = |cluster: &&Arc<Cluster>| in_trouble(cluster, now) == troubled;
+            for cluster in snapshot.clusters().filter(of_this_kind) {
+                let status = cluster_status(cluster, now);
+                if wanted(&status) {
+                    clusters_total += 1;
+                    if clusters.len() < SHOWN_CLUSTERS {
+                        clusters.push(status);
+                    }
                 }
             }
         }
@@ -202,6 +206,12 @@ impl Process for Admin {
             Err(why) => (503, "text/plain", why + "\n"),
         })
     }
+}
+
+fn in_trouble(cluster: &Cluster, now: Instant) -> bool {
+    let healthy =
+        |endpoint: &Arc<Endpoint>| endpoint.state(now.into_std()) == EndpointState::Healthy;
+    !cluster.endpoints().iter().all(healthy)
 }
 
 fn cluster_status(cluster: &Cluster, now: Instant) -> ClusterStatus {
