@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use route::{Cluster, Endpoint, EndpointState, Route, Snapshot};
+use route::{Cluster, Endpoint, EndpointState, Route};
 use serde_json::{Value, json};
 use telemetry::{ClusterStatus, EndpointStatus, ListenerStatus, Process, Status};
 use tokio::runtime::Handle;
@@ -17,14 +17,11 @@ use tokio::time::Instant;
 use crate::admission::Admission;
 use crate::connections::ConnectionSummary;
 use crate::drain::{Drain, Phase};
-use crate::metrics::Metrics;
+use crate::metrics::{CurrentSnapshot, Metrics};
 use crate::worker::Asker;
 
 /// Clusters the page shows at most; `/snapshot` has them all.
 const SHOWN_CLUSTERS: usize = 200;
-
-/// The snapshot in force, and when its source last confirmed it.
-pub type CurrentSnapshot = dyn Fn() -> (Arc<Snapshot>, Instant) + Send + Sync;
 
 /// What makes a process not ready beyond draining; `Err` says why.
 pub type Readiness = dyn Fn() -> Result<(), String> + Send + Sync;

@@ -31,7 +31,7 @@ mod tcp;
 mod worker;
 
 pub use accept::accept_loop;
-pub use admin::{Admin, AdminParams, CurrentSnapshot, ListenerInfo, Readiness};
+pub use admin::{Admin, AdminParams, ListenerInfo, Readiness};
 pub use admission::{Admission, Permit, SourcePermit, source_key};
 pub use connections::{ConnectionSummary, Connections};
 pub use descriptors::connection_limit;
@@ -39,7 +39,7 @@ pub use dial::{DialError, Dialer};
 pub use drain::{Drain, DrainParams, Phase};
 pub use inherited::{InheritedSocket, inherited_sockets};
 pub use listener::{BindError, BoundListeners, ListenerParams, WorkerSocket, bind_all};
-pub use metrics::{ListenerMetrics, ListenerTotals, Metrics};
+pub use metrics::{CurrentSnapshot, ListenerMetrics, ListenerTotals, Metrics};
 pub use reason::Reason;
 pub use record::{ConnInfo, ConnRecord, ListenerContext};
 pub use resolve::{Family, NameSet, Resolver};

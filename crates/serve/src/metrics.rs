@@ -14,13 +14,15 @@ use telemetry::metrics::{
 };
 use tokio::time::Instant;
 
-use crate::admin::CurrentSnapshot;
 use crate::reason::Reason;
 
 /// Seconds it takes to connect to an endpoint: from within a rack to the limit of patience.
 const CONNECT_BUCKETS: [f64; 12] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5, 5.0,
 ];
+
+/// Returns the snapshot in force, and when its source last confirmed it.
+pub type CurrentSnapshot = dyn Fn() -> (Arc<Snapshot>, Instant) + Send + Sync;
 
 /// The metric families of this crate, registered once per process.
 #[derive(Clone, Debug)]
