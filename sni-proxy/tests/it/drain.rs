@@ -10,7 +10,7 @@ use testkit::process::Signal;
 use testkit::upstream::{Behaviour, Upstream};
 use testkit::wait::{self, Stopwatch};
 
-use crate::support::{Child, Client, LIMIT, Probe, routes_of};
+use crate::support::{Child, Client, Gateway, LIMIT, Probe, routes_of};
 
 fn start(workers: u32, drain: &str) -> (Child, Upstream) {
     let upstream = Upstream::start(Behaviour::Echo).unwrap();
@@ -102,6 +102,51 @@ fn a_client_that_connects_throughout_is_served_or_refused_and_never_reset() {
         closed as u64, served,
         "each of them in the log, all of them whole"
     );
+}
+
+/// Connects as fast as it can until it is refused; returns what got in and has said nothing yet.
+fn flood(addr: SocketAddr) -> Vec<Client> {
+    let from = "127.0.0.1".parse().unwrap();
+    let mut open = Vec::new();
+    loop {
+        match Client::try_from_ip(from, addr) {
+            Ok(client) => open.push(client),
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => return open,
+            Err(error) => panic!("neither connected nor refused: {error}"),
+        }
+    }
+}
+
+#[test]
+fn whoever_gets_in_at_the_last_moment_is_served() {
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let config = r#"
+workers: 4
+listeners:
+- { name: tls, address: "127.0.0.1:0", protocol: tls }
+drain: { delay: 300ms, timeout: 20s }
+"#;
+    let hello = ClientHello::for_name("a.test").encode();
+    let mut got_in = 0;
+    for _ in 0..4 {
+        let gateway = Gateway::start(config, &routes_of(&[("a", echo.addr())]));
+        let addr = gateway.addr("tls");
+        assert_eq!(Probe::ask(gateway.admin, "POST", "/drain").status, 200);
+        wait::pause(Duration::from_millis(280)); // so that the flood is at its height
+        let open: Vec<Vec<Client>> = std::thread::scope(|scope| {
+            let floods: Vec<_> = (0..3).map(|_| scope.spawn(|| flood(addr))).collect();
+            floods
+                .into_iter()
+                .map(|flood| flood.join().unwrap())
+                .collect()
+        });
+        for mut client in open.into_iter().flatten() {
+            client.expect_echo(&hello); // which a reset connection cannot
+            got_in += 1;
+        }
+    }
+    println!("{got_in} got in");
+    assert!(got_in > 100);
 }
 
 #[test]

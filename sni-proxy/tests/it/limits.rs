@@ -23,10 +23,9 @@ const BALANCER: &str = "127.0.0.2";
 fn start(limits: &str) -> (Gateway, Upstream) {
     let upstream = Upstream::start(Behaviour::Echo).unwrap();
     let config = format!("{LISTENERS}limits: {{ {limits} }}\n");
-    (
-        Gateway::start(&config, &routes_of(&[("a", upstream.addr())])),
-        upstream,
-    )
+    let routes = routes_of(&[("a", upstream.addr())])
+        + "- { destinations: [\"10.0.0.9/32\"], cluster: a }\n";
+    (Gateway::start(&config, &routes), upstream)
 }
 
 fn hello() -> Vec<u8> {
@@ -144,6 +143,21 @@ fn where_a_balancer_may_be_in_front_other_peers_count_from_accept() {
         gateway.wait_closed(listener, "source_limit", 1);
     }
     drop(silent);
+
+    // A peer that may be one, and turns out to be a node proxy, counts as itself.
+    let source = "192.0.2.1:1".parse().unwrap();
+    let header = proxy_header::v1(source, "10.0.0.9:443".parse().unwrap());
+    let node = || {
+        let mut client = Client::from_ip(BALANCER, gateway.addr("node"));
+        let _ = client.try_send(&[header.clone(), hello()].concat());
+        client
+    };
+    let mut held = [node(), node()];
+    for client in &mut held {
+        assert_eq!(client.receive(hello().len()), hello());
+    }
+    node().end();
+    gateway.wait_closed("node", "source_limit", 2);
 }
 
 #[test]
