@@ -72,4 +72,4 @@ pub(crate) fn status(command: &mut Command) -> Result<bool> {
     Ok(status.success())
 }
 
-const RUN: &[&str] = &["run", "--workspace", "--all-features", "--no-fail-fast"];
+const RUN: &[&str] = &["run", "--workspace", "--all-features"];
