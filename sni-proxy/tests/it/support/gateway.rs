@@ -121,7 +121,7 @@ fn run(config: Config, zone: Option<String>, started: &Sender<Started>) {
             EndpointAddr::Tcp(address) => *address,
             EndpointAddr::Unix(_) | EndpointAddr::None => panic!("not TCP: {address}"),
         };
-        let service = gateway.service();
+        let service = &gateway;
         let listeners = names.into_iter().map(|name| {
             let address = gateway.listener_address(&name).unwrap();
             (name, address)
@@ -135,6 +135,6 @@ fn run(config: Config, zone: Option<String>, started: &Sender<Started>) {
             drain: service.drain().clone(),
         };
         started.send(running).unwrap();
-        gateway.run(None).await;
+        gateway.run(None).await.unwrap();
     });
 }
