@@ -151,8 +151,13 @@ async fn tell(
     deadline: Instant,
 ) -> Result<(), Reason> {
     let header_len = bytes.len();
-    // Nothing there yet, an end or an error: the relay will see it again.
-    let _ = downstream.try_read_buf(&mut bytes);
+    // Nothing there yet, or an end: the relay will see it again. An error it would not.
+    match downstream.try_read_buf(&mut bytes) {
+        Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => {
+            return Err(Reason::DownstreamReset);
+        }
+        Err(_) | Ok(_) => {}
+    }
     match timeout_at(deadline, upstream.write_all(&bytes)).await {
         Ok(Ok(())) => {
             record.forwarded(bytes.len() - header_len);

@@ -20,4 +20,4 @@ pub use config::{Command, Config, File, Flags, log_directives};
 pub use dns::DnsError;
 pub use metrics::describe_metrics;
 pub use node::CleanUpError;
-pub use proxy::{Proxy, StartError, clean_up, set_up};
+pub use proxy::{EndError, Proxy, StartError, clean_up, set_up};

@@ -14,14 +14,13 @@ use net_config::{NetConfigError, NoTrackError};
 use relay::PoolParams;
 use route::{BuildErrors, ClusterSpec, EndpointSpec, RouteMatch, RouteSpec, Snapshot, TableSpec};
 use serve::{
-    Admin, AdminParams, Admission, BindError, BoundEndpoints, CurrentSnapshot, Dialer, Drain,
-    EndpointError, ListenerInfo, ListenerParams, Resolver, Service, Signals, Workers, bind_all,
-    connection_limit,
+    Accepting, Admin, AdminParams, Admission, BindError, BoundEndpoints, Closing, CurrentSnapshot,
+    Dialer, Drain, EndpointError, ListenerInfo, ListenerParams, Resolver, Service, Signals,
+    WorkerFailed, WorkerSocket, Workers, bind_all, connection_limit,
 };
 use telemetry::access_log::Sink;
 use telemetry::{AccessLog, EndpointAddr, LogControl, Process, Registry};
 use tokio::runtime::Handle;
-use tokio::sync::Barrier;
 use tokio::time::Instant;
 
 use crate::config::{Config, NoTrackFile};
@@ -78,12 +77,27 @@ pub enum StartError {
     Upstream(#[from] BuildErrors),
 }
 
+/// What a worker thread is given: what all share, and its own sockets.
+type Task = (Arc<Shared>, Vec<WorkerSocket>);
+
+/// How the node proxy ended other than as asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EndError {
+    /// Addresses, device or rules could not be taken back.
+    #[error("cleaning up")]
+    CleanUp(#[from] CleanUpError),
+    /// A worker failed.
+    #[error(transparent)]
+    Worker(#[from] WorkerFailed),
+}
+
 /// A running node proxy.
 #[derive(Debug)]
 pub struct Proxy {
     shared: Arc<Shared>,
     node: Arc<Node>,
-    service: Service,
+    service: Service<Task>,
     listeners: Vec<ListenerInfo>,
     dns: Option<SocketAddr>,
 }
@@ -119,13 +133,12 @@ impl Proxy {
         let probes = EndpointAddr::Tcp(config.probes);
         let endpoints = BoundEndpoints::bind(probes, config.admin.clone())?;
         let bound = bind_all(&params, config.workers, Vec::new())?;
-        bound.listen().map_err(system("listening"))?;
         let listeners: Vec<ListenerInfo> = params
             .iter()
-            .zip(bound.addresses)
+            .zip(&bound.addresses)
             .map(|(params, address)| ListenerInfo {
                 name: params.name.clone(),
-                address,
+                address: *address,
                 protocol: config.upstream.announce.mode(),
             })
             .collect();
@@ -135,22 +148,25 @@ impl Proxy {
             route,
             admission: Admission::new(limit, 0),
             dialer: Dialer::new(metrics.connect_seconds.clone()),
-            drain: Drain::new(config.drain),
+            accepting: Accepting {
+                drain: Drain::new(config.drain),
+                closing: Closing::default(),
+                paused: metrics.accept_paused.clone(),
+            },
             metrics,
             access_log: access_log.clone(),
-            closing: Barrier::new(config.workers * config.listen.len()),
             config,
         });
-        let tasks = bound
-            .per_worker
-            .into_iter()
-            .map(|own| (Arc::clone(&shared), own))
-            .collect();
-        let workers = Workers::start("worker", POOL, &shared.drain, tasks, Worker::start)
-            .map_err(system("starting the workers"))?;
-        let mut service = Service::new(shared.drain.clone(), workers, access_log);
+        let drain = shared.accepting.drain.clone();
+        let workers =
+            Workers::prepare("worker", shared.config.workers, POOL, &drain, Worker::start)
+                .map_err(system("preparing the workers"))?;
+        bound.listen().map_err(system("listening"))?;
+        let mut service = Service::new(drain, workers, access_log);
         let admin = admin(&shared, &service, &listeners, current, &node);
         service.answer(endpoints, &admin, registry, log);
+        let sockets = bound.per_worker.into_iter();
+        service.start(sockets.map(|own| (Arc::clone(&shared), own)).collect());
         keep_node(&mut service, &shared, &node);
         if let Some(dns) = dns {
             service.keep(tokio::spawn(async move {
@@ -179,19 +195,32 @@ impl Proxy {
         self.dns
     }
 
-    /// Returns the process around the proxy: its endpoints' addresses, its drain.
+    /// Returns where probes answer.
     #[must_use]
-    pub fn service(&self) -> &Service {
-        &self.service
+    pub fn probes_address(&self) -> &EndpointAddr {
+        self.service.probes_address()
+    }
+
+    /// Returns where operators look in.
+    #[must_use]
+    pub fn admin_address(&self) -> &EndpointAddr {
+        self.service.admin_address()
+    }
+
+    /// Returns the handle by which it is drained or cut.
+    #[must_use]
+    pub fn drain(&self) -> &Drain {
+        self.service.drain()
     }
 
     /// Runs until everything has ended: after a stop signal, or, without `signals`, once drained.
     /// Takes the addresses back when the configuration says so.
     ///
     /// # Errors
-    /// What could not be taken back.
-    pub async fn run(self, signals: Option<Signals>) -> Result<(), CleanUpError> {
-        self.service
+    /// A worker failed (everything was drained then), or what could not be taken back.
+    pub async fn run(self, signals: Option<Signals>) -> Result<(), EndError> {
+        let ended = self
+            .service
             .run(
                 signals,
                 async || std::future::pending().await,
@@ -201,7 +230,7 @@ impl Proxy {
         if self.shared.config.cleanup {
             node::clean_up(&self.shared.config).await?;
         }
-        Ok(())
+        Ok(ended?)
     }
 }
 
@@ -233,7 +262,7 @@ async fn put_in_place(config: &Config, node: &Arc<Node>) -> Result<(), StartErro
     Ok(())
 }
 
-fn keep_node(service: &mut Service, shared: &Arc<Shared>, node: &Arc<Node>) {
+fn keep_node(service: &mut Service<Task>, shared: &Arc<Shared>, node: &Arc<Node>) {
     let mut keeper = node::keeper(&shared.config, node);
     service.keep(tokio::spawn(async move {
         keeper.run(std::future::pending()).await
@@ -288,7 +317,7 @@ fn current(snapshot: &Arc<Snapshot>) -> Arc<CurrentSnapshot> {
 
 fn admin(
     shared: &Arc<Shared>,
-    service: &Service,
+    service: &Service<Task>,
     listeners: &[ListenerInfo],
     snapshot: Arc<CurrentSnapshot>,
     node: &Arc<Node>,
@@ -299,7 +328,7 @@ fn admin(
         version: BUILD.version,
         config: shared.config.effective().clone(),
         listeners: listeners.to_vec(),
-        drain: shared.drain.clone(),
+        drain: shared.accepting.drain.clone(),
         admission: Arc::clone(&shared.admission),
         metrics: shared.metrics.clone(),
         asker: service.asker(),

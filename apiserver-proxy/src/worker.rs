@@ -3,6 +3,7 @@
 //! Turns accepted sockets into connection tasks. What a connection does is `connection`'s.
 
 use std::cell::Cell;
+use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,12 +11,11 @@ use std::sync::Arc;
 use relay::Pool;
 use route::Route;
 use serve::{
-    Admission, ConnRecord, Dialer, Drain, ListenerContext, Metrics, NameSet, Reason, WorkerHandle,
-    WorkerSocket, accept_loop,
+    Accepting, Admission, ConnRecord, Dialer, ListenerContext, Metrics, NameSet, Reason,
+    WorkerHandle, WorkerSocket, accept_all,
 };
 use telemetry::AccessLog;
 use tokio::net::TcpStream;
-use tokio::sync::Barrier;
 
 use crate::config::Config;
 use crate::connection;
@@ -30,11 +30,9 @@ pub(crate) struct Shared {
     pub(crate) names: NameSet,
     pub(crate) admission: Arc<Admission>,
     pub(crate) dialer: Dialer,
-    pub(crate) drain: Drain,
+    pub(crate) accepting: Accepting,
     pub(crate) metrics: Metrics,
     pub(crate) access_log: AccessLog,
-    /// Met by every accept loop before any of them closes its socket.
-    pub(crate) closing: Barrier,
 }
 
 /// One worker thread's state.
@@ -50,44 +48,28 @@ impl Worker {
     pub(crate) async fn start(
         handle: WorkerHandle,
         (shared, sockets): (Arc<Shared>, Vec<WorkerSocket>),
-    ) {
+    ) -> io::Result<()> {
+        let listeners = shared.config.listen.iter().map(|address| {
+            let name = address.to_string();
+            Rc::new(ListenerContext {
+                metrics: shared.metrics.listener(&name),
+                name: name.into(),
+                protocol: shared.config.upstream.announce.mode(),
+                access_log: shared.access_log.clone(),
+            })
+        });
+        let sockets = sockets.into_iter().zip(listeners).collect();
+        let accepting = shared.accepting.clone();
+        let turn = Cell::new(handle.index);
         let worker = Rc::new(Self {
             shared,
-            turn: Cell::new(handle.index),
             handle,
+            turn,
         });
-        let shared = &worker.shared;
-        let loops: Vec<_> = sockets
-            .into_iter()
-            .zip(&shared.config.listen)
-            .map(|(socket, address)| {
-                let name = address.to_string();
-                let listener = Rc::new(ListenerContext {
-                    metrics: shared.metrics.listener(&name),
-                    name: name.into(),
-                    protocol: shared.config.upstream.announce.mode(),
-                    access_log: shared.access_log.clone(),
-                });
-                let worker = Rc::clone(&worker);
-                tokio::task::spawn_local(async move {
-                    let shared = Arc::clone(&worker.shared);
-                    let paused = &shared.metrics.accept_paused;
-                    let drain = shared.drain.clone();
-                    let accepting =
-                        accept_loop(socket, drain, &shared.closing, paused, |stream, peer| {
-                            worker.accepted(stream, peer, &listener);
-                        });
-                    if let Err(error) = accepting.await {
-                        tracing::error!(%error, listener = %listener.name, "not listening");
-                    }
-                })
-            })
-            .collect();
-        for accepting in loops {
-            if accepting.await.is_err() {
-                tracing::error!("an accept loop panicked");
-            }
-        }
+        accept_all(&accepting, sockets, move |stream, peer, listener| {
+            worker.accepted(stream, peer, listener);
+        })
+        .await
     }
 
     pub(crate) fn pool(&self) -> Rc<Pool> {

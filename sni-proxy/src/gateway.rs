@@ -1,7 +1,7 @@
 //! The gateway as one running thing: started from a configuration, drained, ended.
 //!
 //! ```text
-//!     routes ─▶ probes, admin and listeners bound ─▶ listening ─▶ workers ─▶ ready ─▶ run
+//!     routes ─▶ probes, admin and listeners bound ─▶ workers prepared ─▶ listening ─▶ run
 //! ```
 //!
 //! Runs on the control runtime of its caller; the data path is the workers'.
@@ -12,15 +12,14 @@ use std::sync::Arc;
 
 use relay::PoolParams;
 use serve::{
-    Admin, AdminParams, Admission, BindError, BoundEndpoints, CurrentSnapshot, Dialer, Drain,
-    EndpointError, Family, ListenerInfo, ListenerParams, Metrics, Resolver, Service, Signals,
-    Workers, bind_all, connection_limit, inherited_sockets,
+    Accepting, Admin, AdminParams, Admission, BindError, BoundEndpoints, Closing, CurrentSnapshot,
+    Dialer, Drain, EndpointError, Family, ListenerInfo, ListenerParams, Metrics, Resolver, Service,
+    Signals, WorkerFailed, WorkerSocket, Workers, bind_all, connection_limit, inherited_sockets,
 };
 use settings::{FileWatcher, WatchParams};
 use telemetry::access_log::Sink;
 use telemetry::{AccessLog, EndpointAddr, LogControl, Process, Registry};
 use tokio::runtime::Handle;
-use tokio::sync::Barrier;
 
 use crate::config::{Config, Environment};
 use crate::metrics::BUILD;
@@ -52,11 +51,14 @@ pub enum StartError {
     },
 }
 
+/// What a worker thread is given: what all share, and its own sockets.
+type Task = (Arc<Shared>, Vec<WorkerSocket>);
+
 /// A running gateway.
 #[derive(Debug)]
 pub struct Gateway {
     shared: Arc<Shared>,
-    service: Service,
+    service: Service<Task>,
     watcher: FileWatcher,
     listeners: Vec<ListenerInfo>,
 }
@@ -84,7 +86,7 @@ impl Gateway {
             .map_err(system("watching the routing file"))?;
         let tcp = config.tcp_settings.clone();
         let routing = Routing::start(config.routes.clone(), tcp, resolver, &registry)?;
-        let pool = PoolParams::default();
+        let pool = PoolParams::for_workers(config.workers);
         let limit = connection_limit(config.limits.connections, pool.most_pipes(config.workers));
         let inherited = inherited_sockets(
             environment.listen_pid.as_deref(),
@@ -98,12 +100,11 @@ impl Gateway {
         let endpoints = BoundEndpoints::bind(probes, config.admin.clone())?;
         let params: Vec<_> = config.listeners.iter().map(listener_params).collect();
         let bound = bind_all(&params, config.workers, inherited)?;
-        bound.listen().map_err(system("listening"))?;
-        let listeners = config.listeners.iter().zip(bound.addresses);
+        let listeners = config.listeners.iter().zip(&bound.addresses);
         let listeners: Vec<ListenerInfo> = listeners
             .map(|(listener, address)| ListenerInfo {
                 name: listener.name.clone(),
-                address,
+                address: *address,
                 protocol: listener.protocol.as_str(),
             })
             .collect();
@@ -112,22 +113,25 @@ impl Gateway {
             routing,
             admission: Admission::new(limit, config.limits.connections_per_source),
             dialer: Dialer::new(metrics.connect_seconds.clone()),
-            drain: Drain::new(config.drain),
+            accepting: Accepting {
+                drain: Drain::new(config.drain),
+                closing: Closing::default(),
+                paused: metrics.accept_paused.clone(),
+            },
             metrics,
             access_log: access_log.clone(),
-            closing: Barrier::new(config.workers * config.listeners.len()),
             config,
         });
-        let tasks = bound
-            .per_worker
-            .into_iter()
-            .map(|own| (Arc::clone(&shared), own))
-            .collect();
-        let workers = Workers::start("worker", pool, &shared.drain, tasks, Worker::start)
-            .map_err(system("starting the workers"))?;
-        let mut service = Service::new(shared.drain.clone(), workers, access_log);
+        let drain = shared.accepting.drain.clone();
+        let workers =
+            Workers::prepare("worker", shared.config.workers, pool, &drain, Worker::start)
+                .map_err(system("preparing the workers"))?;
+        bound.listen().map_err(system("listening"))?;
+        let mut service = Service::new(drain, workers, access_log);
         let admin = admin(&shared, &service, &listeners, &registry);
         service.answer(endpoints, &admin, registry, log);
+        let sockets = bound.per_worker.into_iter();
+        service.start(sockets.map(|own| (Arc::clone(&shared), own)).collect());
         Ok(Self {
             shared,
             service,
@@ -145,14 +149,29 @@ impl Gateway {
             .map(|own| own.address)
     }
 
-    /// Returns the process around the gateway: its endpoints' addresses, its drain.
+    /// Returns where probes answer.
     #[must_use]
-    pub fn service(&self) -> &Service {
-        &self.service
+    pub fn probes_address(&self) -> &EndpointAddr {
+        self.service.probes_address()
+    }
+
+    /// Returns where operators look in.
+    #[must_use]
+    pub fn admin_address(&self) -> &EndpointAddr {
+        self.service.admin_address()
+    }
+
+    /// Returns the handle by which it is drained or cut.
+    #[must_use]
+    pub fn drain(&self) -> &Drain {
+        self.service.drain()
     }
 
     /// Runs until everything has ended: after a stop signal, or, without `signals`, once drained.
-    pub async fn run(mut self, signals: Option<Signals>) {
+    ///
+    /// # Errors
+    /// A worker failed; everything was drained then.
+    pub async fn run(mut self, signals: Option<Signals>) -> Result<(), WorkerFailed> {
         let shared = &self.shared;
         let watcher = &mut self.watcher;
         self.service
@@ -161,7 +180,7 @@ impl Gateway {
                 async || watcher.changed().await,
                 || shared.routing.reload(),
             )
-            .await;
+            .await
     }
 }
 
@@ -175,7 +194,7 @@ fn listener_params(listener: &crate::config::ListenerConfig) -> ListenerParams {
 
 fn admin(
     shared: &Arc<Shared>,
-    service: &Service,
+    service: &Service<Task>,
     listeners: &[ListenerInfo],
     registry: &Registry,
 ) -> Arc<dyn Process> {
@@ -191,7 +210,7 @@ fn admin(
         version: BUILD.version,
         config: shared.config.effective().clone(),
         listeners: listeners.to_vec(),
-        drain: shared.drain.clone(),
+        drain: shared.accepting.drain.clone(),
         admission: Arc::clone(&shared.admission),
         metrics: shared.metrics.clone(),
         asker: service.asker(),

@@ -57,8 +57,8 @@ fn main() -> ExitCode {
         };
         match Gateway::start(config, flags.zone, &environment, log) {
             Ok(gateway) => {
-                gateway.run(Some(signals)).await;
-                ExitCode::SUCCESS
+                let ended = gateway.run(Some(signals)).await;
+                ended.map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS)
             }
             Err(error @ StartError::Routes(_)) => refused(&error),
             Err(error) => failed(&error),

@@ -162,9 +162,10 @@ struct RouteFile {
     connect_destinations: Vec<String>,
     /// Name of the cluster it leads to.
     cluster: String,
-    /// Networks of clients that may use it; all when absent.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    allow_sources: Vec<String>,
+    /// Networks of clients that may use it; all when absent. An empty list is an error, since it
+    /// could be meant either way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    allow_sources: Option<Vec<String>>,
 }
 
 fn yes() -> bool {
@@ -309,7 +310,12 @@ impl ClusterFile {
 impl RouteFile {
     fn into_spec(self, at: usize, errors: &mut ConfigErrors) -> Option<RouteSpec> {
         let key = format!("routes[{at}]");
-        let allow_sources = prefixes(&self.allow_sources, &format!("{key}.allowSources"), errors);
+        if self.allow_sources.as_ref().is_some_and(Vec::is_empty) {
+            let why = "an empty list would admit nobody; without the key everybody is admitted";
+            errors.add(format!("{key}.allowSources"), why);
+        }
+        let allow_sources = self.allow_sources.as_deref().unwrap_or_default();
+        let allow_sources = prefixes(allow_sources, &format!("{key}.allowSources"), errors);
         let kinds = [
             &self.server_names,
             &self.destinations,

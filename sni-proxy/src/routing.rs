@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::ArcSwap;
 use route::Snapshot;
 use serve::{NameSet, Resolver};
 use settings::TcpSettings;
@@ -56,8 +56,8 @@ impl Routing {
     }
 
     /// Returns the snapshot in force, without a lock.
-    pub(crate) fn current(&self) -> Guard<Arc<Published>> {
-        self.current.load()
+    pub(crate) fn current(&self) -> Arc<Published> {
+        self.current.load_full()
     }
 
     /// Reads the file again and swaps the snapshot, or keeps the last good one.

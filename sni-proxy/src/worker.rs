@@ -4,18 +4,18 @@
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
+use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use relay::Pool;
 use serve::{
-    Admission, ConnRecord, Dialer, Drain, ListenerContext, Metrics, Reason, WorkerHandle,
-    WorkerSocket, accept_loop,
+    Accepting, Admission, ConnRecord, Dialer, ListenerContext, Metrics, Reason, WorkerHandle,
+    WorkerSocket, accept_all,
 };
 use telemetry::AccessLog;
 use tokio::net::TcpStream;
-use tokio::sync::Barrier;
 
 use crate::config::{Config, ListenerConfig, ProxyProtocol};
 use crate::connection::{self, Accepted};
@@ -29,11 +29,9 @@ pub(crate) struct Shared {
     pub(crate) routing: Routing,
     pub(crate) admission: Arc<Admission>,
     pub(crate) dialer: Dialer,
-    pub(crate) drain: Drain,
+    pub(crate) accepting: Accepting,
     pub(crate) metrics: Metrics,
     pub(crate) access_log: AccessLog,
-    /// Met by every accept loop before any of them closes its socket.
-    pub(crate) closing: Barrier,
 }
 
 /// One worker thread's state.
@@ -56,38 +54,21 @@ impl Worker {
     pub(crate) async fn start(
         handle: WorkerHandle,
         (shared, sockets): (Arc<Shared>, Vec<WorkerSocket>),
-    ) {
+    ) -> io::Result<()> {
         let seed = RandomState::new().hash_one(handle.index) | 1;
+        let listeners = shared.config.listeners.iter();
+        let listeners = listeners.map(|config| Rc::new(Listener::new(config, &shared)));
+        let sockets = sockets.into_iter().zip(listeners).collect();
+        let accepting = shared.accepting.clone();
         let worker = Rc::new(Self {
             shared,
             handle,
             random: Cell::new(seed),
         });
-        let loops: Vec<_> = sockets
-            .into_iter()
-            .zip(&worker.shared.config.listeners)
-            .map(|(socket, config)| {
-                let listener = Rc::new(Listener::new(config, &worker.shared));
-                let worker = Rc::clone(&worker);
-                tokio::task::spawn_local(async move {
-                    let shared = Arc::clone(&worker.shared);
-                    let paused = &shared.metrics.accept_paused;
-                    let drain = shared.drain.clone();
-                    let accepted =
-                        accept_loop(socket, drain, &shared.closing, paused, |stream, peer| {
-                            worker.accepted(stream, peer, &listener);
-                        });
-                    if let Err(error) = accepted.await {
-                        tracing::error!(%error, listener = listener.config.name, "not listening");
-                    }
-                })
-            })
-            .collect();
-        for accepting in loops {
-            if accepting.await.is_err() {
-                tracing::error!("an accept loop panicked");
-            }
-        }
+        accept_all(&accepting, sockets, move |stream, peer, listener| {
+            worker.accepted(stream, peer, listener);
+        })
+        .await
     }
 
     pub(crate) fn pool(&self) -> Rc<Pool> {

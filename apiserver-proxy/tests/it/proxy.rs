@@ -82,7 +82,7 @@ impl Running {
                 .unwrap();
             runtime.block_on(async move {
                 let proxy = Proxy::start(config, LogControl::detached()).await.unwrap();
-                let service = proxy.service();
+                let service = &proxy;
                 let EndpointAddr::Tcp(probes) = *service.probes_address() else {
                     panic!("probes answer over TCP")
                 };

@@ -244,8 +244,8 @@ impl SeedGateway {
                     let log = LogControl::detached();
                     let gateway =
                         Gateway::start(config, None, &Environment::default(), log).unwrap();
-                    sender.send(gateway.service().drain().clone()).unwrap();
-                    gateway.run(None).await;
+                    sender.send(gateway.drain().clone()).unwrap();
+                    gateway.run(None).await.unwrap();
                 });
             })
             .unwrap();

@@ -7,7 +7,10 @@ use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
-use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+use rustix::pipe::{PipeFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with};
+
+/// Capacity below which a pipe is of no use: the kernel's default (pipe(7)).
+const SMALLEST_PIPE: usize = 64 * 1024;
 
 /// How much a worker's pool may hold.
 #[derive(Clone, Copy, Debug)]
@@ -20,21 +23,22 @@ pub struct PoolParams {
 }
 
 impl PoolParams {
+    /// Returns the parameters of each of `workers` pools: pipes of 256 KiB, 64 of them or, with
+    /// more than three workers, fewer, so that all of them fit three quarters of what an
+    /// unprivileged user may have (`fs.pipe-user-pages-soft`, 64 MiB by default).
+    #[must_use]
+    pub fn for_workers(workers: usize) -> Self {
+        let pipes = (192 / workers.max(1)).clamp(4, 64);
+        Self {
+            pipes,
+            pipe_bytes: 256 * 1024,
+        }
+    }
+
     /// Returns how many pipes `workers` pools may hold together.
     #[must_use]
     pub fn most_pipes(&self, workers: usize) -> u64 {
         (self.pipes as u64).saturating_mul(workers as u64)
-    }
-}
-
-impl Default for PoolParams {
-    /// 64 pipes of 256 KiB: 16 MiB, so that four workers stay within the kernel's default share
-    /// of an unprivileged user (`fs.pipe-user-pages-soft`, 64 MiB).
-    fn default() -> Self {
-        Self {
-            pipes: 64,
-            pipe_bytes: 256 * 1024,
-        }
     }
 }
 
@@ -111,8 +115,14 @@ impl Pool {
             return None;
         }
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
-        // A refusal (EPERM above the user's share) leaves the default capacity, which works.
-        let _ = fcntl_setpipe_size(&writer, self.params.pipe_bytes);
+        // Above the user's share the kernel makes pipes of a page or two and refuses to grow them
+        // (pipe(7)); splicing through those costs more than copying.
+        let capacity = fcntl_setpipe_size(&writer, self.params.pipe_bytes)
+            .or_else(|_| fcntl_getpipe_size(&writer))
+            .unwrap_or(0);
+        if capacity < SMALLEST_PIPE {
+            return None;
+        }
         self.existing.set(self.existing.get() + 1);
         Some(Pipe { reader, writer })
     }
@@ -184,7 +194,7 @@ mod tests {
 
     #[test]
     fn no_pipe_is_lent_where_splice_is_refused() {
-        let pool = Pool::new(PoolParams::default());
+        let pool = Pool::new(PoolParams::for_workers(1));
         assert!(!pool.splice_refused(Errno::CONNRESET));
         assert!(pool.take().is_some());
         assert!(pool.splice_refused(Errno::INVAL));

@@ -103,7 +103,7 @@ const BULK: usize = 24 * 1024 * 1024;
 
 #[tokio::test]
 async fn half_close_keeps_the_other_direction_open() {
-    let case = Case::new(PoolParams::default()).await;
+    let case = Case::new(PoolParams::for_workers(1)).await;
     let (outcome, case) = play(case, async |mut client, mut server| {
         client.write_all(b"question").await.unwrap();
         client.shutdown().await.unwrap();
@@ -124,7 +124,7 @@ async fn half_close_keeps_the_other_direction_open() {
 
 #[tokio::test]
 async fn the_server_may_end_first_and_still_receive() {
-    let case = Case::new(PoolParams::default()).await;
+    let case = Case::new(PoolParams::for_workers(1)).await;
     let (outcome, case) = play(case, async |mut client, mut server| {
         server.shutdown().await.unwrap();
         assert_eq!(client.read(&mut [0; 1]).await.unwrap(), 0);
@@ -171,7 +171,7 @@ async fn bulk_both_ways(params: PoolParams) -> Case {
 
 #[tokio::test]
 async fn bulk_is_spliced_and_arrives_whole() {
-    let case = bulk_both_ways(PoolParams::default()).await;
+    let case = bulk_both_ways(PoolParams::for_workers(1)).await;
     let copied = case.counts.copied.get();
     assert!(
         copied < BULK as u64 / 4,
@@ -185,7 +185,7 @@ async fn bulk_is_spliced_and_arrives_whole() {
 async fn bulk_is_copied_and_counted_where_no_pipe_is_to_be_had() {
     let case = bulk_both_ways(PoolParams {
         pipes: 0,
-        ..PoolParams::default()
+        ..PoolParams::for_workers(1)
     })
     .await;
     assert_eq!(case.counts.copied.get(), 2 * BULK as u64);
@@ -195,7 +195,7 @@ async fn bulk_is_copied_and_counted_where_no_pipe_is_to_be_had() {
 async fn one_pipe_serves_one_direction_and_the_other_copies() {
     let case = bulk_both_ways(PoolParams {
         pipes: 1,
-        ..PoolParams::default()
+        ..PoolParams::for_workers(1)
     })
     .await;
     let copied = case.counts.copied.get();
@@ -205,7 +205,7 @@ async fn one_pipe_serves_one_direction_and_the_other_copies() {
 
 #[tokio::test]
 async fn an_idle_relay_holds_no_pipe() {
-    let case = Case::new(PoolParams::default()).await;
+    let case = Case::new(PoolParams::for_workers(1)).await;
     let pool = Rc::clone(&case.pool);
     let (_, case) = play(case, async |mut client, mut server| {
         let data = pattern(4 * 1024 * 1024);
@@ -229,7 +229,7 @@ async fn an_idle_relay_holds_no_pipe() {
 
 #[tokio::test]
 async fn a_stalled_reader_bounds_what_is_held_and_loses_nothing() {
-    let case = Case::new(PoolParams::default()).await;
+    let case = Case::new(PoolParams::for_workers(1)).await;
     let (outcome, case) = play(case, async |client, mut server| {
         let (mut read, mut write) = client.into_split();
         // Fill every buffer on the way: try_write refuses once nothing moves any more.
@@ -270,7 +270,7 @@ async fn a_stalled_reader_bounds_what_is_held_and_loses_nothing() {
 #[tokio::test]
 async fn a_reset_is_told_by_its_side() {
     for (reset_client, expected) in [(true, Side::Downstream), (false, Side::Upstream)] {
-        let case = Case::new(PoolParams::default()).await;
+        let case = Case::new(PoolParams::for_workers(1)).await;
         let (outcome, _) = play(case, async |mut client, mut server| {
             client.write_all(b"hello").await.unwrap();
             server.read_exact(&mut [0; 5]).await.unwrap();
@@ -296,7 +296,7 @@ async fn a_reset_is_told_by_its_side() {
 
 #[tokio::test]
 async fn what_the_server_sent_before_resetting_is_delivered() {
-    let case = Case::new(PoolParams::default()).await;
+    let case = Case::new(PoolParams::for_workers(1)).await;
     let (outcome, _) = play(case, async |mut client, mut server| {
         server.write_all(b"refused, and why").await.unwrap();
         let mut answer = [0; 16];
@@ -326,7 +326,7 @@ async fn what_the_server_sent_before_resetting_is_delivered() {
 #[tokio::test(start_paused = true)]
 async fn idle_and_age_limits_end_a_quiet_relay() {
     let minute = Duration::from_secs(60);
-    let case = Case::new(PoolParams::default()).await;
+    let case = Case::new(PoolParams::for_workers(1)).await;
     let start = Instant::now();
     let outcome = relay(
         &case,
@@ -354,7 +354,7 @@ async fn idle_and_age_limits_end_a_quiet_relay() {
 #[tokio::test]
 async fn activity_puts_the_idle_limit_off() {
     // Real time: a paused clock would jump ahead whenever the sockets have nothing to do.
-    let case = Case::new(PoolParams::default()).await;
+    let case = Case::new(PoolParams::for_workers(1)).await;
     let start = Instant::now();
     let idle = Duration::from_secs(1);
     let (client, server) = (&case.client, &case.server);

@@ -18,9 +18,10 @@ use std::time::Duration;
 use rustix::io::Errno;
 use telemetry::metrics::Counter;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Barrier;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep, timeout_at};
 
+use crate::closing::{Closing, Member};
 use crate::drain::{Drain, Phase};
 use crate::listener::{WorkerSocket, refuse_new};
 use crate::tcp::unmapped;
@@ -36,24 +37,57 @@ const BATCH: usize = 32;
 /// was dropped in that time tries again after a second (RFC 6298 §2.1).
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// Accepts until the process drains, and then until nothing is left to accept.
-///
-/// `closing` is met by every accept loop of the process before any of them closes its socket.
+/// What the accept loops of a process share.
+#[derive(Clone, Debug)]
+pub struct Accepting {
+    /// The phase of the process.
+    pub drain: Drain,
+    /// Met by every loop before any of them closes its socket.
+    pub closing: Closing,
+    /// Times a loop paused for want of resources.
+    pub paused: Counter,
+}
+
+/// Runs one accept loop for each socket, with whatever the caller keeps for its listener, until the
+/// process no longer accepts. Dropping the future ends the loops.
 ///
 /// # Errors
-/// What the kernel says when the socket cannot be registered with the runtime.
-pub async fn accept_loop(
+/// When a loop could not start or ended by a defect; the others are ended then.
+pub async fn accept_all<L: 'static>(
+    accepting: &Accepting,
+    sockets: Vec<(WorkerSocket, L)>,
+    accepted: impl Fn(TcpStream, SocketAddr, &L) + Clone + 'static,
+) -> io::Result<()> {
+    let mut loops = JoinSet::new();
+    for (socket, listener) in sockets {
+        let (accepting, accepted) = (accepting.clone(), accepted.clone());
+        let member = accepting.closing.join();
+        loops.spawn_local(async move {
+            accept_loop(socket, member, &accepting, |stream, peer| {
+                accepted(stream, peer, &listener);
+            })
+            .await
+        });
+    }
+    while let Some(ended) = loops.join_next().await {
+        ended.map_err(io::Error::other)??;
+    }
+    Ok(())
+}
+
+/// Accepts until the process drains, and then until nothing is left to accept.
+async fn accept_loop(
     socket: WorkerSocket,
-    drain: Drain,
-    closing: &Barrier,
-    paused: &Counter,
+    member: Member,
+    accepting: &Accepting,
     mut accepted: impl FnMut(TcpStream, SocketAddr),
 ) -> io::Result<()> {
     let WorkerSocket { socket, inherited } = socket;
+    let drain = &accepting.drain;
     let listener = TcpListener::from_std(socket.try_clone()?)?;
     let pauses = &mut Pauses {
         next: PAUSE,
-        paused,
+        paused: &accepting.paused,
     };
     accept_until(
         &listener,
@@ -62,24 +96,29 @@ pub async fn accept_loop(
         &mut accepted,
     )
     .await;
-    if !inherited {
-        if let Err(error) = refuse_new(&socket) {
-            tracing::warn!(%error, "connections that arrive while the listener closes are reset");
-        }
-        let settled = timeout_at(Instant::now() + SETTLE, drain.reached(Phase::Cut));
-        accept_until(&listener, settled, pauses, &mut accepted).await;
+    if inherited {
+        return Ok(()); // the queue stays with the service manager, for whoever comes next
     }
-    closing.wait().await;
+    if let Err(error) = refuse_new(&socket) {
+        tracing::warn!(%error, "connections that arrive while the listener closes are reset");
+    }
+    let settled = timeout_at(Instant::now() + SETTLE, drain.reached(Phase::Cut));
+    accept_until(&listener, settled, pauses, &mut accepted).await;
+    member.meet().await;
     // Asked of the kernel itself: what the runtime knows of the queue may be a moment old.
-    while let Ok((stream, peer)) = socket.accept() {
-        let stream = stream
-            .set_nonblocking(true)
-            .and_then(|()| TcpStream::from_std(stream));
-        if let Ok(stream) = stream {
-            accepted(stream, unmapped(peer));
+    loop {
+        let next = socket.accept().and_then(|(stream, peer)| {
+            stream.set_nonblocking(true)?;
+            Ok((TcpStream::from_std(stream)?, peer))
+        });
+        match next {
+            Ok((stream, peer)) => accepted(stream, unmapped(peer)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) if Pauses::needed(&error) => pauses.pause(&error).await,
+            Err(_) => {} // of the peer
         }
+        yield_now().await;
     }
-    Ok(())
 }
 
 async fn accept_until<T>(

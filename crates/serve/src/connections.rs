@@ -47,6 +47,8 @@ pub struct Connections {
     slots: RefCell<Vec<Option<Slot>>>,
     free: RefCell<Vec<usize>>,
     open: Cell<usize>,
+    /// Whatever comes now ends at once.
+    cut: Cell<bool>,
     emptied: Notify,
 }
 
@@ -81,6 +83,9 @@ impl Connections {
             index,
         });
         let task = tokio::task::spawn_local(serve(record)).abort_handle();
+        if self.cut.get() {
+            task.abort();
+        }
         if let Some(slot) = self.slots.borrow_mut().get_mut(index) {
             *slot = Some(Slot { info, task });
         }
@@ -104,8 +109,9 @@ impl Connections {
             .collect()
     }
 
-    /// Ends every connection at once.
+    /// Ends every connection at once, and those still to come.
     pub fn cut(&self) {
+        self.cut.set(true);
         for slot in self.slots.borrow().iter().flatten() {
             slot.task.abort();
         }

@@ -37,6 +37,9 @@ pub enum DialError {
     /// The endpoint could not be reached, or a socket not be had.
     #[error("connecting")]
     Failed(#[source] io::Error),
+    /// The kernel refused an option of the socket.
+    #[error("preparing a socket")]
+    Option(#[source] io::Error),
     /// The endpoint refused.
     #[error("connecting: refused")]
     Refused(#[source] io::Error),
@@ -55,7 +58,7 @@ impl DialError {
         match self {
             Self::Refused(_) => ConnectFailure::Refused,
             Self::Timeout => ConnectFailure::Timeout,
-            Self::Failed(_) | Self::Unresolved => ConnectFailure::Failed,
+            Self::Failed(_) | Self::Option(_) | Self::Unresolved => ConnectFailure::Failed,
         }
     }
 
@@ -65,7 +68,7 @@ impl DialError {
         match self {
             Self::Refused(_) => Reason::ConnectRefused,
             Self::Timeout => Reason::ConnectTimeout,
-            Self::Failed(_) | Self::Unresolved => Reason::ConnectFailed,
+            Self::Failed(_) | Self::Option(_) | Self::Unresolved => Reason::ConnectFailed,
         }
     }
 
@@ -74,7 +77,7 @@ impl DialError {
     pub fn is_local(&self) -> bool {
         use rustix::io::Errno;
         let Self::Failed(error) = self else {
-            return false;
+            return matches!(self, Self::Option(_));
         };
         matches!(
             Errno::from_io_error(error),
@@ -143,7 +146,7 @@ async fn connect(addr: SocketAddr, tcp: &TcpOptions) -> Result<(TcpStream, Socke
     } else {
         TcpSocket::new_v6()
     }?;
-    apply_tcp_options(SockRef::from(&socket), tcp)?;
+    apply_tcp_options(SockRef::from(&socket), tcp).map_err(DialError::Option)?;
     Ok((socket.connect(addr).await?, addr))
 }
 

@@ -148,17 +148,17 @@ impl BoundListeners {
 ///
 /// # Errors
 /// The first listener that could not be bound; those before it are closed again.
-pub fn bind_all<'a>(
-    listeners: impl IntoIterator<Item = &'a ListenerParams>,
+pub fn bind_all(
+    listeners: &[ListenerParams],
     workers: usize,
-    mut inherited: Vec<InheritedSocket>,
+    inherited: Vec<InheritedSocket>,
 ) -> Result<BoundListeners, BindError> {
     let mut bound = BoundListeners {
         per_worker: (0..workers).map(|_| Vec::new()).collect(),
         addresses: Vec::new(),
     };
-    for params in listeners {
-        let own = take_matching(&mut inherited, params);
+    let inherited = assign(listeners, inherited);
+    for (params, own) in listeners.iter().zip(inherited) {
         let sockets = bind(params, workers, own)?;
         let address = sockets
             .first()
@@ -175,29 +175,45 @@ pub fn bind_all<'a>(
         }
         tracing::info!(listener = %params.name, %address, "bound");
     }
-    for socket in inherited {
-        tracing::warn!(
-            name = socket.name,
-            "an inherited socket matches no listener"
-        );
-    }
     Ok(bound)
 }
 
-fn take_matching(
-    inherited: &mut Vec<InheritedSocket>,
-    params: &ListenerParams,
-) -> Option<InheritedSocket> {
-    let by_name = inherited
-        .iter()
-        .position(|socket| socket.name == params.name);
-    let by_port = || {
-        inherited
+/// Gives each listener the inherited socket that bears its name; sockets without a name go to
+/// listeners without a socket, by port. What is left over matches nothing.
+fn assign(
+    listeners: &[ListenerParams],
+    inherited: Vec<InheritedSocket>,
+) -> Vec<Option<InheritedSocket>> {
+    let mut own: Vec<Option<InheritedSocket>> = listeners.iter().map(|_| None).collect();
+    let mut unnamed = Vec::new();
+    for socket in inherited {
+        let named = listeners
             .iter()
-            .position(|socket| socket.port() == Some(params.address.port()))
-    };
-    let at = by_name.or_else(by_port)?;
-    Some(inherited.remove(at))
+            .position(|listener| listener.name == socket.name);
+        match named.and_then(|at| own.get_mut(at)) {
+            Some(place @ None) => *place = Some(socket),
+            _ => unnamed.push(socket),
+        }
+    }
+    for socket in unnamed {
+        let fits = |at: &usize| {
+            own.get(*at).is_some_and(Option::is_none)
+                && listeners.get(*at).map(|own| own.address.port()) == socket.port()
+        };
+        match (0..listeners.len())
+            .find(fits)
+            .and_then(|at| own.get_mut(at))
+        {
+            Some(place) => *place = Some(socket),
+            None => {
+                tracing::warn!(
+                    name = socket.name,
+                    "an inherited socket matches no listener"
+                );
+            }
+        }
+    }
+    own
 }
 
 fn open(address: SocketAddr, tcp: &TcpOptions) -> io::Result<TcpListener> {

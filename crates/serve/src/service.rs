@@ -13,7 +13,7 @@ use std::time::Duration;
 use telemetry::{AccessLog, Bound, EndpointAddr, Endpoints, LogControl, Process, Registry};
 use tokio::task::JoinHandle;
 
-use crate::drain::Drain;
+use crate::drain::{Drain, Phase};
 use crate::signal::{Signal, Signals};
 use crate::worker::{Asker, Workers};
 
@@ -30,11 +30,16 @@ pub struct EndpointError {
     source: io::Error,
 }
 
+/// A worker ended although the process was to go on.
+#[derive(Debug, thiserror::Error)]
+#[error("a worker failed: {0}")]
+pub struct WorkerFailed(String);
+
 /// A serving process.
 #[derive(Debug)]
-pub struct Service {
+pub struct Service<T> {
     drain: Drain,
-    workers: Workers,
+    workers: Workers<T>,
     access_log: AccessLog,
     tasks: Vec<JoinHandle<()>>,
     probes: EndpointAddr,
@@ -68,10 +73,10 @@ impl BoundEndpoints {
     }
 }
 
-impl Service {
+impl<T: Send + 'static> Service<T> {
     /// Takes charge of running workers.
     #[must_use]
-    pub fn new(drain: Drain, workers: Workers, access_log: AccessLog) -> Self {
+    pub fn new(drain: Drain, workers: Workers<T>, access_log: AccessLog) -> Self {
         let (probes, admin) = (EndpointAddr::None, EndpointAddr::None);
         Self {
             drain,
@@ -128,17 +133,27 @@ impl Service {
         self.tasks.push(task);
     }
 
+    /// Gives the workers their tasks: connections are accepted from here on.
+    pub fn start(&mut self, tasks: Vec<T>) {
+        self.workers.start(tasks);
+    }
+
     /// Runs until the workers have ended and, when signals are acted on, one asked to stop.
     ///
     /// `changed` resolves when `reload` is due; it must be cancel-safe.
+    ///
+    /// # Errors
+    /// A worker ended that should not have: the process drained then, so that another can take
+    /// its place.
     pub async fn run(
         mut self,
         mut signals: Option<Signals>,
         mut changed: impl AsyncFnMut(),
         mut reload: impl FnMut(),
-    ) {
+    ) -> Result<(), WorkerFailed> {
         let mut stopping = signals.is_none();
         let mut ended = false;
+        let mut failed = None;
         while !(stopping && ended) {
             let signal = async {
                 match &mut signals {
@@ -156,7 +171,23 @@ impl Service {
                     }
                 },
                 () = changed() => reload(),
-                () = self.workers.ended(), if !ended => ended = true,
+                worker = self.workers.ended(), if !ended => {
+                    let early = self.drain.phase() < Phase::Closing;
+                    let why = match worker {
+                        None => {
+                            ended = true;
+                            early.then(|| "every worker ended".to_owned())
+                        }
+                        Some(Ok(())) => early.then(|| "a worker ended early".to_owned()),
+                        Some(Err(why)) => Some(why),
+                    };
+                    if let Some(why) = why {
+                        tracing::error!(why, "a worker failed, the process ends");
+                        failed.get_or_insert(WorkerFailed(why));
+                        stopping = true;
+                        self.drain.begin();
+                    }
+                }
             }
         }
         for task in &self.tasks {
@@ -165,6 +196,7 @@ impl Service {
         self.workers.join();
         self.access_log.close(LOG_CLOSE_LIMIT);
         tracing::info!("ended");
+        failed.map_or(Ok(()), Err)
     }
 
     fn answer_on(

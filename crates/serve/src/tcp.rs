@@ -6,7 +6,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use route::TcpOptions;
-use socket2::{SockRef, TcpKeepalive};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 /// Sets `options` on a TCP socket; accepted sockets inherit what their listener has.
 ///
@@ -50,6 +50,15 @@ pub fn apply_tcp_options(socket: SockRef<'_>, options: &TcpOptions) -> io::Resul
             .map_err(named("TCP_NOTSENT_LOWAT"))?;
     }
     Ok(())
+}
+
+/// Tells whether this host takes `options`, by setting them on a socket that is thrown away.
+///
+/// # Errors
+/// The first option that is refused, named in the error's text.
+pub fn try_tcp_options(options: &TcpOptions) -> io::Result<()> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+    apply_tcp_options(SockRef::from(&socket), options)
 }
 
 /// Returns `addr` with an IPv4-mapped IPv6 address (RFC 4291 §2.5.5.2) as the IPv4 address it

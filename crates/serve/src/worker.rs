@@ -41,12 +41,13 @@ pub struct WorkerHandle {
     pub pool: Rc<Pool>,
 }
 
-/// The running worker threads.
+/// The worker threads.
 #[derive(Debug)]
-pub struct Workers {
+pub struct Workers<T> {
     threads: Vec<JoinHandle<()>>,
+    tasks: Vec<oneshot::Sender<T>>,
     questions: Vec<mpsc::Sender<Question>>,
-    ended: mpsc::Receiver<()>,
+    ended: mpsc::Receiver<Result<(), String>>,
 }
 
 /// Asks a worker for up to so many of its connections.
@@ -55,57 +56,77 @@ struct Question {
     answer: oneshot::Sender<Vec<ConnectionSummary>>,
 }
 
-impl Workers {
-    /// Starts one thread per element of `tasks`. Each runs its task until it returns (the accept
+impl<T: Send + 'static> Workers<T> {
+    /// Starts `count` threads, each with its runtime, which wait for their task: what may fail of
+    /// them has failed when this returns. Each then runs its task until it returns (the accept
     /// loops have ended) and then until its connections have ended or were cut.
     ///
     /// # Errors
-    /// What the kernel says when a thread or its runtime cannot be created.
-    pub fn start<T, F>(
+    /// What the kernel says when a thread or its runtime cannot be created; none is left then.
+    pub fn prepare<F>(
         name: &str,
+        count: usize,
         pool: PoolParams,
         drain: &Drain,
-        tasks: Vec<T>,
         run: F,
     ) -> io::Result<Self>
     where
-        T: Send + 'static,
-        F: AsyncFn(WorkerHandle, T) + Clone + Send + 'static,
+        F: AsyncFn(WorkerHandle, T) -> io::Result<()> + Clone + Send + 'static,
     {
-        let (ending, ended) = mpsc::channel(1);
+        let (ending, ended) = mpsc::channel(count.max(1));
+        let (threads, tasks, questions) = (Vec::new(), Vec::new(), Vec::new());
         let mut workers = Self {
-            threads: Vec::new(),
-            questions: Vec::new(),
+            threads,
+            tasks,
+            questions,
             ended,
         };
-        for (index, task) in tasks.into_iter().enumerate() {
-            let (sender, questions) = mpsc::channel(QUESTIONS);
+        for index in 0..count {
+            let (asker, questions) = mpsc::channel(QUESTIONS);
+            let (giver, task) = oneshot::channel();
+            let (ready, prepared) = std::sync::mpsc::sync_channel(1);
             let (drain, run, ending) = (drain.clone(), run.clone(), ending.clone());
-            let thread = std::thread::Builder::new()
-                .name(format!("{name}-{index}"))
-                .spawn(move || {
-                    let _ending = ending;
+            let thread = move || {
+                let runtime = match local_runtime() {
+                    Ok(runtime) => runtime,
+                    Err(error) => return drop(ready.send(Err(error))),
+                };
+                drop(ready.send(Ok(())));
+                let result = runtime.block_on(async {
+                    let Ok(task) = task.await else { return Ok(()) };
                     let handle = WorkerHandle {
                         index,
                         connections: Rc::default(),
                         pool: Rc::new(Pool::new(pool)),
                     };
-                    match local_runtime() {
-                        Ok(runtime) => {
-                            runtime.block_on(work(handle, task, run, drain, questions));
-                        }
-                        Err(error) => tracing::error!(%error, index, "worker has no runtime"),
-                    }
-                })?;
+                    work(handle, task, run, drain, questions).await
+                });
+                // Nobody listens any more when the process is on its way out already.
+                let _ = ending.try_send(result.map_err(|error| error.to_string()));
+            };
+            let thread = std::thread::Builder::new()
+                .name(format!("{name}-{index}"))
+                .spawn(thread)?;
             workers.threads.push(thread);
-            workers.questions.push(sender);
+            workers.tasks.push(giver);
+            workers.questions.push(asker);
+            prepared.recv().map_err(io::Error::other)??;
         }
         Ok(workers)
     }
 
-    /// Waits until every worker has ended.
-    pub async fn ended(&mut self) {
-        while self.ended.recv().await.is_some() {}
+    /// Gives every worker its task; there must be one for each.
+    pub fn start(&mut self, tasks: Vec<T>) {
+        debug_assert_eq!(self.tasks.len(), tasks.len(), "each worker has one task");
+        for (worker, task) in self.tasks.drain(..).zip(tasks) {
+            // A worker waits for its task and can only be gone if it panicked, which shows below.
+            let _ = worker.send(task);
+        }
+    }
+
+    /// Waits until a worker has ended, and says how; `None` when none is left. Cancel-safe.
+    pub async fn ended(&mut self) -> Option<Result<(), String>> {
+        self.ended.recv().await
     }
 
     /// Joins the threads, which must have ended.
@@ -165,10 +186,10 @@ fn local_runtime() -> io::Result<LocalRuntime> {
 async fn work<T>(
     handle: WorkerHandle,
     task: T,
-    run: impl AsyncFn(WorkerHandle, T),
+    run: impl AsyncFn(WorkerHandle, T) -> io::Result<()>,
     drain: Drain,
     mut questions: mpsc::Receiver<Question>,
-) {
+) -> io::Result<()> {
     let housekeeping = {
         let handle = handle.clone();
         tokio::task::spawn_local(async move {
@@ -187,11 +208,11 @@ async fn work<T>(
             }
         })
     };
-    // Whatever keeps the accept loops from ending, a cut ends them.
-    tokio::select! {
-        () = run(handle.clone(), task) => {}
-        () = drain.reached(Phase::Cut) => {}
-    }
+    // A cut ends the accept loops too, which end with the future that runs them.
+    let accepted = tokio::select! {
+        accepted = run(handle.clone(), task) => accepted,
+        () = drain.reached(Phase::Cut) => Ok(()),
+    };
     tokio::select! {
         () = handle.connections.emptied() => {}
         () = drain.reached(Phase::Cut) => {
@@ -200,4 +221,5 @@ async fn work<T>(
         }
     }
     housekeeping.abort();
+    accepted
 }

@@ -254,13 +254,31 @@ where
 /// neither header.
 fn is_cross_site(headers: &HeaderMap) -> bool {
     let value = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
-    if let Some(site) = value(HeaderName::from_static("sec-fetch-site")) {
+    let site = HeaderName::from_static("sec-fetch-site");
+    let from_browser = headers.contains_key(&site) || headers.contains_key(header::ORIGIN);
+    // A name that leads here may be anybody's, who then shares our origin (DNS rebinding).
+    if from_browser && !value(header::HOST).is_some_and(is_address_or_localhost) {
+        return true;
+    }
+    if let Some(site) = value(site) {
         return !matches!(site, "same-origin" | "none");
     }
     value(header::ORIGIN).is_some_and(|origin| {
         let authority = origin.split_once("://").map(|(_, authority)| authority);
         authority.is_none() || authority != value(header::HOST)
     })
+}
+
+fn is_address_or_localhost(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let address = name
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'))
+        .unwrap_or(name);
+    name.eq_ignore_ascii_case("localhost") || address.parse::<std::net::IpAddr>().is_ok()
 }
 
 fn filter(query: Option<&str>) -> Option<String> {
