@@ -230,19 +230,29 @@ async fn read_answer(upstream: &mut TcpStream) -> Result<Vec<u8>, Unanswered> {
         if upstream.read_buf(&mut buf).await? == 0 {
             return Err(Unanswered::Broken);
         }
-        match ResponseHead::parse(&buf, ANSWER_BYTES) {
-            Ok(Progress::Need { .. }) => {}
-            Ok(Progress::Done { value, consumed }) => {
-                if !value.is_success() {
-                    tracing::debug!(status = value.status(), "the gateway refused the CONNECT");
+        while let Some((status, consumed)) = final_or_interim(&buf)? {
+            let rest = buf.split_off(consumed);
+            match status {
+                200..300 => return Ok(rest),
+                // An interim answer, which another follows (RFC 9110 §15.2).
+                100 | 102..200 => buf = rest,
+                _ => {
+                    tracing::debug!(status, "the gateway refused the CONNECT");
                     return Err(Unanswered::Refused);
                 }
-                return Ok(buf.split_off(consumed));
             }
-            Err(error) => {
-                tracing::debug!(%error, "the gateway's answer to the CONNECT");
-                return Err(Unanswered::Refused);
-            }
+        }
+    }
+}
+
+/// Returns the status of a complete answer at the start of `buf`, and its octets.
+fn final_or_interim(buf: &[u8]) -> Result<Option<(u16, usize)>, Unanswered> {
+    match ResponseHead::parse(buf, ANSWER_BYTES) {
+        Ok(Progress::Need { .. }) => Ok(None),
+        Ok(Progress::Done { value, consumed }) => Ok(Some((value.status(), consumed))),
+        Err(error) => {
+            tracing::debug!(%error, "the gateway's answer to the CONNECT");
+            Err(Unanswered::Refused)
         }
     }
 }

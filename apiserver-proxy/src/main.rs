@@ -5,11 +5,15 @@
 
 use std::error::Error;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use apiserver_proxy::{Command, Config, Flags, Proxy, clean_up, log_directives, set_up};
 use clap::Parser;
 use serve::Signals;
 use telemetry::LogControl;
+
+/// How long what was logged last may take to be written at the end.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// What configuration that cannot be used exits with (sysexits.h, EX_USAGE).
 const EXIT_CONFIGURATION: u8 = 64;
@@ -36,6 +40,12 @@ fn main() -> ExitCode {
             return EXIT_CONFIGURATION.into();
         }
     };
+    let code = act(&flags, log.clone());
+    log.close(LAST_WORDS);
+    code
+}
+
+fn act(flags: &Flags, log: LogControl) -> ExitCode {
     let config = match Config::load(&flags.config) {
         Ok(config) => config,
         Err(error) => return ended(&error, EXIT_CONFIGURATION),

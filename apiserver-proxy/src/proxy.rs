@@ -115,7 +115,7 @@ impl Proxy {
         let snapshot = Arc::new(snapshot(&config)?);
         let current = current(&snapshot);
         let Instruments { metrics, node } =
-            Instruments::register(&registry, &access_log, Arc::clone(&current));
+            Instruments::register(&registry, &access_log, &log, Arc::clone(&current));
         put_in_place(&config, &node).await?;
         let Some(route) = snapshot.by_server_name(None).map(Arc::clone) else {
             unreachable!("the catch-all route was just built")

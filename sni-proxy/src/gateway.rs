@@ -9,6 +9,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use relay::PoolParams;
 use serve::{
@@ -26,6 +27,9 @@ use crate::metrics::BUILD;
 use crate::routes::RoutesError;
 use crate::routing::Routing;
 use crate::worker::{Shared, Worker};
+
+/// How soon a routing file that could not be read is tried again.
+const READ_AGAIN: Duration = Duration::from_secs(1);
 
 /// Why the gateway did not start.
 #[derive(Debug, thiserror::Error)]
@@ -129,6 +133,7 @@ impl Gateway {
         bound.listen().map_err(system("listening"))?;
         let mut service = Service::new(drain, workers, access_log);
         let admin = admin(&shared, &service, &listeners, &registry);
+        log.register(&registry);
         service.answer(endpoints, &admin, registry, log);
         let sockets = bound.per_worker.into_iter();
         service.start(sockets.map(|own| (Arc::clone(&shared), own)).collect());
@@ -177,7 +182,12 @@ impl Gateway {
         self.service
             .run(
                 signals,
-                async || watcher.changed().await,
+                async || {
+                    tokio::select! {
+                        () = watcher.changed() => {}
+                        () = tokio::time::sleep(READ_AGAIN), if shared.routing.unread() => {}
+                    }
+                },
                 || shared.routing.reload(),
             )
             .await

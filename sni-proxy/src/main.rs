@@ -4,10 +4,15 @@
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 use serve::Signals;
 use sni_proxy::{Config, Environment, Flags, Gateway, StartError};
+use telemetry::LogControl;
+
+/// How long what was logged last may take to be written at the end.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// What configuration that cannot be used exits with (sysexits.h, EX_USAGE).
 const EXIT_CONFIGURATION: u8 = 64;
@@ -35,6 +40,12 @@ fn main() -> ExitCode {
             return EXIT_CONFIGURATION.into();
         }
     };
+    let code = run(flags, &environment, log.clone());
+    log.close(LAST_WORDS);
+    code
+}
+
+fn run(flags: Flags, environment: &Environment, log: LogControl) -> ExitCode {
     let config = match Config::load(&flags.config) {
         Ok(config) => config,
         Err(error) => return refused(&error),
@@ -55,7 +66,7 @@ fn main() -> ExitCode {
             Ok(signals) => signals,
             Err(error) => return failed(&error),
         };
-        match Gateway::start(config, flags.zone, &environment, log) {
+        match Gateway::start(config, flags.zone, environment, log) {
             Ok(gateway) => {
                 let ended = gateway.run(Some(signals)).await;
                 ended.map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS)

@@ -9,7 +9,7 @@ use serve::{CurrentSnapshot, Metrics};
 use telemetry::access_log::Sink;
 use telemetry::metrics::Description;
 use telemetry::process::Build;
-use telemetry::{AccessFormat, AccessLog, Registry};
+use telemetry::{AccessFormat, AccessLog, LogControl, Registry};
 use tokio::time::Instant;
 
 /// What this binary was built from.
@@ -26,6 +26,7 @@ pub fn describe_metrics() -> Vec<Description> {
     if let Ok(access_log) = AccessLog::new(AccessFormat::Off, Sink::Stdout) {
         access_log.register(&registry);
     }
+    LogControl::detached().register(&registry);
     let _ = Metrics::new(&registry);
     let _ = crate::routing::refused(&registry);
     let (snapshot, now) = (Arc::new(Snapshot::empty()), Instant::now());

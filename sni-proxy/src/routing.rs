@@ -4,12 +4,12 @@
 //! changes nothing but a counter and the log.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 use route::Snapshot;
 use serve::{NameSet, Resolver};
-use settings::TcpSettings;
+use settings::{ConfigError, TcpSettings};
 use telemetry::Registry;
 use telemetry::metrics::Counter;
 use tokio::time::Instant;
@@ -33,6 +33,8 @@ pub(crate) struct Routing {
     tcp: TcpSettings,
     resolver: Resolver,
     refused: Counter,
+    /// Looked at by the control thread alone.
+    last_refusal: Mutex<Option<Refusal>>,
 }
 
 impl Routing {
@@ -52,6 +54,7 @@ impl Routing {
             tcp,
             resolver,
             refused,
+            last_refusal: Mutex::default(),
         })
     }
 
@@ -67,17 +70,52 @@ impl Routing {
             Ok(snapshot) => {
                 let published = publish(snapshot, &self.resolver);
                 self.current.store(Arc::new(published));
+                *self.last_refusal() = None;
             }
-            Err(error) => {
-                self.refused.inc();
-                tracing::error!(
-                    error = %telemetry::chain(&error),
-                    generation = previous.snapshot.generation(),
-                    "routing update refused, the last good snapshot stays"
-                );
-            }
+            Err(error) => self.refuse(&error, previous.snapshot.generation()),
         }
     }
+
+    /// Tells whether the last reload failed for want of something that may come back by itself,
+    /// descriptors for example, so that nothing would announce another try.
+    pub(crate) fn unread(&self) -> bool {
+        self.last_refusal()
+            .as_ref()
+            .is_some_and(|refusal| refusal.unread)
+    }
+
+    /// Notes a refusal; the same one again, of a repeated try, is neither counted nor told.
+    fn refuse(&self, error: &RoutesError, generation: u64) {
+        let refusal = Refusal {
+            text: telemetry::chain(error).to_string(),
+            unread: matches!(error, RoutesError::File(ConfigError::Read { .. })),
+        };
+        let mut last = self.last_refusal();
+        if !refusal.unread || last.as_ref() != Some(&refusal) {
+            self.refused.inc();
+            let error = &refusal.text;
+            tracing::error!(
+                error,
+                generation,
+                "routing update refused, the last good snapshot stays"
+            );
+        }
+        *last = Some(refusal);
+    }
+
+    fn last_refusal(&self) -> MutexGuard<'_, Option<Refusal>> {
+        self.last_refusal
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Why the last reload was refused.
+#[derive(Debug, PartialEq, Eq)]
+struct Refusal {
+    text: String,
+    /// The file could not even be read.
+    unread: bool,
 }
 
 /// Registers the count of refused updates.

@@ -85,6 +85,11 @@ impl Half {
         self.finished
     }
 
+    /// Tells whether bytes wait for a sink that takes none.
+    pub(crate) fn stalled(&self) -> bool {
+        self.holds_bytes()
+    }
+
     /// Moves what can be moved now; ready once the end of the source was passed to the sink, or
     /// with the failure that ended this direction.
     pub(crate) fn poll<M: Meter>(

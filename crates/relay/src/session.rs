@@ -2,21 +2,25 @@
 //!
 //! Each direction ends by itself; the relay ends when both have. A failed read ends the whole
 //! relay, since all that was read before has been handed to the kernel. A failed write leaves the
-//! other direction to deliver what the failed peer had sent before. Does not close the sockets:
-//! they are the caller's.
+//! other direction to deliver what the failed peer had sent before. A direction that waits for its
+//! sink does not read, so a source that is gone is noticed by its socket's error, and the sink gets
+//! a while to take what is left. Does not close the sockets: they are the caller's.
 
 use std::cell::Cell;
+use std::fmt;
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use tokio::io::{Interest, Ready};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::half::{Failure, Half};
-use crate::outcome::{Direction, Meter, Outcome};
+use crate::outcome::{Direction, Meter, Outcome, Side};
 use crate::pool::Pool;
 
 /// The limits in time of one relay; `None` means never.
@@ -32,7 +36,6 @@ pub struct Timers {
 ///
 /// A future; dropping it stops at once and gives back what it borrowed. Bytes are counted as they
 /// are handed to the receiving socket.
-#[derive(Debug)]
 pub struct Relay<'a, M: Meter> {
     downstream: &'a TcpStream,
     upstream: &'a TcpStream,
@@ -42,7 +45,20 @@ pub struct Relay<'a, M: Meter> {
     tx: Half,
     failed: Option<Failure>,
     clock: Option<Box<Clock>>,
+    /// Looks after the source of a direction that has stalled once; downstream's, upstream's.
+    watches: [Option<Box<Watch<'a>>>; 2],
 }
+
+/// Notices that the source of a stalled direction is gone, which reading would tell, had its sink
+/// room for what was read before.
+struct Watch<'a> {
+    gone: Pin<Box<dyn Future<Output = io::Result<Ready>> + 'a>>,
+    /// Runs once the source is gone: time for the sink to take what the source had sent.
+    grace: Option<Pin<Box<Sleep>>>,
+}
+
+/// How long a sink may still take bytes of a source that is gone.
+const GRACE: Duration = Duration::from_secs(30);
 
 /// The idle timer and the age limit share one kernel-independent timer entry, which exists only
 /// where one of them is set. Activity is noted, not re-armed: when the timer fires it looks.
@@ -74,7 +90,35 @@ impl<'a, M: Meter> Relay<'a, M> {
             tx: Half::new(Direction::Tx),
             failed: None,
             clock,
+            watches: [None, None],
         }
+    }
+
+    /// Ends a stalled direction whose source has been gone for long.
+    fn look_after(&mut self, cx: &mut Context<'_>, direction: Direction) -> Poll<Outcome> {
+        let (half, source, side) = match direction {
+            Direction::Rx => (&self.rx, self.downstream, Side::Downstream),
+            Direction::Tx => (&self.tx, self.upstream, Side::Upstream),
+        };
+        if half.finished() || !half.stalled() {
+            return Poll::Pending;
+        }
+        let watch = self.watches[direction as usize].get_or_insert_with(|| {
+            Box::new(Watch {
+                gone: Box::pin(source.ready(Interest::ERROR)),
+                grace: None,
+            })
+        });
+        if watch.grace.is_none() && watch.gone.as_mut().poll(cx).is_ready() {
+            watch.grace = Some(Box::pin(sleep_until(Instant::now() + GRACE)));
+        }
+        let Some(grace) = &mut watch.grace else {
+            return Poll::Pending;
+        };
+        grace.as_mut().poll(cx).map(|()| Outcome::Reset {
+            side,
+            error: io::ErrorKind::ConnectionReset.into(),
+        })
     }
 
     /// Drives one direction and notes its failure.
@@ -118,10 +162,24 @@ impl<M: Meter> Future for Relay<'_, M> {
         if both_ended {
             return Poll::Ready(Outcome::Closed);
         }
+        for direction in [Direction::Rx, Direction::Tx] {
+            if let gone @ Poll::Ready(_) = this.look_after(cx, direction) {
+                return gone;
+            }
+        }
         match &mut this.clock {
             None => Poll::Pending,
             Some(clock) => clock.poll_expired(cx, moved.bytes.get()),
         }
+    }
+}
+
+impl<M: Meter> fmt::Debug for Relay<'_, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Relay")
+            .field("rx", &self.rx)
+            .field("tx", &self.tx)
+            .finish_non_exhaustive()
     }
 }
 

@@ -384,6 +384,64 @@ async fn activity_puts_the_idle_limit_off() {
     assert!(start.elapsed() >= 2 * idle, "{:?}", start.elapsed());
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_source_that_is_gone_is_noticed_while_its_sink_stalls() {
+    let case = Case::new(PoolParams::for_workers(1)).await;
+    let (outcome, _) = play(case, async |client, server| {
+        let data = pattern(1024 * 1024);
+        let mut refused = 0;
+        // The clock is paused: a sleep only lets the relay run until nothing moves any more.
+        while refused < 20 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            match client.try_write(&data) {
+                Ok(_) => refused = 0,
+                Err(_) => refused += 1,
+            }
+        }
+        socket2::SockRef::from(&client)
+            .set_linger(Some(Duration::ZERO))
+            .unwrap();
+        drop(client);
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        drop(server); // it never read anything
+    })
+    .await;
+    assert!(
+        matches!(
+            outcome,
+            Outcome::Reset {
+                side: Side::Downstream,
+                ..
+            }
+        ),
+        "{outcome:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_gone_source_had_sent_may_still_be_taken() {
+    let case = Case::new(PoolParams::for_workers(1)).await;
+    let (_, case) = play(case, async |client, mut server| {
+        let data = pattern(1024 * 1024);
+        let mut refused = 0;
+        while refused < 20 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            match client.try_write(&data) {
+                Ok(_) => refused = 0,
+                Err(_) => refused += 1,
+            }
+        }
+        socket2::SockRef::from(&client)
+            .set_linger(Some(Duration::ZERO))
+            .unwrap();
+        drop(client);
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        server.read_exact(&mut vec![0; 256 * 1024]).await.unwrap();
+    })
+    .await;
+    assert!(case.counts.rx.get() >= 256 * 1024);
+}
+
 #[test]
 fn the_state_of_a_relay_is_small() {
     // It lives as long as the connection: memory per idle connection is a product number.

@@ -15,18 +15,12 @@ use std::fmt;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use crate::lines::Lines;
+pub use crate::lines::{MAX_BYTES, MAX_LINES};
 use crate::metrics::{Kind, Registry};
-
-/// The most lines that wait to be written.
-pub const MAX_LINES: usize = 4096;
-/// The most octets that wait to be written.
-pub const MAX_BYTES: usize = 4 << 20;
 
 /// How access-log lines are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,23 +95,7 @@ pub struct AccessLog {
 #[derive(Debug)]
 struct Running {
     json: bool,
-    queue: SyncSender<Message>,
-    state: Arc<State>,
-    /// Hung up by the writing thread when it ends.
-    done: Mutex<Receiver<()>>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    closing: AtomicBool,
-    queued_bytes: AtomicUsize,
-    dropped: AtomicU64,
-}
-
-enum Message {
-    Line(Box<[u8]>),
-    /// Says nothing; wakes a thread that waits, so that it sees `closing`.
-    Wake,
+    lines: Lines,
 }
 
 impl AccessLog {
@@ -129,30 +107,16 @@ impl AccessLog {
         if format == AccessFormat::Off {
             return Ok(Self { running: None });
         }
-        let mut sink: Box<dyn Write + Send> = match sink {
+        let sink: Box<dyn Write + Send> = match sink {
             // Not `Stdout`: that scans for line ends and holds back what follows the last one.
             Sink::Stdout => Box::new(std::fs::File::from(
                 io::stdout().as_fd().try_clone_to_owned()?,
             )),
             Sink::Writer(writer) => writer,
         };
-        let (queue, lines) = mpsc::sync_channel(MAX_LINES);
-        let (alive, done) = mpsc::sync_channel::<()>(0);
-        let state = Arc::new(State::default());
-        let shared = state.clone();
-        thread::Builder::new()
-            .name("access-log".to_owned())
-            .stack_size(STACK_BYTES)
-            .spawn(move || {
-                write_lines(&lines, &mut sink, &shared);
-                drop(alive);
-            })?;
-        let json = format == AccessFormat::Json;
         let running = Running {
-            json,
-            queue,
-            state,
-            done: Mutex::new(done),
+            json: format == AccessFormat::Json,
+            lines: Lines::start("access-log", sink)?,
         };
         Ok(Self {
             running: Some(Arc::new(running)),
@@ -172,13 +136,13 @@ impl AccessLog {
                 format::text(&mut line, record);
             }
             line.push('\n');
-            running.hand_over(line.as_bytes());
+            running.lines.hand_over(line.as_bytes());
             // A header of 64 KiB in one line must not stay with every worker for ever.
             line.shrink_to(KEPT_BYTES);
         });
         if handed.is_err() {
             // The thread is ending and has no buffer any more.
-            running.state.dropped.fetch_add(1, Ordering::Relaxed);
+            running.lines.drop_line();
         }
     }
 
@@ -194,7 +158,7 @@ impl AccessLog {
     pub fn dropped(&self) -> u64 {
         self.running
             .as_ref()
-            .map_or(0, |running| running.state.dropped.load(Ordering::Relaxed))
+            .map_or(0, |running| running.lines.dropped())
     }
 
     /// Registers `rhizome_access_log_dropped_total`.
@@ -222,74 +186,8 @@ impl AccessLog {
         let Some(running) = &self.running else {
             return true;
         };
-        running.state.closing.store(true, Ordering::Release);
-        // A full queue needs no waking: the thread looks when it has emptied it.
-        let _ = running.queue.try_send(Message::Wake);
-        let done = running.done.lock().unwrap_or_else(PoisonError::into_inner);
-        done.recv_timeout(limit) == Err(RecvTimeoutError::Disconnected)
+        running.lines.close(limit)
     }
-}
-
-impl Running {
-    fn hand_over(&self, line: &[u8]) {
-        let state = &self.state;
-        let queued = state.queued_bytes.fetch_add(line.len(), Ordering::Relaxed) + line.len();
-        let refused = queued > MAX_BYTES
-            || state.closing.load(Ordering::Acquire)
-            || matches!(
-                self.queue.try_send(Message::Line(line.into())),
-                Err(TrySendError::Full(_) | TrySendError::Disconnected(_))
-            );
-        if refused {
-            state.queued_bytes.fetch_sub(line.len(), Ordering::Relaxed);
-            state.dropped.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-}
-
-/// The writing thread: gathers what is there, writes it, and waits for more, until the log is
-/// closed or nobody can write to it any more.
-fn write_lines(lines: &Receiver<Message>, sink: &mut dyn Write, state: &State) {
-    let mut batch = Vec::new();
-    while let Ok(first) = lines.recv() {
-        let mut next = Some(first);
-        let mut count = 0;
-        while let Some(message) = next {
-            if let Message::Line(line) = message {
-                batch.extend_from_slice(&line);
-                count += 1;
-            }
-            next = if batch.len() < BATCH_BYTES {
-                lines.try_recv().ok()
-            } else {
-                None
-            };
-        }
-        let written = sink.write_all(&batch).and_then(|()| sink.flush());
-        if written.is_err() {
-            state.dropped.fetch_add(count, Ordering::Relaxed);
-        }
-        state.queued_bytes.fetch_sub(batch.len(), Ordering::Relaxed);
-        batch.clear();
-        batch.shrink_to(BATCH_BYTES);
-        if state.closing.load(Ordering::Acquire) {
-            return write_rest(lines, sink, state);
-        }
-    }
-}
-
-/// Writes what is left after closing.
-fn write_rest(lines: &Receiver<Message>, sink: &mut dyn Write, state: &State) {
-    for message in lines.try_iter() {
-        let Message::Line(line) = message else {
-            continue;
-        };
-        if sink.write_all(&line).is_err() {
-            state.dropped.fetch_add(1, Ordering::Relaxed);
-        }
-        state.queued_bytes.fetch_sub(line.len(), Ordering::Relaxed);
-    }
-    let _ = sink.flush();
 }
 
 thread_local! {
@@ -298,10 +196,6 @@ thread_local! {
 
 /// What a thread's buffer keeps between lines; an ordinary line has 300 to 500 octets.
 const KEPT_BYTES: usize = 4096;
-/// What one write gathers at most, before the line that passes it.
-const BATCH_BYTES: usize = 64 << 10;
-/// The writing thread calls nothing deep.
-const STACK_BYTES: usize = 128 << 10;
 
 #[cfg(test)]
 mod tests;

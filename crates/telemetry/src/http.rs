@@ -39,9 +39,9 @@ pub const MAX_CONNECTIONS: usize = 64;
 /// How long a request's head may take, and how long a kept connection may wait for the next one.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a request's body may take.
-pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+pub const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a reader may take nothing of its response.
-pub const STALL_TIMEOUT: Duration = Duration::from_secs(30);
+pub const STALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long responses in progress may take after the end was called.
 pub const CLOSING_TIMEOUT: Duration = Duration::from_secs(1);
 

@@ -17,6 +17,7 @@ pub mod admin;
 mod clock;
 mod error_chain;
 pub mod http;
+mod lines;
 pub mod logs;
 pub mod metrics;
 mod page;

@@ -9,14 +9,19 @@
 
 use std::fmt;
 use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tracing::Dispatch;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{Registry, reload};
+
+use crate::lines::Lines;
+use crate::metrics;
 
 /// How log lines are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,7 +58,16 @@ pub struct UnknownLogFormat;
 /// [`LogError`] when a directive cannot be read, or when a logger is installed already.
 pub fn init(format: LogFormat, directives: Option<&str>) -> Result<LogControl, LogError> {
     let coloured = io::stderr().is_terminal();
-    let (dispatch, control) = build(format, directives, coloured, io::stderr)?;
+    let stderr = io::stderr()
+        .as_fd()
+        .try_clone_to_owned()
+        .map_err(LogError::Writer)?;
+    let sink = Box::new(std::fs::File::from(stderr));
+    let lines = Arc::new(Lines::start("log", sink).map_err(LogError::Writer)?);
+    let handing_over = Arc::clone(&lines);
+    let writer = move || HandOver(Arc::clone(&handing_over));
+    let (dispatch, mut control) = build(format, directives, coloured, writer)?;
+    control.lines = Some(lines);
     tracing::dispatcher::set_global_default(dispatch).map_err(|_| LogError::AlreadyInstalled)?;
     Ok(control)
 }
@@ -63,6 +77,21 @@ pub fn init(format: LogFormat, directives: Option<&str>) -> Result<LogControl, L
 pub struct LogControl {
     handle: Option<reload::Handle<Targets, Registry>>,
     current: Arc<Mutex<String>>,
+    lines: Option<Arc<Lines>>,
+}
+
+/// Takes one event at a time, formatted, and never makes its thread wait.
+struct HandOver(Arc<Lines>);
+
+impl io::Write for HandOver {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.0.hand_over(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 impl LogControl {
@@ -73,6 +102,7 @@ impl LogControl {
         Self {
             handle: None,
             current: Arc::new(Mutex::new(DEFAULT.to_owned())),
+            lines: None,
         }
     }
 
@@ -89,6 +119,30 @@ impl LogControl {
         }
         *current = text;
         Ok(())
+    }
+
+    /// Writes what was logged and ends the log, waiting at most `limit`. The last act of a process
+    /// that wants its last words read.
+    pub fn close(&self, limit: Duration) {
+        if let Some(lines) = &self.lines {
+            lines.close(limit);
+        }
+    }
+
+    /// Registers `rhizome_log_dropped_total`.
+    ///
+    /// # Panics
+    /// When it is registered already.
+    pub fn register(&self, registry: &metrics::Registry) {
+        let lines = self.lines.clone();
+        registry.collect(move |out| {
+            out.family(
+                "rhizome_log_dropped_total",
+                "Log lines that were dropped rather than waited for.",
+                metrics::Kind::Counter,
+                |family| family.sample(&[], lines.as_ref().map_or(0, |lines| lines.dropped())),
+            );
+        });
     }
 
     /// Returns the directives in force.
@@ -126,6 +180,9 @@ pub enum LogError {
     /// The logger that was controlled is no more.
     #[error("the logger this controls is gone")]
     Gone,
+    /// Standard error cannot be written to by a thread of its own.
+    #[error("starting the thread that writes the log")]
+    Writer(#[source] io::Error),
 }
 
 /// Builds what [`init`] installs, writing to `writer`.
@@ -151,6 +208,7 @@ where
     let control = LogControl {
         handle: Some(handle),
         current: Arc::new(Mutex::new(text)),
+        lines: None,
     };
     Ok((dispatch, control))
 }

@@ -1,7 +1,9 @@
 //! What the log's readers get, and what happens when they do not read.
 
 use super::*;
+use std::sync::Mutex;
 use std::sync::{Condvar, MutexGuard};
+use std::thread;
 use std::time::UNIX_EPOCH;
 
 fn record<'a>() -> AccessRecord<'a> {
@@ -270,7 +272,7 @@ fn long_lines_are_bounded_by_octets() {
     gate.change(|state| state.shut = false);
     assert!(log.close(LONG));
     let running = log.running.as_ref().unwrap();
-    assert_eq!(running.state.queued_bytes.load(Ordering::Relaxed), 0);
+    assert_eq!(running.lines.queued_bytes(), 0);
 }
 
 #[test]
