@@ -13,7 +13,7 @@ use net_config::{AddressParams, DeviceKind};
 use preamble::Version;
 use route::{EndpointAddress, TcpOptions};
 use serve::Family;
-use settings::{ConfigError, ConfigErrors, yaml};
+use settings::{AdminAddress, ConfigError, ConfigErrors, yaml};
 use telemetry::{AccessFormat, EndpointAddr, LogFormat};
 
 use self::file::{
@@ -196,8 +196,11 @@ impl Config {
                 timeout: file.drain.timeout.0,
             },
             probes: file.probes.address(),
-            // One text form for both types; what parsed as the one is the other.
-            admin: file.admin.address.to_string().parse().unwrap_or_default(),
+            admin: match file.admin.address.clone() {
+                AdminAddress::Off => EndpointAddr::None,
+                AdminAddress::Tcp(address) => EndpointAddr::Tcp(address.get()),
+                AdminAddress::Unix(path) => EndpointAddr::Unix(path),
+            },
             access_log: match file.access_log.format {
                 AccessLogFormat::Json => AccessFormat::Json,
                 AccessLogFormat::Off => AccessFormat::Off,

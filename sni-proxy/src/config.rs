@@ -4,13 +4,15 @@
 //! the environment. The routing file has a room of its own, `routes`.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Parser;
 use route::{IpPrefix, TcpOptions};
-use settings::{ByteSize, ConfigError, ConfigErrors, HumanDuration, TcpSettings, yaml};
+use settings::{
+    AdminAddress, ByteSize, ConfigError, ConfigErrors, HumanDuration, TcpSettings, yaml,
+};
 use telemetry::{AccessFormat, EndpointAddr, LogFormat};
 
 use self::file::{AccessLogFormat, Otherwise};
@@ -189,9 +191,16 @@ impl Config {
         file.validate_listeners(&mut errors);
         file.validate_limits(&mut errors);
         let trusted_proxies = file.prefixes(&mut errors);
+        let mut headers = BTreeSet::new();
         for (index, header) in file.connect.headers.iter().enumerate() {
             if !is_header_name(header) {
                 errors.add(format!("connect.headers[{index}]"), "not a header name");
+            }
+            if !headers.insert(header.to_ascii_lowercase()) {
+                errors.add(
+                    format!("connect.headers[{index}]"),
+                    format!("{header} is there twice"),
+                );
             }
         }
         if file.connect.headers.is_empty() {
@@ -229,8 +238,11 @@ impl Config {
                 workers => workers,
             },
             probes: file.probes.address(),
-            // One text form for both types; what parsed as the one is the other.
-            admin: file.admin.address.to_string().parse().unwrap_or_default(),
+            admin: match file.admin.address.clone() {
+                AdminAddress::Off => EndpointAddr::None,
+                AdminAddress::Tcp(address) => EndpointAddr::Tcp(address.get()),
+                AdminAddress::Unix(path) => EndpointAddr::Unix(path),
+            },
             listeners: listeners.collect(),
             limits: Limits {
                 connections: file.limits.connections,
@@ -283,7 +295,14 @@ impl File {
                 );
             }
             let address = listener.address.get();
-            if address.port() != 0 && !addresses.insert(address) {
+            // `[::]` takes IPv4 as well.
+            let ip = address.ip().to_canonical();
+            let ip = if ip.is_unspecified() {
+                Ipv6Addr::UNSPECIFIED.into()
+            } else {
+                ip
+            };
+            if address.port() != 0 && !addresses.insert((ip, address.port())) {
                 errors.add(
                     format!("{key}.address"),
                     format!("two listeners listen on {address}"),

@@ -134,8 +134,7 @@ impl Dialer {
             }
         };
         let connected = connected.map_err(|_| DialError::Timeout)??;
-        self.connect_seconds
-            .observe(started.elapsed().as_secs_f64());
+        self.connect_seconds.observe_duration(started.elapsed());
         Ok(connected)
     }
 }

@@ -164,11 +164,6 @@ impl ConnRecord {
         self.0.endpoint_addr.set(Some(addr));
     }
 
-    /// Notes the connected address of an upstream that is no cluster's endpoint.
-    pub fn set_upstream(&self, addr: SocketAddr) {
-        self.0.endpoint_addr.set(Some(addr));
-    }
-
     /// Counts the bytes of a preamble that were handed to the upstream.
     pub fn forwarded(&self, bytes: usize) {
         self.0.relayed(Direction::Rx, bytes as u64, true);
