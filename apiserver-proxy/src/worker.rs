@@ -18,7 +18,7 @@ use telemetry::AccessLog;
 use tokio::net::TcpStream;
 
 use crate::config::Config;
-use crate::connection;
+use crate::connection::{self, Accepted};
 
 /// What all workers share; nothing in it is locked on a connection's path.
 #[derive(Debug)]
@@ -96,9 +96,13 @@ impl Worker {
         if !admitted {
             return record.close(Reason::Limit);
         }
-        let worker = Rc::clone(self);
-        self.handle.connections.spawn(record, |record| {
-            connection::serve(stream, peer, worker, record)
+        let accepted = Box::new(Accepted {
+            downstream: stream,
+            peer,
         });
+        let worker = Rc::clone(self);
+        self.handle
+            .connections
+            .spawn(record, |record| connection::serve(accepted, worker, record));
     }
 }

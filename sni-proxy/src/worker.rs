@@ -101,11 +101,11 @@ impl Worker {
                 None => return record.close(Reason::SourceLimit),
             }
         }
-        let accepted = Accepted {
+        let accepted = Box::new(Accepted {
             downstream: stream,
             peer,
             listener: Rc::clone(listener),
-        };
+        });
         let worker = Rc::clone(self);
         self.handle
             .connections
