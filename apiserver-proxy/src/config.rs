@@ -166,6 +166,9 @@ impl Config {
     fn validated(file: File, origin: &Path) -> Result<Self, ConfigError> {
         let mut errors = ConfigErrors::new();
         file.tcp.validate("tcp", &mut errors);
+        if let Err(error) = serve::try_tcp_options(&(&file.tcp).into()) {
+            errors.add("tcp", error);
+        }
         if file.limits.connections == 0 {
             errors.add("limits.connections", "0 would refuse every connection");
         }

@@ -187,7 +187,7 @@ impl Config {
 
     fn validated(file: File, origin: &Path) -> Result<Self, ConfigError> {
         let mut errors = ConfigErrors::new();
-        file.tcp.validate("tcp", &mut errors);
+        validate_tcp(&file.tcp, "tcp", &mut errors);
         file.validate_listeners(&mut errors);
         file.validate_limits(&mut errors);
         let trusted_proxies = file.prefixes(&mut errors);
@@ -315,9 +315,7 @@ impl File {
                 );
             }
             if let Some(overrides) = &listener.tcp {
-                overrides
-                    .over(&self.tcp)
-                    .validate(&format!("{key}.tcp"), errors);
+                validate_tcp(&overrides.over(&self.tcp), &format!("{key}.tcp"), errors);
             }
         }
     }
@@ -353,6 +351,17 @@ impl File {
             .enumerate()
             .filter_map(parse)
             .collect()
+    }
+}
+
+/// Adds to `errors` what is wrong with the TCP options of the block `key`, by their values or by
+/// what the kernel of this host says.
+pub(crate) fn validate_tcp(tcp: &TcpSettings, key: &str, errors: &mut ConfigErrors) {
+    let before = errors.iter().count();
+    tcp.validate(key, errors);
+    let fine = errors.iter().count() == before;
+    if fine && let Err(error) = serve::try_tcp_options(&tcp.into()) {
+        errors.add(key, error);
     }
 }
 

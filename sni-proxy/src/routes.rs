@@ -13,8 +13,10 @@ use route::{
     RouteMatch, RouteSpec, Snapshot, TableSpec, TcpOptions,
 };
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use settings::{ConfigError, ConfigErrors, HumanDuration, TcpOverrides, TcpSettings, yaml};
+
+use crate::config::validate_tcp;
 
 /// Why a routing file is refused.
 #[derive(Debug, thiserror::Error)]
@@ -164,8 +166,18 @@ struct RouteFile {
     cluster: String,
     /// Networks of clients that may use it; all when absent. An empty list is an error, since it
     /// could be meant either way.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "given",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(with = "Vec<String>")]
     allow_sources: Option<Vec<String>>,
+}
+
+/// Reads a list that is there: null, which templates make of an empty one, is no list.
+fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+    Vec::deserialize(deserializer).map(Some)
 }
 
 fn yes() -> bool {
@@ -239,7 +251,7 @@ impl SharedOptions<'_> {
             .known
             .entry(format!("{settings:?}"))
             .or_insert_with(|| {
-                settings.validate(key, errors);
+                validate_tcp(&settings, key, errors);
                 Arc::new(TcpOptions::from(&settings))
             });
         Arc::clone(shared)

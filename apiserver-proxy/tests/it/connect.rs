@@ -94,6 +94,39 @@ fn what_comes_behind_the_consent_is_the_clients() {
     assert_eq!(relayed, Some(12_009.0));
 }
 
+#[test]
+fn interim_answers_are_passed_over() {
+    // RFC 9110 §15.2: any number of them may come before the final answer.
+    for segments in [
+        [
+            "HTTP/1.1 100 Continue\r\n\r\n",
+            "HTTP/1.1 200 OK\r\n\r\nearly",
+        ]
+        .as_slice(),
+        &["HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n\r\nearly"],
+        &[
+            "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r",
+            "\nHTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 2",
+            "00 OK\r\n\r\nearly",
+        ],
+    ] {
+        let gateway = Scripted::start(move |mut stream| {
+            read_head(&mut stream);
+            for segment in segments {
+                stream.write_all(segment.as_bytes()).unwrap();
+                std::thread::yield_now();
+            }
+            let mut word = [0; 4];
+            stream.read_exact(&mut word).unwrap();
+            stream.write_all(&word).unwrap();
+        });
+        let proxy = Running::start(&config(by_connect(gateway.addr), json!({})));
+        let mut client = proxy.connect();
+        client.write_all(b"ping").unwrap();
+        assert_eq!(finish(client), b"earlyping", "{segments:?}");
+    }
+}
+
 /// Has the gateway do `answer` with the request it has read, and expects the client to be closed
 /// without an octet, for `reason`: long before the time limit, or at it when that is the reason.
 fn refused(answer: impl Fn(&mut TcpStream) + Clone + Send + 'static, reason: &str, limit: &str) {
@@ -134,6 +167,9 @@ fn a_refusal_closes_the_client_at_once() {
         "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 2\r\n\r\nno",
         "HTTP/1.1 308 Permanent Redirect\r\nlocation: https://x/\r\n\r\n",
         "HTTP/1.1 403 Forbidden\r\n\r\n",
+        "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 403 Forbidden\r\n\r\n",
+        // RFC 9110 §15.2.2: what follows is another protocol, and none was asked for.
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\nHTTP/1.1 200 OK\r\n\r\n",
     ] {
         let answer = move |stream: &mut TcpStream| stream.write_all(answer.as_bytes()).unwrap();
         refused(answer, "connect_failed", LONG);

@@ -89,6 +89,7 @@ fn a_configuration_that_cannot_be_used_is_64() {
         ),
         with_key("interface", json!({ "manage": false, "name": "a/b" })),
         with_key("limits", json!({ "connections": 0 })),
+        with_key("tcp", json!({ "congestion": "nonesuch" })),
         with_key("listen", json!(["127.0.0.1:9"])),
     ] {
         for arguments in [["--check"].as_slice(), &[]] {

@@ -52,12 +52,15 @@ pub fn apply_tcp_options(socket: SockRef<'_>, options: &TcpOptions) -> io::Resul
     Ok(())
 }
 
-/// Tells whether this host takes `options`, by setting them on a socket that is thrown away.
+/// Tells whether this host takes `options`, by setting them on a socket that is thrown away. Where
+/// no socket can be had, for want of descriptors say, nothing is held against the options.
 ///
 /// # Errors
 /// The first option that is refused, named in the error's text.
 pub fn try_tcp_options(options: &TcpOptions) -> io::Result<()> {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+    let Ok(socket) = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)) else {
+        return Ok(());
+    };
     apply_tcp_options(SockRef::from(&socket), options)
 }
 

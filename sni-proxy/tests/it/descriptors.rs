@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
 use testkit::client_hello::ClientHello;
 use testkit::upstream::{Behaviour, Upstream};
-use testkit::wait;
+use testkit::wait::{self, Stopwatch};
 
 use crate::support::{Child, Client, LIMIT, routes_of};
 
@@ -45,6 +46,44 @@ fn accepting_pauses_while_there_are_none_and_goes_on_afterwards() {
     }
     established.expect_echo(b"to the end");
     assert_eq!(child.readiness(), 200);
+}
+
+#[test]
+fn routes_that_could_not_be_read_are_read_once_there_are_some_again() {
+    let upstream = Upstream::start(Behaviour::Echo).unwrap();
+    let routes = routes_of(&[("a", upstream.addr())]);
+    let config = format!("{LISTENER}limits: {{ preambleTimeout: 60s }}\n");
+    let own = Child::start(&config, &routes)
+        .guard
+        .usage()
+        .unwrap()
+        .descriptors;
+    let limit = own + 5;
+    let child = Child::start_after(&format!("ulimit -n {limit}"), &config, &routes);
+    let addr = child.addr("tls");
+    let waiting: Vec<Client> = (0..40).map(|_| Client::open(addr)).collect();
+    let used = || child.guard.usage().unwrap().descriptors;
+    wait::until("all descriptors to be in use", LIMIT, || used() >= limit).unwrap();
+    let routes = routes_of(&[("b", upstream.addr())]);
+    child.dir.replace("routes.yaml", routes).unwrap();
+    // Nothing but the log can be asked now.
+    let tried = || child.events().iter().any(is_refusal);
+    wait::until("the file to be tried", LIMIT, tried).unwrap();
+    drop(waiting);
+    let clock = Stopwatch::start();
+    child.wait_generation(2);
+    // Tried again each second; the file is looked at unasked each half minute only.
+    assert!(
+        clock.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        clock.elapsed()
+    );
+    Client::established(addr, "b.test");
+    assert_eq!(child.value("rhizome_snapshot_refused_total", &[]), 1.0);
+}
+
+fn is_refusal(event: &Value) -> bool {
+    event["error"].is_string() && event["generation"] == 1
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Taking leave: unready at once, accepting for a while, refusing then, cutting at last.
 
+use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -218,6 +219,46 @@ fn the_second_signal_cuts_now() {
     );
     assert_eq!(child.access_line(held.addr())["reason"], "drained");
     assert_eq!(child.access_line(silent.addr())["reason"], "drained");
+}
+
+/// Connects, is served and stays, again and again until connecting fails.
+fn crowd(addr: SocketAddr, served: &AtomicU64) {
+    let hello = ClientHello::for_name("a.test").encode();
+    let mut open = VecDeque::new();
+    while let Ok(mut client) = Client::try_from_ip("127.0.0.1".parse().unwrap(), addr) {
+        if client.try_send(&hello).is_ok() && client.stream().peek(&mut [0]).is_ok() {
+            served.fetch_add(1, Ordering::Relaxed);
+        }
+        open.push_back(client);
+        if open.len() > 50 {
+            open.pop_front().unwrap().reset();
+        }
+    }
+}
+
+#[test]
+fn the_second_signal_ends_it_however_many_still_come() {
+    let (mut child, _upstream) = start(2, "delay: 60s, timeout: 0s");
+    let (addr, served) = (child.addr("tls"), AtomicU64::new(0));
+    let taken = std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| crowd(addr, &served));
+        }
+        let served = || served.load(Ordering::Relaxed);
+        wait::until("a crowd", LIMIT, || served() >= 300).unwrap();
+        child.signal(Signal::TERM);
+        wait::until("unready", LIMIT, || child.readiness() == 503).unwrap();
+        let so_far = served();
+        wait::until("more to be served", LIMIT, || served() > so_far + 100).unwrap();
+        let clock = Stopwatch::start();
+        child.signal(Signal::TERM);
+        let status = child.guard.wait_exit(LIMIT);
+        // The crowd goes when nobody listens any more.
+        let _ = child.guard.kill();
+        assert_eq!(status.unwrap().code(), Some(0));
+        clock.elapsed()
+    });
+    assert!(taken < Duration::from_secs(5), "{taken:?}");
 }
 
 #[test]

@@ -1,11 +1,13 @@
-//! The program: flags, exit codes, what `--check` says, SIGHUP.
+//! The program: flags, exit codes, what `--check` says, SIGHUP, a log that nobody reads.
+
+use std::time::Duration;
 
 use testkit::process::Signal;
 use testkit::tempdir::TempDir;
 use testkit::upstream::{Behaviour, Upstream};
-use testkit::wait;
+use testkit::wait::{self, Stopwatch};
 
-use crate::support::{Child, Client, LIMIT, routes_of, run};
+use crate::support::{Child, Client, LIMIT, Probe, routes_of, run};
 
 const CONFIG: &str = r#"workers: 1
 probes: { address: "127.0.0.1:0" }
@@ -134,6 +136,43 @@ fn bad_routes_end_with_64_and_name_file_and_place() {
             );
         }
     }
+    // An option that the kernel does not know is one of the configuration, and not found out by
+    // connections that fail.
+    let cluster = "{ name: a, ";
+    let routes = ROUTES.replace(
+        cluster,
+        &format!("{cluster}tcp: {{ congestion: nonesuch }}, "),
+    );
+    for (config, routes, key) in [
+        (CONFIG, routes.as_str(), "clusters[0].tcp"),
+        (
+            &format!("{CONFIG}tcp: {{ congestion: nonesuch }}\n"),
+            ROUTES,
+            "tcp",
+        ),
+        (
+            &CONFIG.replace(
+                "protocol: tls",
+                "protocol: tls, tcp: { congestion: nonesuch }",
+            ),
+            ROUTES,
+            "listeners[0].tcp",
+        ),
+        (
+            CONFIG,
+            &ROUTES.replace("cluster: a", "cluster: a, allowSources: []"),
+            "routes[0].allowSources",
+        ),
+        (
+            CONFIG,
+            &ROUTES.replace("cluster: a", "cluster: a, allowSources: null"),
+            "allowSources",
+        ),
+    ] {
+        let (code, _, stderr) = outcome(&directory(config, routes), &CHECK);
+        assert_eq!(code, Some(64), "{key}: {stderr}");
+        assert!(stderr.contains(key), "{key}: {stderr}");
+    }
     let dir = directory(CONFIG, ROUTES);
     std::fs::remove_file(dir.join("conf/routes.yaml")).unwrap();
     let (code, _, stderr) = outcome(&dir, &CHECK);
@@ -211,4 +250,42 @@ listeners:
     wait::until("the file to be read again", LIMIT, || age(&child) < 1.0).unwrap();
     stream.expect_echo(b"nothing else happens");
     assert_eq!(child.readiness(), 200);
+}
+
+#[test]
+fn a_log_that_nobody_reads_stops_nothing() {
+    let upstream = Upstream::start(Behaviour::Echo).unwrap();
+    let config = r#"
+workers: 2
+listeners:
+- { name: tls, address: "127.0.0.1:0", protocol: tls }
+drain: { delay: 0s, timeout: 1s }
+"#;
+    let routes = routes_of(&[("a", upstream.addr())]);
+    let (mut child, _pipe) = Child::start_unread(config, &routes);
+    let addr = child.addr("tls");
+    let mut held = Client::established(addr, "a.test");
+    // What is wrong with this is more than a pipe takes. A line is dropped when the queue is full
+    // as well.
+    let wrong = routes + &"- { cluster: a }\n".repeat(3000);
+    child.dir.write("routes.yaml", wrong).unwrap();
+    let refused = |child: &Child| child.value("rhizome_snapshot_refused_total", &[]);
+    wait::until("lines to be dropped", LIMIT, || {
+        let before = refused(&child);
+        child.signal(Signal::HUP);
+        wait::until("the file to be read", LIMIT, || refused(&child) > before).unwrap();
+        child.value("rhizome_log_dropped_total", &[]) > 0.0
+    })
+    .unwrap();
+    assert_eq!(Probe::ask(child.probes, "GET", "/healthz").status, 200);
+    held.expect_echo(b"a connection that is open goes on");
+    Client::established(addr, "a.test");
+    let clock = Stopwatch::start();
+    child.signal(Signal::TERM);
+    assert_eq!(child.wait_exit().code(), Some(0));
+    assert!(
+        clock.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        clock.elapsed()
+    );
 }

@@ -105,13 +105,17 @@ fn what_cannot_be_used_is_refused_and_changes_nothing() {
     let mut old = Client::established(gateway.addr("tls"), "a.test");
     let unknown_cluster = good.replace("cluster: a", "cluster: z");
     let twice = format!("{good}- {{ serverNames: [\"A.test.\"], cluster: a }}\n");
-    let broken: [&str; 6] = [
+    let nobody = format!("{good}- {{ serverNames: [b.test], cluster: a, allowSources: [] }}\n");
+    let congestion = good.replace("{ name: a, ", "{ name: a, tcp: { congestion: nonesuch }, ");
+    let broken: [&str; 8] = [
         "",
         "# nothing\n",
         "clusters: [",
         "clusters: []\nwrong: 1\n",
         &unknown_cluster,
         &twice,
+        &nobody,
+        &congestion,
     ];
     let mut refused = 0;
     for text in broken {

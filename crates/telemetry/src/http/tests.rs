@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -107,6 +107,7 @@ struct Fake {
     held: AtomicUsize,
     most_held: AtomicUsize,
     arrived: Semaphore,
+    big: Bytes,
 }
 
 impl Fake {
@@ -116,6 +117,7 @@ impl Fake {
             held: AtomicUsize::new(0),
             most_held: AtomicUsize::new(0),
             arrived: Semaphore::new(0),
+            big: Bytes::from(vec![b'x'; BIG]),
         })
     }
 
@@ -139,7 +141,7 @@ impl Handler for Fake {
                 self.hold().await;
                 Bytes::from_static(b"held")
             }
-            "/big" => Bytes::from(vec![b'x'; BIG]),
+            "/big" => self.big.clone(),
             _ => Bytes::from_static(b"ok"),
         };
         Response::new(Full::new(body))
@@ -374,6 +376,32 @@ async fn a_reader_that_takes_nothing_is_cut_in_the_end() {
     assert!(stuck.reply(false).await.is_some());
     tokio::time::sleep(STALL_TIMEOUT * 2).await;
     assert!(stuck.read_to_end().await < BIG);
+    server.ended().await;
+}
+
+#[tokio::test]
+async fn readers_that_take_nothing_keep_nobody_out_for_long() {
+    let server = Running::local(&Fake::new());
+    let EndpointAddr::Tcp(address) = server.address else {
+        panic!("not TCP")
+    };
+    let mut stuck = Vec::new();
+    for _ in 0..MAX_CONNECTIONS {
+        let socket = TcpSocket::new_v4().unwrap();
+        // Little of what they do not read has to lie in memory.
+        socket.set_recv_buffer_size(4096).unwrap();
+        let mut client = Client(BufReader::new(socket.connect(address).await.unwrap()));
+        client.send("GET /big HTTP/1.1\r\nhost: x\r\n\r\n").await;
+        assert!(client.reply(false).await.is_some());
+        stuck.push(client);
+    }
+    tokio::time::pause();
+    let start = Instant::now();
+    let mut probe = Client::connect(&server.address).await;
+    assert_eq!(probe.get("/").await.body, "ok");
+    let waited = start.elapsed();
+    let limit = Duration::from_secs(6);
+    assert!(waited > Duration::ZERO && waited < limit, "{waited:?}");
     server.ended().await;
 }
 

@@ -1,6 +1,7 @@
 //! A gateway as a program of its own: signals, exit codes, standard output, descriptor limits.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::path::Path;
@@ -29,11 +30,37 @@ impl Child {
 
     /// Starts from a shell that runs `before` first, `ulimit -n 64` for example.
     pub(crate) fn start_after(before: &str, config: &str, routes: &str) -> Self {
-        let dir = TempDir::new("gateway-child").unwrap();
-        dir.write("routes.yaml", routes).unwrap();
-        dir.write("sni-proxy.yaml", whole(config)).unwrap();
+        let dir = directory(config, routes);
+        Self::start_in(dir, before, "stderr")
+    }
+
+    /// Starts with everything logged to a pipe, which is read until the program is ready and never
+    /// again. Returns the pipe too: when it is dropped, writing to it fails.
+    pub(crate) fn start_unread(config: &str, routes: &str) -> (Self, File) {
+        let dir = directory(config, routes);
+        let path = dir.join("pipe");
+        let made = Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(made.success());
+        // Open for both, so that neither side waits for the other.
+        let pipe = File::options().read(true).write(true).open(&path).unwrap();
+        let (reading, stderr) = (pipe.try_clone().unwrap(), dir.join("stderr"));
+        std::thread::spawn(move || {
+            let mut copy = File::create(stderr).unwrap();
+            for line in BufReader::new(reading).lines() {
+                let line = line.unwrap();
+                writeln!(copy, "{line}").unwrap();
+                if line.contains("serving admin") {
+                    return;
+                }
+            }
+        });
+        let child = Self::start_in(dir, "export RUST_LOG=trace", "pipe");
+        (child, pipe)
+    }
+
+    fn start_in(dir: TempDir, before: &str, log: &str) -> Self {
         let mut shell = Command::new("sh");
-        let script = format!("{before}; exec \"$0\" \"$@\" 2>stderr");
+        let script = format!("{before}; exec \"$0\" \"$@\" 2>{log}");
         shell.current_dir(dir.path()).args(["-c", &script]);
         shell.arg(env!("CARGO_BIN_EXE_sni-proxy"));
         shell.args(["--config", "sni-proxy.yaml", "--log-format", "json"]);
@@ -60,6 +87,11 @@ impl Child {
     /// Returns what was written to standard output, which is the access log.
     pub(crate) fn stdout(&self) -> String {
         self.guard.log()
+    }
+
+    /// Returns what was logged so far.
+    pub(crate) fn events(&self) -> Vec<Value> {
+        events(&self.dir.join("stderr"))
     }
 
     pub(crate) fn stderr(&self) -> String {
@@ -104,6 +136,13 @@ pub(crate) fn run(dir: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sni-proxy"));
     command.current_dir(dir).args(args);
     testkit::command::output(&mut command).unwrap()
+}
+
+fn directory(config: &str, routes: &str) -> TempDir {
+    let dir = TempDir::new("gateway-child").unwrap();
+    dir.write("routes.yaml", routes).unwrap();
+    dir.write("sni-proxy.yaml", whole(config)).unwrap();
+    dir
 }
 
 fn text(path: &Path) -> String {
