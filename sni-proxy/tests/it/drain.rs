@@ -221,8 +221,8 @@ fn the_second_signal_cuts_now() {
     assert_eq!(child.access_line(silent.addr())["reason"], "drained");
 }
 
-/// Connects, is served and stays, again and again until connecting fails.
-fn crowd(addr: SocketAddr, served: &AtomicU64) {
+/// Connects, is served and stays, again and again until connecting fails; returns who stayed.
+fn crowd(addr: SocketAddr, served: &AtomicU64) -> VecDeque<Client> {
     let hello = ClientHello::for_name("a.test").encode();
     let mut open = VecDeque::new();
     while let Ok(mut client) = Client::try_from_ip("127.0.0.1".parse().unwrap(), addr) {
@@ -234,6 +234,7 @@ fn crowd(addr: SocketAddr, served: &AtomicU64) {
             open.pop_front().unwrap().reset();
         }
     }
+    open
 }
 
 #[test]
@@ -241,9 +242,10 @@ fn the_second_signal_ends_it_however_many_still_come() {
     let (mut child, _upstream) = start(2, "delay: 60s, timeout: 0s");
     let (addr, served) = (child.addr("tls"), AtomicU64::new(0));
     let taken = std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| crowd(addr, &served));
-        }
+        // Whoever stayed stays until the process has ended.
+        let _crowds: Vec<_> = (0..4)
+            .map(|_| scope.spawn(|| crowd(addr, &served)))
+            .collect();
         let served = || served.load(Ordering::Relaxed);
         wait::until("a crowd", LIMIT, || served() >= 300).unwrap();
         child.signal(Signal::TERM);
