@@ -23,6 +23,7 @@ use testkit::ports;
 use testkit::proxy_header;
 use testkit::tempdir::TempDir;
 use testkit::upstream::{Behaviour, Upstream};
+use testkit::wait;
 
 const CLUSTER: &str = "outbound|443||kube-apiserver.shoot--foo--bar.svc.cluster.local";
 const HEADER: &str = "X-Gardener-Destination";
@@ -161,7 +162,7 @@ fn haproxy_and_nginx_send_the_headers_they_are_told_to() {
         upstream.wait_accepted(index + 1, LIMIT).unwrap();
         let src = stream.local_addr().unwrap();
         let header = || upstream.beginnings().pop().unwrap_or_default();
-        testkit::wait::until("the header", LIMIT, || header().len() >= 28).unwrap();
+        wait::until("the header", LIMIT, || header().len() >= 28).unwrap();
         let header = header();
         if front == v1 || front == nginx_v1 {
             assert_eq!(header, proxy_header::v1(src, front));
@@ -199,7 +200,12 @@ fn the_real_api_server_answers_kubectl() {
         .arg("--kubeconfig")
         .arg(&config)
         .args(["get", "namespaces", "-o", "name"]);
-    let names = command::run(&mut kubectl).unwrap();
-    assert!(names.contains("namespace/default"), "{names}");
+    // A fresh server makes its namespaces one by one, and is ready before the last.
+    wait::until("the namespace default", Duration::from_secs(20), || {
+        command::run(&mut kubectl)
+            .unwrap()
+            .contains("namespace/default")
+    })
+    .unwrap();
     assert!(server.child().exit_status().unwrap().is_none());
 }
