@@ -73,7 +73,7 @@ impl<T: Send + 'static> Workers<T> {
     where
         F: AsyncFn(WorkerHandle, T) -> io::Result<()> + Clone + Send + 'static,
     {
-        let (ending, ended) = mpsc::channel(count.max(1));
+        let (ending, ended) = mpsc::channel(2 * count.max(1));
         let (threads, tasks, questions) = (Vec::new(), Vec::new(), Vec::new());
         let mut workers = Self {
             threads,
@@ -99,7 +99,7 @@ impl<T: Send + 'static> Workers<T> {
                         connections: Rc::default(),
                         pool: Rc::new(Pool::new(pool)),
                     };
-                    work(handle, task, run, drain, questions).await
+                    work(handle, task, run, drain, questions, &ending).await
                 });
                 // Nobody listens any more when the process is on its way out already.
                 let _ = ending.try_send(result.map_err(|error| error.to_string()));
@@ -189,6 +189,7 @@ async fn work<T>(
     run: impl AsyncFn(WorkerHandle, T) -> io::Result<()>,
     drain: Drain,
     mut questions: mpsc::Receiver<Question>,
+    ending: &mpsc::Sender<Result<(), String>>,
 ) -> io::Result<()> {
     let housekeeping = {
         let handle = handle.clone();
@@ -213,6 +214,10 @@ async fn work<T>(
         accepted = run(handle.clone(), task) => accepted,
         () = drain.reached(Phase::Cut) => Ok(()),
     };
+    if let Err(error) = &accepted {
+        // Told now, and not only when the last connection has ended.
+        let _ = ending.try_send(Err(error.to_string()));
+    }
     tokio::select! {
         () = handle.connections.emptied() => {}
         () = drain.reached(Phase::Cut) => {
@@ -222,4 +227,48 @@ async fn work<T>(
     }
     housekeeping.abort();
     accepted
+}
+
+#[cfg(test)]
+mod tests {
+    use telemetry::access_log::Sink;
+    use telemetry::{AccessFormat, AccessLog, Registry};
+
+    use super::*;
+    use crate::drain::DrainParams;
+    use crate::metrics::Metrics;
+    use crate::record::{ConnRecord, ListenerContext};
+
+    #[tokio::test]
+    async fn a_worker_that_fails_says_so_while_it_still_has_connections() {
+        let drain = Drain::new(DrainParams {
+            delay: Duration::ZERO,
+            timeout: Duration::ZERO,
+        });
+        let pool = PoolParams::for_workers(1);
+        let run = async |handle: WorkerHandle, metrics: Metrics| {
+            let listener = Rc::new(ListenerContext {
+                name: "held".into(),
+                protocol: "tls",
+                metrics: metrics.listener("held"),
+                access_log: AccessLog::new(AccessFormat::Off, Sink::Stdout)?,
+            });
+            let peer = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
+            let record = ConnRecord::open(&listener, peer, None);
+            handle.connections.spawn(record, |record| async move {
+                std::future::pending::<()>().await;
+                drop(record);
+            });
+            Err(io::ErrorKind::Other.into())
+        };
+        let mut workers = Workers::prepare("test", 1, pool, &drain, run).unwrap();
+        workers.start(vec![Metrics::new(&Registry::new())]);
+        let told = timeout(Duration::from_secs(10), workers.ended())
+            .await
+            .unwrap();
+        assert!(told.unwrap().is_err());
+        drain.cut();
+        while workers.ended().await.is_some() {}
+        workers.join();
+    }
 }
