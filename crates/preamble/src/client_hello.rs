@@ -104,15 +104,3 @@ pub enum ClientHelloError {
     #[error("ClientHello exceeds the preamble limit")]
     TooLong,
 }
-
-impl ClientHelloError {
-    /// Returns the label used for this error in metrics and the access log.
-    #[must_use]
-    pub fn reason(&self) -> &'static str {
-        match self {
-            Self::Malformed(_) => "malformed",
-            Self::NotTls => "not_tls",
-            Self::TooLong => "preamble_too_long",
-        }
-    }
-}

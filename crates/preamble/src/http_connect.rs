@@ -61,14 +61,3 @@ pub enum HeadError {
     #[error("HTTP head exceeds the preamble limit")]
     TooLong,
 }
-
-impl HeadError {
-    /// Returns the label used for this error in metrics and the access log.
-    #[must_use]
-    pub fn reason(&self) -> &'static str {
-        match self {
-            Self::Malformed(_) | Self::NotHttp => "malformed",
-            Self::TooLong => "preamble_too_long",
-        }
-    }
-}

@@ -158,20 +158,6 @@ pub enum ProxyHeaderError {
     UnsupportedVersion(u8),
 }
 
-impl ProxyHeaderError {
-    /// Returns the label used for this error in metrics and the access log.
-    #[must_use]
-    pub fn reason(&self) -> &'static str {
-        match self {
-            Self::TooLong => "preamble_too_long",
-            Self::ChecksumMismatch
-            | Self::Malformed(_)
-            | Self::NotProxy
-            | Self::UnsupportedVersion(_) => "bad_proxy_header",
-        }
-    }
-}
-
 /// Why a PROXY header cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]

@@ -372,12 +372,6 @@ fn host_names_follow_dns_syntax() {
     }
 }
 
-#[test]
-fn reasons_are_those_of_the_access_log() {
-    let reasons = [Malformed("x"), NotTls, TooLong].map(|error| error.reason());
-    assert_eq!(reasons, ["malformed", "not_tls", "preamble_too_long"]);
-}
-
 proptest! {
     #[test]
     fn any_cut_into_records_and_segments_gives_the_same(

@@ -370,12 +370,6 @@ fn status_lines_are_read_strictly() {
     );
 }
 
-#[test]
-fn reasons_are_those_of_the_access_log() {
-    let reasons = [Malformed("x"), NotHttp, TooLong].map(|error| error.reason());
-    assert_eq!(reasons, ["malformed", "malformed", "preamble_too_long"]);
-}
-
 proptest! {
     #[test]
     fn what_is_written_reads_back(

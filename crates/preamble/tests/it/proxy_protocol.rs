@@ -336,19 +336,6 @@ fn writes_version_2_and_refuses_what_does_not_fit() {
     assert_eq!(header.addresses, stream("[::ffff:192.0.2.1]:1", "[::1]:2"));
 }
 
-#[test]
-fn reasons_are_those_of_the_access_log() {
-    for error in [
-        ChecksumMismatch,
-        Malformed("x"),
-        NotProxy,
-        UnsupportedVersion(1),
-    ] {
-        assert_eq!(error.reason(), "bad_proxy_header");
-    }
-    assert_eq!(TooLong.reason(), "preamble_too_long");
-}
-
 proptest! {
     #[test]
     fn what_is_written_reads_back(
