@@ -1,0 +1,3 @@
+//! TODO
+#![forbid(unsafe_code)]
+fn main() {}

@@ -1,0 +1,90 @@
+//! Which NetworkPolicies there should be: pure functions of the [`World`](crate::world::World).
+//!
+//! ```text
+//!   World ──service(key)──────▶ ServicePlan      policies of one Service, wherever they lie
+//!         ──namespace(name)───▶ NamespacePlan    deny-all and allow-to-* of one namespace
+//! ```
+//!
+//! Nothing here knows what is in the cluster already, or writes: that is `reconcile`'s.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use k8s_openapi::api::networking::v1::NetworkPolicySpec;
+
+use crate::world::{ObjectKey, ObjectRef};
+
+/// Annotation with the sentence that says what a policy is for.
+pub const DESCRIPTION: &str = "gardener.cloud/description";
+
+/// Label of a Service's policies: the Service's name.
+pub const SERVICE_NAME: &str = "networking.resources.gardener.cloud/service-name";
+
+/// Label of a Service's policies: the Service's namespace.
+pub const SERVICE_NAMESPACE: &str = "networking.resources.gardener.cloud/service-namespace";
+
+/// A NetworkPolicy that should be there, as far as it is ours: foreign labels and annotations stay.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policy {
+    /// Where it lies.
+    pub key: ObjectKey,
+    /// Labels it must have.
+    pub labels: BTreeMap<String, String>,
+    /// What it is for, of the annotation [`DESCRIPTION`].
+    pub description: String,
+    /// All of its specification, normalised as the API server returns it: protocols told,
+    /// no empty lists where it would leave them out.
+    pub spec: NetworkPolicySpec,
+}
+
+/// Why an Event is written.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum Reason {
+    /// An annotation cannot be understood.
+    InvalidAnnotation,
+    /// A label key was shortened.
+    KeyTooLong,
+    /// A shoot's namespace has no `Cluster` object.
+    MissingCluster,
+    /// Two Services claim one policy; the older one has it.
+    PolicyConflict,
+    /// Two objects claim the same route; the older one has it.
+    RouteConflict,
+    /// A route is served in another way than the object asks for.
+    RouteAdapted,
+    /// A route cannot be translated.
+    RouteNotTranslated,
+}
+
+impl Reason {
+    /// Returns the reason as Events and metrics have it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::InvalidAnnotation => "InvalidAnnotation",
+            Self::KeyTooLong => "PodLabelSelectorKey(s)TooLong",
+            Self::MissingCluster => "MissingCluster",
+            Self::PolicyConflict => "PolicyConflict",
+            Self::RouteAdapted => "RouteAdapted",
+            Self::RouteConflict => "RouteConflict",
+            Self::RouteNotTranslated => "RouteNotTranslated",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Something an operator should know about an object: an Event of type Warning on it.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Problem {
+    /// The object.
+    pub object: ObjectRef,
+    /// What kind of problem it is.
+    pub reason: Reason,
+    /// What is wrong, and where.
+    pub message: String,
+}
