@@ -16,7 +16,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, kill_process};
 
 use crate::{command, wait};
 
@@ -209,6 +209,24 @@ impl ChildGuard {
     /// When it has ended.
     pub fn usage(&self) -> Result<Usage> {
         usage(self.pid()).with_context(|| format!("measuring {}", self.name))
+    }
+
+    /// Bounds the descriptors of the running process (`RLIMIT_NOFILE`): it gets no new one whose
+    /// number is `limit` or more.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn limit_descriptors(&self, limit: usize) -> Result<()> {
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
+        let pid = pid.context("a process without an id")?;
+        let limit = Some(limit as u64);
+        let limits = Rlimit {
+            current: limit,
+            maximum: limit,
+        };
+        rustix::process::prlimit(Some(pid), Resource::Nofile, limits)
+            .map(drop)
+            .with_context(|| format!("limiting the descriptors of {}", self.name))
     }
 
     fn wait_for<T>(

@@ -19,22 +19,15 @@ listeners:
 fn accepting_pauses_while_there_are_none_and_goes_on_afterwards() {
     let upstream = Upstream::start(Behaviour::Echo).unwrap();
     let routes = routes_of(&[("a", upstream.addr())]);
-    let own = Child::start(LISTENER, &routes)
-        .guard
-        .usage()
-        .unwrap()
-        .descriptors;
-    // Room for an established connection and a few that wait, fewer than the limit on connections
-    // lets in.
-    let limit = own + 5;
-    let child = Child::start_after(&format!("ulimit -n {limit}"), LISTENER, &routes);
+    let child = Child::start(LISTENER, &routes);
     let addr = child.addr("tls");
     let mut established = Client::established(addr, "a.test");
+    let limit = child.leave_descriptors(5);
     let waiting: Vec<Client> = (0..40).map(|_| Client::open(addr)).collect();
     // Probes find no descriptor either, so the counter is read once there are some again.
     let used = || child.guard.usage().unwrap().descriptors;
     let in_use = wait::until("all descriptors to be in use", LIMIT, || used() >= limit);
-    assert!(in_use.is_ok(), "{} of {limit}, {own} for itself", used());
+    assert!(in_use.is_ok(), "{} of {limit}", used());
     established.expect_echo(b"established connections go on");
     wait::pause(Duration::from_millis(50));
     established.expect_echo(b"and on");
@@ -53,14 +46,9 @@ fn routes_that_could_not_be_read_are_read_once_there_are_some_again() {
     let upstream = Upstream::start(Behaviour::Echo).unwrap();
     let routes = routes_of(&[("a", upstream.addr())]);
     let config = format!("{LISTENER}limits: {{ preambleTimeout: 60s }}\n");
-    let own = Child::start(&config, &routes)
-        .guard
-        .usage()
-        .unwrap()
-        .descriptors;
-    let limit = own + 5;
-    let child = Child::start_after(&format!("ulimit -n {limit}"), &config, &routes);
+    let child = Child::start(&config, &routes);
     let addr = child.addr("tls");
+    let limit = child.leave_descriptors(5);
     let waiting: Vec<Client> = (0..40).map(|_| Client::open(addr)).collect();
     let used = || child.guard.usage().unwrap().descriptors;
     wait::until("all descriptors to be in use", LIMIT, || used() >= limit).unwrap();

@@ -25,13 +25,15 @@ pub(crate) struct Child {
 
 impl Child {
     pub(crate) fn start(config: &str, routes: &str) -> Self {
-        Self::start_after("true", config, routes)
+        Self::start_in(directory(config, routes), "true", "stderr")
     }
 
-    /// Starts from a shell that runs `before` first, `ulimit -n 64` for example.
-    pub(crate) fn start_after(before: &str, config: &str, routes: &str) -> Self {
-        let dir = directory(config, routes);
-        Self::start_in(dir, before, "stderr")
+    /// Bounds the descriptors of the running process, so that about `more` can be opened still;
+    /// returns how many it may have.
+    pub(crate) fn leave_descriptors(&self, more: usize) -> usize {
+        let limit = self.guard.usage().unwrap().descriptors + more;
+        self.guard.limit_descriptors(limit).unwrap();
+        limit
     }
 
     /// Starts with everything logged to a pipe, which is read until the program is ready and never
