@@ -1,0 +1,113 @@
+//! What can be wrong with the files, each with the name of the file.
+
+use std::io;
+use std::path::PathBuf;
+
+use rustls::pki_types::pem;
+
+/// Why files cannot be used for TLS.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// A certificate of a bundle is none that can be trusted.
+    #[error("certificate {number} of the CA bundle {path}")]
+    Authority {
+        /// The bundle.
+        path: PathBuf,
+        /// Which one, from 1.
+        number: usize,
+        /// What is wrong with it.
+        #[source]
+        source: rustls::Error,
+    },
+    /// The certificate cannot be used.
+    #[error("using the certificate in {path}")]
+    Certificate {
+        /// The certificate's file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: rustls::Error,
+    },
+    /// A certificate without a key, or a key without a certificate.
+    #[error("{given} is given without the {missing} that belongs to it")]
+    Incomplete {
+        /// The file that is there.
+        given: PathBuf,
+        /// `certificate` or `key`.
+        missing: &'static str,
+    },
+    /// The private key is of a kind that is not known, or broken.
+    #[error("using the private key in {path}")]
+    Key {
+        /// The key's file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: rustls::Error,
+    },
+    /// Each is in order, but they do not belong together.
+    #[error("the private key in {key} is not that of the certificate in {cert}")]
+    KeyMismatch {
+        /// The certificate's file.
+        cert: PathBuf,
+        /// The key's file.
+        key: PathBuf,
+    },
+    /// A certificate that was presented cannot be read.
+    #[error("reading the names of a certificate")]
+    Names(#[source] webpki::Error),
+    /// The file holds no certificate in PEM.
+    #[error("no PEM certificate in {path}")]
+    NoCertificate {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file holds no private key in PEM.
+    #[error("no PEM private key in {path}")]
+    NoKey {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file is not PEM (RFC 7468) throughout.
+    #[error("reading PEM from {path}")]
+    Pem {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: pem::Error,
+    },
+    /// The file cannot be read.
+    #[error("reading {path}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// Client certificates are asked for and no authority is named that they could be from.
+    #[error("client certificates are required, and no CA bundle is given for them")]
+    NoClientAuthority,
+    /// The file is longer than any bundle should be.
+    #[error("{path} is longer than {limit} octets")]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// The bound, octets.
+        limit: u64,
+    },
+    /// The authorities cannot judge client certificates.
+    #[error("verifying client certificates by {path}")]
+    Verifier {
+        /// The bundle.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: rustls::server::VerifierBuilderError,
+    },
+    /// The cryptography lacks what the protocol needs.
+    #[error("choosing TLS versions")]
+    Versions(#[source] rustls::Error),
+}

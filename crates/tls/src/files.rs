@@ -1,0 +1,130 @@
+//! Reads certificates and keys from PEM files.
+//!
+//! Reading ([`Octets`]) and understanding ([`chain`], [`roots`], [`certified_key`]) are apart, so
+//! that files whose octets are the same as before are not understood again.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+use rustls::{InconsistentKeys, RootCertStore};
+
+use crate::error::TlsError;
+
+/// A file's name and what is in it.
+#[derive(Clone, Eq, PartialEq)]
+pub(crate) struct Octets {
+    pub(crate) path: PathBuf,
+    octets: Vec<u8>,
+}
+
+impl Octets {
+    pub(crate) fn read(path: &Path) -> Result<Self, TlsError> {
+        let failed = |source| TlsError::Read {
+            path: path.to_owned(),
+            source,
+        };
+        let mut octets = Vec::new();
+        File::open(path)
+            .map_err(failed)?
+            .take(MAX_OCTETS + 1)
+            .read_to_end(&mut octets)
+            .map_err(failed)?;
+        if u64::try_from(octets.len()).is_ok_and(|len| len <= MAX_OCTETS) {
+            return Ok(Self {
+                path: path.to_owned(),
+                octets,
+            });
+        }
+        Err(TlsError::TooLong {
+            path: path.to_owned(),
+            limit: MAX_OCTETS,
+        })
+    }
+}
+
+/// A bundle of some 700 authorities with large keys; the public web's has about 150.
+const MAX_OCTETS: u64 = 1024 * 1024;
+
+/// A certificate and its key, read from two files.
+pub(crate) struct Pair {
+    pub(crate) cert: Octets,
+    pub(crate) key: Octets,
+}
+
+/// Returns the one cryptography of the workspace.
+pub(crate) fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// Reads all certificates of a file, of which there is at least one.
+pub(crate) fn chain(file: &Octets) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let certs = CertificateDer::pem_slice_iter(&file.octets)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|source| not_pem(file, source))?;
+    if certs.is_empty() {
+        return Err(TlsError::NoCertificate {
+            path: file.path.clone(),
+        });
+    }
+    Ok(certs)
+}
+
+/// Reads the authorities of a bundle: all of them, or none when one is broken, because a rotation
+/// that silently trusts half of what was written is found out too late.
+pub(crate) fn roots(file: &Octets) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for (index, cert) in chain(file)?.into_iter().enumerate() {
+        roots.add(cert).map_err(|source| TlsError::Authority {
+            path: file.path.clone(),
+            number: index + 1,
+            source,
+        })?;
+    }
+    Ok(roots)
+}
+
+/// Reads a certificate with its chain and the key that belongs to it.
+pub(crate) fn certified_key(pair: &Pair) -> Result<CertifiedKey, TlsError> {
+    let chain = chain(&pair.cert)?;
+    let key = PrivateKeyDer::from_pem_slice(&pair.key.octets).map_err(|source| {
+        if matches!(source, pem::Error::NoItemsFound) {
+            return TlsError::NoKey {
+                path: pair.key.path.clone(),
+            };
+        }
+        not_pem(&pair.key, source)
+    })?;
+    let key = provider()
+        .key_provider
+        .load_private_key(key)
+        .map_err(|source| TlsError::Key {
+            path: pair.key.path.clone(),
+            source,
+        })?;
+    let certified = CertifiedKey::new(chain, key);
+    match certified.keys_match() {
+        // Unknown: the key cannot tell its public half, which says nothing against it.
+        Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(certified),
+        Err(rustls::Error::InconsistentKeys(_)) => Err(TlsError::KeyMismatch {
+            cert: pair.cert.path.clone(),
+            key: pair.key.path.clone(),
+        }),
+        Err(source) => Err(TlsError::Certificate {
+            path: pair.cert.path.clone(),
+            source,
+        }),
+    }
+}
+
+fn not_pem(file: &Octets, source: pem::Error) -> TlsError {
+    TlsError::Pem {
+        path: file.path.clone(),
+        source,
+    }
+}
