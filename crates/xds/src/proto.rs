@@ -1,0 +1,6 @@
+//! Messages as they travel: the subset of Envoy's v3 API that is spoken here, and one of our own.
+//!
+//! Field numbers are those of the API; names follow it. What a message may hold besides is in
+//! `known`, so that what is not understood is noticed instead of dropped.
+
+pub(crate) mod discovery;
