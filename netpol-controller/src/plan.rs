@@ -14,6 +14,11 @@ use k8s_openapi::api::networking::v1::NetworkPolicySpec;
 
 use crate::world::{ObjectKey, ObjectRef};
 
+mod cidr;
+mod namespace;
+
+pub use self::namespace::{ApiServer, NAMES, NamespacePlan, NamespaceSettings, namespace};
+
 /// Annotation with the sentence that says what a policy is for.
 pub const DESCRIPTION: &str = "gardener.cloud/description";
 

@@ -1,0 +1,268 @@
+//! What each of the general policies says, as the API server returns it.
+
+use std::net::IpAddr;
+
+use k8s_openapi::api::networking::v1::{
+    IPBlock, NetworkPolicyEgressRule, NetworkPolicyPeer, NetworkPolicyPort, NetworkPolicySpec,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use route::IpPrefix;
+
+use super::super::cidr::{self, Family};
+use super::{ApiServer, NamespaceSettings, ShootRanges};
+use crate::world::{EndpointAddress, EndpointPort, Protocol};
+
+/// Private IPv4 networks: RFC 1918, and the shared address space of RFC 6598.
+const PRIVATE_V4: [&str; 4] = [
+    "10.0.0.0/8",
+    "172.16.0.0/12",
+    "192.168.0.0/16",
+    "100.64.0.0/10",
+];
+
+/// Private IPv6 networks: link-local (RFC 4291), and unique local ones (RFC 4193).
+const PRIVATE_V6: [&str; 2] = ["fe80::/10", "fc00::/7"];
+
+/// Where Gardener's node-local DNS caches listen on every node.
+const NODE_LOCAL_DNS: [&str; 2] = ["169.254.20.10/32", "fd30:1319:f1e:230b::1/128"];
+
+/// Cluster DNS has this address of the range of Services, counted from its network address.
+const DNS_ADDRESS: u32 = 10;
+
+/// Ports of DNS: of the Service, and of CoreDNS's pods in shoots.
+const DNS_PORTS: [u16; 2] = [53, 8053];
+
+/// Returns the sentence that says what a policy is for.
+pub(super) fn description(policy: &str) -> &'static str {
+    match policy {
+        super::ALLOW_TO_RUNTIME_APISERVER => {
+            "Allows egress from pods labeled with \
+             'networking.gardener.cloud/to-runtime-apiserver=allowed' to the API server of the \
+             cluster they run in."
+        }
+        super::ALLOW_TO_PUBLIC_NETWORKS => {
+            "Allows egress from pods labeled with \
+             'networking.gardener.cloud/to-public-networks=allowed' to all public addresses, \
+             except those that the operator has blocked."
+        }
+        super::ALLOW_TO_PRIVATE_NETWORKS => {
+            "Allows egress from pods labeled with \
+             'networking.gardener.cloud/to-private-networks=allowed' to private, shared and \
+             link-local addresses, except the networks of this cluster, those of the shoot, and \
+             those that the operator has blocked."
+        }
+        super::ALLOW_TO_BLOCKED_CIDRS => {
+            "Allows egress from pods labeled with \
+             'networking.gardener.cloud/to-blocked-cidrs=allowed' to the ranges that the operator \
+             has blocked for all others."
+        }
+        super::ALLOW_TO_DNS => {
+            "Allows egress from pods labeled with 'networking.gardener.cloud/to-dns=allowed' to \
+             the DNS servers of the cluster."
+        }
+        _ => {
+            "Denies all traffic from and to all pods of this namespace that no other policy allows."
+        }
+    }
+}
+
+/// All pods, both directions, no rules.
+pub(super) fn deny_all() -> NetworkPolicySpec {
+    NetworkPolicySpec {
+        pod_selector: Some(LabelSelector::default()),
+        policy_types: Some(vec!["Ingress".to_owned(), "Egress".to_owned()]),
+        ..NetworkPolicySpec::default()
+    }
+}
+
+/// The addresses of the API server; `None` when they are not all known.
+pub(super) fn to_api_server(api_server: &ApiServer) -> Option<NetworkPolicySpec> {
+    if api_server.resolving {
+        return None;
+    }
+    let subsets = api_server.subsets.iter();
+    let mut rules: Vec<_> = subsets.filter_map(subset_rule).collect();
+    if rules.is_empty() {
+        return None;
+    }
+    if let Some((addresses, number)) = &api_server.resolved {
+        let ports = vec![port(Protocol::Tcp, *number)];
+        rules.extend(hosts_rule(addresses.iter().copied(), ports));
+    }
+    Some(egress("to-runtime-apiserver", rules))
+}
+
+fn subset_rule(
+    (addresses, ports): &(Vec<EndpointAddress>, Vec<EndpointPort>),
+) -> Option<NetworkPolicyEgressRule> {
+    let ready = addresses.iter().filter(|address| address.ready);
+    let told = ports.iter().filter(|own| own.port != 0);
+    let ports = told.map(|own| port(own.protocol, own.port)).collect();
+    hosts_rule(ready.map(|address| address.ip), ports)
+}
+
+/// A rule that names some hosts and ports; `None` without hosts or without ports, for the rule
+/// would then allow all of them.
+fn hosts_rule(
+    addresses: impl Iterator<Item = IpAddr>,
+    ports: Vec<NetworkPolicyPort>,
+) -> Option<NetworkPolicyEgressRule> {
+    let mut hosts: Vec<IpPrefix> = Vec::new();
+    for host in addresses.map(IpPrefix::host) {
+        if !hosts.contains(&host) {
+            hosts.push(host);
+        }
+    }
+    if hosts.is_empty() || ports.is_empty() {
+        return None;
+    }
+    let to = hosts.into_iter().map(|host| block(host, Vec::new()));
+    Some(rule(to.collect(), ports))
+}
+
+/// Everything but private networks and what is blocked.
+pub(super) fn to_public_networks(settings: &NamespaceSettings) -> NetworkPolicySpec {
+    let blocked = &settings.blocked;
+    let exceptions = |private: &[&str], further: &[IpPrefix]| {
+        let private = fixed(private);
+        [&private[..], blocked, further].concat()
+    };
+    let cluster = settings.cluster();
+    let cluster = match Family::only(&cluster) {
+        Some(Family::V6) => cluster,
+        Some(Family::V4) | None => Vec::new(),
+    };
+    let to = [
+        ("0.0.0.0/0", exceptions(&PRIVATE_V4, &[])),
+        ("::/0", exceptions(&PRIVATE_V6, &cluster)),
+    ];
+    let to = to.into_iter().flat_map(|(everything, exceptions)| {
+        let everything = fixed(&[everything]).into_iter();
+        everything.map(move |range| block(range, cidr::except(range, exceptions.clone())))
+    });
+    egress("to-public-networks", vec![rule(to.collect(), Vec::new())])
+}
+
+/// Private networks, but not the cluster's, the shoot's, or what is blocked.
+pub(super) fn to_private_networks(
+    settings: &NamespaceSettings,
+    shoot: &ShootRanges,
+) -> NetworkPolicySpec {
+    let cluster = settings.cluster();
+    let family = Family::only(&cluster);
+    let shoot_family = if shoot.v4_only {
+        Family::V4
+    } else {
+        Family::V6
+    };
+    let blocks = |ranges: &[&str], own: Family| {
+        let mut exceptions = settings.blocked.clone();
+        if family == Some(own) {
+            exceptions.extend(&cluster);
+        }
+        if shoot_family == own {
+            exceptions.extend(&shoot.ranges);
+        }
+        let ranges = fixed(ranges).into_iter();
+        let to = ranges.map(|range| block(range, cidr::except(range, exceptions.iter().copied())));
+        rule(to.collect(), Vec::new())
+    };
+    let rules = vec![
+        blocks(&PRIVATE_V4, Family::V4),
+        blocks(&PRIVATE_V6, Family::V6),
+    ];
+    egress("to-private-networks", rules)
+}
+
+/// What is blocked for all others.
+pub(super) fn to_blocked_cidrs(settings: &NamespaceSettings) -> NetworkPolicySpec {
+    let blocked = settings.blocked.iter();
+    let rules = blocked.map(|range| rule(vec![block(*range, Vec::new())], Vec::new()));
+    egress("to-blocked-cidrs", rules.collect())
+}
+
+/// The DNS servers: by their pods, at node-local addresses, and at the Service's address.
+pub(super) fn to_dns(settings: &NamespaceSettings) -> NetworkPolicySpec {
+    let mut to = vec![dns_pods("kube-dns"), dns_pods("node-local-dns")];
+    let services = settings.services.iter();
+    let addresses = services.filter_map(|range| cidr::address_at(*range, DNS_ADDRESS));
+    let hosts = fixed(&NODE_LOCAL_DNS)
+        .into_iter()
+        .chain(addresses.map(IpPrefix::host));
+    to.extend(hosts.map(|host| block(host, Vec::new())));
+    let ports = DNS_PORTS
+        .iter()
+        .flat_map(|number| [Protocol::Udp, Protocol::Tcp].map(|own| port(own, *number)));
+    egress("to-dns", vec![rule(to, ports.collect())])
+}
+
+fn dns_pods(app: &str) -> NetworkPolicyPeer {
+    NetworkPolicyPeer {
+        namespace_selector: Some(labels("kubernetes.io/metadata.name", "kube-system")),
+        pod_selector: Some(LabelSelector {
+            match_expressions: Some(vec![LabelSelectorRequirement {
+                key: "k8s-app".to_owned(),
+                operator: "In".to_owned(),
+                values: Some(vec![app.to_owned()]),
+            }]),
+            match_labels: None,
+        }),
+        ip_block: None,
+    }
+}
+
+/// A policy of the pods that carry a label, for egress; an empty list of rules is left out.
+fn egress(label: &str, rules: Vec<NetworkPolicyEgressRule>) -> NetworkPolicySpec {
+    let label = format!("networking.gardener.cloud/{label}");
+    NetworkPolicySpec {
+        egress: listed(rules),
+        ingress: None,
+        pod_selector: Some(labels(&label, "allowed")),
+        policy_types: Some(vec!["Egress".to_owned()]),
+    }
+}
+
+fn rule(to: Vec<NetworkPolicyPeer>, ports: Vec<NetworkPolicyPort>) -> NetworkPolicyEgressRule {
+    NetworkPolicyEgressRule {
+        ports: listed(ports),
+        to: listed(to),
+    }
+}
+
+fn block(range: IpPrefix, except: Vec<IpPrefix>) -> NetworkPolicyPeer {
+    let except = except.iter().map(IpPrefix::to_string).collect();
+    NetworkPolicyPeer {
+        ip_block: Some(IPBlock {
+            cidr: range.to_string(),
+            except: listed(except),
+        }),
+        ..NetworkPolicyPeer::default()
+    }
+}
+
+fn port(protocol: Protocol, number: u16) -> NetworkPolicyPort {
+    NetworkPolicyPort {
+        end_port: None,
+        port: Some(IntOrString::Int(number.into())),
+        protocol: Some(protocol.as_str().to_owned()),
+    }
+}
+
+fn labels(key: &str, value: &str) -> LabelSelector {
+    LabelSelector {
+        match_expressions: None,
+        match_labels: Some([(key.to_owned(), value.to_owned())].into()),
+    }
+}
+
+/// The API server leaves empty lists out.
+fn listed<T>(items: Vec<T>) -> Option<Vec<T>> {
+    (!items.is_empty()).then_some(items)
+}
+
+/// Reads the ranges written in this file.
+fn fixed(texts: &[&str]) -> Vec<IpPrefix> {
+    let ranges = texts.iter().filter_map(|text| text.parse().ok());
+    ranges.collect()
+}
