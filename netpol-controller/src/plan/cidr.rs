@@ -2,7 +2,7 @@
 //!
 //! Ranges themselves are [`IpPrefix`]es; this knows nothing of policies.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use route::{IpPrefix, IpPrefixError};
 
@@ -52,11 +52,11 @@ pub(super) fn address_at(range: IpPrefix, offset: u32) -> Option<IpAddr> {
     let address: IpAddr = match range.network() {
         IpAddr::V4(network) => {
             let bits = network.to_bits().checked_add(offset)?;
-            std::net::Ipv4Addr::from_bits(bits).into()
+            Ipv4Addr::from_bits(bits).into()
         }
         IpAddr::V6(network) => {
             let bits = network.to_bits().checked_add(offset.into())?;
-            std::net::Ipv6Addr::from_bits(bits).into()
+            Ipv6Addr::from_bits(bits).into()
         }
     };
     range.contains(address).then_some(address)

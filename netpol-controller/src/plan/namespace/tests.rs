@@ -1,1 +1,337 @@
+//! The plans of namespaces: which policies there are, and what those without exceptions say.
+
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+
 use super::*;
+
+mod ranges;
+
+const HANDLER: &str = "handler.exposureclass.gardener.cloud/name";
+const ROLE: &str = "gardener.cloud/role";
+
+/// A world of one namespace, with the Endpoints of the API server.
+fn world(name: &str, labels: &[(&str, &str)]) -> World {
+    let mut world = World::default();
+    let labels: Labels = labels
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+        .collect();
+    apply(
+        &mut world,
+        Kind::Namespace,
+        json!({ "metadata": { "name": name, "labels": labels } }),
+    );
+    let port = json!({ "name": "https", "port": 443, "protocol": "TCP" });
+    endpoints(
+        &mut world,
+        json!([{ "addresses": [{ "ip": "10.1.2.3" }], "ports": [port] }]),
+    );
+    world
+}
+
+fn shoot_world() -> World {
+    world("shoot--a--b", &[(ROLE, "shoot")])
+}
+
+fn apply(world: &mut World, kind: Kind, object: Value) {
+    let object: DynamicObject = serde_json::from_value(object).unwrap();
+    world.apply(kind, object).unwrap();
+}
+
+fn endpoints(world: &mut World, subsets: Value) {
+    let meta = json!({ "namespace": "default", "name": "kubernetes" });
+    apply(
+        world,
+        Kind::Endpoints,
+        json!({ "metadata": meta, "subsets": subsets }),
+    );
+}
+
+fn ranges(texts: &[&str]) -> Vec<IpPrefix> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+fn settings(
+    blocked: &[&str],
+    pods: &[&str],
+    services: &[&str],
+    nodes: &[&str],
+) -> NamespaceSettings {
+    NamespaceSettings {
+        blocked: ranges(blocked),
+        pods: ranges(pods),
+        services: ranges(services),
+        nodes: ranges(nodes),
+        additional_selectors: Vec::new(),
+    }
+}
+
+fn plan(world: &World, settings: &NamespaceSettings) -> NamespacePlan {
+    let of_test = |name: &&std::sync::Arc<str>| !name.starts_with("other");
+    let name = world.namespaces.keys().find(of_test).unwrap();
+    namespace(world, settings, &ApiServer::of(world), name)
+}
+
+fn names(plan: &NamespacePlan) -> Vec<&str> {
+    let policies = plan.policies.iter();
+    policies.map(|policy| &*policy.key.name).collect()
+}
+
+fn spec(plan: &NamespacePlan, name: &str) -> Value {
+    let mut policies = plan.policies.iter();
+    let policy = policies.find(|policy| &*policy.key.name == name).unwrap();
+    serde_json::to_value(&policy.spec).unwrap()
+}
+
+/// The blocks of a policy's rules, each with its exceptions, rule by rule.
+fn blocks(plan: &NamespacePlan, name: &str) -> Vec<Vec<(String, Vec<String>)>> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let block = |peer: &Value| {
+        let block = &peer["ipBlock"];
+        let except = block["except"].as_array();
+        let except = except.map(|except| except.iter().map(text).collect());
+        (text(&block["cidr"]), except.unwrap_or_default())
+    };
+    let spec = spec(plan, name);
+    let rules = spec["egress"].as_array().unwrap().iter();
+    rules
+        .map(|rule| {
+            let peers = rule["to"].as_array().unwrap().iter();
+            peers
+                .filter(|peer| peer.get("ipBlock").is_some())
+                .map(block)
+                .collect()
+        })
+        .collect()
+}
+
+/// The exceptions of one block of a policy.
+fn except_of(plan: &NamespacePlan, name: &str, cidr: &str) -> Vec<String> {
+    let blocks = blocks(plan, name).concat();
+    let mut of_cidr = blocks.into_iter().filter(|(own, _)| own == cidr);
+    of_cidr.next().unwrap().1
+}
+
+#[test]
+fn labels_of_the_namespace_say_which_policies_there_are() {
+    const FULL: [bool; 6] = [true; 6];
+    const MESH: [bool; 6] = [true, false, false, false, true, true];
+    const EXPOSED: [bool; 6] = [false, false, false, false, true, true];
+    const NONE: [bool; 6] = [false; 6];
+    let extra = NamespaceSettings {
+        additional_selectors: vec![
+            LabelSelector::of_labels([("team".to_owned(), "a".to_owned())]),
+            LabelSelector::of_labels([("team".to_owned(), "b".to_owned())]),
+        ],
+        ..NamespaceSettings::default()
+    };
+    for (labels, expected) in [
+        (&[("kubernetes.io/metadata.name", "garden")][..], FULL),
+        (&[(ROLE, "shoot")], FULL),
+        (&[(ROLE, "extension")], FULL),
+        (&[("team", "b")], FULL),
+        (&[(ROLE, "istio-system")], MESH),
+        (&[(ROLE, "istio-ingress")], MESH),
+        (&[(HANDLER, "internet")], EXPOSED),
+        (&[(HANDLER, "")], EXPOSED),
+        (&[(ROLE, "istio-ingress"), (HANDLER, "internet")], MESH),
+        (&[(ROLE, "istio-system"), ("team", "a")], FULL),
+        (&[(HANDLER, "internet"), (ROLE, "shoot")], FULL),
+        (&[(ROLE, "project")], NONE),
+        (&[("team", "c")], NONE),
+        (&[("kubernetes.io/metadata.name", "garden-x")], NONE),
+        (&[], NONE),
+    ] {
+        let plan = plan(&world("some", labels), &extra);
+        let pick = |wanted| {
+            let cells = NAMES.iter().zip(expected);
+            cells
+                .filter(move |(_, cell)| *cell == wanted)
+                .map(|(name, _)| *name)
+        };
+        assert_eq!(names(&plan), pick(true).collect::<Vec<_>>(), "{labels:?}");
+        assert_eq!(plan.unwanted, pick(false).collect::<Vec<_>>(), "{labels:?}");
+        assert!(plan.untouched.is_empty() && plan.problems.is_empty());
+    }
+}
+
+#[test]
+fn deny_all_is_written_last() {
+    assert_eq!(NAMES.last(), Some(&"deny-all"));
+}
+
+#[test]
+fn what_ends_or_is_not_there_has_no_plan() {
+    let mut world = shoot_world();
+    let absent = namespace(
+        &world,
+        &NamespaceSettings::default(),
+        &ApiServer::of(&world),
+        "another",
+    );
+    assert_eq!(absent, NamespacePlan::default());
+    let meta = json!({
+        "name": "shoot--a--b",
+        "labels": { ROLE: "shoot" },
+        "deletionTimestamp": "2026-01-01T00:00:00Z",
+    });
+    apply(&mut world, Kind::Namespace, json!({ "metadata": meta }));
+    let ending = plan(&world, &NamespaceSettings::default());
+    assert_eq!(ending, NamespacePlan::default());
+}
+
+#[test]
+fn policies_have_descriptions_and_no_labels() {
+    let plan = plan(&shoot_world(), &NamespaceSettings::default());
+    let mut sentences: Vec<_> = plan.policies.iter().map(|own| &own.description).collect();
+    assert!(sentences.iter().all(|text| text.ends_with('.')));
+    sentences.sort();
+    sentences.dedup();
+    assert_eq!(sentences.len(), NAMES.len());
+    assert!(plan.policies.iter().all(|own| own.labels.is_empty()));
+    let here = |own: &Policy| &*own.key.namespace == "shoot--a--b";
+    assert!(plan.policies.iter().all(here));
+}
+
+#[test]
+fn deny_all_selects_every_pod_in_both_directions() {
+    let plan = plan(&shoot_world(), &NamespaceSettings::default());
+    assert_eq!(
+        spec(&plan, "deny-all"),
+        json!({ "podSelector": {}, "policyTypes": ["Ingress", "Egress"] })
+    );
+}
+
+#[test]
+fn dns_is_reached_by_pods_and_by_address() {
+    let settings = settings(&[], &[], &["100.104.0.0/13", "fd00:10:1::/108"], &[]);
+    let plan = plan(&shoot_world(), &settings);
+    let pods = |app: &str| {
+        let one = json!({ "key": "k8s-app", "operator": "In", "values": [app] });
+        json!({
+            "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": "kube-system" } },
+            "podSelector": { "matchExpressions": [one] },
+        })
+    };
+    let host = |cidr: &str| json!({ "ipBlock": { "cidr": cidr } });
+    let port = |protocol: &str, port: u16| json!({ "protocol": protocol, "port": port });
+    let rule = json!({
+        "to": [
+            pods("kube-dns"),
+            pods("node-local-dns"),
+            host("169.254.20.10/32"),
+            host("fd30:1319:f1e:230b::1/128"),
+            host("100.104.0.10/32"),
+            host("fd00:10:1::a/128"),
+        ],
+        "ports": [port("UDP", 53), port("TCP", 53), port("UDP", 8053), port("TCP", 8053)],
+    });
+    let expected = json!({
+        "podSelector": { "matchLabels": { "networking.gardener.cloud/to-dns": "allowed" } },
+        "policyTypes": ["Egress"],
+        "egress": [rule],
+    });
+    assert_eq!(spec(&plan, "allow-to-dns"), expected);
+}
+
+#[test]
+fn blocked_ranges_have_a_rule_each() {
+    let settings = settings(
+        &["10.0.0.0/8", "fd12::/16", "169.254.169.254"],
+        &[],
+        &[],
+        &[],
+    );
+    let blocked = plan(&shoot_world(), &settings);
+    let expected = ["10.0.0.0/8", "fd12::/16", "169.254.169.254/32"]
+        .map(|cidr| vec![(cidr.to_owned(), Vec::new())]);
+    assert_eq!(blocks(&blocked, "allow-to-blocked-cidrs"), expected);
+    let none = plan(&shoot_world(), &NamespaceSettings::default());
+    let label = "networking.gardener.cloud/to-blocked-cidrs";
+    assert_eq!(
+        spec(&none, "allow-to-blocked-cidrs"),
+        json!({
+            "podSelector": { "matchLabels": { label: "allowed" } },
+            "policyTypes": ["Egress"],
+        })
+    );
+}
+
+fn to_api_server(subsets: Value, mut api_server: impl FnMut(&mut ApiServer)) -> NamespacePlan {
+    let mut world = world("garden", &[(ROLE, "istio-ingress")]);
+    endpoints(&mut world, subsets);
+    let mut own = ApiServer::of(&world);
+    api_server(&mut own);
+    namespace(&world, &NamespaceSettings::default(), &own, "garden")
+}
+
+#[test]
+fn api_server_is_reached_at_its_endpoints() {
+    let subsets = json!([
+        {
+            "addresses": [{ "ip": "10.1.2.4" }, { "ip": "10.1.2.3" }, { "ip": "10.1.2.4" }],
+            "notReadyAddresses": [{ "ip": "10.1.2.5" }],
+            "ports": [{ "name": "https", "port": 6443, "protocol": "TCP" }, { "port": 53, "protocol": "UDP" }],
+        },
+        { "addresses": [{ "ip": "fd00::1" }], "ports": [{ "port": 443 }] },
+    ]);
+    let plan = to_api_server(subsets, |_| {});
+    let host = |cidr: &str| json!({ "ipBlock": { "cidr": cidr } });
+    let label = "networking.gardener.cloud/to-runtime-apiserver";
+    let expected = json!({
+        "podSelector": { "matchLabels": { label: "allowed" } },
+        "policyTypes": ["Egress"],
+        "egress": [
+            {
+                "to": [host("10.1.2.3/32"), host("10.1.2.4/32")],
+                "ports": [{ "protocol": "TCP", "port": 6443 }, { "protocol": "UDP", "port": 53 }],
+            },
+            { "to": [host("fd00::1/128")], "ports": [{ "protocol": "TCP", "port": 443 }] },
+        ],
+    });
+    assert_eq!(spec(&plan, "allow-to-runtime-apiserver"), expected);
+    assert!(plan.untouched.is_empty());
+}
+
+#[test]
+fn resolved_addresses_of_the_api_server_are_a_rule_more() {
+    let subsets = json!([{ "addresses": [{ "ip": "10.1.2.3" }], "ports": [{ "port": 443 }] }]);
+    let ips = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+    let resolved: Vec<IpAddr> = ips(&["192.0.2.1", "2001:db8::1", "192.0.2.1"]);
+    let plan = to_api_server(subsets.clone(), |own| {
+        own.resolved = Some((resolved.clone(), 6443));
+    });
+    let spec = spec(&plan, "allow-to-runtime-apiserver");
+    assert_eq!(spec["egress"].as_array().unwrap().len(), 2);
+    let host = |cidr: &str| json!({ "ipBlock": { "cidr": cidr } });
+    let rule = json!({
+        "to": [host("192.0.2.1/32"), host("2001:db8::1/128")],
+        "ports": [{ "protocol": "TCP", "port": 6443 }],
+    });
+    assert_eq!(spec["egress"][1], rule);
+    // A name without addresses adds nothing: a rule without peers would allow everything.
+    let plan = to_api_server(subsets, |own| own.resolved = Some((Vec::new(), 6443)));
+    assert_eq!(blocks(&plan, "allow-to-runtime-apiserver").len(), 1);
+}
+
+#[test]
+fn api_servers_policy_stays_while_its_addresses_are_unknown() {
+    let known = json!([{ "addresses": [{ "ip": "10.1.2.3" }], "ports": [{ "port": 443 }] }]);
+    let unready =
+        json!([{ "notReadyAddresses": [{ "ip": "10.1.2.3" }], "ports": [{ "port": 443 }] }]);
+    let portless = json!([{ "addresses": [{ "ip": "10.1.2.3" }] }]);
+    for (subsets, resolving) in [
+        (json!([]), false),
+        (unready, false),
+        (portless, false),
+        (known, true),
+    ] {
+        let plan = to_api_server(subsets.clone(), |own| own.resolving = resolving);
+        assert_eq!(plan.untouched, ["allow-to-runtime-apiserver"], "{subsets}");
+        assert_eq!(names(&plan), ["allow-to-dns", "deny-all"], "{subsets}");
+        let unwanted = !plan.unwanted.contains(&"allow-to-runtime-apiserver");
+        assert!(unwanted && plan.problems.is_empty());
+    }
+    assert!(ApiServer::of(&World::default()).subsets.is_empty());
+}
