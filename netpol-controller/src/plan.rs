@@ -15,9 +15,25 @@ use k8s_openapi::api::networking::v1::NetworkPolicySpec;
 use crate::world::{ObjectKey, ObjectRef};
 
 mod cidr;
+mod claims;
+mod describe;
+mod exposure;
+mod labels;
 mod namespace;
+mod ports;
+mod service;
+mod triggers;
 
+pub use self::claims::Claims;
+pub use self::labels::shorten;
 pub use self::namespace::{ApiServer, NAMES, NamespacePlan, NamespaceSettings, namespace};
+pub use self::service::{
+    Compatibility, IngressController, PolicySettings, RoutedPort, ServicePlan, handled, service,
+};
+pub use self::triggers::{
+    services_of_gateway, services_of_ingress, services_of_istio_gateway, services_of_namespace,
+    services_of_pod_change, services_of_tls_route, services_of_virtual_service, services_selecting,
+};
 
 /// Annotation with the sentence that says what a policy is for.
 pub const DESCRIPTION: &str = "gardener.cloud/description";

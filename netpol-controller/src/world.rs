@@ -21,8 +21,8 @@ mod pods;
 mod selector;
 
 pub use self::core::{
-    BackendPort, EndpointAddress, EndpointPort, EndpointSet, Ingress, IngressBackend, Namespace,
-    Protocol, Service, ServicePort, ShootNetworks, TargetPort,
+    BackendPort, EndpointAddress, EndpointPort, EndpointSet, Ingress, IngressBackend,
+    NAMESPACE_SELECTORS, Namespace, Protocol, Service, ServicePort, ShootNetworks, TargetPort,
 };
 pub use self::gateway_api::{
     AllowedRoutes, Gateway, GatewayListener, ListenerTls, ParentRef, RouteBackend, RouteNamespaces,
@@ -35,7 +35,7 @@ pub use self::istio::{
 pub use self::kind::Kind;
 pub use self::meta::{Labels, ObjectKey, ObjectRef, ParseError};
 pub use self::pods::Pods;
-pub use self::selector::{LabelSelector, Operator, Requirement};
+pub use self::selector::{LabelSelector, Operator, Requirement, is_label_key, is_subdomain};
 
 /// The objects, by kind.
 #[derive(Debug, Default)]
@@ -69,6 +69,15 @@ pub struct World {
     pub served: BTreeSet<Kind>,
     /// Which endpoint sets belong to a Service, by its key.
     by_service: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
+}
+
+/// Returns the objects of one namespace.
+pub fn in_namespace<'a, T>(
+    objects: &'a BTreeMap<ObjectKey, T>,
+    namespace: &'a str,
+) -> impl Iterator<Item = (&'a ObjectKey, &'a T)> {
+    let all = objects.range(ObjectKey::new(namespace, "")..);
+    all.take_while(move |(key, _)| &*key.namespace == namespace)
 }
 
 impl World {

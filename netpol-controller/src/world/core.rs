@@ -7,7 +7,10 @@ use kube::core::DynamicObject;
 use serde::Deserialize;
 
 use super::meta::{created, part};
-use super::{Kind, Labels, ParseError};
+use super::{Kind, LabelSelector, Labels, ParseError};
+
+/// Annotation of a Service with the namespaces whose pods may reach it: a JSON list of selectors.
+pub const NAMESPACE_SELECTORS: &str = "networking.resources.gardener.cloud/namespace-selectors";
 
 /// Prefixes of the annotations of a Service that mean something to the controller.
 const ANNOTATIONS: [&str; 4] = [
@@ -104,6 +107,8 @@ pub struct Service {
     pub terminating: bool,
     /// Annotations that mean something to the controller.
     pub annotations: Labels,
+    /// The annotation [`NAMESPACE_SELECTORS`], or what is wrong with it.
+    pub namespace_selectors: Result<Vec<LabelSelector>, String>,
     /// The labels of the pods behind it; empty when it selects none.
     pub selector: Labels,
     /// Its ports, in their order.
@@ -151,11 +156,14 @@ impl Service {
         } else {
             spec.cluster_ips
         };
+        let selectors = annotations.get(NAMESPACE_SELECTORS);
         let external = spec.r#type.as_deref() == Some("ExternalName");
         Ok(Self {
             created: created(&meta),
             uid: meta.uid.unwrap_or_default(),
             terminating: meta.deletion_timestamp.is_some(),
+            namespace_selectors: selectors
+                .map_or_else(|| Ok(Vec::new()), |text| LabelSelector::parse_list(text)),
             annotations,
             selector: spec.selector.unwrap_or_default(),
             ports: spec.ports.into_iter().map(ServicePort::from).collect(),

@@ -32,6 +32,20 @@ impl Pods {
         sets.flat_map(|sets| sets.keys().map(AsRef::as_ref))
     }
 
+    /// Returns a pod's labels as far as they are kept.
+    #[must_use]
+    pub fn labels_of(&self, pod: &ObjectKey) -> Option<&Arc<Labels>> {
+        self.of_pod.get(pod)
+    }
+
+    /// Returns how many pods in a namespace have exactly these labels.
+    #[must_use]
+    pub fn count(&self, namespace: &str, labels: &Labels) -> usize {
+        let sets = self.sets.get(namespace);
+        sets.and_then(|sets| sets.get(labels).copied())
+            .unwrap_or_default()
+    }
+
     /// Returns the namespaces that have a pod which the selector selects.
     #[must_use]
     pub fn namespaces_of(&self, selector: &LabelSelector) -> BTreeSet<Arc<str>> {
@@ -41,6 +55,11 @@ impl Pods {
         all.filter(|(_, sets)| has(sets))
             .map(|(name, _)| Arc::clone(name))
             .collect()
+    }
+
+    /// Returns the keys of all pods.
+    pub fn keys(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.of_pod.keys()
     }
 
     /// Returns how many pods are known.

@@ -1,0 +1,128 @@
+//! Who owns a policy that several Services ask for.
+//!
+//! ```text
+//!   ServicePlan ──settle──▶ without what an older Service owns, and whom to plan again
+//! ```
+//!
+//! The Service that was created first owns it, of those created in one second the first by
+//! namespace and name. So whoever is settled when, the same one owns it in the end. Which policies
+//! exist, and whose labels they have, is no matter here.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::describe::{clip, list};
+use super::{Problem, Reason, ServicePlan};
+use crate::world::{Kind, ObjectKey, ObjectRef, World};
+
+/// What Services ask for.
+#[derive(Debug, Default)]
+pub struct Claims {
+    /// Who asks for a policy, the owner first.
+    claimants: BTreeMap<ObjectKey, BTreeSet<Claimant>>,
+    /// What a Service asks for.
+    claims: BTreeMap<ObjectKey, (i64, BTreeSet<ObjectKey>)>,
+}
+
+/// A Service by its age: when it was created, then its key.
+type Claimant = (i64, ObjectKey);
+
+impl Claims {
+    /// Takes what a plan asks for in place of what its Service asked for before, and takes out of
+    /// the plan what another Service owns, with a problem for each owner.
+    ///
+    /// Returns the other Services that gained or lost a policy, to be planned and settled again. A
+    /// policy that the plan keeps as it is stays claimed.
+    pub fn settle(
+        &mut self,
+        world: &World,
+        service: &ObjectKey,
+        plan: &mut ServicePlan,
+    ) -> BTreeSet<ObjectKey> {
+        let created = world
+            .services
+            .get(service)
+            .map_or(0, |object| object.created);
+        let mut wanted: BTreeSet<_> = plan.policies.iter().map(|one| one.key.clone()).collect();
+        if let Some((_, before)) = self.claims.get(service) {
+            wanted.extend(before.iter().filter(|key| plan.keeps(key)).cloned());
+        }
+        let moved = self.claim(service, created, wanted);
+        let mut lost: BTreeMap<ObjectKey, Vec<ObjectKey>> = BTreeMap::new();
+        plan.policies
+            .retain(|policy| match self.owner(&policy.key) {
+                Some(owner) if owner != service => {
+                    lost.entry(owner.clone())
+                        .or_default()
+                        .push(policy.key.clone());
+                    false
+                }
+                Some(_) | None => true,
+            });
+        plan.problems.extend(
+            lost.iter()
+                .map(|(owner, policies)| conflict(service, owner, policies)),
+        );
+        moved
+    }
+
+    /// Forgets what a Service asked for. Returns the Services that gained a policy.
+    pub fn release(&mut self, service: &ObjectKey) -> BTreeSet<ObjectKey> {
+        self.claim(service, 0, BTreeSet::new())
+    }
+
+    /// Returns the Service that owns a policy; `None` when nobody asks for it.
+    #[must_use]
+    pub fn owner(&self, policy: &ObjectKey) -> Option<&ObjectKey> {
+        let first = self.claimants.get(policy)?.first()?;
+        Some(&first.1)
+    }
+
+    /// Returns the other Services that gained or lost a policy.
+    fn claim(
+        &mut self,
+        service: &ObjectKey,
+        created: i64,
+        wanted: BTreeSet<ObjectKey>,
+    ) -> BTreeSet<ObjectKey> {
+        let (was_created, before) = self.claims.remove(service).unwrap_or_default();
+        let mut moved = BTreeSet::new();
+        for policy in before.union(&wanted) {
+            let owner = self.owner(policy).cloned();
+            let claimants = self.claimants.entry(policy.clone()).or_default();
+            claimants.remove(&(was_created, service.clone()));
+            if wanted.contains(policy) {
+                claimants.insert((created, service.clone()));
+            }
+            if claimants.is_empty() {
+                self.claimants.remove(policy);
+            }
+            let now = self.owner(policy).cloned();
+            if owner != now {
+                moved.extend(owner);
+                moved.extend(now);
+            }
+        }
+        if !wanted.is_empty() {
+            self.claims.insert(service.clone(), (created, wanted));
+        }
+        moved.remove(service);
+        moved
+    }
+}
+
+fn conflict(service: &ObjectKey, owner: &ObjectKey, policies: &[ObjectKey]) -> Problem {
+    let names = list(policies.iter().map(ToString::to_string), policies.len());
+    Problem {
+        object: ObjectRef {
+            kind: Kind::Service,
+            key: service.clone(),
+        },
+        reason: Reason::PolicyConflict,
+        message: clip(&format!(
+            "Service {owner}, which is older, owns NetworkPolicies: {names}"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,228 @@
+//! Ports that are allowed: read from annotations, and as policies and their names have them.
+//!
+//! Which pods they belong to is no matter here.
+
+use std::fmt;
+
+use k8s_openapi::api::networking::v1::NetworkPolicyPort;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use serde_json::{Map, Value};
+
+use crate::world::{Protocol, TargetPort};
+
+/// A port, or several, that pods may be reached at.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct Port {
+    /// The transport protocol; `None` where it was not told, which means TCP.
+    pub(super) protocol: Option<Protocol>,
+    /// The port of the pods; `None` is all of the protocol.
+    pub(super) target: Option<TargetPort>,
+    /// The last port of a range that starts with `target`, a number then.
+    pub(super) end: Option<u16>,
+}
+
+impl Port {
+    /// Returns one port of pods. A name of digits is a number.
+    pub(super) fn one(protocol: Protocol, target: &TargetPort) -> Self {
+        let number = match target {
+            TargetPort::Name(name) => name.parse().ok(),
+            TargetPort::Number(number) => Some(*number),
+        };
+        Self {
+            protocol: Some(protocol),
+            target: Some(number.map_or_else(|| target.clone(), TargetPort::Number)),
+            end: None,
+        }
+    }
+
+    /// Returns the part of names that says which port it is: `tcp-443`.
+    pub(super) fn id(&self) -> String {
+        let protocol = self.protocol.unwrap_or_default().as_str();
+        let target = self
+            .target
+            .as_ref()
+            .map_or_else(String::new, ToString::to_string);
+        format!("{}-{target}", protocol.to_ascii_lowercase())
+    }
+
+    /// Returns it as policies have it.
+    pub(super) fn to_api(&self) -> NetworkPolicyPort {
+        NetworkPolicyPort {
+            end_port: self.end.map(i32::from),
+            port: self.target.as_ref().map(|target| match target {
+                TargetPort::Name(name) => IntOrString::String(name.clone()),
+                TargetPort::Number(number) => IntOrString::Int(i32::from(*number)),
+            }),
+            protocol: Some(self.protocol.unwrap_or_default().as_str().to_owned()),
+        }
+    }
+
+    fn parse(item: &Value) -> Result<Self, String> {
+        let none = Map::new();
+        let fields = match item {
+            Value::Null => &none,
+            Value::Object(fields) => fields,
+            Value::Array(_) | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+                return Err("not an object".to_owned());
+            }
+        };
+        for field in fields.keys() {
+            if !["endPort", "port", "protocol"].contains(&field.as_str()) {
+                return Err(format!("unknown field {field:?}"));
+            }
+        }
+        let given = |field: &str| fields.get(field).filter(|value| !value.is_null());
+        let target = given("port").map(target).transpose()?;
+        let port = Self {
+            protocol: given("protocol").map(protocol).transpose()?,
+            end: given("endPort").map(number).transpose()?,
+            target,
+        };
+        port.checked()
+    }
+
+    fn checked(self) -> Result<Self, String> {
+        match (&self.target, self.end) {
+            (_, None) => Ok(self),
+            (Some(TargetPort::Number(first)), Some(last)) if last >= *first => Ok(self),
+            (Some(TargetPort::Number(first)), Some(last)) => {
+                Err(format!("endPort {last} is below port {first}"))
+            }
+            (_, Some(_)) => Err("endPort needs a numeric port".to_owned()),
+        }
+    }
+}
+
+/// Writes the port alone, a range with a hyphen: `443`, `8000-8999`.
+impl fmt::Display for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.target, self.end) {
+            (None, _) => f.write_str("<nil>"),
+            (Some(target), Some(end)) if *target != TargetPort::Number(end) => {
+                write!(f, "{target}-{end}")
+            }
+            (Some(target), _) => target.fmt(f),
+        }
+    }
+}
+
+/// Reads a list of ports, as annotations have it: JSON objects with `port`, `protocol`, `endPort`.
+///
+/// # Errors
+/// What is wrong, and at which column or in which item.
+pub(super) fn parse_list(text: &str) -> Result<Vec<Port>, String> {
+    let items = match serde_json::from_str(text) {
+        Ok(Value::Array(items)) => items,
+        Ok(Value::Null) => Vec::new(),
+        Ok(_) => return Err("not a list".to_owned()),
+        Err(error) => return Err(error.to_string()),
+    };
+    let parsed = items.iter().zip(1..).map(|(item, position)| {
+        Port::parse(item).map_err(|error| format!("item {position}: {error}"))
+    });
+    parsed.collect()
+}
+
+fn protocol(value: &Value) -> Result<Protocol, String> {
+    let all = [Protocol::Sctp, Protocol::Tcp, Protocol::Udp];
+    let found = all.into_iter().find(|one| value == one.as_str());
+    found.ok_or_else(|| format!("protocol {value} is none of TCP, UDP, SCTP"))
+}
+
+fn number(value: &Value) -> Result<u16, String> {
+    let number = value.as_u64().and_then(|number| u16::try_from(number).ok());
+    number
+        .filter(|number| *number > 0)
+        .ok_or_else(|| format!("{value} is no port number"))
+}
+
+/// Reads a port's number, also in quotes, or its name (RFC 6335, section 5.1).
+fn target(value: &Value) -> Result<TargetPort, String> {
+    let Value::String(text) = value else {
+        return number(value).map(TargetPort::Number);
+    };
+    if !text.is_empty() && text.bytes().all(|octet| octet.is_ascii_digit()) {
+        let parsed = text.parse().ok().filter(|number| *number > 0);
+        return parsed
+            .map(TargetPort::Number)
+            .ok_or_else(|| format!("{value} is no port number"));
+    }
+    let inner = |octet: u8| matches!(octet, b'a'..=b'z' | b'0'..=b'9' | b'-');
+    let named = (1..=15).contains(&text.len())
+        && text.bytes().all(inner)
+        && text.bytes().any(|octet| octet.is_ascii_lowercase())
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+        && !text.contains("--");
+    named
+        .then(|| TargetPort::Name(text.clone()))
+        .ok_or_else(|| format!("{value} is no name of a port"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn api(text: &str) -> Value {
+        let ports = parse_list(text).unwrap();
+        let ports: Vec<_> = ports.iter().map(Port::to_api).collect();
+        serde_json::to_value(ports).unwrap()
+    }
+
+    #[test]
+    fn lists_become_ports_of_policies() {
+        for (text, expected) in [
+            ("[]", "[]"),
+            ("null", "[]"),
+            ("[{}]", r#"[{"protocol":"TCP"}]"#),
+            ("[null]", r#"[{"protocol":"TCP"}]"#),
+            (r#"[{"protocol":"UDP"}]"#, r#"[{"protocol":"UDP"}]"#),
+            (
+                r#"[{"port":"10250","protocol":"TCP"}]"#,
+                r#"[{"port":10250,"protocol":"TCP"}]"#,
+            ),
+            (r#"[{"port":"080"}]"#, r#"[{"port":80,"protocol":"TCP"}]"#),
+            (
+                r#"[{"protocol":"SCTP","port":"m3ua"},{"port":1,"protocol":null,"endPort":9}]"#,
+                r#"[{"port":"m3ua","protocol":"SCTP"},{"endPort":9,"port":1,"protocol":"TCP"}]"#,
+            ),
+        ] {
+            let expected: Value = serde_json::from_str(expected).unwrap();
+            assert_eq!(api(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_place() {
+        for (text, told) in [
+            ("", "column 0"),
+            ("{}", "not a list"),
+            ("[{},", "column 4"),
+            ("[[]]", "item 1: not an object"),
+            (r#"[{},{"Port":1}]"#, r#"item 2: unknown field "Port""#),
+            (r#"[{"port":0}]"#, "0 is no port number"),
+            (r#"[{"port":65536}]"#, "65536 is no port number"),
+            (r#"[{"port":80.5}]"#, "80.5 is no port number"),
+            (r#"[{"port":"65536"}]"#, r#""65536" is no port number"#),
+            (r#"[{"port":"0"}]"#, r#""0" is no port number"#),
+            (r#"[{"port":""}]"#, "is no name"),
+            (r#"[{"port":"Https"}]"#, "is no name"),
+            (r#"[{"port":"a--b"}]"#, "is no name"),
+            (r#"[{"port":"a-name-too-long-"}]"#, "is no name"),
+            (r#"[{"port":1,"protocol":"tcp"}]"#, "none of TCP"),
+            (r#"[{"port":9,"endPort":8}]"#, "endPort 8 is below port 9"),
+            (r#"[{"port":"http","endPort":8}]"#, "needs a numeric port"),
+            (r#"[{"endPort":8}]"#, "needs a numeric port"),
+        ] {
+            let error = parse_list(text).unwrap_err();
+            assert!(error.contains(told), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn digits_as_a_target_are_a_number() {
+        let named = |name: &str| Port::one(Protocol::Udp, &TargetPort::Name(name.to_owned()));
+        assert_eq!(named("0443").id(), "udp-443");
+        assert_eq!(named("https").id(), "udp-https");
+    }
+}

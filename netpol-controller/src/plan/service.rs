@@ -1,0 +1,323 @@
+//! The policies that one Service asks for, in its own namespace and in its clients'.
+//!
+//! ```text
+//!   ports, annotations ──▶ labels ─┐
+//!   Ingresses, VirtualServices ────┼──▶ Grant ──▶ Drafts ──▶ policies, distinct by key
+//!   TLSRoutes, routed ports ───────┘
+//! ```
+//!
+//! An annotation that cannot be understood freezes the policies it decides; all others go on. Two
+//! Services that ask for a policy of one name are [`Claims`](super::Claims)' matter.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use self::annotations::Annotations;
+use self::drafts::Drafts;
+use self::frozen::Frozen;
+use super::describe::{clip, list};
+use super::exposure::{self, Exposure};
+use super::labels::{ALLOWED, PREFIX, asked, shorten};
+use super::ports::Port;
+use super::{Policy, Problem, Reason};
+use crate::world::{
+    Kind, LabelSelector, Labels, ObjectKey, ObjectRef, Protocol, Service, TargetPort, World,
+};
+
+mod annotations;
+mod drafts;
+mod frozen;
+#[cfg(test)]
+mod tests;
+
+pub(super) use self::drafts::{Grant, Origin};
+
+/// Whose policies are written: the user's document's, or those of Gardener today.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Compatibility {
+    /// Both policies of each port and namespace, always; "everywhere" is told as three peers.
+    #[default]
+    Document,
+    /// Policies for the pods that are there; "everywhere" is a rule without peers.
+    Upstream,
+}
+
+/// What decides which policies Services get.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct PolicySettings {
+    /// Whose policies are written.
+    pub compatibility: Compatibility,
+    /// The namespaces whose Services get policies, by any of these; empty is all.
+    pub namespace_selectors: Vec<LabelSelector>,
+    /// The pods behind Ingresses; `None` when Ingresses mean nothing.
+    pub ingress_controller: Option<IngressController>,
+}
+
+/// The pods that serve Ingresses.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct IngressController {
+    /// Their namespace.
+    pub namespace: String,
+    /// Their labels.
+    pub pod_selector: LabelSelector,
+}
+
+/// A port of a Service's pods that gateways route connections to.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct RoutedPort {
+    /// Namespace of the gateway's pods.
+    pub gateway_namespace: Arc<str>,
+    /// Labels of the gateway's pods.
+    pub gateway_selector: Labels,
+    /// The transport protocol.
+    pub protocol: Protocol,
+    /// The port of the Service's pods.
+    pub target: TargetPort,
+}
+
+/// The policies of one Service.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServicePlan {
+    /// The policies there should be, sorted by key, distinct.
+    pub policies: Vec<Policy>,
+    /// What an operator should know, once for each cause.
+    pub problems: Vec<Problem>,
+    frozen: Frozen,
+    handled: bool,
+}
+
+impl ServicePlan {
+    /// Tells whether a policy of this Service that exists must be left exactly as it is, because
+    /// what decides it cannot be understood: not changed even if it is among the wanted ones, and
+    /// not deleted. A wanted one that does not exist is created all the same.
+    #[must_use]
+    pub fn keeps(&self, existing: &ObjectKey) -> bool {
+        self.frozen.covers(existing, || self.wants(existing))
+    }
+
+    /// Tells whether the Service gets policies at all: [`handled`].
+    #[must_use]
+    pub fn handled(&self) -> bool {
+        self.handled
+    }
+
+    fn wants(&self, key: &ObjectKey) -> bool {
+        let found = self.policies.binary_search_by(|policy| policy.key.cmp(key));
+        found.is_ok()
+    }
+
+    fn nothing(service: &ObjectKey, handled: bool) -> Self {
+        Self {
+            policies: Vec::new(),
+            problems: Vec::new(),
+            frozen: Frozen::new(service),
+            handled,
+        }
+    }
+}
+
+/// Tells whether a Service gets policies: it is there, selects pods, is not going away, nor is its
+/// namespace, which the settings select.
+#[must_use]
+pub fn handled(world: &World, settings: &PolicySettings, key: &ObjectKey) -> bool {
+    let Some(service) = world.services.get(key) else {
+        return false;
+    };
+    let Some(namespace) = world.namespaces.get(&key.namespace) else {
+        return false;
+    };
+    let mut selectors = settings.namespace_selectors.iter();
+    !service.terminating
+        && !service.selector.is_empty()
+        && !namespace.terminating
+        && (settings.namespace_selectors.is_empty()
+            || selectors.any(|selector| selector.matches(&namespace.labels)))
+}
+
+/// Plans the policies of a Service, with what gateways route to it.
+///
+/// A Service that is not [`handled`] gets none. One whose namespace is not known yet gets none
+/// either, but keeps those it has.
+#[must_use]
+pub fn service(
+    world: &World,
+    settings: &PolicySettings,
+    routed: &[RoutedPort],
+    key: &ObjectKey,
+) -> ServicePlan {
+    let Some(object) = world.services.get(key) else {
+        return ServicePlan::nothing(key, false);
+    };
+    if !handled(world, settings, key) {
+        let mut plan = ServicePlan::nothing(key, false);
+        plan.frozen.everything = !world.namespaces.contains_key(&key.namespace);
+        return plan;
+    }
+    let mut planner = Planner {
+        world,
+        settings,
+        key,
+        object,
+        drafts: Drafts::new(settings.compatibility, key, &object.selector),
+        frozen: Frozen::new(key),
+        problems: BTreeSet::new(),
+        shortened: BTreeMap::new(),
+    };
+    planner.plan(routed);
+    planner.finish()
+}
+
+/// A plan in the making.
+struct Planner<'a> {
+    world: &'a World,
+    settings: &'a PolicySettings,
+    key: &'a ObjectKey,
+    object: &'a Service,
+    drafts: Drafts<'a>,
+    frozen: Frozen,
+    problems: BTreeSet<Problem>,
+    shortened: BTreeMap<String, String>,
+}
+
+impl<'a> Planner<'a> {
+    fn plan(&mut self, routed: &'a [RoutedPort]) {
+        let annotations = Annotations::parse(self.object);
+        for (annotation, error) in &annotations.errors {
+            self.invalid(annotation, error);
+        }
+        self.frozen.freeze(self.world, &annotations);
+        for namespace in self.client_namespaces(&annotations) {
+            self.labelled(namespace, &annotations);
+        }
+        if let Some(ports) = &annotations.from_world {
+            self.drafts.everywhere(ports);
+        }
+        for exposure in self.exposures(routed) {
+            self.grant(&exposure.grant());
+        }
+    }
+
+    /// Returns who leads connections to the Service from namespaces that policies can be written
+    /// in, distinct and in an order that no list decides.
+    fn exposures(&mut self, routed: &[RoutedPort]) -> BTreeSet<Exposure> {
+        let mut all: BTreeSet<_> = exposure::routed(routed).collect();
+        if let Some(controller) = &self.settings.ingress_controller {
+            all.extend(exposure::ingresses(
+                self.world,
+                controller,
+                self.key,
+                self.object,
+            ));
+        }
+        let (routes, problems) = exposure::routes(self.world, self.key, self.object);
+        all.extend(routes);
+        self.problems.extend(problems);
+        let namespaces = &self.world.namespaces;
+        let lives = |name: &Arc<str>| namespaces.get(name).is_some_and(|one| !one.terminating);
+        all.retain(|exposure| lives(&exposure.namespace));
+        all
+    }
+
+    /// Returns the namespaces whose labelled pods may reach the Service: its own first.
+    fn client_namespaces(&self, annotations: &Annotations<'_>) -> Vec<&'a str> {
+        let own = &*self.key.namespace;
+        let selectors = match &self.object.namespace_selectors {
+            Ok(selectors) if annotations.namespace_alias.is_ok() => selectors.as_slice(),
+            Ok(_) | Err(_) => &[],
+        };
+        let others = self.world.namespaces.iter().filter(|(name, namespace)| {
+            &***name != own
+                && !namespace.terminating
+                && selectors.iter().any(|one| one.matches(&namespace.labels))
+        });
+        let others = others.map(|(name, _)| &**name);
+        std::iter::once(own).chain(others).collect()
+    }
+
+    /// Grants what pods of a namespace can ask for by labels.
+    fn labelled(&mut self, namespace: &'a str, annotations: &Annotations<'a>) {
+        let present: Option<BTreeSet<&str>> = match self.settings.compatibility {
+            Compatibility::Document => None,
+            Compatibility::Upstream => {
+                let sets = self.world.pods.labels_in(namespace);
+                Some(sets.flat_map(asked).collect())
+            }
+        };
+        let infix = match annotations.namespace_alias {
+            _ if namespace == &*self.key.namespace => String::new(),
+            Ok(Some(alias)) => format!("{alias}-"),
+            Ok(None) | Err(_) => format!("{}-", self.key.namespace),
+        };
+        let ports = self.object.ports.iter();
+        let ports = ports.map(|port| ("", Port::one(port.protocol, &port.target)));
+        let aliases = annotations.aliases.iter();
+        let aliases =
+            aliases.flat_map(|(alias, ports)| ports.iter().map(|port| (*alias, port.clone())));
+        for (alias, port) in ports.chain(aliases) {
+            let what = match alias {
+                "" => format!("{}-{}", self.key.name, port.id()),
+                alias => alias.to_owned(),
+            };
+            let name = format!("to-{infix}{what}");
+            let label = format!("{PREFIX}{}", shorten(&name));
+            if present
+                .as_ref()
+                .is_some_and(|all| !all.contains(label.as_str()))
+            {
+                continue;
+            }
+            self.grant(&Grant {
+                origin: Origin::Label { alias },
+                namespace,
+                clients: LabelSelector::of_labels([(label.clone(), ALLOWED.to_owned())]),
+                port,
+            });
+            if label.len() < PREFIX.len() + name.len() {
+                self.shortened.insert(name, label);
+            }
+        }
+    }
+
+    fn grant(&mut self, grant: &Grant<'_>) {
+        if let Err(name) = self.drafts.grant(grant) {
+            let message = format!("{name:?} cannot be the name of a NetworkPolicy");
+            self.problem(Reason::InvalidAnnotation, &message);
+        }
+    }
+
+    fn invalid(&mut self, annotation: &str, error: &str) {
+        self.problem(
+            Reason::InvalidAnnotation,
+            &format!("annotation {annotation}: {error}"),
+        );
+    }
+
+    fn problem(&mut self, reason: Reason, message: &str) {
+        self.problems.insert(Problem {
+            object: ObjectRef {
+                kind: Kind::Service,
+                key: self.key.clone(),
+            },
+            reason,
+            message: clip(message),
+        });
+    }
+
+    fn finish(mut self) -> ServicePlan {
+        if !self.shortened.is_empty() {
+            let keys = self.shortened.iter();
+            let keys = keys.map(|(name, label)| format!("{PREFIX}{name} is {label}"));
+            let message = list(keys, self.shortened.len());
+            self.problem(
+                Reason::KeyTooLong,
+                &format!("keys of labels are shortened: {message}"),
+            );
+        }
+        ServicePlan {
+            policies: self.drafts.finish(),
+            problems: self.problems.into_iter().collect(),
+            frozen: self.frozen,
+            handled: true,
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Which existing policies of a Service stay as they are, while an annotation that decides them
+//! cannot be understood.
+//!
+//! Goes by their names, which say what they come from. Where a name could come from more than one
+//! thing the policy stays.
+
+use super::annotations::Annotations;
+use crate::world::{ObjectKey, Protocol, World};
+
+/// Endings of names that are no client namespace's, unless there is one called so.
+const RESERVED: [&str; 2] = ["ingress-controller", "istio"];
+
+/// The policies of a Service that stay.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Frozen {
+    /// All of them.
+    pub(super) everything: bool,
+    service: ObjectKey,
+    aliases: Vec<String>,
+    from_world: bool,
+    /// Those of clients in other namespaces.
+    others: bool,
+    reserved: Vec<&'static str>,
+}
+
+/// What a name says, where it is one of the Service's.
+struct Parts<'a> {
+    ingress: bool,
+    /// It is of clients in another namespace, if it is an egress policy.
+    cross: bool,
+    /// What follows the Service's name.
+    rest: &'a str,
+}
+
+impl Frozen {
+    pub(super) fn new(service: &ObjectKey) -> Self {
+        Self {
+            everything: false,
+            service: service.clone(),
+            aliases: Vec::new(),
+            from_world: false,
+            others: false,
+            reserved: Vec::new(),
+        }
+    }
+
+    pub(super) fn freeze(&mut self, world: &World, annotations: &Annotations<'_>) {
+        let aliases = annotations.bad_aliases.iter();
+        self.aliases = aliases.map(|&alias| alias.to_owned()).collect();
+        self.from_world = annotations.bad_world;
+        self.others = annotations.bad_selectors || annotations.namespace_alias.is_err();
+        self.reserved = RESERVED.to_vec();
+        self.reserved
+            .retain(|name| !world.namespaces.contains_key(*name));
+    }
+
+    /// Tells whether an existing policy stays; `wanted` tells whether something else asks for it.
+    pub(super) fn covers(&self, existing: &ObjectKey, wanted: impl FnOnce() -> bool) -> bool {
+        if self.everything {
+            return true;
+        }
+        let Some(parts) = self.parts(existing) else {
+            return false;
+        };
+        if parts.ingress && parts.rest == "from-world" {
+            return self.from_world;
+        }
+        if self.others && self.of_others(&parts) {
+            return true;
+        }
+        let named = |alias: &String| !alias.is_empty() && via(parts.rest, alias);
+        // What an empty alias allows is named as what the Service's ports do, which still count.
+        let plain = self.aliases.iter().any(String::is_empty) && is_plain(parts.rest);
+        self.aliases.iter().any(named) || (plain && !wanted())
+    }
+
+    fn parts<'a>(&self, existing: &'a ObjectKey) -> Option<Parts<'a>> {
+        let own = existing.namespace == self.service.namespace;
+        let of = |prefix: &str| {
+            let rest = existing.name.strip_prefix(prefix)?;
+            rest.strip_prefix(&*self.service.name)?.strip_prefix('-')
+        };
+        if !own {
+            let prefix = format!("egress-to-{}-", self.service.namespace);
+            return of(&prefix).map(|rest| Parts {
+                ingress: false,
+                cross: true,
+                rest,
+            });
+        }
+        let egress = || of("egress-to-").map(|rest| (false, rest));
+        let found = of("ingress-to-").map(|rest| (true, rest)).or_else(egress);
+        found.map(|(ingress, rest)| Parts {
+            ingress,
+            cross: false,
+            rest,
+        })
+    }
+
+    fn of_others(&self, parts: &Parts<'_>) -> bool {
+        let reserved = |name: &str| self.reserved.contains(&name);
+        if parts.ingress {
+            let from = parts.rest.rsplit_once("-from-");
+            return from.is_some_and(|(_, client)| !reserved(client));
+        }
+        let plain = unhashed(parts.rest);
+        let exposed = RESERVED
+            .iter()
+            .any(|name| plain.ends_with(&format!("-from-{name}")));
+        parts.cross && !exposed
+    }
+}
+
+/// Tells whether a policy is one of an alias, of whatever namespace.
+fn via(rest: &str, alias: &str) -> bool {
+    let infix = format!("-via-{alias}");
+    let mut ends = rest
+        .match_indices(&infix)
+        .map(|(at, _)| &rest[at + infix.len()..]);
+    ends.any(|tail| tail.is_empty() || tail.starts_with("-from-"))
+}
+
+/// Tells whether a policy is one of a port, and of labels: of no alias and of no gateway.
+fn is_plain(rest: &str) -> bool {
+    let protocols = [Protocol::Sctp, Protocol::Tcp, Protocol::Udp];
+    let exposed = RESERVED
+        .iter()
+        .any(|name| unhashed(rest).ends_with(&format!("-from-{name}")));
+    !exposed
+        && !rest.contains("-via-")
+        && protocols.iter().any(|protocol| {
+            let name = protocol.as_str().to_ascii_lowercase();
+            rest.strip_prefix(&name)
+                .is_some_and(|rest| rest.starts_with('-'))
+        })
+}
+
+/// Returns a name without the hash that tells apart two gateways in one namespace.
+fn unhashed(rest: &str) -> &str {
+    let hex = |text: &str| text.len() >= 5 && text.bytes().all(|octet| octet.is_ascii_hexdigit());
+    match rest.rsplit_once('-') {
+        Some((front, last)) if hex(last) => front,
+        Some(_) | None => rest,
+    }
+}

@@ -1,0 +1,191 @@
+//! Which Services must be planned again after something else has changed.
+//!
+//! Pure lookups in the world as it is after the change, with what the object was before it. A
+//! change that changes no plan gives nothing, where that is cheap to see.
+
+use std::collections::BTreeSet;
+
+use super::exposure::{backends, destinations, gateways, parents};
+use super::labels::asked;
+use super::service::{Compatibility, PolicySettings};
+use crate::world::{Ingress, Labels, ObjectKey, TlsRoute, VirtualService, World, in_namespace};
+
+/// Returns the Services of a namespace, and those that select it as their clients', by the labels
+/// it had or has.
+#[must_use]
+pub fn services_selecting(
+    world: &World,
+    old: &Labels,
+    new: &Labels,
+    namespace: &str,
+) -> BTreeSet<ObjectKey> {
+    let all = world.services.iter().filter(|(key, service)| {
+        let selectors = service.namespace_selectors.as_deref().unwrap_or_default();
+        &*key.namespace == namespace
+            || selectors
+                .iter()
+                .any(|one| one.matches(old) || one.matches(new))
+    });
+    all.map(|(key, _)| key.clone()).collect()
+}
+
+/// Returns the Services that a namespace matters to: those of [`services_selecting`], and those
+/// that ingress controllers and gateways in it lead to. What is routed by other means is not
+/// among them.
+///
+/// To be called when it was created, deleted, got other labels or began to go away.
+#[must_use]
+pub fn services_of_namespace(
+    world: &World,
+    settings: &PolicySettings,
+    namespace: &str,
+    old: &Labels,
+    new: &Labels,
+) -> BTreeSet<ObjectKey> {
+    let mut found = services_selecting(world, old, new, namespace);
+    let controller = settings.ingress_controller.as_ref();
+    if controller.is_some_and(|controller| controller.namespace == namespace) {
+        for (key, ingress) in &world.ingresses {
+            found.extend(services_of_ingress(&key.namespace, None, Some(ingress)));
+        }
+    }
+    found.extend(services_of_gateway_pods(world, |selector| {
+        let mut sets = world.pods.labels_in(namespace);
+        sets.any(|labels| contains(labels, selector))
+    }));
+    for (gateway, _) in in_namespace(&world.gateways, namespace) {
+        found.extend(services_of_gateway(world, gateway));
+    }
+    found
+}
+
+/// Returns the Services that a pod's labels matter to: those whose policies are only there while a
+/// pod asks for them, and those that a gateway leads to whose pods it is one of.
+///
+/// `old` and `new` are the labels that the world knew of it before and knows now
+/// ([`Pods::labels_of`](crate::world::Pods::labels_of)). A pod like another one that is there
+/// changes nothing.
+#[must_use]
+pub fn services_of_pod_change(
+    world: &World,
+    settings: &PolicySettings,
+    namespace: &str,
+    old: Option<&Labels>,
+    new: Option<&Labels>,
+) -> BTreeSet<ObjectKey> {
+    let mut found = BTreeSet::new();
+    if old == new {
+        return found;
+    }
+    let count = |labels: &Labels| world.pods.count(namespace, labels);
+    let gone = old.filter(|labels| count(labels) == 0);
+    let come = new.filter(|labels| count(labels) == 1);
+    for labels in [gone, come].into_iter().flatten() {
+        let gated = settings.compatibility == Compatibility::Upstream;
+        if gated && asks_alone(world, namespace, labels) {
+            let own = world.namespaces.get(namespace);
+            let none = Labels::new();
+            let own = own.map_or(&none, |namespace| &namespace.labels);
+            found.extend(services_selecting(world, own, own, namespace));
+        }
+        found.extend(services_of_gateway_pods(world, |selector| {
+            contains(labels, selector)
+        }));
+    }
+    found
+}
+
+/// Returns the Services that an Ingress exposed before or exposes now, but not both in the same way.
+#[must_use]
+pub fn services_of_ingress(
+    namespace: &str,
+    old: Option<&Ingress>,
+    new: Option<&Ingress>,
+) -> BTreeSet<ObjectKey> {
+    let of = |ingress: Option<&Ingress>| -> BTreeSet<_> {
+        let backends = ingress.map_or(&[][..], |ingress| &ingress.backends);
+        backends.iter().cloned().collect()
+    };
+    let (old, new) = (of(old), of(new));
+    let changed = old.symmetric_difference(&new);
+    changed
+        .map(|backend| ObjectKey::new(namespace, &backend.service))
+        .collect()
+}
+
+/// Returns the Services that a `VirtualService` led to before or leads to now.
+#[must_use]
+pub fn services_of_virtual_service(
+    key: &ObjectKey,
+    old: Option<&VirtualService>,
+    new: Option<&VirtualService>,
+) -> BTreeSet<ObjectKey> {
+    let all = old.into_iter().chain(new);
+    let names = all.flat_map(|route| destinations(key, route));
+    names
+        .map(|(name, _)| ObjectKey::new(&key.namespace, name))
+        .collect()
+}
+
+/// Returns the Services that a `TLSRoute` led to before or leads to now.
+#[must_use]
+pub fn services_of_tls_route(
+    key: &ObjectKey,
+    old: Option<&TlsRoute>,
+    new: Option<&TlsRoute>,
+) -> BTreeSet<ObjectKey> {
+    let all = old.into_iter().chain(new);
+    let names = all.flat_map(|route| backends(key, route));
+    names
+        .map(|backend| ObjectKey::new(&key.namespace, &backend.name))
+        .collect()
+}
+
+/// Returns the Services that an Istio `Gateway` leads to.
+#[must_use]
+pub fn services_of_istio_gateway(world: &World, gateway: &ObjectKey) -> BTreeSet<ObjectKey> {
+    let all = world.virtual_services.iter();
+    let bound = all.filter(|(key, route)| gateways(key, route).any(|one| one == *gateway));
+    bound
+        .flat_map(|(key, route)| services_of_virtual_service(key, None, Some(route)))
+        .collect()
+}
+
+/// Returns the Services that a `Gateway` of the Gateway API leads to.
+#[must_use]
+pub fn services_of_gateway(world: &World, gateway: &ObjectKey) -> BTreeSet<ObjectKey> {
+    let all = world.tls_routes.iter();
+    let bound = all.filter(|(key, route)| parents(key, route).any(|(one, _)| one == *gateway));
+    bound
+        .flat_map(|(key, route)| services_of_tls_route(key, None, Some(route)))
+        .collect()
+}
+
+/// Returns the Services that those Istio `Gateway`s lead to whose selector satisfies `has`.
+fn services_of_gateway_pods(world: &World, has: impl Fn(&Labels) -> bool) -> BTreeSet<ObjectKey> {
+    let all = world.istio_gateways.iter();
+    let with = all.filter(|(_, gateway)| !gateway.selector.is_empty() && has(&gateway.selector));
+    with.flat_map(|(key, _)| services_of_istio_gateway(world, key))
+        .collect()
+}
+
+/// Tells whether these labels ask for something that no others in the namespace ask for.
+fn asks_alone(world: &World, namespace: &str, labels: &Labels) -> bool {
+    let mut keys = asked(labels);
+    keys.any(|key| {
+        let mut others = world
+            .pods
+            .labels_in(namespace)
+            .filter(|others| *others != labels);
+        !others.any(|others| asked(others).any(|other| other == key))
+    })
+}
+
+fn contains(labels: &Labels, selector: &Labels) -> bool {
+    selector
+        .iter()
+        .all(|(key, value)| labels.get(key) == Some(value))
+}
+
+#[cfg(test)]
+mod tests;
