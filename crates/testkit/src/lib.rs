@@ -17,6 +17,7 @@ pub mod command;
 pub mod http;
 pub mod metrics;
 pub mod netns;
+pub mod netpol;
 pub mod peers;
 
 pub mod ports;

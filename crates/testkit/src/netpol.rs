@@ -1,0 +1,316 @@
+//! What NetworkPolicies let through: their meaning as Kubernetes documents it, in the small.
+//!
+//! ```text
+//!   from ──▶ egress policies of its namespace ──▶ ingress policies of the other's ──▶ to
+//!            none selects the pod: open           none selects the pod: open
+//!            else one rule must match             else one rule must match
+//! ```
+//!
+//! Written from the documentation of NetworkPolicy and its API, for comparison with whatever writes
+//! policies: a [`Cluster`] refuses objects that an API server would refuse. Knows pods, namespaces
+//! and addresses outside; neither Services, nor nodes, nor pods in the host's network, for which
+//! the documentation leaves the behaviour open.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use self::policy::{PeerRule, Policy, PortRule, Rule};
+
+mod cidr;
+mod policy;
+mod selector;
+
+/// Labels of an object.
+pub type Labels = BTreeMap<String, String>;
+
+/// A transport protocol.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum Protocol {
+    /// SCTP.
+    Sctp,
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+/// A port that a container gives a name.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct NamedPort {
+    /// Its name.
+    pub name: String,
+    /// Its transport protocol.
+    pub protocol: Protocol,
+    /// Its number.
+    pub number: u16,
+}
+
+/// A pod, on the pods' network.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Pod {
+    /// The namespace it is in.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its labels.
+    pub labels: Labels,
+    /// Its address.
+    pub ip: IpAddr,
+    /// The ports its containers name.
+    pub ports: Vec<NamedPort>,
+}
+
+/// One end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub enum End<'a> {
+    /// An address outside the cluster.
+    Address(IpAddr),
+    /// A pod.
+    Pod(&'a Pod),
+}
+
+impl End<'_> {
+    fn is(self, pod: &Pod) -> bool {
+        match self {
+            End::Address(_) => false,
+            End::Pod(own) => own.namespace == pod.namespace && own.name == pod.name,
+        }
+    }
+
+    fn ip(self) -> IpAddr {
+        match self {
+            End::Address(ip) => ip,
+            End::Pod(pod) => pod.ip,
+        }
+    }
+}
+
+impl fmt::Display for End<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            End::Address(ip) => ip.fmt(f),
+            End::Pod(pod) => write!(f, "pod {}/{}", pod.namespace, pod.name),
+        }
+    }
+}
+
+/// Whether `ipBlock` peers count for pods' addresses: network plugins differ, and the documentation
+/// only says that blocks should be of addresses outside the cluster.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Blocks {
+    /// Pods are found by selectors alone.
+    LeaveOutPods,
+    /// A block with a pod's address has that pod too.
+    MatchPods,
+}
+
+/// Namespaces and the policies in them.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    namespaces: BTreeMap<String, Labels>,
+    policies: Vec<Policy>,
+    blocks: Blocks,
+}
+
+/// What became of a connection, and through which policies.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Verdict {
+    /// The policies that govern what leaves the one end.
+    pub egress: Side,
+    /// The policies that govern what enters the other end.
+    pub ingress: Side,
+}
+
+/// The policies that govern one end of a connection; names are `namespace/name`.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Side {
+    /// Those that select the pod in this direction; without any it is open.
+    pub isolating: Vec<String>,
+    /// Those of them that allow this connection.
+    pub allowing: Vec<String>,
+}
+
+impl Verdict {
+    /// Tells whether the connection is let through.
+    #[must_use]
+    pub fn allowed(&self) -> bool {
+        self.egress.open() && self.ingress.open()
+    }
+}
+
+impl Side {
+    fn open(&self) -> bool {
+        self.isolating.is_empty() || !self.allowing.is_empty()
+    }
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.isolating.is_empty() {
+            return f.write_str("not isolated");
+        }
+        let list = |names: &[String]| names.join(", ");
+        if self.allowing.is_empty() {
+            return write!(f, "denied by {}", list(&self.isolating));
+        }
+        write!(f, "allowed by {}", list(&self.allowing))
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "egress {}; ingress {}", self.egress, self.ingress)
+    }
+}
+
+impl Cluster {
+    /// Puts a cluster together from its namespaces with their labels and its NetworkPolicies, as an
+    /// API server returns them.
+    ///
+    /// # Errors
+    /// When an API server would not have taken a policy: the text says which, and why.
+    pub fn new<'a>(
+        namespaces: BTreeMap<String, Labels>,
+        policies: impl IntoIterator<Item = &'a Value>,
+        blocks: Blocks,
+    ) -> Result<Self> {
+        let mut cluster = Self {
+            namespaces,
+            policies: Vec::new(),
+            blocks,
+        };
+        for object in policies {
+            let policy = Policy::parse(object)
+                .with_context(|| format!("reading the NetworkPolicy {object}"))?;
+            ensure!(
+                cluster.namespaces.contains_key(&policy.namespace),
+                "there is no namespace {}",
+                policy.namespace
+            );
+            let same = |own: &Policy| own.title() == policy.title();
+            ensure!(
+                !cluster.policies.iter().any(same),
+                "there are two {}",
+                policy.title()
+            );
+            cluster.policies.push(policy);
+        }
+        Ok(cluster)
+    }
+
+    /// Tells whether a connection from one end to a port of the other is let through.
+    #[must_use]
+    pub fn allows(&self, from: End<'_>, to: End<'_>, protocol: Protocol, port: u16) -> bool {
+        self.connection(from, to, protocol, port).allowed()
+    }
+
+    /// As [`Cluster::allows`], with the policies that decide.
+    #[must_use]
+    pub fn connection(&self, from: End<'_>, to: End<'_>, protocol: Protocol, port: u16) -> Verdict {
+        let mut verdict = Verdict::default();
+        // Nothing keeps a pod from itself.
+        if matches!(from, End::Pod(pod) if to.is(pod)) {
+            return verdict;
+        }
+        let wanted = Wanted { to, protocol, port };
+        if let End::Pod(pod) = from {
+            verdict.egress = self.side(pod, to, wanted, |policy| policy.egress.as_deref());
+        }
+        if let End::Pod(pod) = to {
+            verdict.ingress = self.side(pod, from, wanted, |policy| policy.ingress.as_deref());
+        }
+        verdict
+    }
+
+    /// What the policies of one direction say about a pod's connection with the other end.
+    fn side(
+        &self,
+        pod: &Pod,
+        other: End<'_>,
+        wanted: Wanted<'_>,
+        rules: impl Fn(&Policy) -> Option<&[Rule]>,
+    ) -> Side {
+        let mut side = Side::default();
+        for policy in &self.policies {
+            let Some(rules) = rules(policy) else { continue };
+            if policy.namespace != pod.namespace || !policy.pods.matches(&pod.labels) {
+                continue;
+            }
+            side.isolating.push(policy.title());
+            let allows = |rule: &Rule| {
+                self.has_peer(&policy.namespace, &rule.peers, other) && wanted.has_port(&rule.ports)
+            };
+            if rules.iter().any(allows) {
+                side.allowing.push(policy.title());
+            }
+        }
+        side
+    }
+
+    /// Tells whether one of the peers is `end`; no peers mean everyone.
+    fn has_peer(&self, namespace: &str, peers: &[PeerRule], end: End<'_>) -> bool {
+        peers.is_empty() || peers.iter().any(|peer| self.is_peer(namespace, peer, end))
+    }
+
+    fn is_peer(&self, namespace: &str, peer: &PeerRule, end: End<'_>) -> bool {
+        match (peer, end) {
+            (PeerRule::Block { cidr, except }, _) => {
+                let counts = matches!(end, End::Address(_)) || self.blocks == Blocks::MatchPods;
+                let ip = end.ip();
+                counts && cidr.contains(ip) && !except.iter().any(|range| range.contains(ip))
+            }
+            (PeerRule::Pods { .. }, End::Address(_)) => false,
+            (PeerRule::Pods { namespaces, pods }, End::Pod(pod)) => {
+                let in_namespace = match namespaces {
+                    None => pod.namespace == namespace,
+                    Some(selector) => self
+                        .namespaces
+                        .get(&pod.namespace)
+                        .is_some_and(|labels| selector.matches(labels)),
+                };
+                let selected = pods.as_ref().is_none_or(|own| own.matches(&pod.labels));
+                in_namespace && selected
+            }
+        }
+    }
+}
+
+/// The port that somebody wants to reach.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    to: End<'a>,
+    protocol: Protocol,
+    port: u16,
+}
+
+impl Wanted<'_> {
+    /// Tells whether one of the ports is the wanted one; no ports mean all.
+    fn has_port(self, ports: &[(Protocol, PortRule)]) -> bool {
+        let is_wanted = |(protocol, port): &(Protocol, PortRule)| {
+            *protocol == self.protocol
+                && match port {
+                    PortRule::All => true,
+                    PortRule::Named(name) => self.is_named(name),
+                    PortRule::Range(range) => range.contains(&self.port),
+                }
+        };
+        ports.is_empty() || ports.iter().any(is_wanted)
+    }
+
+    /// Names are those of the pod that is connected to, whatever the direction of the policy.
+    fn is_named(self, name: &str) -> bool {
+        match self.to {
+            End::Address(_) => false,
+            End::Pod(pod) => pod.ports.iter().any(|own| {
+                own.name == name && own.protocol == self.protocol && own.number == self.port
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
