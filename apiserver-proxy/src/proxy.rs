@@ -292,13 +292,7 @@ fn snapshot(config: &Config) -> Result<Snapshot, BuildErrors> {
         healthy: true,
     });
     cluster.outlier = None;
-    let route = RouteSpec {
-        matches: RouteMatch::ServerNames(vec!["*".to_owned()]),
-        cluster: CLUSTER.to_owned(),
-        allow_sources: Vec::new(),
-        idle_timeout: None,
-        max_connection_age: None,
-    };
+    let route = RouteSpec::new(RouteMatch::ServerNames(vec!["*".to_owned()]), CLUSTER);
     Snapshot::build(
         TableSpec {
             clusters: vec![cluster],

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use preamble::{HttpVersion, encode_v1, encode_v2};
 use relay::{Relay, Timers};
-use route::{Cluster, Endpoint, PickContext, ProxyVersion, Route};
+use route::{Cluster, Endpoint, OnListener, PickContext, ProxyVersion, Route};
 use serve::{ConnRecord, Reason};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -100,7 +100,8 @@ async fn establish(
 
     // The route: found in one snapshot; the route and its cluster are kept, the rest is not.
     let routing = shared.routing.current();
-    let route = match find(&routing.snapshot, &preamble.target) {
+    let table = routing.snapshot.on(listener.index);
+    let route = match find(table, &preamble.target) {
         Ok(route) => Arc::clone(route),
         Err(reason) => return Err(answer(&mut downstream, reason, version).await),
     };
@@ -167,23 +168,18 @@ fn note(record: &ConnRecord, target: &Target) {
     }
 }
 
-/// Finds the route to `target`.
-fn find<'a>(snapshot: &'a route::Snapshot, target: &Target) -> Result<&'a Arc<Route>, Reason> {
+/// Finds the route to `target` among those of the connection's listener.
+fn find<'a>(table: OnListener<'a>, target: &Target) -> Result<&'a Arc<Route>, Reason> {
     let (route, unknown) = match target {
         Target::ServerName {
             name: Some(name), ..
-        } => (
-            snapshot.by_server_name(Some(name)),
-            Reason::UnknownServerName,
-        ),
-        Target::ServerName { name: None, .. } => {
-            (snapshot.by_server_name(None), Reason::NoServerName)
-        }
+        } => (table.by_server_name(Some(name)), Reason::UnknownServerName),
+        Target::ServerName { name: None, .. } => (table.by_server_name(None), Reason::NoServerName),
         Target::Destination(pair) => (
-            snapshot.by_destination(pair.destination),
+            table.by_destination(pair.destination),
             Reason::UnknownDestination,
         ),
-        Target::Connect { value, .. } => (snapshot.by_connect(value), Reason::UnknownDestination),
+        Target::Connect { value, .. } => (table.by_connect(value), Reason::UnknownDestination),
     };
     route.ok_or(unknown)
 }

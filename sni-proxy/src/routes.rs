@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use route::{
     Balance, BuildErrors, ClusterSpec, EndpointSpec, IpPrefix, OutlierParams, ProxyVersion,
-    RouteMatch, RouteSpec, Snapshot, TableSpec, TcpOptions,
+    RouteMatch, RouteSpec, Snapshot, TableSpec, TcpOptions, parse_public_key,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -146,7 +146,7 @@ enum SendProxyProtocol {
     V2,
 }
 
-/// One rule; exactly one of `serverNames`, `destinations` and `connectDestinations`.
+/// One rule; exactly one of `serverNames`, `destinations`, `connectDestinations` and `wireguard`.
 #[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct RouteFile {
@@ -162,6 +162,9 @@ struct RouteFile {
     /// Values of a CONNECT request's destination header.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     connect_destinations: Vec<String>,
+    /// WireGuard servers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    wireguard: Option<WireGuardFile>,
     /// Name of the cluster it leads to.
     cluster: String,
     /// Networks of clients that may use it; all when absent. An empty list is an error, since it
@@ -173,6 +176,18 @@ struct RouteFile {
     )]
     #[schemars(with = "Vec<String>")]
     allow_sources: Option<Vec<String>>,
+}
+
+/// WireGuard servers: their keys, or the number of their datagrams, or both.
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct WireGuardFile {
+    /// Public keys of the servers, in base64 as `wg pubkey` writes them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    public_keys: Vec<String>,
+    /// Number that datagrams of clients who know it carry, from 1 to 1048575.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    route_id: Option<u32>,
 }
 
 /// Reads a list that is there: null, which templates make of an empty one, is no list.
@@ -329,12 +344,14 @@ impl RouteFile {
         let allow_sources = self.allow_sources.as_deref().unwrap_or_default();
         let allow_sources = prefixes(allow_sources, &format!("{key}.allowSources"), errors);
         let kinds = [
-            &self.server_names,
-            &self.destinations,
-            &self.connect_destinations,
+            !self.server_names.is_empty(),
+            !self.destinations.is_empty(),
+            !self.connect_destinations.is_empty(),
+            self.wireguard.is_some(),
         ];
-        if kinds.iter().filter(|list| !list.is_empty()).count() != 1 {
-            let one = "exactly one of serverNames, destinations and connectDestinations is needed";
+        if kinds.iter().filter(|given| **given).count() != 1 {
+            let one = "exactly one of serverNames, destinations, connectDestinations and \
+                       wireguard is needed";
             errors.add(key, one);
             return None;
         }
@@ -349,16 +366,30 @@ impl RouteFile {
                 prefixes,
                 port: self.port,
             }
+        } else if let Some(wireguard) = self.wireguard {
+            wireguard.into_match(&format!("{key}.wireguard"), errors)
         } else {
             RouteMatch::ConnectDestinations(self.connect_destinations)
         };
         Some(RouteSpec {
-            matches,
-            cluster: self.cluster,
             allow_sources,
-            idle_timeout: None,
-            max_connection_age: None,
+            ..RouteSpec::new(matches, self.cluster)
         })
+    }
+}
+
+impl WireGuardFile {
+    fn into_match(self, key: &str, errors: &mut ConfigErrors) -> RouteMatch {
+        let keys = self.public_keys.iter().enumerate();
+        let keys = keys.filter_map(|(index, text)| {
+            parse_public_key(text)
+                .map_err(|error| errors.add(format!("{key}.publicKeys[{index}]"), error))
+                .ok()
+        });
+        RouteMatch::WireGuard {
+            public_keys: keys.collect(),
+            route_id: self.route_id,
+        }
     }
 }
 
@@ -369,4 +400,43 @@ fn prefixes(texts: &[String], key: &str, errors: &mut ConfigErrors) -> Vec<IpPre
             .ok()
     };
     texts.iter().enumerate().filter_map(parse).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(route: &str) -> Result<RouteSpec, ConfigError> {
+        let text = format!("clusters: []\nroutes: [{route}]");
+        let path = Path::new("routes.yaml");
+        let file: RoutesFile = yaml::from_str(&text, path)?;
+        let mut spec = file.into_spec(path, &TcpSettings::default())?;
+        Ok(spec.routes.remove(0))
+    }
+
+    #[test]
+    fn wireguard_servers_are_read_and_checked() {
+        let key = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+        let route =
+            format!("{{ wireguard: {{ publicKeys: [{key:?}], routeId: 17 }}, cluster: c }}");
+        let RouteMatch::WireGuard {
+            public_keys,
+            route_id,
+        } = read(&route).unwrap().matches
+        else {
+            panic!("another match")
+        };
+        assert_eq!((public_keys[0][31], route_id), (31, Some(17)));
+
+        let cut = route.replace("h8=", "h9=");
+        let wanted = "routes[0].wireguard.publicKeys[0]: not a WireGuard public key";
+        assert!(read(&cut).unwrap_err().to_string().contains(wanted));
+        let two = route.replace("cluster", "serverNames: [a], cluster");
+        assert!(
+            read(&two)
+                .unwrap_err()
+                .to_string()
+                .contains("exactly one of")
+        );
+    }
 }

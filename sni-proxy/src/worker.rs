@@ -45,6 +45,8 @@ pub(crate) struct Worker {
 /// One listener as one worker sees it.
 #[derive(Debug)]
 pub(crate) struct Listener {
+    /// Its place in the configuration, by which routes know it.
+    pub(crate) index: usize,
     pub(crate) config: ListenerConfig,
     pub(crate) context: Rc<ListenerContext>,
 }
@@ -56,8 +58,9 @@ impl Worker {
         (shared, sockets): (Arc<Shared>, Vec<WorkerSocket>),
     ) -> io::Result<()> {
         let seed = RandomState::new().hash_one(handle.index) | 1;
-        let listeners = shared.config.listeners.iter();
-        let listeners = listeners.map(|config| Rc::new(Listener::new(config, &shared)));
+        let listeners = shared.config.listeners.iter().enumerate();
+        let listeners =
+            listeners.map(|(index, config)| Rc::new(Listener::new(index, config, &shared)));
         let sockets = sockets.into_iter().zip(listeners).collect();
         let accepting = shared.accepting.clone();
         let worker = Rc::new(Self {
@@ -114,7 +117,7 @@ impl Worker {
 }
 
 impl Listener {
-    fn new(config: &ListenerConfig, shared: &Shared) -> Self {
+    fn new(index: usize, config: &ListenerConfig, shared: &Shared) -> Self {
         let context = ListenerContext {
             name: config.name.as_str().into(),
             protocol: config.protocol.as_str(),
@@ -122,6 +125,7 @@ impl Listener {
             access_log: shared.access_log.clone(),
         };
         Self {
+            index,
             config: config.clone(),
             context: Rc::new(context),
         }

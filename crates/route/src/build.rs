@@ -1,21 +1,20 @@
 //! Building a snapshot: what is wrong with a specification, what is taken over from the last one.
 
+mod errors;
+
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 use std::sync::Arc;
 
 use crate::cluster::{Cluster, Settings};
 use crate::destinations::DestinationTable;
 use crate::endpoint::Endpoint;
 use crate::maglev::MOST_ENDPOINTS;
-use crate::names::{HostNameError, NameTable, normal_pattern};
-use crate::prefix::IpPrefix;
-use crate::route::{Matches, Route};
+use crate::names::{NameTable, normal_pattern};
+use crate::route::{Matches, Route, WireGuardMatch};
 use crate::snapshot::Snapshot;
-use crate::spec::{
-    ClusterSpec, EndpointAddress, EndpointAddressError, EndpointSpec, RouteMatch, RouteSpec,
-    TableSpec,
-};
+use crate::spec::{ClusterSpec, EndpointAddress, EndpointSpec, RouteMatch, RouteSpec, TableSpec};
+
+pub use errors::{BuildError, BuildErrors, ClusterFault, RouteFault};
 
 pub(crate) fn build(
     spec: &TableSpec,
@@ -35,7 +34,7 @@ pub(crate) fn build(
             routes.add(route, place, cluster, &mut errors);
         }
     }
-    if errors.total > 0 {
+    if errors.total() > 0 {
         return Err(errors);
     }
     Ok(Snapshot {
@@ -45,6 +44,7 @@ pub(crate) fn build(
         names: routes.names,
         destinations: routes.destinations,
         connects: routes.connects,
+        route_ids: routes.route_ids,
     })
 }
 
@@ -209,6 +209,8 @@ struct Routes<'p> {
     names: NameTable,
     destinations: DestinationTable,
     connects: HashMap<Arc<str>, Arc<Route>>,
+    route_ids: HashMap<u32, Arc<Route>>,
+    public_keys: HashSet<[u8; 32]>,
 }
 
 impl<'p> Routes<'p> {
@@ -219,7 +221,7 @@ impl<'p> Routes<'p> {
             match &route.matches {
                 RouteMatch::ServerNames(some) => names += some.len(),
                 RouteMatch::ConnectDestinations(some) => connects += some.len(),
-                RouteMatch::Destinations { .. } => {}
+                RouteMatch::Destinations { .. } | RouteMatch::WireGuard { .. } => {}
             }
         }
         Self {
@@ -228,6 +230,8 @@ impl<'p> Routes<'p> {
             names: NameTable::with_capacity(names),
             destinations: DestinationTable::default(),
             connects: HashMap::with_capacity(connects),
+            route_ids: HashMap::new(),
+            public_keys: HashSet::new(),
         }
     }
 
@@ -264,35 +268,67 @@ impl<'p> Routes<'p> {
         match route.matches() {
             Matches::ConnectDestinations(values) => {
                 for value in values.iter() {
-                    if self
-                        .connects
-                        .insert(Arc::clone(value), Arc::clone(route))
-                        .is_some()
-                    {
-                        fault(RouteFault::DuplicateMatch {
-                            value: value.to_string(),
-                        });
+                    match beside(self.connects.get(value), route) {
+                        Some(route) => drop(self.connects.insert(Arc::clone(value), route)),
+                        None => fault(duplicate(value)),
                     }
                 }
             }
             Matches::Destinations { prefixes, port } => {
                 for prefix in prefixes {
-                    if self.destinations.insert((*prefix, *port), route).is_some() {
-                        let (prefix, port) = (*prefix, *port);
-                        fault(RouteFault::DuplicateDestination { prefix, port });
+                    let key = (*prefix, *port);
+                    match beside(self.destinations.exact(&key), route) {
+                        Some(route) => self.destinations.insert(key, route),
+                        None => fault(RouteFault::DuplicateDestination {
+                            prefix: *prefix,
+                            port: *port,
+                        }),
                     }
                 }
             }
             Matches::ServerNames(patterns) => {
                 for pattern in patterns.iter() {
-                    if self.names.insert(pattern, route).is_some() {
-                        fault(RouteFault::DuplicateMatch {
-                            value: pattern.to_string(),
-                        });
+                    match beside(self.names.exact(pattern), route) {
+                        Some(route) => self.names.insert(pattern, route),
+                        None => fault(duplicate(pattern)),
                     }
                 }
             }
+            Matches::WireGuard(wireguard) => self.insert_wireguard(wireguard, route, fault),
         }
+    }
+
+    fn insert_wireguard(
+        &mut self,
+        wireguard: &WireGuardMatch,
+        route: &Arc<Route>,
+        fault: &mut impl FnMut(RouteFault),
+    ) {
+        if let Some(id) = wireguard.route_id
+            && self.route_ids.insert(id, Arc::clone(route)).is_some()
+        {
+            fault(RouteFault::DuplicateRouteId { id });
+        }
+        for key in &wireguard.public_keys {
+            if !self.public_keys.insert(*key) {
+                fault(RouteFault::DuplicatePublicKey { key: *key });
+            }
+        }
+    }
+}
+
+/// Returns what a table is to have where `route` matches the same as `first`: both in one when they
+/// differ in their listeners alone, `None` when they contradict each other.
+fn beside(first: Option<&Arc<Route>>, route: &Arc<Route>) -> Option<Arc<Route>> {
+    match first {
+        None => Some(Arc::clone(route)),
+        Some(first) => first.united(route).map(Arc::new),
+    }
+}
+
+fn duplicate(value: &str) -> RouteFault {
+    RouteFault::DuplicateMatch {
+        value: value.to_owned(),
     }
 }
 
@@ -338,6 +374,25 @@ fn parse_matches(matches: &RouteMatch, fault: &mut impl FnMut(RouteFault)) -> Op
             let complete = patterns.len() == names.len() && !patterns.is_empty();
             complete.then(|| Matches::ServerNames(patterns.into_iter().collect()))
         }
+        RouteMatch::WireGuard {
+            public_keys,
+            route_id,
+        } => {
+            if public_keys.is_empty() && route_id.is_none() {
+                fault(RouteFault::NoMatch);
+                return None;
+            }
+            if let Some(id) = *route_id
+                && !(1..=RouteMatch::MAX_ROUTE_ID).contains(&id)
+            {
+                fault(RouteFault::RouteId { id });
+                return None;
+            }
+            Some(Matches::WireGuard(Box::new(WireGuardMatch {
+                public_keys: public_keys.as_slice().into(),
+                route_id: *route_id,
+            })))
+        }
     }
 }
 
@@ -349,178 +404,24 @@ fn same_first_match<'s>(snapshot: &'s Snapshot, matches: &Matches) -> Option<&'s
             snapshot.destinations.exact(&(*prefixes.first()?, *port))
         }
         Matches::ServerNames(patterns) => snapshot.names.exact(patterns.first()?),
+        Matches::WireGuard(wireguard) => snapshot.route_ids.get(&wireguard.route_id?),
     }
 }
 
 fn is_same(old: &Route, matches: &Matches, spec: &RouteSpec, cluster: &Arc<Cluster>) -> bool {
+    // Named one by one, so that a new one cannot be forgotten.
+    let RouteSpec {
+        matches: _,
+        cluster: _,
+        listeners,
+        allow_sources,
+        idle_timeout,
+        max_connection_age,
+    } = spec;
     Arc::ptr_eq(old.cluster(), cluster)
         && old.matches() == matches
-        && old.allow_sources() == spec.allow_sources
-        && old.idle_timeout() == spec.idle_timeout
-        && old.max_connection_age() == spec.max_connection_age
-}
-
-/// What is wrong with a specification: the first faults, and how many there are.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct BuildErrors {
-    first: Vec<BuildError>,
-    total: usize,
-}
-
-impl BuildErrors {
-    /// Faults that are kept; more are only counted.
-    pub const KEPT: usize = 20;
-
-    fn push(&mut self, error: BuildError) {
-        self.total += 1;
-        if self.first.len() < Self::KEPT {
-            self.first.push(error);
-        }
-    }
-
-    /// Returns the first faults, at most [`KEPT`](Self::KEPT).
-    #[must_use]
-    pub fn first(&self) -> &[BuildError] {
-        &self.first
-    }
-
-    /// Returns the number of all faults.
-    #[must_use]
-    pub fn total(&self) -> usize {
-        self.total
-    }
-}
-
-impl fmt::Display for BuildErrors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, error) in self.first.iter().enumerate() {
-            let separator = if index == 0 { "" } else { "; " };
-            write!(f, "{separator}{error}")?;
-        }
-        match self.total.saturating_sub(self.first.len()) {
-            0 => Ok(()),
-            more => write!(f, "; and {more} more"),
-        }
-    }
-}
-
-impl std::error::Error for BuildErrors {}
-
-/// One fault of a specification.
-#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum BuildError {
-    /// A cluster is wrong.
-    #[error("cluster {cluster:?}: {fault}")]
-    Cluster {
-        /// The cluster's name.
-        cluster: String,
-        /// What is wrong with it.
-        fault: ClusterFault,
-    },
-    /// A route is wrong.
-    #[error("route {place}: {fault}")]
-    Route {
-        /// Which of the specification's routes, from 1.
-        place: usize,
-        /// What is wrong with it.
-        fault: RouteFault,
-    },
-}
-
-/// What is wrong with a cluster.
-#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ClusterFault {
-    /// Another cluster has the same name.
-    #[error("the name is taken by another cluster")]
-    Duplicate,
-    /// Two endpoints have the same address.
-    #[error("endpoint {endpoint:?} is there twice")]
-    DuplicateEndpoint {
-        /// The endpoint's address.
-        endpoint: String,
-    },
-    /// An endpoint's address cannot be used.
-    #[error("endpoint {endpoint:?}: {why}")]
-    EndpointAddress {
-        /// The endpoint's address.
-        endpoint: String,
-        /// Why not.
-        why: EndpointAddressError,
-    },
-    /// The time to connect is zero.
-    #[error("the time to connect is zero")]
-    NoConnectTimeout,
-    /// Ejections last no time.
-    #[error("the ejection time of outlier detection is zero")]
-    NoEjection,
-    /// Endpoints are ejected without a failure.
-    #[error("the number of failures of outlier detection is zero")]
-    NoFailures,
-    /// The cluster has no name.
-    #[error("the name is empty")]
-    NoName,
-    /// An endpoint has weight 0.
-    #[error("endpoint {endpoint:?} has weight 0; at least 1 is needed")]
-    NoWeight {
-        /// The endpoint's address.
-        endpoint: String,
-    },
-    /// More than all endpoints may be ejected.
-    #[error("at most 100 percent of the endpoints can be ejected, not {given}")]
-    Percent {
-        /// What was asked for.
-        given: u8,
-    },
-    /// There are more endpoints than 65,535.
-    #[error("{given} endpoints are more than a cluster can have, which is {MOST_ENDPOINTS}")]
-    TooManyEndpoints {
-        /// Number of endpoints.
-        given: usize,
-    },
-}
-
-/// What is wrong with a route.
-#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RouteFault {
-    /// The same destination is matched a second time.
-    #[error("destination {prefix}{} is matched twice", port_text(*.port))]
-    DuplicateDestination {
-        /// Prefix of the destination.
-        prefix: IpPrefix,
-        /// Port; `None` = any.
-        port: Option<u16>,
-    },
-    /// The same name or CONNECT value is matched a second time.
-    #[error("{value:?} is matched twice")]
-    DuplicateMatch {
-        /// What is matched, in the form in which it is compared.
-        value: String,
-    },
-    /// The route matches nothing, or an empty value.
-    #[error("there is nothing to match, or an empty value")]
-    NoMatch,
-    /// The destination port is 0.
-    #[error("port 0 is no destination")]
-    Port,
-    /// A server name is no host name or wildcard.
-    #[error("server name {name:?}: {why}")]
-    ServerName {
-        /// The name as given.
-        name: String,
-        /// Why not.
-        why: HostNameError,
-    },
-    /// No cluster has the name that the route leads to.
-    #[error("there is no cluster {cluster:?}")]
-    UnknownCluster {
-        /// The name as given.
-        cluster: String,
-    },
-}
-
-fn port_text(port: Option<u16>) -> String {
-    port.map(|port| format!(" port {port}")).unwrap_or_default()
+        && old.listeners() == *listeners
+        && old.allow_sources() == *allow_sources
+        && old.idle_timeout() == *idle_timeout
+        && old.max_connection_age() == *max_connection_age
 }

@@ -22,8 +22,8 @@ pub(crate) struct DestinationTable {
 }
 
 impl DestinationTable {
-    /// Adds an entry; returns the route that had it before.
-    pub(crate) fn insert(&mut self, key: DestinationKey, route: &Arc<Route>) -> Option<Arc<Route>> {
+    /// Adds an entry, or puts it in place of the one before.
+    pub(crate) fn insert(&mut self, key: DestinationKey, route: Arc<Route>) {
         let lens = match key.0.network() {
             IpAddr::V4(_) => &mut self.ipv4_lens,
             IpAddr::V6(_) => &mut self.ipv6_lens,
@@ -32,7 +32,7 @@ impl DestinationTable {
         if let Err(place) = lens.binary_search_by(|len| key.0.len().cmp(len)) {
             lens.insert(place, key.0.len());
         }
-        self.routes.insert(key, Arc::clone(route))
+        self.routes.insert(key, route);
     }
 
     /// Returns the route of exactly this prefix and port.
@@ -40,8 +40,13 @@ impl DestinationTable {
         self.routes.get(key)
     }
 
-    /// Returns the route of the longest prefix that has one for the port, or for any.
-    pub(crate) fn find(&self, addr: SocketAddr) -> Option<&Arc<Route>> {
+    /// Returns the route of the longest prefix that has one for the port, or for any, of those that
+    /// are `fit`.
+    pub(crate) fn find(
+        &self,
+        addr: SocketAddr,
+        fit: impl Fn(&Route) -> bool,
+    ) -> Option<&Arc<Route>> {
         let ip = addr.ip().to_canonical();
         let lens = if ip.is_ipv4() {
             &self.ipv4_lens
@@ -50,9 +55,10 @@ impl DestinationTable {
         };
         lens.iter().find_map(|len| {
             let prefix = IpPrefix::covering(ip, *len);
-            self.routes
-                .get(&(prefix, Some(addr.port())))
-                .or_else(|| self.routes.get(&(prefix, None)))
+            [Some(addr.port()), None].into_iter().find_map(|port| {
+                let route = self.routes.get(&(prefix, port))?;
+                fit(route).then_some(route)
+            })
         })
     }
 }

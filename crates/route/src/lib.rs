@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! TableSpec ──Snapshot::build(generation, previous)──▶ Snapshot      immutable, swapped whole
-//!                                                        │ by_server_name, by_destination, by_connect
+//!                                                        │ by_server_name, by_destination, by_connect, by_route_id
 //!                                                        ▼
 //!                                                      Route ─▶ Cluster ──pick(cx)──▶ Endpoint
 //! ```
@@ -23,9 +23,11 @@ mod cluster;
 mod destinations;
 mod endpoint;
 mod few;
+mod listeners;
 mod maglev;
 mod names;
 mod prefix;
+mod public_key;
 mod route;
 mod snapshot;
 mod spec;
@@ -34,10 +36,12 @@ pub use balance::PickContext;
 pub use build::{BuildError, BuildErrors, ClusterFault, RouteFault};
 pub use cluster::{Cluster, ConnectFailure};
 pub use endpoint::{Endpoint, EndpointState};
-pub use names::HostNameError;
+pub use listeners::ListenerSet;
+pub use names::{HostNameError, normal_pattern as normal_server_name};
 pub use prefix::{IpPrefix, IpPrefixError};
-pub use route::{Matches, Names, Route};
-pub use snapshot::Snapshot;
+pub use public_key::{PublicKeyError, parse_public_key};
+pub use route::{Matches, Names, Route, WireGuardMatch};
+pub use snapshot::{OnListener, Snapshot};
 pub use spec::{
     Balance, ClusterSpec, EndpointAddress, EndpointAddressError, EndpointSpec, OutlierParams,
     ProxyVersion, RouteMatch, RouteSpec, TableSpec, TcpOptions,

@@ -67,9 +67,12 @@ pub(crate) fn check_host_name(name: &str) -> Result<(), HostNameError> {
     Ok(())
 }
 
-/// Returns a pattern of a route in the form in which names are compared: lower case, no trailing
-/// dot.
-pub(crate) fn normal_pattern(pattern: &str) -> Result<String, HostNameError> {
+/// Returns a server name of a route, `a.example.com`, `*.example.com` or `*`, in the form in which
+/// names are compared: lower case, no trailing dot.
+///
+/// # Errors
+/// Why it is none of these.
+pub fn normal_pattern(pattern: &str) -> Result<String, HostNameError> {
     if pattern == CATCH_ALL {
         return Ok(pattern.to_owned());
     }
@@ -110,12 +113,12 @@ impl NameTable {
         }
     }
 
-    /// Adds a normal pattern; returns the route that had it before.
-    pub(crate) fn insert(&mut self, pattern: &Arc<str>, route: &Arc<Route>) -> Option<Arc<Route>> {
+    /// Adds a normal pattern, or puts it in place of the one before.
+    pub(crate) fn insert(&mut self, pattern: &Arc<str>, route: Arc<Route>) {
         if let Some(suffix) = pattern.strip_prefix("*.") {
             self.depths |= depth_bit(labels(suffix.as_bytes()));
         }
-        self.routes.insert(Arc::clone(pattern), Arc::clone(route))
+        self.routes.insert(Arc::clone(pattern), route);
     }
 
     /// Returns the route of exactly this normal pattern.
@@ -123,19 +126,24 @@ impl NameTable {
         self.routes.get(pattern)
     }
 
-    /// Returns the route of the most specific pattern that matches a name from the wire.
-    pub(crate) fn find(&self, name: Option<&str>) -> Option<&Arc<Route>> {
-        name.and_then(|name| self.find_named(name))
-            .or_else(|| self.routes.get(CATCH_ALL))
+    /// Returns the route of the most specific pattern that matches a name from the wire, of those
+    /// that are `fit`.
+    pub(crate) fn find(
+        &self,
+        name: Option<&str>,
+        fit: impl Fn(&Route) -> bool,
+    ) -> Option<&Arc<Route>> {
+        name.and_then(|name| self.find_named(name, &fit))
+            .or_else(|| self.probe(CATCH_ALL.as_bytes(), &fit))
     }
 
-    fn find_named(&self, name: &str) -> Option<&Arc<Route>> {
+    fn find_named(&self, name: &str, fit: impl Fn(&Route) -> bool) -> Option<&Arc<Route>> {
         let name = name.strip_suffix('.').unwrap_or(name);
         let mut buf = [0_u8; LONGEST_NAME];
         let key = buf.get_mut(..name.len())?;
         key.copy_from_slice(name.as_bytes());
         key.make_ascii_lowercase();
-        if let Some(route) = self.probe(key) {
+        if let Some(route) = self.probe(key, &fit) {
             return Some(route);
         }
         if self.depths == 0 {
@@ -150,7 +158,7 @@ impl NameTable {
             // Something must stand before the dot. It is cut to `*`, which no later probe reads.
             if dot > 0 && self.depths & depth_bit(left) != 0 {
                 key[dot - 1] = b'*';
-                if let Some(route) = self.probe(&key[dot - 1..]) {
+                if let Some(route) = self.probe(&key[dot - 1..], &fit) {
                     return Some(route);
                 }
             }
@@ -158,9 +166,10 @@ impl NameTable {
         None
     }
 
-    fn probe(&self, key: &[u8]) -> Option<&Arc<Route>> {
+    fn probe(&self, key: &[u8], fit: impl Fn(&Route) -> bool) -> Option<&Arc<Route>> {
         // A name that is cut inside a character matches no pattern: those are ASCII.
-        self.routes.get(std::str::from_utf8(key).ok()?)
+        let route = self.routes.get(std::str::from_utf8(key).ok()?)?;
+        fit(route).then_some(route)
     }
 }
 

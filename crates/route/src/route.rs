@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::cluster::Cluster;
 use crate::few::Few;
+use crate::listeners::ListenerSet;
 use crate::prefix::IpPrefix;
 use crate::spec::RouteSpec;
 
@@ -16,11 +17,12 @@ use crate::spec::RouteSpec;
 pub struct Route {
     matches: Matches,
     cluster: Arc<Cluster>,
+    listeners: ListenerSet,
     /// Absent when nothing is set, as for most of very many routes.
     options: Option<Box<Options>>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
 struct Options {
     allow_sources: Box<[IpPrefix]>,
     idle_timeout: Option<Duration>,
@@ -42,8 +44,21 @@ impl Route {
         Self {
             matches,
             cluster,
+            listeners: spec.listeners,
             options,
         }
+    }
+
+    /// Returns this route for the listeners of both, if the other is the same but for what it
+    /// matches, and no listener is in both.
+    pub(crate) fn united(&self, other: &Self) -> Option<Self> {
+        let same = Arc::ptr_eq(&self.cluster, &other.cluster) && self.options == other.options;
+        (same && !self.listeners.intersects(other.listeners)).then(|| Self {
+            matches: self.matches.clone(),
+            cluster: Arc::clone(&self.cluster),
+            listeners: self.listeners.union(other.listeners),
+            options: self.options.clone(),
+        })
     }
 
     /// Returns what the route matches.
@@ -56,6 +71,18 @@ impl Route {
     #[must_use]
     pub fn cluster(&self) -> &Arc<Cluster> {
         &self.cluster
+    }
+
+    /// Tells whether connections of the caller's listener at `index` may use the route.
+    #[must_use]
+    pub fn serves(&self, index: usize) -> bool {
+        self.listeners.contains(index)
+    }
+
+    /// Returns the caller's listeners whose connections may use the route.
+    #[must_use]
+    pub fn listeners(&self) -> ListenerSet {
+        self.listeners
     }
 
     /// Tells whether a client at `source` may use the route; without a list everybody may.
@@ -100,6 +127,17 @@ pub enum Matches {
     },
     /// Server names and wildcards: lower case, without a trailing dot.
     ServerNames(Names),
+    /// WireGuard servers.
+    WireGuard(Box<WireGuardMatch>),
+}
+
+/// The WireGuard servers that a route matches.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct WireGuardMatch {
+    /// Public keys of the servers.
+    pub public_keys: Box<[[u8; 32]]>,
+    /// Number that datagrams of clients who know it carry.
+    pub route_id: Option<u32>,
 }
 
 /// Names that a route matches; a slice of at least one.
@@ -135,6 +173,12 @@ impl fmt::Display for Matches {
                 if let Some(port) = port {
                     write!(f, " port {port}")?;
                 }
+            }
+            Self::WireGuard(wireguard) => {
+                if let Some(id) = wireguard.route_id {
+                    write!(f, "WireGuard route id {id}, ")?;
+                }
+                write!(f, "{} WireGuard keys", wireguard.public_keys.len())?;
             }
         }
         Ok(())

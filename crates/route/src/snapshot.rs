@@ -8,7 +8,7 @@ use crate::build::{BuildErrors, build};
 use crate::cluster::Cluster;
 use crate::destinations::DestinationTable;
 use crate::names::NameTable;
-use crate::route::Route;
+use crate::route::{Matches, Route};
 use crate::spec::{EndpointAddress, TableSpec};
 
 /// All clusters and routes at one moment; never changes, is swapped whole.
@@ -22,6 +22,7 @@ pub struct Snapshot {
     pub(crate) names: NameTable,
     pub(crate) destinations: DestinationTable,
     pub(crate) connects: HashMap<Arc<str>, Arc<Route>>,
+    pub(crate) route_ids: HashMap<u32, Arc<Route>>,
 }
 
 impl Snapshot {
@@ -52,14 +53,14 @@ impl Snapshot {
     /// then `*`, which also takes absent names and those longer than any host name.
     #[must_use]
     pub fn by_server_name(&self, name: Option<&str>) -> Option<&Arc<Route>> {
-        self.names.find(name)
+        self.names.find(name, |_| true)
     }
 
     /// Returns the route for a destination: of the longest prefix that has one for the port or for
     /// any port, the port's own first.
     #[must_use]
     pub fn by_destination(&self, addr: SocketAddr) -> Option<&Arc<Route>> {
-        self.destinations.find(addr)
+        self.destinations.find(addr, |_| true)
     }
 
     /// Returns the route for the value of the header that names a CONNECT request's destination;
@@ -67,6 +68,35 @@ impl Snapshot {
     #[must_use]
     pub fn by_connect(&self, value: &str) -> Option<&Arc<Route>> {
         self.connects.get(value)
+    }
+
+    /// Returns the route for the number that a WireGuard datagram carries.
+    #[must_use]
+    pub fn by_route_id(&self, id: u32) -> Option<&Arc<Route>> {
+        self.route_ids.get(&id)
+    }
+
+    /// Returns the routes of WireGuard servers with the servers' public keys, in the order of the
+    /// specification.
+    pub fn wireguard_routes(&self) -> impl Iterator<Item = (&[[u8; 32]], &Arc<Route>)> {
+        self.routes
+            .iter()
+            .filter_map(|route| match route.matches() {
+                Matches::WireGuard(wireguard) => Some((&*wireguard.public_keys, route)),
+                Matches::ConnectDestinations(_)
+                | Matches::Destinations { .. }
+                | Matches::ServerNames(_) => None,
+            })
+    }
+
+    /// Returns the look-ups of the caller's listener at `index`: as if the table had no routes that
+    /// do not serve it.
+    #[must_use]
+    pub fn on(&self, index: usize) -> OnListener<'_> {
+        OnListener {
+            snapshot: self,
+            index,
+        }
     }
 
     /// Returns the number that the snapshot was built with.
@@ -108,6 +138,36 @@ impl Snapshot {
     }
 }
 
+/// The look-ups of one listener; each is as the snapshot's of the same name.
+#[derive(Clone, Copy, Debug)]
+pub struct OnListener<'s> {
+    snapshot: &'s Snapshot,
+    index: usize,
+}
+
+impl<'s> OnListener<'s> {
+    /// Returns the route for a TLS server name, or for none.
+    #[must_use]
+    pub fn by_server_name(self, name: Option<&str>) -> Option<&'s Arc<Route>> {
+        let fit = |route: &Route| route.serves(self.index);
+        self.snapshot.names.find(name, fit)
+    }
+
+    /// Returns the route for a destination.
+    #[must_use]
+    pub fn by_destination(self, addr: SocketAddr) -> Option<&'s Arc<Route>> {
+        let fit = |route: &Route| route.serves(self.index);
+        self.snapshot.destinations.find(addr, fit)
+    }
+
+    /// Returns the route for the value of the header that names a CONNECT request's destination.
+    #[must_use]
+    pub fn by_connect(self, value: &str) -> Option<&'s Arc<Route>> {
+        let route = self.snapshot.by_connect(value)?;
+        route.serves(self.index).then_some(route)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,7 +176,7 @@ mod tests {
     /// A table of very many routes has one of each per route.
     #[test]
     fn what_there_is_one_of_per_route_stays_small() {
-        assert!(size_of::<Route>() <= 48, "{}", size_of::<Route>());
+        assert!(size_of::<Route>() <= 56, "{}", size_of::<Route>());
         assert!(size_of::<Cluster>() <= 88, "{}", size_of::<Cluster>());
         assert!(size_of::<Endpoint>() <= 80, "{}", size_of::<Endpoint>());
     }

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::listeners::ListenerSet;
 use crate::names::{HostNameError, check_host_name};
 use crate::prefix::IpPrefix;
 
@@ -265,6 +266,8 @@ pub struct RouteSpec {
     pub matches: RouteMatch,
     /// Name of the cluster it leads to.
     pub cluster: String,
+    /// The caller's listeners whose connections may use it.
+    pub listeners: ListenerSet,
     /// Client addresses that may use it; empty = all.
     pub allow_sources: Vec<IpPrefix>,
     /// Overrides the process's idle timeout; zero = never.
@@ -280,6 +283,7 @@ impl RouteSpec {
         Self {
             matches,
             cluster: cluster.into(),
+            listeners: ListenerSet::ALL,
             allow_sources: Vec::new(),
             idle_timeout: None,
             max_connection_age: None,
@@ -302,4 +306,17 @@ pub enum RouteMatch {
     /// TLS server names: `a.example.com`, `*.example.com` (one or more labels), or `*` for every
     /// unknown or absent name.
     ServerNames(Vec<String>),
+    /// WireGuard servers; at least one key or the route id.
+    WireGuard {
+        /// Public keys of the servers; no other route has one of them.
+        public_keys: Vec<[u8; 32]>,
+        /// Number that datagrams of clients who know it carry, from 1 to
+        /// [`MAX_ROUTE_ID`](Self::MAX_ROUTE_ID); no other route has it.
+        route_id: Option<u32>,
+    },
+}
+
+impl RouteMatch {
+    /// Greatest route id: it travels in 20 bits.
+    pub const MAX_ROUTE_ID: u32 = (1 << 20) - 1;
 }
