@@ -1,175 +1,197 @@
 //! From resources to clusters and routes.
+//!
+//! ```text
+//!  octets ──walk──▶ nothing in it is unknown ──prost──▶ message ──read──▶ Decoded
+//!  Decoded … ──State::set──▶ State ──table(own listeners)──▶ TableSpec, reports
+//! ```
+//!
+//! A resource is refused alone, with the path of what is not understood. What resources mean
+//! together, and for the caller's own listeners, is found when a table is asked for.
 
-use std::collections::BTreeSet;
+mod cluster;
+mod connect;
+mod fault;
+mod http;
+mod listener;
+mod parts;
+mod routes;
+mod state;
+mod table;
+mod walk;
+mod wireguard;
+
+use std::fmt;
 use std::sync::Arc;
 
-use route::{TableSpec, TcpOptions};
+use prost::Message;
 
+use crate::decode::cluster::{Assignment, ClusterConfig};
+use crate::decode::fault::{Fault, Within};
+use crate::decode::http::ConnectRules;
+use crate::decode::listener::ListenerConfig;
+use crate::decode::wireguard::WireGuardConfig;
+use crate::proto::{self, known};
 use crate::resource::ResourceType;
+
+pub use state::State;
+pub use table::{OwnListener, OwnProtocol, Report, Table, TableError};
+
+/// Octets of the largest resource that is decoded. A listener with 10,000 routes has about 3 MB.
+pub const MOST_RESOURCE_OCTETS: usize = 64 << 20;
+
+/// Resources of one type that a [`State`] makes a table of.
+pub const MOST_RESOURCES: usize = 100_000;
 
 /// A resource that was understood.
 #[derive(Clone, Debug)]
-pub struct Decoded(());
+pub struct Decoded(Body);
+
+/// What was understood, by type.
+#[derive(Clone, Debug)]
+enum Body {
+    Assignment(Arc<Assignment>),
+    Cluster(Arc<ClusterConfig>),
+    Listener(Arc<ListenerConfig>),
+    Routes(Arc<ConnectRules>),
+    WireGuard(Arc<WireGuardConfig>),
+}
 
 impl Decoded {
     /// Returns what it is.
     #[must_use]
     pub fn kind(&self) -> ResourceType {
-        unimplemented!()
+        match self.0 {
+            Body::Assignment(_) => ResourceType::ClusterLoadAssignment,
+            Body::Cluster(_) => ResourceType::Cluster,
+            Body::Listener(_) => ResourceType::Listener,
+            Body::Routes(_) => ResourceType::RouteConfiguration,
+            Body::WireGuard(_) => ResourceType::WireGuardRoute,
+        }
     }
 }
 
 /// Why a resource is refused: which one, where in it, and what is wrong there.
-#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("{resource}: {path}: {why}")]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DecodeError {
-    resource: String,
+    kind: ResourceType,
+    name: String,
     path: String,
     why: String,
 }
 
-/// Decodes a resource.
+impl DecodeError {
+    fn new(kind: ResourceType, name: &str, fault: Fault) -> Self {
+        Self {
+            kind,
+            name: name.to_owned(),
+            path: fault.path,
+            why: fault.why,
+        }
+    }
+
+    /// Returns the type of the resource.
+    #[must_use]
+    pub fn kind(&self) -> ResourceType {
+        self.kind
+    }
+
+    /// Returns the fields from the outermost to the one that is wrong, as
+    /// `filter_chains[2].filters[0].typed_config(TcpProxy).tunneling_config`; empty when it is the
+    /// whole resource.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = self.kind.type_url();
+        let kind = kind.rsplit('.').next().unwrap_or(kind);
+        write!(f, "{kind} {}: ", self.name)?;
+        if !self.path.is_empty() {
+            write!(f, "{}: ", self.path)?;
+        }
+        f.write_str(&self.why)
+    }
+}
+
+impl std::error::Error for DecodeError {}
+
+/// Decodes the resource `name`: the message inside its `Any`.
 ///
 /// # Errors
-/// It is malformed, or has something that is not understood.
+/// It is malformed or too large, has another name, or has something that is not understood.
 pub fn decode(kind: ResourceType, name: &str, body: &[u8]) -> Result<Decoded, DecodeError> {
-    let _ = (kind, name, body);
-    unimplemented!()
+    let read = check_size(body).and_then(|()| match kind {
+        ResourceType::Cluster => {
+            let message: proto::Cluster = unpack(&known::CLUSTER, body)?;
+            check_name(name, &message.name)?;
+            ClusterConfig::read(&message).map(|read| Body::Cluster(Arc::new(read)))
+        }
+        ResourceType::ClusterLoadAssignment => {
+            let message: proto::ClusterLoadAssignment =
+                unpack(&known::CLUSTER_LOAD_ASSIGNMENT, body)?;
+            check_name(name, &message.cluster_name).within("cluster_name")?;
+            Assignment::read(&message).map(|read| Body::Assignment(Arc::new(read)))
+        }
+        ResourceType::Listener => {
+            let message: proto::Listener = unpack(&known::LISTENER, body)?;
+            check_name(name, &message.name)?;
+            ListenerConfig::read(&message).map(|read| Body::Listener(Arc::new(read)))
+        }
+        ResourceType::RouteConfiguration => {
+            let message: proto::RouteConfiguration = unpack(&known::ROUTE_CONFIGURATION, body)?;
+            check_name(name, &message.name)?;
+            ConnectRules::read(&message).map(|read| Body::Routes(Arc::new(read)))
+        }
+        ResourceType::WireGuardRoute => {
+            let message: proto::WireGuardRoute = unpack(&known::WIREGUARD_ROUTE, body)?;
+            check_name(name, &message.name)?;
+            WireGuardConfig::read(&message).map(|read| Body::WireGuard(Arc::new(read)))
+        }
+    });
+    read.map(Decoded)
+        .map_err(|fault| DecodeError::new(kind, name, fault))
 }
 
 /// Returns the name that a resource has within its message, which is all that state-of-the-world
-/// responses have.
+/// responses have. Nothing else of the message is looked at.
 ///
 /// # Errors
-/// It is malformed.
+/// It is malformed or too large, or has no name.
 pub fn resource_name(kind: ResourceType, body: &[u8]) -> Result<String, DecodeError> {
-    let _ = (kind, body);
-    unimplemented!()
+    /// What the messages of all types begin with.
+    #[derive(Clone, PartialEq, Message)]
+    struct Named {
+        #[prost(string, tag = "1")]
+        name: String,
+    }
+
+    let read = check_size(body).and_then(|()| {
+        let message = Named::decode(body).map_err(|error| Fault::new(error.to_string()))?;
+        parts::name(&message.name).within("name")
+    });
+    read.map_err(|fault| DecodeError::new(kind, "without a name", fault))
 }
 
-/// A listener of the caller.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct OwnListener {
-    /// Its name.
-    pub name: String,
-    /// Its port.
-    pub port: u16,
-    /// What its connections begin with.
-    pub protocol: OwnProtocol,
+fn check_size(body: &[u8]) -> Result<(), Fault> {
+    if body.len() > MOST_RESOURCE_OCTETS {
+        let why = format!("it is larger than {MOST_RESOURCE_OCTETS} octets");
+        return Err(Fault::new(why));
+    }
+    Ok(())
 }
 
-/// What connections of a listener begin with.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum OwnProtocol {
-    /// An HTTP CONNECT request.
-    Connect,
-    /// A node proxy's PROXY header, or an HTTP CONNECT request.
-    Node,
-    /// A TLS ClientHello.
-    Tls,
-    /// WireGuard datagrams.
-    WireGuard,
+fn check_name(wanted: &str, own: &str) -> Result<(), Fault> {
+    parts::name(own).within("name")?;
+    if own != wanted {
+        return Err(Fault::at("name", format!("it is {own:?}")));
+    }
+    Ok(())
 }
 
-/// Decoded resources by type and name; cloning it is cheap.
-#[derive(Clone, Debug, Default)]
-pub struct State;
-
-impl State {
-    /// Creates a state without resources, whose clusters have these socket options but for what
-    /// resources say of them.
-    #[must_use]
-    pub fn with_tcp(tcp: Arc<TcpOptions>) -> Self {
-        let _ = tcp;
-        unimplemented!()
-    }
-
-    /// Adds a resource, or puts it in place of the one of its name.
-    pub fn set(&mut self, name: &str, decoded: Decoded) {
-        let _ = (name, decoded);
-        unimplemented!()
-    }
-
-    /// Removes a resource.
-    pub fn remove(&mut self, kind: ResourceType, name: &str) {
-        let _ = (kind, name);
-        unimplemented!()
-    }
-
-    /// Keeps the resources of a type whose name is to be kept.
-    pub fn retain(&mut self, kind: ResourceType, keep: impl Fn(&str) -> bool) {
-        let _ = (kind, keep("a"));
-        unimplemented!()
-    }
-
-    /// Returns the names of the assignments that clusters refer to.
-    #[must_use]
-    pub fn wanted_assignments(&self) -> BTreeSet<Arc<str>> {
-        unimplemented!()
-    }
-
-    /// Returns the names of the route configurations that listeners refer to.
-    #[must_use]
-    pub fn wanted_route_configurations(&self) -> BTreeSet<Arc<str>> {
-        unimplemented!()
-    }
-
-    /// Returns the first resource that another one refers to and that is not there.
-    #[must_use]
-    pub fn missing(&self) -> Option<(ResourceType, Arc<str>)> {
-        unimplemented!()
-    }
-
-    /// Translates the resources into clusters and routes.
-    ///
-    /// # Errors
-    /// Resources contradict each other.
-    pub fn table(&self, own: &[OwnListener]) -> Result<Table, TableError> {
-        let _ = own;
-        unimplemented!()
-    }
-}
-
-/// What resources amount to.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Table {
-    /// Clusters and routes.
-    pub spec: TableSpec,
-    /// What has no effect, though it was understood.
-    pub reports: Vec<Report>,
-}
-
-/// Something of a resource that has no effect.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Report {
-    /// Type of the resource.
-    pub kind: ResourceType,
-    /// Its name.
-    pub name: Arc<str>,
-    /// What has no effect, and why.
-    pub what: String,
-}
-
-/// Why resources amount to no table.
-#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum TableError {
-    /// Two routes match the same, and lead elsewhere.
-    #[error("{first} and {second} both match {matched}")]
-    Conflict {
-        /// The resource of the first.
-        first: String,
-        /// The resource of the second.
-        second: String,
-        /// What both match.
-        matched: String,
-    },
-    /// There are more resources of a type than are held.
-    #[error("more than {most} resources of type {}", kind.type_url())]
-    TooMany {
-        /// The type.
-        kind: ResourceType,
-        /// How many there may be.
-        most: usize,
-    },
+fn unpack<M: Message + Default>(table: &'static known::Message, body: &[u8]) -> Result<M, Fault> {
+    walk::walk(table, body)?;
+    M::decode(body).map_err(|error| Fault::new(error.to_string()))
 }

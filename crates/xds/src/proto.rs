@@ -3,4 +3,17 @@
 //! Field numbers are those of the API; names follow it. What a message may hold besides is in
 //! `known`, so that what is not understood is noticed instead of dropped.
 
+mod cluster;
+mod core;
 pub(crate) mod discovery;
+mod http;
+pub(crate) mod known;
+mod known_cluster;
+mod known_http;
+mod known_listener;
+mod listener;
+
+pub(crate) use cluster::*;
+pub(crate) use core::*;
+pub(crate) use http::*;
+pub(crate) use listener::*;

@@ -1,0 +1,92 @@
+//! What the rules of CONNECT requests come to, given the clusters that there are.
+
+use std::collections::HashSet;
+
+use crate::decode::cluster::ClusterConfig;
+use crate::decode::http::{Action, ConnectRules, Rule};
+use crate::decode::parts::{Matcher, Pattern};
+use crate::decode::state::Named;
+
+/// The header's values that lead somewhere, each once.
+pub(super) struct ConnectRoutes<'r> {
+    pub(super) routes: Vec<ConnectRoute<'r>>,
+    /// Which rules have no effect, and why.
+    pub(super) shadowed: Vec<String>,
+    taken: HashSet<&'r str>,
+    /// Patterns of earlier rules, which come first.
+    earlier: Vec<&'r Pattern>,
+}
+
+/// A value of the header, and where it leads.
+pub(super) struct ConnectRoute<'r> {
+    pub(super) value: &'r str,
+    pub(super) cluster: &'r str,
+    pub(super) rule: &'r Rule,
+}
+
+impl<'r> ConnectRoutes<'r> {
+    /// Goes through the rules as if every value that may count had been asked for. A rule whose
+    /// cluster is named by the header leads to each cluster whose name it matches.
+    pub(super) fn find(rules: &'r ConnectRules, clusters: &'r Named<ClusterConfig>) -> Self {
+        let mut found = Self {
+            routes: Vec::new(),
+            shadowed: Vec::new(),
+            taken: HashSet::new(),
+            earlier: Vec::new(),
+        };
+        for rule in &rules.rules {
+            match &rule.matcher {
+                Matcher::Exact(value) => found.exact(value, rule, clusters),
+                Matcher::Pattern(pattern) => found.pattern(pattern, rule, clusters),
+            }
+        }
+        found
+    }
+
+    fn exact(&mut self, value: &'r str, rule: &'r Rule, clusters: &'r Named<ClusterConfig>) {
+        if !self.free(value) {
+            if rule.action != Action::Answer {
+                let why = "an earlier route takes its requests";
+                self.shadowed.push(format!("{}: {why}", rule.place));
+            }
+            return;
+        }
+        let cluster = match &rule.action {
+            Action::Cluster(cluster) => Some(cluster.as_str()),
+            Action::ClusterHeader => clusters.contains_key(value).then_some(value),
+            Action::Answer => None,
+        };
+        self.take(value, cluster, rule);
+    }
+
+    fn pattern(
+        &mut self,
+        pattern: &'r Pattern,
+        rule: &'r Rule,
+        clusters: &'r Named<ClusterConfig>,
+    ) {
+        if rule.action == Action::ClusterHeader {
+            for name in clusters.keys() {
+                if pattern.matches(name) && self.free(name) {
+                    self.take(name, Some(name), rule);
+                }
+            }
+        }
+        self.earlier.push(pattern);
+    }
+
+    fn free(&self, value: &str) -> bool {
+        !self.taken.contains(value) && !self.earlier.iter().any(|earlier| earlier.matches(value))
+    }
+
+    fn take(&mut self, value: &'r str, cluster: Option<&'r str>, rule: &'r Rule) {
+        self.taken.insert(value);
+        if let Some(cluster) = cluster {
+            self.routes.push(ConnectRoute {
+                value,
+                cluster,
+                rule,
+            });
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Routes of HTTP: those of CONNECT requests, in the order in which they are tried.
+
+use prost_types::Any;
+use route::IpPrefix;
+
+use crate::decode::fault::{Fault, Within};
+use crate::decode::listener::Limits;
+use crate::decode::parts::{self, Matcher, Pattern, Text};
+use crate::proto::{
+    Filter4, HeaderMatcher, HeaderPattern, PrincipalIdentifier, Rbac, RbacFilter, RbacPerRoute,
+    RbacPolicy, Route, RouteAction, RouteConfiguration, UpgradeConfig, VirtualHost, kind,
+};
+
+/// The rules by which CONNECT requests are led; the first that matches counts.
+#[derive(Debug, Default)]
+pub(super) struct ConnectRules {
+    pub(super) rules: Vec<Rule>,
+}
+
+/// One rule.
+#[derive(Debug)]
+pub(super) struct Rule {
+    /// Where it stands, as in a path.
+    pub(super) place: String,
+    /// What the header's value has to be.
+    pub(super) matcher: Matcher,
+    pub(super) action: Action,
+    /// Clients that may use it; empty = all.
+    pub(super) allow_sources: Vec<IpPrefix>,
+    pub(super) limits: Limits,
+}
+
+/// What is done with a CONNECT request.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Action {
+    /// It is answered, and goes nowhere.
+    Answer,
+    /// It goes to this cluster.
+    Cluster(String),
+    /// It goes to the cluster that the header names.
+    ClusterHeader,
+}
+
+impl ConnectRules {
+    pub(super) fn read(message: &RouteConfiguration) -> Result<Self, Fault> {
+        let mut read = Self::default();
+        for (index, host) in message.virtual_hosts.iter().enumerate() {
+            let place = format!("virtual_hosts[{index}]");
+            read.host(host, &place).within(&place)?;
+        }
+        Ok(read)
+    }
+
+    fn host(&mut self, message: &VirtualHost, place: &str) -> Result<(), Fault> {
+        // What a CONNECT request is addressed to does not count, only its header does.
+        if message.domains != ["*"] {
+            return Err(Fault::at("domains", "only \"*\" is understood"));
+        }
+        if message.require_tls != 0 {
+            return Err(Fault::at("require_tls", "it is not understood"));
+        }
+        for (index, route) in message.routes.iter().enumerate() {
+            let step = format!("routes[{index}]");
+            if let Some(mut rule) = read_route(route).within(&step)? {
+                rule.place = format!("{place}.{step}");
+                self.rules.push(rule);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads a route; `None` when it is not for CONNECT requests, all of which are answered alike.
+fn read_route(message: &Route) -> Result<Option<Rule>, Fault> {
+    let matches = message.matches.as_ref();
+    let matches = matches.ok_or_else(|| Fault::at("match", "it is missing"))?;
+    let answered = message.redirect.is_some() || message.direct_response.is_some();
+    if matches.connect_matcher.is_none() {
+        return match (&message.route, answered) {
+            (None, true) => Ok(None),
+            (Some(_), _) => Err(Fault::at("route", "only CONNECT requests are led on")),
+            (None, false) => Err(Fault::new("it has no action")),
+        };
+    }
+    let header = match matches.headers.as_slice() {
+        [] => None,
+        [header] => Some(header),
+        [_, _, ..] => return Err(Fault::at("match.headers", "only one is understood")),
+    };
+    let matcher = header.map(read_header).transpose();
+    let matcher = matcher.within("match.headers[0]")?;
+    let matcher = matcher.unwrap_or(Matcher::Pattern(Pattern::Any));
+    let (action, limits) = match (&message.route, answered) {
+        (Some(route), _) => read_action(route, header, &matcher).within("route")?,
+        (None, true) => (Action::Answer, Limits::default()),
+        (None, false) => return Err(Fault::new("it has no action")),
+    };
+    let mut allow_sources = Vec::new();
+    for (index, (name, any)) in message.typed_per_filter_config.iter().enumerate() {
+        let step = format_args!("typed_per_filter_config[{index}]({name})");
+        allow_sources = read_sources(any).within(step)?;
+    }
+    Ok(Some(Rule {
+        place: String::new(),
+        matcher,
+        action,
+        allow_sources,
+        limits,
+    }))
+}
+
+fn read_header(message: &HeaderMatcher) -> Result<Matcher, Fault> {
+    if message.name.is_empty() {
+        return Err(Fault::at("name", "it is empty"));
+    }
+    if message.invert_match {
+        return Err(Fault::at("invert_match", "it is not understood"));
+    }
+    let pattern = match &message.pattern {
+        Some(HeaderPattern::Exact(text)) => {
+            return parts::name(text).map(Matcher::Exact).within("exact_match");
+        }
+        Some(HeaderPattern::String(matcher)) => {
+            return parts::string_matcher(matcher).within("string_match");
+        }
+        None | Some(HeaderPattern::Present(true)) => Pattern::Any,
+        Some(HeaderPattern::Present(false)) => {
+            return Err(Fault::at("present_match", "false is not understood"));
+        }
+        Some(HeaderPattern::Prefix(text)) => Pattern::Prefix(Text::new(text, false)),
+        Some(HeaderPattern::Suffix(text)) => Pattern::Suffix(Text::new(text, false)),
+        Some(HeaderPattern::Contains(text)) => Pattern::Contains(Text::new(text, false)),
+        Some(HeaderPattern::SafeRegex(regex)) => {
+            Pattern::Regex(parts::regex(regex).within("safe_regex_match")?)
+        }
+    };
+    Ok(Matcher::Pattern(pattern))
+}
+
+fn read_action(
+    message: &RouteAction,
+    header: Option<&HeaderMatcher>,
+    matcher: &Matcher,
+) -> Result<(Action, Limits), Fault> {
+    let Some(header) = header else {
+        return Err(Fault::new("without a header to go by it is not understood"));
+    };
+    let action = match (&message.cluster, &message.cluster_header) {
+        (Some(cluster), None) if matches!(matcher, Matcher::Exact(_)) => {
+            Action::Cluster(parts::name(cluster).within("cluster")?)
+        }
+        (Some(_), None) => {
+            let why = "for a pattern of values it is not understood; cluster_header is";
+            return Err(Fault::at("cluster", why));
+        }
+        (None, Some(name)) if name.eq_ignore_ascii_case(&header.name) => Action::ClusterHeader,
+        (None, Some(_)) => {
+            let why = "it is another header than the one that is matched";
+            return Err(Fault::at("cluster_header", why));
+        }
+        (Some(_), Some(_)) | (None, None) => return Err(Fault::new("it leads nowhere")),
+    };
+    check_upgrades(&message.upgrade_configs)?;
+    let idle = message.idle_timeout.as_ref();
+    let age = message.max_stream_duration.as_ref();
+    let age = age.and_then(|age| age.max_stream_duration.as_ref());
+    let retries = message.retry_policy.as_ref();
+    Ok((
+        action,
+        Limits {
+            idle_timeout: parts::some_duration("idle_timeout", idle)?,
+            max_connection_age: parts::some_duration("max_stream_duration", age)?,
+            // 1 is the API's default.
+            retries: retries.map(|policy| policy.num_retries.unwrap_or(1)),
+        },
+    ))
+}
+
+/// Checks that a CONNECT request ends at the gateway, and what it carries goes on.
+fn check_upgrades(configs: &[UpgradeConfig]) -> Result<(), Fault> {
+    for (index, config) in configs.iter().enumerate() {
+        let step = format_args!("upgrade_configs[{index}]");
+        if !config.upgrade_type.eq_ignore_ascii_case("CONNECT") {
+            continue;
+        }
+        return match config.connect_config {
+            None => Err(Fault::at(
+                step,
+                "without connect_config it is not understood",
+            )),
+            Some(connect) if connect.allow_post => {
+                Err(Fault::at("connect_config.allow_post", "it is not understood").within(step))
+            }
+            Some(_) if config.enabled == Some(false) => {
+                Err(Fault::at("enabled", "CONNECT would be refused").within(step))
+            }
+            Some(_) => Ok(()),
+        };
+    }
+    Err(Fault::at("upgrade_configs", "CONNECT is missing"))
+}
+
+/// Checks a filter of the connection manager: access is controlled per route only.
+pub(super) fn check_filter(filter: &Filter4) -> Result<(), Fault> {
+    let any = filter.typed_config.as_ref();
+    let any = any.ok_or_else(|| Fault::new("it has no typed_config"))?;
+    match parts::unpack::<RbacFilter>(any, kind::RBAC)? {
+        Some(rbac) if rbac.rules.is_some() => {
+            let why = "rules for all routes are not understood";
+            Err(Fault::at("typed_config(RBAC).rules", why))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Reads who may use a route; empty = all.
+fn read_sources(any: &Any) -> Result<Vec<IpPrefix>, Fault> {
+    let message = parts::unpack::<RbacPerRoute>(any, kind::RBAC_PER_ROUTE)?;
+    let rbac = message.and_then(|message| message.rbac);
+    match rbac.and_then(|rbac| rbac.rules) {
+        Some(rules) => read_rules(&rules).within("rbac.rules"),
+        None => Ok(Vec::new()),
+    }
+}
+
+fn read_rules(rules: &Rbac) -> Result<Vec<IpPrefix>, Fault> {
+    if rules.action != 0 {
+        return Err(Fault::at("action", "only ALLOW is understood"));
+    }
+    let mut sources = Vec::new();
+    let mut everybody = false;
+    for (name, policy) in &rules.policies {
+        let step = format_args!("policies[{name:?}]");
+        everybody |= read_policy(policy, &mut sources).within(step)?;
+    }
+    if everybody {
+        sources.clear();
+    } else if sources.is_empty() {
+        return Err(Fault::at("policies", "nobody would be let in"));
+    }
+    Ok(sources)
+}
+
+/// Reads who is let in by a policy; tells whether that is everybody.
+fn read_policy(policy: &RbacPolicy, sources: &mut Vec<IpPrefix>) -> Result<bool, Fault> {
+    let any = |permission: &crate::proto::RbacPermission| permission.any == Some(true);
+    if policy.permissions.is_empty() || !policy.permissions.iter().all(any) {
+        return Err(Fault::at("permissions", "only any is understood"));
+    }
+    let mut everybody = false;
+    for (index, principal) in policy.principals.iter().enumerate() {
+        match &principal.identifier {
+            Some(PrincipalIdentifier::Any(true)) => everybody = true,
+            Some(
+                PrincipalIdentifier::DirectRemoteIp(range) | PrincipalIdentifier::RemoteIp(range),
+            ) => {
+                let step = format_args!("principals[{index}]");
+                sources.push(parts::prefix(range).within(step)?);
+            }
+            None | Some(PrincipalIdentifier::Any(false)) => {
+                let step = format_args!("principals[{index}]");
+                return Err(Fault::at(step, "it matches nobody"));
+            }
+        }
+    }
+    Ok(everybody)
+}

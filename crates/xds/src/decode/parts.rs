@@ -1,0 +1,208 @@
+//! Values that several messages have: addresses, prefixes, durations, matchers of strings.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use prost::Message;
+use prost_types::Any;
+use regex_lite::{Regex, RegexBuilder};
+use route::{EndpointAddress, IpPrefix};
+
+use crate::decode::fault::{Fault, Within};
+use crate::proto::{Address, CidrRange, RegexMatcher, StringMatcher, StringPattern};
+
+/// Octets of the longest name of a cluster, and of a CONNECT destination, which may be one.
+pub(super) const MOST_NAME: usize = 2048;
+
+/// Octets of the longest regular expression.
+const MOST_REGEX: usize = 4096;
+
+/// Octets of the largest compiled regular expression.
+const MOST_COMPILED_REGEX: usize = 1 << 20;
+
+/// Seconds of the longest duration that the wire format allows: 10,000 years.
+const MOST_SECONDS: u64 = 315_576_000_000;
+
+/// Unpacks a message of the type `kind`; `None` when the `Any` has another one.
+pub(super) fn unpack<M: Message + Default>(any: &Any, kind: &str) -> Result<Option<M>, Fault> {
+    if any.type_url.rsplit('/').next() != Some(kind) {
+        return Ok(None);
+    }
+    let message = M::decode(&*any.value);
+    message
+        .map(Some)
+        .map_err(|error| Fault::new(error.to_string()))
+}
+
+/// Checks a name that must be there.
+pub(super) fn name(name: &str) -> Result<String, Fault> {
+    if name.is_empty() {
+        Err(Fault::new("it is empty"))
+    } else if name.len() > MOST_NAME {
+        let why = format!("it is longer than {MOST_NAME} octets");
+        Err(Fault::new(why))
+    } else {
+        Ok(name.to_owned())
+    }
+}
+
+pub(super) fn duration(duration: &prost_types::Duration) -> Result<Duration, Fault> {
+    let seconds = u64::try_from(duration.seconds).ok();
+    let nanos = u32::try_from(duration.nanos).ok();
+    match (seconds, nanos) {
+        (Some(seconds @ 0..=MOST_SECONDS), Some(nanos @ 0..=999_999_999)) => {
+            Ok(Duration::new(seconds, nanos))
+        }
+        _ => Err(Fault::new("it is no duration of 0 to 10,000 years")),
+    }
+}
+
+pub(super) fn some_duration(
+    field: &str,
+    value: Option<&prost_types::Duration>,
+) -> Result<Option<Duration>, Fault> {
+    value.map(duration).transpose().within(field)
+}
+
+/// Reads prefixes; bits behind a prefix are cut off, as Envoy does.
+pub(super) fn prefixes(field: &str, ranges: &[CidrRange]) -> Result<Vec<IpPrefix>, Fault> {
+    let read = |(index, range)| prefix(range).within(format_args!("{field}[{index}]"));
+    ranges.iter().enumerate().map(read).collect()
+}
+
+pub(super) fn prefix(range: &CidrRange) -> Result<IpPrefix, Fault> {
+    let addr = range.address_prefix.parse::<IpAddr>();
+    let addr = addr.map_err(|_| Fault::at("address_prefix", "it is no IP address"))?;
+    let len = u8::try_from(range.prefix_len.unwrap_or(0)).unwrap_or(u8::MAX);
+    match IpPrefix::new(addr, len) {
+        Ok(prefix) => Ok(prefix),
+        Err(route::IpPrefixError::HostBits { network }) => Ok(network),
+        Err(error) => Err(Fault::at("prefix_len", error.to_string())),
+    }
+}
+
+pub(super) fn port(port: u32) -> Result<u16, Fault> {
+    u16::try_from(port)
+        .ok()
+        .filter(|port| *port > 0)
+        .ok_or_else(|| Fault::new("it is no port"))
+}
+
+/// Reads the address of an endpoint: an IP address or a host name, with a port.
+pub(super) fn endpoint_address(address: Option<&Address>) -> Result<EndpointAddress, Fault> {
+    let socket = address.and_then(|address| address.socket_address.as_ref());
+    let socket = socket.ok_or_else(|| Fault::at("address", "it has no socket_address"))?;
+    let within = |fault: Fault| fault.within("address.socket_address");
+    if socket.protocol != 0 {
+        return Err(within(Fault::at("protocol", "only TCP is understood")));
+    }
+    let port = port(socket.port_value.unwrap_or(0));
+    let port = port.within("port_value").map_err(within)?;
+    if let Ok(ip) = socket.address.parse::<IpAddr>() {
+        return Ok(EndpointAddress::Ip((ip.to_canonical(), port).into()));
+    }
+    let text = format!("{}:{port}", socket.address);
+    let address = text.parse::<EndpointAddress>();
+    address.map_err(|error| within(Fault::at("address", error.to_string())))
+}
+
+/// What a string has to be like.
+#[derive(Clone, Debug)]
+pub(super) enum Pattern {
+    /// Anything.
+    Any,
+    /// It contains this.
+    Contains(Text),
+    /// It is this, but for case.
+    Exact(Text),
+    /// It begins with this.
+    Prefix(Text),
+    /// It is matched from end to end.
+    Regex(Regex),
+    /// It ends with this.
+    Suffix(Text),
+}
+
+/// A text, and whether case is to be ignored, which is ASCII's.
+#[derive(Clone, Debug)]
+pub(super) struct Text {
+    text: String,
+    ignore_case: bool,
+}
+
+impl Text {
+    pub(super) fn new(text: &str, ignore_case: bool) -> Self {
+        let text = if ignore_case {
+            text.to_ascii_lowercase()
+        } else {
+            text.to_owned()
+        };
+        Self { text, ignore_case }
+    }
+
+    fn holds(&self, value: &str, test: impl Fn(&str, &str) -> bool) -> bool {
+        if self.ignore_case {
+            test(&value.to_ascii_lowercase(), &self.text)
+        } else {
+            test(value, &self.text)
+        }
+    }
+}
+
+impl Pattern {
+    pub(super) fn matches(&self, value: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Contains(text) => text.holds(value, |value, text| value.contains(text)),
+            Self::Exact(text) => text.holds(value, |value, text| value == text),
+            Self::Prefix(text) => text.holds(value, |value, text| value.starts_with(text)),
+            Self::Regex(regex) => regex.is_match(value),
+            Self::Suffix(text) => text.holds(value, |value, text| value.ends_with(text)),
+        }
+    }
+}
+
+/// What a matcher comes to: one value, or a pattern.
+#[derive(Clone, Debug)]
+pub(super) enum Matcher {
+    /// Just this.
+    Exact(String),
+    /// Whatever is like this.
+    Pattern(Pattern),
+}
+
+pub(super) fn string_matcher(matcher: &StringMatcher) -> Result<Matcher, Fault> {
+    let ignore_case = matcher.ignore_case;
+    let Some(pattern) = &matcher.pattern else {
+        return Err(Fault::new("it matches nothing"));
+    };
+    let pattern = match pattern {
+        StringPattern::Exact(text) if ignore_case => Pattern::Exact(Text::new(text, true)),
+        StringPattern::Exact(text) => {
+            return name(text).map(Matcher::Exact).within("exact");
+        }
+        StringPattern::Prefix(text) => Pattern::Prefix(Text::new(text, ignore_case)),
+        StringPattern::Suffix(text) => Pattern::Suffix(Text::new(text, ignore_case)),
+        StringPattern::Contains(text) => Pattern::Contains(Text::new(text, ignore_case)),
+        StringPattern::SafeRegex(regex) => Pattern::Regex(self::regex(regex).within("safe_regex")?),
+    };
+    Ok(Matcher::Pattern(pattern))
+}
+
+/// Compiles a regular expression, which is to match from end to end.
+pub(super) fn regex(matcher: &RegexMatcher) -> Result<Regex, Fault> {
+    let fault = |why: String| Fault::at("regex", why);
+    if matcher.regex.is_empty() || matcher.regex.len() > MOST_REGEX {
+        let why = format!("it is empty, or longer than {MOST_REGEX} octets");
+        return Err(fault(why));
+    }
+    let compile = |text: &str| {
+        let compiled = RegexBuilder::new(text)
+            .size_limit(MOST_COMPILED_REGEX)
+            .build();
+        compiled.map_err(|error| fault(error.to_string()))
+    };
+    // Compiled alone first: what is no expression by itself could be one between brackets.
+    compile(&matcher.regex)?;
+    compile(&format!("^(?:{})$", matcher.regex))
+}

@@ -1,0 +1,387 @@
+//! What resources mean together, for the listeners that the caller has.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use route::{ClusterSpec, IpPrefix, ListenerSet, RouteMatch, RouteSpec, TableSpec, TcpOptions};
+
+use crate::decode::MOST_RESOURCES;
+use crate::decode::cluster::Keepalive;
+use crate::decode::connect::ConnectRoutes;
+use crate::decode::listener::{
+    Chain, Handler, HttpHandler, HttpRoutes, Limits, ListenerConfig, Target, Transport,
+};
+use crate::decode::routes::Routes;
+use crate::decode::state::State;
+use crate::resource::ResourceType;
+
+/// A listener of the caller.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct OwnListener {
+    /// Its name: resources of this name, or that begin with it and a `|`, are its routes.
+    pub name: String,
+    /// Its port, by which resources of foreign names are matched.
+    pub port: u16,
+    /// What its connections begin with.
+    pub protocol: OwnProtocol,
+}
+
+/// What connections of a listener begin with.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum OwnProtocol {
+    /// An HTTP CONNECT request.
+    Connect,
+    /// A node proxy's PROXY header, or an HTTP CONNECT request.
+    Node,
+    /// A TLS ClientHello.
+    Tls,
+    /// WireGuard datagrams.
+    WireGuard,
+}
+
+/// What resources amount to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Table {
+    /// Clusters and routes. Every route's cluster is there, if need be without endpoints.
+    pub spec: TableSpec,
+    /// What has no effect, though it was understood.
+    pub reports: Vec<Report>,
+}
+
+/// Something of a resource that has no effect.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Report {
+    /// Type of the resource.
+    pub kind: ResourceType,
+    /// Its name.
+    pub name: Arc<str>,
+    /// What has no effect, and why.
+    pub what: String,
+}
+
+/// Why resources amount to no table.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TableError {
+    /// Two routes match the same, and lead elsewhere or differ in who may use them.
+    #[error("resources {first:?} and {second:?} both have a route for {matched}")]
+    Conflict {
+        /// The resource of the first.
+        first: String,
+        /// The resource of the second; may be the same.
+        second: String,
+        /// What both match.
+        matched: String,
+    },
+    /// There are more resources of a type than are held.
+    #[error("more than {MOST_RESOURCES} resources of type {}", kind.type_url())]
+    TooMany {
+        /// The type.
+        kind: ResourceType,
+    },
+    /// The caller has more listeners than routes can tell apart.
+    #[error("more than {} listeners", ListenerSet::MOST)]
+    TooManyListeners,
+}
+
+pub(super) fn table(state: &State, own: &[OwnListener]) -> Result<Table, TableError> {
+    check_counts(state, own)?;
+    let mut builder = Builder {
+        state,
+        own,
+        routes: Routes::default(),
+        reports: Vec::new(),
+    };
+    for (name, listener) in &*state.listeners {
+        builder.listener(name, listener)?;
+    }
+    builder.wireguard()?;
+    let clusters = builder.clusters();
+    Ok(Table {
+        spec: TableSpec {
+            clusters,
+            routes: builder.routes.into_specs(),
+        },
+        reports: builder.reports,
+    })
+}
+
+fn check_counts(state: &State, own: &[OwnListener]) -> Result<(), TableError> {
+    if own.len() > ListenerSet::MOST {
+        return Err(TableError::TooManyListeners);
+    }
+    let counts = [
+        (ResourceType::Cluster, state.clusters.len()),
+        (ResourceType::ClusterLoadAssignment, state.assignments.len()),
+        (ResourceType::Listener, state.listeners.len()),
+        (ResourceType::RouteConfiguration, state.routes.len()),
+        (ResourceType::WireGuardRoute, state.wireguard.len()),
+    ];
+    match counts
+        .into_iter()
+        .find(|(_, count)| *count > MOST_RESOURCES)
+    {
+        Some((kind, _)) => Err(TableError::TooMany { kind }),
+        None => Ok(()),
+    }
+}
+
+/// A table while it is made.
+struct Builder<'s> {
+    state: &'s State,
+    own: &'s [OwnListener],
+    routes: Routes,
+    reports: Vec<Report>,
+}
+
+impl Builder<'_> {
+    fn report(&mut self, kind: ResourceType, name: &Arc<str>, what: impl Into<String>) {
+        self.reports.push(Report {
+            kind,
+            name: Arc::clone(name),
+            what: what.into(),
+        });
+    }
+
+    /// Adds the routes of a listener to those of the caller's listener that it belongs to.
+    fn listener(&mut self, name: &Arc<str>, listener: &ListenerConfig) -> Result<(), TableError> {
+        let Some(index) = find_own(name, listener, self.own) else {
+            let why = "no listener of this gateway has its name or port";
+            self.report(ResourceType::Listener, name, why);
+            return Ok(());
+        };
+        let protocol = self.own[index].protocol;
+        for chain in &listener.chains {
+            let unfit = match &chain.handler {
+                Handler::Tcp(target) => match tcp_match(protocol, chain) {
+                    Ok(matches) => {
+                        self.target(name, index, matches, &chain.allow_sources, target)?;
+                        None
+                    }
+                    Err(why) => Some(why),
+                },
+                Handler::Http(handler) => match http_fits(protocol, chain) {
+                    Ok(()) => {
+                        self.http(name, index, chain, handler)?;
+                        None
+                    }
+                    Err(why) => Some(why),
+                },
+            };
+            if let Some(why) = unfit {
+                let what = format!("{}: {why}", chain.place);
+                self.report(ResourceType::Listener, name, what);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the routes of CONNECT requests.
+    fn http(
+        &mut self,
+        name: &Arc<str>,
+        index: usize,
+        chain: &Chain,
+        handler: &HttpHandler,
+    ) -> Result<(), TableError> {
+        let state = self.state;
+        let (kind, origin, rules) = match &handler.routes {
+            HttpRoutes::Inline(rules) => (ResourceType::Listener, name, rules),
+            HttpRoutes::Named(named) => match state.routes.get(named) {
+                Some(rules) => (ResourceType::RouteConfiguration, named, &**rules),
+                None => {
+                    let what = format!("{}: its routes {named:?} are not there", chain.place);
+                    self.report(ResourceType::Listener, name, what);
+                    return Ok(());
+                }
+            },
+        };
+        let found = ConnectRoutes::find(rules, &state.clusters);
+        for what in found.shadowed {
+            self.report(kind, origin, what);
+        }
+        for route in found.routes {
+            let sources = match (&*chain.allow_sources, &*route.rule.allow_sources) {
+                (sources, []) | ([], sources) => sources,
+                ([_, ..], [_, ..]) => {
+                    let why = "both its chain and the route say who may use it; it is withheld";
+                    let what = format!("{}: {why}", route.rule.place);
+                    self.report(kind, origin, what);
+                    continue;
+                }
+            };
+            let limits = route.rule.limits;
+            let target = Target {
+                cluster: route.cluster.to_owned(),
+                limits: Limits {
+                    idle_timeout: limits.idle_timeout.or(handler.idle_timeout),
+                    ..limits
+                },
+            };
+            let matches = RouteMatch::ConnectDestinations(vec![route.value.to_owned()]);
+            self.target(origin, index, matches, sources, &target)?;
+        }
+        Ok(())
+    }
+
+    fn target(
+        &mut self,
+        origin: &Arc<str>,
+        index: usize,
+        matches: RouteMatch,
+        sources: &[IpPrefix],
+        target: &Target,
+    ) -> Result<(), TableError> {
+        let listeners = ListenerSet::only(index);
+        let spec = route(matches, listeners, sources, target);
+        self.routes.add(origin, spec, target.limits.retries)
+    }
+
+    /// Adds the routes of WireGuard servers to all listeners that take WireGuard.
+    fn wireguard(&mut self) -> Result<(), TableError> {
+        let own = self.own.iter().enumerate();
+        let own = own.filter(|(_, own)| own.protocol == OwnProtocol::WireGuard);
+        let sets = own.map(|(index, _)| ListenerSet::only(index));
+        let listeners = sets.reduce(ListenerSet::union);
+        let state = self.state;
+        let Some(listeners) = listeners else {
+            if let Some(name) = state.wireguard.keys().next() {
+                let why = "no listener of this gateway takes WireGuard, for which there are";
+                let what = format!("{why} {} routes", state.wireguard.len());
+                self.report(ResourceType::WireGuardRoute, name, what);
+            }
+            return Ok(());
+        };
+        for (name, config) in &*state.wireguard {
+            let matches = RouteMatch::WireGuard {
+                public_keys: config.public_keys.clone(),
+                route_id: config.route_id,
+            };
+            let sources = &config.allow_sources;
+            let spec = route(matches, listeners, sources, &config.target);
+            self.routes.add(name, spec, None)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the clusters, those included that routes lead to in vain.
+    fn clusters(&mut self) -> Vec<ClusterSpec> {
+        let state = self.state;
+        let mut options: HashMap<Keepalive, Arc<TcpOptions>> = HashMap::new();
+        let mut clusters = Vec::with_capacity(state.clusters.len());
+        for (name, config) in &*state.clusters {
+            let assigned = config.assignment();
+            let assigned = assigned.and_then(|assigned| state.assignments.get(assigned));
+            let mut spec = config.spec(assigned.map(AsRef::as_ref));
+            spec.tcp = config.keepalive().map(|keepalive| {
+                let shared = options.entry(keepalive);
+                Arc::clone(shared.or_insert_with(|| Arc::new(keepalive.over(&state.tcp))))
+            });
+            if let Some(retries) = self.routes.retries(name) {
+                spec.connect_retries = retries;
+            }
+            clusters.push(spec);
+        }
+        let mut absent = BTreeSet::new();
+        let mut reports = Vec::new();
+        for (route, origin) in self.routes.iter() {
+            let cluster = route.cluster.as_str();
+            if !state.clusters.contains_key(cluster) && absent.insert(cluster) {
+                reports.push(Report {
+                    kind: ResourceType::Cluster,
+                    name: cluster.into(),
+                    what: format!("it is not there, and {origin:?} leads to it"),
+                });
+            }
+        }
+        clusters.extend(absent.into_iter().map(ClusterSpec::new));
+        self.reports.append(&mut reports);
+        clusters
+    }
+}
+
+fn route(
+    matches: RouteMatch,
+    listeners: ListenerSet,
+    sources: &[IpPrefix],
+    target: &Target,
+) -> RouteSpec {
+    RouteSpec {
+        listeners,
+        allow_sources: sources.to_vec(),
+        idle_timeout: target.limits.idle_timeout,
+        max_connection_age: target.limits.max_connection_age,
+        ..RouteSpec::new(matches, target.cluster.as_str())
+    }
+}
+
+/// Returns the place of the caller's listener that a resource belongs to: by name up to the first
+/// `|`, else by port.
+fn find_own(name: &str, listener: &ListenerConfig, own: &[OwnListener]) -> Option<usize> {
+    let name = name.split('|').next();
+    let by_name = own.iter().position(|own| Some(own.name.as_str()) == name);
+    by_name.or_else(|| {
+        let port = listener.port?;
+        own.iter()
+            .position(|own| own.port == port && own.protocol != OwnProtocol::WireGuard)
+    })
+}
+
+/// Returns what a chain matches that leads to a cluster, or why it is not for such a listener.
+fn tcp_match(protocol: OwnProtocol, chain: &Chain) -> Result<RouteMatch, &'static str> {
+    let matches = &chain.matches;
+    let by_destination = !matches.prefixes.is_empty() || matches.port.is_some();
+    match protocol {
+        OwnProtocol::Tls if by_destination => Err("a tls listener knows no destinations"),
+        OwnProtocol::Tls if matches.transport == Transport::Raw => {
+            Err("a tls listener takes only TLS")
+        }
+        OwnProtocol::Tls if matches.server_names.is_empty() => {
+            Ok(RouteMatch::ServerNames(vec!["*".to_owned()]))
+        }
+        OwnProtocol::Tls => Ok(RouteMatch::ServerNames(matches.server_names.clone())),
+        OwnProtocol::Node if !matches.server_names.is_empty() => {
+            Err("a node listener knows no server names")
+        }
+        OwnProtocol::Node if matches.transport == Transport::Tls => {
+            Err("a node listener does not tell TLS from others")
+        }
+        OwnProtocol::Node => Ok(RouteMatch::Destinations {
+            prefixes: if matches.prefixes.is_empty() {
+                everywhere()
+            } else {
+                matches.prefixes.clone()
+            },
+            port: matches.port,
+        }),
+        OwnProtocol::Connect => Err("a connect listener takes only HTTP"),
+        OwnProtocol::WireGuard => Err("a wireguard listener takes no TCP"),
+    }
+}
+
+/// Tells why a chain that leads CONNECT requests is not for such a listener.
+fn http_fits(protocol: OwnProtocol, chain: &Chain) -> Result<(), &'static str> {
+    let matches = &chain.matches;
+    let any = matches.prefixes.is_empty()
+        && matches.port.is_none()
+        && matches.server_names.is_empty()
+        && matches.transport != Transport::Tls;
+    match protocol {
+        OwnProtocol::Connect | OwnProtocol::Node if any => Ok(()),
+        OwnProtocol::Connect | OwnProtocol::Node => {
+            Err("CONNECT requests are not told apart by destination, server name or TLS")
+        }
+        OwnProtocol::Tls => Err("a tls listener takes no HTTP"),
+        OwnProtocol::WireGuard => Err("a wireguard listener takes no TCP"),
+    }
+}
+
+/// Returns the prefixes of all addresses.
+fn everywhere() -> Vec<IpPrefix> {
+    let unspecified: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
+    unspecified
+        .into_iter()
+        .filter_map(|addr| IpPrefix::new(addr, 0).ok())
+        .collect()
+}

@@ -1,0 +1,153 @@
+//! Walks a message along the tables of what it may hold, before it is decoded.
+//!
+//! Decoding drops fields that it does not know. A control plane that sends one would believe in
+//! something that is not there, so such a resource is refused, and the field's path says why.
+
+use std::str;
+
+use crate::decode::fault::Fault;
+use crate::proto::known::{Field, Kind, Message, OPAQUE};
+
+/// Messages inside messages; those of the tables nest less deeply, but for matchers in matchers.
+const MOST_DEPTH: usize = 32;
+
+const VARINT: u64 = 0;
+const FIXED_64: u64 = 1;
+const DELIMITED: u64 = 2;
+const FIXED_32: u64 = 5;
+
+/// Tells what `body` holds that is not understood.
+pub(super) fn walk(message: &'static Message, body: &[u8]) -> Result<(), Fault> {
+    walk_at(message, body, 0)
+}
+
+fn walk_at(message: &'static Message, body: &[u8], depth: usize) -> Result<(), Fault> {
+    if std::ptr::eq(message, &OPAQUE) {
+        return Ok(());
+    }
+    if depth > MOST_DEPTH {
+        return Err(Fault::new("it is nested too deeply"));
+    }
+    let mut reader = Reader { rest: body };
+    while !reader.rest.is_empty() {
+        let before = body.len() - reader.rest.len();
+        let (number, value) = reader.field().ok_or_else(malformed)?;
+        let Some(field) = message.fields.iter().find(|field| field.0 == number) else {
+            return Err(Fault::at(format!("#{number}"), "the field is unknown"));
+        };
+        let step = || step(field, body.get(..before).unwrap_or_default());
+        follow(field, value, depth).map_err(|fault| fault.within(step()))?;
+    }
+    Ok(())
+}
+
+/// Looks at the value of a field.
+fn follow(field: &Field, value: Value<'_>, depth: usize) -> Result<(), Fault> {
+    match field.2 {
+        Kind::Ignored | Kind::Value => Ok(()),
+        Kind::Refused => Err(Fault::new("the field is not understood")),
+        Kind::One(message) | Kind::Each(message) => {
+            walk_at(message, value.octets().ok_or_else(malformed)?, depth + 1)
+        }
+        Kind::Any(messages) => {
+            let (kind, body) = any(value.octets().ok_or_else(malformed)?)?;
+            match messages.iter().find(|(name, _)| *name == kind) {
+                Some((_, message)) => walk_at(message, body, depth + 1)
+                    .map_err(|fault| fault.within(format_args!("({})", message.name))),
+                None => Err(Fault::new(format!("the type {kind:?} is not understood"))),
+            }
+        }
+    }
+}
+
+/// Writes a field as in a path: with its place when there may be several.
+fn step(field: &Field, before: &[u8]) -> String {
+    let (number, name, kind) = field;
+    if !matches!(kind, Kind::Each(_)) {
+        return (*name).to_owned();
+    }
+    let mut reader = Reader { rest: before };
+    let earlier = std::iter::from_fn(|| reader.field());
+    let place = earlier.filter(|(other, _)| other == number).count();
+    format!("{name}[{place}]")
+}
+
+/// Takes an `Any` apart: the full name of its message, and the message.
+fn any(body: &[u8]) -> Result<(&str, &[u8]), Fault> {
+    let mut reader = Reader { rest: body };
+    let (mut url, mut value): (&[u8], &[u8]) = (&[], &[]);
+    while !reader.rest.is_empty() {
+        match reader.field().ok_or_else(malformed)? {
+            (1, Value::Octets(octets)) => url = octets,
+            (2, Value::Octets(octets)) => value = octets,
+            (_, Value::Octets(_) | Value::Number) => return Err(malformed()),
+        }
+    }
+    let url = str::from_utf8(url).map_err(|_| malformed())?;
+    // What stands before the last slash says where a type is described, not which it is.
+    let name = url.rsplit('/').next().unwrap_or(url);
+    Ok((name, value))
+}
+
+fn malformed() -> Fault {
+    Fault::new("it is malformed")
+}
+
+/// A value on the wire.
+#[derive(Clone, Copy)]
+enum Value<'a> {
+    Number,
+    Octets(&'a [u8]),
+}
+
+impl<'a> Value<'a> {
+    fn octets(self) -> Option<&'a [u8]> {
+        match self {
+            Self::Number => None,
+            Self::Octets(octets) => Some(octets),
+        }
+    }
+}
+
+/// Reads fields one after the other.
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// Reads a field; `None` when there is none, or not a whole one.
+    fn field(&mut self) -> Option<(u32, Value<'a>)> {
+        let tag = self.varint()?;
+        let number = u32::try_from(tag >> 3).ok().filter(|number| *number > 0)?;
+        let value = match tag & 7 {
+            VARINT => self.varint().map(|_| Value::Number)?,
+            FIXED_64 => self.take(8).map(|_| Value::Number)?,
+            DELIMITED => {
+                let len = usize::try_from(self.varint()?).ok()?;
+                Value::Octets(self.take(len)?)
+            }
+            FIXED_32 => self.take(4).map(|_| Value::Number)?,
+            _ => return None,
+        };
+        Some((number, value))
+    }
+
+    fn varint(&mut self) -> Option<u64> {
+        let mut value = 0;
+        for place in 0..10 {
+            let (octet, rest) = self.rest.split_first()?;
+            self.rest = rest;
+            value |= u64::from(octet & 0x7f).checked_shl(7 * place).unwrap_or(0);
+            if octet & 0x80 == 0 {
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.rest.split_at_checked(len)?;
+        self.rest = rest;
+        Some(taken)
+    }
+}
