@@ -1,0 +1,232 @@
+//! Takes resources from a discovery server and keeps a table in force that is made from them.
+//!
+//! ```text
+//!   connect ─▶ TLS ─▶ gRPC stream ─▶ updates ─▶ held ─▶ table ─▶ Sink ─▶ ACK or NACK
+//!      ▲                  │ ended                └─▶ cache on disk, every few seconds
+//!      └──── back-off ◀───┘
+//! ```
+//!
+//! What was taken stays when the stream ends, and is told to the server on the next one, so that
+//! only differences travel. `held` and `session` decide without sockets and clocks; `connection`
+//! and `flow` move octets. What a table is good for is the [`Sink`]'s business.
+
+mod address;
+mod backoff;
+mod connection;
+mod flow;
+mod held;
+mod keeper;
+mod metrics;
+mod session;
+mod update;
+
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::cache::{self, CacheError};
+use crate::decode::{OwnListener, State, Table};
+
+pub use address::{ServerAddress, ServerAddressError};
+pub use metrics::ClientMetrics;
+
+use self::backoff::Backoff;
+use self::connection::End;
+use self::held::Held;
+use self::session::Variant;
+
+/// What a client is made from.
+#[derive(Clone, Debug)]
+pub struct ClientParams {
+    /// Where the server is.
+    pub server: ServerAddress,
+    /// Whom to trust and what to show; needed for an `https` address.
+    pub tls: Option<tls::ClientTls>,
+    /// `node.id`: which client this is.
+    pub node: String,
+    /// `node.cluster`: the gateway whose resources are wanted.
+    pub cluster: String,
+    /// The listeners that there are.
+    pub own: Vec<OwnListener>,
+    /// The state without resources that is begun with.
+    pub start: State,
+    /// Where the last good resources are kept.
+    pub cache: Option<PathBuf>,
+    /// Bounds.
+    pub limits: ClientLimits,
+}
+
+/// The bounds of a client.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ClientLimits {
+    /// The longest wait after the first failure; it doubles with each further one.
+    pub backoff_first: Duration,
+    /// The longest wait of all.
+    pub backoff_most: Duration,
+    /// Time to connect, with TLS and HTTP/2.
+    pub connect: Duration,
+    /// How often a silent server is asked whether it is there.
+    pub keepalive: Duration,
+    /// How long it may take to answer that.
+    pub keepalive_timeout: Duration,
+    /// The longest response, octets.
+    pub message_bytes: usize,
+    /// How long responses that follow each other are gathered before they are applied.
+    pub gather: Duration,
+    /// Octets of responses that are gathered at most.
+    pub gather_bytes: usize,
+    /// How long something that is referred to may be missing before it is done without.
+    pub missing: Duration,
+    /// How long a server that did not know the incremental variant is not asked for it again.
+    pub full: Duration,
+    /// The shortest time between two writes of the cache.
+    pub cache: Duration,
+    /// How often the sink is told that what it has is still the latest.
+    pub confirm: Duration,
+}
+
+impl Default for ClientLimits {
+    fn default() -> Self {
+        const MIB: usize = 1024 * 1024;
+        Self {
+            backoff_first: Duration::from_millis(200),
+            backoff_most: Duration::from_secs(30),
+            connect: Duration::from_secs(5),
+            keepalive: Duration::from_secs(30),
+            keepalive_timeout: Duration::from_secs(10),
+            message_bytes: 16 * MIB,
+            gather: Duration::from_millis(10),
+            gather_bytes: 16 * MIB,
+            missing: Duration::from_secs(15),
+            full: Duration::from_secs(3600),
+            cache: Duration::from_secs(5),
+            confirm: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Who takes tables.
+pub trait Sink: Send {
+    /// Puts a table in force, before the server is told that it was taken.
+    ///
+    /// # Errors
+    /// Why not; the server is told, and what was in force before stays.
+    fn apply(&mut self, table: Table) -> Result<(), String>;
+
+    /// Takes note that what is in force is what the server has: after each change, and every
+    /// [`ClientLimits::confirm`] while the stream is alive.
+    fn confirmed(&mut self);
+}
+
+/// Keeps `sink` up to date for ever. Drop it to stop; what the cache lacks is then written.
+///
+/// It begins with what the cache has, of which [`load_cache`] makes the table to begin with, and
+/// applies nothing before the server has answered.
+pub async fn run(params: ClientParams, sink: impl Sink, metrics: ClientMetrics) -> Infallible {
+    let held = primed(&params);
+    let keeper = keeper::Keeper::new(&params, held.stored().clone(), &metrics);
+    let watching = async {
+        match &params.tls {
+            Some(tls) => tls.watch().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        never = connect_again_and_again(&params, held, sink, &metrics) => never,
+        never = keeper.keep() => never,
+        () = watching => unreachable!("a watch never ends"),
+    }
+}
+
+/// Reads the table of a cache; `None` when there is no file. `start` is the state without
+/// resources that is begun with, as in [`ClientParams::start`].
+///
+/// # Errors
+/// Why the cache cannot be used; whoever asks warns and goes on without.
+pub fn load_cache(
+    path: &Path,
+    own: &[OwnListener],
+    start: State,
+) -> Result<Option<Table>, CacheError> {
+    let Some(entries) = cache::read(path)? else {
+        return Ok(None);
+    };
+    let mut state = start;
+    for entry in entries {
+        let decoded = crate::decode(entry.kind, &entry.name, &entry.body);
+        let decoded = decoded.map_err(|source| CacheError::Resource {
+            path: path.to_owned(),
+            source,
+        })?;
+        state.set(&entry.name, decoded);
+    }
+    held::fill_missing(&mut state);
+    let table = state.table(own).map_err(|source| CacheError::Table {
+        path: path.to_owned(),
+        source,
+    })?;
+    Ok(Some(table))
+}
+
+fn primed(params: &ClientParams) -> Held {
+    let mut held = Held::new(params.start.clone(), params.own.clone());
+    let Some(path) = &params.cache else {
+        return held;
+    };
+    let primed = match cache::read(path) {
+        Ok(entries) => {
+            held.prime(entries.unwrap_or_default())
+                .map_err(|source| CacheError::Resource {
+                    path: path.clone(),
+                    source,
+                })
+        }
+        Err(error) => Err(error),
+    };
+    if let Err(error) = primed {
+        tracing::warn!(error = %telemetry::chain(&error), "the cached resources are not used");
+    }
+    held
+}
+
+async fn connect_again_and_again(
+    params: &ClientParams,
+    mut held: Held,
+    mut sink: impl Sink,
+    metrics: &ClientMetrics,
+) -> Infallible {
+    let limits = &params.limits;
+    let mut backoff = Backoff::new(limits.backoff_first, limits.backoff_most);
+    let mut full_since: Option<Instant> = None;
+    loop {
+        let full = full_since.is_some_and(|since| since.elapsed() < limits.full);
+        let variant = if full { Variant::Full } else { Variant::Delta };
+        let end = connection::run(params, variant, &mut held, &mut sink, metrics).await;
+        metrics.connected.set(0);
+        let incremental_refused = variant == Variant::Delta && end.is_unimplemented();
+        if end.had_answers() {
+            backoff.reset();
+        }
+        tell(params, &end);
+        if incremental_refused {
+            tracing::info!("the discovery server does not know the incremental variant");
+            full_since = Some(Instant::now());
+            continue;
+        }
+        tokio::time::sleep(backoff.next(backoff::random())).await;
+    }
+}
+
+fn tell(params: &ClientParams, end: &End) {
+    static LIMIT: telemetry::Throttle = telemetry::Throttle::new(Duration::from_secs(10));
+    if let Some(suppressed) = LIMIT.permit(Instant::now().into_std()) {
+        tracing::warn!(
+            server = %params.server,
+            error = %telemetry::chain(end),
+            suppressed,
+            "no discovery stream; what is in force stays"
+        );
+    }
+}

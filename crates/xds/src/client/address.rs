@@ -1,0 +1,139 @@
+//! Where a discovery server is.
+
+use std::fmt;
+use std::str::FromStr;
+
+use http::Uri;
+
+/// The address of a server: `https://host:port`, or `http://host:port` without TLS.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ServerAddress {
+    tls: bool,
+    /// Without the brackets that an IPv6 address has in a URL.
+    host: String,
+    port: u16,
+}
+
+impl ServerAddress {
+    /// Whether it is reached by TLS.
+    #[must_use]
+    pub fn is_tls(&self) -> bool {
+        self.tls
+    }
+
+    /// The host name or IP address.
+    #[must_use]
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The port.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) fn origin(&self) -> Uri {
+        Uri::try_from(self.to_string()).unwrap_or_default()
+    }
+}
+
+/// Why a text is no address of a server.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerAddressError {
+    /// It is no URL.
+    #[error("it is not a URL like https://host:port")]
+    Malformed,
+    /// There is no port.
+    #[error("it names no port")]
+    NoPort,
+    /// There is something after the port.
+    #[error("it has more than scheme, host and port")]
+    Path,
+    /// The scheme is not one of the two.
+    #[error("it begins with neither https:// nor http://")]
+    Scheme,
+}
+
+impl FromStr for ServerAddress {
+    type Err = ServerAddressError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let uri = Uri::from_str(text).map_err(|_| ServerAddressError::Malformed)?;
+        let tls = match uri.scheme_str() {
+            Some("https") => true,
+            Some("http") => false,
+            Some(_) | None => return Err(ServerAddressError::Scheme),
+        };
+        let authority = uri.authority().ok_or(ServerAddressError::Malformed)?;
+        if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
+            return Err(ServerAddressError::Path);
+        }
+        if authority.as_str().contains('@') || authority.host().is_empty() {
+            return Err(ServerAddressError::Malformed);
+        }
+        let port = authority.port_u16().filter(|port| *port != 0);
+        let host = authority.host();
+        let bare = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'));
+        Ok(Self {
+            tls,
+            host: bare.unwrap_or(host).to_owned(),
+            port: port.ok_or(ServerAddressError::NoPort)?,
+        })
+    }
+}
+
+impl fmt::Display for ServerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.tls { "https" } else { "http" };
+        if self.host.contains(':') {
+            write!(f, "{scheme}://[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{scheme}://{}:{}", self.host, self.port)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_written() {
+        for text in [
+            "https://netpol-controller:15010",
+            "http://127.0.0.1:1",
+            "https://[2001:db8::1]:65535",
+        ] {
+            let address: ServerAddress = text.parse().unwrap();
+            assert_eq!(address.to_string(), text);
+            assert_eq!(address.origin(), text);
+        }
+        let address: ServerAddress = "https://[::1]:7/".parse().unwrap();
+        assert_eq!(
+            (address.host(), address.port(), address.is_tls()),
+            ("::1", 7, true)
+        );
+    }
+
+    #[test]
+    fn what_is_no_address_says_why() {
+        use ServerAddressError::{Malformed, NoPort, Path, Scheme};
+        for (text, why) in [
+            ("", Malformed),
+            ("host:1", Scheme),
+            ("grpc://host:1", Scheme),
+            ("https://host", NoPort),
+            ("https://host:0", NoPort),
+            ("https://host:1/path", Path),
+            ("https://host:1?q", Path),
+            ("https://user@host:1", Malformed),
+            ("https://", Malformed),
+        ] {
+            assert_eq!(text.parse::<ServerAddress>(), Err(why), "{text}");
+        }
+    }
+}

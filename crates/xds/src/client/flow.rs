@@ -1,0 +1,252 @@
+//! One stream from its first request to its end.
+//!
+//! ```text
+//!   responses ──gather──▶ understand ──▶ held.settle ──▶ names that are wanted now, then verdicts
+//! ```
+//!
+//! Names go out before the verdicts, so that a server knows what else is asked for when it learns
+//! that clusters were taken.
+
+use std::collections::VecDeque;
+
+use prost::Message;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
+use tonic::{Status, Streaming};
+
+use super::connection::End;
+use super::held::Held;
+use super::metrics::ClientMetrics;
+use super::session::{Request, Session, Variant};
+use super::update::{Response, Update, understand};
+use super::{ClientLimits, ClientParams, Sink};
+use crate::grpc::{Channel, DELTA_PATH, FULL_PATH};
+use crate::proto::discovery::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+};
+
+/// Opens a stream and serves it to its end.
+pub(super) async fn run(
+    params: &ClientParams,
+    channel: Channel,
+    variant: Variant,
+    held: &mut Held,
+    sink: &mut impl Sink,
+    metrics: &ClientMetrics,
+) -> End {
+    let (session, first) = Session::begin(variant, &params.node, &params.cluster, held);
+    let flow = Flow {
+        limits: &params.limits,
+        session,
+        held,
+        sink,
+        metrics,
+        outbox: VecDeque::new(),
+        answered: false,
+        missing_since: None,
+    };
+    match variant {
+        Variant::Delta => flow.open::<Delta>(params, channel, first).await,
+        Variant::Full => flow.open::<Full>(params, channel, first).await,
+    }
+}
+
+/// The messages of a variant.
+trait Messages {
+    const PATH: &'static str;
+    type Request: Message + 'static;
+    type Response: Message + Default + 'static;
+
+    fn request(request: Request) -> Option<Self::Request>;
+    fn response(response: Self::Response) -> Response;
+}
+
+struct Delta;
+
+impl Messages for Delta {
+    const PATH: &'static str = DELTA_PATH;
+    type Request = DeltaDiscoveryRequest;
+    type Response = DeltaDiscoveryResponse;
+
+    fn request(request: Request) -> Option<Self::Request> {
+        match request {
+            Request::Delta(request) => Some(request),
+            Request::Full(_) => None,
+        }
+    }
+
+    fn response(response: Self::Response) -> Response {
+        Response::Delta(response)
+    }
+}
+
+struct Full;
+
+impl Messages for Full {
+    const PATH: &'static str = FULL_PATH;
+    type Request = DiscoveryRequest;
+    type Response = DiscoveryResponse;
+
+    fn request(request: Request) -> Option<Self::Request> {
+        match request {
+            Request::Full(request) => Some(request),
+            Request::Delta(_) => None,
+        }
+    }
+
+    fn response(response: Self::Response) -> Response {
+        Response::Full(response)
+    }
+}
+
+struct Flow<'a, S> {
+    limits: &'a ClientLimits,
+    session: Session,
+    held: &'a mut Held,
+    sink: &'a mut S,
+    metrics: &'a ClientMetrics,
+    /// What is to be said and was not taken yet; while it is full, nothing more is read.
+    outbox: VecDeque<Request>,
+    /// Whether the server said anything.
+    answered: bool,
+    missing_since: Option<Instant>,
+}
+
+impl<S: Sink> Flow<'_, S> {
+    async fn open<M: Messages>(
+        mut self,
+        params: &ClientParams,
+        mut channel: Channel,
+        first: Vec<Request>,
+    ) -> End {
+        let (requests, receiver) = mpsc::channel(OUTBOX.max(first.len()));
+        for request in first.into_iter().filter_map(M::request) {
+            // There is room for all of them: the channel is as long as they are many.
+            let _ = requests.try_send(request);
+        }
+        let most = self.limits.message_bytes;
+        let origin = params.server.origin();
+        let opened = channel.open(origin, M::PATH, receiver, most).await;
+        let end = match opened {
+            Ok(responses) => self.serve::<M>(responses, &requests).await,
+            Err(status) => Err(status),
+        };
+        let answered = self.answered;
+        match end {
+            Ok(()) => End::Closed { answered },
+            Err(status) => End::Status { status, answered },
+        }
+    }
+
+    async fn serve<M: Messages>(
+        &mut self,
+        mut responses: Streaming<M::Response>,
+        requests: &mpsc::Sender<M::Request>,
+    ) -> Result<(), Status> {
+        let mut confirm = interval(self.limits.confirm);
+        confirm.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let missing = self.missing_since.map(|since| since + self.limits.missing);
+            tokio::select! {
+                permit = requests.reserve(), if !self.outbox.is_empty() => {
+                    let permit = permit.map_err(|_| Status::unavailable("the connection ended"))?;
+                    if let Some(request) = self.outbox.pop_front().and_then(M::request) {
+                        permit.send(request);
+                    }
+                }
+                response = responses.message(), if self.outbox.len() < OUTBOX => {
+                    let Some(response) = response? else {
+                        return Ok(());
+                    };
+                    let more = self.gather::<M>(response, &mut responses).await?;
+                    self.take(more).await;
+                }
+                _ = confirm.tick() => self.confirm(),
+                () = sleep_until(missing) => self.do_without_missing(),
+            }
+        }
+    }
+
+    /// Waits a moment for what belongs to the same change.
+    async fn gather<M: Messages>(
+        &mut self,
+        first: M::Response,
+        responses: &mut Streaming<M::Response>,
+    ) -> Result<Vec<Response>, Status> {
+        if !std::mem::replace(&mut self.answered, true) {
+            self.metrics.connect("ok");
+            self.metrics.connected.set(1);
+        }
+        let end = Instant::now() + self.limits.gather;
+        let mut gathered = vec![M::response(first)];
+        let mut octets: usize = gathered.iter().map(Response::octets).sum();
+        while octets < self.limits.gather_bytes && gathered.len() < OUTBOX {
+            let gap = (Instant::now() + self.limits.gather / GAPS).min(end);
+            let Ok(next) = timeout_at(gap, responses.message()).await else {
+                break;
+            };
+            // An end is met again, after what came before it was taken.
+            let Ok(Some(next)) = next else {
+                break;
+            };
+            let next = M::response(next);
+            octets += next.octets();
+            gathered.push(next);
+        }
+        Ok(gathered)
+    }
+
+    async fn take(&mut self, responses: Vec<Response>) {
+        let mut updates: Vec<Update> = Vec::with_capacity(responses.len());
+        for response in responses {
+            match understand(response).await {
+                Some(update) => updates.push(update),
+                None => tracing::debug!("a response of a type that was not asked for"),
+            }
+        }
+        let verdicts = self.held.settle(&updates, self.sink);
+        self.outbox.extend(self.session.subscribe(self.held));
+        for (update, verdict) in updates.iter().zip(&verdicts) {
+            self.metrics.response(update.kind, verdict.is_ok());
+            if let Err(why) = verdict {
+                tracing::warn!(
+                    kind = crate::grpc::label(update.kind),
+                    why,
+                    "resources are refused, what is in force stays"
+                );
+            }
+            let answer = self.session.answer(update, verdict);
+            self.outbox.push_back(answer);
+        }
+        let since = self.missing_since.unwrap_or_else(Instant::now);
+        self.missing_since = self.held.waits_for_missing().then_some(since);
+        self.confirm();
+    }
+
+    fn do_without_missing(&mut self) {
+        self.missing_since = None;
+        tracing::warn!("resources that others refer to do not come, going on without them");
+        if let Err(why) = self.held.do_without_missing(self.sink) {
+            tracing::warn!(why, "resources amount to no table");
+        }
+    }
+
+    fn confirm(&mut self) {
+        if self.session.is_current() && self.held.is_current() {
+            self.sink.confirmed();
+        }
+    }
+}
+
+/// Requests that wait for the connection; an answer to each response of a large sync has room.
+const OUTBOX: usize = 256;
+
+/// A fifth of the time to gather without a response ends it.
+const GAPS: u32 = 5;
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

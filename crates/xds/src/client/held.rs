@@ -1,0 +1,334 @@
+//! What was taken from the server: resources, and whether they amount to a table.
+//!
+//! ```text
+//!   updates ──▶ a copy of the state ──complete?──▶ table ──▶ sink ──taken──▶ becomes the state
+//!                                                              └─refused─▶ dropped
+//! ```
+//!
+//! It outlives streams: a reconnect loses nothing. Time and streams are the callers'.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use prost::Message;
+
+use super::Sink;
+use super::update::Update;
+use crate::cache::Entry;
+use crate::decode::{OwnListener, State, decode};
+use crate::proto::discovery::NameOnly;
+use crate::resource::ResourceType;
+
+/// The resources of a client, and how far they are in force.
+pub(super) struct Held {
+    own: Vec<OwnListener>,
+    state: State,
+    stored: Stored,
+    /// Types that were answered since the process began.
+    received: [bool; ResourceType::ALL.len()],
+    /// Whether the sink has a table, and it is of this state.
+    applied: bool,
+    /// Whether everything that is referred to is there.
+    complete: bool,
+}
+
+/// The resources as they came, for reconnects and the cache. Clones are the same.
+#[derive(Clone, Default)]
+pub(super) struct Stored {
+    inner: Arc<Mutex<Raw>>,
+}
+
+/// Resources by type and name.
+#[derive(Default)]
+pub(super) struct Raw {
+    pub(super) types: [BTreeMap<Arc<str>, RawItem>; ResourceType::ALL.len()],
+    /// Whether it is what the sink took, and the cache has not.
+    pub(super) unsaved: bool,
+    /// Whether it is what the sink took.
+    pub(super) good: bool,
+}
+
+/// A resource as it came.
+#[derive(Clone)]
+pub(super) struct RawItem {
+    pub(super) version: String,
+    pub(super) body: Bytes,
+}
+
+impl Stored {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Raw> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Raw {
+    pub(super) fn entries(&self) -> Vec<Entry> {
+        let all = ResourceType::ALL.into_iter().zip(&self.types);
+        let entries = all.flat_map(|(kind, items)| {
+            items.iter().map(move |(name, item)| Entry {
+                kind,
+                name: name.to_string(),
+                version: item.version.clone(),
+                body: item.body.clone(),
+            })
+        });
+        entries.collect()
+    }
+}
+
+impl Held {
+    pub(super) fn new(start: State, own: Vec<OwnListener>) -> Self {
+        Self {
+            own,
+            state: start,
+            stored: Stored::default(),
+            received: Default::default(),
+            applied: false,
+            complete: false,
+        }
+    }
+
+    /// Begins with what the cache has, so that the server need not send it again.
+    pub(super) fn prime(&mut self, entries: Vec<Entry>) -> Result<(), crate::DecodeError> {
+        let mut state = self.state.clone();
+        let mut types: [BTreeMap<_, _>; ResourceType::ALL.len()] = Default::default();
+        for entry in entries {
+            let decoded = decode(entry.kind, &entry.name, &entry.body)?;
+            state.set(&entry.name, decoded);
+            let item = RawItem {
+                version: entry.version,
+                body: entry.body,
+            };
+            types[entry.kind as usize].insert(entry.name.into(), item);
+        }
+        self.state = state;
+        self.stored.lock().types = types;
+        Ok(())
+    }
+
+    pub(super) fn stored(&self) -> &Stored {
+        &self.stored
+    }
+
+    pub(super) fn wanted(&self, kind: ResourceType) -> BTreeSet<Arc<str>> {
+        wanted(&self.state, kind)
+    }
+
+    /// Whether the sink has what was taken last.
+    pub(super) fn is_current(&self) -> bool {
+        self.applied && self.complete
+    }
+
+    /// Whether something is referred to that did not come.
+    pub(super) fn waits_for_missing(&self) -> bool {
+        self.rooted() && !self.complete
+    }
+
+    /// Takes updates that came together, and says of each whether it was taken. When all of them
+    /// together are refused, each is tried alone.
+    pub(super) fn settle(
+        &mut self,
+        updates: &[Update],
+        sink: &mut impl Sink,
+    ) -> Vec<Result<(), String>> {
+        let good: Vec<&Update> = updates
+            .iter()
+            .filter(|update| update.fault.is_none())
+            .collect();
+        let together = self.take(&good, sink);
+        let verdicts = updates
+            .iter()
+            .map(|update| match (&update.fault, &together) {
+                (Some(fault), _) => Err(fault.clone()),
+                (None, Ok(())) => Ok(()),
+                (None, Err(why)) if good.len() == 1 => Err(why.clone()),
+                (None, Err(_)) => self.take(&[update], sink),
+            });
+        verdicts.collect()
+    }
+
+    /// Goes on without what is missing: a cluster without endpoints, a listener without routes.
+    /// Called when it has not come for long.
+    pub(super) fn do_without_missing(&mut self, sink: &mut impl Sink) -> Result<(), String> {
+        let mut state = self.state.clone();
+        fill_missing(&mut state);
+        self.apply(&state, sink)?;
+        self.commit(state, &[]);
+        Ok(())
+    }
+
+    fn take(&mut self, updates: &[&Update], sink: &mut impl Sink) -> Result<(), String> {
+        if updates.is_empty() {
+            return Ok(());
+        }
+        let before = self.received;
+        for update in updates {
+            self.received[update.kind as usize] = true;
+        }
+        let changes = updates.iter().any(|update| self.changes(update));
+        if !changes && self.applied {
+            return Ok(());
+        }
+        let mut state = self.state.clone();
+        for update in updates {
+            self.put(&mut state, update);
+        }
+        drop_unwanted(&mut state);
+        let taken = self.judge(&state, updates, sink);
+        match taken {
+            Ok(()) => self.commit(state, updates),
+            Err(_) => self.received = before,
+        }
+        taken
+    }
+
+    /// Puts the table in force if there is one, and finds contradictions even if there is none.
+    fn judge(
+        &mut self,
+        state: &State,
+        updates: &[&Update],
+        sink: &mut impl Sink,
+    ) -> Result<(), String> {
+        if !self.rooted() {
+            return Ok(());
+        }
+        if state.missing().is_none() {
+            return self.apply(state, sink);
+        }
+        let routes = |update: &&Update| match update.kind {
+            ResourceType::Listener
+            | ResourceType::RouteConfiguration
+            | ResourceType::WireGuardRoute => true,
+            ResourceType::Cluster | ResourceType::ClusterLoadAssignment => false,
+        };
+        if updates.iter().any(routes) {
+            let mut filled = state.clone();
+            fill_missing(&mut filled);
+            filled
+                .table(&self.own)
+                .map_err(|error| telemetry::chain(&error).to_string())?;
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, state: &State, sink: &mut impl Sink) -> Result<(), String> {
+        let table = state
+            .table(&self.own)
+            .map_err(|error| telemetry::chain(&error).to_string())?;
+        sink.apply(table)?;
+        self.applied = true;
+        Ok(())
+    }
+
+    fn commit(&mut self, state: State, updates: &[&Update]) {
+        self.complete = state.missing().is_none();
+        let good = self.rooted() && self.complete;
+        let mut raw = self.stored.lock();
+        for update in updates {
+            let items = &mut raw.types[update.kind as usize];
+            if update.listed {
+                let listed: BTreeSet<_> = update.set.iter().map(|item| &item.name).collect();
+                items.retain(|name, _| listed.contains(name));
+            }
+            for item in &update.set {
+                let kept = RawItem {
+                    version: item.version.clone(),
+                    body: item.body.clone(),
+                };
+                items.insert(item.name.clone(), kept);
+            }
+            for name in &update.removed {
+                items.remove(name);
+            }
+        }
+        for kind in NAMED {
+            let wanted = wanted(&state, kind);
+            raw.types[kind as usize].retain(|name, _| wanted.contains(name));
+        }
+        raw.good = good;
+        raw.unsaved = true;
+        drop(raw);
+        self.state = state;
+    }
+
+    /// Whether the roots of the configuration have come: there may be something to apply.
+    fn rooted(&self) -> bool {
+        self.received[ResourceType::Cluster as usize]
+            && self.received[ResourceType::Listener as usize]
+    }
+
+    /// Whether an update makes a difference.
+    fn changes(&self, update: &Update) -> bool {
+        let raw = self.stored.lock();
+        let items = &raw.types[update.kind as usize];
+        let removed = update.removed.iter();
+        !update.set.is_empty()
+            || (update.listed && !items.is_empty())
+            || removed.into_iter().any(|name| items.contains_key(name))
+            || (!update.removed.is_empty() && !self.complete)
+    }
+
+    fn put(&self, state: &mut State, update: &Update) {
+        if update.listed {
+            let listed: BTreeSet<&str> = update.set.iter().map(|item| &*item.name).collect();
+            state.retain(update.kind, |name| listed.contains(name));
+        }
+        for item in &update.set {
+            state.set(&item.name, item.decoded.clone());
+        }
+        for name in &update.removed {
+            state.remove(update.kind, name);
+            // The server says that there is none: what refers to it goes on without.
+            if NAMED.contains(&update.kind) && wanted(state, update.kind).contains(name) {
+                set_empty(state, update.kind, name);
+            }
+        }
+    }
+}
+
+/// The types that are asked for by name.
+pub(super) const NAMED: [ResourceType; 2] = [
+    ResourceType::ClusterLoadAssignment,
+    ResourceType::RouteConfiguration,
+];
+
+fn wanted(state: &State, kind: ResourceType) -> BTreeSet<Arc<str>> {
+    match kind {
+        ResourceType::ClusterLoadAssignment => state.wanted_assignments(),
+        ResourceType::RouteConfiguration => state.wanted_route_configurations(),
+        ResourceType::Cluster | ResourceType::Listener | ResourceType::WireGuardRoute => {
+            BTreeSet::new()
+        }
+    }
+}
+
+fn drop_unwanted(state: &mut State) {
+    for kind in NAMED {
+        let wanted = wanted(state, kind);
+        state.retain(kind, |name| wanted.contains(name));
+    }
+}
+
+/// Puts something empty under every name that is referred to and not there.
+pub(super) fn fill_missing(state: &mut State) {
+    while let Some((kind, name)) = state.missing() {
+        if !set_empty(state, kind, &name) || state.missing() == Some((kind, name)) {
+            return;
+        }
+    }
+}
+
+/// A resource that has a name and nothing else.
+fn set_empty(state: &mut State, kind: ResourceType, name: &str) -> bool {
+    let body = NameOnly {
+        name: name.to_owned(),
+    };
+    match decode(kind, name, &body.encode_to_vec()) {
+        Ok(decoded) => {
+            state.set(name, decoded);
+            true
+        }
+        Err(_) => false,
+    }
+}

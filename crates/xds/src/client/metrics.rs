@@ -1,0 +1,64 @@
+//! What the client counts.
+
+use telemetry::metrics::{Counter, CounterFamily, Gauge};
+
+use crate::grpc::label;
+use crate::resource::ResourceType;
+
+/// The series of one client, registered once per process.
+#[derive(Clone, Debug)]
+pub struct ClientMetrics {
+    pub(super) connected: Gauge,
+    connects: CounterFamily,
+    responses: [[Counter; 2]; ResourceType::ALL.len()],
+    cache_writes: [Counter; 2],
+}
+
+impl ClientMetrics {
+    /// Registers the families.
+    ///
+    /// # Panics
+    /// When they are registered already.
+    #[must_use]
+    pub fn new(registry: &telemetry::Registry) -> Self {
+        let responses = registry.counter(
+            "rhizome_xds_responses_total",
+            "Responses of the discovery server that were taken (ack) or refused (nack).",
+            &["type", "result"],
+        );
+        let cache_writes = registry.counter(
+            "rhizome_xds_cache_writes_total",
+            "Attempts to keep the last good resources on disk.",
+            &["result"],
+        );
+        Self {
+            connected: registry
+                .gauge(
+                    "rhizome_xds_connected",
+                    "Whether the discovery server answers on a stream.",
+                    &[],
+                )
+                .with(&[]),
+            connects: registry.counter(
+                "rhizome_xds_connects_total",
+                "Attempts to get a stream to the discovery server.",
+                &["result"],
+            ),
+            responses: ResourceType::ALL
+                .map(|kind| ["ack", "nack"].map(|result| responses.with(&[label(kind), result]))),
+            cache_writes: ["ok", "failed"].map(|result| cache_writes.with(&[result])),
+        }
+    }
+
+    pub(super) fn connect(&self, result: &'static str) {
+        self.connects.with(&[result]).inc();
+    }
+
+    pub(super) fn response(&self, kind: ResourceType, taken: bool) {
+        self.responses[kind as usize][usize::from(!taken)].inc();
+    }
+
+    pub(super) fn cache_write(&self, done: bool) {
+        self.cache_writes[usize::from(!done)].inc();
+    }
+}

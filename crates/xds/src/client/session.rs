@@ -1,0 +1,214 @@
+//! What the client says on one stream: what it has, what it wants, what it took and refused.
+//!
+//! Both variants, without sockets: requests come out, verdicts go in.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::held::{Held, NAMED};
+use super::update::Update;
+use crate::grpc::LISTENER_PARTS;
+use crate::proto::discovery::{DeltaDiscoveryRequest, DiscoveryRequest, Node, RpcStatus};
+use crate::resource::ResourceType;
+
+/// Which variant of the protocol is spoken.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Variant {
+    Delta,
+    Full,
+}
+
+/// A request of either variant.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Request {
+    Delta(DeltaDiscoveryRequest),
+    Full(DiscoveryRequest),
+}
+
+/// One stream.
+#[derive(Debug)]
+pub(super) struct Session {
+    variant: Variant,
+    types: [Asked; ResourceType::ALL.len()],
+    /// What was refused on this stream and neither taken nor removed since.
+    refused: BTreeSet<(ResourceType, Arc<str>)>,
+}
+
+/// What was said about a type.
+#[derive(Debug, Default)]
+struct Asked {
+    names: BTreeSet<Arc<str>>,
+    /// Whether anything was asked at all.
+    asked: bool,
+    answered: bool,
+    /// State of the world: of the latest response that was taken.
+    version: String,
+    /// State of the world: of the latest response.
+    nonce: String,
+}
+
+impl Session {
+    /// Begins a stream. Returns what is to be said first.
+    pub(super) fn begin(
+        variant: Variant,
+        node: &str,
+        cluster: &str,
+        held: &Held,
+    ) -> (Self, Vec<Request>) {
+        let mut session = Self {
+            variant,
+            types: Default::default(),
+            refused: BTreeSet::new(),
+        };
+        let mut requests: Vec<Request> = [
+            ResourceType::Cluster,
+            ResourceType::Listener,
+            ResourceType::WireGuardRoute,
+        ]
+        .map(|kind| session.ask_for_all(kind, held))
+        .into();
+        let named = session.subscribe(held);
+        // Assignments before listeners, as they are to be answered.
+        requests.splice(1..1, named);
+        let node = Node {
+            id: node.to_owned(),
+            cluster: cluster.to_owned(),
+            user_agent_name: "rhizome".to_owned(),
+            user_agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+            client_features: vec![LISTENER_PARTS.to_owned()],
+        };
+        match requests.first_mut() {
+            Some(Request::Delta(first)) => first.node = Some(node),
+            Some(Request::Full(first)) => first.node = Some(node),
+            None => {}
+        }
+        (session, requests)
+    }
+
+    /// Returns what is to be said because other names are wanted now.
+    pub(super) fn subscribe(&mut self, held: &Held) -> Vec<Request> {
+        let requests = NAMED.into_iter().filter_map(|kind| {
+            let wanted = held.wanted(kind);
+            let asked = &mut self.types[kind as usize];
+            if asked.names == wanted {
+                return None;
+            }
+            let old = std::mem::replace(&mut asked.names, wanted);
+            let first = !std::mem::replace(&mut asked.asked, true);
+            Some(match self.variant {
+                Variant::Delta => delta_subscription(kind, &old, &asked.names, first, held),
+                Variant::Full => self.full_request(kind, None),
+            })
+        });
+        requests.collect()
+    }
+
+    /// Takes note of the verdict on a response and returns how the server is told.
+    pub(super) fn answer(&mut self, update: &Update, verdict: &Result<(), String>) -> Request {
+        let asked = &mut self.types[update.kind as usize];
+        asked.nonce.clone_from(&update.nonce);
+        if verdict.is_ok() {
+            asked.version.clone_from(&update.version);
+            asked.answered = true;
+        }
+        self.note_refused(update, verdict.is_err());
+        let error = verdict.as_ref().err().map(|text| RpcStatus {
+            code: tonic::Code::InvalidArgument as i32,
+            message: text.clone(),
+        });
+        match self.variant {
+            Variant::Full => self.full_request(update.kind, error),
+            Variant::Delta => Request::Delta(DeltaDiscoveryRequest {
+                type_url: update.kind.type_url().to_owned(),
+                response_nonce: update.nonce.clone(),
+                error_detail: error,
+                ..DeltaDiscoveryRequest::default()
+            }),
+        }
+    }
+
+    /// Whether the server has said everything that it has to say, and all of it was taken.
+    pub(super) fn is_current(&self) -> bool {
+        let answered = |kind: ResourceType| self.types[kind as usize].answered;
+        answered(ResourceType::Cluster)
+            && answered(ResourceType::Listener)
+            && self.refused.is_empty()
+    }
+
+    fn note_refused(&mut self, update: &Update, refused: bool) {
+        let kind = update.kind;
+        if update.listed && !refused {
+            self.refused.retain(|(of, _)| *of != kind);
+        }
+        let set = update.set.iter().map(|item| &item.name);
+        for name in set.chain(&update.removed) {
+            if !refused {
+                self.refused.remove(&(kind, name.clone()));
+            } else if self.refused.len() < MAX_REFUSED {
+                self.refused.insert((kind, name.clone()));
+            }
+        }
+        if refused && update.set.is_empty() {
+            // Nothing in it could be read, not even a name.
+            self.refused.insert((kind, "".into()));
+        }
+    }
+
+    fn ask_for_all(&mut self, kind: ResourceType, held: &Held) -> Request {
+        self.types[kind as usize].asked = true;
+        match self.variant {
+            Variant::Full => self.full_request(kind, None),
+            Variant::Delta => Request::Delta(DeltaDiscoveryRequest {
+                type_url: kind.type_url().to_owned(),
+                initial_resource_versions: versions(kind, held),
+                ..DeltaDiscoveryRequest::default()
+            }),
+        }
+    }
+
+    fn full_request(&self, kind: ResourceType, error: Option<RpcStatus>) -> Request {
+        let asked = &self.types[kind as usize];
+        Request::Full(DiscoveryRequest {
+            version_info: asked.version.clone(),
+            node: None,
+            resource_names: asked.names.iter().map(ToString::to_string).collect(),
+            type_url: kind.type_url().to_owned(),
+            response_nonce: asked.nonce.clone(),
+            error_detail: error,
+        })
+    }
+}
+
+/// Enough to know that something is refused; nobody reads them one by one.
+const MAX_REFUSED: usize = 10_000;
+
+fn delta_subscription(
+    kind: ResourceType,
+    old: &BTreeSet<Arc<str>>,
+    new: &BTreeSet<Arc<str>>,
+    first: bool,
+    held: &Held,
+) -> Request {
+    let names = |from: &BTreeSet<Arc<str>>, without: &BTreeSet<Arc<str>>| {
+        from.difference(without).map(ToString::to_string).collect()
+    };
+    Request::Delta(DeltaDiscoveryRequest {
+        type_url: kind.type_url().to_owned(),
+        resource_names_subscribe: names(new, old),
+        resource_names_unsubscribe: names(old, new),
+        initial_resource_versions: if first {
+            versions(kind, held)
+        } else {
+            BTreeMap::new()
+        },
+        ..DeltaDiscoveryRequest::default()
+    })
+}
+
+fn versions(kind: ResourceType, held: &Held) -> BTreeMap<String, String> {
+    let raw = held.stored().lock();
+    raw.types[kind as usize]
+        .iter()
+        .map(|(name, item)| (name.to_string(), item.version.clone()))
+        .collect()
+}

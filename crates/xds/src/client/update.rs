@@ -1,0 +1,190 @@
+//! Responses, understood: what they set and remove, or why they are refused.
+//!
+//! Both variants come to the same value here, so that nothing behind it cares which is spoken.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::decode::{Decoded, decode, resource_name};
+use crate::proto::discovery::{DeltaDiscoveryResponse, DiscoveryResponse};
+use crate::resource::ResourceType;
+
+/// A response as it came.
+#[derive(Clone, Debug)]
+pub(super) enum Response {
+    Delta(DeltaDiscoveryResponse),
+    Full(DiscoveryResponse),
+}
+
+/// A response that was understood, or not.
+#[derive(Debug)]
+pub(super) struct Update {
+    pub(super) kind: ResourceType,
+    pub(super) nonce: String,
+    /// State of the world: the version of the whole.
+    pub(super) version: String,
+    pub(super) set: Vec<Item>,
+    pub(super) removed: Vec<Arc<str>>,
+    /// Whether what is not in it does not exist.
+    pub(super) listed: bool,
+    /// Why it is refused.
+    pub(super) fault: Option<String>,
+}
+
+/// A resource with all that is kept of it.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    pub(super) name: Arc<str>,
+    pub(super) version: String,
+    /// A copy, so that it does not hold the whole response that it came in.
+    pub(super) body: Bytes,
+    pub(super) decoded: Decoded,
+}
+
+impl Response {
+    /// About how many octets it holds.
+    pub(super) fn octets(&self) -> usize {
+        match self {
+            Self::Delta(delta) => {
+                let resources = delta.resources.iter();
+                let bodies = resources.map(|one| {
+                    let body = one.resource.as_ref().map_or(0, |any| any.value.len());
+                    one.name.len() + body
+                });
+                let removed = delta.removed_resources.iter().map(String::len);
+                bodies.chain(removed).sum()
+            }
+            Self::Full(full) => full.resources.iter().map(|any| any.value.len()).sum(),
+        }
+    }
+
+    fn type_url(&self) -> &str {
+        match self {
+            Self::Delta(delta) => &delta.type_url,
+            Self::Full(full) => &full.type_url,
+        }
+    }
+}
+
+/// Understands a response; `None` when it is of a type that nobody asked for. Others on the same
+/// thread get their turn every few hundred resources.
+pub(super) async fn understand(response: Response) -> Option<Update> {
+    let kind = ResourceType::from_type_url(response.type_url())?;
+    let mut update = Update {
+        kind,
+        nonce: String::new(),
+        version: String::new(),
+        set: Vec::new(),
+        removed: Vec::new(),
+        listed: false,
+        fault: None,
+    };
+    let bodies = update.take(response);
+    for (count, travelling) in bodies.into_iter().enumerate() {
+        if count % TURN == TURN - 1 {
+            tokio::task::yield_now().await;
+        }
+        match travelling.understand(kind) {
+            Ok(item) => update.set.push(item),
+            Err(why) => update.refuse(&why),
+        }
+    }
+    Some(update)
+}
+
+/// Resources between two turns of others: about a millisecond.
+const TURN: usize = 256;
+
+/// A resource before it is understood.
+struct Travelling {
+    type_url: String,
+    name: Option<String>,
+    version: String,
+    body: Bytes,
+}
+
+impl Travelling {
+    fn understand(self, kind: ResourceType) -> Result<Item, String> {
+        if self.type_url != kind.type_url() {
+            return Err(format!(
+                "a resource of type {} in a response of type {}",
+                self.type_url,
+                kind.type_url()
+            ));
+        }
+        let name = match self.name {
+            Some(name) => name,
+            None => resource_name(kind, &self.body).map_err(|error| error.to_string())?,
+        };
+        let decoded = decode(kind, &name, &self.body).map_err(|error| error.to_string())?;
+        Ok(Item {
+            name: name.into(),
+            version: self.version,
+            body: Bytes::copy_from_slice(&self.body),
+            decoded,
+        })
+    }
+}
+
+impl Update {
+    /// Takes what is said about the response itself, and returns the resources in it.
+    fn take(&mut self, response: Response) -> Vec<Travelling> {
+        match response {
+            Response::Delta(delta) => {
+                self.nonce = delta.nonce;
+                self.version = delta.system_version_info;
+                self.removed = delta
+                    .removed_resources
+                    .into_iter()
+                    .map(Into::into)
+                    .collect();
+                let resources = delta.resources.into_iter().map(|one| {
+                    let any = one.resource.unwrap_or_default();
+                    Travelling {
+                        type_url: any.type_url,
+                        name: Some(one.name).filter(|name| !name.is_empty()),
+                        version: one.version,
+                        body: any.value,
+                    }
+                });
+                resources.collect()
+            }
+            Response::Full(full) => {
+                self.nonce = full.nonce;
+                self.listed = match self.kind {
+                    ResourceType::Cluster
+                    | ResourceType::Listener
+                    | ResourceType::WireGuardRoute => true,
+                    ResourceType::ClusterLoadAssignment | ResourceType::RouteConfiguration => false,
+                };
+                let resources = full.resources.into_iter().map(|any| Travelling {
+                    type_url: any.type_url,
+                    name: None,
+                    version: full.version_info.clone(),
+                    body: any.value,
+                });
+                let resources = resources.collect();
+                self.version = full.version_info;
+                resources
+            }
+        }
+    }
+
+    /// Refuses it, for this reason and those already found, of which the first few are told.
+    fn refuse(&mut self, why: &str) {
+        let fault = self.fault.get_or_insert_default();
+        if fault.len() + why.len() < FAULT_OCTETS {
+            if !fault.is_empty() {
+                fault.push_str("; ");
+            }
+            fault.push_str(why);
+        } else if fault.is_empty() {
+            let end = (0..FAULT_OCTETS).rev().find(|&at| why.is_char_boundary(at));
+            fault.push_str(&why[..end.unwrap_or(0)]);
+        }
+    }
+}
+
+/// What a refusal says at most, octets.
+const FAULT_OCTETS: usize = 2048;

@@ -1,0 +1,138 @@
+//! gRPC over HTTP/2 connections that are ours: what TLS, deadlines and keepalive they have is
+//! decided here and not by a framework.
+//!
+//! Frames, status and codec are tonic's; HTTP/2 is hyper's. Knows the two methods of the discovery
+//! service and nothing of what is said over them.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::Stream;
+use http::uri::PathAndQuery;
+use hyper::body::Incoming;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use prost::Message;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tonic::body::Body;
+use tonic::{Status, Streaming};
+use tonic_prost::ProstCodec;
+use tower_service::Service;
+
+use crate::resource::ResourceType;
+
+/// The method of the incremental variant.
+pub(crate) const DELTA_PATH: &str =
+    "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
+
+/// The method of the state-of-the-world variant.
+pub(crate) const FULL_PATH: &str =
+    "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+
+/// What a client says of itself when it puts a listener together from parts.
+pub(crate) const LISTENER_PARTS: &str = "rhizome.listener-parts";
+
+/// HTTP/2 by ALPN, RFC 9113 section 3.2.
+pub const ALPN_H2: &[u8] = b"h2";
+
+/// The word for a type in metrics and status.
+pub(crate) const fn label(kind: ResourceType) -> &'static str {
+    match kind {
+        ResourceType::Cluster => "cluster",
+        ResourceType::ClusterLoadAssignment => "assignment",
+        ResourceType::Listener => "listener",
+        ResourceType::RouteConfiguration => "route",
+        ResourceType::WireGuardRoute => "wireguard",
+    }
+}
+
+/// A connection to a server. It ends when it is dropped.
+pub(crate) struct Channel {
+    requests: http2::SendRequest<Body>,
+    driver: JoinHandle<()>,
+}
+
+impl Channel {
+    /// Begins HTTP/2 on a connected stream. A server that does not answer a ping within
+    /// `keepalive_timeout` is taken for gone.
+    pub(crate) async fn handshake<T>(
+        io: T,
+        keepalive: Duration,
+        keepalive_timeout: Duration,
+    ) -> Result<Self, hyper::Error>
+    where
+        T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let (requests, connection) = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .keep_alive_interval(keepalive)
+            .keep_alive_timeout(keepalive_timeout)
+            .keep_alive_while_idle(true)
+            .initial_stream_window_size(WINDOW_OCTETS)
+            .initial_connection_window_size(WINDOW_OCTETS)
+            .handshake(TokioIo::new(io))
+            .await?;
+        let driver = tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(error = %telemetry::chain(&error), "discovery connection ends");
+            }
+        });
+        Ok(Self { requests, driver })
+    }
+
+    /// Begins a stream and waits for the server's headers, which some servers send only with their
+    /// first message: what is to be said first must be in `requests` already.
+    pub(crate) async fn open<Q, R>(
+        &mut self,
+        origin: http::Uri,
+        path: &'static str,
+        requests: mpsc::Receiver<Q>,
+        most_octets: usize,
+    ) -> Result<Streaming<R>, Status>
+    where
+        Q: Message + 'static,
+        R: Message + Default + 'static,
+    {
+        let mut grpc =
+            tonic::client::Grpc::with_origin(self, origin).max_decoding_message_size(most_octets);
+        let codec = ProstCodec::<Q, R>::default();
+        let request = tonic::Request::new(stream_of(requests));
+        let path = PathAndQuery::from_static(path);
+        Ok(grpc.streaming(request, path, codec).await?.into_inner())
+    }
+}
+
+/// Two responses of the usual size can be on their way while one is being taken.
+const WINDOW_OCTETS: u32 = 2 * 1024 * 1024;
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Service<http::Request<Body>> for &mut Channel {
+    type Response = http::Response<Incoming>;
+    type Error = hyper::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, hyper::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
+        self.requests.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        Box::pin(self.requests.send_request(request))
+    }
+}
+
+/// What comes out of a channel, as a stream.
+pub(crate) fn stream_of<T>(mut receiver: mpsc::Receiver<T>) -> impl Stream<Item = T> + Send
+where
+    T: Send,
+{
+    futures_util::stream::poll_fn(move |cx| receiver.poll_recv(cx))
+}

@@ -1,0 +1,34 @@
+//! Routes over xDS, the discovery protocol of Envoy: what travels, who serves it, who takes it.
+//!
+//! ```text
+//!   ClusterSpec, RouteSpec ──encode──▶ resources ──server──▶ gRPC (ADS) ──client──▶ resources ──decode──▶ TableSpec
+//! ```
+//!
+//! `encode` and `decode` are pure: values in, octets out and back. `server` and `client` keep
+//! streams. What a route means is `route`'s, where it comes from is the callers'.
+#![forbid(unsafe_code)]
+
+mod cache;
+mod client;
+mod decode;
+mod encode;
+mod grpc;
+mod proto;
+mod resource;
+mod server;
+
+pub use cache::CacheError;
+pub use client::{
+    ClientLimits, ClientMetrics, ClientParams, ServerAddress, ServerAddressError, Sink, load_cache,
+    run,
+};
+pub use decode::{
+    DecodeError, Decoded, MOST_RESOURCE_OCTETS, MOST_RESOURCES, OwnListener, OwnProtocol, Report,
+    State, Table, TableError, decode, resource_name,
+};
+pub use encode::{Encoded, GatewayParams, Withheld, base, cluster, parts, whole};
+pub use grpc::ALPN_H2;
+pub use resource::{Audience, Resource, ResourceType};
+pub use server::{
+    ClientStatus, GatewayAccess, GatewayHandle, Server, ServerLimits, ServerParams, TypeStatus,
+};

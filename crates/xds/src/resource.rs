@@ -1,0 +1,81 @@
+//! A resource as it travels: its type, its name and its encoded message.
+//!
+//! Knows the type URLs and nothing of what is in a message.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+/// The types of resources that are understood; the order is the one in which additions are sent
+/// and applied, so that nothing refers to what is not there yet.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum ResourceType {
+    /// `envoy.config.cluster.v3.Cluster`.
+    Cluster,
+    /// `envoy.config.endpoint.v3.ClusterLoadAssignment`.
+    ClusterLoadAssignment,
+    /// `envoy.config.listener.v3.Listener`.
+    Listener,
+    /// `envoy.config.route.v3.RouteConfiguration`.
+    RouteConfiguration,
+    /// Ours: where WireGuard datagrams of one server go.
+    WireGuardRoute,
+}
+
+impl ResourceType {
+    /// Every type, in order.
+    pub const ALL: [Self; 5] = [
+        Self::Cluster,
+        Self::ClusterLoadAssignment,
+        Self::Listener,
+        Self::RouteConfiguration,
+        Self::WireGuardRoute,
+    ];
+
+    /// Returns the type URL, as it is written in requests, responses and `Any`.
+    #[must_use]
+    pub const fn type_url(self) -> &'static str {
+        match self {
+            Self::Cluster => "type.googleapis.com/envoy.config.cluster.v3.Cluster",
+            Self::ClusterLoadAssignment => {
+                "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
+            }
+            Self::Listener => "type.googleapis.com/envoy.config.listener.v3.Listener",
+            Self::RouteConfiguration => {
+                "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
+            }
+            Self::WireGuardRoute => "type.googleapis.com/rhizome.route.v1.WireGuardRoute",
+        }
+    }
+
+    /// Returns the type of a type URL, if it is one of these.
+    #[must_use]
+    pub fn from_type_url(url: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|own| own.type_url() == url)
+    }
+}
+
+/// A resource as it travels.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Resource {
+    /// What it is.
+    pub kind: ResourceType,
+    /// Its name, unique among those of its type and audience.
+    pub name: Arc<str>,
+    /// The encoded message, without the `Any` around it.
+    pub body: Bytes,
+    /// Whom it is for.
+    pub audience: Audience,
+}
+
+/// Whom a resource is for.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum Audience {
+    /// Every client.
+    All,
+    /// Clients that put a listener together from parts, as ours do: one shoot's change costs one
+    /// shoot's octets. They say so with the client feature `rhizome.listener-parts`.
+    Parts,
+    /// Clients that need each listener whole, as Envoy does.
+    Whole,
+}

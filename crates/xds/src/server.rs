@@ -1,0 +1,279 @@
+//! Serves resources to gateways by the aggregated discovery service, in both of its variants.
+//!
+//! ```text
+//!   GatewayHandle::update ──▶ store ──woken──▶ stream of each client ──▶ one response at a time
+//!                                                 ▲ subscribe, ACK, NACK
+//!   accept ─▶ TLS ─▶ HTTP/2 ─▶ gRPC ─▶ admitted? ─┘
+//! ```
+//!
+//! `store` holds what is to be known, `stream` decides what a client is told next (both without
+//! sockets and clocks), `serve` moves it. What is in a resource is nobody's business here.
+
+mod admission;
+mod clients;
+mod delta;
+mod full;
+mod lane;
+mod metrics;
+mod serve;
+mod store;
+mod stream;
+mod stream_task;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::resource::{Audience, Resource, ResourceType};
+
+pub use clients::{ClientStatus, TypeStatus};
+
+/// What the server is made from.
+#[derive(Clone, Debug)]
+pub struct ServerParams {
+    /// The server's certificate and whom it trusts; `None` = plain, for loopback alone.
+    pub tls: Option<tls::ServerTls>,
+    /// The gateways, by distinct names.
+    pub gateways: Vec<GatewayAccess>,
+    /// Bounds.
+    pub limits: ServerLimits,
+    /// Whether the incremental variant is offered.
+    pub delta: bool,
+}
+
+/// Who may ask for the resources of a gateway.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct GatewayAccess {
+    /// What a client puts into `node.cluster`.
+    pub name: String,
+    /// DNS or URI names, one of which the client's certificate must carry. Not looked at without
+    /// TLS.
+    pub clients: Vec<String>,
+}
+
+/// The bounds of a [`Server`].
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ServerLimits {
+    /// Connections at a time; further ones are closed.
+    pub connections: usize,
+    /// Streams at a time; further ones end with `RESOURCE_EXHAUSTED`.
+    pub streams: usize,
+    /// Requests that a stream may send per second in the long run; it is read no faster.
+    pub requests_per_second: u32,
+    /// Requests that a stream may send at once.
+    pub request_burst: u32,
+    /// The longest request, octets.
+    pub request_bytes: usize,
+    /// Names that a stream may subscribe to, per type.
+    pub names: usize,
+    /// Octets of resources after which an incremental response is closed and the next begun.
+    pub response_bytes: usize,
+    /// The longest that a change waits for another one to be acknowledged first.
+    pub order_wait: Duration,
+    /// Time for the TLS handshake, and then for the first request of a stream.
+    pub handshake: Duration,
+    /// How often a silent client is asked whether it is there.
+    pub keepalive: Duration,
+    /// How long it may take to answer that.
+    pub keepalive_timeout: Duration,
+    /// How long clients are given to take note of the end.
+    pub closing: Duration,
+}
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        Self {
+            connections: 1024,
+            streams: 1024,
+            requests_per_second: 200,
+            request_burst: 2000,
+            request_bytes: 8 * 1024 * 1024,
+            names: 100_000,
+            response_bytes: 1024 * 1024,
+            order_wait: Duration::from_secs(5),
+            handshake: Duration::from_secs(10),
+            keepalive: Duration::from_secs(30),
+            keepalive_timeout: Duration::from_secs(10),
+            closing: Duration::from_millis(300),
+        }
+    }
+}
+
+/// A discovery server. Clones are the same.
+#[derive(Clone)]
+pub struct Server {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    params: ServerParams,
+    gateways: BTreeMap<Arc<str>, Arc<Gateway>>,
+    clients: clients::Clients,
+    metrics: metrics::Metrics,
+}
+
+impl Server {
+    /// Makes a server and registers its metrics.
+    ///
+    /// # Panics
+    /// When the metrics are registered already.
+    #[must_use]
+    pub fn new(params: ServerParams, registry: &telemetry::Registry) -> Self {
+        let metrics = metrics::Metrics::new(registry);
+        let gateways = params.gateways.iter().map(|access| {
+            let name: Arc<str> = access.name.as_str().into();
+            let gateway = Gateway::new(name.clone(), access, &metrics);
+            (name, Arc::new(gateway))
+        });
+        Self {
+            inner: Arc::new(Inner {
+                gateways: gateways.collect(),
+                clients: clients::Clients::default(),
+                metrics,
+                params,
+            }),
+        }
+    }
+
+    /// Returns the handle of a gateway, if there is one of this name.
+    #[must_use]
+    pub fn gateway(&self, name: &str) -> Option<GatewayHandle> {
+        let gateway = self.inner.gateways.get(name)?.clone();
+        Some(GatewayHandle { gateway })
+    }
+
+    /// Serves clients until `shutdown` completes; then streams and connections are ended at once,
+    /// with `UNAVAILABLE` for who takes note of it within [`ServerLimits::closing`]. Certificates
+    /// are read again when they change. Nothing that a client does ends it; dropping it cuts every
+    /// connection.
+    pub async fn serve(&self, listener: TcpListener, shutdown: impl Future<Output = ()> + Send) {
+        serve::serve(&self.inner, listener, shutdown).await;
+    }
+
+    /// Returns who is connected and how far each client is, in order of arrival.
+    #[must_use]
+    pub fn clients(&self) -> Vec<ClientStatus> {
+        self.inner.clients.list()
+    }
+
+    /// Returns the same as JSON, for an admin page.
+    #[must_use]
+    pub fn clients_json(&self) -> serde_json::Value {
+        let clients = self.clients();
+        serde_json::Value::Array(clients.iter().map(ClientStatus::to_json).collect())
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field("gateways", &self.inner.gateways.keys())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Sets what the clients of one gateway are to have. Clones are the same.
+#[derive(Clone)]
+pub struct GatewayHandle {
+    gateway: Arc<Gateway>,
+}
+
+impl GatewayHandle {
+    /// Removes and sets resources, in this order and at once. What is set to what it was is no
+    /// change. It costs what is passed, not what is held.
+    pub fn update(&self, set: Vec<Resource>, removed: Vec<(ResourceType, Audience, Arc<str>)>) {
+        let mut store = self.gateway.store();
+        if store.update(set, removed) {
+            drop(store);
+            self.gateway.wake();
+        }
+    }
+
+    /// Says that the resources are all there. Before, nobody is answered, so that a controller
+    /// that has just begun takes nothing from anybody.
+    pub fn complete(&self) {
+        self.gateway.store().complete();
+        self.gateway.wake();
+    }
+
+    /// Says whether those for [`Audience::Whole`] are all there too. Until so, clients that need
+    /// them keep what they have; [`Self::whole_wanted`] tells when it is time to make them.
+    pub fn complete_whole(&self, complete: bool) {
+        self.gateway.store().whole_complete(complete);
+        self.gateway.wake();
+    }
+
+    /// Returns whether a client is connected that needs [`Audience::Whole`], and tells when that
+    /// changes.
+    #[must_use]
+    pub fn whole_wanted(&self) -> watch::Receiver<bool> {
+        self.gateway.whole_wanted.subscribe()
+    }
+}
+
+impl fmt::Debug for GatewayHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("GatewayHandle")
+            .field(&self.gateway.name)
+            .finish()
+    }
+}
+
+/// One gateway's resources and the streams that hang on them.
+struct Gateway {
+    name: Arc<str>,
+    clients: Vec<String>,
+    store: Mutex<store::Store>,
+    /// Counts changes; streams wait on it.
+    changed: watch::Sender<u64>,
+    whole_clients: Mutex<usize>,
+    whole_wanted: watch::Sender<bool>,
+    metrics: metrics::GatewayMetrics,
+}
+
+impl Gateway {
+    fn new(name: Arc<str>, access: &GatewayAccess, metrics: &metrics::Metrics) -> Self {
+        Self {
+            metrics: metrics.of_gateway(&name),
+            name,
+            clients: access.clients.clone(),
+            store: Mutex::default(),
+            changed: watch::Sender::new(0),
+            whole_clients: Mutex::new(0),
+            whole_wanted: watch::Sender::new(false),
+        }
+    }
+
+    fn store(&self) -> MutexGuard<'_, store::Store> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self) {
+        self.changed
+            .send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// Counts a client that needs whole listeners in or out.
+    fn count_whole(&self, enters: bool) {
+        let mut count = self
+            .whole_clients
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *count = if enters {
+            *count + 1
+        } else {
+            count.saturating_sub(1)
+        };
+        let wanted = *count > 0;
+        self.whole_wanted.send_if_modified(|now| {
+            let changed = *now != wanted;
+            *now = wanted;
+            changed
+        });
+    }
+}

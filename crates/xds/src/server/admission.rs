@@ -1,0 +1,79 @@
+//! Whether a client may have the resources that it asks for.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tonic::Status;
+
+use super::{Gateway, Inner};
+use crate::proto::discovery::Node;
+
+/// Whom a connection is from.
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    pub(super) addr: SocketAddr,
+    /// The names in its certificate; `None` without TLS.
+    pub(super) names: Option<Arc<[String]>>,
+}
+
+/// Why a stream is refused.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Refusal {
+    Denied,
+    Limit,
+    Malformed,
+    NoNode,
+    Timeout,
+    UnknownGateway,
+}
+
+impl Refusal {
+    /// The word for metrics.
+    pub(super) const fn reason(self) -> &'static str {
+        match self {
+            Self::Denied => "denied",
+            Self::Limit => "limit",
+            Self::Malformed => "malformed",
+            Self::NoNode => "no_node",
+            Self::Timeout => "timeout",
+            Self::UnknownGateway => "unknown_gateway",
+        }
+    }
+
+    pub(super) fn status(self) -> Status {
+        match self {
+            Self::Denied => Status::permission_denied(
+                "no name in the client's certificate is among those of the gateway",
+            ),
+            Self::Limit => Status::resource_exhausted("too many streams"),
+            Self::Malformed => Status::invalid_argument("the first request cannot be read"),
+            Self::NoNode => Status::invalid_argument("the first request names no node"),
+            Self::Timeout => Status::deadline_exceeded("no first request came"),
+            Self::UnknownGateway => {
+                Status::not_found("node.cluster is the name of no gateway that is served")
+            }
+        }
+    }
+}
+
+/// Finds the gateway of a client and whether it may have its resources.
+pub(super) fn admit(
+    inner: &Inner,
+    peer: &Peer,
+    node: Option<&Node>,
+) -> Result<Arc<Gateway>, Refusal> {
+    let node = node.ok_or(Refusal::NoNode)?;
+    let gateway = inner
+        .gateways
+        .get(node.cluster.as_str())
+        .ok_or(Refusal::UnknownGateway)?;
+    let may = peer
+        .names
+        .as_ref()
+        .is_none_or(|names| names.iter().any(|name| gateway.clients.contains(name)));
+    if may {
+        Ok(gateway.clone())
+    } else {
+        Err(Refusal::Denied)
+    }
+}

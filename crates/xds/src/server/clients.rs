@@ -1,0 +1,196 @@
+//! Who is connected, and how far each client is: what an operator asks first.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
+
+use super::stream::Progress;
+use crate::grpc::label;
+use crate::resource::{Audience, ResourceType};
+
+/// A client with a stream.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ClientStatus {
+    /// `node.id`, at most 256 octets of it.
+    pub node: String,
+    /// The gateway whose resources it gets.
+    pub gateway: String,
+    /// Where it connects from.
+    pub peer: SocketAddr,
+    /// Whom it counts for, beside [`Audience::All`].
+    pub audience: Audience,
+    /// Whether it uses the incremental variant.
+    pub delta: bool,
+    /// When its stream began.
+    pub since: SystemTime,
+    /// How far it is with each type that it was sent something of.
+    pub types: BTreeMap<ResourceType, TypeStatus>,
+}
+
+/// How far a client is with a type.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct TypeStatus {
+    /// Version of the latest response: for the incremental variant the number of the change that
+    /// it goes up to, for the other the hash of the list.
+    pub version: String,
+    /// Nonce of the latest response.
+    pub nonce: String,
+    /// Version of the latest response that was taken.
+    pub acked: Option<String>,
+    /// What the client said when it last refused a response, at most 1 KiB of it.
+    pub nack: Option<String>,
+}
+
+impl ClientStatus {
+    /// Returns the same as JSON.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let since = self
+            .since
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        let types: serde_json::Map<String, Value> = self
+            .types
+            .iter()
+            .map(|(kind, status)| (label(*kind).to_owned(), status.to_json()))
+            .collect();
+        json!({
+            "node": self.node,
+            "gateway": self.gateway,
+            "peer": self.peer.to_string(),
+            "audience": match self.audience {
+                Audience::All => "all",
+                Audience::Parts => "parts",
+                Audience::Whole => "whole",
+            },
+            "delta": self.delta,
+            "since": since.as_secs(),
+            "types": types,
+        })
+    }
+}
+
+impl TypeStatus {
+    fn to_json(&self) -> Value {
+        json!({
+            "version": self.version,
+            "nonce": self.nonce,
+            "acked": self.acked,
+            "nack": self.nack,
+        })
+    }
+
+    fn of(progress: &Progress) -> Option<Self> {
+        let (version, nonce) = progress.sent.clone()?;
+        Some(Self {
+            version,
+            nonce,
+            acked: progress.acked.clone(),
+            nack: progress.nack.as_deref().map(|text| cut(text, 1024)),
+        })
+    }
+}
+
+/// All clients with a stream, in order of arrival.
+#[derive(Debug, Default)]
+pub(super) struct Clients {
+    inner: Arc<Mutex<List>>,
+}
+
+#[derive(Debug, Default)]
+struct List {
+    next: u64,
+    clients: BTreeMap<u64, ClientStatus>,
+}
+
+impl Clients {
+    pub(super) fn list(&self) -> Vec<ClientStatus> {
+        lock(&self.inner).clients.values().cloned().collect()
+    }
+
+    pub(super) fn enter(&self, mut status: ClientStatus) -> Place {
+        status.node = cut(&status.node, 256);
+        let mut list = lock(&self.inner);
+        let number = list.next;
+        list.next += 1;
+        list.clients.insert(number, status);
+        Place {
+            list: self.inner.clone(),
+            number,
+        }
+    }
+}
+
+/// A client's place in the list, given up when dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    list: Arc<Mutex<List>>,
+    number: u64,
+}
+
+impl Place {
+    pub(super) fn set(&self, kind: ResourceType, progress: &Progress) {
+        if let Some(status) = TypeStatus::of(progress)
+            && let Some(client) = lock(&self.list).clients.get_mut(&self.number)
+        {
+            client.types.insert(kind, status);
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        lock(&self.list).clients.remove(&self.number);
+    }
+}
+
+fn lock(list: &Mutex<List>) -> MutexGuard<'_, List> {
+    list.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The first octets of a text, up to a boundary of characters.
+pub(super) fn cut(text: &str, most: usize) -> String {
+    let end = (0..=most.min(text.len()))
+        .rev()
+        .find(|&at| text.is_char_boundary(at));
+    text[..end.unwrap_or(0)].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_listed_while_it_has_its_place() {
+        let clients = Clients::default();
+        let place = clients.enter(ClientStatus {
+            node: "é".repeat(200),
+            gateway: "default".into(),
+            peer: ([127, 0, 0, 1], 1).into(),
+            audience: Audience::Parts,
+            delta: true,
+            since: SystemTime::UNIX_EPOCH,
+            types: BTreeMap::new(),
+        });
+        place.set(ResourceType::Cluster, &Progress::default());
+        place.set(
+            ResourceType::Listener,
+            &Progress {
+                sent: Some(("7".into(), "1".into())),
+                acked: None,
+                nack: Some("no".into()),
+            },
+        );
+        let listed = clients.list();
+        assert_eq!(listed[0].node.len(), 256);
+        let json = listed[0].to_json();
+        assert_eq!(json["types"]["listener"]["nack"], "no");
+        assert_eq!(json["types"].as_object().unwrap().len(), 1);
+        assert_eq!(json["audience"], "parts");
+        drop(place);
+        assert_eq!(clients.list(), []);
+    }
+}

@@ -1,0 +1,314 @@
+//! The incremental variant: only what changed, and what is gone.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::store::{Content, Store, Version};
+use super::stream::{
+    Handled, Known, Stream, Subscription, TooManyNames, TypeState, leads, wildcards,
+};
+use crate::proto::discovery::{Any, DeltaDiscoveryRequest, DeltaDiscoveryResponse, NamedResource};
+use crate::resource::ResourceType;
+
+impl Stream {
+    /// Takes a request.
+    pub(super) fn on_delta_request(
+        &mut self,
+        store: &Store,
+        now: Instant,
+        request: DeltaDiscoveryRequest,
+    ) -> Result<Handled, TooManyNames> {
+        let Some(kind) = ResourceType::from_type_url(&request.type_url) else {
+            return Ok(Handled::Ignored);
+        };
+        let handled = self.answer_of_delta(kind, &request);
+        self.subscribe(kind, now, request)?;
+        self.pull(store, now);
+        Ok(handled)
+    }
+
+    /// Builds the next response, if there is anything to say now.
+    pub(super) fn next_delta_response(
+        &mut self,
+        store: &Store,
+        now: Instant,
+    ) -> Option<(ResourceType, DeltaDiscoveryResponse)> {
+        for kind in ResourceType::ALL {
+            while self.ready(kind, store, now) {
+                if let Some(response) = self.build_delta(kind, store, now) {
+                    return Some((kind, response));
+                }
+            }
+        }
+        None
+    }
+
+    fn answer_of_delta(&mut self, kind: ResourceType, request: &DeltaDiscoveryRequest) -> Handled {
+        let refused = request
+            .error_detail
+            .as_ref()
+            .map(|error| error.message.as_str());
+        let state = &mut self.types[kind as usize];
+        let Some(outstanding) = state.answered(&request.response_nonce, refused) else {
+            return if request.response_nonce.is_empty() {
+                Handled::Subscribed
+            } else {
+                Handled::Ignored
+            };
+        };
+        let Some(text) = refused else {
+            return Handled::Acked(kind);
+        };
+        // A response is refused whole. One of which it is not known what was wrong is sent again
+        // in two halves, so that one bad resource does not keep the others from the client; one
+        // that was alone is not sent again until it changes.
+        let names = outstanding.names;
+        if names.len() > 1 {
+            let (first, second) = names.split_at(names.len() / 2);
+            for half in [second, first] {
+                let half: BTreeSet<_> = half.iter().cloned().collect();
+                state.isolate.push_front(half);
+            }
+        }
+        Handled::Nacked(kind, text.to_owned())
+    }
+
+    fn subscribe(
+        &mut self,
+        kind: ResourceType,
+        now: Instant,
+        request: DeltaDiscoveryRequest,
+    ) -> Result<(), TooManyNames> {
+        let (seq, limit) = (self.cursor, self.limits.names);
+        let Self {
+            types, expected, ..
+        } = self;
+        let state = &mut types[kind as usize];
+        let mut initial = BTreeSet::new();
+        if state.subscription.is_none() {
+            let nothing = request.resource_names_subscribe.is_empty();
+            state.begin(nothing && wildcards(kind));
+            for (name, version) in request.initial_resource_versions.into_iter().take(limit) {
+                let name: Arc<str> = name.into();
+                let version = Version::parse(&version).map_or(Known::Foreign, Known::Version);
+                state.known.insert(name.clone(), version);
+                initial.insert(name);
+            }
+        }
+        for name in request.resource_names_subscribe {
+            if name == "*" {
+                state.set_wildcard(true);
+                continue;
+            }
+            let name: Arc<str> = name.into();
+            if kind == ResourceType::ClusterLoadAssignment {
+                expected.remove(&name);
+            }
+            let forced = !initial.contains(&name);
+            let names = &mut state.subscription.get_or_insert_default().names;
+            names.insert(name.clone());
+            if names.len() > limit {
+                return Err(TooManyNames { kind, limit });
+            }
+            state.ask(name, forced, seq, now);
+        }
+        for name in request.resource_names_unsubscribe {
+            state.unsubscribe(&name, seq, now);
+        }
+        state.drop_unasked(&initial);
+        Ok(())
+    }
+
+    fn build_delta(
+        &mut self,
+        kind: ResourceType,
+        store: &Store,
+        now: Instant,
+    ) -> Option<DeltaDiscoveryResponse> {
+        let mut chunk = Chunk::default();
+        while let Some((name, may_remove)) = self.types[kind as usize].pop() {
+            let content = store.visible(kind, self.class, &name);
+            let state = &mut self.types[kind as usize];
+            match content {
+                Some(content) if state.has(&name, content) => {}
+                Some(content) if !chunk.has_room(&name, content, self.limits.response_bytes) => {
+                    state.sending.insert(name);
+                    break;
+                }
+                Some(content) => {
+                    state.forced.remove(&name);
+                    let version = Known::Version(content.version);
+                    let had = state.known.insert(name.clone(), version);
+                    if kind == ResourceType::Cluster {
+                        let had = had.is_some_and(|had| had != Known::Absent);
+                        self.cluster_sent(&name, had, store, now);
+                    }
+                    chunk.add(kind, name, content);
+                }
+                None => self.remove(kind, name, may_remove, now, &mut chunk),
+            }
+            if chunk.octets >= self.limits.response_bytes {
+                break;
+            }
+        }
+        let state = &mut self.types[kind as usize];
+        if chunk.is_empty() && !state.owed {
+            state.finish_batch();
+            return None;
+        }
+        Some(self.send_delta(kind, chunk))
+    }
+
+    /// Deals with a name under which there is nothing.
+    fn remove(
+        &mut self,
+        kind: ResourceType,
+        name: Arc<str>,
+        may_remove: bool,
+        now: Instant,
+        chunk: &mut Chunk,
+    ) {
+        if kind == ResourceType::Cluster {
+            self.expected.remove(&name);
+        }
+        let state = &mut self.types[kind as usize];
+        let forced = state.forced.remove(&name);
+        let named = state
+            .subscription
+            .as_ref()
+            .is_some_and(|subscription| subscription.names.contains(&name));
+        match state.known.get(&name) {
+            Some(Known::Absent) if !forced => return,
+            None if !named => return,
+            Some(Known::Foreign | Known::Version(_)) if leads(kind) && !may_remove => {
+                state.removals.push(name, self.cursor, now);
+                return;
+            }
+            Some(Known::Absent | Known::Foreign | Known::Version(_)) | None => {}
+        }
+        if named {
+            state.known.insert(name.clone(), Known::Absent);
+        } else {
+            state.known.remove(&name);
+        }
+        chunk.octets += name.len() + OVERHEAD;
+        chunk.removed.push(name.to_string());
+    }
+
+    fn send_delta(&mut self, kind: ResourceType, chunk: Chunk) -> DeltaDiscoveryResponse {
+        let nonce = self.next_nonce();
+        let version = self.cursor.to_string();
+        let state = &mut self.types[kind as usize];
+        state.sent(version.clone(), nonce.clone(), chunk.names);
+        DeltaDiscoveryResponse {
+            system_version_info: version,
+            resources: chunk.resources,
+            type_url: kind.type_url().to_owned(),
+            nonce,
+            removed_resources: chunk.removed,
+        }
+    }
+}
+
+impl TypeState {
+    fn begin(&mut self, wildcard: bool) {
+        self.subscription = Some(Subscription::default());
+        if wildcard {
+            self.set_wildcard(true);
+        }
+    }
+
+    fn set_wildcard(&mut self, wildcard: bool) {
+        if let Some(subscription) = &mut self.subscription {
+            subscription.wildcard = wildcard;
+        }
+        if wildcard {
+            self.scan = true;
+            self.owed = true;
+            self.covers = 0;
+        }
+    }
+
+    fn unsubscribe(&mut self, name: &str, seq: u64, now: Instant) {
+        if name == "*" {
+            self.set_wildcard(false);
+            let known: Vec<_> = self.known.keys().cloned().collect();
+            for name in known {
+                if !self.subscribes(&name) {
+                    self.forget(&name);
+                }
+            }
+            return;
+        }
+        let Some(subscription) = &mut self.subscription else {
+            return;
+        };
+        if !subscription.names.remove(name) {
+            return;
+        }
+        if subscription.wildcard {
+            // Everything still covers it, so the client is told what it is now.
+            self.ask(name.into(), true, seq, now);
+        } else {
+            self.forget(name);
+        }
+    }
+
+    /// Forgets what the client has and does not ask for.
+    fn drop_unasked(&mut self, initial: &BTreeSet<Arc<str>>) {
+        for name in initial {
+            if !self.subscribes(name) {
+                self.known.remove(name);
+            }
+        }
+    }
+
+    /// The next name of the batch, and whether it may be removed now.
+    fn pop(&mut self) -> Option<(Arc<str>, bool)> {
+        let changed = self.sending.pop_first().map(|name| (name, false));
+        changed.or_else(|| self.removing.pop_first().map(|name| (name, true)))
+    }
+
+    /// Whether the client has this content and does not want it again.
+    fn has(&self, name: &Arc<str>, content: &Content) -> bool {
+        self.known.get(name) == Some(&Known::Version(content.version))
+            && !self.forced.contains(name)
+    }
+}
+
+/// A response in the making.
+#[derive(Debug, Default)]
+struct Chunk {
+    resources: Vec<NamedResource>,
+    names: Vec<Arc<str>>,
+    removed: Vec<String>,
+    octets: usize,
+}
+
+impl Chunk {
+    fn is_empty(&self) -> bool {
+        self.resources.is_empty() && self.removed.is_empty()
+    }
+
+    fn has_room(&self, name: &str, content: &Content, limit: usize) -> bool {
+        self.is_empty() || self.octets + name.len() + content.body.len() + OVERHEAD <= limit
+    }
+
+    fn add(&mut self, kind: ResourceType, name: Arc<str>, content: &Content) {
+        self.octets += name.len() + content.body.len() + OVERHEAD;
+        self.resources.push(NamedResource {
+            version: content.version.to_string(),
+            resource: Some(Any {
+                type_url: kind.type_url().to_owned(),
+                value: content.body.clone(),
+            }),
+            name: name.to_string(),
+        });
+        self.names.push(name);
+    }
+}
+
+/// What a resource costs beside its name and body: type URL, version, tags and lengths.
+const OVERHEAD: usize = 112;

@@ -1,0 +1,248 @@
+//! The state-of-the-world variant: lists of everything, for the types that are lists; what was
+//! asked for, for the others.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::store::{Store, Version};
+use super::stream::{Handled, Known, Stream, Subscription, TooManyNames, wildcards};
+use crate::proto::discovery::{Any, DiscoveryRequest, DiscoveryResponse};
+use crate::resource::ResourceType;
+
+impl Stream {
+    /// Takes a request.
+    pub(super) fn on_full_request(
+        &mut self,
+        store: &Store,
+        now: Instant,
+        request: DiscoveryRequest,
+    ) -> Result<Handled, TooManyNames> {
+        let Some(kind) = ResourceType::from_type_url(&request.type_url) else {
+            return Ok(Handled::Ignored);
+        };
+        let state = &mut self.types[kind as usize];
+        let mut handled = Handled::Subscribed;
+        if let Some((_, latest)) = &state.progress.sent
+            && !request.response_nonce.is_empty()
+        {
+            if *latest != request.response_nonce {
+                // Written before the latest response was read: what it says of names is repeated
+                // in the answer to that.
+                return Ok(Handled::Ignored);
+            }
+            let refused = request
+                .error_detail
+                .as_ref()
+                .map(|error| error.message.as_str());
+            let answered = state.answered(&request.response_nonce, refused).is_some();
+            handled = match refused {
+                Some(text) if answered => Handled::Nacked(kind, text.to_owned()),
+                None if answered => Handled::Acked(kind),
+                Some(_) | None => Handled::Subscribed,
+            };
+        }
+        self.set_names(kind, now, request.resource_names)?;
+        self.pull(store, now);
+        Ok(handled)
+    }
+
+    /// Builds the next response, if there is anything to say now.
+    pub(super) fn next_full_response(
+        &mut self,
+        store: &Store,
+        now: Instant,
+    ) -> Option<(ResourceType, DiscoveryResponse)> {
+        for kind in ResourceType::ALL {
+            // One at a time, even of one batch: only the latest nonce counts.
+            while self.types[kind as usize].outstanding.is_empty() && self.ready(kind, store, now) {
+                let response = if wildcards(kind) {
+                    self.build_list(kind, store, now)
+                } else {
+                    self.build_subset(kind, store)
+                };
+                if let Some(response) = response {
+                    return Some((kind, response));
+                }
+                self.types[kind as usize].finish_batch();
+            }
+        }
+        None
+    }
+
+    fn set_names(
+        &mut self,
+        kind: ResourceType,
+        now: Instant,
+        names: Vec<String>,
+    ) -> Result<(), TooManyNames> {
+        let (seq, limit) = (self.cursor, self.limits.names);
+        if names.len() > limit {
+            return Err(TooManyNames { kind, limit });
+        }
+        let state = &mut self.types[kind as usize];
+        let first = state.subscription.is_none();
+        let was = state.subscription.take().unwrap_or_default();
+        let everything = names.is_empty() && wildcards(kind) && (first || was.wildcard);
+        let wildcard = everything || names.iter().any(|name| name == "*");
+        let names: BTreeSet<Arc<str>> = names
+            .into_iter()
+            .filter(|name| name != "*")
+            .map(Arc::from)
+            .collect();
+        let same = was.wildcard == wildcard && was.names == names;
+        let now_there = Subscription { wildcard, names };
+        if first || (!same && wildcards(kind)) {
+            state.scan = true;
+            state.owed = wildcards(kind);
+            state.covers = 0;
+        }
+        for name in &now_there.names {
+            if !was.names.contains(name) {
+                state.ask(name.clone(), true, seq, now);
+            }
+        }
+        for name in was.names.difference(&now_there.names) {
+            if !wildcard {
+                state.forget(name);
+            }
+        }
+        if kind == ResourceType::ClusterLoadAssignment {
+            self.expected.retain(|name| !now_there.covers(name));
+        }
+        self.types[kind as usize].subscription = Some(now_there);
+        Ok(())
+    }
+
+    /// A list of all that the client subscribes to. Clusters that are gone stay in it while
+    /// something may still refer to them.
+    fn build_list(
+        &mut self,
+        kind: ResourceType,
+        store: &Store,
+        now: Instant,
+    ) -> Option<DiscoveryResponse> {
+        self.defer_removals(kind, store, now);
+        let state = &self.types[kind as usize];
+        let mut list: Vec<_> = store
+            .all_visible(kind, self.class)
+            .filter(|(name, _)| state.subscribes(name))
+            .map(|(name, content)| (name.clone(), content.version, content.body.clone()))
+            .collect();
+        let going = state.removals.iter().filter_map(|name| {
+            let gone = store.visible(kind, self.class, name).is_none();
+            let body = state.bodies.get(name).filter(|_| gone)?.clone();
+            Some((name.clone(), Version::of(&body), body))
+        });
+        list.extend(going);
+        list.sort_by(|one, other| one.0.cmp(&other.0));
+        let version = Version::of_list(list.iter().map(|(name, version, _)| (&**name, *version)));
+        if state.listed == Some(version) && !state.owed {
+            return None;
+        }
+        if kind == ResourceType::Cluster {
+            for (name, _, body) in &list {
+                let had = self.types[kind as usize].bodies.get(name);
+                if had != Some(body) {
+                    let had = had.is_some();
+                    self.cluster_sent(name, had, store, now);
+                }
+            }
+            let bodies = list
+                .iter()
+                .map(|(name, _, body)| (name.clone(), body.clone()));
+            self.types[kind as usize].bodies = bodies.collect();
+        }
+        let state = &mut self.types[kind as usize];
+        state.listed = Some(version);
+        state.known = list
+            .iter()
+            .map(|(name, version, _)| (name.clone(), Known::Version(*version)))
+            .collect();
+        let resources = list.into_iter().map(|(_, _, body)| any(kind, body));
+        let resources = resources.collect();
+        Some(self.send_full(kind, version, resources))
+    }
+
+    /// Moves what is gone from the batch to what waits for others to let go, and ends the batch.
+    fn defer_removals(&mut self, kind: ResourceType, store: &Store, now: Instant) {
+        let state = &mut self.types[kind as usize];
+        let sending = std::mem::take(&mut state.sending);
+        state.removing.clear();
+        state.forced.clear();
+        if kind != ResourceType::Cluster {
+            return;
+        }
+        for name in sending {
+            if store.visible(kind, self.class, &name).is_none() {
+                self.expected.remove(&name);
+                if state.bodies.contains_key(&name) {
+                    state.removals.push(name, self.cursor, now);
+                }
+            }
+        }
+    }
+
+    /// Of what the client subscribes to, what it does not have: these types may be answered in
+    /// parts. What does not exist cannot be said.
+    fn build_subset(&mut self, kind: ResourceType, store: &Store) -> Option<DiscoveryResponse> {
+        let limit = self.limits.response_bytes;
+        let state = &mut self.types[kind as usize];
+        state.removing.clear();
+        let mut resources = Vec::new();
+        let mut octets = 0;
+        while let Some(name) = state.sending.pop_first() {
+            let forced = state.forced.contains(&name);
+            let Some(content) = store.visible(kind, self.class, &name) else {
+                state.known.insert(name, Known::Absent);
+                continue;
+            };
+            let version = Known::Version(content.version);
+            if state.known.get(&name) == Some(&version) && !forced {
+                continue;
+            }
+            if octets > 0 && octets + content.body.len() > limit {
+                state.sending.insert(name);
+                break;
+            }
+            octets += content.body.len();
+            state.forced.remove(&name);
+            state.known.insert(name, version);
+            resources.push(any(kind, content.body.clone()));
+        }
+        if resources.is_empty() {
+            return None;
+        }
+        let sent = state.known.iter().filter_map(|(name, known)| match known {
+            Known::Version(version) => Some((&**name, *version)),
+            Known::Absent | Known::Foreign => None,
+        });
+        let version = Version::of_list(sent);
+        Some(self.send_full(kind, version, resources))
+    }
+
+    fn send_full(
+        &mut self,
+        kind: ResourceType,
+        version: Version,
+        resources: Vec<Any>,
+    ) -> DiscoveryResponse {
+        let nonce = self.next_nonce();
+        let state = &mut self.types[kind as usize];
+        state.sent(version.to_string(), nonce.clone(), Vec::new());
+        DiscoveryResponse {
+            version_info: version.to_string(),
+            resources,
+            type_url: kind.type_url().to_owned(),
+            nonce,
+        }
+    }
+}
+
+fn any(kind: ResourceType, value: bytes::Bytes) -> Any {
+    Any {
+        type_url: kind.type_url().to_owned(),
+        value,
+    }
+}

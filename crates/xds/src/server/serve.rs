@@ -1,0 +1,251 @@
+//! Accepts clients, shakes hands, and hands their streams over.
+
+use std::convert::Infallible;
+use std::future::{Future, Ready, ready};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::Stream;
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tonic::body::Body;
+use tonic::{Response, Status, Streaming};
+use tonic_prost::ProstCodec;
+use tower_service::Service;
+
+use super::Inner;
+use super::admission::{Peer, Refusal};
+use super::stream_task::{self, Delta, Full, Variant, refuse};
+use crate::grpc::{DELTA_PATH, FULL_PATH, stream_of};
+
+/// Serves until `shutdown` completes, see [`super::Server::serve`].
+pub(super) async fn serve(
+    inner: &Arc<Inner>,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()> + Send,
+) {
+    let closing = watch::Sender::new(false);
+    let cx = Connections {
+        inner: inner.clone(),
+        places: Arc::new(Semaphore::new(inner.params.limits.connections)),
+        streams: Arc::new(Semaphore::new(inner.params.limits.streams)),
+        closing: closing.subscribe(),
+    };
+    let mut connections = JoinSet::new();
+    let watching = async {
+        match &inner.params.tls {
+            Some(tls) => tls.watch().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = accept_all(&cx, &listener, &mut connections) => {}
+        () = watching => {}
+        () = shutdown => {}
+    }
+    drop(listener);
+    closing.send_replace(true);
+    let ended = async { while connections.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(inner.params.limits.closing, ended).await;
+    connections.shutdown().await;
+}
+
+async fn accept_all(cx: &Connections, listener: &TcpListener, connections: &mut JoinSet<()>) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((tcp, addr)) => {
+                    pause = FIRST_PAUSE;
+                    cx.accepted(tcp, addr, connections);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "accepting discovery clients pauses");
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// What all connections share.
+#[derive(Clone)]
+struct Connections {
+    inner: Arc<Inner>,
+    places: Arc<Semaphore>,
+    streams: Arc<Semaphore>,
+    closing: watch::Receiver<bool>,
+}
+
+impl Connections {
+    fn accepted(&self, tcp: TcpStream, addr: SocketAddr, connections: &mut JoinSet<()>) {
+        let Ok(place) = self.places.clone().try_acquire_owned() else {
+            self.inner.metrics.refused(Refusal::Limit.reason());
+            return;
+        };
+        let cx = self.clone();
+        connections.spawn(async move {
+            if let Err(error) = cx.connection(tcp, addr).await {
+                tracing::debug!(peer = %addr, error, "discovery connection ends");
+            }
+            drop(place);
+        });
+    }
+
+    async fn connection(self, tcp: TcpStream, addr: SocketAddr) -> Result<(), String> {
+        let text = |error: io::Error| error.to_string();
+        tcp.set_nodelay(true).map_err(text)?;
+        let Some(tls) = &self.inner.params.tls else {
+            let names = None;
+            return self.http2(tcp, Peer { addr, names }).await;
+        };
+        let shaking = TlsAcceptor::from(tls.config()).accept(tcp);
+        let limit = self.inner.params.limits.handshake;
+        let shaken = tokio::time::timeout(limit, shaking).await;
+        let stream = shaken
+            .map_err(|_| "no TLS handshake in time".to_owned())
+            .and_then(|shaken| shaken.map_err(text))
+            .inspect_err(|_| self.inner.metrics.refused("handshake"))?;
+        let certs = stream.get_ref().1.peer_certificates().unwrap_or_default();
+        let names = match certs.first() {
+            Some(cert) => tls::subject_alt_names(cert).map_err(|error| error.to_string())?,
+            None => Default::default(),
+        };
+        let names = names.iter().map(|name| name.as_str().to_owned()).collect();
+        let names = Some(names);
+        self.http2(stream, Peer { addr, names }).await
+    }
+
+    async fn http2<T>(self, io: T, peer: Peer) -> Result<(), String>
+    where
+        T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let limits = &self.inner.params.limits;
+        let mut closing = self.closing.clone();
+        let asked = Arc::new(AtomicBool::new(false));
+        let (cx, seen) = (self.clone(), asked.clone());
+        let service = service_fn(move |request| {
+            seen.store(true, Ordering::Relaxed);
+            let answering = cx.clone().answer(peer.clone(), request);
+            async { Ok::<_, Infallible>(answering.await) }
+        });
+        let mut connection = pin!(
+            http2::Builder::new(TokioExecutor::new())
+                .timer(TokioTimer::new())
+                .keep_alive_interval(limits.keepalive)
+                .keep_alive_timeout(limits.keepalive_timeout)
+                .max_concurrent_streams(STREAMS_PER_CONNECTION)
+                .max_send_buf_size(SEND_BUFFER)
+                .max_header_list_size(HEADER_OCTETS)
+                .serve_connection(TokioIo::new(io), service)
+        );
+        tokio::select! {
+            end = &mut connection => return end.map_err(|error| telemetry::chain(&error).to_string()),
+            () = silence(limits.handshake, &asked) => {
+                self.inner.metrics.refused(Refusal::Timeout.reason());
+                return Err("no request in time".to_owned());
+            }
+            _ = closing.wait_for(|closing| *closing) => {}
+        }
+        connection.as_mut().graceful_shutdown();
+        connection.await.map_err(|error| error.to_string())
+    }
+
+    async fn answer(self, peer: Peer, request: http::Request<Incoming>) -> http::Response<Body> {
+        match request.uri().path() {
+            DELTA_PATH if self.inner.params.delta => self.stream::<Delta>(peer, request).await,
+            FULL_PATH => self.stream::<Full>(peer, request).await,
+            _ => Status::unimplemented("this method is not served").into_http(),
+        }
+    }
+
+    async fn stream<V: Variant>(
+        self,
+        peer: Peer,
+        request: http::Request<Incoming>,
+    ) -> http::Response<Body> {
+        let most = self.inner.params.limits.request_bytes;
+        let begin = Begin::<V> {
+            cx: self,
+            peer,
+            variant: std::marker::PhantomData,
+        };
+        let codec = ProstCodec::<V::Response, V::Request>::default();
+        tonic::server::Grpc::new(codec)
+            .max_decoding_message_size(most)
+            .streaming(begin, request)
+            .await
+    }
+}
+
+/// Completes when no request came within the time.
+async fn silence(limit: Duration, asked: &AtomicBool) {
+    tokio::time::sleep(limit).await;
+    if asked.load(Ordering::Relaxed) {
+        std::future::pending().await
+    }
+}
+
+/// A client needs one; the others are for its next one to begin before this one ended.
+const STREAMS_PER_CONNECTION: u32 = 8;
+/// Octets per stream that are handed to a connection and not written.
+const SEND_BUFFER: usize = 64 * 1024;
+/// Octets of headers; gRPC's own are some 300.
+const HEADER_OCTETS: u32 = 16 * 1024;
+
+/// Begins a stream: tonic's view of it.
+struct Begin<V> {
+    cx: Connections,
+    peer: Peer,
+    variant: std::marker::PhantomData<V>,
+}
+
+type ResponseStream<V> =
+    Pin<Box<dyn Stream<Item = Result<<V as Variant>::Response, Status>> + Send>>;
+
+impl<V: Variant> Service<tonic::Request<Streaming<V::Request>>> for Begin<V> {
+    type Response = Response<ResponseStream<V>>;
+    type Error = Status;
+    type Future = Ready<Result<Self::Response, Status>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: tonic::Request<Streaming<V::Request>>) -> Self::Future {
+        let Connections {
+            inner,
+            streams,
+            closing,
+            ..
+        } = self.cx.clone();
+        let Ok(place) = streams.try_acquire_owned() else {
+            return ready(Err(refuse(&inner, Refusal::Limit)));
+        };
+        // One: the next response is built when this one is on its way.
+        let (sender, receiver) = mpsc::channel(1);
+        let peer = self.peer.clone();
+        tokio::spawn(async move {
+            stream_task::run::<V>(inner, peer, request.into_inner(), sender, closing).await;
+            drop(place);
+        });
+        ready(Ok(Response::new(Box::pin(stream_of(receiver)))))
+    }
+}

@@ -1,0 +1,391 @@
+//! What one gateway's clients are to have, with the order in which it changed.
+//!
+//! ```text
+//!   update ──▶ entries by type and name ──▶ visible(class, name)
+//!          └─▶ index by sequence number ──▶ changes since a cursor
+//! ```
+//!
+//! A change costs the change: nothing here walks all entries to find one. Removals stay in the
+//! index as tombstones, of which a bounded number is kept; whoever lags behind the oldest compares
+//! everything instead. Knows no streams.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::resource::{Audience, Resource, ResourceType};
+
+/// What a client is able to use.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Class {
+    /// Listeners in parts.
+    Parts,
+    /// Whole listeners only.
+    Whole,
+}
+
+impl Class {
+    /// The audience that is addressed in this class, beside those for everybody.
+    pub(crate) fn audience(self) -> Audience {
+        match self {
+            Self::Parts => Audience::Parts,
+            Self::Whole => Audience::Whole,
+        }
+    }
+
+    fn sees(self, audience: Audience) -> bool {
+        audience == Audience::All || audience == self.audience()
+    }
+}
+
+/// A resource's content by its hash, so that it is the same after a restart and on every replica.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) struct Version(u64);
+
+impl Version {
+    pub(crate) fn of(body: &[u8]) -> Self {
+        Self::from_digest(&ring::digest::digest(&ring::digest::SHA256, body))
+    }
+
+    /// The version of a list: of the names and versions in it.
+    pub(crate) fn of_list<'a>(list: impl Iterator<Item = (&'a str, Self)>) -> Self {
+        let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+        for (name, version) in list {
+            context.update(name.as_bytes());
+            context.update(&[0]);
+            context.update(&version.0.to_be_bytes());
+        }
+        Self::from_digest(&context.finish())
+    }
+
+    /// Reads what `Display` wrote.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let own = text.len() == 16 && text.bytes().all(|octet| octet.is_ascii_hexdigit());
+        own.then(|| u64::from_str_radix(text, 16).ok().map(Self))
+            .flatten()
+    }
+
+    fn from_digest(digest: &ring::digest::Digest) -> Self {
+        let first = digest.as_ref().first_chunk::<8>();
+        Self(first.map_or(0, |octets| u64::from_be_bytes(*octets)))
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// All resources of one gateway.
+#[derive(Debug, Default)]
+pub(crate) struct Store {
+    entries: [BTreeMap<Arc<str>, Slots>; ResourceType::ALL.len()],
+    /// The latest change of every entry, by its sequence number.
+    changes: BTreeMap<u64, Change>,
+    /// Those of the changes that are removals.
+    tombstones: BTreeSet<u64>,
+    /// Removals up to here are forgotten.
+    floor: u64,
+    seq: u64,
+    complete: bool,
+    whole_complete: bool,
+}
+
+/// One entry for each audience.
+type Slots = [Option<Entry>; 3];
+
+#[derive(Debug)]
+struct Entry {
+    seq: u64,
+    /// `None` once it is removed.
+    content: Option<Content>,
+}
+
+/// What a resource holds.
+#[derive(Clone, Debug)]
+pub(crate) struct Content {
+    pub(crate) version: Version,
+    pub(crate) body: Bytes,
+}
+
+/// Something that was added, replaced or removed.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    pub(crate) kind: ResourceType,
+    pub(crate) name: Arc<str>,
+    audience: Audience,
+}
+
+impl Change {
+    pub(crate) fn concerns(&self, class: Class) -> bool {
+        class.sees(self.audience)
+    }
+}
+
+impl Store {
+    /// Removes and sets, in this order. Returns whether anything is different now.
+    pub(crate) fn update(
+        &mut self,
+        set: Vec<Resource>,
+        removed: Vec<(ResourceType, Audience, Arc<str>)>,
+    ) -> bool {
+        let before = self.seq;
+        for (kind, audience, name) in removed {
+            self.remove(kind, audience, name);
+        }
+        for resource in set {
+            self.set(resource);
+        }
+        self.forget_oldest();
+        self.seq != before
+    }
+
+    pub(crate) fn complete(&mut self) {
+        self.complete = true;
+    }
+
+    pub(crate) fn whole_complete(&mut self, complete: bool) {
+        self.whole_complete = complete;
+    }
+
+    /// Whether clients of a class are answered yet.
+    pub(crate) fn answers(&self, class: Class) -> bool {
+        self.complete && (class == Class::Parts || self.whole_complete)
+    }
+
+    /// The sequence number of the latest change.
+    pub(crate) fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    /// What changed after `cursor`, each entry once; `None` when not everything is remembered.
+    pub(crate) fn changes_since(&self, cursor: u64) -> Option<impl Iterator<Item = &Change>> {
+        (cursor >= self.floor).then(|| self.changes.range(cursor + 1..).map(|(_, change)| change))
+    }
+
+    /// What a class sees under a name. What is addressed to the class goes before what is for
+    /// everybody.
+    pub(crate) fn visible(&self, kind: ResourceType, class: Class, name: &str) -> Option<&Content> {
+        visible_of(self.entries[kind as usize].get(name)?, class)
+    }
+
+    /// Everything of a type that a class sees, by name.
+    pub(crate) fn all_visible(
+        &self,
+        kind: ResourceType,
+        class: Class,
+    ) -> impl Iterator<Item = (&Arc<str>, &Content)> {
+        self.entries[kind as usize]
+            .iter()
+            .filter_map(move |(name, slots)| Some((name, visible_of(slots, class)?)))
+    }
+
+    fn set(&mut self, resource: Resource) {
+        let Resource {
+            kind,
+            name,
+            body,
+            audience,
+        } = resource;
+        let slots = self.entries[kind as usize].entry(name.clone()).or_default();
+        let slot = &mut slots[audience as usize];
+        let same = slot.as_ref().and_then(|entry| entry.content.as_ref());
+        if same.is_some_and(|content| content.body == body) {
+            return;
+        }
+        self.seq += 1;
+        let version = Version::of(&body);
+        let old = slot.replace(Entry {
+            seq: self.seq,
+            content: Some(Content { version, body }),
+        });
+        self.index(old, kind, name, audience);
+    }
+
+    fn remove(&mut self, kind: ResourceType, audience: Audience, name: Arc<str>) {
+        let slots = self.entries[kind as usize].get_mut(&name);
+        let Some(entry) = slots.and_then(|slots| slots[audience as usize].as_mut()) else {
+            return;
+        };
+        if entry.content.is_none() {
+            return;
+        }
+        self.seq += 1;
+        let tombstone = Entry {
+            seq: self.seq,
+            content: None,
+        };
+        let old = std::mem::replace(entry, tombstone);
+        self.tombstones.insert(self.seq);
+        self.index(Some(old), kind, name, audience);
+    }
+
+    fn index(
+        &mut self,
+        old: Option<Entry>,
+        kind: ResourceType,
+        name: Arc<str>,
+        audience: Audience,
+    ) {
+        if let Some(old) = old {
+            self.changes.remove(&old.seq);
+            self.tombstones.remove(&old.seq);
+        }
+        let change = Change {
+            kind,
+            name,
+            audience,
+        };
+        self.changes.insert(self.seq, change);
+    }
+
+    fn forget_oldest(&mut self) {
+        while self.tombstones.len() > MAX_TOMBSTONES {
+            let Some(seq) = self.tombstones.pop_first() else {
+                return;
+            };
+            self.floor = seq;
+            let Some(change) = self.changes.remove(&seq) else {
+                continue;
+            };
+            let entries = &mut self.entries[change.kind as usize];
+            if let Some(slots) = entries.get_mut(&change.name) {
+                slots[change.audience as usize] = None;
+                if slots.iter().all(Option::is_none) {
+                    entries.remove(&change.name);
+                }
+            }
+        }
+    }
+}
+
+fn visible_of(slots: &Slots, class: Class) -> Option<&Content> {
+    let of = |audience: Audience| slots[audience as usize].as_ref()?.content.as_ref();
+    of(class.audience()).or_else(|| of(Audience::All))
+}
+
+/// A stream that is this many removals behind compares everything, which costs it milliseconds.
+const MAX_TOMBSTONES: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resource(name: &str, body: &str, audience: Audience) -> Resource {
+        Resource {
+            kind: ResourceType::Listener,
+            name: name.into(),
+            body: Bytes::copy_from_slice(body.as_bytes()),
+            audience,
+        }
+    }
+
+    fn removal(name: &str, audience: Audience) -> (ResourceType, Audience, Arc<str>) {
+        (ResourceType::Listener, audience, name.into())
+    }
+
+    fn body(store: &Store, class: Class, name: &str) -> Option<Bytes> {
+        let content = store.visible(ResourceType::Listener, class, name)?;
+        Some(content.body.clone())
+    }
+
+    fn changed(store: &Store, cursor: u64) -> Vec<&str> {
+        let changes = store.changes_since(cursor).unwrap();
+        changes.map(|change| &*change.name).collect()
+    }
+
+    #[test]
+    fn each_class_sees_what_is_for_it_and_for_everybody() {
+        let mut store = Store::default();
+        store.update(
+            vec![
+                resource("a", "all", Audience::All),
+                resource("b", "parts", Audience::Parts),
+                resource("b", "whole", Audience::Whole),
+                resource("c", "all", Audience::All),
+                resource("c", "whole", Audience::Whole),
+            ],
+            vec![],
+        );
+        let names = |class| {
+            let all = store.all_visible(ResourceType::Listener, class);
+            all.map(|(name, content)| (name.to_string(), content.body.clone()))
+                .collect::<Vec<_>>()
+        };
+        let pairs = |list: [(&str, &str); 3]| {
+            list.map(|(name, body)| (name.to_owned(), Bytes::copy_from_slice(body.as_bytes())))
+                .to_vec()
+        };
+        assert_eq!(
+            names(Class::Parts),
+            pairs([("a", "all"), ("b", "parts"), ("c", "all")])
+        );
+        assert_eq!(
+            names(Class::Whole),
+            pairs([("a", "all"), ("b", "whole"), ("c", "whole")])
+        );
+    }
+
+    #[test]
+    fn an_identical_body_is_no_change() {
+        let mut store = Store::default();
+        assert!(store.update(vec![resource("a", "1", Audience::All)], vec![]));
+        let seq = store.seq();
+        assert!(!store.update(vec![resource("a", "1", Audience::All)], vec![]));
+        assert!(!store.update(vec![], vec![removal("b", Audience::All)]));
+        assert!(!store.update(vec![], vec![removal("a", Audience::Parts)]));
+        assert_eq!(store.seq(), seq);
+        assert!(store.update(vec![resource("a", "2", Audience::All)], vec![]));
+        assert_eq!(changed(&store, seq), ["a"]);
+    }
+
+    #[test]
+    fn an_entry_that_changed_twice_is_listed_once_at_its_latest() {
+        let mut store = Store::default();
+        store.update(vec![resource("a", "1", Audience::All)], vec![]);
+        store.update(vec![resource("b", "1", Audience::All)], vec![]);
+        store.update(vec![resource("a", "2", Audience::All)], vec![]);
+        assert_eq!(changed(&store, 0), ["b", "a"]);
+        store.update(vec![], vec![removal("b", Audience::All)]);
+        assert_eq!(changed(&store, 3), ["b"]);
+        assert!(!store.update(vec![], vec![removal("b", Audience::All)]));
+        store.update(vec![resource("b", "3", Audience::All)], vec![]);
+        assert_eq!(changed(&store, 0), ["a", "b"]);
+        assert_eq!(body(&store, Class::Whole, "b").unwrap(), "3");
+    }
+
+    #[test]
+    fn removals_are_remembered_up_to_a_bound() {
+        let mut store = Store::default();
+        let count = MAX_TOMBSTONES + 10;
+        let names: Vec<String> = (0..count).map(|number| format!("{number:05}")).collect();
+        let all = |name: &String| resource(name, "x", Audience::All);
+        store.update(names.iter().map(all).collect(), vec![]);
+        store.update(vec![resource("stays", "x", Audience::All)], vec![]);
+        let seq = store.seq();
+        let gone = names.iter().map(|name| removal(name, Audience::All));
+        store.update(vec![], gone.collect());
+        assert!(store.changes_since(seq).is_none());
+        let since = store.changes_since(seq + 10).unwrap();
+        assert_eq!(since.count(), MAX_TOMBSTONES);
+        let left = &store.entries[ResourceType::Listener as usize];
+        assert_eq!(left.len(), MAX_TOMBSTONES + 1);
+        assert_eq!(store.changes.len(), MAX_TOMBSTONES + 1);
+    }
+
+    #[test]
+    fn a_version_is_read_back_and_a_foreign_one_is_not() {
+        let version = Version::of(b"body");
+        assert_eq!(Version::parse(&version.to_string()), Some(version));
+        for foreign in ["", "1", "+123456789abcdef", "not a version at all", "0x1"] {
+            assert_eq!(Version::parse(foreign), None, "{foreign}");
+        }
+        assert_ne!(version, Version::of(b"other"));
+        let list = |a, b| Version::of_list([(a, version), (b, version)].into_iter());
+        assert_eq!(list("a", "b"), list("a", "b"));
+        assert_ne!(list("a", "b"), list("b", "a"));
+    }
+}

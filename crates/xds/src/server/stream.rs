@@ -1,0 +1,426 @@
+//! What one client is told next: subscriptions, what is due, what waits for what.
+//!
+//! ```text
+//!   requests ──delta, full──▶ subscriptions, acknowledgements
+//!   store ──pull──▶ due names per type ──gate──▶ batch ──▶ one response after the other
+//! ```
+//!
+//! Only names wait here; a response is built from the store when it can be sent, so a client that
+//! is slow gets the latest state and costs no more than the names. Order, so that nothing refers
+//! to what is not there: clusters and assignments, then what routes to them once these are
+//! acknowledged, then the removals of clusters and assignments once that is. No sockets; time is
+//! passed in.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::lane::{Gate, Lane};
+use super::store::{Class, Store, Version};
+use crate::resource::ResourceType;
+
+/// The bounds of a stream.
+#[derive(Clone, Debug)]
+pub(super) struct StreamLimits {
+    pub(super) names: usize,
+    pub(super) response_bytes: usize,
+    pub(super) order_wait: Duration,
+}
+
+/// One client's stream.
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub(super) class: Class,
+    pub(super) limits: StreamLimits,
+    pub(super) types: [TypeState; ResourceType::ALL.len()],
+    /// Changes up to here are among what is due.
+    pub(super) cursor: u64,
+    /// Assignments of clusters that were sent, which the client is going to ask for.
+    pub(super) expected: BTreeSet<Arc<str>>,
+    nonces: u64,
+    /// Whether the store has ever answered.
+    live: bool,
+}
+
+/// One type on a stream.
+#[derive(Debug, Default)]
+pub(super) struct TypeState {
+    /// `None` until the client asks for the type.
+    pub(super) subscription: Option<Subscription>,
+    /// Whether everything has to be looked at, not only what changed.
+    pub(super) scan: bool,
+    /// What the client was sent last, by name.
+    pub(super) known: BTreeMap<Arc<str>, Known>,
+    /// To be sent even when the client has it.
+    pub(super) forced: BTreeSet<Arc<str>>,
+    pub(super) due: Lane,
+    /// Removals that wait for others to let go.
+    pub(super) removals: Lane,
+    /// What of a batch is left to be sent.
+    pub(super) sending: BTreeSet<Arc<str>>,
+    pub(super) removing: BTreeSet<Arc<str>>,
+    /// Parts of refused responses, to find out which resource it was.
+    pub(super) isolate: VecDeque<BTreeSet<Arc<str>>>,
+    pub(super) outstanding: VecDeque<Outstanding>,
+    /// Whether a response is due even if there is nothing to say.
+    pub(super) owed: bool,
+    /// Everything up to here was acknowledged.
+    pub(super) covers: u64,
+    /// What `covers` becomes once the batch is acknowledged.
+    pub(super) pending: u64,
+    /// State of the world: the version of the list that was sent last.
+    pub(super) listed: Option<Version>,
+    /// State of the world: bodies of what was listed, of types whose removals wait.
+    pub(super) bodies: BTreeMap<Arc<str>, Bytes>,
+    pub(super) progress: Progress,
+}
+
+/// How far a client is with a type.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(super) struct Progress {
+    /// Version and nonce of the latest response.
+    pub(super) sent: Option<(String, String)>,
+    pub(super) acked: Option<String>,
+    pub(super) nack: Option<String>,
+}
+
+/// What a client has subscribed to.
+#[derive(Debug, Default)]
+pub(super) struct Subscription {
+    pub(super) wildcard: bool,
+    pub(super) names: BTreeSet<Arc<str>>,
+}
+
+impl Subscription {
+    pub(super) fn covers(&self, name: &str) -> bool {
+        self.wildcard || self.names.contains(name)
+    }
+}
+
+/// What a client has under a name.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Known {
+    /// It was told that there is nothing.
+    Absent,
+    /// Something of another server.
+    Foreign,
+    /// This version, or it refused it.
+    Version(Version),
+}
+
+/// A response that was sent and not answered.
+#[derive(Debug)]
+pub(super) struct Outstanding {
+    pub(super) nonce: String,
+    pub(super) version: String,
+    /// The resources in it, without removals.
+    pub(super) names: Vec<Arc<str>>,
+}
+
+/// What a request was about.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Handled {
+    /// It acknowledged a response of this type.
+    Acked(ResourceType),
+    /// It is of a type that is not known, or of an earlier response.
+    Ignored,
+    /// It refused a response of this type, for this reason.
+    Nacked(ResourceType, String),
+    /// It asked for something.
+    Subscribed,
+}
+
+/// Why a stream ends.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("more than {limit} names of type {}", kind.type_url())]
+pub(super) struct TooManyNames {
+    pub(super) kind: ResourceType,
+    pub(super) limit: usize,
+}
+
+impl TypeState {
+    pub(super) fn subscribes(&self, name: &str) -> bool {
+        self.subscription
+            .as_ref()
+            .is_some_and(|subscription| subscription.covers(name))
+    }
+
+    /// Whether no batch is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.outstanding.is_empty() && self.is_sent()
+    }
+
+    fn is_sent(&self) -> bool {
+        self.sending.is_empty() && self.removing.is_empty()
+    }
+
+    /// Up to where the client has taken everything of this type.
+    fn settled(&self, cursor: u64) -> u64 {
+        let nothing_left =
+            self.is_idle() && self.due.is_empty() && self.isolate.is_empty() && !self.scan;
+        if self.subscription.is_none() {
+            u64::MAX
+        } else if nothing_left {
+            cursor
+        } else {
+            self.covers
+        }
+    }
+
+    /// Makes a name due that the client asks for.
+    pub(super) fn ask(&mut self, name: Arc<str>, forced: bool, seq: u64, now: Instant) {
+        if forced {
+            self.forced.insert(name.clone());
+        }
+        self.covers = 0;
+        self.due.push(name, seq, now);
+    }
+
+    /// Drops all that is kept for a name.
+    pub(super) fn forget(&mut self, name: &str) {
+        self.known.remove(name);
+        self.forced.remove(name);
+        self.due.forget(name);
+        self.removals.forget(name);
+        self.sending.remove(name);
+        self.removing.remove(name);
+    }
+
+    /// Ends the batch when nothing of it is left.
+    pub(super) fn finish_batch(&mut self) {
+        if self.is_idle() {
+            self.covers = self.pending;
+        }
+    }
+
+    /// Takes note of an answer to the response with this nonce, if there is such a response.
+    pub(super) fn answered(&mut self, nonce: &str, refused: Option<&str>) -> Option<Outstanding> {
+        let at = self
+            .outstanding
+            .iter()
+            .position(|outstanding| outstanding.nonce == nonce)?;
+        let outstanding = self.outstanding.remove(at)?;
+        match refused {
+            Some(text) => self.progress.nack = Some(text.to_owned()),
+            None => self.progress.acked = Some(outstanding.version.clone()),
+        }
+        self.finish_batch();
+        Some(outstanding)
+    }
+
+    /// Takes note of a response that is sent.
+    pub(super) fn sent(&mut self, version: String, nonce: String, names: Vec<Arc<str>>) {
+        self.owed = false;
+        self.progress.sent = Some((version.clone(), nonce.clone()));
+        self.outstanding.push_back(Outstanding {
+            nonce,
+            version,
+            names,
+        });
+    }
+}
+
+impl Stream {
+    pub(super) fn new(class: Class, limits: StreamLimits) -> Self {
+        Self {
+            class,
+            limits,
+            types: Default::default(),
+            cursor: 0,
+            expected: BTreeSet::new(),
+            nonces: 0,
+            live: false,
+        }
+    }
+
+    pub(super) fn progress(&self, kind: ResourceType) -> &Progress {
+        &self.types[kind as usize].progress
+    }
+
+    /// Takes note of what changed in the store.
+    pub(super) fn pull(&mut self, store: &Store, now: Instant) {
+        if !store.answers(self.class) {
+            return;
+        }
+        let (seq, class) = (store.seq(), self.class);
+        if !self.live {
+            self.live = true;
+            self.cursor = seq;
+            for state in &mut self.types {
+                state.due.gate_anew(seq, now);
+            }
+        }
+        let mut lagging = true;
+        if let Some(changes) = store.changes_since(self.cursor) {
+            lagging = false;
+            for change in changes.filter(|change| change.concerns(class)) {
+                let state = &mut self.types[change.kind as usize];
+                if state.subscribes(&change.name) {
+                    state.due.push(change.name.clone(), seq, now);
+                }
+            }
+        }
+        self.cursor = seq;
+        for kind in ResourceType::ALL {
+            if lagging || self.types[kind as usize].scan {
+                self.scan(kind, store, now);
+            }
+        }
+    }
+
+    /// When something that waits is sent anyway.
+    pub(super) fn timeout(&self) -> Option<Instant> {
+        let waiting = ResourceType::ALL.into_iter().filter_map(|kind| {
+            let state = &self.types[kind as usize];
+            let gate = if leads(kind) {
+                state.removals.gate()
+            } else {
+                state.due.gate()
+            };
+            gate.filter(|_| state.is_idle())
+        });
+        waiting
+            .map(|gate| gate.deadline(self.limits.order_wait))
+            .min()
+    }
+
+    /// Finds the type of which a response can be built now. What is to be in it is then in
+    /// `sending` and `removing`.
+    pub(super) fn ready(&mut self, kind: ResourceType, store: &Store, now: Instant) -> bool {
+        if !self.live || !store.answers(self.class) {
+            return false;
+        }
+        let state = &self.types[kind as usize];
+        if state.subscription.is_none() {
+            return false;
+        }
+        if state.is_idle() {
+            return self.begin_batch(kind, now);
+        }
+        !state.is_sent()
+    }
+
+    pub(super) fn next_nonce(&mut self) -> String {
+        self.nonces += 1;
+        self.nonces.to_string()
+    }
+
+    /// Does what a cluster that is sent asks for: the client needs its assignment, and Envoy
+    /// needs it again when the cluster is one that it had.
+    pub(super) fn cluster_sent(&mut self, name: &Arc<str>, had: bool, store: &Store, now: Instant) {
+        let kind = ResourceType::ClusterLoadAssignment;
+        let there = store.visible(kind, self.class, name).is_some();
+        let assignments = &mut self.types[kind as usize];
+        if !assignments.subscribes(name) {
+            if there {
+                self.expected.insert(name.clone());
+            }
+        } else if had && there && self.class == Class::Whole {
+            assignments.ask(name.clone(), true, self.cursor, now);
+        }
+    }
+
+    fn begin_batch(&mut self, kind: ResourceType, now: Instant) -> bool {
+        let seq = self.cursor;
+        let due = self.types[kind as usize].due.gate();
+        let removals = self.types[kind as usize].removals.gate();
+        let due_open = leads(kind) || due.is_some_and(|gate| self.opens(gate, &LEADING, now));
+        let removals_open = removals.is_some_and(|gate| self.opens(gate, &FOLLOWING, now));
+        if due_open && !leads(kind) {
+            self.expected.clear();
+        }
+        let state = &mut self.types[kind as usize];
+        if let Some(group) = state.isolate.pop_front() {
+            state.forced.extend(group.iter().cloned());
+            state.sending = group;
+            state.pending = state.covers;
+            return true;
+        }
+        let nothing_to_say = state.owed && !state.scan && state.due.is_empty();
+        state.pending = state.covers;
+        if due_open {
+            state.pending = seq;
+            state.sending = if leads(kind) {
+                state.due.take_all()
+            } else {
+                state.due.take(seq, now)
+            };
+        }
+        if removals_open {
+            state.removing = state.removals.take(seq, now);
+        }
+        !state.is_sent() || nothing_to_say
+    }
+
+    /// Whether what a gate waits for was acknowledged, or the wait is over.
+    fn opens(&self, gate: Gate, before: &[ResourceType], now: Instant) -> bool {
+        let settled = before
+            .iter()
+            .all(|&kind| self.types[kind as usize].settled(self.cursor) >= gate.seq);
+        let asked = !before.contains(&ResourceType::Cluster) || self.expected.is_empty();
+        (settled && asked) || now >= gate.deadline(self.limits.order_wait)
+    }
+
+    /// Compares all that the client has with all that there is.
+    fn scan(&mut self, kind: ResourceType, store: &Store, now: Instant) {
+        let (seq, class) = (self.cursor, self.class);
+        let TypeState {
+            subscription,
+            known,
+            due,
+            scan,
+            bodies,
+            ..
+        } = &mut self.types[kind as usize];
+        *scan = false;
+        let Some(subscription) = subscription else {
+            return;
+        };
+        for (name, content) in store.all_visible(kind, class) {
+            if subscription.covers(name)
+                && known.get(name) != Some(&Known::Version(content.version))
+            {
+                due.push(name.clone(), seq, now);
+            }
+        }
+        let had = known
+            .iter()
+            .filter(|(_, known)| **known != Known::Absent)
+            .map(|(name, _)| name);
+        for name in had.chain(bodies.keys()).chain(&subscription.names) {
+            if store.visible(kind, class, name).is_none() && known.get(name) != Some(&Known::Absent)
+            {
+                due.push(name.clone(), seq, now);
+            }
+        }
+    }
+}
+
+/// Whether a type goes before what refers to it.
+pub(super) fn leads(kind: ResourceType) -> bool {
+    LEADING.contains(&kind)
+}
+
+const LEADING: [ResourceType; 2] = [ResourceType::Cluster, ResourceType::ClusterLoadAssignment];
+
+const FOLLOWING: [ResourceType; 3] = [
+    ResourceType::Listener,
+    ResourceType::RouteConfiguration,
+    ResourceType::WireGuardRoute,
+];
+
+/// Whether asking for nothing in particular means everything, as it does for the types that are
+/// the roots of a configuration.
+pub(super) fn wildcards(kind: ResourceType) -> bool {
+    match kind {
+        ResourceType::Cluster | ResourceType::Listener | ResourceType::WireGuardRoute => true,
+        ResourceType::ClusterLoadAssignment | ResourceType::RouteConfiguration => false,
+    }
+}
+
+#[cfg(test)]
+#[path = "stream/tests.rs"]
+mod tests;

@@ -1,0 +1,369 @@
+//! The life of one stream: its first request, then requests and responses until either side ends.
+//!
+//! Responses are built when the transport takes them, one at a time; requests are read no faster
+//! than their rate allows.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use prost::Message;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use tonic::{Status, Streaming};
+
+use super::admission::{Peer, Refusal, admit};
+use super::clients::{ClientStatus, Place};
+use super::store::{Class, Store};
+use super::stream::{Handled, Stream, StreamLimits, TooManyNames};
+use super::{Gateway, Inner, ServerLimits};
+use crate::proto::discovery::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, Node,
+};
+use crate::resource::ResourceType;
+
+/// What tells the two variants of the protocol apart.
+pub(super) trait Variant: Send + 'static {
+    type Request: Message + Default + Send + 'static;
+    type Response: Message + Send + 'static;
+    const DELTA: bool;
+
+    fn node(request: &Self::Request) -> Option<&Node>;
+
+    fn on_request(
+        stream: &mut Stream,
+        store: &Store,
+        now: Instant,
+        request: Self::Request,
+    ) -> Result<Handled, TooManyNames>;
+
+    fn next_response(
+        stream: &mut Stream,
+        store: &Store,
+        now: Instant,
+    ) -> Option<(ResourceType, Self::Response)>;
+}
+
+/// The incremental variant.
+pub(super) struct Delta;
+
+impl Variant for Delta {
+    type Request = DeltaDiscoveryRequest;
+    type Response = DeltaDiscoveryResponse;
+    const DELTA: bool = true;
+
+    fn node(request: &Self::Request) -> Option<&Node> {
+        request.node.as_ref()
+    }
+
+    fn on_request(
+        stream: &mut Stream,
+        store: &Store,
+        now: Instant,
+        request: Self::Request,
+    ) -> Result<Handled, TooManyNames> {
+        stream.on_delta_request(store, now, request)
+    }
+
+    fn next_response(
+        stream: &mut Stream,
+        store: &Store,
+        now: Instant,
+    ) -> Option<(ResourceType, Self::Response)> {
+        stream.next_delta_response(store, now)
+    }
+}
+
+/// The state of the world.
+pub(super) struct Full;
+
+impl Variant for Full {
+    type Request = DiscoveryRequest;
+    type Response = DiscoveryResponse;
+    const DELTA: bool = false;
+
+    fn node(request: &Self::Request) -> Option<&Node> {
+        request.node.as_ref()
+    }
+
+    fn on_request(
+        stream: &mut Stream,
+        store: &Store,
+        now: Instant,
+        request: Self::Request,
+    ) -> Result<Handled, TooManyNames> {
+        stream.on_full_request(store, now, request)
+    }
+
+    fn next_response(
+        stream: &mut Stream,
+        store: &Store,
+        now: Instant,
+    ) -> Option<(ResourceType, Self::Response)> {
+        stream.next_full_response(store, now)
+    }
+}
+
+/// Where responses go.
+pub(super) type Responses<V> = mpsc::Sender<Result<<V as Variant>::Response, Status>>;
+
+/// Serves a stream to its end. `closing` ends it with `UNAVAILABLE`.
+pub(super) async fn run<V: Variant>(
+    inner: Arc<Inner>,
+    peer: Peer,
+    mut requests: Streaming<V::Request>,
+    responses: Responses<V>,
+    mut closing: watch::Receiver<bool>,
+) {
+    let serving = async {
+        let (gateway, first) = begin::<V>(&inner, &peer, &mut requests).await?;
+        let client = Client::<V>::enter(&inner, gateway, &peer, &first);
+        client.serve(first, requests, &responses).await
+    };
+    let end = tokio::select! {
+        end = serving => end,
+        _ = closing.wait_for(|closing| *closing) => Err(Status::unavailable("the server stops")),
+        () = responses.closed() => Ok(()),
+    };
+    if let Err(status) = end {
+        tracing::debug!(peer = %peer.addr, %status, "discovery stream ends");
+        let told = responses.send(Err(status));
+        let _ = tokio::time::timeout(inner.params.limits.closing, told).await;
+    }
+}
+
+/// Waits for the first request and admits the client.
+async fn begin<V: Variant>(
+    inner: &Inner,
+    peer: &Peer,
+    requests: &mut Streaming<V::Request>,
+) -> Result<(Arc<Gateway>, V::Request), Status> {
+    let limit = inner.params.limits.handshake;
+    let first = match tokio::time::timeout(limit, requests.message()).await {
+        Ok(Ok(Some(first))) => first,
+        Ok(Ok(None)) => return Err(Status::cancelled("the client went away")),
+        Ok(Err(_)) => return Err(refuse(inner, Refusal::Malformed)),
+        Err(_) => return Err(refuse(inner, Refusal::Timeout)),
+    };
+    match admit(inner, peer, V::node(&first)) {
+        Ok(gateway) => Ok((gateway, first)),
+        Err(refusal) => {
+            let node = V::node(&first).map_or("", |node| &node.id);
+            tracing::info!(
+                peer = %peer.addr,
+                node = super::clients::cut(node, 256),
+                reason = refusal.reason(),
+                "discovery stream refused"
+            );
+            Err(refuse(inner, refusal))
+        }
+    }
+}
+
+pub(super) fn refuse(inner: &Inner, refusal: Refusal) -> Status {
+    inner.metrics.refused(refusal.reason());
+    refusal.status()
+}
+
+/// A client that was admitted; leaves when dropped.
+struct Client<V> {
+    gateway: Arc<Gateway>,
+    class: Class,
+    place: Place,
+    stream: Stream,
+    rate: Rate,
+    variant: std::marker::PhantomData<V>,
+}
+
+impl<V: Variant> Client<V> {
+    fn enter(inner: &Inner, gateway: Arc<Gateway>, peer: &Peer, first: &V::Request) -> Self {
+        let node = V::node(first);
+        let parts = node.is_some_and(|node| {
+            node.client_features
+                .iter()
+                .any(|feature| feature == crate::grpc::LISTENER_PARTS)
+        });
+        let class = if parts { Class::Parts } else { Class::Whole };
+        let status = ClientStatus {
+            node: node.map(|node| node.id.clone()).unwrap_or_default(),
+            gateway: gateway.name.to_string(),
+            peer: peer.addr,
+            audience: class.audience(),
+            delta: V::DELTA,
+            since: SystemTime::now(),
+            types: BTreeMap::new(),
+        };
+        gateway.metrics.clients.inc();
+        if class == Class::Whole {
+            gateway.count_whole(true);
+        }
+        let limits = &inner.params.limits;
+        Self {
+            place: inner.clients.enter(status),
+            stream: Stream::new(
+                class,
+                StreamLimits {
+                    names: limits.names,
+                    response_bytes: limits.response_bytes,
+                    order_wait: limits.order_wait,
+                },
+            ),
+            rate: Rate::new(limits, Instant::now()),
+            class,
+            gateway,
+            variant: std::marker::PhantomData,
+        }
+    }
+
+    async fn serve(
+        mut self,
+        first: V::Request,
+        mut requests: Streaming<V::Request>,
+        responses: &Responses<V>,
+    ) -> Result<(), Status> {
+        let mut changed = self.gateway.changed.subscribe();
+        self.on_request(first)?;
+        let mut next = None;
+        loop {
+            if next.is_none() {
+                next = self.next_response();
+            }
+            let timeout = self.stream.timeout();
+            let may_read = self.rate.next;
+            tokio::select! {
+                permit = responses.reserve(), if next.is_some() => {
+                    if let (Ok(permit), Some(response)) = (permit, next.take()) {
+                        permit.send(Ok(response));
+                    }
+                }
+                request = read_at(&mut requests, may_read) => match request? {
+                    Some(request) => self.on_request(request)?,
+                    None => return Ok(()),
+                },
+                _ = changed.changed() => {
+                    self.stream.pull(&self.gateway.store(), Instant::now());
+                }
+                () = sleep_until(timeout), if next.is_none() => {}
+            }
+        }
+    }
+
+    fn on_request(&mut self, request: V::Request) -> Result<(), Status> {
+        let now = Instant::now();
+        self.rate.take(now);
+        let handled = {
+            let store = self.gateway.store();
+            V::on_request(&mut self.stream, &store, now, request)
+        };
+        let handled = handled.map_err(|error| Status::resource_exhausted(error.to_string()))?;
+        match handled {
+            Handled::Acked(kind) => {
+                self.gateway.metrics.of(kind).acks.inc();
+                self.place.set(kind, self.stream.progress(kind));
+            }
+            Handled::Nacked(kind, text) => {
+                self.gateway.metrics.of(kind).nacks.inc();
+                self.place.set(kind, self.stream.progress(kind));
+                tracing::warn!(
+                    gateway = %self.gateway.name,
+                    kind = crate::grpc::label(kind),
+                    text = super::clients::cut(&text, 1024),
+                    "a client refuses resources"
+                );
+            }
+            Handled::Ignored | Handled::Subscribed => {}
+        }
+        Ok(())
+    }
+
+    fn next_response(&mut self) -> Option<V::Response> {
+        let now = Instant::now();
+        let (kind, response) = {
+            let store = self.gateway.store();
+            V::next_response(&mut self.stream, &store, now)?
+        };
+        let metrics = self.gateway.metrics.of(kind);
+        metrics.pushes.inc();
+        let octets = u64::try_from(response.encoded_len()).unwrap_or(u64::MAX);
+        metrics.push_bytes.add(octets);
+        self.place.set(kind, self.stream.progress(kind));
+        Some(response)
+    }
+}
+
+impl<V> Drop for Client<V> {
+    fn drop(&mut self) {
+        self.gateway.metrics.clients.dec();
+        if self.class == Class::Whole {
+            self.gateway.count_whole(false);
+        }
+    }
+}
+
+/// Reads a request, not before `at`. Cancel safe.
+async fn read_at<T>(requests: &mut Streaming<T>, at: Instant) -> Result<Option<T>, Status> {
+    tokio::time::sleep_until(at).await;
+    requests.message().await
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Requests that a stream may send.
+#[derive(Debug)]
+struct Rate {
+    /// When the next one may be read.
+    next: Instant,
+    /// When the bucket is full again.
+    full: Instant,
+    interval: Duration,
+    burst: Duration,
+}
+
+impl Rate {
+    fn new(limits: &ServerLimits, now: Instant) -> Self {
+        let interval = Duration::from_secs(1) / limits.requests_per_second.max(1);
+        Self {
+            next: now,
+            full: now,
+            interval,
+            burst: interval * limits.request_burst.max(1),
+        }
+    }
+
+    fn take(&mut self, now: Instant) {
+        self.full = self.full.max(now) + self.interval;
+        self.next = self.full.checked_sub(self.burst).unwrap_or(now).max(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_are_read_at_their_rate_after_a_burst() {
+        let limits = ServerLimits {
+            requests_per_second: 10,
+            request_burst: 3,
+            ..ServerLimits::default()
+        };
+        let start = Instant::now();
+        let mut rate = Rate::new(&limits, start);
+        for _ in 0..3 {
+            rate.take(start);
+            assert_eq!(rate.next, start);
+        }
+        rate.take(start);
+        assert_eq!(rate.next, start + Duration::from_millis(100));
+        rate.take(rate.next);
+        assert_eq!(rate.next, start + Duration::from_millis(200));
+        let later = start + Duration::from_secs(60);
+        rate.take(later);
+        assert_eq!(rate.next, later);
+    }
+}
