@@ -1,0 +1,362 @@
+//! Which peers an inner address belongs to: the longest network that holds it decides.
+//!
+//! ```text
+//! networks with peers ──▶ Builder ──▶ AllowedIps: sorted starts of ranges, binary search
+//!                                        ▲
+//!                       address of a packet ──▶ PeerSet
+//! ```
+//!
+//! Rules of overlap: of nested networks the longest counts alone, so a /24 of one peer is a hole
+//! in the /16 of another. The same network given to several peers as [`Sharing::Shared`] belongs
+//! to all of them (two clients in front of one cluster); as [`Sharing::Exclusive`] (a peer's own
+//! address) it can have one owner only. The table is immutable: it is built anew and swapped.
+//!
+//! Chooses no peer among several.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+/// A network: an address with only zeros behind the first `len` bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Network {
+    address: IpAddr,
+    len: u8,
+}
+
+impl Network {
+    /// Returns the network.
+    ///
+    /// # Errors
+    ///
+    /// - [`AllowedError::PrefixLength`]: more bits than the address has;
+    /// - [`AllowedError::HostBits`]: bits behind the prefix are set;
+    /// - [`AllowedError::Mapped`]: IPv4-mapped addresses, which never appear in a packet.
+    pub fn new(address: IpAddr, len: u8) -> Result<Self, AllowedError> {
+        let (bits, width) = spread(address);
+        if len > width {
+            return Err(AllowedError::PrefixLength { len });
+        }
+        if bits & host_mask(len, width) != 0 {
+            return Err(AllowedError::HostBits { address, len });
+        }
+        if address != address.to_canonical() {
+            return Err(AllowedError::Mapped { address });
+        }
+        Ok(Self { address, len })
+    }
+
+    /// Returns the network that is one address.
+    ///
+    /// # Errors
+    ///
+    /// As [`Network::new`].
+    pub fn host(address: IpAddr) -> Result<Self, AllowedError> {
+        Self::new(address, spread(address).1)
+    }
+
+    /// Returns the first address.
+    #[must_use]
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// Returns the number of bits that all addresses share.
+    #[must_use]
+    pub fn prefix_len(&self) -> u8 {
+        self.len
+    }
+
+    /// Answers whether the address is in the network.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let (first, width) = spread(self.address);
+        let (bits, other_width) = spread(address);
+        width == other_width && bits & !host_mask(self.len, width) == first
+    }
+
+    fn last(&self) -> u128 {
+        let (first, width) = spread(self.address);
+        first | host_mask(self.len, width)
+    }
+}
+
+impl FromStr for Network {
+    type Err = AllowedError;
+
+    /// Reads `address/length`; without a length it is one address.
+    fn from_str(text: &str) -> Result<Self, AllowedError> {
+        let (address, len) = match text.split_once('/') {
+            Some((address, len)) => (address, Some(len)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| AllowedError::Syntax)?;
+        match len {
+            Some(len) => Self::new(address, len.parse().map_err(|_| AllowedError::Syntax)?),
+            None => Self::host(address),
+        }
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.len)
+    }
+}
+
+/// The number of a peer, 0 to 63.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PeerIndex(u8);
+
+impl PeerIndex {
+    /// One more than the largest number.
+    pub const COUNT: u8 = 64;
+
+    /// Returns the peer of that number, `None` from 64 on.
+    #[must_use]
+    pub fn new(number: u8) -> Option<Self> {
+        (number < Self::COUNT).then_some(Self(number))
+    }
+
+    /// Returns the number.
+    #[must_use]
+    pub fn get(self) -> u8 {
+        self.0
+    }
+}
+
+/// A set of peers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PeerSet(u64);
+
+impl PeerSet {
+    /// No peer.
+    pub const EMPTY: Self = Self(0);
+
+    /// Returns the set with `peer` in it as well.
+    #[must_use]
+    pub fn with(self, peer: PeerIndex) -> Self {
+        Self(self.0 | 1 << peer.0)
+    }
+
+    /// Returns the peers that are in both sets.
+    #[must_use]
+    pub fn intersection(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// Answers whether `peer` is in the set.
+    #[must_use]
+    pub fn contains(self, peer: PeerIndex) -> bool {
+        self.0 >> peer.0 & 1 == 1
+    }
+
+    /// Answers whether there is no peer in the set.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Returns the number of peers.
+    #[must_use]
+    pub fn len(self) -> u32 {
+        self.0.count_ones()
+    }
+
+    /// Returns the peers by ascending number.
+    pub fn iter(self) -> impl Iterator<Item = PeerIndex> {
+        (0..PeerIndex::COUNT)
+            .map(PeerIndex)
+            .filter(move |peer| self.contains(*peer))
+    }
+}
+
+/// Whether a network may belong to several peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// To one peer only.
+    Exclusive,
+    /// To every peer it is given to.
+    Shared,
+}
+
+/// Collects networks for an [`AllowedIps`].
+#[derive(Clone, Debug, Default)]
+pub struct Builder {
+    networks: BTreeMap<Network, (PeerSet, Sharing)>,
+}
+
+impl Builder {
+    /// Gives a network to a peer. Giving it to the same peer again changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`AllowedError::Conflict`] when the network is another peer's and either of the two wants
+    /// it exclusively.
+    pub fn insert(
+        &mut self,
+        network: Network,
+        peer: PeerIndex,
+        sharing: Sharing,
+    ) -> Result<&mut Self, AllowedError> {
+        let (peers, before) = self
+            .networks
+            .entry(network)
+            .or_insert((PeerSet::EMPTY, sharing));
+        let alone = PeerSet::EMPTY.with(peer);
+        let shared = *before == Sharing::Shared && sharing == Sharing::Shared;
+        if !(shared || peers.is_empty() || *peers == alone) {
+            return Err(AllowedError::Conflict { network });
+        }
+        *peers = peers.with(peer);
+        if sharing == Sharing::Exclusive {
+            *before = sharing;
+        }
+        Ok(self)
+    }
+
+    /// Builds the table.
+    #[must_use]
+    pub fn build(&self) -> AllowedIps {
+        let of_width =
+            |wanted| {
+                let networks = self.networks.iter();
+                let of_family =
+                    networks.filter(move |(network, _)| spread(network.address).1 == wanted);
+                flatten(of_family.map(|(network, (peers, _))| {
+                    (spread(network.address).0, network.last(), *peers)
+                }))
+            };
+        let v4 = of_width(32).into_iter();
+        AllowedIps {
+            v4: v4
+                .filter_map(|(start, peers)| Some((u32::try_from(start).ok()?, peers)))
+                .collect(),
+            v6: of_width(128),
+        }
+    }
+}
+
+/// Cuts nested ranges, sorted by start with the outer ones first, into a row of disjoint ones:
+/// each begins where it says and ends where the next begins.
+fn flatten(networks: impl Iterator<Item = (u128, u128, PeerSet)>) -> Vec<(u128, PeerSet)> {
+    let mut row: Vec<(u128, PeerSet)> = Vec::new();
+    let mut open: Vec<(u128, PeerSet)> = Vec::new(); // last address and peers, innermost at the end
+    let close = |row: &mut Vec<(u128, PeerSet)>, open: &mut Vec<(u128, PeerSet)>| {
+        let Some((last, _)) = open.pop() else { return };
+        let outer = open.last().map_or(PeerSet::EMPTY, |(_, peers)| *peers);
+        if let Some(next) = last.checked_add(1) {
+            begin(row, next, outer);
+        }
+    };
+    for (first, last, peers) in networks {
+        while open.last().is_some_and(|(end, _)| *end < first) {
+            close(&mut row, &mut open);
+        }
+        begin(&mut row, first, peers);
+        open.push((last, peers));
+    }
+    while !open.is_empty() {
+        close(&mut row, &mut open);
+    }
+    row
+}
+
+fn begin(row: &mut Vec<(u128, PeerSet)>, start: u128, peers: PeerSet) {
+    if row.last().is_some_and(|(previous, _)| *previous == start) {
+        row.pop();
+    }
+    row.push((start, peers));
+}
+
+/// Inner addresses and the peers they belong to.
+#[derive(Clone, Debug, Default)]
+pub struct AllowedIps {
+    v4: Vec<(u32, PeerSet)>,
+    v6: Vec<(u128, PeerSet)>,
+}
+
+impl AllowedIps {
+    /// Returns the peers of the longest network that holds the address; none when there is no
+    /// such network, and none for IPv4-mapped addresses.
+    #[must_use]
+    pub fn peers(&self, address: IpAddr) -> PeerSet {
+        match address {
+            IpAddr::V4(address) => self.peers_v4(address),
+            IpAddr::V6(address) => self.peers_v6(address),
+        }
+    }
+
+    /// Answers whether `peer` may send packets with this source.
+    #[must_use]
+    pub fn allows(&self, peer: PeerIndex, source: IpAddr) -> bool {
+        self.peers(source).contains(peer)
+    }
+
+    fn peers_v4(&self, address: Ipv4Addr) -> PeerSet {
+        find(&self.v4, address.to_bits())
+    }
+
+    fn peers_v6(&self, address: Ipv6Addr) -> PeerSet {
+        if address.to_ipv4_mapped().is_some() {
+            return PeerSet::EMPTY;
+        }
+        find(&self.v6, address.to_bits())
+    }
+}
+
+fn find<B: Ord + Copy>(row: &[(B, PeerSet)], address: B) -> PeerSet {
+    let behind = row.partition_point(|(start, _)| *start <= address);
+    let range = behind.checked_sub(1).and_then(|at| row.get(at));
+    range.map_or(PeerSet::EMPTY, |(_, peers)| *peers)
+}
+
+/// The address as a number, and how many bits it has.
+fn spread(address: IpAddr) -> (u128, u8) {
+    match address {
+        IpAddr::V4(address) => (address.to_bits().into(), 32),
+        IpAddr::V6(address) => (address.to_bits(), 128),
+    }
+}
+
+/// The bits behind the first `len` of `width`.
+fn host_mask(len: u8, width: u8) -> u128 {
+    let host_bits = u32::from(width.saturating_sub(len));
+    u128::MAX.checked_shr(128 - host_bits).unwrap_or(0)
+}
+
+/// Why a network cannot be had, or not by this peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AllowedError {
+    /// Another peer has the network, and it is not shared.
+    #[error("network {network} belongs to another peer")]
+    Conflict {
+        /// The network.
+        network: Network,
+    },
+    /// Bits behind the prefix are set.
+    #[error("{address}/{len} has bits set behind its prefix")]
+    HostBits {
+        /// The address.
+        address: IpAddr,
+        /// The prefix's bits.
+        len: u8,
+    },
+    /// An IPv4-mapped address.
+    #[error("{address} is an IPv4-mapped address; write the IPv4 address")]
+    Mapped {
+        /// The address.
+        address: IpAddr,
+    },
+    /// More bits than an address has.
+    #[error("a prefix of {len} bits is longer than the address")]
+    PrefixLength {
+        /// The prefix's bits.
+        len: u8,
+    },
+    /// Neither an address nor a network.
+    #[error("not an address or network")]
+    Syntax,
+}

@@ -1,0 +1,39 @@
+//! The pure half of the tunnel: everything that is decided by octets and time alone.
+//!
+//! ```text
+//!              UDP                                      TCP stream
+//!               │                                           │
+//!   wrapped ◀── datagram ──▶ mac1                         frame ──▶ Control (hello, ping, drain, MTU)
+//!   (gateway    (route id,   (whose handshake?)             ▲
+//!    ⇄ server)   indices)                                 codel (what waits for the socket)
+//!               │                                           │
+//!               └──────────── path (which transport; how large) ──────────┘
+//!                                      │
+//!                     sealed and opened by WireGuard, elsewhere
+//!                                      │
+//!              allowed (whose address?) · filter (who may open connections?)
+//!                                      │
+//!                 ip (views, checksums, segments, super-packets, ICMP) ⇄ TUN
+//! ```
+//!
+//! Octets and `now` go in; octets, verdicts, events and the next deadline come out. There are no
+//! sockets, devices, threads, clocks or random numbers in here, and no cryptography but the keyed
+//! hash that tells whose handshake a datagram is. Sealing and opening packets is WireGuard's own
+//! business and happens elsewhere.
+//!
+//! What comes from the network may be anything: it leads to an error value, never to a panic, and
+//! every table and queue has a bound that the caller sets.
+#![forbid(unsafe_code)]
+#![warn(clippy::indexing_slicing, clippy::cast_possible_truncation)]
+
+mod bucket;
+mod octets;
+
+pub mod allowed;
+pub mod codel;
+pub mod datagram;
+pub mod frame;
+pub mod mac1;
+pub mod wrapped;
+
+pub use bucket::{SourceBuckets, TokenBucket};
