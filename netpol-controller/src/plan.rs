@@ -18,6 +18,8 @@ mod cidr;
 mod claims;
 mod describe;
 mod exposure;
+#[cfg(test)]
+mod fixture;
 mod labels;
 mod namespace;
 mod ports;

@@ -144,11 +144,7 @@ pub fn services_of_tls_route(
 /// Returns the Services that an Istio `Gateway` leads to.
 #[must_use]
 pub fn services_of_istio_gateway(world: &World, gateway: &ObjectKey) -> BTreeSet<ObjectKey> {
-    let all = world.virtual_services.iter();
-    let bound = all.filter(|(key, route)| gateways(key, route).any(|one| one == *gateway));
-    bound
-        .flat_map(|(key, route)| services_of_virtual_service(key, None, Some(route)))
-        .collect()
+    services_through(world, &BTreeSet::from([gateway]))
 }
 
 /// Returns the Services that a `Gateway` of the Gateway API leads to.
@@ -165,7 +161,18 @@ pub fn services_of_gateway(world: &World, gateway: &ObjectKey) -> BTreeSet<Objec
 fn services_of_gateway_pods(world: &World, has: impl Fn(&Labels) -> bool) -> BTreeSet<ObjectKey> {
     let all = world.istio_gateways.iter();
     let with = all.filter(|(_, gateway)| !gateway.selector.is_empty() && has(&gateway.selector));
-    with.flat_map(|(key, _)| services_of_istio_gateway(world, key))
+    let with: BTreeSet<_> = with.map(|(key, _)| key).collect();
+    if with.is_empty() {
+        return BTreeSet::new();
+    }
+    services_through(world, &with)
+}
+
+fn services_through(world: &World, through: &BTreeSet<&ObjectKey>) -> BTreeSet<ObjectKey> {
+    let all = world.virtual_services.iter();
+    let bound = all.filter(|(key, route)| gateways(key, route).any(|one| through.contains(&one)));
+    bound
+        .flat_map(|(key, route)| services_of_virtual_service(key, None, Some(route)))
         .collect()
 }
 

@@ -1,0 +1,225 @@
+//! Annotations that cannot be understood: what is told, what stays as it is, what goes on.
+
+use super::super::super::fixture::{grm, keys, messages, namespace, plan, world};
+use super::super::{Compatibility, ServicePlan};
+use crate::plan::Reason;
+use crate::world::ObjectKey;
+
+const S: &str = "gardener-resource-manager";
+const B: &str = r#"[{"matchLabels":{"kubernetes.io/metadata.name":"b"}}]"#;
+
+fn planned(annotations: &[(&str, &str)]) -> ServicePlan {
+    let objects = [namespace("a"), namespace("b"), grm(annotations)];
+    plan(&world(&objects), Compatibility::Document)
+}
+
+/// Tells which of these policies, with the Service's name for `S`, are kept.
+fn kept<'a>(plan: &ServicePlan, existing: &[&'a str]) -> Vec<&'a str> {
+    let key = |text: &str| {
+        let (namespace, name) = text.split_once('/').unwrap();
+        ObjectKey::new(namespace, &name.replace('S', S))
+    };
+    let all = existing.iter().filter(|text| plan.keeps(&key(text)));
+    all.copied().collect()
+}
+
+/// One policy of each kind, and some that none of this Service's annotations decides.
+const EXISTING: [&str; 17] = [
+    "a/ingress-to-S-tcp-10250",
+    "a/egress-to-S-tcp-10250",
+    "a/ingress-to-S-tcp-9",
+    "a/egress-to-S-tcp-9",
+    "a/ingress-to-S-tcp-9-from-b",
+    "b/egress-to-a-S-tcp-9",
+    "a/ingress-to-S-tcp-9-via-p",
+    "a/egress-to-S-tcp-9-via-p",
+    "a/ingress-to-S-tcp-9-via-p-from-b",
+    "b/egress-to-a-S-tcp-9-via-p",
+    "a/ingress-to-S-tcp-9-via-px",
+    "a/ingress-to-S-from-world",
+    "a/ingress-to-S-tcp-9-from-ingress-controller",
+    "b/egress-to-a-S-tcp-9-from-ingress-controller",
+    "a/egress-to-S-tcp-9-from-istio",
+    "b/egress-to-a-S-tcp-9-from-istio",
+    "b/egress-to-a-S-tcp-9-from-istio-0a1b2",
+];
+
+#[test]
+fn nothing_is_kept_while_all_is_understood() {
+    let plan = planned(&[("namespace-selectors", B), ("from-world-to-ports", "[]")]);
+    assert_eq!(kept(&plan, &EXISTING), Vec::<&str>::new());
+    assert_eq!(plan.problems, []);
+}
+
+#[test]
+fn bad_namespace_selectors_freeze_what_is_of_other_namespaces() {
+    for (text, told) in [
+        ("", "column 0"),
+        ("nonsense", "line 1 column 2"),
+        ("{}", "not a list"),
+        (r#"["b"]"#, "item 1"),
+        (r#"[{"matchLabels":"b"}]"#, "item 1"),
+        (
+            r#"[{},{"matchExpressions":[{"key":"a","operator":"Like","values":["b"]}]}]"#,
+            "item 2",
+        ),
+        (
+            r#"[{"matchExpressions":[{"key":"a","operator":"In"}]}]"#,
+            "item 1",
+        ),
+    ] {
+        let plan = planned(&[
+            ("namespace-selectors", text),
+            ("from-p-allowed-ports", r#"[{"port":8080}]"#),
+            ("from-world-to-ports", "[]"),
+        ]);
+        let events = messages(&plan.problems, Reason::InvalidAnnotation);
+        assert_eq!(events.len(), 1, "{text}");
+        let key = "annotation networking.resources.gardener.cloud/namespace-selectors: ";
+        assert!(
+            events[0].starts_with(key) && events[0].contains(told),
+            "{events:?}"
+        );
+        assert_eq!(
+            keys(&plan),
+            [
+                "egress-to-gardener-resource-manager-tcp-10250",
+                "egress-to-gardener-resource-manager-tcp-8080-via-p",
+                "ingress-to-gardener-resource-manager-from-world",
+                "ingress-to-gardener-resource-manager-tcp-10250",
+                "ingress-to-gardener-resource-manager-tcp-8080-via-p",
+            ]
+            .map(|name| format!("a/{name}"))
+        );
+        assert_eq!(
+            kept(&plan, &EXISTING),
+            [
+                "a/ingress-to-S-tcp-9-from-b",
+                "b/egress-to-a-S-tcp-9",
+                "a/ingress-to-S-tcp-9-via-p-from-b",
+                "b/egress-to-a-S-tcp-9-via-p",
+            ]
+        );
+    }
+}
+
+#[test]
+fn a_namespace_called_as_a_controller_is_frozen_with_the_others() {
+    let objects = [
+        namespace("a"),
+        namespace("istio"),
+        grm(&[("namespace-selectors", "?")]),
+    ];
+    let plan = plan(&world(&objects), Compatibility::Document);
+    let existing = [
+        "a/ingress-to-S-tcp-9-from-istio",
+        "a/ingress-to-S-tcp-9-from-ingress-controller",
+    ];
+    assert_eq!(kept(&plan, &existing), existing[..1]);
+}
+
+#[test]
+fn a_bad_namespace_alias_freezes_what_is_of_other_namespaces() {
+    let plan = planned(&[
+        ("namespace-selectors", B),
+        ("pod-label-selector-namespace-alias", "all foos"),
+    ]);
+    let events = messages(&plan.problems, Reason::InvalidAnnotation);
+    assert_eq!(events.len(), 1);
+    assert!(
+        events[0].contains("pod-label-selector-namespace-alias"),
+        "{events:?}"
+    );
+    assert_eq!(plan.policies.len(), 2);
+    assert_eq!(
+        kept(&plan, &["a/egress-to-S-tcp-9", "b/egress-to-a-S-tcp-9"]),
+        ["b/egress-to-a-S-tcp-9"]
+    );
+}
+
+#[test]
+fn bad_ports_of_an_alias_freeze_its_policies() {
+    for (text, told) in [
+        ("[{]", "column 3"),
+        (r#"[{"protocol":"TCP"}]"#, "item 1: no port"),
+        (
+            r#"[{"port":8080},{"port":"x","protocol":"ICMP"}]"#,
+            "item 2: protocol",
+        ),
+    ] {
+        let plan = planned(&[
+            ("namespace-selectors", B),
+            ("from-p-allowed-ports", text),
+            ("from-q-allowed-ports", r#"[{"port":1}]"#),
+        ]);
+        let events = messages(&plan.problems, Reason::InvalidAnnotation);
+        assert_eq!(events.len(), 1);
+        let key = "annotation networking.resources.gardener.cloud/from-p-allowed-ports: ";
+        assert!(
+            events[0].starts_with(key) && events[0].contains(told),
+            "{events:?}"
+        );
+        assert_eq!(plan.policies.len(), 8);
+        assert!(keys(&plan).iter().all(|key| !key.contains("via-p")));
+        assert_eq!(
+            kept(&plan, &EXISTING),
+            [
+                "a/ingress-to-S-tcp-9-via-p",
+                "a/egress-to-S-tcp-9-via-p",
+                "a/ingress-to-S-tcp-9-via-p-from-b",
+                "b/egress-to-a-S-tcp-9-via-p",
+            ]
+        );
+    }
+}
+
+#[test]
+fn bad_ports_of_the_empty_alias_freeze_what_no_port_asks_for() {
+    let plan = planned(&[("from--allowed-ports", "?")]);
+    assert_eq!(
+        kept(&plan, &EXISTING),
+        [
+            "a/ingress-to-S-tcp-9",
+            "a/egress-to-S-tcp-9",
+            "a/ingress-to-S-tcp-9-from-b",
+            "b/egress-to-a-S-tcp-9",
+        ]
+    );
+}
+
+#[test]
+fn bad_ports_for_everybody_freeze_one_policy() {
+    for text in ["", "{}", "?", r#"[{"port":"A"}]"#] {
+        let plan = planned(&[("from-world-to-ports", text), ("namespace-selectors", B)]);
+        assert_eq!(messages(&plan.problems, Reason::InvalidAnnotation).len(), 1);
+        assert_eq!(plan.policies.len(), 4);
+        assert_eq!(kept(&plan, &EXISTING), ["a/ingress-to-S-from-world"]);
+    }
+}
+
+#[test]
+fn each_bad_annotation_is_told_for_itself() {
+    let plan = planned(&[
+        ("from-world-to-ports", "?"),
+        ("from-p-allowed-ports", "?"),
+        ("namespace-selectors", "?"),
+        ("pod-label-selector-namespace-alias", "?"),
+    ]);
+    assert_eq!(messages(&plan.problems, Reason::InvalidAnnotation).len(), 4);
+    assert_eq!(plan.policies.len(), 2);
+}
+
+#[test]
+fn all_is_kept_until_the_namespace_is_known() {
+    let plan = plan(&world(&[grm(&[])]), Compatibility::Document);
+    assert_eq!((keys(&plan), plan.handled()), (vec![], false));
+    assert_eq!(kept(&plan, &EXISTING), EXISTING);
+}
+
+#[test]
+fn messages_fit_into_an_event() {
+    let long = format!(r#"[{{"{}":1}}]"#, "é".repeat(4000));
+    let plan = planned(&[("from-p-allowed-ports", &long)]);
+    let events = messages(&plan.problems, Reason::InvalidAnnotation);
+    assert!(events[0].len() < 1024 && events[0].ends_with('…'));
+}

@@ -1,0 +1,291 @@
+//! Names and labels that could be taken for one another, and odd aliases.
+
+use serde_json::{Value, json};
+
+use super::super::super::fixture::{
+    MODES, PREFIX, find, grm, keys, messages, named, namespace, object, plan, pod, settings, spec,
+    world,
+};
+use super::super::{Compatibility, RoutedPort, service};
+use crate::plan::Reason;
+use crate::world::{Labels, ObjectKey, Protocol, TargetPort};
+
+fn routed(namespace: &str) -> RoutedPort {
+    RoutedPort {
+        gateway_namespace: namespace.into(),
+        gateway_selector: Labels::from([("istio".to_owned(), "x".to_owned())]),
+        protocol: Protocol::Tcp,
+        target: TargetPort::Number(10250),
+    }
+}
+
+fn by_name(namespace: &str) -> String {
+    format!(r#"[{{"matchLabels":{{"kubernetes.io/metadata.name":"{namespace}"}}}}]"#)
+}
+
+fn peer(namespace: Option<&str>, key: &str, value: &str) -> Value {
+    let mut peer = json!({"podSelector": {"matchLabels": {key: value}}});
+    if let Some(namespace) = namespace {
+        peer["namespaceSelector"] =
+            json!({"matchLabels": {"kubernetes.io/metadata.name": namespace}});
+    }
+    peer
+}
+
+#[test]
+fn clients_and_a_gateway_in_one_namespace_share_the_way_in() {
+    let world = world(&[
+        namespace("a"),
+        namespace("g"),
+        grm(&[("namespace-selectors", &by_name("g"))]),
+    ]);
+    let key = ObjectKey::new("a", "gardener-resource-manager");
+    let plan = service(
+        &world,
+        &settings(Compatibility::Document),
+        &[routed("g")],
+        &key,
+    );
+    let name = "a/ingress-to-gardener-resource-manager-tcp-10250-from-g";
+    let label = format!("{PREFIX}to-a-gardener-resource-manager-tcp-10250");
+    assert_eq!(
+        spec(&plan, name)["ingress"],
+        json!([{
+            "from": [peer(Some("g"), &label, "allowed"), peer(Some("g"), "istio", "x")],
+            "ports": [{"port": 10250, "protocol": "TCP"}],
+        }])
+    );
+    assert_eq!(
+        find(&plan, name).description,
+        format!(
+            "Allows ingress TCP traffic to port 10250 for pods selected by the \
+             a/gardener-resource-manager service selector from pods running in namespace g labeled \
+             with map[{label}:allowed]. Allows ingress TCP traffic to port 10250 for pods selected \
+             by the a/gardener-resource-manager service selector from pods running in namespace g \
+             labeled with map[istio:x]."
+        )
+    );
+    assert_eq!(plan.policies.len(), 5);
+}
+
+#[test]
+fn a_client_namespace_called_istio_shares_the_way_in_with_neighbours() {
+    let world = world(&[
+        namespace("a"),
+        namespace("istio"),
+        grm(&[("namespace-selectors", &by_name("istio"))]),
+    ]);
+    let key = ObjectKey::new("a", "gardener-resource-manager");
+    let plan = service(
+        &world,
+        &settings(Compatibility::Document),
+        &[routed("a")],
+        &key,
+    );
+    let label = format!("{PREFIX}to-a-gardener-resource-manager-tcp-10250");
+    assert_eq!(
+        spec(
+            &plan,
+            "a/ingress-to-gardener-resource-manager-tcp-10250-from-istio"
+        )["ingress"][0]["from"],
+        json!([
+            peer(Some("istio"), &label, "allowed"),
+            peer(None, "istio", "x")
+        ])
+    );
+    let mut found = keys(&plan);
+    found.retain(|key| key.contains("/egress-"));
+    assert_eq!(
+        found,
+        [
+            "a/egress-to-gardener-resource-manager-tcp-10250",
+            "a/egress-to-gardener-resource-manager-tcp-10250-from-istio",
+            "istio/egress-to-a-gardener-resource-manager-tcp-10250",
+        ]
+    );
+}
+
+#[test]
+fn a_client_namespace_called_ingress_controller_shares_the_way_in_with_it() {
+    let ingress = json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "Ingress",
+        "metadata": {"name": "x", "namespace": "a"},
+        "spec": {"rules": [{"http": {"paths": [{"backend": {
+            "service": {"name": "gardener-resource-manager", "port": {"number": 443}},
+        }}]}}]},
+    });
+    let selectors = by_name("ingress-controller");
+    let world = world(&[
+        namespace("a"),
+        namespace("i"),
+        namespace("ingress-controller"),
+        grm(&[("namespace-selectors", &selectors)]),
+        ingress,
+    ]);
+    let mut settings = settings(Compatibility::Document);
+    settings.ingress_controller = Some(super::super::IngressController {
+        namespace: "i".to_owned(),
+        pod_selector: serde_json::from_value(json!({"matchLabels": {"foo": "bar"}})).unwrap(),
+    });
+    let key = ObjectKey::new("a", "gardener-resource-manager");
+    let plan = service(&world, &settings, &[], &key);
+    let label = format!("{PREFIX}to-a-gardener-resource-manager-tcp-10250");
+    assert_eq!(
+        spec(
+            &plan,
+            "a/ingress-to-gardener-resource-manager-tcp-10250-from-ingress-controller"
+        )["ingress"],
+        json!([{
+            "from": [
+                peer(Some("ingress-controller"), &label, "allowed"),
+                peer(Some("i"), "foo", "bar"),
+            ],
+            "ports": [{"port": 10250, "protocol": "TCP"}],
+        }])
+    );
+    assert_eq!(plan.policies.len(), 5);
+}
+
+#[test]
+fn an_alias_that_looks_like_a_client_loses_nothing() {
+    // `via-p` of namespace `b` and `via-p-from-b` of the own namespace have one name on the way in.
+    let world = world(&[
+        namespace("a"),
+        namespace("b"),
+        grm(&[
+            ("namespace-selectors", &by_name("b")),
+            ("from-p-allowed-ports", r#"[{"port":1}]"#),
+            ("from-p-from-b-allowed-ports", r#"[{"port":1}]"#),
+        ]),
+    ]);
+    let plan = plan(&world, Compatibility::Document);
+    let rule = &spec(
+        &plan,
+        "a/ingress-to-gardener-resource-manager-tcp-1-via-p-from-b",
+    )["ingress"];
+    assert_eq!(
+        rule[0]["from"],
+        json!([
+            peer(None, &format!("{PREFIX}to-p-from-b"), "allowed"),
+            peer(Some("b"), &format!("{PREFIX}to-a-p"), "allowed"),
+        ])
+    );
+    assert_eq!(rule.as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn ranges_with_one_start_share_a_policy() {
+    let list = r#"[{"port":8000,"endPort":8010},{"port":8000,"endPort":8020},{"port":8000}]"#;
+    let world = world(&[namespace("a"), grm(&[("from-p-allowed-ports", list)])]);
+    let plan = plan(&world, Compatibility::Document);
+    let ports = json!([
+        {"port": 8000, "endPort": 8010, "protocol": "TCP"},
+        {"port": 8000, "endPort": 8020, "protocol": "TCP"},
+        {"port": 8000, "protocol": "TCP"},
+    ]);
+    let name = "gardener-resource-manager-tcp-8000-via-p";
+    let ingress = spec(&plan, &format!("a/ingress-to-{name}"));
+    assert_eq!(ingress["ingress"][0]["ports"], ports);
+    let egress = spec(&plan, &format!("a/egress-to-{name}"));
+    assert_eq!(egress["egress"][0]["ports"], ports);
+    assert_eq!(plan.policies.len(), 4);
+    let told = &find(&plan, &format!("a/ingress-to-{name}")).description;
+    assert!(
+        told.contains("port 8000-8010 for") && told.contains("port 8000 for"),
+        "{told}"
+    );
+}
+
+#[test]
+fn duplicates_in_a_list_are_one() {
+    let list = r#"[{"port":1},{"port":"1","protocol":"TCP"}]"#;
+    let world = world(&[namespace("a"), grm(&[("from-p-allowed-ports", list)])]);
+    let plan = plan(&world, Compatibility::Document);
+    let rule = &spec(&plan, "a/ingress-to-gardener-resource-manager-tcp-1-via-p")["ingress"];
+    assert_eq!(rule[0]["ports"], json!([{"port": 1, "protocol": "TCP"}]));
+    assert_eq!(rule[0]["from"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn the_empty_alias_is_none() {
+    let world = world(&[
+        namespace("a"),
+        grm(&[("from--allowed-ports", r#"[{"port":9},{"port":10250}]"#)]),
+    ]);
+    let plan = plan(&world, Compatibility::Document);
+    assert_eq!(
+        keys(&plan),
+        [
+            "a/egress-to-gardener-resource-manager-tcp-10250",
+            "a/egress-to-gardener-resource-manager-tcp-9",
+            "a/ingress-to-gardener-resource-manager-tcp-10250",
+            "a/ingress-to-gardener-resource-manager-tcp-9",
+        ]
+    );
+    let label = format!("{PREFIX}to-gardener-resource-manager-tcp-9");
+    assert_eq!(
+        object(&plan.policies[1])["spec"]["podSelector"],
+        json!({"matchLabels": {label: "allowed"}})
+    );
+}
+
+#[test]
+fn an_alias_that_no_name_can_hold_is_told_in_both_modes() {
+    for alias in ["All-bars", "all_bars", "bars-", "a..b"] {
+        let annotation = format!("from-{alias}-allowed-ports");
+        let world = world(&[namespace("a"), grm(&[(&annotation, r#"[{"port":9}]"#)])]);
+        for mode in MODES {
+            let plan = plan(&world, mode);
+            let told = messages(&plan.problems, Reason::InvalidAnnotation);
+            assert_eq!(told.len(), 1, "{alias}");
+            assert!(told[0].contains(&annotation), "{told:?}");
+            assert!(keys(&plan).iter().all(|key| !key.contains("via")));
+        }
+        assert_eq!(plan(&world, Compatibility::Document).policies.len(), 2);
+    }
+}
+
+#[test]
+fn annotations_that_only_look_like_ours_are_no_aliases() {
+    for name in [
+        "from-allowed-ports",
+        "from-p-allowed-ports-off",
+        "xfrom-p-allowed-ports",
+    ] {
+        let world = world(&[namespace("a"), grm(&[(name, r#"[{"port":9}]"#)])]);
+        let plan = plan(&world, Compatibility::Document);
+        assert_eq!((plan.policies.len(), plan.problems.len()), (2, 0), "{name}");
+    }
+    let mut object = grm(&[]);
+    object["metadata"]["annotations"] =
+        json!({"rhizome.gardener.cloud/from-p-allowed-ports": r#"[{"port":9}]"#});
+    let world = world(&[namespace("a"), object]);
+    assert_eq!(plan(&world, Compatibility::Document).policies.len(), 2);
+}
+
+#[test]
+fn names_that_are_too_long_are_told_and_left_out() {
+    let long = "n".repeat(230);
+    let object = named("a", &long, &[("from-p-allowed-ports", r#"[{"port":9}]"#)]);
+    let client = "c".repeat(60);
+    let world = world(&[
+        namespace("a"),
+        namespace(&client),
+        object,
+        pod("a", "x", &[]),
+    ]);
+    let plan = service(
+        &world,
+        &settings(Compatibility::Document),
+        &[routed(&client)],
+        &ObjectKey::new("a", &long),
+    );
+    assert_eq!(plan.policies.len(), 4);
+    let told = messages(&plan.problems, Reason::InvalidAnnotation);
+    assert_eq!(told.len(), 1);
+    assert!(
+        told[0].contains("cannot be the name of a NetworkPolicy"),
+        "{told:?}"
+    );
+}

@@ -1,0 +1,414 @@
+//! Every kind of policy there is, in both modes: names, peers, ports, sentences, and the labels
+//! without which some are not written.
+
+use serde_json::{Value, json};
+
+use super::super::super::fixture::{
+    MODES, PREFIX, find, grm, keys, namespace, object, plan, pod, settings, spec, terminating,
+    world,
+};
+use super::super::{Compatibility, service};
+use crate::world::ObjectKey;
+
+const B: &str = r#"[{"matchLabels":{"kubernetes.io/metadata.name":"b"}}]"#;
+
+/// A pod that asks for access.
+fn client(namespace: &str, key: &str) -> Value {
+    pod(namespace, key, &[(&format!("{PREFIX}{key}"), "allowed")])
+}
+
+/// The rule and the selected pods of an ingress policy of the Service.
+fn into(peer: &Value, port: &Value) -> Value {
+    json!({
+        "ingress": [{"from": [peer], "ports": [port]}],
+        "podSelector": {"matchLabels": {"app": "gardener-resource-manager"}},
+        "policyTypes": ["Ingress"],
+    })
+}
+
+/// The rule and the selected pods of an egress policy of clients in namespace `b`, or in `a`.
+fn out(label: &str, within: bool, port: &Value) -> Value {
+    let mut peer = json!({"podSelector": {"matchLabels": {"app": "gardener-resource-manager"}}});
+    if !within {
+        peer["namespaceSelector"] = json!({"matchLabels": {"kubernetes.io/metadata.name": "a"}});
+    }
+    json!({
+        "egress": [{"to": [peer], "ports": [port]}],
+        "podSelector": {"matchLabels": {format!("{PREFIX}{label}"): "allowed"}},
+        "policyTypes": ["Egress"],
+    })
+}
+
+fn own(label: &str) -> Value {
+    json!({"podSelector": {"matchLabels": {format!("{PREFIX}{label}"): "allowed"}}})
+}
+
+fn other(label: &str) -> Value {
+    let mut peer = own(label);
+    peer["namespaceSelector"] = json!({"matchLabels": {"kubernetes.io/metadata.name": "b"}});
+    peer
+}
+
+#[test]
+fn ports_and_aliases_within_and_across_namespaces() {
+    let object = grm(&[
+        ("namespace-selectors", B),
+        ("pod-label-selector-namespace-alias", "every"),
+        (
+            "from-probes-allowed-ports",
+            r#"[{"port":"8080"},{"protocol":"UDP","port":"dns"}]"#,
+        ),
+    ]);
+    let clients = ["to-gardener-resource-manager-tcp-10250", "to-probes"];
+    let others = [
+        "to-every-gardener-resource-manager-tcp-10250",
+        "to-every-probes",
+    ];
+    let mut objects = vec![namespace("a"), namespace("b"), namespace("c"), object];
+    objects.extend(clients.map(|key| client("a", key)));
+    objects.extend(others.map(|key| client("b", key)));
+    let world = world(&objects);
+    let id = "gardener-resource-manager-tcp-10250";
+    let web = "gardener-resource-manager-tcp-8080-via-probes";
+    let dns = "gardener-resource-manager-udp-dns-via-probes";
+    for mode in MODES {
+        let plan = plan(&world, mode);
+        assert_eq!(plan.policies.len(), 12);
+        for (name, port, own_label, other_label) in [
+            (
+                id,
+                json!({"port": 10250, "protocol": "TCP"}),
+                clients[0],
+                others[0],
+            ),
+            (
+                web,
+                json!({"port": 8080, "protocol": "TCP"}),
+                clients[1],
+                others[1],
+            ),
+            (
+                dns,
+                json!({"port": "dns", "protocol": "UDP"}),
+                clients[1],
+                others[1],
+            ),
+        ] {
+            let of = |key: String| spec(&plan, &key);
+            assert_eq!(
+                of(format!("a/ingress-to-{name}")),
+                into(&own(own_label), &port)
+            );
+            assert_eq!(
+                of(format!("a/egress-to-{name}")),
+                out(own_label, true, &port)
+            );
+            assert_eq!(
+                of(format!("a/ingress-to-{name}-from-b")),
+                into(&other(other_label), &port)
+            );
+            assert_eq!(
+                of(format!("b/egress-to-a-{name}")),
+                out(other_label, false, &port)
+            );
+        }
+        assert_eq!(plan.problems, []);
+    }
+}
+
+#[test]
+fn every_protocol_and_kind_of_port_and_each_pair_once() {
+    let mut object = grm(&[]);
+    object["spec"]["ports"] = json!([
+        {"name": "a", "port": 443, "protocol": "TCP", "targetPort": 10250},
+        {"name": "b", "port": 444, "protocol": "TCP", "targetPort": 10250},
+        {"name": "c", "port": 53, "protocol": "UDP", "targetPort": "dns"},
+        {"name": "d", "port": 2905, "protocol": "SCTP", "targetPort": 0},
+        {"name": "e", "port": 80, "targetPort": "8080"},
+        {"name": "f", "port": 81},
+    ]);
+    let world = world(&[namespace("a"), object]);
+    let names = [
+        "sctp-2905",
+        "tcp-10250",
+        "tcp-80",
+        "tcp-8080",
+        "tcp-81",
+        "udp-dns",
+    ];
+    let names = ["egress", "ingress"]
+        .map(|side| names.map(|name| format!("a/{side}-to-gardener-resource-manager-{name}")));
+    let mut expected: Vec<_> = names
+        .into_iter()
+        .flatten()
+        .filter(|name| !name.ends_with("tcp-80"))
+        .collect();
+    expected.sort();
+    let plan = plan(&world, Compatibility::Document);
+    assert_eq!(keys(&plan), expected);
+    let digits = spec(&plan, "a/ingress-to-gardener-resource-manager-tcp-8080");
+    assert_eq!(
+        digits["ingress"][0]["ports"],
+        json!([{"port": 8080, "protocol": "TCP"}])
+    );
+    let sctp = spec(&plan, "a/ingress-to-gardener-resource-manager-sctp-2905");
+    assert_eq!(
+        sctp["ingress"][0]["ports"],
+        json!([{"port": 2905, "protocol": "SCTP"}])
+    );
+}
+
+#[test]
+fn everybody_is_told_as_each_mode_does() {
+    let peers = json!([
+        {"namespaceSelector": {}, "podSelector": {}},
+        {"ipBlock": {"cidr": "0.0.0.0/0"}},
+        {"ipBlock": {"cidr": "::/0"}},
+    ]);
+    for (list, ports, told) in [
+        ("[]", None, "[]"),
+        ("null", None, "[]"),
+        ("[{}]", Some(json!([{"protocol": "TCP"}])), "[<nil>]"),
+        (
+            r#"[{"port":"10250"},{"port":1,"endPort":9,"protocol":"UDP"}]"#,
+            Some(json!([
+                {"port": 10250, "protocol": "TCP"},
+                {"port": 1, "endPort": 9, "protocol": "UDP"},
+            ])),
+            "[10250 UDP/1-9]",
+        ),
+    ] {
+        let world = world(&[namespace("a"), grm(&[("from-world-to-ports", list)])]);
+        for mode in MODES {
+            let mut rule = json!({});
+            if mode == Compatibility::Document {
+                rule["from"] = peers.clone();
+            }
+            if let Some(ports) = &ports {
+                rule["ports"] = ports.clone();
+            }
+            let plan = plan(&world, mode);
+            let policy = find(&plan, "a/ingress-to-gardener-resource-manager-from-world");
+            let expected = json!({
+                "ingress": [rule],
+                "podSelector": {"matchLabels": {"app": "gardener-resource-manager"}},
+                "policyTypes": ["Ingress"],
+            });
+            assert_eq!(object(policy)["spec"], expected, "{list}");
+            assert_eq!(
+                policy.description,
+                format!(
+                    "Allows ingress traffic from everywhere to ports {told} for pods selected by \
+                     the a/gardener-resource-manager service selector."
+                )
+            );
+        }
+    }
+}
+
+#[test]
+fn upstream_sentences_print_the_selector_as_a_structure() {
+    let key = "to-gardener-resource-manager-tcp-10250";
+    let world = world(&[namespace("a"), grm(&[]), client("a", key)]);
+    let plan = plan(&world, Compatibility::Upstream);
+    let told = |key: &str| find(&plan, key).description.as_str();
+    assert_eq!(
+        told("a/ingress-to-gardener-resource-manager-tcp-10250"),
+        "Allows ingress TCP traffic to port 10250 for pods selected by the \
+         a/gardener-resource-manager service selector from pods running in namespace a labeled \
+         with {map[networking.resources.gardener.cloud/to-gardener-resource-manager-tcp-10250:allowed] []}."
+    );
+    assert_eq!(
+        told("a/egress-to-gardener-resource-manager-tcp-10250"),
+        "Allows egress TCP traffic to port 10250 from pods running in namespace a labeled with \
+         {map[networking.resources.gardener.cloud/to-gardener-resource-manager-tcp-10250:allowed] []} \
+         to pods selected by the a/gardener-resource-manager service selector."
+    );
+}
+
+#[test]
+fn upstream_writes_what_pods_ask_for() {
+    let service = grm(&[
+        ("namespace-selectors", "[{}]"),
+        ("from-probes-allowed-ports", r#"[{"port":8080}]"#),
+        ("from-world-to-ports", "[]"),
+    ]);
+    let spaces = ["a", "b", "c"].map(namespace);
+    let own = "to-gardener-resource-manager-tcp-10250";
+    let world_policy = "a/ingress-to-gardener-resource-manager-from-world";
+    for (pods, expected) in [
+        (vec![], vec![]),
+        // Of the wrong value, of the own namespace's key in another one, of another namespace's.
+        (
+            vec![
+                pod("a", "x", &[(&format!("{PREFIX}{own}"), "true")]),
+                client("b", own),
+                client("a", "to-a-probes"),
+            ],
+            vec![],
+        ),
+        (
+            vec![client("a", own)],
+            vec![
+                "a/egress-to-gardener-resource-manager-tcp-10250",
+                "a/ingress-to-gardener-resource-manager-tcp-10250",
+            ],
+        ),
+        (
+            vec![client("c", "to-a-probes")],
+            vec![
+                "a/ingress-to-gardener-resource-manager-tcp-8080-via-probes-from-c",
+                "c/egress-to-a-gardener-resource-manager-tcp-8080-via-probes",
+            ],
+        ),
+    ] {
+        let world = world(&[&spaces[..], std::slice::from_ref(&service), &pods].concat());
+        let mut found = keys(&plan(&world, Compatibility::Upstream));
+        found.retain(|key| key != world_policy);
+        assert_eq!(found, expected, "{pods:?}");
+        assert_eq!(plan(&world, Compatibility::Document).policies.len(), 13);
+    }
+}
+
+#[test]
+fn keys_that_are_too_long_are_shortened_everywhere_and_told_once() {
+    let name = "this-is-a-very-long-svc-name-which-will-exceed-max-length";
+    let mut object = grm(&[("namespace-selectors", B)]);
+    object["metadata"]["name"] = json!(name);
+    object["spec"]["ports"] = json!([
+        {"port": 5678, "protocol": "TCP", "targetPort": 5678},
+        {"port": 53, "protocol": "UDP", "targetPort": "testport"},
+    ]);
+    let tcp = "to-this-is-a-very-long-svc-name-which-will-exceed-max-len-7c268";
+    let udp = "to-this-is-a-very-long-svc-name-which-will-exceed-max-len-cc82c";
+    let world = world(&[
+        namespace("a"),
+        namespace("b"),
+        object,
+        client("a", tcp),
+        client("a", udp),
+    ]);
+    for mode in MODES {
+        let plan = service(&world, &settings(mode), &[], &ObjectKey::new("a", name));
+        for (id, key) in [("tcp-5678", tcp), ("udp-testport", udp)] {
+            let policy = find(&plan, &format!("a/egress-to-{name}-{id}"));
+            let selector = serde_json::to_value(&policy.spec.pod_selector).unwrap();
+            assert_eq!(
+                selector,
+                json!({"matchLabels": {format!("{PREFIX}{key}"): "allowed"}})
+            );
+            assert!(
+                policy
+                    .description
+                    .contains(&format!("map[{PREFIX}{key}:allowed]"))
+            );
+        }
+        assert_eq!(plan.problems.len(), 1);
+        assert_eq!(
+            plan.problems[0].reason.as_str(),
+            "PodLabelSelectorKey(s)TooLong"
+        );
+        assert!(plan.problems[0].message.contains(tcp));
+        assert!(plan.problems[0].message.len() < 1024);
+    }
+}
+
+#[test]
+fn terminating_namespaces_get_nothing() {
+    let service = grm(&[
+        ("namespace-selectors", "[{}]"),
+        ("from-world-to-ports", "[]"),
+    ]);
+    for mode in MODES {
+        let own = world(&[terminating("a"), namespace("b"), service.clone()]);
+        let wanted = plan(&own, mode);
+        assert_eq!((keys(&wanted), wanted.handled()), (vec![], false));
+        assert!(!wanted.keeps(&ObjectKey::new(
+            "a",
+            "ingress-to-gardener-resource-manager-from-world"
+        )));
+        let other = world(&[namespace("a"), terminating("b"), service.clone()]);
+        let wanted = plan(&other, mode);
+        assert!(
+            keys(&wanted)
+                .iter()
+                .all(|key| key.starts_with("a/") && !key.ends_with("from-b"))
+        );
+        assert!(wanted.handled());
+    }
+}
+
+#[test]
+fn some_services_get_nothing_at_all() {
+    let mut going = grm(&[]);
+    going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    let mut unselective = grm(&[]);
+    unselective["spec"]["selector"] = json!(null);
+    for objects in [
+        vec![namespace("a")],
+        vec![namespace("a"), going],
+        vec![namespace("a"), unselective],
+    ] {
+        let plan = plan(&world(&objects), Compatibility::Document);
+        assert_eq!((keys(&plan), plan.handled()), (vec![], false));
+        assert!(!plan.keeps(&ObjectKey::new(
+            "a",
+            "ingress-to-gardener-resource-manager-tcp-10250"
+        )));
+    }
+}
+
+#[test]
+fn a_kind_of_service_makes_no_difference() {
+    let expected = keys(&plan(
+        &world(&[namespace("a"), grm(&[])]),
+        Compatibility::Document,
+    ));
+    for more in [
+        json!({"clusterIP": "None"}),
+        json!({"type": "ExternalName", "externalName": "x.example.com"}),
+        json!({"type": "NodePort"}),
+        json!({"type": "LoadBalancer"}),
+    ] {
+        let mut object = grm(&[]);
+        object["spec"]
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        let plan = plan(&world(&[namespace("a"), object]), Compatibility::Document);
+        assert_eq!(keys(&plan), expected, "{more}");
+    }
+    let mut portless = grm(&[("from-world-to-ports", "[]")]);
+    portless["spec"]["ports"] = json!([]);
+    assert_eq!(
+        keys(&plan(
+            &world(&[namespace("a"), portless]),
+            Compatibility::Document
+        )),
+        ["a/ingress-to-gardener-resource-manager-from-world"]
+    );
+}
+
+#[test]
+fn the_settings_select_the_namespaces_of_services_not_of_clients() {
+    let world = world(&[
+        namespace("a"),
+        namespace("b"),
+        grm(&[("namespace-selectors", B)]),
+    ]);
+    let key = ObjectKey::new("a", "gardener-resource-manager");
+    for (names, count) in [(vec!["a"], 4), (vec!["b"], 0), (vec!["x", "a"], 4)] {
+        let mut settings = settings(Compatibility::Document);
+        settings.namespace_selectors = names
+            .iter()
+            .map(|name| {
+                let label = json!({"matchLabels": {"kubernetes.io/metadata.name": name}});
+                serde_json::from_value(label).unwrap()
+            })
+            .collect();
+        let plan = service(&world, &settings, &[], &key);
+        assert_eq!(plan.policies.len(), count, "{names:?}");
+        assert_eq!(plan.handled(), count > 0);
+        assert_eq!(super::super::handled(&world, &settings, &key), count > 0);
+    }
+}
