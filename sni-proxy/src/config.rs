@@ -6,16 +6,17 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
 use route::{IpPrefix, TcpOptions};
 use settings::{
-    AdminAddress, ByteSize, ConfigError, ConfigErrors, HumanDuration, TcpSettings, yaml,
+    AdminAddress, ByteSize, ConfigError, ConfigErrors, HumanDuration, RelPath, TcpSettings, yaml,
 };
 use telemetry::{AccessFormat, EndpointAddr, LogFormat};
 
-use self::file::{AccessLogFormat, Otherwise};
+use self::file::{AccessLogFormat, Otherwise, RoutingFile, XdsFile};
 
 mod file;
 
@@ -26,6 +27,9 @@ const MOST_WORKERS: usize = 1024;
 
 /// Bounds of a preamble: the smallest still takes any PROXY header and an ordinary ClientHello.
 const PREAMBLE_BYTES: std::ops::RangeInclusive<u64> = 1024..=16 * 1024 * 1024;
+
+/// Name of the file with the last good routes, in the directory that is configured for it.
+const CACHE_FILE: &str = "routes.cache";
 
 /// TLS passthrough by server name, PROXY protocol and HTTP CONNECT: the gateway of a seed.
 #[derive(Clone, Debug, Parser)]
@@ -56,7 +60,7 @@ Examples:
 
 Signals:
   SIGTERM, SIGINT  drain and exit; the second time exit at once
-  SIGHUP           read the routing file again
+  SIGHUP           read the routing file and certificates again
 
 Environment:
   RUST_LOG                            log levels, such as info or info,serve=debug
@@ -109,9 +113,29 @@ pub struct Config {
     pub(crate) drain: serve::DrainParams,
     pub(crate) trusted_proxies: Vec<IpPrefix>,
     pub(crate) connect: Connect,
-    pub(crate) routes: PathBuf,
+    pub(crate) routes: RouteSource,
     pub(crate) access_log: AccessFormat,
     effective: serde_json::Value,
+}
+
+/// Where routes come from.
+#[derive(Clone, Debug)]
+pub(crate) enum RouteSource {
+    /// A routing file.
+    File(PathBuf),
+    /// A server.
+    Xds(XdsConfig),
+}
+
+/// The server that is asked for routes.
+#[derive(Clone, Debug)]
+pub(crate) struct XdsConfig {
+    pub(crate) server: xds::ServerAddress,
+    pub(crate) tls: Option<tls::ClientTlsParams>,
+    pub(crate) node: String,
+    pub(crate) gateway: String,
+    /// The file of the last good routes.
+    pub(crate) cache: Option<PathBuf>,
 }
 
 /// One listener, with its TCP options worked out.
@@ -166,16 +190,43 @@ impl Config {
     /// Validates what the configuration points to, and returns all of it as text.
     ///
     /// # Errors
-    /// Why the routing file is refused.
-    pub fn check(&self) -> Result<String, crate::RoutesError> {
-        let snapshot = crate::routes::load(&self.routes, &self.tcp_settings, None)?;
-        let routes = format!(
-            "# {}: {} clusters, {} routes\n",
-            self.routes.display(),
-            snapshot.clusters().count(),
-            snapshot.routes().count()
-        );
-        Ok(settings::effective_yaml(&self.effective).unwrap_or_default() + &routes)
+    /// Why the routing file or a certificate is refused.
+    pub fn check(&self) -> Result<String, crate::StartError> {
+        let source = match &self.routes {
+            RouteSource::File(file) => {
+                let snapshot = crate::routes::load(file, &self.tcp_settings, None)?;
+                let (clusters, routes) = (snapshot.clusters().count(), snapshot.routes().count());
+                let file = file.display();
+                format!("# {file}: {clusters} clusters, {routes} routes\n")
+            }
+            RouteSource::Xds(xds) => {
+                if let Some(params) = xds.tls.clone() {
+                    tls::ClientTls::load(params)?;
+                }
+                format!("# routes of {:?} from {}\n", xds.gateway, xds.server)
+            }
+        };
+        Ok(settings::effective_yaml(&self.effective).unwrap_or_default() + &source)
+    }
+
+    /// Returns the listeners as routes from a server are matched to them.
+    pub(crate) fn own_listeners(&self) -> Vec<xds::OwnListener> {
+        let own = self.listeners.iter().map(|listener| xds::OwnListener {
+            name: listener.name.clone(),
+            port: listener.address.port(),
+            protocol: match listener.protocol {
+                Protocol::Connect => xds::OwnProtocol::Connect,
+                Protocol::ProxyOrConnect => xds::OwnProtocol::Node,
+                Protocol::Tls => xds::OwnProtocol::Tls,
+            },
+        });
+        own.collect()
+    }
+
+    /// Returns the state that a server's resources are put into: what they leave open is as
+    /// configured here.
+    pub(crate) fn empty_state(&self) -> xds::State {
+        xds::State::with_tcp(Arc::new(self.tcp.clone()))
     }
 
     /// Tells whether a peer may send a load balancer's PROXY header.
@@ -206,19 +257,17 @@ impl Config {
         if file.connect.headers.is_empty() {
             errors.add("connect.headers", "at least one is needed");
         }
-        if file.routing.file.is_empty() {
-            errors.add("routing.file", "a path is needed");
-        }
+        let routes = file.routing.source(origin, &mut errors);
         errors.into_result(origin)?;
         let effective = settings::redact(&file).unwrap_or_default();
-        Ok(Self::from_file(file, trusted_proxies, effective, origin))
+        Ok(Self::from_file(file, routes, trusted_proxies, effective))
     }
 
     fn from_file(
         file: File,
+        routes: RouteSource,
         trusted_proxies: Vec<IpPrefix>,
         effective: serde_json::Value,
-        origin: &Path,
     ) -> Self {
         let nonzero = |limit: HumanDuration| Some(limit.0).filter(|limit| !limit.is_zero());
         let tcp = file.tcp.clone();
@@ -263,7 +312,7 @@ impl Config {
                 redirect: file.connect.otherwise == Otherwise::Redirect,
                 headers: file.connect.headers,
             },
-            routes: file.routing.file.resolve(origin),
+            routes,
             access_log: match file.access_log.format {
                 AccessLogFormat::Json => AccessFormat::Json,
                 AccessLogFormat::Off => AccessFormat::Off,
@@ -271,6 +320,68 @@ impl Config {
             },
             effective,
         }
+    }
+}
+
+impl RoutingFile {
+    /// Returns the one source that is configured, some source after an error.
+    fn source(&self, origin: &Path, errors: &mut ConfigErrors) -> RouteSource {
+        let file = RouteSource::File(self.file.resolve(origin));
+        match &self.xds {
+            None if self.file.is_empty() => {
+                errors.add("routing", "one of file and xds is needed");
+                file
+            }
+            None => file,
+            Some(_) if !self.file.is_empty() => {
+                errors.add("routing", "file and xds exclude each other");
+                file
+            }
+            Some(xds) => xds.config(origin, errors).map_or(file, RouteSource::Xds),
+        }
+    }
+}
+
+impl XdsFile {
+    fn config(&self, origin: &Path, errors: &mut ConfigErrors) -> Option<XdsConfig> {
+        for (key, value) in [("node", &self.node), ("gateway", &self.gateway)] {
+            if value.is_empty() {
+                errors.add(format!("routing.xds.{key}"), "must be given");
+            }
+        }
+        let server = self.server.parse::<xds::ServerAddress>();
+        let server = server
+            .map_err(|error| errors.add("routing.xds.server", error))
+            .ok()?;
+        let path = |path: &RelPath| (!path.is_empty()).then(|| path.resolve(origin));
+        let (ca, cert, key) = (path(&self.ca), path(&self.cert), path(&self.key));
+        if cert.is_some() != key.is_some() {
+            errors.add("routing.xds", "cert and key go together");
+        }
+        let tls = match (server.is_tls(), ca) {
+            (true, Some(ca)) => Some(tls::ClientTlsParams {
+                ca,
+                cert,
+                key,
+                alpn: vec![b"h2".to_vec()],
+            }),
+            (true, None) => {
+                errors.add("routing.xds.ca", "must be given for https");
+                None
+            }
+            (false, None) if cert.is_none() => None,
+            (false, _) => {
+                errors.add("routing.xds.server", "certificates are for https only");
+                None
+            }
+        };
+        Some(XdsConfig {
+            server,
+            tls,
+            node: self.node.clone(),
+            gateway: self.gateway.clone(),
+            cache: path(&self.cache).map(|directory| directory.join(CACHE_FILE)),
+        })
     }
 }
 
@@ -426,7 +537,8 @@ trustedProxies: ["10.0.0.0/8"]
         )
         .unwrap();
         assert_eq!(sample.effective(), minimal.effective());
-        assert_eq!(sample.routes, Path::new("/etc/rhizome/routes.yaml"));
+        assert!(matches!(&sample.routes, RouteSource::File(file)
+                if file == Path::new("/etc/rhizome/routes.yaml")));
         assert!(sample.trusts("10.1.2.3".parse().unwrap()));
         assert!(!sample.trusts("192.0.2.1".parse().unwrap()));
     }

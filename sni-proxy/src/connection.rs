@@ -19,7 +19,7 @@ use route::{Cluster, Endpoint, OnListener, PickContext, ProxyVersion, Route};
 use serve::{ConnRecord, Reason};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::answer::Answer;
 use crate::preamble::{AddressPair, ClientNote, Expected, Preamble, Refusal, Target, read};
@@ -98,7 +98,12 @@ async fn establish(
         Target::Destination(_) | Target::ServerName { .. } => None,
     };
 
-    // The route: found in one snapshot; the route and its cluster are kept, the rest is not.
+    // The route: found in one snapshot; the route and its cluster are kept, the rest is not. A
+    // gateway that has just begun may have to wait for its first.
+    let waited = timeout_at(expected.deadline, shared.routing.first()).await;
+    if waited.is_err() {
+        return Err(answer(&mut downstream, Reason::NoEndpoint, version).await);
+    }
     let routing = shared.routing.current();
     let table = routing.snapshot.on(listener.index);
     let route = match find(table, &preamble.target) {

@@ -22,10 +22,11 @@ use telemetry::access_log::Sink;
 use telemetry::{AccessLog, EndpointAddr, LogControl, Process, Registry};
 use tokio::runtime::Handle;
 
-use crate::config::{Config, Environment};
+use crate::config::{Config, Environment, RouteSource};
 use crate::metrics::BUILD;
 use crate::routes::RoutesError;
 use crate::routing::Routing;
+use crate::subscription::Subscription;
 use crate::worker::{Shared, Worker};
 
 /// How soon a routing file that could not be read is tried again.
@@ -44,6 +45,9 @@ pub enum StartError {
     /// The routing file is refused.
     #[error("the routing file is refused")]
     Routes(#[from] RoutesError),
+    /// Certificates are refused.
+    #[error(transparent)]
+    Tls(#[from] tls::TlsError),
     /// The system refused something else.
     #[error("{attempt}")]
     System {
@@ -56,7 +60,7 @@ pub enum StartError {
 }
 
 /// What a worker thread is given: what all share, and its own sockets.
-type Task = (Arc<Shared>, Vec<WorkerSocket>);
+pub(crate) type Task = (Arc<Shared>, Vec<WorkerSocket>);
 
 /// A running gateway.
 #[derive(Debug)]
@@ -64,6 +68,8 @@ pub struct Gateway {
     shared: Arc<Shared>,
     service: Service<Task>,
     watcher: FileWatcher,
+    /// The certificates that the server of routes is shown.
+    tls: Option<tls::ClientTls>,
     listeners: Vec<ListenerInfo>,
 }
 
@@ -86,10 +92,17 @@ impl Gateway {
         let metrics = Metrics::new(&registry);
         let resolver = Resolver::system(Handle::current(), Family::Auto);
         // Watched before it is read, so that no change falls between.
-        let watcher = FileWatcher::new(vec![config.routes.clone()], WatchParams::default())
+        let watched = match &config.routes {
+            RouteSource::File(file) => vec![file.clone()],
+            RouteSource::Xds(_) => Vec::new(),
+        };
+        let watcher = FileWatcher::new(watched, WatchParams::default())
             .map_err(system("watching the routing file"))?;
-        let tcp = config.tcp_settings.clone();
-        let routing = Routing::start(config.routes.clone(), tcp, resolver, &registry)?;
+        let routing = Routing::start(&config, resolver, &registry)?;
+        let subscription = match &config.routes {
+            RouteSource::File(_) => None,
+            RouteSource::Xds(xds) => Some(Subscription::new(xds, &config, &registry)?),
+        };
         let pool = PoolParams::for_workers(config.workers);
         let limit = connection_limit(config.limits.connections, pool.most_pipes(config.workers));
         let inherited = inherited_sockets(
@@ -132,6 +145,10 @@ impl Gateway {
                 .map_err(system("preparing the workers"))?;
         bound.listen().map_err(system("listening"))?;
         let mut service = Service::new(drain, workers, access_log);
+        let tls = subscription.as_ref().and_then(Subscription::tls);
+        if let Some(subscription) = subscription {
+            subscription.start(&shared, &mut service);
+        }
         let admin = admin(&shared, &service, &listeners, &registry);
         log.register(&registry);
         service.answer(endpoints, &admin, registry, log);
@@ -141,6 +158,7 @@ impl Gateway {
             shared,
             service,
             watcher,
+            tls,
             listeners,
         })
     }
@@ -177,7 +195,7 @@ impl Gateway {
     /// # Errors
     /// A worker failed; everything was drained then.
     pub async fn run(mut self, signals: Option<Signals>) -> Result<(), WorkerFailed> {
-        let shared = &self.shared;
+        let (shared, tls) = (&self.shared, &self.tls);
         let watcher = &mut self.watcher;
         self.service
             .run(
@@ -188,7 +206,13 @@ impl Gateway {
                         () = tokio::time::sleep(READ_AGAIN), if shared.routing.unread() => {}
                     }
                 },
-                || shared.routing.reload(),
+                || {
+                    shared.routing.reload();
+                    if let Some(Err(error)) = tls.as_ref().map(tls::ClientTls::reload) {
+                        let error = telemetry::chain(&error);
+                        tracing::error!(%error, "certificates refused, the last good ones stay");
+                    }
+                },
             )
             .await
     }
@@ -210,11 +234,12 @@ fn admin(
 ) -> Arc<dyn Process> {
     let current = Arc::clone(shared);
     let snapshot: Arc<CurrentSnapshot> = Arc::new(move || {
-        let published = current.routing.current();
-        (Arc::clone(&published.snapshot), published.confirmed)
+        let routing = &current.routing;
+        (Arc::clone(&routing.current().snapshot), routing.confirmed())
     });
     Metrics::collect_snapshot(registry, Arc::clone(&snapshot));
     telemetry::process::register(registry, BUILD);
+    let routing = Arc::clone(shared);
     Arc::new(Admin::new(AdminParams {
         binary: BUILD.binary,
         version: BUILD.version,
@@ -225,7 +250,7 @@ fn admin(
         metrics: shared.metrics.clone(),
         asker: service.asker(),
         snapshot,
-        ready: Box::new(|| Ok(())),
+        ready: Box::new(move || routing.routing.ready()),
         ready_alias: None,
     }))
 }

@@ -17,6 +17,7 @@ mod metrics;
 mod preamble;
 mod routes;
 mod routing;
+mod subscription;
 mod worker;
 
 pub use config::{Config, Environment, File, Flags, Protocol, ProxyProtocol};

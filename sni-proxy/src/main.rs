@@ -71,7 +71,7 @@ fn run(flags: Flags, environment: &Environment, log: LogControl) -> ExitCode {
                 let ended = gateway.run(Some(signals)).await;
                 ended.map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS)
             }
-            Err(error @ StartError::Routes(_)) => refused(&error),
+            Err(error @ (StartError::Routes(_) | StartError::Tls(_))) => refused(&error),
             Err(error) => failed(&error),
         }
     })

@@ -32,6 +32,7 @@ pub fn describe_metrics() -> Vec<Description> {
     let (snapshot, now) = (Arc::new(Snapshot::empty()), Instant::now());
     let current: Arc<CurrentSnapshot> = Arc::new(move || (Arc::clone(&snapshot), now));
     Metrics::collect_snapshot(&registry, current);
+    let _ = xds::ClientMetrics::new(&registry);
     telemetry::process::register(&registry, BUILD);
     registry.describe()
 }

@@ -1,9 +1,15 @@
-//! The routing snapshot in force: read, swapped whole, refused with a reason.
+//! The routing snapshot in force: read or received, swapped whole, refused with a reason.
 //!
-//! Connections load it once and keep what they loaded. A file that is missing, empty or wrong
-//! changes nothing but a counter and the log.
+//! ```text
+//!     file ──changed──▶ load ────────┐
+//!     cache ──at start─▶ table ──────┼──▶ Snapshot ─▶ current ─▶ connections
+//!     server ──update──▶ table ──────┘
+//! ```
+//!
+//! Connections load it once and keep what they loaded. What is missing, empty or wrong changes
+//! nothing but a counter and the log. With a server there may be no routes at first: connections
+//! then wait for them, as long as a preamble may take.
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
@@ -12,8 +18,10 @@ use serve::{NameSet, Resolver};
 use settings::{ConfigError, TcpSettings};
 use telemetry::Registry;
 use telemetry::metrics::Counter;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::config::{Config, RouteSource, XdsConfig};
 use crate::routes::{self, RoutesError};
 
 /// A snapshot with what its endpoints' names resolve to.
@@ -21,41 +29,117 @@ use crate::routes::{self, RoutesError};
 pub(crate) struct Published {
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) names: NameSet,
-    /// When the source of routes last confirmed it.
-    pub(crate) confirmed: Instant,
 }
 
 /// The snapshot in force and where its successors come from.
 #[derive(Debug)]
 pub(crate) struct Routing {
     current: ArcSwap<Published>,
-    file: PathBuf,
+    source: RouteSource,
     tcp: TcpSettings,
     resolver: Resolver,
     refused: Counter,
+    /// Whether there are routes yet.
+    first: watch::Sender<bool>,
+    /// When the source of routes last confirmed the snapshot; written by the control thread.
+    confirmed: Mutex<Instant>,
     /// Looked at by the control thread alone.
     last_refusal: Mutex<Option<Refusal>>,
 }
 
 impl Routing {
-    /// Reads the first snapshot.
+    /// Reads the first snapshot: from the file, or from the cache where there is one.
     pub(crate) fn start(
-        file: PathBuf,
-        tcp: TcpSettings,
+        config: &Config,
         resolver: Resolver,
         registry: &Registry,
     ) -> Result<Self, RoutesError> {
-        let snapshot = routes::load(&file, &tcp, None)?;
-        let refused = refused(registry);
-        let published = publish(snapshot, &resolver);
+        let tcp = config.tcp_settings.clone();
+        let first = match &config.routes {
+            RouteSource::File(file) => Some(routes::load(file, &tcp, None)?),
+            RouteSource::Xds(xds) => cached(xds, config),
+        };
+        let ready = first.is_some();
+        let published = publish(first.unwrap_or_else(Snapshot::empty), &resolver);
         Ok(Self {
             current: ArcSwap::from_pointee(published),
-            file,
+            source: config.routes.clone(),
             tcp,
             resolver,
-            refused,
+            refused: refused(registry),
+            first: watch::channel(ready).0,
+            confirmed: Mutex::new(Instant::now()),
             last_refusal: Mutex::default(),
         })
+    }
+
+    /// Says whether there are routes yet.
+    ///
+    /// # Errors
+    /// Why there are none, for people.
+    pub(crate) fn ready(&self) -> Result<(), String> {
+        if *self.first.borrow() {
+            Ok(())
+        } else {
+            Err("the server of routes has not answered yet".to_owned())
+        }
+    }
+
+    /// Waits until there are routes; mostly there are. Cancel-safe.
+    pub(crate) async fn first(&self) {
+        if !*self.first.borrow() {
+            // The sender is `self`'s, so it does not go away.
+            let _ = self.first.subscribe().wait_for(|ready| *ready).await;
+        }
+    }
+
+    /// Returns when the source of routes last confirmed the snapshot.
+    pub(crate) fn confirmed(&self) -> Instant {
+        *self
+            .confirmed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that the source of routes says the snapshot is still right.
+    pub(crate) fn confirm(&self) {
+        *self
+            .confirmed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// Puts a table in force that a server sent, or tells why not; the last good one stays then.
+    pub(crate) fn take(&self, table: xds::Table) -> Result<(), String> {
+        let previous = self.current.load_full();
+        let generation = previous.snapshot.generation() + 1;
+        match Snapshot::build(table.spec, generation, Some(&previous.snapshot)) {
+            Ok(snapshot) => {
+                for report in &table.reports {
+                    tracing::warn!(resource = %report.name, "{}", report.what);
+                }
+                self.put(snapshot);
+                Ok(())
+            }
+            Err(error) => {
+                self.refused.inc();
+                let error = telemetry::chain(&error).to_string();
+                tracing::error!(
+                    error,
+                    generation = previous.snapshot.generation(),
+                    "routing update refused, the last good snapshot stays"
+                );
+                Err(error)
+            }
+        }
+    }
+
+    fn put(&self, snapshot: Snapshot) {
+        let published = publish(snapshot, &self.resolver);
+        self.current.store(Arc::new(published));
+        *self.last_refusal() = None;
+        self.confirm();
+        self.first.send_replace(true);
     }
 
     /// Returns the snapshot in force, without a lock.
@@ -63,15 +147,15 @@ impl Routing {
         self.current.load_full()
     }
 
-    /// Reads the file again and swaps the snapshot, or keeps the last good one.
+    /// Reads the file again and swaps the snapshot, or keeps the last good one. A server's routes
+    /// come by themselves.
     pub(crate) fn reload(&self) {
+        let RouteSource::File(file) = &self.source else {
+            return;
+        };
         let previous = self.current.load_full();
-        match routes::load(&self.file, &self.tcp, Some(&previous.snapshot)) {
-            Ok(snapshot) => {
-                let published = publish(snapshot, &self.resolver);
-                self.current.store(Arc::new(published));
-                *self.last_refusal() = None;
-            }
+        match routes::load(file, &self.tcp, Some(&previous.snapshot)) {
+            Ok(snapshot) => self.put(snapshot),
             Err(error) => self.refuse(&error, previous.snapshot.generation()),
         }
     }
@@ -137,6 +221,29 @@ fn publish(snapshot: Snapshot, resolver: &Resolver) -> Published {
     Published {
         snapshot: Arc::new(snapshot),
         names,
-        confirmed: Instant::now(),
+    }
+}
+
+/// Reads the last good routes of an earlier process. None, or unreadable ones, are waited for.
+fn cached(xds: &XdsConfig, config: &Config) -> Option<Snapshot> {
+    let path = xds.cache.as_deref()?;
+    let table = match xds::load_cache(path, &config.own_listeners(), config.empty_state()) {
+        Ok(table) => table?,
+        Err(error) => {
+            let error = telemetry::chain(&error);
+            tracing::warn!(%error, "the cached routes cannot be used");
+            return None;
+        }
+    };
+    match Snapshot::build(table.spec, 1, None) {
+        Ok(snapshot) => {
+            tracing::info!(path = %path.display(), "routes of the cache are used until the server answers");
+            Some(snapshot)
+        }
+        Err(error) => {
+            let error = telemetry::chain(&error);
+            tracing::warn!(%error, "the cached routes cannot be used");
+            None
+        }
     }
 }

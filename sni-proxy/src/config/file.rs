@@ -178,12 +178,46 @@ pub(super) enum Otherwise {
     Redirect,
 }
 
-/// Where routes come from.
+/// Where routes come from; exactly one of `file` and `xds`.
 #[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct RoutingFile {
     /// The routing file, read again when it changes.
+    #[serde(default, skip_serializing_if = "RelPath::is_empty")]
     pub(super) file: RelPath,
+    /// The server that is asked for routes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) xds: Option<XdsFile>,
+}
+
+/// The server that is asked for routes, over xDS.
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct XdsFile {
+    /// Its URL: `https://host:port`, or `http://host:port` without TLS.
+    pub(super) server: String,
+    /// CA that its certificate is signed by; needed for https.
+    #[serde(default, skip_serializing_if = "RelPath::is_empty")]
+    pub(super) ca: RelPath,
+    /// Our certificate, where the server asks for one.
+    #[serde(default, skip_serializing_if = "RelPath::is_empty")]
+    pub(super) cert: RelPath,
+    /// Its key.
+    #[serde(default, skip_serializing_if = "RelPath::is_empty")]
+    pub(super) key: RelPath,
+    /// Name of this gateway's pod (`node.id`).
+    pub(super) node: String,
+    /// Name of the gateway whose routes are wanted (`node.cluster`).
+    #[serde(default = "default_gateway")]
+    pub(super) gateway: String,
+    /// Directory of the last good routes, which are used until the server answers; none when
+    /// absent.
+    #[serde(default, skip_serializing_if = "RelPath::is_empty")]
+    pub(super) cache: RelPath,
+}
+
+fn default_gateway() -> String {
+    "default".to_owned()
 }
 
 /// The access log.
