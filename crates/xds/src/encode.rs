@@ -1,32 +1,60 @@
 //! From clusters and routes to resources.
+//!
+//! ```text
+//!  ClusterSpec ──cluster──▶ Cluster, ClusterLoadAssignment                        everybody
+//!  RouteSpec   ──parts────▶ Listener tls|g, node|g, vpn|g, WireGuardRoute g/…     ours, per group
+//!              ──base─────▶ Listener tls, node, vpn without routes                ours
+//!              ──whole────▶ Listener tls, node, vpn, RouteConfiguration node, vpn Envoy
+//! ```
+//!
+//! Equal input is encoded to equal octets. Which routes there are is the caller's to decide, and
+//! that they do not contradict each other; only in whole listeners, which Envoy would refuse as a
+//! whole, is the second of two equal matches withheld.
 
+mod cluster;
+mod connect;
+mod listener;
+mod matches;
+mod wireguard;
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
+
+use prost::Message;
 use route::{ClusterSpec, RouteSpec};
 
-use crate::resource::Resource;
+use crate::encode::listener::Listeners;
+use crate::resource::{Audience, Resource, ResourceType};
 
 /// What a gateway's listeners have in common.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct GatewayParams {
+    /// Address of all listeners; `::` includes IPv4.
+    pub address: IpAddr,
     /// Port of the listener `tls`; `None` = there is none.
     pub tls: Option<u16>,
     /// Port of the listener `node`; `None` = there is none.
     pub node: Option<u16>,
     /// Port of the listener `vpn`; `None` = there is none.
     pub vpn: Option<u16>,
-    /// Headers that name a CONNECT request's destination, the first that is there.
+    /// Headers that name a CONNECT request's destination.
     pub connect_headers: [&'static str; 2],
     /// Further attempts to connect, each on another endpoint.
     pub connect_retries: u32,
+    /// Time in which a connection has to say where it wants to go.
+    pub preamble_timeout: Duration,
 }
 
 impl Default for GatewayParams {
     fn default() -> Self {
         Self {
+            address: Ipv6Addr::UNSPECIFIED.into(),
             tls: Some(443),
             node: Some(8443),
             vpn: Some(8132),
             connect_headers: ["X-Gardener-Destination", "Reversed-VPN"],
             connect_retries: 2,
+            preamble_timeout: Duration::from_secs(10),
         }
     }
 }
@@ -40,41 +68,84 @@ pub struct Encoded {
     pub withheld: Vec<Withheld>,
 }
 
-/// A route that is not sent.
+/// A route, or a part of what it matches, that is not sent.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Withheld {
-    /// What the route matches.
+    /// The group that it is of.
+    pub group: String,
+    /// What is not matched.
     pub route: String,
     /// Why it is not sent.
     pub reason: String,
 }
 
-/// Encodes a cluster, and its endpoints when all of them are addresses.
+/// Encodes a cluster, and apart from it its endpoints when all of them are addresses.
+///
+/// Without a host name among them the endpoints are assigned (EDS), so that a change of one does
+/// not touch the cluster; with one the cluster has them itself (`STRICT_DNS`).
 #[must_use]
 pub fn cluster(spec: &ClusterSpec) -> Vec<Resource> {
-    let _ = spec;
-    unimplemented!()
+    cluster::encode(spec)
 }
 
-/// Encodes the listeners without routes that [`parts`] are added to.
+/// Encodes the listeners without routes that [`parts`] add to.
 #[must_use]
 pub fn base(params: &GatewayParams) -> Vec<Resource> {
-    let _ = params;
-    unimplemented!()
+    listener::base(params)
 }
 
-/// Encodes the routes of one group as parts of listeners.
+/// Encodes the routes of one group as parts of listeners; groups have different names.
 #[must_use]
 pub fn parts(group: &str, routes: &[RouteSpec], params: &GatewayParams) -> Encoded {
-    let _ = (group, routes, params);
-    unimplemented!()
+    let mut listeners = Listeners::new(params, Audience::Parts);
+    let mut encoded = Encoded::default();
+    listeners.add(group, routes);
+    encoded.resources = listeners.part(group);
+    encoded.withheld = listeners.withheld;
+    wireguard::encode(group, routes, &mut encoded.resources);
+    encoded
 }
 
-/// Encodes the routes of all groups as whole listeners.
+/// Encodes the routes of all groups as whole listeners, but for those of WireGuard, which Envoy
+/// does not know.
 pub fn whole<'a>(
     params: &GatewayParams,
     groups: impl Iterator<Item = (&'a str, &'a [RouteSpec])>,
 ) -> Encoded {
-    let _ = (params, groups.count());
-    unimplemented!()
+    let mut listeners = Listeners::new(params, Audience::Whole);
+    for (group, routes) in groups {
+        listeners.add(group, routes);
+    }
+    Encoded {
+        resources: listeners.whole(),
+        withheld: listeners.withheld,
+    }
+}
+
+fn resource(
+    kind: ResourceType,
+    name: &str,
+    message: &impl Message,
+    audience: Audience,
+) -> Resource {
+    Resource {
+        kind,
+        name: name.into(),
+        body: message.encode_to_vec().into(),
+        audience,
+    }
+}
+
+/// Returns a duration as it travels, at most as long as one can be.
+fn duration(duration: Duration) -> prost_types::Duration {
+    /// 10,000 years, which the wire format ends with.
+    const MOST_SECONDS: i64 = 315_576_000_000;
+
+    match prost_types::Duration::try_from(duration) {
+        Ok(duration) if duration.seconds < MOST_SECONDS => duration,
+        Ok(_) | Err(_) => prost_types::Duration {
+            seconds: MOST_SECONDS,
+            nanos: 0,
+        },
+    }
 }

@@ -34,8 +34,6 @@ pub(crate) struct Cluster {
     pub(crate) upstream_connection_options: Option<UpstreamConnectionOptions>,
     #[prost(message, optional, tag = "33")]
     pub(crate) load_assignment: Option<ClusterLoadAssignment>,
-    #[prost(bool, tag = "39")]
-    pub(crate) respect_dns_ttl: bool,
 }
 
 /// Values of `Cluster.DiscoveryType`.

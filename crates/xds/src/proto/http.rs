@@ -28,10 +28,20 @@ pub(crate) struct HttpConnectionManager {
     pub(crate) use_remote_address: Option<bool>,
     #[prost(message, optional, tag = "15")]
     pub(crate) generate_request_id: Option<bool>,
+    /// What may be asked for besides plain requests; here only the types count.
+    #[prost(message, repeated, tag = "23")]
+    pub(crate) upgrade_configs: Vec<UpgradeType>,
     #[prost(message, optional, tag = "24")]
     pub(crate) stream_idle_timeout: Option<Duration>,
     #[prost(message, optional, tag = "41")]
     pub(crate) request_headers_timeout: Option<Duration>,
+}
+
+/// `HttpConnectionManager.UpgradeConfig`.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct UpgradeType {
+    #[prost(string, tag = "1")]
+    pub(crate) upgrade_type: String,
 }
 
 /// `Rds`.

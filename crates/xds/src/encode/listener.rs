@@ -1,0 +1,391 @@
+//! Listeners and the filter chains of what is not HTTP.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use route::{IpPrefix, RouteMatch, RouteSpec, normal_server_name};
+
+use crate::encode::matches::{Key, cidr_ranges, describe};
+use crate::encode::{GatewayParams, Withheld, connect, duration, resource};
+use crate::proto::{
+    Address, Empty, Filter3, Filter4, FilterChain, FilterChainMatch, HashPolicy, Listener,
+    ProxyProtocol, Route, SocketAddress, TcpProxy, any, kind,
+};
+use crate::resource::{Audience, Resource, ResourceType};
+
+const TLS: &str = "tls";
+const NODE: &str = "node";
+const VPN: &str = "vpn";
+
+/// What the routes added so far make of the listeners.
+pub(super) struct Listeners<'p> {
+    params: &'p GatewayParams,
+    audience: Audience,
+    pub(super) withheld: Vec<Withheld>,
+    /// What is matched already, where a second match would spoil the first.
+    taken: BTreeSet<Key>,
+    tls: Vec<FilterChain>,
+    /// Routes by destination; the chains depend on all of them.
+    destinations: Vec<Destination>,
+    connects: Vec<Route>,
+}
+
+/// A route by destination.
+struct Destination {
+    prefixes: Vec<IpPrefix>,
+    port: Option<u16>,
+    sources: Vec<IpPrefix>,
+    proxy: TcpProxy,
+}
+
+impl<'p> Listeners<'p> {
+    pub(super) fn new(params: &'p GatewayParams, audience: Audience) -> Self {
+        Self {
+            params,
+            audience,
+            withheld: Vec::new(),
+            taken: BTreeSet::new(),
+            tls: Vec::new(),
+            destinations: Vec::new(),
+            connects: Vec::new(),
+        }
+    }
+
+    /// Adds the routes of a group.
+    pub(super) fn add(&mut self, group: &str, routes: &[RouteSpec]) {
+        for spec in routes {
+            if let Some(missing) = self.lacks(&spec.matches) {
+                let route = describe(&spec.matches);
+                self.withhold(
+                    group,
+                    route,
+                    format!("the gateway has no {missing} listener"),
+                );
+                continue;
+            }
+            match &spec.matches {
+                RouteMatch::ConnectDestinations(values) => {
+                    for value in values {
+                        if self.take(group, Key::Connect(value.clone())) {
+                            let routes = connect::routes(value, spec, self.params, self.audience);
+                            self.connects.extend(routes);
+                        }
+                    }
+                }
+                RouteMatch::Destinations { prefixes, port } => {
+                    let mut prefixes = prefixes.clone();
+                    prefixes.retain(|prefix| self.take(group, Key::Destination(*prefix, *port)));
+                    if !prefixes.is_empty() {
+                        self.destinations.push(Destination {
+                            prefixes,
+                            port: *port,
+                            sources: spec.allow_sources.clone(),
+                            proxy: self.tcp_proxy(spec),
+                        });
+                    }
+                }
+                RouteMatch::ServerNames(names) => self.server_names(group, names, spec),
+                RouteMatch::WireGuard { .. } => {}
+            }
+        }
+    }
+
+    /// Names the listener that a route needs and that is not there.
+    fn lacks(&self, matches: &RouteMatch) -> Option<&'static str> {
+        let GatewayParams { tls, node, vpn, .. } = self.params;
+        match matches {
+            RouteMatch::ConnectDestinations(_) => {
+                (node.is_none() && vpn.is_none()).then_some("node or vpn")
+            }
+            RouteMatch::Destinations { .. } => node.is_none().then_some(NODE),
+            RouteMatch::ServerNames(_) => tls.is_none().then_some(TLS),
+            RouteMatch::WireGuard { .. } => None,
+        }
+    }
+
+    fn withhold(&mut self, group: &str, route: String, reason: impl Into<String>) {
+        self.withheld.push(Withheld {
+            group: group.to_owned(),
+            route,
+            reason: reason.into(),
+        });
+    }
+
+    /// Tells whether a match is new, and reports it when not.
+    fn take(&mut self, group: &str, key: Key) -> bool {
+        if self.taken.contains(&key) {
+            self.withhold(group, key.describe(), "another route matches the same");
+            return false;
+        }
+        self.taken.insert(key)
+    }
+
+    /// Adds a chain for the names of a route.
+    ///
+    /// A chain is chosen by name before it is looked at who may use it, and there is no way back:
+    /// a client that is refused reaches no wildcard's chain instead. That is why `*` has a chain of
+    /// its own and is not the default one, which takes what no other chain wanted.
+    fn server_names(&mut self, group: &str, names: &[String], spec: &RouteSpec) {
+        let mut listed = Vec::with_capacity(names.len());
+        let mut catch_all = false;
+        for name in names {
+            match normal_server_name(name) {
+                Ok(name) if !self.take(group, Key::Name(name.clone())) => {}
+                Ok(name) if name == "*" => catch_all = true,
+                Ok(name) => listed.push(name),
+                Err(error) => {
+                    let route = Key::Name(name.clone()).describe();
+                    self.withhold(group, route, error.to_string());
+                }
+            }
+        }
+        let proxy = tcp_filter(&self.tcp_proxy(spec));
+        let chain = |server_names| FilterChain {
+            filter_chain_match: Some(FilterChainMatch {
+                source_prefix_ranges: cidr_ranges(&spec.allow_sources),
+                transport_protocol: TLS.to_owned(),
+                server_names,
+                ..FilterChainMatch::default()
+            }),
+            filters: vec![proxy.clone()],
+            ..FilterChain::default()
+        };
+        if catch_all {
+            self.tls.push(chain(Vec::new()));
+        }
+        if !listed.is_empty() {
+            self.tls.push(chain(listed));
+        }
+    }
+
+    fn tcp_proxy(&self, spec: &RouteSpec) -> TcpProxy {
+        let age = spec.max_connection_age;
+        let mut proxy = TcpProxy {
+            cluster: spec.cluster.clone(),
+            max_connect_attempts: Some(self.params.connect_retries.saturating_add(1)),
+            idle_timeout: spec.idle_timeout.map(duration),
+            max_downstream_connection_duration: age.map(duration),
+            ..TcpProxy::default()
+        };
+        if self.audience == Audience::Whole {
+            proxy.stat_prefix.clone_from(&spec.cluster);
+            // An hour for Envoy when absent, as long as it likes when zero.
+            let idle = spec.idle_timeout.unwrap_or_default();
+            proxy.idle_timeout = Some(duration(idle));
+            let age = age.filter(|age| !age.is_zero());
+            proxy.max_downstream_connection_duration = age.map(duration);
+            proxy.hash_policy = vec![HashPolicy {
+                source_ip: Some(Empty {}),
+            }];
+        }
+        proxy
+    }
+
+    /// Encodes the parts of listeners that are not empty.
+    pub(super) fn part(&self, group: &str) -> Vec<Resource> {
+        let params = self.params;
+        let http = |name: String| FilterChain {
+            filters: vec![connect::inline(connect::configuration(
+                &name,
+                self.connects.clone(),
+            ))],
+            ..FilterChain::default()
+        };
+        let part = |name: String, chains: Vec<FilterChain>| {
+            (!chains.is_empty()).then(|| {
+                let listener = Listener {
+                    name: name.clone(),
+                    filter_chains: chains,
+                    ..Listener::default()
+                };
+                resource(ResourceType::Listener, &name, &listener, Audience::Parts)
+            })
+        };
+        let [tls, node, vpn] = [TLS, NODE, VPN].map(|listener| format!("{listener}|{group}"));
+        let mut node_chains = destination_chains(&self.destinations);
+        let mut vpn_chains = Vec::new();
+        if !self.connects.is_empty() && params.node.is_some() {
+            node_chains.push(http(node.clone()));
+        }
+        if !self.connects.is_empty() && params.vpn.is_some() {
+            vpn_chains.push(http(vpn.clone()));
+        }
+        let parts = [
+            part(tls, self.tls.clone()),
+            part(node, node_chains),
+            part(vpn, vpn_chains),
+        ];
+        parts.into_iter().flatten().collect()
+    }
+
+    /// Encodes the listeners and the route configurations that they refer to.
+    pub(super) fn whole(&self) -> Vec<Resource> {
+        let params = self.params;
+        let mut resources = Vec::new();
+        let listener = |message: Listener| {
+            let name = message.name.clone();
+            resource(ResourceType::Listener, &name, &message, Audience::Whole)
+        };
+        if let Some(mut message) = tls_listener(params)
+            && !self.tls.is_empty()
+        {
+            // Without chains Envoy would refuse the listener.
+            message.filter_chains.clone_from(&self.tls);
+            resources.push(listener(message));
+        }
+        let mut routes = self.connects.clone();
+        routes.extend(connect::otherwise(params));
+        let http = |name: &str| http_chain(connect::by_name(name, params));
+        let configuration = |name: &str| {
+            let message = connect::configuration(name, routes.clone());
+            let kind = ResourceType::RouteConfiguration;
+            resource(kind, name, &message, Audience::Whole)
+        };
+        if let Some(mut message) = node_listener(params, http(NODE)) {
+            message.filter_chains = destination_chains(&for_every_port(&self.destinations));
+            resources.push(listener(message));
+            resources.push(configuration(NODE));
+        }
+        if let Some(message) = vpn_listener(params, http(VPN)) {
+            resources.push(listener(message));
+            resources.push(configuration(VPN));
+        }
+        resources
+    }
+}
+
+/// Encodes the listeners that parts are added to.
+pub(super) fn base(params: &GatewayParams) -> Vec<Resource> {
+    let http = |name: &str| {
+        let routes = connect::otherwise(params);
+        http_chain(connect::inline(connect::configuration(name, routes)))
+    };
+    let listeners = [
+        tls_listener(params),
+        node_listener(params, http(NODE)),
+        vpn_listener(params, http(VPN)),
+    ];
+    let listeners = listeners.into_iter().flatten();
+    let base = |message: Listener| {
+        let name = message.name.clone();
+        resource(ResourceType::Listener, &name, &message, Audience::Parts)
+    };
+    listeners.map(base).collect()
+}
+
+fn http_chain(filter: Filter4) -> FilterChain {
+    FilterChain {
+        filters: vec![filter],
+        ..FilterChain::default()
+    }
+}
+
+fn tls_listener(params: &GatewayParams) -> Option<Listener> {
+    let filter = Filter3 {
+        name: "envoy.filters.listener.tls_inspector".to_owned(),
+        typed_config: Some(any(kind::TLS_INSPECTOR, &Empty {})),
+    };
+    Some(Listener {
+        listener_filters: vec![filter],
+        ..listener(TLS, params.tls?, params)
+    })
+}
+
+fn node_listener(params: &GatewayParams, http: FilterChain) -> Option<Listener> {
+    let header = ProxyProtocol {
+        allow_requests_without_proxy_protocol: true,
+    };
+    let filter = Filter3 {
+        name: "envoy.filters.listener.proxy_protocol".to_owned(),
+        typed_config: Some(any(kind::PROXY_PROTOCOL, &header)),
+    };
+    Some(Listener {
+        listener_filters: vec![filter],
+        default_filter_chain: Some(http),
+        ..listener(NODE, params.node?, params)
+    })
+}
+
+fn vpn_listener(params: &GatewayParams, http: FilterChain) -> Option<Listener> {
+    Some(Listener {
+        filter_chains: vec![http],
+        ..listener(VPN, params.vpn?, params)
+    })
+}
+
+fn listener(name: &str, port: u16, params: &GatewayParams) -> Listener {
+    Listener {
+        name: name.to_owned(),
+        address: Some(Address {
+            socket_address: Some(SocketAddress {
+                protocol: 0,
+                address: params.address.to_string(),
+                port_value: Some(port.into()),
+                ipv4_compat: params.address.is_ipv6(),
+            }),
+        }),
+        listener_filters_timeout: (params.preamble_timeout > Duration::ZERO)
+            .then(|| duration(params.preamble_timeout)),
+        ..Listener::default()
+    }
+}
+
+fn tcp_filter(proxy: &TcpProxy) -> Filter4 {
+    Filter4 {
+        name: "envoy.filters.network.tcp_proxy".to_owned(),
+        typed_config: Some(any(kind::TCP_PROXY, proxy)),
+    }
+}
+
+fn destination_chains(destinations: &[Destination]) -> Vec<FilterChain> {
+    let chain = |destination: &Destination| FilterChain {
+        filter_chain_match: Some(FilterChainMatch {
+            prefix_ranges: cidr_ranges(&destination.prefixes),
+            destination_port: destination.port.map(u32::from),
+            direct_source_prefix_ranges: cidr_ranges(&destination.sources),
+            ..FilterChainMatch::default()
+        }),
+        filters: vec![tcp_filter(&destination.proxy)],
+        ..FilterChain::default()
+    };
+    destinations.iter().map(chain).collect()
+}
+
+/// Repeats what is for any port for every port that something is for.
+///
+/// Envoy looks for the port first and does not come back from it, so that a chain for any port of
+/// `10.0.0.0/8` would never see a port that another chain has for `192.0.2.0/24`. Here the longest
+/// prefix comes first, and with it its own port before any.
+fn for_every_port(destinations: &[Destination]) -> Vec<Destination> {
+    let ports: BTreeSet<u16> = destinations.iter().filter_map(|one| one.port).collect();
+    let own: BTreeSet<(IpPrefix, u16)> = destinations
+        .iter()
+        .filter_map(|one| Some((one, one.port?)))
+        .flat_map(|(one, port)| one.prefixes.iter().map(move |prefix| (*prefix, port)))
+        .collect();
+    let mut all = Vec::with_capacity(destinations.len());
+    for destination in destinations {
+        let ports = if destination.port.is_none() {
+            ports.iter().copied().map(Some).collect()
+        } else {
+            Vec::new()
+        };
+        for port in ports.into_iter().chain([destination.port]) {
+            let mut prefixes = destination.prefixes.clone();
+            if destination.port.is_none()
+                && let Some(port) = port
+            {
+                prefixes.retain(|prefix| !own.contains(&(*prefix, port)));
+            }
+            if !prefixes.is_empty() {
+                all.push(Destination {
+                    prefixes,
+                    port,
+                    sources: destination.sources.clone(),
+                    proxy: destination.proxy.clone(),
+                });
+            }
+        }
+    }
+    all
+}
