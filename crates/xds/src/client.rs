@@ -162,7 +162,6 @@ pub fn load_cache(
         })?;
         state.set(&entry.name, decoded);
     }
-    held::fill_missing(&mut state);
     let table = state.table(own).map_err(|source| CacheError::Table {
         path: path.to_owned(),
         source,

@@ -203,9 +203,7 @@ impl Held {
             ResourceType::Cluster | ResourceType::ClusterLoadAssignment => false,
         };
         if updates.iter().any(routes) {
-            let mut filled = state.clone();
-            fill_missing(&mut filled);
-            filled
+            state
                 .table(&self.own)
                 .map_err(|error| telemetry::chain(&error).to_string())?;
         }
@@ -311,7 +309,7 @@ fn drop_unwanted(state: &mut State) {
 }
 
 /// Puts something empty under every name that is referred to and not there.
-pub(super) fn fill_missing(state: &mut State) {
+fn fill_missing(state: &mut State) {
     while let Some((kind, name)) = state.missing() {
         if !set_empty(state, kind, &name) || state.missing() == Some((kind, name)) {
             return;

@@ -422,5 +422,4 @@ pub(super) fn wildcards(kind: ResourceType) -> bool {
 }
 
 #[cfg(test)]
-#[path = "stream/tests.rs"]
 mod tests;

@@ -345,8 +345,8 @@ impl Rate {
 mod tests {
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn requests_are_read_at_their_rate_after_a_burst() {
+    #[test]
+    fn requests_are_read_at_their_rate_after_a_burst() {
         let limits = ServerLimits {
             requests_per_second: 10,
             request_burst: 3,

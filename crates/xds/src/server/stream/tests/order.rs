@@ -1,0 +1,231 @@
+//! What waits for what: nothing refers to what is not there, nothing goes while it is referred to.
+
+use super::*;
+
+/// A client that has a cluster with its assignment and a listener that routes to it.
+fn settled(class: Class) -> Bench {
+    let mut bench = Bench::new(class);
+    bench.set_all(&[
+        (Cluster, "old", "1"),
+        (ClusterLoadAssignment, "old", "1"),
+        (Listener, "tls", "to old"),
+    ]);
+    bench.subscribe(Cluster, &[]);
+    bench.subscribe(Listener, &[]);
+    let sent = bench.next().unwrap();
+    assert_eq!(sent.said(), (Cluster, vec!["old"], vec![]));
+    assert_eq!(bench.next(), None, "listeners wait for clusters");
+    bench.subscribe(ClusterLoadAssignment, &["old"]);
+    bench.ack(&sent);
+    let kinds: Vec<_> = bench.drain().iter().map(|sent| sent.kind).collect();
+    assert_eq!(kinds, [ClusterLoadAssignment, Listener]);
+    bench
+}
+
+#[test]
+fn a_listener_waits_for_its_cluster_and_that_for_its_assignment() {
+    let mut bench = settled(Class::Parts);
+    bench.set_all(&[
+        (Listener, "tls", "to new"),
+        (Cluster, "new", "1"),
+        (ClusterLoadAssignment, "new", "1"),
+    ]);
+    let cluster = bench.next().unwrap();
+    assert_eq!(cluster.said(), (Cluster, vec!["new"], vec![]));
+    assert_eq!(bench.next(), None);
+    // As our client does it: names first, then the acknowledgement.
+    bench.subscribe(ClusterLoadAssignment, &["new"]);
+    bench.ack(&cluster);
+    let assignment = bench.next().unwrap();
+    assert_eq!(
+        assignment.said(),
+        (ClusterLoadAssignment, vec!["new"], vec![])
+    );
+    assert_eq!(bench.next(), None);
+    bench.ack(&assignment);
+    assert_eq!(bench.next().unwrap().said(), (Listener, vec!["tls"], vec![]));
+}
+
+#[test]
+fn a_listener_waits_for_an_assignment_that_is_asked_for_after_the_acknowledgement() {
+    let mut bench = settled(Class::Parts);
+    bench.set_all(&[
+        (Listener, "tls", "to new"),
+        (Cluster, "new", "1"),
+        (ClusterLoadAssignment, "new", "1"),
+    ]);
+    let cluster = bench.next().unwrap();
+    // As Envoy does it.
+    bench.ack(&cluster);
+    assert_eq!(bench.next(), None, "the client is going to ask");
+    bench.subscribe(ClusterLoadAssignment, &["new"]);
+    let assignment = bench.next().unwrap();
+    assert_eq!(assignment.set, ["new"]);
+    assert_eq!(bench.next(), None);
+    bench.ack(&assignment);
+    assert_eq!(bench.next().unwrap().kind, Listener);
+}
+
+#[test]
+fn a_client_that_never_asks_for_the_assignment_is_waited_for_once() {
+    let mut bench = settled(Class::Parts);
+    bench.set_all(&[
+        (Listener, "tls", "to new"),
+        (Cluster, "new", "1"),
+        (ClusterLoadAssignment, "new", "1"),
+    ]);
+    bench.drain();
+    assert_eq!(bench.stream.timeout(), Some(bench.now + WAIT));
+    bench.now += WAIT;
+    let sent = bench.next().unwrap();
+    assert_eq!(sent.kind, Listener);
+    bench.ack(&sent);
+    bench.set(Listener, "tls", "to others");
+    assert_eq!(bench.next().unwrap().kind, Listener);
+}
+
+#[test]
+fn a_cluster_goes_after_what_routed_to_it() {
+    let mut bench = settled(Class::Parts);
+    bench.store.update(
+        vec![resource(Audience::All, Listener, "tls", "to none")],
+        vec![
+            (Cluster, Audience::All, "old".into()),
+            (ClusterLoadAssignment, Audience::All, "old".into()),
+        ],
+    );
+    bench.stream.pull(&bench.store, bench.now);
+    let listener = bench.next().unwrap();
+    assert_eq!(listener.said(), (Listener, vec!["tls"], vec![]));
+    assert_eq!(bench.next(), None);
+    bench.ack(&listener);
+    let gone = bench.drain();
+    assert_eq!(gone[0].said(), (Cluster, vec![], vec!["old"]));
+    assert_eq!(gone[1].said(), (ClusterLoadAssignment, vec![], vec!["old"]));
+    assert_eq!(gone.len(), 2);
+}
+
+#[test]
+fn a_cluster_goes_at_last_when_the_listener_is_never_acknowledged() {
+    let mut bench = settled(Class::Parts);
+    bench.remove(&[(Listener, "tls"), (Cluster, "old")]);
+    let listener = bench.next().unwrap();
+    assert_eq!(listener.said(), (Listener, vec![], vec!["tls"]));
+    assert_eq!(bench.next(), None);
+    assert_eq!(bench.stream.timeout(), Some(bench.now + WAIT));
+    bench.now += WAIT;
+    let sent = bench.next().unwrap();
+    assert_eq!(sent.said(), (Cluster, vec![], vec!["old"]));
+}
+
+#[test]
+fn a_refused_cluster_holds_nobody_up() {
+    let mut bench = settled(Class::Parts);
+    bench.set_all(&[(Listener, "tls", "to new"), (Cluster, "new", "bad")]);
+    let cluster = bench.next().unwrap();
+    bench.nack(&cluster);
+    assert_eq!(bench.next().unwrap().kind, Listener);
+}
+
+#[test]
+fn endpoints_that_change_all_the_time_do_not_hold_up_listeners() {
+    let mut bench = settled(Class::Parts);
+    bench.set(Listener, "tls", "2");
+    let mut listeners = 0;
+    for number in 0..10 {
+        let body = number.to_string();
+        bench.set(ClusterLoadAssignment, "old", &body);
+        let assignment = bench.next().unwrap();
+        assert_eq!(assignment.kind, ClusterLoadAssignment);
+        bench.set(ClusterLoadAssignment, "old", &format!("{body} again"));
+        if let Some(sent) = bench.next() {
+            assert_eq!(sent.kind, Listener);
+            listeners += 1;
+            bench.ack(&sent);
+        }
+        bench.ack(&assignment);
+    }
+    assert_eq!(listeners, 1);
+}
+
+#[test]
+fn endpoints_do_not_wait_for_listeners() {
+    let mut bench = settled(Class::Parts);
+    bench.set(Listener, "tls", "2");
+    let listener = bench.next().unwrap();
+    assert_eq!(listener.kind, Listener);
+    bench.set(ClusterLoadAssignment, "old", "2");
+    let sent = bench.next().unwrap();
+    assert_eq!(sent.kind, ClusterLoadAssignment);
+}
+
+#[test]
+fn a_listener_that_changes_while_it_waits_waits_for_what_it_refers_to_now() {
+    let mut bench = settled(Class::Parts);
+    bench.set_all(&[(Cluster, "a", "1"), (Listener, "tls", "to a")]);
+    let first = bench.next().unwrap();
+    bench.set_all(&[(Cluster, "b", "1"), (Listener, "tls", "to b")]);
+    bench.ack(&first);
+    let second = bench.next().unwrap();
+    assert_eq!(second.said(), (Cluster, vec!["b"], vec![]));
+    assert_eq!(bench.next(), None, "it refers to b");
+    bench.ack(&second);
+    assert_eq!(bench.next().unwrap().kind, Listener);
+}
+
+#[test]
+fn a_cluster_that_comes_back_before_it_went_is_not_touched() {
+    let mut bench = settled(Class::Parts);
+    bench.set(Listener, "tls", "2");
+    bench.remove(&[(Cluster, "old")]);
+    let listener = bench.next().unwrap();
+    assert_eq!(listener.kind, Listener);
+    bench.set(Cluster, "old", "1");
+    bench.ack(&listener);
+    assert_eq!(bench.next(), None);
+}
+
+/// Envoy wants the assignment again when a cluster changes, and keeps the old cluster until then.
+#[test]
+fn a_changed_cluster_brings_its_assignment_to_clients_that_need_it() {
+    for (class, again) in [(Class::Parts, false), (Class::Whole, true)] {
+        let mut bench = settled(class);
+        bench.set(Cluster, "old", "2");
+        let kinds: Vec<_> = bench.drain().iter().map(|sent| sent.kind).collect();
+        let expected: &[_] = if again {
+            &[Cluster, ClusterLoadAssignment]
+        } else {
+            &[Cluster]
+        };
+        assert_eq!(kinds, expected, "{class:?}");
+    }
+}
+
+#[test]
+fn order_holds_on_a_reconnect_too() {
+    let mut bench = settled(Class::Parts);
+    bench.set_all(&[(Cluster, "new", "1"), (Listener, "tls", "to new")]);
+    bench.remove(&[(Cluster, "old")]);
+    let mut bench = bench.reconnect();
+    let had = |name: &str| [(name.to_owned(), "something".to_owned())].into();
+    bench.ask(DeltaDiscoveryRequest {
+        initial_resource_versions: had("tls"),
+        ..delta(Listener)
+    });
+    bench.ask(DeltaDiscoveryRequest {
+        initial_resource_versions: had("old"),
+        ..delta(Cluster)
+    });
+    let kinds: Vec<_> = bench.drain().iter().map(|sent| {
+        let (kind, set, removed) = sent.said();
+        format!("{kind:?} {set:?} {removed:?}")
+    }).collect();
+    assert_eq!(
+        kinds,
+        [
+            r#"Cluster ["new"] []"#,
+            r#"Listener ["tls"] []"#,
+            r#"Cluster [] ["old"]"#
+        ]
+    );
+}
