@@ -28,7 +28,7 @@ mod triggers;
 
 pub use self::claims::Claims;
 pub use self::labels::shorten;
-pub use self::namespace::{ApiServer, NAMES, NamespacePlan, NamespaceSettings, namespace};
+pub use self::namespace::{ApiServer, DENY_ALL, NAMES, NamespacePlan, NamespaceSettings, namespace};
 pub use self::service::{
     Compatibility, IngressController, PolicySettings, RoutedPort, ServicePlan, handled, service,
 };

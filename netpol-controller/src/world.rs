@@ -12,25 +12,32 @@ use std::sync::Arc;
 
 use kube::core::DynamicObject;
 
+mod catalog;
 mod core;
+mod envoy_filter;
 mod gateway_api;
 mod istio;
 mod kind;
+mod lookup;
 mod meta;
 mod pods;
 mod selector;
 
+pub use self::catalog::{Catalog, Mention, Mentions};
 pub use self::core::{
     BackendPort, EndpointAddress, EndpointPort, EndpointSet, Ingress, IngressBackend,
     NAMESPACE_SELECTORS, Namespace, Protocol, Service, ServicePort, ShootNetworks, TargetPort,
+};
+pub use self::envoy_filter::{
+    ChainPatch, ClusterName, ConnectPatch, ConnectValue, EnvoyFilter, FilterPatch, ValuePattern,
 };
 pub use self::gateway_api::{
     AllowedRoutes, Gateway, GatewayListener, ListenerTls, ParentRef, RouteBackend, RouteNamespaces,
     TlsRoute,
 };
 pub use self::istio::{
-    DestinationRule, EnvoyFilter, IstioGateway, IstioServer, Patch, PatchBody, PortNumber,
-    RouteDestination, TlsMatch, VirtualRoute, VirtualService, WeightedDestination,
+    DestinationRule, IstioGateway, IstioServer, PortNumber, RouteDestination, TlsMatch, VirtualRoute,
+    VirtualService, WeightedDestination, service_of_host,
 };
 pub use self::kind::Kind;
 pub use self::meta::{Labels, ObjectKey, ObjectRef, ParseError};
@@ -48,26 +55,28 @@ pub struct World {
     pub pods: Pods,
     /// Ingresses.
     pub ingresses: BTreeMap<ObjectKey, Ingress>,
-    /// Addresses behind Services: one entry for each EndpointSlice, or for each Endpoints object
-    /// where slices are not served.
+    /// Addresses behind Services, by EndpointSlice.
+    pub slices: BTreeMap<ObjectKey, EndpointSet>,
+    /// Addresses behind Services, by Endpoints object, which is named as its Service: all where
+    /// slices are not served, else those of the API server alone.
     pub endpoints: BTreeMap<ObjectKey, EndpointSet>,
     /// `VirtualService`s of Istio.
-    pub virtual_services: BTreeMap<ObjectKey, VirtualService>,
+    pub virtual_services: Catalog<VirtualService>,
     /// `Gateway`s of Istio.
     pub istio_gateways: BTreeMap<ObjectKey, IstioGateway>,
     /// `DestinationRule`s of Istio.
-    pub destination_rules: BTreeMap<ObjectKey, DestinationRule>,
+    pub destination_rules: Catalog<DestinationRule>,
     /// `EnvoyFilter`s of Istio.
-    pub envoy_filters: BTreeMap<ObjectKey, EnvoyFilter>,
+    pub envoy_filters: Catalog<EnvoyFilter>,
     /// `Gateway`s of the Gateway API.
     pub gateways: BTreeMap<ObjectKey, Gateway>,
     /// `TLSRoute`s of the Gateway API.
-    pub tls_routes: BTreeMap<ObjectKey, TlsRoute>,
+    pub tls_routes: Catalog<TlsRoute>,
     /// Networks of shoots, by the name of their `Cluster`, which is the namespace's.
     pub shoots: BTreeMap<Arc<str>, ShootNetworks>,
     /// Kinds that the API server serves and that have been listed.
     pub served: BTreeSet<Kind>,
-    /// Which endpoint sets belong to a Service, by its key.
+    /// Which slices belong to a Service, by its key.
     by_service: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
 }
 
@@ -99,8 +108,11 @@ impl World {
             Kind::Ingress => {
                 self.ingresses.insert(key, Ingress::parse(object)?);
             }
-            Kind::EndpointSlice => self.put_endpoints(key, EndpointSet::parse_slice(object)?),
-            Kind::Endpoints => self.put_endpoints(key, EndpointSet::parse_endpoints(object)?),
+            Kind::EndpointSlice => self.put_slice(key, EndpointSet::parse_slice(object)?),
+            Kind::Endpoints => {
+                self.endpoints
+                    .insert(key, EndpointSet::parse_endpoints(object)?);
+            }
             Kind::VirtualService => {
                 self.virtual_services
                     .insert(key, VirtualService::parse(object)?);
@@ -138,7 +150,8 @@ impl World {
             Kind::Service => drop(self.services.remove(key)),
             Kind::Pod => self.pods.remove(key),
             Kind::Ingress => drop(self.ingresses.remove(key)),
-            Kind::EndpointSlice | Kind::Endpoints => self.take_endpoints(key),
+            Kind::EndpointSlice => self.take_slice(key),
+            Kind::Endpoints => drop(self.endpoints.remove(key)),
             Kind::VirtualService => drop(self.virtual_services.remove(key)),
             Kind::IstioGateway => drop(self.istio_gateways.remove(key)),
             Kind::DestinationRule => drop(self.destination_rules.remove(key)),
@@ -152,22 +165,27 @@ impl World {
 
     /// Returns the addresses behind a Service, set by set.
     pub fn endpoints_of(&self, service: &ObjectKey) -> impl Iterator<Item = &EndpointSet> {
-        let keys = self.by_service.get(service).into_iter().flatten();
-        keys.filter_map(|key| self.endpoints.get(key))
+        let slices = self.served.contains(&Kind::EndpointSlice);
+        let keys = self.by_service.get(service).filter(|_| slices);
+        let slices_of = keys.into_iter().flatten();
+        let whole = self.endpoints.get(service).filter(|_| !slices);
+        slices_of
+            .filter_map(|key| self.slices.get(key))
+            .chain(whole)
     }
 
-    fn put_endpoints(&mut self, key: ObjectKey, set: EndpointSet) {
-        self.take_endpoints(&key);
+    fn put_slice(&mut self, key: ObjectKey, set: EndpointSet) {
+        self.take_slice(&key);
         let service = ObjectKey::new(&key.namespace, &set.service);
         self.by_service
             .entry(service)
             .or_default()
             .insert(key.clone());
-        self.endpoints.insert(key, set);
+        self.slices.insert(key, set);
     }
 
-    fn take_endpoints(&mut self, key: &ObjectKey) {
-        let Some(set) = self.endpoints.remove(key) else {
+    fn take_slice(&mut self, key: &ObjectKey) {
+        let Some(set) = self.slices.remove(key) else {
             return;
         };
         let service = ObjectKey::new(&key.namespace, &set.service);

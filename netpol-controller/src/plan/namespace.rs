@@ -33,7 +33,8 @@ const ALLOW_TO_PUBLIC_NETWORKS: &str = "allow-to-public-networks";
 const ALLOW_TO_PRIVATE_NETWORKS: &str = "allow-to-private-networks";
 const ALLOW_TO_BLOCKED_CIDRS: &str = "allow-to-blocked-cidrs";
 const ALLOW_TO_DNS: &str = "allow-to-dns";
-const DENY_ALL: &str = "deny-all";
+/// Name of the policy that forbids everything that no other one allows.
+pub const DENY_ALL: &str = "deny-all";
 
 /// What the cluster's operator says about its networks.
 #[derive(Clone, Debug, Default)]

@@ -1,10 +1,12 @@
 //! Objects of the Gateway API, cut down to TLS passthrough.
 
+use std::collections::BTreeSet;
+
 use kube::core::DynamicObject;
 use serde::Deserialize;
 
 use super::meta::{created, part};
-use super::{Kind, LabelSelector, Labels, ParseError};
+use super::{Kind, LabelSelector, Labels, Mention, Mentions, ObjectKey, ParseError};
 
 /// A `Gateway` of the Gateway API.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -128,6 +130,29 @@ pub struct ParentRef {
     pub section_name: String,
     /// The listener's port; `None` for all.
     pub port: Option<u16>,
+}
+
+impl ParentRef {
+    /// Returns the `Gateway` that a route in `namespace` means, if it means one.
+    #[must_use]
+    pub fn gateway(&self, namespace: &str) -> Option<ObjectKey> {
+        let kind = matches!(self.kind.as_str(), "" | "Gateway");
+        let namespace = match self.namespace.as_str() {
+            "" => namespace,
+            own => own,
+        };
+        kind.then(|| ObjectKey::new(namespace, &self.name))
+    }
+}
+
+impl Mentions for TlsRoute {
+    /// Mentions its `Gateway`s and its own namespace.
+    fn mentions(&self, own: &ObjectKey) -> BTreeSet<Mention> {
+        let gateways = self.parents.iter();
+        let gateways = gateways.filter_map(|parent| parent.gateway(&own.namespace));
+        let gateways = gateways.map(Mention::Gateway);
+        gateways.chain([Mention::Namespace(own.namespace.clone())]).collect()
+    }
 }
 
 /// A Service that a route leads to.

@@ -3,12 +3,31 @@
 //! Understands the fields that decide where a connection goes; which combinations can be served is
 //! the translation's matter.
 
-use kube::core::{DynamicObject, ObjectMeta};
+use std::collections::BTreeSet;
+
+use kube::core::DynamicObject;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::meta::{created, part};
-use super::{Kind, Labels, ParseError};
+use super::{Kind, Labels, Mention, Mentions, ObjectKey, ParseError};
+
+/// What stands behind a Service's name and namespace in its full name.
+const DOMAIN: &str = ".svc.cluster.local";
+
+/// Returns the Service that an object in `namespace` means by a host: a full name
+/// (`name.namespace.svc.cluster.local`), or a bare one, of its own namespace. Anything else with a
+/// dot is no Service's name to Istio either.
+#[must_use]
+pub fn service_of_host(host: &str, namespace: &str) -> Option<ObjectKey> {
+    let (name, namespace) = match host.strip_suffix(DOMAIN) {
+        Some(rest) => rest.split_once('.')?,
+        None => (host, namespace),
+    };
+    let whole = !name.is_empty() && !namespace.is_empty();
+    let bare = !name.contains(['.', '*', '/']) && !namespace.contains(['.', '*', '/']);
+    (whole && bare).then(|| ObjectKey::new(namespace, name))
+}
 
 /// A `VirtualService`.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -31,6 +50,40 @@ pub struct VirtualService {
     pub tls: Vec<VirtualRoute>,
     /// Its TCP routes.
     pub tcp: Vec<VirtualRoute>,
+}
+
+impl VirtualService {
+    /// Returns the gateways that it names, of which `mesh` is none.
+    pub fn gateway_keys<'a>(
+        &'a self,
+        names: &'a [String],
+        own: &'a ObjectKey,
+    ) -> impl Iterator<Item = ObjectKey> {
+        let named = names.iter().filter(|name| *name != "mesh");
+        named.map(|name| match name.split_once('/') {
+            Some((namespace, name)) => ObjectKey::new(namespace, name),
+            None => ObjectKey::new(&own.namespace, name),
+        })
+    }
+
+    fn routes(&self) -> impl Iterator<Item = &VirtualRoute> {
+        [&self.http, &self.tls, &self.tcp].into_iter().flatten()
+    }
+}
+
+impl Mentions for VirtualService {
+    /// Mentions its gateways, its own namespace and those of its destinations.
+    fn mentions(&self, own: &ObjectKey) -> BTreeSet<Mention> {
+        let matches = self.routes().flat_map(|route| &route.matches);
+        let lists = matches.map(|one| &one.gateways).chain([&self.gateways]);
+        let gateways = lists.flat_map(|names| self.gateway_keys(names, own));
+        let destinations = self.routes().flat_map(|route| &route.destinations);
+        let services = destinations
+            .filter_map(|one| service_of_host(&one.destination.host, &own.namespace));
+        let namespaces = services.map(|service| service.namespace).chain([own.namespace.clone()]);
+        let namespaces = namespaces.map(Mention::Namespace);
+        gateways.map(Mention::Gateway).chain(namespaces).collect()
+    }
 }
 
 /// One route of a `VirtualService`.
@@ -247,73 +300,14 @@ impl DestinationRule {
     }
 }
 
-/// An `EnvoyFilter`.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct EnvoyFilter {
-    /// Its unique id, for Events.
-    pub uid: String,
-    /// When it was created, seconds since 1970.
-    pub created: i64,
-    /// Its owners' kinds and names: Gardener's filters belong to a shoot's namespace.
-    pub owners: Vec<(String, String)>,
-    /// Labels of the gateway's pods; empty selects all in the namespace.
-    pub workload_labels: Labels,
-    /// Its patches.
-    pub patches: Vec<Patch>,
-}
-
-/// One patch of an `EnvoyFilter`, as it is written.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Patch {
-    /// What is patched: `LISTENER`, `FILTER_CHAIN`, `CLUSTER` and so on.
-    pub apply_to: String,
-    /// Where.
-    #[serde(rename = "match")]
-    pub matches: Value,
-    /// How, and with what.
-    pub patch: PatchBody,
-}
-
-/// How an `EnvoyFilter` patches.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
-#[serde(default)]
-pub struct PatchBody {
-    /// `ADD`, `MERGE` and so on.
-    pub operation: String,
-    /// What is added or merged.
-    pub value: Value,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct EnvoyFilterSpec {
-    workload_selector: WorkloadSelector,
-    config_patches: Vec<Patch>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct WorkloadSelector {
-    labels: Labels,
-}
-
-impl EnvoyFilter {
-    pub(super) fn parse(mut object: DynamicObject) -> Result<Self, ParseError> {
-        let spec: EnvoyFilterSpec = part(Kind::EnvoyFilter, &mut object, "spec")?;
-        let meta = object.metadata;
-        Ok(Self {
-            created: created(&meta),
-            owners: owners(&meta),
-            uid: meta.uid.unwrap_or_default(),
-            workload_labels: spec.workload_selector.labels,
-            patches: spec.config_patches,
-        })
+impl Mentions for DestinationRule {
+    /// Mentions the namespace of its host, which may be a wildcard for all of a namespace.
+    fn mentions(&self, own: &ObjectKey) -> BTreeSet<Mention> {
+        let host = self.host.strip_prefix("*.").map_or_else(
+            || service_of_host(&self.host, &own.namespace),
+            |rest| service_of_host(&format!("any.{rest}"), &own.namespace),
+        );
+        let namespaces = host.into_iter().map(|service| service.namespace);
+        namespaces.map(Mention::Namespace).collect()
     }
-}
-
-fn owners(meta: &ObjectMeta) -> Vec<(String, String)> {
-    let all = meta.owner_references.iter().flatten();
-    all.map(|owner| (owner.kind.clone(), owner.name.clone()))
-        .collect()
 }

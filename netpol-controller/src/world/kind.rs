@@ -130,4 +130,13 @@ impl Kind {
             Self::VirtualService => "VirtualService",
         }
     }
+
+    /// Returns the resource with its group, as RBAC and metrics have it.
+    #[must_use]
+    pub fn resource(self) -> String {
+        match self.group() {
+            "" => self.plural().to_owned(),
+            group => format!("{}.{group}", self.plural()),
+        }
+    }
 }

@@ -1,0 +1,361 @@
+//! Flags, environment, configuration file, defaults and validation of the controller.
+//!
+//! Produces a [`Config`] that needs no further checking. The only file of this binary that reads
+//! the environment.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+use route::IpPrefix;
+use settings::{AdminAddress, ConfigError, ConfigErrors, RelPath, yaml};
+use telemetry::{EndpointAddr, LogFormat};
+
+use self::file::{CompatibilityFile, GatewayFile, NamespacePoliciesFile, RoutingFile};
+use crate::plan::{Compatibility, IngressController, NamespaceSettings, PolicySettings};
+use crate::routes::{GatewayEntry, Ports, RouteSettings};
+use crate::world::LabelSelector;
+
+mod file;
+
+pub use self::file::File;
+
+/// Most Services that may be worked on at a time.
+const MOST_SYNCS: usize = 256;
+
+/// NetworkPolicies from Services, and routes to every gateway, from one model of the cluster.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "netpol-controller", version, max_term_width = 100, after_help = EXAMPLES)]
+pub struct Flags {
+    /// Configuration file (YAML).
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+
+    /// Validate the configuration and all it points to, print what is in effect, and exit.
+    #[arg(long)]
+    pub check: bool,
+
+    /// Read the cluster once, print what would be written as a diff, write nothing, and exit.
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// How logs are written to standard error: text or json.
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  netpol-controller --config /etc/rhizome/netpol-controller.yaml
+  netpol-controller --config netpol-controller.yaml --check
+  netpol-controller --config netpol-controller.yaml --dry-run | less
+
+Signals:
+  SIGTERM, SIGINT  release the lease, close all streams and exit within a second
+  SIGHUP           read certificates again
+
+Environment:
+  RUST_LOG    log levels, such as info or info,kube=debug
+  KUBECONFIG  the kubeconfig, where the configuration names none
+  HOSTNAME    name of this replica in the Lease
+
+Exit codes: 0 ended as asked, 64 configuration refused, 1 anything else.";
+
+/// What this binary takes from its environment.
+#[derive(Clone, Debug, Default)]
+pub struct Environment {
+    /// `RUST_LOG`.
+    pub log: Option<String>,
+    /// `HOSTNAME`, which in a pod is the pod's name.
+    pub host_name: Option<String>,
+    /// `KUBERNETES_SERVICE_HOST` and `KUBERNETES_SERVICE_PORT`: where pods reach the API server.
+    pub api_server: Option<(String, Option<u16>)>,
+}
+
+impl Environment {
+    /// Reads the variables this binary knows; values that are not UTF-8 count as absent.
+    #[must_use]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the room that reads the environment"
+    )]
+    pub fn read() -> Self {
+        let value = |name| std::env::var(name).ok();
+        let port = value("KUBERNETES_SERVICE_PORT").and_then(|port| port.parse().ok());
+        Self {
+            log: value("RUST_LOG"),
+            host_name: value("HOSTNAME").filter(|name| !name.is_empty()),
+            api_server: value("KUBERNETES_SERVICE_HOST").map(|host| (host, port)),
+        }
+    }
+}
+
+/// A validated configuration.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub(crate) kubeconfig: Option<PathBuf>,
+    pub(crate) lease: Option<LeaseConfig>,
+    pub(crate) probes: SocketAddr,
+    pub(crate) admin: EndpointAddr,
+    /// How Services are planned; `None` when their policies are not written.
+    pub(crate) policies: Option<PolicySettings>,
+    pub(crate) concurrent_syncs: usize,
+    /// How namespaces are planned; `None` when their policies are not written.
+    pub(crate) namespaces: Option<NamespaceSettings>,
+    pub(crate) routing: Option<RoutingConfig>,
+    effective: serde_json::Value,
+}
+
+/// Where the Lease is.
+#[derive(Clone, Debug)]
+pub(crate) struct LeaseConfig {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+/// The gateways and where they ask.
+#[derive(Clone, Debug)]
+pub(crate) struct RoutingConfig {
+    pub(crate) settings: RouteSettings,
+    /// Of each gateway, in the order of the settings: who may ask for its routes.
+    pub(crate) clients: Vec<Vec<String>>,
+    pub(crate) address: SocketAddr,
+    pub(crate) tls: Option<tls::ServerTlsParams>,
+}
+
+impl Config {
+    /// Reads and validates the configuration file at `path`, without what it points to.
+    ///
+    /// # Errors
+    /// What is wrong, with file, line or key.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        Self::validated(yaml::load(path)?, path)
+    }
+
+    /// As [`Config::load`], from text; `origin` is the file that relative paths start from.
+    ///
+    /// # Errors
+    /// What is wrong, with file, line or key.
+    pub fn from_text(text: &str, origin: &Path) -> Result<Self, ConfigError> {
+        Self::validated(yaml::from_str(text, origin)?, origin)
+    }
+
+    /// Returns the configuration in effect, defaults included.
+    #[must_use]
+    pub fn effective(&self) -> &serde_json::Value {
+        &self.effective
+    }
+
+    /// Validates what the configuration points to, and returns all of it as text.
+    ///
+    /// # Errors
+    /// Why the certificates are refused.
+    pub fn check(&self) -> Result<String, tls::TlsError> {
+        if let Some(params) = self.routing.as_ref().and_then(|own| own.tls.clone()) {
+            tls::ServerTls::load(params)?;
+        }
+        Ok(settings::effective_yaml(&self.effective).unwrap_or_default())
+    }
+
+    fn validated(file: File, origin: &Path) -> Result<Self, ConfigError> {
+        let mut errors = ConfigErrors::new();
+        let effective = settings::redact(&file).unwrap_or_default();
+        let policy = &file.controllers.network_policy;
+        if policy.concurrent_syncs == 0 || policy.concurrent_syncs > MOST_SYNCS {
+            errors.add(
+                "controllers.networkPolicy.concurrentSyncs",
+                format!("not between 1 and {MOST_SYNCS}"),
+            );
+        }
+        let key = "controllers.networkPolicy";
+        check_selectors(&policy.namespace_selectors, key, "namespaceSelectors", &mut errors);
+        if let Some(ingress) = &policy.ingress_controller_selector {
+            let key = format!("{key}.ingressControllerSelector");
+            if ingress.namespace.is_empty() {
+                errors.add(format!("{key}.namespace"), "a namespace is needed");
+            }
+            if let Err(wrong) = ingress.pod_selector.check() {
+                errors.add(format!("{key}.podSelector"), wrong);
+            }
+        }
+        let election = &file.leader_election;
+        for (key, value) in [("namespace", &election.namespace), ("name", &election.name)] {
+            if election.enabled && value.is_empty() {
+                errors.add(format!("leaderElection.{key}"), "must be given");
+            }
+        }
+        let namespaces = namespaces(&file.controllers.namespace_policies, &mut errors);
+        let routing = routing(&file.controllers.routing, origin, &mut errors);
+        errors.into_result(origin)?;
+        Ok(Self {
+            kubeconfig: resolved(&file.kubeconfig, origin),
+            lease: election.enabled.then(|| LeaseConfig {
+                namespace: election.namespace.clone(),
+                name: election.name.clone(),
+            }),
+            probes: file.probes.address(),
+            admin: match file.admin.address.clone() {
+                AdminAddress::Off => EndpointAddr::None,
+                AdminAddress::Tcp(address) => EndpointAddr::Tcp(address.get()),
+                AdminAddress::Unix(path) => EndpointAddr::Unix(path),
+            },
+            policies: policy.enabled.then(|| PolicySettings {
+                compatibility: match policy.compatibility {
+                    CompatibilityFile::Document => Compatibility::Document,
+                    CompatibilityFile::Upstream => Compatibility::Upstream,
+                },
+                namespace_selectors: policy.namespace_selectors.clone(),
+                ingress_controller: policy.ingress_controller_selector.clone().map(|own| {
+                    IngressController {
+                        namespace: own.namespace,
+                        pod_selector: own.pod_selector,
+                    }
+                }),
+            }),
+            concurrent_syncs: policy.concurrent_syncs,
+            namespaces: namespaces.filter(|_| file.controllers.namespace_policies.enabled),
+            routing: routing.filter(|_| file.controllers.routing.enabled),
+            effective,
+        })
+    }
+}
+
+fn resolved(path: &RelPath, origin: &Path) -> Option<PathBuf> {
+    (!path.is_empty()).then(|| path.resolve(origin))
+}
+
+fn check_selectors(
+    selectors: &[LabelSelector],
+    block: &str,
+    key: &str,
+    errors: &mut ConfigErrors,
+) {
+    for (index, selector) in selectors.iter().enumerate() {
+        if let Err(wrong) = selector.check() {
+            errors.add(format!("{block}.{key}[{index}]"), wrong);
+        }
+    }
+}
+
+fn namespaces(
+    file: &NamespacePoliciesFile,
+    errors: &mut ConfigErrors,
+) -> Option<NamespaceSettings> {
+    let block = "controllers.namespacePolicies";
+    let mut prefixes = |key: &str, texts: &[String]| -> Vec<IpPrefix> {
+        let parse = |(index, text): (usize, &String)| {
+            text.parse()
+                .map_err(|error| errors.add(format!("{block}.{key}[{index}]"), error))
+                .ok()
+        };
+        texts.iter().enumerate().filter_map(parse).collect()
+    };
+    let settings = NamespaceSettings {
+        blocked: prefixes("blockedCIDRs", &file.blocked_cidrs),
+        pods: prefixes("cluster.pods", &file.cluster.pods),
+        services: prefixes("cluster.services", &file.cluster.services),
+        nodes: prefixes("cluster.nodes", &file.cluster.nodes),
+        additional_selectors: file.additional_namespace_selectors.clone(),
+    };
+    if file.enabled && file.cluster.services.is_empty() {
+        errors.add(
+            format!("{block}.cluster.services"),
+            "must be given: cluster DNS is reached at an address of it",
+        );
+    }
+    let selectors = &file.additional_namespace_selectors;
+    check_selectors(selectors, block, "additionalNamespaceSelectors", errors);
+    Some(settings)
+}
+
+fn routing(file: &RoutingFile, origin: &Path, errors: &mut ConfigErrors) -> Option<RoutingConfig> {
+    let block = "controllers.routing";
+    let mut names = BTreeSet::new();
+    for (index, gateway) in file.gateways.iter().enumerate() {
+        let key = format!("{block}.gateways[{index}]");
+        check_gateway(gateway, &key, errors);
+        if !names.insert(&gateway.name) {
+            errors.add(
+                format!("{key}.name"),
+                format!("there are two gateways {:?}", gateway.name),
+            );
+        }
+    }
+    if file.enabled && file.gateways.is_empty() {
+        errors.add(format!("{block}.gateways"), "at least one is needed");
+    }
+    let xds = &file.xds;
+    let address = xds.address.get();
+    let files = [&xds.ca, &xds.cert, &xds.key].map(|path| resolved(path, origin));
+    let tls = match files {
+        [None, None, None] => {
+            if file.enabled && !address.ip().is_loopback() {
+                let why = "routes are served without TLS on a loopback address only";
+                errors.add(format!("{block}.xds.address"), why);
+            }
+            None
+        }
+        [Some(ca), Some(cert), Some(key)] => Some(tls::ServerTlsParams {
+            cert,
+            key,
+            client_ca: Some(ca),
+            client_auth: tls::ClientAuth::Required,
+            alpn: vec![b"h2".to_vec()],
+        }),
+        _ => {
+            errors.add(format!("{block}.xds"), "ca, cert and key go together");
+            None
+        }
+    };
+    if tls.is_some() {
+        for (index, gateway) in file.gateways.iter().enumerate() {
+            if gateway.clients.is_empty() {
+                let key = format!("{block}.gateways[{index}].clients");
+                errors.add(key, "at least one is needed, or nobody may ask");
+            }
+        }
+    }
+    Some(RoutingConfig {
+        settings: RouteSettings {
+            gateways: file.gateways.iter().map(entry).collect(),
+        },
+        clients: file.gateways.iter().map(|own| own.clients.clone()).collect(),
+        address,
+        tls,
+    })
+}
+
+fn check_gateway(gateway: &GatewayFile, key: &str, errors: &mut ConfigErrors) {
+    for (name, value) in [("name", &gateway.name), ("namespace", &gateway.namespace)] {
+        if value.is_empty() {
+            errors.add(format!("{key}.{name}"), "must be given");
+        }
+    }
+    if gateway.selector.is_empty() {
+        errors.add(format!("{key}.selector"), "would select every pod");
+    }
+    let ports = gateway.ports;
+    let ports = [("tls", ports.tls), ("node", ports.node), ("vpn", ports.vpn)];
+    for (index, (name, port)) in ports.iter().enumerate() {
+        if *port == 0 {
+            errors.add(format!("{key}.ports.{name}"), "not a port");
+        }
+        if ports[..index].iter().any(|(_, other)| other == port) {
+            errors.add(format!("{key}.ports.{name}"), format!("{port} is there twice"));
+        }
+    }
+}
+
+fn entry(gateway: &GatewayFile) -> GatewayEntry {
+    GatewayEntry {
+        name: gateway.name.clone(),
+        namespace: gateway.namespace.clone(),
+        selector: gateway.selector.clone(),
+        ports: Ports {
+            tls: gateway.ports.tls,
+            node: gateway.ports.node,
+            vpn: gateway.ports.vpn,
+        },
+    }
+}

@@ -1,0 +1,316 @@
+//! The controller as one running thing: started from a configuration, stopped, ended.
+//!
+//! ```text
+//!     client ─▶ probes, admin, xDS bound ─▶ watches, election, engine ─▶ run ─▶ lease released
+//! ```
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use serve::{Signal, Signals};
+use telemetry::{Bound, EndpointAddr, Endpoints, LogControl, Process, Registry};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, timeout};
+
+use crate::config::{Config, Environment};
+use crate::engine::{Engine, Parts};
+use crate::events::Recorder;
+use crate::lease::Election;
+use crate::metrics::{BUILD, Metrics};
+use crate::publish::Publisher;
+use crate::resolve::{self, Resolved};
+use crate::status::{Answers, Shared};
+use crate::watch::{self as watches, Needs, Watches};
+use crate::write::Writer;
+
+/// How long the lease may take to be released: the process ends within a second of SIGTERM.
+const END_LIMIT: Duration = Duration::from_millis(800);
+
+/// Why the controller did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// An address could not be bound.
+    #[error("serving {what} on {address}")]
+    Bind {
+        /// What was to be served.
+        what: &'static str,
+        /// Where.
+        address: EndpointAddr,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// It is not known how to reach the API server.
+    #[error("reaching the API server")]
+    Client(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// Certificates are refused.
+    #[error(transparent)]
+    Tls(#[from] tls::TlsError),
+}
+
+/// A running controller.
+#[derive(Debug)]
+pub struct Controller {
+    probes: EndpointAddr,
+    admin: EndpointAddr,
+    xds: Option<SocketAddr>,
+    tls: Option<tls::ServerTls>,
+    /// Dropped to end the election and what serves.
+    stop: watch::Sender<bool>,
+    election: Option<JoinHandle<()>>,
+    tasks: JoinSet<()>,
+    failed: oneshot::Receiver<()>,
+}
+
+/// Makes a client as the configuration says.
+///
+/// # Errors
+/// Why it could not be made.
+pub(crate) async fn client(config: &Config) -> Result<(Client, http::Uri), StartError> {
+    let wrong = |error: Box<dyn std::error::Error + Send + Sync>| StartError::Client(error);
+    let settings = match &config.kubeconfig {
+        Some(path) => {
+            let file = Kubeconfig::read_from(path).map_err(|error| wrong(error.into()))?;
+            let options = KubeConfigOptions::default();
+            let settings = kube::Config::from_custom_kubeconfig(file, &options).await;
+            settings.map_err(|error| wrong(error.into()))?
+        }
+        None => kube::Config::infer()
+            .await
+            .map_err(|error| wrong(error.into()))?,
+    };
+    let url = settings.cluster_url.clone();
+    let client = Client::try_from(settings).map_err(|error| wrong(error.into()))?;
+    Ok((client, url))
+}
+
+/// Returns which kinds a configuration needs.
+pub(crate) fn needs(config: &Config) -> Needs {
+    let policies = config.policies.as_ref();
+    Needs {
+        services: policies.is_some(),
+        ingresses: policies.is_some_and(|own| own.ingress_controller.is_some()),
+        namespaces: config.namespaces.is_some(),
+        routing: config.routing.is_some(),
+    }
+}
+
+impl Controller {
+    /// Starts the controller on the current runtime. When it returns, it serves probes and looks
+    /// for the API server; it is ready once everything is known.
+    ///
+    /// # Errors
+    /// Why it did not start; nothing of it is left running then.
+    pub async fn start(
+        config: Config,
+        environment: &Environment,
+        log: LogControl,
+    ) -> Result<Self, StartError> {
+        let registry = Registry::new();
+        let metrics = Metrics::new(&registry);
+        let (client, url) = client(&config).await?;
+        let probes = bind("probes", EndpointAddr::Tcp(config.probes))?;
+        let admin = bind("admin", config.admin.clone())?;
+        let mut tasks = JoinSet::new();
+        let (stop, stopped) = watch::channel(false);
+        let (mut publisher, mut server, mut xds, mut reloads) = (None, None, None, None);
+        if let Some(routing) = &config.routing {
+            let tls = routing.tls.clone().map(tls::ServerTls::load).transpose()?;
+            let params = crate::publish::server_params(routing, tls.clone());
+            let serving = xds::Server::new(params, &registry);
+            let listener = listen(routing.address).await?;
+            let local = listener.local_addr().unwrap_or(routing.address);
+            tracing::info!(address = %local, "serving xds");
+            publisher = Some(Publisher::new(routing, &serving));
+            let answering = serving.clone();
+            let until = ended(stopped.clone());
+            tasks.spawn(async move { answering.serve(listener, until).await });
+            (server, xds, reloads) = (Some(serving), Some(local), tls);
+        }
+        let shared = Arc::new(Shared::default());
+        telemetry::process::register(&registry, BUILD);
+        log.register(&registry);
+        let answers: Arc<dyn Process> = Arc::new(Answers {
+            shared: Arc::clone(&shared),
+            config: config.effective().clone(),
+            started: Instant::now(),
+            clients: server,
+        });
+        let of = Endpoints::probes(Arc::clone(&answers), registry.clone(), log.clone());
+        let probes = answer(&mut tasks, "probes", probes, of);
+        let admin = answer(&mut tasks, "admin", admin, Endpoints::admin(answers, registry, log));
+        let identity = identity(environment);
+        let (leading, election) = elect(&client, &config, &identity, &stopped);
+        let (resolving, resolved) = watch::channel(Resolved::default());
+        if config.namespaces.is_some()
+            && let Some((name, port)) = resolve::name(&url, environment.api_server.as_ref())
+        {
+            resolving.send_modify(|own| own.wanted = true);
+            tasks.spawn(resolve::follow(name, port, resolving));
+        }
+        let (sender, messages) = mpsc::channel(watches::QUEUE);
+        let watching = Watches::new(client.clone(), needs(&config), sender, metrics.clone());
+        tasks.spawn(watching.run());
+        let engine = Engine::new(Parts {
+            config: Arc::new(config),
+            messages,
+            leading,
+            resolved,
+            writer: Writer::new(client.clone()),
+            recorder: Recorder::start(client, identity, metrics.clone()),
+            publisher,
+            metrics,
+            shared,
+        });
+        let (failing, failed) = oneshot::channel();
+        tasks.spawn(async move {
+            // Dropped when the engine ends, by a defect too: a controller without one is none.
+            let _failing = failing;
+            engine.run().await;
+        });
+        Ok(Self {
+            probes,
+            admin,
+            xds,
+            tls: reloads,
+            stop,
+            election,
+            tasks,
+            failed,
+        })
+    }
+
+    /// Returns where probes answer.
+    #[must_use]
+    pub fn probes_address(&self) -> &EndpointAddr {
+        &self.probes
+    }
+
+    /// Returns where operators look in.
+    #[must_use]
+    pub fn admin_address(&self) -> &EndpointAddr {
+        &self.admin
+    }
+
+    /// Returns where gateways ask for routes, if they may.
+    #[must_use]
+    pub fn xds_address(&self) -> Option<SocketAddr> {
+        self.xds
+    }
+
+    /// Runs until a signal asks to stop; then releases the lease and ends all streams.
+    ///
+    /// # Errors
+    /// The engine failed.
+    pub async fn run(mut self, mut signals: Signals) -> Result<(), Failed> {
+        let result = loop {
+            tokio::select! {
+                signal = signals.next() => match signal {
+                    Signal::Reload => self.reload(),
+                    Signal::Stop => break Ok(()),
+                },
+                _ = &mut self.failed => break Err(Failed),
+            }
+        };
+        self.end().await;
+        result
+    }
+
+    /// Ends it, as a signal would.
+    pub async fn end(mut self) {
+        self.stop.send_replace(true);
+        if let Some(election) = self.election.take()
+            && timeout(END_LIMIT, election).await.is_err()
+        {
+            tracing::warn!("the lease was not released in time");
+        }
+        self.tasks.shutdown().await;
+        tracing::info!("ended");
+    }
+
+    fn reload(&self) {
+        let Some(tls) = &self.tls else {
+            return;
+        };
+        if let Err(error) = tls.reload() {
+            let error = telemetry::chain(&error);
+            tracing::error!(%error, "certificates refused, the last good ones stay");
+        }
+    }
+}
+
+/// The engine ended although the process was to go on.
+#[derive(Debug, thiserror::Error)]
+#[error("the engine failed")]
+pub struct Failed;
+
+fn elect(
+    client: &Client,
+    config: &Config,
+    identity: &str,
+    stopped: &watch::Receiver<bool>,
+) -> (watch::Receiver<bool>, Option<JoinHandle<()>>) {
+    match &config.lease {
+        Some(lease) => {
+            let identity = identity.to_owned();
+            let (election, leading) = Election::new(client.clone(), lease, identity);
+            let until = ended(stopped.clone());
+            (leading, Some(tokio::spawn(election.run(until))))
+        }
+        None => (watch::channel(true).1, None),
+    }
+}
+
+/// Distinguishes replicas, and a process from the one before it in the same pod.
+fn identity(environment: &Environment) -> String {
+    let host = environment.host_name.as_deref().unwrap_or("controller");
+    format!("{host}_{}", std::process::id())
+}
+
+async fn ended(mut stopped: watch::Receiver<bool>) {
+    // An error means that the sender is gone, and with it the process's purpose.
+    let _ = stopped.wait_for(|stop| *stop).await;
+}
+
+fn bind(what: &'static str, address: EndpointAddr) -> Result<Bound, StartError> {
+    Endpoints::bind(&address).map_err(|source| StartError::Bind {
+        what,
+        address,
+        source,
+    })
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| StartError::Bind {
+            what: "xds",
+            address: EndpointAddr::Tcp(address),
+            source,
+        })
+}
+
+fn answer(
+    tasks: &mut JoinSet<()>,
+    what: &'static str,
+    bound: Bound,
+    endpoints: Endpoints,
+) -> EndpointAddr {
+    let local = bound.local_addr().clone();
+    if local != EndpointAddr::None {
+        tracing::info!(address = %local, "serving {what}");
+        tasks.spawn(async move {
+            if let Err(error) = endpoints.serve(bound, std::future::pending()).await {
+                tracing::error!(%error, "no longer serving {what}");
+            }
+        });
+    }
+    local
+}

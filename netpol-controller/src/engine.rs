@@ -1,0 +1,490 @@
+//! The one task that owns what is known, and decides what is written and what is served.
+//!
+//! ```text
+//!     watches ─messages─▶ World, Existing ─▶ touched: Services, namespaces, route groups
+//!                                                 │            │            │
+//!                                      plan, compare, write (leader)    translate, publish (all)
+//! ```
+//!
+//! Nothing is written and no gateway is answered before every kind has been listed once, so that
+//! what is not known yet is never taken for what is not there. All replicas serve routes; the
+//! leader alone writes. Requests run in tasks of their own and report back; nothing here waits for
+//! one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::core::DynamicObject;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use crate::config::Config;
+use crate::events::Recorder;
+use crate::existing::{Existing, Touched};
+use crate::metrics::Metrics;
+use crate::plan::{ApiServer, Problem, Reason};
+use crate::publish::Publisher;
+use crate::status::{Shared, Summary};
+use crate::sync::{self, Job, Sync};
+use crate::touched::Before;
+use crate::watch::Message;
+use crate::world::{Kind, ObjectKey, ObjectRef, World};
+use crate::write::Writer;
+
+/// Messages that are applied before anything is decided: what comes together is planned once.
+const BATCH: usize = 4096;
+
+/// How often operators' figures are brought up to date while nothing happens.
+const STATUS_PERIOD: Duration = Duration::from_secs(1);
+
+/// What the engine is made of.
+pub(crate) struct Parts {
+    pub(crate) config: Arc<Config>,
+    pub(crate) messages: mpsc::Receiver<Message>,
+    pub(crate) leading: watch::Receiver<bool>,
+    /// Addresses of the API server, where it is configured by name.
+    pub(crate) resolved: watch::Receiver<crate::resolve::Resolved>,
+    pub(crate) writer: Writer,
+    pub(crate) recorder: Recorder,
+    pub(crate) publisher: Option<Publisher>,
+    pub(crate) metrics: Metrics,
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// The task's state.
+pub(crate) struct Engine {
+    parts: Parts,
+    world: World,
+    existing: Existing,
+    sync: Sync,
+    /// Route groups that are to be translated again.
+    groups: BTreeSet<Arc<str>>,
+    /// Keys that lists in progress have told so far.
+    listing: BTreeMap<Kind, BTreeSet<ObjectKey>>,
+    /// Kinds that must be listed before anything is done; `None` before it is known which.
+    unlisted: Option<BTreeSet<Kind>>,
+    synced: bool,
+    leading: bool,
+    /// It leads, and does not know yet who owns what.
+    unsettled: bool,
+    problems: BTreeMap<Source, Vec<Problem>>,
+    jobs: JoinSet<Job>,
+    told: Instant,
+}
+
+/// What a problem was found while planning.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+enum Source {
+    Group(Arc<str>),
+    Namespace(Arc<str>),
+    Service(ObjectKey),
+}
+
+impl Engine {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let sync = Sync::new(&parts.config);
+        Self {
+            parts,
+            world: World::default(),
+            existing: Existing::default(),
+            sync,
+            groups: BTreeSet::new(),
+            listing: BTreeMap::new(),
+            unlisted: None,
+            synced: false,
+            leading: false,
+            unsettled: false,
+            problems: BTreeMap::new(),
+            jobs: JoinSet::new(),
+            told: Instant::now(),
+        }
+    }
+
+    /// Runs until the watches end, which they do when they are dropped.
+    pub(crate) async fn run(mut self) {
+        let mut batch = Vec::new();
+        self.lead();
+        loop {
+            let publisher = self.parts.publisher.as_ref();
+            let due = [
+                Some(self.told + STATUS_PERIOD),
+                self.sync.next_due().filter(|_| self.leading && self.synced),
+                publisher.and_then(Publisher::next_due).filter(|_| self.synced),
+            ];
+            let due = due.into_iter().flatten().min().unwrap_or(self.told);
+            // More work is at hand, so nothing is waited for, but messages go first.
+            let busy = self.has_work();
+            tokio::select! {
+                biased;
+                count = self.parts.messages.recv_many(&mut batch, BATCH) => {
+                    if count == 0 {
+                        return;
+                    }
+                    for message in batch.drain(..) {
+                        self.take(message);
+                    }
+                }
+                Ok(()) = self.parts.leading.changed() => self.lead(),
+                Ok(()) = self.parts.resolved.changed() => self.touch_namespaces(),
+                Some(job) = self.jobs.join_next() => self.finish(job),
+                () = tokio::task::yield_now(), if busy => {}
+                () = sleep_until(due) => {}
+            }
+            self.step();
+        }
+    }
+
+    fn has_work(&self) -> bool {
+        self.synced && self.leading && self.sync.ready()
+    }
+
+    fn step(&mut self) {
+        let now = Instant::now();
+        self.check_synced(now);
+        if self.synced {
+            self.translate(now);
+            if std::mem::take(&mut self.unsettled) {
+                let publisher = self.parts.publisher.as_ref();
+                self.sync.settle(&self.world, |key| {
+                    publisher.map_or_else(Vec::new, |own| own.routed(key))
+                });
+            }
+            if let Some(publisher) = &mut self.parts.publisher {
+                publisher.publish_whole(now);
+            }
+            if self.leading {
+                self.start_jobs(now);
+            }
+        }
+        if now >= self.told + STATUS_PERIOD || self.parts.shared.wants(self.synced, self.leading) {
+            self.told = now;
+            self.tell();
+        }
+    }
+
+    // What happened.
+
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Discovered(kinds) => {
+                self.unlisted.get_or_insert(kinds);
+            }
+            Message::Gone(kind, key) => self.remove(kind, &key),
+            Message::Listed(kind) => self.listed(kind),
+            Message::Listing(kind) => {
+                self.listing.insert(kind, BTreeSet::new());
+            }
+            Message::Object(kind, object) => self.apply(kind, *object),
+            Message::Unserved(kind) => {
+                self.listing.remove(&kind);
+                self.world.served.remove(&kind);
+                for key in self.keys(kind) {
+                    self.remove(kind, &key);
+                }
+                if let Some(unlisted) = &mut self.unlisted {
+                    unlisted.remove(&kind);
+                }
+            }
+        }
+    }
+
+    fn apply(&mut self, kind: Kind, object: DynamicObject) {
+        let key = ObjectKey::of(&object);
+        if let Some(seen) = self.listing.get_mut(&kind) {
+            seen.insert(key.clone());
+        }
+        if kind == Kind::NetworkPolicy {
+            let touched = self.existing.seen(key.clone(), &object);
+            return self.touch_owner(&key, touched);
+        }
+        let before = self.before(kind, &key);
+        if let Err(error) = self.world.apply(kind, object) {
+            // What was known of it stays in force: one bad object takes nothing down.
+            tracing::warn!(error = %telemetry::chain(&error), "an object is left as it was known");
+            return;
+        }
+        self.touch(before, kind, &key);
+    }
+
+    fn remove(&mut self, kind: Kind, key: &ObjectKey) {
+        if kind == Kind::NetworkPolicy {
+            let touched = self.existing.gone(key);
+            return self.touch_owner(key, touched);
+        }
+        let before = self.before(kind, key);
+        self.world.remove(kind, key);
+        self.touch(before, kind, key);
+    }
+
+    fn listed(&mut self, kind: Kind) {
+        let seen = self.listing.remove(&kind).unwrap_or_default();
+        for key in self.keys(kind) {
+            if !seen.contains(&key) {
+                self.remove(kind, &key);
+            }
+        }
+        if let Some(unlisted) = &mut self.unlisted {
+            unlisted.remove(&kind);
+        }
+        if self.world.served.insert(kind) && self.synced {
+            self.touch_all();
+        }
+    }
+
+    fn keys(&self, kind: Kind) -> Vec<ObjectKey> {
+        if kind == Kind::NetworkPolicy {
+            return self.existing.keys().cloned().collect();
+        }
+        self.world.keys(kind)
+    }
+
+    fn check_synced(&mut self, now: Instant) {
+        let listed = self.unlisted.as_ref().is_some_and(BTreeSet::is_empty);
+        if self.synced || !listed {
+            return;
+        }
+        self.synced = true;
+        tracing::info!(
+            services = self.world.services.len(),
+            namespaces = self.world.namespaces.len(),
+            pods = self.world.pods.len(),
+            policies = self.existing.len(),
+            "everything is known"
+        );
+        self.touch_all();
+        self.translate(now);
+        if let Some(publisher) = &self.parts.publisher {
+            publisher.complete();
+        }
+    }
+
+    fn lead(&mut self) {
+        let leading = *self.parts.leading.borrow_and_update();
+        if leading == self.leading {
+            return;
+        }
+        self.leading = leading;
+        self.unsettled = leading;
+        self.sync.clear();
+        if leading {
+            self.touch_all();
+        }
+    }
+
+    // What that touches.
+
+    /// Before everything is known there is nothing to compare with: all will be looked at.
+    fn before(&self, kind: Kind, key: &ObjectKey) -> Option<Before> {
+        self.synced
+            .then(|| Before::new(&self.world, &self.parts.config, kind, key))
+    }
+
+    fn touch(&mut self, before: Option<Before>, kind: Kind, key: &ObjectKey) {
+        let Some(before) = before else {
+            return;
+        };
+        let touched = before.touched(&self.world, &self.parts.config, kind, key);
+        self.groups.extend(touched.groups);
+        if !self.leading {
+            return;
+        }
+        let now = Instant::now();
+        for service in touched.services {
+            self.sync.add_service(service, now);
+        }
+        for namespace in touched.namespaces {
+            self.sync.add_namespace(namespace, now);
+        }
+        if kind == Kind::Namespace && self.has_gateway(&key.name) {
+            let publisher = self.parts.publisher.iter();
+            for service in publisher.flat_map(Publisher::routed_services) {
+                self.sync.add_service(service.clone(), now);
+            }
+        }
+    }
+
+    /// Tells whether a configured gateway's pods run in a namespace.
+    fn has_gateway(&self, namespace: &str) -> bool {
+        let routing = self.parts.config.routing.iter();
+        let mut gateways = routing.flat_map(|own| &own.settings.gateways);
+        gateways.any(|own| own.namespace == namespace)
+    }
+
+    fn touch_owner(&mut self, key: &ObjectKey, touched: Option<Touched>) {
+        let Some(touched) = touched.filter(|_| self.synced && self.leading) else {
+            return;
+        };
+        let now = Instant::now();
+        for service in touched.services {
+            self.sync.add_service(service, now);
+        }
+        // Somebody's policy of that name may have gone, or a Service that lost it may have it now.
+        if let Some(owner) = self.sync.owner(key).cloned() {
+            self.sync.add_service(owner, now);
+        }
+        if touched.namespace {
+            self.sync.add_namespace(Arc::clone(&key.namespace), now);
+        }
+    }
+
+    fn touch_namespaces(&mut self) {
+        self.parts.resolved.borrow_and_update();
+        if self.synced && self.leading {
+            let now = Instant::now();
+            for name in self.world.namespaces.keys() {
+                self.sync.add_namespace(Arc::clone(name), now);
+            }
+        }
+    }
+
+    fn touch_all(&mut self) {
+        if !self.synced {
+            return;
+        }
+        self.groups.extend(crate::routes::all_groups(&self.world));
+        if !self.leading {
+            return;
+        }
+        let now = Instant::now();
+        // Owners of policies that are there, too: a Service may be gone since.
+        for key in self.world.services.keys().chain(self.existing.services()) {
+            self.sync.add_service(key.clone(), now);
+        }
+        for name in self.world.namespaces.keys() {
+            self.sync.add_namespace(Arc::clone(name), now);
+        }
+    }
+
+    // What is done about it.
+
+    fn translate(&mut self, now: Instant) {
+        let Some(publisher) = &mut self.parts.publisher else {
+            self.groups.clear();
+            return;
+        };
+        if self.groups.is_empty() {
+            return;
+        }
+        let outcome = publisher.translate(&self.world, std::mem::take(&mut self.groups));
+        for (group, problems) in outcome.problems {
+            self.note(Source::Group(group), problems, now);
+        }
+        if self.leading {
+            for service in outcome.services {
+                self.sync.add_service(service, now);
+            }
+        }
+    }
+
+    fn start_jobs(&mut self, now: Instant) {
+        let routed = |key: &ObjectKey| {
+            let publisher = self.parts.publisher.as_ref();
+            publisher.map_or_else(Vec::new, |own| own.routed(key))
+        };
+        let resolved = self.parts.resolved.borrow().clone();
+        let api_server = ApiServer {
+            resolved: resolved.addresses,
+            resolving: resolved.wanted,
+            ..ApiServer::of(&self.world)
+        };
+        let mut found = Vec::new();
+        let tasks = self
+            .sync
+            .start(&self.world, &self.existing, routed, &api_server, now, &mut found);
+        for task in tasks {
+            let (writer, metrics) = (self.parts.writer.clone(), self.parts.metrics.clone());
+            let leading = self.parts.leading.clone();
+            self.jobs
+                .spawn(async move { task.run(&writer, &metrics, &leading).await });
+        }
+        for (key, problems) in found {
+            let source = match key {
+                sync::Key::Namespace(name) => Source::Namespace(name),
+                sync::Key::Service(key) => Source::Service(key),
+            };
+            self.note(source, problems, now);
+        }
+    }
+
+    fn finish(&mut self, job: Result<Job, tokio::task::JoinError>) {
+        match job {
+            Ok(job) => {
+                let metrics = &self.parts.metrics;
+                self.sync.finish(job, &mut self.existing, metrics);
+            }
+            // Only a defect of ours can end here; the key would wait for ever otherwise.
+            Err(error) => {
+                tracing::error!(%error, "a task failed");
+                self.sync.clear();
+                self.touch_all();
+            }
+        }
+    }
+
+    fn note(&mut self, source: Source, problems: Vec<Problem>, now: Instant) {
+        let before = self.problems.get(&source);
+        if before.map_or(problems.is_empty(), |before| *before == problems) {
+            return;
+        }
+        if self.leading {
+            let world = &self.world;
+            let uid = |object: &ObjectRef| world.uid(object);
+            self.parts.recorder.tell(&problems, uid, now);
+        }
+        if problems.is_empty() {
+            self.problems.remove(&source);
+        } else {
+            self.problems.insert(source, problems);
+        }
+    }
+
+    // What operators see.
+
+    fn tell(&self) {
+        let metrics = &self.parts.metrics;
+        metrics.leading.with(&[]).set(i64::from(self.leading));
+        for kind in Kind::ALL {
+            let count = if kind == Kind::NetworkPolicy {
+                self.existing.len()
+            } else {
+                self.world.count(kind)
+            };
+            if count > 0 || self.world.served.contains(&kind) {
+                metrics.objects.with(&[&kind.resource()]).set(count_of(count));
+            }
+        }
+        self.sync.tell(metrics);
+        let mut objects: BTreeMap<Reason, BTreeSet<&ObjectRef>> = BTreeMap::new();
+        for problem in self.problems.values().flatten() {
+            objects.entry(problem.reason).or_default().insert(&problem.object);
+        }
+        metrics.problems.retain(|values| {
+            let known = |reason: &Reason| values.first().is_some_and(|own| own == reason.as_str());
+            objects.keys().any(known)
+        });
+        for (reason, objects) in &objects {
+            let gauge = metrics.problems.with(&[reason.as_str()]);
+            gauge.set(count_of(objects.len()));
+        }
+        if let Some(publisher) = &self.parts.publisher {
+            publisher.tell(&self.world, &self.parts.config, metrics);
+        }
+        self.parts.shared.set(Summary {
+            synced: self.synced,
+            leading: self.leading,
+            services: self.world.services.len(),
+            namespaces: self.world.namespaces.len(),
+            policies: self.existing.len(),
+            waiting: self.sync.waiting(),
+            unlisted: self.unlisted.clone(),
+            problems: self.problems.values().flatten().cloned().collect(),
+            gateways: self.parts.publisher.as_ref().map(Publisher::summary),
+        });
+    }
+}
+
+fn count_of(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

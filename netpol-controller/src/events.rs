@@ -1,0 +1,210 @@
+//! Events: what is wrong with an object, told where its owner looks.
+//!
+//! ```text
+//!     problems of one object ─▶ one text for each reason ─▶ told in the last 10 minutes? ─▶ POST
+//! ```
+//!
+//! At most one write for each object and reason in ten minutes, and few at a time: a cluster full
+//! of mistakes is not flooded. An Event that cannot be written is counted and forgotten; nothing
+//! waits for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use kube::api::{Api, PostParams};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::metrics::Metrics;
+use crate::plan::{Problem, Reason};
+use crate::world::ObjectRef;
+
+/// How long the same object and reason are not told again.
+const QUIET: Duration = Duration::from_secs(600);
+
+/// Objects and reasons that are remembered; beyond it the oldest are forgotten, and told again.
+const REMEMBERED: usize = 16 * 1024;
+
+/// Events that wait to be written; more are dropped and counted.
+const QUEUE: usize = 1024;
+
+/// Time between two writes.
+const SPACING: Duration = Duration::from_millis(50);
+
+/// How long one write may take.
+const REQUEST_LIMIT: Duration = Duration::from_secs(5);
+
+/// Most characters of a message (core/v1 Event: 1,024 octets).
+const MESSAGE_LIMIT: usize = 1000;
+
+/// The name under which Events are reported.
+const COMPONENT: &str = "rhizome-netpol-controller";
+
+/// An Event to be written.
+#[derive(Debug)]
+pub(crate) struct Note {
+    object: ObjectRef,
+    uid: String,
+    reason: Reason,
+    message: String,
+}
+
+/// Chooses what is told.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    notes: mpsc::Sender<Note>,
+    told: BTreeMap<(ObjectRef, Reason), Instant>,
+    metrics: Metrics,
+}
+
+impl Recorder {
+    /// Starts writing Events with `client`, as the replica `identity`.
+    pub(crate) fn start(client: Client, identity: String, metrics: Metrics) -> Self {
+        let (notes, mut due) = mpsc::channel::<Note>(QUEUE);
+        let written = metrics.clone();
+        tokio::spawn(async move {
+            while let Some(note) = due.recv().await {
+                let result = post(&client, &identity, note).await;
+                written.events.with(&[result]).inc();
+                sleep(SPACING).await;
+            }
+        });
+        Self {
+            notes,
+            told: BTreeMap::new(),
+            metrics,
+        }
+    }
+
+    /// Tells the problems of objects; `uid` gives an object's unique id.
+    pub(crate) fn tell(
+        &mut self,
+        problems: &[Problem],
+        uid: impl Fn(&ObjectRef) -> String,
+        now: Instant,
+    ) {
+        let mut texts: BTreeMap<(&ObjectRef, Reason), BTreeSet<&str>> = BTreeMap::new();
+        for problem in problems {
+            let key = (&problem.object, problem.reason);
+            texts.entry(key).or_default().insert(&problem.message);
+        }
+        for ((object, reason), messages) in texts {
+            let key = (object.clone(), reason);
+            let quiet = self.told.get(&key).is_some_and(|at| now < *at + QUIET);
+            if quiet {
+                self.metrics.events.with(&["held-back"]).inc();
+                continue;
+            }
+            let note = Note {
+                object: object.clone(),
+                uid: uid(object),
+                reason,
+                message: joined(&messages),
+            };
+            if self.notes.try_send(note).is_err() {
+                self.metrics.events.with(&["dropped"]).inc();
+                continue;
+            }
+            self.remember(key, now);
+        }
+    }
+
+    fn remember(&mut self, key: (ObjectRef, Reason), now: Instant) {
+        if self.told.len() >= REMEMBERED {
+            self.told.retain(|_, at| now < *at + QUIET);
+        }
+        if self.told.len() >= REMEMBERED
+            && let Some(oldest) = self.told.iter().min_by_key(|(_, at)| **at)
+        {
+            let oldest = oldest.0.clone();
+            self.told.remove(&oldest);
+        }
+        self.told.insert(key, now);
+    }
+}
+
+/// Joins messages, and cuts what is too long at a character.
+fn joined(messages: &BTreeSet<&str>) -> String {
+    let all: Vec<&str> = messages.iter().copied().collect();
+    let mut text = all.join("; ");
+    if text.len() > MESSAGE_LIMIT {
+        let mut end = MESSAGE_LIMIT;
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
+async fn post(client: &Client, identity: &str, note: Note) -> &'static str {
+    // Events of what has no namespace lie in `default`.
+    let namespace = match &*note.object.key.namespace {
+        "" => "default",
+        namespace => namespace,
+    };
+    let api: Api<Event> = Api::namespaced(client.clone(), namespace);
+    let event = event(namespace, identity, &note);
+    match timeout(REQUEST_LIMIT, api.create(&PostParams::default(), &event)).await {
+        Ok(Ok(_)) => "written",
+        Ok(Err(error)) => {
+            let (object, error) = (note.object, telemetry::chain(&error));
+            tracing::debug!(%object, %error, "an Event could not be written");
+            "failed"
+        }
+        Err(_) => "failed",
+    }
+}
+
+fn event(namespace: &str, identity: &str, note: &Note) -> Event {
+    let now = Timestamp::now();
+    let kind = note.object.kind;
+    let api_version = match kind.group() {
+        "" => "v1".to_owned(),
+        group => format!("{group}/{}", kind.versions()[0]),
+    };
+    Event {
+        metadata: ObjectMeta {
+            generate_name: Some(format!("{}.", shortened(&note.object.key.name))),
+            namespace: Some(namespace.to_owned()),
+            ..ObjectMeta::default()
+        },
+        involved_object: ObjectReference {
+            api_version: Some(api_version),
+            kind: Some(kind.name().to_owned()),
+            name: Some(note.object.key.name.to_string()),
+            namespace: Some(note.object.key.namespace.to_string()),
+            uid: Some(note.uid.clone()).filter(|uid| !uid.is_empty()),
+            ..ObjectReference::default()
+        },
+        reason: Some(note.reason.as_str().to_owned()),
+        action: Some("Reconcile".to_owned()),
+        message: Some(note.message.clone()),
+        type_: Some("Warning".to_owned()),
+        count: Some(1),
+        event_time: Some(MicroTime(now)),
+        first_timestamp: Some(Time(now)),
+        last_timestamp: Some(Time(now)),
+        reporting_component: Some(COMPONENT.to_owned()),
+        reporting_instance: Some(identity.to_owned()),
+        source: Some(EventSource {
+            component: Some(COMPONENT.to_owned()),
+            host: None,
+        }),
+        ..Event::default()
+    }
+}
+
+/// Leaves room for what the API server appends to a name (253 characters in all).
+fn shortened(name: &str) -> &str {
+    let mut end = name.len().min(240);
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    &name[..end]
+}

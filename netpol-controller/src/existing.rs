@@ -1,0 +1,243 @@
+//! What NetworkPolicies there are, as far as they are the controller's: fingerprints, by owner.
+//!
+//! A policy is kept as the digest of what is ours in it, not as the object: that is enough to see
+//! that it is right, and 20,000 of them cost a few megabytes. Writes are noted here at once, so
+//! that the watch's echo of them calls for nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kube::core::{DynamicObject, ObjectMeta};
+use serde_json::{Value, json};
+
+use crate::plan::{self, Policy};
+use crate::world::ObjectKey;
+
+/// A digest of what is ours in a policy: its specification, its description and its owner's labels.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Fingerprint([u8; 16]);
+
+impl Fingerprint {
+    /// Of a policy that should be there.
+    pub(crate) fn wanted(policy: &Policy) -> Self {
+        let spec = serde_json::to_value(&policy.spec).unwrap_or_default();
+        let label = |key| policy.labels.get(key).map(String::as_str);
+        let owner = (label(plan::SERVICE_NAMESPACE), label(plan::SERVICE_NAME));
+        Self::of(&spec, Some(&policy.description), owner)
+    }
+
+    fn seen(metadata: &ObjectMeta, spec: &Value) -> Self {
+        let label = |key| Some(metadata.labels.as_ref()?.get(key)?.as_str());
+        let owner = (label(plan::SERVICE_NAMESPACE), label(plan::SERVICE_NAME));
+        let annotations = metadata.annotations.as_ref();
+        let description = annotations.and_then(|own| own.get(plan::DESCRIPTION));
+        Self::of(spec, description.map(String::as_str), owner)
+    }
+
+    /// Maps of JSON values are sorted, so equal contents have equal texts.
+    fn of(spec: &Value, description: Option<&str>, owner: (Option<&str>, Option<&str>)) -> Self {
+        let text = json!([spec, description, owner.0, owner.1]).to_string();
+        let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+        let mut short = [0; 16];
+        short.copy_from_slice(&digest.as_ref()[..16]);
+        Self(short)
+    }
+}
+
+/// One policy that is there.
+#[derive(Clone, Debug)]
+struct Known {
+    fingerprint: Fingerprint,
+    /// The Service that its labels name.
+    service: Option<ObjectKey>,
+    /// It says what it is for, as all of Gardener's and ours do.
+    described: bool,
+    /// The version last written or seen; 0 when versions are no numbers.
+    version: u64,
+    /// What was asked for, when the API server keeps it in another form.
+    kept_for: Option<Fingerprint>,
+    /// A delete was answered, and its event has not come yet.
+    deleting: bool,
+}
+
+/// The policies that are there.
+#[derive(Debug, Default)]
+pub(crate) struct Existing {
+    policies: BTreeMap<ObjectKey, Known>,
+    by_service: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
+}
+
+/// What a change of a policy touches.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Touched {
+    /// Services that its labels name or named.
+    pub(crate) services: BTreeSet<ObjectKey>,
+    /// It has one of the names of a namespace's policies.
+    pub(crate) namespace: bool,
+}
+
+impl Existing {
+    /// Returns how many policies are known.
+    pub(crate) fn len(&self) -> usize {
+        self.policies.len()
+    }
+
+    /// Returns the keys of all policies that are known.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.policies.keys()
+    }
+
+    /// Returns the Services that labels name.
+    pub(crate) fn services(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.by_service.keys()
+    }
+
+    /// Returns the policies whose labels name a Service.
+    pub(crate) fn of_service(&self, service: &ObjectKey) -> impl Iterator<Item = &ObjectKey> {
+        let keys = self.by_service.get(service).into_iter().flatten();
+        keys.filter(|key| self.policies.get(*key).is_some_and(|own| !own.deleting))
+    }
+
+    /// Tells whether a policy is there.
+    pub(crate) fn contains(&self, key: &ObjectKey) -> bool {
+        self.policies.get(key).is_some_and(|own| !own.deleting)
+    }
+
+    /// Tells whether a policy is there and says what it is for.
+    pub(crate) fn described(&self, key: &ObjectKey) -> bool {
+        let known = self.policies.get(key);
+        known.is_some_and(|own| own.described && !own.deleting)
+    }
+
+    /// Tells whether a policy is there as it should be.
+    pub(crate) fn is(&self, key: &ObjectKey, wanted: Fingerprint) -> bool {
+        self.policies.get(key).is_some_and(|own| {
+            !own.deleting && (own.fingerprint == wanted || own.kept_for == Some(wanted))
+        })
+    }
+
+    /// Takes note of a policy as a watch tells it. Returns what it touches, if it has changed.
+    pub(crate) fn seen(&mut self, key: ObjectKey, object: &DynamicObject) -> Option<Touched> {
+        let metadata = &object.metadata;
+        let version = version(metadata);
+        let known = self.policies.get(&key);
+        if known.is_some_and(|own| version != 0 && version < own.version) {
+            return None;
+        }
+        let spec = object.data.get("spec").unwrap_or(&Value::Null);
+        let service = owner(metadata);
+        if service.is_none() && !plan::NAMES.contains(&&*key.name) {
+            return self.gone(&key);
+        }
+        let fingerprint = Fingerprint::seen(metadata, spec);
+        let same = known.is_some_and(|own| own.fingerprint == fingerprint && !own.deleting);
+        let kept_for = known.filter(|_| same).and_then(|own| own.kept_for);
+        let annotations = metadata.annotations.as_ref();
+        let fresh = Known {
+            fingerprint,
+            service,
+            described: annotations.is_some_and(|own| own.contains_key(plan::DESCRIPTION)),
+            version,
+            kept_for,
+            deleting: false,
+        };
+        let touched = self.put(key, fresh);
+        (!same).then_some(touched)
+    }
+
+    /// Forgets a policy that a watch says is gone. Returns what that touches.
+    pub(crate) fn gone(&mut self, key: &ObjectKey) -> Option<Touched> {
+        let known = self.take(key)?;
+        Some(Touched {
+            services: known.service.into_iter().collect(),
+            namespace: plan::NAMES.contains(&&*key.name),
+        })
+    }
+
+    /// Takes note of a write that succeeded: `answer` is the object the API server returned.
+    pub(crate) fn written(&mut self, key: &ObjectKey, wanted: Fingerprint, answer: &Answer) {
+        let fresh = Known {
+            fingerprint: answer.fingerprint,
+            service: answer.service.clone(),
+            described: true,
+            version: answer.version,
+            kept_for: (answer.fingerprint != wanted).then_some(wanted),
+            deleting: false,
+        };
+        let stale = self.policies.get(key).is_some_and(|own| own.version > fresh.version);
+        if !stale {
+            self.put(key.clone(), fresh);
+        }
+    }
+
+    /// Takes note of a delete that succeeded.
+    pub(crate) fn deleted(&mut self, key: &ObjectKey) {
+        if let Some(known) = self.policies.get_mut(key) {
+            known.deleting = true;
+        }
+    }
+
+    fn put(&mut self, key: ObjectKey, fresh: Known) -> Touched {
+        let mut touched = Touched {
+            services: fresh.service.iter().cloned().collect(),
+            namespace: plan::NAMES.contains(&&*key.name),
+        };
+        if let Some(before) = self.take(&key) {
+            touched.services.extend(before.service);
+        }
+        if let Some(service) = &fresh.service {
+            let keys = self.by_service.entry(service.clone()).or_default();
+            keys.insert(key.clone());
+        }
+        self.policies.insert(key, fresh);
+        touched
+    }
+
+    fn take(&mut self, key: &ObjectKey) -> Option<Known> {
+        let known = self.policies.remove(key)?;
+        if let Some(service) = &known.service
+            && let Some(keys) = self.by_service.get_mut(service)
+        {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.by_service.remove(service);
+            }
+        }
+        Some(known)
+    }
+}
+
+/// What a write was answered with.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    fingerprint: Fingerprint,
+    service: Option<ObjectKey>,
+    version: u64,
+}
+
+impl Answer {
+    /// Reads an answered object.
+    pub(crate) fn new(object: &DynamicObject) -> Self {
+        let spec = object.data.get("spec").unwrap_or(&Value::Null);
+        Self {
+            fingerprint: Fingerprint::seen(&object.metadata, spec),
+            service: owner(&object.metadata),
+            version: version(&object.metadata),
+        }
+    }
+}
+
+/// The Service that a policy's labels name; both must be there.
+fn owner(metadata: &ObjectMeta) -> Option<ObjectKey> {
+    let labels = metadata.labels.as_ref()?;
+    let (namespace, name) = (
+        labels.get(plan::SERVICE_NAMESPACE)?,
+        labels.get(plan::SERVICE_NAME)?,
+    );
+    Some(ObjectKey::new(namespace, name))
+}
+
+/// Versions count up where they are numbers, as those of every API server over etcd are.
+fn version(metadata: &ObjectMeta) -> u64 {
+    let text = metadata.resource_version.as_deref().unwrap_or_default();
+    text.parse().unwrap_or_default()
+}

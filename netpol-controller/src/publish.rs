@@ -1,0 +1,321 @@
+//! From what changed in the world to what gateways are given.
+//!
+//! ```text
+//!   touched groups ─translate─▶ Table ─changed groups─▶ resources of those groups ─▶ xDS server
+//!                                                  └──▶ whole listeners, for clients without parts
+//! ```
+//!
+//! A change costs the groups it touches. Whole listeners cost all routes; they are made only while
+//! somebody asks for them, and not more often than every [`WHOLE_PERIOD`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+use xds::{Audience, GatewayHandle, GatewayParams, Resource, ResourceType};
+
+use crate::config::{Config, RoutingConfig};
+use crate::metrics::Metrics;
+use crate::plan::{self, Problem, RoutedPort};
+use crate::routes::{self, RouteSettings, Table};
+use crate::status::GatewaySummary;
+use crate::world::{ObjectKey, World};
+
+/// The shortest time between two sets of whole listeners.
+const WHOLE_PERIOD: Duration = Duration::from_millis(100);
+
+/// Withheld routes that are named to operators; the number of all is told beside them.
+const NAMED: usize = 100;
+
+/// The key of a published resource within its gateway.
+type ResourceKey = (ResourceType, Arc<str>);
+
+/// Translates and publishes.
+pub(crate) struct Publisher {
+    settings: RouteSettings,
+    table: Table,
+    gateways: Vec<Gateway>,
+}
+
+/// One gateway's published resources.
+struct Gateway {
+    params: GatewayParams,
+    /// Where they go; nowhere in a dry run.
+    handle: Option<GatewayHandle>,
+    whole_wanted: Option<watch::Receiver<bool>>,
+    /// What was published of each group.
+    groups: BTreeMap<Arc<str>, Published>,
+    /// What was published for clients that need listeners whole.
+    whole: BTreeSet<ResourceKey>,
+    /// The routes changed since.
+    whole_due: bool,
+    whole_at: Option<Instant>,
+}
+
+#[derive(Default)]
+struct Published {
+    clusters: BTreeSet<ResourceKey>,
+    parts: BTreeSet<ResourceKey>,
+    withheld: Vec<String>,
+    routes: usize,
+}
+
+/// What a translation brought about beside routes.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    /// What there is to tell now, group by group.
+    pub(crate) problems: Vec<(Arc<str>, Vec<Problem>)>,
+    /// Services that are led to otherwise.
+    pub(crate) services: BTreeSet<ObjectKey>,
+}
+
+/// Returns the parameters of the server that gateways ask.
+pub(crate) fn server_params(
+    routing: &RoutingConfig,
+    tls: Option<tls::ServerTls>,
+) -> xds::ServerParams {
+    let gateways = routing.settings.gateways.iter().zip(&routing.clients);
+    let gateways = gateways.map(|(entry, clients)| xds::GatewayAccess {
+        name: entry.name.clone(),
+        clients: clients.clone(),
+    });
+    xds::ServerParams {
+        tls,
+        gateways: gateways.collect(),
+        limits: xds::ServerLimits::default(),
+        delta: true,
+    }
+}
+
+impl Publisher {
+    /// Publishes on `server`, which was made of the parameters of the same configuration.
+    pub(crate) fn new(routing: &RoutingConfig, server: &xds::Server) -> Self {
+        Self::to(routing, |name| server.gateway(name))
+    }
+
+    /// Translates, and publishes nowhere.
+    pub(crate) fn detached(routing: &RoutingConfig) -> Self {
+        Self::to(routing, |_| None)
+    }
+
+    fn to(routing: &RoutingConfig, handle: impl Fn(&str) -> Option<GatewayHandle>) -> Self {
+        let gateways = routing.settings.gateways.iter().map(|entry| {
+            let params = GatewayParams {
+                tls: Some(entry.ports.tls),
+                node: Some(entry.ports.node),
+                vpn: Some(entry.ports.vpn),
+                ..GatewayParams::default()
+            };
+            let handle = handle(&entry.name);
+            if let Some(handle) = &handle {
+                handle.update(xds::base(&params), Vec::new());
+            }
+            Gateway {
+                params,
+                whole_wanted: handle.as_ref().map(GatewayHandle::whole_wanted),
+                handle,
+                groups: BTreeMap::new(),
+                whole: BTreeSet::new(),
+                whole_due: true,
+                whole_at: None,
+            }
+        });
+        Self {
+            gateways: gateways.collect(),
+            settings: routing.settings.clone(),
+            table: Table::default(),
+        }
+    }
+
+    /// Translates groups anew and publishes what changed with them.
+    pub(crate) fn translate(&mut self, world: &World, groups: BTreeSet<Arc<str>>) -> Outcome {
+        let mut changed = routes::Changed::default();
+        for name in groups {
+            let group = routes::group(world, &self.settings, &name);
+            let more = self.table.put(&name, group);
+            changed.routes.extend(more.routes);
+            changed.clusters.extend(more.clusters);
+            changed.problems.extend(more.problems);
+            changed.services.extend(more.services);
+        }
+        let published: BTreeSet<_> = changed.routes.union(&changed.clusters).cloned().collect();
+        for (index, gateway) in self.gateways.iter_mut().enumerate() {
+            gateway.publish(index, &self.table, &published);
+            gateway.whole_due |= !changed.routes.is_empty();
+        }
+        let problems = changed.problems.into_iter();
+        Outcome {
+            problems: problems
+                .map(|group| (Arc::clone(&group), self.table.problems(&group)))
+                .collect(),
+            services: changed.services,
+        }
+    }
+
+    /// Says that everything there is has been translated once.
+    pub(crate) fn complete(&self) {
+        for gateway in &self.gateways {
+            if let Some(handle) = &gateway.handle {
+                handle.complete();
+            }
+        }
+    }
+
+    /// Publishes whole listeners where they are asked for and due.
+    pub(crate) fn publish_whole(&mut self, now: Instant) {
+        for (index, gateway) in self.gateways.iter_mut().enumerate() {
+            gateway.publish_whole(index, &self.table, now);
+        }
+    }
+
+    /// Returns when whole listeners are due; `None` when they are not.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        let due = self.gateways.iter().filter(|own| own.whole_due && own.wants_whole());
+        due.filter_map(|own| Some(own.whole_at? + WHOLE_PERIOD)).min()
+    }
+
+    /// Returns what gateways lead to of a Service.
+    pub(crate) fn routed(&self, service: &ObjectKey) -> Vec<RoutedPort> {
+        let all = self.table.routed(service).iter();
+        let ports = all.filter_map(|routed| {
+            let entry = self.settings.gateways.get(routed.gateway)?;
+            Some(RoutedPort {
+                gateway_namespace: entry.namespace.as_str().into(),
+                gateway_selector: entry.selector.clone(),
+                protocol: routed.protocol,
+                target: routed.target.clone(),
+            })
+        });
+        ports.collect()
+    }
+
+    /// Returns the Services that gateways lead to.
+    pub(crate) fn routed_services(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.table.routed_services()
+    }
+
+    /// Returns the figures of each gateway, by name.
+    pub(crate) fn summary(&self) -> BTreeMap<String, GatewaySummary> {
+        let named = self.settings.gateways.iter().zip(&self.gateways);
+        let figures = named.enumerate().map(|(index, (entry, gateway))| {
+            let groups = gateway.groups.values();
+            let withheld = groups.clone().flat_map(|own| &own.withheld);
+            let summary = GatewaySummary {
+                routes: groups.clone().map(|own| own.routes).sum(),
+                clusters: self
+                    .table
+                    .groups()
+                    .map(|group| self.table.clusters(index, group).len())
+                    .sum(),
+                withheld_total: withheld.clone().count(),
+                withheld: withheld.take(NAMED).cloned().collect(),
+            };
+            (entry.name.clone(), summary)
+        });
+        figures.collect()
+    }
+
+    /// Brings the metrics up to date.
+    pub(crate) fn tell(&self, world: &World, config: &Config, metrics: &Metrics) {
+        for (name, figures) in self.summary() {
+            metrics.routes.with(&[&name]).set(count(figures.routes));
+            let withheld = metrics.withheld.with(&[&name]);
+            withheld.set(count(figures.withheld_total));
+        }
+        let has_policies = |service: &&ObjectKey| {
+            let policies = config.policies.as_ref();
+            policies.is_some_and(|own| plan::handled(world, own, service))
+        };
+        let services = self.routed_services();
+        let without = services.filter(|own| !has_policies(own));
+        metrics.without_policy.with(&[]).set(count(without.count()));
+    }
+}
+
+impl Gateway {
+    fn publish(&mut self, index: usize, table: &Table, groups: &BTreeSet<Arc<str>>) {
+        let (mut set, mut removed) = (Vec::new(), Vec::new());
+        for group in groups {
+            let before = self.groups.remove(group).unwrap_or_default();
+            let clusters = table.clusters(index, group).iter().flat_map(xds::cluster);
+            let clusters: Vec<Resource> = clusters.collect();
+            let accepted = table.accepted(index, group);
+            let parts = xds::parts(group, accepted, &self.params);
+            let now = Published {
+                clusters: keys(&clusters),
+                parts: keys(&parts.resources),
+                withheld: parts
+                    .withheld
+                    .iter()
+                    .map(|own| format!("{}: {}", own.route, own.reason))
+                    .collect(),
+                routes: accepted.len(),
+            };
+            let gone = |before: &BTreeSet<ResourceKey>, now: &BTreeSet<ResourceKey>, audience| {
+                let gone: Vec<_> = before.difference(now).cloned().collect();
+                gone.into_iter()
+                    .map(move |(kind, name)| (kind, audience, name))
+            };
+            removed.extend(gone(&before.clusters, &now.clusters, Audience::All));
+            removed.extend(gone(&before.parts, &now.parts, Audience::Parts));
+            set.extend(clusters);
+            set.extend(parts.resources);
+            if !(now.clusters.is_empty() && now.parts.is_empty() && now.withheld.is_empty()) {
+                self.groups.insert(Arc::clone(group), now);
+            }
+        }
+        if let Some(handle) = &self.handle {
+            handle.update(set, removed);
+        }
+    }
+
+    fn wants_whole(&self) -> bool {
+        self.whole_wanted.as_ref().is_some_and(|own| *own.borrow())
+    }
+
+    fn publish_whole(&mut self, index: usize, table: &Table, now: Instant) {
+        let wanted = self.wants_whole();
+        let Some(handle) = &self.handle else {
+            return;
+        };
+        if !wanted {
+            if !self.whole.is_empty() {
+                let all = std::mem::take(&mut self.whole).into_iter();
+                let removed = all.map(|(kind, name)| (kind, Audience::Whole, name));
+                handle.complete_whole(false);
+                handle.update(Vec::new(), removed.collect());
+            }
+            self.whole_due = true;
+            return;
+        }
+        let early = self.whole_at.is_some_and(|at| now < at + WHOLE_PERIOD);
+        if !self.whole_due || early {
+            return;
+        }
+        (self.whole_due, self.whole_at) = (false, Some(now));
+        let groups = table.groups().map(|group| {
+            let routes = table.accepted(index, group);
+            (&**group, routes)
+        });
+        let whole = xds::whole(&self.params, groups);
+        let now = keys(&whole.resources);
+        let gone: Vec<_> = self.whole.difference(&now).cloned().collect();
+        let removed = gone
+            .into_iter()
+            .map(|(kind, name)| (kind, Audience::Whole, name));
+        handle.update(whole.resources, removed.collect());
+        handle.complete_whole(true);
+        self.whole = now;
+    }
+}
+
+fn keys(resources: &[Resource]) -> BTreeSet<ResourceKey> {
+    let all = resources.iter();
+    all.map(|own| (own.kind, Arc::clone(&own.name))).collect()
+}
+
+fn count(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

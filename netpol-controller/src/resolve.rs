@@ -1,0 +1,99 @@
+//! The addresses of the API server, where pods reach it by a host name.
+//!
+//! Looked up again and again; while it cannot be, what was found last stays. Only the policy
+//! `allow-to-runtime-apiserver` wants to know.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+/// Time between look-ups.
+const PERIOD: Duration = Duration::from_secs(30);
+
+/// Time until the next one after a failure.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// How long one look-up may take.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// The port of an API server whose URL names none.
+const HTTPS: u16 = 443;
+
+/// What is known of the API server's addresses.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Resolved {
+    /// There is a host name, which has not been resolved yet.
+    pub(crate) wanted: bool,
+    /// Its addresses, sorted, and the port.
+    pub(crate) addresses: Option<(Vec<IpAddr>, u16)>,
+}
+
+/// Chooses the name to resolve: the host that the client uses, or else the one that pods are told;
+/// `None` when both are addresses.
+pub(crate) fn name(
+    url: &http::Uri,
+    environment: Option<&(String, Option<u16>)>,
+) -> Option<(String, u16)> {
+    let of_url = url.host().map(|host| (host, url.port_u16()));
+    let of_pods = environment.map(|(host, port)| (host.as_str(), *port));
+    let mut hosts = of_url.into_iter().chain(of_pods);
+    let bare = |host: &str| host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    hosts
+        .find(|(host, _)| bare(host).parse::<IpAddr>().is_err())
+        .map(|(host, port)| (host.to_owned(), port.unwrap_or(HTTPS)))
+}
+
+/// Resolves `name` again and again, until it is dropped.
+pub(crate) async fn follow(name: String, port: u16, resolved: watch::Sender<Resolved>) {
+    loop {
+        let found = timeout(LIMIT, tokio::net::lookup_host((name.as_str(), port))).await;
+        let pause = match found {
+            Ok(Ok(addresses)) => {
+                let mut addresses: Vec<IpAddr> = addresses.map(|own| own.ip()).collect();
+                addresses.sort();
+                addresses.dedup();
+                let fresh = Resolved {
+                    wanted: false,
+                    addresses: Some((addresses, port)),
+                };
+                resolved.send_if_modified(|own| {
+                    let changed = *own != fresh;
+                    *own = fresh;
+                    changed
+                });
+                PERIOD
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(name, %error, "the API server's name cannot be resolved");
+                RETRY
+            }
+            Err(_) => {
+                tracing::warn!(name, "the API server's name could not be resolved in time");
+                RETRY
+            }
+        };
+        sleep(pause).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(url: &str, pods: Option<(&str, Option<u16>)>) -> Option<(String, u16)> {
+        let pods = pods.map(|(host, port)| (host.to_owned(), port));
+        name(&url.parse().unwrap(), pods.as_ref())
+    }
+
+    #[test]
+    fn a_host_name_is_resolved_wherever_it_stands() {
+        let api = |port| Some(("api.example.com".to_owned(), port));
+        assert_eq!(named("https://api.example.com", None), api(443));
+        assert_eq!(named("https://api.example.com:6443/", None), api(6443));
+        let pods = Some(("api.example.com", Some(443)));
+        assert_eq!(named("https://10.0.0.1", pods), api(443));
+        assert_eq!(named("https://[fd00::1]:6443", Some(("10.0.0.1", None))), None);
+    }
+}

@@ -1,0 +1,292 @@
+//! Routes from annotations of Services, for whoever has neither Istio nor the Gateway API.
+//!
+//! | `rhizome.gardener.cloud/` | is |
+//! |---|---|
+//! | `server-names` | TLS server names, `a.example.com`, `*.example.com` or `*` |
+//! | `destinations` | what node proxies' headers say: `10.1.2.3`, `10.1.2.0/24`, with a port `10.1.2.3:443`, `10.1.2.0/24:443`, `[fd00::/64]:443`; without one any port |
+//! | `connect-destination` | values of the header of CONNECT requests |
+//! | `wireguard-public-keys` | keys of WireGuard servers, base64 |
+//! | `wireguard-route-id` | their number, 1 to 1048575 |
+//! | `gateways` | names of the gateways it is for; all when it is not there |
+//! | `port` | name or number of the Service's TCP port |
+//!
+//! Lists are separated by commas. An element that cannot be read is told of, by annotation and
+//! place, and left out; the others hold.
+//!
+//! Without `port` a value of `connect-destination` that names a port of the Service leads there;
+//! everything else leads to the only TCP port, or to 443 of several, or to the one named `https`.
+//! WireGuard leads to UDP 51821, where servers take datagrams from gateways, or to the only UDP port.
+
+use std::net::IpAddr;
+
+use route::{IpPrefix, RouteMatch, normal_server_name, parse_public_key};
+
+use super::draft::{Draft, Source, Target, Times};
+use super::select::GATEWAYS;
+use crate::plan::Reason;
+use crate::world::{ClusterName, Kind, ObjectKey, Protocol, Service, in_namespace};
+
+const PREFIX: &str = "rhizome.gardener.cloud/";
+const SERVER_NAMES: &str = "server-names";
+const DESTINATIONS: &str = "destinations";
+const CONNECT: &str = "connect-destination";
+const PUBLIC_KEYS: &str = "wireguard-public-keys";
+const ROUTE_ID: &str = "wireguard-route-id";
+const PORT: &str = "port";
+
+const KNOWN: [&str; 6] = [SERVER_NAMES, DESTINATIONS, CONNECT, PUBLIC_KEYS, ROUTE_ID, PORT];
+
+/// The port of WireGuard servers for datagrams that a gateway wraps.
+const WRAPPED_PORT: u16 = 51821;
+
+/// Adds the routes that the group's Services ask for themselves.
+pub(super) fn services(draft: &mut Draft<'_>) {
+    let world = draft.world;
+    let namespace = draft.namespace.clone();
+    for (key, service) in in_namespace(&world.services, &namespace) {
+        if service.annotations.keys().any(|name| name.starts_with(PREFIX)) {
+            let source = Source::new(Kind::Service, key, service.created);
+            let mut own = Annotated {
+                key,
+                service,
+                problems: Vec::new(),
+            };
+            let routes = own.routes();
+            let gateways = own.gateways(draft);
+            for index in gateways {
+                for (matches, target) in &routes {
+                    let target = target.clone();
+                    draft.route(index, matches.clone(), target, &source, Times::default());
+                }
+            }
+            for (reason, message) in own.problems {
+                draft.problem(&source.object, reason, &message);
+            }
+        }
+    }
+}
+
+struct Annotated<'w> {
+    key: &'w ObjectKey,
+    service: &'w Service,
+    problems: Vec<(Reason, String)>,
+}
+
+impl<'w> Annotated<'w> {
+    fn routes(&mut self) -> Vec<(RouteMatch, Target)> {
+        let mut routes = Vec::new();
+        self.check_keys();
+        let names = self.list(SERVER_NAMES, |text| {
+            normal_server_name(text).map_err(|error| error.to_string())
+        });
+        if !names.is_empty()
+            && let Some(target) = self.tcp_target(SERVER_NAMES)
+        {
+            routes.push((RouteMatch::ServerNames(names), target));
+        }
+        let destinations = self.list(DESTINATIONS, destination);
+        if !destinations.is_empty()
+            && let Some(target) = self.tcp_target(DESTINATIONS)
+        {
+            let each = destinations.into_iter().map(|(prefix, port)| RouteMatch::Destinations {
+                prefixes: vec![prefix],
+                port,
+            });
+            routes.extend(each.map(|matches| (matches, target.clone())));
+        }
+        for value in self.list(CONNECT, |text| Ok(text.to_owned())) {
+            let named = self.named_target(&value);
+            if let Some(target) = named.or_else(|| self.tcp_target(CONNECT)) {
+                routes.push((RouteMatch::ConnectDestinations(vec![value]), target));
+            }
+        }
+        self.wireguard(&mut routes);
+        routes
+    }
+
+    fn wireguard(&mut self, routes: &mut Vec<(RouteMatch, Target)>) {
+        let public_keys = self.list(PUBLIC_KEYS, |text| {
+            parse_public_key(text).map_err(|error| error.to_string())
+        });
+        let route_id = self.list(ROUTE_ID, route_id);
+        if route_id.len() > 1 {
+            self.invalid(ROUTE_ID, "there must be one number");
+        }
+        let route_id = route_id.first().copied();
+        if public_keys.is_empty() && route_id.is_none() {
+            return;
+        }
+        let udp = self.service.ports.iter().filter(|port| port.protocol == Protocol::Udp);
+        let ports: Vec<u16> = udp.map(|port| port.port).collect();
+        let port = match ports.as_slice() {
+            [port] => *port,
+            ports if ports.contains(&WRAPPED_PORT) => WRAPPED_PORT,
+            _ => {
+                let what = format!("WireGuard needs UDP port {WRAPPED_PORT} or a single UDP port");
+                self.problems.push((Reason::RouteNotTranslated, what));
+                return;
+            }
+        };
+        let target = Target {
+            service: self.key.clone(),
+            port,
+            protocol: Protocol::Udp,
+        };
+        let matches = RouteMatch::WireGuard {
+            public_keys,
+            route_id,
+        };
+        routes.push((matches, target));
+    }
+
+    /// Returns the places of the gateways that the Service is for.
+    fn gateways(&mut self, draft: &Draft<'_>) -> Vec<usize> {
+        let all = || draft.entries().map(|(index, _)| index);
+        let Some(names) = self.service.annotations.get(GATEWAYS) else {
+            return all().collect();
+        };
+        let mut chosen = Vec::new();
+        for (place, name) in elements(names) {
+            let mut entries = draft.entries();
+            match entries.find(|(_, entry)| entry.name == name) {
+                Some((index, _)) if !chosen.contains(&index) => chosen.push(index),
+                Some(_) => {}
+                None => self.wrong(GATEWAYS, place, &format!("there is no gateway {name:?}")),
+            }
+        }
+        chosen
+    }
+
+    /// Reads the elements of a list; those that cannot be read are told of and left out.
+    fn list<T: PartialEq>(
+        &mut self,
+        name: &str,
+        read: impl Fn(&str) -> Result<T, String>,
+    ) -> Vec<T> {
+        let mut read_ones = Vec::new();
+        let key = format!("{PREFIX}{name}");
+        let Some(text) = self.service.annotations.get(&key) else {
+            return read_ones;
+        };
+        for (place, element) in elements(text) {
+            let one = match element {
+                "" => Err("it is empty".to_owned()),
+                element => read(element).map_err(|why| format!("{element:?}: {why}")),
+            };
+            match one {
+                Ok(one) if !read_ones.contains(&one) => read_ones.push(one),
+                Ok(_) => {}
+                Err(why) => self.wrong(&key, place, &why),
+            }
+        }
+        read_ones
+    }
+
+    /// Returns the port that a value names, when it is one of this Service.
+    fn named_target(&self, value: &str) -> Option<Target> {
+        if self.service.annotations.contains_key(&format!("{PREFIX}{PORT}")) {
+            return None;
+        }
+        let name = ClusterName::parse(value).filter(|name| name.service == *self.key)?;
+        let mut tcp = self.tcp_ports();
+        tcp.any(|(port, _)| port == name.port)
+            .then(|| Target::tcp(self.key.clone(), name.port))
+    }
+
+    fn tcp_target(&mut self, asked_by: &str) -> Option<Target> {
+        let ports: Vec<_> = self.tcp_ports().collect();
+        let wanted = self.service.annotations.get(&format!("{PREFIX}{PORT}"));
+        let port = if let Some(wanted) = wanted {
+            let found = ports
+                .iter()
+                .find(|(port, name)| port.to_string() == *wanted || *name == wanted);
+            if found.is_none() {
+                self.invalid(PORT, &format!("the Service has no TCP port {wanted:?}"));
+                return None;
+            }
+            found
+        } else if let [port] = ports.as_slice() {
+            Some(port)
+        } else {
+            let by_number = ports.iter().find(|(port, _)| *port == 443);
+            by_number.or_else(|| ports.iter().find(|(_, name)| *name == "https"))
+        };
+        let Some((port, _)) = port else {
+            let what = format!("{PREFIX}{asked_by}: name the port with {PREFIX}{PORT}");
+            self.problems.push((Reason::RouteNotTranslated, what));
+            return None;
+        };
+        Some(Target::tcp(self.key.clone(), *port))
+    }
+
+    fn tcp_ports(&self) -> impl Iterator<Item = (u16, &'w str)> + use<'w> {
+        let ports = self.service.ports.iter();
+        let tcp = ports.filter(|port| port.protocol == Protocol::Tcp);
+        tcp.map(|port| (port.port, port.name.as_str()))
+    }
+
+    /// A mistyped annotation would otherwise ask for nothing, in silence.
+    fn check_keys(&mut self) {
+        let service = self.service;
+        let own = service.annotations.keys().filter(|key| key.starts_with(PREFIX));
+        let unknown = own.filter(|key| {
+            *key != GATEWAYS && !KNOWN.iter().any(|known| key.strip_prefix(PREFIX) == Some(known))
+        });
+        for key in unknown {
+            let problem = (Reason::InvalidAnnotation, format!("{key}: there is no such annotation"));
+            self.problems.push(problem);
+        }
+    }
+
+    fn invalid(&mut self, name: &str, why: &str) {
+        let problem = (Reason::InvalidAnnotation, format!("{PREFIX}{name}: {why}"));
+        self.problems.push(problem);
+    }
+
+    fn wrong(&mut self, key: &str, place: usize, why: &str) {
+        let problem = (Reason::InvalidAnnotation, format!("{key}: element {place}: {why}"));
+        self.problems.push(problem);
+    }
+}
+
+/// Returns the elements of a list with their places, from 1.
+fn elements(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.split(',').enumerate().map(|(place, element)| (place + 1, element.trim()))
+}
+
+/// Reads `address`, `prefix`, `address:port`, `prefix:port` or `[prefix]:port`.
+fn destination(text: &str) -> Result<(IpPrefix, Option<u16>), String> {
+    let (prefix, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (prefix, port) = rest.split_once(']').ok_or("the bracket is not closed")?;
+            let port = port.strip_prefix(':').ok_or("a port is missing behind the bracket")?;
+            (prefix, Some(port))
+        }
+        // More than one colon: an IPv6 address, whose port needs brackets.
+        None => match text.split_once(':') {
+            Some((prefix, port)) if !port.contains(':') => (prefix, Some(port)),
+            Some(_) | None => (text, None),
+        },
+    };
+    let prefix: IpPrefix = match prefix.parse::<IpAddr>() {
+        Ok(address) => IpPrefix::host(address),
+        Err(_) => prefix.parse().map_err(|error: route::IpPrefixError| error.to_string())?,
+    };
+    let port = match port {
+        None => None,
+        Some(port) => Some(digits(port).and_then(|own| u16::try_from(own).ok()).ok_or("not a port")?),
+    };
+    Ok((prefix, port))
+}
+
+fn route_id(text: &str) -> Result<u32, String> {
+    let most = RouteMatch::MAX_ROUTE_ID;
+    let id = digits(text).filter(|id| *id <= most);
+    id.ok_or_else(|| format!("not a number from 1 to {most}"))
+}
+
+/// Reads a decimal number greater than 0, of digits alone.
+fn digits(text: &str) -> Option<u32> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|number| plain && *number > 0)
+}

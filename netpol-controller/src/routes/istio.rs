@@ -1,0 +1,406 @@
+//! Routes from `VirtualService`s and `Gateway`s of Istio.
+//!
+//! ```text
+//!   Gateway server (port, protocol, names) ─┐
+//!                                           ├─ names in common ─▶ server names ─▶ Service
+//!   VirtualService tls / tcp route ─────────┘
+//! ```
+//!
+//! A server that ends TLS in front of an API server, as Gardener writes it by default, is served as
+//! passthrough of its names: the API server ends TLS itself.
+
+use std::collections::BTreeSet;
+
+use route::{RouteMatch, normal_server_name};
+
+use super::draft::{Agreed, Draft, Source, Target, Times};
+use super::names::common;
+use super::{GatewayEntry, select};
+use crate::plan::Reason;
+use crate::world::{
+    IstioServer, Kind, Mention, ObjectKey, RouteDestination, TlsMatch, VirtualRoute,
+    VirtualService, WeightedDestination, World, in_namespace, service_of_host,
+};
+
+/// Services that Gardener puts beside an API server's for requests that need other TLS settings.
+const SIDE_SERVICES: [&str; 2] = ["-mtls", "-connection-upgrade"];
+
+/// The port of API servers' Services.
+const API_SERVER_PORT: u16 = 443;
+
+/// How a server of a `Gateway` treats TLS.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Tls {
+    /// Passes it on, by server name.
+    Passthrough,
+    /// Ends it.
+    Terminate,
+    /// Passes it on to destinations that the server name spells out.
+    Auto,
+    /// Has none.
+    Plain,
+}
+
+fn tls_of(server: &IstioServer) -> Tls {
+    match (server.protocol.as_str(), server.tls_mode.as_str()) {
+        (_, "AUTO_PASSTHROUGH") => Tls::Auto,
+        (_, "PASSTHROUGH") => Tls::Passthrough,
+        ("HTTP" | "HTTP2" | "TCP" | "GRPC" | "MONGO", "") => Tls::Plain,
+        (_, _) => Tls::Terminate,
+    }
+}
+
+/// Adds the routes of the `VirtualService`s that lead into the group's namespace, and tells of those
+/// that lie in it.
+pub(super) fn virtual_services(draft: &mut Draft<'_>) {
+    let world = draft.world;
+    let mention = Mention::Namespace(draft.namespace.clone());
+    for (key, service) in world.virtual_services.mentioning(&mention) {
+        let source = Source::new(Kind::VirtualService, key, service.created);
+        let mut problems = Agreed::default();
+        for (index, entry) in draft.entries() {
+            if !select::exported(&service.export_to, &key.namespace, &entry.namespace) {
+                continue;
+            }
+            let bound = Bound {
+                world,
+                entry,
+                key,
+                service,
+            };
+            if !bound.is_bound() {
+                continue;
+            }
+            let mut own = BTreeSet::new();
+            for (names, target) in bound.routes(&mut own) {
+                let matches = RouteMatch::ServerNames(names);
+                draft.route(index, matches, target, &source, Times::default());
+            }
+            problems.add(own);
+        }
+        if key.namespace == draft.namespace {
+            for problem in problems.all() {
+                draft.problem(&source.object, Reason::RouteNotTranslated, &problem);
+            }
+        }
+    }
+}
+
+/// A `VirtualService` as one gateway sees it.
+struct Bound<'w> {
+    world: &'w World,
+    entry: &'w GatewayEntry,
+    key: &'w ObjectKey,
+    service: &'w VirtualService,
+}
+
+impl<'w> Bound<'w> {
+    /// Tells whether any of its routes is for the gateway's port for TLS.
+    fn is_bound(&self) -> bool {
+        let routes = [&self.service.tls, &self.service.tcp].into_iter().flatten();
+        let matches = routes.flat_map(|route| &route.matches);
+        let all = TlsMatch::default();
+        !self.servers(&all).is_empty() || matches.into_iter().any(|one| !self.servers(one).is_empty())
+    }
+
+    fn routes(&self, problems: &mut BTreeSet<String>) -> Vec<(Vec<String>, Target)> {
+        let mut found = Vec::new();
+        for (place, route) in self.service.tls.iter().enumerate() {
+            let at = format!("tls[{place}]");
+            let wanted = route.matches.iter().map(|one| self.tls_names(one, &at, problems));
+            let names: Vec<String> = wanted.flatten().collect();
+            self.lead(route, &at, names, problems, &mut found);
+        }
+        for (place, route) in self.service.tcp.iter().enumerate() {
+            let at = format!("tcp[{place}]");
+            let names = self.tcp_names(route, &at, problems);
+            self.lead(route, &at, names, problems, &mut found);
+        }
+        found
+    }
+
+    fn lead(
+        &self,
+        route: &VirtualRoute,
+        at: &str,
+        mut names: Vec<String>,
+        problems: &mut BTreeSet<String>,
+        found: &mut Vec<(Vec<String>, Target)>,
+    ) {
+        if names.is_empty() {
+            return;
+        }
+        names.sort();
+        names.dedup();
+        match destination(self.world, self.key, &route.destinations) {
+            Ok(target) => found.push((names, target)),
+            Err(why) => drop(problems.insert(format!("{at}: {why}"))),
+        }
+    }
+
+    /// Returns the names of a match that some server of its gateways passes on.
+    fn tls_names(&self, one: &TlsMatch, at: &str, problems: &mut BTreeSet<String>) -> Vec<String> {
+        let servers = self.servers(one);
+        let passing: Vec<_> = servers
+            .iter()
+            .filter(|(_, server)| tls_of(server) == Tls::Passthrough)
+            .collect();
+        if servers.is_empty() {
+            return Vec::new();
+        }
+        if let Some(what) = unknown_in(one) {
+            problems.insert(format!("{at}: a match by {what}"));
+            return Vec::new();
+        }
+        if passing.is_empty() {
+            problems.insert(format!("{at}: no server of its gateways passes TLS on"));
+            return Vec::new();
+        }
+        let hosts: Vec<String> = passing
+            .iter()
+            .flat_map(|(key, server)| hosts(key, server, &self.key.namespace))
+            .collect();
+        let mut names = Vec::new();
+        for wanted in &one.sni_hosts {
+            let wanted = match normal_server_name(wanted) {
+                Ok(wanted) => wanted,
+                Err(error) => {
+                    problems.insert(format!("{at}: {wanted:?}: {error}"));
+                    continue;
+                }
+            };
+            let before = names.len();
+            let both = hosts.iter().filter_map(|host| common(host, &wanted));
+            names.extend(both.map(str::to_owned));
+            if names.len() == before {
+                problems.insert(format!("{at}: no server of its gateways is for {wanted:?}"));
+            }
+        }
+        names
+    }
+
+    /// A TCP route takes what the TLS servers of its gateways have no other route for: here, all of
+    /// their names.
+    fn tcp_names(
+        &self,
+        route: &VirtualRoute,
+        at: &str,
+        problems: &mut BTreeSet<String>,
+    ) -> Vec<String> {
+        let all = [TlsMatch::default()];
+        let matches = if route.matches.is_empty() { &all[..] } else { &route.matches };
+        let mut names = Vec::new();
+        for one in matches {
+            let servers = self.servers(one);
+            if servers.is_empty() {
+                continue;
+            }
+            if let Some(what) = unknown_in(one) {
+                problems.insert(format!("{at}: a match by {what}"));
+                continue;
+            }
+            for (key, server) in servers {
+                if tls_of(server) == Tls::Passthrough {
+                    names.extend(hosts(key, server, &self.key.namespace));
+                } else {
+                    problems.insert(format!("{at}: Gateway {key} has no TLS to pass on"));
+                }
+            }
+        }
+        names
+    }
+
+    /// Returns the servers on the gateway's port for TLS that a match is about.
+    fn servers(&self, one: &TlsMatch) -> Vec<(&'w ObjectKey, &'w IstioServer)> {
+        if one.port.is_some_and(|port| port != self.entry.ports.tls) {
+            return Vec::new();
+        }
+        let names = match one.gateways.as_slice() {
+            [] => &self.service.gateways,
+            own => own,
+        };
+        let keys = self.service.gateway_keys(names, self.key);
+        let found = keys.filter_map(|key| self.world.istio_gateways.get_key_value(&key));
+        let own = found.filter(|(_, gateway)| select::takes_istio(self.world, self.entry, gateway));
+        let servers = own.flat_map(|(key, gateway)| {
+            gateway.servers.iter().map(move |server| (key, server))
+        });
+        servers.filter(|(_, server)| server.port == self.entry.ports.tls).collect()
+    }
+}
+
+/// Returns what a match has that a gateway cannot decide by.
+fn unknown_in(one: &TlsMatch) -> Option<&'static str> {
+    if !one.destination_subnets.is_empty() {
+        Some("destinationSubnets")
+    } else if !one.source_labels.is_empty() {
+        Some("sourceLabels")
+    } else if one.source_namespace.is_some() {
+        Some("sourceNamespace")
+    } else {
+        None
+    }
+}
+
+/// Returns the names of a server that are open to `VirtualService`s of a namespace, normal; those
+/// that are no names are left out.
+fn hosts(gateway: &ObjectKey, server: &IstioServer, namespace: &str) -> Vec<String> {
+    let open = server.hosts.iter().filter_map(|host| match host.split_once('/') {
+        None | Some(("*", _)) => Some(host.rsplit('/').next().unwrap_or(host)),
+        Some((".", name)) => (*gateway.namespace == *namespace).then_some(name),
+        Some((own, name)) => (own == namespace).then_some(name),
+    });
+    open.filter_map(|host| normal_server_name(host).ok()).collect()
+}
+
+/// Returns the one port that destinations come to.
+fn destination(
+    world: &World,
+    own: &ObjectKey,
+    destinations: &[WeightedDestination],
+) -> Result<Target, String> {
+    let sole = destinations.len() == 1;
+    let weighty = destinations.iter().filter(|one| sole || one.weight > 0);
+    let mut targets = BTreeSet::new();
+    for one in weighty {
+        if let Some(subset) = &one.destination.subset {
+            return Err(format!("the subset {subset:?}"));
+        }
+        targets.insert(target(world, own, &one.destination)?);
+    }
+    let mut targets = targets.into_iter();
+    match (targets.next(), targets.next()) {
+        (Some(target), None) => Ok(target),
+        (None, _) => Err("no destination".to_owned()),
+        (Some(_), Some(_)) => Err("several destinations".to_owned()),
+    }
+}
+
+fn target(world: &World, own: &ObjectKey, to: &RouteDestination) -> Result<Target, String> {
+    let service = service_of_host(&to.host, &own.namespace)
+        .ok_or_else(|| format!("the host {:?} is no Service's", to.host))?;
+    let port = match to.port {
+        Some(port) if port.number > 0 => port.number,
+        Some(_) => return Err("port 0".to_owned()),
+        None => {
+            let object = world.services.get(&service);
+            let ports = object.map_or(&[][..], |object| &object.ports);
+            let [port] = ports else {
+                return Err(format!("a port is needed, Service {service} has {}", ports.len()));
+            };
+            port.port
+        }
+    };
+    Ok(Target::tcp(service, port))
+}
+
+/// Adds passthrough routes for servers that end TLS in front of API servers of the group's
+/// namespace, and tells of the `Gateway`s that lie in it.
+pub(super) fn terminating_gateways(draft: &mut Draft<'_>) {
+    let world = draft.world;
+    for key in gateways_near(draft) {
+        let Some(gateway) = world.istio_gateways.get(&key) else {
+            continue;
+        };
+        let source = Source::new(Kind::IstioGateway, &key, gateway.created);
+        for (index, entry) in draft.entries() {
+            if !select::takes_istio(world, entry, gateway) {
+                continue;
+            }
+            for server in gateway.servers.iter().filter(|own| own.port == entry.ports.tls) {
+                serve(draft, (index, entry), &key, server, &source);
+            }
+        }
+    }
+}
+
+/// Returns the Istio `Gateway`s in the namespace, and those that lead into it.
+fn gateways_near(draft: &Draft<'_>) -> BTreeSet<ObjectKey> {
+    let world = draft.world;
+    let mention = Mention::Namespace(draft.namespace.clone());
+    let services = world.virtual_services.mentioning(&mention);
+    let bound = services.flat_map(|(key, own)| own.gateway_keys(&own.gateways, key));
+    let own = in_namespace(&world.istio_gateways, &draft.namespace);
+    bound.chain(own.map(|(key, _)| key.clone())).collect()
+}
+
+fn serve(
+    draft: &mut Draft<'_>,
+    (index, entry): (usize, &GatewayEntry),
+    key: &ObjectKey,
+    server: &IstioServer,
+    source: &Source,
+) {
+    let home = key.namespace == draft.namespace;
+    let (reason, message) = match tls_of(server) {
+        Tls::Passthrough => return,
+        Tls::Auto => (
+            Reason::RouteNotTranslated,
+            "AUTO_PASSTHROUGH: clients would choose any Service".to_owned(),
+        ),
+        Tls::Plain => (
+            Reason::RouteNotTranslated,
+            format!("{} on port {}, which takes TLS alone", server.protocol, server.port),
+        ),
+        Tls::Terminate => match api_server(draft.world, entry, key, server) {
+            Some(target) => {
+                let names = hosts(key, server, &key.namespace);
+                let message = format!(
+                    "TLS is not ended here: {} is passed through to {}",
+                    names.join(", "),
+                    target.cluster()
+                );
+                if !names.is_empty() {
+                    let matches = RouteMatch::ServerNames(names);
+                    draft.route(index, matches, target, source, Times::default());
+                }
+                (Reason::RouteAdapted, message)
+            }
+            None => (
+                Reason::RouteNotTranslated,
+                format!("TLS is not ended here ({}), and no API server is behind it", server.tls_mode),
+            ),
+        },
+    };
+    if home {
+        draft.problem(&source.object, reason, &message);
+    }
+}
+
+/// Returns the API server that a server which ends TLS is in front of: the one that HTTP routes lead
+/// to, or the namespace's when nothing is bound yet and clients may show certificates.
+fn api_server(
+    world: &World,
+    entry: &GatewayEntry,
+    gateway: &ObjectKey,
+    server: &IstioServer,
+) -> Option<Target> {
+    let mention = Mention::Gateway(gateway.clone());
+    let bound = world.virtual_services.mentioning(&mention);
+    let seen = bound.filter(|(key, own)| {
+        select::exported(&own.export_to, &key.namespace, &entry.namespace)
+    });
+    let mut any = false;
+    let mut found = BTreeSet::new();
+    for (key, service) in seen {
+        any = true;
+        let to = service.http.iter().flat_map(|route| &route.destinations);
+        found.extend(to.filter_map(|one| api_server_of(key, &one.destination)));
+    }
+    if !any && server.tls_mode == "OPTIONAL_MUTUAL" {
+        let service = ObjectKey::new(&gateway.namespace, "kube-apiserver");
+        found.insert(Target::tcp(service, API_SERVER_PORT));
+    }
+    found.pop_first().filter(|_| found.is_empty())
+}
+
+fn api_server_of(own: &ObjectKey, to: &RouteDestination) -> Option<Target> {
+    let service = service_of_host(&to.host, &own.namespace)?;
+    let mut name = &*service.name;
+    for suffix in SIDE_SERVICES {
+        name = name.strip_suffix(suffix).unwrap_or(name);
+    }
+    let port = to.port.map_or(API_SERVER_PORT, |port| port.number);
+    let service = ObjectKey::new(&service.namespace, name);
+    name.ends_with("kube-apiserver").then(|| Target::tcp(service, port))
+}

@@ -1,0 +1,88 @@
+//! Which objects a gateway takes: by labels, by namespace, by name.
+
+use super::{GatewayEntry, ROOT_NAMESPACE};
+use crate::world::{EnvoyFilter, Gateway, IstioGateway, Labels, ObjectKey, World};
+
+/// Annotation with the names of the gateways that an object is for.
+pub(super) const GATEWAYS: &str = "rhizome.gardener.cloud/gateways";
+
+/// Annotation with which Istio says who sees a Service.
+const EXPORT_TO: &str = "networking.istio.io/exportTo";
+
+/// Tells whether a selector selects the pods of a gateway.
+fn selects_pods(world: &World, entry: &GatewayEntry, selector: &Labels) -> bool {
+    if contains(&entry.selector, selector) {
+        return true;
+    }
+    let mut pods = world.pods.labels_in(&entry.namespace);
+    may_select(entry, selector)
+        && pods.any(|pod| contains(pod, &entry.selector) && contains(pod, selector))
+}
+
+/// Tells whether a selector selects pods that have a gateway's labels and perhaps others.
+fn may_select(entry: &GatewayEntry, selector: &Labels) -> bool {
+    let other = |(key, value): (&String, &String)| entry.selector.get(key).is_none_or(|own| own == value);
+    selector.iter().all(other)
+}
+
+/// Tells whether it depends on the gateway's pods if a selector selects them.
+pub(super) fn pods_decide(entry: &GatewayEntry, selector: &Labels) -> bool {
+    !contains(&entry.selector, selector) && may_select(entry, selector)
+}
+
+/// Tells whether an Istio `Gateway` is for a gateway. One without a selector is for none: Istio
+/// would open its ports everywhere.
+pub(super) fn takes_istio(world: &World, entry: &GatewayEntry, gateway: &IstioGateway) -> bool {
+    !gateway.selector.is_empty() && selects_pods(world, entry, &gateway.selector)
+}
+
+/// Tells whether an `EnvoyFilter` is for a gateway.
+pub(super) fn takes_filter(
+    world: &World,
+    entry: &GatewayEntry,
+    key: &ObjectKey,
+    filter: &EnvoyFilter,
+) -> bool {
+    let namespace = &*key.namespace;
+    (namespace == entry.namespace || namespace == ROOT_NAMESPACE)
+        && selects_pods(world, entry, &filter.workload_labels)
+}
+
+/// Tells whether a `Gateway` of the Gateway API is for a gateway.
+pub(super) fn takes_gateway(
+    world: &World,
+    entry: &GatewayEntry,
+    key: &ObjectKey,
+    gateway: &Gateway,
+) -> bool {
+    if let Some(names) = gateway.annotations.get(GATEWAYS) {
+        return names.split(',').any(|name| name.trim() == entry.name);
+    }
+    let labels = &gateway.infrastructure_labels;
+    *key.namespace == *entry.namespace
+        || !labels.is_empty() && selects_pods(world, entry, labels)
+}
+
+/// Tells whether an object of Istio that lies in `own` and is exported so is seen in `to`.
+pub(super) fn exported(exports: &[String], own: &str, to: &str) -> bool {
+    let sees = |export: &String| match export.as_str() {
+        "*" => true,
+        "." => own == to,
+        name => name == to,
+    };
+    exports.is_empty() || exports.iter().any(sees)
+}
+
+/// Tells whether a Service is seen in the gateway's namespace.
+pub(super) fn sees_service(world: &World, entry: &GatewayEntry, service: &ObjectKey) -> bool {
+    let object = world.services.get(service);
+    let Some(exports) = object.and_then(|own| own.annotations.get(EXPORT_TO)) else {
+        return true;
+    };
+    let exports: Vec<String> = exports.split(',').map(|name| name.trim().to_owned()).collect();
+    exported(&exports, &service.namespace, &entry.namespace)
+}
+
+pub(super) fn contains(labels: &Labels, selector: &Labels) -> bool {
+    selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+}

@@ -1,0 +1,348 @@
+//! All groups, and who has what two claim.
+//!
+//! ```text
+//!   claims: server name, CONNECT value, destination, key, number ─▶ holders, the oldest first
+//! ```
+//!
+//! The oldest object has a match that several claim, by its creation, then its namespace and name;
+//! the others keep what nobody older claims and are told of. So nobody takes a route from anybody
+//! by writing an object later, and the outcome does not depend on the order of events. Claims are
+//! looked up, not searched for: a group costs what it claims.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use route::{ClusterSpec, IpPrefix, RouteMatch, RouteSpec};
+
+use super::{Group, Routed, SourcedRoute};
+use crate::plan::{Problem, Reason};
+use crate::world::{Kind, ObjectKey};
+
+/// The groups that were put, with what each has.
+#[derive(Debug, Default)]
+pub struct Table {
+    groups: BTreeMap<Arc<str>, Entry>,
+    /// By gateway.
+    claims: Vec<BTreeMap<Claim, BTreeSet<Holder>>>,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    group: Group,
+    /// By gateway.
+    accepted: Vec<Vec<RouteSpec>>,
+    conflicts: BTreeSet<Problem>,
+}
+
+/// What a group's change brought about.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Changed {
+    /// Groups whose accepted routes are others now.
+    pub routes: BTreeSet<Arc<str>>,
+    /// Groups whose clusters are others now.
+    pub clusters: BTreeSet<Arc<str>>,
+    /// Groups about which there is something else to tell.
+    pub problems: BTreeSet<Arc<str>>,
+    /// Services that are led to otherwise.
+    pub services: BTreeSet<ObjectKey>,
+}
+
+/// Something that one route alone may match.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+enum Claim {
+    Connect(String),
+    Destination(IpPrefix, Option<u16>),
+    Name(String),
+    PublicKey([u8; 32]),
+    RouteId(u32),
+}
+
+/// Who claims; the order is the one of precedence.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+struct Holder {
+    created: i64,
+    key: ObjectKey,
+    kind: Kind,
+    group: Arc<str>,
+    /// Place of the route in its group.
+    place: usize,
+}
+
+impl Table {
+    /// Puts a group in place of what it was before; an empty one is forgotten.
+    pub fn put(&mut self, name: &str, group: Group) -> Changed {
+        let mut changed = Changed::default();
+        let name: Arc<str> = name.into();
+        let old = self.groups.remove(&name).unwrap_or_default();
+        changed.compare(&name, &old.group, &group);
+        let same_routes = old.group.gateways.len() == group.gateways.len()
+            && old.group.gateways.iter().zip(&group.gateways).all(|(a, b)| a.routes == b.routes);
+        let mut touched = BTreeSet::from([Arc::clone(&name)]);
+        if !same_routes {
+            self.withdraw(&name, &old.group, &mut touched);
+            self.claim(&name, &group, &mut touched);
+        }
+        let is_empty = group.is_empty();
+        let entry = Entry { group, ..old };
+        self.groups.insert(Arc::clone(&name), entry);
+        if !same_routes {
+            for other in touched {
+                self.settle(&other, &mut changed);
+            }
+        }
+        if is_empty {
+            self.groups.remove(&name);
+        }
+        changed
+    }
+
+    /// Returns the routes of a group that it has on a gateway.
+    #[must_use]
+    pub fn accepted(&self, gateway: usize, group: &str) -> &[RouteSpec] {
+        let entry = self.groups.get(group);
+        entry.and_then(|entry| entry.accepted.get(gateway)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the clusters of a group on a gateway, sorted by name; no other group has one of them.
+    #[must_use]
+    pub fn clusters(&self, gateway: usize, group: &str) -> &[ClusterSpec] {
+        let entry = self.groups.get(group);
+        let own = entry.and_then(|entry| entry.group.gateways.get(gateway));
+        own.map_or(&[], |own| &own.clusters)
+    }
+
+    /// Returns the groups that have anything, in order.
+    pub fn groups(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.groups.keys()
+    }
+
+    /// Returns what is to be told about a group, sorted and distinct.
+    #[must_use]
+    pub fn problems(&self, group: &str) -> Vec<Problem> {
+        let Some(entry) = self.groups.get(group) else {
+            return Vec::new();
+        };
+        let mut all = entry.conflicts.clone();
+        all.extend(entry.group.problems.iter().cloned());
+        all.into_iter().collect()
+    }
+
+    /// Returns the ports of a Service's pods that gateways lead to.
+    #[must_use]
+    pub fn routed(&self, service: &ObjectKey) -> &[Routed] {
+        let entry = self.groups.get(&service.namespace);
+        let own = entry.and_then(|entry| entry.group.routed.get(service));
+        own.map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the Services that gateways lead to.
+    pub fn routed_services(&self) -> impl Iterator<Item = &ObjectKey> {
+        let all = self.groups.values();
+        all.flat_map(|entry| entry.group.routed.keys())
+    }
+
+    fn withdraw(&mut self, name: &Arc<str>, group: &Group, touched: &mut BTreeSet<Arc<str>>) {
+        for (claims, own) in self.claims.iter_mut().zip(&group.gateways) {
+            for (place, route) in own.routes.iter().enumerate() {
+                let holder = Holder::new(name, place, route);
+                for claim in claims_of(&route.spec.matches) {
+                    let Some(holders) = claims.get_mut(&claim) else {
+                        continue;
+                    };
+                    holders.remove(&holder);
+                    touched.extend(holders.iter().map(|holder| Arc::clone(&holder.group)));
+                    if holders.is_empty() {
+                        claims.remove(&claim);
+                    }
+                }
+            }
+        }
+    }
+
+    fn claim(&mut self, name: &Arc<str>, group: &Group, touched: &mut BTreeSet<Arc<str>>) {
+        let gateways = self.claims.len().max(group.gateways.len());
+        self.claims.resize_with(gateways, BTreeMap::new);
+        for (claims, own) in self.claims.iter_mut().zip(&group.gateways) {
+            for (place, route) in own.routes.iter().enumerate() {
+                for claim in claims_of(&route.spec.matches) {
+                    let holders = claims.entry(claim).or_default();
+                    touched.extend(holders.iter().map(|holder| Arc::clone(&holder.group)));
+                    holders.insert(Holder::new(name, place, route));
+                }
+            }
+        }
+    }
+
+    /// Decides anew what a group has.
+    fn settle(&mut self, name: &Arc<str>, changed: &mut Changed) {
+        let Some(entry) = self.groups.get(name) else {
+            return;
+        };
+        let mut conflicts = BTreeSet::new();
+        let mut accepted = Vec::with_capacity(entry.group.gateways.len());
+        for (gateway, own) in entry.group.gateways.iter().enumerate() {
+            let routes = own.routes.iter().enumerate();
+            let kept = routes.filter_map(|(place, route)| {
+                let holder = Holder::new(name, place, route);
+                self.keep(gateway, &holder, route, &mut conflicts)
+            });
+            accepted.push(kept.collect::<Vec<_>>());
+        }
+        let Some(entry) = self.groups.get_mut(name) else {
+            return;
+        };
+        let none = |gateways: &[Vec<RouteSpec>]| gateways.iter().all(Vec::is_empty);
+        if entry.accepted != accepted && !(none(&entry.accepted) && none(&accepted)) {
+            changed.routes.insert(Arc::clone(name));
+        }
+        if entry.conflicts != conflicts {
+            changed.problems.insert(Arc::clone(name));
+        }
+        entry.accepted = accepted;
+        entry.conflicts = conflicts;
+    }
+
+    /// Returns what is left of a route without what others have.
+    fn keep(
+        &self,
+        gateway: usize,
+        own: &Holder,
+        route: &SourcedRoute,
+        conflicts: &mut BTreeSet<Problem>,
+    ) -> Option<RouteSpec> {
+        let mut has = |claim: Claim| {
+            let holders = self.claims.get(gateway).and_then(|claims| claims.get(&claim));
+            let Some(first) = holders.and_then(BTreeSet::first) else {
+                return true;
+            };
+            if first == own {
+                return true;
+            }
+            // Two objects that say the same are no conflict.
+            if self.cluster_of(gateway, first) != Some(&route.spec.cluster) {
+                conflicts.insert(Problem {
+                    object: route.source.clone(),
+                    reason: Reason::RouteConflict,
+                    message: format!("{claim} is {} {}'s, which is older", first.kind.name(), first.key),
+                });
+            }
+            false
+        };
+        let matches = remaining(&route.spec.matches, &mut has)?;
+        Some(RouteSpec {
+            matches,
+            ..route.spec.clone()
+        })
+    }
+
+    fn cluster_of(&self, gateway: usize, holder: &Holder) -> Option<&String> {
+        let group = &self.groups.get(&holder.group)?.group;
+        let route = group.gateways.get(gateway)?.routes.get(holder.place)?;
+        Some(&route.spec.cluster)
+    }
+}
+
+impl Changed {
+    fn compare(&mut self, name: &Arc<str>, old: &Group, new: &Group) {
+        let clusters = |group: &Group, index: usize| {
+            group.gateways.get(index).map_or(Vec::new(), |own| own.clusters.clone())
+        };
+        let gateways = old.gateways.len().max(new.gateways.len());
+        if (0..gateways).any(|index| clusters(old, index) != clusters(new, index)) {
+            self.clusters.insert(Arc::clone(name));
+        }
+        if old.problems != new.problems {
+            self.problems.insert(Arc::clone(name));
+        }
+        for key in old.routed.keys().chain(new.routed.keys()) {
+            if old.routed.get(key) != new.routed.get(key) {
+                self.services.insert(key.clone());
+            }
+        }
+    }
+}
+
+impl Group {
+    /// Tells whether there is nothing in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let mut gateways = self.gateways.iter();
+        self.problems.is_empty()
+            && self.routed.is_empty()
+            && gateways.all(|own| own.routes.is_empty() && own.clusters.is_empty())
+    }
+}
+
+impl Holder {
+    fn new(group: &Arc<str>, place: usize, route: &SourcedRoute) -> Self {
+        Self {
+            created: route.created,
+            key: route.source.key.clone(),
+            kind: route.source.kind,
+            group: Arc::clone(group),
+            place,
+        }
+    }
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connect(value) => write!(f, "the CONNECT destination {value:?}"),
+            Self::Destination(prefix, None) => write!(f, "the destination {prefix}"),
+            Self::Destination(prefix, Some(port)) => write!(f, "the destination {prefix}, port {port}"),
+            Self::Name(name) => write!(f, "the server name {name:?}"),
+            Self::PublicKey(_) => f.write_str("a WireGuard public key"),
+            Self::RouteId(id) => write!(f, "the WireGuard route id {id}"),
+        }
+    }
+}
+
+fn claims_of(matches: &RouteMatch) -> Vec<Claim> {
+    let mut claims = Vec::new();
+    let mut note = |claim| {
+        claims.push(claim);
+        true
+    };
+    // Nothing is left out, so the rest is the whole and not wanted.
+    drop(remaining(matches, &mut note));
+    claims
+}
+
+/// Returns a match with those of its claims that `has` grants; `None` when none is left.
+fn remaining(matches: &RouteMatch, has: &mut impl FnMut(Claim) -> bool) -> Option<RouteMatch> {
+    match matches {
+        RouteMatch::ConnectDestinations(values) => {
+            let mut values = values.clone();
+            values.retain(|value| has(Claim::Connect(value.clone())));
+            (!values.is_empty()).then_some(RouteMatch::ConnectDestinations(values))
+        }
+        RouteMatch::Destinations { prefixes, port } => {
+            let mut prefixes = prefixes.clone();
+            prefixes.retain(|prefix| has(Claim::Destination(*prefix, *port)));
+            let port = *port;
+            (!prefixes.is_empty()).then_some(RouteMatch::Destinations { prefixes, port })
+        }
+        RouteMatch::ServerNames(names) => {
+            let mut names = names.clone();
+            names.retain(|name| has(Claim::Name(name.clone())));
+            (!names.is_empty()).then_some(RouteMatch::ServerNames(names))
+        }
+        RouteMatch::WireGuard {
+            public_keys,
+            route_id,
+        } => {
+            let mut public_keys = public_keys.clone();
+            public_keys.retain(|key| has(Claim::PublicKey(*key)));
+            let route_id = route_id.filter(|id| has(Claim::RouteId(*id)));
+            (!public_keys.is_empty() || route_id.is_some()).then_some(RouteMatch::WireGuard {
+                public_keys,
+                route_id,
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

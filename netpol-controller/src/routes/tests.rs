@@ -1,0 +1,10 @@
+//! Tests of the translation, on objects as Gardener writes them, by what they lead to.
+
+mod annotated;
+mod clusters;
+mod connect;
+mod fixture;
+mod gateway_api;
+mod incremental;
+mod istio;
+mod unsupported;

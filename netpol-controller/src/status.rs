@@ -1,0 +1,177 @@
+//! What probes and operators are told of the controller.
+//!
+//! The engine writes a summary once a second and at every turn; whoever asks reads the last one and
+//! waits for nobody.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::{Future, ready};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::{Value, json};
+use telemetry::{Fact, Process, Status};
+use tokio::time::Instant;
+
+use crate::metrics::BUILD;
+use crate::plan::Problem;
+use crate::world::Kind;
+
+/// Problems that are listed; the number of all is told beside them.
+const LISTED: usize = 1000;
+
+/// The controller at one moment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Summary {
+    pub(crate) synced: bool,
+    pub(crate) leading: bool,
+    pub(crate) services: usize,
+    pub(crate) namespaces: usize,
+    pub(crate) policies: usize,
+    pub(crate) waiting: usize,
+    /// Kinds that have not been listed yet; `None` before it is known which there are.
+    pub(crate) unlisted: Option<BTreeSet<Kind>>,
+    pub(crate) problems: Vec<Problem>,
+    /// By name, for each gateway; `None` when routes are not served.
+    pub(crate) gateways: Option<BTreeMap<String, GatewaySummary>>,
+}
+
+/// What one gateway is given.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct GatewaySummary {
+    pub(crate) routes: usize,
+    pub(crate) clusters: usize,
+    pub(crate) withheld_total: usize,
+    /// Some of those, with why.
+    pub(crate) withheld: Vec<String>,
+}
+
+/// The last summary.
+#[derive(Debug, Default)]
+pub(crate) struct Shared(Mutex<Arc<Summary>>);
+
+impl Shared {
+    /// Returns the last summary.
+    pub(crate) fn get(&self) -> Arc<Summary> {
+        Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Replaces it.
+    pub(crate) fn set(&self, summary: Summary) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(summary);
+    }
+
+    /// Tells whether the last summary says something else of these two.
+    pub(crate) fn wants(&self, synced: bool, leading: bool) -> bool {
+        let summary = self.get();
+        summary.synced != synced || summary.leading != leading
+    }
+}
+
+/// What the endpoints ask.
+pub(crate) struct Answers {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) config: Value,
+    pub(crate) started: Instant,
+    pub(crate) clients: Option<xds::Server>,
+}
+
+impl Process for Answers {
+    fn binary(&self) -> &'static str {
+        BUILD.binary
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        let summary = self.shared.get();
+        if summary.synced {
+            return Ok(());
+        }
+        match &summary.unlisted {
+            None => Err("the API server has not answered yet".to_owned()),
+            Some(kinds) => {
+                let names: Vec<_> = kinds.iter().map(|kind| kind.resource()).collect();
+                Err(format!("not listed yet: {}", names.join(", ")))
+            }
+        }
+    }
+
+    fn config(&self) -> Value {
+        self.config.clone()
+    }
+
+    fn snapshot(&self) -> Value {
+        let summary = self.shared.get();
+        let problem = |problem: &Problem| {
+            json!({
+                "object": problem.object.to_string(),
+                "reason": problem.reason.as_str(),
+                "message": problem.message,
+            })
+        };
+        let gateway = |(name, own): (&String, &GatewaySummary)| {
+            let figures = json!({
+                "routes": own.routes,
+                "clusters": own.clusters,
+                "withheld": own.withheld,
+                "withheldTotal": own.withheld_total,
+            });
+            (name.clone(), figures)
+        };
+        let gateways = summary.gateways.iter().flatten().map(gateway);
+        json!({
+            "synced": summary.synced,
+            "leading": summary.leading,
+            "services": summary.services,
+            "namespaces": summary.namespaces,
+            "policies": summary.policies,
+            "waiting": summary.waiting,
+            "problems": summary.problems.iter().take(LISTED).map(problem).collect::<Vec<_>>(),
+            "problemsTotal": summary.problems.len(),
+            "gateways": gateways.collect::<serde_json::Map<_, _>>(),
+            "clients": self.clients.as_ref().map(xds::Server::clients_json),
+        })
+    }
+
+    fn connections(&self, limit: usize) -> Pin<Box<dyn Future<Output = Value> + Send + '_>> {
+        let clients = self.clients.as_ref().map(xds::Server::clients_json);
+        let mut clients = clients.unwrap_or_else(|| json!([]));
+        if let Some(clients) = clients.as_array_mut() {
+            clients.truncate(limit);
+        }
+        Box::pin(ready(clients))
+    }
+
+    /// There is nothing to drain: SIGTERM ends the process within a second.
+    fn drain(&self) {}
+
+    fn status(&self) -> Status {
+        let summary = self.shared.get();
+        let fact = |name: &str, value: String| Fact {
+            name: name.to_owned(),
+            value,
+        };
+        let word = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
+        let mut facts = vec![
+            fact("everything listed", word(summary.synced)),
+            fact("leading", word(summary.leading)),
+            fact("services", summary.services.to_string()),
+            fact("namespaces", summary.namespaces.to_string()),
+            fact("policies", summary.policies.to_string()),
+            fact("waiting", summary.waiting.to_string()),
+            fact("problems", summary.problems.len().to_string()),
+        ];
+        for (name, gateway) in summary.gateways.iter().flatten() {
+            let figures = format!("{} routes, {} clusters", gateway.routes, gateway.clusters);
+            facts.push(fact(&format!("gateway {name}"), figures));
+        }
+        for problem in summary.problems.iter().take(20) {
+            let what = format!("{}: {}", problem.reason, problem.message);
+            facts.push(fact(&problem.object.to_string(), what));
+        }
+        Status {
+            version: BUILD.version,
+            uptime: self.started.elapsed(),
+            facts,
+            ..Status::default()
+        }
+    }
+}

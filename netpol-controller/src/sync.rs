@@ -1,0 +1,410 @@
+//! Brings policies in line: what is due is planned, compared with what is there, and written.
+//!
+//! ```text
+//!     due key ─plan─▶ wanted ─compare with Existing─▶ nothing to do
+//!                                                └──▶ Task: writes, in parallel ─▶ Job: results
+//! ```
+//!
+//! One key is worked on once at a time. A failed write is tried again later and stops no other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::config::Config;
+use crate::existing::{Existing, Fingerprint};
+use crate::metrics::Metrics;
+use crate::plan::{
+    self, ApiServer, Claims, NamespaceSettings, Policy, PolicySettings, Problem, RoutedPort,
+};
+use crate::queue::Queue;
+use crate::world::{ObjectKey, World};
+use crate::write::{Write, WriteError, Writer, Written};
+
+/// Keys that are planned in one go, before messages are looked at again.
+const STRIDE: usize = 64;
+
+/// Writes of one Service or namespace that run at a time.
+const PARALLEL: usize = 16;
+
+/// What is brought in line.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) enum Key {
+    /// The general policies of a namespace.
+    Namespace(Arc<str>),
+    /// The policies of a Service.
+    Service(ObjectKey),
+}
+
+/// What is due, and who owns what.
+pub(crate) struct Sync {
+    policies: Option<PolicySettings>,
+    namespaces: Option<NamespaceSettings>,
+    concurrent: usize,
+    queue: Queue<Key>,
+    claims: Claims,
+}
+
+/// Writes that a key calls for.
+pub(crate) struct Task {
+    key: Key,
+    since: Instant,
+    writes: Vec<Write>,
+    /// Written after the others, and only if one of them is there: `deny-all` alone would lock a
+    /// namespace up.
+    last: Option<Write>,
+    /// One of the others is there already.
+    others: bool,
+}
+
+/// What became of a task.
+#[derive(Debug)]
+pub(crate) struct Job {
+    key: Key,
+    since: Instant,
+    written: Vec<Written>,
+    failed: bool,
+}
+
+impl Sync {
+    pub(crate) fn new(config: &Config) -> Self {
+        Self {
+            policies: config.policies.clone(),
+            namespaces: config.namespaces.clone(),
+            concurrent: config.concurrent_syncs,
+            queue: Queue::default(),
+            claims: Claims::default(),
+        }
+    }
+
+    /// Notes that a Service is to be looked at.
+    pub(crate) fn add_service(&mut self, key: ObjectKey, now: Instant) {
+        if self.policies.is_some() {
+            self.queue.add(Key::Service(key), now);
+        }
+    }
+
+    /// Notes that a namespace is to be looked at.
+    pub(crate) fn add_namespace(&mut self, name: Arc<str>, now: Instant) {
+        if self.namespaces.is_some() {
+            self.queue.add(Key::Namespace(name), now);
+        }
+    }
+
+    /// Returns the Service that owns a policy.
+    pub(crate) fn owner(&self, policy: &ObjectKey) -> Option<&ObjectKey> {
+        self.claims.owner(policy)
+    }
+
+    /// Finds out who owns what, before anything is written: else a younger Service would write a
+    /// policy that an older one takes from it in the next moment.
+    pub(crate) fn settle(&mut self, world: &World, routed: impl Fn(&ObjectKey) -> Vec<RoutedPort>) {
+        let Some(settings) = &self.policies else {
+            return;
+        };
+        for key in world.services.keys() {
+            let mut plan = plan::service(world, settings, &routed(key), key);
+            self.claims.settle(world, key, &mut plan);
+        }
+    }
+
+    /// Forgets what is due; what runs goes on.
+    pub(crate) fn clear(&mut self) {
+        self.queue.clear();
+    }
+
+    /// Tells whether something could be started now.
+    pub(crate) fn ready(&self) -> bool {
+        self.queue.waiting() > 0 && self.queue.running() < self.concurrent
+    }
+
+    /// Returns when a failed key is due again; `None` while there is no room for one.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        let room = self.queue.running() < self.concurrent;
+        self.queue.next_due().filter(|_| room)
+    }
+
+    /// Returns how many keys wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Updates the metrics of what waits.
+    pub(crate) fn tell(&self, metrics: &Metrics) {
+        let mut counts = [0_i64; 2];
+        for key in self.queue.keys() {
+            counts[usize::from(matches!(key, Key::Service(_)))] += 1;
+        }
+        metrics.queue.with(&["namespace"]).set(counts[0]);
+        metrics.queue.with(&["service"]).set(counts[1]);
+    }
+
+    /// Plans what is due, up to some number, and returns the tasks that result. `found` gets the
+    /// problems of each key that was planned.
+    pub(crate) fn start(
+        &mut self,
+        world: &World,
+        existing: &Existing,
+        routed: impl Fn(&ObjectKey) -> Vec<RoutedPort>,
+        api_server: &ApiServer,
+        now: Instant,
+        found: &mut Vec<(Key, Vec<Problem>)>,
+    ) -> Vec<Task> {
+        let mut tasks = Vec::new();
+        for _ in 0..STRIDE {
+            if self.queue.running() >= self.concurrent {
+                break;
+            }
+            let Some((key, since)) = self.queue.take(now) else {
+                break;
+            };
+            let (task, problems) = match &key {
+                Key::Namespace(name) => self.namespace(world, existing, api_server, name, since),
+                Key::Service(service) => {
+                    let routed = routed(service);
+                    self.service(world, existing, &routed, service, (since, now))
+                }
+            };
+            found.push((key.clone(), problems));
+            match task {
+                Some(task) => tasks.push(task),
+                None => self.queue.done(key, false, now),
+            }
+        }
+        tasks
+    }
+
+    /// Plans everything there is, and returns what is to be written and what is wrong. For one who
+    /// writes nothing.
+    pub(crate) fn review(
+        &mut self,
+        world: &World,
+        existing: &Existing,
+        routed: impl Fn(&ObjectKey) -> Vec<RoutedPort>,
+        api_server: &ApiServer,
+    ) -> (Vec<Write>, BTreeSet<Problem>) {
+        let now = Instant::now();
+        for key in world.services.keys().chain(existing.services()) {
+            self.add_service(key.clone(), now);
+        }
+        for name in world.namespaces.keys() {
+            self.add_namespace(Arc::clone(name), now);
+        }
+        self.settle(world, &routed);
+        let mut plans = BTreeMap::new();
+        while let Some((key, since)) = self.queue.take(now) {
+            let plan = match &key {
+                Key::Namespace(name) => self.namespace(world, existing, api_server, name, since),
+                Key::Service(service) => {
+                    let routed = routed(service);
+                    self.service(world, existing, &routed, service, (since, now))
+                }
+            };
+            self.queue.done(key.clone(), false, now);
+            plans.insert(key, plan);
+        }
+        let (mut writes, mut problems) = (Vec::new(), BTreeSet::new());
+        for (task, found) in plans.into_values() {
+            writes.extend(task.into_iter().flat_map(|task| task.writes.into_iter().chain(task.last)));
+            problems.extend(found);
+        }
+        (writes, problems)
+    }
+
+    fn service(
+        &mut self,
+        world: &World,
+        existing: &Existing,
+        routed: &[RoutedPort],
+        key: &ObjectKey,
+        (since, now): (Instant, Instant),
+    ) -> (Option<Task>, Vec<Problem>) {
+        let Some(settings) = &self.policies else {
+            return (None, Vec::new());
+        };
+        let mut plan = plan::service(world, settings, routed, key);
+        for other in self.claims.settle(world, key, &mut plan) {
+            if other != *key {
+                self.queue.add(Key::Service(other), now);
+            }
+        }
+        let wanted: BTreeSet<&ObjectKey> = plan.policies.iter().map(|own| &own.key).collect();
+        let unwanted = existing.of_service(key).filter(|own| {
+            let others = self.claims.owner(own).is_some_and(|owner| owner != key);
+            !wanted.contains(own) && !plan.keeps(own) && !others
+        });
+        let free = plan
+            .policies
+            .iter()
+            .filter(|own| !(existing.contains(&own.key) && plan.keeps(&own.key)));
+        let mut writes: Vec<Write> = free.filter_map(|own| due(existing, own)).collect();
+        // Last, so that what one policy allowed and another one allows now is never forbidden.
+        writes.extend(unwanted.cloned().map(Write::Delete));
+        let task = Task::new(Key::Service(key.clone()), since, writes);
+        (task, plan.problems)
+    }
+
+    fn namespace(
+        &self,
+        world: &World,
+        existing: &Existing,
+        api_server: &ApiServer,
+        name: &Arc<str>,
+        since: Instant,
+    ) -> (Option<Task>, Vec<Problem>) {
+        let Some(settings) = &self.namespaces else {
+            return (None, Vec::new());
+        };
+        let plan = plan::namespace(world, settings, api_server, name);
+        let at = |policy: &str| ObjectKey::new(name, policy);
+        let mut writes: Vec<Write> = plan
+            .unwanted
+            .iter()
+            .map(|policy| at(policy))
+            .filter(|key| existing.described(key))
+            .map(Write::Delete)
+            .collect();
+        let deny_all = |key: &ObjectKey| &*key.name == plan::DENY_ALL;
+        let mut last = None;
+        for write in plan.policies.iter().filter_map(|own| due(existing, own)) {
+            let fresh = matches!(&write, Write::Create(policy) if deny_all(&policy.key));
+            if fresh {
+                last = Some(write);
+            } else {
+                writes.push(write);
+            }
+        }
+        let mut own = plan.policies.iter().map(|policy| &policy.key);
+        let others = own.any(|key| !deny_all(key) && existing.contains(key));
+        let key = Key::Namespace(Arc::clone(name));
+        let task = if writes.is_empty() && last.is_none() {
+            None
+        } else {
+            Some(Task {
+                key,
+                since,
+                writes,
+                last,
+                others,
+            })
+        };
+        (task, plan.problems)
+    }
+
+    /// Takes note of what a task has done.
+    pub(crate) fn finish(&mut self, job: Job, existing: &mut Existing, metrics: &Metrics) {
+        for written in &job.written {
+            match written {
+                Written::Deleted(key) => existing.deleted(key),
+                Written::Stored {
+                    key,
+                    wanted,
+                    answer,
+                } => existing.written(key, *wanted, answer),
+            }
+        }
+        let controller = match &job.key {
+            Key::Namespace(_) => "namespace",
+            Key::Service(_) => "service",
+        };
+        let result = if job.failed { "error" } else { "ok" };
+        metrics.reconciles.with(&[controller, result]).inc();
+        let now = Instant::now();
+        if !job.failed {
+            let took = now.duration_since(job.since);
+            metrics.convergence.observe(took.as_secs_f64());
+        }
+        self.queue.done(job.key, job.failed, now);
+    }
+}
+
+fn due(existing: &Existing, policy: &Policy) -> Option<Write> {
+    if existing.is(&policy.key, Fingerprint::wanted(policy)) {
+        None
+    } else if existing.contains(&policy.key) {
+        Some(Write::Update(policy.clone()))
+    } else {
+        Some(Write::Create(policy.clone()))
+    }
+}
+
+impl Task {
+    fn new(key: Key, since: Instant, writes: Vec<Write>) -> Option<Self> {
+        (!writes.is_empty()).then_some(Self {
+            key,
+            since,
+            writes,
+            last: None,
+            others: false,
+        })
+    }
+
+    /// Writes, and returns what became of it. No write is begun once `leading` says no.
+    pub(crate) async fn run(
+        self,
+        writer: &Writer,
+        metrics: &Metrics,
+        leading: &watch::Receiver<bool>,
+    ) -> Job {
+        let mut job = Job {
+            key: self.key,
+            since: self.since,
+            written: Vec::new(),
+            failed: false,
+        };
+        let mut waiting = self.writes.into_iter();
+        let mut running = FuturesUnordered::new();
+        loop {
+            while running.len() < PARALLEL
+                && *leading.borrow()
+                && let Some(write) = waiting.next()
+            {
+                running.push(one(writer, metrics, write));
+            }
+            let Some(result) = running.next().await else {
+                break;
+            };
+            job.take(result);
+        }
+        job.failed |= waiting.next().is_some();
+        if let Some(last) = self.last {
+            let stored = |own: &Written| matches!(own, Written::Stored { .. });
+            if *leading.borrow() && (self.others || job.written.iter().any(stored)) {
+                job.take(one(writer, metrics, last).await);
+            } else {
+                job.failed = true;
+            }
+        }
+        job
+    }
+}
+
+impl Job {
+    fn take(&mut self, result: Result<Written, WriteError>) {
+        match result {
+            Ok(written) => self.written.push(written),
+            Err(error) => {
+                self.failed = true;
+                tracing::warn!(error = %telemetry::chain(&error), "a policy could not be written");
+            }
+        }
+    }
+}
+
+async fn one(writer: &Writer, metrics: &Metrics, write: Write) -> Result<Written, WriteError> {
+    let labels = write.labels();
+    tracing::debug!(verb = labels[0], policy = %write.key(), "writing");
+    let result = writer.write(write).await;
+    match &result {
+        Ok(_) => metrics.writes.with(&labels).inc(),
+        Err(error) => {
+            let code = error.code().to_string();
+            metrics.write_errors.with(&[error.verb, &code]).inc();
+        }
+    }
+    result
+}

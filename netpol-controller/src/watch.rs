@@ -1,0 +1,341 @@
+//! Watches: which kinds are served, and every change of their objects as one stream of messages.
+//!
+//! ```text
+//!     discovery, every 10 s ──▶ one watch for each kind that is needed and served
+//!                                  │ lists, then events; lists again when it must (410)
+//!                                  ▼
+//!                               messages, bounded ──▶ engine
+//! ```
+//!
+//! An API server that is away changes nothing: the watches go on trying. Kinds whose definitions
+//! are installed later are watched from then on. Looks into no object.
+
+use std::collections::btree_map::{BTreeMap, Entry};
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use kube::api::Api;
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind, PartialObjectMeta};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Config, Event, watcher};
+use kube::{Client, Error, ResourceExt};
+use telemetry::Throttle;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+use crate::metrics::Metrics;
+use crate::world::{Kind, ObjectKey};
+
+/// How often it is looked for kinds that have come or gone.
+const DISCOVERY_PERIOD: Duration = Duration::from_secs(10);
+
+/// The same while the API server does not answer.
+const DISCOVERY_RETRY: Duration = Duration::from_secs(1);
+
+/// Messages that wait for the engine; a watch that is ahead waits.
+pub(crate) const QUEUE: usize = 1024;
+
+/// What a watch tells.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// These kinds are needed and served; each of them will be listed.
+    Discovered(BTreeSet<Kind>),
+    /// The definition of a kind is gone, and with it all objects.
+    Unserved(Kind),
+    /// All objects of a kind follow.
+    Listing(Kind),
+    /// An object as it is now.
+    Object(Kind, Box<DynamicObject>),
+    /// All have been told; those that have not been are gone.
+    Listed(Kind),
+    /// An object is gone.
+    Gone(Kind, ObjectKey),
+}
+
+/// Which kinds a configuration needs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Needs {
+    /// Policies of Services are written.
+    pub(crate) services: bool,
+    /// Policies from Ingresses too.
+    pub(crate) ingresses: bool,
+    /// Policies of namespaces are written.
+    pub(crate) namespaces: bool,
+    /// Routes are served.
+    pub(crate) routing: bool,
+}
+
+impl Needs {
+    fn kind(self, kind: Kind) -> bool {
+        let any = self.services || self.namespaces;
+        match kind {
+            Kind::Namespace => true,
+            Kind::NetworkPolicy => any,
+            Kind::Service => self.services || self.routing,
+            Kind::Pod | Kind::VirtualService | Kind::IstioGateway => self.services || self.routing,
+            Kind::Gateway | Kind::TlsRoute => self.services || self.routing,
+            Kind::Ingress => self.ingresses,
+            Kind::EndpointSlice | Kind::DestinationRule | Kind::EnvoyFilter => self.routing,
+            Kind::Endpoints => self.routing || self.namespaces,
+            Kind::Shoot => self.namespaces,
+        }
+    }
+}
+
+/// All watches of the process.
+pub(crate) struct Watches {
+    client: Client,
+    needs: Needs,
+    messages: mpsc::Sender<Message>,
+    metrics: Metrics,
+    running: BTreeMap<Kind, Running>,
+}
+
+struct Running {
+    /// Only `default/kubernetes` is watched.
+    narrow: bool,
+    task: JoinHandle<()>,
+}
+
+impl Watches {
+    /// Prepares watches whose messages go to `messages`.
+    pub(crate) fn new(
+        client: Client,
+        needs: Needs,
+        messages: mpsc::Sender<Message>,
+        metrics: Metrics,
+    ) -> Self {
+        Self {
+            client,
+            needs,
+            messages,
+            metrics,
+            running: BTreeMap::new(),
+        }
+    }
+
+    /// Looks for kinds and watches them, until it is dropped.
+    pub(crate) async fn run(mut self) {
+        let throttle = Throttle::new(Duration::from_secs(30));
+        loop {
+            match served(&self.client, self.needs).await {
+                Ok(served) => {
+                    self.follow(served).await;
+                    sleep(DISCOVERY_PERIOD).await;
+                }
+                Err(error) => {
+                    if let Some(missed) = throttle.permit(Instant::now().into_std()) {
+                        let error = telemetry::chain(&error);
+                        tracing::warn!(%error, missed, "the API server cannot be asked what it serves");
+                    }
+                    sleep(DISCOVERY_RETRY).await;
+                }
+            }
+        }
+    }
+
+    async fn follow(&mut self, mut served: BTreeMap<Kind, ApiResource>) {
+        // All Endpoints are needed only in place of slices.
+        let narrow = !self.needs.routing || served.contains_key(&Kind::EndpointSlice);
+        if narrow && !self.needs.namespaces {
+            served.remove(&Kind::Endpoints);
+        }
+        let narrow = |kind| narrow && kind == Kind::Endpoints;
+        let ended: Vec<Kind> = self
+            .running
+            .iter()
+            .filter(|(kind, own)| !served.contains_key(kind) || own.narrow != narrow(**kind))
+            .map(|(kind, _)| *kind)
+            .collect();
+        for kind in ended {
+            if let Some(running) = self.running.remove(&kind) {
+                running.task.abort();
+            }
+            tracing::info!(resource = kind.resource(), "no longer watching");
+            let _ = self.messages.send(Message::Unserved(kind)).await;
+        }
+        let kinds: BTreeSet<Kind> = served.keys().copied().collect();
+        if kinds.iter().any(|kind| !self.running.contains_key(kind)) {
+            let _ = self.messages.send(Message::Discovered(kinds)).await;
+        }
+        for (kind, resource) in served {
+            if self.running.contains_key(&kind) {
+                continue;
+            }
+            let version = &resource.api_version;
+            tracing::info!(resource = kind.resource(), version, "watching");
+            let watch = Watch {
+                kind,
+                resource,
+                client: self.client.clone(),
+                narrow: narrow(kind),
+                messages: self.messages.clone(),
+                metrics: self.metrics.clone(),
+            };
+            let running = Running {
+                narrow: watch.narrow,
+                task: tokio::spawn(watch.run()),
+            };
+            self.running.insert(kind, running);
+        }
+    }
+}
+
+impl Drop for Watches {
+    fn drop(&mut self) {
+        for running in self.running.values() {
+            running.task.abort();
+        }
+    }
+}
+
+/// Asks which of the needed kinds are served, and in which version.
+pub(crate) async fn served(
+    client: &Client,
+    needs: Needs,
+) -> Result<BTreeMap<Kind, ApiResource>, Error> {
+    let groups = client.list_api_groups().await?;
+    let mut versions: BTreeSet<(String, String)> = groups
+        .groups
+        .into_iter()
+        .flat_map(|group| {
+            let name = group.name;
+            let versions = group.versions.into_iter();
+            versions.map(move |version| (name.clone(), version.version))
+        })
+        .collect();
+    versions.insert((String::new(), "v1".to_owned()));
+    let mut plurals: BTreeMap<(&str, &str), BTreeSet<String>> = BTreeMap::new();
+    let mut found = BTreeMap::new();
+    for kind in Kind::ALL.into_iter().filter(|kind| needs.kind(*kind)) {
+        for version in kind.versions() {
+            let at = (kind.group(), *version);
+            if !versions.contains(&(at.0.to_owned(), at.1.to_owned())) {
+                continue;
+            }
+            let known = match plurals.entry(at) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(free) => free.insert(resources(client, at.0, at.1).await?),
+            };
+            if known.contains(kind.plural()) {
+                let gvk = GroupVersionKind::gvk(at.0, at.1, kind.name());
+                found.insert(kind, ApiResource::from_gvk_with_plural(&gvk, kind.plural()));
+                break;
+            }
+        }
+    }
+    Ok(found)
+}
+
+async fn resources(client: &Client, group: &str, version: &str) -> Result<BTreeSet<String>, Error> {
+    let list = if group.is_empty() {
+        client.list_core_api_resources(version).await?
+    } else {
+        client
+            .list_api_group_resources(&format!("{group}/{version}"))
+            .await?
+    };
+    Ok(list.resources.into_iter().map(|one| one.name).collect())
+}
+
+/// The watch of one kind.
+struct Watch {
+    kind: Kind,
+    resource: ApiResource,
+    client: Client,
+    /// Only `default/kubernetes`.
+    narrow: bool,
+    messages: mpsc::Sender<Message>,
+    metrics: Metrics,
+}
+
+impl Watch {
+    async fn run(self) {
+        let (client, resource) = (self.client.clone(), &self.resource);
+        match self.kind {
+            Kind::Namespace | Kind::Pod => {
+                let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client, resource);
+                let events = watcher(api, Config::default()).default_backoff();
+                self.pass(events.map(|event| event.map(without_data))).await;
+            }
+            Kind::Endpoints if self.narrow => {
+                let api: Api<DynamicObject> = Api::namespaced_with(client, "default", resource);
+                let config = Config::default().fields("metadata.name=kubernetes");
+                self.pass(watcher(api, config).default_backoff()).await;
+            }
+            Kind::DestinationRule
+            | Kind::EndpointSlice
+            | Kind::Endpoints
+            | Kind::EnvoyFilter
+            | Kind::Gateway
+            | Kind::Ingress
+            | Kind::IstioGateway
+            | Kind::NetworkPolicy
+            | Kind::Service
+            | Kind::Shoot
+            | Kind::TlsRoute
+            | Kind::VirtualService => {
+                let api: Api<DynamicObject> = Api::all_with(client, resource);
+                self.pass(watcher(api, Config::default()).default_backoff()).await;
+            }
+        }
+    }
+
+    async fn pass(
+        &self,
+        events: impl futures_util::Stream<Item = Result<Event<DynamicObject>, watcher::Error>>,
+    ) {
+        let throttle = Throttle::new(Duration::from_secs(30));
+        let mut events = pin!(events);
+        while let Some(event) = events.next().await {
+            let kind = self.kind;
+            let message = match event {
+                Ok(Event::Init) => Message::Listing(kind),
+                Ok(Event::InitApply(object) | Event::Apply(object)) => {
+                    Message::Object(kind, Box::new(slim(object)))
+                }
+                Ok(Event::InitDone) => Message::Listed(kind),
+                Ok(Event::Delete(object)) => Message::Gone(kind, ObjectKey::of(&object)),
+                Err(error) => {
+                    self.metrics.watch_errors.with(&[&kind.resource()]).inc();
+                    if let Some(missed) = throttle.permit(Instant::now().into_std()) {
+                        let error = telemetry::chain(&error);
+                        let resource = kind.resource();
+                        tracing::warn!(resource, %error, missed, "watching is interrupted");
+                    }
+                    continue;
+                }
+            };
+            if self.messages.send(message).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Drops what nobody looks at and may be large.
+fn slim(mut object: DynamicObject) -> DynamicObject {
+    object.metadata.managed_fields = None;
+    object
+        .annotations_mut()
+        .remove("kubectl.kubernetes.io/last-applied-configuration");
+    object
+}
+
+fn without_data(event: Event<PartialObjectMeta<DynamicObject>>) -> Event<DynamicObject> {
+    let bare = |object: PartialObjectMeta<DynamicObject>| DynamicObject {
+        types: object.types,
+        metadata: object.metadata,
+        data: serde_json::Value::Null,
+    };
+    match event {
+        Event::Apply(object) => Event::Apply(bare(object)),
+        Event::Delete(object) => Event::Delete(bare(object)),
+        Event::Init => Event::Init,
+        Event::InitApply(object) => Event::InitApply(bare(object)),
+        Event::InitDone => Event::InitDone,
+    }
+}
