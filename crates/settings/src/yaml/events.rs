@@ -63,6 +63,7 @@ impl<'a> Events<'a> {
             flow_nesting_limit: MAX_DEPTH,
             block_nesting_limit: MAX_DEPTH,
             simple_key_max_lookahead: MAX_KEY_CHARS,
+            emit_comments: false,
         };
         Self {
             parser: Parser::new_from_str_with_options(text, options),
@@ -154,6 +155,7 @@ impl<'a> Events<'a> {
                 Event::MappingEnd => (Item::MapEnd, 0),
                 // Options that are off, and what cannot stand where a value is due.
                 Event::Anchor(..)
+                | Event::Comment(..)
                 | Event::DocumentEnd
                 | Event::DocumentStart(..)
                 | Event::StreamEnd
