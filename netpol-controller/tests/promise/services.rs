@@ -1,0 +1,122 @@
+//! Services' policies: the labels of clients open what they name, whichever mode is set.
+
+use std::collections::BTreeMap;
+
+use netpol_controller::plan::Compatibility;
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+use testkit::netpol::{Blocks, Cluster, End, Labels, Protocol, Verdict};
+
+use crate::generate::{model, tried};
+use crate::model::Model;
+use crate::planned::{Planned, cluster, plan};
+use crate::promised::name;
+
+/// Addresses outside the cluster.
+const OUTSIDE: [&str; 2] = ["203.0.113.9", "2001:db8::9"];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn policies_open_what_labels_and_annotations_promise(model in model()) {
+        for compatibility in [Compatibility::Document, Compatibility::Upstream] {
+            let planned = plan(&model, compatibility);
+            for blocks in [Blocks::LeaveOutPods, Blocks::MatchPods] {
+                let namespaces = model.namespaces.iter();
+                let namespaces: BTreeMap<String, Labels> = namespaces
+                    .map(|(name, own)| (name.clone(), own.labels.clone()))
+                    .collect();
+                let cluster = cluster(namespaces, &planned.policies, blocks);
+                let comparison = Comparison { model: &model, planned: &planned, cluster };
+                comparison.pods()?;
+                comparison.outside()?;
+            }
+            for policy in &planned.policies {
+                let namespace = &model.namespaces[&*policy.key.namespace];
+                prop_assert!(!namespace.terminating, "{} cannot be created", policy.key);
+            }
+        }
+    }
+}
+
+struct Comparison<'a> {
+    model: &'a Model,
+    planned: &'a Planned,
+    cluster: Cluster,
+}
+
+impl Comparison<'_> {
+    fn pods(&self) -> Result<(), TestCaseError> {
+        for client in &self.model.pods {
+            for server in &self.model.pods {
+                if client.name == server.name {
+                    continue;
+                }
+                for (protocol, port) in tried() {
+                    let promising = self.model.promising(client, server, protocol, port);
+                    let ends = (End::Pod(client), End::Pod(server));
+                    self.compare(ends, protocol, port, &promising)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn outside(&self) -> Result<(), TestCaseError> {
+        for address in OUTSIDE {
+            let address = End::Address(address.parse().unwrap());
+            for pod in &self.model.pods {
+                for (protocol, port) in tried() {
+                    let promising = self.model.promising_world(pod, protocol, port);
+                    self.compare((address, End::Pod(pod)), protocol, port, &promising)?;
+                    self.compare((End::Pod(pod), address), protocol, port, &[])?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Two Services may ask for one policy, and then only one of them gets it: what the other has
+    /// promised need not hold, but nothing that nobody has promised does.
+    fn compare(
+        &self,
+        (from, to): (End<'_>, End<'_>),
+        protocol: Protocol,
+        port: u16,
+        promising: &[usize],
+    ) -> Result<(), TestCaseError> {
+        let verdict = self.cluster.connection(from, to, protocol, port);
+        let held = |index: &usize| !self.planned.deprived.contains(index);
+        let wrong = match verdict.allowed() {
+            true => promising.is_empty(),
+            false => promising.iter().any(held),
+        };
+        prop_assert!(
+            !wrong,
+            "{}",
+            self.told((from, to), protocol, port, promising, &verdict)
+        );
+        Ok(())
+    }
+
+    fn told(
+        &self,
+        (from, to): (End<'_>, End<'_>),
+        protocol: Protocol,
+        port: u16,
+        promising: &[usize],
+        verdict: &Verdict,
+    ) -> String {
+        let services = promising.iter();
+        let services: Vec<_> = services
+            .map(|index| self.model.services[*index].key_of().to_string())
+            .collect();
+        let policies = self.planned.policies.iter();
+        let policies: Vec<_> = policies.map(|policy| policy.key.to_string()).collect();
+        format!(
+            "{from} to {to} at {} {port}: promised by {services:?}, but {verdict}\nof {policies:#?}",
+            name(protocol)
+        )
+    }
+}
