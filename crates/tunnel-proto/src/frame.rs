@@ -138,14 +138,13 @@ impl Decoder {
     }
 
     fn advance<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Complete<'a>>, FrameError> {
-        if self.held.is_empty() {
-            if let Some((kind, len)) = self.header_of(input)? {
-                if let Some((frame, rest)) = input.split_at_checked(HEADER_LEN + len) {
-                    *input = rest;
-                    let body = frame.get(HEADER_LEN..).unwrap_or_default();
-                    return Ok(Some(Complete::Input(kind, body)));
-                }
-            }
+        if self.held.is_empty()
+            && let Some((kind, len)) = self.header_of(input)?
+            && let Some((frame, rest)) = input.split_at_checked(HEADER_LEN + len)
+        {
+            *input = rest;
+            let body = frame.get(HEADER_LEN..).unwrap_or_default();
+            return Ok(Some(Complete::Input(kind, body)));
         }
         self.hold(input, HEADER_LEN);
         let Some((kind, len)) = self.header_of(&self.held)? else {

@@ -33,6 +33,7 @@ pub mod allowed;
 pub mod codel;
 pub mod datagram;
 pub mod frame;
+pub mod ip;
 pub mod mac1;
 pub mod wrapped;
 

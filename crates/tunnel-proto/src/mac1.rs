@@ -143,7 +143,10 @@ impl<S: Copy> Mac1Table<S> {
             .iter()
             .take(affordable)
             .position(|(key, _)| key.verify(message));
-        let tried = found.map_or(affordable.min(self.entries.len()), |position| position + 1);
+        let tried = match found {
+            Some(position) => position + 1,
+            None => affordable.min(self.entries.len()),
+        };
         self.budget
             .take(now, u32::try_from(tried).unwrap_or(u32::MAX));
         let Some(position) = found else {
