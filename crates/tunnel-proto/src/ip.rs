@@ -73,6 +73,8 @@ pub struct Fragment {
     pub offset: u16,
     /// Whether more follow.
     pub more: bool,
+    /// Octets of the packet in front of its data, which IPv6 extension headers may begin.
+    pub data_at: usize,
 }
 
 impl Header {
@@ -148,6 +150,7 @@ fn parse_v4(packet: &[u8]) -> Result<Header, IpError> {
         id: u32::from(u16::from_be_bytes([fixed[4], fixed[5]])),
         offset: (flags & 0x1fff) << 3,
         more: flags & 0x2000 != 0,
+        data_at: header_len,
     };
     Ok(Header {
         version: Version::V4,
@@ -224,6 +227,7 @@ impl Header {
                     id: u32_at(packet, at + 4).ok_or(IpError::Length)?,
                     offset: flags & !7,
                     more: flags & 1 != 0,
+                    data_at: at + 8,
                 };
                 self.fragment = (fragment.offset != 0 || fragment.more).then_some(fragment);
                 8
