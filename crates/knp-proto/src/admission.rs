@@ -1,0 +1,375 @@
+//! What one cluster may have at a time, over all its streams: agents, dials, tunnels, octets.
+//!
+//! ```text
+//! dial ──▶ Cluster::admit_dial ──▶ Permit ── owned by the tunnel, gives everything back in Drop
+//! ```
+//!
+//! Counters are shared by threads and exact; nothing waits. What is refused is told to whoever
+//! asked and not counted here.
+
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::budget::{Budget, Share};
+use crate::credit::Room;
+use crate::id::ClusterId;
+
+/// Bounds of one cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClusterLimits {
+    /// Streams from agents.
+    pub agents: usize,
+    /// Octets held for, and promised to, tunnels.
+    pub buffered_bytes: usize,
+    /// Dials begun per second, with as many at once; 0 for any number.
+    pub dials_per_second: u32,
+    /// Dials that wait for an answer.
+    pub pending_dials: usize,
+    /// Tunnels, those being dialled or closed included.
+    pub tunnels: usize,
+}
+
+impl Default for ClusterLimits {
+    fn default() -> Self {
+        Self {
+            agents: 1000,
+            buffered_bytes: 64 << 20,
+            dials_per_second: 200,
+            pending_dials: 1000,
+            tunnels: 10_000,
+        }
+    }
+}
+
+/// Why a dial was not begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DialRefused {
+    /// The id is taken by another dial of the stream: draw another.
+    #[error("the dial's random number is in use")]
+    DuplicateId,
+    /// The stream has ended.
+    #[error("the agent's stream has ended")]
+    Ended,
+    /// Too many dials wait for an answer.
+    #[error("too many dials are pending")]
+    PendingDials,
+    /// Too many dials in this second.
+    #[error("too many dials per second")]
+    Rate,
+    /// Too many tunnels.
+    #[error("too many tunnels")]
+    Tunnels,
+}
+
+/// A cluster's limits, and how much of them is used; shared by all streams of the cluster.
+#[derive(Debug)]
+pub struct Cluster {
+    id: ClusterId,
+    agents: Counter,
+    bytes: Share,
+    pending: Counter,
+    rate: Rate,
+    tunnels: Counter,
+}
+
+impl Cluster {
+    /// Makes a cluster nobody uses yet, within `process`.
+    #[must_use]
+    pub fn new(id: ClusterId, limits: ClusterLimits, process: Arc<Budget>) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            agents: Counter::new(limits.agents),
+            bytes: Share::new(process, limits.buffered_bytes),
+            pending: Counter::new(limits.pending_dials),
+            rate: Rate::new(limits.dials_per_second),
+            tunnels: Counter::new(limits.tunnels),
+        })
+    }
+
+    /// Changes the limits from now on. What is above stays until it ends by itself.
+    pub fn set_limits(&self, limits: ClusterLimits) {
+        self.agents.set_limit(limits.agents);
+        self.bytes.set_limit(limits.buffered_bytes);
+        self.pending.set_limit(limits.pending_dials);
+        self.rate.set(limits.dials_per_second);
+        self.tunnels.set_limit(limits.tunnels);
+    }
+
+    /// Returns whose limits these are.
+    #[must_use]
+    pub fn id(&self) -> &ClusterId {
+        &self.id
+    }
+
+    /// Returns the number of agents' streams.
+    #[must_use]
+    pub fn agents(&self) -> usize {
+        self.agents.used()
+    }
+
+    /// Returns how many octets are held or promised.
+    #[must_use]
+    pub fn buffered_bytes(&self) -> usize {
+        self.bytes.used()
+    }
+
+    /// Returns the number of dials that wait for an answer.
+    #[must_use]
+    pub fn pending_dials(&self) -> usize {
+        self.pending.used()
+    }
+
+    /// Returns the number of tunnels, those being dialled or closed included.
+    #[must_use]
+    pub fn tunnels(&self) -> usize {
+        self.tunnels.used()
+    }
+
+    /// Counts one agent's stream in; nothing when there are too many.
+    pub(crate) fn admit_agent(self: &Arc<Self>) -> Option<AgentPermit> {
+        self.agents.try_add().then(|| AgentPermit {
+            cluster: Arc::clone(self),
+        })
+    }
+
+    /// Counts a dial in.
+    pub(crate) fn admit_dial(self: &Arc<Self>, now: Instant) -> Result<Permit, DialRefused> {
+        if !self.tunnels.try_add() {
+            return Err(DialRefused::Tunnels);
+        }
+        let mut permit = Permit {
+            cluster: Arc::clone(self),
+            pending: false,
+            charged: 0,
+        };
+        permit.pending = self.pending.try_add();
+        if !permit.pending {
+            return Err(DialRefused::PendingDials);
+        }
+        if !self.rate.try_pass(now) {
+            return Err(DialRefused::Rate);
+        }
+        Ok(permit)
+    }
+}
+
+/// An agent's stream, counted.
+#[derive(Debug)]
+pub(crate) struct AgentPermit {
+    cluster: Arc<Cluster>,
+}
+
+impl Drop for AgentPermit {
+    fn drop(&mut self) {
+        self.cluster.agents.sub();
+    }
+}
+
+/// A tunnel, counted, and the octets it is charged for.
+#[derive(Debug)]
+pub(crate) struct Permit {
+    cluster: Arc<Cluster>,
+    pending: bool,
+    charged: usize,
+}
+
+impl Permit {
+    /// The dial has been answered.
+    pub(crate) fn answered(&mut self) {
+        if std::mem::take(&mut self.pending) {
+            self.cluster.pending.sub();
+        }
+    }
+
+    /// Charges the tunnel for `octets` altogether; false, and no change, if it may not have more.
+    pub(crate) fn try_charge(&mut self, octets: usize) -> bool {
+        if octets > self.charged {
+            let more = octets - self.charged;
+            if !self.cluster.bytes.try_take(self.charged, more) {
+                return false;
+            }
+            self.charged = octets;
+        } else {
+            self.charge(octets);
+        }
+        true
+    }
+
+    /// Charges the tunnel for `octets` altogether, whatever is left.
+    pub(crate) fn charge(&mut self, octets: usize) {
+        if octets > self.charged {
+            self.cluster.bytes.take(octets - self.charged);
+        } else if octets < self.charged {
+            self.cluster.bytes.give_back(self.charged - octets);
+        }
+        self.charged = octets;
+    }
+
+    /// Returns how many octets more the tunnel may be charged for.
+    pub(crate) fn allowance(&self) -> usize {
+        self.cluster.bytes.allowance(self.charged)
+    }
+
+    /// Says whether the tunnel's sender may be promised `more`.
+    pub(crate) fn room(&self, more: usize) -> Room {
+        self.cluster.bytes.room(self.charged, more)
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.answered();
+        self.charge(0);
+        self.cluster.tunnels.sub();
+    }
+}
+
+#[derive(Debug)]
+struct Counter {
+    limit: AtomicUsize,
+    used: AtomicUsize,
+}
+
+impl Counter {
+    fn new(limit: usize) -> Self {
+        Self {
+            limit: AtomicUsize::new(limit),
+            used: AtomicUsize::new(0),
+        }
+    }
+
+    fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    fn set_limit(&self, limit: usize) {
+        self.limit.store(limit, Ordering::Relaxed);
+    }
+
+    fn try_add(&self) -> bool {
+        let limit = self.limit.load(Ordering::Relaxed);
+        let add = |used| (used < limit).then_some(used + 1);
+        let order = Ordering::Relaxed;
+        self.used.fetch_update(order, order, add).is_ok()
+    }
+
+    fn sub(&self) {
+        self.used.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A token bucket that holds a second's worth, kept as the time at which it is full again.
+#[derive(Debug)]
+struct Rate {
+    per_second: AtomicU32,
+    full_at: Mutex<Option<Instant>>,
+}
+
+impl Rate {
+    fn new(per_second: u32) -> Self {
+        Self {
+            per_second: AtomicU32::new(per_second),
+            full_at: Mutex::new(None),
+        }
+    }
+
+    fn set(&self, per_second: u32) {
+        self.per_second.store(per_second, Ordering::Relaxed);
+    }
+
+    fn try_pass(&self, now: Instant) -> bool {
+        let Some(token) = SECOND.checked_div(self.per_second.load(Ordering::Relaxed)) else {
+            return true;
+        };
+        let mut full_at = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = full_at.map_or(now, |full_at| full_at.max(now)) + token;
+        let pass = next.saturating_duration_since(now) <= SECOND;
+        if pass {
+            *full_at = Some(next);
+        }
+        pass
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster(limits: ClusterLimits) -> Arc<Cluster> {
+        Cluster::new(ClusterId::new("a"), limits, Budget::new(1 << 30))
+    }
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "any instant will do to count from"
+    )]
+    fn start() -> Instant {
+        Instant::now()
+    }
+
+    #[test]
+    fn a_permit_gives_back_what_it_took() {
+        let cluster = cluster(ClusterLimits::default());
+        let mut permit = cluster.admit_dial(start()).unwrap();
+        assert!(permit.try_charge(500));
+        assert_eq!((cluster.tunnels(), cluster.pending_dials()), (1, 1));
+        assert_eq!(cluster.buffered_bytes(), 500);
+        permit.answered();
+        assert_eq!((cluster.tunnels(), cluster.pending_dials()), (1, 0));
+        drop(permit);
+        assert_eq!((cluster.tunnels(), cluster.pending_dials()), (0, 0));
+        assert_eq!(cluster.buffered_bytes(), 0);
+    }
+
+    #[test]
+    fn each_limit_refuses_and_keeps_nothing() {
+        let limits = ClusterLimits {
+            pending_dials: 1,
+            tunnels: 2,
+            ..ClusterLimits::default()
+        };
+        let (cluster, now) = (cluster(limits), start());
+        let mut first = cluster.admit_dial(now).unwrap();
+        assert_eq!(
+            cluster.admit_dial(now).err(),
+            Some(DialRefused::PendingDials)
+        );
+        first.answered();
+        let second = cluster.admit_dial(now).unwrap();
+        assert_eq!(cluster.admit_dial(now).err(), Some(DialRefused::Tunnels));
+        drop((first, second));
+        assert_eq!((cluster.tunnels(), cluster.pending_dials()), (0, 0));
+    }
+
+    #[test]
+    fn dials_pass_at_the_rate_after_a_burst() {
+        let limits = ClusterLimits {
+            dials_per_second: 10,
+            ..ClusterLimits::default()
+        };
+        let (cluster, mut now) = (cluster(limits), start());
+        let passed = |now| (0..50).filter(|_| cluster.admit_dial(now).is_ok()).count();
+        assert_eq!(passed(now), 10);
+        now += Duration::from_millis(250);
+        assert_eq!(passed(now), 2);
+        now += Duration::from_secs(60);
+        assert_eq!(passed(now), 10);
+    }
+
+    #[test]
+    fn a_stream_is_counted_while_it_lives() {
+        let limits = ClusterLimits {
+            agents: 1,
+            ..ClusterLimits::default()
+        };
+        let cluster = cluster(limits);
+        let permit = cluster.admit_agent();
+        assert!(permit.is_some() && cluster.admit_agent().is_none());
+        drop(permit);
+        assert_eq!(cluster.agents(), 0);
+    }
+}

@@ -1,0 +1,174 @@
+//! The memory that waiting octets may take: one budget per process, a share of it per cluster.
+//!
+//! ```text
+//! Budget (process) ◀── Share (cluster) ◀── what one tunnel holds
+//! ```
+//!
+//! Who may take more is decided by what is free (A. K. Choudhury and E. L. Hahne, "Dynamic Queue
+//! Length Thresholds for Shared-Memory Packet Switches", 1998): a tunnel may hold as much as its
+//! cluster has free, a cluster eight times as much as the process has. So whoever holds most is
+//! refused first, something is always left for one that holds nothing, and the sum stays within
+//! the limit. Does not say what happens to the one that is refused.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::credit::Room;
+
+/// Octets that all clusters of a process may hold together.
+#[derive(Debug)]
+pub struct Budget {
+    limit: usize,
+    used: AtomicUsize,
+}
+
+impl Budget {
+    /// Makes a budget of `limit` octets. One cluster alone can use eight ninths of it.
+    #[must_use]
+    pub fn new(limit: usize) -> Arc<Self> {
+        Arc::new(Self {
+            limit,
+            used: AtomicUsize::new(0),
+        })
+    }
+
+    /// Returns how many octets are held, or promised to senders.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    fn free(&self) -> usize {
+        self.limit.saturating_sub(self.used())
+    }
+}
+
+/// A cluster's part of the process's budget.
+#[derive(Debug)]
+pub(crate) struct Share {
+    process: Arc<Budget>,
+    limit: AtomicUsize,
+    used: AtomicUsize,
+}
+
+impl Share {
+    pub(crate) fn new(process: Arc<Budget>, limit: usize) -> Self {
+        Self {
+            process,
+            limit: AtomicUsize::new(limit),
+            used: AtomicUsize::new(0),
+        }
+    }
+
+    pub(crate) fn set_limit(&self, limit: usize) {
+        self.limit.store(limit, Ordering::Relaxed);
+    }
+
+    pub(crate) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    fn free(&self) -> usize {
+        let limit = self.limit.load(Ordering::Relaxed);
+        limit.saturating_sub(self.used())
+    }
+
+    /// Returns how much more one that holds `own` octets may take.
+    pub(crate) fn allowance(&self, own: usize) -> usize {
+        let process = self.process.free();
+        let of_process = process.saturating_mul(CLUSTER_WEIGHT);
+        self.free()
+            .saturating_sub(own)
+            .min(of_process.saturating_sub(self.used()))
+            .min(process)
+    }
+
+    /// Takes `more` octets for one that holds `own`, if they may be had.
+    pub(crate) fn try_take(&self, own: usize, more: usize) -> bool {
+        if more > self.allowance(own) {
+            return false;
+        }
+        self.take(more);
+        // Others may have taken theirs since; the sum must hold all the same.
+        let over = self.used() > self.limit.load(Ordering::Relaxed)
+            || self.process.used() > self.process.limit;
+        if over {
+            self.give_back(more);
+        }
+        !over
+    }
+
+    /// Takes `more` octets whatever is left: for what was there already, or is too little to ask.
+    pub(crate) fn take(&self, more: usize) {
+        self.used.fetch_add(more, Ordering::Relaxed);
+        self.process.used.fetch_add(more, Ordering::Relaxed);
+    }
+
+    pub(crate) fn give_back(&self, less: usize) {
+        self.used.fetch_sub(less, Ordering::Relaxed);
+        self.process.used.fetch_sub(less, Ordering::Relaxed);
+    }
+
+    /// Says whether one that holds `own` octets may promise `more`. Promises get half of the
+    /// memory, so that what was promised to everybody from the start finds some left.
+    pub(crate) fn room(&self, own: usize, more: usize) -> Room {
+        let limit = self.limit.load(Ordering::Relaxed);
+        let half = (limit / 2).saturating_sub(self.used());
+        let half_of_process = (self.process.limit / 2).saturating_sub(self.process.used());
+        if own + more <= half && more <= half_of_process {
+            Room::Ample
+        } else if own <= self.free() && self.used() <= self.process.free() * CLUSTER_WEIGHT {
+            Room::Enough
+        } else {
+            Room::Short
+        }
+    }
+}
+
+/// A cluster may hold so many times what the process has free.
+const CLUSTER_WEIGHT: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_holder_is_refused_and_a_new_one_is_not() {
+        let share = Share::new(Budget::new(1 << 20), 1000);
+        let mut hogs = [0usize; 4];
+        for _ in 0..100 {
+            for hog in &mut hogs {
+                if share.try_take(*hog, 10) {
+                    *hog += 10;
+                }
+            }
+        }
+        let held: usize = hogs.iter().sum();
+        assert_eq!(share.used(), held);
+        assert!(hogs.iter().all(|hog| (190..=200).contains(hog)), "{hogs:?}");
+        assert!(share.try_take(0, 150));
+    }
+
+    #[test]
+    fn a_greedy_cluster_leaves_room_for_another() {
+        let process = Budget::new(900);
+        let greedy = Share::new(Arc::clone(&process), 10_000);
+        while greedy.try_take(0, 1) {}
+        assert!((795..=805).contains(&greedy.used()), "{}", greedy.used());
+        let modest = Share::new(Arc::clone(&process), 10_000);
+        assert!(modest.try_take(0, 50));
+        greedy.give_back(greedy.used());
+        modest.give_back(50);
+        assert_eq!(process.used(), 0);
+    }
+
+    #[test]
+    fn promises_stop_at_half() {
+        let share = Share::new(Budget::new(1 << 20), 1000);
+        assert_eq!(share.room(0, 400), Room::Ample);
+        share.take(400);
+        assert_eq!(share.room(400, 400), Room::Enough);
+        share.take(400);
+        assert_eq!(share.room(400, 400), Room::Short);
+    }
+}

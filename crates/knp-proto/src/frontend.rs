@@ -1,0 +1,236 @@
+//! An API server that speaks packets: one stream, one dial, one tunnel.
+//!
+//! ```text
+//! DIAL_REQ ──▶ Dial            Established ──▶ DIAL_RSP
+//! DATA ──────▶ Data            Read::Data ───▶ DATA
+//! CLOSE_REQ, DIAL_CLS ─▶ Close        Ended ─▶ CLOSE_RSP, or DIAL_RSP with an error
+//! ```
+//!
+//! The client's number for its dial never reaches an agent, and a connection id only selects this
+//! stream's own tunnel: whatever a client sends, no other tunnel is touched. There is no half-close
+//! toward API servers.
+
+use bytes::Bytes;
+
+use crate::id::{ConnectId, DialId};
+use crate::link::DialTarget;
+use crate::packet::Packet;
+use crate::tunnel::EndReason;
+
+/// What a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FrontendAction {
+    /// Close the tunnel, or call the dial off: [`Link::close`](crate::Link::close).
+    Close,
+    /// Write to the tunnel.
+    Data(Bytes),
+    /// Choose an agent and dial.
+    Dial(DialTarget),
+}
+
+/// The state of one client's stream.
+#[derive(Debug)]
+pub struct GrpcFrontend {
+    state: State,
+    random: DialId,
+    connect_id: ConnectId,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Idle,
+    Dialing,
+    Open,
+    /// CLOSE_REQ came; CLOSE_RSP is to be sent at the end.
+    Closing,
+    /// Nothing is read any more, nothing is to be sent.
+    Done,
+}
+
+impl GrpcFrontend {
+    /// Makes the state of a new stream.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            state: State::Idle,
+            random: DialId(0),
+            connect_id: ConnectId(0),
+        }
+    }
+
+    /// Returns whether the stream is to be read: a close is the last packet of a client.
+    #[must_use]
+    pub fn wants_read(&self) -> bool {
+        matches!(self.state, State::Idle | State::Dialing | State::Open)
+    }
+
+    /// Takes a packet the client sent. What is to be sent back at once is added to `replies`, at
+    /// most two packets.
+    pub fn handle_packet(
+        &mut self,
+        packet: Packet,
+        replies: &mut Vec<Packet>,
+    ) -> Option<FrontendAction> {
+        match packet {
+            _ if !self.wants_read() => None,
+            Packet::DialRequest {
+                protocol,
+                address,
+                random,
+            } => self.on_dial(random, DialTarget { protocol, address }, replies),
+            Packet::Data { connect_id, data } => self.on_data(connect_id, data, replies),
+            Packet::CloseRequest { connect_id } => self.on_close(connect_id, replies),
+            Packet::CloseDial { random } => {
+                // Also when it crossed our answer: the client has given up.
+                let mine = self.state != State::Idle && random == self.random;
+                mine.then(|| {
+                    self.state = State::Done;
+                    FrontendAction::Close
+                })
+            }
+            Packet::CloseResponse { .. }
+            | Packet::Credit { .. }
+            | Packet::DialResponse { .. }
+            | Packet::Drain
+            | Packet::Empty
+            | Packet::Fin { .. }
+            | Packet::Unknown { .. } => None,
+        }
+    }
+
+    fn on_dial(
+        &mut self,
+        random: DialId,
+        target: DialTarget,
+        replies: &mut Vec<Packet>,
+    ) -> Option<FrontendAction> {
+        if self.state != State::Idle {
+            replies.push(Packet::DialResponse {
+                error: "only one dial per stream".to_owned(),
+                connect_id: ConnectId(0),
+                random,
+            });
+            return None;
+        }
+        self.state = State::Dialing;
+        self.random = random;
+        Some(FrontendAction::Dial(target))
+    }
+
+    fn on_data(
+        &mut self,
+        connect_id: ConnectId,
+        data: Bytes,
+        replies: &mut Vec<Packet>,
+    ) -> Option<FrontendAction> {
+        match self.state {
+            _ if connect_id == ConnectId(0) => None,
+            State::Open if connect_id == self.connect_id => Some(FrontendAction::Data(data)),
+            State::Open => {
+                self.state = State::Done;
+                for id in [connect_id, self.connect_id] {
+                    replies.push(close_response(id, "mismatched connection IDs"));
+                }
+                Some(FrontendAction::Close)
+            }
+            State::Dialing => {
+                replies.push(close_response(connect_id, "unrecognized connectID"));
+                None
+            }
+            State::Idle | State::Closing | State::Done => {
+                self.state = State::Done;
+                replies.push(close_response(connect_id, "backend not initialized"));
+                None
+            }
+        }
+    }
+
+    fn on_close(
+        &mut self,
+        connect_id: ConnectId,
+        replies: &mut Vec<Packet>,
+    ) -> Option<FrontendAction> {
+        match self.state {
+            State::Open if connect_id == self.connect_id => {
+                self.state = State::Closing;
+                Some(FrontendAction::Close)
+            }
+            State::Idle => {
+                replies.push(close_response(connect_id, "backend uninitialized"));
+                None
+            }
+            State::Closing | State::Dialing | State::Done | State::Open => {
+                replies.push(close_response(connect_id, "Unknown connectID"));
+                None
+            }
+        }
+    }
+
+    /// Returns what the client is told of its tunnel; nothing when it has given up.
+    pub fn established(&mut self, connect_id: ConnectId) -> Option<Packet> {
+        (self.state == State::Dialing).then(|| {
+            self.state = State::Open;
+            self.connect_id = connect_id;
+            Packet::DialResponse {
+                error: String::new(),
+                connect_id,
+                random: self.random,
+            }
+        })
+    }
+
+    /// Returns what the client is told of a dial that failed; nothing when it has given up. The
+    /// stream is not read any more.
+    pub fn dial_failed(&mut self, error: &str) -> Option<Packet> {
+        (self.state == State::Dialing).then(|| {
+            self.state = State::Done;
+            Packet::DialResponse {
+                error: error.to_owned(),
+                connect_id: ConnectId(0),
+                random: self.random,
+            }
+        })
+    }
+
+    /// Returns the client's packet for octets from the tunnel; nothing when it takes none.
+    #[must_use]
+    pub fn data(&self, data: Bytes) -> Option<Packet> {
+        matches!(self.state, State::Open | State::Closing).then_some(Packet::Data {
+            connect_id: self.connect_id,
+            data,
+        })
+    }
+
+    /// Returns what the client is told at the end of its tunnel, be it established or not; nothing
+    /// when it knows.
+    pub fn ended(&mut self, reason: &EndReason) -> Option<Packet> {
+        let error = match (reason.peer_text(), reason.is_clean()) {
+            (Some(text), _) => text,
+            (None, true) => "",
+            (None, false) => reason.reason(),
+        };
+        if self.state == State::Dialing {
+            let error = if error.is_empty() { "closed" } else { error };
+            return self.dial_failed(error);
+        }
+        let tell = matches!(self.state, State::Open | State::Closing);
+        self.state = State::Done;
+        tell.then(|| close_response(self.connect_id, error))
+    }
+}
+
+impl Default for GrpcFrontend {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn close_response(connect_id: ConnectId, error: &str) -> Packet {
+    Packet::CloseResponse {
+        connect_id,
+        error: error.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

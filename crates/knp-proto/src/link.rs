@@ -1,0 +1,501 @@
+//! One stream between a server and an agent, seen from either end, with all its tunnels.
+//!
+//! ```text
+//!   packets ──▶ handle_packet ─┐                          ┌─▶ poll_event ──▶ whoever owns the sockets
+//!   time ─────▶ handle_timeout ┼──▶ Dispatch, Tunnels ────┤
+//!   sockets ──▶ dial, write, … ┘                          └─▶ poll_transmit ──▶ packets
+//! ```
+//!
+//! After any call, drain [`Link::poll_event`] and, as far as the stream takes them,
+//! [`Link::poll_transmit`]; then wait for input or for [`Link::poll_timeout`]. Every tunnel that
+//! appeared ends with exactly one [`Event::Ended`]; when the stream itself ends, [`Link::end`]
+//! ends the tunnels of this stream and no others. A link makes no use of its agent's id.
+
+mod config;
+mod receive;
+mod send;
+
+pub use config::{DialTarget, Event, LinkConfig, LinkError, LinkStats, Overflow, Role, Transmit};
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use crate::admission::{AgentPermit, Cluster, DialRefused};
+use crate::dispatch::Dispatch;
+use crate::fair::Fair;
+use crate::id::{ClusterId, ConnectId, DialId, StreamId, TunnelId};
+use crate::metadata::Extensions;
+use crate::packet::Packet;
+use crate::slab::Slab;
+use crate::tunnel::{EndReason, Gone, Phase, Read, Tunnel, WriteError};
+
+/// One end of one stream.
+#[derive(Debug)]
+pub struct Link {
+    role: Role,
+    config: LinkConfig,
+    stream: StreamId,
+    extensions: Extensions,
+    cluster: Arc<Cluster>,
+    /// Held for its count.
+    _agent: Option<AgentPermit>,
+    tunnels: Slab<Tunnel>,
+    dispatch: Dispatch,
+    fair: Fair,
+    timers: BTreeSet<(Instant, u32)>,
+    control: VecDeque<Packet>,
+    /// Tunnels whose DIAL_REQ is to be sent.
+    dials: VecDeque<u32>,
+    /// Tunnels that owe CREDIT.
+    credits: VecDeque<u32>,
+    events: VecDeque<Event>,
+    /// Tunnels because of which the stream must not be read.
+    blocking: usize,
+    next_connect_id: i64,
+    ended: bool,
+    stats: LinkStats,
+}
+
+impl Link {
+    /// Makes the end of a server, for the agent's stream `stream` of `cluster`; nothing when the
+    /// cluster has too many agents. `extensions` is what both ends agreed on.
+    #[must_use]
+    pub fn server(
+        cluster: &Arc<Cluster>,
+        stream: StreamId,
+        extensions: Extensions,
+        config: LinkConfig,
+    ) -> Option<Self> {
+        let mut link = Self::new(Role::Server, cluster, stream, extensions, config);
+        link._agent = Some(cluster.admit_agent()?);
+        Some(link)
+    }
+
+    /// Makes the end of an agent. `cluster` bounds what all its streams hold together.
+    #[must_use]
+    pub fn agent(
+        cluster: &Arc<Cluster>,
+        stream: StreamId,
+        extensions: Extensions,
+        config: LinkConfig,
+    ) -> Self {
+        Self::new(Role::Agent, cluster, stream, extensions, config)
+    }
+
+    fn new(
+        role: Role,
+        cluster: &Arc<Cluster>,
+        stream: StreamId,
+        extensions: Extensions,
+        config: LinkConfig,
+    ) -> Self {
+        Self {
+            role,
+            stream,
+            extensions,
+            cluster: Arc::clone(cluster),
+            _agent: None,
+            tunnels: Slab::new(),
+            dispatch: Dispatch::default(),
+            fair: Fair::new(config.quantum_bytes),
+            timers: BTreeSet::new(),
+            control: VecDeque::new(),
+            dials: VecDeque::new(),
+            credits: VecDeque::new(),
+            events: VecDeque::new(),
+            blocking: 0,
+            next_connect_id: 1,
+            ended: false,
+            stats: LinkStats::default(),
+            config,
+        }
+    }
+
+    /// Returns the cluster whose tunnels these are.
+    #[must_use]
+    pub fn cluster(&self) -> &ClusterId {
+        self.cluster.id()
+    }
+
+    /// Returns which stream this is.
+    #[must_use]
+    pub fn stream(&self) -> StreamId {
+        self.stream
+    }
+
+    /// Returns what both ends agreed on.
+    #[must_use]
+    pub fn extensions(&self) -> Extensions {
+        self.extensions
+    }
+
+    /// Returns what was odd so far.
+    #[must_use]
+    pub fn stats(&self) -> LinkStats {
+        self.stats
+    }
+
+    /// Returns the number of tunnels, those being dialled or closed included.
+    #[must_use]
+    pub fn tunnels(&self) -> usize {
+        self.tunnels.len()
+    }
+
+    /// Returns whether nothing is left: no tunnel, no id, no timer, nothing to send or to tell.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.tunnels.len() == 0
+            && self.dispatch.is_empty()
+            && self.timers.is_empty()
+            && self.control.is_empty()
+            && self.dials.is_empty()
+            && self.events.is_empty()
+    }
+
+    /// Returns whether the stream must not be read for now, because a socket does not take its
+    /// data, its peer knows no credit, and [`Overflow::Block`] was asked for.
+    #[must_use]
+    pub fn is_read_blocked(&self) -> bool {
+        self.blocking > 0
+    }
+
+    /// Returns the next thing the sockets' owner must know.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Returns when [`Link::handle_timeout`] is due.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.first().map(|&(at, _)| at)
+    }
+
+    // === Dialling ===
+
+    /// Asks the agent for a connection, on a server. What becomes of it is told by
+    /// [`Event::Established`] or [`Event::Ended`].
+    ///
+    /// `random` names the dial toward the agent; draw it anew for each, not from a client.
+    ///
+    /// # Errors
+    ///
+    /// [`DialRefused`]: nothing was begun.
+    pub fn dial(
+        &mut self,
+        now: Instant,
+        random: DialId,
+        target: DialTarget,
+    ) -> Result<TunnelId, DialRefused> {
+        if self.ended || self.role != Role::Server {
+            return Err(DialRefused::Ended);
+        }
+        if self.dispatch.is_pending(random) {
+            return Err(DialRefused::DuplicateId);
+        }
+        let request = Packet::DialRequest {
+            protocol: target.protocol,
+            address: target.address,
+            random,
+        };
+        let id = self.begin(now, random)?;
+        if let Some(tunnel) = self.tunnels.at_mut(id.slot) {
+            tunnel.request = Some(Box::new(request));
+        }
+        self.dials.push_back(id.slot);
+        Ok(id)
+    }
+
+    fn begin(&mut self, now: Instant, random: DialId) -> Result<TunnelId, DialRefused> {
+        let permit = self.cluster.admit_dial(now)?;
+        let deadline = now + self.config.dial_timeout;
+        let tunnel = Tunnel::dialing(self.role, random, self.extensions, permit, deadline);
+        let inserted = self.tunnels.insert(tunnel);
+        let (slot, generation) = inserted.ok_or(DialRefused::Tunnels)?;
+        self.dispatch.expect(random, slot);
+        self.settle(slot);
+        Ok(TunnelId {
+            stream: self.stream,
+            slot,
+            generation,
+        })
+    }
+
+    /// Tells an agent's link what became of a dial it was asked for by [`Event::Dial`]: with a
+    /// connection the peer gets its id, with an error the text.
+    ///
+    /// # Errors
+    ///
+    /// [`Gone`] when the dial was called off meanwhile: close the connection.
+    pub fn dialed(
+        &mut self,
+        now: Instant,
+        id: TunnelId,
+        result: Result<(), String>,
+    ) -> Result<ConnectId, Gone> {
+        let slot = self.slot(id)?;
+        let tunnel = self.tunnels.at_mut(slot).ok_or(Gone)?;
+        if self.role != Role::Agent || tunnel.phase != Phase::Dialing {
+            return Err(Gone);
+        }
+        let random = tunnel.dial_id;
+        match result {
+            Ok(()) => {
+                let connect_id = ConnectId(self.next_connect_id);
+                self.next_connect_id += 1;
+                tunnel.establish(now, connect_id);
+                self.dispatch.take_dial(random);
+                self.dispatch.establish(connect_id, slot);
+                self.answer_dial(random, connect_id, String::new());
+                self.settle(slot);
+                Ok(connect_id)
+            }
+            Err(error) => {
+                self.answer_dial(random, ConnectId(0), error.clone());
+                self.fail_dial(slot, EndReason::DialFailed { error });
+                Ok(ConnectId(0))
+            }
+        }
+    }
+
+    // === Sockets ===
+
+    /// Takes at most `max` octets for the socket. See [`Read`].
+    ///
+    /// # Errors
+    ///
+    /// [`Gone`] after the tunnel's end.
+    pub fn read(&mut self, id: TunnelId, max: usize) -> Result<Read, Gone> {
+        let slot = self.slot(id)?;
+        Ok(self.tunnels.at_mut(slot).ok_or(Gone)?.read(max))
+    }
+
+    /// Says that the socket took `len` octets of what was read, which makes room for more. Nothing
+    /// happens after the tunnel's end.
+    pub fn consumed(&mut self, now: Instant, id: TunnelId, len: usize) {
+        self.with(id, |tunnel, config| tunnel.consumed(now, config, len));
+    }
+
+    /// Returns how many octets may be written now. After 0, [`Event::Writable`] says when to ask
+    /// again; until then the socket is not to be read.
+    pub fn write_capacity(&mut self, id: TunnelId) -> usize {
+        let Ok(slot) = self.slot(id) else { return 0 };
+        let Some(tunnel) = self.tunnels.at_mut(slot) else {
+            return 0;
+        };
+        let capacity = tunnel.write_capacity(&self.config);
+        tunnel.marks.wants_write = capacity == 0;
+        capacity
+    }
+
+    /// Takes octets from the socket. Those of large pieces are not copied.
+    ///
+    /// # Errors
+    ///
+    /// See [`WriteError`]; the octets are lost.
+    pub fn write(&mut self, id: TunnelId, data: Bytes) -> Result<(), WriteError> {
+        let slot = self.slot(id)?;
+        let tunnel = self.tunnels.at_mut(slot).ok_or(Gone)?;
+        if !data.is_empty() {
+            tunnel.write(&self.config, data)?;
+            self.settle(slot);
+        }
+        Ok(())
+    }
+
+    /// Says that the socket has sent all it will: with half-close agreed on the other direction
+    /// goes on, without it the tunnel closes once all is sent, and what comes until then is still
+    /// to be read.
+    pub fn finish(&mut self, now: Instant, id: TunnelId) {
+        self.with(id, |tunnel, config| tunnel.finish(now, config));
+    }
+
+    /// Says that the socket is gone. What it has sent still goes out, what comes is dropped; a
+    /// dial is called off. `id` is no longer valid, but [`Event::Ended`] will follow.
+    pub fn close(&mut self, now: Instant, id: TunnelId) {
+        self.shut(now, id, false);
+    }
+
+    /// Like [`Link::close`], and drops what waits to be sent.
+    pub fn reset(&mut self, now: Instant, id: TunnelId) {
+        self.shut(now, id, true);
+    }
+
+    fn shut(&mut self, now: Instant, id: TunnelId, discard: bool) {
+        let Ok(slot) = self.slot(id) else { return };
+        let phase = self.tunnels.at(slot).map(|tunnel| tunnel.phase);
+        if phase == Some(Phase::Dialing) {
+            self.call_off(slot, EndReason::Cancelled);
+        } else {
+            self.with(id, |tunnel, config| tunnel.close(now, config, discard));
+        }
+    }
+
+    /// Asks the server to dial other agents from now on. Tunnels go on, and dials that still come
+    /// are served.
+    pub fn drain(&mut self) {
+        if self.role == Role::Agent && !self.ended {
+            self.control.push_back(Packet::Drain);
+        }
+    }
+
+    /// Says that the stream is over. Its tunnels end with [`EndReason::LinkLost`], at once unless
+    /// all that will ever come for their socket is there already.
+    pub fn end(&mut self, now: Instant) {
+        self.ended = true;
+        self.control.clear();
+        self.dials.clear();
+        self.credits.clear();
+        for slot in self.tunnels.slots() {
+            let Some(tunnel) = self.tunnels.at_mut(slot) else {
+                continue;
+            };
+            if tunnel.phase == Phase::Dialing {
+                self.fail_dial(slot, EndReason::LinkLost);
+            } else {
+                tunnel.lose_link(now, &self.config);
+                self.settle(slot);
+            }
+        }
+    }
+
+    // === Within ===
+
+    /// Returns the slot of a tunnel whose socket is still there.
+    fn slot(&self, id: TunnelId) -> Result<u32, Gone> {
+        let known = id.stream == self.stream
+            && self.tunnels.generation(id.slot) == Some(id.generation)
+            && (self.tunnels.at(id.slot)).is_some_and(|tunnel| !tunnel.is_detached());
+        known.then_some(id.slot).ok_or(Gone)
+    }
+
+    fn id(&self, slot: u32) -> Option<TunnelId> {
+        let generation = self.tunnels.generation(slot)?;
+        Some(TunnelId {
+            stream: self.stream,
+            slot,
+            generation,
+        })
+    }
+
+    fn with(&mut self, id: TunnelId, change: impl FnOnce(&mut Tunnel, &LinkConfig)) {
+        if let Ok(slot) = self.slot(id) {
+            self.with_slot(slot, change);
+        }
+    }
+
+    fn with_slot(&mut self, slot: u32, change: impl FnOnce(&mut Tunnel, &LinkConfig)) {
+        if let Some(tunnel) = self.tunnels.at_mut(slot) {
+            change(tunnel, &self.config);
+            self.settle(slot);
+        }
+    }
+
+    fn kill(&mut self, now: Instant, slot: u32, reason: EndReason) {
+        if matches!(reason, EndReason::Violation(_)) {
+            self.stats.violations += 1;
+        }
+        self.with_slot(slot, |tunnel, config| tunnel.kill(now, config, reason));
+        self.tell_ended(slot);
+    }
+
+    /// Ends a dial because the dialler gave up; the agent is told if it knows of it.
+    fn call_off(&mut self, slot: u32, reason: EndReason) {
+        let Some(tunnel) = self.tunnels.at_mut(slot) else {
+            return;
+        };
+        let random = tunnel.dial_id;
+        if tunnel.request.take().is_some() {
+            self.dials.retain(|&waiting| waiting != slot);
+        } else if self.role == Role::Server {
+            self.control.push_back(Packet::CloseDial { random });
+        } else {
+            self.answer_dial(random, ConnectId(0), "dial cancelled".to_owned());
+        }
+        self.fail_dial(slot, reason);
+    }
+
+    fn fail_dial(&mut self, slot: u32, reason: EndReason) {
+        if let Some(tunnel) = self.tunnels.at_mut(slot) {
+            tunnel.end = Some(reason);
+            self.dispatch.take_dial(tunnel.dial_id);
+            self.remove(slot);
+        }
+    }
+
+    /// Brings everything that follows from a tunnel's state in line with it.
+    fn settle(&mut self, slot: u32) {
+        let Some(id) = self.id(slot) else { return };
+        let Some(tunnel) = self.tunnels.at_mut(slot) else {
+            return;
+        };
+        if tunnel.is_sendable() {
+            self.fair.activate(slot);
+        } else {
+            self.fair.deactivate(slot);
+        }
+        if tunnel.owes_credit() && !std::mem::replace(&mut tunnel.marks.credit_queued, true) {
+            self.credits.push_back(slot);
+        }
+        if tunnel.is_blocking() != tunnel.marks.blocks {
+            tunnel.marks.blocks = tunnel.is_blocking();
+            if tunnel.marks.blocks {
+                self.blocking += 1;
+            } else {
+                self.blocking -= 1;
+            }
+        }
+        if tunnel.deadline != tunnel.marks.timer {
+            if let Some(at) = tunnel.marks.timer {
+                self.timers.remove(&(at, slot));
+            }
+            tunnel.marks.timer = tunnel.deadline;
+            self.timers.extend(tunnel.deadline.map(|at| (at, slot)));
+        }
+        if tunnel.phase == Phase::Lingering {
+            self.dispatch.release(tunnel.connect_id, slot);
+        }
+        if tunnel.is_done() {
+            self.remove(slot);
+        } else if !tunnel.is_detached() {
+            if tunnel.is_readable() && !std::mem::replace(&mut tunnel.marks.readable_told, true) {
+                self.events.push_back(Event::Readable { tunnel: id });
+            }
+            if tunnel.marks.wants_write && tunnel.is_writable(&self.config) {
+                tunnel.marks.wants_write = false;
+                self.events.push_back(Event::Writable { tunnel: id });
+            }
+        }
+    }
+
+    fn tell_ended(&mut self, slot: u32) {
+        let Some(id) = self.id(slot) else { return };
+        let Some(tunnel) = self.tunnels.at_mut(slot) else {
+            return;
+        };
+        if !std::mem::replace(&mut tunnel.marks.ended_told, true) {
+            let reason = tunnel.end.clone().unwrap_or(EndReason::LocalClosed);
+            self.events.push_back(Event::Ended { tunnel: id, reason });
+        }
+    }
+
+    fn remove(&mut self, slot: u32) {
+        self.tell_ended(slot);
+        let Some(tunnel) = self.tunnels.remove(slot) else {
+            return;
+        };
+        self.fair.deactivate(slot);
+        self.dispatch.release(tunnel.connect_id, slot);
+        if let Some(at) = tunnel.marks.timer {
+            self.timers.remove(&(at, slot));
+        }
+        if tunnel.marks.credit_queued {
+            self.credits.retain(|&waiting| waiting != slot);
+        }
+        if tunnel.marks.blocks {
+            self.blocking -= 1;
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! What a packet does.
+//!
+//! ```text
+//! packet ──▶ by role ──▶ Dispatch: whose? ──▶ Tunnel ──▶ settle
+//!                             └─ nobody's ──▶ the peer is told, as upstream does
+//! ```
+
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::{DialTarget, Event, Link, LinkError, Role};
+use crate::id::{ConnectId, DialId};
+use crate::packet::{MAX_ERROR, Packet};
+use crate::tunnel::{EndReason, Violation};
+
+impl Link {
+    /// Takes a packet the peer sent.
+    ///
+    /// # Errors
+    ///
+    /// [`LinkError`]: end the stream and call [`Link::end`]. What is wrong with one tunnel only
+    /// ends that tunnel.
+    pub fn handle_packet(&mut self, now: Instant, packet: Packet) -> Result<(), LinkError> {
+        if self.ended {
+            return Err(LinkError::Ended);
+        }
+        match (self.role, packet) {
+            (_, Packet::Data { connect_id, data }) => self.on_data(now, connect_id, data),
+            (_, Packet::Credit { connect_id, bytes }) if self.extensions.window => {
+                self.on_credit(now, connect_id, bytes);
+            }
+            (_, Packet::Fin { connect_id }) if self.extensions.fin => {
+                self.on_fin(now, connect_id);
+            }
+            (
+                Role::Server,
+                Packet::DialResponse {
+                    error,
+                    connect_id,
+                    random,
+                },
+            ) => {
+                self.on_dial_response(now, random, connect_id, error);
+            }
+            (Role::Server, Packet::CloseResponse { connect_id, error }) => {
+                self.on_close_response(now, connect_id, error);
+            }
+            (Role::Server, Packet::CloseDial { random }) => {
+                let error = "the agent closed the dial".to_owned();
+                self.on_dial_refused(random, error);
+            }
+            (Role::Server, Packet::Drain) => self.events.push_back(Event::Draining),
+            (
+                Role::Agent,
+                Packet::DialRequest {
+                    protocol,
+                    address,
+                    random,
+                },
+            ) => {
+                self.on_dial_request(now, random, DialTarget { protocol, address });
+            }
+            (Role::Agent, Packet::CloseDial { random }) => {
+                if let Some(slot) = self.dispatch.take_dial(random) {
+                    self.fail_dial(slot, EndReason::Cancelled);
+                }
+            }
+            (Role::Agent, Packet::CloseRequest { connect_id }) => {
+                self.on_close_request(now, connect_id);
+            }
+            _ => self.stats.ignored += 1,
+        }
+        if self.control.len() > MAX_CONTROL || self.events.len() > MAX_EVENTS {
+            return Err(LinkError::Backlog);
+        }
+        Ok(())
+    }
+
+    // === Both ends ===
+
+    fn on_data(&mut self, now: Instant, connect_id: ConnectId, data: Bytes) {
+        if connect_id == ConnectId(0) || data.is_empty() {
+            return;
+        }
+        let Some(slot) = self.dispatch.find(connect_id) else {
+            return self.on_unknown_data(connect_id);
+        };
+        let Some(tunnel) = self.tunnels.at_mut(slot) else {
+            return;
+        };
+        match tunnel.receive(&self.config, data) {
+            Ok(()) => self.settle(slot),
+            Err(reason) => self.kill(now, slot, reason),
+        }
+    }
+
+    /// DATA may cross a close; the peer should hear once that nobody takes it.
+    fn on_unknown_data(&mut self, connect_id: ConnectId) {
+        self.stats.unknown_connections += 1;
+        if !self.dispatch.is_new_stray(connect_id) {
+            return;
+        }
+        self.control.push_back(match self.role {
+            Role::Server => Packet::CloseRequest { connect_id },
+            Role::Agent => Packet::CloseResponse {
+                connect_id,
+                error: "unrecognized connectID".to_owned(),
+            },
+        });
+    }
+
+    fn on_credit(&mut self, now: Instant, connect_id: ConnectId, bytes: u64) {
+        // May cross a close, and then means nothing.
+        let Some(slot) = self.dispatch.find(connect_id) else {
+            return;
+        };
+        let Some(tunnel) = self.tunnels.at_mut(slot) else {
+            return;
+        };
+        match tunnel.receive_credit(bytes) {
+            Ok(()) => self.settle(slot),
+            Err(reason) => self.kill(now, slot, reason),
+        }
+    }
+
+    fn on_fin(&mut self, now: Instant, connect_id: ConnectId) {
+        if let Some(slot) = self.dispatch.find(connect_id) {
+            self.with_slot(slot, |tunnel, config| tunnel.receive_fin(now, config));
+        }
+    }
+
+    // === Server ===
+
+    fn on_dial_response(
+        &mut self,
+        now: Instant,
+        random: DialId,
+        connect_id: ConnectId,
+        error: String,
+    ) {
+        if !error.is_empty() {
+            return self.on_dial_refused(random, error);
+        }
+        let Some(slot) = self.dispatch.take_dial(random) else {
+            return self.on_late_dial_response(connect_id);
+        };
+        if connect_id == ConnectId(0) {
+            self.stats.violations += 1;
+            return self.fail_dial(slot, EndReason::Violation(Violation::NoConnectId));
+        }
+        if !self.dispatch.establish(connect_id, slot) {
+            return self.on_duplicate_id(now, slot, connect_id);
+        }
+        if let Some(tunnel) = self.tunnels.at_mut(slot) {
+            tunnel.request = None;
+            tunnel.establish(now, connect_id);
+        }
+        self.dials.retain(|&waiting| waiting != slot);
+        if let Some(tunnel) = self.id(slot) {
+            self.events
+                .push_back(Event::Established { tunnel, connect_id });
+        }
+        self.settle(slot);
+    }
+
+    fn on_dial_refused(&mut self, random: DialId, error: String) {
+        match self.dispatch.take_dial(random) {
+            Some(slot) => self.fail_dial(slot, EndReason::DialFailed { error }),
+            None => self.stats.unrecognized_responses += 1,
+        }
+    }
+
+    /// Whoever dialled has given up; the agent's connection must not stay behind.
+    fn on_late_dial_response(&mut self, connect_id: ConnectId) {
+        self.stats.unrecognized_responses += 1;
+        if self.dispatch.find(connect_id).is_some() {
+            // Not the connection of a dial given up: closing it would hit somebody else's.
+            self.stats.violations += 1;
+        } else if connect_id != ConnectId(0) && self.dispatch.is_new_stray(connect_id) {
+            self.control.push_back(Packet::CloseRequest { connect_id });
+        }
+    }
+
+    /// Nobody can tell the two connections apart, so neither can be used.
+    fn on_duplicate_id(&mut self, now: Instant, slot: u32, connect_id: ConnectId) {
+        let reason = EndReason::Violation(Violation::DuplicateConnectId);
+        if let Some(other) = self.dispatch.find(connect_id) {
+            self.kill(now, other, reason.clone());
+        }
+        self.fail_dial(slot, reason);
+    }
+
+    fn on_close_response(&mut self, now: Instant, connect_id: ConnectId, error: String) {
+        self.dispatch.forget_stray(connect_id);
+        if let Some(slot) = self.dispatch.find(connect_id) {
+            self.with_slot(slot, |tunnel, config| {
+                tunnel.receive_close_response(now, config, error);
+            });
+        }
+    }
+
+    // === Agent ===
+
+    fn on_dial_request(&mut self, now: Instant, random: DialId, target: DialTarget) {
+        if self.dispatch.is_pending(random) {
+            self.stats.violations += 1;
+            let error = "a dial with this id is under way".to_owned();
+            return self.answer_dial(random, ConnectId(0), error);
+        }
+        match self.begin(now, random) {
+            Ok(tunnel) => self.events.push_back(Event::Dial { tunnel, target }),
+            Err(refused) => self.answer_dial(random, ConnectId(0), refused.to_string()),
+        }
+    }
+
+    pub(super) fn answer_dial(&mut self, random: DialId, connect_id: ConnectId, error: String) {
+        let mut error = error;
+        error.truncate(error.floor_char_boundary(MAX_ERROR));
+        self.control.push_back(Packet::DialResponse {
+            error,
+            connect_id,
+            random,
+        });
+    }
+
+    fn on_close_request(&mut self, now: Instant, connect_id: ConnectId) {
+        self.dispatch.forget_stray(connect_id);
+        match self.dispatch.find(connect_id) {
+            Some(slot) => self.with_slot(slot, |tunnel, config| {
+                tunnel.receive_close_request(now, config);
+            }),
+            None => {
+                self.stats.unknown_connections += 1;
+                self.control.push_back(Packet::CloseResponse {
+                    connect_id,
+                    error: "Unknown connectID".to_owned(),
+                });
+            }
+        }
+    }
+}
+
+/// Answers that may wait for a peer that does not read; far more than dials and closes can be
+/// under way.
+const MAX_CONTROL: usize = 1 << 16;
+/// Events that may wait; several for each tunnel there can be.
+const MAX_EVENTS: usize = 1 << 18;

@@ -1,0 +1,126 @@
+//! What is sent next, and what time does.
+//!
+//! ```text
+//! answers and closes of nobody's ─▶ DIAL_REQ ─▶ CREDIT ─▶ DATA, FIN and CLOSE, tunnel by tunnel
+//! ```
+//!
+//! What ends a tunnel waits its turn behind that tunnel's data; all else goes first.
+
+use std::time::Instant;
+
+use bytes::BytesMut;
+
+use super::{Link, Role, Transmit};
+use crate::id::ConnectId;
+use crate::packet::{Packet, PacketKind, encode_data_head};
+use crate::tunnel::{EndReason, Phase};
+
+impl Link {
+    /// Appends the next packet, without the payload of DATA, to `buf`; nothing when there is none
+    /// to send. Call it only when the stream takes more, or all waits there instead of here.
+    pub fn poll_transmit(&mut self, now: Instant, buf: &mut BytesMut) -> Option<Transmit> {
+        if self.ended {
+            return None;
+        }
+        let first = self.next_control();
+        if let Some(packet) = first {
+            return Some(whole(packet, buf));
+        }
+        while let Some(turn) = self.fair.turn() {
+            let Some(tunnel) = self.tunnels.at_mut(turn.flow) else {
+                self.fair.deactivate(turn.flow);
+                continue;
+            };
+            let max = turn.allowance.min(self.config.max_data_bytes);
+            let connect_id = tunnel.connect_id;
+            let data = tunnel.take_data(now, &self.config, max);
+            let last = match data {
+                Some(_) => None,
+                None => tunnel.take_last(now, &self.config),
+            };
+            self.fair.spend(data.as_ref().map_or(0, |data| data.len()));
+            self.settle(turn.flow);
+            if let Some(data) = data {
+                encode_data_head(connect_id, data.len(), buf);
+                return Some(Transmit {
+                    kind: PacketKind::Data,
+                    payload: Some(data),
+                });
+            }
+            if let Some(last) = last {
+                return Some(whole(last, buf));
+            }
+        }
+        None
+    }
+
+    fn next_control(&mut self) -> Option<Packet> {
+        if let Some(packet) = self.control.pop_front() {
+            return Some(packet);
+        }
+        while let Some(slot) = self.dials.pop_front() {
+            let request = self
+                .tunnels
+                .at_mut(slot)
+                .and_then(|tunnel| tunnel.request.take());
+            if let Some(request) = request {
+                return Some(*request);
+            }
+        }
+        while let Some(slot) = self.credits.pop_front() {
+            let Some(tunnel) = self.tunnels.at_mut(slot) else {
+                continue;
+            };
+            tunnel.marks.credit_queued = false;
+            if let Some(credit) = tunnel.take_credit() {
+                return Some(credit);
+            }
+        }
+        None
+    }
+
+    /// Does what is due at `now`.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(&(at, slot)) = self.timers.first() {
+            if at > now {
+                return;
+            }
+            let Some(tunnel) = self.tunnels.at_mut(slot) else {
+                self.timers.remove(&(at, slot));
+                continue;
+            };
+            if tunnel.phase == Phase::Dialing {
+                self.expire_dial(slot);
+                continue;
+            }
+            let packet = tunnel.expire(now, &self.config);
+            if !self.ended {
+                self.control.extend(packet);
+            }
+            self.settle(slot);
+        }
+    }
+
+    fn expire_dial(&mut self, slot: u32) {
+        match self.role {
+            Role::Server => self.call_off(slot, EndReason::DialTimeout),
+            Role::Agent => {
+                if let Some(random) = self.tunnels.at(slot).map(|tunnel| tunnel.dial_id) {
+                    // What Go's dialer says; servers map it to a status by the word.
+                    let error = "dial tcp: i/o timeout".to_owned();
+                    self.answer_dial(random, ConnectId(0), error);
+                    self.fail_dial(slot, EndReason::DialTimeout);
+                }
+            }
+        }
+    }
+}
+
+fn whole(packet: Packet, buf: &mut BytesMut) -> Transmit {
+    let kind = packet.kind();
+    packet.encode(buf);
+    Transmit {
+        kind,
+        payload: None,
+    }
+}

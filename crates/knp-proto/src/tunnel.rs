@@ -1,0 +1,488 @@
+//! One tunnel: what it may do next, what waits in it, and when it is over.
+//!
+//! ```text
+//!            Dialing ──DIAL_RSP──▶ Open ──CLOSE_REQ sent──▶ Closing ──CLOSE_RSP──▶ Lingering ──▶ gone
+//!               │                   │  (server)                                      ▲
+//!               └─ failed: gone     └─ FIN both ways, or CLOSE_RSP sent or received ─┘
+//! ```
+//!
+//! Toward the link each direction ends by itself: ours by FIN or CLOSE behind the last DATA, the
+//! peer's by its FIN or CLOSE. A tunnel lingers while its socket still takes what had arrived
+//! before. Ids, timers and the order of sending among tunnels are the [`Link`](crate::Link)'s.
+
+mod end;
+
+pub use end::{EndReason, Gone, Read, Violation, WriteError};
+
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use crate::admission::Permit;
+use crate::credit::{RecvWindow, SendCredit};
+use crate::id::{ConnectId, DialId};
+use crate::link::{LinkConfig, Overflow, Role};
+use crate::metadata::Extensions;
+use crate::packet::Packet;
+use crate::queue::ByteQueue;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// No connection yet.
+    Dialing,
+    /// The peer knows the connection.
+    Open,
+    /// CLOSE_REQ was sent, CLOSE_RSP has not come.
+    Closing,
+    /// The peer has forgotten the connection.
+    Lingering,
+}
+
+/// The direction toward the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outbound {
+    Open,
+    /// Once the outbox is empty, this is sent.
+    Ending(Last),
+    Ended,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Last {
+    Close,
+    Fin,
+}
+
+#[derive(Debug)]
+pub(crate) struct Tunnel {
+    role: Role,
+    extensions: Extensions,
+    pub(crate) phase: Phase,
+    pub(crate) dial_id: DialId,
+    /// 0 while dialling.
+    pub(crate) connect_id: ConnectId,
+    /// DIAL_REQ, until it is sent.
+    pub(crate) request: Option<Box<Packet>>,
+    pub(crate) permit: Permit,
+    outbound: Outbound,
+    outbox: ByteQueue,
+    credit: Option<SendCredit>,
+    inbox: ByteQueue,
+    /// Octets read and not yet consumed.
+    in_hand: usize,
+    window: Option<RecvWindow>,
+    /// Credit to be sent.
+    owed: u64,
+    /// Nothing more will come.
+    inbound_ended: bool,
+    fin_received: bool,
+    /// Nobody is at the socket's side any more.
+    detached: bool,
+    /// The link must not be read until no more than so much is held.
+    blocked_above: Option<usize>,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) end: Option<EndReason>,
+    pub(crate) marks: Marks,
+}
+
+/// What the link has noted down about a tunnel.
+#[derive(Debug, Default)]
+pub(crate) struct Marks {
+    pub(crate) blocks: bool,
+    pub(crate) credit_queued: bool,
+    pub(crate) readable_told: bool,
+    pub(crate) ended_told: bool,
+    pub(crate) timer: Option<Instant>,
+    pub(crate) wants_write: bool,
+}
+
+impl Tunnel {
+    pub(crate) fn dialing(
+        role: Role,
+        dial_id: DialId,
+        extensions: Extensions,
+        permit: Permit,
+        deadline: Instant,
+    ) -> Self {
+        Self {
+            role,
+            extensions,
+            phase: Phase::Dialing,
+            dial_id,
+            connect_id: ConnectId(0),
+            request: None,
+            permit,
+            outbound: Outbound::Open,
+            outbox: ByteQueue::default(),
+            credit: None,
+            inbox: ByteQueue::default(),
+            in_hand: 0,
+            window: None,
+            owed: 0,
+            inbound_ended: false,
+            fin_received: false,
+            detached: false,
+            blocked_above: None,
+            deadline: Some(deadline),
+            end: None,
+            marks: Marks::default(),
+        }
+    }
+
+    pub(crate) fn establish(&mut self, now: Instant, connect_id: ConnectId) {
+        self.phase = Phase::Open;
+        self.connect_id = connect_id;
+        self.permit.answered();
+        self.deadline = None;
+        if self.extensions.window {
+            self.credit = Some(SendCredit::new());
+            self.window = Some(RecvWindow::new(now));
+        }
+    }
+
+    // === From the socket ===
+
+    /// Returns how many octets may be written now: enough to be worth a read, or 0.
+    pub(crate) fn write_capacity(&self, config: &LinkConfig) -> usize {
+        if self.phase != Phase::Open || self.outbound != Outbound::Open {
+            return 0;
+        }
+        let room = config.outbox_bytes.saturating_sub(self.outbox.len());
+        let room = room.min(self.permit.allowance());
+        if self.outbox.is_empty() {
+            // However short memory is, everybody gets on.
+            return room.max(WRITE_FLOOR);
+        }
+        if room < WRITE_FLOOR { 0 } else { room }
+    }
+
+    /// Returns whether enough has gone for writing to be worthwhile again.
+    pub(crate) fn is_writable(&self, config: &LinkConfig) -> bool {
+        self.outbox.len() <= config.outbox_bytes / 2 && self.write_capacity(config) > 0
+    }
+
+    pub(crate) fn write(&mut self, config: &LinkConfig, data: Bytes) -> Result<(), WriteError> {
+        match (self.phase, self.outbound) {
+            (Phase::Dialing, _) => return Err(WriteError::Dialing),
+            (Phase::Open, Outbound::Open) => {}
+            _ => return Err(WriteError::Closed),
+        }
+        if self.outbox.len() + data.len() > config.outbox_bytes.max(WRITE_FLOOR) {
+            return Err(WriteError::Full);
+        }
+        self.outbox.push(data);
+        self.recharge();
+        Ok(())
+    }
+
+    /// The socket will send no more.
+    pub(crate) fn finish(&mut self, now: Instant, config: &LinkConfig) {
+        if self.phase == Phase::Open && self.outbound == Outbound::Open {
+            if self.extensions.fin {
+                self.outbound = Outbound::Ending(Last::Fin);
+            } else {
+                self.end_with_close(now, config);
+            }
+        }
+    }
+
+    /// The socket is gone. What it sent still goes out, unless `discard`.
+    pub(crate) fn close(&mut self, now: Instant, config: &LinkConfig, discard: bool) {
+        self.detach();
+        if discard {
+            self.outbox.clear();
+        }
+        self.end.get_or_insert(EndReason::LocalClosed);
+        if self.phase == Phase::Open {
+            self.end_with_close(now, config);
+        }
+        self.recharge();
+    }
+
+    /// Gives up the tunnel because of `reason`; the peer is told as soon as possible.
+    pub(crate) fn kill(&mut self, now: Instant, config: &LinkConfig, reason: EndReason) {
+        self.end = Some(reason);
+        self.close(now, config, true);
+    }
+
+    fn end_with_close(&mut self, now: Instant, config: &LinkConfig) {
+        self.outbound = Outbound::Ending(Last::Close);
+        self.deadline = Some(now + config.linger_timeout);
+    }
+
+    pub(crate) fn is_detached(&self) -> bool {
+        self.detached
+    }
+
+    fn detach(&mut self) {
+        self.detached = true;
+        self.inbox.clear();
+        self.in_hand = 0;
+        self.owed = 0;
+        self.blocked_above = None;
+    }
+
+    // === Toward the socket ===
+
+    pub(crate) fn read(&mut self, max: usize) -> Read {
+        if let Some(data) = self.inbox.pop(max) {
+            self.in_hand += data.len();
+            return Read::Data(data);
+        }
+        if self.inbound_ended {
+            return Read::End;
+        }
+        self.marks.readable_told = false;
+        Read::Pending
+    }
+
+    pub(crate) fn is_readable(&self) -> bool {
+        !self.inbox.is_empty() || (self.inbound_ended && self.phase != Phase::Lingering)
+    }
+
+    /// The socket has taken `len` octets of what was read.
+    pub(crate) fn consumed(&mut self, now: Instant, config: &LinkConfig, len: usize) {
+        let len = len.min(self.in_hand);
+        self.in_hand -= len;
+        let drained = self.held() == 0;
+        if self.blocked_above.is_some_and(|above| self.held() <= above) {
+            self.blocked_above = None;
+        }
+        if self.phase == Phase::Lingering {
+            self.deadline = Some(now + config.linger_timeout);
+        }
+        if let (Some(window), false) = (&mut self.window, self.inbound_ended) {
+            let (permit, max) = (&self.permit, config.tunnel_bytes as u64);
+            self.owed += window.consume(now, len, drained, max, |growth| permit.room(growth));
+        }
+        self.recharge();
+    }
+
+    fn held(&self) -> usize {
+        self.inbox.len() + self.in_hand
+    }
+
+    pub(crate) fn is_blocking(&self) -> bool {
+        self.blocked_above.is_some()
+    }
+
+    // === From the link ===
+
+    /// Takes DATA in, or says why the tunnel cannot go on.
+    pub(crate) fn receive(&mut self, config: &LinkConfig, data: Bytes) -> Result<(), EndReason> {
+        if self.detached || self.phase == Phase::Lingering {
+            return Ok(());
+        }
+        if self.inbound_ended {
+            return Err(EndReason::Violation(Violation::DataAfterFin));
+        }
+        if let Some(window) = &mut self.window {
+            let received = window.receive(data.len());
+            received.map_err(|error| EndReason::Violation(Violation::Credit(error)))?;
+        }
+        self.inbox.push(data);
+        let charged = self.permit.try_charge(self.charge());
+        if self.window.is_some() {
+            return charged.then_some(()).ok_or(EndReason::OverBudget);
+        }
+        let slow = self.held() > config.tunnel_bytes;
+        match config.overflow {
+            _ if charged && !slow => Ok(()),
+            Overflow::Block => {
+                self.recharge();
+                self.blocked_above = Some(self.held() / 2);
+                Ok(())
+            }
+            Overflow::Close if slow => Err(EndReason::SlowConsumer),
+            Overflow::Close => Err(EndReason::OverBudget),
+        }
+    }
+
+    pub(crate) fn receive_credit(&mut self, bytes: u64) -> Result<(), EndReason> {
+        let granted = self
+            .credit
+            .as_mut()
+            .map_or(Ok(()), |credit| credit.grant(bytes));
+        granted.map_err(|error| EndReason::Violation(Violation::Credit(error)))
+    }
+
+    pub(crate) fn receive_fin(&mut self, now: Instant, config: &LinkConfig) {
+        self.fin_received = true;
+        self.inbound_ended = true;
+        if self.phase == Phase::Open && self.outbound == Outbound::Ended {
+            self.wire_over(now, config, EndReason::Finished);
+        }
+    }
+
+    /// The server wants the tunnel closed.
+    pub(crate) fn receive_close_request(&mut self, now: Instant, config: &LinkConfig) {
+        self.inbound_ended = true;
+        self.end.get_or_insert(EndReason::PeerClosed {
+            error: String::new(),
+        });
+        if self.extensions.fin {
+            // Nobody is left to take it: who only has nothing more to send says FIN.
+            self.outbox.clear();
+            self.recharge();
+        }
+        self.end_with_close(now, config);
+    }
+
+    /// The agent has closed the tunnel.
+    pub(crate) fn receive_close_response(
+        &mut self,
+        now: Instant,
+        config: &LinkConfig,
+        error: String,
+    ) {
+        self.wire_over(now, config, EndReason::PeerClosed { error });
+    }
+
+    pub(crate) fn lose_link(&mut self, now: Instant, config: &LinkConfig) {
+        if self.phase == Phase::Lingering {
+            return;
+        }
+        if !self.detached {
+            self.end = Some(EndReason::LinkLost);
+        }
+        if !self.fin_received {
+            self.detach();
+        }
+        self.wire_over(now, config, EndReason::LinkLost);
+    }
+
+    /// From here on the peer does not know the tunnel.
+    fn wire_over(&mut self, now: Instant, config: &LinkConfig, reason: EndReason) {
+        self.phase = Phase::Lingering;
+        self.outbound = Outbound::Ended;
+        self.outbox.clear();
+        self.inbound_ended = true;
+        self.owed = 0;
+        // The window's promises are void, only what is there counts.
+        self.window = None;
+        self.credit = None;
+        self.end.get_or_insert(reason);
+        self.deadline = Some(now + config.linger_timeout);
+        self.recharge();
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.phase == Phase::Lingering && (self.detached || self.held() == 0)
+    }
+
+    // === Toward the link ===
+
+    pub(crate) fn owes_credit(&self) -> bool {
+        self.owed > 0 && self.phase == Phase::Open
+    }
+
+    pub(crate) fn take_credit(&mut self) -> Option<Packet> {
+        let bytes = std::mem::take(&mut self.owed);
+        (bytes > 0 && self.phase == Phase::Open && !self.inbound_ended).then_some(Packet::Credit {
+            connect_id: self.connect_id,
+            bytes,
+        })
+    }
+
+    pub(crate) fn is_sendable(&self) -> bool {
+        if self.phase != Phase::Open {
+            return false;
+        }
+        let credit = self.credit.as_ref().is_none_or(|credit| credit.left() > 0);
+        match self.outbound {
+            Outbound::Open => !self.outbox.is_empty() && credit,
+            Outbound::Ending(_) => self.outbox.is_empty() || credit,
+            Outbound::Ended => false,
+        }
+    }
+
+    /// Takes at most `max` octets to send.
+    pub(crate) fn take_data(
+        &mut self,
+        now: Instant,
+        config: &LinkConfig,
+        max: usize,
+    ) -> Option<Bytes> {
+        let credit = self
+            .credit
+            .as_ref()
+            .map_or(max, |credit| credit.left().min(max));
+        let data = self.outbox.pop(credit)?;
+        if let Some(credit) = &mut self.credit {
+            credit.spend(data.len());
+        }
+        if self.outbound == Outbound::Ending(Last::Close) {
+            self.deadline = Some(now + config.linger_timeout);
+        }
+        self.recharge();
+        Some(data)
+    }
+
+    /// Takes what ends our direction, once all before it was taken.
+    pub(crate) fn take_last(&mut self, now: Instant, config: &LinkConfig) -> Option<Packet> {
+        let Outbound::Ending(last) = self.outbound else {
+            return None;
+        };
+        if self.phase != Phase::Open || !self.outbox.is_empty() {
+            return None;
+        }
+        let connect_id = self.connect_id;
+        self.outbound = Outbound::Ended;
+        if last == Last::Fin {
+            if self.fin_received {
+                self.wire_over(now, config, EndReason::Finished);
+            }
+            return Some(Packet::Fin { connect_id });
+        }
+        self.end.get_or_insert(EndReason::LocalClosed);
+        if self.role == Role::Server {
+            self.phase = Phase::Closing;
+            self.deadline = Some(now + config.close_timeout);
+            return Some(Packet::CloseRequest { connect_id });
+        }
+        let error = self.end.as_ref().map_or("", EndReason::told_to_peer);
+        let error = error.to_owned();
+        self.wire_over(now, config, EndReason::LocalClosed);
+        Some(Packet::CloseResponse { connect_id, error })
+    }
+
+    /// The deadline has passed, not while dialling. Returns what the peer must be told at once.
+    pub(crate) fn expire(&mut self, now: Instant, config: &LinkConfig) -> Option<Packet> {
+        match self.phase {
+            Phase::Dialing => None,
+            Phase::Open => {
+                self.end = Some(EndReason::LingerTimeout);
+                self.outbox.clear();
+                self.recharge();
+                self.deadline = None;
+                self.take_last(now, config)
+            }
+            Phase::Closing => {
+                if !self.detached {
+                    self.end = Some(EndReason::CloseTimeout);
+                }
+                self.wire_over(now, config, EndReason::CloseTimeout);
+                None
+            }
+            Phase::Lingering => {
+                self.end = Some(EndReason::LingerTimeout);
+                self.detach();
+                self.recharge();
+                None
+            }
+        }
+    }
+
+    fn charge(&self) -> usize {
+        let promised = self.window.as_ref().map_or(0, RecvWindow::grown);
+        self.held().max(promised) + self.outbox.len()
+    }
+
+    fn recharge(&mut self) {
+        self.permit.charge(self.charge());
+    }
+}
+
+/// A tunnel with nothing waiting may always take so much from its socket: what upstream's agent
+/// reads at a time.
+const WRITE_FLOOR: usize = 4096;

@@ -1,0 +1,162 @@
+//! What a socket's side is told: what there is to read, why not to write, why it is over.
+
+use bytes::Bytes;
+
+use crate::credit::CreditError;
+
+/// What a tunnel has for its socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Read {
+    /// Octets to write to the socket; report them with [`Link::consumed`](crate::Link::consumed).
+    Data(Bytes),
+    /// The peer will send no more: shut the socket's writing side down. The other direction goes
+    /// on until [`Event::Ended`](crate::Event::Ended).
+    End,
+    /// Nothing now; [`Event::Readable`](crate::Event::Readable) tells when there is.
+    Pending,
+}
+
+/// The tunnel has ended, was closed, or never was of this link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the tunnel is gone")]
+pub struct Gone;
+
+/// Why octets were not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// This direction is closed; stop reading from the socket.
+    #[error("the tunnel takes no more data")]
+    Closed,
+    /// There is no connection yet.
+    #[error("the tunnel is still being dialled")]
+    Dialing,
+    /// More than [`Link::write_capacity`](crate::Link::write_capacity) allowed.
+    #[error("more data than the tunnel has room for")]
+    Full,
+    /// The tunnel has ended.
+    #[error(transparent)]
+    Gone(#[from] Gone),
+}
+
+/// Why a tunnel is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EndReason {
+    /// The dial was called off: by [`Link::close`](crate::Link::close) while dialling, or by the
+    /// server.
+    Cancelled,
+    /// The agent did not answer CLOSE_REQ in time.
+    CloseTimeout,
+    /// The agent could not connect, and says why.
+    DialFailed {
+        /// The agent's text.
+        error: String,
+    },
+    /// No connection within the time for dialling.
+    DialTimeout,
+    /// Both directions came to their end.
+    Finished,
+    /// Data waited too long for the socket, or for the link, to take it.
+    LingerTimeout,
+    /// The stream to the peer ended first.
+    LinkLost,
+    /// This side closed it.
+    LocalClosed,
+    /// More data came than there is memory for.
+    OverBudget,
+    /// The peer closed it.
+    PeerClosed {
+        /// Its text, empty when nothing was wrong.
+        error: String,
+    },
+    /// The socket does not take its data, and the peer cannot be told to wait.
+    SlowConsumer,
+    /// The peer broke the protocol.
+    Violation(Violation),
+}
+
+impl EndReason {
+    /// Returns the label for metrics and logs.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Cancelled => "cancelled",
+            Self::CloseTimeout => "close_timeout",
+            Self::DialFailed { .. } => "dial_failed",
+            Self::DialTimeout => "dial_timeout",
+            Self::Finished => "finished",
+            Self::LingerTimeout => "linger_timeout",
+            Self::LinkLost => "link_lost",
+            Self::LocalClosed => "local_closed",
+            Self::OverBudget => "over_budget",
+            Self::PeerClosed { .. } => "peer_closed",
+            Self::SlowConsumer => "slow_consumer",
+            Self::Violation(_) => "violation",
+        }
+    }
+
+    /// Returns whether all that was sent toward the socket before the end was delivered in full:
+    /// if not, the socket is better reset than closed.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        match self {
+            Self::Finished | Self::LocalClosed => true,
+            Self::PeerClosed { error } => error.is_empty(),
+            Self::Cancelled
+            | Self::CloseTimeout
+            | Self::DialFailed { .. }
+            | Self::DialTimeout
+            | Self::LingerTimeout
+            | Self::LinkLost
+            | Self::OverBudget
+            | Self::SlowConsumer
+            | Self::Violation(_) => false,
+        }
+    }
+
+    /// Returns what the peer said about it, if it was the peer that ended the tunnel.
+    #[must_use]
+    pub fn peer_text(&self) -> Option<&str> {
+        if let Self::DialFailed { error } | Self::PeerClosed { error } = self {
+            return Some(error);
+        }
+        None
+    }
+
+    /// Returns the error text of CLOSE_RSP.
+    pub(super) fn told_to_peer(&self) -> &'static str {
+        match self {
+            Self::OverBudget => "no memory for more data",
+            Self::SlowConsumer => "the destination takes its data too slowly",
+            Self::Violation(_) => "protocol violation",
+            Self::LingerTimeout => "data was not taken in time",
+            Self::Cancelled
+            | Self::CloseTimeout
+            | Self::DialFailed { .. }
+            | Self::DialTimeout
+            | Self::Finished
+            | Self::LinkLost
+            | Self::LocalClosed
+            | Self::PeerClosed { .. } => "",
+        }
+    }
+}
+
+/// How a peer broke the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Violation {
+    /// Credit exceeded or out of bounds.
+    #[error(transparent)]
+    Credit(#[from] CreditError),
+    /// DATA behind FIN.
+    #[error("DATA after FIN")]
+    DataAfterFin,
+    /// A connection id that is in use.
+    #[error("a connection id was given twice")]
+    DuplicateConnectId,
+    /// A successful answer to a dial without a connection id.
+    #[error("a dial was answered without a connection id")]
+    NoConnectId,
+}
