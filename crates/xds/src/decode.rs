@@ -195,3 +195,6 @@ fn unpack<M: Message + Default>(table: &'static known::Message, body: &[u8]) -> 
     walk::walk(table, body)?;
     M::decode(body).map_err(|error| Fault::new(error.to_string()))
 }
+
+#[cfg(test)]
+mod tests;

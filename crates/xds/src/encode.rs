@@ -149,3 +149,6 @@ fn duration(duration: Duration) -> prost_types::Duration {
         },
     }
 }
+
+#[cfg(test)]
+mod tests;

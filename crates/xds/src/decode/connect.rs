@@ -1,6 +1,6 @@
 //! What the rules of CONNECT requests come to, given the clusters that there are.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use crate::decode::cluster::ClusterConfig;
 use crate::decode::http::{Action, ConnectRules, Rule};
@@ -12,7 +12,8 @@ pub(super) struct ConnectRoutes<'r> {
     pub(super) routes: Vec<ConnectRoute<'r>>,
     /// Which rules have no effect, and why.
     pub(super) shadowed: Vec<String>,
-    taken: HashSet<&'r str>,
+    /// The rules of values; only looked up.
+    taken: HashMap<&'r str, &'r Rule>,
     /// Patterns of earlier rules, which come first.
     earlier: Vec<&'r Pattern>,
 }
@@ -31,7 +32,7 @@ impl<'r> ConnectRoutes<'r> {
         let mut found = Self {
             routes: Vec::new(),
             shadowed: Vec::new(),
-            taken: HashSet::new(),
+            taken: HashMap::new(),
             earlier: Vec::new(),
         };
         for rule in &rules.rules {
@@ -45,7 +46,12 @@ impl<'r> ConnectRoutes<'r> {
 
     fn exact(&mut self, value: &'r str, rule: &'r Rule, clusters: &'r Named<ClusterConfig>) {
         if !self.free(value) {
-            if rule.action != Action::Answer {
+            // The same again, by another header, is how Envoy is told of two headers.
+            let same = self
+                .taken
+                .get(value)
+                .is_some_and(|first| rule.does_as(first));
+            if rule.action != Action::Answer && !same {
                 let why = "an earlier route takes its requests";
                 self.shadowed.push(format!("{}: {why}", rule.place));
             }
@@ -76,11 +82,12 @@ impl<'r> ConnectRoutes<'r> {
     }
 
     fn free(&self, value: &str) -> bool {
-        !self.taken.contains(value) && !self.earlier.iter().any(|earlier| earlier.matches(value))
+        !self.taken.contains_key(value)
+            && !self.earlier.iter().any(|earlier| earlier.matches(value))
     }
 
     fn take(&mut self, value: &'r str, cluster: Option<&'r str>, rule: &'r Rule) {
-        self.taken.insert(value);
+        self.taken.insert(value, rule);
         if let Some(cluster) = cluster {
             self.routes.push(ConnectRoute {
                 value,

@@ -41,6 +41,15 @@ pub(super) enum Action {
     ClusterHeader,
 }
 
+impl Rule {
+    /// Tells whether whoever is led by one rule might as well be led by the other.
+    pub(super) fn does_as(&self, other: &Self) -> bool {
+        self.action == other.action
+            && self.allow_sources == other.allow_sources
+            && self.limits == other.limits
+    }
+}
+
 impl ConnectRules {
     pub(super) fn read(message: &RouteConfiguration) -> Result<Self, Fault> {
         let mut read = Self::default();

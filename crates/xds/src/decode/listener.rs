@@ -59,18 +59,34 @@ pub(super) enum Handler {
     /// CONNECT requests are led by their headers.
     Http(HttpHandler),
     /// They go to a cluster as they are.
-    Tcp(Target),
+    Tcp(OwnedTarget),
 }
 
 /// Where to, and for how long.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Target {
+#[derive(Debug)]
+pub(super) struct OwnedTarget {
     pub(super) cluster: String,
     pub(super) limits: Limits,
 }
 
+/// Where to, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target<'s> {
+    pub(super) cluster: &'s str,
+    pub(super) limits: Limits,
+}
+
+impl<'s> From<&'s OwnedTarget> for Target<'s> {
+    fn from(target: &'s OwnedTarget) -> Self {
+        Self {
+            cluster: &target.cluster,
+            limits: target.limits,
+        }
+    }
+}
+
 /// What a route says of its connections besides where they go.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct Limits {
     pub(super) idle_timeout: Option<Duration>,
     pub(super) max_connection_age: Option<Duration>,
@@ -237,14 +253,14 @@ fn read_filter(any: &Any) -> Result<Option<Handler>, Fault> {
     Ok(Some(Handler::Http(handler)))
 }
 
-fn read_tcp_proxy(message: &TcpProxy) -> Result<Target, Fault> {
+fn read_tcp_proxy(message: &TcpProxy) -> Result<OwnedTarget, Fault> {
     let idle = message.idle_timeout.as_ref();
     let age = message.max_downstream_connection_duration.as_ref();
     let retries = match message.max_connect_attempts {
         Some(0) => return Err(Fault::at("max_connect_attempts", "it is 0")),
         attempts => attempts.map(|attempts| attempts - 1),
     };
-    Ok(Target {
+    Ok(OwnedTarget {
         cluster: parts::name(&message.cluster).within("cluster")?,
         limits: Limits {
             idle_timeout: parts::some_duration("idle_timeout", idle)?,

@@ -1,32 +1,59 @@
 //! Routes while they are gathered from resources: equal ones become one, contradictions are found.
+//!
+//! A table has very many of them and is made for each change of any, so that what is only looked at
+//! is borrowed from the resources.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
 use route::{IpPrefix, ListenerSet, RouteMatch, RouteSpec};
 
+use crate::decode::listener::Target;
 use crate::decode::table::TableError;
 
 /// The routes found so far.
 #[derive(Debug, Default)]
-pub(super) struct Routes {
+pub(super) struct Routes<'s> {
     specs: Vec<RouteSpec>,
-    /// The resource of each.
-    origins: Vec<Arc<str>>,
+    /// The resource of each, and its cluster.
+    origins: Vec<(&'s Arc<str>, &'s str)>,
     /// Who matches what; only looked up.
-    known: HashMap<Key, Known>,
-    /// Most attempts to connect after the first, by cluster.
-    retries: BTreeMap<String, u32>,
+    known: HashMap<Key<'s>, Known>,
+    /// Most attempts to connect after the first, by cluster; only looked up.
+    retries: HashMap<&'s str, u32>,
+}
+
+/// A route of a resource.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found<'s> {
+    /// Name of the resource.
+    pub(super) origin: &'s Arc<str>,
+    pub(super) matches: Matches<'s>,
+    pub(super) listeners: ListenerSet,
+    /// Clients that may use it; empty = all.
+    pub(super) sources: &'s [IpPrefix],
+    pub(super) target: Target<'s>,
+}
+
+/// What a route matches.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Matches<'s> {
+    Connect(&'s str),
+    Destinations(&'s [IpPrefix], Option<u16>),
+    /// Any name.
+    Everything,
+    Names(&'s [String]),
+    WireGuard(&'s [[u8; 32]], Option<u32>),
 }
 
 /// One thing that a route matches.
-#[derive(Clone, Debug, Eq, Hash, PartialEq)]
-enum Key {
-    Connect(String),
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+enum Key<'s> {
+    Connect(&'s str),
     Destination(IpPrefix, Option<u16>),
-    Name(String),
-    PublicKey([u8; 32]),
+    Name(&'s str),
+    PublicKey(&'s [u8; 32]),
     RouteId(u32),
 }
 
@@ -38,69 +65,85 @@ struct Known {
     listeners: ListenerSet,
 }
 
-impl Routes {
-    /// Adds a route of the resource `origin`.
-    pub(super) fn add(
-        &mut self,
-        origin: &Arc<str>,
-        mut spec: RouteSpec,
-        retries: Option<u32>,
-    ) -> Result<(), TableError> {
-        if let Some(retries) = retries {
-            let most = self.retries.entry(spec.cluster.clone()).or_default();
+impl<'s> Routes<'s> {
+    /// Adds a route.
+    pub(super) fn add(&mut self, found: Found<'s>) -> Result<(), TableError> {
+        if let Some(retries) = found.target.limits.retries {
+            let most = self.retries.entry(found.target.cluster).or_default();
             *most = retries.max(*most);
         }
-        let keys = keys(&spec.matches);
-        let mut united = None;
-        for key in &keys {
-            let Some(known) = self.known.get(key) else {
-                continue;
-            };
-            let first = &self.specs[known.route];
-            if !same_but_match(first, &spec) {
-                return Err(self.conflict(known.route, origin, key));
-            }
-            if first.matches == spec.matches {
-                united = Some(known.route);
-            } else if matches!(key, Key::PublicKey(_) | Key::RouteId(_)) {
-                return Err(self.conflict(known.route, origin, key));
+        let mut keys = Vec::new();
+        found.matches.keys(|key| keys.push(key));
+        let mut earlier = keys
+            .iter()
+            .filter_map(|key| Some((key, self.known.get(key)?)));
+        let Some((key, first)) = earlier.next() else {
+            return Ok(self.push(&found, found.matches.to_owned(), &keys));
+        };
+        let united = self.specs[first.route].matches == found.matches.to_owned();
+        for (key, known) in std::iter::once((key, first)).chain(earlier) {
+            let partly = !united && matches!(key, Key::PublicKey(_) | Key::RouteId(_));
+            if partly || !self.differs_in_match_only(known.route, &found) {
+                return Err(TableError::Conflict {
+                    first: self.origins[known.route].0.to_string(),
+                    second: found.origin.to_string(),
+                    matched: key.to_string(),
+                });
             }
         }
-        let place = if let Some(route) = united {
-            let first = &mut self.specs[route];
-            first.listeners = first.listeners.union(spec.listeners);
-            route
+        if united {
+            let place = first.route;
+            self.specs[place].listeners = self.specs[place].listeners.union(found.listeners);
+            self.note(&keys, place, found.listeners);
         } else {
-            let known = &self.known;
-            let listeners = spec.listeners;
-            let new = |key: &Key| {
-                known
-                    .get(key)
-                    .is_none_or(|known| !known.listeners.intersects(listeners))
-            };
-            if !keep(&mut spec.matches, new) {
-                return Ok(());
-            }
-            self.specs.push(spec.clone());
-            self.origins.push(Arc::clone(origin));
-            self.specs.len() - 1
-        };
-        for key in keys {
-            let known = self.known.entry(key).or_insert(Known {
-                route: place,
-                listeners: spec.listeners,
+            keys.retain(|key| {
+                let known = self.known.get(key);
+                known.is_none_or(|known| !known.listeners.intersects(found.listeners))
             });
-            known.listeners = known.listeners.union(spec.listeners);
+            if let Some(matches) = only(&keys) {
+                self.push(&found, matches, &keys);
+            }
         }
         Ok(())
     }
 
-    fn conflict(&self, first: usize, second: &Arc<str>, key: &Key) -> TableError {
-        TableError::Conflict {
-            first: self.origins[first].to_string(),
-            second: second.to_string(),
-            matched: key.to_string(),
+    fn push(&mut self, found: &Found<'s>, matches: RouteMatch, keys: &[Key<'s>]) {
+        let limits = found.target.limits;
+        self.specs.push(RouteSpec {
+            matches,
+            cluster: found.target.cluster.to_owned(),
+            listeners: found.listeners,
+            allow_sources: found.sources.to_vec(),
+            idle_timeout: limits.idle_timeout,
+            max_connection_age: limits.max_connection_age,
+        });
+        self.origins.push((found.origin, found.target.cluster));
+        self.note(keys, self.specs.len() - 1, found.listeners);
+    }
+
+    fn note(&mut self, keys: &[Key<'s>], route: usize, listeners: ListenerSet) {
+        for key in keys {
+            let known = Known { route, listeners };
+            let known = self.known.entry(*key).or_insert(known);
+            known.listeners = known.listeners.union(listeners);
         }
+    }
+
+    /// Tells whether a route leads where another one does, under the same conditions.
+    fn differs_in_match_only(&self, place: usize, found: &Found<'s>) -> bool {
+        // Named one by one, so that a new one cannot be forgotten.
+        let RouteSpec {
+            matches: _,
+            cluster,
+            listeners: _,
+            allow_sources,
+            idle_timeout,
+            max_connection_age,
+        } = &self.specs[place];
+        cluster == found.target.cluster
+            && allow_sources == found.sources
+            && *idle_timeout == found.target.limits.idle_timeout
+            && *max_connection_age == found.target.limits.max_connection_age
     }
 
     /// Returns the attempts to connect after the first that routes to a cluster ask for.
@@ -108,9 +151,9 @@ impl Routes {
         self.retries.get(cluster).copied()
     }
 
-    /// Returns the routes with the resources they come from.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&RouteSpec, &Arc<str>)> {
-        self.specs.iter().zip(&self.origins)
+    /// Returns the resource of each route, and the cluster that it leads to.
+    pub(super) fn origins(&self) -> &[(&'s Arc<str>, &'s str)] {
+        &self.origins
     }
 
     /// Returns the routes.
@@ -119,67 +162,68 @@ impl Routes {
     }
 }
 
-/// Tells whether two routes lead to the same place under the same conditions.
-fn same_but_match(left: &RouteSpec, right: &RouteSpec) -> bool {
-    // Named one by one, so that a new one cannot be forgotten.
-    let RouteSpec {
-        matches: _,
-        cluster,
-        listeners: _,
-        allow_sources,
-        idle_timeout,
-        max_connection_age,
-    } = left;
-    *cluster == right.cluster
-        && *allow_sources == right.allow_sources
-        && *idle_timeout == right.idle_timeout
-        && *max_connection_age == right.max_connection_age
-}
+impl<'s> Matches<'s> {
+    fn keys(self, mut each: impl FnMut(Key<'s>)) {
+        match self {
+            Self::Connect(value) => each(Key::Connect(value)),
+            Self::Destinations(prefixes, port) => {
+                for prefix in prefixes {
+                    each(Key::Destination(*prefix, port));
+                }
+            }
+            Self::Everything => each(Key::Name("*")),
+            Self::Names(names) => names.iter().for_each(|name| each(Key::Name(name))),
+            Self::WireGuard(keys, id) => {
+                id.into_iter().for_each(|id| each(Key::RouteId(id)));
+                keys.iter().for_each(|key| each(Key::PublicKey(key)));
+            }
+        }
+    }
 
-fn keys(matches: &RouteMatch) -> Vec<Key> {
-    match matches {
-        RouteMatch::ConnectDestinations(values) => {
-            values.iter().cloned().map(Key::Connect).collect()
-        }
-        RouteMatch::Destinations { prefixes, port } => {
-            let prefixes = prefixes.iter();
-            prefixes
-                .map(|prefix| Key::Destination(*prefix, *port))
-                .collect()
-        }
-        RouteMatch::ServerNames(names) => names.iter().cloned().map(Key::Name).collect(),
-        RouteMatch::WireGuard {
-            public_keys,
-            route_id,
-        } => {
-            let ids = route_id.iter().copied().map(Key::RouteId);
-            ids.chain(public_keys.iter().copied().map(Key::PublicKey))
-                .collect()
+    fn to_owned(self) -> RouteMatch {
+        match self {
+            Self::Connect(value) => RouteMatch::ConnectDestinations(vec![value.to_owned()]),
+            Self::Destinations(prefixes, port) => RouteMatch::Destinations {
+                prefixes: prefixes.to_vec(),
+                port,
+            },
+            Self::Everything => RouteMatch::ServerNames(vec!["*".to_owned()]),
+            Self::Names(names) => RouteMatch::ServerNames(names.to_vec()),
+            Self::WireGuard(keys, route_id) => RouteMatch::WireGuard {
+                public_keys: keys.to_vec(),
+                route_id,
+            },
         }
     }
 }
 
-/// Keeps what is `new` of what a route matches; tells whether anything is left.
-fn keep(matches: &mut RouteMatch, new: impl Fn(&Key) -> bool) -> bool {
-    match matches {
-        RouteMatch::ConnectDestinations(values) => {
-            values.retain(|value| new(&Key::Connect(value.clone())));
-            !values.is_empty()
+/// Returns the match of just these keys, all of which are of one route; `None` without any.
+fn only(keys: &[Key<'_>]) -> Option<RouteMatch> {
+    match *keys.first()? {
+        Key::Connect(value) => Some(Matches::Connect(value).to_owned()),
+        Key::Destination(_, port) => {
+            let prefixes = keys.iter().filter_map(|key| match key {
+                Key::Destination(prefix, _) => Some(*prefix),
+                Key::Connect(_) | Key::Name(_) | Key::PublicKey(_) | Key::RouteId(_) => None,
+            });
+            let prefixes = prefixes.collect();
+            Some(RouteMatch::Destinations { prefixes, port })
         }
-        RouteMatch::Destinations { prefixes, port } => {
-            prefixes.retain(|prefix| new(&Key::Destination(*prefix, *port)));
-            !prefixes.is_empty()
+        Key::Name(_) => {
+            let names = keys.iter().filter_map(|key| match key {
+                Key::Name(name) => Some((*name).to_owned()),
+                Key::Connect(_) | Key::Destination(..) | Key::PublicKey(_) | Key::RouteId(_) => {
+                    None
+                }
+            });
+            Some(RouteMatch::ServerNames(names.collect()))
         }
-        RouteMatch::ServerNames(names) => {
-            names.retain(|name| new(&Key::Name(name.clone())));
-            !names.is_empty()
-        }
-        // Either all of it is new, or the route was united or refused.
-        RouteMatch::WireGuard { .. } => true,
+        // These are united or refused whole.
+        Key::PublicKey(_) | Key::RouteId(_) => None,
     }
 }
 
-impl fmt::Display for Key {
+impl fmt::Display for Key<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connect(value) => write!(f, "CONNECT to {value:?}"),

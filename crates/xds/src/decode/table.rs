@@ -1,10 +1,10 @@
 //! What resources mean together, for the listeners that the caller has.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use route::{ClusterSpec, IpPrefix, ListenerSet, RouteMatch, RouteSpec, TableSpec, TcpOptions};
+use route::{ClusterSpec, IpPrefix, ListenerSet, TableSpec, TcpOptions};
 
 use crate::decode::MOST_RESOURCES;
 use crate::decode::cluster::Keepalive;
@@ -12,7 +12,7 @@ use crate::decode::connect::ConnectRoutes;
 use crate::decode::listener::{
     Chain, Handler, HttpHandler, HttpRoutes, Limits, ListenerConfig, Target, Transport,
 };
-use crate::decode::routes::Routes;
+use crate::decode::routes::{Found, Matches, Routes};
 use crate::decode::state::State;
 use crate::resource::ResourceType;
 
@@ -131,11 +131,11 @@ fn check_counts(state: &State, own: &[OwnListener]) -> Result<(), TableError> {
 struct Builder<'s> {
     state: &'s State,
     own: &'s [OwnListener],
-    routes: Routes,
+    routes: Routes<'s>,
     reports: Vec<Report>,
 }
 
-impl Builder<'_> {
+impl<'s> Builder<'s> {
     fn report(&mut self, kind: ResourceType, name: &Arc<str>, what: impl Into<String>) {
         self.reports.push(Report {
             kind,
@@ -145,7 +145,11 @@ impl Builder<'_> {
     }
 
     /// Adds the routes of a listener to those of the caller's listener that it belongs to.
-    fn listener(&mut self, name: &Arc<str>, listener: &ListenerConfig) -> Result<(), TableError> {
+    fn listener(
+        &mut self,
+        name: &'s Arc<str>,
+        listener: &'s ListenerConfig,
+    ) -> Result<(), TableError> {
         let Some(index) = find_own(name, listener, self.own) else {
             let why = "no listener of this gateway has its name or port";
             self.report(ResourceType::Listener, name, why);
@@ -156,7 +160,13 @@ impl Builder<'_> {
             let unfit = match &chain.handler {
                 Handler::Tcp(target) => match tcp_match(protocol, chain) {
                     Ok(matches) => {
-                        self.target(name, index, matches, &chain.allow_sources, target)?;
+                        self.routes.add(Found {
+                            origin: name,
+                            matches,
+                            listeners: ListenerSet::only(index),
+                            sources: &chain.allow_sources,
+                            target: target.into(),
+                        })?;
                         None
                     }
                     Err(why) => Some(why),
@@ -180,10 +190,10 @@ impl Builder<'_> {
     /// Adds the routes of CONNECT requests.
     fn http(
         &mut self,
-        name: &Arc<str>,
+        name: &'s Arc<str>,
         index: usize,
-        chain: &Chain,
-        handler: &HttpHandler,
+        chain: &'s Chain,
+        handler: &'s HttpHandler,
     ) -> Result<(), TableError> {
         let state = self.state;
         let (kind, origin, rules) = match &handler.routes {
@@ -212,30 +222,21 @@ impl Builder<'_> {
                 }
             };
             let limits = route.rule.limits;
-            let target = Target {
-                cluster: route.cluster.to_owned(),
-                limits: Limits {
-                    idle_timeout: limits.idle_timeout.or(handler.idle_timeout),
-                    ..limits
+            self.routes.add(Found {
+                origin,
+                matches: Matches::Connect(route.value),
+                listeners: ListenerSet::only(index),
+                sources,
+                target: Target {
+                    cluster: route.cluster,
+                    limits: Limits {
+                        idle_timeout: limits.idle_timeout.or(handler.idle_timeout),
+                        ..limits
+                    },
                 },
-            };
-            let matches = RouteMatch::ConnectDestinations(vec![route.value.to_owned()]);
-            self.target(origin, index, matches, sources, &target)?;
+            })?;
         }
         Ok(())
-    }
-
-    fn target(
-        &mut self,
-        origin: &Arc<str>,
-        index: usize,
-        matches: RouteMatch,
-        sources: &[IpPrefix],
-        target: &Target,
-    ) -> Result<(), TableError> {
-        let listeners = ListenerSet::only(index);
-        let spec = route(matches, listeners, sources, target);
-        self.routes.add(origin, spec, target.limits.retries)
     }
 
     /// Adds the routes of WireGuard servers to all listeners that take WireGuard.
@@ -254,13 +255,13 @@ impl Builder<'_> {
             return Ok(());
         };
         for (name, config) in &*state.wireguard {
-            let matches = RouteMatch::WireGuard {
-                public_keys: config.public_keys.clone(),
-                route_id: config.route_id,
-            };
-            let sources = &config.allow_sources;
-            let spec = route(matches, listeners, sources, &config.target);
-            self.routes.add(name, spec, None)?;
+            self.routes.add(Found {
+                origin: name,
+                matches: Matches::WireGuard(&config.public_keys, config.route_id),
+                listeners,
+                sources: &config.allow_sources,
+                target: (&config.target).into(),
+            })?;
         }
         Ok(())
     }
@@ -283,36 +284,19 @@ impl Builder<'_> {
             }
             clusters.push(spec);
         }
+        let known: HashSet<&str> = state.clusters.keys().map(AsRef::as_ref).collect();
         let mut absent = BTreeSet::new();
-        let mut reports = Vec::new();
-        for (route, origin) in self.routes.iter() {
-            let cluster = route.cluster.as_str();
-            if !state.clusters.contains_key(cluster) && absent.insert(cluster) {
-                reports.push(Report {
+        for (origin, cluster) in self.routes.origins() {
+            if !known.contains(cluster) && absent.insert(*cluster) {
+                self.reports.push(Report {
                     kind: ResourceType::Cluster,
-                    name: cluster.into(),
+                    name: (*cluster).into(),
                     what: format!("it is not there, and {origin:?} leads to it"),
                 });
             }
         }
         clusters.extend(absent.into_iter().map(ClusterSpec::new));
-        self.reports.append(&mut reports);
         clusters
-    }
-}
-
-fn route(
-    matches: RouteMatch,
-    listeners: ListenerSet,
-    sources: &[IpPrefix],
-    target: &Target,
-) -> RouteSpec {
-    RouteSpec {
-        listeners,
-        allow_sources: sources.to_vec(),
-        idle_timeout: target.limits.idle_timeout,
-        max_connection_age: target.limits.max_connection_age,
-        ..RouteSpec::new(matches, target.cluster.as_str())
     }
 }
 
@@ -329,7 +313,7 @@ fn find_own(name: &str, listener: &ListenerConfig, own: &[OwnListener]) -> Optio
 }
 
 /// Returns what a chain matches that leads to a cluster, or why it is not for such a listener.
-fn tcp_match(protocol: OwnProtocol, chain: &Chain) -> Result<RouteMatch, &'static str> {
+fn tcp_match(protocol: OwnProtocol, chain: &Chain) -> Result<Matches<'_>, &'static str> {
     let matches = &chain.matches;
     let by_destination = !matches.prefixes.is_empty() || matches.port.is_some();
     match protocol {
@@ -337,24 +321,18 @@ fn tcp_match(protocol: OwnProtocol, chain: &Chain) -> Result<RouteMatch, &'stati
         OwnProtocol::Tls if matches.transport == Transport::Raw => {
             Err("a tls listener takes only TLS")
         }
-        OwnProtocol::Tls if matches.server_names.is_empty() => {
-            Ok(RouteMatch::ServerNames(vec!["*".to_owned()]))
-        }
-        OwnProtocol::Tls => Ok(RouteMatch::ServerNames(matches.server_names.clone())),
+        OwnProtocol::Tls if matches.server_names.is_empty() => Ok(Matches::Everything),
+        OwnProtocol::Tls => Ok(Matches::Names(&matches.server_names)),
         OwnProtocol::Node if !matches.server_names.is_empty() => {
             Err("a node listener knows no server names")
         }
         OwnProtocol::Node if matches.transport == Transport::Tls => {
             Err("a node listener does not tell TLS from others")
         }
-        OwnProtocol::Node => Ok(RouteMatch::Destinations {
-            prefixes: if matches.prefixes.is_empty() {
-                everywhere()
-            } else {
-                matches.prefixes.clone()
-            },
-            port: matches.port,
-        }),
+        OwnProtocol::Node if matches.prefixes.is_empty() => {
+            Ok(Matches::Destinations(&EVERYWHERE, matches.port))
+        }
+        OwnProtocol::Node => Ok(Matches::Destinations(&matches.prefixes, matches.port)),
         OwnProtocol::Connect => Err("a connect listener takes only HTTP"),
         OwnProtocol::WireGuard => Err("a wireguard listener takes no TCP"),
     }
@@ -377,11 +355,9 @@ fn http_fits(protocol: OwnProtocol, chain: &Chain) -> Result<(), &'static str> {
     }
 }
 
-/// Returns the prefixes of all addresses.
-fn everywhere() -> Vec<IpPrefix> {
+/// The prefixes of all addresses.
+static EVERYWHERE: LazyLock<Vec<IpPrefix>> = LazyLock::new(|| {
     let unspecified: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
-    unspecified
-        .into_iter()
-        .filter_map(|addr| IpPrefix::new(addr, 0).ok())
-        .collect()
-}
+    let prefixes = unspecified.map(|addr| IpPrefix::new(addr, 0));
+    prefixes.into_iter().flatten().collect()
+});

@@ -3,7 +3,7 @@
 use route::{IpPrefix, RouteMatch};
 
 use crate::decode::fault::{Fault, Within};
-use crate::decode::listener::{Limits, Target};
+use crate::decode::listener::{Limits, OwnedTarget};
 use crate::decode::parts;
 use crate::proto::WireGuardRoute;
 
@@ -14,7 +14,7 @@ pub(super) struct WireGuardConfig {
     pub(super) route_id: Option<u32>,
     /// Clients that may use it; empty = all.
     pub(super) allow_sources: Vec<IpPrefix>,
-    pub(super) target: Target,
+    pub(super) target: OwnedTarget,
 }
 
 impl WireGuardConfig {
@@ -44,7 +44,7 @@ impl WireGuardConfig {
             public_keys,
             route_id,
             allow_sources: parts::prefixes("allow_sources", &message.allow_sources)?,
-            target: Target {
+            target: OwnedTarget {
                 cluster: parts::name(&message.cluster).within("cluster")?,
                 limits: Limits {
                     idle_timeout: parts::some_duration("idle_timeout", idle)?,
