@@ -36,6 +36,7 @@ pub mod filter;
 pub mod frame;
 pub mod ip;
 pub mod mac1;
+pub mod path;
 pub mod wrapped;
 
 pub use bucket::{SourceBuckets, TokenBucket};

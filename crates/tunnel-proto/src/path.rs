@@ -1,0 +1,520 @@
+//! Chooses the transport of a tunnel, and finds how large its packets may be.
+//!
+//! ```text
+//!            ┌─ Dial tcp ──▶ connected ──▶ probes ─┐
+//! Selector ──┤                                     ├──▶ Use(link): where to send
+//!            └─ Dial udp ──▶ connected ──▶ probes ─┘
+//! per link: Mtu ──▶ Probe of a size ──▶ Changed(mtu) | Unfit
+//! ```
+//!
+//! TCP and UDP are dialled together, whichever answers first is used, and UDP is used as soon as
+//! it answers. The other stays connected and is probed slowly, so that a fall-back needs no
+//! connecting: a new link is up before the old one is left, and packets are taken from every link
+//! that is up. Probes that are not answered decide that a link is dead: with the default times
+//! within two seconds, whatever its round trip. After UDP died it is used again only when it was
+//! steady for a while, longer each time.
+//!
+//! What a link is (a socket and a WireGuard session on it), how probes look, and the queue of each
+//! link are the caller's. After every `handle_…`, take all events and ask for the next deadline.
+
+mod mtu;
+mod probe;
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use crate::octets::mix;
+
+pub use mtu::{Mtu, MtuEvent, MtuParams};
+use probe::Prober;
+pub use probe::{LinkStats, ProbeParams};
+
+/// What carries the datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Transport {
+    /// Frames on a TCP stream.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+/// Which transports may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Both; UDP is preferred.
+    Auto,
+    /// TCP alone.
+    Tcp,
+    /// UDP alone.
+    Udp,
+}
+
+impl Mode {
+    fn allows(self, transport: Transport) -> bool {
+        matches!(
+            (self, transport),
+            (Self::Auto, _) | (Self::Tcp, Transport::Tcp) | (Self::Udp, Transport::Udp)
+        )
+    }
+}
+
+/// One attempt to connect and what becomes of it; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkId(pub u64);
+
+/// Times of a [`Selector`].
+#[derive(Clone, Copy, Debug)]
+pub struct Params {
+    /// Which transports may be used.
+    pub mode: Mode,
+    /// How links are probed.
+    pub probes: ProbeParams,
+    /// When an attempt to connect is given up.
+    pub dial_timeout: Duration,
+    /// The first pause after a failure, doubled for each further one.
+    pub retry_first: Duration,
+    /// The longest pause before TCP is tried again.
+    pub retry_tcp: Duration,
+    /// The longest pause before UDP is tried again: how late an opened firewall is noticed.
+    pub retry_udp: Duration,
+    /// For how long UDP is not preferred after it died, doubled when it dies again within
+    /// `flap_memory`.
+    pub hold_first: Duration,
+    /// The longest such time.
+    pub hold_most: Duration,
+    /// After this long without a death the next one counts as the first.
+    pub flap_memory: Duration,
+    /// When UDP is tried again after its packets turned out to be too small.
+    pub unfit: Duration,
+    /// For how long a link that was told to go is kept open after another took over.
+    pub linger: Duration,
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Auto,
+            probes: ProbeParams::default(),
+            dial_timeout: Duration::from_secs(6),
+            retry_first: Duration::from_millis(250),
+            retry_tcp: Duration::from_secs(5),
+            retry_udp: Duration::from_secs(15),
+            hold_first: Duration::from_secs(5),
+            hold_most: Duration::from_secs(60),
+            flap_memory: Duration::from_secs(300),
+            unfit: Duration::from_secs(60),
+            linger: Duration::from_secs(3),
+        }
+    }
+}
+
+/// What the caller is to do, or to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Close the link and forget it.
+    Close {
+        /// The link.
+        link: LinkId,
+        /// Why.
+        reason: CloseReason,
+    },
+    /// Connect; then say [`Selector::handle_connected`] or [`Selector::handle_failed`].
+    Dial {
+        /// What the link will be known as.
+        link: LinkId,
+        /// By what.
+        transport: Transport,
+    },
+    /// No link works any more.
+    Down,
+    /// Send a probe; its answer goes to [`Selector::handle_pong`].
+    Probe {
+        /// The link to send it on.
+        link: LinkId,
+        /// To be found in the answer.
+        id: u32,
+    },
+    /// Send everything by this link from now on; go on receiving from the others.
+    Use {
+        /// The link.
+        link: LinkId,
+        /// What it is.
+        transport: Transport,
+    },
+}
+
+/// Why a link is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CloseReason {
+    /// Probes were not answered.
+    Dead,
+    /// It was told to go, and another one took over.
+    Drained,
+    /// Something failed; the caller said so.
+    Failed,
+    /// Connecting took too long.
+    Timeout,
+    /// It does not carry packets of a useful size.
+    Unfit,
+}
+
+impl CloseReason {
+    /// Returns the label for metrics.
+    #[must_use]
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Dead => "dead",
+            Self::Drained => "drained",
+            Self::Failed => "failed",
+            Self::Timeout => "dial_timeout",
+            Self::Unfit => "unfit",
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Link {
+    id: LinkId,
+    since: Instant,
+    /// `None` while it is connecting.
+    prober: Option<Prober>,
+    /// When a link that was told to go is closed; set when another took over.
+    close_at: Option<Instant>,
+}
+
+/// One transport: its link, the one it replaces, and when to try again.
+#[derive(Debug)]
+struct Slot {
+    transport: Transport,
+    link: Option<Link>,
+    leaving: Option<Link>,
+    retry_at: Option<Instant>,
+    pause: Duration,
+}
+
+/// The state machine of a tunnel's transports.
+#[derive(Debug)]
+pub struct Selector {
+    params: Params,
+    slots: [Slot; 2],
+    active: Option<LinkId>,
+    hold: Duration,
+    hold_until: Option<Instant>,
+    died_at: Option<Instant>,
+    last_id: u64,
+    secret: u64,
+    events: VecDeque<Event>,
+}
+
+impl Selector {
+    /// Returns a selector that has begun to dial. `secret` is a random number from which pauses
+    /// are spread, so that many tunnels do not come back in one moment.
+    #[must_use]
+    pub fn new(params: Params, secret: u64, now: Instant) -> Self {
+        let slot = |transport| Slot {
+            transport,
+            link: None,
+            leaving: None,
+            retry_at: params.mode.allows(transport).then_some(now),
+            pause: params.retry_first,
+        };
+        let mut selector = Self {
+            slots: [slot(Transport::Tcp), slot(Transport::Udp)],
+            active: None,
+            hold: params.hold_first,
+            hold_until: None,
+            died_at: None,
+            last_id: 0,
+            secret,
+            events: VecDeque::new(),
+            params,
+        };
+        selector.handle_timeout(now);
+        selector
+    }
+
+    /// Takes note that a link is connected and its peer has proven who it is.
+    pub fn handle_connected(&mut self, now: Instant, id: LinkId) {
+        let probes = self.params.probes;
+        if let Some(link) = self.link_mut(id) {
+            link.since = now;
+            link.prober.get_or_insert_with(|| Prober::new(probes, now));
+        }
+        self.handle_timeout(now);
+    }
+
+    /// Takes note that a link failed, while it was connecting or later.
+    pub fn handle_failed(&mut self, now: Instant, id: LinkId) {
+        self.end(now, id, CloseReason::Failed);
+        self.handle_timeout(now);
+    }
+
+    /// Takes note that a link cannot carry packets of a useful size.
+    pub fn handle_unfit(&mut self, now: Instant, id: LinkId) {
+        self.end(now, id, CloseReason::Unfit);
+        self.handle_timeout(now);
+    }
+
+    /// Takes note of the answer to a probe.
+    pub fn handle_pong(&mut self, now: Instant, id: LinkId, probe: u32) {
+        if let Some(prober) = self.link_mut(id).and_then(|link| link.prober.as_mut()) {
+            prober.answered(now, probe);
+        }
+        self.handle_timeout(now);
+    }
+
+    /// Takes note of an authentic packet on a link. Cheap; to be called once for each batch.
+    pub fn handle_received(&mut self, now: Instant, id: LinkId) {
+        if let Some(prober) = self.link_mut(id).and_then(|link| link.prober.as_mut()) {
+            prober.received(now);
+        }
+    }
+
+    /// Takes note that the peer is about to close a link: another one is connected first.
+    pub fn handle_drain(&mut self, now: Instant, id: LinkId) {
+        let is_it = |slot: &&mut Slot| slot.link.as_ref().is_some_and(|link| link.id == id);
+        if let Some(slot) = self.slots.iter_mut().find(is_it) {
+            let before = slot.leaving.take();
+            slot.leaving = slot.link.take();
+            slot.retry_at = Some(now);
+            slot.pause = self.params.retry_first;
+            if let Some(link) = before {
+                self.events.push_back(Event::Close {
+                    link: link.id,
+                    reason: CloseReason::Drained,
+                });
+            }
+        }
+        self.handle_timeout(now);
+    }
+
+    /// Does what is due: closes what is dead, dials, probes, chooses.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.hold_until = self.hold_until.filter(|until| now < *until);
+        self.bury(now);
+        self.dial(now);
+        self.probe(now);
+        self.choose(now);
+    }
+
+    /// Returns when [`Selector::handle_timeout`] is to be called next, at the latest.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let of_link = |link: &Link| match &link.prober {
+            Some(prober) => [Some(prober.deadline()), link.close_at],
+            None => [Some(link.since + self.params.dial_timeout), None],
+        };
+        let of_slot = |slot: &Slot| {
+            let links = slot.link.iter().chain(&slot.leaving);
+            let retry = slot.retry_at.filter(|_| slot.link.is_none());
+            links.flat_map(of_link).flatten().chain(retry).min()
+        };
+        let hold = self.hold_until.filter(|_| self.udp_waits());
+        self.slots.iter().filter_map(of_slot).chain(hold).min()
+    }
+
+    /// Returns the next thing to do.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Returns the link in use.
+    #[must_use]
+    pub fn active(&self) -> Option<(LinkId, Transport)> {
+        let id = self.active?;
+        let slot = self.slots.iter().find(|slot| slot.has(id))?;
+        Some((id, slot.transport))
+    }
+
+    /// Returns what is known of a link's quality; `None` while it is connecting and once closed.
+    #[must_use]
+    pub fn stats(&self, id: LinkId) -> Option<LinkStats> {
+        let mut links = self.slots.iter().flat_map(Slot::links);
+        let link = links.find(|link| link.id == id)?;
+        Some(link.prober.as_ref()?.stats())
+    }
+
+    fn link_mut(&mut self, id: LinkId) -> Option<&mut Link> {
+        let links = self
+            .slots
+            .iter_mut()
+            .flat_map(|slot| slot.link.iter_mut().chain(&mut slot.leaving));
+        links.into_iter().find(|link| link.id == id)
+    }
+
+    /// Ends links that are dead, never came up, or have been replaced.
+    fn bury(&mut self, now: Instant) {
+        let mut ends = [None; 4];
+        let links = self.slots.iter_mut().flat_map(|slot| {
+            let links = slot.link.iter_mut().chain(&mut slot.leaving);
+            links.into_iter()
+        });
+        for (end, link) in ends.iter_mut().zip(links) {
+            let dead = link.prober.as_mut().map(|prober| prober.is_dead(now));
+            let timed_out = dead.is_none() && now >= link.since + self.params.dial_timeout;
+            let replaced = link.close_at.is_some_and(|close_at| now >= close_at);
+            let reason = match dead {
+                Some(true) => Some(CloseReason::Dead),
+                Some(false) => replaced.then_some(CloseReason::Drained),
+                None => timed_out.then_some(CloseReason::Timeout),
+            };
+            *end = reason.map(|reason| (link.id, reason));
+        }
+        for (id, reason) in ends.into_iter().flatten() {
+            self.end(now, id, reason);
+        }
+    }
+
+    /// Closes a link and plans the next attempt.
+    fn end(&mut self, now: Instant, id: LinkId, reason: CloseReason) {
+        let params = self.params;
+        let Some(slot) = self.slots.iter_mut().find(|slot| slot.has(id)) else {
+            return;
+        };
+        self.events.push_back(Event::Close { link: id, reason });
+        if slot.leaving.as_ref().is_some_and(|link| link.id == id) {
+            slot.leaving = None;
+            return;
+        }
+        let Some(link) = slot.link.take() else { return };
+        let steady = link.prober.is_some() && now >= link.since + params.hold_first;
+        let longest = match slot.transport {
+            Transport::Tcp => params.retry_tcp,
+            Transport::Udp => params.retry_udp,
+        };
+        let pause = if steady {
+            params.retry_first
+        } else {
+            slot.pause
+        };
+        slot.pause = (pause * 2).min(longest);
+        let pause = if reason == CloseReason::Unfit {
+            params.unfit
+        } else {
+            spread(pause, mix(self.secret, id.0))
+        };
+        slot.retry_at = Some(now + pause);
+        let was_up = link.prober.is_some() && slot.transport == Transport::Udp;
+        if was_up && reason != CloseReason::Unfit {
+            self.hold_udp(now);
+        }
+    }
+
+    /// Stops preferring UDP for a while.
+    fn hold_udp(&mut self, now: Instant) {
+        let again = self
+            .died_at
+            .is_some_and(|died_at| now < died_at + self.params.flap_memory);
+        self.hold = if again {
+            (self.hold * 2).min(self.params.hold_most)
+        } else {
+            self.params.hold_first
+        };
+        self.died_at = Some(now);
+        self.hold_until = Some(now + self.hold);
+    }
+
+    fn dial(&mut self, now: Instant) {
+        for slot in &mut self.slots {
+            let due = slot.retry_at.is_some_and(|at| now >= at);
+            if slot.link.is_some() || !due {
+                continue;
+            }
+            self.last_id += 1;
+            let link = LinkId(self.last_id);
+            slot.link = Some(Link {
+                id: link,
+                since: now,
+                prober: None,
+                close_at: None,
+            });
+            let transport = slot.transport;
+            self.events.push_back(Event::Dial { link, transport });
+        }
+    }
+
+    fn probe(&mut self, now: Instant) {
+        let active = self.active;
+        for slot in &mut self.slots {
+            for link in slot.link.iter_mut().chain(&mut slot.leaving) {
+                let Some(prober) = &mut link.prober else {
+                    continue;
+                };
+                prober.set_active(now, active == Some(link.id));
+                if let Some(id) = prober.due(now) {
+                    let link = link.id;
+                    self.events.push_back(Event::Probe { link, id });
+                }
+            }
+        }
+    }
+
+    /// Uses the best link, and lets go of those that were told to go.
+    fn choose(&mut self, now: Instant) {
+        let rank = |slot: &Slot, link: &Link| {
+            let up = link.prober.as_ref()?;
+            let staying = slot.link.as_ref().is_some_and(|other| other.id == link.id);
+            let preferred = slot.transport == Transport::Udp && self.hold_until.is_none();
+            // A link that stopped answering is no place to move to.
+            let answering = !up.is_suspect() || self.active == Some(link.id);
+            Some((
+                answering,
+                staying,
+                preferred,
+                slot.transport == Transport::Tcp,
+                link.id,
+            ))
+        };
+        let links = self
+            .slots
+            .iter()
+            .flat_map(|slot| slot.links().map(move |link| (slot, link)));
+        let best = links
+            .filter_map(|(slot, link)| Some((rank(slot, link)?, slot.transport)))
+            .max();
+        let best = best.map(|((.., id), transport)| (id, transport));
+        if best.map(|(id, _)| id) != self.active {
+            self.active = best.map(|(id, _)| id);
+            self.events.push_back(match best {
+                Some((link, transport)) => Event::Use { link, transport },
+                None => Event::Down,
+            });
+            self.probe(now);
+        }
+        let (active, linger) = (self.active, self.params.linger);
+        for leaving in self
+            .slots
+            .iter_mut()
+            .filter_map(|slot| slot.leaving.as_mut())
+        {
+            if active == Some(leaving.id) {
+                leaving.close_at = None;
+            } else if active.is_some() {
+                leaving.close_at.get_or_insert(now + linger);
+            }
+        }
+    }
+
+    /// Answers whether UDP is up and only waits to be preferred.
+    fn udp_waits(&self) -> bool {
+        let [tcp, udp] = &self.slots;
+        let is_up = |slot: &Slot| slot.link.as_ref().is_some_and(|link| link.prober.is_some());
+        is_up(tcp) && is_up(udp) && self.active != udp.link.as_ref().map(|link| link.id)
+    }
+}
+
+impl Slot {
+    fn links(&self) -> impl Iterator<Item = &Link> {
+        self.link.iter().chain(&self.leaving)
+    }
+
+    fn has(&self, id: LinkId) -> bool {
+        self.links().any(|link| link.id == id)
+    }
+}
+
+/// Half to all of a pause.
+fn spread(pause: Duration, random: u64) -> Duration {
+    let part = u32::try_from(random & 0xff).unwrap_or(0);
+    pause / 2 + (pause / 2) * part / 255
+}

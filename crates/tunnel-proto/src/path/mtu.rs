@@ -1,0 +1,324 @@
+//! Finds the largest packet a link carries, and notices when it carries less.
+//!
+//! ```text
+//! floor ──answered──▶ ceiling ──answered──▶ steady ◀── search between ◀──┐
+//!   │ three misses        └─three misses──────────────────▶ halve ───────┘
+//!   ▼                                     steady, traffic, three misses: floor at once, then search
+//! Unfit
+//! ```
+//!
+//! After RFC 8899: probes are packets of the size in question, answered by the peer with one of the
+//! same size, so both directions are shown. Sizes are those of inner packets; what wraps them is
+//! known to nobody here. Misses count only when smaller packets came through meanwhile: a dead link
+//! is not a small one. Between rare attempts to grow, nothing is sent while there is no traffic.
+//!
+//! TCP streams need none of this: they cut segments of their own.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Bounds and times of a [`Mtu`].
+#[derive(Clone, Copy, Debug)]
+pub struct MtuParams {
+    /// Smaller is of no use; 1280 is the least for IPv6.
+    pub floor: u16,
+    /// Larger is not tried.
+    pub ceiling: u16,
+    /// The search ends when it is this near, in octets.
+    pub step: u16,
+    /// Probes of one size without answer that make it too large.
+    pub misses: u32,
+    /// How often the present size is verified while there is traffic.
+    pub verify: Duration,
+    /// When something larger is tried again.
+    pub raise: Duration,
+    /// How long to wait for an answer until the link's own time-out is known.
+    pub timeout: Duration,
+}
+
+impl Default for MtuParams {
+    fn default() -> Self {
+        Self {
+            floor: 1280,
+            ceiling: 1420,
+            step: 8,
+            misses: 3,
+            verify: Duration::from_secs(1),
+            raise: Duration::from_secs(60),
+            timeout: Duration::from_millis(600),
+        }
+    }
+}
+
+/// What the caller is to do, or to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MtuEvent {
+    /// Packets may be this large from now on.
+    Changed {
+        /// Octets of an inner packet.
+        mtu: u16,
+    },
+    /// Send a probe: an inner packet of this size.
+    Probe {
+        /// To be found in the answer.
+        id: u32,
+        /// Octets of the inner packet.
+        size: u16,
+    },
+    /// Not even the floor comes through, though smaller packets do. Said once.
+    Unfit,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Whether the floor comes through; `below` is known to be too large.
+    Floor {
+        below: Option<u16>,
+    },
+    /// Whether the ceiling does.
+    Ceiling,
+    /// Between what does and what does not.
+    Search {
+        too_large: u16,
+    },
+    /// Found; now and then the size is verified.
+    Steady,
+    Unfit,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    id: u32,
+    size: u16,
+    misses: u32,
+    first: Instant,
+    sent: Instant,
+}
+
+/// The state machine of one link's packet size.
+#[derive(Debug)]
+pub struct Mtu {
+    params: MtuParams,
+    phase: Phase,
+    mtu: u16,
+    trial: Option<Trial>,
+    next_id: u32,
+    timeout: Duration,
+    alive: Option<Instant>,
+    traffic: bool,
+    verified: Instant,
+    raise_at: Instant,
+    events: VecDeque<MtuEvent>,
+}
+
+impl Mtu {
+    /// Returns the machine for a link that has just come up. Packets may be as large as the floor
+    /// until more is known.
+    #[must_use]
+    pub fn new(params: MtuParams, now: Instant) -> Self {
+        let params = MtuParams {
+            ceiling: params.ceiling.max(params.floor),
+            step: params.step.max(1),
+            misses: params.misses.max(1),
+            ..params
+        };
+        let mut mtu = Self {
+            phase: Phase::Floor { below: None },
+            mtu: params.floor,
+            trial: None,
+            next_id: 0,
+            timeout: params.timeout,
+            alive: None,
+            traffic: false,
+            verified: now,
+            raise_at: now + params.raise,
+            events: VecDeque::new(),
+            params,
+        };
+        mtu.advance(now);
+        mtu
+    }
+
+    /// Returns how large packets may be, in octets of an inner packet.
+    #[must_use]
+    pub fn mtu(&self) -> u16 {
+        self.mtu
+    }
+
+    /// Takes note that small packets come through, with the link's time-out.
+    pub fn handle_alive(&mut self, now: Instant, timeout: Duration) {
+        self.alive = Some(now);
+        self.timeout = timeout;
+    }
+
+    /// Takes note that packets were sent, at least one of them larger than the floor.
+    pub fn handle_traffic(&mut self, now: Instant) {
+        self.traffic = true;
+        self.advance(now);
+    }
+
+    /// Takes note of the answer to a probe.
+    pub fn handle_pong(&mut self, now: Instant, id: u32) {
+        let Some(trial) = self.trial.filter(|trial| trial.id == id) else {
+            return;
+        };
+        self.trial = None;
+        self.passed(now, trial.size);
+        self.advance(now);
+    }
+
+    /// Takes note that the system refused a packet, or a router said so: nothing larger than
+    /// `size` fits.
+    pub fn handle_too_big(&mut self, now: Instant, size: u16) {
+        if size >= self.mtu || self.phase == Phase::Unfit {
+            return;
+        }
+        self.trial = None;
+        if size < self.params.floor {
+            self.unfit();
+            return;
+        }
+        self.set(size);
+        self.settle(now);
+        self.advance(now);
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if let Some(trial) = self.trial
+            && now >= trial.sent + self.timeout
+        {
+            self.missed(now, trial);
+        }
+        self.advance(now);
+    }
+
+    /// Returns when [`Mtu::handle_timeout`] is to be called next, at the latest.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        if let Some(trial) = self.trial {
+            return Some(trial.sent + self.timeout);
+        }
+        if self.phase != Phase::Steady {
+            return None; // unfit; the others always have a probe on its way
+        }
+        let verify = (self.traffic && self.mtu > self.params.floor)
+            .then(|| self.verified + self.params.verify);
+        let raise = (self.mtu < self.params.ceiling).then_some(self.raise_at);
+        verify.into_iter().chain(raise).min()
+    }
+
+    /// Returns the next thing to do.
+    pub fn poll_event(&mut self) -> Option<MtuEvent> {
+        self.events.pop_front()
+    }
+
+    /// Sends the next probe when none is on its way and one is due.
+    fn advance(&mut self, now: Instant) {
+        if self.trial.is_some() {
+            return;
+        }
+        let size = match self.phase {
+            Phase::Unfit => return,
+            Phase::Floor { .. } => self.params.floor,
+            Phase::Ceiling => self.params.ceiling,
+            Phase::Search { too_large } => self.mtu + (too_large - self.mtu) / 2,
+            Phase::Steady if self.mtu < self.params.ceiling && now >= self.raise_at => {
+                self.phase = Phase::Ceiling;
+                self.params.ceiling
+            }
+            Phase::Steady => {
+                let due = now >= self.verified + self.params.verify;
+                if !(self.traffic && due && self.mtu > self.params.floor) {
+                    return;
+                }
+                self.traffic = false;
+                self.mtu
+            }
+        };
+        self.send(now, size, 0, now);
+    }
+
+    fn send(&mut self, now: Instant, size: u16, misses: u32, first: Instant) {
+        let id = self.next_id;
+        self.next_id = id.wrapping_add(1);
+        self.trial = Some(Trial {
+            id,
+            size,
+            misses,
+            first,
+            sent: now,
+        });
+        self.events.push_back(MtuEvent::Probe { id, size });
+    }
+
+    fn passed(&mut self, now: Instant, size: u16) {
+        match self.phase {
+            Phase::Floor { below: None } if self.params.floor < self.params.ceiling => {
+                self.phase = Phase::Ceiling;
+            }
+            Phase::Floor { below } => match below {
+                Some(too_large) => self.search(now, too_large),
+                None => self.settle(now),
+            },
+            Phase::Ceiling => {
+                self.set(size);
+                self.settle(now);
+            }
+            Phase::Search { too_large } => {
+                self.set(size);
+                self.search(now, too_large);
+            }
+            Phase::Steady | Phase::Unfit => self.verified = now,
+        }
+    }
+
+    fn missed(&mut self, now: Instant, trial: Trial) {
+        let misses = trial.misses + 1;
+        let alive = self.alive.is_some_and(|alive| alive >= trial.first);
+        if misses < self.params.misses || !alive {
+            let misses = misses.min(self.params.misses);
+            self.send(now, trial.size, misses, trial.first);
+            return;
+        }
+        self.trial = None;
+        match self.phase {
+            Phase::Floor { .. } | Phase::Unfit => self.unfit(),
+            Phase::Ceiling | Phase::Search { .. } => self.search(now, trial.size),
+            Phase::Steady => {
+                self.set(self.params.floor);
+                self.phase = Phase::Floor {
+                    below: Some(trial.size),
+                };
+            }
+        }
+    }
+
+    /// Goes on between the present size and one that is too large.
+    fn search(&mut self, now: Instant, too_large: u16) {
+        if too_large.saturating_sub(self.mtu) > self.params.step {
+            self.phase = Phase::Search { too_large };
+        } else {
+            self.settle(now);
+        }
+    }
+
+    fn settle(&mut self, now: Instant) {
+        self.phase = Phase::Steady;
+        self.verified = now;
+        self.raise_at = now + self.params.raise;
+    }
+
+    fn unfit(&mut self) {
+        self.phase = Phase::Unfit;
+        self.set(self.params.floor);
+        self.events.push_back(MtuEvent::Unfit);
+    }
+
+    fn set(&mut self, mtu: u16) {
+        if self.mtu != mtu {
+            self.mtu = mtu;
+            self.events.push_back(MtuEvent::Changed { mtu });
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Tells whether one link is alive, by probes and their answers.
+//!
+//! ```text
+//! answered: every `interval`     unanswered for a time-out (from the round trip, RFC 6298):
+//!   ○────○────○                  a miss, and the next ones follow every `fast`
+//!                                `misses` of them in a row: dead
+//! ```
+//!
+//! With the defaults a link whose packets vanish is dead at most 0.5 + 0.6 + 0.15 + 0.6 s after
+//! the last answer. Late answers count: a long round trip makes misses, but no death.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// How links are probed.
+#[derive(Clone, Copy, Debug)]
+pub struct ProbeParams {
+    /// Between probes of the link in use.
+    pub interval: Duration,
+    /// Between probes of the others.
+    pub standby: Duration,
+    /// Between probes after a miss.
+    pub fast: Duration,
+    /// Misses in a row that make a link dead.
+    pub misses: u32,
+    /// The shortest time to wait for an answer.
+    pub timeout_least: Duration,
+    /// The longest time to wait for an answer.
+    pub timeout_most: Duration,
+    /// How many misses in a row do not count because other packets came in meanwhile. A link that
+    /// works in this direction alone is found dead that many misses later.
+    pub forgiven: u32,
+}
+
+impl Default for ProbeParams {
+    fn default() -> Self {
+        Self {
+            interval: Duration::from_millis(500),
+            standby: Duration::from_secs(5),
+            fast: Duration::from_millis(150),
+            misses: 3,
+            timeout_least: Duration::from_millis(200),
+            timeout_most: Duration::from_millis(600),
+            forgiven: 4,
+        }
+    }
+}
+
+/// What the probes of a link showed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkStats {
+    /// Smoothed round trip; `None` before the first answer.
+    pub rtt: Option<Duration>,
+    /// How long to wait for an answer.
+    pub timeout: Duration,
+    /// Probes sent.
+    pub sent: u64,
+    /// Answers, late ones included.
+    pub answered: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Prober {
+    params: ProbeParams,
+    active: bool,
+    next: Instant,
+    next_id: u32,
+    /// Not answered; the oldest first, those that were missed until they are answered late.
+    waiting: VecDeque<Waiting>,
+    misses: u32,
+    forgiven: u32,
+    received: Option<Instant>,
+    rtt: Option<(Duration, Duration)>,
+    sent: u64,
+    answered: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    id: u32,
+    sent: Instant,
+    missed: bool,
+}
+
+impl Prober {
+    pub(super) fn new(params: ProbeParams, now: Instant) -> Self {
+        Self {
+            params,
+            active: false,
+            next: now,
+            next_id: 0,
+            waiting: VecDeque::new(),
+            misses: 0,
+            forgiven: 0,
+            received: None,
+            rtt: None,
+            sent: 0,
+            answered: 0,
+        }
+    }
+
+    /// Tells whether the link is in use; one that comes into use is probed at once.
+    pub(super) fn set_active(&mut self, now: Instant, active: bool) {
+        if active && !self.active {
+            self.next = self.next.min(now);
+        }
+        self.active = active;
+    }
+
+    pub(super) fn received(&mut self, now: Instant) {
+        self.received = Some(now);
+    }
+
+    pub(super) fn answered(&mut self, now: Instant, id: u32) {
+        let Some(at) = self.waiting.iter().position(|waiting| waiting.id == id) else {
+            return;
+        };
+        let Some(waiting) = self.waiting.get(at).copied() else {
+            return;
+        };
+        // Older ones are lost or overtaken; their answers would say nothing new.
+        self.waiting.drain(..=at);
+        self.measure(now.saturating_duration_since(waiting.sent));
+        self.answered += 1;
+        self.misses = 0;
+        self.forgiven = 0;
+        self.received = Some(now);
+    }
+
+    /// Counts misses and answers whether there are too many.
+    pub(super) fn is_dead(&mut self, now: Instant) -> bool {
+        let timeout = self.timeout();
+        for waiting in &mut self.waiting {
+            if waiting.missed || now < waiting.sent + timeout {
+                continue;
+            }
+            waiting.missed = true;
+            self.next = self.next.min(now);
+            let heard = self
+                .received
+                .is_some_and(|received| received > waiting.sent);
+            if heard && self.forgiven < self.params.forgiven {
+                self.forgiven += 1;
+            } else {
+                self.misses += 1;
+            }
+        }
+        self.misses >= self.params.misses
+    }
+
+    /// Answers whether the last probe due was missed.
+    pub(super) fn is_suspect(&self) -> bool {
+        self.misses > 0
+    }
+
+    /// Returns the id of the probe to send now, if one is due.
+    pub(super) fn due(&mut self, now: Instant) -> Option<u32> {
+        if now < self.next {
+            return None;
+        }
+        let id = self.next_id;
+        self.next_id = id.wrapping_add(1);
+        if self.waiting.len() >= MAX_WAITING {
+            self.waiting.pop_front();
+        }
+        self.waiting.push_back(Waiting {
+            id,
+            sent: now,
+            missed: false,
+        });
+        self.sent += 1;
+        let missed = self.waiting.iter().any(|waiting| waiting.missed);
+        self.next = now
+            + match (missed, self.active) {
+                (true, _) => self.params.fast,
+                (false, true) => self.params.interval,
+                (false, false) => self.params.standby,
+            };
+        Some(id)
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        let timeout = self.timeout();
+        let waiting = self.waiting.iter().filter(|waiting| !waiting.missed);
+        let miss = waiting.map(|waiting| waiting.sent + timeout).min();
+        miss.map_or(self.next, |miss| miss.min(self.next))
+    }
+
+    pub(super) fn stats(&self) -> LinkStats {
+        LinkStats {
+            rtt: self.rtt.map(|(rtt, _)| rtt),
+            timeout: self.timeout(),
+            sent: self.sent,
+            answered: self.answered,
+        }
+    }
+
+    /// RFC 6298 §2, with bounds of our own.
+    fn timeout(&self) -> Duration {
+        let most = self.params.timeout_most;
+        self.rtt.map_or(most, |(rtt, variation)| {
+            (rtt + variation * 4).clamp(self.params.timeout_least.min(most), most)
+        })
+    }
+
+    fn measure(&mut self, sample: Duration) {
+        self.rtt = Some(match self.rtt {
+            None => (sample, sample / 2),
+            Some((rtt, variation)) => (
+                (rtt * 7 + sample) / 8,
+                (variation * 3 + rtt.abs_diff(sample)) / 4,
+            ),
+        });
+    }
+}
+
+const MAX_WAITING: usize = 16;
