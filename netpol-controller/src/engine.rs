@@ -36,6 +36,9 @@ use crate::write::Writer;
 /// Messages that are applied before anything is decided: what comes together is planned once.
 const BATCH: usize = 4096;
 
+/// How long kinds that are served later may take to be listed before the others go on.
+const HOLD: Duration = Duration::from_secs(5);
+
 /// How often operators' figures are brought up to date while nothing happens.
 const STATUS_PERIOD: Duration = Duration::from_secs(1);
 
@@ -66,6 +69,8 @@ pub(crate) struct Engine {
     /// Kinds that must be listed before anything is done; `None` before it is known which.
     unlisted: Option<BTreeSet<Kind>>,
     synced: bool,
+    /// Until when kinds that came later are waited for.
+    held: Instant,
     leading: bool,
     /// It leads, and does not know yet who owns what.
     unsettled: bool,
@@ -94,6 +99,7 @@ impl Engine {
             listing: BTreeMap::new(),
             unlisted: None,
             synced: false,
+            held: Instant::now(),
             leading: false,
             unsettled: false,
             problems: BTreeMap::new(),
@@ -111,13 +117,14 @@ impl Engine {
             let due = [
                 Some(self.told + STATUS_PERIOD),
                 self.sync.next_due().filter(|_| self.leading && self.synced),
-                publisher.and_then(Publisher::next_due).filter(|_| self.synced),
+                publisher
+                    .and_then(Publisher::next_due)
+                    .filter(|_| self.synced),
             ];
             let due = due.into_iter().flatten().min().unwrap_or(self.told);
-            // More work is at hand, so nothing is waited for, but messages go first.
+            // More work is at hand, so nothing is waited for.
             let busy = self.has_work();
             tokio::select! {
-                biased;
                 count = self.parts.messages.recv_many(&mut batch, BATCH) => {
                     if count == 0 {
                         return;
@@ -137,13 +144,24 @@ impl Engine {
     }
 
     fn has_work(&self) -> bool {
-        self.synced && self.leading && self.sync.ready()
+        let free = self.synced && !self.holds(Instant::now());
+        free && self.leading && self.sync.ready()
+    }
+
+    /// Tells whether kinds that have come later are still being listed: without all of them,
+    /// objects seem to refer to what is not there. One that cannot be listed stops nothing.
+    fn holds(&self, now: Instant) -> bool {
+        now < self.held
+            && self
+                .unlisted
+                .as_ref()
+                .is_some_and(|kinds| !kinds.is_empty())
     }
 
     fn step(&mut self) {
         let now = Instant::now();
         self.check_synced(now);
-        if self.synced {
+        if self.synced && !self.holds(now) {
             self.translate(now);
             if std::mem::take(&mut self.unsettled) {
                 let publisher = self.parts.publisher.as_ref();
@@ -168,8 +186,10 @@ impl Engine {
 
     fn take(&mut self, message: Message) {
         match message {
-            Message::Discovered(kinds) => {
-                self.unlisted.get_or_insert(kinds);
+            Message::Discovered(mut kinds) => {
+                kinds.retain(|kind| !self.world.served.contains(kind));
+                self.unlisted.get_or_insert_default().extend(kinds);
+                self.held = Instant::now() + HOLD;
             }
             Message::Gone(kind, key) => self.remove(kind, &key),
             Message::Listed(kind) => self.listed(kind),
@@ -268,7 +288,12 @@ impl Engine {
         self.leading = leading;
         self.unsettled = leading;
         self.sync.clear();
+        // What is found while planning is the leader's to know; what is found in routes, all's.
+        self.problems
+            .retain(|source, _| matches!(source, Source::Group(_)));
         if leading {
+            let problems: Vec<_> = self.problems.values().flatten().cloned().collect();
+            self.tell_problems(&problems, Instant::now());
             self.touch_all();
         }
     }
@@ -390,9 +415,14 @@ impl Engine {
             ..ApiServer::of(&self.world)
         };
         let mut found = Vec::new();
-        let tasks = self
-            .sync
-            .start(&self.world, &self.existing, routed, &api_server, now, &mut found);
+        let tasks = self.sync.start(
+            &self.world,
+            &self.existing,
+            routed,
+            &api_server,
+            now,
+            &mut found,
+        );
         for task in tasks {
             let (writer, metrics) = (self.parts.writer.clone(), self.parts.metrics.clone());
             let leading = self.parts.leading.clone();
@@ -411,6 +441,10 @@ impl Engine {
     fn finish(&mut self, job: Result<Job, tokio::task::JoinError>) {
         match job {
             Ok(job) => {
+                // A list that was begun before the write does not have it.
+                if let Some(seen) = self.listing.get_mut(&Kind::NetworkPolicy) {
+                    seen.extend(job.stored().cloned());
+                }
                 let metrics = &self.parts.metrics;
                 self.sync.finish(job, &mut self.existing, metrics);
             }
@@ -429,15 +463,19 @@ impl Engine {
             return;
         }
         if self.leading {
-            let world = &self.world;
-            let uid = |object: &ObjectRef| world.uid(object);
-            self.parts.recorder.tell(&problems, uid, now);
+            self.tell_problems(&problems, now);
         }
         if problems.is_empty() {
             self.problems.remove(&source);
         } else {
             self.problems.insert(source, problems);
         }
+    }
+
+    fn tell_problems(&mut self, problems: &[Problem], now: Instant) {
+        let world = &self.world;
+        let uid = |object: &ObjectRef| world.uid(object);
+        self.parts.recorder.tell(problems, uid, now);
     }
 
     // What operators see.
@@ -452,13 +490,19 @@ impl Engine {
                 self.world.count(kind)
             };
             if count > 0 || self.world.served.contains(&kind) {
-                metrics.objects.with(&[&kind.resource()]).set(count_of(count));
+                metrics
+                    .objects
+                    .with(&[&kind.resource()])
+                    .set(count_of(count));
             }
         }
         self.sync.tell(metrics);
         let mut objects: BTreeMap<Reason, BTreeSet<&ObjectRef>> = BTreeMap::new();
         for problem in self.problems.values().flatten() {
-            objects.entry(problem.reason).or_default().insert(&problem.object);
+            objects
+                .entry(problem.reason)
+                .or_default()
+                .insert(&problem.object);
         }
         metrics.problems.retain(|values| {
             let known = |reason: &Reason| values.first().is_some_and(|own| own == reason.as_str());

@@ -209,7 +209,10 @@ impl Sync {
         }
         let (mut writes, mut problems) = (Vec::new(), BTreeSet::new());
         for (task, found) in plans.into_values() {
-            writes.extend(task.into_iter().flat_map(|task| task.writes.into_iter().chain(task.last)));
+            writes.extend(
+                task.into_iter()
+                    .flat_map(|task| task.writes.into_iter().chain(task.last)),
+            );
             problems.extend(found);
         }
         (writes, problems)
@@ -384,6 +387,14 @@ impl Task {
 }
 
 impl Job {
+    /// Returns the policies that were stored.
+    pub(crate) fn stored(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.written.iter().filter_map(|written| match written {
+            Written::Stored { key, .. } => Some(key),
+            Written::Deleted(_) => None,
+        })
+    }
+
     fn take(&mut self, result: Result<Written, WriteError>) {
         match result {
             Ok(written) => self.written.push(written),
