@@ -13,6 +13,7 @@ mod gateway;
 mod invitation;
 mod network;
 mod node;
+mod seed_cluster;
 mod shoot;
 mod ticker;
 mod walk;
@@ -35,7 +36,8 @@ use crate::workspace;
 /// What the demo shall do.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Options {
-    /// Use real API servers (kube-apiserver v1.20.2 with etcd) in place of the built-in stand-ins.
+    /// Use real API servers (kube-apiserver v1.20.2 with etcd) in place of the built-in stand-ins,
+    /// and show the controller with one more for the seed.
     #[arg(long)]
     kube_apiserver: bool,
     /// Leave everything running at the end, and say how to look around; Ctrl-C ends it.
@@ -48,6 +50,7 @@ pub(crate) struct Options {
 struct Programs {
     sni_proxy: PathBuf,
     apiserver_proxy: PathBuf,
+    netpol_controller: PathBuf,
 }
 
 /// Builds, shows, cleans up. The exit code tells whether every step went well.
@@ -57,7 +60,7 @@ struct Programs {
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let console = Console::new();
     let say = |text: &str| console.say(&format!("  {text}"));
-    console.chapter("Building sni-proxy and apiserver-proxy (release profile)");
+    console.chapter("Building the programs (release profile)");
     let programs = build()?;
     packages::install(packages::NAMESPACES, &say)?;
     if options.kube_apiserver {
@@ -81,7 +84,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 }
 
 fn build() -> Result<Programs> {
-    let built = workspace::build(&["sni-proxy", "apiserver-proxy"])?;
+    let built = workspace::build(&["sni-proxy", "apiserver-proxy", "netpol-controller"])?;
     let program = |name: &str| {
         built
             .get(name)
@@ -91,6 +94,7 @@ fn build() -> Result<Programs> {
     Ok(Programs {
         sni_proxy: program("sni-proxy")?,
         apiserver_proxy: program("apiserver-proxy")?,
+        netpol_controller: program("netpol-controller")?,
     })
 }
 

@@ -7,6 +7,7 @@
 mod ci;
 mod console;
 mod demo;
+mod scale;
 mod soak;
 mod test;
 mod tidy;
@@ -36,6 +37,9 @@ enum Task {
     /// Builds the proxies, lays out a seed and two shoots as network namespaces, and walks every
     /// path through them.
     Demo(demo::Options),
+    /// Measures the controller and its gateways with a large cluster on a real API server: writes,
+    /// delays and memory, against their limits. Takes some minutes, and wants a quiet machine.
+    Scale,
     /// Measures memory and descriptors of the release builds against their limits.
     Soak,
     /// Runs every test: unit, property, corpora, integration, namespaces, real peers. Installs
@@ -59,6 +63,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     match &arguments.command {
         Task::Ci => ci::run(),
         Task::Demo(options) => demo::run(options),
+        Task::Scale => scale::run(),
         Task::Soak => soak::run(),
         Task::Test(options) => test::run(options),
         Task::Tidy => tidy::run(),

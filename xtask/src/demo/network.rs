@@ -35,7 +35,7 @@ impl Network {
         let wire = Namespace::new("wire")?;
         wire.add_bridge("br0")?;
         let seed = plug(&wire, "seed", 1)?;
-        for address in API_SERVERS {
+        for address in API_SERVERS.into_iter().chain([SEED_API_SERVER]) {
             seed.add_address("lo", &format!("{address}/32"))?;
         }
         let user = plug(&wire, "user", 100)?;
@@ -93,3 +93,5 @@ pub(super) const API_SERVERS: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(10, 8, 0, 11)),
     IpAddr::V4(Ipv4Addr::new(10, 8, 0, 12)),
 ];
+/// The address of the seed's own API server, inside the seed as well.
+pub(super) const SEED_API_SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 8, 0, 10));

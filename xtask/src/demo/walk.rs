@@ -13,11 +13,13 @@ use testkit::netns::Place;
 use super::gateway::{self, Gateway};
 use super::network::Network;
 use super::node::{Mode, NodeProxy};
+use super::seed_cluster::SeedCluster;
 use super::shoot::Shoot;
 use super::watcher::Watcher;
 use super::{Options, Programs};
 use crate::console::Console;
 
+mod control_plane;
 mod drain;
 mod reload;
 
@@ -26,6 +28,7 @@ mod reload;
 pub(super) struct Stage {
     pub(super) nodes: [NodeProxy; 2],
     pub(super) gateway: Gateway,
+    pub(super) cluster: Option<SeedCluster>,
     pub(super) shoots: [Shoot; 2],
     pub(super) network: Network,
 }
@@ -47,6 +50,9 @@ pub(super) fn all(
     switch_to_connect(console, &mut stage, programs, dir)?;
     by_node_proxy(console, &stage, Mode::Connect);
     drain::show(console, &mut stage, programs, dir)?;
+    if options.kube_apiserver {
+        control_plane::show(console, &mut stage, programs, dir)?;
+    }
     footprint(console, &stage);
     Ok(stage)
 }
@@ -119,6 +125,7 @@ fn build(
     Ok(Stage {
         nodes,
         gateway,
+        cluster: None,
         shoots,
         network,
     })
@@ -229,7 +236,10 @@ fn switch_to_connect(
 fn footprint(console: &mut Console, stage: &Stage) {
     console.chapter("What that takes");
     let [one, other] = &stage.nodes;
-    for child in [&stage.gateway.child, &one.child, &other.child] {
+    let controller = stage.cluster.as_ref();
+    let controller = controller.and_then(|cluster| cluster.controller.as_ref());
+    let proxies = [&stage.gateway.child, &one.child, &other.child];
+    for child in proxies.into_iter().chain(controller) {
         console.step(SIZE, child.name(), || {
             let used = child.usage()?;
             let detail = format!(

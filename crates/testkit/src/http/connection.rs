@@ -56,7 +56,8 @@ impl Connection {
         self.request("GET", path, None)
     }
 
-    /// Sends a request with an optional JSON body and reads the whole answer.
+    /// Sends a request with an optional JSON body, a merge patch if the method is PATCH, and reads
+    /// the whole answer.
     ///
     /// # Errors
     /// As [`Connection::get`].
@@ -96,8 +97,13 @@ impl Connection {
         }
         if let Some(body) = body {
             let len = body.len();
+            // A Kubernetes API server tells kinds of patches apart by this (RFC 7386).
+            let kind = match method {
+                "PATCH" => "application/merge-patch+json",
+                _ => "application/json",
+            };
             text.push_str(&format!(
-                "Content-Type: application/json\r\nContent-Length: {len}\r\n"
+                "Content-Type: {kind}\r\nContent-Length: {len}\r\n"
             ));
         }
         text.push_str("\r\n");
