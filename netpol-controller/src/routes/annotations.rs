@@ -34,7 +34,14 @@ const PUBLIC_KEYS: &str = "wireguard-public-keys";
 const ROUTE_ID: &str = "wireguard-route-id";
 const PORT: &str = "port";
 
-const KNOWN: [&str; 6] = [SERVER_NAMES, DESTINATIONS, CONNECT, PUBLIC_KEYS, ROUTE_ID, PORT];
+const KNOWN: [&str; 6] = [
+    SERVER_NAMES,
+    DESTINATIONS,
+    CONNECT,
+    PUBLIC_KEYS,
+    ROUTE_ID,
+    PORT,
+];
 
 /// The port of WireGuard servers for datagrams that a gateway wraps.
 const WRAPPED_PORT: u16 = 51821;
@@ -44,7 +51,11 @@ pub(super) fn services(draft: &mut Draft<'_>) {
     let world = draft.world;
     let namespace = draft.namespace.clone();
     for (key, service) in in_namespace(&world.services, &namespace) {
-        if service.annotations.keys().any(|name| name.starts_with(PREFIX)) {
+        if service
+            .annotations
+            .keys()
+            .any(|name| name.starts_with(PREFIX))
+        {
             let source = Source::new(Kind::Service, key, service.created);
             let mut own = Annotated {
                 key,
@@ -88,10 +99,12 @@ impl<'w> Annotated<'w> {
         if !destinations.is_empty()
             && let Some(target) = self.tcp_target(DESTINATIONS)
         {
-            let each = destinations.into_iter().map(|(prefix, port)| RouteMatch::Destinations {
-                prefixes: vec![prefix],
-                port,
-            });
+            let each = destinations
+                .into_iter()
+                .map(|(prefix, port)| RouteMatch::Destinations {
+                    prefixes: vec![prefix],
+                    port,
+                });
             routes.extend(each.map(|matches| (matches, target.clone())));
         }
         for value in self.list(CONNECT, |text| Ok(text.to_owned())) {
@@ -116,7 +129,11 @@ impl<'w> Annotated<'w> {
         if public_keys.is_empty() && route_id.is_none() {
             return;
         }
-        let udp = self.service.ports.iter().filter(|port| port.protocol == Protocol::Udp);
+        let udp = self
+            .service
+            .ports
+            .iter()
+            .filter(|port| port.protocol == Protocol::Udp);
         let ports: Vec<u16> = udp.map(|port| port.port).collect();
         let port = match ports.as_slice() {
             [port] => *port,
@@ -184,7 +201,11 @@ impl<'w> Annotated<'w> {
 
     /// Returns the port that a value names, when it is one of this Service.
     fn named_target(&self, value: &str) -> Option<Target> {
-        if self.service.annotations.contains_key(&format!("{PREFIX}{PORT}")) {
+        if self
+            .service
+            .annotations
+            .contains_key(&format!("{PREFIX}{PORT}"))
+        {
             return None;
         }
         let name = ClusterName::parse(value).filter(|name| name.service == *self.key)?;
@@ -228,12 +249,21 @@ impl<'w> Annotated<'w> {
     /// A mistyped annotation would otherwise ask for nothing, in silence.
     fn check_keys(&mut self) {
         let service = self.service;
-        let own = service.annotations.keys().filter(|key| key.starts_with(PREFIX));
+        let own = service
+            .annotations
+            .keys()
+            .filter(|key| key.starts_with(PREFIX));
         let unknown = own.filter(|key| {
-            *key != GATEWAYS && !KNOWN.iter().any(|known| key.strip_prefix(PREFIX) == Some(known))
+            *key != GATEWAYS
+                && !KNOWN
+                    .iter()
+                    .any(|known| key.strip_prefix(PREFIX) == Some(known))
         });
         for key in unknown {
-            let problem = (Reason::InvalidAnnotation, format!("{key}: there is no such annotation"));
+            let problem = (
+                Reason::InvalidAnnotation,
+                format!("{key}: there is no such annotation"),
+            );
             self.problems.push(problem);
         }
     }
@@ -244,14 +274,19 @@ impl<'w> Annotated<'w> {
     }
 
     fn wrong(&mut self, key: &str, place: usize, why: &str) {
-        let problem = (Reason::InvalidAnnotation, format!("{key}: element {place}: {why}"));
+        let problem = (
+            Reason::InvalidAnnotation,
+            format!("{key}: element {place}: {why}"),
+        );
         self.problems.push(problem);
     }
 }
 
 /// Returns the elements of a list with their places, from 1.
 fn elements(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    text.split(',').enumerate().map(|(place, element)| (place + 1, element.trim()))
+    text.split(',')
+        .enumerate()
+        .map(|(place, element)| (place + 1, element.trim()))
 }
 
 /// Reads `address`, `prefix`, `address:port`, `prefix:port` or `[prefix]:port`.
@@ -259,7 +294,9 @@ fn destination(text: &str) -> Result<(IpPrefix, Option<u16>), String> {
     let (prefix, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (prefix, port) = rest.split_once(']').ok_or("the bracket is not closed")?;
-            let port = port.strip_prefix(':').ok_or("a port is missing behind the bracket")?;
+            let port = port
+                .strip_prefix(':')
+                .ok_or("a port is missing behind the bracket")?;
             (prefix, Some(port))
         }
         // More than one colon: an IPv6 address, whose port needs brackets.
@@ -270,11 +307,17 @@ fn destination(text: &str) -> Result<(IpPrefix, Option<u16>), String> {
     };
     let prefix: IpPrefix = match prefix.parse::<IpAddr>() {
         Ok(address) => IpPrefix::host(address),
-        Err(_) => prefix.parse().map_err(|error: route::IpPrefixError| error.to_string())?,
+        Err(_) => prefix
+            .parse()
+            .map_err(|error: route::IpPrefixError| error.to_string())?,
     };
     let port = match port {
         None => None,
-        Some(port) => Some(digits(port).and_then(|own| u16::try_from(own).ok()).ok_or("not a port")?),
+        Some(port) => Some(
+            digits(port)
+                .and_then(|own| u16::try_from(own).ok())
+                .ok_or("not a port")?,
+        ),
     };
     Ok((prefix, port))
 }

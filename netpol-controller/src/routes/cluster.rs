@@ -45,9 +45,9 @@ fn endpoints(world: &World, target: &Target) -> Vec<EndpointSpec> {
         }
     }
     let family = family(service, &chosen);
-    let chosen = chosen.into_iter().filter(|(address, _)| {
-        family.is_none_or(|v6| address.is_ipv6() == v6)
-    });
+    let chosen = chosen
+        .into_iter()
+        .filter(|(address, _)| family.is_none_or(|v6| address.is_ipv6() == v6));
     chosen
         .map(|(address, zone)| EndpointSpec {
             zone: zone.map(|zone| zone.to_string()),
@@ -94,5 +94,8 @@ fn addresses(world: &World, target: &Target, port: &ServicePort) -> Vec<Found> {
 /// not: that of the first cluster address, when some pod has one.
 fn family<T>(service: &Service, found: &BTreeMap<SocketAddr, T>) -> Option<bool> {
     let v6 = service.cluster_ips.first()?.is_ipv6();
-    found.keys().any(|address| address.is_ipv6() == v6).then_some(v6)
+    found
+        .keys()
+        .any(|address| address.is_ipv6() == v6)
+        .then_some(v6)
 }

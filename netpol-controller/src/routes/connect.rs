@@ -38,7 +38,10 @@ fn service_routes(
     key: &ObjectKey,
     service: &Service,
 ) {
-    let tcp = service.ports.iter().filter(|port| port.protocol == Protocol::Tcp);
+    let tcp = service
+        .ports
+        .iter()
+        .filter(|port| port.protocol == Protocol::Tcp);
     for port in tcp {
         let target = Target::tcp(key.clone(), port.port);
         let name = target.cluster();

@@ -189,7 +189,9 @@ impl<'w> Draft<'w> {
             });
         }
         let all = routed.into_iter();
-        group.routed = all.map(|(key, own)| (key, own.into_iter().collect())).collect();
+        group.routed = all
+            .map(|(key, own)| (key, own.into_iter().collect()))
+            .collect();
         group.problems = self.problems.into_iter().collect();
         group
     }
@@ -211,15 +213,23 @@ impl<'w> Draft<'w> {
     ) {
         let target = &claim.target;
         if let Some(port) = target.port_of(self.world) {
-            routed.entry(target.service.clone()).or_default().insert(Routed {
-                gateway,
-                protocol: target.protocol,
-                target: port.target.clone(),
-            });
+            routed
+                .entry(target.service.clone())
+                .or_default()
+                .insert(Routed {
+                    gateway,
+                    protocol: target.protocol,
+                    target: port.target.clone(),
+                });
             return;
         }
         let what = if self.world.services.contains_key(&target.service) {
-            format!("Service {} has no {} port {}", target.service, target.protocol.as_str(), target.port)
+            format!(
+                "Service {} has no {} port {}",
+                target.service,
+                target.protocol.as_str(),
+                target.port
+            )
         } else {
             format!("there is no Service {}", target.service)
         };

@@ -26,7 +26,10 @@ pub(super) fn gateways(draft: &mut Draft<'_>) {
         let mut problems = Agreed::default();
         for (_, entry) in draft.entries() {
             if select::takes_gateway(world, entry, key, gateway) {
-                let unserved = gateway.listeners.iter().filter_map(|own| unserved(entry, own));
+                let unserved = gateway
+                    .listeners
+                    .iter()
+                    .filter_map(|own| unserved(entry, own));
                 problems.add(unserved.collect());
             }
         }
@@ -42,7 +45,10 @@ fn unserved(entry: &GatewayEntry, listener: &GatewayListener) -> Option<String> 
         let other = listener.port != entry.ports.tls;
         return other.then(|| {
             let own = entry.ports.tls;
-            format!("listener {name}: TLS is taken on port {own}, not {}", listener.port)
+            format!(
+                "listener {name}: TLS is taken on port {own}, not {}",
+                listener.port
+            )
         });
     }
     let tls = matches!(listener.protocol.as_str(), "TLS" | "HTTPS");
@@ -140,7 +146,11 @@ fn taken_names(
             names.push(own);
             continue;
         }
-        let wanted: Vec<String> = route.hostnames.iter().filter_map(|name| pattern(name)).collect();
+        let wanted: Vec<String> = route
+            .hostnames
+            .iter()
+            .filter_map(|name| pattern(name))
+            .collect();
         let both = wanted.iter().filter_map(|wanted| common(wanted, &own));
         names.extend(both.map(str::to_owned));
     }
@@ -180,8 +190,9 @@ fn backend(world: &World, key: &ObjectKey, route: &TlsRoute) -> Result<Target, S
         return Err(format!("{} rules, there must be one", route.rules.len()));
     };
     let weighty = rule.iter().filter(|backend| backend.weight != Some(0));
-    let targets: BTreeSet<Target> =
-        weighty.map(|backend| target(world, key, backend)).collect::<Result<_, _>>()?;
+    let targets: BTreeSet<Target> = weighty
+        .map(|backend| target(world, key, backend))
+        .collect::<Result<_, _>>()?;
     let mut targets = targets.into_iter();
     match (targets.next(), targets.next()) {
         (Some(target), None) => Ok(target),
@@ -195,7 +206,10 @@ fn target(world: &World, key: &ObjectKey, backend: &RouteBackend) -> Result<Targ
         return Err(format!("a backend of kind {}", backend.kind));
     }
     if !backend.namespace.is_empty() && *backend.namespace != *key.namespace {
-        return Err(format!("a backend in namespace {}: ReferenceGrants are not read", backend.namespace));
+        return Err(format!(
+            "a backend in namespace {}: ReferenceGrants are not read",
+            backend.namespace
+        ));
     }
     let service = ObjectKey::new(&key.namespace, &backend.name);
     match backend.port {
@@ -204,7 +218,10 @@ fn target(world: &World, key: &ObjectKey, backend: &RouteBackend) -> Result<Targ
             let object = world.services.get(&service);
             match object.map_or(&[][..], |object| &object.ports) {
                 [port] => Ok(Target::tcp(service, port.port)),
-                ports => Err(format!("a port is needed, Service {service} has {}", ports.len())),
+                ports => Err(format!(
+                    "a port is needed, Service {service} has {}",
+                    ports.len()
+                )),
             }
         }
     }

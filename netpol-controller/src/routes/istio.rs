@@ -100,14 +100,18 @@ impl<'w> Bound<'w> {
         let routes = [&self.service.tls, &self.service.tcp].into_iter().flatten();
         let matches = routes.flat_map(|route| &route.matches);
         let all = TlsMatch::default();
-        !self.servers(&all).is_empty() || matches.into_iter().any(|one| !self.servers(one).is_empty())
+        !self.servers(&all).is_empty()
+            || matches.into_iter().any(|one| !self.servers(one).is_empty())
     }
 
     fn routes(&self, problems: &mut BTreeSet<String>) -> Vec<(Vec<String>, Target)> {
         let mut found = Vec::new();
         for (place, route) in self.service.tls.iter().enumerate() {
             let at = format!("tls[{place}]");
-            let wanted = route.matches.iter().map(|one| self.tls_names(one, &at, problems));
+            let wanted = route
+                .matches
+                .iter()
+                .map(|one| self.tls_names(one, &at, problems));
             let names: Vec<String> = wanted.flatten().collect();
             self.lead(route, &at, names, problems, &mut found);
         }
@@ -188,7 +192,11 @@ impl<'w> Bound<'w> {
         problems: &mut BTreeSet<String>,
     ) -> Vec<String> {
         let all = [TlsMatch::default()];
-        let matches = if route.matches.is_empty() { &all[..] } else { &route.matches };
+        let matches = if route.matches.is_empty() {
+            &all[..]
+        } else {
+            &route.matches
+        };
         let mut names = Vec::new();
         for one in matches {
             let servers = self.servers(one);
@@ -222,10 +230,11 @@ impl<'w> Bound<'w> {
         let keys = self.service.gateway_keys(names, self.key);
         let found = keys.filter_map(|key| self.world.istio_gateways.get_key_value(&key));
         let own = found.filter(|(_, gateway)| select::takes_istio(self.world, self.entry, gateway));
-        let servers = own.flat_map(|(key, gateway)| {
-            gateway.servers.iter().map(move |server| (key, server))
-        });
-        servers.filter(|(_, server)| server.port == self.entry.ports.tls).collect()
+        let servers =
+            own.flat_map(|(key, gateway)| gateway.servers.iter().map(move |server| (key, server)));
+        servers
+            .filter(|(_, server)| server.port == self.entry.ports.tls)
+            .collect()
     }
 }
 
@@ -245,12 +254,16 @@ fn unknown_in(one: &TlsMatch) -> Option<&'static str> {
 /// Returns the names of a server that are open to `VirtualService`s of a namespace, normal; those
 /// that are no names are left out.
 fn hosts(gateway: &ObjectKey, server: &IstioServer, namespace: &str) -> Vec<String> {
-    let open = server.hosts.iter().filter_map(|host| match host.split_once('/') {
-        None | Some(("*", _)) => Some(host.rsplit('/').next().unwrap_or(host)),
-        Some((".", name)) => (*gateway.namespace == *namespace).then_some(name),
-        Some((own, name)) => (own == namespace).then_some(name),
-    });
-    open.filter_map(|host| normal_server_name(host).ok()).collect()
+    let open = server
+        .hosts
+        .iter()
+        .filter_map(|host| match host.split_once('/') {
+            None | Some(("*", _)) => Some(host.rsplit('/').next().unwrap_or(host)),
+            Some((".", name)) => (*gateway.namespace == *namespace).then_some(name),
+            Some((own, name)) => (own == namespace).then_some(name),
+        });
+    open.filter_map(|host| normal_server_name(host).ok())
+        .collect()
 }
 
 /// Returns the one port that destinations come to.
@@ -286,7 +299,10 @@ fn target(world: &World, own: &ObjectKey, to: &RouteDestination) -> Result<Targe
             let object = world.services.get(&service);
             let ports = object.map_or(&[][..], |object| &object.ports);
             let [port] = ports else {
-                return Err(format!("a port is needed, Service {service} has {}", ports.len()));
+                return Err(format!(
+                    "a port is needed, Service {service} has {}",
+                    ports.len()
+                ));
             };
             port.port
         }
@@ -307,7 +323,11 @@ pub(super) fn terminating_gateways(draft: &mut Draft<'_>) {
             if !select::takes_istio(world, entry, gateway) {
                 continue;
             }
-            for server in gateway.servers.iter().filter(|own| own.port == entry.ports.tls) {
+            for server in gateway
+                .servers
+                .iter()
+                .filter(|own| own.port == entry.ports.tls)
+            {
                 serve(draft, (index, entry), &key, server, &source);
             }
         }
@@ -340,7 +360,10 @@ fn serve(
         ),
         Tls::Plain => (
             Reason::RouteNotTranslated,
-            format!("{} on port {}, which takes TLS alone", server.protocol, server.port),
+            format!(
+                "{} on port {}, which takes TLS alone",
+                server.protocol, server.port
+            ),
         ),
         Tls::Terminate => match api_server(draft.world, entry, key, server) {
             Some(target) => {
@@ -358,7 +381,10 @@ fn serve(
             }
             None => (
                 Reason::RouteNotTranslated,
-                format!("TLS is not ended here ({}), and no API server is behind it", server.tls_mode),
+                format!(
+                    "TLS is not ended here ({}), and no API server is behind it",
+                    server.tls_mode
+                ),
             ),
         },
     };
@@ -377,9 +403,8 @@ fn api_server(
 ) -> Option<Target> {
     let mention = Mention::Gateway(gateway.clone());
     let bound = world.virtual_services.mentioning(&mention);
-    let seen = bound.filter(|(key, own)| {
-        select::exported(&own.export_to, &key.namespace, &entry.namespace)
-    });
+    let seen = bound
+        .filter(|(key, own)| select::exported(&own.export_to, &key.namespace, &entry.namespace));
     let mut any = false;
     let mut found = BTreeSet::new();
     for (key, service) in seen {
@@ -402,5 +427,6 @@ fn api_server_of(own: &ObjectKey, to: &RouteDestination) -> Option<Target> {
     }
     let port = to.port.map_or(API_SERVER_PORT, |port| port.number);
     let service = ObjectKey::new(&service.namespace, name);
-    name.ends_with("kube-apiserver").then(|| Target::tcp(service, port))
+    name.ends_with("kube-apiserver")
+        .then(|| Target::tcp(service, port))
 }

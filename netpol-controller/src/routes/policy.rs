@@ -85,7 +85,9 @@ fn rule_for<'w>(
         let wild = rule.host == format!("*.{}.svc.cluster.local", service.namespace);
         (exact || wild).then_some(((!exact, rank, rule.created, key), (key, rule)))
     });
-    ranked.min_by(|(a, _), (b, _)| a.cmp(b)).map(|(_, found)| found)
+    ranked
+        .min_by(|(a, _), (b, _)| a.cmp(b))
+        .map(|(_, found)| found)
 }
 
 /// Returns the settings for a port; those of the port stand in place of all others.
@@ -127,7 +129,9 @@ impl Reader {
         if keepalive.is_object() {
             let default = TcpOptions::default();
             self.policy.tcp = Some(TcpOptions {
-                keepalive: self.duration(keepalive, "time").unwrap_or(default.keepalive),
+                keepalive: self
+                    .duration(keepalive, "time")
+                    .unwrap_or(default.keepalive),
                 keepalive_interval: self
                     .duration(keepalive, "interval")
                     .unwrap_or(default.keepalive_interval),
@@ -146,7 +150,8 @@ impl Reader {
         if hash["useSourceIp"] == Value::Bool(true) {
             self.policy.balance = Some(Balance::Maglev);
         } else if hash.is_object() {
-            let what = "loadBalancer.consistentHash: only useSourceIp is known, the default is used";
+            let what =
+                "loadBalancer.consistentHash: only useSourceIp is known, the default is used";
             self.wrong.push(what.to_owned());
         }
         match balancer["simple"].as_str() {
@@ -156,9 +161,9 @@ impl Reader {
             }
             Some("RANDOM") => self.policy.balance = Some(Balance::Random),
             Some("ROUND_ROBIN") => self.policy.balance = Some(Balance::RoundRobin),
-            Some(other) => self
-                .wrong
-                .push(format!("loadBalancer.simple {other} is not known, the default is used")),
+            Some(other) => self.wrong.push(format!(
+                "loadBalancer.simple {other} is not known, the default is used"
+            )),
         }
     }
 
@@ -195,7 +200,9 @@ impl Reader {
         let value = message.get(name).filter(|value| !value.is_null())?;
         let own = value.as_u64().and_then(|own| u32::try_from(own).ok());
         if own.is_none() {
-            self.wrong.push(format!("{name} is not a number from 0 on, the default is used"));
+            self.wrong.push(format!(
+                "{name} is not a number from 0 on, the default is used"
+            ));
         }
         own
     }
@@ -204,7 +211,8 @@ impl Reader {
         let value = message.get(name).filter(|value| !value.is_null())?;
         let own = value.as_str().and_then(duration::parse);
         if own.is_none() {
-            self.wrong.push(format!("{name} is not a duration, the default is used"));
+            self.wrong
+                .push(format!("{name} is not a duration, the default is used"));
         }
         own
     }

@@ -21,7 +21,8 @@ fn selects_pods(world: &World, entry: &GatewayEntry, selector: &Labels) -> bool 
 
 /// Tells whether a selector selects pods that have a gateway's labels and perhaps others.
 fn may_select(entry: &GatewayEntry, selector: &Labels) -> bool {
-    let other = |(key, value): (&String, &String)| entry.selector.get(key).is_none_or(|own| own == value);
+    let other =
+        |(key, value): (&String, &String)| entry.selector.get(key).is_none_or(|own| own == value);
     selector.iter().all(other)
 }
 
@@ -59,8 +60,7 @@ pub(super) fn takes_gateway(
         return names.split(',').any(|name| name.trim() == entry.name);
     }
     let labels = &gateway.infrastructure_labels;
-    *key.namespace == *entry.namespace
-        || !labels.is_empty() && selects_pods(world, entry, labels)
+    *key.namespace == *entry.namespace || !labels.is_empty() && selects_pods(world, entry, labels)
 }
 
 /// Tells whether an object of Istio that lies in `own` and is exported so is seen in `to`.
@@ -79,10 +79,15 @@ pub(super) fn sees_service(world: &World, entry: &GatewayEntry, service: &Object
     let Some(exports) = object.and_then(|own| own.annotations.get(EXPORT_TO)) else {
         return true;
     };
-    let exports: Vec<String> = exports.split(',').map(|name| name.trim().to_owned()).collect();
+    let exports: Vec<String> = exports
+        .split(',')
+        .map(|name| name.trim().to_owned())
+        .collect();
     exported(&exports, &service.namespace, &entry.namespace)
 }
 
 pub(super) fn contains(labels: &Labels, selector: &Labels) -> bool {
-    selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+    selector
+        .iter()
+        .all(|(key, value)| labels.get(key) == Some(value))
 }

@@ -77,7 +77,12 @@ impl Table {
         let old = self.groups.remove(&name).unwrap_or_default();
         changed.compare(&name, &old.group, &group);
         let same_routes = old.group.gateways.len() == group.gateways.len()
-            && old.group.gateways.iter().zip(&group.gateways).all(|(a, b)| a.routes == b.routes);
+            && old
+                .group
+                .gateways
+                .iter()
+                .zip(&group.gateways)
+                .all(|(a, b)| a.routes == b.routes);
         let mut touched = BTreeSet::from([Arc::clone(&name)]);
         if !same_routes {
             self.withdraw(&name, &old.group, &mut touched);
@@ -101,7 +106,9 @@ impl Table {
     #[must_use]
     pub fn accepted(&self, gateway: usize, group: &str) -> &[RouteSpec] {
         let entry = self.groups.get(group);
-        entry.and_then(|entry| entry.accepted.get(gateway)).map_or(&[], Vec::as_slice)
+        entry
+            .and_then(|entry| entry.accepted.get(gateway))
+            .map_or(&[], Vec::as_slice)
     }
 
     /// Returns the clusters of a group on a gateway, sorted by name; no other group has one of them.
@@ -212,7 +219,10 @@ impl Table {
         conflicts: &mut BTreeSet<Problem>,
     ) -> Option<RouteSpec> {
         let mut has = |claim: Claim| {
-            let holders = self.claims.get(gateway).and_then(|claims| claims.get(&claim));
+            let holders = self
+                .claims
+                .get(gateway)
+                .and_then(|claims| claims.get(&claim));
             let Some(first) = holders.and_then(BTreeSet::first) else {
                 return true;
             };
@@ -224,7 +234,11 @@ impl Table {
                 conflicts.insert(Problem {
                     object: route.source.clone(),
                     reason: Reason::RouteConflict,
-                    message: format!("{claim} is {} {}'s, which is older", first.kind.name(), first.key),
+                    message: format!(
+                        "{claim} is {} {}'s, which is older",
+                        first.kind.name(),
+                        first.key
+                    ),
                 });
             }
             false
@@ -246,7 +260,10 @@ impl Table {
 impl Changed {
     fn compare(&mut self, name: &Arc<str>, old: &Group, new: &Group) {
         let clusters = |group: &Group, index: usize| {
-            group.gateways.get(index).map_or(Vec::new(), |own| own.clusters.clone())
+            group
+                .gateways
+                .get(index)
+                .map_or(Vec::new(), |own| own.clusters.clone())
         };
         let gateways = old.gateways.len().max(new.gateways.len());
         if (0..gateways).any(|index| clusters(old, index) != clusters(new, index)) {
@@ -291,7 +308,9 @@ impl fmt::Display for Claim {
         match self {
             Self::Connect(value) => write!(f, "the CONNECT destination {value:?}"),
             Self::Destination(prefix, None) => write!(f, "the destination {prefix}"),
-            Self::Destination(prefix, Some(port)) => write!(f, "the destination {prefix}, port {port}"),
+            Self::Destination(prefix, Some(port)) => {
+                write!(f, "the destination {prefix}, port {port}")
+            }
             Self::Name(name) => write!(f, "the server name {name:?}"),
             Self::PublicKey(_) => f.write_str("a WireGuard public key"),
             Self::RouteId(id) => write!(f, "the WireGuard route id {id}"),

@@ -44,7 +44,10 @@ pub fn all_groups(world: &World) -> BTreeSet<Arc<str>> {
     let mut groups: BTreeSet<Arc<str>> = BTreeSet::new();
     let mut last: Option<&Arc<str>> = None;
     let keys = world.services.keys().chain(world.istio_gateways.keys());
-    for key in keys.chain(world.gateways.keys()).chain(world.tls_routes.keys()) {
+    for key in keys
+        .chain(world.gateways.keys())
+        .chain(world.tls_routes.keys())
+    {
         // They come in order: each namespace once is nearly all there is to insert.
         if last != Some(&key.namespace) {
             groups.insert(Arc::clone(&key.namespace));
@@ -89,7 +92,9 @@ fn of_istio_gateway(world: &World, key: &ObjectKey) -> BTreeSet<Arc<str>> {
 fn bound_to<T: Mentions>(objects: &Catalog<T>, gateway: &ObjectKey) -> BTreeSet<Arc<str>> {
     let mention = Mention::Gateway(gateway.clone());
     let bound = objects.mentioning(&mention);
-    bound.flat_map(|(key, _)| objects.namespaces_of(key)).collect()
+    bound
+        .flat_map(|(key, _)| objects.namespaces_of(key))
+        .collect()
 }
 
 /// A gateway's pods decide only where the configured labels leave it open.
@@ -97,8 +102,13 @@ fn of_pod(world: &World, settings: &RouteSettings, pod: &ObjectKey) -> BTreeSet<
     let Some(labels) = world.pods.labels_of(pod) else {
         return BTreeSet::new();
     };
-    let own = settings.gateways.iter().filter(|entry| *entry.namespace == *pod.namespace);
-    let own: Vec<_> = own.filter(|entry| select::contains(labels, &entry.selector)).collect();
+    let own = settings
+        .gateways
+        .iter()
+        .filter(|entry| *entry.namespace == *pod.namespace);
+    let own: Vec<_> = own
+        .filter(|entry| select::contains(labels, &entry.selector))
+        .collect();
     // Others with the same labels say the same.
     if own.is_empty() || world.pods.count(&pod.namespace, labels) > 1 {
         return BTreeSet::new();

@@ -124,6 +124,10 @@ mod tests {
         assert_eq!((count(&catalog, "one"), count(&catalog, "two")), (1, 1));
         catalog.remove(&key);
         assert_eq!((count(&catalog, "two"), catalog.len()), (0, 1));
-        assert!(!catalog.mentioned.contains_key(&Mention::Namespace("two".into())));
+        assert!(
+            !catalog
+                .mentioned
+                .contains_key(&Mention::Namespace("two".into()))
+        );
     }
 }

@@ -151,7 +151,9 @@ impl Mentions for TlsRoute {
         let gateways = self.parents.iter();
         let gateways = gateways.filter_map(|parent| parent.gateway(&own.namespace));
         let gateways = gateways.map(Mention::Gateway);
-        gateways.chain([Mention::Namespace(own.namespace.clone())]).collect()
+        gateways
+            .chain([Mention::Namespace(own.namespace.clone())])
+            .collect()
     }
 }
 

@@ -78,9 +78,11 @@ impl Mentions for VirtualService {
         let lists = matches.map(|one| &one.gateways).chain([&self.gateways]);
         let gateways = lists.flat_map(|names| self.gateway_keys(names, own));
         let destinations = self.routes().flat_map(|route| &route.destinations);
-        let services = destinations
-            .filter_map(|one| service_of_host(&one.destination.host, &own.namespace));
-        let namespaces = services.map(|service| service.namespace).chain([own.namespace.clone()]);
+        let services =
+            destinations.filter_map(|one| service_of_host(&one.destination.host, &own.namespace));
+        let namespaces = services
+            .map(|service| service.namespace)
+            .chain([own.namespace.clone()]);
         let namespaces = namespaces.map(Mention::Namespace);
         gateways.map(Mention::Gateway).chain(namespaces).collect()
     }

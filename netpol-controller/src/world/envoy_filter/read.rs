@@ -136,8 +136,9 @@ impl Patch {
         check_fields(value, &["name", "filters", "filter_chain_match"])?;
         let matches = field(value, "filter_chain_match").unwrap_or(&Value::Null);
         check_fields(matches, &["destination_port", "prefix_ranges"])?;
-        let prefixes: Vec<IpPrefix> =
-            list(matches, "prefix_ranges").map(prefix).collect::<Result<_, _>>()?;
+        let prefixes: Vec<IpPrefix> = list(matches, "prefix_ranges")
+            .map(prefix)
+            .collect::<Result<_, _>>()?;
         if prefixes.is_empty() {
             return Err("a chain without prefix_ranges".to_owned());
         }
@@ -271,9 +272,15 @@ fn is_type(filter: &Value, suffix: &str) -> bool {
 }
 
 fn check_fields(message: &Value, known: &[&str]) -> Result<(), String> {
-    let fields = message.as_object().into_iter().flat_map(|fields| fields.keys());
+    let fields = message
+        .as_object()
+        .into_iter()
+        .flat_map(|fields| fields.keys());
     for own in fields {
-        if !known.iter().any(|known| known == own || super::camel(known) == *own) {
+        if !known
+            .iter()
+            .any(|known| known == own || super::camel(known) == *own)
+        {
             return Err(format!("the field {own:?}"));
         }
     }
@@ -282,8 +289,12 @@ fn check_fields(message: &Value, known: &[&str]) -> Result<(), String> {
 
 fn prefix(range: &Value) -> Result<IpPrefix, String> {
     let address = text(range, "address_prefix").unwrap_or_default();
-    let address = address.parse().map_err(|_| format!("{address:?} is no address"))?;
-    let len = field(range, "prefix_len").and_then(Value::as_u64).unwrap_or_default();
+    let address = address
+        .parse()
+        .map_err(|_| format!("{address:?} is no address"))?;
+    let len = field(range, "prefix_len")
+        .and_then(Value::as_u64)
+        .unwrap_or_default();
     let len = u8::try_from(len).map_err(|_| "prefix_len is too great".to_owned())?;
     match IpPrefix::new(address, len) {
         // Envoy masks an address itself.
@@ -299,7 +310,8 @@ fn duration(message: &Value, name: &str) -> Result<Option<Duration>, String> {
     let text = value.as_str().and_then(|text| text.strip_suffix('s'));
     let seconds = text.and_then(|text| text.parse::<f64>().ok());
     let own = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    own.map(Some).ok_or_else(|| format!("{name} is no duration"))
+    own.map(Some)
+        .ok_or_else(|| format!("{name} is no duration"))
 }
 
 fn name(message: &Value) -> Option<&str> {
@@ -315,5 +327,8 @@ fn number(value: &Value) -> Option<u16> {
 }
 
 fn list<'v>(message: &'v Value, name: &str) -> impl Iterator<Item = &'v Value> {
-    field(message, name).and_then(Value::as_array).into_iter().flatten()
+    field(message, name)
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
 }

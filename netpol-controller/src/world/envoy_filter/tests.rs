@@ -4,11 +4,13 @@ use super::*;
 
 #[test]
 fn cluster_names_are_those_of_services() {
-    let parsed = |text: &str| {
-        ClusterName::parse(text).map(|name| format!("{} {}", name.service, name.port))
-    };
+    let parsed =
+        |text: &str| ClusterName::parse(text).map(|name| format!("{} {}", name.service, name.port));
     for (text, expected) in [
-        ("outbound|443||kube-apiserver.a.svc.cluster.local", Some("a/kube-apiserver 443")),
+        (
+            "outbound|443||kube-apiserver.a.svc.cluster.local",
+            Some("a/kube-apiserver 443"),
+        ),
         ("outbound|443|v1|kube-apiserver.a.svc.cluster.local", None),
         ("outbound|0||kube-apiserver.a.svc.cluster.local", None),
         ("outbound|443||kube-apiserver.a.b.svc.cluster.local", None),
@@ -28,7 +30,10 @@ fn a_pattern_matches_whole_values() {
     let matched = ["a", "bx", "ax", "xa", "b", "a\n"].map(|value| pattern.matches(value));
     assert_eq!(matched, [true, true, false, false, false, false]);
     assert!(ValuePattern::new("(").is_err());
-    assert_eq!(ValuePattern::new("a").unwrap(), ValuePattern::new("a").unwrap());
+    assert_eq!(
+        ValuePattern::new("a").unwrap(),
+        ValuePattern::new("a").unwrap()
+    );
     assert_ne!(ValuePattern::new("a").unwrap(), pattern);
 }
 

@@ -1,0 +1,249 @@
+//! Tests of who has what.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::routes::GatewayGroup;
+use crate::world::ObjectRef;
+
+fn route(source: &str, created: i64, matches: RouteMatch, cluster: &str) -> SourcedRoute {
+    let (namespace, name) = source.split_once('/').unwrap();
+    SourcedRoute {
+        spec: RouteSpec::new(matches, cluster),
+        source: ObjectRef {
+            kind: Kind::VirtualService,
+            key: ObjectKey::new(namespace, name),
+        },
+        created,
+    }
+}
+
+fn names(names: &[&str]) -> RouteMatch {
+    RouteMatch::ServerNames(names.iter().map(|name| (*name).to_owned()).collect())
+}
+
+fn of(routes: Vec<SourcedRoute>) -> Group {
+    Group {
+        gateways: vec![GatewayGroup {
+            clusters: Vec::new(),
+            routes,
+        }],
+        ..Group::default()
+    }
+}
+
+fn accepted(table: &Table, group: &str) -> Vec<RouteMatch> {
+    table
+        .accepted(0, group)
+        .iter()
+        .map(|route| route.matches.clone())
+        .collect()
+}
+
+#[test]
+fn the_older_object_has_it_and_the_younger_keeps_the_rest() {
+    let mut table = Table::default();
+    table.put(
+        "young",
+        of(vec![route("young/x", 2, names(&["a", "b"]), "young")]),
+    );
+    assert_eq!(accepted(&table, "young"), [names(&["a", "b"])]);
+    let changed = table.put(
+        "old",
+        of(vec![route("old/x", 1, names(&["b", "c"]), "old")]),
+    );
+    let both = BTreeSet::from(["old".into(), "young".into()]);
+    assert_eq!(changed.routes, both);
+    assert_eq!(accepted(&table, "old"), [names(&["b", "c"])]);
+    assert_eq!(accepted(&table, "young"), [names(&["a"])]);
+    let [problem] = &table.problems("young")[..] else {
+        panic!("{:?}", table.problems("young"))
+    };
+    assert_eq!(problem.reason, Reason::RouteConflict);
+    assert!(problem.message.contains("old/x"), "{}", problem.message);
+    assert_eq!(table.problems("old"), []);
+}
+
+#[test]
+fn what_the_older_gives_up_comes_back() {
+    let mut table = Table::default();
+    table.put("old", of(vec![route("old/x", 1, names(&["a"]), "old")]));
+    table.put(
+        "young",
+        of(vec![route("young/x", 2, names(&["a"]), "young")]),
+    );
+    assert_eq!(accepted(&table, "young"), []);
+    let changed = table.put("old", Group::default());
+    assert!(changed.routes.contains("young") && changed.problems.contains("young"));
+    assert_eq!(accepted(&table, "young"), [names(&["a"])]);
+    assert_eq!(table.problems("young"), []);
+    assert_eq!(table.groups().count(), 1);
+}
+
+#[test]
+fn of_two_made_at_once_the_name_decides() {
+    let mut table = Table::default();
+    table.put("b", of(vec![route("b/x", 1, names(&["n"]), "b")]));
+    table.put("a", of(vec![route("a/x", 1, names(&["n"]), "a")]));
+    assert_eq!(accepted(&table, "a"), [names(&["n"])]);
+    assert_eq!(accepted(&table, "b"), []);
+}
+
+#[test]
+fn two_that_say_the_same_are_no_conflict() {
+    let mut table = Table::default();
+    let twice = vec![
+        route("a/x", 1, names(&["n"]), "same"),
+        route("a/y", 2, names(&["n", "m"]), "same"),
+    ];
+    table.put("a", of(twice));
+    assert_eq!(accepted(&table, "a"), [names(&["n"]), names(&["m"])]);
+    assert_eq!(table.problems("a"), []);
+}
+
+#[test]
+fn a_tunnel_keeps_its_keys_when_its_number_is_taken() {
+    let wireguard = |key: u8, id| RouteMatch::WireGuard {
+        public_keys: vec![[key; 32]],
+        route_id: id,
+    };
+    let mut table = Table::default();
+    table.put("a", of(vec![route("a/x", 1, wireguard(1, Some(17)), "a")]));
+    table.put("b", of(vec![route("b/x", 2, wireguard(2, Some(17)), "b")]));
+    table.put("c", of(vec![route("c/x", 3, wireguard(1, Some(17)), "c")]));
+    assert_eq!(accepted(&table, "b"), [wireguard(2, None)]);
+    assert_eq!(accepted(&table, "c"), []);
+    assert_eq!(table.problems("c").len(), 2);
+}
+
+#[test]
+fn ports_and_prefixes_are_told_apart() {
+    let to = |prefix: &str, port| RouteMatch::Destinations {
+        prefixes: vec![prefix.parse().unwrap()],
+        port,
+    };
+    let mut table = Table::default();
+    let four = [
+        ("10.0.0.1", None),
+        ("10.0.0.1", Some(443)),
+        ("10.0.0.0/24", None),
+        ("10.0.0.1", None),
+    ];
+    for (index, (prefix, port)) in four.into_iter().enumerate() {
+        let name = format!("g{index}");
+        let created = i64::try_from(index).unwrap();
+        let own = route(&format!("{name}/x"), created, to(prefix, port), &name);
+        table.put(&name, of(vec![own]));
+    }
+    let has = [0, 1, 2, 3].map(|index| accepted(&table, &format!("g{index}")).len());
+    assert_eq!(has, [1, 1, 1, 0]);
+}
+
+#[test]
+fn gateways_have_tables_of_their_own() {
+    let mut table = Table::default();
+    let on = |gateway: usize, source: &str, cluster: &str| {
+        let mut gateways = vec![GatewayGroup::default(), GatewayGroup::default()];
+        gateways[gateway]
+            .routes
+            .push(route(source, 1, names(&["n"]), cluster));
+        Group {
+            gateways,
+            ..Group::default()
+        }
+    };
+    table.put("a", on(0, "a/x", "a"));
+    table.put("b", on(1, "b/x", "b"));
+    assert_eq!(
+        (table.accepted(0, "a").len(), table.accepted(1, "b").len()),
+        (1, 1)
+    );
+}
+
+#[test]
+fn the_same_again_changes_nothing() {
+    let mut table = Table::default();
+    let group = of(vec![route("a/x", 1, names(&["n"]), "a")]);
+    assert_ne!(table.put("a", group.clone()), Changed::default());
+    assert_eq!(table.put("a", group), Changed::default());
+}
+
+/// A change: which group, and the routes it then has: age, names and cluster of each.
+type Put = (usize, Vec<(i64, Vec<usize>, usize)>);
+
+fn puts() -> impl Strategy<Value = Vec<Put>> {
+    let route = (
+        0..4_i64,
+        prop::collection::vec(0..5_usize, 1..4),
+        0..3_usize,
+    );
+    prop::collection::vec((0..4_usize, prop::collection::vec(route, 0..3)), 1..12)
+}
+
+fn group_of(index: usize, routes: &[(i64, Vec<usize>, usize)]) -> Group {
+    let routes = routes
+        .iter()
+        .enumerate()
+        .map(|(place, (created, wanted, cluster))| {
+            let mut wanted: Vec<String> = wanted.iter().map(|name| format!("n{name}")).collect();
+            wanted.sort();
+            wanted.dedup();
+            let matches = RouteMatch::ServerNames(wanted);
+            route(
+                &format!("g{index}/{place}"),
+                *created,
+                matches,
+                &format!("c{cluster}"),
+            )
+        });
+    of(routes.collect())
+}
+
+proptest! {
+    /// However the groups came to be what they are, and in whatever order, what each has is the same,
+    /// and nobody else has it; what is told to have changed is what did.
+    #[test]
+    fn order_does_not_matter(puts in puts()) {
+        let mut table = Table::default();
+        let mut last = BTreeMap::new();
+        for (index, routes) in &puts {
+            let before: Vec<_> = (0..4).map(|one| accepted(&table, &format!("g{one}"))).collect();
+            let told: Vec<_> = (0..4).map(|one| table.problems(&format!("g{one}"))).collect();
+            let changed = table.put(&format!("g{index}"), group_of(*index, routes));
+            for one in 0..4 {
+                let name = format!("g{one}");
+                let differs = before[one] != accepted(&table, &name);
+                // A route may change its cluster without a change of what it matches.
+                prop_assert!(!differs || changed.routes.contains(name.as_str()));
+                let tells = told[one] != table.problems(&name);
+                prop_assert_eq!(tells, changed.problems.contains(name.as_str()));
+            }
+            last.insert(*index, routes);
+        }
+        let mut anew = Table::default();
+        for (index, routes) in last.iter().rev() {
+            anew.put(&format!("g{index}"), group_of(*index, routes));
+        }
+        let mut seen = BTreeSet::new();
+        for index in 0..4 {
+            let name = format!("g{index}");
+            prop_assert_eq!(table.accepted(0, &name), anew.accepted(0, &name));
+            prop_assert_eq!(table.problems(&name), anew.problems(&name));
+            for matches in accepted(&table, &name) {
+                for claim in claims_of(&matches) {
+                    prop_assert!(seen.insert(claim));
+                }
+            }
+        }
+        let wanted: BTreeSet<_> = last
+            .iter()
+            .flat_map(|(index, routes)| group_of(*index, routes).gateways.remove(0).routes)
+            .flat_map(|route| claims_of(&route.spec.matches))
+            .collect();
+        prop_assert_eq!(seen, wanted);
+        prop_assert_eq!(
+            table.claims.iter().flatten().count(),
+            anew.claims.iter().flatten().count()
+        );
+    }
+}

@@ -1,0 +1,166 @@
+//! What a change touches.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::fixture::*;
+use crate::routes::{RouteSettings, Table, all_groups, group, groups_of};
+use crate::world::World;
+
+fn shoot(index: usize) -> Vec<Value> {
+    let namespace = format!("shoot--foo--{index}");
+    let mut all = vec![api_server(&namespace)];
+    all.extend(passthrough(
+        &namespace,
+        &[&format!("api-{index}.example.com")],
+    ));
+    let key = format!("{namespace}/kube-apiserver");
+    all.push(slice(&key, "kube-apiserver:443", &["10.0.0.1"]));
+    all
+}
+
+fn groups(of: &BTreeSet<Arc<str>>) -> Vec<&str> {
+    of.iter().map(AsRef::as_ref).collect()
+}
+
+fn touched(world: &World, object: &Value) -> BTreeSet<Arc<str>> {
+    let mut copy = World::default();
+    let (kind, key) = apply(&mut copy, object);
+    groups_of(world, &one(), kind, &key)
+}
+
+fn filled(world: &World, settings: &RouteSettings) -> Table {
+    let mut table = Table::default();
+    for name in all_groups(world) {
+        table.put(&name, group(world, settings, &name));
+    }
+    table
+}
+
+#[test]
+fn an_endpoint_changes_one_cluster_of_one_group() {
+    let objects: Vec<Value> = (0..3).flat_map(shoot).collect();
+    let mut world = world(&objects);
+    let settings = one();
+    let mut table = filled(&world, &settings);
+    let before = table.clusters(0, "shoot--foo--1").to_vec();
+    let moved = slice(
+        "shoot--foo--1/kube-apiserver",
+        "kube-apiserver:443",
+        &["10.0.0.9"],
+    );
+    let of = touched(&world, &moved);
+    assert_eq!(groups(&of), ["shoot--foo--1"]);
+    apply(&mut world, &moved);
+    let changed = table.put("shoot--foo--1", group(&world, &settings, "shoot--foo--1"));
+    assert_eq!(groups(&changed.clusters), ["shoot--foo--1"]);
+    assert!(
+        changed.routes.is_empty() && changed.problems.is_empty() && changed.services.is_empty()
+    );
+    let after = table.clusters(0, "shoot--foo--1");
+    assert_eq!(after.len(), before.len());
+    let differ = before
+        .iter()
+        .zip(after)
+        .filter(|(old, new)| old != new)
+        .count();
+    assert_eq!(differ, 1);
+    for other in ["shoot--foo--0", "shoot--foo--2"] {
+        let same = table.put(other, group(&world, &settings, other));
+        assert_eq!(same, crate::routes::Changed::default());
+    }
+}
+
+#[test]
+fn objects_touch_the_namespaces_they_lead_into() {
+    let mut objects: Vec<Value> = (0..2).flat_map(shoot).collect();
+    let chain = filter_chain("shoot--foo--1", "10.1.2.3");
+    let rules = http_proxy(8443, "X-Gardener-Destination", REGEX);
+    let rule = rule("shoot--foo--0/kube-apiserver", json!({}));
+    objects.extend([chain.clone(), rules.clone(), rule.clone()]);
+    let world = world(&objects);
+    assert_eq!(groups(&touched(&world, &chain)), ["shoot--foo--1"]);
+    assert_eq!(groups(&touched(&world, &rule)), ["shoot--foo--0"]);
+    let everywhere = ["istio-ingress", "shoot--foo--0", "shoot--foo--1"];
+    assert_eq!(groups(&touched(&world, &rules)), everywhere);
+    for object in &objects[..4] {
+        assert_eq!(
+            groups(&touched(&world, object)),
+            ["shoot--foo--0"],
+            "{object}"
+        );
+    }
+}
+
+#[test]
+fn gateways_touch_what_is_bound_to_them() {
+    let mut objects = shoot(0);
+    let [mut gateway, mut bound] = passthrough("shared", &["x.example.com"]);
+    bound["metadata"]["namespace"] = json!("other");
+    bound["spec"]["gateways"] = json!(["shared/kube-apiserver"]);
+    gateway["metadata"]["namespace"] = json!("shared");
+    objects.extend([gateway.clone(), bound]);
+    let world = world(&objects);
+    assert_eq!(groups(&touched(&world, &gateway)), ["other", "shared"]);
+}
+
+#[test]
+fn pods_touch_nothing_where_labels_decide() {
+    let mut objects = shoot(0);
+    let own = json!({"app": "istio-ingressgateway", "istio": "ingressgateway"});
+    let metadata = json!({"namespace": "istio-ingress", "name": "gateway-0", "labels": own});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata});
+    objects.push(pod.clone());
+    let world = world(&objects);
+    assert_eq!(groups(&touched(&world, &pod)), [""; 0]);
+    let mut loose = one();
+    loose.gateways[0].selector = labels(&[("istio", "ingressgateway")]);
+    let mut copy = World::default();
+    let (kind, key) = apply(&mut copy, &pod);
+    assert_eq!(
+        groups(&groups_of(&world, &loose, kind, &key)),
+        ["shoot--foo--0"]
+    );
+}
+
+/// Whatever is touched is enough: translating only that gives what translating all gives.
+#[test]
+fn what_is_touched_is_enough() {
+    let mut shared: Vec<Value> = (0..3).flat_map(shoot).collect();
+    shared.push(filter_chain("shoot--foo--2", "10.1.2.3"));
+    shared.push(http_proxy(8443, "X-Gardener-Destination", REGEX));
+    shared.push(rule(
+        "shoot--foo--1/kube-apiserver",
+        json!({"tls": {"mode": "SIMPLE"}}),
+    ));
+    shared.extend(terminating("shoot--foo--3", &["t.example.com"]));
+    shared.push(api_server("shoot--foo--3"));
+    // Every order of events would do; these are forwards and backwards.
+    for reverse in [false, true] {
+        let mut objects = shared.clone();
+        if reverse {
+            objects.reverse();
+        }
+        let settings = one();
+        let mut world = world(&[]);
+        let mut table = Table::default();
+        for object in &objects {
+            let mut of = touched(&world, object);
+            apply(&mut world, object);
+            of.extend(touched(&world, object));
+            for name in of {
+                table.put(&name, group(&world, &settings, &name));
+            }
+        }
+        let whole = filled(&world, &settings);
+        let names: BTreeSet<_> = table.groups().chain(whole.groups()).cloned().collect();
+        assert!(names.len() >= 4);
+        for name in names {
+            assert_eq!(table.accepted(0, &name), whole.accepted(0, &name), "{name}");
+            assert_eq!(table.clusters(0, &name), whole.clusters(0, &name), "{name}");
+            assert_eq!(table.problems(&name), whole.problems(&name), "{name}");
+        }
+    }
+}
