@@ -115,6 +115,10 @@ pub trait Sink: Send {
     /// Why not; the server is told, and what was in force before stays.
     fn apply(&mut self, table: Table) -> Result<(), String>;
 
+    /// Takes note that a response was refused and why: by [`Sink::apply`], or before there was a
+    /// table at all. Once for each response that the server is told so of.
+    fn refused(&mut self, _why: &str) {}
+
     /// Takes note that what is in force is what the server has: after each change, and every
     /// [`ClientLimits::confirm`] while the stream is alive.
     fn confirmed(&mut self);
@@ -128,15 +132,15 @@ pub async fn run(params: ClientParams, sink: impl Sink, metrics: ClientMetrics) 
     let held = primed(&params);
     let keeper = keeper::Keeper::new(&params, held.stored().clone(), &metrics);
     let watching = async {
-        match &params.tls {
-            Some(tls) => tls.watch().await,
-            None => std::future::pending().await,
+        if let Some(tls) = &params.tls {
+            tls.watch().await;
         }
+        std::future::pending::<Infallible>().await
     };
     tokio::select! {
         never = connect_again_and_again(&params, held, sink, &metrics) => never,
         never = keeper.keep() => never,
-        () = watching => unreachable!("a watch never ends"),
+        never = watching => never,
     }
 }
 

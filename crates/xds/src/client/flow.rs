@@ -209,6 +209,7 @@ impl<S: Sink> Flow<'_, S> {
         for (update, verdict) in updates.iter().zip(&verdicts) {
             self.metrics.response(update.kind, verdict.is_ok());
             if let Err(why) = verdict {
+                self.sink.refused(why);
                 tracing::warn!(
                     kind = crate::grpc::label(update.kind),
                     why,

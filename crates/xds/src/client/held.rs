@@ -47,6 +47,8 @@ pub(super) struct Raw {
     pub(super) unsaved: bool,
     /// Whether it is what the sink took.
     pub(super) good: bool,
+    /// How many copies were taken for the cache.
+    pub(super) copies: u64,
 }
 
 /// A resource as it came.
@@ -330,3 +332,6 @@ fn set_empty(state: &mut State, kind: ResourceType, name: &str) -> bool {
         Err(_) => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,10 +1,11 @@
 //! Keeps the last good resources on disk.
 //!
 //! Not more often than every few seconds, and once more when it is dropped. It holds no copy
-//! between writes.
+//! between writes, and what is older never takes the place of what is newer.
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::ClientParams;
@@ -18,6 +19,16 @@ pub(super) struct Keeper {
     interval: Duration,
     stored: Stored,
     metrics: ClientMetrics,
+    written: Written,
+}
+
+/// How many copies were taken up to the one on disk; whoever writes holds it.
+type Written = Arc<Mutex<u64>>;
+
+/// What is good and not on disk.
+struct Copy {
+    number: u64,
+    entries: Vec<cache::Entry>,
 }
 
 impl Keeper {
@@ -27,6 +38,7 @@ impl Keeper {
             interval: params.limits.cache,
             stored,
             metrics: metrics.clone(),
+            written: Written::default(),
         }
     }
 
@@ -37,26 +49,29 @@ impl Keeper {
         };
         loop {
             tokio::time::sleep(self.interval).await;
-            let Some(entries) = self.unsaved() else {
+            let Some(copy) = self.unsaved() else {
                 continue;
             };
-            let path = path.clone();
-            let writing = tokio::task::spawn_blocking(move || write(&path, entries));
-            self.written(writing.await.unwrap_or(false));
+            let (path, written) = (path.clone(), self.written.clone());
+            let writing = tokio::task::spawn_blocking(move || write(&path, copy, &written));
+            self.note(writing.await.unwrap_or(false));
         }
     }
 
-    /// What is good and not on disk.
-    fn unsaved(&self) -> Option<Vec<cache::Entry>> {
+    fn unsaved(&self) -> Option<Copy> {
         let mut raw = self.stored.lock();
         if !raw.good || !raw.unsaved {
             return None;
         }
         raw.unsaved = false;
-        Some(raw.entries())
+        raw.copies += 1;
+        Some(Copy {
+            number: raw.copies,
+            entries: raw.entries(),
+        })
     }
 
-    fn written(&self, done: bool) {
+    fn note(&self, done: bool) {
         self.metrics.cache_write(done);
         if !done {
             self.stored.lock().unsaved = true;
@@ -67,16 +82,24 @@ impl Keeper {
 impl Drop for Keeper {
     fn drop(&mut self) {
         if let Some(path) = &self.path
-            && let Some(entries) = self.unsaved()
+            && let Some(copy) = self.unsaved()
         {
-            self.written(write(path, entries));
+            self.note(write(path, copy, &self.written));
         }
     }
 }
 
-fn write(path: &Path, entries: Vec<cache::Entry>) -> bool {
-    match cache::write(path, entries) {
-        Ok(()) => true,
+/// Writes a copy, unless a newer one was written already. It blocks.
+fn write(path: &Path, copy: Copy, written: &Mutex<u64>) -> bool {
+    let mut written = written.lock().unwrap_or_else(PoisonError::into_inner);
+    if *written > copy.number {
+        return true;
+    }
+    match cache::write(path, copy.entries) {
+        Ok(()) => {
+            *written = copy.number;
+            true
+        }
         Err(error) => {
             tracing::warn!(path = %path.display(), %error, "writing the cache of resources");
             false

@@ -140,17 +140,17 @@ impl Session {
         if update.listed && !refused {
             self.refused.retain(|(of, _)| *of != kind);
         }
+        if !refused {
+            // What had no name may be among what was taken now.
+            self.refused.remove(&(kind, "".into()));
+        }
         let set = update.set.iter().map(|item| &item.name);
-        for name in set.chain(&update.removed) {
+        for name in set.chain(&update.unread).chain(&update.removed) {
             if !refused {
                 self.refused.remove(&(kind, name.clone()));
             } else if self.refused.len() < MAX_REFUSED {
                 self.refused.insert((kind, name.clone()));
             }
-        }
-        if refused && update.set.is_empty() {
-            // Nothing in it could be read, not even a name.
-            self.refused.insert((kind, "".into()));
         }
     }
 

@@ -25,6 +25,8 @@ pub(super) struct Update {
     /// State of the world: the version of the whole.
     pub(super) version: String,
     pub(super) set: Vec<Item>,
+    /// Names of resources that were not understood; empty where even that was not.
+    pub(super) unread: Vec<Arc<str>>,
     pub(super) removed: Vec<Arc<str>>,
     /// Whether what is not in it does not exist.
     pub(super) listed: bool,
@@ -76,6 +78,7 @@ pub(super) async fn understand(response: Response) -> Option<Update> {
         nonce: String::new(),
         version: String::new(),
         set: Vec::new(),
+        unread: Vec::new(),
         removed: Vec::new(),
         listed: false,
         fault: None,
@@ -85,9 +88,13 @@ pub(super) async fn understand(response: Response) -> Option<Update> {
         if count % TURN == TURN - 1 {
             tokio::task::yield_now().await;
         }
+        let name = travelling.name.clone();
         match travelling.understand(kind) {
             Ok(item) => update.set.push(item),
-            Err(why) => update.refuse(&why),
+            Err(why) => {
+                update.unread.push(name.unwrap_or_default().into());
+                update.refuse(&why);
+            }
         }
     }
     Some(update)

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::store::{Content, Store, Version};
 use super::stream::{
-    Handled, Known, Stream, Subscription, TooManyNames, TypeState, leads, wildcards,
+    Handled, Known, Outstanding, Stream, Subscription, TooManyNames, TypeState, leads, wildcards,
 };
 use crate::proto::discovery::{Any, DeltaDiscoveryRequest, DeltaDiscoveryResponse, NamedResource};
 use crate::resource::ResourceType;
@@ -61,17 +61,7 @@ impl Stream {
         let Some(text) = refused else {
             return Handled::Acked(kind);
         };
-        // A response is refused whole. One of which it is not known what was wrong is sent again
-        // in two halves, so that one bad resource does not keep the others from the client; one
-        // that was alone is not sent again until it changes.
-        let names = outstanding.names;
-        if names.len() > 1 {
-            let (first, second) = names.split_at(names.len() / 2);
-            for half in [second, first] {
-                let half: BTreeSet<_> = half.iter().cloned().collect();
-                state.isolate.push_front(half);
-            }
-        }
+        state.isolate_refused(outstanding);
         Handled::Nacked(kind, text.to_owned())
     }
 
@@ -131,6 +121,10 @@ impl Stream {
         while let Some((name, may_remove)) = self.types[kind as usize].pop() {
             let content = store.visible(kind, self.class, &name);
             let state = &mut self.types[kind as usize];
+            if !state.subscribes(&name) {
+                state.forget(&name);
+                continue;
+            }
             match content {
                 Some(content) if state.has(&name, content) => {}
                 Some(content) if !chunk.has_room(&name, content, self.limits.response_bytes) => {
@@ -194,25 +188,52 @@ impl Stream {
             state.known.remove(&name);
         }
         chunk.octets += name.len() + OVERHEAD;
-        chunk.removed.push(name.to_string());
+        chunk.removed.push(name);
     }
 
     fn send_delta(&mut self, kind: ResourceType, chunk: Chunk) -> DeltaDiscoveryResponse {
         let nonce = self.next_nonce();
         let version = self.cursor.to_string();
         let state = &mut self.types[kind as usize];
-        state.sent(version.clone(), nonce.clone(), chunk.names);
+        let removed_resources = chunk.removed.iter().map(ToString::to_string).collect();
+        state.sent(Outstanding {
+            nonce: nonce.clone(),
+            version: version.clone(),
+            names: chunk.names,
+            removed: chunk.removed,
+        });
         DeltaDiscoveryResponse {
             system_version_info: version,
             resources: chunk.resources,
             type_url: kind.type_url().to_owned(),
             nonce,
-            removed_resources: chunk.removed,
+            removed_resources,
         }
     }
 }
 
 impl TypeState {
+    /// A response is refused whole. One of which it is not known what was wrong is sent again in
+    /// two halves, so that one bad resource does not keep the others from the client; one that
+    /// was alone is not sent again until it changes.
+    fn isolate_refused(&mut self, refused: Outstanding) {
+        let Outstanding {
+            mut names, removed, ..
+        } = refused;
+        if names.len() + removed.len() < 2 {
+            return;
+        }
+        for name in &removed {
+            // It has it still, whatever it is.
+            self.known.insert(name.clone(), Known::Foreign);
+        }
+        names.extend(removed);
+        let (first, second) = names.split_at(names.len() / 2);
+        for half in [second, first] {
+            self.isolate.push_front(half.iter().cloned().collect());
+        }
+    }
+
     fn begin(&mut self, wildcard: bool) {
         self.subscription = Some(Subscription::default());
         if wildcard {
@@ -283,7 +304,7 @@ impl TypeState {
 struct Chunk {
     resources: Vec<NamedResource>,
     names: Vec<Arc<str>>,
-    removed: Vec<String>,
+    removed: Vec<Arc<str>>,
     octets: usize,
 }
 

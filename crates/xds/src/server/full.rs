@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::store::{Store, Version};
-use super::stream::{Handled, Known, Stream, Subscription, TooManyNames, wildcards};
+use super::stream::{Handled, Known, Outstanding, Stream, Subscription, TooManyNames, wildcards};
 use crate::proto::discovery::{Any, DiscoveryRequest, DiscoveryResponse};
 use crate::resource::ResourceType;
 
@@ -230,7 +230,12 @@ impl Stream {
     ) -> DiscoveryResponse {
         let nonce = self.next_nonce();
         let state = &mut self.types[kind as usize];
-        state.sent(version.to_string(), nonce.clone(), Vec::new());
+        state.sent(Outstanding {
+            nonce: nonce.clone(),
+            version: version.to_string(),
+            names: Vec::new(),
+            removed: Vec::new(),
+        });
         DiscoveryResponse {
             version_info: version.to_string(),
             resources,

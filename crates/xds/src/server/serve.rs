@@ -45,14 +45,14 @@ pub(super) async fn serve(
     };
     let mut connections = JoinSet::new();
     let watching = async {
-        match &inner.params.tls {
-            Some(tls) => tls.watch().await,
-            None => std::future::pending().await,
+        if let Some(tls) = &inner.params.tls {
+            tls.watch().await;
         }
+        std::future::pending::<Infallible>().await
     };
     tokio::select! {
-        () = accept_all(&cx, &listener, &mut connections) => {}
-        () = watching => {}
+        never = accept_all(&cx, &listener, &mut connections) => match never {},
+        never = watching => match never {},
         () = shutdown => {}
     }
     drop(listener);
@@ -62,7 +62,11 @@ pub(super) async fn serve(
     connections.shutdown().await;
 }
 
-async fn accept_all(cx: &Connections, listener: &TcpListener, connections: &mut JoinSet<()>) {
+async fn accept_all(
+    cx: &Connections,
+    listener: &TcpListener,
+    connections: &mut JoinSet<()>,
+) -> Infallible {
     let mut pause = FIRST_PAUSE;
     loop {
         tokio::select! {

@@ -116,8 +116,10 @@ pub(super) enum Known {
 pub(super) struct Outstanding {
     pub(super) nonce: String,
     pub(super) version: String,
-    /// The resources in it, without removals.
+    /// The resources in it.
     pub(super) names: Vec<Arc<str>>,
+    /// And the removals.
+    pub(super) removed: Vec<Arc<str>>,
 }
 
 /// What a request was about.
@@ -212,14 +214,11 @@ impl TypeState {
     }
 
     /// Takes note of a response that is sent.
-    pub(super) fn sent(&mut self, version: String, nonce: String, names: Vec<Arc<str>>) {
+    pub(super) fn sent(&mut self, outstanding: Outstanding) {
         self.owed = false;
+        let Outstanding { version, nonce, .. } = &outstanding;
         self.progress.sent = Some((version.clone(), nonce.clone()));
-        self.outstanding.push_back(Outstanding {
-            nonce,
-            version,
-            names,
-        });
+        self.outstanding.push_back(outstanding);
     }
 }
 

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::proto::discovery::{
-    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
-    RpcStatus,
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, RpcStatus,
 };
 use crate::resource::ResourceType::{
     Cluster, ClusterLoadAssignment, Listener, RouteConfiguration, WireGuardRoute,
@@ -14,6 +13,7 @@ use crate::resource::{Audience, Resource};
 
 mod delta;
 mod full;
+mod model;
 mod order;
 
 /// A store, a stream and a clock.

@@ -36,10 +36,7 @@ fn changes_while_a_response_is_outstanding_come_together() {
     bench.ack(&sent);
     let sent = bench.next().unwrap();
     assert_eq!(sent.said(), (Cluster, vec!["a", "b0", "b1", "b2"], vec![]));
-    assert_eq!(
-        sent.versions["a"],
-        Version::of(b"49").to_string()
-    );
+    assert_eq!(sent.versions["a"], Version::of(b"49").to_string());
     bench.ack(&sent);
     assert_eq!(bench.next(), None);
 }
@@ -304,12 +301,20 @@ fn a_large_change_is_sent_in_pieces_without_waiting_for_each() {
 fn a_change_of_a_piece_that_is_not_sent_yet_is_sent_once() {
     let mut bench = Bench::new(Class::Parts);
     bench.stream.limits.response_bytes = 200;
-    bench.set_all(&[(Cluster, "a", "1"), (Cluster, "b", "1"), (Cluster, "c", "1")]);
+    bench.set_all(&[
+        (Cluster, "a", "1"),
+        (Cluster, "b", "1"),
+        (Cluster, "c", "1"),
+    ]);
     bench.subscribe(Cluster, &[]);
     let first = bench.next().unwrap();
     assert_eq!(first.set, ["a"]);
     bench.set(Cluster, "b", "2");
-    let sets: Vec<_> = bench.drain().into_iter().flat_map(|sent| sent.set).collect();
+    let sets: Vec<_> = bench
+        .drain()
+        .into_iter()
+        .flat_map(|sent| sent.set)
+        .collect();
     assert_eq!(sets, ["b", "c"]);
     bench.ack(&first);
     assert_eq!(bench.next(), None);
@@ -362,13 +367,19 @@ fn who_lags_behind_what_is_remembered_compares_everything() {
     let mut bench = Bench::new(Class::Parts);
     let names: Vec<String> = (0..5000).map(|number| format!("{number:04}")).collect();
     for name in &names {
-        bench.store.update(vec![resource(Audience::All, Listener, name, "1")], vec![]);
+        bench
+            .store
+            .update(vec![resource(Audience::All, Listener, name, "1")], vec![]);
     }
     bench.subscribe(Listener, &[]);
     bench.drain();
-    let gone = names.iter().map(|name| (Listener, Audience::All, Arc::from(&**name)));
+    let gone = names
+        .iter()
+        .map(|name| (Listener, Audience::All, Arc::from(&**name)));
     bench.store.update(vec![], gone.collect());
-    bench.store.update(vec![resource(Audience::All, Listener, "new", "1")], vec![]);
+    bench
+        .store
+        .update(vec![resource(Audience::All, Listener, "new", "1")], vec![]);
     bench.stream.pull(&bench.store, bench.now);
     let all = bench.drain();
     let removed: usize = all.iter().map(|sent| sent.removed.len()).sum();

@@ -138,7 +138,7 @@ fn a_refused_list_is_sent_again_when_it_changes() {
     bench.want(Listener, &[]);
     let first = bench.next_full().unwrap();
     let refused = bench.ask_full(DiscoveryRequest {
-        response_nonce: first.nonce.clone(),
+        response_nonce: first.nonce,
         error_detail: Some(refusal()),
         ..full(Listener)
     });
@@ -166,7 +166,11 @@ fn everything_may_be_narrowed_to_names_and_widened_by_a_star() {
     let narrow = bench.next_full().unwrap();
     bench.ack_full(&narrow, &[]);
     let none = bench.next_full().unwrap();
-    assert_eq!(none.bodies, Vec::<String>::new(), "no names after some is none");
+    assert_eq!(
+        none.bodies,
+        Vec::<String>::new(),
+        "no names after some is none"
+    );
 }
 
 #[test]
@@ -200,7 +204,10 @@ fn a_cluster_stays_in_the_list_while_a_listener_may_route_to_it() {
     assert_eq!(bench.next_full(), None);
     bench.ack_full(&listeners, &[]);
     let clusters = bench.next_full().unwrap();
-    assert_eq!((clusters.kind, clusters.bodies), (Cluster, strings(&["b", "c"])));
+    assert_eq!(
+        (clusters.kind, clusters.bodies),
+        (Cluster, strings(&["b", "c"]))
+    );
 }
 
 #[test]

@@ -43,7 +43,10 @@ fn a_listener_waits_for_its_cluster_and_that_for_its_assignment() {
     );
     assert_eq!(bench.next(), None);
     bench.ack(&assignment);
-    assert_eq!(bench.next().unwrap().said(), (Listener, vec!["tls"], vec![]));
+    assert_eq!(
+        bench.next().unwrap().said(),
+        (Listener, vec!["tls"], vec![])
+    );
 }
 
 #[test]
@@ -216,10 +219,14 @@ fn order_holds_on_a_reconnect_too() {
         initial_resource_versions: had("old"),
         ..delta(Cluster)
     });
-    let kinds: Vec<_> = bench.drain().iter().map(|sent| {
-        let (kind, set, removed) = sent.said();
-        format!("{kind:?} {set:?} {removed:?}")
-    }).collect();
+    let kinds: Vec<_> = bench
+        .drain()
+        .iter()
+        .map(|sent| {
+            let (kind, set, removed) = sent.said();
+            format!("{kind:?} {set:?} {removed:?}")
+        })
+        .collect();
     assert_eq!(
         kinds,
         [

@@ -1,0 +1,367 @@
+//! Updates against a sink that remembers.
+
+use route::{ClusterSpec, EndpointSpec, RouteMatch, RouteSpec};
+
+use super::*;
+use crate::client::update::{Response, understand};
+use crate::decode::{OwnProtocol, Table};
+use crate::encode::GatewayParams;
+use crate::proto::discovery::{Any, DeltaDiscoveryResponse, DiscoveryResponse, NamedResource};
+use crate::resource::Resource;
+use crate::resource::ResourceType::{Cluster, ClusterLoadAssignment, Listener};
+
+#[derive(Default)]
+struct Memory {
+    tables: Vec<Table>,
+    refuses: bool,
+}
+
+impl Sink for Memory {
+    fn apply(&mut self, table: Table) -> Result<(), String> {
+        if self.refuses {
+            return Err("not now".to_owned());
+        }
+        self.tables.push(table);
+        Ok(())
+    }
+
+    fn confirmed(&mut self) {}
+}
+
+impl Memory {
+    /// Server names and the number of endpoints behind each, of the table in force.
+    fn routes(&self) -> Vec<(String, usize)> {
+        let spec = &self.tables.last().unwrap().spec;
+        let routes = spec.routes.iter().map(|route| {
+            let RouteMatch::ServerNames(names) = &route.matches else {
+                panic!("only server names are here");
+            };
+            let found = spec.clusters.iter().find(|one| one.name == route.cluster);
+            (names.join(","), found.unwrap().endpoints.len())
+        });
+        let mut routes: Vec<_> = routes.collect();
+        routes.sort();
+        routes
+    }
+}
+
+fn held() -> Held {
+    let own = OwnListener {
+        name: "tls".into(),
+        port: 443,
+        protocol: OwnProtocol::Tls,
+    };
+    Held::new(State::default(), vec![own])
+}
+
+/// A cluster and its assignment.
+fn cluster(name: &str) -> Vec<Resource> {
+    let mut spec = ClusterSpec::new(name);
+    spec.endpoints = vec![EndpointSpec::new("10.0.0.1:443".parse().unwrap())];
+    crate::encode::cluster(&spec)
+}
+
+/// A listener's part of a group, that routes a server name.
+fn part(group: &str, server_name: &str, cluster: &str) -> Vec<Resource> {
+    let names = RouteMatch::ServerNames(vec![server_name.to_owned()]);
+    let routes = [RouteSpec::new(names, cluster)];
+    crate::encode::parts(group, &routes, &params()).resources
+}
+
+fn params() -> GatewayParams {
+    GatewayParams {
+        node: None,
+        vpn: None,
+        ..GatewayParams::default()
+    }
+}
+
+/// A response with those of the resources that are of a type.
+async fn delta(kind: ResourceType, resources: &[Resource], removed: &[&str]) -> Update {
+    let of_kind = resources.iter().filter(|one| one.kind == kind);
+    let resources = of_kind.map(|one| NamedResource {
+        version: "1".into(),
+        resource: Some(any(one)),
+        name: one.name.to_string(),
+    });
+    let response = DeltaDiscoveryResponse {
+        type_url: kind.type_url().into(),
+        resources: resources.collect(),
+        removed_resources: removed.iter().map(ToString::to_string).collect(),
+        ..DeltaDiscoveryResponse::default()
+    };
+    understand(Response::Delta(response)).await.unwrap()
+}
+
+async fn full(kind: ResourceType, resources: &[Resource]) -> Update {
+    let of_kind = resources.iter().filter(|one| one.kind == kind);
+    let response = DiscoveryResponse {
+        type_url: kind.type_url().into(),
+        resources: of_kind.map(any).collect(),
+        version_info: "v".into(),
+        ..DiscoveryResponse::default()
+    };
+    understand(Response::Full(response)).await.unwrap()
+}
+
+fn any(resource: &Resource) -> Any {
+    Any {
+        type_url: resource.kind.type_url().into(),
+        value: resource.body.clone(),
+    }
+}
+
+fn take(held: &mut Held, sink: &mut Memory, updates: &[Update]) -> Vec<Result<(), String>> {
+    held.settle(updates, sink)
+}
+
+/// A client with one cluster and one route.
+async fn settled() -> (Held, Memory) {
+    let (mut held, mut sink) = (held(), Memory::default());
+    let mut resources = cluster("a");
+    resources.extend(part("a", "a.example.com", "a"));
+    let updates = [
+        delta(Cluster, &resources, &[]).await,
+        delta(ClusterLoadAssignment, &resources, &[]).await,
+        delta(Listener, &resources, &[]).await,
+    ];
+    assert_eq!(
+        take(&mut held, &mut sink, &updates),
+        [Ok(()), Ok(()), Ok(())]
+    );
+    assert_eq!(sink.tables.len(), 1, "together they are one table");
+    (held, sink)
+}
+
+#[tokio::test]
+async fn nothing_is_applied_before_everything_is_there() {
+    let (mut held, mut sink) = (held(), Memory::default());
+    let mut resources = cluster("a");
+    resources.extend(part("a", "a.example.com", "a"));
+    let update = delta(Listener, &resources, &[]).await;
+    assert_eq!(take(&mut held, &mut sink, &[update]), [Ok(())]);
+    assert!(!held.waits_for_missing(), "clusters were not heard of");
+    let update = delta(Cluster, &resources, &[]).await;
+    assert_eq!(take(&mut held, &mut sink, &[update]), [Ok(())]);
+    assert!(sink.tables.is_empty() && held.waits_for_missing() && !held.is_current());
+    let wanted: Vec<_> = held.wanted(ClusterLoadAssignment).into_iter().collect();
+    assert_eq!(wanted, [Arc::from("a")]);
+    assert!(!held.stored().lock().good, "and nothing is kept on disk");
+
+    let update = delta(ClusterLoadAssignment, &resources, &[]).await;
+    assert_eq!(take(&mut held, &mut sink, &[update]), [Ok(())]);
+    assert_eq!(sink.routes(), [("a.example.com".to_owned(), 1)]);
+    assert!(held.is_current() && held.stored().lock().good);
+}
+
+#[tokio::test]
+async fn an_empty_gateway_is_complete() {
+    let (mut held, mut sink) = (held(), Memory::default());
+    let updates = [
+        delta(Cluster, &[], &[]).await,
+        delta(Listener, &[], &[]).await,
+    ];
+    take(&mut held, &mut sink, &updates);
+    assert_eq!(sink.tables.len(), 1);
+    take(&mut held, &mut sink, &updates);
+    assert_eq!(sink.tables.len(), 1, "nothing new");
+}
+
+#[tokio::test]
+async fn of_two_updates_that_contradict_each_other_one_is_taken() {
+    let (mut held, mut sink) = settled().await;
+    let good = delta(Listener, &part("b", "b.example.com", "a"), &[]).await;
+    let mut other = cluster("c");
+    other.extend(part("c", "a.example.com", "c"));
+    let clusters = [
+        delta(Cluster, &other, &[]).await,
+        delta(ClusterLoadAssignment, &other, &[]).await,
+    ];
+    take(&mut held, &mut sink, &clusters);
+    let bad = delta(Listener, &other, &[]).await;
+    let verdicts = take(&mut held, &mut sink, &[bad, good]);
+    let why = verdicts[0].as_ref().unwrap_err();
+    assert!(why.contains("a.example.com"), "{why}");
+    assert_eq!(verdicts[1], Ok(()));
+    let routes = [
+        ("a.example.com".to_owned(), 1),
+        ("b.example.com".to_owned(), 1),
+    ];
+    assert_eq!(sink.routes(), routes);
+    let raw = held.stored().lock();
+    assert!(!raw.types[Listener as usize].contains_key("tls|c"));
+}
+
+#[tokio::test]
+async fn contradictions_are_refused_before_everything_is_there() {
+    let (mut held, mut sink) = (held(), Memory::default());
+    let mut resources = cluster("a");
+    resources.extend(part("a", "a.example.com", "a"));
+    resources.extend(part("b", "a.example.com", "b"));
+    let updates = [
+        delta(Cluster, &resources, &[]).await,
+        delta(Listener, &resources, &[]).await,
+    ];
+    let verdicts = take(&mut held, &mut sink, &updates);
+    assert_eq!(verdicts[0], Ok(()));
+    verdicts[1].as_ref().unwrap_err();
+}
+
+#[tokio::test]
+async fn what_the_sink_refuses_leaves_no_trace() {
+    let (mut held, mut sink) = settled().await;
+    sink.refuses = true;
+    let update = delta(Listener, &part("b", "b.example.com", "a"), &["tls|a"]).await;
+    let refused = [Err("not now".to_owned())];
+    assert_eq!(
+        take(&mut held, &mut sink, std::slice::from_ref(&update)),
+        refused
+    );
+    sink.refuses = false;
+    take(
+        &mut held,
+        &mut sink,
+        &[delta(Cluster, &cluster("b"), &[]).await],
+    );
+    take(
+        &mut held,
+        &mut sink,
+        &[delta(ClusterLoadAssignment, &cluster("b"), &[]).await],
+    );
+    assert_eq!(sink.routes(), [("a.example.com".to_owned(), 1)]);
+    assert_eq!(take(&mut held, &mut sink, &[update]), [Ok(())]);
+    assert_eq!(sink.routes(), [("b.example.com".to_owned(), 1)]);
+}
+
+#[tokio::test]
+async fn an_assignment_that_does_not_exist_is_empty() {
+    let (mut held, mut sink) = settled().await;
+    let update = delta(ClusterLoadAssignment, &[], &["a"]).await;
+    assert_eq!(take(&mut held, &mut sink, &[update]), [Ok(())]);
+    assert_eq!(sink.routes(), [("a.example.com".to_owned(), 0)]);
+    let update = delta(ClusterLoadAssignment, &cluster("a"), &[]).await;
+    take(&mut held, &mut sink, &[update]);
+    assert_eq!(sink.routes(), [("a.example.com".to_owned(), 1)]);
+}
+
+#[tokio::test]
+async fn what_is_missing_for_long_is_done_without() {
+    let (mut held, mut sink) = settled().await;
+    let tables = sink.tables.len();
+    let mut resources = cluster("b");
+    resources.extend(part("b", "b.example.com", "b"));
+    let updates = [
+        delta(Cluster, &resources, &[]).await,
+        delta(Listener, &resources, &[]).await,
+    ];
+    take(&mut held, &mut sink, &updates);
+    assert_eq!(sink.tables.len(), tables);
+    assert!(held.waits_for_missing());
+    held.do_without_missing(&mut sink).unwrap();
+    assert!(!held.waits_for_missing() && held.is_current());
+    let routes = [
+        ("a.example.com".to_owned(), 1),
+        ("b.example.com".to_owned(), 0),
+    ];
+    assert_eq!(sink.routes(), routes);
+}
+
+#[tokio::test]
+async fn an_assignment_goes_with_its_cluster() {
+    let (mut held, mut sink) = settled().await;
+    let updates = [
+        delta(Listener, &[], &["tls|a"]).await,
+        delta(Cluster, &[], &["a"]).await,
+    ];
+    assert_eq!(take(&mut held, &mut sink, &updates), [Ok(()), Ok(())]);
+    assert!(held.wanted(ClusterLoadAssignment).is_empty());
+    let raw = held.stored().lock();
+    assert!(raw.types.iter().all(BTreeMap::is_empty));
+}
+
+#[tokio::test]
+async fn a_list_replaces_what_there_was_and_a_part_does_not() {
+    let (mut held, mut sink) = (held(), Memory::default());
+    let mut resources = cluster("a");
+    resources.extend(cluster("b"));
+    resources.extend(part("a", "a.example.com", "a"));
+    resources.extend(part("b", "b.example.com", "b"));
+    let updates = [
+        full(Cluster, &resources).await,
+        full(ClusterLoadAssignment, &resources).await,
+        full(Listener, &resources).await,
+    ];
+    take(&mut held, &mut sink, &updates);
+    let both = [
+        ("a.example.com".to_owned(), 1),
+        ("b.example.com".to_owned(), 1),
+    ];
+    assert_eq!(sink.routes(), both);
+    take(
+        &mut held,
+        &mut sink,
+        &[full(ClusterLoadAssignment, &cluster("a")).await],
+    );
+    assert_eq!(sink.routes(), both);
+    let one = part("b", "b.example.com", "b");
+    take(&mut held, &mut sink, &[full(Listener, &one).await]);
+    assert_eq!(sink.routes(), both[1..]);
+    take(&mut held, &mut sink, &[full(Listener, &[]).await]);
+    assert_eq!(sink.routes(), []);
+}
+
+#[tokio::test]
+async fn a_fault_is_told_with_the_resource_and_spares_its_neighbours() {
+    let (mut held, mut sink) = settled().await;
+    let mut bad = part("b", "b.example.com", "a").remove(0);
+    bad.body = bytes::Bytes::from_static(b"\x0a\x05tls|b\xff");
+    let updates = [
+        delta(Listener, &[bad], &[]).await,
+        delta(Listener, &part("c", "c.example.com", "a"), &[]).await,
+    ];
+    let verdicts = take(&mut held, &mut sink, &updates);
+    assert!(verdicts[0].as_ref().unwrap_err().contains("tls|b"));
+    assert_eq!(verdicts[1], Ok(()));
+    assert_eq!(sink.routes().len(), 2);
+}
+
+#[tokio::test]
+async fn a_resource_of_another_type_than_its_response_is_a_fault() {
+    let mut wrong = cluster("a");
+    wrong[0].kind = Listener;
+    let response = DeltaDiscoveryResponse {
+        type_url: Cluster.type_url().into(),
+        resources: vec![NamedResource {
+            version: "1".into(),
+            resource: Some(any(&wrong[0])),
+            name: "a".into(),
+        }],
+        ..DeltaDiscoveryResponse::default()
+    };
+    let update = understand(Response::Delta(response)).await.unwrap();
+    assert!(update.fault.unwrap().contains("Listener"));
+    let unknown = DeltaDiscoveryResponse {
+        type_url: "type.googleapis.com/something.Else".into(),
+        ..DeltaDiscoveryResponse::default()
+    };
+    assert!(understand(Response::Delta(unknown)).await.is_none());
+}
+
+#[tokio::test]
+async fn what_was_kept_is_begun_with_and_applied_once_the_server_has_answered() {
+    let (before, mut sink) = settled().await;
+    let entries = before.stored().lock().entries();
+    let mut held = held();
+    held.prime(entries).unwrap();
+    assert!(!held.is_current());
+    let wanted: Vec<_> = held.wanted(ClusterLoadAssignment).into_iter().collect();
+    assert_eq!(wanted, [Arc::from("a")]);
+    sink.tables.clear();
+    let updates = [
+        delta(Cluster, &[], &[]).await,
+        delta(Listener, &[], &[]).await,
+    ];
+    take(&mut held, &mut sink, &updates);
+    assert_eq!(sink.routes(), [("a.example.com".to_owned(), 1)]);
+    assert!(held.is_current());
+}

@@ -1,0 +1,71 @@
+//! What is kept on disk.
+
+use testkit::tempdir::TempDir;
+use xds::State;
+
+use crate::support::{
+    Client, Serving, client_params, endpoints, own, server_params, shoot, shoots, until,
+};
+
+#[tokio::test]
+async fn a_client_that_begins_again_needs_no_server_and_then_only_differences() {
+    let dir = TempDir::new("xds-client").unwrap();
+    let path = dir.join("cache");
+    assert!(
+        xds::load_cache(&path, &own(), State::default())
+            .unwrap()
+            .is_none()
+    );
+    let serving = Serving::start(server_params(None)).await;
+    serving.set(shoots(500));
+    serving.gateway.complete();
+    let mut params = client_params(serving.addr, None);
+    params.cache = Some(path.clone());
+    let client = Client::start(params.clone());
+    client.until_routes(500).await;
+    until("the cache to be written", || path.exists()).await;
+    serving.set(shoot(500));
+    client.until_routes(501).await;
+    let table = client.seen.lock().unwrap().table.clone().unwrap();
+    assert!(client.count(r#"rhizome_xds_cache_writes_total{result="ok"}"#) >= 1);
+    client.stop().await;
+    let kept = xds::load_cache(&path, &own(), State::default()).unwrap();
+    assert_eq!(kept.unwrap(), table, "what came last is written at the end");
+
+    let before = serving.pushed();
+    serving.set(endpoints(3, 2));
+    let client = Client::start(params);
+    client.until_routes(501).await;
+    client.until_confirmed().await;
+    let again = serving.pushed() - before;
+    assert!(again < 1024, "{again} octets for one difference");
+    let name = crate::support::cluster_name(3);
+    assert_eq!(client.endpoints(&name).unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn a_cache_that_cannot_be_used_is_done_without() {
+    let dir = TempDir::new("xds-client").unwrap();
+    let path = dir.write("cache", "RHIZXDS\x01 of a kind").unwrap();
+    xds::load_cache(&path, &own(), State::default()).unwrap_err();
+    let serving = Serving::start(server_params(None)).await;
+    serving.set(shoots(2));
+    serving.gateway.complete();
+    let mut params = client_params(serving.addr, None);
+    params.cache = Some(path.clone());
+    let client = Client::start(params);
+    client.until_routes(2).await;
+    until("a good one to be written", || {
+        xds::load_cache(&path, &own(), State::default()).is_ok()
+    })
+    .await;
+
+    let mut params = client_params(serving.addr, None);
+    params.cache = Some(dir.join("no/such/directory/cache"));
+    let client = Client::start(params);
+    client.until_routes(2).await;
+    until("the failure to be counted", || {
+        client.count(r#"rhizome_xds_cache_writes_total{result="failed"}"#) >= 1
+    })
+    .await;
+}
