@@ -8,7 +8,7 @@
 //!
 //! The client's number for its dial never reaches an agent, and a connection id only selects this
 //! stream's own tunnel: whatever a client sends, no other tunnel is touched. There is no half-close
-//! toward API servers.
+//! toward API servers: at [`Read::End`](crate::Read::End) close the tunnel.
 
 use bytes::Bytes;
 

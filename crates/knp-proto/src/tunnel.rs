@@ -49,8 +49,20 @@ enum Outbound {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Last {
+    /// Without FIN before it, where FIN was agreed on, this is a reset.
     Close,
     Fin,
+    FinThenClose,
+}
+
+/// The direction from the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Inbound {
+    Open,
+    /// Nothing more will come, and all that was sent has come.
+    Complete,
+    /// Nothing more will come, and something is missing or may be.
+    Cut,
 }
 
 #[derive(Debug)]
@@ -73,9 +85,7 @@ pub(crate) struct Tunnel {
     window: Option<RecvWindow>,
     /// Credit to be sent.
     owed: u64,
-    /// Nothing more will come.
-    inbound_ended: bool,
-    fin_received: bool,
+    inbound: Inbound,
     /// Nobody is at the socket's side any more.
     detached: bool,
     /// The link must not be read until no more than so much is held.
@@ -119,8 +129,7 @@ impl Tunnel {
             in_hand: 0,
             window: None,
             owed: 0,
-            inbound_ended: false,
-            fin_received: false,
+            inbound: Inbound::Open,
             detached: false,
             blocked_above: None,
             deadline: Some(deadline),
@@ -181,7 +190,7 @@ impl Tunnel {
             if self.extensions.fin {
                 self.outbound = Outbound::Ending(Last::Fin);
             } else {
-                self.end_with_close(now, config);
+                self.end_with(Last::Close, now, config);
             }
         }
     }
@@ -194,7 +203,13 @@ impl Tunnel {
         }
         self.end.get_or_insert(EndReason::LocalClosed);
         if self.phase == Phase::Open {
-            self.end_with_close(now, config);
+            let whole = self.extensions.fin && !discard && self.outbound != Outbound::Ended;
+            let last = if whole {
+                Last::FinThenClose
+            } else {
+                Last::Close
+            };
+            self.end_with(last, now, config);
         }
         self.recharge();
     }
@@ -205,8 +220,8 @@ impl Tunnel {
         self.close(now, config, true);
     }
 
-    fn end_with_close(&mut self, now: Instant, config: &LinkConfig) {
-        self.outbound = Outbound::Ending(Last::Close);
+    fn end_with(&mut self, last: Last, now: Instant, config: &LinkConfig) {
+        self.outbound = Outbound::Ending(last);
         self.deadline = Some(now + config.linger_timeout);
     }
 
@@ -229,7 +244,7 @@ impl Tunnel {
             self.in_hand += data.len();
             return Read::Data(data);
         }
-        if self.inbound_ended {
+        if self.inbound == Inbound::Complete {
             return Read::End;
         }
         self.marks.readable_told = false;
@@ -237,7 +252,8 @@ impl Tunnel {
     }
 
     pub(crate) fn is_readable(&self) -> bool {
-        !self.inbox.is_empty() || (self.inbound_ended && self.phase != Phase::Lingering)
+        !self.inbox.is_empty()
+            || (self.inbound == Inbound::Complete && self.phase != Phase::Lingering)
     }
 
     /// The socket has taken `len` octets of what was read.
@@ -251,7 +267,7 @@ impl Tunnel {
         if self.phase == Phase::Lingering {
             self.deadline = Some(now + config.linger_timeout);
         }
-        if let (Some(window), false) = (&mut self.window, self.inbound_ended) {
+        if let (Some(window), false) = (&mut self.window, self.inbound != Inbound::Open) {
             let (permit, max) = (&self.permit, config.tunnel_bytes as u64);
             self.owed += window.consume(now, len, drained, max, |growth| permit.room(growth));
         }
@@ -273,7 +289,7 @@ impl Tunnel {
         if self.detached || self.phase == Phase::Lingering {
             return Ok(());
         }
-        if self.inbound_ended {
+        if self.inbound != Inbound::Open {
             return Err(EndReason::Violation(Violation::DataAfterFin));
         }
         if let Some(window) = &mut self.window {
@@ -307,8 +323,7 @@ impl Tunnel {
     }
 
     pub(crate) fn receive_fin(&mut self, now: Instant, config: &LinkConfig) {
-        self.fin_received = true;
-        self.inbound_ended = true;
+        self.inbound = Inbound::Complete;
         if self.phase == Phase::Open && self.outbound == Outbound::Ended {
             self.wire_over(now, config, EndReason::Finished);
         }
@@ -316,16 +331,31 @@ impl Tunnel {
 
     /// The server wants the tunnel closed.
     pub(crate) fn receive_close_request(&mut self, now: Instant, config: &LinkConfig) {
-        self.inbound_ended = true;
-        self.end.get_or_insert(EndReason::PeerClosed {
-            error: String::new(),
-        });
+        let reason = self.closed_by_peer(String::new());
+        self.end.get_or_insert(reason);
         if self.extensions.fin {
             // Nobody is left to take it: who only has nothing more to send says FIN.
             self.outbox.clear();
             self.recharge();
         }
-        self.end_with_close(now, config);
+        self.end_with(Last::Close, now, config);
+    }
+
+    /// Ends what comes from the peer, and says how. Upstream's close ends both directions in good
+    /// order; where there is a FIN, a close without one says that something is missing.
+    fn closed_by_peer(&mut self, error: String) -> EndReason {
+        if self.inbound == Inbound::Open {
+            let complete = error.is_empty() && !self.extensions.fin;
+            self.inbound = if complete {
+                Inbound::Complete
+            } else {
+                Inbound::Cut
+            };
+        }
+        match self.inbound {
+            Inbound::Complete => EndReason::PeerClosed { error },
+            Inbound::Cut | Inbound::Open => EndReason::PeerReset { error },
+        }
     }
 
     /// The agent has closed the tunnel.
@@ -335,7 +365,12 @@ impl Tunnel {
         config: &LinkConfig,
         error: String,
     ) {
-        self.wire_over(now, config, EndReason::PeerClosed { error });
+        let reason = self.closed_by_peer(error);
+        if !self.detached && self.inbound == Inbound::Cut {
+            // Also of one we asked to close: the answer to it is not all there.
+            self.end = Some(reason.clone());
+        }
+        self.wire_over(now, config, reason);
     }
 
     pub(crate) fn lose_link(&mut self, now: Instant, config: &LinkConfig) {
@@ -345,7 +380,8 @@ impl Tunnel {
         if !self.detached {
             self.end = Some(EndReason::LinkLost);
         }
-        if !self.fin_received {
+        if self.inbound != Inbound::Complete {
+            self.inbound = Inbound::Cut;
             self.detach();
         }
         self.wire_over(now, config, EndReason::LinkLost);
@@ -356,7 +392,9 @@ impl Tunnel {
         self.phase = Phase::Lingering;
         self.outbound = Outbound::Ended;
         self.outbox.clear();
-        self.inbound_ended = true;
+        if self.inbound == Inbound::Open {
+            self.inbound = Inbound::Cut;
+        }
         self.owed = 0;
         // The window's promises are void, only what is there counts.
         self.window = None;
@@ -378,10 +416,12 @@ impl Tunnel {
 
     pub(crate) fn take_credit(&mut self) -> Option<Packet> {
         let bytes = std::mem::take(&mut self.owed);
-        (bytes > 0 && self.phase == Phase::Open && !self.inbound_ended).then_some(Packet::Credit {
-            connect_id: self.connect_id,
-            bytes,
-        })
+        (bytes > 0 && self.phase == Phase::Open && self.inbound == Inbound::Open).then_some(
+            Packet::Credit {
+                connect_id: self.connect_id,
+                bytes,
+            },
+        )
     }
 
     pub(crate) fn is_sendable(&self) -> bool {
@@ -411,7 +451,7 @@ impl Tunnel {
         if let Some(credit) = &mut self.credit {
             credit.spend(data.len());
         }
-        if self.outbound == Outbound::Ending(Last::Close) {
+        if let Outbound::Ending(Last::Close | Last::FinThenClose) = self.outbound {
             self.deadline = Some(now + config.linger_timeout);
         }
         self.recharge();
@@ -427,13 +467,18 @@ impl Tunnel {
             return None;
         }
         let connect_id = self.connect_id;
-        self.outbound = Outbound::Ended;
-        if last == Last::Fin {
-            if self.fin_received {
+        if last != Last::Close {
+            self.outbound = match last {
+                Last::FinThenClose => Outbound::Ending(Last::Close),
+                Last::Close | Last::Fin => Outbound::Ended,
+            };
+            if self.inbound == Inbound::Complete {
+                // The peer knows as much and forgets the connection, too.
                 self.wire_over(now, config, EndReason::Finished);
             }
             return Some(Packet::Fin { connect_id });
         }
+        self.outbound = Outbound::Ended;
         self.end.get_or_insert(EndReason::LocalClosed);
         if self.role == Role::Server {
             self.phase = Phase::Closing;
@@ -455,6 +500,7 @@ impl Tunnel {
                 self.outbox.clear();
                 self.recharge();
                 self.deadline = None;
+                self.outbound = Outbound::Ending(Last::Close);
                 self.take_last(now, config)
             }
             Phase::Closing => {

@@ -65,9 +65,14 @@ pub enum EndReason {
     LocalClosed,
     /// More data came than there is memory for.
     OverBudget,
-    /// The peer closed it.
+    /// The peer closed it, after all that was to come had come.
     PeerClosed {
         /// Its text, empty when nothing was wrong.
+        error: String,
+    },
+    /// The peer closed it before all had come: reset the socket.
+    PeerReset {
+        /// Its text, or empty.
         error: String,
     },
     /// The socket does not take its data, and the peer cannot be told to wait.
@@ -91,18 +96,18 @@ impl EndReason {
             Self::LocalClosed => "local_closed",
             Self::OverBudget => "over_budget",
             Self::PeerClosed { .. } => "peer_closed",
+            Self::PeerReset { .. } => "peer_reset",
             Self::SlowConsumer => "slow_consumer",
             Self::Violation(_) => "violation",
         }
     }
 
-    /// Returns whether all that was sent toward the socket before the end was delivered in full:
-    /// if not, the socket is better reset than closed.
+    /// Returns whether all that was sent toward the socket before the end was delivered in full, or
+    /// nobody wants it: if not, the socket is better reset than closed.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         match self {
-            Self::Finished | Self::LocalClosed => true,
-            Self::PeerClosed { error } => error.is_empty(),
+            Self::Finished | Self::LocalClosed | Self::PeerClosed { .. } => true,
             Self::Cancelled
             | Self::CloseTimeout
             | Self::DialFailed { .. }
@@ -110,6 +115,7 @@ impl EndReason {
             | Self::LingerTimeout
             | Self::LinkLost
             | Self::OverBudget
+            | Self::PeerReset { .. }
             | Self::SlowConsumer
             | Self::Violation(_) => false,
         }
@@ -118,10 +124,21 @@ impl EndReason {
     /// Returns what the peer said about it, if it was the peer that ended the tunnel.
     #[must_use]
     pub fn peer_text(&self) -> Option<&str> {
-        if let Self::DialFailed { error } | Self::PeerClosed { error } = self {
-            return Some(error);
+        match self {
+            Self::DialFailed { error } | Self::PeerClosed { error } | Self::PeerReset { error } => {
+                Some(error)
+            }
+            Self::Cancelled
+            | Self::CloseTimeout
+            | Self::DialTimeout
+            | Self::Finished
+            | Self::LingerTimeout
+            | Self::LinkLost
+            | Self::LocalClosed
+            | Self::OverBudget
+            | Self::SlowConsumer
+            | Self::Violation(_) => None,
         }
-        None
     }
 
     /// Returns the error text of CLOSE_RSP.
@@ -138,7 +155,8 @@ impl EndReason {
             | Self::Finished
             | Self::LinkLost
             | Self::LocalClosed
-            | Self::PeerClosed { .. } => "",
+            | Self::PeerClosed { .. }
+            | Self::PeerReset { .. } => "",
         }
     }
 }

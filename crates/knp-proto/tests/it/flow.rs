@@ -1,0 +1,297 @@
+//! Slow sockets: who waits, who is cut, and how much is held meanwhile.
+
+use std::time::Duration;
+
+use knp_proto::{
+    ClusterLimits, EndReason, Extensions, INITIAL_WINDOW, LinkConfig, Overflow, StreamId,
+};
+
+use crate::world::{End, World, cluster, generous};
+
+const KIB: usize = 1 << 10;
+const WINDOW: usize = 256 * KIB;
+
+/// A world with tunnels `0..count` open.
+fn open(extensions: Extensions, config: LinkConfig, count: u32) -> World {
+    established(World::new(extensions, config), count)
+}
+
+fn established(mut world: World, count: u32) -> World {
+    world.answer_dials = true;
+    for number in 0..count {
+        world.dial(number);
+    }
+    world.settle();
+    world
+}
+
+/// Moves packets, but nothing from a socket's tunnel to the socket.
+fn carry(world: &mut World) {
+    loop {
+        let mut moved = false;
+        for end in [End::Server, End::Agent] {
+            while world.transmit(end) | world.deliver(end) {
+                moved = true;
+            }
+        }
+        if !moved {
+            return;
+        }
+    }
+}
+
+/// Writes as much as is taken, with packets moving in between.
+fn pour(world: &mut World, end: End, number: u32, most: usize) -> usize {
+    let mut written = 0;
+    while written < most {
+        let step = world.write(end, number, (64 * KIB).min(most - written));
+        carry(world);
+        if step == 0 && world.write(end, number, 1) == 0 {
+            break;
+        }
+        written += step;
+    }
+    written
+}
+
+fn held(world: &World, end: End) -> usize {
+    match end {
+        End::Server => world.server.cluster.buffered_bytes(),
+        End::Agent => world.agent.cluster.buffered_bytes(),
+    }
+}
+
+#[test]
+fn a_reader_that_stops_stops_its_sender_and_nobody_else() {
+    assert_eq!(INITIAL_WINDOW, WINDOW as u64);
+    let mut world = open(Extensions::ALL, LinkConfig::default(), 2);
+    let config = LinkConfig::default();
+    let poured = pour(&mut world, End::Agent, 0, 64 << 20);
+    assert!(poured <= WINDOW + config.outbox_bytes, "{poured}");
+    assert_eq!(held(&world, End::Server), WINDOW);
+    for _ in 0..1000 {
+        assert_eq!(world.write(End::Agent, 1, 1000), 1000);
+        carry(&mut world);
+        assert_eq!(world.read(End::Server, 1, KIB), 1000);
+    }
+    assert!(world.server.sockets[&0].is_live());
+    world.settle();
+    assert_eq!(world.server.sockets[&0].got, world.agent.sockets[&0].sent);
+}
+
+#[test]
+fn a_fast_reader_gets_a_larger_window_and_memory_returns() {
+    let mut world = open(Extensions::ALL, LinkConfig::default(), 1);
+    for _ in 0..100 {
+        world.write(End::Agent, 0, 256 * KIB);
+        world.settle();
+    }
+    let config = LinkConfig::default();
+    assert_eq!(held(&world, End::Server), config.tunnel_bytes - WINDOW);
+    let poured = pour(&mut world, End::Agent, 0, 64 << 20);
+    assert!(poured > config.tunnel_bytes - WINDOW, "{poured}");
+    assert!(held(&world, End::Server) <= config.tunnel_bytes);
+    world.close(End::Server, 0, false);
+    world.settle();
+    world.assert_idle();
+}
+
+#[test]
+fn a_hundred_stalled_tunnels_stay_within_the_budget_and_leave_room() {
+    let limits = ClusterLimits {
+        buffered_bytes: 64 << 20,
+        ..generous()
+    };
+    let servers = cluster("a", limits, 256 << 20);
+    let config = LinkConfig::default();
+    let world = World::of(&servers, StreamId(1), Extensions::ALL, config);
+    let mut world = established(world, 101);
+    for number in 0..100 {
+        pour(&mut world, End::Agent, number, 8 << 20);
+    }
+    assert!(held(&world, End::Server) <= limits.buffered_bytes);
+    let live = world.server.sockets.values().all(|socket| socket.is_live());
+    assert!(live, "a sender that waits is not cut");
+    assert_eq!(world.write(End::Agent, 100, 1000), 1000);
+    carry(&mut world);
+    assert_eq!(world.read(End::Server, 100, KIB), 1000);
+}
+
+#[test]
+fn without_credit_a_slow_reader_alone_is_cut() {
+    let config = LinkConfig::default();
+    let mut world = open(Extensions::default(), config, 2);
+    let poured = pour(&mut world, End::Agent, 0, 64 << 20);
+    assert!(
+        poured <= config.tunnel_bytes + 2 * config.outbox_bytes,
+        "{poured}"
+    );
+    let ended = world.server.sockets[&0].ended.clone();
+    assert_eq!(ended, Some(EndReason::SlowConsumer));
+    assert_eq!(held(&world, End::Server), 0);
+    assert!(world.server.sockets[&1].is_live());
+    carry(&mut world);
+    assert!(!world.agent.sockets[&0].is_live(), "the other end was told");
+}
+
+#[test]
+fn without_credit_blocking_is_upstreams_way() {
+    let config = LinkConfig {
+        overflow: Overflow::Block,
+        ..LinkConfig::default()
+    };
+    let mut world = open(Extensions::default(), config, 2);
+    for _ in 0..200 {
+        world.write(End::Agent, 0, 64 * KIB);
+        carry(&mut world);
+    }
+    assert!(world.server.link.is_read_blocked());
+    assert!(held(&world, End::Server) <= config.tunnel_bytes + config.max_data_bytes);
+    world.write(End::Agent, 1, 10);
+    carry(&mut world);
+    assert_eq!(world.read(End::Server, 1, 10), 0, "all stand still");
+    while world.server.link.is_read_blocked() {
+        assert!(world.read(End::Server, 0, 64 * KIB) > 0);
+    }
+    world.settle();
+    assert_eq!(world.server.sockets[&1].got, 10);
+    assert_eq!(world.server.sockets[&0].got, world.agent.sockets[&0].sent);
+}
+
+#[test]
+fn a_blocking_tunnel_that_ends_lets_the_others_go_on() {
+    let config = LinkConfig {
+        overflow: Overflow::Block,
+        ..LinkConfig::default()
+    };
+    let mut world = open(Extensions::default(), config, 1);
+    for _ in 0..200 {
+        world.write(End::Agent, 0, 64 * KIB);
+        carry(&mut world);
+    }
+    assert!(world.server.link.is_read_blocked());
+    world.close(End::Server, 0, true);
+    assert!(!world.server.link.is_read_blocked());
+    world.settle();
+    world.assert_idle();
+}
+
+#[test]
+fn memory_runs_out_for_the_largest_first() {
+    let limits = ClusterLimits {
+        buffered_bytes: 2 << 20,
+        ..generous()
+    };
+    let servers = cluster("a", limits, 256 << 20);
+    let config = LinkConfig::default();
+    let world = World::of(&servers, StreamId(1), Extensions::default(), config);
+    let mut world = established(world, 3);
+    pour(&mut world, End::Agent, 1, 100 * KIB);
+    pour(&mut world, End::Agent, 0, 8 << 20);
+    let ended = world.server.sockets[&0].ended.clone();
+    assert_eq!(ended, Some(EndReason::OverBudget));
+    assert!(world.server.sockets[&1].is_live());
+    pour(&mut world, End::Agent, 2, 100 * KIB);
+    assert!(world.server.sockets[&2].is_live());
+    assert!(held(&world, End::Server) <= limits.buffered_bytes);
+}
+
+#[test]
+fn without_memory_everybody_still_gets_on() {
+    let limits = ClusterLimits {
+        buffered_bytes: 0,
+        ..generous()
+    };
+    let servers = cluster("a", limits, 256 << 20);
+    let config = LinkConfig::default();
+    let world = World::of(&servers, StreamId(1), Extensions::ALL, config);
+    let mut world = established(world, 1);
+    let mut written = 0;
+    for _ in 0..100 {
+        written += world.write(End::Server, 0, 64 * KIB);
+        world.settle();
+    }
+    assert_eq!(written, 100 * 4 * KIB);
+    assert_eq!(world.agent.sockets[&0].got, written);
+}
+
+#[test]
+fn a_busy_tunnel_does_not_delay_a_small_one() {
+    let config = LinkConfig::default();
+    let mut world = open(Extensions::ALL, config, 2);
+    while world.write(End::Agent, 0, 64 * KIB) > 0 {}
+    world.transmit(End::Agent);
+    world.write(End::Agent, 1, 64);
+    // At most the rest of the busy one's turn goes first.
+    for _ in 0..2 {
+        world.transmit(End::Agent);
+    }
+    while world.deliver(End::Server) {}
+    assert_eq!(world.read(End::Server, 1, 64), 64);
+}
+
+#[test]
+fn many_small_writes_become_few_packets() {
+    let mut world = open(Extensions::ALL, LinkConfig::default(), 1);
+    for _ in 0..1000 {
+        world.write(End::Agent, 0, 10);
+    }
+    let mut packets = 0;
+    while world.transmit(End::Agent) {
+        packets += 1;
+    }
+    assert_eq!(packets, 1);
+}
+
+#[test]
+fn half_close_keeps_the_other_direction_open() {
+    let mut world = open(Extensions::ALL, LinkConfig::default(), 1);
+    world.write(End::Server, 0, 1000);
+    world.finish(End::Server, 0);
+    world.settle();
+    assert!(world.agent.sockets[&0].saw_end);
+    world.pass(Duration::from_secs(3600));
+    assert_eq!(world.write(End::Agent, 0, 5000), 5000);
+    world.finish(End::Agent, 0);
+    world.settle();
+    assert_eq!(world.server.sockets[&0].got, 5000);
+    for end in [End::Server, End::Agent] {
+        let ended = world.side(end).sockets[&0].ended.clone();
+        assert_eq!(ended, Some(EndReason::Finished));
+    }
+    world.assert_idle();
+}
+
+#[test]
+fn a_close_delivers_all_and_a_reset_is_seen_as_one() {
+    for (discard, clean) in [(false, true), (true, false)] {
+        for end in [End::Server, End::Agent] {
+            let mut world = open(Extensions::ALL, LinkConfig::default(), 1);
+            world.write(end, 0, 200 * KIB);
+            world.close(end, 0, discard);
+            world.settle();
+            let peer = &world.side(end.other()).sockets[&0];
+            let ended = peer.ended.clone().unwrap();
+            assert_eq!(ended.is_clean(), clean, "{end:?}: {ended:?}");
+            assert_eq!(peer.saw_end || peer.got == 200 * KIB, clean);
+            world.assert_idle();
+        }
+    }
+}
+
+#[test]
+fn a_socket_that_takes_nothing_of_a_closed_tunnel_is_given_up() {
+    let config = LinkConfig::default();
+    let mut world = open(Extensions::ALL, config, 1);
+    world.write(End::Agent, 0, 1000);
+    world.close(End::Agent, 0, false);
+    carry(&mut world);
+    world.pass(config.linger_timeout - Duration::from_millis(1));
+    assert_eq!(world.read(End::Server, 0, 500), 500);
+    world.pass(config.linger_timeout - Duration::from_millis(1));
+    assert!(world.server.sockets[&0].is_live(), "it was getting on");
+    world.pass(Duration::from_millis(1));
+    let ended = world.server.sockets[&0].ended.clone();
+    assert_eq!(ended, Some(EndReason::LingerTimeout));
+    world.assert_idle();
+}

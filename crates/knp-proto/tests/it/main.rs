@@ -1,0 +1,13 @@
+//! Known answers, races and properties of two ends that speak to each other.
+#![expect(
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "tests: what is not expected fails them"
+)]
+
+mod flow;
+mod go_peer;
+mod model;
+mod packets;
+mod races;
+mod world;
