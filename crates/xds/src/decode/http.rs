@@ -11,6 +11,10 @@ use crate::proto::{
     RbacPolicy, Route, RouteAction, RouteConfiguration, UpgradeConfig, VirtualHost, kind,
 };
 
+/// Rules of one configuration that match patterns instead of one value: each is held against every
+/// cluster's name.
+const MOST_PATTERNS: usize = 64;
+
 /// The rules by which CONNECT requests are led; the first that matches counts.
 #[derive(Debug, Default)]
 pub(super) struct ConnectRules {
@@ -56,6 +60,12 @@ impl ConnectRules {
         for (index, host) in message.virtual_hosts.iter().enumerate() {
             let place = format!("virtual_hosts[{index}]");
             read.host(host, &place).within(&place)?;
+        }
+        let rules = read.rules.iter();
+        let patterns = rules.filter(|rule| matches!(rule.matcher, Matcher::Pattern(_)));
+        if patterns.count() > MOST_PATTERNS {
+            let why = format!("more than {MOST_PATTERNS} routes match patterns");
+            return Err(Fault::at("virtual_hosts", why));
         }
         Ok(read)
     }

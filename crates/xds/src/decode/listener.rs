@@ -1,5 +1,6 @@
 //! Listeners: what is read from their messages.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -173,12 +174,13 @@ impl Chain {
 
 fn read_match(message: &FilterChainMatch) -> Result<(ChainMatch, Vec<IpPrefix>), Fault> {
     let mut server_names = Vec::with_capacity(message.server_names.len());
+    let mut seen = HashSet::with_capacity(message.server_names.len());
     for (index, name) in message.server_names.iter().enumerate() {
         let name = normal_server_name(name).map_err(|error| {
             let step = format_args!("server_names[{index}]");
             Fault::at(step, error.to_string())
         })?;
-        if server_names.contains(&name) {
+        if !seen.insert(name.clone()) {
             let step = format_args!("server_names[{index}]");
             return Err(Fault::at(step, format!("{name} is there twice")));
         }

@@ -19,7 +19,7 @@ pub(super) struct Routes<'s> {
     /// The resource of each, and its cluster.
     origins: Vec<(&'s Arc<str>, &'s str)>,
     /// Who matches what; only looked up.
-    known: HashMap<Key<'s>, Known>,
+    known: HashMap<Item<'s>, Known>,
     /// Most attempts to connect after the first, by cluster; only looked up.
     retries: HashMap<&'s str, u32>,
 }
@@ -49,7 +49,7 @@ pub(super) enum Matches<'s> {
 
 /// One thing that a route matches.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-enum Key<'s> {
+enum Item<'s> {
     Connect(&'s str),
     Destination(IpPrefix, Option<u16>),
     Name(&'s str),
@@ -78,11 +78,12 @@ impl<'s> Routes<'s> {
             .iter()
             .filter_map(|key| Some((key, self.known.get(key)?)));
         let Some((key, first)) = earlier.next() else {
-            return Ok(self.push(&found, found.matches.to_owned(), &keys));
+            self.push(&found, found.matches.to_owned(), &keys);
+            return Ok(());
         };
         let united = self.specs[first.route].matches == found.matches.to_owned();
         for (key, known) in std::iter::once((key, first)).chain(earlier) {
-            let partly = !united && matches!(key, Key::PublicKey(_) | Key::RouteId(_));
+            let partly = !united && matches!(key, Item::PublicKey(_) | Item::RouteId(_));
             if partly || !self.differs_in_match_only(known.route, &found) {
                 return Err(TableError::Conflict {
                     first: self.origins[known.route].0.to_string(),
@@ -107,7 +108,7 @@ impl<'s> Routes<'s> {
         Ok(())
     }
 
-    fn push(&mut self, found: &Found<'s>, matches: RouteMatch, keys: &[Key<'s>]) {
+    fn push(&mut self, found: &Found<'s>, matches: RouteMatch, keys: &[Item<'s>]) {
         let limits = found.target.limits;
         self.specs.push(RouteSpec {
             matches,
@@ -121,7 +122,7 @@ impl<'s> Routes<'s> {
         self.note(keys, self.specs.len() - 1, found.listeners);
     }
 
-    fn note(&mut self, keys: &[Key<'s>], route: usize, listeners: ListenerSet) {
+    fn note(&mut self, keys: &[Item<'s>], route: usize, listeners: ListenerSet) {
         for key in keys {
             let known = Known { route, listeners };
             let known = self.known.entry(*key).or_insert(known);
@@ -163,19 +164,19 @@ impl<'s> Routes<'s> {
 }
 
 impl<'s> Matches<'s> {
-    fn keys(self, mut each: impl FnMut(Key<'s>)) {
+    fn keys(self, mut each: impl FnMut(Item<'s>)) {
         match self {
-            Self::Connect(value) => each(Key::Connect(value)),
+            Self::Connect(value) => each(Item::Connect(value)),
             Self::Destinations(prefixes, port) => {
                 for prefix in prefixes {
-                    each(Key::Destination(*prefix, port));
+                    each(Item::Destination(*prefix, port));
                 }
             }
-            Self::Everything => each(Key::Name("*")),
-            Self::Names(names) => names.iter().for_each(|name| each(Key::Name(name))),
+            Self::Everything => each(Item::Name("*")),
+            Self::Names(names) => names.iter().for_each(|name| each(Item::Name(name))),
             Self::WireGuard(keys, id) => {
-                id.into_iter().for_each(|id| each(Key::RouteId(id)));
-                keys.iter().for_each(|key| each(Key::PublicKey(key)));
+                id.into_iter().for_each(|id| each(Item::RouteId(id)));
+                keys.iter().for_each(|key| each(Item::PublicKey(key)));
             }
         }
     }
@@ -198,32 +199,33 @@ impl<'s> Matches<'s> {
 }
 
 /// Returns the match of just these keys, all of which are of one route; `None` without any.
-fn only(keys: &[Key<'_>]) -> Option<RouteMatch> {
+fn only(keys: &[Item<'_>]) -> Option<RouteMatch> {
     match *keys.first()? {
-        Key::Connect(value) => Some(Matches::Connect(value).to_owned()),
-        Key::Destination(_, port) => {
+        Item::Connect(value) => Some(Matches::Connect(value).to_owned()),
+        Item::Destination(_, port) => {
             let prefixes = keys.iter().filter_map(|key| match key {
-                Key::Destination(prefix, _) => Some(*prefix),
-                Key::Connect(_) | Key::Name(_) | Key::PublicKey(_) | Key::RouteId(_) => None,
+                Item::Destination(prefix, _) => Some(*prefix),
+                Item::Connect(_) | Item::Name(_) | Item::PublicKey(_) | Item::RouteId(_) => None,
             });
             let prefixes = prefixes.collect();
             Some(RouteMatch::Destinations { prefixes, port })
         }
-        Key::Name(_) => {
+        Item::Name(_) => {
             let names = keys.iter().filter_map(|key| match key {
-                Key::Name(name) => Some((*name).to_owned()),
-                Key::Connect(_) | Key::Destination(..) | Key::PublicKey(_) | Key::RouteId(_) => {
-                    None
-                }
+                Item::Name(name) => Some((*name).to_owned()),
+                Item::Connect(_)
+                | Item::Destination(..)
+                | Item::PublicKey(_)
+                | Item::RouteId(_) => None,
             });
             Some(RouteMatch::ServerNames(names.collect()))
         }
         // These are united or refused whole.
-        Key::PublicKey(_) | Key::RouteId(_) => None,
+        Item::PublicKey(_) | Item::RouteId(_) => None,
     }
 }
 
-impl fmt::Display for Key<'_> {
+impl fmt::Display for Item<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connect(value) => write!(f, "CONNECT to {value:?}"),

@@ -198,29 +198,28 @@ impl<'s> Builder<'s> {
         let state = self.state;
         let (kind, origin, rules) = match &handler.routes {
             HttpRoutes::Inline(rules) => (ResourceType::Listener, name, rules),
-            HttpRoutes::Named(named) => match state.routes.get(named) {
-                Some(rules) => (ResourceType::RouteConfiguration, named, &**rules),
-                None => {
+            HttpRoutes::Named(named) => {
+                let Some(rules) = state.routes.get(named) else {
                     let what = format!("{}: its routes {named:?} are not there", chain.place);
                     self.report(ResourceType::Listener, name, what);
                     return Ok(());
-                }
-            },
+                };
+                (ResourceType::RouteConfiguration, named, &**rules)
+            }
         };
         let found = ConnectRoutes::find(rules, &state.clusters);
         for what in found.shadowed {
             self.report(kind, origin, what);
         }
         for route in found.routes {
-            let sources = match (&*chain.allow_sources, &*route.rule.allow_sources) {
-                (sources, []) | ([], sources) => sources,
-                ([_, ..], [_, ..]) => {
-                    let why = "both its chain and the route say who may use it; it is withheld";
-                    let what = format!("{}: {why}", route.rule.place);
-                    self.report(kind, origin, what);
-                    continue;
-                }
-            };
+            let (of_chain, own) = (&*chain.allow_sources, &*route.rule.allow_sources);
+            if !of_chain.is_empty() && !own.is_empty() {
+                let why = "both its chain and the route say who may use it; it is withheld";
+                let what = format!("{}: {why}", route.rule.place);
+                self.report(kind, origin, what);
+                continue;
+            }
+            let sources = if own.is_empty() { of_chain } else { own };
             let limits = route.rule.limits;
             self.routes.add(Found {
                 origin,

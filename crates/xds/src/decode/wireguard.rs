@@ -1,5 +1,7 @@
 //! Routes of WireGuard servers: what is read from their message.
 
+use std::collections::HashSet;
+
 use route::{IpPrefix, RouteMatch};
 
 use crate::decode::fault::{Fault, Within};
@@ -20,10 +22,11 @@ pub(super) struct WireGuardConfig {
 impl WireGuardConfig {
     pub(super) fn read(message: &WireGuardRoute) -> Result<Self, Fault> {
         let mut public_keys: Vec<[u8; 32]> = Vec::with_capacity(message.public_keys.len());
+        let mut seen = HashSet::with_capacity(message.public_keys.len());
         for (index, key) in message.public_keys.iter().enumerate() {
             let step = format_args!("public_keys[{index}]");
             match key.as_slice().try_into() {
-                Ok(key) if public_keys.contains(&key) => {
+                Ok(key) if !seen.insert(key) => {
                     return Err(Fault::at(step, "it is there twice"));
                 }
                 Ok(key) => public_keys.push(key),

@@ -17,6 +17,9 @@ const TLS: &str = "tls";
 const NODE: &str = "node";
 const VPN: &str = "vpn";
 
+/// Chains that are added so that Envoy finds what is for any port.
+const MOST_REPEATED: usize = 10_000;
+
 /// What the routes added so far make of the listeners.
 pub(super) struct Listeners<'p> {
     params: &'p GatewayParams,
@@ -31,7 +34,9 @@ pub(super) struct Listeners<'p> {
 }
 
 /// A route by destination.
+#[derive(Clone)]
 struct Destination {
+    group: String,
     prefixes: Vec<IpPrefix>,
     port: Option<u16>,
     sources: Vec<IpPrefix>,
@@ -77,6 +82,7 @@ impl<'p> Listeners<'p> {
                     prefixes.retain(|prefix| self.take(group, Key::Destination(*prefix, *port)));
                     if !prefixes.is_empty() {
                         self.destinations.push(Destination {
+                            group: group.to_owned(),
                             prefixes,
                             port: *port,
                             sources: spec.allow_sources.clone(),
@@ -218,8 +224,28 @@ impl<'p> Listeners<'p> {
         parts.into_iter().flatten().collect()
     }
 
+    /// Withholds what is for any port when too many chains would have to be added for it.
+    fn limit_repetition(&mut self) {
+        let all = std::mem::take(&mut self.destinations);
+        let (any, some): (Vec<_>, Vec<_>) = all.into_iter().partition(|one| one.port.is_none());
+        let ports: BTreeSet<_> = some.iter().map(|one| one.port).collect();
+        self.destinations = some;
+        if any.len().saturating_mul(ports.len()) <= MOST_REPEATED {
+            self.destinations.extend(any);
+            return;
+        }
+        for one in any {
+            for prefix in one.prefixes {
+                let route = Key::Destination(prefix, None).describe();
+                let reason = "too many other destinations have ports of their own";
+                self.withhold(&one.group, route, reason);
+            }
+        }
+    }
+
     /// Encodes the listeners and the route configurations that they refer to.
-    pub(super) fn whole(&self) -> Vec<Resource> {
+    pub(super) fn whole(&mut self) -> Vec<Resource> {
+        self.limit_repetition();
         let params = self.params;
         let mut resources = Vec::new();
         let listener = |message: Listener| {
@@ -381,8 +407,7 @@ fn for_every_port(destinations: &[Destination]) -> Vec<Destination> {
                 all.push(Destination {
                     prefixes,
                     port,
-                    sources: destination.sources.clone(),
-                    proxy: destination.proxy.clone(),
+                    ..destination.clone()
                 });
             }
         }

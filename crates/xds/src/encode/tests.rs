@@ -170,15 +170,30 @@ fn what_is_for_any_port_is_repeated_for_those_that_have_a_chain() {
             .collect::<Vec<_>>()
     };
     let wanted = [
-        "10.0.0.0 443 any",
-        "10.0.0.0 0 any",
         "192.0.2.0 443 https",
         "10.0.0.0 80 http",
+        "10.0.0.0 443 any",
+        "10.0.0.0 0 any",
     ];
     assert_eq!(chains(&whole_of(&routes), "node"), wanted);
     let parts = parts("g", &routes, &GatewayParams::default());
     let wanted = ["10.0.0.0 0 any", "192.0.2.0 443 https", "10.0.0.0 80 http"];
     assert_eq!(chains(&parts, "node|g"), wanted);
+}
+
+#[test]
+fn chains_are_not_repeated_without_end() {
+    let any = |n: u8| RouteSpec::new(to(&format!("10.{n}.0.0/16"), None), "any");
+    let own = |port| RouteSpec::new(to("192.0.2.0/24", Some(port)), "own");
+    let count = |routes: &[RouteSpec]| {
+        let encoded = whole_of(routes);
+        let chains = listener_of(&encoded.resources, "node").filter_chains.len();
+        (chains, encoded.withheld.len())
+    };
+    let mut routes: Vec<RouteSpec> = (0..100).map(any).chain((1..=100).map(own)).collect();
+    assert_eq!(count(&routes), (100 * 100 + 100 + 100, 0));
+    routes.push(any(100));
+    assert_eq!(count(&routes), (100, 101));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! What control planes send for the objects of a seed, by hand.
 
+use prost::Message;
+
 use super::*;
 use crate::proto::{
     ConnectConfig, Empty, Filter3, HeaderMatcher, HeaderPattern, PrincipalIdentifier,
@@ -269,6 +271,23 @@ fn the_first_route_that_matches_counts() {
 }
 
 #[test]
+fn patterns_are_held_against_every_name_and_therefore_few() {
+    let kind = ResourceType::RouteConfiguration;
+    let some = |count| {
+        routes(
+            "r",
+            vec![connect_to(regex(DESTINATION), by_header()); count],
+        )
+    };
+    right(kind, "r", &some(64));
+    let told = wrong(kind, "r", &some(65).encode_to_vec());
+    assert_eq!(
+        told,
+        "RouteConfiguration r: virtual_hosts: more than 64 routes match patterns"
+    );
+}
+
+#[test]
 fn who_may_use_a_connect_route_is_its_list() {
     let policy = |sources: [&str; 2]| RbacPolicy {
         permissions: vec![RbacPermission { any: Some(true) }],
@@ -292,15 +311,28 @@ fn who_may_use_a_connect_route_is_its_list() {
     let mut route = connect_to(exact("a"), to(API_A));
     let config = any(kind::RBAC_PER_ROUTE, &rbac);
     route.typed_per_filter_config = [("envoy.filters.http.rbac".to_owned(), config)].into();
-    let table = table(&state(&[API_A], &[connect_listener("vpn", 1, vec![route])]));
-    let sources: Vec<String> = table.spec.routes[0]
-        .allow_sources
-        .iter()
-        .map(ToString::to_string)
-        .collect();
+    let mut vpn = connect_listener("vpn", 1, vec![route, connect_to(exact("b"), to(API_A))]);
+    let sources = |table: &Table| -> Vec<Vec<String>> {
+        let routes = table.spec.routes.iter();
+        let texts =
+            |one: &route::RouteSpec| one.allow_sources.iter().map(ToString::to_string).collect();
+        routes.map(texts).collect()
+    };
+    let own = ["10.0.0.0/8", "11.0.0.0/8", "12.0.0.0/8", "13.0.0.0/8"].map(str::to_owned);
+    let listed = table(&state(&[API_A], &[vpn.clone()]));
+    assert_eq!(sources(&listed), [own.to_vec(), Vec::new()]);
+
+    // A chain's list is for the routes without one; both together cannot be expressed.
+    vpn.filter_chains[0].filter_chain_match = Some(FilterChainMatch {
+        direct_source_prefix_ranges: vec![range("192.0.2.0", 24)],
+        ..FilterChainMatch::default()
+    });
+    let listed = table(&state(&[API_A], &[vpn]));
+    assert_eq!(sources(&listed), [["192.0.2.0/24"]]);
+    let why = "both its chain and the route say who may use it; it is withheld";
     assert_eq!(
-        sources,
-        ["10.0.0.0/8", "11.0.0.0/8", "12.0.0.0/8", "13.0.0.0/8"]
+        reports(&listed),
+        [format!("vpn: virtual_hosts[0].routes[0]: {why}")]
     );
 }
 
