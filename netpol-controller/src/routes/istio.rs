@@ -365,32 +365,37 @@ fn serve(
                 server.protocol, server.port
             ),
         ),
-        Tls::Terminate => match api_server(draft.world, entry, key, server) {
-            Some(target) => {
-                let names = hosts(key, server, &key.namespace);
-                let message = format!(
-                    "TLS is not ended here: {} is passed through to {}",
-                    names.join(", "),
-                    target.cluster()
-                );
-                if !names.is_empty() {
-                    let matches = RouteMatch::ServerNames(names);
-                    draft.route(index, matches, target, source, Times::default());
-                }
-                (Reason::RouteAdapted, message)
-            }
-            None => (
-                Reason::RouteNotTranslated,
-                format!(
-                    "TLS is not ended here ({}), and no API server is behind it",
-                    server.tls_mode
-                ),
-            ),
-        },
+        Tls::Terminate => terminate(draft, (index, entry), key, server, source),
     };
     if home {
         draft.problem(&source.object, reason, &message);
     }
+}
+
+/// Passes the names of a server that ends TLS through to its API server, and returns what to tell.
+fn terminate(
+    draft: &mut Draft<'_>,
+    (index, entry): (usize, &GatewayEntry),
+    key: &ObjectKey,
+    server: &IstioServer,
+    source: &Source,
+) -> (Reason, String) {
+    let Some(target) = api_server(draft.world, entry, key, server) else {
+        let mode = &server.tls_mode;
+        let message = format!("TLS is not ended here ({mode}), and no API server is behind it");
+        return (Reason::RouteNotTranslated, message);
+    };
+    let names = hosts(key, server, &key.namespace);
+    let message = format!(
+        "TLS is not ended here: {} is passed through to {}",
+        names.join(", "),
+        target.cluster()
+    );
+    if !names.is_empty() {
+        let matches = RouteMatch::ServerNames(names);
+        draft.route(index, matches, target, source, Times::default());
+    }
+    (Reason::RouteAdapted, message)
 }
 
 /// Returns the API server that a server which ends TLS is in front of: the one that HTTP routes lead
@@ -403,14 +408,14 @@ fn api_server(
 ) -> Option<Target> {
     let mention = Mention::Gateway(gateway.clone());
     let bound = world.virtual_services.mentioning(&mention);
-    let seen = bound
-        .filter(|(key, own)| select::exported(&own.export_to, &key.namespace, &entry.namespace));
     let mut any = false;
     let mut found = BTreeSet::new();
-    for (key, service) in seen {
+    for (key, service) in bound {
         any = true;
-        let to = service.http.iter().flat_map(|route| &route.destinations);
-        found.extend(to.filter_map(|one| api_server_of(key, &one.destination)));
+        if select::exported(&service.export_to, &key.namespace, &entry.namespace) {
+            let to = service.http.iter().flat_map(|route| &route.destinations);
+            found.extend(to.filter_map(|one| api_server_of(key, &one.destination)));
+        }
     }
     if !any && server.tls_mode == "OPTIONAL_MUTUAL" {
         let service = ObjectKey::new(&gateway.namespace, "kube-apiserver");

@@ -113,11 +113,15 @@ impl Reader {
                 "tls.mode {mode} is not followed: TLS passes from the client to the Service as it is"
             )),
         }
-        self.policy.proxy_protocol = match &policy["proxyProtocol"] {
-            Value::Null => None,
-            own if own["version"] == "V2" => Some(ProxyVersion::V2),
-            _ => Some(ProxyVersion::V1),
-        };
+        // Istio's default of a `proxyProtocol` without a version is version 1.
+        let proxy = &policy["proxyProtocol"];
+        self.policy.proxy_protocol = proxy.is_object().then(|| {
+            if proxy["version"] == "V2" {
+                ProxyVersion::V2
+            } else {
+                ProxyVersion::V1
+            }
+        });
     }
 
     fn tcp(&mut self, tcp: &Value) {

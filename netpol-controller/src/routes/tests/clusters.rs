@@ -75,14 +75,14 @@ fn those_that_end_are_used_when_no_other_is_left() {
     let not = json!({"ready": false, "serving": false, "terminating": false});
     for (conditions, expected) in [
         (
-            vec![("10.0.0.1", ready.clone()), ("10.0.0.2", ending.clone())],
+            vec![("10.0.0.1", ready), ("10.0.0.2", ending.clone())],
             vec!["10.0.0.1:443@-"],
         ),
         (
-            vec![("10.0.0.1", not.clone()), ("10.0.0.2", ending.clone())],
+            vec![("10.0.0.1", not.clone()), ("10.0.0.2", ending)],
             vec!["10.0.0.2:443@-"],
         ),
-        (vec![("10.0.0.1", not.clone())], vec![]),
+        (vec![("10.0.0.1", not)], vec![]),
         (vec![("10.0.0.1", json!({}))], vec!["10.0.0.1:443@-"]),
     ] {
         let cluster = cluster(&[api_server(SHOOT), with(&conditions)]);
