@@ -68,6 +68,10 @@ impl xds::Sink for Sink {
         self.0.routing.take(table)
     }
 
+    fn refused(&mut self, _why: &str) {
+        self.0.routing.count_refused();
+    }
+
     fn confirmed(&mut self) {
         self.0.routing.confirm();
     }

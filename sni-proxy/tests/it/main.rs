@@ -29,3 +29,4 @@ mod reload;
 mod support;
 mod tls;
 mod to_endpoint;
+mod xds;
