@@ -61,65 +61,110 @@ fn number() -> impl Strategy<Value = u16> + Clone {
 }
 
 pub(crate) fn model() -> impl Strategy<Value = Model> {
+    raw_model().prop_map(|raw| {
+        let namespaces = raw.namespaces.iter().zip(&raw.roles);
+        let services = raw.services();
+        let exposed = |one| exposed(&services, one);
+        let mut model = Model {
+            namespaces: namespaces
+                .map(|(name, raw)| namespace(name, *raw))
+                .collect(),
+            pods: Vec::new(),
+            handled: raw.handled.clone(),
+            controller: raw.controller.map(|index| raw.place(index)),
+            ingresses: raw.ingresses.iter().copied().map(exposed).collect(),
+            routed: Vec::new(),
+            services: services.clone(),
+        };
+        for (at, tiers, one) in &raw.routed {
+            model.routed.extend(tiers.iter().map(|tier| Routed {
+                namespace: raw.place(*at),
+                gateway: labels(GATEWAY.1, *tier),
+                exposed: exposed(*one),
+            }));
+        }
+        let pods = raw.pods.iter().enumerate();
+        let pods = pods
+            .map(|(index, pod)| pod.pod(index, &raw, &model))
+            .collect();
+        Model { pods, ..model }
+    })
+}
+
+/// A Service's port, and whether it is told by name.
+type RawExposed = (Index, Index, bool);
+
+/// A cluster before it is known what its indices point at.
+#[derive(Clone, Debug)]
+struct RawModel {
+    namespaces: Vec<&'static str>,
+    /// Of each namespace, and whether it is going away.
+    roles: Vec<(Option<&'static str>, bool)>,
+    pods: Vec<RawPod>,
+    services: Vec<(Index, Service)>,
+    handled: Vec<Selector>,
+    controller: Option<Index>,
+    ingresses: Vec<RawExposed>,
+    /// Where gateways are, which there are, and what they route to.
+    routed: Vec<(Index, Vec<Option<&'static str>>, RawExposed)>,
+}
+
+fn raw_model() -> impl Strategy<Value = RawModel> {
     let namespaces = prop_oneof![
         1 => subsequence(NAMESPACES.to_vec(), 1..=4),
         1 => Just(NAMESPACES[..3].to_vec()),
     ];
-    let roles = vec(
-        (option::of(select(&ROLES[..])), prop::bool::weighted(0.1)),
-        4,
-    );
+    let role = (option::of(select(&ROLES[..])), prop::bool::weighted(0.1));
     let exposed = (any::<Index>(), any::<Index>(), any::<bool>());
-    let rest = (
-        prop_oneof![4 => Just(Vec::new()), 1 => vec(selector(), 1..3)],
+    let gateways = select(vec![vec![None], vec![Some("1"), Some("2")]]);
+    let exposure = (
         option::of(any::<Index>()),
         vec(exposed.clone(), 0..3),
-        vec((any::<Index>(), option::of(tier()), exposed), 0..3),
+        vec((any::<Index>(), gateways, exposed), 0..3),
     );
-    let all = (
-        namespaces,
-        roles,
-        vec(raw_pod(), 2..7),
-        vec(raw_service(), 1..6),
-        rest,
-    );
+    let handled = prop_oneof![4 => Just(Vec::new()), 1 => vec(selector(), 1..3)];
+    let (pods, services) = (vec(raw_pod(), 2..7), vec(raw_service(), 1..6));
+    let all = (namespaces, vec(role, 4), pods, services, handled, exposure);
     all.prop_map(
-        |(names, roles, pods, services, (handled, controller, ingresses, routed))| {
-            let names: Vec<_> = names.into_iter().map(str::to_owned).collect();
-            let place = |index: Index| names[index.index(names.len())].clone();
-            let namespaces = names.iter().zip(roles);
-            let services = distinct(services, place);
-            let exposed = |(service, port, by_name): (Index, Index, bool)| {
-                let service = service.index(services.len());
-                let port = port.index(services[service].ports.len());
-                Exposed {
-                    service,
-                    port,
-                    by_name,
-                }
-            };
-            let mut model = Model {
-                namespaces: namespaces.map(|(name, raw)| namespace(name, raw)).collect(),
-                pods: Vec::new(),
-                handled,
-                controller: controller.map(place),
-                ingresses: ingresses.into_iter().map(exposed).collect(),
-                routed: Vec::new(),
-                services: services.clone(),
-            };
-            let routed = routed.into_iter();
-            let routed = routed.map(|(at, tier, one)| Routed {
-                namespace: place(at),
-                gateway: labels(GATEWAY.1, tier),
-                exposed: exposed(one),
-            });
-            model.routed = routed.collect();
-            let pods = pods.into_iter().enumerate();
-            let pods = pods.map(|(index, raw)| raw.pod(index, place, &model));
-            model.pods = pods.collect();
-            model
+        |(namespaces, roles, pods, services, handled, exposure)| RawModel {
+            namespaces,
+            roles,
+            pods,
+            services,
+            handled,
+            controller: exposure.0,
+            ingresses: exposure.1,
+            routed: exposure.2,
         },
     )
+}
+
+impl RawModel {
+    fn place(&self, index: Index) -> String {
+        (*index.get(&self.namespaces)).to_owned()
+    }
+
+    /// Returns the Services in their namespaces, without those that have another's name.
+    fn services(&self) -> Vec<Service> {
+        let mut keys = BTreeSet::new();
+        let placed = self.services.iter().map(|(index, service)| Service {
+            namespace: self.place(*index),
+            ..service.clone()
+        });
+        placed
+            .filter(|own| keys.insert((own.namespace.clone(), own.name.clone())))
+            .collect()
+    }
+}
+
+fn exposed(services: &[Service], (service, port, by_name): RawExposed) -> Exposed {
+    let service = service.index(services.len());
+    let port = port.index(services[service].ports.len());
+    Exposed {
+        service,
+        port,
+        by_name,
+    }
 }
 
 fn namespace(name: &str, (role, terminating): (Option<&str>, bool)) -> (String, Namespace) {
@@ -133,18 +178,6 @@ fn namespace(name: &str, (role, terminating): (Option<&str>, bool)) -> (String, 
             terminating,
         },
     )
-}
-
-fn distinct(raw: Vec<(Index, Service)>, place: impl Fn(Index) -> String) -> Vec<Service> {
-    let mut keys = BTreeSet::new();
-    let mut services = Vec::new();
-    for (namespace, mut service) in raw {
-        service.namespace = place(namespace);
-        if keys.insert((service.namespace.clone(), service.name.clone())) {
-            services.push(service);
-        }
-    }
-    services
 }
 
 fn tier() -> impl Strategy<Value = &'static str> + Clone {
@@ -173,7 +206,7 @@ struct RawPod {
 }
 
 fn raw_pod() -> impl Strategy<Value = RawPod> {
-    let apps = vec!["x", "x", "x", "y", CONTROLLER.1, GATEWAY.1];
+    let apps = vec!["x", "x", "y", CONTROLLER.1, GATEWAY.1, GATEWAY.1];
     let asks = (
         any::<Index>(),
         option::weighted(0.2, any::<Index>()),
@@ -198,19 +231,19 @@ fn raw_pod() -> impl Strategy<Value = RawPod> {
 }
 
 impl RawPod {
-    fn pod(self, index: usize, place: impl Fn(Index) -> String, model: &Model) -> Pod {
-        let mut namespace = place(self.namespace);
+    fn pod(&self, index: usize, raw: &RawModel, model: &Model) -> Pod {
+        let mut namespace = raw.place(self.namespace);
         let mut labels = labels(self.app, self.tier);
         if let Some(service) = self.behind.map(|index| index.get(&model.services)) {
             namespace.clone_from(&service.namespace);
             labels.extend(service.selector.clone());
         }
-        for (key, other, right) in self.asks {
-            let keys = model.keys(&other.map_or_else(|| namespace.clone(), &place));
-            let value = if right { "allowed" } else { "true" };
+        for (key, other, right) in &self.asks {
+            let keys = model.keys(&other.map_or_else(|| namespace.clone(), |at| raw.place(at)));
+            let value = if *right { "allowed" } else { "true" };
             labels.insert(key.get(&keys).clone(), value.to_owned());
         }
-        let ports = self.ports.into_iter();
+        let ports = self.ports.iter();
         Pod {
             namespace,
             name: format!("pod-{index}"),
@@ -218,9 +251,9 @@ impl RawPod {
             ip: [10, 96, 0, u8::try_from(index).unwrap()].into(),
             ports: ports
                 .map(|(name, (protocol, number))| NamedPort {
-                    name: name.to_owned(),
-                    protocol,
-                    number,
+                    name: (*name).to_owned(),
+                    protocol: *protocol,
+                    number: *number,
                 })
                 .collect(),
         }

@@ -9,24 +9,17 @@ use crate::model::{CONTROLLER, Entry, Model, PREFIX, Routed, Selector, Service, 
 const LONGEST: usize = 63;
 
 impl Model {
-    /// Returns the indices of the Services that promise the client the other pod's port.
-    pub(crate) fn promising(
-        &self,
-        client: &Pod,
-        server: &Pod,
-        protocol: Protocol,
-        port: u16,
-    ) -> Vec<usize> {
-        let promises = |index: &usize| {
-            let service = &self.services[*index];
+    /// Returns the ports that Services promise the client of the other pod, each with the index of
+    /// the Service.
+    pub(crate) fn promises(&self, client: &Pod, server: &Pod) -> Vec<(usize, Entry)> {
+        let services = self.services.iter().enumerate();
+        let serving = services.filter(|(_, service)| self.serves(service, server));
+        let promised = serving.flat_map(|(index, service)| {
             let entries = service.promises(self, client);
-            let exposed = self.exposed(*index, client);
-            self.serves(service, server)
-                && entries
-                    .chain(exposed)
-                    .any(|entry| entry.covers(server, protocol, port))
-        };
-        (0..self.services.len()).filter(promises).collect()
+            let all = entries.chain(self.exposed(index, client));
+            all.map(move |entry| (index, entry))
+        });
+        promised.collect()
     }
 
     /// Returns the indices of the Services that promise the pod's port to everybody outside.
