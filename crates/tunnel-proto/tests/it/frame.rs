@@ -1,0 +1,234 @@
+//! Frames and control messages on a stream cut anywhere.
+
+use bytes::BytesMut;
+use proptest::prelude::*;
+use tunnel_proto::frame::{
+    Control, Decoder, Frame, FrameError, Identity, MAX_CONTROL_LEN, MAX_LEN, header, put_control,
+};
+
+use super::ms;
+
+/// A frame that owns what is in it.
+#[derive(Clone, Debug, PartialEq)]
+enum Owned {
+    Datagram(Vec<u8>),
+    Control(String),
+}
+
+impl From<Frame<'_>> for Owned {
+    fn from(frame: Frame<'_>) -> Self {
+        match frame {
+            Frame::Datagram(datagram) => Self::Datagram(datagram.to_vec()),
+            Frame::Control(control) => Self::Control(format!("{control:?}")),
+        }
+    }
+}
+
+/// What a decoder answers to a stream in chunks, until its first error.
+fn decode(chunks: &[&[u8]], max: u16) -> (Vec<Owned>, Option<FrameError>) {
+    let mut decoder = Decoder::new(max);
+    let mut frames = Vec::new();
+    for chunk in chunks {
+        let mut input = *chunk;
+        loop {
+            match decoder.next(&mut input) {
+                Ok(Some(frame)) => frames.push(frame.into()),
+                Ok(None) => break,
+                Err(error) => {
+                    assert_eq!(decoder.next(&mut input), Err(error), "errors stay");
+                    return (frames, Some(error));
+                }
+            }
+        }
+        assert!(input.is_empty(), "`None` means that all was taken");
+        assert!(decoder.pending() < 2 + usize::from(max.max(MAX_CONTROL_LEN)));
+    }
+    (frames, None)
+}
+
+fn controls() -> Vec<Control<'static>> {
+    vec![
+        Control::Hello {
+            version: 1,
+            instance: 0x0102_0304_0506_0708,
+            identity: Identity::new("vpn-shoot-0").unwrap(),
+        },
+        Control::Hello {
+            version: 255,
+            instance: 0,
+            identity: Identity::new("").unwrap(),
+        },
+        Control::Ping {
+            id: 7,
+            sent: u64::MAX,
+        },
+        Control::Pong {
+            id: 7,
+            sent: 9,
+            delay: 250,
+        },
+        Control::Drain { grace: ms(30_000) },
+        Control::MtuHint { mtu: 1280 },
+    ]
+}
+
+fn encode(control: &Control<'_>) -> BytesMut {
+    let mut out = BytesMut::new();
+    put_control(control, &mut out).unwrap();
+    out
+}
+
+#[test]
+fn headers_are_big_endian_with_the_kind_on_top() {
+    assert_eq!(header(1), Ok([0, 1]));
+    assert_eq!(header(0x1234), Ok([0x12, 0x34]));
+    assert_eq!(header(16_383), Ok([0x3f, 0xff]));
+    assert_eq!(header(0), Err(FrameError::Empty));
+    let error = header(16_384).unwrap_err();
+    assert_eq!(
+        error,
+        FrameError::TooLong {
+            len: 16_384,
+            max: 16_383
+        }
+    );
+    assert_eq!(
+        encode(&Control::MtuHint { mtu: 1280 })[..],
+        [0x40, 3, 5, 5, 0]
+    );
+    let hello = encode(&controls()[0]);
+    assert_eq!(
+        hello[..],
+        *b"\x40\x16\x01\x01\x01\x02\x03\x04\x05\x06\x07\x08\x0bvpn-shoot-0"
+    );
+}
+
+#[test]
+fn control_messages_come_back_as_they_went() {
+    for control in controls() {
+        let bytes = encode(&control);
+        let mut decoder = Decoder::new(1500);
+        let mut input = &bytes[..];
+        assert_eq!(decoder.next(&mut input), Ok(Some(Frame::Control(control))));
+    }
+}
+
+#[test]
+fn later_versions_may_append_fields_and_add_types() {
+    for control in controls() {
+        let mut bytes = encode(&control);
+        bytes.extend_from_slice(b"more");
+        bytes[1] += 4;
+        let (frames, error) = decode(&[&bytes], 1500);
+        assert_eq!(
+            (frames, error),
+            (vec![Frame::Control(control).into()], None)
+        );
+    }
+    let (frames, error) = decode(&[&[0x40, 2, 200, 1, 0, 1, 9]], 1500);
+    let unknown = Frame::Control(Control::Unknown { kind: 200 });
+    assert_eq!(frames, [unknown.into(), Owned::Datagram(vec![9])]);
+    assert_eq!(error, None);
+    let unsent = put_control(&Control::Unknown { kind: 200 }, &mut BytesMut::new());
+    assert_eq!(unsent, Err(FrameError::Control { kind: 200 }));
+}
+
+#[test]
+fn what_cannot_be_ends_the_stream() {
+    for (bytes, error) in [
+        (&[0x00, 0x00][..], FrameError::Empty),
+        (&[0x40, 0x00], FrameError::Empty),
+        (&[0x80, 0x01], FrameError::Kind { found: 2 }),
+        (&[0xff, 0xff], FrameError::Kind { found: 3 }),
+        (
+            &[0x05, 0xdd],
+            FrameError::TooLong {
+                len: 1501,
+                max: 1500,
+            },
+        ),
+        (&[0x42, 0x01], FrameError::TooLong { len: 513, max: 512 }),
+        (&[0x40, 2, 2, 0], FrameError::Control { kind: 2 }),
+        (&[0x40, 3, 5, 0, 9], FrameError::Control { kind: 5 }),
+        (
+            b"\x40\x0d\x01\x01........\x02a\n", // a line break in an identity
+            FrameError::Control { kind: 1 },
+        ),
+    ] {
+        assert_eq!(decode(&[bytes], 1500).1, Some(error));
+    }
+    assert_eq!(Identity::new(&"x".repeat(129)), None);
+    assert_eq!(Identity::new("a b"), None);
+}
+
+#[test]
+fn every_truncation_of_a_control_message_is_an_error() {
+    for control in controls() {
+        let whole = encode(&control);
+        for len in 1..whole.len() - 2 {
+            let frame = [&[0x40, len as u8], &whole[2..2 + len]].concat();
+            let (_, error) = decode(&[&frame], 1500);
+            assert_eq!(
+                error,
+                Some(FrameError::Control { kind: whole[2] }),
+                "{control:?} {len}"
+            );
+        }
+    }
+}
+
+#[test]
+fn frame_within_a_chunk_is_not_copied() {
+    let stream = [0, 3, 1, 2, 3, 0, 1];
+    let mut decoder = Decoder::new(1500);
+    let mut input = &stream[..];
+    let Ok(Some(Frame::Datagram(datagram))) = decoder.next(&mut input) else {
+        panic!("no datagram");
+    };
+    assert!(std::ptr::eq(datagram, &stream[2..5]));
+    assert_eq!(decoder.next(&mut input), Ok(None));
+    assert_eq!(decoder.pending(), 2);
+}
+
+fn any_frame() -> impl Strategy<Value = (Owned, Vec<u8>)> {
+    prop_oneof![
+        prop::collection::vec(any::<u8>(), 1..2000).prop_map(|datagram| {
+            let bytes = [&header(datagram.len()).unwrap()[..], &datagram].concat();
+            (Owned::Datagram(datagram), bytes)
+        }),
+        prop::sample::select(controls()).prop_map(|control| {
+            let bytes = encode(&control).to_vec();
+            (Frame::Control(control).into(), bytes)
+        }),
+    ]
+}
+
+/// Cuts `bytes` at the places that `cuts` pick.
+fn cut<'a>(bytes: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
+    let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
+    at.extend([0, bytes.len()]);
+    at.sort_unstable();
+    at.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect()
+}
+
+proptest! {
+    #[test]
+    fn stream_cut_anywhere_has_the_frames_that_went_in(
+        frames in prop::collection::vec(any_frame(), 0..12),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..40),
+    ) {
+        let (sent, bytes): (Vec<Owned>, Vec<Vec<u8>>) = frames.into_iter().unzip();
+        let bytes = bytes.concat();
+        let (received, error) = decode(&cut(&bytes, &cuts), MAX_LEN);
+        prop_assert_eq!(error, None);
+        prop_assert_eq!(received, sent);
+    }
+
+    #[test]
+    fn garbage_cut_anywhere_reads_the_same(
+        bytes in prop::collection::vec(prop_oneof![0_u8..8, any::<u8>()], 0..300),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
+    ) {
+        prop_assert_eq!(decode(&cut(&bytes, &cuts), 600), decode(&[&bytes], 600));
+    }
+}
