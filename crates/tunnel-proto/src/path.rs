@@ -11,7 +11,7 @@
 //! it answers. The other stays connected and is probed slowly, so that a fall-back needs no
 //! connecting: a new link is up before the old one is left, and packets are taken from every link
 //! that is up. Probes that are not answered decide that a link is dead: with the default times
-//! within two seconds, whatever its round trip. After UDP died it is used again only when it was
+//! within two seconds unless its round trip is long. After UDP died it is used again only when it was
 //! steady for a while, longer each time.
 //!
 //! What a link is (a socket and a WireGuard session on it), how probes look, and the queue of each
@@ -237,8 +237,11 @@ impl Selector {
     pub fn handle_connected(&mut self, now: Instant, id: LinkId) {
         let probes = self.params.probes;
         if let Some(link) = self.link_mut(id) {
-            link.since = now;
-            link.prober.get_or_insert_with(|| Prober::new(probes, now));
+            let connecting = now.saturating_duration_since(link.since);
+            if link.prober.is_none() {
+                link.since = now;
+                link.prober = Some(Prober::new(probes, connecting, now));
+            }
         }
         self.handle_timeout(now);
     }

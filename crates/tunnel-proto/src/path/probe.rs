@@ -7,7 +7,8 @@
 //! ```
 //!
 //! With the defaults a link whose packets vanish is dead at most 0.5 + 0.6 + 0.15 + 0.6 s after
-//! the last answer. Late answers count: a long round trip makes misses, but no death.
+//! its last answer was asked for, as long as its round trip is below 0.48 s. Late answers count: a
+//! round trip that suddenly grows makes misses, but no death.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -25,11 +26,11 @@ pub struct ProbeParams {
     pub misses: u32,
     /// The shortest time to wait for an answer.
     pub timeout_least: Duration,
-    /// The longest time to wait for an answer.
+    /// The longest time to wait for an answer, unless the round trip itself is longer.
     pub timeout_most: Duration,
-    /// How many misses in a row do not count because other packets came in meanwhile. A link that
-    /// works in this direction alone is found dead that many misses later.
-    pub forgiven: u32,
+    /// For how long after the last answer a miss does not count because other packets came in
+    /// meanwhile. A link that works in this direction alone is found dead that much later.
+    pub excused: Duration,
 }
 
 impl Default for ProbeParams {
@@ -41,7 +42,7 @@ impl Default for ProbeParams {
             misses: 3,
             timeout_least: Duration::from_millis(200),
             timeout_most: Duration::from_millis(600),
-            forgiven: 4,
+            excused: Duration::from_secs(3),
         }
     }
 }
@@ -68,9 +69,11 @@ pub(super) struct Prober {
     /// Not answered; the oldest first, those that were missed until they are answered late.
     waiting: VecDeque<Waiting>,
     misses: u32,
-    forgiven: u32,
+    last_answer: Instant,
     received: Option<Instant>,
     rtt: Option<(Duration, Duration)>,
+    /// How long to wait before the round trip is known.
+    first_timeout: Duration,
     sent: u64,
     answered: u64,
 }
@@ -83,7 +86,9 @@ struct Waiting {
 }
 
 impl Prober {
-    pub(super) fn new(params: ProbeParams, now: Instant) -> Self {
+    /// `connecting` is how long that took: as much as a round trip or more.
+    pub(super) fn new(params: ProbeParams, connecting: Duration, now: Instant) -> Self {
+        let most = params.timeout_most;
         Self {
             params,
             active: false,
@@ -91,9 +96,10 @@ impl Prober {
             next_id: 0,
             waiting: VecDeque::new(),
             misses: 0,
-            forgiven: 0,
+            last_answer: now,
             received: None,
             rtt: None,
+            first_timeout: connecting.min(most * 5).max(most),
             sent: 0,
             answered: 0,
         }
@@ -123,13 +129,14 @@ impl Prober {
         self.measure(now.saturating_duration_since(waiting.sent));
         self.answered += 1;
         self.misses = 0;
-        self.forgiven = 0;
+        self.last_answer = now;
         self.received = Some(now);
     }
 
     /// Counts misses and answers whether there are too many.
     pub(super) fn is_dead(&mut self, now: Instant) -> bool {
         let timeout = self.timeout();
+        let excused = now < self.last_answer + self.params.excused;
         for waiting in &mut self.waiting {
             if waiting.missed || now < waiting.sent + timeout {
                 continue;
@@ -139,9 +146,7 @@ impl Prober {
             let heard = self
                 .received
                 .is_some_and(|received| received > waiting.sent);
-            if heard && self.forgiven < self.params.forgiven {
-                self.forgiven += 1;
-            } else {
+            if !(heard && excused) {
                 self.misses += 1;
             }
         }
@@ -197,9 +202,16 @@ impl Prober {
 
     /// RFC 6298 §2, with bounds of our own.
     fn timeout(&self) -> Duration {
-        let most = self.params.timeout_most;
-        self.rtt.map_or(most, |(rtt, variation)| {
-            (rtt + variation * 4).clamp(self.params.timeout_least.min(most), most)
+        let ProbeParams {
+            timeout_least: least,
+            timeout_most: most,
+            ..
+        } = self.params;
+        self.rtt.map_or(self.first_timeout, |(rtt, variation)| {
+            (rtt + variation * 4)
+                .max(least)
+                .min(most)
+                .max(rtt + rtt / 4)
         })
     }
 

@@ -26,13 +26,13 @@ impl Bench {
     }
 
     fn out(&mut self, packet: &[u8]) -> Result<Outbound, Refusal> {
-        let header = Header::parse(packet).unwrap();
-        let choose = |_: &FlowKey, before: Option<PeerIndex>| before.or(PeerIndex::new(3));
+        let header = read(packet);
+        let choose = |_: &FlowKey, before: Option<PeerIndex>| before.or_else(|| PeerIndex::new(3));
         self.filter.outbound(self.now, &header, packet, choose)
     }
 
     fn back(&mut self, packet: &[u8]) -> Result<(), Refusal> {
-        let header = Header::parse(packet).unwrap();
+        let header = read(packet);
         self.filter.inbound(self.now, &header, packet)
     }
 
@@ -46,6 +46,10 @@ impl Bench {
         assert_eq!(self.back(&far(0, port, SYN | ACK)), Ok(()));
         assert!(!self.out(&near(0, port, ACK)).unwrap().opened);
     }
+}
+
+fn read(packet: &[u8]) -> Header {
+    Header::parse(packet).unwrap()
 }
 
 fn bench() -> Bench {

@@ -244,7 +244,7 @@ fn any_step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
     fn every_verdict_is_the_models(
@@ -270,6 +270,11 @@ proptest! {
             }
         }
     }
+
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(30))]
 
     #[test]
     fn table_never_outgrows_its_bound_nor_loses_established_flows(

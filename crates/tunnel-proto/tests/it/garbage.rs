@@ -53,7 +53,11 @@ fn poke(bytes: &[u8]) {
     let _ = mss::clamp(&header, &mut copy, 1280);
     let _ = icmp::make_echo_reply(&header, &mut copy);
     let _ = icmp::packet_too_big(&header, bytes, 1280, header.dst, &mut [0; 1280]);
-    let mut filter = Filter::new(Params::default(), 1, start());
+    let small = Params {
+        max_flows: 4,
+        ..Params::default()
+    };
+    let mut filter = Filter::new(small, 1, start());
     for _ in 0..2 {
         let _ = filter.inbound(start(), &header, bytes);
         let _ = filter.outbound(start(), &header, bytes, |_, _| PeerIndex::new(1));

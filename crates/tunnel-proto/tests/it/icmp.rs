@@ -15,7 +15,7 @@ fn address(text: &str) -> IpAddr {
 }
 
 fn too_big(packet: &[u8], from: &str) -> Result<Vec<u8>, IcmpError> {
-    let header = Header::parse(packet).unwrap();
+    let header = Header::parse(packet).unwrap_or_else(|error| panic!("{error}"));
     let mut out = vec![0xee; MAX_ERROR_LEN];
     let len = packet_too_big(&header, packet, 1280, address(from), &mut out)?;
     out.truncate(len);

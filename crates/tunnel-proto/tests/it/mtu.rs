@@ -1,1 +1,226 @@
-//! To come.
+//! The search for the packet size, on links with holes.
+
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use tunnel_proto::path::{Mtu, MtuEvent, MtuParams};
+
+use super::{ms, start};
+
+/// A link that carries packets up to `hole` octets, and answers small probes every half second.
+struct World {
+    mtu: Mtu,
+    now: Instant,
+    begin: Instant,
+    hole: u16,
+    alive: bool,
+    traffic: bool,
+    rtt: Duration,
+    answers: Vec<(Instant, u32)>,
+    next_ping: Instant,
+    probes: u32,
+    log: Vec<(Duration, MtuEvent)>,
+}
+
+impl World {
+    fn new(hole: u16) -> Self {
+        let now = start();
+        let mut world = Self {
+            mtu: Mtu::new(MtuParams::default(), now),
+            now,
+            begin: now,
+            hole,
+            alive: true,
+            traffic: true,
+            rtt: ms(40),
+            answers: Vec::new(),
+            next_ping: now,
+            probes: 0,
+            log: Vec::new(),
+        };
+        world.act();
+        world
+    }
+
+    fn act(&mut self) {
+        while let Some(event) = self.mtu.poll_event() {
+            if let MtuEvent::Probe { id, size } = event {
+                self.probes += 1;
+                if size <= self.hole && self.alive {
+                    self.answers.push((self.now + self.rtt, id));
+                }
+            } else {
+                self.log.push((self.now - self.begin, event));
+            }
+        }
+    }
+
+    fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        loop {
+            let answer = self.answers.iter().map(|(at, _)| *at).min();
+            let timers = [answer, self.mtu.poll_timeout(), Some(self.next_ping)];
+            let next = timers
+                .into_iter()
+                .flatten()
+                .min()
+                .filter(|next| *next <= end);
+            let Some(next) = next else { break };
+            self.now = self.now.max(next);
+            if answer == Some(next) {
+                let at = self.answers.iter().position(|(at, _)| *at == next).unwrap();
+                let (_, id) = self.answers.remove(at);
+                self.mtu.handle_pong(self.now, id);
+            } else if self.next_ping == next {
+                self.next_ping += ms(500);
+                if self.alive {
+                    self.mtu.handle_alive(self.now, ms(200));
+                }
+                if self.traffic {
+                    self.mtu.handle_traffic(self.now);
+                }
+            } else {
+                self.mtu.handle_timeout(self.now);
+            }
+            self.act();
+        }
+        self.now = end;
+    }
+}
+
+fn changed(mtu: u16) -> MtuEvent {
+    MtuEvent::Changed { mtu }
+}
+
+#[test]
+fn open_path_is_used_in_full_after_two_round_trips() {
+    let mut world = World::new(9000);
+    assert_eq!(world.mtu.mtu(), 1280, "until more is known");
+    world.run(ms(10_000));
+    assert_eq!(world.log, [(ms(80), changed(1420))]);
+}
+
+#[test]
+fn size_between_is_found_within_one_step() {
+    for hole in [1280, 1287, 1288, 1289, 1350, 1400, 1411, 1412, 1419] {
+        let mut world = World::new(hole);
+        world.run(ms(20_000));
+        let found = world.mtu.mtu();
+        assert!(found <= hole && hole - found <= 8, "{hole}: {found}");
+        assert!(!world.log.contains(&(ms(0), MtuEvent::Unfit)));
+    }
+}
+
+#[test]
+fn silent_hole_of_1280_is_survived_within_five_seconds() {
+    for phase in (0..1000).step_by(100) {
+        let mut world = World::new(1420);
+        world.run(ms(30_000 + phase));
+        world.hole = 1280;
+        world.run(ms(5000));
+        assert_eq!(world.mtu.mtu(), 1280);
+        assert_eq!(world.log.last().unwrap().1, changed(1280));
+        world.hole = 1420;
+        world.run(ms(65_000));
+        assert_eq!(world.mtu.mtu(), 1420, "and left again when it is gone");
+    }
+}
+
+#[test]
+fn hole_that_opened_while_idle_is_noticed_when_traffic_comes() {
+    let mut world = World::new(1420);
+    world.run(ms(5000));
+    world.traffic = false;
+    world.run(ms(2000));
+    let before = world.probes;
+    world.hole = 1300;
+    world.run(ms(600_000));
+    assert_eq!(world.probes, before, "an idle link costs nothing");
+    assert_eq!(world.mtu.mtu(), 1420);
+    world.traffic = true;
+    world.run(ms(2500));
+    assert!(world.mtu.mtu() <= 1300);
+    world.run(ms(5000));
+    assert!((1292..=1300).contains(&world.mtu.mtu()));
+}
+
+#[test]
+fn path_below_the_floor_is_unfit_and_says_so_once() {
+    let mut world = World::new(1279);
+    world.run(ms(100_000));
+    assert_eq!(world.log.len(), 1);
+    assert_eq!(world.log[0].1, MtuEvent::Unfit);
+    assert!(world.log[0].0 < ms(3000));
+    let mut world = World::new(1420);
+    world.run(ms(3000));
+    world.hole = 1200;
+    world.run(ms(7000));
+    let events: Vec<_> = world.log.iter().map(|(_, event)| *event).collect();
+    assert_eq!(events, [changed(1420), changed(1280), MtuEvent::Unfit]);
+}
+
+#[test]
+fn dead_link_is_not_a_small_one() {
+    let mut world = World::new(1420);
+    world.run(ms(3000));
+    world.alive = false;
+    world.run(ms(60_000));
+    assert_eq!(world.mtu.mtu(), 1420);
+    world.alive = true;
+    world.run(ms(3000));
+    assert_eq!(world.log, [(ms(80), changed(1420))]);
+}
+
+#[test]
+fn lost_probes_do_not_shrink_the_size() {
+    let mut world = World::new(1420);
+    world.run(ms(3000));
+    for _ in 0..50 {
+        world.hole = 1000;
+        world.run(ms(250)); // two probes of three at most
+        world.hole = 1420;
+        world.run(ms(2000));
+    }
+    assert_eq!(world.log, [(ms(80), changed(1420))]);
+}
+
+#[test]
+fn what_the_system_says_is_believed_at_once() {
+    let mut world = World::new(1420);
+    world.run(ms(1000));
+    world.hole = 1372;
+    world.mtu.handle_too_big(world.now, 1372);
+    assert_eq!(world.mtu.mtu(), 1372);
+    world.run(ms(30_000));
+    assert_eq!(world.log.last().unwrap().1, changed(1372));
+    world.mtu.handle_too_big(world.now, 1400);
+    assert_eq!(world.mtu.mtu(), 1372);
+    world.mtu.handle_too_big(world.now, 1200);
+    assert_eq!(world.mtu.poll_event(), Some(changed(1280)));
+    assert_eq!(world.mtu.poll_event(), Some(MtuEvent::Unfit));
+    assert_eq!(world.mtu.poll_timeout(), None);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn size_follows_the_path(
+        holes in prop::collection::vec((1280_u16..1500, 1_u64..20_000), 1..12),
+        last in 1280_u16..1500,
+    ) {
+        let mut world = World::new(1420);
+        for (hole, time) in holes {
+            world.hole = hole;
+            world.run(ms(time));
+            prop_assert!((1280..=1420).contains(&world.mtu.mtu()));
+        }
+        world.hole = last;
+        world.run(ms(5000));
+        prop_assert!(world.mtu.mtu() <= last, "larger than the path after 5 s");
+        world.run(ms(90_000));
+        prop_assert!(last.min(1420) - world.mtu.mtu() <= 8);
+        let unfit = world.log.iter().any(|(_, event)| *event == MtuEvent::Unfit);
+        prop_assert!(!unfit);
+    }
+}
