@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
+use kube::config::Kubeconfig;
 use route::IpPrefix;
 use settings::{AdminAddress, ConfigError, ConfigErrors, RelPath, yaml};
 use telemetry::{EndpointAddr, LogFormat};
@@ -91,6 +92,18 @@ impl Environment {
     }
 }
 
+/// What the configuration points to is refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckError {
+    /// The kubeconfig cannot be used.
+    #[error("reaching the API server")]
+    Kubeconfig(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// Certificates are refused.
+    #[error(transparent)]
+    Tls(#[from] tls::TlsError),
+}
+
 /// A validated configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -150,8 +163,11 @@ impl Config {
     /// Validates what the configuration points to, and returns all of it as text.
     ///
     /// # Errors
-    /// Why the certificates are refused.
-    pub fn check(&self) -> Result<String, tls::TlsError> {
+    /// Why the kubeconfig or the certificates are refused.
+    pub fn check(&self) -> Result<String, CheckError> {
+        if let Some(path) = &self.kubeconfig {
+            Kubeconfig::read_from(path).map_err(|error| CheckError::Kubeconfig(error.into()))?;
+        }
         if let Some(params) = self.routing.as_ref().and_then(|own| own.tls.clone()) {
             tls::ServerTls::load(params)?;
         }
@@ -169,7 +185,12 @@ impl Config {
             );
         }
         let key = "controllers.networkPolicy";
-        check_selectors(&policy.namespace_selectors, key, "namespaceSelectors", &mut errors);
+        check_selectors(
+            &policy.namespace_selectors,
+            key,
+            "namespaceSelectors",
+            &mut errors,
+        );
         if let Some(ingress) = &policy.ingress_controller_selector {
             let key = format!("{key}.ingressControllerSelector");
             if ingress.namespace.is_empty() {
@@ -225,12 +246,7 @@ fn resolved(path: &RelPath, origin: &Path) -> Option<PathBuf> {
     (!path.is_empty()).then(|| path.resolve(origin))
 }
 
-fn check_selectors(
-    selectors: &[LabelSelector],
-    block: &str,
-    key: &str,
-    errors: &mut ConfigErrors,
-) {
+fn check_selectors(selectors: &[LabelSelector], block: &str, key: &str, errors: &mut ConfigErrors) {
     for (index, selector) in selectors.iter().enumerate() {
         if let Err(wrong) = selector.check() {
             errors.add(format!("{block}.{key}[{index}]"), wrong);
@@ -320,7 +336,11 @@ fn routing(file: &RoutingFile, origin: &Path, errors: &mut ConfigErrors) -> Opti
         settings: RouteSettings {
             gateways: file.gateways.iter().map(entry).collect(),
         },
-        clients: file.gateways.iter().map(|own| own.clients.clone()).collect(),
+        clients: file
+            .gateways
+            .iter()
+            .map(|own| own.clients.clone())
+            .collect(),
         address,
         tls,
     })
@@ -342,7 +362,10 @@ fn check_gateway(gateway: &GatewayFile, key: &str, errors: &mut ConfigErrors) {
             errors.add(format!("{key}.ports.{name}"), "not a port");
         }
         if ports[..index].iter().any(|(_, other)| other == port) {
-            errors.add(format!("{key}.ports.{name}"), format!("{port} is there twice"));
+            errors.add(
+                format!("{key}.ports.{name}"),
+                format!("{port} is there twice"),
+            );
         }
     }
 }

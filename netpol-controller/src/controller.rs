@@ -32,6 +32,9 @@ use crate::write::Writer;
 /// How long the lease may take to be released: the process ends within a second of SIGTERM.
 const END_LIMIT: Duration = Duration::from_millis(800);
 
+/// How long the API server may be silent while it answers: longer than a watch without news lasts.
+const SILENCE: Duration = Duration::from_secs(90);
+
 /// Why the controller did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -75,7 +78,7 @@ pub struct Controller {
 /// Why it could not be made.
 pub(crate) async fn client(config: &Config) -> Result<(Client, http::Uri), StartError> {
     let wrong = |error: Box<dyn std::error::Error + Send + Sync>| StartError::Client(error);
-    let settings = match &config.kubeconfig {
+    let mut settings = match &config.kubeconfig {
         Some(path) => {
             let file = Kubeconfig::read_from(path).map_err(|error| wrong(error.into()))?;
             let options = KubeConfigOptions::default();
@@ -86,6 +89,8 @@ pub(crate) async fn client(config: &Config) -> Result<(Client, http::Uri), Start
             .await
             .map_err(|error| wrong(error.into()))?,
     };
+    settings.read_timeout = Some(SILENCE);
+    settings.reset_reader_on_write = true;
     let url = settings.cluster_url.clone();
     let client = Client::try_from(settings).map_err(|error| wrong(error.into()))?;
     Ok((client, url))
@@ -145,7 +150,12 @@ impl Controller {
         });
         let of = Endpoints::probes(Arc::clone(&answers), registry.clone(), log.clone());
         let probes = answer(&mut tasks, "probes", probes, of);
-        let admin = answer(&mut tasks, "admin", admin, Endpoints::admin(answers, registry, log));
+        let admin = answer(
+            &mut tasks,
+            "admin",
+            admin,
+            Endpoints::admin(answers, registry, log),
+        );
         let identity = identity(environment);
         let (leading, election) = elect(&client, &config, &identity, &stopped);
         let (resolving, resolved) = watch::channel(Resolved::default());

@@ -112,6 +112,7 @@ impl Engine {
     pub(crate) async fn run(mut self) {
         let mut batch = Vec::new();
         self.lead();
+        self.tell();
         loop {
             let publisher = self.parts.publisher.as_ref();
             let due = [
@@ -160,6 +161,9 @@ impl Engine {
 
     fn step(&mut self) {
         let now = Instant::now();
+        if self.jobs.is_empty() {
+            self.existing.settle();
+        }
         self.check_synced(now);
         if self.synced && !self.holds(now) {
             self.translate(now);

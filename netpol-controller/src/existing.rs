@@ -64,6 +64,8 @@ struct Known {
 pub(crate) struct Existing {
     policies: BTreeMap<ObjectKey, Known>,
     by_service: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
+    /// Policies that went while writes were under way: the answer to one of these may be older.
+    gone: BTreeSet<ObjectKey>,
 }
 
 /// What a change of a policy touches.
@@ -123,6 +125,7 @@ impl Existing {
         if known.is_some_and(|own| version != 0 && version < own.version) {
             return None;
         }
+        self.gone.remove(&key);
         let spec = object.data.get("spec").unwrap_or(&Value::Null);
         let service = owner(metadata);
         if service.is_none() && !plan::NAMES.contains(&&*key.name) {
@@ -146,6 +149,7 @@ impl Existing {
 
     /// Forgets a policy that a watch says is gone. Returns what that touches.
     pub(crate) fn gone(&mut self, key: &ObjectKey) -> Option<Touched> {
+        self.gone.insert(key.clone());
         let known = self.take(key)?;
         Some(Touched {
             services: known.service.into_iter().collect(),
@@ -163,8 +167,12 @@ impl Existing {
             kept_for: (answer.fingerprint != wanted).then_some(wanted),
             deleting: false,
         };
-        let stale = self.policies.get(key).is_some_and(|own| own.version > fresh.version);
-        if !stale {
+        let stale = self
+            .policies
+            .get(key)
+            .is_some_and(|own| own.version > fresh.version);
+        // Of one that went since, the watch tells if it has come again.
+        if !stale && !self.gone.contains(key) {
             self.put(key.clone(), fresh);
         }
     }
@@ -174,6 +182,11 @@ impl Existing {
         if let Some(known) = self.policies.get_mut(key) {
             known.deleting = true;
         }
+    }
+
+    /// Takes note that no write is under way: no answer can be older than what was seen.
+    pub(crate) fn settle(&mut self) {
+        self.gone.clear();
     }
 
     fn put(&mut self, key: ObjectKey, fresh: Known) -> Touched {

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use netpol_controller::{Config, Controller, Environment, Flags, StartError};
+use netpol_controller::{Config, Controller, DryRunError, Environment, Flags, StartError};
 use serve::Signals;
 use telemetry::LogControl;
 
@@ -71,6 +71,7 @@ fn run(flags: &Flags, environment: &Environment, log: LogControl) -> ExitCode {
         if flags.dry_run {
             return match netpol_controller::dry_run(&config).await {
                 Ok(text) => printed(&text),
+                Err(error @ DryRunError::Start(_)) => refused(&error),
                 Err(error) => failed(&error),
             };
         }

@@ -10,8 +10,8 @@
 //! An API server that is away changes nothing: the watches go on trying. Kinds whose definitions
 //! are installed later are watched from then on. Looks into no object.
 
-use std::collections::btree_map::{BTreeMap, Entry};
 use std::collections::BTreeSet;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::pin::pin;
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use futures_util::StreamExt;
 use kube::api::Api;
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind, PartialObjectMeta};
 use kube::runtime::WatchStreamExt;
+use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Config, Event, watcher};
 use kube::{Client, Error, ResourceExt};
 use telemetry::Throttle;
@@ -34,6 +35,13 @@ const DISCOVERY_PERIOD: Duration = Duration::from_secs(10);
 
 /// The same while the API server does not answer.
 const DISCOVERY_RETRY: Duration = Duration::from_secs(1);
+
+/// How long a watch lasts, seconds, before it is asked for anew; one that is silent for longer is
+/// dead, however its connection looks.
+const WATCH_LASTS: u32 = 60;
+
+/// Time between attempts to watch while there is no API server: it doubles, up to the second.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(4));
 
 /// Messages that wait for the engine; a watch that is ahead waits.
 pub(crate) const QUEUE: usize = 1024;
@@ -92,6 +100,8 @@ pub(crate) struct Watches {
     messages: mpsc::Sender<Message>,
     metrics: Metrics,
     running: BTreeMap<Kind, Running>,
+    /// Kinds that were not served when it was last asked.
+    missing: BTreeSet<Kind>,
 }
 
 struct Running {
@@ -114,6 +124,7 @@ impl Watches {
             messages,
             metrics,
             running: BTreeMap::new(),
+            missing: BTreeSet::new(),
         }
     }
 
@@ -121,7 +132,7 @@ impl Watches {
     pub(crate) async fn run(mut self) {
         let throttle = Throttle::new(Duration::from_secs(30));
         loop {
-            match served(&self.client, self.needs).await {
+            match discover(&self.client, self.needs).await {
                 Ok(served) => {
                     self.follow(served).await;
                     sleep(DISCOVERY_PERIOD).await;
@@ -144,12 +155,19 @@ impl Watches {
             served.remove(&Kind::Endpoints);
         }
         let narrow = |kind| narrow && kind == Kind::Endpoints;
-        let ended: Vec<Kind> = self
-            .running
-            .iter()
-            .filter(|(kind, own)| !served.contains_key(kind) || own.narrow != narrow(**kind))
-            .map(|(kind, _)| *kind)
-            .collect();
+        // Believed the second time only: what goes with a kind are policies and routes.
+        let unserved = |kind: &&Kind| !served.contains_key(kind);
+        let missing: BTreeSet<Kind> = self.running.keys().filter(unserved).copied().collect();
+        let ends = |(kind, own): &(&Kind, &Running)| {
+            if missing.contains(kind) {
+                self.missing.contains(kind)
+            } else {
+                own.narrow != narrow(**kind)
+            }
+        };
+        let ended = self.running.iter().filter(ends).map(|(kind, _)| *kind);
+        let ended: Vec<Kind> = ended.collect();
+        self.missing = missing;
         for kind in ended {
             if let Some(running) = self.running.remove(&kind) {
                 running.task.abort();
@@ -190,6 +208,18 @@ impl Drop for Watches {
             running.task.abort();
         }
     }
+}
+
+/// As [`served`], of an API server that is ready: one that starts does not know all yet.
+async fn discover(client: &Client, needs: Needs) -> Result<BTreeMap<Kind, ApiResource>, Error> {
+    let request = http::Request::get("/readyz").body(Vec::new());
+    match client.request_text(request.map_err(Error::HttpError)?).await {
+        Ok(_) => {}
+        // Who may not ask, or asks something in between that knows no such path, goes without.
+        Err(Error::Api(status)) if status.code < 500 => {}
+        Err(error) => return Err(error),
+    }
+    served(client, needs).await
 }
 
 /// Asks which of the needed kinds are served, and in which version.
@@ -258,13 +288,13 @@ impl Watch {
         match self.kind {
             Kind::Namespace | Kind::Pod => {
                 let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client, resource);
-                let events = watcher(api, Config::default()).default_backoff();
+                let events = watcher(api, lasting()).backoff(Pauses::default());
                 self.pass(events.map(|event| event.map(without_data))).await;
             }
             Kind::Endpoints if self.narrow => {
                 let api: Api<DynamicObject> = Api::namespaced_with(client, "default", resource);
-                let config = Config::default().fields("metadata.name=kubernetes");
-                self.pass(watcher(api, config).default_backoff()).await;
+                let config = lasting().fields("metadata.name=kubernetes");
+                self.pass(watcher(api, config).backoff(Pauses::default())).await;
             }
             Kind::DestinationRule
             | Kind::EndpointSlice
@@ -279,7 +309,8 @@ impl Watch {
             | Kind::TlsRoute
             | Kind::VirtualService => {
                 let api: Api<DynamicObject> = Api::all_with(client, resource);
-                self.pass(watcher(api, Config::default()).default_backoff()).await;
+                self.pass(watcher(api, lasting()).backoff(Pauses::default()))
+                    .await;
             }
         }
     }
@@ -313,6 +344,31 @@ impl Watch {
                 return;
             }
         }
+    }
+}
+
+fn lasting() -> Config {
+    Config::default().timeout(WATCH_LASTS)
+}
+
+/// The pauses between attempts to watch: short enough to be back soon after the API server is.
+#[derive(Debug, Default)]
+struct Pauses(u32);
+
+impl Iterator for Pauses {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let (first, longest) = PAUSES;
+        let pause = first * 2_u32.saturating_pow(self.0);
+        self.0 = (self.0 + 1).min(8);
+        Some(pause.min(longest))
+    }
+}
+
+impl Backoff for Pauses {
+    fn reset(&mut self) {
+        self.0 = 0;
     }
 }
 

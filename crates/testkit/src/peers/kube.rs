@@ -5,6 +5,7 @@ mod build;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -44,7 +45,9 @@ impl KubeParams {
 #[derive(Debug)]
 pub struct KubeApiServer {
     server: ChildGuard,
+    command: Command,
     _etcd: ChildGuard,
+    etcd: SocketAddr,
     addr: SocketAddr,
     authority_pem: String,
 }
@@ -57,7 +60,7 @@ impl KubeApiServer {
     /// When one is not installed, ends, or is not ready within 90 s; the text shows its log's end.
     pub fn start(place: Place<'_>, dir: &Path, params: &KubeParams) -> Result<Self> {
         fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
-        let (etcd, etcd_url) = start_etcd(place, dir)?;
+        let (etcd, etcd_addr) = start_etcd(place, dir)?;
         let authority = Authority::new("kube-apiserver-test")?;
         let addr = match params.address.port() {
             0 => {
@@ -72,21 +75,44 @@ impl KubeApiServer {
         };
         let mut command = place.command(binary()?);
         command.args(arguments(dir, addr, params, &authority)?);
-        command.arg(format!("--etcd-servers={etcd_url}"));
+        command.arg(format!("--etcd-servers=http://{etcd_addr}"));
         let server =
             ChildGuard::spawn("kube-apiserver", &command, &dir.join("kube-apiserver.log"))?;
         let authority_pem = authority.pem().to_owned();
         let mut this = Self {
             server,
+            command,
             _etcd: etcd,
+            etcd: etcd_addr,
             addr,
             authority_pem,
         };
-        let target = this.target().timeout(Duration::from_secs(2));
-        this.server.wait_ready(Duration::from_secs(90), || {
-            matches!(place.run(|| http::get(&target, "/readyz")), Ok(Ok(answer)) if answer.status == 200)
-        })?;
+        this.wait_ready(place)?;
         Ok(this)
+    }
+
+    /// Starts it anew, with the same address, certificate and etcd, after it has ended or was
+    /// killed, and waits for `/readyz`.
+    ///
+    /// # Errors
+    /// As [`KubeApiServer::start`].
+    pub fn start_again(&mut self, place: Place<'_>) -> Result<()> {
+        let log = self.server.log_path().to_owned();
+        self.server = ChildGuard::spawn("kube-apiserver", &self.command, &log)?;
+        self.wait_ready(place)
+    }
+
+    fn wait_ready(&mut self, place: Place<'_>) -> Result<()> {
+        let target = self.target().timeout(Duration::from_secs(2));
+        self.server.wait_ready(Duration::from_secs(90), || {
+            matches!(place.run(|| http::get(&target, "/readyz")), Ok(Ok(answer)) if answer.status == 200)
+        })
+    }
+
+    /// Returns where its etcd answers HTTP, without TLS.
+    #[must_use]
+    pub fn etcd_addr(&self) -> SocketAddr {
+        self.etcd
     }
 
     /// Returns where it listens.
@@ -171,7 +197,7 @@ pub fn binary() -> Result<PathBuf> {
         )
 }
 
-fn start_etcd(place: Place<'_>, dir: &Path) -> Result<(ChildGuard, String)> {
+fn start_etcd(place: Place<'_>, dir: &Path) -> Result<(ChildGuard, SocketAddr)> {
     let etcd = command::require("etcd")?;
     let ports = place.free_ports(2)?;
     let [client, peer] = ports[..] else {
@@ -195,11 +221,12 @@ fn start_etcd(place: Place<'_>, dir: &Path) -> Result<(ChildGuard, String)> {
     ]);
     command.args(["--initial-cluster", &format!("default={peer_url}")]);
     let mut child = ChildGuard::spawn("etcd", &command, &dir.join("etcd.log"))?;
-    let target = Target::plain(SocketAddr::from(([127, 0, 0, 1], client)));
+    let addr = SocketAddr::from(([127, 0, 0, 1], client));
+    let target = Target::plain(addr);
     child.wait_ready(Duration::from_secs(30), || {
         matches!(place.run(|| http::get(&target, "/health")), Ok(Ok(answer)) if answer.status == 200)
     })?;
-    Ok((child, url))
+    Ok((child, addr))
 }
 
 fn arguments(
