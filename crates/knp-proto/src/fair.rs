@@ -60,13 +60,11 @@ impl Fair {
         let Some(state) = self.flows.get_mut(index) else {
             return;
         };
-        if !state.active {
-            state.active = true;
-            state.deficit = 0;
-            state.in_turn = false;
-            if !std::mem::replace(&mut state.placed, true) {
-                self.ring.push_back(flow);
-            }
+        state.active = true;
+        // One that still has its place goes on with what is left of its turn; a new turn for each
+        // time it comes back would keep it in front for good.
+        if !std::mem::replace(&mut state.placed, true) {
+            self.ring.push_back(flow);
         }
     }
 
@@ -148,6 +146,21 @@ mod tests {
         fair.deactivate(3);
         assert_eq!(fair.turn(), None);
         assert!(fair.ring.is_empty());
+    }
+
+    #[test]
+    fn one_that_empties_and_refills_does_not_stay_in_front() {
+        let mut fair = Fair::new(QUANTUM);
+        fair.activate(0);
+        fair.activate(1);
+        let mut first = 0;
+        while fair.turn().unwrap().flow == 0 {
+            first += 100;
+            fair.deactivate(0);
+            fair.spend(100);
+            fair.activate(0);
+        }
+        assert!(first <= QUANTUM, "{first}");
     }
 
     proptest! {

@@ -532,3 +532,13 @@ impl Tunnel {
 /// A tunnel with nothing waiting may always take so much from its socket: what upstream's agent
 /// reads at a time.
 const WRITE_FLOOR: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_tunnel_is_small() {
+        assert!(size_of::<Tunnel>() <= 400, "{} octets", size_of::<Tunnel>());
+    }
+}

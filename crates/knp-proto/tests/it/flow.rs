@@ -89,7 +89,8 @@ fn a_fast_reader_gets_a_larger_window_and_memory_returns() {
     let config = LinkConfig::default();
     assert_eq!(held(&world, End::Server), config.tunnel_bytes - WINDOW);
     let poured = pour(&mut world, End::Agent, 0, 64 << 20);
-    assert!(poured > config.tunnel_bytes - WINDOW, "{poured}");
+    // What was consumed since the last grant, at most half a window, is not granted yet.
+    assert!(poured >= config.tunnel_bytes / 2, "{poured}");
     assert!(held(&world, End::Server) <= config.tunnel_bytes);
     world.close(End::Server, 0, false);
     world.settle();
