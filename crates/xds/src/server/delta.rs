@@ -223,11 +223,11 @@ impl TypeState {
         if names.len() + removed.len() < 2 {
             return;
         }
-        for name in &removed {
-            // It has it still, whatever it is.
+        names.extend(removed);
+        for name in &names {
+            // What it had before, or nothing.
             self.known.insert(name.clone(), Known::Foreign);
         }
-        names.extend(removed);
         let (first, second) = names.split_at(names.len() / 2);
         for half in [second, first] {
             self.isolate.push_front(half.iter().cloned().collect());

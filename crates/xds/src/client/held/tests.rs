@@ -314,7 +314,7 @@ async fn a_list_replaces_what_there_was_and_a_part_does_not() {
 async fn a_fault_is_told_with_the_resource_and_spares_its_neighbours() {
     let (mut held, mut sink) = settled().await;
     let mut bad = part("b", "b.example.com", "a").remove(0);
-    bad.body = bytes::Bytes::from_static(b"\x0a\x05tls|b\xff");
+    bad.body = Bytes::from_static(b"\x0a\x05tls|b\xff");
     let updates = [
         delta(Listener, &[bad], &[]).await,
         delta(Listener, &part("c", "c.example.com", "a"), &[]).await,

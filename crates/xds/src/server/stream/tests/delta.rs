@@ -240,6 +240,45 @@ fn a_refused_response_is_halved_until_it_is_known_what_was_wrong() {
 }
 
 #[test]
+fn a_removal_in_a_refused_response_is_not_lost() {
+    let mut bench = Bench::new(Class::Parts);
+    bench.set(Listener, "goes", "1");
+    bench.subscribe(Listener, &[]);
+    bench.drain();
+    bench.store.update(
+        vec![resource(Audience::All, Listener, "bad", "1")],
+        vec![(Listener, Audience::All, "goes".into())],
+    );
+    bench.stream.pull(&bench.store, bench.now);
+    let sent = bench.next().unwrap();
+    assert_eq!(sent.said(), (Listener, vec!["bad"], vec!["goes"]));
+    bench.nack(&sent);
+    let bad = bench.next().unwrap();
+    assert_eq!(bad.said(), (Listener, vec!["bad"], vec![]));
+    bench.nack(&bad);
+    let all = bench.drain();
+    assert_eq!(all.len(), 1);
+    assert_eq!(all[0].said(), (Listener, vec![], vec!["goes"]));
+}
+
+/// It was refused along with others: that says nothing of its content.
+#[test]
+fn what_was_refused_in_company_is_sent_when_it_comes_back() {
+    let mut bench = Bench::new(Class::Parts);
+    bench.subscribe(Cluster, &[]);
+    bench.drain();
+    bench.set_all(&[(Cluster, "a", "1"), (Cluster, "bad", "1")]);
+    let sent = bench.next().unwrap();
+    bench.remove(&[(Cluster, "a")]);
+    bench.nack(&sent);
+    let bad = bench.next().unwrap();
+    assert_eq!(bad.set, ["bad"]);
+    bench.set(Cluster, "a", "1");
+    bench.nack(&bad);
+    assert_eq!(bench.drain()[0].set, ["a"]);
+}
+
+#[test]
 fn an_answer_to_no_response_of_this_stream_is_ignored() {
     let mut bench = Bench::new(Class::Parts);
     bench.set(Cluster, "a", "1");
