@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, PostParams};
@@ -168,6 +168,7 @@ fn event(namespace: &str, identity: &str, note: &Note) -> Event {
         "" => "v1".to_owned(),
         group => format!("{group}/{}", kind.versions()[0]),
     };
+    // Without `eventTime`, with which Kubernetes 1.20 refuses Events of what has no namespace.
     Event {
         metadata: ObjectMeta {
             generate_name: Some(format!("{}.", shortened(&note.object.key.name))),
@@ -187,7 +188,6 @@ fn event(namespace: &str, identity: &str, note: &Note) -> Event {
         message: Some(note.message.clone()),
         type_: Some("Warning".to_owned()),
         count: Some(1),
-        event_time: Some(MicroTime(now)),
         first_timestamp: Some(Time(now)),
         last_timestamp: Some(Time(now)),
         reporting_component: Some(COMPONENT.to_owned()),
