@@ -49,6 +49,8 @@ struct Gateway {
     groups: BTreeMap<Arc<str>, Published>,
     /// What was published for clients that need listeners whole.
     whole: BTreeSet<ResourceKey>,
+    /// What those lack.
+    whole_withheld: Vec<String>,
     /// The routes changed since.
     whole_due: bool,
     whole_at: Option<Instant>,
@@ -118,6 +120,7 @@ impl Publisher {
                 handle,
                 groups: BTreeMap::new(),
                 whole: BTreeSet::new(),
+                whole_withheld: Vec::new(),
                 whole_due: true,
                 whole_at: None,
             }
@@ -172,8 +175,12 @@ impl Publisher {
 
     /// Returns when whole listeners are due; `None` when they are not.
     pub(crate) fn next_due(&self) -> Option<Instant> {
-        let due = self.gateways.iter().filter(|own| own.whole_due && own.wants_whole());
-        due.filter_map(|own| Some(own.whole_at? + WHOLE_PERIOD)).min()
+        let due = self
+            .gateways
+            .iter()
+            .filter(|own| own.whole_due && own.wants_whole());
+        due.filter_map(|own| Some(own.whole_at? + WHOLE_PERIOD))
+            .min()
     }
 
     /// Returns what gateways lead to of a Service.
@@ -201,7 +208,9 @@ impl Publisher {
         let named = self.settings.gateways.iter().zip(&self.gateways);
         let figures = named.enumerate().map(|(index, (entry, gateway))| {
             let groups = gateway.groups.values();
+            // What neither kind of client is sent is counted once.
             let withheld = groups.clone().flat_map(|own| &own.withheld);
+            let withheld: BTreeSet<&String> = withheld.chain(&gateway.whole_withheld).collect();
             let summary = GatewaySummary {
                 routes: groups.clone().map(|own| own.routes).sum(),
                 clusters: self
@@ -209,8 +218,8 @@ impl Publisher {
                     .groups()
                     .map(|group| self.table.clusters(index, group).len())
                     .sum(),
-                withheld_total: withheld.clone().count(),
-                withheld: withheld.take(NAMED).cloned().collect(),
+                withheld_total: withheld.len(),
+                withheld: withheld.into_iter().take(NAMED).cloned().collect(),
             };
             (entry.name.clone(), summary)
         });
@@ -246,11 +255,7 @@ impl Gateway {
             let now = Published {
                 clusters: keys(&clusters),
                 parts: keys(&parts.resources),
-                withheld: parts
-                    .withheld
-                    .iter()
-                    .map(|own| format!("{}: {}", own.route, own.reason))
-                    .collect(),
+                withheld: named(&parts.withheld),
                 routes: accepted.len(),
             };
             let gone = |before: &BTreeSet<ResourceKey>, now: &BTreeSet<ResourceKey>, audience| {
@@ -287,6 +292,7 @@ impl Gateway {
                 handle.complete_whole(false);
                 handle.update(Vec::new(), removed.collect());
             }
+            self.whole_withheld.clear();
             self.whole_due = true;
             return;
         }
@@ -308,7 +314,14 @@ impl Gateway {
         handle.update(whole.resources, removed.collect());
         handle.complete_whole(true);
         self.whole = now;
+        self.whole_withheld = named(&whole.withheld);
     }
+}
+
+fn named(withheld: &[xds::Withheld]) -> Vec<String> {
+    let all = withheld.iter();
+    all.map(|own| format!("{}: {}", own.route, own.reason))
+        .collect()
 }
 
 fn keys(resources: &[Resource]) -> BTreeSet<ResourceKey> {

@@ -1,0 +1,80 @@
+//! Who gets routes, and what goes on without the controller.
+
+use serde_json::Value;
+use testkit::wait;
+
+use crate::ask::{Answer, Ask, ask};
+use crate::objects::name_of;
+use crate::ours::LIMIT;
+use crate::seed::{Gateway, Seed};
+
+/// A client whose certificate is another gateway's is refused, and gets its own routes if it asks
+/// for them.
+pub(crate) fn nobody_gets_the_routes_of_another_gateway(seed: &Seed<'_>) {
+    let denied = || {
+        let labels = [("reason", "denied")];
+        seed.metric("rhizome_xds_refused_streams_total", &labels)
+    };
+    assert_eq!(denied(), 0.0);
+    let thief = seed.start_gateway("other", "default");
+    wait::until("two refusals", LIMIT, || denied() >= 2.0).unwrap();
+    assert!(!thief.is_ready());
+    assert_eq!(thief.metric("rhizome_xds_connected", &[]), 0.0);
+    let clients = seed.snapshot()["clients"].take();
+    let nodes = clients
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|client| &client["node"]);
+    assert_eq!(nodes.collect::<Vec<_>>(), ["default-0"]);
+    drop(thief);
+
+    // Only what is for all gateways is for the other one: the annotated Service.
+    let other = seed.gateway("other", "other");
+    let led = |shoot: &str| {
+        let request = Ask::Name(Some(name_of(shoot)));
+        ask(&other.ports, seed.authority_pem(), &request)
+    };
+    assert_eq!(led("d"), Answer::Shoot("d".to_owned()));
+    for shoot in ["a", "b", "c", "e"] {
+        assert_eq!(led(shoot), Answer::Nothing, "{shoot}");
+    }
+}
+
+/// The controller is away, and comes back: nobody notices, and nothing is sent twice.
+pub(crate) fn our_gateway_goes_on_without_the_controller(seed: &Seed<'_>, ours: &Gateway) {
+    let led = |shoot: &str| {
+        let request = Ask::Name(Some(name_of(shoot)));
+        ask(&ours.ports, seed.authority_pem(), &request)
+    };
+    let connected = || ours.program.metric("rhizome_xds_connected", &[]);
+    let generation = ours.program.metric("rhizome_snapshot_generation", &[]);
+    seed.stop_controller();
+    wait::until("the stream to end", LIMIT, || connected() == 0.0).unwrap();
+    for shoot in ["a", "b", "c", "d", "e"] {
+        assert_eq!(led(shoot), Answer::Shoot(shoot.to_owned()));
+    }
+    // What is there is ready at once for who starts meanwhile: it has the cache.
+    let second = seed.gateway("default", "default");
+    let request = Ask::Name(Some(name_of("a")));
+    let answer = ask(&second.ports, seed.authority_pem(), &request);
+    assert_eq!(answer, Answer::Shoot("a".to_owned()));
+    drop(second);
+
+    seed.start_controller();
+    wait::until("a stream", LIMIT, || connected() == 1.0).unwrap();
+    let mut last = Value::Null;
+    wait::until("the controller to know the gateway", LIMIT, || {
+        last = seed.snapshot()["clients"].take();
+        last.as_array().is_some_and(|clients| clients.len() == 1)
+    })
+    .unwrap();
+    // The gateway says what it has, and that is all that there is.
+    let sent = seed.metric("rhizome_xds_push_bytes_total", &[("gateway", "default")]);
+    assert!(sent < 2048.0, "{sent} octets, {last:#}");
+    assert_eq!(
+        ours.program.metric("rhizome_snapshot_generation", &[]),
+        generation
+    );
+    assert_eq!(led("a"), Answer::Shoot("a".to_owned()));
+}

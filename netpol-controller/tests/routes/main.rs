@@ -1,0 +1,50 @@
+//! Routes from the objects of a real API server, served to real gateways: a real Envoy and ours.
+//!
+//! ```text
+//!   kubectl ─▶ kube-apiserver ─▶ netpol-controller ══xDS, mTLS══▶ Envoy ────┐
+//!                                       └══════════xDS, mTLS══▶ sni-proxy ─┴─▶ shoots' API servers
+//! ```
+//!
+//! Everything runs in a network namespace of the test's own, because an API server takes no
+//! loopback addresses as endpoints and Envoy wants the ports that objects name: this needs root, or
+//! a user namespace of one's own. A program that is missing fails the test with a text that says how
+//! it is installed; `cargo xtask test` installs them all.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a helper of a test fails where its step fails, and says which peer it met"
+)]
+
+mod access;
+mod alike;
+mod ask;
+mod changes;
+mod envoy;
+mod objects;
+#[path = "../../../sni-proxy/tests/peers/ours.rs"]
+mod ours;
+mod program;
+#[path = "../../../sni-proxy/tests/peers/programs.rs"]
+mod programs;
+mod seed;
+mod sources;
+
+/// One seed for all steps: an API server takes longer to start than all of them together.
+#[test]
+fn both_gateways_are_fed_by_one_controller_and_lead_alike() {
+    for program in ["etcd", "kube-apiserver", "kubectl", "envoy"] {
+        programs::announce(program);
+    }
+    seed::in_namespace(|seed| {
+        let gateway = seed.gateway("default", "default");
+        for variant in envoy::VARIANTS {
+            let envoy = seed.envoy(variant);
+            alike::both_lead_alike(seed, &gateway, &envoy);
+            changes::envoy_follows(seed, &envoy);
+        }
+        changes::a_change_is_sent_alone(seed, &gateway);
+        changes::a_shoot_comes_and_goes(seed, &gateway);
+        access::nobody_gets_the_routes_of_another_gateway(seed);
+        access::our_gateway_goes_on_without_the_controller(seed, &gateway);
+    });
+}

@@ -1,0 +1,220 @@
+//! Who may use a route: both gateways refuse the same clients, and lead them nowhere else.
+//!
+//! No object says so yet, so that the server is fed by the test itself.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::mpsc::channel;
+
+use route::{ClusterSpec, EndpointSpec, RouteMatch, RouteSpec};
+use serde_json::json;
+use telemetry::Registry;
+use testkit::api_server::ApiServer;
+use testkit::background::Background;
+use testkit::certs::Authority;
+use testkit::netns::Place;
+use testkit::peers::envoy::Envoy;
+use testkit::tempdir::TempDir;
+use testkit::{ports, wait};
+use tokio::net::TcpListener;
+use xds::{GatewayAccess, GatewayParams, Server, ServerLimits, ServerParams};
+
+use crate::ask::{Answer, Ask, INNER, Listener, Ports, ask};
+use crate::ours::{LIMIT, sibling};
+use crate::program::Program;
+use crate::programs::announce;
+use crate::seed::listeners;
+
+const OPEN: &str = "outbound|443||open.test.svc.cluster.local";
+const CLOSED: &str = "outbound|443||closed.test.svc.cluster.local";
+
+fn loopback(port: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port).into()
+}
+
+/// A discovery server on a thread of its own.
+struct Control {
+    server: Server,
+    addr: SocketAddr,
+    _thread: Background,
+}
+
+impl Control {
+    fn start(params: &GatewayParams, clusters: &[ClusterSpec], routes: &[RouteSpec]) -> Self {
+        let server = Server::new(
+            ServerParams {
+                tls: None,
+                gateways: vec![GatewayAccess {
+                    name: "default".to_owned(),
+                    clients: Vec::new(),
+                }],
+                limits: ServerLimits::default(),
+                delta: true,
+            },
+            &Registry::new(),
+        );
+        let handle = server.gateway("default").unwrap();
+        let (parts, groups) = (xds::parts("test", routes, params), [("test", routes)]);
+        let whole = xds::whole(params, groups.into_iter());
+        assert_eq!((parts.withheld, whole.withheld), (Vec::new(), Vec::new()));
+        let mut resources: Vec<_> = clusters.iter().flat_map(xds::cluster).collect();
+        resources.extend(xds::base(params));
+        resources.extend(parts.resources);
+        resources.extend(whole.resources);
+        handle.update(resources, Vec::new());
+        handle.complete();
+        handle.complete_whole(true);
+        let (bound, binding) = channel();
+        let serving = server.clone();
+        let thread = Background::spawn("xds", move || async move {
+            let listener = TcpListener::bind(loopback(0)).await.unwrap();
+            bound.send(listener.local_addr().unwrap()).unwrap();
+            serving.serve(listener, std::future::pending()).await;
+        });
+        Self {
+            server,
+            addr: binding.recv().unwrap(),
+            _thread: thread.unwrap(),
+        }
+    }
+}
+
+/// A pair of routes for each way to be led: one for us, and one for others.
+fn routes() -> Vec<RouteSpec> {
+    let names = |names: &[&str]| {
+        let names = names.iter().map(|name| (*name).to_owned());
+        RouteMatch::ServerNames(names.collect())
+    };
+    let destination = |prefix: &str, port| RouteMatch::Destinations {
+        prefixes: vec![prefix.parse().unwrap()],
+        port,
+    };
+    let connect = |value: &str| RouteMatch::ConnectDestinations(vec![value.to_owned()]);
+    let allow = |matches: RouteMatch, cluster: &str, sources: &[&str]| {
+        let mut spec = RouteSpec::new(matches, cluster);
+        spec.allow_sources = sources.iter().map(|own| own.parse().unwrap()).collect();
+        spec
+    };
+    let (us, others) = (
+        ["127.0.0.0/8", "::1/128"],
+        ["192.0.2.0/24", "2001:db8::/32"],
+    );
+    vec![
+        allow(names(&["us.example.com"]), OPEN, &us),
+        allow(names(&["others.example.com"]), CLOSED, &others),
+        // More general than what refuses us, and open to all.
+        allow(names(&["*.example.com"]), OPEN, &[]),
+        allow(names(&["*"]), CLOSED, &others),
+        allow(destination("10.1.2.3/32", Some(443)), OPEN, &us),
+        allow(destination("10.1.2.4/32", Some(443)), CLOSED, &others),
+        allow(destination("10.1.2.0/24", None), OPEN, &[]),
+        allow(connect("us"), OPEN, &us),
+        allow(connect("others"), CLOSED, &others),
+    ]
+}
+
+/// The requests, with what both answer.
+fn requests() -> Vec<(Ask, Answer)> {
+    let open = || Answer::Shoot("open".to_owned());
+    let named = |name: &str| Ask::Name(Some(name.to_owned()));
+    let mut all = vec![
+        (named("us.example.com"), open()),
+        (named("others.example.com"), Answer::Nothing),
+        (named("any.example.com"), open()),
+        (named("example.org"), Answer::Nothing),
+        (Ask::Name(None), Answer::Nothing),
+    ];
+    for version in [1, 2] {
+        all.extend([
+            (Ask::Destination(version, "10.1.2.3:443"), open()),
+            (Ask::Destination(version, "10.1.2.4:443"), Answer::Nothing),
+            (Ask::Destination(version, "10.1.2.4:80"), open()),
+        ]);
+    }
+    for listener in [Listener::Node, Listener::Vpn] {
+        let connect = |value: &str| Ask::Connect(listener, "Reversed-VPN", value.to_owned());
+        all.push((connect("us"), open()));
+        all.push((connect("others"), Answer::Status(403, None)));
+    }
+    all
+}
+
+fn cluster(name: &str, endpoint: SocketAddr) -> ClusterSpec {
+    let mut spec = ClusterSpec::new(name);
+    spec.endpoints = vec![EndpointSpec::new(endpoint.to_string().parse().unwrap())];
+    spec
+}
+
+fn ours(dir: &TempDir, server: SocketAddr) -> (Program, Ports) {
+    let listener = |name: &str, protocol: &str| json!({ "name": name, "address": "127.0.0.1:0", "protocol": protocol });
+    let config = json!({
+        "workers": 1,
+        "probes": { "address": "127.0.0.1:0" },
+        "admin": { "address": "127.0.0.1:0" },
+        "listeners": [
+            listener("tls", "tls"),
+            listener("node", "proxy-or-connect"),
+            listener("vpn", "connect"),
+        ],
+        "routing": { "xds": { "server": format!("http://{server}"), "node": "ours" } },
+    });
+    let binary = sibling(env!("CARGO_BIN_EXE_netpol-controller"), "sni-proxy");
+    let mut program = Program::start(Place::Here, dir.path(), "gateway", &binary, &config);
+    program.wait_ready();
+    let ports = program.ports();
+    (program, ports)
+}
+
+#[test]
+fn both_gateways_refuse_the_same_clients() {
+    announce("envoy");
+    let dir = TempDir::new("sources").unwrap();
+    let authority = Authority::new("sources").unwrap();
+    let names = [
+        "us.example.com",
+        "others.example.com",
+        "any.example.com",
+        "example.org",
+    ];
+    let identity = authority
+        .server(&[&names[..], &[INNER, "127.0.0.1"]].concat())
+        .unwrap();
+    let open = ApiServer::on_loopback("open", &identity).unwrap();
+    let closed = ApiServer::on_loopback("closed", &identity).unwrap();
+    let free = ports::free(3).unwrap();
+    let params = GatewayParams {
+        address: Ipv4Addr::LOCALHOST.into(),
+        tls: Some(free[0]),
+        node: Some(free[1]),
+        vpn: Some(free[2]),
+        ..GatewayParams::default()
+    };
+    let clusters = [cluster(OPEN, open.addr()), cluster(CLOSED, closed.addr())];
+    let control = Control::start(&params, &clusters, &routes());
+    let (_ours, own) = ours(&dir, control.addr);
+    let bootstrap = crate::envoy::bootstrap("DELTA_GRPC", "default", control.addr, None);
+    let envoy = Envoy::start_with(Place::Here, dir.path(), "envoy", bootstrap);
+    let envoy = envoy.unwrap_or_else(|error| panic!("{error:#}"));
+    let envoys = Ports {
+        tls: loopback(free[0]),
+        node: loopback(free[1]),
+        vpn: loopback(free[2]),
+    };
+    wait::until("Envoy to listen", LIMIT, || {
+        let listening = listeners(&envoy);
+        ["tls::", "node::", "vpn::"]
+            .iter()
+            .all(|name| listening.contains(name))
+    })
+    .unwrap();
+    for (request, wanted) in requests() {
+        let [ours, envoys] = [&own, &envoys].map(|ports| ask(ports, authority.pem(), &request));
+        assert_eq!((&ours, &envoys), (&wanted, &wanted), "{request}");
+    }
+    assert_eq!(closed.accepted(), 0);
+    let nacks = control
+        .server
+        .clients()
+        .into_iter()
+        .flat_map(|client| client.types);
+    assert!(nacks.into_iter().all(|(_, one)| one.nack.is_none()));
+}
