@@ -10,6 +10,7 @@
 //! nothing but a counter and the log. With a server there may be no routes at first: connections
 //! then wait for them, as long as a preamble may take.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
@@ -23,6 +24,9 @@ use tokio::time::Instant;
 
 use crate::config::{Config, RouteSource, XdsConfig};
 use crate::routes::{self, RoutesError};
+
+/// Things without effect that one table's log lines name.
+const TOLD: usize = 50;
 
 /// A snapshot with what its endpoints' names resolve to.
 #[derive(Debug)]
@@ -43,6 +47,8 @@ pub(crate) struct Routing {
     first: watch::Sender<bool>,
     /// When the source of routes last confirmed the snapshot; written by the control thread.
     confirmed: Mutex<Instant>,
+    /// What was told of the table in force; looked at by the control thread alone.
+    reported: Mutex<BTreeSet<(Arc<str>, String)>>,
     /// Looked at by the control thread alone.
     last_refusal: Mutex<Option<Refusal>>,
 }
@@ -69,6 +75,7 @@ impl Routing {
             refused: refused(registry),
             first: watch::channel(ready).0,
             confirmed: Mutex::new(Instant::now()),
+            reported: Mutex::default(),
             last_refusal: Mutex::default(),
         })
     }
@@ -120,14 +127,30 @@ impl Routing {
         let generation = previous.snapshot.generation() + 1;
         match Snapshot::build(table.spec, generation, Some(&previous.snapshot)) {
             Ok(snapshot) => {
-                for report in &table.reports {
-                    tracing::warn!(resource = %report.name, "{}", report.what);
-                }
+                self.tell(&table.reports);
                 self.put(snapshot);
                 Ok(())
             }
             Err(error) => Err(telemetry::chain(&error).to_string()),
         }
+    }
+
+    /// Tells what has no effect here; of a table that still has it, not again.
+    fn tell(&self, reports: &[xds::Report]) {
+        let now: BTreeSet<(Arc<str>, String)> = reports
+            .iter()
+            .map(|report| (Arc::clone(&report.name), report.what.clone()))
+            .collect();
+        let mut before = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = now.difference(&before);
+        for (resource, what) in fresh.clone().take(TOLD) {
+            tracing::warn!(%resource, "{what}");
+        }
+        let more = fresh.count().saturating_sub(TOLD);
+        if more > 0 {
+            tracing::warn!(more, "further resources or parts of them have no effect here");
+        }
+        *before = now;
     }
 
     fn put(&self, snapshot: Snapshot) {
