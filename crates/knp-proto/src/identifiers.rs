@@ -36,7 +36,7 @@ pub enum IdentifiersError {
         /// The part between two `&`.
         part: String,
     },
-    /// More values than [`MAX_VALUES`].
+    /// More than 256 values.
     #[error("more than {MAX_VALUES} identifiers")]
     TooMany,
     /// A key that means nothing; only for what an operator wrote.
