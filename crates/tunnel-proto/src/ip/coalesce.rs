@@ -120,7 +120,7 @@ impl Coalescer {
         })
     }
 
-    /// Appends to the flow's latest group, or closes it.
+    /// Appends to the flow's latest group, if it can.
     fn append(&mut self, candidate: &Candidate<'_>, index: u32) -> bool {
         let open = self.groups.get_mut(self.floor..).unwrap_or_default();
         let Some(group) = open.iter_mut().rev().find(|group| {
@@ -299,8 +299,8 @@ impl Flow {
             && ports(self.head()) == ports(candidate.head)
     }
 
-    /// Takes the packet into the group when it continues it; the group is closed otherwise, and
-    /// when this was the last it could take.
+    /// Takes the packet into the group when it continues it, and closes the group when no other can
+    /// follow.
     fn take(&mut self, candidate: &Candidate<'_>, packets: u32) -> bool {
         let total = self.head_len + self.data + candidate.data;
         let fits = self.open
@@ -311,8 +311,7 @@ impl Flow {
             && self.ip_agrees(candidate)
             && (!self.tcp || self.tcp_agrees(candidate));
         if !fits {
-            self.open = false;
-            return false;
+            return false; // the packet begins the flow's next group, which is found instead
         }
         self.data += candidate.data;
         self.next_seq = self.next_seq.wrapping_add(candidate.data_len());

@@ -217,10 +217,18 @@ fn standing_queue_is_brought_near_the_target() {
     let (drops, wait) = compare(&vec![(1090, 1500); 18_000], 1200);
     assert!(drops > 1000, "{drops} drops");
     assert!(wait < ms(60), "{wait:?}");
-    let bursts: Vec<_> = (0..200)
-        .flat_map(|_| [(40_000, 1500)].into_iter().chain([(0, 1500); 20]))
-        .collect();
+    let burst = [vec![(40_000, 1500)], vec![(0, 1500); 20]].concat();
+    let bursts = burst.repeat(200);
     assert_eq!(compare(&bursts, 1200).0, 0);
+}
+
+#[test]
+fn rate_of_dropping_is_remembered_for_a_while_and_then_forgotten() {
+    let overload = || vec![(600, 1500); 4000];
+    for pause in [400_000, 20_000_000] {
+        let load = [overload(), vec![(pause, 1500)], overload()].concat();
+        compare(&load, 1200);
+    }
 }
 
 #[test]
@@ -261,7 +269,8 @@ proptest! {
             }
             prop_assert!(queue.len() <= 6 && queue.bytes() <= 4000);
             let stats = queue.stats();
-            let dropped = stats.delay + stats.full_bytes + stats.full_packets + stats.oversize + stats.stale;
+            let full = stats.full_bytes + stats.full_packets + stats.oversize;
+            let dropped = full + stats.delay + stats.stale;
             prop_assert_eq!(stats.popped + dropped, *gone.borrow());
             prop_assert_eq!(stats.pushed, *gone.borrow() + queue.len() as u64);
         }

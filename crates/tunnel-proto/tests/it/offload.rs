@@ -433,7 +433,8 @@ proptest! {
     ) {
         let (src, dst) = ADDRESSES[usize::from(v6)];
         let flags = flags::ACK | if fin { flags::FIN | flags::PSH } else { 0 };
-        let payload = if as_udp { &payload[..payload.len().min(60 * usize::from(size))] } else { &payload[..] };
+        let most = if as_udp { 60 * usize::from(size) } else { payload.len() };
+        let payload = &payload[..payload.len().min(most)];
         let whole = if as_udp {
             udp(src, dst, (5, 6), payload)
         } else {
@@ -468,7 +469,8 @@ proptest! {
                 if *port == 3 {
                     return udp("fd00::1", "fd00::2", (1, 2), &payload);
                 }
-                let segment = Segment { seq: step * 10, flags, payload: &payload, ..Segment::default() };
+                let seq = step * 10;
+                let segment = Segment { seq, flags, payload: &payload, ..Segment::default() };
                 tcp("10.0.0.1", "10.0.0.2", (u16::from(*port), 2), segment)
             })
             .collect();

@@ -298,6 +298,7 @@ fn long_round_trips_and_single_losses_are_no_death() {
             .filter(|(_, event)| matches!(event, Event::Close { .. }))
             .count()
     };
+    assert!(world.probes < 320, "{} probes", world.probes);
     assert_eq!(closed(&world), 0, "{:?}", world.log);
     world = self::world(NEAR, NEAR);
     world.udp_loses_every = Some(3);
@@ -398,6 +399,58 @@ fn link_that_is_told_to_go_is_replaced_before_it_is_closed() {
         .find(|(_, event)| matches!(event, Event::Close { .. }));
     let reason = CloseReason::Drained;
     assert_eq!(closed.unwrap().1, Event::Close { link: old, reason });
+}
+
+#[test]
+fn link_that_was_told_to_go_serves_again_while_there_is_no_other() {
+    let params = Params {
+        mode: Mode::Tcp,
+        ..Params::default()
+    };
+    let mut world = World::new(params, NEAR, SHUT);
+    world.run(ms(5000));
+    let old = world.active_link();
+    world.selector.handle_drain(world.now, old);
+    world.act();
+    world.run(ms(1000));
+    let new = world.active_link();
+    assert_ne!(new, old);
+    world.tcp.open = false; // to new connections; the old one is answered by hand
+    world.selector.handle_failed(world.now, new);
+    world.act();
+    for _ in 0..400 {
+        assert_eq!(world.active_link(), old);
+        world.run(ms(10));
+        let answered: Vec<u32> = world
+            .log
+            .iter()
+            .filter_map(|(_, event)| match event {
+                Event::Probe { link, id } if *link == old => Some(*id),
+                Event::Probe { .. } | Event::Close { .. } | Event::Dial { .. } => None,
+                Event::Down | Event::Use { .. } => None,
+            })
+            .collect();
+        world
+            .selector
+            .handle_pong(world.now, old, *answered.last().unwrap());
+        world.act();
+    }
+}
+
+#[test]
+fn link_that_stopped_answering_is_no_place_to_move_to() {
+    let mut params = Params::default();
+    params.probes.standby = ms(500);
+    params.probes.misses = 12;
+    let mut world = World::new(params, NEAR, NEAR);
+    world.run(ms(3000));
+    let link = world.active_link();
+    world.selector.handle_failed(world.now, link);
+    world.act();
+    world.run(ms(4000));
+    world.udp.open = false; // a second before UDP would be preferred again
+    world.run(ms(10_000));
+    assert_eq!(world.uses(ms(3000)), [(ms(3000), Some(Tcp))]);
 }
 
 #[test]
