@@ -107,6 +107,8 @@ pub(crate) struct Watches {
 struct Running {
     /// Only `default/kubernetes` is watched.
     narrow: bool,
+    /// The version that objects are asked for in.
+    version: String,
     task: JoinHandle<()>,
 }
 
@@ -171,9 +173,23 @@ impl Watches {
         for kind in ended {
             if let Some(running) = self.running.remove(&kind) {
                 running.task.abort();
+                // What it was about to say comes before the word that it has gone.
+                let _ = running.task.await;
             }
             tracing::info!(resource = kind.resource(), "no longer watching");
             let _ = self.messages.send(Message::Unserved(kind)).await;
+        }
+        // In another version the objects are the same: a new list takes the old one's place.
+        let changed = |(kind, own): (&Kind, &Running)| {
+            let other = served.get(kind).is_some_and(|resource| resource.version != own.version);
+            other.then_some(*kind)
+        };
+        let changed: Vec<Kind> = self.running.iter().filter_map(changed).collect();
+        for kind in changed {
+            if let Some(running) = self.running.remove(&kind) {
+                running.task.abort();
+                let _ = running.task.await;
+            }
         }
         let kinds: BTreeSet<Kind> = served.keys().copied().collect();
         if kinds.iter().any(|kind| !self.running.contains_key(kind)) {
@@ -195,6 +211,7 @@ impl Watches {
             };
             let running = Running {
                 narrow: watch.narrow,
+                version: watch.resource.version.clone(),
                 task: tokio::spawn(watch.run()),
             };
             self.running.insert(kind, running);
@@ -288,12 +305,12 @@ impl Watch {
         match self.kind {
             Kind::Namespace | Kind::Pod => {
                 let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client, resource);
-                let events = watcher(api, lasting()).backoff(Pauses::default());
+                let events = watcher(api, lasting(self.kind)).backoff(Pauses::default());
                 self.pass(events.map(|event| event.map(without_data))).await;
             }
             Kind::Endpoints if self.narrow => {
                 let api: Api<DynamicObject> = Api::namespaced_with(client, "default", resource);
-                let config = lasting().fields("metadata.name=kubernetes");
+                let config = lasting(self.kind).fields("metadata.name=kubernetes");
                 self.pass(watcher(api, config).backoff(Pauses::default())).await;
             }
             Kind::DestinationRule
@@ -309,7 +326,7 @@ impl Watch {
             | Kind::TlsRoute
             | Kind::VirtualService => {
                 let api: Api<DynamicObject> = Api::all_with(client, resource);
-                self.pass(watcher(api, lasting()).backoff(Pauses::default()))
+                self.pass(watcher(api, lasting(self.kind)).backoff(Pauses::default()))
                     .await;
             }
         }
@@ -347,8 +364,16 @@ impl Watch {
     }
 }
 
-fn lasting() -> Config {
-    Config::default().timeout(WATCH_LASTS)
+/// A `Cluster` holds a whole shoot, seed and cloud profile, of which some octets are wanted.
+const LARGE_PAGE: u32 = 10;
+
+fn lasting(kind: Kind) -> Config {
+    let config = Config::default().timeout(WATCH_LASTS);
+    if kind == Kind::Shoot {
+        config.page_size(LARGE_PAGE)
+    } else {
+        config
+    }
 }
 
 /// The pauses between attempts to watch: short enough to be back soon after the API server is.
@@ -393,5 +418,20 @@ fn without_data(event: Event<PartialObjectMeta<DynamicObject>>) -> Event<Dynamic
         Event::Init => Event::Init,
         Event::InitApply(object) => Event::InitApply(bare(object)),
         Event::InitDone => Event::InitDone,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_up_to_a_limit_and_start_again_after_a_success() {
+        let mut pauses = Pauses::default();
+        let some: Vec<_> = pauses.by_ref().take(12).collect();
+        assert_eq!(some[..2], [PAUSES.0, PAUSES.0 * 2]);
+        assert_eq!(some[11], PAUSES.1);
+        pauses.reset();
+        assert_eq!(pauses.next(), Some(PAUSES.0));
     }
 }

@@ -141,11 +141,8 @@ impl Api {
 
     /// Returns the items of a list.
     pub(crate) fn list(&mut self, path: &str) -> Vec<Value> {
-        let mut list = self.must("GET", path, None);
-        match list["items"].take() {
-            Value::Array(items) => items,
-            other => panic!("GET {path}: {other}"),
-        }
+        let list = self.must("GET", path, None);
+        list["items"].as_array().unwrap().clone()
     }
 
     /// Returns every policy there is.
