@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use ring::rand::{SecureRandom, SystemRandom};
 use serve::{Signal, Signals};
 use telemetry::{Bound, EndpointAddr, Endpoints, LogControl, Process, Registry};
 use tokio::net::TcpListener;
@@ -21,7 +22,7 @@ use tokio::time::{Instant, timeout};
 use crate::config::{Config, Environment};
 use crate::engine::{Engine, Parts};
 use crate::events::Recorder;
-use crate::lease::Election;
+use crate::lease::{Election, Leadership};
 use crate::metrics::{BUILD, Metrics};
 use crate::publish::Publisher;
 use crate::resolve::{self, Resolved};
@@ -157,7 +158,7 @@ impl Controller {
             Endpoints::admin(answers, registry, log),
         );
         let identity = identity(environment);
-        let (leading, election) = elect(&client, &config, &identity, &stopped);
+        let (leadership, election) = elect(&client, &config, &identity, &stopped);
         let (resolving, resolved) = watch::channel(Resolved::default());
         if config.namespaces.is_some()
             && let Some((name, port)) = resolve::name(&url, environment.api_server.as_ref())
@@ -171,9 +172,9 @@ impl Controller {
         let engine = Engine::new(Parts {
             config: Arc::new(config),
             messages,
-            leading,
+            leadership: leadership.clone(),
             resolved,
-            writer: Writer::new(client.clone()),
+            writer: Writer::new(client.clone(), leadership),
             recorder: Recorder::start(client, identity, metrics.clone()),
             publisher,
             metrics,
@@ -226,7 +227,12 @@ impl Controller {
                     Signal::Reload => self.reload(),
                     Signal::Stop => break Ok(()),
                 },
-                _ = &mut self.failed => break Err(Failed),
+                _ = &mut self.failed => break Err(Failed("the engine")),
+                Some(_) = self.tasks.join_next() => break Err(Failed("what serves or watches")),
+                () = over(&mut self.election) => {
+                    self.election = None;
+                    break Err(Failed("the election"));
+                }
             }
         };
         self.end().await;
@@ -256,32 +262,44 @@ impl Controller {
     }
 }
 
-/// The engine ended although the process was to go on.
+/// Something ended although the process was to go on.
 #[derive(Debug, thiserror::Error)]
-#[error("the engine failed")]
-pub struct Failed;
+#[error("{0} ended early")]
+pub struct Failed(&'static str);
+
+/// Waits until the election is over; for ever when there is none.
+async fn over(election: &mut Option<JoinHandle<()>>) {
+    match election {
+        Some(task) => drop(task.await),
+        None => std::future::pending().await,
+    }
+}
 
 fn elect(
     client: &Client,
     config: &Config,
     identity: &str,
     stopped: &watch::Receiver<bool>,
-) -> (watch::Receiver<bool>, Option<JoinHandle<()>>) {
+) -> (Leadership, Option<JoinHandle<()>>) {
     match &config.lease {
         Some(lease) => {
             let identity = identity.to_owned();
-            let (election, leading) = Election::new(client.clone(), lease, identity);
+            let (election, leadership) = Election::new(client.clone(), lease, identity);
             let until = ended(stopped.clone());
-            (leading, Some(tokio::spawn(election.run(until))))
+            (leadership, Some(tokio::spawn(election.run(until))))
         }
-        None => (watch::channel(true).1, None),
+        None => (Leadership::alone(), None),
     }
 }
 
-/// Distinguishes replicas, and a process from the one before it in the same pod.
+/// Distinguishes replicas, and a process from the one before it, which in a container had the same
+/// number.
 fn identity(environment: &Environment) -> String {
     let host = environment.host_name.as_deref().unwrap_or("controller");
-    format!("{host}_{}", std::process::id())
+    let mut random = [0; 8];
+    // Without randomness there would be no TLS either.
+    let _ = SystemRandom::new().fill(&mut random);
+    format!("{host}_{:016x}", u64::from_ne_bytes(random))
 }
 
 async fn ended(mut stopped: watch::Receiver<bool>) {

@@ -4,20 +4,23 @@
 //!     list every kind once ─▶ plan ─▶ compare ─▶ read what differs ─▶ diff of YAML
 //! ```
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use kube::Client;
 use kube::api::{Api, ListParams};
 use kube::core::{ApiResource, DynamicObject};
-use kube::Client;
 use serde_json::Value;
 use similar::{ChangeTag, TextDiff};
 
-use crate::config::Config;
+use crate::config::{Config, Environment};
 use crate::controller::{StartError, client, needs};
 use crate::existing::Existing;
+use crate::lease::Leadership;
 use crate::plan::ApiServer;
 use crate::publish::Publisher;
-use crate::sync::Sync;
+use crate::resolve;
+use crate::sync::{Known, Sync};
 use crate::watch::served;
 use crate::world::{Kind, ObjectKey, World};
 use crate::write::{Write, Writer, claim};
@@ -47,9 +50,21 @@ pub enum DryRunError {
 ///
 /// # Errors
 /// Why the cluster could not be read.
-pub async fn dry_run(config: &Config) -> Result<String, DryRunError> {
-    let (client, _) = client(config).await?;
-    let (world, existing) = read(&client, config).await?;
+pub async fn dry_run(config: &Config, environment: &Environment) -> Result<String, DryRunError> {
+    let (client, url) = client(config).await?;
+    let (world, existing, unreadable) = read(&client, config).await?;
+    // Without its name resolved, the policy toward the API server is left as it is.
+    let api_server = match resolve::name(&url, environment.api_server.as_ref()) {
+        Some((name, port)) => {
+            let addresses = resolve::once(&name, port).await.ok();
+            ApiServer {
+                resolving: addresses.is_none(),
+                resolved: addresses.map(|addresses| (addresses, port)),
+                ..ApiServer::of(&world)
+            }
+        }
+        None => ApiServer::of(&world),
+    };
     let mut publisher = config.routing.as_ref().map(Publisher::detached);
     let mut problems = Vec::new();
     if let Some(publisher) = &mut publisher {
@@ -62,17 +77,22 @@ pub async fn dry_run(config: &Config) -> Result<String, DryRunError> {
         publisher.map_or_else(Vec::new, |own| own.routed(key))
     };
     let mut sync = Sync::new(config);
-    let api_server = ApiServer::of(&world);
-    let (writes, found) = sync.review(&world, &existing, routed, &api_server);
+    let known = Known {
+        world: &world,
+        existing: &existing,
+        unreadable: &unreadable,
+        api_server: &api_server,
+    };
+    let (writes, found) = sync.review(&known, routed);
     problems.extend(found);
-    let writer = Writer::new(client);
+    let writer = Writer::new(client, Leadership::alone());
     let mut text = String::new();
     let mut counts = [0_usize; 3];
     for write in &writes {
         counts[match write {
             Write::Create(_) => 0,
             Write::Update(_) => 1,
-            Write::Delete(_) => 2,
+            Write::Delete(..) => 2,
         }] += 1;
         let before = writer
             .read(write.key())
@@ -87,7 +107,10 @@ pub async fn dry_run(config: &Config) -> Result<String, DryRunError> {
     if let Some(publisher) = &publisher {
         for (name, own) in publisher.summary() {
             let (routes, clusters) = (own.routes, own.clusters);
-            let _ = writeln!(text, "# gateway {name}: {routes} routes, {clusters} clusters");
+            let _ = writeln!(
+                text,
+                "# gateway {name}: {routes} routes, {clusters} clusters"
+            );
         }
     }
     let [create, update, delete] = counts;
@@ -98,12 +121,17 @@ pub async fn dry_run(config: &Config) -> Result<String, DryRunError> {
     Ok(text)
 }
 
-async fn read(client: &Client, config: &Config) -> Result<(World, Existing), DryRunError> {
+/// Reads what is needed; the last are Services that cannot be understood.
+async fn read(
+    client: &Client,
+    config: &Config,
+) -> Result<(World, Existing, BTreeSet<ObjectKey>), DryRunError> {
     let what = || "what the API server serves".to_owned();
     let kinds = served(client, needs(config))
         .await
         .map_err(|source| api(what(), source))?;
     let (mut world, mut existing) = (World::default(), Existing::default());
+    let mut unreadable = BTreeSet::new();
     for (kind, resource) in kinds {
         for object in list(client, kind, &resource).await? {
             let key = ObjectKey::of(&object);
@@ -111,11 +139,14 @@ async fn read(client: &Client, config: &Config) -> Result<(World, Existing), Dry
                 existing.seen(key, &object);
             } else if let Err(error) = world.apply(kind, object) {
                 tracing::warn!(error = %telemetry::chain(&error), "an object is left out");
+                if kind == Kind::Service {
+                    unreadable.insert(key);
+                }
             }
         }
         world.served.insert(kind);
     }
-    Ok((world, existing))
+    Ok((world, existing, unreadable))
 }
 
 async fn list(
@@ -150,7 +181,7 @@ fn api(what: String, source: kube::Error) -> DryRunError {
 fn difference(write: &Write, before: Option<DynamicObject>) -> String {
     let old = before.as_ref().map(yaml).unwrap_or_default();
     let new = match write {
-        Write::Delete(_) => String::new(),
+        Write::Delete(..) => String::new(),
         Write::Create(policy) | Write::Update(policy) => {
             let bare = DynamicObject {
                 types: None,

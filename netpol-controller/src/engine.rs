@@ -11,23 +11,24 @@
 //! leader alone writes. Requests run in tasks of their own and report back; nothing here waits for
 //! one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use kube::core::DynamicObject;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task::{self, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
 use crate::config::Config;
 use crate::events::Recorder;
 use crate::existing::{Existing, Touched};
+use crate::lease::Leadership;
 use crate::metrics::Metrics;
 use crate::plan::{ApiServer, Problem, Reason};
 use crate::publish::Publisher;
 use crate::status::{Shared, Summary};
-use crate::sync::{self, Job, Sync};
+use crate::sync::{self, Job, Known, Sync};
 use crate::touched::Before;
 use crate::watch::Message;
 use crate::world::{Kind, ObjectKey, ObjectRef, World};
@@ -46,7 +47,7 @@ const STATUS_PERIOD: Duration = Duration::from_secs(1);
 pub(crate) struct Parts {
     pub(crate) config: Arc<Config>,
     pub(crate) messages: mpsc::Receiver<Message>,
-    pub(crate) leading: watch::Receiver<bool>,
+    pub(crate) leadership: Leadership,
     /// Addresses of the API server, where it is configured by name.
     pub(crate) resolved: watch::Receiver<crate::resolve::Resolved>,
     pub(crate) writer: Writer,
@@ -76,6 +77,10 @@ pub(crate) struct Engine {
     unsettled: bool,
     problems: BTreeMap<Source, Vec<Problem>>,
     jobs: JoinSet<Job>,
+    /// What each job is about, for one that ends without a word.
+    keys: HashMap<task::Id, sync::Key>,
+    /// Services that could not be understood when they were first seen: what they have stays.
+    unreadable: BTreeSet<ObjectKey>,
     told: Instant,
 }
 
@@ -84,6 +89,8 @@ pub(crate) struct Engine {
 enum Source {
     Group(Arc<str>),
     Namespace(Arc<str>),
+    /// Found while it was read.
+    Object(Kind, ObjectKey),
     Service(ObjectKey),
 }
 
@@ -104,6 +111,8 @@ impl Engine {
             unsettled: false,
             problems: BTreeMap::new(),
             jobs: JoinSet::new(),
+            keys: HashMap::new(),
+            unreadable: BTreeSet::new(),
             told: Instant::now(),
         }
     }
@@ -115,12 +124,11 @@ impl Engine {
         self.tell();
         loop {
             let publisher = self.parts.publisher.as_ref();
+            let free = self.synced && !self.holds(Instant::now());
             let due = [
                 Some(self.told + STATUS_PERIOD),
-                self.sync.next_due().filter(|_| self.leading && self.synced),
-                publisher
-                    .and_then(Publisher::next_due)
-                    .filter(|_| self.synced),
+                self.sync.next_due().filter(|_| free && self.leading),
+                publisher.and_then(Publisher::next_due).filter(|_| free),
             ];
             let due = due.into_iter().flatten().min().unwrap_or(self.told);
             // More work is at hand, so nothing is waited for.
@@ -134,10 +142,10 @@ impl Engine {
                         self.take(message);
                     }
                 }
-                Ok(()) = self.parts.leading.changed() => self.lead(),
+                () = self.parts.leadership.changed() => self.lead(),
                 Ok(()) = self.parts.resolved.changed() => self.touch_namespaces(),
-                Some(job) = self.jobs.join_next() => self.finish(job),
-                () = tokio::task::yield_now(), if busy => {}
+                Some(job) = self.jobs.join_next_with_id() => self.finish(job),
+                () = task::yield_now(), if busy => {}
                 () = sleep_until(due) => {}
             }
             self.step();
@@ -182,6 +190,11 @@ impl Engine {
         }
         if now >= self.told + STATUS_PERIOD || self.parts.shared.wants(self.synced, self.leading) {
             self.told = now;
+            if self.leading {
+                let (world, problems) = (&self.world, self.problems.values().flatten());
+                let uid = |object: &ObjectRef| world.uid(object);
+                self.parts.recorder.catch_up(problems.cloned(), uid, now);
+            }
             self.tell();
         }
     }
@@ -199,6 +212,9 @@ impl Engine {
             Message::Listed(kind) => self.listed(kind),
             Message::Listing(kind) => {
                 self.listing.insert(kind, BTreeSet::new());
+                if kind == Kind::NetworkPolicy {
+                    self.existing.relist();
+                }
             }
             Message::Object(kind, object) => self.apply(kind, *object),
             Message::Unserved(kind) => {
@@ -224,10 +240,26 @@ impl Engine {
             return self.touch_owner(&key, touched);
         }
         let before = self.before(kind, &key);
-        if let Err(error) = self.world.apply(kind, object) {
+        let unreadable = self.world.apply(kind, object).err();
+        let problem = unreadable.as_ref().map(|error| Problem {
+            object: ObjectRef {
+                kind,
+                key: key.clone(),
+            },
+            reason: Reason::NotUnderstood,
+            message: telemetry::chain(error).to_string(),
+        });
+        let source = Source::Object(kind, key.clone());
+        self.note(source, problem.into_iter().collect(), Instant::now());
+        if unreadable.is_some() {
             // What was known of it stays in force: one bad object takes nothing down.
-            tracing::warn!(error = %telemetry::chain(&error), "an object is left as it was known");
+            if kind == Kind::Service && !self.world.services.contains_key(&key) {
+                self.unreadable.insert(key);
+            }
             return;
+        }
+        if kind == Kind::Service {
+            self.unreadable.remove(&key);
         }
         self.touch(before, kind, &key);
     }
@@ -239,6 +271,14 @@ impl Engine {
         }
         let before = self.before(kind, key);
         self.world.remove(kind, key);
+        self.note(
+            Source::Object(kind, key.clone()),
+            Vec::new(),
+            Instant::now(),
+        );
+        if kind == Kind::Service && self.unreadable.remove(key) && self.leading {
+            self.sync.add_service(key.clone(), Instant::now());
+        }
         self.touch(before, kind, key);
     }
 
@@ -255,6 +295,8 @@ impl Engine {
         if self.world.served.insert(kind) && self.synced {
             self.touch_all();
         }
+        // Lists are asked for at the start and when the API server was away.
+        self.sync.hasten(Instant::now());
     }
 
     fn keys(&self, kind: Kind) -> Vec<ObjectKey> {
@@ -285,16 +327,16 @@ impl Engine {
     }
 
     fn lead(&mut self) {
-        let leading = *self.parts.leading.borrow_and_update();
+        let leading = self.parts.leadership.leads();
         if leading == self.leading {
             return;
         }
         self.leading = leading;
         self.unsettled = leading;
         self.sync.clear();
-        // What is found while planning is the leader's to know; what is found in routes, all's.
+        // What is found while planning is the leader's to know; anything else, everybody's.
         self.problems
-            .retain(|source, _| matches!(source, Source::Group(_)));
+            .retain(|source, _| matches!(source, Source::Group(_) | Source::Object(..)));
         if leading {
             let problems: Vec<_> = self.problems.values().flatten().cloned().collect();
             self.tell_problems(&problems, Instant::now());
@@ -419,19 +461,19 @@ impl Engine {
             ..ApiServer::of(&self.world)
         };
         let mut found = Vec::new();
-        let tasks = self.sync.start(
-            &self.world,
-            &self.existing,
-            routed,
-            &api_server,
-            now,
-            &mut found,
-        );
-        for task in tasks {
+        let known = Known {
+            world: &self.world,
+            existing: &self.existing,
+            unreadable: &self.unreadable,
+            api_server: &api_server,
+        };
+        for task in self.sync.start(&known, routed, now, &mut found) {
             let (writer, metrics) = (self.parts.writer.clone(), self.parts.metrics.clone());
-            let leading = self.parts.leading.clone();
-            self.jobs
-                .spawn(async move { task.run(&writer, &metrics, &leading).await });
+            let key = task.key().clone();
+            let job = self
+                .jobs
+                .spawn(async move { task.run(&writer, &metrics).await });
+            self.keys.insert(job.id(), key);
         }
         for (key, problems) in found {
             let source = match key {
@@ -442,9 +484,10 @@ impl Engine {
         }
     }
 
-    fn finish(&mut self, job: Result<Job, tokio::task::JoinError>) {
+    fn finish(&mut self, job: Result<(task::Id, Job), JoinError>) {
         match job {
-            Ok(job) => {
+            Ok((id, job)) => {
+                self.keys.remove(&id);
                 // A list that was begun before the write does not have it.
                 if let Some(seen) = self.listing.get_mut(&Kind::NetworkPolicy) {
                     seen.extend(job.stored().cloned());
@@ -452,11 +495,12 @@ impl Engine {
                 let metrics = &self.parts.metrics;
                 self.sync.finish(job, &mut self.existing, metrics);
             }
-            // Only a defect of ours can end here; the key would wait for ever otherwise.
+            // Only a defect of ours can end here.
             Err(error) => {
                 tracing::error!(%error, "a task failed");
-                self.sync.clear();
-                self.touch_all();
+                if let Some(key) = self.keys.remove(&error.id()) {
+                    self.sync.failed(&key, Instant::now());
+                }
             }
         }
     }

@@ -58,6 +58,8 @@ pub(crate) struct Note {
 pub(crate) struct Recorder {
     notes: mpsc::Sender<Note>,
     told: BTreeMap<(ObjectRef, Reason), Instant>,
+    /// What there was something to tell of, and was not told: too soon, or too many.
+    untold: BTreeSet<(ObjectRef, Reason)>,
     metrics: Metrics,
 }
 
@@ -76,6 +78,7 @@ impl Recorder {
         Self {
             notes,
             told: BTreeMap::new(),
+            untold: BTreeSet::new(),
             metrics,
         }
     }
@@ -97,6 +100,7 @@ impl Recorder {
             let quiet = self.told.get(&key).is_some_and(|at| now < *at + QUIET);
             if quiet {
                 self.metrics.events.with(&["held-back"]).inc();
+                self.put_off(key);
                 continue;
             }
             let note = Note {
@@ -107,9 +111,40 @@ impl Recorder {
             };
             if self.notes.try_send(note).is_err() {
                 self.metrics.events.with(&["dropped"]).inc();
+                self.put_off(key);
                 continue;
             }
             self.remember(key, now);
+        }
+    }
+
+    /// Tells what could not be told before, as far as it still holds: `problems` are all there are.
+    pub(crate) fn catch_up(
+        &mut self,
+        problems: impl Iterator<Item = Problem>,
+        uid: impl Fn(&ObjectRef) -> String,
+        now: Instant,
+    ) {
+        let quiet = |key| self.told.get(key).is_some_and(|at| now < *at + QUIET);
+        let due: BTreeSet<_> = self
+            .untold
+            .iter()
+            .filter(|key| !quiet(key))
+            .cloned()
+            .collect();
+        if due.is_empty() {
+            return;
+        }
+        self.untold.retain(|key| !due.contains(key));
+        let due: Vec<Problem> = problems
+            .filter(|problem| due.contains(&(problem.object.clone(), problem.reason)))
+            .collect();
+        self.tell(&due, uid, now);
+    }
+
+    fn put_off(&mut self, key: (ObjectRef, Reason)) {
+        if self.untold.len() < REMEMBERED {
+            self.untold.insert(key);
         }
     }
 

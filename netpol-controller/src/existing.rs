@@ -1,7 +1,7 @@
 //! What NetworkPolicies there are, as far as they are the controller's: fingerprints, by owner.
 //!
 //! A policy is kept as the digest of what is ours in it, not as the object: that is enough to see
-//! that it is right, and 20,000 of them cost a few megabytes. Writes are noted here at once, so
+//! that it is right, and 20,000 of them cost a few megabytes. Writes are noted here when they are answered, so
 //! that the watch's echo of them calls for nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,6 +53,8 @@ struct Known {
     described: bool,
     /// The version last written or seen; 0 when versions are no numbers.
     version: u64,
+    /// The version of a write of ours whose event has not come yet: older events are late.
+    awaited: Option<u64>,
     /// What was asked for, when the API server keeps it in another form.
     kept_for: Option<Fingerprint>,
     /// A delete was answered, and its event has not come yet.
@@ -122,7 +124,8 @@ impl Existing {
         let metadata = &object.metadata;
         let version = version(metadata);
         let known = self.policies.get(&key);
-        if known.is_some_and(|own| version != 0 && version < own.version) {
+        let awaited = known.and_then(|own| own.awaited);
+        if awaited.is_some_and(|awaited| version != 0 && version < awaited) {
             return None;
         }
         self.gone.remove(&key);
@@ -140,6 +143,7 @@ impl Existing {
             service,
             described: annotations.is_some_and(|own| own.contains_key(plan::DESCRIPTION)),
             version,
+            awaited: None,
             kept_for,
             deleting: false,
         };
@@ -164,6 +168,7 @@ impl Existing {
             service: answer.service.clone(),
             described: true,
             version: answer.version,
+            awaited: Some(answer.version),
             kept_for: (answer.fingerprint != wanted).then_some(wanted),
             deleting: false,
         };
@@ -177,11 +182,26 @@ impl Existing {
         }
     }
 
-    /// Takes note of a delete that succeeded.
-    pub(crate) fn deleted(&mut self, key: &ObjectKey) {
-        if let Some(known) = self.policies.get_mut(key) {
+    /// Takes note of a delete that succeeded, of the policy as it was in `version`.
+    pub(crate) fn deleted(&mut self, key: &ObjectKey, version: u64) {
+        if let Some(known) = self.policies.get_mut(key)
+            && known.version == version
+        {
             known.deleting = true;
         }
+    }
+
+    /// Takes note that all policies will be told anew. Whatever is told then counts, older versions
+    /// too: the API server's store may have been put back to an earlier state.
+    pub(crate) fn relist(&mut self) {
+        for known in self.policies.values_mut() {
+            known.awaited = None;
+        }
+    }
+
+    /// Returns the version of a policy; 0 when it is not known.
+    pub(crate) fn version(&self, key: &ObjectKey) -> u64 {
+        self.policies.get(key).map_or(0, |own| own.version)
     }
 
     /// Takes note that no write is under way: no answer can be older than what was seen.
@@ -253,4 +273,87 @@ fn owner(metadata: &ObjectMeta) -> Option<ObjectKey> {
 fn version(metadata: &ObjectMeta) -> u64 {
     let text = metadata.resource_version.as_deref().unwrap_or_default();
     text.parse().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> ObjectKey {
+        ObjectKey::new("a", "ingress-to-x-tcp-1")
+    }
+
+    fn object(version: u64, port: u16) -> DynamicObject {
+        let value = json!({
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": {
+                "namespace": "a",
+                "name": "ingress-to-x-tcp-1",
+                "resourceVersion": version.to_string(),
+                "labels": { plan::SERVICE_NAMESPACE: "a", plan::SERVICE_NAME: "x" },
+            },
+            "spec": { "podSelector": {}, "ingress": [{ "ports": [{ "port": port }] }] },
+        });
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn of(port: u16) -> Fingerprint {
+        Answer::new(&object(0, port)).fingerprint
+    }
+
+    #[test]
+    fn an_event_that_is_older_than_our_write_changes_nothing() {
+        let mut existing = Existing::default();
+        existing.seen(key(), &object(5, 1));
+        existing.written(&key(), of(2), &Answer::new(&object(7, 2)));
+        assert_eq!(existing.seen(key(), &object(6, 3)), None);
+        assert!(existing.is(&key(), of(2)));
+        assert_eq!(existing.seen(key(), &object(7, 2)), None);
+        assert!(existing.seen(key(), &object(8, 3)).is_some());
+    }
+
+    #[test]
+    fn a_store_that_was_put_back_is_believed() {
+        let mut existing = Existing::default();
+        existing.written(&key(), of(2), &Answer::new(&object(900, 2)));
+        existing.relist();
+        assert!(existing.seen(key(), &object(300, 1)).is_some());
+        existing.written(&key(), of(2), &Answer::new(&object(501, 2)));
+        assert!(existing.is(&key(), of(2)));
+    }
+
+    #[test]
+    fn what_the_server_keeps_in_another_form_is_not_written_again() {
+        let mut existing = Existing::default();
+        existing.written(&key(), of(2), &Answer::new(&object(3, 22)));
+        assert!(existing.is(&key(), of(2)));
+        existing.seen(key(), &object(3, 22));
+        assert!(existing.is(&key(), of(2)));
+        existing.seen(key(), &object(4, 9));
+        assert!(!existing.is(&key(), of(2)));
+    }
+
+    #[test]
+    fn an_answer_that_is_older_than_the_end_does_not_bring_it_back() {
+        let mut existing = Existing::default();
+        existing.seen(key(), &object(5, 1));
+        existing.gone(&key());
+        existing.written(&key(), of(2), &Answer::new(&object(6, 2)));
+        assert!(!existing.contains(&key()));
+    }
+
+    #[test]
+    fn a_late_answer_to_a_delete_leaves_what_came_after_it() {
+        let mut existing = Existing::default();
+        existing.seen(key(), &object(5, 1));
+        existing.deleted(&key(), 5);
+        assert!(!existing.contains(&key()));
+        existing.gone(&key());
+        existing.seen(key(), &object(9, 1));
+        existing.deleted(&key(), 5);
+        assert!(existing.contains(&key()));
+        let service = ObjectKey::new("a", "x");
+        assert_eq!(existing.of_service(&service).count(), 1);
+    }
 }

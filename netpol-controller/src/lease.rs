@@ -25,7 +25,7 @@ use crate::config::LeaseConfig;
 /// How long a Lease lasts without being renewed.
 const DURATION: Duration = Duration::from_secs(15);
 
-/// How long a leader that cannot renew goes on: less than [`DURATION`], so that two never write.
+/// How long a leader goes on after it last renewed: less than [`DURATION`], so that two never write.
 const RENEW_LIMIT: Duration = Duration::from_secs(10);
 
 /// Time between attempts to renew or to acquire.
@@ -34,34 +34,68 @@ const PERIOD: Duration = Duration::from_secs(2);
 /// How long one request may take.
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 
+/// Whether this process leads, and until when it may believe that. Clones are the same.
+#[derive(Clone, Debug)]
+pub(crate) struct Leadership {
+    until: watch::Receiver<Option<Instant>>,
+}
+
+impl Leadership {
+    /// Of a process that leads for ever, because nobody else writes.
+    pub(crate) fn alone() -> Self {
+        let far = Instant::now() + Duration::from_secs(60 * 60 * 24 * 365 * 30);
+        Self {
+            until: watch::channel(Some(far)).1,
+        }
+    }
+
+    /// Tells whether a request that is begun now is the leader's. It must end within
+    /// [`WRITE_LIMIT`].
+    pub(crate) fn leads(&self) -> bool {
+        self.until
+            .borrow()
+            .is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Waits until the answer may have changed. Cancel-safe; for ever when it never does.
+    pub(crate) async fn changed(&mut self) {
+        if self.until.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// How long a request of a leader may last: what was begun at the last moment ends before another
+/// replica may lead.
+pub(crate) const WRITE_LIMIT: Duration = DURATION.saturating_sub(RENEW_LIMIT);
+
 /// A candidate's view of one Lease.
 pub(crate) struct Election {
     api: Api<Lease>,
     name: String,
     identity: String,
-    leading: watch::Sender<bool>,
+    /// Until when this process leads.
+    until: watch::Sender<Option<Instant>>,
     /// The holder and renewal seen last, and when that was first seen here.
     seen: Option<(LeaseSpec, Instant)>,
-    renewed: Option<Instant>,
 }
 
 impl Election {
-    /// Stands for election as `identity`. The receiver says whether this process leads.
+    /// Stands for election as `identity`. The other value says whether this process leads.
     pub(crate) fn new(
         client: Client,
         config: &LeaseConfig,
         identity: String,
-    ) -> (Self, watch::Receiver<bool>) {
-        let (leading, receiver) = watch::channel(false);
+    ) -> (Self, Leadership) {
+        let (until, receiver) = watch::channel(None);
         let election = Self {
             api: Api::namespaced(client, &config.namespace),
             name: config.name.clone(),
             identity,
-            leading,
+            until,
             seen: None,
-            renewed: None,
         };
-        (election, receiver)
+        (election, Leadership { until: receiver })
     }
 
     /// Takes part until `stop` completes; then releases the Lease, if it is held.
@@ -77,8 +111,7 @@ impl Election {
                 () = &mut stop => break,
             }
         }
-        if *self.leading.borrow() {
-            self.leading.send_replace(false);
+        if self.until.send_replace(None).is_some() {
             // Bounded by the time the process has left to end.
             match timeout(Duration::from_millis(500), self.release()).await {
                 Ok(Ok(())) => tracing::info!("lease released"),
@@ -90,37 +123,32 @@ impl Election {
 
     async fn round(&mut self) {
         let asked = Instant::now();
-        let attempt = timeout(REQUEST_LIMIT, self.attempt()).await;
-        let held = match attempt {
-            Ok(Ok(held)) => Some(held),
-            Ok(Err(Error::Api(status))) if status.code == 409 => None,
-            Ok(Err(error)) => {
-                tracing::warn!(error = %telemetry::chain(&error), "the lease cannot be looked at");
-                None
-            }
-            Err(_) => {
-                tracing::warn!("the lease could not be looked at in time");
-                None
-            }
-        };
-        match held {
-            Some(true) => {
-                self.renewed = Some(asked);
-                if !self.leading.send_replace(true) {
+        let held = *self.until.borrow();
+        // A leader that gets no answer in time stops being one at that moment, not after it.
+        let limit = held.map_or(REQUEST_LIMIT, |until| {
+            REQUEST_LIMIT.min(until.saturating_duration_since(asked))
+        });
+        match timeout(limit, self.attempt()).await {
+            Ok(Ok(true)) => {
+                if self.until.send_replace(Some(asked + RENEW_LIMIT)).is_none() {
                     tracing::info!(identity = self.identity, "leading");
                 }
             }
-            Some(false) => self.lose("another replica holds the lease"),
-            None if self.renewed.is_some_and(|at| at.elapsed() > RENEW_LIMIT) => {
-                self.lose("the lease could not be renewed");
+            Ok(Ok(false)) => self.lose("another replica holds the lease"),
+            // Somebody else was faster; the next round shows who.
+            Ok(Err(Error::Api(status))) if status.code == 409 => {}
+            Ok(Err(error)) => {
+                tracing::warn!(error = %telemetry::chain(&error), "the lease cannot be looked at");
             }
-            None => {}
+            Err(_) => tracing::warn!("the lease could not be looked at in time"),
+        }
+        if held.is_some_and(|until| Instant::now() >= until) && *self.until.borrow() == held {
+            self.lose("the lease could not be renewed");
         }
     }
 
-    fn lose(&mut self, why: &str) {
-        self.renewed = None;
-        if self.leading.send_replace(false) {
+    fn lose(&self, why: &str) {
+        if self.until.send_replace(None).is_some() {
             tracing::warn!(why, "no longer leading");
         }
     }
@@ -198,6 +226,9 @@ impl Election {
         spec.lease_duration_seconds = Some(1);
         spec.renew_time = Some(MicroTime(Timestamp::now()));
         let params = PostParams::default();
-        self.api.replace(&self.name, &params, &lease).await.map(drop)
+        self.api
+            .replace(&self.name, &params, &lease)
+            .await
+            .map(drop)
     }
 }

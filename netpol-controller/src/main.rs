@@ -69,7 +69,7 @@ fn run(flags: &Flags, environment: &Environment, log: LogControl) -> ExitCode {
     };
     let code = runtime.block_on(async {
         if flags.dry_run {
-            return match netpol_controller::dry_run(&config).await {
+            return match netpol_controller::dry_run(&config, environment).await {
                 Ok(text) => printed(&text),
                 Err(error @ DryRunError::Start(_)) => refused(&error),
                 Err(error) => failed(&error),

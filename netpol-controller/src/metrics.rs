@@ -77,11 +77,7 @@ impl Metrics {
                 "Interruptions of watches; each is taken up again.",
                 &["resource"],
             ),
-            leading: gauge(
-                "rhizome_netpol_leader",
-                "1 while this replica writes.",
-                &[],
-            ),
+            leading: gauge("rhizome_netpol_leader", "1 while this replica writes.", &[]),
             problems: gauge(
                 "rhizome_netpol_problems",
                 "Objects with something wrong that an Event was written for, by reason.",
@@ -104,7 +100,7 @@ impl Metrics {
             ),
             without_policy: gauge(
                 "rhizome_route_without_policy",
-                "Services that are routed and get no policies from here.",
+                "Ports of Services that a gateway leads to and that get no policies from here.",
                 &[],
             ),
         }

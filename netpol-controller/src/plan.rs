@@ -28,7 +28,9 @@ mod triggers;
 
 pub use self::claims::Claims;
 pub use self::labels::shorten;
-pub use self::namespace::{ApiServer, DENY_ALL, NAMES, NamespacePlan, NamespaceSettings, namespace};
+pub use self::namespace::{
+    ApiServer, DENY_ALL, NAMES, NamespacePlan, NamespaceSettings, namespace,
+};
 pub use self::service::{
     Compatibility, IngressController, PolicySettings, RoutedPort, ServicePlan, handled, service,
 };
@@ -69,6 +71,8 @@ pub enum Reason {
     KeyTooLong,
     /// A shoot's namespace has no `Cluster` object.
     MissingCluster,
+    /// The object cannot be understood.
+    NotUnderstood,
     /// Two Services claim one policy; the older one has it.
     PolicyConflict,
     /// Two objects claim the same route; the older one has it.
@@ -87,6 +91,7 @@ impl Reason {
             Self::InvalidAnnotation => "InvalidAnnotation",
             Self::KeyTooLong => "PodLabelSelectorKey(s)TooLong",
             Self::MissingCluster => "MissingCluster",
+            Self::NotUnderstood => "NotUnderstood",
             Self::PolicyConflict => "PolicyConflict",
             Self::RouteAdapted => "RouteAdapted",
             Self::RouteConflict => "RouteConflict",

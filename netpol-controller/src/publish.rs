@@ -145,8 +145,12 @@ impl Publisher {
         }
         let published: BTreeSet<_> = changed.routes.union(&changed.clusters).cloned().collect();
         for (index, gateway) in self.gateways.iter_mut().enumerate() {
-            gateway.publish(index, &self.table, &published);
             gateway.whole_due |= !changed.routes.is_empty();
+            // Until whole listeners follow, what they lead to must not go.
+            if let Some(handle) = gateway.handle.as_ref().filter(|_| gateway.whole_due) {
+                handle.complete_whole(false);
+            }
+            gateway.publish(index, &self.table, &published);
         }
         let problems = changed.problems.into_iter();
         Outcome {
@@ -179,8 +183,11 @@ impl Publisher {
             .gateways
             .iter()
             .filter(|own| own.whole_due && own.wants_whole());
-        due.filter_map(|own| Some(own.whole_at? + WHOLE_PERIOD))
-            .min()
+        due.map(|own| {
+            own.whole_at
+                .map_or_else(Instant::now, |at| at + WHOLE_PERIOD)
+        })
+        .min()
     }
 
     /// Returns what gateways lead to of a Service.
@@ -239,7 +246,8 @@ impl Publisher {
         };
         let services = self.routed_services();
         let without = services.filter(|own| !has_policies(own));
-        metrics.without_policy.with(&[]).set(count(without.count()));
+        let ports = without.map(|own| self.table.routed(own).len());
+        metrics.without_policy.with(&[]).set(count(ports.sum()));
     }
 }
 

@@ -1,12 +1,14 @@
 //! What is to be brought in line: each key once, several at a time, failed ones later again.
 //!
 //! ```text
-//!     add ──▶ waiting ──take──▶ running ──done──▶ (forgotten)
-//!                ▲                 │ added meanwhile, or failed: after a pause
-//!                └─────────────────┘
+//!     add ──▶ fresh ───take──▶ running ──done──▶ (forgotten)
+//!                                 │ failed: after a pause
+//!             again ◀─────────────┘
 //! ```
 //!
-//! Knows no clock: `now` is an argument. As large as there are keys.
+//! Keys that failed have a lane of their own, of which no more than half run at a time: what fails
+//! slowly must not hold up what would succeed. Knows no clock: `now` is an argument. As large as
+//! there are keys.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -19,111 +21,180 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
+/// The longest pause of a key that something happened to.
+const EVENT_PAUSE: Duration = Duration::from_secs(1);
+
 /// Keys that are to be worked on.
 #[derive(Debug)]
 pub(crate) struct Queue<K> {
-    waiting: VecDeque<K>,
-    /// Keys in `waiting`, with the time since when they are to be worked on.
+    /// Most keys that are worked on at a time.
+    most: usize,
+    fresh: VecDeque<K>,
+    /// Keys that failed and are due.
+    again: VecDeque<K>,
+    /// Since when keys of both lanes are to be worked on.
     since: BTreeMap<K, Instant>,
-    /// Keys that are worked on, and whether they were added since.
-    running: BTreeMap<K, Option<Instant>>,
-    failures: BTreeMap<K, u32>,
-    /// Keys that failed, by when they are due.
+    running: BTreeMap<K, Running>,
+    failures: BTreeMap<K, Failures>,
+    /// Keys that failed, by when they are due; each once.
     paused: BTreeSet<(Instant, K)>,
 }
 
-impl<K> Default for Queue<K> {
-    fn default() -> Self {
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    since: Instant,
+    /// When something happened to the key meanwhile.
+    again: Option<Instant>,
+    /// It failed before.
+    failed: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Failures {
+    count: u32,
+    /// Since when it is to be worked on.
+    since: Instant,
+    /// When it is due, while it is paused.
+    due: Option<Instant>,
+}
+
+impl<K: Clone + Ord> Queue<K> {
+    /// Makes an empty queue of which `most` keys are worked on at a time.
+    pub(crate) fn new(most: usize) -> Self {
         Self {
-            waiting: VecDeque::new(),
+            most,
+            fresh: VecDeque::new(),
+            again: VecDeque::new(),
             since: BTreeMap::new(),
             running: BTreeMap::new(),
             failures: BTreeMap::new(),
             paused: BTreeSet::new(),
         }
     }
-}
 
-impl<K: Clone + Ord> Queue<K> {
-    /// Adds a key that something happened to at `now`. A key that waits already stays where it is.
+    /// Adds a key that something happened to at `now`. A key that waits already stays where it is;
+    /// one that is paused is due in [`EVENT_PAUSE`] at the latest.
     pub(crate) fn add(&mut self, key: K, now: Instant) {
-        if let Some(again) = self.running.get_mut(&key) {
-            again.get_or_insert(now);
+        if let Some(running) = self.running.get_mut(&key) {
+            running.again.get_or_insert(now);
+        } else if let Some(due) = self.failures.get(&key).and_then(|own| own.due) {
+            self.pause(&key, due.min(now + EVENT_PAUSE));
         } else if !self.since.contains_key(&key) {
             self.since.insert(key.clone(), now);
-            self.waiting.push_back(key);
+            self.fresh.push_back(key);
         }
     }
 
-    /// Takes the next key, with since when it waits. It counts as worked on until
-    /// [`Queue::done`].
-    pub(crate) fn take(&mut self, now: Instant) -> Option<(K, Instant)> {
-        while let Some((due, key)) = self.paused.first() {
-            if *due > now {
-                break;
-            }
-            let key = key.clone();
-            self.paused.pop_first();
-            self.add(key, now);
+    /// Ends all pauses: what made keys fail may be over.
+    pub(crate) fn hasten(&mut self, now: Instant) {
+        for (_, key) in std::mem::take(&mut self.paused) {
+            self.pause(&key, now);
         }
-        let key = self.waiting.pop_front()?;
-        let since = self.since.remove(&key).unwrap_or(now);
-        self.running.insert(key.clone(), None);
-        Some((key, since))
+    }
+
+    fn pause(&mut self, key: &K, due: Instant) {
+        if let Some(failures) = self.failures.get_mut(key) {
+            if let Some(before) = failures.due.replace(due) {
+                self.paused.remove(&(before, key.clone()));
+            }
+            self.paused.insert((due, key.clone()));
+        }
+    }
+
+    /// Takes the next key, if one may be worked on. It counts as worked on until [`Queue::done`].
+    pub(crate) fn take(&mut self, now: Instant) -> Option<K> {
+        self.wake(now);
+        if self.running.len() >= self.most {
+            return None;
+        }
+        let key = match self.fresh.pop_front() {
+            Some(key) => key,
+            None if self.retries() < self.most_retries() => self.again.pop_front()?,
+            None => return None,
+        };
+        let running = Running {
+            since: self.since.remove(&key).unwrap_or(now),
+            again: None,
+            failed: self.failures.contains_key(&key),
+        };
+        self.running.insert(key.clone(), running);
+        Some(key)
     }
 
     /// Ends the work on a key. One that failed is due again after a pause; one that something
-    /// happened to meanwhile at once.
-    pub(crate) fn done(&mut self, key: K, failed: bool, now: Instant) {
-        let again = self.running.remove(&key).flatten();
+    /// happened to meanwhile at once. Returns since when it was to be worked on.
+    pub(crate) fn done(&mut self, key: &K, failed: bool, now: Instant) -> Option<Instant> {
+        let running = self.running.remove(key)?;
         if failed {
-            let failures = self.failures.entry(key.clone()).or_default();
-            let pause = FIRST_PAUSE * 2_u32.saturating_pow((*failures).min(16));
-            *failures += 1;
-            self.paused.insert((now + pause.min(LONGEST_PAUSE), key.clone()));
+            let failures = self.failures.entry(key.clone()).or_insert(Failures {
+                count: 0,
+                since: running.since,
+                due: None,
+            });
+            let pause = FIRST_PAUSE * 2_u32.saturating_pow(failures.count.min(16));
+            failures.count += 1;
+            let most = running.again.map_or(LONGEST_PAUSE, |_| EVENT_PAUSE);
+            self.pause(key, now + pause.min(most));
         } else {
-            self.failures.remove(&key);
+            self.failures.remove(key);
+            if let Some(again) = running.again {
+                self.add(key.clone(), again);
+            }
         }
-        if let Some(since) = again {
-            self.add(key, since);
-        }
+        Some(running.since)
     }
 
-    /// Returns when the next key that failed is due.
+    /// Returns when the next key that failed is due; `None` while there is no room for one.
     pub(crate) fn next_due(&self) -> Option<Instant> {
-        self.paused.first().map(|(due, _)| *due)
+        let room = self.running.len() < self.most && self.retries() < self.most_retries();
+        self.paused.first().map(|(due, _)| *due).filter(|_| room)
     }
 
-    /// Returns how many keys wait, those that failed included.
-    pub(crate) fn len(&self) -> usize {
-        self.waiting.len() + self.paused.len()
-    }
-
-    /// Returns how many keys could be taken at once.
-    pub(crate) fn waiting(&self) -> usize {
-        self.waiting.len()
+    /// Tells whether a key could be taken now, those whose pause ends apart.
+    pub(crate) fn ready(&self) -> bool {
+        let retry = !self.again.is_empty() && self.retries() < self.most_retries();
+        self.running.len() < self.most && (!self.fresh.is_empty() || retry)
     }
 
     /// Returns the keys that wait, those that failed included.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &K> {
         let paused = self.paused.iter().map(|(_, key)| key);
-        self.waiting.iter().chain(paused)
-    }
-
-    /// Returns how many keys are worked on.
-    pub(crate) fn running(&self) -> usize {
-        self.running.len()
+        self.fresh.iter().chain(&self.again).chain(paused)
     }
 
     /// Forgets what waits; what is worked on goes on.
     pub(crate) fn clear(&mut self) {
-        self.waiting.clear();
+        self.fresh.clear();
+        self.again.clear();
         self.since.clear();
         self.paused.clear();
         self.failures.clear();
-        for again in self.running.values_mut() {
-            *again = None;
+        for running in self.running.values_mut() {
+            running.again = None;
         }
+    }
+
+    /// Moves keys whose pause is over to their lane.
+    fn wake(&mut self, now: Instant) {
+        while let Some((due, _)) = self.paused.first()
+            && *due <= now
+            && let Some((_, key)) = self.paused.pop_first()
+        {
+            let since = self.failures.get_mut(&key).map_or(now, |failures| {
+                failures.due = None;
+                failures.since
+            });
+            self.since.insert(key.clone(), since);
+            self.again.push_back(key);
+        }
+    }
+
+    fn retries(&self) -> usize {
+        self.running.values().filter(|own| own.failed).count()
+    }
+
+    fn most_retries(&self) -> usize {
+        (self.most / 2).max(1)
     }
 }
 
@@ -131,42 +202,43 @@ impl<K: Clone + Ord> Queue<K> {
 mod tests {
     use super::*;
 
-    fn now() -> Instant {
-        Instant::now()
-    }
-
     #[test]
     fn a_key_waits_once_since_its_first_event() {
-        let (mut queue, start) = (Queue::default(), now());
+        let (mut queue, start) = (Queue::new(8), Instant::now());
+        let later = start + Duration::from_secs(1);
         queue.add(1, start);
         queue.add(2, start);
-        queue.add(1, start + Duration::from_secs(1));
-        assert_eq!(queue.len(), 2);
-        assert_eq!(queue.take(start), Some((1, start)));
-        assert_eq!(queue.take(start).map(|(key, _)| key), Some(2));
-        assert_eq!(queue.take(start), None);
+        queue.add(1, later);
+        assert_eq!(queue.keys().count(), 2);
+        assert_eq!(queue.take(later), Some(1));
+        assert_eq!(queue.take(later), Some(2));
+        assert_eq!(queue.take(later), None);
+        assert_eq!(queue.done(&1, false, later), Some(start));
     }
 
     #[test]
     fn what_happens_while_it_runs_is_worked_on_afterwards() {
-        let (mut queue, start) = (Queue::default(), now());
+        let (mut queue, start) = (Queue::new(8), Instant::now());
         queue.add(1, start);
         queue.take(start);
         let later = start + Duration::from_secs(1);
         queue.add(1, later);
         assert_eq!(queue.take(later), None);
-        queue.done(1, false, later);
-        assert_eq!(queue.take(later), Some((1, later)));
+        queue.done(&1, false, later);
+        assert_eq!(queue.take(later), Some(1));
+        assert_eq!(queue.done(&1, false, later), Some(later));
     }
 
     #[test]
     fn pauses_grow_up_to_a_limit_and_are_forgotten_with_success() {
-        let (mut queue, mut at) = (Queue::default(), now());
+        let (mut queue, start) = (Queue::new(8), Instant::now());
+        let mut at = start;
         queue.add(1, at);
         let mut pauses = Vec::new();
         for _ in 0..12 {
-            assert!(queue.take(at).is_some());
-            queue.done(1, true, at);
+            assert_eq!(queue.take(at), Some(1));
+            // Since when it is due is not forgotten over the pauses.
+            assert_eq!(queue.done(&1, true, at), Some(start));
             let due = queue.next_due().unwrap();
             assert_eq!(queue.take(due - Duration::from_millis(1)), None);
             pauses.push(due - at);
@@ -176,11 +248,60 @@ mod tests {
         assert_eq!(pauses[1], FIRST_PAUSE * 2);
         assert_eq!(pauses[11], LONGEST_PAUSE);
         queue.take(at);
-        queue.done(1, false, at);
-        assert_eq!((queue.len(), queue.next_due()), (0, None));
+        queue.done(&1, false, at);
+        assert_eq!((queue.keys().count(), queue.next_due()), (0, None));
         queue.add(1, at);
         queue.take(at);
-        queue.done(1, true, at);
+        queue.done(&1, true, at);
         assert_eq!(queue.next_due(), Some(at + FIRST_PAUSE));
+    }
+
+    #[test]
+    fn events_about_a_key_that_fails_make_one_retry_and_not_many() {
+        let (mut queue, start) = (Queue::new(8), Instant::now());
+        queue.add(1, start);
+        for _ in 0..12 {
+            let at = queue.next_due().unwrap_or(start);
+            assert_eq!(queue.take(at), Some(1));
+            queue.add(1, at);
+            queue.done(&1, true, at);
+            queue.add(1, at);
+            assert_eq!(queue.take(at), None);
+            assert_eq!(queue.keys().count(), 1);
+            assert!(queue.next_due().unwrap() <= at + EVENT_PAUSE);
+        }
+    }
+
+    #[test]
+    fn pauses_end_when_what_caused_them_may_be_over() {
+        let (mut queue, start) = (Queue::new(8), Instant::now());
+        for key in 0..3 {
+            queue.add(key, start);
+            queue.take(start);
+            queue.done(&key, true, start);
+        }
+        queue.hasten(start);
+        assert_eq!(queue.keys().count(), 3);
+        assert_eq!(queue.take(start), Some(0));
+        assert_eq!(queue.take(start), Some(1));
+    }
+
+    #[test]
+    fn what_fails_leaves_room_for_what_does_not() {
+        let (mut queue, start) = (Queue::new(4), Instant::now());
+        for key in 0..4 {
+            queue.add(key, start);
+            queue.take(start);
+        }
+        for key in 0..4 {
+            queue.done(&key, true, start);
+        }
+        let later = start + LONGEST_PAUSE;
+        assert_eq!([queue.take(later), queue.take(later)], [Some(0), Some(1)]);
+        assert_eq!(queue.take(later), None);
+        assert!(!queue.ready());
+        queue.add(9, later);
+        assert!(queue.ready());
+        assert_eq!(queue.take(later), Some(9));
     }
 }

@@ -3,6 +3,8 @@
 //! Looked up again and again; while it cannot be, what was found last stays. Only the policy
 //! `allow-to-runtime-apiserver` wants to know.
 
+use std::collections::BTreeSet;
+use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -39,21 +41,31 @@ pub(crate) fn name(
     let of_url = url.host().map(|host| (host, url.port_u16()));
     let of_pods = environment.map(|(host, port)| (host.as_str(), *port));
     let mut hosts = of_url.into_iter().chain(of_pods);
-    let bare = |host: &str| host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    let bare = |host: &str| {
+        host.trim_start_matches('[')
+            .trim_end_matches(']')
+            .to_owned()
+    };
     hosts
         .find(|(host, _)| bare(host).parse::<IpAddr>().is_err())
         .map(|(host, port)| (host.to_owned(), port.unwrap_or(HTTPS)))
 }
 
+/// Resolves a name once; the addresses are sorted.
+///
+/// # Errors
+/// Why there are none; that it took too long, for one.
+pub(crate) async fn once(name: &str, port: u16) -> io::Result<Vec<IpAddr>> {
+    let found = timeout(LIMIT, tokio::net::lookup_host((name, port))).await??;
+    let addresses: BTreeSet<IpAddr> = found.map(|own| own.ip()).collect();
+    Ok(addresses.into_iter().collect())
+}
+
 /// Resolves `name` again and again, until it is dropped.
 pub(crate) async fn follow(name: String, port: u16, resolved: watch::Sender<Resolved>) {
     loop {
-        let found = timeout(LIMIT, tokio::net::lookup_host((name.as_str(), port))).await;
-        let pause = match found {
-            Ok(Ok(addresses)) => {
-                let mut addresses: Vec<IpAddr> = addresses.map(|own| own.ip()).collect();
-                addresses.sort();
-                addresses.dedup();
+        let pause = match once(&name, port).await {
+            Ok(addresses) => {
                 let fresh = Resolved {
                     wanted: false,
                     addresses: Some((addresses, port)),
@@ -65,12 +77,8 @@ pub(crate) async fn follow(name: String, port: u16, resolved: watch::Sender<Reso
                 });
                 PERIOD
             }
-            Ok(Err(error)) => {
+            Err(error) => {
                 tracing::warn!(name, %error, "the API server's name cannot be resolved");
-                RETRY
-            }
-            Err(_) => {
-                tracing::warn!(name, "the API server's name could not be resolved in time");
                 RETRY
             }
         };
@@ -94,6 +102,9 @@ mod tests {
         assert_eq!(named("https://api.example.com:6443/", None), api(6443));
         let pods = Some(("api.example.com", Some(443)));
         assert_eq!(named("https://10.0.0.1", pods), api(443));
-        assert_eq!(named("https://[fd00::1]:6443", Some(("10.0.0.1", None))), None);
+        assert_eq!(
+            named("https://[fd00::1]:6443", Some(("10.0.0.1", None))),
+            None
+        );
     }
 }

@@ -12,7 +12,6 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::config::Config;
@@ -44,15 +43,23 @@ pub(crate) enum Key {
 pub(crate) struct Sync {
     policies: Option<PolicySettings>,
     namespaces: Option<NamespaceSettings>,
-    concurrent: usize,
     queue: Queue<Key>,
     claims: Claims,
+}
+
+/// What is planned from and compared with.
+#[derive(Clone, Copy)]
+pub(crate) struct Known<'a> {
+    pub(crate) world: &'a World,
+    pub(crate) existing: &'a Existing,
+    /// Services that are there and cannot be understood.
+    pub(crate) unreadable: &'a BTreeSet<ObjectKey>,
+    pub(crate) api_server: &'a ApiServer,
 }
 
 /// Writes that a key calls for.
 pub(crate) struct Task {
     key: Key,
-    since: Instant,
     writes: Vec<Write>,
     /// Written after the others, and only if one of them is there: `deny-all` alone would lock a
     /// namespace up.
@@ -65,7 +72,6 @@ pub(crate) struct Task {
 #[derive(Debug)]
 pub(crate) struct Job {
     key: Key,
-    since: Instant,
     written: Vec<Written>,
     failed: bool,
 }
@@ -75,8 +81,7 @@ impl Sync {
         Self {
             policies: config.policies.clone(),
             namespaces: config.namespaces.clone(),
-            concurrent: config.concurrent_syncs,
-            queue: Queue::default(),
+            queue: Queue::new(config.concurrent_syncs),
             claims: Claims::default(),
         }
     }
@@ -106,6 +111,8 @@ impl Sync {
         let Some(settings) = &self.policies else {
             return;
         };
+        // Claims of Services that went while another replica wrote go with the rest.
+        self.claims = Claims::default();
         for key in world.services.keys() {
             let mut plan = plan::service(world, settings, &routed(key), key);
             self.claims.settle(world, key, &mut plan);
@@ -119,18 +126,27 @@ impl Sync {
 
     /// Tells whether something could be started now.
     pub(crate) fn ready(&self) -> bool {
-        self.queue.waiting() > 0 && self.queue.running() < self.concurrent
+        self.queue.ready()
     }
 
     /// Returns when a failed key is due again; `None` while there is no room for one.
     pub(crate) fn next_due(&self) -> Option<Instant> {
-        let room = self.queue.running() < self.concurrent;
-        self.queue.next_due().filter(|_| room)
+        self.queue.next_due()
+    }
+
+    /// Tries what failed again at once: the API server seems to be back.
+    pub(crate) fn hasten(&mut self, now: Instant) {
+        self.queue.hasten(now);
     }
 
     /// Returns how many keys wait.
     pub(crate) fn waiting(&self) -> usize {
-        self.queue.len()
+        self.queue.keys().count()
+    }
+
+    /// Ends the work on a key whose task failed by a defect of ours.
+    pub(crate) fn failed(&mut self, key: &Key, now: Instant) {
+        self.queue.done(key, true, now);
     }
 
     /// Updates the metrics of what waits.
@@ -147,33 +163,25 @@ impl Sync {
     /// problems of each key that was planned.
     pub(crate) fn start(
         &mut self,
-        world: &World,
-        existing: &Existing,
+        known: &Known<'_>,
         routed: impl Fn(&ObjectKey) -> Vec<RoutedPort>,
-        api_server: &ApiServer,
         now: Instant,
         found: &mut Vec<(Key, Vec<Problem>)>,
     ) -> Vec<Task> {
         let mut tasks = Vec::new();
         for _ in 0..STRIDE {
-            if self.queue.running() >= self.concurrent {
-                break;
-            }
-            let Some((key, since)) = self.queue.take(now) else {
+            let Some(key) = self.queue.take(now) else {
                 break;
             };
             let (task, problems) = match &key {
-                Key::Namespace(name) => self.namespace(world, existing, api_server, name, since),
-                Key::Service(service) => {
-                    let routed = routed(service);
-                    self.service(world, existing, &routed, service, (since, now))
-                }
+                Key::Namespace(name) => self.namespace(known, name),
+                Key::Service(service) => self.service(known, &routed(service), service, now),
             };
-            found.push((key.clone(), problems));
             match task {
                 Some(task) => tasks.push(task),
-                None => self.queue.done(key, false, now),
+                None => drop(self.queue.done(&key, false, now)),
             }
+            found.push((key, problems));
         }
         tasks
     }
@@ -182,11 +190,12 @@ impl Sync {
     /// writes nothing.
     pub(crate) fn review(
         &mut self,
-        world: &World,
-        existing: &Existing,
+        known: &Known<'_>,
         routed: impl Fn(&ObjectKey) -> Vec<RoutedPort>,
-        api_server: &ApiServer,
     ) -> (Vec<Write>, BTreeSet<Problem>) {
+        let Known {
+            world, existing, ..
+        } = known;
         let now = Instant::now();
         for key in world.services.keys().chain(existing.services()) {
             self.add_service(key.clone(), now);
@@ -196,15 +205,12 @@ impl Sync {
         }
         self.settle(world, &routed);
         let mut plans = BTreeMap::new();
-        while let Some((key, since)) = self.queue.take(now) {
+        while let Some(key) = self.queue.take(now) {
             let plan = match &key {
-                Key::Namespace(name) => self.namespace(world, existing, api_server, name, since),
-                Key::Service(service) => {
-                    let routed = routed(service);
-                    self.service(world, existing, &routed, service, (since, now))
-                }
+                Key::Namespace(name) => self.namespace(known, name),
+                Key::Service(service) => self.service(known, &routed(service), service, now),
             };
-            self.queue.done(key.clone(), false, now);
+            self.queue.done(&key, false, now);
             plans.insert(key, plan);
         }
         let (mut writes, mut problems) = (Vec::new(), BTreeSet::new());
@@ -220,15 +226,20 @@ impl Sync {
 
     fn service(
         &mut self,
-        world: &World,
-        existing: &Existing,
+        known: &Known<'_>,
         routed: &[RoutedPort],
         key: &ObjectKey,
-        (since, now): (Instant, Instant),
+        now: Instant,
     ) -> (Option<Task>, Vec<Problem>) {
-        let Some(settings) = &self.policies else {
+        let Known {
+            world, existing, ..
+        } = known;
+        let Some(settings) = self.policies.as_ref() else {
             return (None, Vec::new());
         };
+        if known.unreadable.contains(key) {
+            return (None, Vec::new());
+        }
         let mut plan = plan::service(world, settings, routed, key);
         for other in self.claims.settle(world, key, &mut plan) {
             if other != *key {
@@ -246,22 +257,21 @@ impl Sync {
             .filter(|own| !(existing.contains(&own.key) && plan.keeps(&own.key)));
         let mut writes: Vec<Write> = free.filter_map(|own| due(existing, own)).collect();
         // Last, so that what one policy allowed and another one allows now is never forbidden.
-        writes.extend(unwanted.cloned().map(Write::Delete));
-        let task = Task::new(Key::Service(key.clone()), since, writes);
+        writes.extend(unwanted.map(|own| Write::Delete(own.clone(), existing.version(own))));
+        let task = Task::new(Key::Service(key.clone()), writes);
         (task, plan.problems)
     }
 
-    fn namespace(
-        &self,
-        world: &World,
-        existing: &Existing,
-        api_server: &ApiServer,
-        name: &Arc<str>,
-        since: Instant,
-    ) -> (Option<Task>, Vec<Problem>) {
+    fn namespace(&self, known: &Known<'_>, name: &Arc<str>) -> (Option<Task>, Vec<Problem>) {
         let Some(settings) = &self.namespaces else {
             return (None, Vec::new());
         };
+        let Known {
+            world,
+            existing,
+            api_server,
+            ..
+        } = known;
         let plan = plan::namespace(world, settings, api_server, name);
         let at = |policy: &str| ObjectKey::new(name, policy);
         let mut writes: Vec<Write> = plan
@@ -269,7 +279,10 @@ impl Sync {
             .iter()
             .map(|policy| at(policy))
             .filter(|key| existing.described(key))
-            .map(Write::Delete)
+            .map(|key| {
+                let version = existing.version(&key);
+                Write::Delete(key, version)
+            })
             .collect();
         let deny_all = |key: &ObjectKey| &*key.name == plan::DENY_ALL;
         let mut last = None;
@@ -289,7 +302,6 @@ impl Sync {
         } else {
             Some(Task {
                 key,
-                since,
                 writes,
                 last,
                 others,
@@ -302,7 +314,7 @@ impl Sync {
     pub(crate) fn finish(&mut self, job: Job, existing: &mut Existing, metrics: &Metrics) {
         for written in &job.written {
             match written {
-                Written::Deleted(key) => existing.deleted(key),
+                Written::Deleted(key, version) => existing.deleted(key, *version),
                 Written::Stored {
                     key,
                     wanted,
@@ -317,11 +329,11 @@ impl Sync {
         let result = if job.failed { "error" } else { "ok" };
         metrics.reconciles.with(&[controller, result]).inc();
         let now = Instant::now();
-        if !job.failed {
-            let took = now.duration_since(job.since);
+        let since = self.queue.done(&job.key, job.failed, now);
+        if let Some(since) = since.filter(|_| !job.failed) {
+            let took = now.duration_since(since);
             metrics.convergence.observe(took.as_secs_f64());
         }
-        self.queue.done(job.key, job.failed, now);
     }
 }
 
@@ -336,26 +348,24 @@ fn due(existing: &Existing, policy: &Policy) -> Option<Write> {
 }
 
 impl Task {
-    fn new(key: Key, since: Instant, writes: Vec<Write>) -> Option<Self> {
+    fn new(key: Key, writes: Vec<Write>) -> Option<Self> {
         (!writes.is_empty()).then_some(Self {
             key,
-            since,
             writes,
             last: None,
             others: false,
         })
     }
 
-    /// Writes, and returns what became of it. No write is begun once `leading` says no.
-    pub(crate) async fn run(
-        self,
-        writer: &Writer,
-        metrics: &Metrics,
-        leading: &watch::Receiver<bool>,
-    ) -> Job {
+    /// Returns what it is about.
+    pub(crate) fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// Writes, and returns what became of it. No write is begun once this replica no longer leads.
+    pub(crate) async fn run(self, writer: &Writer, metrics: &Metrics) -> Job {
         let mut job = Job {
             key: self.key,
-            since: self.since,
             written: Vec::new(),
             failed: false,
         };
@@ -363,7 +373,7 @@ impl Task {
         let mut running = FuturesUnordered::new();
         loop {
             while running.len() < PARALLEL
-                && *leading.borrow()
+                && writer.leads()
                 && let Some(write) = waiting.next()
             {
                 running.push(one(writer, metrics, write));
@@ -376,7 +386,7 @@ impl Task {
         job.failed |= waiting.next().is_some();
         if let Some(last) = self.last {
             let stored = |own: &Written| matches!(own, Written::Stored { .. });
-            if *leading.borrow() && (self.others || job.written.iter().any(stored)) {
+            if writer.leads() && (self.others || job.written.iter().any(stored)) {
                 job.take(one(writer, metrics, last).await);
             } else {
                 job.failed = true;
@@ -391,7 +401,7 @@ impl Job {
     pub(crate) fn stored(&self) -> impl Iterator<Item = &ObjectKey> {
         self.written.iter().filter_map(|written| match written {
             Written::Stored { key, .. } => Some(key),
-            Written::Deleted(_) => None,
+            Written::Deleted(..) => None,
         })
     }
 

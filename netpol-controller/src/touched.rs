@@ -146,7 +146,8 @@ fn services(
             if old.as_ref() == new {
                 return none();
             }
-            let labels = |own: Option<&Namespace>| own.map_or_else(Labels::new, |n| n.labels.clone());
+            let labels =
+                |own: Option<&Namespace>| own.map_or_else(Labels::new, |n| n.labels.clone());
             let (old, new) = (labels(old.as_ref()), labels(new));
             plan::services_of_namespace(world, settings, &key.name, &old, &new)
         }

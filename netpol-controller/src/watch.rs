@@ -181,7 +181,9 @@ impl Watches {
         }
         // In another version the objects are the same: a new list takes the old one's place.
         let changed = |(kind, own): (&Kind, &Running)| {
-            let other = served.get(kind).is_some_and(|resource| resource.version != own.version);
+            let other = served
+                .get(kind)
+                .is_some_and(|resource| resource.version != own.version);
             other.then_some(*kind)
         };
         let changed: Vec<Kind> = self.running.iter().filter_map(changed).collect();
@@ -230,7 +232,10 @@ impl Drop for Watches {
 /// As [`served`], of an API server that is ready: one that starts does not know all yet.
 async fn discover(client: &Client, needs: Needs) -> Result<BTreeMap<Kind, ApiResource>, Error> {
     let request = http::Request::get("/readyz").body(Vec::new());
-    match client.request_text(request.map_err(Error::HttpError)?).await {
+    match client
+        .request_text(request.map_err(Error::HttpError)?)
+        .await
+    {
         Ok(_) => {}
         // Who may not ask, or asks something in between that knows no such path, goes without.
         Err(Error::Api(status)) if status.code < 500 => {}
@@ -311,7 +316,8 @@ impl Watch {
             Kind::Endpoints if self.narrow => {
                 let api: Api<DynamicObject> = Api::namespaced_with(client, "default", resource);
                 let config = lasting(self.kind).fields("metadata.name=kubernetes");
-                self.pass(watcher(api, config).backoff(Pauses::default())).await;
+                self.pass(watcher(api, config).backoff(Pauses::default()))
+                    .await;
             }
             Kind::DestinationRule
             | Kind::EndpointSlice

@@ -10,18 +10,19 @@
 
 use std::time::Duration;
 
-use kube::api::{Api, DeleteParams, PostParams};
+use kube::api::{Api, DeleteParams, PostParams, Preconditions};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind, ObjectMeta};
 use kube::{Client, Error};
 use serde_json::json;
 use tokio::time::timeout;
 
 use crate::existing::{Answer, Fingerprint};
+use crate::lease::{Leadership, WRITE_LIMIT};
 use crate::plan::{self, Policy};
 use crate::world::{Kind, ObjectKey};
 
-/// How long one request may take.
-const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+/// How long one request may take: it ends before another replica may lead.
+const REQUEST_LIMIT: Duration = WRITE_LIMIT;
 
 /// How often an update is tried that others change in between.
 const ATTEMPTS: usize = 3;
@@ -31,8 +32,8 @@ const ATTEMPTS: usize = 3;
 pub(crate) enum Write {
     /// There is no such policy.
     Create(Policy),
-    /// It is there, and not wanted any more.
-    Delete(ObjectKey),
+    /// It is there, in this version, and not wanted any more.
+    Delete(ObjectKey, u64),
     /// It is there, and not as it should be.
     Update(Policy),
 }
@@ -42,7 +43,7 @@ impl Write {
     pub(crate) fn key(&self) -> &ObjectKey {
         match self {
             Self::Create(policy) | Self::Update(policy) => &policy.key,
-            Self::Delete(key) => key,
+            Self::Delete(key, _) => key,
         }
     }
 
@@ -50,7 +51,7 @@ impl Write {
     pub(crate) const fn labels(&self) -> [&'static str; 2] {
         match self {
             Self::Create(_) => ["create", "absent"],
-            Self::Delete(_) => ["delete", "unwanted"],
+            Self::Delete(..) => ["delete", "unwanted"],
             Self::Update(_) => ["update", "differs"],
         }
     }
@@ -59,8 +60,8 @@ impl Write {
 /// What became of a write.
 #[derive(Debug)]
 pub(crate) enum Written {
-    /// It is gone.
-    Deleted(ObjectKey),
+    /// What was there in this version is gone.
+    Deleted(ObjectKey, u64),
     /// It is there as wanted.
     Stored {
         key: ObjectKey,
@@ -85,6 +86,8 @@ enum Cause {
     Api(Error),
     #[error("no answer within {REQUEST_LIMIT:?}")]
     Late,
+    #[error("this replica no longer leads")]
+    NotLeading,
 }
 
 impl WriteError {
@@ -92,7 +95,7 @@ impl WriteError {
     pub(crate) fn code(&self) -> u16 {
         match &self.source {
             Cause::Api(Error::Api(status)) => status.code,
-            Cause::Api(_) | Cause::Late => 0,
+            Cause::Api(_) | Cause::Late | Cause::NotLeading => 0,
         }
     }
 }
@@ -102,16 +105,23 @@ impl WriteError {
 pub(crate) struct Writer {
     client: Client,
     resource: ApiResource,
+    leadership: Leadership,
 }
 
 impl Writer {
-    pub(crate) fn new(client: Client) -> Self {
+    pub(crate) fn new(client: Client, leadership: Leadership) -> Self {
         let kind = Kind::NetworkPolicy;
         let gvk = GroupVersionKind::gvk(kind.group(), "v1", kind.name());
         Self {
             client,
             resource: ApiResource::from_gvk_with_plural(&gvk, kind.plural()),
+            leadership,
         }
+    }
+
+    /// Tells whether this process leads: only then anything is written.
+    pub(crate) fn leads(&self) -> bool {
+        self.leadership.leads()
     }
 
     /// Does one write. Not to be cancelled: a request that is under way may take effect unseen.
@@ -123,11 +133,78 @@ impl Writer {
         let [verb, _] = write.labels();
         let api = Api::namespaced_with(self.client.clone(), &key.namespace, &self.resource);
         let done = match write {
-            Write::Create(policy) => create(&api, &policy, &self.resource).await,
-            Write::Delete(_) => delete(&api, &key).await,
-            Write::Update(policy) => update(&api, &policy, &self.resource).await,
+            Write::Create(policy) => self.create(&api, &policy).await,
+            Write::Delete(_, version) => self.delete(&api, &key, version).await,
+            Write::Update(policy) => self.update(&api, &policy).await,
         };
         done.map_err(|source| WriteError { verb, key, source })
+    }
+
+    async fn create(&self, api: &Api<DynamicObject>, policy: &Policy) -> Result<Written, Cause> {
+        let fresh = fresh(policy, &self.resource);
+        let params = PostParams::default();
+        match self.bounded(api.create(&params, &fresh)).await {
+            Ok(answer) => Ok(stored(policy, &answer)),
+            // Somebody's without our labels, or one whose event has not come yet.
+            Err(cause) if is(&cause, 409) => self.update(api, policy).await,
+            Err(cause) => Err(cause),
+        }
+    }
+
+    async fn update(&self, api: &Api<DynamicObject>, policy: &Policy) -> Result<Written, Cause> {
+        let params = PostParams::default();
+        let mut attempt = 1;
+        loop {
+            let there = self.bounded(api.get_opt(&policy.key.name)).await?;
+            let Some(mut object) = there else {
+                let fresh = fresh(policy, &self.resource);
+                let answer = self.bounded(api.create(&params, &fresh)).await?;
+                return Ok(stored(policy, &answer));
+            };
+            claim(&mut object, policy);
+            let put = api.replace(&policy.key.name, &params, &object);
+            match self.bounded(put).await {
+                Ok(answer) => return Ok(stored(policy, &answer)),
+                Err(cause) if is(&cause, 409) && attempt < ATTEMPTS => attempt += 1,
+                Err(cause) => return Err(cause),
+            }
+        }
+    }
+
+    /// Deletes what was seen and nothing that came after it: another Service may own that.
+    async fn delete(
+        &self,
+        api: &Api<DynamicObject>,
+        key: &ObjectKey,
+        version: u64,
+    ) -> Result<Written, Cause> {
+        let preconditions = Preconditions {
+            resource_version: Some(version.to_string()),
+            uid: None,
+        };
+        let params = DeleteParams {
+            preconditions: (version != 0).then_some(preconditions),
+            ..DeleteParams::default()
+        };
+        match self.bounded(api.delete(&key.name, &params)).await {
+            Ok(_) => Ok(Written::Deleted(key.clone(), version)),
+            Err(cause) if is(&cause, 404) => Ok(Written::Deleted(key.clone(), version)),
+            Err(cause) => Err(cause),
+        }
+    }
+
+    /// Begins a request only while this process leads, and ends it in time.
+    async fn bounded<T>(
+        &self,
+        request: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Cause> {
+        if !self.leads() {
+            return Err(Cause::NotLeading);
+        }
+        match timeout(REQUEST_LIMIT, request).await {
+            Ok(answer) => answer.map_err(Cause::Api),
+            Err(_) => Err(Cause::Late),
+        }
     }
 
     /// Returns a policy as it is; `None` when there is none.
@@ -136,16 +213,8 @@ impl Writer {
     /// Why it could not be read.
     pub(crate) async fn read(&self, key: &ObjectKey) -> Result<Option<DynamicObject>, Error> {
         let client = self.client.clone();
-        let api: Api<DynamicObject> =
-            Api::namespaced_with(client, &key.namespace, &self.resource);
+        let api: Api<DynamicObject> = Api::namespaced_with(client, &key.namespace, &self.resource);
         api.get_opt(&key.name).await
-    }
-}
-
-async fn bounded<T>(request: impl Future<Output = Result<T, Error>>) -> Result<T, Cause> {
-    match timeout(REQUEST_LIMIT, request).await {
-        Ok(answer) => answer.map_err(Cause::Api),
-        Err(_) => Err(Cause::Late),
     }
 }
 
@@ -158,51 +227,6 @@ fn stored(policy: &Policy, answer: &DynamicObject) -> Written {
         key: policy.key.clone(),
         wanted: Fingerprint::wanted(policy),
         answer: Answer::new(answer),
-    }
-}
-
-async fn create(
-    api: &Api<DynamicObject>,
-    policy: &Policy,
-    resource: &ApiResource,
-) -> Result<Written, Cause> {
-    let fresh = fresh(policy, resource);
-    match bounded(api.create(&PostParams::default(), &fresh)).await {
-        Ok(answer) => Ok(stored(policy, &answer)),
-        // Somebody's without our labels, or one whose event has not come yet.
-        Err(cause) if is(&cause, 409) => update(api, policy, resource).await,
-        Err(cause) => Err(cause),
-    }
-}
-
-async fn update(
-    api: &Api<DynamicObject>,
-    policy: &Policy,
-    resource: &ApiResource,
-) -> Result<Written, Cause> {
-    let mut attempt = 1;
-    loop {
-        let Some(mut object) = bounded(api.get_opt(&policy.key.name)).await? else {
-            let fresh = fresh(policy, resource);
-            let answer = bounded(api.create(&PostParams::default(), &fresh)).await?;
-            return Ok(stored(policy, &answer));
-        };
-        claim(&mut object, policy);
-        let params = PostParams::default();
-        let put = api.replace(&policy.key.name, &params, &object);
-        match bounded(put).await {
-            Ok(answer) => return Ok(stored(policy, &answer)),
-            Err(cause) if is(&cause, 409) && attempt < ATTEMPTS => attempt += 1,
-            Err(cause) => return Err(cause),
-        }
-    }
-}
-
-async fn delete(api: &Api<DynamicObject>, key: &ObjectKey) -> Result<Written, Cause> {
-    match bounded(api.delete(&key.name, &DeleteParams::default())).await {
-        Ok(_) => Ok(Written::Deleted(key.clone())),
-        Err(cause) if is(&cause, 404) => Ok(Written::Deleted(key.clone())),
-        Err(cause) => Err(cause),
     }
 }
 
@@ -219,7 +243,10 @@ pub(crate) fn claim(object: &mut DynamicObject, policy: &Policy) {
         annotations,
         ..
     } = &mut object.metadata;
-    let own = policy.labels.iter().map(|(key, value)| (key.clone(), value.clone()));
+    let own = policy
+        .labels
+        .iter()
+        .map(|(key, value)| (key.clone(), value.clone()));
     labels.get_or_insert_default().extend(own);
     annotations
         .get_or_insert_default()
