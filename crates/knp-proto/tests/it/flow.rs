@@ -80,6 +80,19 @@ fn a_reader_that_stops_stops_its_sender_and_nobody_else() {
 }
 
 #[test]
+fn a_window_is_filled_to_the_octet_and_no_further() {
+    let mut world = open(Extensions::ALL, LinkConfig::default(), 1);
+    for _ in 0..5 {
+        assert_eq!(world.write(End::Agent, 0, 60_001), 60_001);
+        carry(&mut world);
+    }
+    assert_eq!(held(&world, End::Server), WINDOW);
+    assert!(world.server.sockets[&0].is_live());
+    world.settle();
+    assert_eq!(world.server.sockets[&0].got, 5 * 60_001);
+}
+
+#[test]
 fn a_fast_reader_gets_a_larger_window_and_memory_returns() {
     let mut world = open(Extensions::ALL, LinkConfig::default(), 1);
     for _ in 0..100 {

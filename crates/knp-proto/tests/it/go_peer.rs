@@ -440,6 +440,29 @@ fn a_destination_that_ends_closes_the_tunnel_behind_its_data() {
 }
 
 #[test]
+fn a_connection_is_forgotten_while_its_socket_still_takes_what_came() {
+    let mut peer = Peer::agent();
+    let id = peer.dialed();
+    peer.sends(data(ID, b"up"));
+    peer.link.finish(peer.now, id);
+    assert_eq!(peer.hears(), [close_response(ID, "")]);
+    peer.sends(data(ID, b"late"));
+    peer.sends(close_request(ID));
+    assert_eq!(
+        peer.hears(),
+        [
+            close_response(ID, "unrecognized connectID"),
+            close_response(ID, "Unknown connectID"),
+        ]
+    );
+    let read = peer.link.read(id, 100);
+    assert_eq!(read, Ok(Read::Data(Bytes::from_static(b"up"))));
+    peer.link.consumed(peer.now, id, 2);
+    assert_eq!(peer.ended(), Some(EndReason::LocalClosed));
+    assert!(peer.link.is_idle());
+}
+
+#[test]
 fn packets_for_nobody_get_upstreams_texts() {
     let mut peer = Peer::agent();
     peer.sends(data(ConnectId(8), b"x"));
