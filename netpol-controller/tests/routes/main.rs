@@ -29,22 +29,41 @@ mod programs;
 mod seed;
 mod sources;
 
+use testkit::wait::Stopwatch;
+
 /// One seed for all steps: an API server takes longer to start than all of them together.
 #[test]
 fn both_gateways_are_fed_by_one_controller_and_lead_alike() {
     for program in ["etcd", "kube-apiserver", "kubectl", "envoy"] {
         programs::announce(program);
     }
+    let begun = Stopwatch::start();
     seed::in_namespace(|seed| {
+        eprintln!("the seed is there after {:?}", begun.elapsed());
         let gateway = seed.gateway("default", "default");
         for variant in envoy::VARIANTS {
             let envoy = seed.envoy(variant);
-            alike::both_lead_alike(seed, &gateway, &envoy);
-            changes::envoy_follows(seed, &envoy);
+            step(variant, || alike::both_lead_alike(seed, &gateway, &envoy));
+            step("Envoy follows", || changes::envoy_follows(seed, &envoy));
         }
-        changes::a_change_is_sent_alone(seed, &gateway);
-        changes::a_shoot_comes_and_goes(seed, &gateway);
-        access::nobody_gets_the_routes_of_another_gateway(seed);
-        access::our_gateway_goes_on_without_the_controller(seed, &gateway);
+        step("a change", || {
+            changes::a_change_is_sent_alone(seed, &gateway)
+        });
+        step("a shoot", || {
+            changes::a_shoot_comes_and_goes(seed, &gateway)
+        });
+        step("another gateway", || {
+            access::nobody_gets_the_routes_of_another_gateway(seed)
+        });
+        step("no controller", || {
+            access::our_gateway_goes_on_without_the_controller(seed, &gateway);
+        });
     });
+}
+
+/// Does a step and says how long it took.
+fn step(name: &str, job: impl FnOnce()) {
+    let begun = Stopwatch::start();
+    job();
+    eprintln!("{name}: {:?}", begun.elapsed());
 }
