@@ -2,7 +2,6 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -35,7 +34,7 @@ impl SeedCluster {
             _server: server,
             kubeconfig,
         };
-        cluster.kubectl(seed, &["apply", "--filename", "-"], &definitions())?;
+        cluster.kubectl(seed, &["apply"], &definitions())?;
         let established = [
             "wait",
             "--for=condition=established",
@@ -44,7 +43,7 @@ impl SeedCluster {
             "--all",
         ];
         cluster.kubectl(seed, &established, &[])?;
-        cluster.kubectl(seed, &["apply", "--filename", "-"], &shared())?;
+        cluster.kubectl(seed, &["apply"], &shared())?;
         Ok(cluster)
     }
 
@@ -69,7 +68,8 @@ impl SeedCluster {
         Ok(())
     }
 
-    /// Runs `kubectl` in the seed with objects on its standard input, and returns what it prints.
+    /// Runs `kubectl` in the seed, with a file of objects if there are any, and returns what it
+    /// prints.
     pub(super) fn kubectl(
         &self,
         seed: &Namespace,
@@ -79,14 +79,11 @@ impl SeedCluster {
         let mut kubectl = Place::In(seed).command(command::require("kubectl")?);
         kubectl.arg("--kubeconfig").arg(&self.kubeconfig);
         kubectl.args(arguments);
-        if objects.is_empty() {
-            kubectl.stdin(Stdio::null());
-        } else {
+        if !objects.is_empty() {
             let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
             let path = self.kubeconfig.with_extension("objects.json");
             std::fs::write(&path, list.to_string()).context("writing objects")?;
-            let file = std::fs::File::open(&path).context("opening objects")?;
-            kubectl.stdin(Stdio::from(file));
+            kubectl.arg("--filename").arg(path);
         }
         command::run(&mut kubectl)
     }
@@ -253,7 +250,7 @@ fn shared() -> Vec<Value> {
     ]
 }
 
-/// The name of shoots' host names that nobody has a route for.
+/// Fails unless the policies between gateway and API server are among those listed.
 pub(super) fn expect_listed(policies: &[String], shoot: &Shoot) -> Result<()> {
     let namespace = shoot.technical_id();
     let wanted = [

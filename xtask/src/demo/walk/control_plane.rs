@@ -71,7 +71,7 @@ pub(super) fn show(
         "kubectl apply: a shoot, as Gardener writes it",
         || {
             let objects = objects_of(&stage.shoots[0]);
-            cluster.kubectl(&stage.network.seed, &["apply", "--filename", "-"], &objects)?;
+            cluster.kubectl(&stage.network.seed, &["apply"], &objects)?;
             let clock = Stopwatch::start();
             let shoot = &stage.shoots[0];
             let answer = wait::until_ok("the shoot to be reachable", LIMIT, || {
