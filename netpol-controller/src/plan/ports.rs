@@ -106,7 +106,12 @@ impl fmt::Display for Port {
     }
 }
 
-/// Reads a list of ports, as annotations have it: JSON objects with `port`, `protocol`, `endPort`.
+/// Most ports in one list. Each port of an alias costs two policies in every namespace of clients;
+/// Gardener's longest lists have five.
+const MOST_PORTS: usize = 100;
+
+/// Reads a list of ports, as annotations have it: JSON objects with `port`, `protocol`, `endPort`;
+/// at most [`MOST_PORTS`].
 ///
 /// # Errors
 /// What is wrong, and at which column or in which item.
@@ -117,6 +122,10 @@ pub(super) fn parse_list(text: &str) -> Result<Vec<Port>, String> {
         Ok(_) => return Err("not a list".to_owned()),
         Err(error) => return Err(error.to_string()),
     };
+    if items.len() > MOST_PORTS {
+        let count = items.len();
+        return Err(format!("{count} ports, there may be {MOST_PORTS}"));
+    }
     let parsed = items.iter().zip(1..).map(|(item, position)| {
         Port::parse(item).map_err(|error| format!("item {position}: {error}"))
     });
@@ -217,6 +226,14 @@ mod tests {
             let error = parse_list(text).unwrap_err();
             assert!(error.contains(told), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn a_list_is_bounded() {
+        let list = |count| format!("[{}]", vec!["{}"; count].join(","));
+        assert_eq!(parse_list(&list(MOST_PORTS)).unwrap().len(), MOST_PORTS);
+        let error = parse_list(&list(MOST_PORTS + 1)).unwrap_err();
+        assert_eq!(error, "101 ports, there may be 100");
     }
 
     #[test]

@@ -21,7 +21,8 @@ use super::labels::{ALLOWED, PREFIX, asked, shorten};
 use super::ports::Port;
 use super::{Policy, Problem, Reason};
 use crate::world::{
-    Kind, LabelSelector, Labels, ObjectKey, ObjectRef, Protocol, Service, TargetPort, World,
+    Kind, LabelSelector, Labels, NAMESPACE_SELECTORS, ObjectKey, ObjectRef, Protocol, Service,
+    TargetPort, World,
 };
 
 mod annotations;
@@ -31,6 +32,13 @@ mod frozen;
 mod tests;
 
 pub(super) use self::drafts::{Grant, Origin};
+
+/// Most policies of one Service, so that annotations of one object cannot fill the cluster: enough
+/// for five ports that are open to 500 namespaces.
+const MOST_POLICIES: usize = 5_000;
+
+/// The policies of one grant: the way in, and the way out.
+const OF_GRANT: usize = 2;
 
 /// Whose policies are written: the user's document's, or those of Gardener today.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -179,6 +187,14 @@ struct Planner<'a> {
     shortened: BTreeMap<String, String>,
 }
 
+/// What labels of pods may ask for.
+#[derive(Default)]
+struct Asked<'a> {
+    grants: Vec<Grant<'a>>,
+    /// Keys of labels that were too long, and what they are.
+    shortened: BTreeMap<String, String>,
+}
+
 impl<'a> Planner<'a> {
     fn plan(&mut self, routed: &'a [RoutedPort]) {
         let annotations = Annotations::parse(self.object);
@@ -186,15 +202,41 @@ impl<'a> Planner<'a> {
             self.invalid(annotation, error);
         }
         self.frozen.freeze(self.world, &annotations);
-        for namespace in self.client_namespaces(&annotations) {
-            self.labelled(namespace, &annotations);
-        }
+        let own = self.labelled(&self.key.namespace, &annotations);
+        self.allow(own);
+        let exposures = self.exposures(routed);
+        self.others(&annotations, 1 + OF_GRANT * exposures.len());
         if let Some(ports) = &annotations.from_world {
             self.drafts.everywhere(ports);
         }
-        for exposure in self.exposures(routed) {
+        for exposure in exposures {
             self.grant(&exposure.grant());
         }
+    }
+
+    /// Grants what pods of other namespaces can ask for by labels, or nothing of it when those were
+    /// too many policies; `reserved` are still to come.
+    fn others(&mut self, annotations: &Annotations<'a>, reserved: usize) {
+        let mut others = Asked::default();
+        for namespace in self.client_namespaces(annotations) {
+            let Asked { grants, shortened } = self.labelled(namespace, annotations);
+            others.grants.extend(grants);
+            others.shortened.extend(shortened);
+            if self.drafts.count() + OF_GRANT * others.grants.len() + reserved > MOST_POLICIES {
+                let error = format!("a Service may have {MOST_POLICIES} policies, these were more");
+                self.invalid(NAMESPACE_SELECTORS, &error);
+                self.frozen.others = true;
+                return;
+            }
+        }
+        self.allow(others);
+    }
+
+    fn allow(&mut self, asked: Asked<'_>) {
+        for grant in &asked.grants {
+            self.grant(grant);
+        }
+        self.shortened.extend(asked.shortened);
     }
 
     /// Returns who leads connections to the Service from namespaces that policies can be written
@@ -218,7 +260,7 @@ impl<'a> Planner<'a> {
         all
     }
 
-    /// Returns the namespaces whose labelled pods may reach the Service: its own first.
+    /// Returns the other namespaces whose labelled pods may reach the Service.
     fn client_namespaces(&self, annotations: &Annotations<'_>) -> Vec<&'a str> {
         let own = &*self.key.namespace;
         let selectors = match &self.object.namespace_selectors {
@@ -230,12 +272,12 @@ impl<'a> Planner<'a> {
                 && !namespace.terminating
                 && selectors.iter().any(|one| one.matches(&namespace.labels))
         });
-        let others = others.map(|(name, _)| &**name);
-        std::iter::once(own).chain(others).collect()
+        others.map(|(name, _)| &**name).collect()
     }
 
-    /// Grants what pods of a namespace can ask for by labels.
-    fn labelled(&mut self, namespace: &'a str, annotations: &Annotations<'a>) {
+    /// Returns what pods of a namespace can ask for by labels.
+    fn labelled(&self, namespace: &'a str, annotations: &Annotations<'a>) -> Asked<'a> {
+        let mut asked_for = Asked::default();
         let present: Option<BTreeSet<&str>> = match self.settings.compatibility {
             Compatibility::Document => None,
             Compatibility::Upstream => {
@@ -266,19 +308,25 @@ impl<'a> Planner<'a> {
             {
                 continue;
             }
-            self.grant(&Grant {
+            asked_for.grants.push(Grant {
                 origin: Origin::Label { alias },
                 namespace,
                 clients: LabelSelector::of_labels([(label.clone(), ALLOWED.to_owned())]),
                 port,
             });
             if label.len() < PREFIX.len() + name.len() {
-                self.shortened.insert(name, label);
+                asked_for.shortened.insert(name, label);
             }
         }
+        asked_for
     }
 
     fn grant(&mut self, grant: &Grant<'_>) {
+        if self.drafts.count() + OF_GRANT > MOST_POLICIES {
+            let message = format!("a Service may have {MOST_POLICIES} policies, the others lack");
+            self.problem(Reason::InvalidAnnotation, &message);
+            return;
+        }
         if let Err(name) = self.drafts.grant(grant) {
             let message = format!("{name:?} cannot be the name of a NetworkPolicy");
             self.problem(Reason::InvalidAnnotation, &message);

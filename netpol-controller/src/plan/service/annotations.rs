@@ -4,13 +4,16 @@ use super::super::labels::{PREFIX, shorten};
 use super::super::ports::{Port, parse_list};
 use crate::world::{NAMESPACE_SELECTORS, Service, is_label_key, is_subdomain};
 
+/// Most aliases of one Service; Gardener's Services have up to four.
+const MOST_ALIASES: usize = 16;
+
 /// The annotations of a Service.
 pub(super) struct Annotations<'a> {
     /// What stands for the Service's namespace in the keys of other namespaces' labels.
     pub(super) namespace_alias: Result<Option<&'a str>, ()>,
     /// Labels of their own for some ports: their names, and the ports.
     pub(super) aliases: Vec<(&'a str, Vec<Port>)>,
-    /// Aliases whose ports cannot be understood.
+    /// Aliases whose ports cannot be understood, or that are too many.
     pub(super) bad_aliases: Vec<&'a str>,
     /// Ports that everybody may reach: none is all. `None` when nobody in particular may.
     pub(super) from_world: Option<Vec<Port>>,
@@ -60,10 +63,14 @@ impl<'a> Annotations<'a> {
             let error = format!("{alias:?} can be no part of the name of a policy or of a label");
             return self.error(key, error);
         }
-        let ports = parse_list(value).and_then(|ports| {
+        let mut ports = parse_list(value).and_then(|ports| {
             let lacks = ports.iter().position(|port| port.target.is_none());
             lacks.map_or(Ok(ports), |at| Err(format!("item {}: no port", at + 1)))
         });
+        if self.aliases.len() == MOST_ALIASES {
+            let error = format!("a Service may have {MOST_ALIASES} aliases, it has more");
+            ports = Err(error);
+        }
         match ports {
             Ok(ports) => self.aliases.push((alias, ports)),
             Err(error) => {

@@ -78,6 +78,7 @@ pub(super) struct Drafts<'a> {
     pods: LabelSelector,
     /// By where they lie and their names, before those are made distinct.
     drafts: BTreeMap<ObjectKey, Vec<Draft>>,
+    count: usize,
 }
 
 impl<'a> Drafts<'a> {
@@ -90,7 +91,13 @@ impl<'a> Drafts<'a> {
             service,
             pods: LabelSelector::of_labels(labels),
             drafts: BTreeMap::new(),
+            count: 0,
         }
+    }
+
+    /// Returns how many policies there are.
+    pub(super) fn count(&self) -> usize {
+        self.count
     }
 
     /// Adds both policies of a grant.
@@ -154,6 +161,7 @@ impl<'a> Drafts<'a> {
             draft.add(rule, why);
             return;
         }
+        self.count += 1;
         same.push(Draft {
             side,
             pods,

@@ -19,7 +19,7 @@ pub(super) struct Frozen {
     aliases: Vec<String>,
     from_world: bool,
     /// Those of clients in other namespaces.
-    others: bool,
+    pub(super) others: bool,
     reserved: Vec<&'static str>,
 }
 

@@ -1,5 +1,7 @@
 //! Annotations that cannot be understood: what is told, what stays as it is, what goes on.
 
+use serde_json::{Value, json};
+
 use super::super::super::fixture::{grm, keys, messages, namespace, plan, world};
 use super::super::{Compatibility, ServicePlan};
 use crate::plan::Reason;
@@ -222,4 +224,88 @@ fn messages_fit_into_an_event() {
     let plan = planned(&[("from-p-allowed-ports", &long)]);
     let events = messages(&plan.problems, Reason::InvalidAnnotation);
     assert!(events[0].len() < 1024 && events[0].ends_with('…'));
+}
+
+#[test]
+fn aliases_beyond_the_bound_are_frozen() {
+    let key = |index: usize| format!("from-p{index:02}-allowed-ports");
+    let keys_of: Vec<_> = (0..18).map(key).collect();
+    let annotations: Vec<_> = keys_of
+        .iter()
+        .map(|key| (key.as_str(), r#"[{"port":1}]"#))
+        .collect();
+    let plan = planned(&annotations);
+    let events = messages(&plan.problems, Reason::InvalidAnnotation);
+    let expected = [16, 17].map(|index| {
+        let key = key(index);
+        format!(
+            "annotation networking.resources.gardener.cloud/{key}: a Service may have 16 aliases, \
+             it has more"
+        )
+    });
+    assert_eq!(events, expected);
+    assert_eq!(plan.policies.len(), 2 * (1 + 16));
+    let existing = [
+        "a/ingress-to-S-tcp-9-via-p15",
+        "a/ingress-to-S-tcp-9-via-p16",
+        "b/egress-to-a-S-tcp-9-via-p17",
+    ];
+    assert_eq!(kept(&plan, &existing), existing[1..]);
+}
+
+/// A Service with this many ports that are open to 24 namespaces.
+fn crowded(ports: usize) -> ServicePlan {
+    let list = |from: usize, count: usize| {
+        let ports: Vec<_> = (from..from + count)
+            .map(|port| json!({"port": port}))
+            .collect();
+        Value::from(ports).to_string()
+    };
+    let (first, second) = (
+        list(1, ports.min(100)),
+        list(1001, ports.saturating_sub(100)),
+    );
+    let mut objects: Vec<_> = (0..24)
+        .map(|index| namespace(&format!("c{index}")))
+        .collect();
+    objects.push(namespace("a"));
+    objects.push(grm(&[
+        ("namespace-selectors", "[{}]"),
+        ("from-p-allowed-ports", &first),
+        ("from-q-allowed-ports", &second),
+    ]));
+    plan(&world(&objects), Compatibility::Document)
+}
+
+#[test]
+fn more_policies_than_a_service_may_have_freeze_what_is_of_other_namespaces() {
+    // Two policies for each of 25 namespaces and 99 ports, one of them the Service's own; and one
+    // policy is reserved for everybody.
+    let plan = crowded(98);
+    assert_eq!((plan.policies.len(), plan.problems.len()), (4950, 0));
+    let plan = crowded(99);
+    assert_eq!(
+        messages(&plan.problems, Reason::InvalidAnnotation),
+        [
+            "annotation networking.resources.gardener.cloud/namespace-selectors: a Service may have \
+             5000 policies, these were more"
+        ]
+    );
+    assert_eq!(plan.policies.len(), 200);
+    assert!(plan.policies.iter().all(|one| &*one.key.namespace == "a"));
+    let existing = ["a/ingress-to-S-tcp-9", "a/ingress-to-S-tcp-9-from-c1"];
+    assert_eq!(kept(&plan, &existing), existing[1..]);
+}
+
+#[test]
+fn a_service_of_very_many_ports_gets_as_many_policies_as_it_may_have() {
+    let mut service = grm(&[]);
+    let ports = (1..=2501).map(|port| json!({"name": format!("p{port}"), "port": port}));
+    service["spec"]["ports"] = ports.collect();
+    let plan = plan(&world(&[namespace("a"), service]), Compatibility::Document);
+    assert_eq!(plan.policies.len(), 5000);
+    assert_eq!(
+        messages(&plan.problems, Reason::InvalidAnnotation),
+        ["a Service may have 5000 policies, the others lack"]
+    );
 }
