@@ -8,7 +8,8 @@
 //!
 //! A group is everything that leads to Services of one namespace, whatever objects say so and
 //! wherever they lie, with the clusters of those Services; so an endpoint's change costs one group.
-//! Objects that cannot be followed are told of and change nothing else.
+//! Objects that cannot be followed are told of and change nothing else; but a route whose restriction
+//! cannot be followed is withheld.
 //!
 //! Which objects are for which gateway:
 //!
@@ -39,6 +40,7 @@ mod gateway_api;
 mod istio;
 mod names;
 mod policy;
+mod restrict;
 mod select;
 mod table;
 mod touched;
@@ -135,6 +137,7 @@ pub fn group(world: &World, settings: &RouteSettings, namespace: &str) -> Group 
     gateway_api::tls_routes(&mut draft);
     annotations::services(&mut draft);
     connect::services(&mut draft);
+    restrict::routes(&mut draft);
     draft.finish()
 }
 

@@ -29,15 +29,16 @@ pub use self::core::{
     NAMESPACE_SELECTORS, Namespace, Protocol, Service, ServicePort, ShootNetworks, TargetPort,
 };
 pub use self::envoy_filter::{
-    ChainPatch, ClusterName, ConnectPatch, ConnectValue, EnvoyFilter, FilterPatch, ValuePattern,
+    Access, ChainPatch, ClusterName, ConnectPatch, ConnectValue, EnvoyFilter, FilterPatch,
+    Restriction, Scope, Sources, ValuePattern, Visit,
 };
 pub use self::gateway_api::{
     AllowedRoutes, Gateway, GatewayListener, ListenerTls, ParentRef, RouteBackend, RouteNamespaces,
     TlsRoute,
 };
 pub use self::istio::{
-    DestinationRule, IstioGateway, IstioServer, PortNumber, RouteDestination, TlsMatch, VirtualRoute,
-    VirtualService, WeightedDestination, service_of_host,
+    DestinationRule, IstioGateway, IstioServer, PortNumber, RouteDestination, TlsMatch,
+    VirtualRoute, VirtualService, WeightedDestination, service_of_host,
 };
 pub use self::kind::Kind;
 pub use self::meta::{Labels, ObjectKey, ObjectRef, ParseError};

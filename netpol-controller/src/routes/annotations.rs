@@ -282,6 +282,13 @@ impl<'w> Annotated<'w> {
     }
 }
 
+/// Returns the server names of a Service as they are written.
+pub(super) fn server_names(service: &Service) -> impl Iterator<Item = &str> {
+    let text = service.annotations.get(&format!("{PREFIX}{SERVER_NAMES}"));
+    let all = text.map_or("", String::as_str);
+    elements(all).map(|(_, element)| element)
+}
+
 /// Returns the elements of a list with their places, from 1.
 fn elements(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.split(',')

@@ -10,7 +10,7 @@ use super::cluster::cluster;
 use super::policy::Policy;
 use super::{GatewayEntry, GatewayGroup, Group, RouteSettings, Routed, SourcedRoute};
 use crate::plan::{Problem, Reason};
-use crate::world::{Kind, ObjectKey, ObjectRef, Protocol, ServicePort, World};
+use crate::world::{Kind, ObjectKey, ObjectRef, Protocol, ServicePort, Sources, World};
 
 /// Longest message of a problem, octets: Events take 1024.
 const LONGEST_MESSAGE: usize = 900;
@@ -98,11 +98,30 @@ pub(super) struct Times {
     pub(super) max_connection_age: Option<Duration>,
 }
 
-struct Claim {
-    matches: RouteMatch,
-    target: Target,
-    source: Source,
-    times: Times,
+/// A route while its group is put together.
+pub(super) struct Claim {
+    pub(super) matches: RouteMatch,
+    pub(super) target: Target,
+    pub(super) source: Source,
+    pub(super) times: Times,
+    /// The filter chain that it is.
+    pub(super) chain: Option<String>,
+    /// Who may connect.
+    pub(super) sources: Sources,
+}
+
+impl Claim {
+    /// Returns a route that is open to everybody.
+    pub(super) fn new(matches: RouteMatch, target: Target, source: &Source, times: Times) -> Self {
+        Self {
+            matches,
+            target,
+            source: source.clone(),
+            times,
+            chain: None,
+            sources: Sources::Everyone,
+        }
+    }
 }
 
 /// A group while it is put together.
@@ -141,15 +160,28 @@ impl<'w> Draft<'w> {
         source: &Source,
         times: Times,
     ) {
-        if target.service.namespace == self.namespace
+        self.claim(gateway, Claim::new(matches, target, source, times));
+    }
+
+    /// Adds a route as it is, under the same condition.
+    pub(super) fn claim(&mut self, gateway: usize, claim: Claim) {
+        if claim.target.service.namespace == self.namespace
             && let Some(claims) = self.claims.get_mut(gateway)
         {
-            claims.push(Claim {
-                matches,
-                target,
-                source: source.clone(),
-                times,
-            });
+            claims.push(claim);
+        }
+    }
+
+    /// Takes the routes of a gateway out, to be put back.
+    pub(super) fn take_claims(&mut self, gateway: usize) -> Vec<Claim> {
+        let claims = self.claims.get_mut(gateway);
+        claims.map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Puts the routes of a gateway in place of those it has.
+    pub(super) fn put_claims(&mut self, gateway: usize, own: Vec<Claim>) {
+        if let Some(claims) = self.claims.get_mut(gateway) {
+            *claims = own;
         }
     }
 
@@ -242,6 +274,9 @@ impl Claim {
     fn route(&self, cluster: &ClusterSpec, policy: &Policy) -> SourcedRoute {
         let mut spec = RouteSpec::new(self.matches.clone(), cluster.name.clone());
         spec.idle_timeout = self.times.idle_timeout.or(policy.idle_timeout);
+        if let Sources::Only(ranges) = &self.sources {
+            spec.allow_sources.clone_from(ranges);
+        }
         spec.max_connection_age = self.times.max_connection_age.or(policy.max_connection_age);
         SourcedRoute {
             spec,

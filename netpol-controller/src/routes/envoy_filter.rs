@@ -1,17 +1,17 @@
 //! Routes from `EnvoyFilter`s that name where they lead: by destination, or by one header's value.
 //!
-//! Rules that leave the destination to a header are `connect`'s.
+//! Rules that leave the destination to a header are `connect`'s, restrictions are `restrict`'s.
 
 use std::collections::BTreeSet;
 
 use route::RouteMatch;
 
-use super::draft::{Agreed, Draft, Source, Target, Times};
+use super::draft::{Agreed, Claim, Draft, Source, Target, Times};
 use super::{GatewayEntry, select};
 use crate::plan::Reason;
 use crate::world::{
     ChainPatch, ClusterName, ConnectValue, EnvoyFilter, FilterPatch, Kind, Mention, Mentions,
-    ObjectKey,
+    ObjectKey, Restriction, Scope, Sources, Visit,
 };
 
 /// Adds the routes of the `EnvoyFilter`s that are about the group's namespace.
@@ -83,6 +83,7 @@ fn follow(
             "it changes HTTP, which passes inside TLS here and is not changed".to_owned(),
         ),
         FilterPatch::Nothing => Outcome::Done,
+        FilterPatch::Restrict(restriction) => restrict(entry, restriction),
         FilterPatch::Socket(id) => Outcome::Adapted(format!(
             "TLS is not ended here: {id}--kube-apiserver-socket leads to kube-apiserver of {id}"
         )),
@@ -99,6 +100,17 @@ fn chain_route(
     if let Some(port) = chain.listener.filter(|port| *port != entry.ports.node) {
         return Outcome::Not(format!("destinations do not decide on port {port}"));
     }
+    let target = target(&chain.cluster);
+    let sources = match chain_sources(chain, &target) {
+        Ok(sources) if sources.is_nobody() => {
+            return Outcome::Not("nobody may connect: the chain is withheld".to_owned());
+        }
+        Ok(sources) => sources,
+        Err(why) => {
+            let what = format!("who may connect depends on {why}: the chain is withheld");
+            return Outcome::Not(what);
+        }
+    };
     let matches = RouteMatch::Destinations {
         prefixes: chain.prefixes.clone(),
         port: chain.port,
@@ -107,8 +119,59 @@ fn chain_route(
         idle_timeout: chain.idle_timeout,
         max_connection_age: chain.max_connection_age,
     };
-    draft.route(index, matches, target(&chain.cluster), source, times);
+    let claim = Claim {
+        chain: chain.name.clone(),
+        sources,
+        ..Claim::new(matches, target, source, times)
+    };
+    draft.claim(index, claim);
     Outcome::Done
+}
+
+/// Returns who may connect by the chain's own filters.
+fn chain_sources(chain: &ChainPatch, target: &Target) -> Result<Sources, String> {
+    let cluster = target.cluster();
+    let mut sources = Sources::Everyone;
+    for access in &chain.access {
+        for prefix in &chain.prefixes {
+            let visit = Visit {
+                value: Some(&cluster),
+                destination: Some((*prefix, chain.port)),
+                ..Visit::default()
+            };
+            sources = sources.and(access.allowed(&visit)?);
+        }
+    }
+    Ok(sources)
+}
+
+/// Tells of a restriction that is not understood, or that is about something that is not there.
+fn restrict(entry: &GatewayEntry, restriction: &Restriction) -> Outcome {
+    let ports = entry.ports;
+    let known = |port: u16| [ports.tls, ports.node, ports.vpn].contains(&port);
+    let what = match (&restriction.scope, &restriction.access) {
+        (Scope::ServerName(name), Err(why)) => {
+            format!("by {why}, so routes for {name} are withheld")
+        }
+        (Scope::Namespaces, Err(why)) if !restriction.namespaces.is_empty() => {
+            let names: Vec<&str> = restriction.namespaces.iter().map(AsRef::as_ref).collect();
+            format!("by {why}, so routes to {} are withheld", names.join(", "))
+        }
+        (Scope::Chain(name), Err(why)) => format!("by {why}, so the chain {name:?} is withheld"),
+        (Scope::Chain(name), Ok(_))
+            if restriction.listener.is_some_and(|port| port != ports.node) =>
+        {
+            format!("of the chain {name:?}, which is not known: that is not applied here")
+        }
+        (Scope::Listener, Ok(_)) if restriction.listener.is_some_and(|port| !known(port)) => {
+            "on a port that is not served: that is not applied here".to_owned()
+        }
+        (Scope::Listener | Scope::Namespaces, Err(why)) => {
+            format!("by {why}, and names neither shoot nor server name: that is not applied here")
+        }
+        (_, Ok(_)) => return Outcome::Done,
+    };
+    Outcome::Not(format!("it restricts who may connect {what}"))
 }
 
 fn target(cluster: &ClusterName) -> Target {

@@ -13,7 +13,7 @@ pub(super) fn common<'p>(a: &'p str, b: &'p str) -> Option<&'p str> {
 }
 
 /// Tells whether `wide` matches all that `narrow` does.
-fn covers(wide: &str, narrow: &str) -> bool {
+pub(super) fn covers(wide: &str, narrow: &str) -> bool {
     if wide == "*" || wide == narrow {
         return true;
     }

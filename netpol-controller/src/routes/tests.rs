@@ -7,4 +7,5 @@ mod fixture;
 mod gateway_api;
 mod incremental;
 mod istio;
+mod restrict;
 mod unsupported;

@@ -5,8 +5,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{RouteSettings, select};
-use crate::world::{Catalog, FilterPatch, Kind, Mention, Mentions, ObjectKey, World, in_namespace};
+use route::normal_server_name;
+
+use super::names::covers;
+use super::{RouteSettings, annotations, select};
+use crate::world::{
+    Catalog, FilterPatch, Kind, Mention, Mentions, ObjectKey, Scope, World, in_namespace,
+};
 
 /// Returns the groups that an object is about, as it is known now.
 #[must_use]
@@ -63,23 +68,90 @@ pub fn all_groups(world: &World) -> BTreeSet<Arc<str>> {
     groups
 }
 
-/// A rule that leaves the destination to a header is about every Service.
+/// A rule that leaves the destination to a header is about every Service, as is a restriction of a
+/// whole listener; one of a server name is about the namespaces that have a route with it.
 fn of_filter(world: &World, key: &ObjectKey) -> BTreeSet<Arc<str>> {
     let filter = world.envoy_filters.get(key);
-    let mut patches = filter.into_iter().flat_map(|filter| &filter.patches);
-    let everywhere = patches.any(|patch| match patch {
-        FilterPatch::Connect(connect) => connect.cluster.is_none(),
+    let mut groups = world.envoy_filters.namespaces_of(key);
+    for patch in filter.into_iter().flat_map(|filter| &filter.patches) {
+        match patch {
+            FilterPatch::Connect(connect) if connect.cluster.is_none() => return all_groups(world),
+            FilterPatch::Restrict(restriction) => match &restriction.scope {
+                Scope::Chain(name) => groups.extend(chained(world, name)),
+                Scope::Listener => return all_groups(world),
+                Scope::Namespaces => {}
+                // Also what has no name of its own.
+                Scope::ServerName(name) if **name == *"*" => return all_groups(world),
+                Scope::ServerName(name) => groups.extend(named(world, name)),
+            },
+            FilterPatch::Chain(_)
+            | FilterPatch::Connect(_)
+            | FilterPatch::Http
+            | FilterPatch::Nothing
+            | FilterPatch::Socket(_)
+            | FilterPatch::Unknown(_) => {}
+        }
+    }
+    groups
+}
+
+/// Returns the namespaces that filter chains of a name lead into.
+fn chained(world: &World, name: &str) -> BTreeSet<Arc<str>> {
+    let patches = world.envoy_filters.values().flat_map(|own| &own.patches);
+    let chains = patches.filter_map(|patch| match patch {
+        FilterPatch::Chain(chain) if chain.name.as_deref() == Some(name) => Some(chain),
         FilterPatch::Chain(_)
+        | FilterPatch::Connect(_)
         | FilterPatch::Http
         | FilterPatch::Nothing
+        | FilterPatch::Restrict(_)
         | FilterPatch::Socket(_)
-        | FilterPatch::Unknown(_) => false,
+        | FilterPatch::Unknown(_) => None,
     });
-    if everywhere {
-        all_groups(world)
-    } else {
-        world.envoy_filters.namespaces_of(key)
+    chains
+        .map(|chain| Arc::clone(&chain.cluster.service.namespace))
+        .collect()
+}
+
+/// Returns the groups of the objects that spell out a server name, or one within it: a route's name
+/// is always one that some object says.
+fn named(world: &World, pattern: &str) -> BTreeSet<Arc<str>> {
+    let within = |text: &str| {
+        let own = text.rsplit('/').next().unwrap_or(text).trim();
+        normal_server_name(own).is_ok_and(|own| covers(pattern, &own))
+    };
+    let mut groups = BTreeSet::new();
+    for (key, service) in world.virtual_services.iter() {
+        let matches = service.tls.iter().flat_map(|route| &route.matches);
+        if matches
+            .flat_map(|one| &one.sni_hosts)
+            .any(|host| within(host))
+        {
+            groups.extend(world.virtual_services.namespaces_of(key));
+        }
     }
+    for (key, gateway) in &world.istio_gateways {
+        let mut hosts = gateway.servers.iter().flat_map(|server| &server.hosts);
+        if hosts.any(|host| within(host)) {
+            groups.extend(of_istio_gateway(world, key));
+        }
+    }
+    for (key, gateway) in &world.gateways {
+        if gateway.listeners.iter().any(|own| within(&own.hostname)) {
+            groups.extend(bound_to(&world.tls_routes, key));
+        }
+    }
+    for (key, route) in world.tls_routes.iter() {
+        if route.hostnames.iter().any(|host| within(host)) {
+            groups.extend(world.tls_routes.namespaces_of(key));
+        }
+    }
+    for (key, service) in &world.services {
+        if annotations::server_names(service).any(within) {
+            groups.insert(Arc::clone(&key.namespace));
+        }
+    }
+    groups
 }
 
 fn of_istio_gateway(world: &World, key: &ObjectKey) -> BTreeSet<Arc<str>> {

@@ -20,6 +20,8 @@ pub enum Mention {
     Gateway(ObjectKey),
     /// A namespace that it leads into or is about.
     Namespace(Arc<str>),
+    /// A server name, or a pattern of some, that it is about.
+    ServerName(Arc<str>),
 }
 
 /// Tells what an object mentions.
@@ -90,7 +92,7 @@ impl<T: Mentions> Catalog<T> {
         let names = mentions.into_iter().flatten();
         names
             .filter_map(|mention| match mention {
-                Mention::Gateway(_) => None,
+                Mention::Gateway(_) | Mention::ServerName(_) => None,
                 Mention::Namespace(name) => Some(name),
             })
             .collect()

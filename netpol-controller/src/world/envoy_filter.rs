@@ -4,6 +4,7 @@
 //!   FILTER_CHAIN ADD, destination prefixes ─▶ tcp_proxy ───────────▶ Chain     a shoot's 8443 by PROXY header
 //!   NETWORK_FILTER, HTTP connection manager, CONNECT and a header ─▶ Connect   8443 and 8132 today
 //!   CLUSTER ADD <id>--kube-apiserver-socket ───────────────────────▶ Socket    a shoot whose TLS ends in Envoy
+//!   NETWORK_FILTER, HTTP_FILTER, RBAC ─────────────────────────────▶ Restrict  who may connect
 //!   listener filters, buffers, HTTP options ───────────────────────▶ Nothing   nothing to do here
 //!   anything else ─────────────────────────────────────────────────▶ Unknown
 //! ```
@@ -26,7 +27,15 @@ use super::istio::service_of_host;
 use super::meta::{created, part};
 use super::{Kind, Labels, Mention, Mentions, ObjectKey, ParseError};
 
+mod access;
+mod matcher;
 mod read;
+mod restriction;
+mod sources;
+
+pub use self::access::{Access, Visit};
+pub use self::restriction::{Restriction, Scope};
+pub use self::sources::Sources;
 
 /// What stands behind a shoot's technical id in the name of the cluster that leads to its listener.
 const SOCKET: &str = "--kube-apiserver-socket";
@@ -57,6 +66,8 @@ pub enum FilterPatch {
     Http,
     /// Nothing that concerns routes.
     Nothing,
+    /// A restriction of who may connect.
+    Restrict(Restriction),
     /// The cluster in front of an inner listener that ends TLS for a shoot: the shoot's technical
     /// id, which is its namespace.
     Socket(Arc<str>),
@@ -67,6 +78,10 @@ pub enum FilterPatch {
 /// A filter chain that is matched by destination.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ChainPatch {
+    /// Its name, by which other filters find it.
+    pub name: Option<String>,
+    /// Who may connect: everybody that each of these lets in.
+    pub access: Vec<Access>,
     /// Port of the listener; `None` = all.
     pub listener: Option<u16>,
     /// Where it leads.
@@ -196,10 +211,11 @@ impl EnvoyFilter {
 }
 
 impl Mentions for EnvoyFilter {
-    /// Mentions the namespaces that it leads into and the one that owns it; what leads wherever a
-    /// header says, or is about no namespace, mentions its own.
+    /// Mentions the namespaces that it leads into or restricts, the one that owns it, and the server
+    /// names that it restricts; what is about other things, or cannot be followed, mentions its own.
     fn mentions(&self, own: &ObjectKey) -> BTreeSet<Mention> {
         let mut names: BTreeSet<Arc<str>> = self.owner.iter().cloned().collect();
+        let mut mentions = BTreeSet::new();
         for patch in &self.patches {
             let name = match patch {
                 FilterPatch::Chain(chain) => &chain.cluster.service.namespace,
@@ -207,16 +223,43 @@ impl Mentions for EnvoyFilter {
                     Some(cluster) => &cluster.service.namespace,
                     None => &own.namespace,
                 },
+                FilterPatch::Restrict(restriction) => {
+                    names.extend(restriction.namespaces.iter().cloned());
+                    match &restriction.scope {
+                        Scope::Namespaces => continue,
+                        Scope::ServerName(name) => {
+                            mentions.insert(Mention::ServerName(Arc::clone(name)));
+                            if restriction.access.is_ok() {
+                                continue;
+                            }
+                        }
+                        Scope::Chain(_) | Scope::Listener => {}
+                    }
+                    &own.namespace
+                }
                 FilterPatch::Socket(id) => id,
                 FilterPatch::Http | FilterPatch::Nothing | FilterPatch::Unknown(_) => continue,
             };
             names.insert(Arc::clone(name));
         }
-        if names.is_empty() {
+        if names.is_empty() && !self.patches.iter().all(is_of_names) {
             names.insert(Arc::clone(&own.namespace));
         }
-        names.into_iter().map(Mention::Namespace).collect()
+        mentions.extend(names.into_iter().map(Mention::Namespace));
+        mentions
     }
+}
+
+/// Tells whether a patch is followed where server names are, and nowhere else.
+fn is_of_names(patch: &FilterPatch) -> bool {
+    matches!(
+        patch,
+        FilterPatch::Restrict(Restriction {
+            scope: Scope::ServerName(_),
+            access: Ok(_),
+            ..
+        })
+    )
 }
 
 fn owner(meta: &ObjectMeta) -> Option<Arc<str>> {

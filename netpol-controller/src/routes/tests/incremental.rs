@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::fixture::*;
+use super::restrict::every_shape;
 use crate::routes::{RouteSettings, Table, all_groups, group, groups_of};
 use crate::world::World;
 
@@ -123,6 +124,62 @@ fn pods_touch_nothing_where_labels_decide() {
         groups(&groups_of(&world, &loose, kind, &key)),
         ["shoot--foo--0"]
     );
+}
+
+#[test]
+fn restrictions_touch_what_they_are_about() {
+    let mut objects: Vec<Value> = (0..3).flat_map(shoot).collect();
+    let filters = every_shape("shoot--foo--1", "api-1.example.com");
+    objects.extend(filters.iter().cloned());
+    let world = world(&objects);
+    let of: Vec<_> = filters.iter().map(|one| touched(&world, one)).collect();
+    assert_eq!(groups(&of[0]), ["shoot--foo--1"]);
+    let own = "istio-ingress";
+    let shoots = ["shoot--foo--0", "shoot--foo--1", "shoot--foo--2"];
+    assert_eq!(groups(&of[1]), [&[own], &shoots[..]].concat());
+    assert_eq!(groups(&of[2]), ["shoot--foo--1"]);
+    // By a part of the id, which others may have too.
+    assert_eq!(groups(&of[3]), groups(&all_groups(&world)));
+    assert_eq!(groups(&of[4]), groups(&all_groups(&world)));
+}
+
+/// Filters come and go, one by one, before and after what they are about.
+#[test]
+fn what_restrictions_touch_is_enough() {
+    let settings = one();
+    let mut filters = every_shape("shoot--foo--1", "api-1.example.com");
+    filters.push(http_proxy(8443, "X-Gardener-Destination", REGEX));
+    let shoots: Vec<Value> = (0..3).flat_map(shoot).collect();
+    for first in [true, false] {
+        let mut world = world(if first { &[] } else { &shoots });
+        let mut table = filled(&world, &settings);
+        let late = if first { shoots.clone() } else { Vec::new() };
+        for object in filters.iter().chain(&late) {
+            let mut of = touched(&world, object);
+            apply(&mut world, object);
+            of.extend(touched(&world, object));
+            renew(&mut table, &world, &settings, of);
+        }
+        for filter in &filters {
+            let (kind, key) = apply(&mut World::default(), filter);
+            let of = groups_of(&world, &settings, kind, &key);
+            world.remove(kind, &key);
+            renew(&mut table, &world, &settings, of);
+        }
+    }
+}
+
+/// Translates some groups, which must be what translating all is.
+fn renew(table: &mut Table, world: &World, settings: &RouteSettings, of: BTreeSet<Arc<str>>) {
+    for name in of {
+        table.put(&name, group(world, settings, &name));
+    }
+    let whole = filled(world, settings);
+    let names: BTreeSet<_> = table.groups().chain(whole.groups()).cloned().collect();
+    for name in names {
+        assert_eq!(table.accepted(0, &name), whole.accepted(0, &name), "{name}");
+        assert_eq!(table.problems(&name), whole.problems(&name), "{name}");
+    }
 }
 
 /// Whatever is touched is enough: translating only that gives what translating all gives.

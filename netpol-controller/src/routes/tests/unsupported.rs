@@ -119,7 +119,7 @@ fn envoy_filters() {
         patch(
             "NETWORK_FILTER",
             "INSERT_FIRST",
-            json!({"typed_config": {"@type": rbac}}),
+            json!({"typed_config": {"@type": rbac, "rules": {"action": "DENY"}}}),
         ),
         patch(
             "HTTP_FILTER",

@@ -7,9 +7,12 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    ChainPatch, ClusterName, ConnectPatch, ConnectValue, FilterPatch, ValuePattern, field,
-    socket_of,
+    Access, ChainPatch, ClusterName, ConnectPatch, ConnectValue, FilterPatch, Restriction,
+    ValuePattern, field, socket_of,
 };
+
+/// The end of the types of RBAC filters.
+const RBAC: &str = "rbac.v3.RBAC";
 
 /// Fields of a listener that change nothing about where a connection goes.
 const LISTENER_FIELDS: [&str; 9] = [
@@ -96,14 +99,17 @@ impl Patch {
             },
             ("CLUSTER", "MERGE") if field(value, "transport_socket").is_some() => FilterPatch::Http,
             ("CLUSTER", "MERGE") => self.only(&CLUSTER_FIELDS, Ok(())),
+            ("HTTP_ROUTE" | "ROUTE_CONFIGURATION" | "VIRTUAL_HOST", _)
+                if value.to_string().contains(RBAC) =>
+            {
+                self.unknown("it restricts who may connect, which is not applied here")
+            }
             ("HTTP_ROUTE" | "ROUTE_CONFIGURATION" | "VIRTUAL_HOST", _) => FilterPatch::Http,
             ("HTTP_FILTER", _) if is_type(value, "lua.v3.Lua") => FilterPatch::Http,
             ("NETWORK_FILTER", _) if is_type(value, "HttpConnectionManager") => {
                 return self.http(field(value, "typed_config").unwrap_or(&Value::Null));
             }
-            ("NETWORK_FILTER" | "HTTP_FILTER", _) if is_type(value, "rbac.v3.RBAC") => {
-                self.unknown("it restricts who may connect, which is not applied here")
-            }
+            ("NETWORK_FILTER" | "HTTP_FILTER", _) if is_type(value, RBAC) => self.restrict(),
             _ => self.unknown("no shape that is known"),
         };
         vec![one]
@@ -131,6 +137,22 @@ impl Patch {
         name(listener)?.rsplit_once('_')?.1.parse().ok()
     }
 
+    /// Returns who may connect.
+    fn restrict(&self) -> FilterPatch {
+        let context = text(&self.r#match, "context").unwrap_or_default();
+        if context.starts_with("SIDECAR_") {
+            return FilterPatch::Nothing;
+        }
+        let operation = self.patch.operation.as_str();
+        let config = field(&self.patch.value, "typed_config").unwrap_or(&Value::Null);
+        let whole = operation.starts_with("INSERT_") || matches!(operation, "ADD" | "REPLACE");
+        let whole = whole
+            .then_some(())
+            .ok_or_else(|| format!("the operation {operation}"));
+        let restriction = Restriction::read(self.listener(), &self.r#match, config, whole);
+        restriction.map_or(FilterPatch::Nothing, FilterPatch::Restrict)
+    }
+
     fn chain(&self) -> Result<ChainPatch, String> {
         let value = &self.patch.value;
         check_fields(value, &["name", "filters", "filter_chain_match"])?;
@@ -146,17 +168,21 @@ impl Patch {
             None => None,
             Some(port) => Some(number(port).ok_or("destination_port is not a port")?),
         };
-        let mut filters = list(value, "filters");
-        let (Some(filter), None) = (filters.next(), filters.next()) else {
-            return Err("a chain of other than one filter".to_owned());
+        let mut filters: Vec<&Value> = list(value, "filters").collect();
+        let Some(filter) = filters.pop() else {
+            return Err("a chain without filters".to_owned());
         };
         if !is_type(filter, "tcp_proxy.v3.TcpProxy") {
-            return Err("a chain whose filter is not tcp_proxy".to_owned());
+            return Err("a chain whose last filter is not tcp_proxy".to_owned());
         }
+        let access = filters.into_iter().map(chain_access);
+        let access = access.collect::<Result<Vec<_>, _>>()?;
         let proxy = field(filter, "typed_config").unwrap_or(&Value::Null);
         check_fields(proxy, &PROXY_FIELDS)?;
         let cluster = text(proxy, "cluster").unwrap_or_default();
         Ok(ChainPatch {
+            name: name(value).map(str::to_owned),
+            access: access.into_iter().flatten().collect(),
             listener: self.listener(),
             cluster: ClusterName::parse(cluster)
                 .ok_or_else(|| format!("the cluster {cluster:?} is no Service's"))?,
@@ -218,6 +244,15 @@ impl Patch {
     }
 }
 
+/// Reads a filter in front of a chain's proxy: one that says who may connect.
+fn chain_access(filter: &Value) -> Result<Option<Access>, String> {
+    if !is_type(filter, RBAC) {
+        return Err("a chain of filters other than tcp_proxy and RBAC".to_owned());
+    }
+    let config = field(filter, "typed_config").unwrap_or(&Value::Null);
+    Access::read(config).map_err(|why| format!("who may connect depends on {why}"))
+}
+
 /// Reads what a header must be; fields as `HeaderMatcher` has them, the older ones included.
 fn header_value(header: &Value) -> Result<ConnectValue, String> {
     if field(header, "invert_match").is_some_and(|invert| *invert != Value::Bool(false)) {
@@ -271,7 +306,7 @@ fn is_type(filter: &Value, suffix: &str) -> bool {
     url.is_some_and(|url| url.ends_with(suffix))
 }
 
-fn check_fields(message: &Value, known: &[&str]) -> Result<(), String> {
+pub(super) fn check_fields(message: &Value, known: &[&str]) -> Result<(), String> {
     let fields = message
         .as_object()
         .into_iter()
@@ -287,7 +322,7 @@ fn check_fields(message: &Value, known: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-fn prefix(range: &Value) -> Result<IpPrefix, String> {
+pub(super) fn prefix(range: &Value) -> Result<IpPrefix, String> {
     let address = text(range, "address_prefix").unwrap_or_default();
     let address = address
         .parse()
@@ -318,7 +353,7 @@ fn name(message: &Value) -> Option<&str> {
     text(message, "name")
 }
 
-fn text<'v>(message: &'v Value, name: &str) -> Option<&'v str> {
+pub(super) fn text<'v>(message: &'v Value, name: &str) -> Option<&'v str> {
     field(message, name)?.as_str()
 }
 
@@ -326,7 +361,7 @@ fn number(value: &Value) -> Option<u16> {
     u16::try_from(value.as_u64()?).ok().filter(|port| *port > 0)
 }
 
-fn list<'v>(message: &'v Value, name: &str) -> impl Iterator<Item = &'v Value> {
+pub(super) fn list<'v>(message: &'v Value, name: &str) -> impl Iterator<Item = &'v Value> {
     field(message, name)
         .and_then(Value::as_array)
         .into_iter()

@@ -1,0 +1,298 @@
+//! Who may connect: from the RBAC filters of `EnvoyFilter`s, such as Gardener's ACL extension writes.
+//!
+//! ```text
+//!   server name ──────────────────────────────▶ routes with that name, and with the names beside it
+//!   header contains .shoot--a--b. ────────────▶ all other routes into shoot--a--b
+//!   filter chain ─────────────────────────────▶ the routes of that chain
+//!   none of them ─────────────────────────────▶ every route of the listener
+//! ```
+//!
+//! A route that several filters concern takes what all of them let in. One that is left with nobody,
+//! or whose restriction cannot be worked out, is withheld and told of: it is never sent without it.
+//! A filter that is not understood and names neither shoot nor server name withholds nothing, or one
+//! would take all shoots down: it is told of alone.
+//!
+//! One value opens 8443 and 8132 alike, and a WireGuard server is its tunnel's other way in, so a
+//! header's rule holds for all of them, by the name of the cluster that they lead to.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use route::RouteMatch;
+
+use super::draft::{Claim, Draft};
+use super::names::covers;
+use super::{GatewayEntry, ROOT_NAMESPACE, select};
+use crate::plan::Reason;
+use crate::world::{
+    EnvoyFilter, FilterPatch, Mention, ObjectKey, Restriction, Scope, Sources, Visit, World,
+};
+
+/// Restricts the routes of the group, and withholds those that are left with nobody.
+pub(super) fn routes(draft: &mut Draft<'_>) {
+    let world = draft.world;
+    for (index, entry) in draft.entries() {
+        let claims = draft.take_claims(index);
+        let found = Found::new(world, entry, &draft.namespace, &claims);
+        if found.all.is_empty() && claims.iter().all(|claim| !claim.sources.is_nobody()) {
+            draft.put_claims(index, claims);
+            continue;
+        }
+        let mut kept = Vec::with_capacity(claims.len());
+        for (place, mut claim) in claims.into_iter().enumerate() {
+            let verdict = found.verdict(&claim, place, &draft.namespace);
+            for (key, why) in verdict.unheeded {
+                let message = format!(
+                    "EnvoyFilter {key} restricts who may connect by {why}, which is not applied here"
+                );
+                draft.problem(&claim.source.object, Reason::RouteNotTranslated, &message);
+            }
+            match verdict.sources {
+                Ok(sources) => {
+                    claim.sources = sources;
+                    kept.push(claim);
+                }
+                Err(why) => {
+                    let what = what(&claim.matches);
+                    let message = format!("{what}: withheld, {why}");
+                    draft.problem(&claim.source.object, Reason::RouteNotTranslated, &message);
+                }
+            }
+        }
+        draft.put_claims(index, kept);
+    }
+}
+
+/// What filters come to for one route.
+struct Verdict<'w> {
+    /// Who may connect, or why the route is withheld.
+    sources: Result<Sources, String>,
+    /// Filters that are not applied, and what they look at.
+    unheeded: Vec<(&'w ObjectKey, String)>,
+}
+
+/// The restrictions that concern a group, on one gateway.
+struct Found<'w> {
+    entry: &'w GatewayEntry,
+    all: Vec<(&'w ObjectKey, &'w Restriction)>,
+    /// Which routes those of a server name concern, by place of the restriction.
+    named: BTreeMap<usize, BTreeSet<usize>>,
+}
+
+impl<'w> Found<'w> {
+    fn new(world: &'w World, entry: &'w GatewayEntry, namespace: &str, claims: &[Claim]) -> Self {
+        let mut filters: BTreeMap<&ObjectKey, &EnvoyFilter> = BTreeMap::new();
+        let own = [namespace, &entry.namespace, ROOT_NAMESPACE];
+        let mut mentions: BTreeSet<Mention> = own
+            .into_iter()
+            .map(|name| Mention::Namespace(name.into()))
+            .collect();
+        let names = claims.iter().flat_map(|claim| server_names(&claim.matches));
+        for name in names.flat_map(|name| patterns(name)) {
+            mentions.insert(Mention::ServerName(name.into()));
+        }
+        for mention in &mentions {
+            filters.extend(world.envoy_filters.mentioning(mention));
+        }
+        let mut found = Self {
+            entry,
+            all: Vec::new(),
+            named: BTreeMap::new(),
+        };
+        for (key, filter) in filters {
+            let mut restrictions = filter.patches.iter().filter_map(restriction).peekable();
+            if restrictions.peek().is_some() && select::takes_filter(world, entry, key, filter) {
+                for restriction in restrictions {
+                    found.add(key, restriction, claims);
+                }
+            }
+        }
+        found
+    }
+
+    fn add(&mut self, key: &'w ObjectKey, restriction: &'w Restriction, claims: &[Claim]) {
+        if let Scope::ServerName(name) = &restriction.scope {
+            let ports = &self.entry.ports;
+            let elsewhere = [ports.node, ports.vpn];
+            let concerned = beside(name, claims);
+            if restriction
+                .listener
+                .is_some_and(|port| elsewhere.contains(&port))
+            {
+                return;
+            }
+            if concerned.is_empty() {
+                return;
+            }
+            self.named.insert(self.all.len(), concerned);
+        }
+        self.all.push((key, restriction));
+    }
+
+    fn verdict(&self, claim: &Claim, place: usize, namespace: &str) -> Verdict<'w> {
+        let mut sources = claim.sources.clone();
+        let mut by: BTreeSet<&ObjectKey> = BTreeSet::new();
+        let mut unheeded = Vec::new();
+        let tls = matches!(claim.matches, RouteMatch::ServerNames(_));
+        let spelled =
+            |restriction: &Restriction| !tls && restriction.namespaces.contains(namespace);
+        for (at, (key, restriction)) in self.all.iter().enumerate() {
+            let named = self.named.get(&at).is_some_and(|all| all.contains(&place));
+            if !named && !self.concerns(restriction, claim, namespace) {
+                continue;
+            }
+            match allowed(restriction, claim) {
+                Ok(Sources::Everyone) => {}
+                Ok(own) => {
+                    by.insert(key);
+                    sources = sources.and(own);
+                }
+                Err(why) if restriction.scope == Scope::Listener && !spelled(restriction) => {
+                    unheeded.push((*key, why));
+                }
+                Err(why) => {
+                    let why = format!("as EnvoyFilter {key} restricts who may connect by {why}");
+                    return Verdict {
+                        sources: Err(why),
+                        unheeded,
+                    };
+                }
+            }
+        }
+        let sources = if sources.is_nobody() {
+            let by: Vec<String> = by.iter().map(ToString::to_string).collect();
+            Err(format!(
+                "as nobody may connect by EnvoyFilter {}",
+                by.join(", ")
+            ))
+        } else {
+            Ok(sources)
+        };
+        Verdict { sources, unheeded }
+    }
+
+    /// Tells whether a restriction that is not of a server name is about a route.
+    fn concerns(&self, restriction: &Restriction, claim: &Claim, namespace: &str) -> bool {
+        let ports = &self.entry.ports;
+        let tls = matches!(claim.matches, RouteMatch::ServerNames(_));
+        match &restriction.scope {
+            Scope::Chain(name) => {
+                restriction.listener.is_none_or(|port| port == ports.node)
+                    && claim.chain.as_ref() == Some(name)
+            }
+            Scope::Listener => restriction.listener.is_none_or(|port| {
+                if tls {
+                    port == ports.tls
+                } else {
+                    port == ports.node || port == ports.vpn
+                }
+            }),
+            Scope::Namespaces => !tls && restriction.namespaces.contains(namespace),
+            Scope::ServerName(_) => false,
+        }
+    }
+}
+
+/// Returns the routes that have a server name, or one beside it: the names of one filter chain are
+/// restricted by any of them.
+fn beside(name: &str, claims: &[Claim]) -> BTreeSet<usize> {
+    let mut names: BTreeSet<&str> = BTreeSet::new();
+    let mut concerned = BTreeSet::new();
+    loop {
+        let before = concerned.len();
+        for (place, claim) in claims.iter().enumerate() {
+            let own = server_names(&claim.matches);
+            if own
+                .iter()
+                .any(|own| covers(name, own) || names.contains(own.as_str()))
+            {
+                names.extend(own.iter().map(String::as_str));
+                concerned.insert(place);
+            }
+        }
+        if concerned.len() == before {
+            return concerned;
+        }
+    }
+}
+
+/// Returns who may connect by every way in that a route is.
+fn allowed(restriction: &Restriction, claim: &Claim) -> Result<Sources, String> {
+    let access = restriction.access.as_ref().map_err(String::clone)?;
+    let cluster = claim.target.cluster();
+    let to_cluster = Visit {
+        value: Some(&cluster),
+        ..Visit::default()
+    };
+    let visits: Vec<Visit<'_>> = match &claim.matches {
+        RouteMatch::ConnectDestinations(values) => {
+            let own = values.iter().map(|value| Visit {
+                value: Some(value),
+                ..Visit::default()
+            });
+            own.chain([to_cluster]).collect()
+        }
+        RouteMatch::Destinations { prefixes, port } => {
+            let own = prefixes.iter().map(|prefix| Visit {
+                destination: Some((*prefix, *port)),
+                ..to_cluster
+            });
+            own.collect()
+        }
+        RouteMatch::ServerNames(names) => {
+            let own = names.iter().map(|name| Visit {
+                server_name: Some(name),
+                ..Visit::default()
+            });
+            own.collect()
+        }
+        RouteMatch::WireGuard { .. } => vec![to_cluster],
+    };
+    let mut all = Sources::Everyone;
+    for visit in visits {
+        all = all.and(access.allowed(&visit)?);
+    }
+    Ok(all)
+}
+
+fn restriction(patch: &FilterPatch) -> Option<&Restriction> {
+    match patch {
+        FilterPatch::Restrict(restriction) => Some(restriction),
+        FilterPatch::Chain(_)
+        | FilterPatch::Connect(_)
+        | FilterPatch::Http
+        | FilterPatch::Nothing
+        | FilterPatch::Socket(_)
+        | FilterPatch::Unknown(_) => None,
+    }
+}
+
+fn server_names(matches: &RouteMatch) -> &[String] {
+    match matches {
+        RouteMatch::ServerNames(names) => names,
+        RouteMatch::ConnectDestinations(_)
+        | RouteMatch::Destinations { .. }
+        | RouteMatch::WireGuard { .. } => &[],
+    }
+}
+
+/// Returns the patterns that a name lies within, itself first.
+fn patterns(name: &str) -> Vec<String> {
+    let tails = name.match_indices('.').filter(|(at, _)| *at > 0);
+    let wide = tails.map(|(at, _)| format!("*{}", &name[at..]));
+    let mut all: Vec<String> = vec![name.to_owned()];
+    all.extend(wide);
+    all.push("*".to_owned());
+    all
+}
+
+fn what(matches: &RouteMatch) -> String {
+    let shown = |all: Vec<String>| all.join(", ");
+    match matches {
+        RouteMatch::ConnectDestinations(values) => shown(values.clone()),
+        RouteMatch::Destinations { prefixes, .. } => {
+            shown(prefixes.iter().map(ToString::to_string).collect())
+        }
+        RouteMatch::ServerNames(names) => shown(names.clone()),
+        RouteMatch::WireGuard { .. } => "WireGuard".to_owned(),
+    }
+}
