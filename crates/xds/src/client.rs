@@ -79,8 +79,12 @@ pub struct ClientLimits {
     pub gather_bytes: usize,
     /// How long something that is referred to may be missing before it is done without.
     pub missing: Duration,
+    /// How long what the server says is to follow is waited for before anything is put in force.
+    pub more: Duration,
     /// How long a server that did not know the incremental variant is not asked for it again.
     pub full: Duration,
+    /// How long a stream has to live for the next failure to be taken for the first.
+    pub settled: Duration,
     /// The shortest time between two writes of the cache.
     pub cache: Duration,
     /// How often the sink is told that what it has is still the latest.
@@ -96,11 +100,14 @@ impl Default for ClientLimits {
             connect: Duration::from_secs(5),
             keepalive: Duration::from_secs(30),
             keepalive_timeout: Duration::from_secs(10),
-            message_bytes: 16 * MIB,
+            // One resource of the largest size, with what is around it.
+            message_bytes: crate::decode::MOST_RESOURCE_OCTETS + MIB,
             gather: Duration::from_millis(10),
             gather_bytes: 16 * MIB,
             missing: Duration::from_secs(15),
+            more: Duration::from_secs(30),
             full: Duration::from_secs(3600),
+            settled: Duration::from_secs(30),
             cache: Duration::from_secs(5),
             confirm: Duration::from_secs(5),
         }
@@ -206,11 +213,16 @@ async fn connect_again_and_again(
     loop {
         let full = full_since.is_some_and(|since| since.elapsed() < limits.full);
         let variant = if full { Variant::Full } else { Variant::Delta };
+        let began = Instant::now();
         let end = connection::run(params, variant, &mut held, &mut sink, metrics).await;
         metrics.connected.set(0);
         let incremental_refused = variant == Variant::Delta && end.is_unimplemented();
-        if end.had_answers() {
+        if end.had_answers() && began.elapsed() >= limits.settled {
             backoff.reset();
+        }
+        if full && !end.had_answers() {
+            // Neither is known, then: it is no server of ours, or not there yet.
+            full_since = None;
         }
         tell(params, &end);
         if incremental_refused {

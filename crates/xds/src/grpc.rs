@@ -36,6 +36,11 @@ pub(crate) const FULL_PATH: &str =
 /// What a client says of itself when it puts a listener together from parts.
 pub(crate) const LISTENER_PARTS: &str = "rhizome.listener-parts";
 
+/// What the nonce of a response ends with that is only a part of what the server has to say: the
+/// client takes it, and puts nothing in force before the rest has come. To others it is a nonce as
+/// any other. Only clients that say [`LISTENER_PARTS`] are told.
+pub(crate) const MORE_FOLLOWS: &str = "+rhizome.more-follows";
+
 /// HTTP/2 by ALPN, RFC 9113 section 3.2.
 pub const ALPN_H2: &[u8] = b"h2";
 

@@ -44,6 +44,7 @@ pub(super) async fn run(
         outbox: VecDeque::new(),
         answered: false,
         missing_since: None,
+        more_since: None,
     };
     match variant {
         Variant::Delta => flow.open::<Delta>(params, channel, first).await,
@@ -109,7 +110,10 @@ struct Flow<'a, S> {
     outbox: VecDeque<Request>,
     /// Whether the server said anything.
     answered: bool,
+    /// Since when nothing of what is missing has come.
     missing_since: Option<Instant>,
+    /// Since when the server says that more follows.
+    more_since: Option<Instant>,
 }
 
 impl<S: Sink> Flow<'_, S> {
@@ -145,8 +149,10 @@ impl<S: Sink> Flow<'_, S> {
     ) -> Result<(), Status> {
         let mut confirm = interval(self.limits.confirm);
         confirm.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        self.wait(false);
         loop {
             let missing = self.missing_since.map(|since| since + self.limits.missing);
+            let more = self.more_since.map(|since| since + self.limits.more);
             tokio::select! {
                 permit = requests.reserve(), if !self.outbox.is_empty() => {
                     let permit = permit.map_err(|_| Status::unavailable("the connection ended"))?;
@@ -163,6 +169,7 @@ impl<S: Sink> Flow<'_, S> {
                 }
                 _ = confirm.tick() => self.confirm(),
                 () = sleep_until(missing) => self.do_without_missing(),
+                () = sleep_until(more) => self.do_without_more(),
             }
         }
     }
@@ -204,6 +211,7 @@ impl<S: Sink> Flow<'_, S> {
                 None => tracing::debug!("a response of a type that was not asked for"),
             }
         }
+        let missing = self.held.missing().clone();
         let verdicts = self.held.settle(&updates, self.sink);
         self.outbox.extend(self.session.subscribe(self.held));
         for (update, verdict) in updates.iter().zip(&verdicts) {
@@ -219,9 +227,26 @@ impl<S: Sink> Flow<'_, S> {
             let answer = self.session.answer(update, verdict);
             self.outbox.push_back(answer);
         }
-        let since = self.missing_since.unwrap_or_else(Instant::now);
-        self.missing_since = self.held.waits_for_missing().then_some(since);
+        self.wait(!missing.is_subset(self.held.missing()));
         self.confirm();
+    }
+
+    /// Takes note of what is waited for; `progress` when some of what was missing has come.
+    fn wait(&mut self, progress: bool) {
+        let now = Instant::now();
+        let since = self.missing_since.filter(|_| !progress).unwrap_or(now);
+        self.missing_since = self.held.waits_for_missing().then_some(since);
+        let since = self.more_since.unwrap_or(now);
+        self.more_since = self.held.more_follows().then_some(since);
+    }
+
+    fn do_without_more(&mut self) {
+        tracing::warn!("what the server said would follow does not come, going on without it");
+        if let Err(why) = self.held.do_without_more(self.sink) {
+            tracing::warn!(why, "resources amount to no table");
+        }
+        self.more_since = None;
+        self.wait(false);
     }
 
     fn do_without_missing(&mut self) {

@@ -29,8 +29,10 @@ pub(super) struct Held {
     received: [bool; ResourceType::ALL.len()],
     /// Whether the sink has a table, and it is of this state.
     applied: bool,
-    /// Whether everything that is referred to is there.
-    complete: bool,
+    /// What is referred to and not there.
+    missing: BTreeSet<(ResourceType, Arc<str>)>,
+    /// Whether the server has not said everything yet that belongs to what it said last.
+    more_follows: bool,
 }
 
 /// The resources as they came, for reconnects and the cache. Clones are the same.
@@ -87,7 +89,8 @@ impl Held {
             stored: Stored::default(),
             received: Default::default(),
             applied: false,
-            complete: false,
+            missing: BTreeSet::new(),
+            more_follows: false,
         }
     }
 
@@ -119,12 +122,22 @@ impl Held {
 
     /// Whether the sink has what was taken last.
     pub(super) fn is_current(&self) -> bool {
-        self.applied && self.complete
+        self.applied && self.missing.is_empty() && !self.more_follows
+    }
+
+    /// Whether the server has not said everything yet that belongs to what it said last.
+    pub(super) fn more_follows(&self) -> bool {
+        self.more_follows
     }
 
     /// Whether something is referred to that did not come.
     pub(super) fn waits_for_missing(&self) -> bool {
-        self.rooted() && !self.complete
+        self.rooted() && !self.missing.is_empty() && !self.more_follows
+    }
+
+    /// What is referred to and not there.
+    pub(super) fn missing(&self) -> &BTreeSet<(ResourceType, Arc<str>)> {
+        &self.missing
     }
 
     /// Takes updates that came together, and says of each whether it was taken. When all of them
@@ -134,6 +147,9 @@ impl Held {
         updates: &[Update],
         sink: &mut impl Sink,
     ) -> Vec<Result<(), String>> {
+        if let Some(last) = updates.last() {
+            self.more_follows = last.more_follows;
+        }
         let good: Vec<&Update> = updates
             .iter()
             .filter(|update| update.fault.is_none())
@@ -147,7 +163,14 @@ impl Held {
                 (None, Err(why)) if good.len() == 1 => Err(why.clone()),
                 (None, Err(_)) => self.take(&[update], sink),
             });
-        verdicts.collect()
+        let verdicts = verdicts.collect();
+        if !self.more_follows
+            && let Err(why) = self.do_without_more(sink)
+        {
+            // What came last was refused, and what came before it is no table for the sink.
+            tracing::warn!(why, "resources amount to no table");
+        }
+        verdicts
     }
 
     /// Goes on without what is missing: a cluster without endpoints, a listener without routes.
@@ -155,6 +178,19 @@ impl Held {
     pub(super) fn do_without_missing(&mut self, sink: &mut impl Sink) -> Result<(), String> {
         let mut state = self.state.clone();
         fill_missing(&mut state);
+        self.apply(&state, sink)?;
+        self.commit(state, &[]);
+        Ok(())
+    }
+
+    /// Puts in force what has come, though the server said that more follows. Called when it has
+    /// not come for long.
+    pub(super) fn do_without_more(&mut self, sink: &mut impl Sink) -> Result<(), String> {
+        self.more_follows = false;
+        if self.applied || !self.rooted() || !self.missing.is_empty() {
+            return Ok(());
+        }
+        let state = self.state.clone();
         self.apply(&state, sink)?;
         self.commit(state, &[]);
         Ok(())
@@ -177,7 +213,7 @@ impl Held {
             self.put(&mut state, update);
         }
         drop_unwanted(&mut state);
-        let taken = self.judge(&state, updates, sink);
+        let taken = self.judge(&state, sink);
         match taken {
             Ok(()) => self.commit(state, updates),
             Err(_) => self.received = before,
@@ -185,30 +221,17 @@ impl Held {
         taken
     }
 
-    /// Puts the table in force if there is one, and finds contradictions even if there is none.
-    fn judge(
-        &mut self,
-        state: &State,
-        updates: &[&Update],
-        sink: &mut impl Sink,
-    ) -> Result<(), String> {
-        if !self.rooted() {
-            return Ok(());
-        }
-        if state.missing().is_none() {
+    /// Puts the table in force if everything is there, and finds contradictions even if not: what
+    /// is taken cannot be refused later.
+    fn judge(&mut self, state: &State, sink: &mut impl Sink) -> Result<(), String> {
+        if self.rooted() && !self.more_follows && state.missing().is_none() {
             return self.apply(state, sink);
         }
-        let routes = |update: &&Update| match update.kind {
-            ResourceType::Listener
-            | ResourceType::RouteConfiguration
-            | ResourceType::WireGuardRoute => true,
-            ResourceType::Cluster | ResourceType::ClusterLoadAssignment => false,
-        };
-        if updates.iter().any(routes) {
-            state
-                .table(&self.own)
-                .map_err(|error| telemetry::chain(&error).to_string())?;
-        }
+        let mut state = state.clone();
+        fill_missing(&mut state);
+        let table = state.table(&self.own);
+        table.map_err(|error| telemetry::chain(&error).to_string())?;
+        self.applied = false;
         Ok(())
     }
 
@@ -222,8 +245,8 @@ impl Held {
     }
 
     fn commit(&mut self, state: State, updates: &[&Update]) {
-        self.complete = state.missing().is_none();
-        let good = self.rooted() && self.complete;
+        self.missing = state.all_missing();
+        let good = self.applied && self.missing.is_empty();
         let mut raw = self.stored.lock();
         for update in updates {
             let items = &mut raw.types[update.kind as usize];
@@ -266,7 +289,7 @@ impl Held {
         !update.set.is_empty()
             || (update.listed && !items.is_empty())
             || removed.into_iter().any(|name| items.contains_key(name))
-            || (!update.removed.is_empty() && !self.complete)
+            || (!update.removed.is_empty() && !self.missing.is_empty())
     }
 
     fn put(&self, state: &mut State, update: &Update) {
@@ -312,24 +335,19 @@ fn drop_unwanted(state: &mut State) {
 
 /// Puts something empty under every name that is referred to and not there.
 fn fill_missing(state: &mut State) {
-    while let Some((kind, name)) = state.missing() {
-        if !set_empty(state, kind, &name) || state.missing() == Some((kind, name)) {
-            return;
-        }
+    for (kind, name) in state.all_missing() {
+        set_empty(state, kind, &name);
     }
 }
 
 /// A resource that has a name and nothing else.
-fn set_empty(state: &mut State, kind: ResourceType, name: &str) -> bool {
+fn set_empty(state: &mut State, kind: ResourceType, name: &str) {
     let body = NameOnly {
         name: name.to_owned(),
     };
-    match decode(kind, name, &body.encode_to_vec()) {
-        Ok(decoded) => {
-            state.set(name, decoded);
-            true
-        }
-        Err(_) => false,
+    // A name that cannot be one is not referred to by anything that was understood.
+    if let Ok(decoded) = decode(kind, name, &body.encode_to_vec()) {
+        state.set(name, decoded);
     }
 }
 

@@ -95,6 +95,9 @@ impl Session {
             }
             let old = std::mem::replace(&mut asked.names, wanted);
             let first = !std::mem::replace(&mut asked.asked, true);
+            // What nobody asks for any more is not sent again, so it would never be taken.
+            self.refused
+                .retain(|(of, name)| *of != kind || name.is_empty() || asked.names.contains(name));
             Some(match self.variant {
                 Variant::Delta => delta_subscription(kind, &old, &asked.names, first, held),
                 Variant::Full => self.full_request(kind, None),
@@ -144,11 +147,15 @@ impl Session {
             // What had no name may be among what was taken now.
             self.refused.remove(&(kind, "".into()));
         }
+        let asked = &self.types[kind as usize];
+        let wanted = |name: &Arc<str>| {
+            name.is_empty() || !NAMED.contains(&kind) || asked.names.contains(name)
+        };
         let set = update.set.iter().map(|item| &item.name);
         for name in set.chain(&update.unread).chain(&update.removed) {
             if !refused {
                 self.refused.remove(&(kind, name.clone()));
-            } else if self.refused.len() < MAX_REFUSED {
+            } else if wanted(name) && self.refused.len() < MAX_REFUSED {
                 self.refused.insert((kind, name.clone()));
             }
         }

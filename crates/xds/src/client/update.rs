@@ -2,11 +2,14 @@
 //!
 //! Both variants come to the same value here, so that nothing behind it cares which is spoken.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use prost::Message;
 
-use crate::decode::{Decoded, decode, resource_name};
+use crate::decode::{Decoded, MOST_RESOURCES, decode, resource_name};
+use crate::grpc::MORE_FOLLOWS;
 use crate::proto::discovery::{DeltaDiscoveryResponse, DiscoveryResponse};
 use crate::resource::ResourceType;
 
@@ -24,6 +27,8 @@ pub(super) struct Update {
     pub(super) nonce: String,
     /// State of the world: the version of the whole.
     pub(super) version: String,
+    /// Whether the server says that it is a part of what it has to say.
+    pub(super) more_follows: bool,
     pub(super) set: Vec<Item>,
     /// Names of resources that were not understood; empty where even that was not.
     pub(super) unread: Vec<Arc<str>>,
@@ -45,19 +50,11 @@ pub(super) struct Item {
 }
 
 impl Response {
-    /// About how many octets it holds.
+    /// How many octets it has when it travels.
     pub(super) fn octets(&self) -> usize {
         match self {
-            Self::Delta(delta) => {
-                let resources = delta.resources.iter();
-                let bodies = resources.map(|one| {
-                    let body = one.resource.as_ref().map_or(0, |any| any.value.len());
-                    one.name.len() + body
-                });
-                let removed = delta.removed_resources.iter().map(String::len);
-                bodies.chain(removed).sum()
-            }
-            Self::Full(full) => full.resources.iter().map(|any| any.value.len()).sum(),
+            Self::Delta(delta) => delta.encoded_len(),
+            Self::Full(full) => full.encoded_len(),
         }
     }
 
@@ -77,6 +74,7 @@ pub(super) async fn understand(response: Response) -> Option<Update> {
         kind,
         nonce: String::new(),
         version: String::new(),
+        more_follows: false,
         set: Vec::new(),
         unread: Vec::new(),
         removed: Vec::new(),
@@ -84,6 +82,13 @@ pub(super) async fn understand(response: Response) -> Option<Update> {
         fault: None,
     };
     let bodies = update.take(response);
+    update.more_follows = update.nonce.ends_with(MORE_FOLLOWS);
+    if bodies.len() + update.removed.len() > MOST_RESOURCES {
+        update.removed.clear();
+        update.unread.push("".into());
+        update.refuse(&format!("more than {MOST_RESOURCES} resources"));
+        return Some(update);
+    }
     for (count, travelling) in bodies.into_iter().enumerate() {
         if count % TURN == TURN - 1 {
             tokio::task::yield_now().await;
@@ -97,6 +102,7 @@ pub(super) async fn understand(response: Response) -> Option<Update> {
             }
         }
     }
+    update.refuse_ambiguous();
     Some(update)
 }
 
@@ -175,6 +181,16 @@ impl Update {
                 self.version = full.version_info;
                 resources
             }
+        }
+    }
+
+    /// Refuses what says different things of one resource.
+    fn refuse_ambiguous(&mut self) {
+        let mut seen = BTreeSet::new();
+        let names = self.set.iter().map(|item| &item.name).chain(&self.removed);
+        let twice = names.into_iter().find(|name| !seen.insert(&***name));
+        if let Some(name) = twice.cloned() {
+            self.refuse(&format!("it says two things of the resource {name:?}"));
         }
     }
 

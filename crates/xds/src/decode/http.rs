@@ -114,11 +114,17 @@ fn read_route(message: &Route) -> Result<Option<Rule>, Fault> {
         (None, true) => (Action::Answer, Limits::default()),
         (None, false) => return Err(Fault::new("it has no action")),
     };
-    let mut allow_sources = Vec::new();
+    let mut allow_sources = None;
     for (index, (name, any)) in message.typed_per_filter_config.iter().enumerate() {
         let step = format_args!("typed_per_filter_config[{index}]({name})");
-        allow_sources = read_sources(any).within(step)?;
+        let Some(sources) = read_sources(any).within(step)? else {
+            continue;
+        };
+        if allow_sources.replace(sources).is_some() {
+            return Err(Fault::at(step, "only one RBACPerRoute is understood"));
+        }
     }
+    let allow_sources = allow_sources.unwrap_or_default();
     Ok(Some(Rule {
         place: String::new(),
         matcher,
@@ -232,14 +238,15 @@ pub(super) fn check_filter(filter: &Filter4) -> Result<(), Fault> {
     }
 }
 
-/// Reads who may use a route; empty = all.
-fn read_sources(any: &Any) -> Result<Vec<IpPrefix>, Fault> {
-    let message = parts::unpack::<RbacPerRoute>(any, kind::RBAC_PER_ROUTE)?;
-    let rbac = message.and_then(|message| message.rbac);
-    match rbac.and_then(|rbac| rbac.rules) {
-        Some(rules) => read_rules(&rules).within("rbac.rules"),
-        None => Ok(Vec::new()),
-    }
+/// Reads who may use a route; empty = all. `None` when it says nothing of that.
+fn read_sources(any: &Any) -> Result<Option<Vec<IpPrefix>>, Fault> {
+    let Some(message) = parts::unpack::<RbacPerRoute>(any, kind::RBAC_PER_ROUTE)? else {
+        return Ok(None);
+    };
+    let rules = message.rbac.and_then(|rbac| rbac.rules);
+    // Without rules it lets everybody in, which is more likely forgotten than meant.
+    let rules = rules.ok_or_else(|| Fault::at("rbac.rules", "it is missing"))?;
+    read_rules(&rules).map(Some).within("rbac.rules")
 }
 
 fn read_rules(rules: &Rbac) -> Result<Vec<IpPrefix>, Fault> {

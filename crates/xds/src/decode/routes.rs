@@ -81,9 +81,13 @@ impl<'s> Routes<'s> {
             self.push(&found, found.matches.to_owned(), &keys);
             return Ok(());
         };
-        let united = self.specs[first.route].matches == found.matches.to_owned();
+        let same = self.specs[first.route].matches == found.matches.to_owned();
+        let mut apart = true;
         for (key, known) in std::iter::once((key, first)).chain(earlier) {
-            let partly = !united && matches!(key, Item::PublicKey(_) | Item::RouteId(_));
+            let wireguard = matches!(key, Item::PublicKey(_) | Item::RouteId(_));
+            let partly = !same && wireguard;
+            // Those of WireGuard are of all listeners, and never of a part of a match.
+            apart &= wireguard || !known.listeners.intersects(found.listeners);
             if partly || !self.differs_in_match_only(known.route, &found) {
                 return Err(TableError::Conflict {
                     first: self.origins[known.route].0.to_string(),
@@ -92,7 +96,7 @@ impl<'s> Routes<'s> {
                 });
             }
         }
-        if united {
+        if same && apart {
             let place = first.route;
             self.specs[place].listeners = self.specs[place].listeners.union(found.listeners);
             self.note(&keys, place, found.listeners);
@@ -238,5 +242,44 @@ impl fmt::Display for Item<'_> {
             }
             Self::RouteId(id) => write!(f, "WireGuard route id {id}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use route::{ClusterSpec, Snapshot, TableSpec};
+
+    use super::*;
+    use crate::decode::listener::Limits;
+
+    fn add<'s>(routes: &mut Routes<'s>, origin: &'s Arc<str>, names: &'s [String], index: usize) {
+        let target = Target {
+            cluster: "c",
+            limits: Limits::default(),
+        };
+        let found = Found {
+            origin,
+            matches: Matches::Names(names),
+            listeners: ListenerSet::only(index),
+            sources: &[],
+            target,
+        };
+        routes.add(found).unwrap();
+    }
+
+    #[test]
+    fn what_is_united_overlaps_with_nothing_else() {
+        let origin = "r".into();
+        let names = |names: [&str; 2]| names.map(|name| format!("{name}.example.com"));
+        let (ab, ac) = (names(["a", "b"]), names(["a", "c"]));
+        let mut routes = Routes::default();
+        for (names, index) in [(&ab, 0), (&ac, 1), (&ab, 1), (&ab, 1), (&ac, 0)] {
+            add(&mut routes, &origin, names, index);
+        }
+        let spec = TableSpec {
+            clusters: vec![ClusterSpec::new("c")],
+            routes: routes.into_specs(),
+        };
+        Snapshot::build(spec, 1, None).unwrap();
     }
 }

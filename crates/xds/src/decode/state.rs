@@ -88,6 +88,20 @@ impl State {
         names.cloned().collect()
     }
 
+    /// Returns all resources that others refer to and that are not there.
+    #[must_use]
+    pub fn all_missing(&self) -> BTreeSet<(ResourceType, Arc<str>)> {
+        let assignments = self.wanted_assignments().into_iter();
+        let assignments = assignments
+            .filter(|name| !self.assignments.contains_key(name))
+            .map(|name| (ResourceType::ClusterLoadAssignment, name));
+        let routes = self.wanted_route_configurations().into_iter();
+        let routes = routes
+            .filter(|name| !self.routes.contains_key(name))
+            .map(|name| (ResourceType::RouteConfiguration, name));
+        assignments.chain(routes).collect()
+    }
+
     /// Returns the first resource that another one refers to and that is not there.
     ///
     /// Clusters that routes lead to are not meant: those may come and go.

@@ -42,7 +42,8 @@ impl Stream {
                 }
             }
         }
-        None
+        let kind = self.broken_promise()?;
+        Some((kind, self.send_delta(kind, Chunk::default())))
     }
 
     fn answer_of_delta(&mut self, kind: ResourceType, request: &DeltaDiscoveryRequest) -> Handled {
@@ -51,18 +52,13 @@ impl Stream {
             .as_ref()
             .map(|error| error.message.as_str());
         let state = &mut self.types[kind as usize];
-        let Some(outstanding) = state.answered(&request.response_nonce, refused) else {
-            return if request.response_nonce.is_empty() {
-                Handled::Subscribed
-            } else {
-                Handled::Ignored
-            };
-        };
-        let Some(text) = refused else {
-            return Handled::Acked(kind);
-        };
-        state.isolate_refused(outstanding);
-        Handled::Nacked(kind, text.to_owned())
+        let answered = state.answered(&request.response_nonce, refused);
+        match refused {
+            _ if answered.is_none() && request.response_nonce.is_empty() => Handled::Subscribed,
+            _ if answered.is_none() => Handled::Ignored,
+            Some(text) => Handled::Nacked(kind, text.to_owned()),
+            None => Handled::Acked(kind),
+        }
     }
 
     fn subscribe(
@@ -192,7 +188,7 @@ impl Stream {
     }
 
     fn send_delta(&mut self, kind: ResourceType, chunk: Chunk) -> DeltaDiscoveryResponse {
-        let nonce = self.next_nonce();
+        let nonce = self.next_nonce(kind);
         let version = self.cursor.to_string();
         let state = &mut self.types[kind as usize];
         let removed_resources = chunk.removed.iter().map(ToString::to_string).collect();
@@ -216,14 +212,9 @@ impl TypeState {
     /// A response is refused whole. One of which it is not known what was wrong is sent again in
     /// two halves, so that one bad resource does not keep the others from the client; one that
     /// was alone is not sent again until it changes.
-    fn isolate_refused(&mut self, refused: Outstanding) {
-        let Outstanding {
-            mut names, removed, ..
-        } = refused;
-        if names.len() + removed.len() < 2 {
-            return;
-        }
-        names.extend(removed);
+    pub(super) fn isolate_refused(&mut self, refused: &Outstanding) {
+        let names = refused.names.iter().chain(&refused.removed);
+        let names: Vec<_> = names.cloned().collect();
         for name in &names {
             // What it had before, or nothing.
             self.known.insert(name.clone(), Known::Foreign);

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::store::{Store, Version};
-use super::stream::{Handled, Known, Outstanding, Stream, Subscription, TooManyNames, wildcards};
+use super::stream::{
+    Handled, Known, Outstanding, Stream, Subscription, TooManyNames, TypeState, wildcards,
+};
 use crate::proto::discovery::{Any, DiscoveryRequest, DiscoveryResponse};
 use crate::resource::ResourceType;
 
@@ -68,7 +70,29 @@ impl Stream {
                 self.types[kind as usize].finish_batch();
             }
         }
-        None
+        self.keep_promise(store, now)
+    }
+
+    /// Repeats a list, or says nothing of what is answered in parts, with a nonce that says that
+    /// nothing follows.
+    fn keep_promise(
+        &mut self,
+        store: &Store,
+        now: Instant,
+    ) -> Option<(ResourceType, DiscoveryResponse)> {
+        let kind = self.broken_promise()?;
+        let state = &mut self.types[kind as usize];
+        if !state.outstanding.is_empty() {
+            return None;
+        }
+        let response = if wildcards(kind) {
+            state.owed = true;
+            self.build_list(kind, store, now)?
+        } else {
+            let version = state.listed_version();
+            self.send_full(kind, version, Vec::new())
+        };
+        Some((kind, response))
     }
 
     fn set_names(
@@ -214,11 +238,7 @@ impl Stream {
         if resources.is_empty() {
             return None;
         }
-        let sent = state.known.iter().filter_map(|(name, known)| match known {
-            Known::Version(version) => Some((&**name, *version)),
-            Known::Absent | Known::Foreign => None,
-        });
-        let version = Version::of_list(sent);
+        let version = state.listed_version();
         Some(self.send_full(kind, version, resources))
     }
 
@@ -228,7 +248,7 @@ impl Stream {
         version: Version,
         resources: Vec<Any>,
     ) -> DiscoveryResponse {
-        let nonce = self.next_nonce();
+        let nonce = self.next_nonce(kind);
         let state = &mut self.types[kind as usize];
         state.sent(Outstanding {
             nonce: nonce.clone(),
@@ -242,6 +262,17 @@ impl Stream {
             type_url: kind.type_url().to_owned(),
             nonce,
         }
+    }
+}
+
+impl TypeState {
+    /// The version of all that the client was sent.
+    fn listed_version(&self) -> Version {
+        let sent = self.known.iter().filter_map(|(name, known)| match known {
+            Known::Version(version) => Some((&**name, *version)),
+            Known::Absent | Known::Foreign => None,
+        });
+        Version::of_list(sent)
     }
 }
 

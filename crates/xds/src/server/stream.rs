@@ -20,6 +20,7 @@ use tokio::time::Instant;
 
 use super::lane::{Gate, Lane};
 use super::store::{Class, Store, Version};
+use crate::grpc::MORE_FOLLOWS;
 use crate::resource::ResourceType;
 
 /// The bounds of a stream.
@@ -41,6 +42,8 @@ pub(super) struct Stream {
     /// Assignments of clusters that were sent, which the client is going to ask for.
     pub(super) expected: BTreeSet<Arc<str>>,
     nonces: u64,
+    /// Of which type the latest response was, when it said that more follows.
+    promised: Option<ResourceType>,
     /// Whether the store has ever answered.
     live: bool,
 }
@@ -65,6 +68,8 @@ pub(super) struct TypeState {
     /// Parts of refused responses, to find out which resource it was.
     pub(super) isolate: VecDeque<BTreeSet<Arc<str>>>,
     pub(super) outstanding: VecDeque<Outstanding>,
+    /// Whether all that there was when the client asked first has been sent.
+    pub(super) synced: bool,
     /// Whether a response is due even if there is nothing to say.
     pub(super) owed: bool,
     /// Everything up to here was acknowledged.
@@ -191,11 +196,22 @@ impl TypeState {
         self.removing.remove(name);
     }
 
-    /// Ends the batch when nothing of it is left.
+    /// Ends the batch when nothing of it is left. What was refused in company is of it until it
+    /// has been sent in parts: the client does not have it before.
     pub(super) fn finish_batch(&mut self) {
-        if self.is_idle() {
+        if self.is_sent() {
+            self.synced = true;
+        }
+        if self.is_idle() && self.isolate.is_empty() {
             self.covers = self.pending;
         }
+    }
+
+    /// Whether there is something of this type that the client has to have, to have everything.
+    fn promises(&self) -> bool {
+        let due = self.owed || self.scan || !self.due.is_empty();
+        let first = self.subscription.is_some() && !self.synced && due;
+        first || !self.is_sent() || !self.isolate.is_empty()
     }
 
     /// Takes note of an answer to the response with this nonce, if there is such a response.
@@ -208,6 +224,12 @@ impl TypeState {
         match refused {
             Some(text) => self.progress.nack = Some(text.to_owned()),
             None => self.progress.acked = Some(outstanding.version.clone()),
+        }
+        if let (Some(_), true) = (
+            refused,
+            outstanding.names.len() + outstanding.removed.len() > 1,
+        ) {
+            self.isolate_refused(&outstanding);
         }
         self.finish_batch();
         Some(outstanding)
@@ -231,6 +253,7 @@ impl Stream {
             cursor: 0,
             expected: BTreeSet::new(),
             nonces: 0,
+            promised: None,
             live: false,
         }
     }
@@ -302,9 +325,25 @@ impl Stream {
         !state.is_sent()
     }
 
-    pub(super) fn next_nonce(&mut self) -> String {
+    /// The nonce of a response of this type whose resources were taken out of the batch.
+    pub(super) fn next_nonce(&mut self, kind: ResourceType) -> String {
         self.nonces += 1;
-        self.nonces.to_string()
+        let state = &mut self.types[kind as usize];
+        state.owed = false;
+        state.synced |= state.is_sent();
+        self.promised = (self.class == Class::Parts && self.promises()).then_some(kind);
+        let mark = self.promised.map_or("", |_| MORE_FOLLOWS);
+        format!("{}{mark}", self.nonces)
+    }
+
+    fn promises(&self) -> bool {
+        self.types.iter().any(TypeState::promises)
+    }
+
+    /// Of which type a response is due that says nothing but that nothing follows, because what
+    /// was to follow is not asked for any more or known already.
+    pub(super) fn broken_promise(&self) -> Option<ResourceType> {
+        self.promised.filter(|_| !self.promises())
     }
 
     /// Does what a cluster that is sent asks for: the client needs its assignment, and Envoy
@@ -335,7 +374,6 @@ impl Stream {
         if let Some(group) = state.isolate.pop_front() {
             state.forced.extend(group.iter().cloned());
             state.sending = group;
-            state.pending = state.covers;
             return true;
         }
         let nothing_to_say = state.owed && !state.scan && state.due.is_empty();

@@ -154,6 +154,88 @@ async fn nothing_is_applied_before_everything_is_there() {
     assert!(held.is_current() && held.stored().lock().good);
 }
 
+/// As [`delta`], and the server says that more follows.
+async fn part_of(kind: ResourceType, resources: &[Resource]) -> Update {
+    let mut update = delta(kind, resources, &[]).await;
+    update.more_follows = true;
+    update
+}
+
+#[tokio::test]
+async fn a_part_of_what_the_server_says_is_taken_and_not_put_in_force() {
+    let (mut held, mut sink) = (held(), Memory::default());
+    let mut resources = cluster("a");
+    resources.extend(part("a", "a.example.com", "a"));
+    let first = [
+        part_of(Cluster, &resources).await,
+        part_of(ClusterLoadAssignment, &resources).await,
+        part_of(Listener, &resources).await,
+    ];
+    assert_eq!(take(&mut held, &mut sink, &first), [Ok(()), Ok(()), Ok(())]);
+    assert!(sink.tables.is_empty() && !held.is_current() && !held.waits_for_missing());
+    assert!(!held.stored().lock().good);
+    let last = delta(Listener, &part("b", "b.example.com", "a"), &[]).await;
+    assert_eq!(take(&mut held, &mut sink, &[last]), [Ok(())]);
+    assert_eq!((sink.tables.len(), sink.routes().len()), (1, 2));
+    assert!(held.is_current() && held.stored().lock().good);
+
+    // The rest is refused, and what was taken is in force all the same.
+    let more = part_of(Listener, &part("c", "c.example.com", "a")).await;
+    take(&mut held, &mut sink, &[more]);
+    let mut bad = part("d", "d.example.com", "a").remove(0);
+    bad.body = Bytes::from_static(b"\x0a\x05tls|d\xff");
+    let bad = delta(Listener, &[bad], &[]).await;
+    take(&mut held, &mut sink, &[bad])[0].as_ref().unwrap_err();
+    assert_eq!(sink.routes().len(), 3);
+
+    // The rest does not come.
+    let more = part_of(Listener, &part("d", "d.example.com", "a")).await;
+    take(&mut held, &mut sink, &[more]);
+    assert_eq!(sink.routes().len(), 3);
+    held.do_without_more(&mut sink).unwrap();
+    assert_eq!(sink.routes().len(), 4);
+    assert!(held.is_current());
+}
+
+#[tokio::test]
+async fn a_response_that_says_two_things_of_a_resource_is_refused() {
+    let mut twice = cluster("a");
+    twice.extend(cluster("a"));
+    let update = delta(Cluster, &twice, &[]).await;
+    assert!(update.fault.unwrap().contains("\"a\""));
+    let update = delta(Cluster, &cluster("a"), &["a"]).await;
+    update.fault.unwrap();
+}
+
+#[tokio::test]
+async fn many_missing_assignments_are_done_without_in_one_pass() {
+    let (mut held, mut sink) = (held(), Memory::default());
+    let clusters: Vec<_> = (0..20_000)
+        .flat_map(|number| cluster(&number.to_string()))
+        .collect();
+    let updates = [
+        delta(Cluster, &clusters, &[]).await,
+        delta(Listener, &[], &[]).await,
+    ];
+    take(&mut held, &mut sink, &updates);
+    assert_eq!(held.missing().len(), 20_000);
+    held.do_without_missing(&mut sink).unwrap();
+    assert!(held.is_current());
+}
+
+#[tokio::test]
+async fn contradictions_are_refused_while_an_assignment_is_missing() {
+    let (mut held, mut sink) = settled().await;
+    take(
+        &mut held,
+        &mut sink,
+        &[delta(Cluster, &cluster("b"), &[]).await],
+    );
+    assert!(held.waits_for_missing());
+    let bad = delta(Listener, &part("b", "a.example.com", "b"), &[]).await;
+    take(&mut held, &mut sink, &[bad])[0].as_ref().unwrap_err();
+}
+
 #[tokio::test]
 async fn an_empty_gateway_is_complete() {
     let (mut held, mut sink) = (held(), Memory::default());

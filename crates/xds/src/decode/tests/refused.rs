@@ -517,6 +517,19 @@ fn who_may_use_a_route_is_understood_or_the_route_refused() {
         told,
         format!("{path}policies[\"p\"].principals[1]: it matches nobody")
     );
+    let empty = || any(kind::RBAC_PER_ROUTE, &RbacPerRoute { rbac: None });
+    let told = route_fault(with(empty()));
+    let missing = ".typed_per_filter_config[0](rbac).rbac.rules: it is missing";
+    assert_eq!(told, missing, "it would let everybody in");
+    let twice = rules(Some(true), vec![Some(source())], 0);
+    let told = route_fault(move |route| {
+        let configs = [("a".to_owned(), twice.clone()), ("b".to_owned(), twice)];
+        route.typed_per_filter_config = configs.into();
+    });
+    assert_eq!(
+        told,
+        ".typed_per_filter_config[1](b): only one RBACPerRoute is understood"
+    );
     let other = "envoy.extensions.filters.http.ext_authz.v3.ExtAuthzPerRoute";
     let told = route_fault(with(any(other, &Empty {})));
     assert!(

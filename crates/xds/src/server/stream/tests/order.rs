@@ -50,6 +50,73 @@ fn a_listener_waits_for_its_cluster_and_that_for_its_assignment() {
 }
 
 #[test]
+fn what_is_a_part_says_that_more_follows() {
+    let more = |sent: &Sent| sent.nonce.ends_with(MORE_FOLLOWS);
+    let mut bench = Bench::new(Class::Parts);
+    bench.stream.limits.response_bytes = 400;
+    let names: Vec<String> = (0..6).map(|number| format!("n{number}")).collect();
+    let all = |kind| names.iter().map(move |name| (kind, &**name, "1"));
+    let both: Vec<_> = all(Cluster).chain(all(Listener)).collect();
+    bench.set_all(&both);
+    bench.subscribe_all();
+    let sent = bench.drain();
+    assert!(sent.len() > 4);
+    let (last, before) = sent.split_last().unwrap();
+    assert_eq!(last.kind, WireGuardRoute, "nothing, but that is said");
+    assert!(before.iter().all(more) && !more(last));
+
+    // A change that fits is whole, one that does not is not before its end.
+    bench.set(Cluster, "n1", "2");
+    assert!(bench.drain().iter().all(|sent| !more(sent)));
+    let both: Vec<_> = names.iter().map(|name| (Listener, &**name, "2")).collect();
+    bench.set_all(&both);
+    let sent: Vec<_> = bench.drain().iter().map(more).collect();
+    assert!(sent.len() > 1);
+    assert!(sent[..sent.len() - 1].iter().all(|more| *more) && !sent[sent.len() - 1]);
+}
+
+#[test]
+fn a_promise_that_came_to_nothing_is_taken_back() {
+    let mut bench = Bench::new(Class::Parts);
+    bench.stream.limits.response_bytes = 200;
+    for name in ["a", "b"] {
+        bench.set(ClusterLoadAssignment, name, &"1".repeat(90));
+    }
+    bench.subscribe(ClusterLoadAssignment, &["a", "b"]);
+    let first = bench.next().unwrap();
+    assert_eq!(first.set, ["a"]);
+    assert!(first.nonce.ends_with(MORE_FOLLOWS));
+    bench.unsubscribe(ClusterLoadAssignment, &["b"]);
+    let last = bench.next().unwrap();
+    assert_eq!(last.said(), (ClusterLoadAssignment, vec![], vec![]));
+    assert!(!last.nonce.ends_with(MORE_FOLLOWS));
+    bench.ack(&first);
+    bench.ack(&last);
+    assert_eq!(bench.next(), None);
+}
+
+#[test]
+fn what_is_refused_in_company_is_waited_for_until_it_is_sent_alone() {
+    let mut bench = Bench::new(Class::Parts);
+    bench.set_all(&[
+        (Cluster, "a", "1"),
+        (Cluster, "b", "1"),
+        (Listener, "tls", "to a"),
+    ]);
+    bench.subscribe(Cluster, &[]);
+    bench.subscribe(Listener, &[]);
+    let both = bench.next().unwrap();
+    assert_eq!(both.set, ["a", "b"]);
+    bench.nack(&both);
+    let kinds: Vec<_> = bench.drain().iter().map(|sent| sent.kind).collect();
+    assert_eq!(
+        kinds,
+        [Cluster, Cluster, Listener],
+        "the listener comes last"
+    );
+}
+
+#[test]
 fn a_listener_waits_for_an_assignment_that_is_asked_for_after_the_acknowledgement() {
     let mut bench = settled(Class::Parts);
     bench.set_all(&[
