@@ -60,7 +60,7 @@ fn a_running_controller_exposes_nothing_that_the_table_does_not_list() {
 }
 
 #[test]
-fn the_readme_names_every_exit_code_and_every_kind_that_is_watched() {
+fn the_readme_names_exit_codes_kinds_and_reasons() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
     let readme = std::fs::read_to_string(path).unwrap();
     for kind in netpol_controller::world::Kind::ALL {
