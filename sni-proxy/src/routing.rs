@@ -148,7 +148,10 @@ impl Routing {
         }
         let more = fresh.count().saturating_sub(TOLD);
         if more > 0 {
-            tracing::warn!(more, "further resources or parts of them have no effect here");
+            tracing::warn!(
+                more,
+                "further resources or parts of them have no effect here"
+            );
         }
         *before = now;
     }

@@ -73,7 +73,9 @@ impl ApiServer {
     /// Reads the addresses from the Endpoints `default/kubernetes`.
     #[must_use]
     pub fn of(world: &World) -> Self {
-        let endpoints = world.endpoints.get(&ObjectKey::new("default", "kubernetes"));
+        let endpoints = world
+            .endpoints
+            .get(&ObjectKey::new("default", "kubernetes"));
         Self {
             subsets: endpoints.map(|set| set.subsets.clone()).unwrap_or_default(),
             ..Self::default()
