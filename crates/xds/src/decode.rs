@@ -33,6 +33,7 @@ use crate::decode::wireguard::WireGuardConfig;
 use crate::proto::{self, known};
 use crate::resource::ResourceType;
 
+pub(crate) use parts::MOST_NAME;
 pub use state::State;
 pub use table::{OwnListener, OwnProtocol, Report, Table, TableError};
 

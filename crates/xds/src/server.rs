@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::resource::{Audience, Resource, ResourceType};
 
@@ -61,7 +61,8 @@ pub struct GatewayAccess {
 pub struct ServerLimits {
     /// Connections at a time; further ones are closed.
     pub connections: usize,
-    /// Streams at a time; further ones end with `RESOURCE_EXHAUSTED`.
+    /// Streams at a time; further ones end with `RESOURCE_EXHAUSTED`. With TLS each gateway has
+    /// an equal share of them, so that no gateway's clients lock out another's.
     pub streams: usize,
     /// Requests that a stream may send per second in the long run; it is read no faster.
     pub requests_per_second: u32,
@@ -71,11 +72,14 @@ pub struct ServerLimits {
     pub request_bytes: usize,
     /// Names that a stream may subscribe to, per type.
     pub names: usize,
+    /// Octets of all names that a stream may subscribe to.
+    pub name_bytes: usize,
     /// Octets of resources after which an incremental response is closed and the next begun.
     pub response_bytes: usize,
     /// The longest that a change waits for another one to be acknowledged first.
     pub order_wait: Duration,
-    /// Time for the TLS handshake, and then for the first request of a stream.
+    /// Time for the TLS handshake, and then for the first request of a stream. A connection
+    /// without a stream that was admitted is closed after twice this.
     pub handshake: Duration,
     /// How often a silent client is asked whether it is there.
     pub keepalive: Duration,
@@ -92,8 +96,11 @@ impl Default for ServerLimits {
             streams: 1024,
             requests_per_second: 200,
             request_burst: 2000,
-            request_bytes: 8 * 1024 * 1024,
+            // What a client of 100,000 resources has to say of them when it comes back: names of
+            // some 250 octets, and versions.
+            request_bytes: 32 * 1024 * 1024,
             names: 100_000,
+            name_bytes: 64 * 1024 * 1024,
             response_bytes: 1024 * 1024,
             order_wait: Duration::from_secs(5),
             handshake: Duration::from_secs(10),
@@ -125,9 +132,10 @@ impl Server {
     #[must_use]
     pub fn new(params: ServerParams, registry: &telemetry::Registry) -> Self {
         let metrics = metrics::Metrics::new(registry);
+        let share = params.limits.streams / params.gateways.len().max(1);
         let gateways = params.gateways.iter().map(|access| {
             let name: Arc<str> = access.name.as_str().into();
-            let gateway = Gateway::new(name.clone(), access, &metrics);
+            let gateway = Gateway::new(name.clone(), access, share.max(1), &metrics);
             (name, Arc::new(gateway))
         });
         Self {
@@ -234,10 +242,17 @@ struct Gateway {
     whole_clients: Mutex<usize>,
     whole_wanted: watch::Sender<bool>,
     metrics: metrics::GatewayMetrics,
+    /// Streams of those whose certificate is good for it.
+    places: Arc<Semaphore>,
 }
 
 impl Gateway {
-    fn new(name: Arc<str>, access: &GatewayAccess, metrics: &metrics::Metrics) -> Self {
+    fn new(
+        name: Arc<str>,
+        access: &GatewayAccess,
+        streams: usize,
+        metrics: &metrics::Metrics,
+    ) -> Self {
         Self {
             metrics: metrics.of_gateway(&name),
             name,
@@ -246,6 +261,7 @@ impl Gateway {
             changed: watch::Sender::new(0),
             whole_clients: Mutex::new(0),
             whole_wanted: watch::Sender::new(false),
+            places: Arc::new(Semaphore::new(streams)),
         }
     }
 

@@ -12,7 +12,7 @@ use crate::decode::fault::{Fault, Within};
 use crate::proto::{Address, CidrRange, RegexMatcher, StringMatcher, StringPattern};
 
 /// Octets of the longest name of a cluster, and of a CONNECT destination, which may be one.
-pub(super) const MOST_NAME: usize = 2048;
+pub(crate) const MOST_NAME: usize = 2048;
 
 /// Octets of the longest regular expression.
 const MOST_REGEX: usize = 4096;

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
 use super::{Gateway, Inner};
@@ -67,13 +68,33 @@ pub(super) fn admit(
         .gateways
         .get(node.cluster.as_str())
         .ok_or(Refusal::UnknownGateway)?;
-    let may = peer
-        .names
-        .as_ref()
-        .is_none_or(|names| names.iter().any(|name| gateway.clients.contains(name)));
-    if may {
+    if may(gateway, peer) {
         Ok(gateway.clone())
     } else {
         Err(Refusal::Denied)
     }
+}
+
+/// Takes one of the places for streams before anything of the stream is read. Who may have no
+/// gateway's resources has none.
+pub(super) fn place(
+    inner: &Inner,
+    peer: &Peer,
+    without_tls: &Arc<Semaphore>,
+) -> Result<OwnedSemaphorePermit, Refusal> {
+    let places = if peer.names.is_some() {
+        let mut gateways = inner.gateways.values();
+        let gateway = gateways.find(|gateway| may(gateway, peer));
+        &gateway.ok_or(Refusal::Denied)?.places
+    } else {
+        without_tls
+    };
+    let place = places.clone().try_acquire_owned();
+    place.map_err(|_| Refusal::Limit)
+}
+
+fn may(gateway: &Gateway, peer: &Peer) -> bool {
+    peer.names
+        .as_ref()
+        .is_none_or(|names| names.iter().any(|name| gateway.clients.contains(name)))
 }

@@ -7,7 +7,8 @@ use tokio::time::Instant;
 
 use super::store::{Content, Store, Version};
 use super::stream::{
-    Handled, Known, Outstanding, Stream, Subscription, TooManyNames, TypeState, leads, wildcards,
+    Excess, Handled, Known, Outstanding, Stream, Subscription, TypeState, check_name, leads,
+    wildcards,
 };
 use crate::proto::discovery::{Any, DeltaDiscoveryRequest, DeltaDiscoveryResponse, NamedResource};
 use crate::resource::ResourceType;
@@ -19,7 +20,7 @@ impl Stream {
         store: &Store,
         now: Instant,
         request: DeltaDiscoveryRequest,
-    ) -> Result<Handled, TooManyNames> {
+    ) -> Result<Handled, Excess> {
         let Some(kind) = ResourceType::from_type_url(&request.type_url) else {
             return Ok(Handled::Ignored);
         };
@@ -66,7 +67,7 @@ impl Stream {
         kind: ResourceType,
         now: Instant,
         request: DeltaDiscoveryRequest,
-    ) -> Result<(), TooManyNames> {
+    ) -> Result<(), Excess> {
         let (seq, limit) = (self.cursor, self.limits.names);
         let Self {
             types, expected, ..
@@ -77,6 +78,7 @@ impl Stream {
             let nothing = request.resource_names_subscribe.is_empty();
             state.begin(nothing && wildcards(kind));
             for (name, version) in request.initial_resource_versions.into_iter().take(limit) {
+                check_name(&name)?;
                 let name: Arc<str> = name.into();
                 let version = Version::parse(&version).map_or(Known::Foreign, Known::Version);
                 state.known.insert(name.clone(), version);
@@ -88,15 +90,15 @@ impl Stream {
                 state.set_wildcard(true);
                 continue;
             }
+            check_name(&name)?;
             let name: Arc<str> = name.into();
             if kind == ResourceType::ClusterLoadAssignment {
                 expected.remove(&name);
             }
             let forced = !initial.contains(&name);
-            let names = &mut state.subscription.get_or_insert_default().names;
-            names.insert(name.clone());
-            if names.len() > limit {
-                return Err(TooManyNames { kind, limit });
+            let subscription = state.subscription.get_or_insert_default();
+            if subscription.names.insert(name.clone()) {
+                subscription.octets += name.len();
             }
             state.ask(name, forced, seq, now);
         }
@@ -104,7 +106,7 @@ impl Stream {
             state.unsubscribe(&name, seq, now);
         }
         state.drop_unasked(&initial);
-        Ok(())
+        self.check_names(kind)
     }
 
     fn build_delta(
@@ -260,6 +262,7 @@ impl TypeState {
         if !subscription.names.remove(name) {
             return;
         }
+        subscription.octets -= name.len();
         if subscription.wildcard {
             // Everything still covers it, so the client is told what it is now.
             self.ask(name.into(), true, seq, now);

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::store::{Store, Version};
 use super::stream::{
-    Handled, Known, Outstanding, Stream, Subscription, TooManyNames, TypeState, wildcards,
+    Excess, Handled, Known, Outstanding, Stream, Subscription, TypeState, check_name, wildcards,
 };
 use crate::proto::discovery::{Any, DiscoveryRequest, DiscoveryResponse};
 use crate::resource::ResourceType;
@@ -20,7 +20,7 @@ impl Stream {
         store: &Store,
         now: Instant,
         request: DiscoveryRequest,
-    ) -> Result<Handled, TooManyNames> {
+    ) -> Result<Handled, Excess> {
         let Some(kind) = ResourceType::from_type_url(&request.type_url) else {
             return Ok(Handled::Ignored);
         };
@@ -100,11 +100,12 @@ impl Stream {
         kind: ResourceType,
         now: Instant,
         names: Vec<String>,
-    ) -> Result<(), TooManyNames> {
+    ) -> Result<(), Excess> {
         let (seq, limit) = (self.cursor, self.limits.names);
         if names.len() > limit {
-            return Err(TooManyNames { kind, limit });
+            return Err(Excess::Names { kind, limit });
         }
+        names.iter().try_for_each(|name| check_name(name))?;
         let state = &mut self.types[kind as usize];
         let first = state.subscription.is_none();
         let was = state.subscription.take().unwrap_or_default();
@@ -116,7 +117,11 @@ impl Stream {
             .map(Arc::from)
             .collect();
         let same = was.wildcard == wildcard && was.names == names;
-        let now_there = Subscription { wildcard, names };
+        let now_there = Subscription {
+            octets: names.iter().map(|name| name.len()).sum(),
+            wildcard,
+            names,
+        };
         if first || (!same && wildcards(kind)) {
             state.scan = true;
             state.owed = wildcards(kind);
@@ -136,7 +141,7 @@ impl Stream {
             self.expected.retain(|name| !now_there.covers(name));
         }
         self.types[kind as usize].subscription = Some(now_there);
-        Ok(())
+        self.check_names(kind)
     }
 
     /// A list of all that the client subscribes to. Clusters that are gone stay in it while

@@ -6,7 +6,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tonic::body::Body;
@@ -26,8 +25,8 @@ use tonic_prost::ProstCodec;
 use tower_service::Service;
 
 use super::Inner;
-use super::admission::{Peer, Refusal};
-use super::stream_task::{self, Delta, Full, Variant, refuse};
+use super::admission::{self, Peer, Refusal};
+use super::stream_task::{self, Delta, Full, Variant};
 use crate::grpc::{DELTA_PATH, FULL_PATH, stream_of};
 
 /// Serves until `shutdown` completes, see [`super::Server::serve`].
@@ -143,11 +142,10 @@ impl Connections {
     {
         let limits = &self.inner.params.limits;
         let mut closing = self.closing.clone();
-        let asked = Arc::new(AtomicBool::new(false));
-        let (cx, seen) = (self.clone(), asked.clone());
+        let standing = Standing::default();
+        let (cx, of_streams) = (self.clone(), standing.clone());
         let service = service_fn(move |request| {
-            seen.store(true, Ordering::Relaxed);
-            let answering = cx.clone().answer(peer.clone(), request);
+            let answering = cx.clone().answer(peer.clone(), of_streams.clone(), request);
             async { Ok::<_, Infallible>(answering.await) }
         });
         let mut connection = pin!(
@@ -162,20 +160,28 @@ impl Connections {
         );
         tokio::select! {
             end = &mut connection => return end.map_err(|error| telemetry::chain(&error).to_string()),
-            () = silence(limits.handshake, &asked) => {
-                self.inner.metrics.refused(Refusal::Timeout.reason());
-                return Err("no request in time".to_owned());
+            () = standing.lost(limits.handshake * 2) => {
+                tracing::debug!("no stream of a discovery connection is admitted");
             }
             _ = closing.wait_for(|closing| *closing) => {}
         }
         connection.as_mut().graceful_shutdown();
-        connection.await.map_err(|error| error.to_string())
+        // What was refused is told so.
+        let ended = tokio::time::timeout(limits.closing, connection).await;
+        ended.map_or(Ok(()), |end| end.map_err(|error| error.to_string()))
     }
 
-    async fn answer(self, peer: Peer, request: http::Request<Incoming>) -> http::Response<Body> {
+    async fn answer(
+        self,
+        peer: Peer,
+        standing: Standing,
+        request: http::Request<Incoming>,
+    ) -> http::Response<Body> {
         match request.uri().path() {
-            DELTA_PATH if self.inner.params.delta => self.stream::<Delta>(peer, request).await,
-            FULL_PATH => self.stream::<Full>(peer, request).await,
+            DELTA_PATH if self.inner.params.delta => {
+                self.stream::<Delta>(peer, standing, request).await
+            }
+            FULL_PATH => self.stream::<Full>(peer, standing, request).await,
             _ => Status::unimplemented("this method is not served").into_http(),
         }
     }
@@ -183,12 +189,14 @@ impl Connections {
     async fn stream<V: Variant>(
         self,
         peer: Peer,
+        standing: Standing,
         request: http::Request<Incoming>,
     ) -> http::Response<Body> {
         let most = self.inner.params.limits.request_bytes;
         let begin = Begin::<V> {
             cx: self,
             peer,
+            standing,
             variant: std::marker::PhantomData,
         };
         let codec = ProstCodec::<V::Response, V::Request>::default();
@@ -199,11 +207,49 @@ impl Connections {
     }
 }
 
-/// Completes when no request came within the time.
-async fn silence(limit: Duration, asked: &AtomicBool) {
-    tokio::time::sleep(limit).await;
-    if asked.load(Ordering::Relaxed) {
-        std::future::pending().await
+/// Whether a connection is one of a client.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Standing {
+    /// Streams that were admitted and have not ended.
+    streams: Arc<watch::Sender<usize>>,
+    /// Told when a client was refused because of who it is.
+    refused: Arc<Notify>,
+}
+
+impl Standing {
+    /// Counts a stream as admitted until what is returned is dropped.
+    pub(super) fn admit(&self) -> Admitted {
+        self.streams.send_modify(|count| *count += 1);
+        Admitted(self.streams.clone())
+    }
+
+    /// Takes note that a client was refused because of who it is.
+    pub(super) fn refuse(&self) {
+        self.refused.notify_one();
+    }
+
+    /// Completes when no stream was admitted for long, or one was refused and there is no other.
+    async fn lost(&self, limit: Duration) {
+        let mut streams = self.streams.subscribe();
+        loop {
+            // The sender is `self`'s, so it does not go away.
+            let _ = streams.wait_for(|count| *count == 0).await;
+            tokio::select! {
+                () = tokio::time::sleep(limit) => return,
+                () = self.refused.notified() => return,
+                _ = streams.wait_for(|count| *count > 0) => {}
+            }
+        }
+    }
+}
+
+/// A stream that was admitted.
+#[derive(Debug)]
+pub(super) struct Admitted(Arc<watch::Sender<usize>>);
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
     }
 }
 
@@ -218,6 +264,7 @@ const HEADER_OCTETS: u32 = 16 * 1024;
 struct Begin<V> {
     cx: Connections,
     peer: Peer,
+    standing: Standing,
     variant: std::marker::PhantomData<V>,
 }
 
@@ -240,14 +287,21 @@ impl<V: Variant> Service<tonic::Request<Streaming<V::Request>>> for Begin<V> {
             closing,
             ..
         } = self.cx.clone();
-        let Ok(place) = streams.try_acquire_owned() else {
-            return ready(Err(refuse(&inner, Refusal::Limit)));
+        let place = match admission::place(&inner, &self.peer, &streams) {
+            Ok(place) => place,
+            Err(refusal) => {
+                let status = stream_task::turn_away(&inner, &self.peer, "", refusal);
+                if refusal == Refusal::Denied {
+                    self.standing.refuse();
+                }
+                return ready(Err(status));
+            }
         };
         // One: the next response is built when this one is on its way.
         let (sender, receiver) = mpsc::channel(1);
-        let peer = self.peer.clone();
+        let client = (self.peer.clone(), self.standing.clone());
         tokio::spawn(async move {
-            stream_task::run::<V>(inner, peer, request.into_inner(), sender, closing).await;
+            stream_task::run::<V>(inner, client, request.into_inner(), sender, closing).await;
             drop(place);
         });
         ready(Ok(Response::new(Box::pin(stream_of(receiver)))))

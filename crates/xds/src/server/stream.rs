@@ -18,8 +18,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use super::clients::cut;
 use super::lane::{Gate, Lane};
 use super::store::{Class, Store, Version};
+use crate::decode::MOST_NAME;
 use crate::grpc::MORE_FOLLOWS;
 use crate::resource::ResourceType;
 
@@ -27,6 +29,7 @@ use crate::resource::ResourceType;
 #[derive(Clone, Debug)]
 pub(super) struct StreamLimits {
     pub(super) names: usize,
+    pub(super) name_bytes: usize,
     pub(super) response_bytes: usize,
     pub(super) order_wait: Duration,
 }
@@ -97,6 +100,8 @@ pub(super) struct Progress {
 pub(super) struct Subscription {
     pub(super) wildcard: bool,
     pub(super) names: BTreeSet<Arc<str>>,
+    /// Octets of the names.
+    pub(super) octets: usize,
 }
 
 impl Subscription {
@@ -142,11 +147,28 @@ pub(super) enum Handled {
 
 /// Why a stream ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("more than {limit} names of type {}", kind.type_url())]
-pub(super) struct TooManyNames {
-    pub(super) kind: ResourceType,
-    pub(super) limit: usize,
+pub(super) enum Excess {
+    /// A name is longer than any resource's.
+    #[error("a name of more than {MOST_NAME} octets")]
+    Name,
+    /// The names that it subscribes to are too long together.
+    #[error("more than {limit} octets of names")]
+    Octets { limit: usize },
+    /// It subscribes to too many names.
+    #[error("more than {limit} names of type {}", kind.type_url())]
+    Names { kind: ResourceType, limit: usize },
 }
+
+/// Checks a name that a client says.
+pub(super) fn check_name(name: &str) -> Result<(), Excess> {
+    if name.len() > MOST_NAME {
+        return Err(Excess::Name);
+    }
+    Ok(())
+}
+
+/// Octets that are kept of what a client says when it refuses something.
+pub(super) const NACK_OCTETS: usize = 1024;
 
 impl TypeState {
     pub(super) fn subscribes(&self, name: &str) -> bool {
@@ -222,7 +244,7 @@ impl TypeState {
             .position(|outstanding| outstanding.nonce == nonce)?;
         let outstanding = self.outstanding.remove(at)?;
         match refused {
-            Some(text) => self.progress.nack = Some(text.to_owned()),
+            Some(text) => self.progress.nack = Some(cut(text, NACK_OCTETS)),
             None => self.progress.acked = Some(outstanding.version.clone()),
         }
         if let (Some(_), true) = (
@@ -256,6 +278,20 @@ impl Stream {
             promised: None,
             live: false,
         }
+    }
+
+    /// Checks what a client subscribes to.
+    pub(super) fn check_names(&self, kind: ResourceType) -> Result<(), Excess> {
+        let (names, octets) = (self.limits.names, self.limits.name_bytes);
+        let of = |state: &TypeState| state.subscription.as_ref().map_or(0, |one| one.octets);
+        let subscription = self.types[kind as usize].subscription.as_ref();
+        if subscription.is_some_and(|one| one.names.len() > names) {
+            return Err(Excess::Names { kind, limit: names });
+        }
+        if self.types.iter().map(of).sum::<usize>() > octets {
+            return Err(Excess::Octets { limit: octets });
+        }
+        Ok(())
     }
 
     pub(super) fn progress(&self, kind: ResourceType) -> &Progress {

@@ -14,8 +14,9 @@ use tonic::{Status, Streaming};
 
 use super::admission::{Peer, Refusal, admit};
 use super::clients::{ClientStatus, Place};
+use super::serve::Standing;
 use super::store::{Class, Store};
-use super::stream::{Handled, Stream, StreamLimits, TooManyNames};
+use super::stream::{Excess, Handled, NACK_OCTETS, Stream, StreamLimits};
 use super::{Gateway, Inner, ServerLimits};
 use crate::proto::discovery::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, Node,
@@ -35,7 +36,7 @@ pub(super) trait Variant: Send + 'static {
         store: &Store,
         now: Instant,
         request: Self::Request,
-    ) -> Result<Handled, TooManyNames>;
+    ) -> Result<Handled, Excess>;
 
     fn next_response(
         stream: &mut Stream,
@@ -61,7 +62,7 @@ impl Variant for Delta {
         store: &Store,
         now: Instant,
         request: Self::Request,
-    ) -> Result<Handled, TooManyNames> {
+    ) -> Result<Handled, Excess> {
         stream.on_delta_request(store, now, request)
     }
 
@@ -91,7 +92,7 @@ impl Variant for Full {
         store: &Store,
         now: Instant,
         request: Self::Request,
-    ) -> Result<Handled, TooManyNames> {
+    ) -> Result<Handled, Excess> {
         stream.on_full_request(store, now, request)
     }
 
@@ -110,13 +111,14 @@ pub(super) type Responses<V> = mpsc::Sender<Result<<V as Variant>::Response, Sta
 /// Serves a stream to its end. `closing` ends it with `UNAVAILABLE`.
 pub(super) async fn run<V: Variant>(
     inner: Arc<Inner>,
-    peer: Peer,
+    (peer, standing): (Peer, Standing),
     mut requests: Streaming<V::Request>,
     responses: Responses<V>,
     mut closing: watch::Receiver<bool>,
 ) {
     let serving = async {
-        let (gateway, first) = begin::<V>(&inner, &peer, &mut requests).await?;
+        let (gateway, first) = begin::<V>(&inner, &peer, &standing, &mut requests).await?;
+        let _admitted = standing.admit();
         let client = Client::<V>::enter(&inner, gateway, &peer, &first);
         client.serve(first, requests, &responses).await
     };
@@ -136,6 +138,7 @@ pub(super) async fn run<V: Variant>(
 async fn begin<V: Variant>(
     inner: &Inner,
     peer: &Peer,
+    standing: &Standing,
     requests: &mut Streaming<V::Request>,
 ) -> Result<(Arc<Gateway>, V::Request), Status> {
     let limit = inner.params.limits.handshake;
@@ -149,18 +152,30 @@ async fn begin<V: Variant>(
         Ok(gateway) => Ok((gateway, first)),
         Err(refusal) => {
             let node = V::node(&first).map_or("", |node| &node.id);
-            tracing::info!(
-                peer = %peer.addr,
-                node = super::clients::cut(node, 256),
-                reason = refusal.reason(),
-                "discovery stream refused"
-            );
-            Err(refuse(inner, refusal))
+            if matches!(refusal, Refusal::Denied | Refusal::UnknownGateway) {
+                standing.refuse();
+            }
+            Err(turn_away(inner, peer, node, refusal))
         }
     }
 }
 
-pub(super) fn refuse(inner: &Inner, refusal: Refusal) -> Status {
+/// Tells whoever reads the log who was refused, and returns what the client is told.
+pub(super) fn turn_away(inner: &Inner, peer: &Peer, node: &str, refusal: Refusal) -> Status {
+    static LIMIT: telemetry::Throttle = telemetry::Throttle::new(Duration::from_secs(10));
+    if let Some(suppressed) = LIMIT.permit(Instant::now().into_std()) {
+        tracing::warn!(
+            peer = %peer.addr,
+            node = super::clients::cut(node, 256),
+            reason = refusal.reason(),
+            suppressed,
+            "discovery stream refused"
+        );
+    }
+    refuse(inner, refusal)
+}
+
+fn refuse(inner: &Inner, refusal: Refusal) -> Status {
     inner.metrics.refused(refusal.reason());
     refusal.status()
 }
@@ -204,6 +219,7 @@ impl<V: Variant> Client<V> {
                 class,
                 StreamLimits {
                     names: limits.names,
+                    name_bytes: limits.name_bytes,
                     response_bytes: limits.response_bytes,
                     order_wait: limits.order_wait,
                 },
@@ -264,16 +280,24 @@ impl<V: Variant> Client<V> {
             Handled::Nacked(kind, text) => {
                 self.gateway.metrics.of(kind).nacks.inc();
                 self.place.set(kind, self.stream.progress(kind));
-                tracing::warn!(
-                    gateway = %self.gateway.name,
-                    kind = crate::grpc::label(kind),
-                    text = super::clients::cut(&text, 1024),
-                    "a client refuses resources"
-                );
+                self.tell_refusal(kind, &text);
             }
             Handled::Ignored | Handled::Subscribed => {}
         }
         Ok(())
+    }
+
+    fn tell_refusal(&self, kind: ResourceType, text: &str) {
+        static LIMIT: telemetry::Throttle = telemetry::Throttle::new(Duration::from_secs(1));
+        if let Some(suppressed) = LIMIT.permit(Instant::now().into_std()) {
+            tracing::warn!(
+                gateway = %self.gateway.name,
+                kind = crate::grpc::label(kind),
+                text = super::clients::cut(text, NACK_OCTETS),
+                suppressed,
+                "a client refuses resources"
+            );
+        }
     }
 
     fn next_response(&mut self) -> Option<V::Response> {

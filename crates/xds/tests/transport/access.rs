@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use testkit::certs::Authority;
 
+use crate::raw::{DeltaRequest, Node, Raw};
 use crate::support::{
     Client, PATIENCE, Pki, Serving, client_params, rewrite, server_params, shoot, shoots,
 };
@@ -131,6 +132,58 @@ async fn streams_are_bounded() {
     assert_eq!(second.tables(), 0);
     first.stop().await;
     second.until_routes(1).await;
+}
+
+#[tokio::test]
+async fn no_gateways_clients_lock_out_those_of_another() {
+    let pki = Pki::new();
+    let mut params = server_params(Some(pki.server_tls()));
+    params.limits.streams = 2;
+    let serving = Serving::start(params).await;
+    let other = serving.server.gateway("other").unwrap();
+    for gateway in [&serving.gateway, &other] {
+        gateway.update(shoots(1), vec![]);
+        gateway.complete();
+    }
+    let first = Client::start(client_params(serving.addr, Some(pki.client_tls())));
+    first.until_routes(1).await;
+    let second = Client::start(client_params(serving.addr, Some(pki.client_tls())));
+    serving
+        .until(&format!(r#"{REFUSED}{{reason="limit"}}"#), 2)
+        .await;
+    assert_eq!(second.tables(), 0);
+    let files = pki.authority.client("o", &[], &["spiffe://other"]);
+    let files = files.unwrap().write(pki.dir.path(), "other").unwrap();
+    let mut params = client_params(serving.addr, Some(pki.client_tls_of(&files)));
+    params.cluster = "other".to_owned();
+    Client::start(params).until_routes(1).await;
+}
+
+#[tokio::test]
+async fn a_connection_without_an_admitted_stream_is_closed() {
+    let mut params = server_params(None);
+    params.limits.handshake = Duration::from_millis(100);
+    let serving = Serving::start(params).await;
+    let mut raw = Raw::connect(serving.addr).await;
+    let mut stream = raw.delta().await;
+    assert_eq!(stream.status().await, "4", "no first request");
+    tokio::time::timeout(PATIENCE, raw.closed()).await.unwrap();
+
+    // At once, when it is known that the client is nobody's.
+    let mut params = server_params(None);
+    params.limits.handshake = 100 * PATIENCE;
+    let serving = Serving::start(params).await;
+    let mut raw = Raw::connect(serving.addr).await;
+    let mut stream = raw.delta().await;
+    let mut request = DeltaRequest::of(xds::ResourceType::Cluster);
+    request.node = Some(Node {
+        id: "raw".into(),
+        cluster: "nowhere".into(),
+        client_features: vec![],
+    });
+    stream.send(&request);
+    assert_eq!(stream.status().await, "5");
+    tokio::time::timeout(PATIENCE, raw.closed()).await.unwrap();
 }
 
 #[tokio::test]

@@ -36,6 +36,7 @@ impl Bench {
     fn with_store(class: Class, store: Store) -> Self {
         let limits = StreamLimits {
             names: 1000,
+            name_bytes: 10_000,
             response_bytes: 1024 * 1024,
             order_wait: WAIT,
         };

@@ -442,9 +442,49 @@ fn names_are_bounded() {
         .on_delta_request(&bench.store, now, request(&names[1000..]));
     assert_eq!(
         refused,
-        Err(TooManyNames {
+        Err(Excess::Names {
             kind: ClusterLoadAssignment,
             limit: 1000
         })
     );
+}
+
+#[test]
+fn octets_of_names_are_bounded() {
+    let mut bench = Bench::new(Class::Parts);
+    let now = bench.now;
+    let long = |number: usize, octets: usize| format!("{number}{}", "n".repeat(octets - 1));
+    let request = |names: Vec<String>| DeltaDiscoveryRequest {
+        resource_names_subscribe: names,
+        ..delta(ClusterLoadAssignment)
+    };
+    let refused = bench
+        .stream
+        .on_delta_request(&bench.store, now, request(vec![long(1, 2049)]));
+    assert_eq!(refused, Err(Excess::Name));
+    for number in 0..5 {
+        bench.ask(request(vec![long(number, 2000)]));
+        bench.ask(request(vec![long(number, 2000)]));
+    }
+    bench.unsubscribe(ClusterLoadAssignment, &[&long(0, 2000)]);
+    bench.ask(request(vec![long(5, 2000)]));
+    let refused = bench
+        .stream
+        .on_delta_request(&bench.store, now, request(vec![long(6, 1)]));
+    assert_eq!(refused, Err(Excess::Octets { limit: 10_000 }));
+
+    let mut bench = Bench::new(Class::Parts);
+    bench.set_all(&[(Cluster, "a", "1")]);
+    bench.subscribe(Cluster, &[]);
+    let sent = bench.next().unwrap();
+    bench.ask(DeltaDiscoveryRequest {
+        response_nonce: sent.nonce,
+        error_detail: Some(RpcStatus {
+            code: 3,
+            message: "n".repeat(100_000),
+        }),
+        ..delta(Cluster)
+    });
+    let kept = bench.stream.progress(Cluster).nack.as_ref().unwrap();
+    assert_eq!(kept.len(), NACK_OCTETS);
 }
