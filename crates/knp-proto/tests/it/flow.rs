@@ -261,6 +261,8 @@ fn many_small_writes_become_few_packets() {
 fn half_close_keeps_the_other_direction_open() {
     let mut world = open(Extensions::ALL, LinkConfig::default(), 1);
     world.write(End::Server, 0, 1000);
+    world.settle();
+    // Alone, so that the destination must be told of it.
     world.finish(End::Server, 0);
     world.settle();
     assert!(world.agent.sockets[&0].saw_end);

@@ -197,6 +197,17 @@ fn an_error_of_the_agent_is_no_clean_end() {
 }
 
 #[test]
+fn an_error_in_answer_to_a_close_is_no_clean_end_either() {
+    let mut peer = Peer::server();
+    let id = peer.established();
+    peer.link.finish(peer.now, id);
+    assert_eq!(peer.hears(), [close_request(ID)]);
+    peer.sends(close_response(ID, "reset"));
+    let error = "reset".to_owned();
+    assert_eq!(peer.ended(), Some(EndReason::PeerReset { error }));
+}
+
+#[test]
 fn an_answer_after_giving_up_closes_the_agents_connection_once() {
     let mut peer = Peer::server();
     let id = peer.dial();
