@@ -11,7 +11,8 @@
 //! | `port` | name or number of the Service's TCP port |
 //!
 //! Lists are separated by commas. An element that cannot be read is told of, by annotation and
-//! place, and left out; the others hold.
+//! place, and left out; the others hold. So are the names under which Gardener reaches Services of
+//! other namespaces by CONNECT.
 //!
 //! Without `port` a value of `connect-destination` that names a port of the Service leads there;
 //! everything else leads to the only TCP port, or to 443 of several, or to the one named `https`.
@@ -42,6 +43,12 @@ const KNOWN: [&str; 6] = [
     ROUTE_ID,
     PORT,
 ];
+
+/// What stands behind a shoot's name in the second CONNECT value of its API server.
+const SOCKET: &str = "--kube-apiserver-socket";
+
+/// Most elements of a list.
+const MOST_ELEMENTS: usize = 256;
 
 /// The port of WireGuard servers for datagrams that a gateway wraps.
 const WRAPPED_PORT: u16 = 51821;
@@ -107,7 +114,7 @@ impl<'w> Annotated<'w> {
                 });
             routes.extend(each.map(|matches| (matches, target.clone())));
         }
-        for value in self.list(CONNECT, |text| Ok(text.to_owned())) {
+        for value in self.list(CONNECT, |text| connect(text, &self.key.namespace)) {
             let named = self.named_target(&value);
             if let Some(target) = named.or_else(|| self.tcp_target(CONNECT)) {
                 routes.push((RouteMatch::ConnectDestinations(vec![value]), target));
@@ -186,6 +193,10 @@ impl<'w> Annotated<'w> {
             return read_ones;
         };
         for (place, element) in elements(text) {
+            if place > MOST_ELEMENTS {
+                self.invalid(name, &format!("there may be {MOST_ELEMENTS} elements"));
+                break;
+            }
             let one = match element {
                 "" => Err("it is empty".to_owned()),
                 element => read(element).map_err(|why| format!("{element:?}: {why}")),
@@ -287,6 +298,24 @@ pub(super) fn server_names(service: &Service) -> impl Iterator<Item = &str> {
     let text = service.annotations.get(&format!("{PREFIX}{SERVER_NAMES}"));
     let all = text.map_or("", String::as_str);
     elements(all).map(|(_, element)| element)
+}
+
+/// Reads a CONNECT destination for a Service of this namespace. Those that are shaped as Istio names
+/// clusters, and Gardener the API servers whose TLS ended in Envoy, are of the namespace they say:
+/// node proxies of that shoot trust that they lead there.
+fn connect(text: &str, namespace: &str) -> Result<String, String> {
+    let of = match text.strip_suffix(SOCKET) {
+        Some(shoot) => Some(shoot.to_owned()),
+        None if text.starts_with("outbound|") => {
+            let name = ClusterName::parse(text).ok_or("no TCP port of a Service is called so")?;
+            Some(name.service.namespace.to_string())
+        }
+        None => None,
+    };
+    match of {
+        Some(of) if of != namespace => Err(format!("only a Service in namespace {of} may have it")),
+        Some(_) | None => Ok(text.to_owned()),
+    }
 }
 
 /// Returns the elements of a list with their places, from 1.

@@ -6,8 +6,9 @@
 //!
 //! The oldest object has a match that several claim, by its creation, then its namespace and name;
 //! the others keep what nobody older claims and are told of. So nobody takes a route from anybody
-//! by writing an object later, and the outcome does not depend on the order of events. Claims are
-//! looked up, not searched for: a group costs what it claims.
+//! by writing an object later, and the outcome does not depend on the order of events. What lies
+//! within what another claims is [`wider`]'s. Claims are looked up, not searched for: a group costs
+//! what it claims, and a wide claim what lies within it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,16 +16,19 @@ use std::sync::Arc;
 
 use route::{ClusterSpec, IpPrefix, RouteMatch, RouteSpec};
 
+use self::wider::{Claims, holder_of, reversed, within};
 use super::{Group, Routed, SourcedRoute};
 use crate::plan::{Problem, Reason};
 use crate::world::{Kind, ObjectKey};
+
+mod wider;
 
 /// The groups that were put, with what each has.
 #[derive(Debug, Default)]
 pub struct Table {
     groups: BTreeMap<Arc<str>, Entry>,
     /// By gateway.
-    claims: Vec<BTreeMap<Claim, BTreeSet<Holder>>>,
+    claims: Vec<Claims>,
 }
 
 #[derive(Debug, Default)]
@@ -53,6 +57,7 @@ pub struct Changed {
 enum Claim {
     Connect(String),
     Destination(IpPrefix, Option<u16>),
+    /// A server name, its labels in reverse.
     Name(String),
     PublicKey([u8; 32]),
     RouteId(u32),
@@ -158,10 +163,11 @@ impl Table {
                         continue;
                     };
                     holders.remove(&holder);
-                    touched.extend(holders.iter().map(|holder| Arc::clone(&holder.group)));
+                    touched.extend(groups_of(holders));
                     if holders.is_empty() {
                         claims.remove(&claim);
                     }
+                    touched.extend(within(claims, &claim).flat_map(groups_of));
                 }
             }
         }
@@ -173,8 +179,9 @@ impl Table {
         for (claims, own) in self.claims.iter_mut().zip(&group.gateways) {
             for (place, route) in own.routes.iter().enumerate() {
                 for claim in claims_of(&route.spec.matches) {
+                    touched.extend(within(claims, &claim).flat_map(groups_of));
                     let holders = claims.entry(claim).or_default();
-                    touched.extend(holders.iter().map(|holder| Arc::clone(&holder.group)));
+                    touched.extend(groups_of(holders));
                     holders.insert(Holder::new(name, place, route));
                 }
             }
@@ -219,28 +226,30 @@ impl Table {
         conflicts: &mut BTreeSet<Problem>,
     ) -> Option<RouteSpec> {
         let mut has = |claim: Claim| {
-            let holders = self
-                .claims
-                .get(gateway)
-                .and_then(|claims| claims.get(&claim));
-            let Some(first) = holders.and_then(BTreeSet::first) else {
+            let Some(claims) = self.claims.get(gateway) else {
                 return true;
             };
-            if first == own {
-                return true;
-            }
-            // Two objects that say the same are no conflict.
-            if self.cluster_of(gateway, first) != Some(&route.spec.cluster) {
-                conflicts.insert(Problem {
-                    object: route.source.clone(),
-                    reason: Reason::RouteConflict,
-                    message: format!(
-                        "{claim} is {} {}'s, which is older",
-                        first.kind.name(),
-                        first.key
-                    ),
-                });
-            }
+            let (holder, barred) = holder_of(claims, &claim);
+            let message = if let Some((_, (wide, of))) = barred.iter().find(|(one, _)| *one == own)
+            {
+                format!("{claim} lies within {wide}, which is {}", of.elder())
+            } else {
+                match holder {
+                    Some(first) if first != own => {
+                        // Two objects that say the same are no conflict.
+                        if self.cluster_of(gateway, first) == Some(&route.spec.cluster) {
+                            return false;
+                        }
+                        format!("{claim} is {}", first.elder())
+                    }
+                    Some(_) | None => return true,
+                }
+            };
+            conflicts.insert(Problem {
+                object: route.source.clone(),
+                reason: Reason::RouteConflict,
+                message,
+            });
             false
         };
         let matches = remaining(&route.spec.matches, &mut has)?;
@@ -301,6 +310,15 @@ impl Holder {
             place,
         }
     }
+
+    /// Tells whose something is, to a younger one.
+    fn elder(&self) -> String {
+        format!("{} {}'s, which is older", self.kind.name(), self.key)
+    }
+}
+
+fn groups_of(holders: &BTreeSet<Holder>) -> impl Iterator<Item = Arc<str>> {
+    holders.iter().map(|holder| Arc::clone(&holder.group))
 }
 
 impl fmt::Display for Claim {
@@ -311,7 +329,7 @@ impl fmt::Display for Claim {
             Self::Destination(prefix, Some(port)) => {
                 write!(f, "the destination {prefix}, port {port}")
             }
-            Self::Name(name) => write!(f, "the server name {name:?}"),
+            Self::Name(name) => write!(f, "the server name {:?}", reversed(name)),
             Self::PublicKey(_) => f.write_str("a WireGuard public key"),
             Self::RouteId(id) => write!(f, "the WireGuard route id {id}"),
         }
@@ -345,7 +363,7 @@ fn remaining(matches: &RouteMatch, has: &mut impl FnMut(Claim) -> bool) -> Optio
         }
         RouteMatch::ServerNames(names) => {
             let mut names = names.clone();
-            names.retain(|name| has(Claim::Name(name.clone())));
+            names.retain(|name| has(Claim::Name(reversed(name))));
             (!names.is_empty()).then_some(RouteMatch::ServerNames(names))
         }
         RouteMatch::WireGuard {

@@ -254,3 +254,44 @@ fn gateways_are_all_or_those_named() {
         );
     }
 }
+
+#[test]
+fn names_that_gardener_gives_are_of_the_namespace_they_say() {
+    let values = "outbound|443||kube-apiserver.shoot--b.svc.cluster.local, \
+                  shoot--b--kube-apiserver-socket, outbound|443|v1|api.a.svc.cluster.local, \
+                  outbound|443||api.a.svc.cluster.local, a--kube-apiserver-socket, free";
+    let own = found(&one(), plain(), &[("connect-destination", values)]);
+    let expected = ["a--kube-apiserver-socket", "free", CLUSTER];
+    assert_eq!(
+        of(&own, 0),
+        expected.map(|value| format!("connect {value} -> {CLUSTER}"))
+    );
+    let told = [
+        "only a Service in namespace shoot--b",
+        "only a Service in namespace shoot--b",
+        "no TCP port",
+    ];
+    let found = problems(&own);
+    assert_eq!(found.len(), told.len(), "{found:?}");
+    for (place, told) in told.iter().enumerate() {
+        let element = format!("connect-destination: element {}: ", place + 1);
+        assert!(
+            found
+                .iter()
+                .any(|one| one.contains(&element) && one.contains(told)),
+            "{found:?}"
+        );
+    }
+}
+
+#[test]
+fn a_list_is_bounded() {
+    let values: Vec<_> = (0..257).map(|value| format!("v{value}")).collect();
+    let own = found(
+        &one(),
+        plain(),
+        &[("connect-destination", &values.join(","))],
+    );
+    assert_eq!(of(&own, 0).len(), 256);
+    assert!(problems(&own)[0].contains("there may be 256 elements"));
+}

@@ -1,0 +1,184 @@
+//! Which claims lie within others: a name within a wildcard, a part of a range, a port of any.
+//!
+//! ```text
+//!   api.a.example.com     takes from  *.a.example.com, *.example.com, *.com
+//!   10.1.2.3, port 443    takes from  10.1.2.3, any port; 10.1.2.2/31 … 0.0.0.0/1, any port or 443
+//! ```
+//!
+//! Gateways follow the most specific route, so whoever claims it takes connections from the holder
+//! of the wider one. `*`, `0.0.0.0/0` and `::/0` are for all others and lose nothing. Objects of
+//! Istio and of the Gateway API may do so, as they may there; a Service's annotations may not, where
+//! the wider claim is older and of another namespace: otherwise whoever may write any Service could
+//! take any name.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+
+use route::IpPrefix;
+
+use super::{Claim, Holder};
+use crate::world::Kind;
+
+/// Who claims what, the oldest first.
+pub(super) type Claims = BTreeMap<Claim, BTreeSet<Holder>>;
+
+/// Whom a claim would take something from.
+pub(super) type Barrier<'a> = (&'a Claim, &'a Holder);
+
+/// Returns the holder of a claim, and for each older claimant that is none because it would take
+/// something from another, from whom.
+pub(super) fn holder_of<'a>(
+    claims: &'a Claims,
+    claim: &Claim,
+) -> (Option<&'a Holder>, Vec<(&'a Holder, Barrier<'a>)>) {
+    let mut barred = Vec::new();
+    let Some(claimants) = claims.get(claim) else {
+        return (None, barred);
+    };
+    // Most are held by those whom nothing bars.
+    if let Some(first) = claimants.first().filter(|first| !may_be_barred(first)) {
+        return (Some(first), barred);
+    }
+    let owners = wider_owners(claims, claim);
+    for claimant in claimants {
+        match barrier(&owners, claim, claimant) {
+            Some(from) => barred.push((claimant, from)),
+            None => return (Some(claimant), barred),
+        }
+    }
+    (None, barred)
+}
+
+/// Returns the claimants of what lies within a claim, whom its change may let in or shut out; no
+/// others than where that is so.
+pub(super) fn within<'a>(
+    claims: &'a Claims,
+    claim: &Claim,
+) -> impl Iterator<Item = &'a BTreeSet<Holder>> {
+    let wide = wide(claim);
+    let from = wide.as_ref().map_or_else(|| claim.clone(), Wide::first);
+    let inside = claims
+        .range(from..)
+        .take_while(move |(other, _)| wide.as_ref().is_some_and(|wide| wide.covers(other)));
+    inside
+        .map(|(_, claimants)| claimants)
+        .filter(|claimants| claimants.iter().any(may_be_barred))
+}
+
+fn may_be_barred(holder: &Holder) -> bool {
+    holder.kind == Kind::Service
+}
+
+/// Returns who has the claims that `claim` takes something from, the widest first.
+fn wider_owners<'a>(claims: &'a Claims, claim: &Claim) -> Vec<Barrier<'a>> {
+    let mut owners: Vec<Barrier<'_>> = Vec::new();
+    for range in wider(claim) {
+        for (wide, claimants) in claims.range(range) {
+            if takes_from(claim, wide) {
+                let mut all = claimants.iter();
+                let owner = all.find(|one| barrier(&owners, wide, one).is_none());
+                owners.extend(owner.map(|owner| (wide, owner)));
+            }
+        }
+    }
+    owners
+}
+
+/// Returns the owner of something wider that bars a claimant.
+fn barrier<'a>(owners: &[Barrier<'a>], claim: &Claim, claimant: &Holder) -> Option<Barrier<'a>> {
+    let own = &claimant.key.namespace;
+    let bars = |(wide, owner): &&Barrier<'_>| {
+        *owner < claimant
+            && owner.key.namespace != *own
+            && owner.group != *own
+            && takes_from(claim, wide)
+    };
+    let found = owners.iter().filter(|_| may_be_barred(claimant)).find(bars);
+    found.copied()
+}
+
+/// Returns where claims are that this one may take something from, the widest first.
+fn wider(claim: &Claim) -> Vec<RangeInclusive<Claim>> {
+    match claim {
+        Claim::Name(name) => {
+            let dots = name.match_indices('.');
+            let wildcards = dots.map(|(at, _)| Claim::Name(format!("{}.*", &name[..at])));
+            let others = wildcards.filter(|wide| wide != claim);
+            others.map(|wide| wide.clone()..=wide).collect()
+        }
+        Claim::Destination(prefix, _) => {
+            let shorter = (1..=prefix.len()).filter_map(|len| shortened(*prefix, len));
+            let any = |prefix| {
+                Claim::Destination(prefix, None)..=Claim::Destination(prefix, Some(u16::MAX))
+            };
+            shorter.map(any).collect()
+        }
+        Claim::Connect(_) | Claim::PublicKey(_) | Claim::RouteId(_) => Vec::new(),
+    }
+}
+
+/// Tells whether connections follow `claim` that would follow `wide` without it, of which `wide` is
+/// one of [`wider`].
+fn takes_from(claim: &Claim, wide: &Claim) -> bool {
+    match (claim, wide) {
+        (Claim::Destination(prefix, port), Claim::Destination(wide, wide_port)) => {
+            if prefix == wide {
+                port.is_some() && wide_port.is_none()
+            } else {
+                port.is_none() || wide_port.is_none() || port == wide_port
+            }
+        }
+        (_, _) => claim != wide,
+    }
+}
+
+/// What has others within it.
+enum Wide<'a> {
+    /// What stands in front of the `*` of a wildcard.
+    Names(&'a str),
+    Range(IpPrefix),
+}
+
+impl Wide<'_> {
+    /// Returns the least claim that lies within.
+    fn first(&self) -> Claim {
+        match self {
+            Self::Names(front) => Claim::Name((*front).to_owned()),
+            Self::Range(prefix) => Claim::Destination(*prefix, None),
+        }
+    }
+
+    fn covers(&self, claim: &Claim) -> bool {
+        match (self, claim) {
+            (Self::Names(front), Claim::Name(name)) => name.starts_with(front),
+            (Self::Range(wide), Claim::Destination(prefix, _)) => wide.contains(prefix.network()),
+            (_, _) => false,
+        }
+    }
+}
+
+fn wide(claim: &Claim) -> Option<Wide<'_>> {
+    match claim {
+        Claim::Name(name) => {
+            let front = name.strip_suffix('*').filter(|front| !front.is_empty())?;
+            Some(Wide::Names(front))
+        }
+        Claim::Destination(prefix, _) => (prefix.len() > 0).then_some(Wide::Range(*prefix)),
+        Claim::Connect(_) | Claim::PublicKey(_) | Claim::RouteId(_) => None,
+    }
+}
+
+/// Returns a name with its labels in reverse: so stands together what one wildcard covers.
+pub(super) fn reversed(name: &str) -> String {
+    let labels: Vec<_> = name.rsplit('.').collect();
+    labels.join(".")
+}
+
+/// Returns the range of this length around another one.
+fn shortened(prefix: IpPrefix, len: u8) -> Option<IpPrefix> {
+    match IpPrefix::new(prefix.network(), len) {
+        Ok(range) => Some(range),
+        Err(route::IpPrefixError::HostBits { network }) => Some(network),
+        Err(_) => None,
+    }
+}
