@@ -170,7 +170,7 @@ async fn a_client_that_does_not_read_is_not_waited_for() {
     serving.set(shoots(SHOOTS));
     serving.gateway.complete();
     let mut raw = Raw::connect(serving.addr).await;
-    let mut stream = raw.delta().await;
+    let stream = raw.delta().await;
     let mut request = DeltaRequest::of(ResourceType::Cluster);
     request.node = Some(features(&["rhizome.listener-parts"]));
     stream.send(&request);

@@ -81,11 +81,11 @@ pub(crate) struct RawStream {
 }
 
 impl RawStream {
-    pub(crate) fn send(&mut self, request: &DeltaRequest) {
+    pub(crate) fn send(&self, request: &DeltaRequest) {
         self.send_octets(&request.frame());
     }
 
-    pub(crate) fn send_octets(&mut self, octets: &[u8]) {
+    pub(crate) fn send_octets(&self, octets: &[u8]) {
         self.sender.send(Bytes::copy_from_slice(octets)).unwrap();
     }
 

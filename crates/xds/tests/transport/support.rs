@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use route::{ClusterSpec, EndpointSpec, RouteMatch, RouteSpec};
@@ -176,6 +176,9 @@ pub(crate) struct Seen {
     pub(crate) confirmed: u64,
 }
 
+/// Says what becomes of a table.
+type Judge = Box<dyn Fn(&Table) -> Result<(), String> + Send>;
+
 /// A client that runs until it is dropped.
 pub(crate) struct Client {
     pub(crate) seen: Arc<Mutex<Seen>>,
@@ -274,13 +277,13 @@ impl Drop for Client {
 struct Recorder {
     seen: Arc<Mutex<Seen>>,
     told: watch::Sender<u64>,
-    judge: Box<dyn Fn(&Table) -> Result<(), String> + Send>,
+    judge: Judge,
 }
 
 impl Sink for Recorder {
     fn apply(&mut self, table: Table) -> Result<(), String> {
         (self.judge)(&table)?;
-        let mut seen = self.seen.lock().unwrap();
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.tables += 1;
         seen.table = Some(table);
         drop(seen);
