@@ -199,6 +199,10 @@ fn sync(
     })?;
     let took = clock.elapsed();
     let usage = child.usage()?;
+    // Ready with a part of them would be worse than not ready.
+    let first = format!("generation=1 clusters={ROUTES} routes={ROUTES}");
+    let log = child.log();
+    ensure!(log.contains(&first), "not all routes at first: {log}");
     let gateway = Gateway { child };
     let octets = controller.sum(PUSHED, &[])?;
     let told = format!(
