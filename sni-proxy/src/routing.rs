@@ -12,6 +12,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use route::Snapshot;
@@ -62,9 +63,11 @@ impl Routing {
     ) -> Result<Self, RoutesError> {
         let tcp = config.tcp_settings.clone();
         let first = match &config.routes {
-            RouteSource::File(file) => Some(routes::load(file, &tcp, None)?),
+            RouteSource::File(file) => Some((routes::load(file, &tcp, None)?, Duration::ZERO)),
             RouteSource::Xds(xds) => cached(xds, config),
         };
+        let (first, age) = first.unzip();
+        let (now, age) = (Instant::now(), age.unwrap_or_default());
         let ready = first.is_some();
         let published = publish(first.unwrap_or_else(Snapshot::empty), &resolver);
         Ok(Self {
@@ -74,7 +77,7 @@ impl Routing {
             resolver,
             refused: refused(registry),
             first: watch::channel(ready).0,
-            confirmed: Mutex::new(Instant::now()),
+            confirmed: Mutex::new(now.checked_sub(age).unwrap_or(now)),
             reported: Mutex::default(),
             last_refusal: Mutex::default(),
         })
@@ -246,11 +249,15 @@ fn publish(snapshot: Snapshot, resolver: &Resolver) -> Published {
     }
 }
 
-/// Reads the last good routes of an earlier process. None, or unreadable ones, are waited for.
-fn cached(xds: &XdsConfig, config: &Config) -> Option<Snapshot> {
+/// Reads the last good routes of an earlier process, with their age. None, or unreadable ones, are
+/// waited for.
+fn cached(xds: &XdsConfig, config: &Config) -> Option<(Snapshot, Duration)> {
     let path = xds.cache.as_deref()?;
-    let table = match xds::load_cache(path, &config.own_listeners(), config.empty_state()) {
-        Ok(table) => table?,
+    let origin = (&xds.server, xds.gateway.as_str());
+    let own = config.own_listeners();
+    let xds::Cached { table, age } = match xds::load_cache(path, origin, &own, config.empty_state())
+    {
+        Ok(cached) => cached?,
         Err(error) => {
             let error = telemetry::chain(&error);
             tracing::warn!(%error, "the cached routes cannot be used");
@@ -260,7 +267,7 @@ fn cached(xds: &XdsConfig, config: &Config) -> Option<Snapshot> {
     match Snapshot::build(table.spec, 1, None) {
         Ok(snapshot) => {
             tracing::info!(path = %path.display(), "routes of the cache are used until the server answers");
-            Some(snapshot)
+            Some((snapshot, age))
         }
         Err(error) => {
             let error = telemetry::chain(&error);

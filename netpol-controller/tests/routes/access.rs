@@ -62,7 +62,8 @@ pub(crate) fn our_gateway_goes_on_without_the_controller(seed: &Seed<'_>, ours: 
     drop(second);
 
     seed.start_controller();
-    wait::until("a stream", LIMIT, || connected() == 1.0).unwrap();
+    // A gateway that was refused often waits for up to 30 s.
+    wait::until("a stream", LIMIT * 2, || connected() == 1.0).unwrap();
     let mut last = Value::Null;
     wait::until("the controller to know the gateway", LIMIT, || {
         last = seed.snapshot()["clients"].take();

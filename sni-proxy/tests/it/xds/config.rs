@@ -21,6 +21,7 @@ fn directory(routing: &str) -> TempDir {
         .unwrap();
     let config = format!("workers: 1\n{LISTENERS}routing: {routing}\n");
     dir.write("sni-proxy.yaml", config).unwrap();
+    std::fs::create_dir(dir.join("cache")).unwrap();
     dir
 }
 
@@ -53,6 +54,34 @@ fn a_check_reads_the_certificates_and_asks_nobody() {
         let (code, again, stderr) = outcome(&dir, &CHECK);
         assert_eq!((code, again), (Some(0), stdout), "{stderr}");
     }
+}
+
+#[test]
+fn a_check_finds_a_cache_that_cannot_be_written() {
+    let xds = "server: \"http://localhost:15010\", node: gateway-0, gateway: blue";
+    for (cache, code) in [("cache", Some(0)), ("nowhere", Some(64)), ("ca.crt", Some(64))] {
+        let dir = directory(&format!("{{ xds: {{ {xds}, cache: {cache} }} }}"));
+        let (ended, _, stderr) = outcome(&dir, &CHECK);
+        assert_eq!(ended, code, "{cache}: {stderr}");
+        assert_eq!(stderr.contains("routing.xds.cache"), code == Some(64));
+        let left = std::fs::read_dir(dir.join("cache")).unwrap();
+        assert_eq!(left.count(), 0, "a check leaves no trace");
+    }
+}
+
+#[test]
+fn more_listeners_than_routes_can_tell_apart_are_refused() {
+    let listener = |number| {
+        format!("  - {{ name: more-{number}, address: \"127.0.0.1:0\", protocol: tls }}\n")
+    };
+    let more: String = (0..65).map(listener).collect();
+    let routing = "{ xds: { server: \"http://[::1]:1\", node: n } }";
+    let dir = directory(routing);
+    let config = format!("workers: 1\nlisteners:\n{more}routing: {routing}\n");
+    dir.write("sni-proxy.yaml", config).unwrap();
+    let (code, _, stderr) = outcome(&dir, &CHECK);
+    assert_eq!(code, Some(64), "{stderr}");
+    assert!(stderr.contains("listeners: more than 64"), "{stderr}");
 }
 
 #[test]
@@ -101,6 +130,14 @@ fn what_cannot_be_meant_ends_with_64_and_names_the_key() {
         (
             "{ xds: { server: \"controller.test:15010\", node: n } }".to_owned(),
             "routing.xds.server",
+        ),
+        (
+            "{ xds: { server: \"http://controller.test:15010\", node: n } }".to_owned(),
+            "routing.xds.server: must be https",
+        ),
+        (
+            "{ xds: { server: \"http://10.0.0.1:15010\", node: n } }".to_owned(),
+            "routing.xds.server: must be https",
         ),
         (
             "{ xds: { server: \"http://controller.test\", node: n } }".to_owned(),

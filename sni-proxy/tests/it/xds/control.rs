@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use route::{ClusterSpec, EndpointSpec, RouteMatch, RouteSpec};
 use telemetry::Registry;
@@ -24,6 +25,9 @@ use crate::support::{Gateway, LIMIT};
 
 /// The name in a gateway's certificate.
 pub(super) const CLIENT: &str = "spiffe://example.com/gateway";
+
+/// The longest that a gateway waits before it asks again.
+const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
 
 /// What a resource is known by.
 type Key = (ResourceType, Audience, Arc<str>);
@@ -166,9 +170,9 @@ impl Control {
         metrics.value(name, labels).unwrap_or(0.0)
     }
 
-    /// Waits until `count` clients have a stream.
+    /// Waits until `count` clients have a stream: as long as one may wait that was refused often.
     pub(super) fn wait_clients(&self, count: usize) {
-        wait::until(&format!("{count} clients"), LIMIT, || {
+        wait::until(&format!("{count} clients"), LONGEST_BACKOFF + LIMIT, || {
             self.server.clients().len() == count
         })
         .unwrap();
