@@ -50,6 +50,11 @@ fn tls_of(server: &IstioServer) -> Tls {
     }
 }
 
+/// Tells whether a server ends TLS.
+pub(super) fn ends_tls(server: &IstioServer) -> bool {
+    tls_of(server) == Tls::Terminate
+}
+
 /// Adds the routes of the `VirtualService`s that lead into the group's namespace, and tells of those
 /// that lie in it.
 pub(super) fn virtual_services(draft: &mut Draft<'_>) {

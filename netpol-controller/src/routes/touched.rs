@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use route::normal_server_name;
 
+use super::istio::ends_tls;
 use super::names::covers;
 use super::{RouteSettings, annotations, select};
 use crate::world::{
@@ -38,7 +39,7 @@ pub fn groups_of(
             some.then(|| Arc::clone(&key.name)).into_iter().collect()
         }
         Kind::Pod => of_pod(world, settings, key),
-        Kind::VirtualService => world.virtual_services.namespaces_of(key),
+        Kind::VirtualService => of_virtual_service(world, key),
         Kind::Ingress | Kind::NetworkPolicy | Kind::Shoot => BTreeSet::new(),
     }
 }
@@ -149,6 +150,23 @@ fn named(world: &World, pattern: &str) -> BTreeSet<Arc<str>> {
     for (key, service) in &world.services {
         if annotations::server_names(service).any(within) {
             groups.insert(Arc::clone(&key.namespace));
+        }
+    }
+    groups
+}
+
+/// What is bound to a `Gateway` that ends TLS says together which API server is behind it, so it is
+/// also about whatever else is bound there.
+fn of_virtual_service(world: &World, key: &ObjectKey) -> BTreeSet<Arc<str>> {
+    let mut groups = world.virtual_services.namespaces_of(key);
+    let service = world.virtual_services.get(key);
+    let mentions = service.map(|service| service.mentions(key));
+    for mention in mentions.into_iter().flatten() {
+        if let Mention::Gateway(gateway) = mention
+            && let Some(object) = world.istio_gateways.get(&gateway)
+            && object.servers.iter().any(ends_tls)
+        {
+            groups.extend(of_istio_gateway(world, &gateway));
         }
     }
     groups

@@ -107,6 +107,32 @@ fn gateways_touch_what_is_bound_to_them() {
     assert_eq!(groups(&touched(&world, &gateway)), ["other", "shared"]);
 }
 
+/// A `VirtualService` of one namespace decides if the names of another one's are passed through.
+#[test]
+fn what_is_bound_to_a_gateway_that_ends_tls_touches_what_else_is() {
+    let settings = one();
+    let bound = |namespace: &str| {
+        let [_, mut bound] = terminating(namespace, &["x.example.com"]);
+        bound["spec"]["gateways"] = json!(["shared/kube-apiserver"]);
+        bound
+    };
+    let [gateway, _] = terminating("shared", &["x.example.com"]);
+    let mut world = world(&[api_server("a"), api_server("b"), gateway, bound("a")]);
+    let mut table = filled(&world, &settings);
+    assert_eq!(table.accepted(0, "a").len(), 2);
+    let second = bound("b");
+    let mut of = touched(&world, &second);
+    let (kind, key) = apply(&mut world, &second);
+    of.extend(touched(&world, &second));
+    assert_eq!(groups(&of), ["a", "b", "shared"]);
+    renew(&mut table, &world, &settings, of);
+    assert_eq!(table.accepted(0, "a").len(), 0);
+    let of = touched(&world, &second);
+    world.remove(kind, &key);
+    renew(&mut table, &world, &settings, of);
+    assert_eq!(table.accepted(0, "a").len(), 2);
+}
+
 #[test]
 fn pods_touch_nothing_where_labels_decide() {
     let mut objects = shoot(0);
