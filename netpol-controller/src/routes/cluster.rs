@@ -11,6 +11,9 @@ use super::policy::Policy;
 use crate::world::{Service, ServicePort, World};
 
 /// Returns the cluster of a port. It has no endpoints when there is no such Service or port.
+///
+/// Endpoints of the gateway's own zone come first unless a rule says otherwise. That is all that a
+/// Service could ask for by `trafficDistribution` or `topology-mode`, so these are not read.
 pub(super) fn cluster(world: &World, target: &Target, policy: &Policy) -> ClusterSpec {
     let mut spec = ClusterSpec::new(target.cluster());
     spec.endpoints = endpoints(world, target);

@@ -13,11 +13,10 @@ use super::{Kind, LabelSelector, Labels, ParseError};
 pub const NAMESPACE_SELECTORS: &str = "networking.resources.gardener.cloud/namespace-selectors";
 
 /// Prefixes of the annotations of a Service that mean something to the controller.
-const ANNOTATIONS: [&str; 4] = [
+const ANNOTATIONS: [&str; 3] = [
     "networking.resources.gardener.cloud/",
     "rhizome.gardener.cloud/",
     "networking.istio.io/",
-    "service.kubernetes.io/topology-",
 ];
 
 /// A namespace.
@@ -117,8 +116,6 @@ pub struct Service {
     pub cluster_ips: Vec<IpAddr>,
     /// The name it stands for, of type `ExternalName`.
     pub external_name: Option<String>,
-    /// `spec.trafficDistribution`.
-    pub traffic_distribution: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -131,7 +128,6 @@ struct ServiceSpec {
     external_name: Option<String>,
     ports: Vec<ServicePortSpec>,
     selector: Option<Labels>,
-    traffic_distribution: Option<String>,
     r#type: Option<String>,
 }
 
@@ -169,7 +165,6 @@ impl Service {
             ports: spec.ports.into_iter().map(ServicePort::from).collect(),
             cluster_ips: ips.iter().filter_map(|ip| ip.parse().ok()).collect(),
             external_name: spec.external_name.filter(|_| external),
-            traffic_distribution: spec.traffic_distribution,
         })
     }
 }

@@ -15,12 +15,8 @@ pub struct Gateway {
     pub uid: String,
     /// When it was created, seconds since 1970.
     pub created: i64,
-    /// Its labels.
-    pub labels: Labels,
     /// Its annotations.
     pub annotations: Labels,
-    /// Its class.
-    pub class: String,
     /// Labels of the gateway's infrastructure, which its pods get.
     pub infrastructure_labels: Labels,
     /// Its listeners.
@@ -74,7 +70,6 @@ pub struct RouteNamespaces {
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct GatewaySpec {
-    gateway_class_name: String,
     infrastructure: Infrastructure,
     listeners: Vec<GatewayListener>,
 }
@@ -92,9 +87,7 @@ impl Gateway {
         Ok(Self {
             created: created(&meta),
             uid: meta.uid.unwrap_or_default(),
-            labels: meta.labels.unwrap_or_default(),
             annotations: meta.annotations.unwrap_or_default(),
-            class: spec.gateway_class_name,
             infrastructure_labels: spec.infrastructure.labels,
             listeners: spec.listeners,
         })

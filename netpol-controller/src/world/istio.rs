@@ -36,10 +36,6 @@ pub struct VirtualService {
     pub uid: String,
     /// When it was created, seconds since 1970.
     pub created: i64,
-    /// Its annotations.
-    pub annotations: Labels,
-    /// Names it is for.
-    pub hosts: Vec<String>,
     /// Gateways it is bound to: `name`, `namespace/name` or `mesh`.
     pub gateways: Vec<String>,
     /// Namespaces that see it; empty when not told.
@@ -151,7 +147,6 @@ pub struct TlsMatch {
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct VirtualServiceSpec {
-    hosts: Vec<String>,
     gateways: Vec<String>,
     export_to: Vec<String>,
     http: Vec<HttpRoute>,
@@ -177,8 +172,6 @@ impl VirtualService {
         Ok(Self {
             created: created(&meta),
             uid: meta.uid.unwrap_or_default(),
-            annotations: meta.annotations.unwrap_or_default(),
-            hosts: spec.hosts,
             gateways: spec.gateways,
             export_to: spec.export_to,
             http: http.collect(),
