@@ -4,6 +4,7 @@
 mod refused;
 mod shapes;
 mod states;
+mod wireguard;
 
 use prost::Message;
 use prost_types::Any;

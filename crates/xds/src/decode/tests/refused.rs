@@ -8,7 +8,7 @@ use crate::proto::{
     ClusterLoadAssignment, ConnectConfig, Empty, Endpoint, Filter3, HeaderMatcher, HeaderPattern,
     LbEndpoint, LocalityLbEndpoints, PrincipalIdentifier, Rbac, RbacFilter, RbacPerRoute,
     RbacPermission, RbacPolicy, RbacPrincipal, RedirectAction, RegexMatcher, RouteAction,
-    RouteMatch, StringMatcher, StringPattern, TransportSocket, UpgradeConfig, WireGuardRoute,
+    RouteMatch, StringMatcher, StringPattern, TransportSocket, UpgradeConfig,
 };
 
 const LISTENER: ResourceType = ResourceType::Listener;
@@ -565,29 +565,6 @@ fn what_answers_are_made_of_does_not_matter() {
         "r",
         &routes("r", vec![redirect]),
     );
-}
-
-#[test]
-fn what_is_wrong_with_a_wireguard_route_is_named() {
-    let told = |keys: &[usize], route_id, cluster: &str| {
-        let message = WireGuardRoute {
-            name: "w".to_owned(),
-            public_keys: keys.iter().map(|len| vec![7; *len]).collect(),
-            route_id,
-            cluster: cluster.to_owned(),
-            ..WireGuardRoute::default()
-        };
-        let told = wrong(ResourceType::WireGuardRoute, "w", &message.encode_to_vec());
-        told.strip_prefix("WireGuardRoute w: ").unwrap().to_owned()
-    };
-    assert_eq!(told(&[], 0, "c"), "it has neither a key nor a route id");
-    assert_eq!(
-        told(&[32, 31], 0, "c"),
-        "public_keys[1]: it is not of 32 octets"
-    );
-    assert_eq!(told(&[32, 32], 0, "c"), "public_keys[1]: it is there twice");
-    assert_eq!(told(&[], 1 << 20, "c"), "route_id: it is more than 1048575");
-    assert_eq!(told(&[], 1, ""), "cluster: it is empty");
 }
 
 #[test]
