@@ -4,6 +4,7 @@
 //! the environment. The routing file has a room of its own, `routes`.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,6 +28,9 @@ const MOST_WORKERS: usize = 1024;
 
 /// Bounds of a preamble: the smallest still takes any PROXY header and an ordinary ClientHello.
 const PREAMBLE_BYTES: std::ops::RangeInclusive<u64> = 1024..=16 * 1024 * 1024;
+
+/// Most listeners that routes of a server can tell apart.
+const MOST_XDS_LISTENERS: usize = 64;
 
 /// Name of the file with the last good routes, in the directory that is configured for it.
 const CACHE_FILE: &str = "routes.cache";
@@ -203,6 +207,12 @@ impl Config {
                 if let Some(params) = xds.tls.clone() {
                     tls::ClientTls::load(params)?;
                 }
+                if let Some(cache) = &xds.cache {
+                    check_writable(cache).map_err(|source| crate::StartError::Cache {
+                        path: cache.clone(),
+                        source,
+                    })?;
+                }
                 format!("# routes of {:?} from {}\n", xds.gateway, xds.server)
             }
         };
@@ -323,6 +333,14 @@ impl Config {
     }
 }
 
+/// Checks that a file can be written beside this one, which leaves no trace.
+fn check_writable(path: &Path) -> io::Result<()> {
+    let mut probe = path.as_os_str().to_owned();
+    probe.push(format!(".{}.check", std::process::id()));
+    std::fs::File::create_new(&probe)?;
+    std::fs::remove_file(&probe)
+}
+
 impl RoutingFile {
     /// Returns the one source that is configured, some source after an error.
     fn source(&self, origin: &Path, errors: &mut ConfigErrors) -> RouteSource {
@@ -369,7 +387,13 @@ impl XdsFile {
                 errors.add("routing.xds.ca", "must be given for https");
                 None
             }
-            (false, None) if cert.is_none() => None,
+            (false, None) if cert.is_none() => {
+                if !server.is_loopback() {
+                    let why = "must be https, because it is not on this host";
+                    errors.add("routing.xds.server", why);
+                }
+                None
+            }
             (false, _) => {
                 errors.add("routing.xds.server", "certificates are for https only");
                 None
@@ -389,6 +413,10 @@ impl File {
     fn validate_listeners(&self, errors: &mut ConfigErrors) {
         if self.listeners.is_empty() {
             errors.add("listeners", "at least one is needed");
+        }
+        if self.routing.xds.is_some() && self.listeners.len() > MOST_XDS_LISTENERS {
+            let why = format!("more than {MOST_XDS_LISTENERS} with routing.xds");
+            errors.add("listeners", why);
         }
         if self.workers > MOST_WORKERS {
             errors.add("workers", format!("more than {MOST_WORKERS}"));

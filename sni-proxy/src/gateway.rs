@@ -8,6 +8,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +40,15 @@ pub enum StartError {
     /// A listener could not be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// The directory of the cache cannot be written to.
+    #[error("routing.xds.cache: {path} cannot be written")]
+    Cache {
+        /// The cache.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
     /// An endpoint for probes or operators could not be bound.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),

@@ -67,7 +67,7 @@ impl ClientTls {
         self.inner.watch().await;
     }
 
-    /// Counts what [`Self::watch`] does under `purpose`, a short word from a closed set.
+    /// Counts what is read again under `purpose`, a short word from a closed set.
     pub fn count_in(&self, metrics: &Metrics, purpose: &str) {
         self.inner.counted.count_in(metrics, purpose);
     }

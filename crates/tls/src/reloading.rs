@@ -33,9 +33,18 @@ pub(crate) trait Recipe: Send + Sync + 'static {
 pub(crate) struct Reloading<R: Recipe> {
     recipe: R,
     value: ArcSwap<R::Value>,
-    /// What the value was built from.
-    built_from: Mutex<Vec<Octets>>,
+    /// What is known of the files; whoever reads them holds it, so that what was read earlier
+    /// never takes the place of what was read later.
+    files: Mutex<Files>,
     pub(crate) counted: Counted,
+}
+
+/// What is known of the files.
+struct Files {
+    /// What the value was built from.
+    built_from: Vec<Octets>,
+    /// Why they were refused when they were read last; the same is counted once.
+    refused: Option<String>,
 }
 
 impl<R: Recipe> Reloading<R> {
@@ -45,7 +54,10 @@ impl<R: Recipe> Reloading<R> {
         Ok(Self {
             recipe,
             value: ArcSwap::from_pointee(value),
-            built_from: Mutex::new(files),
+            files: Mutex::new(Files {
+                built_from: files,
+                refused: None,
+            }),
             counted: Counted::default(),
         })
     }
@@ -55,11 +67,21 @@ impl<R: Recipe> Reloading<R> {
     }
 
     pub(crate) fn reload(&self) -> Result<bool, TlsError> {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = self.build_anew(&mut files.built_from);
+        let refused = changed.as_ref().err();
+        let refused = refused.map(|error| telemetry::chain(error).to_string());
+        if matches!(changed, Ok(true)) {
+            self.counted.taken();
+        } else if refused.is_some() && refused != files.refused {
+            self.counted.refused();
+        }
+        files.refused = refused;
+        changed
+    }
+
+    fn build_anew(&self, built_from: &mut Vec<Octets>) -> Result<bool, TlsError> {
         let files = read(&self.recipe)?;
-        let mut built_from = self
-            .built_from
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
         if *built_from == files {
             return Ok(false);
         }
@@ -88,20 +110,18 @@ impl<R: Recipe> Reloading<R> {
         }
     }
 
-    /// Reloads once; the same refusal is told and counted once.
+    /// Reloads once; the same refusal is told once.
     fn look(&self, paths: &[PathBuf], refused: &mut Option<String>) {
         match self.reload() {
             Ok(changed) => {
                 *refused = None;
                 if changed {
-                    self.counted.taken();
                     tracing::info!(files = ?paths, "TLS files changed and are in force");
                 }
             }
             Err(error) => {
                 let error = telemetry::chain(&error).to_string();
                 if refused.as_ref() != Some(&error) {
-                    self.counted.refused();
                     tracing::warn!(%error, "TLS files are refused, the last good ones stay");
                     *refused = Some(error);
                 }

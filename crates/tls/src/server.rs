@@ -19,8 +19,6 @@ use crate::reloading::{Recipe, Reloading};
 pub enum ClientAuth {
     /// None is asked for.
     None,
-    /// One is asked for; who has none is served, who has a bad one is not.
-    Optional,
     /// Who has none is not served.
     Required,
 }
@@ -78,7 +76,7 @@ impl ServerTls {
         self.inner.watch().await;
     }
 
-    /// Counts what [`Self::watch`] does under `purpose`, a short word from a closed set.
+    /// Counts what is read again under `purpose`, a short word from a closed set.
     pub fn count_in(&self, metrics: &Metrics, purpose: &str) {
         self.inner.counted.count_in(metrics, purpose);
     }
@@ -123,19 +121,13 @@ impl Recipe for ServerTlsParams {
 
 impl ServerTlsParams {
     fn verifier(&self, bundle: Option<&Octets>) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
-        let optional = match self.client_auth {
+        match self.client_auth {
             ClientAuth::None => return Ok(Arc::new(NoClientAuth)),
-            ClientAuth::Optional => true,
-            ClientAuth::Required => false,
-        };
+            ClientAuth::Required => {}
+        }
         let bundle = bundle.ok_or(TlsError::NoClientAuthority)?;
         let roots = Arc::new(files::roots(bundle)?);
         let builder = WebPkiClientVerifier::builder_with_provider(roots, files::provider());
-        let builder = if optional {
-            builder.allow_unauthenticated()
-        } else {
-            builder
-        };
         builder.build().map_err(|source| TlsError::Verifier {
             path: bundle.path.clone(),
             source,

@@ -11,6 +11,7 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use prost::Message;
@@ -33,6 +34,16 @@ pub enum CacheError {
     Foreign {
         /// The file.
         path: PathBuf,
+    },
+    /// It is of another server, or another gateway of it.
+    #[error("the cache {path} is of the gateway {cluster:?} of {server:?}")]
+    Other {
+        /// The file.
+        path: PathBuf,
+        /// Whose resources it has.
+        server: String,
+        /// And of which gateway.
+        cluster: String,
     },
     /// It cannot be read.
     #[error("reading the cache {path}")]
@@ -71,6 +82,21 @@ pub enum CacheError {
     },
 }
 
+/// Whose resources a cache has.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Origin {
+    pub(crate) server: String,
+    pub(crate) cluster: String,
+}
+
+/// What is in a cache.
+#[derive(Debug, Eq, PartialEq)]
+pub(crate) struct Content {
+    pub(crate) entries: Vec<Entry>,
+    /// When it was written.
+    pub(crate) written: SystemTime,
+}
+
 /// A resource in the cache.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Entry {
@@ -84,6 +110,10 @@ pub(crate) struct Entry {
 struct CacheFile {
     #[prost(message, repeated, tag = "1")]
     entries: Vec<CacheEntry>,
+    #[prost(string, tag = "2")]
+    server: String,
+    #[prost(string, tag = "3")]
+    cluster: String,
 }
 
 #[derive(Clone, Eq, Message, PartialEq)]
@@ -99,8 +129,8 @@ struct CacheEntry {
 }
 
 /// Reads a cache; `None` when there is no file.
-pub(crate) fn read(path: &Path) -> Result<Option<Vec<Entry>>, CacheError> {
-    let Some(octets) = read_octets(path)? else {
+pub(crate) fn read(path: &Path, origin: &Origin) -> Result<Option<Content>, CacheError> {
+    let Some((octets, written)) = read_octets(path)? else {
         return Ok(None);
     };
     let foreign = || CacheError::Foreign {
@@ -117,6 +147,13 @@ pub(crate) fn read(path: &Path) -> Result<Option<Vec<Entry>>, CacheError> {
         return Err(damaged());
     }
     let file = CacheFile::decode(payload).map_err(|_| damaged())?;
+    if file.server != origin.server || file.cluster != origin.cluster {
+        return Err(CacheError::Other {
+            path: path.to_owned(),
+            server: file.server,
+            cluster: file.cluster,
+        });
+    }
     let entries = file.entries.into_iter().map(|entry| {
         let kind = ResourceType::from_type_url(&entry.type_url)?;
         Some(Entry {
@@ -128,12 +165,12 @@ pub(crate) fn read(path: &Path) -> Result<Option<Vec<Entry>>, CacheError> {
     });
     entries
         .collect::<Option<Vec<_>>>()
-        .map(Some)
+        .map(|entries| Some(Content { entries, written }))
         .ok_or_else(foreign)
 }
 
 /// Writes a cache in the place of what is there.
-pub(crate) fn write(path: &Path, entries: Vec<Entry>) -> io::Result<()> {
+pub(crate) fn write(path: &Path, origin: &Origin, entries: Vec<Entry>) -> io::Result<()> {
     let entries = entries.into_iter().map(|entry| CacheEntry {
         type_url: entry.kind.type_url().to_owned(),
         name: entry.name,
@@ -142,19 +179,18 @@ pub(crate) fn write(path: &Path, entries: Vec<Entry>) -> io::Result<()> {
     });
     let file = CacheFile {
         entries: entries.collect(),
+        server: origin.server.clone(),
+        cluster: origin.cluster.clone(),
     };
     let payload = file.encode_to_vec();
     drop(file);
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    let beside = PathBuf::from(beside);
-    let mut out = File::create(&beside)?;
-    out.write_all(MAGIC)?;
-    out.write_all(digest(&SHA256, &payload).as_ref())?;
-    out.write_all(&payload)?;
-    out.sync_all()?;
-    drop(out);
-    std::fs::rename(&beside, path)?;
+    let beside = beside(path);
+    let put = put(&beside, &payload).and_then(|()| std::fs::rename(&beside, path));
+    if put.is_err() {
+        // What is left of it is in nobody's way but the next one's.
+        let _ = std::fs::remove_file(&beside);
+    }
+    put?;
     // The name as well, or a crash may leave the old file: no harm, but not what was promised.
     match path
         .parent()
@@ -165,7 +201,55 @@ pub(crate) fn write(path: &Path, entries: Vec<Entry>) -> io::Result<()> {
     }
 }
 
-fn read_octets(path: &Path) -> Result<Option<Vec<u8>>, CacheError> {
+/// The file that a cache is written to before it is renamed. Two processes have two of them, while
+/// one takes over from the other.
+fn beside(path: &Path) -> PathBuf {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(format!(".{}.new", std::process::id()));
+    PathBuf::from(beside)
+}
+
+fn put(beside: &Path, payload: &[u8]) -> io::Result<()> {
+    let mut out = match File::create_new(beside) {
+        // Of a process of this number that was killed: in a container all have the same.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            std::fs::remove_file(beside)?;
+            File::create_new(beside)?
+        }
+        created => created?,
+    };
+    out.write_all(MAGIC)?;
+    out.write_all(digest(&SHA256, payload).as_ref())?;
+    out.write_all(payload)?;
+    out.sync_all()
+}
+
+/// Removes what processes left that were killed while they wrote.
+pub(crate) fn tidy(path: &Path) {
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
+        return;
+    };
+    let name = name.to_string_lossy();
+    let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    for file in files {
+        let found = file.file_name();
+        let found = found.to_string_lossy();
+        let number = found
+            .strip_prefix(&*name)
+            .and_then(|rest| rest.strip_prefix('.')?.strip_suffix(".new"));
+        let ours = number.is_some_and(|number| number.parse::<u32>().is_ok());
+        let written = file.metadata().and_then(|metadata| metadata.modified());
+        let age = written.ok().and_then(|written| written.elapsed().ok());
+        if ours && age.is_some_and(|age| age > LEFT_OVER) {
+            let _ = std::fs::remove_file(file.path());
+        }
+    }
+}
+
+/// Nobody writes for so long.
+const LEFT_OVER: Duration = Duration::from_secs(60);
+
+fn read_octets(path: &Path) -> Result<Option<(Vec<u8>, SystemTime)>, CacheError> {
     let failed = |source| CacheError::Read {
         path: path.to_owned(),
         source,
@@ -175,12 +259,16 @@ fn read_octets(path: &Path) -> Result<Option<Vec<u8>>, CacheError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error)),
     };
+    let written = file
+        .metadata()
+        .and_then(|metadata| metadata.modified())
+        .map_err(failed)?;
     let mut octets = Vec::new();
     file.take(MAX_OCTETS + 1)
         .read_to_end(&mut octets)
         .map_err(failed)?;
     if u64::try_from(octets.len()).is_ok_and(|len| len <= MAX_OCTETS) {
-        return Ok(Some(octets));
+        return Ok(Some((octets, written)));
     }
     Err(CacheError::TooLong {
         path: path.to_owned(),
@@ -199,6 +287,13 @@ mod tests {
 
     use super::*;
 
+    fn origin() -> Origin {
+        Origin {
+            server: "https://a:1".into(),
+            cluster: "blue".into(),
+        }
+    }
+
     fn entries() -> Vec<Entry> {
         ResourceType::ALL
             .into_iter()
@@ -215,36 +310,77 @@ mod tests {
     fn what_was_written_is_read_back_and_leaves_nothing_beside() {
         let dir = TempDir::new("xds-cache").unwrap();
         let path = dir.join("cache");
-        assert_eq!(read(&path).unwrap(), None);
-        write(&path, vec![]).unwrap();
-        assert_eq!(read(&path).unwrap(), Some(vec![]));
-        write(&path, entries()).unwrap();
-        assert_eq!(read(&path).unwrap(), Some(entries()));
+        let there = || {
+            let content = read(&path, &origin()).unwrap();
+            content.map(|content| content.entries)
+        };
+        assert_eq!(there(), None);
+        write(&path, &origin(), vec![]).unwrap();
+        assert_eq!(there(), Some(vec![]));
+        write(&path, &origin(), entries()).unwrap();
+        assert_eq!(there(), Some(entries()));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_is_of_another_server_or_gateway_is_not_used() {
+        let dir = TempDir::new("xds-cache").unwrap();
+        let path = dir.join("cache");
+        write(&path, &origin(), entries()).unwrap();
+        let other = |server: &str, cluster: &str| Origin {
+            server: server.into(),
+            cluster: cluster.into(),
+        };
+        for other in [other("https://b:1", "blue"), other("https://a:1", "green")] {
+            let error = read(&path, &other).unwrap_err();
+            assert!(matches!(error, CacheError::Other { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_was_left_over_is_removed_and_in_nobodys_way() {
+        let dir = TempDir::new("xds-cache").unwrap();
+        let path = dir.join("cache");
+        std::fs::write(beside(&path), "half").unwrap();
+        write(&path, &origin(), entries()).unwrap();
+        let old = ["cache.4711.new", "cache.1.new"].map(|name| dir.write(name, "half").unwrap());
+        let kept = ["cache.new", "other.1.new", "cache.2.new"];
+        for name in kept {
+            dir.write(name, "").unwrap();
+        }
+        let long_ago = SystemTime::now() - 2 * LEFT_OVER;
+        for path in &old {
+            let file = File::options().write(true).open(path).unwrap();
+            file.set_modified(long_ago).unwrap();
+        }
+        tidy(&path);
+        assert!(old.iter().all(|path| !path.exists()));
+        assert!(kept.iter().all(|name| dir.join(name).exists()) && path.exists());
     }
 
     #[test]
     fn every_octet_is_guarded() {
         let dir = TempDir::new("xds-cache").unwrap();
         let path = dir.join("cache");
-        write(&path, entries()).unwrap();
+        write(&path, &origin(), entries()).unwrap();
         let good = std::fs::read(&path).unwrap();
         for at in 0..good.len() {
             let mut bad = good.clone();
             bad[at] ^= 0x10;
             std::fs::write(&path, &bad).unwrap();
-            let error = read(&path).unwrap_err();
+            let error = read(&path, &origin()).unwrap_err();
             let foreign = matches!(error, CacheError::Foreign { .. });
             assert_eq!(foreign, at < MAGIC.len(), "octet {at}: {error}");
             std::fs::write(&path, &good[..at]).unwrap();
-            read(&path).unwrap_err();
+            read(&path, &origin()).unwrap_err();
         }
     }
 
     #[test]
     fn a_directory_is_no_cache() {
         let dir = TempDir::new("xds-cache").unwrap();
-        assert!(matches!(read(dir.path()), Err(CacheError::Read { .. })));
-        write(dir.path(), vec![]).unwrap_err();
+        let error = read(dir.path(), &origin()).unwrap_err();
+        assert!(matches!(error, CacheError::Read { .. }), "{error}");
+        write(dir.path(), &origin(), vec![]).unwrap_err();
     }
 }

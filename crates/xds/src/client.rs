@@ -136,7 +136,13 @@ pub trait Sink: Send {
 /// It begins with what the cache has, of which [`load_cache`] makes the table to begin with, and
 /// applies nothing before the server has answered.
 pub async fn run(params: ClientParams, sink: impl Sink, metrics: ClientMetrics) -> Infallible {
-    let held = primed(&params);
+    if let Some(tls) = &params.tls {
+        tls.count_in(&metrics.reloads, "xds");
+    }
+    let blocking = params.clone();
+    // Long to read and to understand, and nobody else is to wait for it.
+    let held = tokio::task::spawn_blocking(move || primed(&blocking)).await;
+    let held = held.unwrap_or_else(|_| Held::new(params.start.clone(), params.own.clone()));
     let keeper = keeper::Keeper::new(&params, held.stored().clone(), &metrics);
     let watching = async {
         if let Some(tls) = &params.tls {
@@ -151,21 +157,31 @@ pub async fn run(params: ClientParams, sink: impl Sink, metrics: ClientMetrics) 
     }
 }
 
-/// Reads the table of a cache; `None` when there is no file. `start` is the state without
-/// resources that is begun with, as in [`ClientParams::start`].
+/// The table of a cache.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cached {
+    /// The table.
+    pub table: Table,
+    /// How long ago it was written, by the clock of the file system.
+    pub age: Duration,
+}
+
+/// Reads the table of a cache; `None` when there is no file. `server` and `cluster` are whose it
+/// has to be, `start` is the state without resources that is begun with, as in [`ClientParams`].
 ///
 /// # Errors
 /// Why the cache cannot be used; whoever asks warns and goes on without.
 pub fn load_cache(
     path: &Path,
+    (server, cluster): (&ServerAddress, &str),
     own: &[OwnListener],
     start: State,
-) -> Result<Option<Table>, CacheError> {
-    let Some(entries) = cache::read(path)? else {
+) -> Result<Option<Cached>, CacheError> {
+    let Some(content) = cache::read(path, &origin(server, cluster))? else {
         return Ok(None);
     };
     let mut state = start;
-    for entry in entries {
+    for entry in content.entries {
         let decoded = crate::decode(entry.kind, &entry.name, &entry.body);
         let decoded = decoded.map_err(|source| CacheError::Resource {
             path: path.to_owned(),
@@ -177,7 +193,21 @@ pub fn load_cache(
         path: path.to_owned(),
         source,
     })?;
-    Ok(Some(table))
+    let age = content.written.elapsed().unwrap_or_default();
+    Ok(Some(Cached { table, age }))
+}
+
+impl ClientParams {
+    fn origin(&self) -> cache::Origin {
+        origin(&self.server, &self.cluster)
+    }
+}
+
+fn origin(server: &ServerAddress, cluster: &str) -> cache::Origin {
+    cache::Origin {
+        server: server.to_string(),
+        cluster: cluster.to_owned(),
+    }
 }
 
 fn primed(params: &ClientParams) -> Held {
@@ -185,8 +215,10 @@ fn primed(params: &ClientParams) -> Held {
     let Some(path) = &params.cache else {
         return held;
     };
-    let primed = match cache::read(path) {
-        Ok(entries) => {
+    cache::tidy(path);
+    let primed = match cache::read(path, &params.origin()) {
+        Ok(content) => {
+            let entries = content.map(|content| content.entries);
             held.prime(entries.unwrap_or_default())
                 .map_err(|source| CacheError::Resource {
                     path: path.clone(),

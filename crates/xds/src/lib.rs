@@ -19,8 +19,8 @@ mod server;
 
 pub use cache::CacheError;
 pub use client::{
-    ClientLimits, ClientMetrics, ClientParams, ServerAddress, ServerAddressError, Sink, load_cache,
-    run,
+    Cached, ClientLimits, ClientMetrics, ClientParams, ServerAddress, ServerAddressError, Sink,
+    load_cache, run,
 };
 pub use decode::{
     DecodeError, Decoded, MOST_RESOURCE_OCTETS, MOST_RESOURCES, OwnListener, OwnProtocol, Report,

@@ -132,6 +132,10 @@ impl Server {
     #[must_use]
     pub fn new(params: ServerParams, registry: &telemetry::Registry) -> Self {
         let metrics = metrics::Metrics::new(registry);
+        let reloads = tls::Metrics::new(registry);
+        if let Some(tls) = &params.tls {
+            tls.count_in(&reloads, "xds");
+        }
         let share = params.limits.streams / params.gateways.len().max(1);
         let gateways = params.gateways.iter().map(|access| {
             let name: Arc<str> = access.name.as_str().into();

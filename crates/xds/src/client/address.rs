@@ -1,6 +1,7 @@
 //! Where a discovery server is.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use http::Uri;
@@ -31,6 +32,13 @@ impl ServerAddress {
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Whether it is on this host: `localhost`, or an address of the loopback interface.
+    #[must_use]
+    pub fn is_loopback(&self) -> bool {
+        let addr = self.host.parse::<IpAddr>();
+        addr.map_or(self.host == "localhost", |addr| addr.is_loopback())
     }
 
     pub(crate) fn origin(&self) -> Uri {

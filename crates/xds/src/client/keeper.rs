@@ -16,6 +16,7 @@ use crate::cache;
 /// Writes the cache of one client.
 pub(super) struct Keeper {
     path: Option<PathBuf>,
+    origin: cache::Origin,
     interval: Duration,
     stored: Stored,
     metrics: ClientMetrics,
@@ -35,6 +36,7 @@ impl Keeper {
     pub(super) fn new(params: &ClientParams, stored: Stored, metrics: &ClientMetrics) -> Self {
         Self {
             path: params.cache.clone(),
+            origin: params.origin(),
             interval: params.limits.cache,
             stored,
             metrics: metrics.clone(),
@@ -52,8 +54,9 @@ impl Keeper {
             let Some(copy) = self.unsaved() else {
                 continue;
             };
-            let (path, written) = (path.clone(), self.written.clone());
-            let writing = tokio::task::spawn_blocking(move || write(&path, copy, &written));
+            let (path, origin, written) = (path.clone(), self.origin.clone(), self.written.clone());
+            let writing =
+                tokio::task::spawn_blocking(move || write(&path, &origin, copy, &written));
             self.note(writing.await.unwrap_or(false));
         }
     }
@@ -84,18 +87,18 @@ impl Drop for Keeper {
         if let Some(path) = &self.path
             && let Some(copy) = self.unsaved()
         {
-            self.note(write(path, copy, &self.written));
+            self.note(write(path, &self.origin, copy, &self.written));
         }
     }
 }
 
 /// Writes a copy, unless a newer one was written already. It blocks.
-fn write(path: &Path, copy: Copy, written: &Mutex<u64>) -> bool {
+fn write(path: &Path, origin: &cache::Origin, copy: Copy, written: &Mutex<u64>) -> bool {
     let mut written = written.lock().unwrap_or_else(PoisonError::into_inner);
     if *written > copy.number {
         return true;
     }
-    match cache::write(path, copy.entries) {
+    match cache::write(path, origin, copy.entries) {
         Ok(()) => {
             *written = copy.number;
             true

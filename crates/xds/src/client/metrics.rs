@@ -9,6 +9,8 @@ use crate::resource::ResourceType;
 #[derive(Clone, Debug)]
 pub struct ClientMetrics {
     pub(super) connected: Gauge,
+    /// Of the client's certificates.
+    pub(super) reloads: tls::Metrics,
     connects: CounterFamily,
     responses: [[Counter; 2]; ResourceType::ALL.len()],
     cache_writes: [Counter; 2],
@@ -32,6 +34,7 @@ impl ClientMetrics {
             &["result"],
         );
         Self {
+            reloads: tls::Metrics::new(registry),
             connected: registry
                 .gauge(
                     "rhizome_xds_connected",

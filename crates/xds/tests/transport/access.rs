@@ -105,6 +105,9 @@ async fn certificates_rotate_without_a_restart() {
     serving.until(&handshake, before + 1).await;
     assert_eq!(old.tables(), 0);
 
+    let reloads = r#"rhizome_tls_reloads_total{purpose="xds",result="taken"}"#;
+    assert!(serving.count(reloads) >= 2);
+
     // Nobody who had a stream noticed.
     serving.set(shoot(1));
     for client in [&client, &second, &third] {

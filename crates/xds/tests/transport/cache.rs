@@ -1,18 +1,25 @@
 //! What is kept on disk.
 
+use std::path::Path;
+use std::time::Duration;
+
 use testkit::tempdir::TempDir;
-use xds::State;
+use xds::{CacheError, Cached, ServerAddress, State};
 
 use crate::support::{
     Client, Serving, client_params, endpoints, own, server_params, shoot, shoots, until,
 };
+
+fn load(path: &Path, server: ServerAddress) -> Result<Option<Cached>, CacheError> {
+    xds::load_cache(path, (&server, "default"), &own(), State::default())
+}
 
 #[tokio::test]
 async fn a_client_that_begins_again_needs_no_server_and_then_only_differences() {
     let dir = TempDir::new("xds-client").unwrap();
     let path = dir.join("cache");
     assert!(
-        xds::load_cache(&path, &own(), State::default())
+        load(&path, "http://127.0.0.1:1".parse().unwrap())
             .unwrap()
             .is_none()
     );
@@ -29,8 +36,9 @@ async fn a_client_that_begins_again_needs_no_server_and_then_only_differences() 
     let table = client.seen.lock().unwrap().table.clone().unwrap();
     assert!(client.count(r#"rhizome_xds_cache_writes_total{result="ok"}"#) >= 1);
     client.stop().await;
-    let kept = xds::load_cache(&path, &own(), State::default()).unwrap();
-    assert_eq!(kept.unwrap(), table, "what came last is written at the end");
+    let kept = load(&path, params.server.clone()).unwrap().unwrap();
+    assert!(kept.age < Duration::from_secs(3600));
+    assert_eq!(kept.table, table, "what came last is written at the end");
 
     let before = serving.pushed();
     serving.set(endpoints(3, 2));
@@ -47,16 +55,17 @@ async fn a_client_that_begins_again_needs_no_server_and_then_only_differences() 
 async fn a_cache_that_cannot_be_used_is_done_without() {
     let dir = TempDir::new("xds-client").unwrap();
     let path = dir.write("cache", "RHIZXDS\x01 of a kind").unwrap();
-    xds::load_cache(&path, &own(), State::default()).unwrap_err();
+    load(&path, "http://127.0.0.1:1".parse().unwrap()).unwrap_err();
     let serving = Serving::start(server_params(None)).await;
     serving.set(shoots(2));
     serving.gateway.complete();
     let mut params = client_params(serving.addr, None);
     params.cache = Some(path.clone());
+    let server = params.server.clone();
     let client = Client::start(params);
     client.until_routes(2).await;
     until("a good one to be written", || {
-        xds::load_cache(&path, &own(), State::default()).is_ok()
+        load(&path, server.clone()).is_ok()
     })
     .await;
 

@@ -59,7 +59,11 @@ fn a_check_reads_the_certificates_and_asks_nobody() {
 #[test]
 fn a_check_finds_a_cache_that_cannot_be_written() {
     let xds = "server: \"http://localhost:15010\", node: gateway-0, gateway: blue";
-    for (cache, code) in [("cache", Some(0)), ("nowhere", Some(64)), ("ca.crt", Some(64))] {
+    for (cache, code) in [
+        ("cache", Some(0)),
+        ("nowhere", Some(64)),
+        ("ca.crt", Some(64)),
+    ] {
         let dir = directory(&format!("{{ xds: {{ {xds}, cache: {cache} }} }}"));
         let (ended, _, stderr) = outcome(&dir, &CHECK);
         assert_eq!(ended, code, "{cache}: {stderr}");
