@@ -5,7 +5,7 @@
 //!         ──namespace(name)───▶ NamespacePlan    deny-all and allow-to-* of one namespace
 //! ```
 //!
-//! Nothing here knows what is in the cluster already, or writes: that is `reconcile`'s.
+//! Nothing here knows what is in the cluster already, or writes: that is `sync`'s.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -115,4 +115,24 @@ pub struct Problem {
     pub reason: Reason,
     /// What is wrong, and where.
     pub message: String,
+}
+
+/// Most octets of a message, so that an Event takes it (its `note` may have 1024).
+const LONGEST_MESSAGE: usize = 900;
+
+impl Problem {
+    /// Puts a problem together; a message that is too long for an Event is cut.
+    #[must_use]
+    pub fn new(object: ObjectRef, reason: Reason, message: &str) -> Self {
+        let mut text = message.to_owned();
+        if text.len() > LONGEST_MESSAGE {
+            text.truncate(text.floor_char_boundary(LONGEST_MESSAGE));
+            text.push_str(" …");
+        }
+        Self {
+            object,
+            reason,
+            message: text,
+        }
+    }
 }

@@ -38,7 +38,6 @@ mod duration;
 mod envoy_filter;
 mod gateway_api;
 mod istio;
-mod names;
 mod policy;
 mod restrict;
 mod select;
@@ -49,6 +48,7 @@ pub use self::table::{Changed, Table};
 pub use self::touched::{all_groups, groups_of};
 
 use self::draft::Draft;
+use crate::world::names;
 
 /// The namespace whose objects of Istio are for all namespaces.
 const ROOT_NAMESPACE: &str = "istio-system";

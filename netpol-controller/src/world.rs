@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use kube::core::DynamicObject;
 
+mod binding;
 mod catalog;
 mod core;
 mod envoy_filter;
@@ -20,6 +21,7 @@ mod istio;
 mod kind;
 mod lookup;
 mod meta;
+pub(crate) mod names;
 mod pods;
 mod selector;
 
@@ -41,7 +43,7 @@ pub use self::istio::{
     VirtualRoute, VirtualService, WeightedDestination, service_of_host,
 };
 pub use self::kind::Kind;
-pub use self::meta::{Labels, ObjectKey, ObjectRef, ParseError};
+pub use self::meta::{Labels, ObjectKey, ObjectRef, ParseError, has_labels};
 pub use self::pods::Pods;
 pub use self::selector::{LabelSelector, Operator, Requirement, is_label_key, is_subdomain};
 

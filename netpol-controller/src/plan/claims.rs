@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::describe::{clip, list};
+use super::describe::list;
 use super::{Problem, Reason, ServicePlan};
 use crate::world::{Kind, ObjectKey, ObjectRef, World};
 
@@ -112,16 +112,12 @@ impl Claims {
 
 fn conflict(service: &ObjectKey, owner: &ObjectKey, policies: &[ObjectKey]) -> Problem {
     let names = list(policies.iter().map(ToString::to_string), policies.len());
-    Problem {
-        object: ObjectRef {
-            kind: Kind::Service,
-            key: service.clone(),
-        },
-        reason: Reason::PolicyConflict,
-        message: clip(&format!(
-            "Service {owner}, which is older, owns NetworkPolicies: {names}"
-        )),
-    }
+    let object = ObjectRef {
+        kind: Kind::Service,
+        key: service.clone(),
+    };
+    let message = format!("Service {owner}, which is older, owns NetworkPolicies: {names}");
+    Problem::new(object, Reason::PolicyConflict, &message)
 }
 
 #[cfg(test)]

@@ -39,20 +39,8 @@ pub(super) fn world(service: &ObjectKey, ports: &[Port]) -> String {
     )
 }
 
-/// Most octets of a message, so that an Event takes it (its `note` may have 1024).
-const LONGEST_MESSAGE: usize = 900;
-
 /// Things told one by one, before the others are only counted.
 const TOLD: usize = 3;
-
-/// Cuts a message that is too long for an Event.
-pub(super) fn clip(message: &str) -> String {
-    if message.len() <= LONGEST_MESSAGE {
-        return message.to_owned();
-    }
-    let cut = &message[..message.floor_char_boundary(LONGEST_MESSAGE)];
-    format!("{cut} …")
-}
 
 /// Tells the first few of `total` things.
 pub(super) fn list(things: impl Iterator<Item = String>, total: usize) -> String {

@@ -7,13 +7,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::describe::clip;
 use super::ports::Port;
 use super::service::{Grant, IngressController, Origin, RoutedPort};
 use super::{Problem, Reason};
 use crate::world::{
-    BackendPort, Gateway, GatewayListener, Kind, LabelSelector, ObjectKey, ObjectRef, ParentRef,
-    Protocol, RouteBackend, Service, ServicePort, TlsRoute, VirtualService, World, in_namespace,
+    BackendPort, Gateway, Kind, LabelSelector, ObjectKey, ObjectRef, Protocol, Service,
+    ServicePort, TlsRoute, VirtualService, World, in_namespace, service_of_host,
 };
 
 /// Label of a gateway's pods with the name of their `Gateway` (Gateway API, GEP-1762).
@@ -93,9 +92,8 @@ pub(super) fn routes(
         }
     }
     for (name, route) in in_namespace(&world.tls_routes, &key.namespace) {
-        let ports = tls_ports(route, key, service);
-        if !ports.is_empty() {
-            found.tls_route(name, route, &ports);
+        if let Some(port) = tls_port(world, (name, route), key, service) {
+            found.tls_route(name, route, &BTreeSet::from([port]));
         }
     }
     (found.exposures, found.problems)
@@ -109,7 +107,7 @@ struct Routes<'a> {
 
 impl Routes<'_> {
     fn virtual_service(&mut self, key: &ObjectKey, route: &VirtualService, ports: &BTreeSet<Port>) {
-        for gateway in gateways(key, route) {
+        for gateway in route.gateway_keys(&route.gateways, key) {
             let Some(object) = self.world.istio_gateways.get(&gateway) else {
                 let message = format!("Gateway {gateway} does not exist");
                 self.problem(Kind::VirtualService, key, &message);
@@ -131,7 +129,10 @@ impl Routes<'_> {
     }
 
     fn tls_route(&mut self, key: &ObjectKey, route: &TlsRoute, ports: &BTreeSet<Port>) {
-        for (gateway, parent) in parents(key, route) {
+        for parent in &route.parents {
+            let Some(gateway) = parent.gateway(&key.namespace) else {
+                continue;
+            };
             let Some(object) = self.world.gateways.get(&gateway) else {
                 self.problem(
                     Kind::TlsRoute,
@@ -140,8 +141,13 @@ impl Routes<'_> {
                 );
                 continue;
             };
-            let mut listeners = object.listeners.iter();
-            if !listeners.any(|one| admits(self.world, &gateway, one, parent, key)) {
+            let takes = |one| {
+                let names = self
+                    .world
+                    .taken_names((key, route), parent, (&gateway, one));
+                !names.is_empty()
+            };
+            if !object.listeners.iter().any(takes) {
                 let message = format!("no listener of Gateway {gateway} takes it");
                 self.problem(Kind::TlsRoute, key, &message);
                 continue;
@@ -160,14 +166,13 @@ impl Routes<'_> {
     }
 
     fn problem(&mut self, kind: Kind, key: &ObjectKey, what: &str) {
-        self.problems.push(Problem {
-            object: ObjectRef {
-                kind,
-                key: key.clone(),
-            },
-            reason: Reason::RouteNotTranslated,
-            message: clip(&format!("{what}: it gets no NetworkPolicies")),
-        });
+        let object = ObjectRef {
+            kind,
+            key: key.clone(),
+        };
+        let message = format!("{what}: it gets no NetworkPolicies");
+        let problem = Problem::new(object, Reason::RouteNotTranslated, &message);
+        self.problems.push(problem);
     }
 }
 
@@ -184,99 +189,36 @@ fn target(service: &Service, port: &BackendPort) -> Option<Port> {
     Some(Port::one(chosen.protocol, &chosen.target))
 }
 
-/// Returns the gateways a `VirtualService` is bound to, but not the mesh, which has no pods of its
-/// own.
-pub(super) fn gateways<'a>(
-    key: &'a ObjectKey,
-    route: &'a VirtualService,
-) -> impl Iterator<Item = ObjectKey> {
-    let named = route.gateways.iter().filter(|name| *name != "mesh");
-    named.map(|name| match name.split_once('/') {
-        Some((namespace, name)) => ObjectKey::new(namespace, name),
-        None => ObjectKey::new(&key.namespace, name),
-    })
-}
-
 /// Returns the Services that a `VirtualService` leads to, with the ports it names: only by their
-/// full names, and only in its own namespace.
+/// full names, and only in its own namespace. Gardener does not look at `exportTo`, names or ports
+/// of gateways either.
 pub(super) fn destinations<'a>(
     key: &'a ObjectKey,
     route: &'a VirtualService,
-) -> impl Iterator<Item = (&'a str, u16)> {
-    let routes = [&route.http, &route.tls, &route.tcp].into_iter().flatten();
-    let all = routes.flat_map(|route| &route.destinations);
+) -> impl Iterator<Item = (ObjectKey, u16)> {
+    let all = route.routes().flat_map(|route| &route.destinations);
     all.filter_map(|weighted| {
         let destination = &weighted.destination;
-        let host = destination.host.strip_suffix(".svc.cluster.local")?;
-        let (service, namespace) = host.split_once('.')?;
+        let service = service_of_host(&destination.host, "")?;
         let number = destination.port?.number;
-        (namespace == &*key.namespace && number > 0).then_some((service, number))
-    })
-}
-
-/// Returns the `Gateway`s a `TLSRoute` is bound to.
-pub(super) fn parents<'a>(
-    key: &'a ObjectKey,
-    route: &'a TlsRoute,
-) -> impl Iterator<Item = (ObjectKey, &'a ParentRef)> {
-    let of_gateways = route
-        .parents
-        .iter()
-        .filter(|parent| is_kind(&parent.kind, "Gateway"));
-    of_gateways.map(|parent| {
-        (
-            ObjectKey::new(or(&parent.namespace, key), &parent.name),
-            parent,
-        )
-    })
-}
-
-/// Returns the backends of a `TLSRoute` that are Services of its namespace.
-pub(super) fn backends<'a>(
-    key: &'a ObjectKey,
-    route: &'a TlsRoute,
-) -> impl Iterator<Item = &'a RouteBackend> {
-    let all = route.rules.iter().flatten();
-    all.filter(|backend| {
-        is_kind(&backend.kind, "Service") && or(&backend.namespace, key) == &*key.namespace
+        (service.namespace == key.namespace && number > 0).then_some((service, number))
     })
 }
 
 fn virtual_ports(route: &VirtualService, key: &ObjectKey, service: &Service) -> BTreeSet<Port> {
-    let own = destinations(key, route).filter(|(name, _)| *name == &*key.name);
+    let own = destinations(key, route).filter(|(found, _)| found == key);
     own.filter_map(|(_, number)| target(service, &BackendPort::Number(number)))
         .collect()
 }
 
-fn tls_ports(route: &TlsRoute, key: &ObjectKey, service: &Service) -> BTreeSet<Port> {
-    let own = backends(key, route).filter(|backend| *backend.name == *key.name);
-    let numbers = own.filter_map(|backend| backend.port);
-    numbers
-        .filter_map(|number| target(service, &BackendPort::Number(number)))
-        .collect()
-}
-
-/// Tells whether a listener takes a route that is bound to it as `parent` says.
-fn admits(
+fn tls_port(
     world: &World,
-    gateway: &ObjectKey,
-    listener: &GatewayListener,
-    parent: &ParentRef,
-    route: &ObjectKey,
-) -> bool {
-    let namespaces = &listener.allowed_routes.namespaces;
-    let from = match namespaces.from.as_str() {
-        "All" => true,
-        "Selector" => {
-            let namespace = world.namespaces.get(&route.namespace);
-            namespace.is_some_and(|own| namespaces.selector.matches(&own.labels))
-        }
-        "" | "Same" => route.namespace == gateway.namespace,
-        _ => false,
-    };
-    from && listener.protocol == "TLS"
-        && (parent.section_name.is_empty() || parent.section_name == listener.name)
-        && parent.port.is_none_or(|port| port == listener.port)
+    (name, route): (&ObjectKey, &TlsRoute),
+    key: &ObjectKey,
+    service: &Service,
+) -> Option<Port> {
+    let (found, number) = world.backend(name, route).ok()?;
+    target(service, &BackendPort::Number(number)).filter(|_| found == *key)
 }
 
 /// Selects the pods that are made for a `Gateway`.
@@ -286,16 +228,5 @@ fn pods_of(key: &ObjectKey, gateway: &Gateway) -> LabelSelector {
     LabelSelector {
         match_labels: labels,
         match_expressions: Vec::new(),
-    }
-}
-
-fn is_kind(kind: &str, wanted: &str) -> bool {
-    kind.is_empty() || kind == wanted
-}
-
-fn or<'a>(namespace: &'a str, key: &'a ObjectKey) -> &'a str {
-    match namespace {
-        "" => &key.namespace,
-        namespace => namespace,
     }
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use self::annotations::Annotations;
 use self::drafts::Drafts;
 use self::frozen::Frozen;
-use super::describe::{clip, list};
+use super::describe::list;
 use super::exposure::{self, Exposure};
 use super::labels::{ALLOWED, PREFIX, asked, shorten};
 use super::ports::Port;
@@ -341,14 +341,11 @@ impl<'a> Planner<'a> {
     }
 
     fn problem(&mut self, reason: Reason, message: &str) {
-        self.problems.insert(Problem {
-            object: ObjectRef {
-                kind: Kind::Service,
-                key: self.key.clone(),
-            },
-            reason,
-            message: clip(message),
-        });
+        let object = ObjectRef {
+            kind: Kind::Service,
+            key: self.key.clone(),
+        };
+        self.problems.insert(Problem::new(object, reason, message));
     }
 
     fn finish(mut self) -> ServicePlan {

@@ -5,10 +5,12 @@
 
 use std::collections::BTreeSet;
 
-use super::exposure::{backends, destinations, gateways, parents};
+use super::exposure::destinations;
 use super::labels::asked;
 use super::service::{Compatibility, PolicySettings};
-use crate::world::{Ingress, Labels, ObjectKey, TlsRoute, VirtualService, World, in_namespace};
+use crate::world::{
+    Ingress, Labels, ObjectKey, TlsRoute, VirtualService, World, has_labels, in_namespace,
+};
 
 /// Returns the Services of a namespace, and those that select it as their clients', by the labels
 /// it had or has.
@@ -51,7 +53,7 @@ pub fn services_of_namespace(
     }
     found.extend(services_of_gateway_pods(world, |selector| {
         let mut sets = world.pods.labels_in(namespace);
-        sets.any(|labels| contains(labels, selector))
+        sets.any(|labels| has_labels(labels, selector))
     }));
     for (gateway, _) in in_namespace(&world.gateways, namespace) {
         found.extend(services_of_gateway(world, gateway));
@@ -89,7 +91,7 @@ pub fn services_of_pod_change(
             found.extend(services_selecting(world, own, own, namespace));
         }
         found.extend(services_of_gateway_pods(world, |selector| {
-            contains(labels, selector)
+            has_labels(labels, selector)
         }));
     }
     found
@@ -121,10 +123,8 @@ pub fn services_of_virtual_service(
     new: Option<&VirtualService>,
 ) -> BTreeSet<ObjectKey> {
     let all = old.into_iter().chain(new);
-    let names = all.flat_map(|route| destinations(key, route));
-    names
-        .map(|(name, _)| ObjectKey::new(&key.namespace, name))
-        .collect()
+    let services = all.flat_map(|route| destinations(key, route));
+    services.map(|(service, _)| service).collect()
 }
 
 /// Returns the Services that a `TLSRoute` led to before or leads to now.
@@ -135,9 +135,9 @@ pub fn services_of_tls_route(
     new: Option<&TlsRoute>,
 ) -> BTreeSet<ObjectKey> {
     let all = old.into_iter().chain(new);
-    let names = all.flat_map(|route| backends(key, route));
-    names
-        .map(|backend| ObjectKey::new(&key.namespace, &backend.name))
+    let backends = all.flat_map(|route| route.rules.iter().flatten());
+    backends
+        .filter_map(|backend| backend.service(&key.namespace).ok())
         .collect()
 }
 
@@ -151,7 +151,10 @@ pub fn services_of_istio_gateway(world: &World, gateway: &ObjectKey) -> BTreeSet
 #[must_use]
 pub fn services_of_gateway(world: &World, gateway: &ObjectKey) -> BTreeSet<ObjectKey> {
     let all = world.tls_routes.iter();
-    let bound = all.filter(|(key, route)| parents(key, route).any(|(one, _)| one == *gateway));
+    let bound = all.filter(|(key, route)| {
+        let mut parents = route.parents.iter();
+        parents.any(|parent| parent.gateway(&key.namespace).as_ref() == Some(gateway))
+    });
     bound
         .flat_map(|(key, route)| services_of_tls_route(key, None, Some(route)))
         .collect()
@@ -170,7 +173,10 @@ fn services_of_gateway_pods(world: &World, has: impl Fn(&Labels) -> bool) -> BTr
 
 fn services_through(world: &World, through: &BTreeSet<&ObjectKey>) -> BTreeSet<ObjectKey> {
     let all = world.virtual_services.iter();
-    let bound = all.filter(|(key, route)| gateways(key, route).any(|one| through.contains(&one)));
+    let bound = all.filter(|(key, route)| {
+        let mut gateways = route.gateway_keys(&route.gateways, key);
+        gateways.any(|one| through.contains(&one))
+    });
     bound
         .flat_map(|(key, route)| services_of_virtual_service(key, None, Some(route)))
         .collect()
@@ -186,12 +192,6 @@ fn asks_alone(world: &World, namespace: &str, labels: &Labels) -> bool {
             .filter(|others| *others != labels);
         !others.any(|others| asked(others).any(|other| other == key))
     })
-}
-
-fn contains(labels: &Labels, selector: &Labels) -> bool {
-    selector
-        .iter()
-        .all(|(key, value)| labels.get(key) == Some(value))
 }
 
 #[cfg(test)]

@@ -12,9 +12,6 @@ use super::{GatewayEntry, GatewayGroup, Group, RouteSettings, Routed, SourcedRou
 use crate::plan::{Problem, Reason};
 use crate::world::{Kind, ObjectKey, ObjectRef, Protocol, ServicePort, Sources, World};
 
-/// Longest message of a problem, octets: Events take 1024.
-const LONGEST_MESSAGE: usize = 900;
-
 /// A port of a Service: what a route leads to.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct Target {
@@ -193,11 +190,8 @@ impl<'w> Draft<'w> {
 
     /// Notes something that an operator should know about an object.
     pub(super) fn problem(&mut self, object: &ObjectRef, reason: Reason, message: &str) {
-        self.problems.insert(Problem {
-            object: object.clone(),
-            reason,
-            message: clip(message),
-        });
+        let problem = Problem::new(object.clone(), reason, message);
+        self.problems.insert(problem);
     }
 
     /// Returns what was put together.
@@ -290,16 +284,4 @@ fn sorted(clusters: impl Iterator<Item = ClusterSpec>) -> Vec<ClusterSpec> {
     let mut all: Vec<_> = clusters.collect();
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all
-}
-
-/// Cuts a message at the end of a character.
-pub(super) fn clip(message: &str) -> String {
-    if message.len() <= LONGEST_MESSAGE {
-        return message.to_owned();
-    }
-    let mut end = LONGEST_MESSAGE;
-    while !message.is_char_boundary(end) {
-        end -= 1;
-    }
-    format!("{}…", &message[..end])
 }

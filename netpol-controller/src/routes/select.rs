@@ -1,7 +1,7 @@
 //! Which objects a gateway takes: by labels, by namespace, by name.
 
 use super::{GatewayEntry, ROOT_NAMESPACE};
-use crate::world::{EnvoyFilter, Gateway, IstioGateway, Labels, ObjectKey, World};
+use crate::world::{EnvoyFilter, Gateway, IstioGateway, Labels, ObjectKey, World, has_labels};
 
 /// Annotation with the names of the gateways that an object is for.
 pub(super) const GATEWAYS: &str = "rhizome.gardener.cloud/gateways";
@@ -11,12 +11,12 @@ const EXPORT_TO: &str = "networking.istio.io/exportTo";
 
 /// Tells whether a selector selects the pods of a gateway.
 fn selects_pods(world: &World, entry: &GatewayEntry, selector: &Labels) -> bool {
-    if contains(&entry.selector, selector) {
+    if has_labels(&entry.selector, selector) {
         return true;
     }
     let mut pods = world.pods.labels_in(&entry.namespace);
     may_select(entry, selector)
-        && pods.any(|pod| contains(pod, &entry.selector) && contains(pod, selector))
+        && pods.any(|pod| has_labels(pod, &entry.selector) && has_labels(pod, selector))
 }
 
 /// Tells whether a selector selects pods that have a gateway's labels and perhaps others.
@@ -28,7 +28,7 @@ fn may_select(entry: &GatewayEntry, selector: &Labels) -> bool {
 
 /// Tells whether it depends on the gateway's pods if a selector selects them.
 pub(super) fn pods_decide(entry: &GatewayEntry, selector: &Labels) -> bool {
-    !contains(&entry.selector, selector) && may_select(entry, selector)
+    !has_labels(&entry.selector, selector) && may_select(entry, selector)
 }
 
 /// Tells whether an Istio `Gateway` is for a gateway. One without a selector is for none: Istio
@@ -84,10 +84,4 @@ pub(super) fn sees_service(world: &World, entry: &GatewayEntry, service: &Object
         .map(|name| name.trim().to_owned())
         .collect();
     exported(&exports, &service.namespace, &entry.namespace)
-}
-
-pub(super) fn contains(labels: &Labels, selector: &Labels) -> bool {
-    selector
-        .iter()
-        .all(|(key, value)| labels.get(key) == Some(value))
 }

@@ -245,11 +245,8 @@ impl Table {
                     Some(_) | None => return true,
                 }
             };
-            conflicts.insert(Problem {
-                object: route.source.clone(),
-                reason: Reason::RouteConflict,
-                message,
-            });
+            let object = route.source.clone();
+            conflicts.insert(Problem::new(object, Reason::RouteConflict, &message));
             false
         };
         let matches = remaining(&route.spec.matches, &mut has)?;

@@ -11,7 +11,8 @@ use super::istio::ends_tls;
 use super::names::covers;
 use super::{RouteSettings, annotations, select};
 use crate::world::{
-    Catalog, FilterPatch, Kind, Mention, Mentions, ObjectKey, Scope, World, in_namespace,
+    Catalog, FilterPatch, Kind, Mention, Mentions, ObjectKey, Scope, World, has_labels,
+    in_namespace,
 };
 
 /// Returns the groups that an object is about, as it is known now.
@@ -197,7 +198,7 @@ fn of_pod(world: &World, settings: &RouteSettings, pod: &ObjectKey) -> BTreeSet<
         .iter()
         .filter(|entry| *entry.namespace == *pod.namespace);
     let own: Vec<_> = own
-        .filter(|entry| select::contains(labels, &entry.selector))
+        .filter(|entry| has_labels(labels, &entry.selector))
         .collect();
     // Others with the same labels say the same.
     if own.is_empty() || world.pods.count(&pod.namespace, labels) > 1 {

@@ -62,7 +62,8 @@ impl VirtualService {
         })
     }
 
-    fn routes(&self) -> impl Iterator<Item = &VirtualRoute> {
+    /// Returns its routes of all protocols.
+    pub fn routes(&self) -> impl Iterator<Item = &VirtualRoute> {
         [&self.http, &self.tls, &self.tcp].into_iter().flatten()
     }
 }

@@ -13,6 +13,14 @@ use super::Kind;
 /// Labels or annotations.
 pub type Labels = BTreeMap<String, String>;
 
+/// Tells whether labels have all those of a selector.
+#[must_use]
+pub fn has_labels(labels: &Labels, selector: &Labels) -> bool {
+    selector
+        .iter()
+        .all(|(key, value)| labels.get(key) == Some(value))
+}
+
 /// Namespace and name of an object; the namespace is empty for what has none.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct ObjectKey {

@@ -345,7 +345,23 @@ fn a_tls_route_opens_the_port_behind_the_services_to_its_gateways() {
                 "infrastructure": {"labels": {"team": "net"}},
                 "listeners": [
                     {"name": "web", "port": 80, "protocol": "HTTP", "allowedRoutes": {"namespaces": {"from": "All"}}},
-                    {"name": "tls", "port": 443, "protocol": "TLS", "allowedRoutes": {"namespaces": from}},
+                    {
+                        "name": "tls",
+                        "port": 443,
+                        "protocol": "TLS",
+                        "hostname": "*.example.com",
+                        "tls": {"mode": "Passthrough"},
+                        "allowedRoutes": {"namespaces": from},
+                    },
+                    {"name": "end", "port": 444, "protocol": "TLS", "allowedRoutes": {"namespaces": from}},
+                    {
+                        "name": "other",
+                        "port": 443,
+                        "protocol": "TLS",
+                        "hostname": "*.example.org",
+                        "tls": {"mode": "Passthrough"},
+                        "allowedRoutes": {"namespaces": from},
+                    },
                 ],
             },
         })
@@ -355,7 +371,11 @@ fn a_tls_route_opens_the_port_behind_the_services_to_its_gateways() {
             "apiVersion": "gateway.networking.k8s.io/v1",
             "kind": "TLSRoute",
             "metadata": {"name": "x", "namespace": "a"},
-            "spec": {"parentRefs": [parent], "rules": [{"backendRefs": [backend]}]},
+            "spec": {
+                "hostnames": ["a.example.com"],
+                "parentRefs": [parent],
+                "rules": [{"backendRefs": [backend]}],
+            },
         })
     };
     let all = json!({"from": "All"});
@@ -369,6 +389,8 @@ fn a_tls_route_opens_the_port_behind_the_services_to_its_gateways() {
         (&selected, parent.clone(), backend.clone(), true, ""),
         (&all, section("tls"), backend.clone(), true, ""),
         (&all, section("web"), backend.clone(), false, "no listener"),
+        (&all, section("end"), backend.clone(), false, "no listener"),
+        (&all, section("other"), backend.clone(), false, "no listener"),
         (
             &all,
             json!({"name": "gw", "namespace": "g", "port": 80}),
@@ -411,7 +433,14 @@ fn a_tls_route_opens_the_port_behind_the_services_to_its_gateways() {
             false,
             "",
         ),
-        (&all, parent.clone(), json!({"name": NAME}), false, ""),
+        (&all, parent.clone(), json!({"name": NAME}), true, ""),
+        (
+            &all,
+            parent.clone(),
+            json!({"name": NAME, "port": 443, "weight": 0}),
+            false,
+            "",
+        ),
         (
             &all,
             parent.clone(),

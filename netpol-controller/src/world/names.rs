@@ -2,7 +2,7 @@
 
 /// Returns the names that both patterns match, as a pattern: `a.b`, `*.b` (one or more labels in
 /// front of `.b`), or `*`. Both are in lower case and without a trailing dot.
-pub(super) fn common<'p>(a: &'p str, b: &'p str) -> Option<&'p str> {
+pub(crate) fn common<'p>(a: &'p str, b: &'p str) -> Option<&'p str> {
     if covers(a, b) {
         Some(b)
     } else if covers(b, a) {
@@ -13,7 +13,7 @@ pub(super) fn common<'p>(a: &'p str, b: &'p str) -> Option<&'p str> {
 }
 
 /// Tells whether `wide` matches all that `narrow` does.
-pub(super) fn covers(wide: &str, narrow: &str) -> bool {
+pub(crate) fn covers(wide: &str, narrow: &str) -> bool {
     if wide == "*" || wide == narrow {
         return true;
     }
