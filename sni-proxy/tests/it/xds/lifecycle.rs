@@ -183,7 +183,7 @@ fn a_damaged_cache_is_told_of_and_otherwise_ignored() {
     let good = fs::read(good.join("routes.cache")).unwrap();
     let mut flipped = good.clone();
     *flipped.last_mut().unwrap() ^= 1;
-    let other_version = [b"RHIZXDS\x02".as_slice(), &good[8..]].concat();
+    let other_version = [b"RHIZXDS\xff".as_slice(), &good[8..]].concat();
     let damaged: [&[u8]; 5] = [
         b"",
         b"garbage",
