@@ -390,7 +390,13 @@ fn a_tls_route_opens_the_port_behind_the_services_to_its_gateways() {
         (&all, section("tls"), backend.clone(), true, ""),
         (&all, section("web"), backend.clone(), false, "no listener"),
         (&all, section("end"), backend.clone(), false, "no listener"),
-        (&all, section("other"), backend.clone(), false, "no listener"),
+        (
+            &all,
+            section("other"),
+            backend.clone(),
+            false,
+            "no listener",
+        ),
         (
             &all,
             json!({"name": "gw", "namespace": "g", "port": 80}),
