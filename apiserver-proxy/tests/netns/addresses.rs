@@ -91,6 +91,13 @@ fn an_address_removed_by_hand_is_back_within_a_second_and_its_connections_live()
             .ip(&["addr", "del", address, "dev", DEVICE])
             .unwrap();
         back(&node, address, &format!("{address} removed"));
+        // The kernel shows an address a moment before it has the route to it.
+        wait::until_ok(
+            "the route to it",
+            REPAIR_LIMIT,
+            || Ok(node.connect(socket)?),
+        )
+        .unwrap();
         node.converse(socket);
     }
     ping(&mut open);
@@ -107,6 +114,7 @@ fn an_address_removed_by_hand_is_back_within_a_second_and_its_connections_live()
     };
     wait::until("the device to be up again", REPAIR_LIMIT, up).unwrap();
     back(&node, "fd00:10::3/128", "device set down, fd00:10::3/128");
+    wait::until_ok("the route", REPAIR_LIMIT, || Ok(node.connect(LISTEN)?)).unwrap();
     node.converse(LISTEN);
     ping(&mut open);
 }
