@@ -560,9 +560,11 @@ impl Engine {
             let gauge = metrics.problems.with(&[reason.as_str()]);
             gauge.set(count_of(objects.len()));
         }
-        if let Some(publisher) = &self.parts.publisher {
-            publisher.tell(&self.world, &self.parts.config, metrics);
-        }
+        let gateways = self.parts.publisher.as_ref().map(|publisher| {
+            let summary = publisher.summary();
+            publisher.tell(&summary, &self.world, &self.parts.config, metrics);
+            summary
+        });
         self.parts.shared.set(Summary {
             synced: self.synced,
             leading: self.leading,
@@ -572,7 +574,7 @@ impl Engine {
             waiting: self.sync.waiting(),
             unlisted: self.unlisted.clone(),
             problems: self.problems.values().flatten().cloned().collect(),
-            gateways: self.parts.publisher.as_ref().map(Publisher::summary),
+            gateways,
         });
     }
 }

@@ -233,11 +233,17 @@ impl Publisher {
         figures.collect()
     }
 
-    /// Brings the metrics up to date.
-    pub(crate) fn tell(&self, world: &World, config: &Config, metrics: &Metrics) {
-        for (name, figures) in self.summary() {
-            metrics.routes.with(&[&name]).set(count(figures.routes));
-            let withheld = metrics.withheld.with(&[&name]);
+    /// Brings the metrics up to date with what [`Publisher::summary`] said.
+    pub(crate) fn tell(
+        &self,
+        summary: &BTreeMap<String, GatewaySummary>,
+        world: &World,
+        config: &Config,
+        metrics: &Metrics,
+    ) {
+        for (name, figures) in summary {
+            metrics.routes.with(&[name]).set(count(figures.routes));
+            let withheld = metrics.withheld.with(&[name]);
             withheld.set(count(figures.withheld_total));
         }
         let has_policies = |service: &&ObjectKey| {
