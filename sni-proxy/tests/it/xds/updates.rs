@@ -51,12 +51,13 @@ fn through_node(gateway: &Gateway, version: u8, destination: &str) -> Client {
         "10.9.8.7:6543".parse().unwrap(),
         destination.parse().unwrap(),
     );
-    let header = match version {
+    let mut bytes = match version {
         1 => proxy_header::v1(source, destination),
         _ => proxy_header::v2(source, destination, &[]),
     };
-    client.send(&header);
-    client.send(&ClientHello::for_name("kubernetes").encode());
+    bytes.extend(ClientHello::for_name("kubernetes").encode());
+    // At once: the header alone decides, and what comes after a refusal is answered by a reset.
+    client.send(&bytes);
     client
 }
 
