@@ -1,0 +1,4 @@
+//! `rhizome-bench`: to be written.
+#![forbid(unsafe_code)]
+
+fn main() {}

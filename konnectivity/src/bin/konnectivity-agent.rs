@@ -1,0 +1,4 @@
+//! `konnectivity-agent`: to be written.
+#![forbid(unsafe_code)]
+
+fn main() {}

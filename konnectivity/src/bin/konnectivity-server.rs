@@ -1,0 +1,4 @@
+//! `konnectivity-server`: to be written.
+#![forbid(unsafe_code)]
+
+fn main() {}

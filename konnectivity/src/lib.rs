@@ -1,0 +1,12 @@
+//! The konnectivity server and agent: connections into a cluster that accepts none.
+#![forbid(unsafe_code)]
+
+pub mod agent;
+pub mod flags;
+mod grpc;
+mod link;
+mod metrics;
+mod registry;
+mod relay;
+pub mod server;
+mod token;
