@@ -35,10 +35,22 @@ impl<'a> RequestHead<'a> {
     /// - [`HeadError::TooLong`] when the head does not end within `limit` or
     ///   [`MAX_FIELDS`](super::MAX_FIELDS) fields.
     pub fn parse(input: &'a [u8], limit: usize) -> Result<Progress<Self>, HeadError> {
-        bounded(input, limit, b"GET / HTTP/1.0\r\n\r\n".len(), Self::read)
+        bounded(input, limit, SHORTEST.len(), |view| Self::read(view, false))
     }
 
-    fn read(view: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, HeadError> {
+    /// Parses like [`RequestHead::parse`], and takes a CONNECT of HTTP/1.1 without `Host` as well.
+    ///
+    /// For a proxy that goes by the target and never looks at the field, and whose clients were
+    /// always allowed to leave it out. Every other rule holds.
+    ///
+    /// # Errors
+    ///
+    /// As [`RequestHead::parse`].
+    pub fn parse_host_optional(input: &'a [u8], limit: usize) -> Result<Progress<Self>, HeadError> {
+        bounded(input, limit, SHORTEST.len(), |view| Self::read(view, true))
+    }
+
+    fn read(view: &'a [u8], host_optional: bool) -> Result<Option<(Self, &'a [u8])>, HeadError> {
         starts_with_method(view)?;
         let Some((line, rest)) = next_line(view)? else {
             return Ok(None);
@@ -56,7 +68,8 @@ impl<'a> RequestHead<'a> {
         let Some((fields, rest)) = Fields::read(rest)? else {
             return Ok(None);
         };
-        let host = host(fields, version)?;
+        let host_required = version == HttpVersion::Http11 && !(host_optional && method == METHOD);
+        let host = host(fields, host_required)?;
         let head = Self {
             method,
             target,
@@ -73,7 +86,7 @@ impl<'a> RequestHead<'a> {
     /// Returns whether the method is CONNECT; methods are case-sensitive.
     #[must_use]
     pub fn is_connect(&self) -> bool {
-        self.method == "CONNECT"
+        self.method == METHOD
     }
 
     /// Returns the method.
@@ -137,11 +150,11 @@ fn starts_with_method(view: &[u8]) -> Result<(), HeadError> {
     Ok(())
 }
 
-fn host(fields: Fields<'_>, version: HttpVersion) -> Result<Option<&str>, HeadError> {
+fn host(fields: Fields<'_>, required: bool) -> Result<Option<&str>, HeadError> {
     let mut hosts = fields.values("host");
     match (hosts.next(), hosts.next()) {
         (_, Some(_)) => Err(Malformed("several Host fields")),
-        (None, None) if version == HttpVersion::Http11 => Err(Malformed("no Host field")),
+        (None, None) if required => Err(Malformed("no Host field")),
         (Some(host), None) if !is_host(host) => Err(Malformed("Host field")),
         (host, None) => Ok(host.filter(|host| !host.is_empty())),
     }
@@ -152,6 +165,8 @@ fn announces_body(fields: Fields<'_>) -> bool {
         || fields.values("content-length").any(|length| length != "0")
 }
 
+const METHOD: &str = "CONNECT";
 const CONNECT: &[u8] = b"CONNECT ";
+const SHORTEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 /// Longest method looked at; the longest registered one is `UPDATEREDIRECTREF`, 17 octets.
 const MAX_METHOD: usize = 32;

@@ -174,6 +174,24 @@ fn host_is_required_once() {
     }
 }
 
+#[test]
+fn connect_may_lack_host_where_the_caller_says_so() {
+    let parse = |input: &str| match RequestHead::parse_host_optional(input.as_bytes(), LIMIT) {
+        Ok(Progress::Done { value, .. }) => Ok(value.target().to_owned()),
+        Ok(Progress::Need { .. }) => panic!("{input:?} is complete"),
+        Err(error) => Err(error),
+    };
+    assert_eq!(parse("CONNECT a:1 HTTP/1.1\r\n\r\n"), Ok("a:1".to_owned()));
+    assert_eq!(
+        parse("GET / HTTP/1.1\r\n\r\n"),
+        Err(Malformed("no Host field"))
+    );
+    assert_eq!(
+        parse("CONNECT a:1 HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"),
+        Err(Malformed("several Host fields"))
+    );
+}
+
 /// Behind such a head the bytes could be read as body or as tunnel.
 #[test]
 fn connect_that_announces_a_body_is_malformed() {

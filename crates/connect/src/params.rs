@@ -1,0 +1,51 @@
+//! The bounds of one connection.
+
+use std::time::Duration;
+
+/// How long each step of a connection may take, and how much it may hold.
+///
+/// A connection that never gets a tunnel ends within `other_requests` × (`head_limit` +
+/// `answer_limit`) + `dial_limit` + 2 × `answer_limit` + `linger_limit`; how long a tunnel may live
+/// is for [`Dial::relay`](crate::Dial::relay) to say.
+#[derive(Clone, Debug)]
+pub struct Params {
+    /// Longest time for a request head to arrive whole, counted from the end of the answer before
+    /// it; past it the connection is closed without a word. Default 60 s.
+    pub head_limit: Duration,
+    /// Most octets of a request head. Default 64 KiB.
+    pub head_bytes: usize,
+    /// Most octets of a CONNECT target; a longer one is answered like a malformed head. Default
+    /// 1024: a host name has at most 255.
+    pub target_bytes: usize,
+    /// Octets kept, at least, that a client sends before it is told that the tunnel is open. No
+    /// more is read then, which also means that a client which leaves is no longer noticed before
+    /// the dial ends. What came in one read with the head does not count. Default 64 KiB.
+    pub early_bytes: usize,
+    /// Longest time for [`Dial::dial`](crate::Dial::dial): a backstop, since only the
+    /// implementation can say what went wrong; answered with 504. Default 60 s.
+    pub dial_limit: Duration,
+    /// Longest time for one answer to be written, and for the stream to be shut down behind it.
+    /// Default 10 s.
+    pub answer_limit: Duration,
+    /// Longest time an answered connection is kept so that the client can read the answer. Default
+    /// 1 s.
+    pub linger_limit: Duration,
+    /// Most requests that are not CONNECT on one connection; the last is answered with
+    /// `Connection: close`. Default 16.
+    pub other_requests: u32,
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Self {
+            head_limit: Duration::from_secs(60),
+            head_bytes: 64 * 1024,
+            target_bytes: 1024,
+            early_bytes: 64 * 1024,
+            dial_limit: Duration::from_secs(60),
+            answer_limit: Duration::from_secs(10),
+            linger_limit: Duration::from_secs(1),
+            other_requests: 16,
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What a client asked for.
+//!
+//! Does not decide whether it may have it.
+
+use preamble::{HttpVersion, RequestHead};
+
+/// A well-formed CONNECT.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The request target as sent: `host:port` in a proper request, the host in brackets when it
+    /// is an IPv6 address. Only octets that a host and port may have, at most
+    /// [`Params::target_bytes`](crate::Params::target_bytes) of them; that there is a port is not
+    /// checked.
+    pub target: String,
+    /// The version of the request.
+    pub version: HttpVersion,
+    /// The client's `User-Agent`, its first 256 characters.
+    pub user_agent: Option<String>,
+}
+
+impl Request {
+    /// Takes over a CONNECT head; `None` when its target is no authority or too long.
+    pub(crate) fn new(head: &RequestHead<'_>, target_bytes: usize) -> Option<Self> {
+        let target = head.target();
+        let proper = target.len() <= target_bytes && target.bytes().all(is_authority);
+        proper.then(|| Self {
+            target: target.to_owned(),
+            version: head.version(),
+            user_agent: head
+                .header_values("user-agent")
+                .next()
+                .map(|value| value.chars().take(USER_AGENT_CHARS).collect()),
+        })
+    }
+
+    /// Returns the target's host, without brackets, and its port.
+    ///
+    /// `None` when there is no port, when it is not a number from 1 to 65535, when the host is
+    /// empty, or when an IPv6 address lacks its brackets.
+    #[must_use]
+    pub fn host_port(&self) -> Option<(&str, u16)> {
+        let (host, port) = self.target.rsplit_once(':')?;
+        let host = match host.strip_prefix('[') {
+            Some(inner) => inner.strip_suffix(']')?,
+            None if host.contains([':', ']']) => return None,
+            None => host,
+        };
+        let digits = !port.is_empty() && port.bytes().all(|octet| octet.is_ascii_digit());
+        let port = port.parse().ok().filter(|&port| digits && port != 0)?;
+        (!host.is_empty() && !host.contains(['[', ']'])).then_some((host, port))
+    }
+}
+
+/// The octets of RFC 3986 §3.2.2 and §3.2.3: without `/`, `@`, `?` and `#`, so that nobody behind
+/// this frontend can read a path or a user into a target.
+fn is_authority(octet: u8) -> bool {
+    octet.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:[]%".contains(&octet)
+}
+
+const USER_AGENT_CHARS: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_taken_apart_at_its_last_colon() {
+        let parts = |target: &str| {
+            let request = Request {
+                target: target.to_owned(),
+                version: HttpVersion::Http11,
+                user_agent: None,
+            };
+            request
+                .host_port()
+                .map(|(host, port)| (host.to_owned(), port))
+        };
+        assert_eq!(parts("a.example:80"), Some(("a.example".to_owned(), 80)));
+        assert_eq!(
+            parts("10.0.0.1:65535"),
+            Some(("10.0.0.1".to_owned(), 65535))
+        );
+        assert_eq!(parts("[fd00::1]:443"), Some(("fd00::1".to_owned(), 443)));
+        for bad in [
+            "a",
+            "a:",
+            ":80",
+            "[]:80",
+            "a:0",
+            "a:65536",
+            "a:+1",
+            "fd00::1:443",
+            "[a:1",
+            "a]:1",
+            "[fd00::1]",
+            "[fd00::1]443",
+            "[[a]]:1",
+            "",
+        ] {
+            assert_eq!(parts(bad), None, "{bad:?}");
+        }
+    }
+}
