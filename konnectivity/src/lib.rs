@@ -10,3 +10,5 @@ mod registry;
 mod relay;
 pub mod server;
 mod token;
+
+pub use metrics::{describe_agent_metrics, describe_server_metrics};

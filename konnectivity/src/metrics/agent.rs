@@ -1,0 +1,254 @@
+//! What the agent counts, beside what belongs to a link.
+
+use std::sync::Arc;
+
+use knp_proto::Budget;
+use telemetry::Registry;
+use telemetry::metrics::{Counter, CounterFamily, Gauge, Histogram, HistogramFamily};
+
+use super::link::LinkFamilies;
+use super::stream::StreamFamilies;
+use super::{Held, LeaseAnswer, LinkMetrics};
+
+/// Bounds of upstream's histograms, seconds.
+pub(super) const LATENCY: [f64; 7] = [0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 30.0];
+
+/// Why a destination could not be connected to, as upstream says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EndpointDialFailure {
+    /// It did not answer in time.
+    Timeout,
+    /// Anything else.
+    Unknown,
+}
+
+/// Which way a stream to a server failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ServerDirection {
+    /// A packet could not be received.
+    FromServer,
+    /// A packet could not be sent.
+    ToServer,
+}
+
+/// What came of an attempt to connect to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ConnectResult {
+    /// A server that was not connected yet.
+    Connected,
+    /// A server that is connected already.
+    Duplicate,
+    /// No server answered as one.
+    Failed,
+}
+
+impl ConnectResult {
+    const ALL: [Self; 3] = [Self::Connected, Self::Duplicate, Self::Failed];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Connected => "connected",
+            Self::Duplicate => "duplicate",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// What the agent counts. Clones are the same and cost one reference.
+#[derive(Clone, Debug)]
+pub(crate) struct AgentMetrics {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    connects: CounterFamily,
+    destinations_refused: Counter,
+    dial_duration: Histogram,
+    dial_failures: CounterFamily,
+    draining: Gauge,
+    endpoint_connections: Gauge,
+    lease_list_latency: HistogramFamily,
+    lease_lists: CounterFamily,
+    lease_watches: CounterFamily,
+    link: LinkMetrics,
+    links: Arc<LinkFamilies>,
+    server_connections: Gauge,
+    server_count: Gauge,
+    server_failures: CounterFamily,
+}
+
+impl AgentMetrics {
+    /// Registers the families.
+    ///
+    /// # Panics
+    /// When they are registered already.
+    pub(crate) fn new(registry: &Registry) -> Self {
+        let inner = Inner::new(registry);
+        Self {
+            inner: Arc::new(inner),
+        }
+    }
+
+    /// Handles for the links to servers and their tunnels.
+    pub(crate) fn link(&self) -> &LinkMetrics {
+        &self.inner.link
+    }
+
+    /// Says which budget's octets are exposed; the first call counts.
+    pub(crate) fn budget(&self, budget: &Arc<Budget>) {
+        self.inner.links.budget(budget);
+    }
+
+    /// Time to connect to a destination, or to fail.
+    pub(crate) fn dial_duration(&self) -> &Histogram {
+        &self.inner.dial_duration
+    }
+
+    /// Counts a destination that could not be connected to.
+    pub(crate) fn dial_failure(&self, reason: EndpointDialFailure) {
+        let reason = match reason {
+            EndpointDialFailure::Timeout => "timeout",
+            EndpointDialFailure::Unknown => "unknown",
+        };
+        self.inner.dial_failures.with(&[reason]).inc();
+    }
+
+    /// Counts a destination that the list of allowed ones does not have.
+    pub(crate) fn destination_refused(&self) {
+        self.inner.destinations_refused.inc();
+    }
+
+    /// Counts a connection to a destination for as long as what is returned lives.
+    pub(crate) fn endpoint_connection(&self) -> Held {
+        Held::new(&self.inner.endpoint_connections, None)
+    }
+
+    /// Counts a stream to a server for as long as what is returned lives.
+    pub(crate) fn server_connection(&self) -> Held {
+        Held::new(&self.inner.server_connections, None)
+    }
+
+    /// Says how many servers there are to connect to.
+    pub(crate) fn known_servers(&self, servers: u32) {
+        self.inner.server_count.set(servers.into());
+    }
+
+    /// Counts a failure to send to, or to receive from, a server. Count it in
+    /// [`LinkMetrics::sent`] or [`LinkMetrics::received`] as well: this is the older of the two.
+    pub(crate) fn server_failure(&self, direction: ServerDirection) {
+        let direction = match direction {
+            ServerDirection::FromServer => "from_server",
+            ServerDirection::ToServer => "to_server",
+        };
+        self.inner.server_failures.with(&[direction]).inc();
+    }
+
+    /// Counts an attempt to connect to a server.
+    pub(crate) fn connected(&self, result: ConnectResult) {
+        self.inner.connects.with(&[result.as_str()]).inc();
+    }
+
+    /// Says that the agent is draining.
+    pub(crate) fn draining(&self) {
+        self.inner.draining.set(1);
+    }
+
+    /// Counts an answer to a request to list leases.
+    pub(crate) fn leases_listed(&self, answer: LeaseAnswer<'_>) {
+        let code = answer.code_label();
+        let labels = [code.as_str(), answer.reason_label()];
+        self.inner.lease_lists.with(&labels).inc();
+        let latency = self.inner.lease_list_latency.with(&[&code]);
+        latency.observe_duration(answer.elapsed);
+    }
+
+    /// Counts an answer to a request to watch leases. Upstream counts these among the lists, and
+    /// its own counter of watches stays at nothing.
+    pub(crate) fn leases_watched(&self, answer: LeaseAnswer<'_>) {
+        let code = answer.code_label();
+        let labels = [code.as_str(), answer.reason_label()];
+        self.inner.lease_watches.with(&labels).inc();
+    }
+}
+
+impl Inner {
+    fn new(registry: &Registry) -> Self {
+        let counter = |name, help, labels| registry.counter(name, help, labels);
+        let gauge = |name, help| registry.gauge(name, help, &[]).with(&[]);
+        let streams = StreamFamilies::new(
+            registry,
+            "konnectivity_network_proxy_agent_stream_packets_total",
+            "konnectivity_network_proxy_agent_stream_errors_total",
+        );
+        let links = Arc::new(LinkFamilies::new(registry));
+        let (received, sent) = (streams.segment("to_agent"), streams.segment("from_agent"));
+        let connects = counter(
+            "rhizome_konnectivity_connects_total",
+            "Attempts to connect to a server, by result.",
+            &["result"],
+        );
+        for result in ConnectResult::ALL {
+            let _ = connects.with(&[result.as_str()]);
+        }
+        let lease_labels = &["http_response_code", "reason"];
+        Self {
+            connects,
+            destinations_refused: counter(
+                "rhizome_konnectivity_refused_destinations_total",
+                "Dials to a destination that is not allowed.",
+                &[],
+            )
+            .with(&[]),
+            dial_duration: registry
+                .histogram(
+                    "konnectivity_network_proxy_agent_dial_duration_seconds",
+                    "Time to connect to a destination, in seconds.",
+                    &[],
+                    &LATENCY,
+                )
+                .with(&[]),
+            dial_failures: counter(
+                "konnectivity_network_proxy_agent_endpoint_dial_failure_total",
+                "Destinations that could not be connected to, by reason.",
+                &["reason"],
+            ),
+            draining: gauge("rhizome_konnectivity_draining", "1 while the agent drains."),
+            endpoint_connections: gauge(
+                "konnectivity_network_proxy_agent_open_endpoint_connections",
+                "Connections to destinations.",
+            ),
+            lease_list_latency: registry.histogram(
+                "konnectivity_network_proxy_agent_lease_list_latency_seconds",
+                "Time to list the servers' leases, in seconds.",
+                &["http_response_code"],
+                &LATENCY,
+            ),
+            lease_lists: counter(
+                "konnectivity_network_proxy_agent_lease_lists_total",
+                "Requests to list the servers' leases, by answer.",
+                lease_labels,
+            ),
+            lease_watches: counter(
+                "konnectivity_network_proxy_agent_lease_watches_total",
+                "Requests to watch the servers' leases, by answer.",
+                lease_labels,
+            ),
+            link: LinkMetrics::new(received, sent, &links, None, None),
+            links,
+            server_connections: gauge(
+                "konnectivity_network_proxy_agent_open_server_connections",
+                "Streams to servers.",
+            ),
+            server_count: gauge(
+                "konnectivity_network_proxy_agent_known_server_count",
+                "Servers there are to connect to.",
+            ),
+            server_failures: counter(
+                "konnectivity_network_proxy_agent_server_connection_failure_count",
+                "Failures to send to or receive from a server, by direction; deprecated, see stream_errors_total.",
+                &["direction"],
+            ),
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! What a link and its tunnels count, on either end.
+//!
+//! ```text
+//!     link ──▶ received, sent: packets     tunnel ──▶ bytes, stalled, ended
+//!        └──▶ links, blocked, liveness failures
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use knp_proto::{Budget, EndReason};
+use telemetry::Registry;
+use telemetry::metrics::{Counter, CounterFamily, Gauge, Kind};
+
+use super::cluster::ClusterSeries;
+use super::{Held, StreamCounters};
+
+/// Which way octets go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// From the destination, toward the API server.
+    FromDestination,
+    /// Toward the destination.
+    ToDestination,
+}
+
+/// The families, once per process.
+#[derive(Debug)]
+pub(super) struct LinkFamilies {
+    from_destination: Counter,
+    to_destination: Counter,
+    ended: CounterFamily,
+    ended_by: BTreeMap<&'static str, Counter>,
+    stalled: Gauge,
+    links: Gauge,
+    blocked: Gauge,
+    liveness_failures: Counter,
+    budget: Arc<OnceLock<Arc<Budget>>>,
+}
+
+impl LinkFamilies {
+    pub(super) fn new(registry: &Registry) -> Self {
+        let bytes = registry.counter(
+            "rhizome_konnectivity_relayed_bytes_total",
+            "Octets relayed for tunnels, without the overhead of the protocol.",
+            &["direction"],
+        );
+        let ended = registry.counter(
+            "rhizome_konnectivity_tunnels_ended_total",
+            "Tunnels that ended, dials that led to none included, by reason.",
+            &["reason"],
+        );
+        let gauge = |name, help| registry.gauge(name, help, &[]).with(&[]);
+        let budget = Arc::default();
+        collect_buffered(registry, &budget);
+        Self {
+            budget,
+            from_destination: bytes.with(&["from_destination"]),
+            to_destination: bytes.with(&["to_destination"]),
+            ended_by: END_REASONS
+                .map(|reason| (reason, ended.with(&[reason])))
+                .into(),
+            ended,
+            stalled: gauge(
+                "rhizome_konnectivity_stalled_tunnels",
+                "Tunnels whose socket has not taken waiting data for a while; no other tunnel is affected.",
+            ),
+            links: gauge(
+                "rhizome_konnectivity_links",
+                "Streams between server and agent.",
+            ),
+            blocked: gauge(
+                "rhizome_konnectivity_blocked_links",
+                "Streams that are not read because of a slow socket, with a peer that knows no credit and where blocking was asked for.",
+            ),
+            liveness_failures: registry
+                .counter(
+                    "rhizome_konnectivity_liveness_failures_total",
+                    "Streams given up because the peer did not answer in time.",
+                    &[],
+                )
+                .with(&[]),
+        }
+    }
+
+    pub(super) fn budget(&self, budget: &Arc<Budget>) {
+        // A process has one budget, so a second call says nothing new.
+        let _ = self.budget.set(Arc::clone(budget));
+    }
+}
+
+fn collect_buffered(registry: &Registry, budget: &Arc<OnceLock<Arc<Budget>>>) {
+    let budget = Arc::clone(budget);
+    registry.collect(move |encoder| {
+        let used = budget.get().map_or(0, |budget| budget.used());
+        encoder.family(
+            "rhizome_konnectivity_buffered_bytes",
+            "Octets held for, or promised to, tunnels.",
+            Kind::Gauge,
+            |family| family.sample(&[], used as u64),
+        );
+    });
+}
+
+/// Every [`EndReason::reason`]; one that is missing here is counted all the same, but is not there
+/// from the start.
+pub(super) const END_REASONS: [&str; 13] = [
+    "cancelled",
+    "close_timeout",
+    "dial_failed",
+    "dial_timeout",
+    "finished",
+    "linger_timeout",
+    "link_lost",
+    "local_closed",
+    "over_budget",
+    "peer_closed",
+    "peer_reset",
+    "slow_consumer",
+    "violation",
+];
+
+/// Handles for the links of one cluster, or of an agent. Clones are the same and cost one
+/// reference.
+#[derive(Clone, Debug)]
+pub(crate) struct LinkMetrics {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    received: StreamCounters,
+    sent: StreamCounters,
+    families: Arc<LinkFamilies>,
+    /// Upstream's gauge of blocked streams, which agents do not have.
+    full_channels: Option<Gauge>,
+    cluster: Option<Arc<ClusterSeries>>,
+}
+
+impl LinkMetrics {
+    pub(super) fn new(
+        received: StreamCounters,
+        sent: StreamCounters,
+        families: &Arc<LinkFamilies>,
+        full_channels: Option<Gauge>,
+        cluster: Option<Arc<ClusterSeries>>,
+    ) -> Self {
+        let inner = Inner {
+            received,
+            sent,
+            families: Arc::clone(families),
+            full_channels,
+            cluster,
+        };
+        Self {
+            inner: Arc::new(inner),
+        }
+    }
+
+    /// Counters of packets and errors from the peer.
+    pub(crate) fn received(&self) -> &StreamCounters {
+        &self.inner.received
+    }
+
+    /// Counters of packets and errors toward the peer.
+    pub(crate) fn sent(&self) -> &StreamCounters {
+        &self.inner.sent
+    }
+
+    /// Counts octets of a tunnel.
+    pub(crate) fn bytes(&self, direction: Direction, octets: u64) {
+        let families = &self.inner.families;
+        match direction {
+            Direction::FromDestination => families.from_destination.add(octets),
+            Direction::ToDestination => families.to_destination.add(octets),
+        }
+        if let Some(cluster) = &self.inner.cluster {
+            cluster.bytes(direction, octets);
+        }
+    }
+
+    /// Counts the end of a tunnel, or of a dial that led to none.
+    pub(crate) fn ended(&self, reason: &EndReason) {
+        let families = &self.inner.families;
+        match families.ended_by.get(reason.reason()) {
+            Some(counter) => counter.inc(),
+            None => families.ended.with(&[reason.reason()]).inc(),
+        }
+    }
+
+    /// Counts a tunnel as stalled for as long as what is returned lives.
+    pub(crate) fn stalled(&self) -> Held {
+        let cluster = self.inner.cluster.as_deref();
+        Held::new(
+            &self.inner.families.stalled,
+            cluster.map(ClusterSeries::stalled),
+        )
+    }
+
+    /// Counts a link for as long as what is returned lives.
+    pub(crate) fn link(&self) -> Held {
+        let cluster = self.inner.cluster.as_deref();
+        Held::new(
+            &self.inner.families.links,
+            cluster.map(ClusterSeries::links),
+        )
+    }
+
+    /// Counts a link as blocked by one of its tunnels for as long as what is returned lives.
+    pub(crate) fn blocked(&self) -> Held {
+        let full_channels = self.inner.full_channels.as_ref();
+        Held::new(&self.inner.families.blocked, full_channels)
+    }
+
+    /// Counts a link that was given up because its peer did not answer.
+    pub(crate) fn liveness_failure(&self) {
+        self.inner.families.liveness_failures.inc();
+    }
+}

@@ -1,0 +1,370 @@
+//! What the server counts, beside what belongs to a cluster or a link.
+
+use std::sync::Arc;
+
+use knp_proto::{Budget, Cluster, Strategy};
+use telemetry::Registry;
+use telemetry::metrics::{Counter, CounterFamily, Gauge, Histogram, HistogramFamily};
+
+use super::cluster::{ClusterFamilies, LIMITS};
+use super::link::LinkFamilies;
+use super::stream::StreamFamilies;
+use super::{ClusterMetrics, Held, LeaseAnswer, LinkMetrics, StreamCounters};
+
+/// Bounds of upstream's histograms of dials, writes and leases, seconds.
+pub(super) const LATENCY: [f64; 9] = [
+    0.000_001, 0.000_01, 0.0001, 0.005, 0.025, 0.1, 0.5, 2.5, 12.5,
+];
+/// Bounds of upstream's histogram of how long connections live, seconds.
+pub(super) const LIFETIME: [f64; 12] = [
+    1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 14_400.0, 43_200.0, 86_400.0,
+];
+
+/// One of the two methods of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Service {
+    /// `AgentService/Connect`.
+    Connect,
+    /// `ProxyService/Proxy`.
+    Proxy,
+}
+
+impl Service {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Connect => "Connect",
+            Self::Proxy => "Proxy",
+        }
+    }
+}
+
+/// Why a dial failed, as upstream says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DialFailure {
+    /// The agent's stream ended, or it sent DIAL_CLS, before it answered.
+    BackendClose,
+    /// The agent did not answer in time.
+    BackendDialTimeout,
+    /// The agent could not connect.
+    ErrorResponse,
+    /// The frontend went away, or sent DIAL_CLS, before the agent answered.
+    FrontendClose,
+    /// No agent is there to be asked.
+    NoAgent,
+    /// The agent connected, and the frontend could not be told.
+    SendResponse,
+    /// An answer to a dial that nobody waits for.
+    UnrecognizedResponse,
+}
+
+impl DialFailure {
+    /// Returns the label.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::BackendClose => "backend_close",
+            Self::BackendDialTimeout => "backend_dial_timeout",
+            Self::ErrorResponse => "error_response",
+            Self::FrontendClose => "frontend_close",
+            Self::NoAgent => "no_agent",
+            Self::SendResponse => "send_rsp",
+            Self::UnrecognizedResponse => "unrecognized_response",
+        }
+    }
+}
+
+/// At which of the server's ports somebody was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PeerPort {
+    /// Where agents connect.
+    Agents,
+    /// Where API servers connect.
+    Frontends,
+}
+
+/// What came of checking an agent's token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TokenResult {
+    /// It is good.
+    Accepted,
+    /// It was found good, or bad, a short while ago.
+    Cached,
+    /// Not checked, because too many were asked for from there.
+    Limited,
+    /// It is not good, or not there.
+    Refused,
+    /// Whoever could tell did not answer.
+    Unavailable,
+}
+
+impl TokenResult {
+    const ALL: [Self; 5] = [
+        Self::Accepted,
+        Self::Cached,
+        Self::Limited,
+        Self::Refused,
+        Self::Unavailable,
+    ];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Accepted => "accepted",
+            Self::Cached => "cached",
+            Self::Limited => "limited",
+            Self::Refused => "refused",
+            Self::Unavailable => "unavailable",
+        }
+    }
+}
+
+/// What came of reading the registry again because something had changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReloadResult {
+    /// It could not be read, and what was in force stays.
+    Failed,
+    /// Some files were refused, and what they said before stays in force.
+    Partly,
+    /// All is in force.
+    Taken,
+}
+
+impl ReloadResult {
+    const ALL: [Self; 3] = [Self::Failed, Self::Partly, Self::Taken];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Failed => "failed",
+            Self::Partly => "partly",
+            Self::Taken => "taken",
+        }
+    }
+}
+
+/// What the server counts. Clones are the same and cost one reference.
+#[derive(Clone, Debug)]
+pub(crate) struct ServerMetrics {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    upstream: Upstream,
+    own: Own,
+    links: Arc<LinkFamilies>,
+    from_agent: StreamCounters,
+    to_agent: StreamCounters,
+    from_client: StreamCounters,
+    to_client: StreamCounters,
+    clusters: Option<Arc<ClusterFamilies>>,
+}
+
+impl ServerMetrics {
+    /// Registers the families, and with `per_cluster` those with a label `cluster`.
+    ///
+    /// # Panics
+    /// When they are registered already.
+    pub(crate) fn new(registry: &Registry, per_cluster: bool) -> Self {
+        let streams = StreamFamilies::new(
+            registry,
+            "konnectivity_network_proxy_server_stream_packets_total",
+            "konnectivity_network_proxy_server_stream_errors_total",
+        );
+        Self {
+            inner: Arc::new(Inner {
+                upstream: Upstream::new(registry),
+                own: Own::new(registry),
+                links: Arc::new(LinkFamilies::new(registry)),
+                from_agent: streams.segment("from_agent"),
+                to_agent: streams.segment("to_agent"),
+                from_client: streams.segment("from_client"),
+                to_client: streams.segment("to_client"),
+                clusters: per_cluster.then(|| ClusterFamilies::new(registry)),
+            }),
+        }
+    }
+
+    /// Makes the handles of a cluster, once; clone them for its links, frontends and dials.
+    pub(crate) fn cluster(&self, cluster: &Arc<Cluster>) -> ClusterMetrics {
+        let inner = &self.inner;
+        let families = inner.clusters.as_ref();
+        let series = families.map(|families| families.series(cluster));
+        let full_channels = inner.upstream.full_channels.clone();
+        let link = LinkMetrics::new(
+            inner.from_agent.clone(),
+            inner.to_agent.clone(),
+            &inner.links,
+            Some(full_channels),
+            series.clone(),
+        );
+        ClusterMetrics::new(self.clone(), link, series)
+    }
+
+    /// Says which budget's octets are exposed; the first call counts.
+    pub(crate) fn budget(&self, budget: &Arc<Budget>) {
+        self.inner.links.budget(budget);
+    }
+
+    /// Counters of packets and errors from gRPC frontends.
+    pub(crate) fn received_from_client(&self) -> &StreamCounters {
+        &self.inner.from_client
+    }
+
+    /// Counters of packets and errors toward gRPC frontends.
+    pub(crate) fn sent_to_client(&self) -> &StreamCounters {
+        &self.inner.to_client
+    }
+
+    /// Counts a gRPC stream for as long as what is returned lives.
+    pub(crate) fn grpc_connection(&self, service: Service) -> Held {
+        let family = &self.inner.upstream.grpc_connections;
+        Held::new(&family.with(&[service.as_str()]), None)
+    }
+
+    /// Counts a connection that speaks HTTP CONNECT for as long as what is returned lives.
+    pub(crate) fn http_connection(&self) -> Held {
+        Held::new(&self.inner.upstream.http_connections, None)
+    }
+
+    /// Time from a dial to an agent's successful answer.
+    pub(crate) fn dial_duration(&self) -> &Histogram {
+        &self.inner.upstream.dial_duration
+    }
+
+    /// Time to hand a packet or data to a frontend.
+    pub(crate) fn frontend_write_duration(&self) -> &Histogram {
+        &self.inner.upstream.frontend_write_duration
+    }
+
+    /// How long a frontend's connection lived.
+    pub(crate) fn connection_duration(&self) -> &Histogram {
+        &self.inner.upstream.connection_duration
+    }
+
+    /// Counts a failed dial that belongs to no cluster; see [`ClusterMetrics::dial_failure`].
+    pub(crate) fn dial_failure(&self, reason: DialFailure) {
+        let family = &self.inner.upstream.dial_failures;
+        family.with(&[reason.as_str()]).inc();
+    }
+
+    /// Counts a dial tried again with another agent.
+    pub(crate) fn dial_retried(&self) {
+        self.inner.own.dials_retried.inc();
+    }
+
+    /// Counts somebody who was turned away. `reason` is what an error enum's `reason()` gives, of
+    /// which there are only so many.
+    pub(crate) fn peer_refused(&self, port: PeerPort, reason: &'static str) {
+        let port = match port {
+            PeerPort::Agents => "agents",
+            PeerPort::Frontends => "frontends",
+        };
+        self.inner.own.refused_peers.with(&[port, reason]).inc();
+    }
+
+    /// Counts a token that was checked.
+    pub(crate) fn token_checked(&self, result: TokenResult) {
+        self.inner.own.tokens.with(&[result.as_str()]).inc();
+    }
+
+    /// Handles for what reads the registry.
+    pub(crate) fn registry(&self) -> RegistryMetrics {
+        self.inner.own.registry.clone()
+    }
+
+    /// Counts an expired lease of another server that was deleted.
+    pub(crate) fn lease_culled(&self) {
+        self.inner.upstream.culled_leases.inc();
+    }
+
+    /// Counts an answer to a request to delete a lease.
+    pub(crate) fn lease_deleted(&self, answer: LeaseAnswer<'_>) {
+        let upstream = &self.inner.upstream;
+        count(
+            &upstream.lease_deletes,
+            &upstream.lease_delete_latency,
+            answer,
+        );
+    }
+
+    /// Counts an answer to a request to list leases.
+    pub(crate) fn leases_listed(&self, answer: LeaseAnswer<'_>) {
+        let upstream = &self.inner.upstream;
+        count(&upstream.lease_lists, &upstream.lease_list_latency, answer);
+    }
+
+    pub(super) fn pending(&self) -> &Gauge {
+        &self.inner.upstream.pending_dials
+    }
+
+    pub(super) fn established_connections(&self) -> &Gauge {
+        &self.inner.upstream.established
+    }
+
+    pub(super) fn ready(&self, strategy: Strategy) -> Gauge {
+        let family = &self.inner.upstream.ready_backends;
+        family.with(&[strategy.as_str()])
+    }
+
+    pub(super) fn ready_connections(&self) -> &Gauge {
+        &self.inner.upstream.ready_connections
+    }
+
+    pub(super) fn dial_refused(&self, limit: &'static str) {
+        self.inner.own.refused_dials.with(&[limit]).inc();
+    }
+}
+
+fn count(total: &CounterFamily, latency: &HistogramFamily, answer: LeaseAnswer<'_>) {
+    let code = answer.code_label();
+    total.with(&[&code, answer.reason_label()]).inc();
+    latency.with(&[&code]).observe_duration(answer.elapsed);
+}
+
+/// Handles for what reads the registry. Clones are the same.
+#[derive(Clone, Debug)]
+pub(crate) struct RegistryMetrics {
+    clusters: Gauge,
+    generation: Gauge,
+    refused_files: Gauge,
+    reloads: CounterFamily,
+}
+
+impl RegistryMetrics {
+    /// Says what is in force: how many clusters, of which generation, and how many files could
+    /// not be taken.
+    pub(crate) fn in_force(&self, generation: u64, clusters: usize, refused_files: usize) {
+        let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.clusters.set(number(clusters));
+        self.refused_files.set(number(refused_files));
+        self.generation
+            .set(i64::try_from(generation).unwrap_or(i64::MAX));
+    }
+
+    /// Counts one time that something had changed and was read again.
+    pub(crate) fn reloaded(&self, result: ReloadResult) {
+        self.reloads.with(&[result.as_str()]).inc();
+    }
+}
+
+mod families;
+
+use families::{Own, Upstream};
+
+/// Makes a gauge without labels.
+fn gauge(registry: &Registry, name: &'static str, help: &'static str) -> Gauge {
+    registry.gauge(name, help, &[]).with(&[])
+}
+
+/// Makes a counter without labels.
+fn counter(registry: &Registry, name: &'static str, help: &'static str) -> Counter {
+    registry.counter(name, help, &[]).with(&[])
+}
+
+/// Makes a histogram without labels.
+fn histogram(
+    registry: &Registry,
+    name: &'static str,
+    help: &'static str,
+    buckets: &[f64],
+) -> Histogram {
+    registry.histogram(name, help, &[], buckets).with(&[])
+}
