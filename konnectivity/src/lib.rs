@@ -2,13 +2,15 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+pub mod api_server;
 pub mod flags;
 mod grpc;
+pub mod lease;
 mod link;
 mod metrics;
 mod registry;
 mod relay;
 pub mod server;
-mod token;
+pub mod token;
 
 pub use metrics::{describe_agent_metrics, describe_server_metrics};

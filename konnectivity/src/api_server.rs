@@ -1,0 +1,269 @@
+//! A client of an API server: made when first needed, made anew when its kubeconfig changes.
+//!
+//! ```text
+//!     kubeconfig, or the pod's own account ──read at most every 5 s──▶ unchanged ─▶ the same client
+//!                                                                  └─▶ changed ───▶ a new client
+//! ```
+//!
+//! A kubeconfig that is broken keeps the last client that could be made. Asks the API server
+//! nothing: that is `token`'s and `lease`'s.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::{Client, Config};
+use ring::digest::{Context, Digest, SHA256};
+use thiserror::Error;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+/// Why there is no client of an API server.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ApiServerError {
+    /// What was read makes no client, by reason of its certificates or its credentials.
+    #[error("making a client of the API server")]
+    Client(#[source] Box<kube::Error>),
+    /// No kubeconfig is named, and this is no pod with an account.
+    #[error("using the pod's service account, as no kubeconfig is named")]
+    InCluster(#[source] Box<kube::config::InClusterError>),
+    /// The kubeconfig cannot be understood.
+    #[error("using the kubeconfig {}", path.display())]
+    Kubeconfig {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: Box<KubeconfigError>,
+    },
+    /// The kubeconfig, or a file that it names, cannot be read.
+    #[error("reading {}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// What went wrong.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// One API server, and the account it is spoken to with. Clones are the same.
+///
+/// All clones belong to one runtime: the connections live on the one that asks for a client first.
+#[derive(Clone, Debug)]
+pub struct ApiServer {
+    kubeconfig: Option<Arc<Path>>,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// When the files were looked at last.
+    looked: Option<Instant>,
+    /// What the client was made of.
+    print: Option<Digest>,
+    client: Option<Client>,
+    generation: u64,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State")
+            .field("generation", &self.generation)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ApiServer {
+    /// Names an API server by its kubeconfig; `None` is the one whose pod this is. Reads nothing.
+    #[must_use]
+    pub fn new(kubeconfig: Option<PathBuf>) -> Self {
+        Self {
+            kubeconfig: kubeconfig.map(Arc::from),
+            state: Arc::default(),
+        }
+    }
+
+    /// Returns a client, and a number that changes with it.
+    ///
+    /// Cancel-safe. Connects to nothing yet.
+    ///
+    /// # Errors
+    /// Why none could be made, when none was before.
+    pub async fn client(&self) -> Result<(Client, u64), ApiServerError> {
+        let mut state = self.state.lock().await;
+        let now = Instant::now();
+        let fresh = state.looked.is_some_and(|at| now < at + LOOK_PERIOD);
+        if let (true, Some(client)) = (fresh, &state.client) {
+            return Ok((client.clone(), state.generation));
+        }
+        let read = self.read().await;
+        state.looked = Some(now);
+        let made = read.and_then(|(config, print)| {
+            if state.client.is_some() && same(state.print, print) {
+                return Ok(None);
+            }
+            let client = make(config)?;
+            Ok(Some((client, print)))
+        });
+        match (made, state.client.clone()) {
+            (Ok(None), Some(client)) => Ok((client, state.generation)),
+            (Ok(None), None) => unreachable!("a client is kept only where there is one"),
+            (Ok(Some((client, print))), _) => {
+                state.client = Some(client.clone());
+                state.print = Some(print);
+                state.generation += 1;
+                Ok((client, state.generation))
+            }
+            (Err(error), Some(client)) => {
+                tracing::warn!(error = %telemetry::chain(&error), "keeping the last kubeconfig");
+                Ok((client, state.generation))
+            }
+            (Err(error), None) => Err(error),
+        }
+    }
+
+    async fn read(&self) -> Result<(Config, Digest), ApiServerError> {
+        let Some(path) = &self.kubeconfig else {
+            let config = Config::incluster()
+                .map_err(|source| ApiServerError::InCluster(Box::new(source)))?;
+            // The account's files are read again by the client itself.
+            return Ok((config, Context::new(&SHA256).finish()));
+        };
+        let mut context = Context::new(&SHA256);
+        add(&mut context, path)?;
+        let refused = |source| ApiServerError::Kubeconfig {
+            path: path.to_path_buf(),
+            source: Box::new(source),
+        };
+        let file = Kubeconfig::read_from(path).map_err(refused)?;
+        for named in files(&file) {
+            add(&mut context, Path::new(named))?;
+        }
+        let options = KubeConfigOptions::default();
+        let config = Config::from_custom_kubeconfig(file, &options).await;
+        Ok((config.map_err(refused)?, context.finish()))
+    }
+}
+
+/// Tells whether a client made of `before` would be made of the same now.
+fn same(before: Option<Digest>, now: Digest) -> bool {
+    before.is_some_and(|before| before.as_ref() == now.as_ref())
+}
+
+fn make(mut config: Config) -> Result<Client, ApiServerError> {
+    config.connect_timeout = Some(CONNECT_LIMIT);
+    // Who asks says how often; a review that is repeated in secret would outlive its limit.
+    config.default_retry = false;
+    Client::try_from(config).map_err(|source| ApiServerError::Client(Box::new(source)))
+}
+
+/// Returns the files that a kubeconfig names. Its tokens' are read again by the client itself.
+fn files(config: &Kubeconfig) -> Vec<&str> {
+    let clusters = config
+        .clusters
+        .iter()
+        .filter_map(|named| named.cluster.as_ref())
+        .filter_map(|cluster| cluster.certificate_authority.as_deref());
+    let users = config
+        .auth_infos
+        .iter()
+        .filter_map(|named| named.auth_info.as_ref())
+        .flat_map(|user| [&user.client_certificate, &user.client_key])
+        .filter_map(Option::as_deref);
+    clusters.chain(users).collect()
+}
+
+fn add(context: &mut Context, path: &Path) -> Result<(), ApiServerError> {
+    let contents = read_limited(path, MAX_FILE_BYTES).map_err(|source| ApiServerError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    context.update(&(contents.len() as u64).to_be_bytes());
+    context.update(&contents);
+    Ok(())
+}
+
+/// Reads a file of at most `limit` octets.
+///
+/// # Errors
+/// When it cannot be read, or is larger.
+pub(crate) fn read_limited(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let mut contents = Vec::new();
+    File::open(path)?
+        .take(limit.saturating_add(1))
+        .read_to_end(&mut contents)?;
+    if contents.len() as u64 > limit {
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("more than {limit} octets"),
+        ));
+    }
+    Ok(contents)
+}
+
+/// Files are in force 10 s after they change: they are looked at twice as often.
+pub(crate) const LOOK_PERIOD: Duration = Duration::from_secs(5);
+
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
+const MAX_FILE_BYTES: u64 = 1024 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use testkit::tempdir::TempDir;
+
+    use super::*;
+
+    fn kubeconfig(server: &str) -> String {
+        format!(
+            "{{apiVersion: v1, kind: Config, current-context: a,
+               clusters: [{{name: a, cluster: {{server: \"{server}\"}}}}],
+               users: [{{name: a, user: {{token: t}}}}],
+               contexts: [{{name: a, context: {{cluster: a, user: a}}}}]}}"
+        )
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_changed_kubeconfig_makes_a_new_client_and_a_broken_one_keeps_the_last() {
+        let dir = TempDir::new("api-server").unwrap();
+        let path = dir.write("kubeconfig", kubeconfig("http://127.0.0.1:1"));
+        let api = ApiServer::new(Some(path.unwrap()));
+        let (_, first) = api.client().await.unwrap();
+
+        dir.replace("kubeconfig", kubeconfig("http://127.0.0.1:2"))
+            .unwrap();
+        assert_eq!(api.client().await.unwrap().1, first, "looked at just now");
+        tokio::time::advance(LOOK_PERIOD).await;
+        let (_, second) = api.client().await.unwrap();
+        assert_ne!(second, first);
+
+        dir.replace("kubeconfig", "no: [kubeconfig").unwrap();
+        tokio::time::advance(LOOK_PERIOD).await;
+        assert_eq!(api.client().await.unwrap().1, second);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kubeconfig_may_come_later() {
+        let dir = TempDir::new("api-server-late").unwrap();
+        let api = ApiServer::new(Some(dir.join("kubeconfig")));
+        let missing = api.client().await.map(drop).unwrap_err();
+        assert!(matches!(missing, ApiServerError::Read { .. }), "{missing}");
+        dir.write("kubeconfig", kubeconfig("http://127.0.0.1:1"))
+            .unwrap();
+        api.client().await.unwrap();
+    }
+
+    #[test]
+    fn a_file_above_the_limit_is_refused() {
+        let dir = TempDir::new("api-server-large").unwrap();
+        let path = dir.write("large", [0; 9]).unwrap();
+        assert_eq!(read_limited(&path, 9).unwrap().len(), 9);
+        let error = read_limited(&path, 8).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+    }
+}

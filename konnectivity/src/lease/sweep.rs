@@ -1,0 +1,151 @@
+//! Counts the servers' leases every 15 s, and deletes those that have expired.
+//!
+//! ```text
+//!     list by label ──▶ valid ───▶ count
+//!                   └─▶ expired ─▶ delete, unless it was renewed meanwhile
+//! ```
+//!
+//! Leaves this server's own lease alone, however late it is: `own` renews it.
+
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, DeleteParams, ListParams, Preconditions};
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+
+use super::{REQUEST_LIMIT, SharedLeaseMetrics, answer, is_valid};
+use crate::api_server::ApiServer;
+
+pub(super) struct Sweep {
+    pub(super) api: ApiServer,
+    pub(super) namespace: String,
+    pub(super) selector: String,
+    /// The name of this server's own lease.
+    pub(super) own: String,
+    pub(super) metrics: SharedLeaseMetrics,
+    pub(super) count: watch::Sender<Option<u32>>,
+}
+
+impl Sweep {
+    /// Sweeps for ever. Cancel-safe.
+    pub(super) async fn run(&self) {
+        let mut rounds = interval(PERIOD);
+        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            rounds.tick().await;
+            let client = match self.api.client().await {
+                Ok((client, _)) => client,
+                Err(error) => {
+                    tracing::warn!(error = %telemetry::chain(&error), "leases are not swept");
+                    continue;
+                }
+            };
+            let leases = Api::namespaced(client, &self.namespace);
+            let Some(found) = self.list(&leases).await else {
+                continue;
+            };
+            let (valid, expired) = divide(found, &self.own, Timestamp::now());
+            self.count.send_replace(Some(valid));
+            for lease in expired {
+                self.cull(&leases, lease).await;
+            }
+        }
+    }
+
+    /// Returns all leases of the kind; `None` when the API server did not give them.
+    async fn list(&self, leases: &Api<Lease>) -> Option<Vec<Lease>> {
+        let asked = Instant::now();
+        let params = ListParams::default().labels(&self.selector);
+        match timeout(REQUEST_LIMIT, leases.list(&params)).await {
+            Ok(Ok(list)) => {
+                self.metrics.listed(200, "", asked.elapsed());
+                Some(list.items)
+            }
+            Ok(Err(error)) => {
+                if let Some((code, reason)) = answer(&error) {
+                    self.metrics.listed(code, reason, asked.elapsed());
+                }
+                tracing::warn!(error = %telemetry::chain(&error), "listing leases");
+                None
+            }
+            Err(_) => {
+                tracing::warn!("leases could not be listed in time");
+                None
+            }
+        }
+    }
+
+    async fn cull(&self, leases: &Api<Lease>, lease: Lease) {
+        let Some(name) = lease.metadata.name else {
+            return;
+        };
+        let params = DeleteParams::default().preconditions(Preconditions {
+            // Whoever renews it at this moment keeps it.
+            resource_version: lease.metadata.resource_version,
+            uid: lease.metadata.uid,
+        });
+        let asked = Instant::now();
+        match timeout(REQUEST_LIMIT, leases.delete(&name, &params)).await {
+            Ok(Ok(_)) => {
+                self.metrics.deleted(200, "", asked.elapsed());
+                self.metrics.culled();
+                tracing::info!(lease = name, "expired lease deleted");
+            }
+            Ok(Err(error)) => {
+                if let Some((code, reason)) = answer(&error) {
+                    self.metrics.deleted(code, reason, asked.elapsed());
+                }
+                // Renewed, or deleted by another server that sweeps too.
+                tracing::debug!(lease = name, error = %telemetry::chain(&error), "lease not deleted");
+            }
+            Err(_) => tracing::warn!(lease = name, "a lease could not be deleted in time"),
+        }
+    }
+}
+
+/// Returns how many leases are valid at `now`, this server's `own` always among them, and those
+/// that expired.
+fn divide(leases: Vec<Lease>, own: &str, now: Timestamp) -> (u32, Vec<Lease>) {
+    let is_own = |lease: &Lease| lease.metadata.name.as_deref() == Some(own);
+    let others = leases.into_iter().filter(|lease| !is_own(lease));
+    let (valid, expired): (Vec<_>, Vec<_>) = others.partition(|lease| is_valid(lease, now));
+    let valid = u32::try_from(valid.len()).unwrap_or(u32::MAX);
+    (valid.saturating_add(1), expired)
+}
+
+/// Time between two looks: upstream's.
+const PERIOD: Duration = Duration::from_secs(15);
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::coordination::v1::LeaseSpec;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+
+    use super::*;
+
+    fn lease(name: &str, renewed: i64) -> Lease {
+        Lease {
+            metadata: ObjectMeta {
+                name: Some(name.to_owned()),
+                ..ObjectMeta::default()
+            },
+            spec: Some(LeaseSpec {
+                renew_time: Some(MicroTime(Timestamp::from_second(renewed).unwrap())),
+                lease_duration_seconds: Some(30),
+                ..LeaseSpec::default()
+            }),
+        }
+    }
+
+    #[test]
+    fn the_own_lease_counts_and_is_never_swept() {
+        let now = Timestamp::from_second(200).unwrap();
+        let leases = vec![lease("own", 100), lease("valid", 190), lease("dead", 100)];
+        let (valid, expired) = divide(leases, "own", now);
+        assert_eq!(valid, 2);
+        let names: Vec<_> = expired.into_iter().map(|one| one.metadata.name).collect();
+        assert_eq!(names, [Some("dead".to_owned())]);
+    }
+}
