@@ -1,1 +1,448 @@
-//! To be written.
+//! gRPC's framing of packets over HTTP/2, by hand: two methods with one message type need no more.
+//!
+//! ```text
+//!   h2 RecvStream ──▶ PacketReceiver ──▶ Packet          head, payload ──▶ PacketSender ──▶ h2 SendStream
+//! ```
+//!
+//! A packet's payload goes out from where it lies, together with its head in one DATA frame; small
+//! packets are gathered into one. What packets mean, and who may open a stream, is decided
+//! elsewhere.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes, BytesMut};
+use h2::{RecvStream, SendStream};
+use http::{HeaderMap, HeaderValue, Method, Request};
+use knp_proto::frame::{Deframer, FrameError, HEAD};
+use knp_proto::{Packet, PacketError, PacketKind, Transmit};
+
+use crate::metrics::GrpcCode;
+
+/// The path of API servers' streams.
+pub(crate) const PROXY_PATH: &str = "/ProxyService/Proxy";
+/// The path of agents' streams.
+pub(crate) const CONNECT_PATH: &str = "/AgentService/Connect";
+/// The one content type of gRPC that is needed.
+pub(crate) const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
+
+/// Stream window offered to peers. What tunnels may hold is bounded by credit and by budgets; the
+/// stream itself must not become the bottleneck at some hundred megabytes per second.
+pub(crate) const STREAM_WINDOW: u32 = 8 << 20;
+/// Connection window offered to agents and servers, which use one stream.
+pub(crate) const CONNECTION_WINDOW: u32 = 16 << 20;
+/// Frames accepted, and sent to those who accept as much: a DATA packet of 64 KiB and its heads.
+pub(crate) const MAX_FRAME: u32 = 68 << 10;
+/// Octets that may wait in HTTP/2 for a connection. More would only make others wait longer.
+pub(crate) const SEND_BUFFER: usize = 192 << 10;
+/// Streams of one connection at a time: API servers may share one among their dials.
+pub(crate) const MAX_STREAMS: u32 = 10_000;
+/// Heads of requests and responses, octets.
+pub(crate) const MAX_HEADERS: u32 = 64 << 10;
+
+/// Makes the settings of a server's connection.
+pub(crate) fn server_builder(stream_window: u32, connection_window: u32) -> h2::server::Builder {
+    let mut builder = h2::server::Builder::new();
+    builder
+        .initial_window_size(stream_window)
+        .initial_connection_window_size(connection_window)
+        .max_frame_size(MAX_FRAME)
+        .max_header_list_size(MAX_HEADERS)
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_send_buffer_size(SEND_BUFFER);
+    builder
+}
+
+/// Makes the settings of a client's connection.
+pub(crate) fn client_builder() -> h2::client::Builder {
+    let mut builder = h2::client::Builder::new();
+    builder
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_frame_size(MAX_FRAME)
+        .max_header_list_size(MAX_HEADERS)
+        .max_send_buffer_size(SEND_BUFFER)
+        .enable_push(false);
+    builder
+}
+
+/// Makes a client's request for a stream at `path`, to be given its metadata.
+///
+/// # Errors
+///
+/// When `authority` is none.
+pub(crate) fn request(path: &str, authority: &str) -> Result<Request<()>, http::Error> {
+    let uri = http::Uri::builder()
+        .scheme("https")
+        .authority(authority)
+        .path_and_query(path)
+        .build()?;
+    Request::builder()
+        .method(Method::POST)
+        .uri(uri)
+        .header(http::header::CONTENT_TYPE, CONTENT_TYPE)
+        .header(http::header::TE, "trailers")
+        .body(())
+}
+
+/// Tells whether a request is gRPC's for `path`.
+///
+/// # Errors
+///
+/// The text for a status UNIMPLEMENTED.
+pub(crate) fn check_request<B>(request: &Request<B>, path: &str) -> Result<(), String> {
+    let content_type = request.headers().get(http::header::CONTENT_TYPE);
+    let is_grpc =
+        content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"));
+    if request.method() != Method::POST || !is_grpc {
+        return Err("this is no gRPC request".to_owned());
+    }
+    if request.uri().path() != path {
+        return Err(format!("unknown method {}", request.uri().path()));
+    }
+    Ok(())
+}
+
+/// What is sent as one DATA frame: some octets, and some more from elsewhere.
+#[derive(Debug, Default)]
+pub(crate) struct Message {
+    head: Bytes,
+    payload: Bytes,
+}
+
+impl Buf for Message {
+    fn remaining(&self) -> usize {
+        self.head.len() + self.payload.len()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        if self.head.is_empty() {
+            &self.payload
+        } else {
+            &self.head
+        }
+    }
+
+    fn chunks_vectored<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let parts = [&self.head, &self.payload];
+        let filled = parts.into_iter().filter(|part| !part.is_empty());
+        let pairs = slices.iter_mut().zip(filled);
+        pairs.fold(0, |count, (slice, part)| {
+            *slice = IoSlice::new(part);
+            count + 1
+        })
+    }
+
+    fn advance(&mut self, count: usize) {
+        let of_head = count.min(self.head.len());
+        self.head.advance(of_head);
+        self.payload.advance(count - of_head);
+    }
+}
+
+/// Why a stream of packets cannot go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum StreamError {
+    /// The framing is broken.
+    #[error("reading a message")]
+    Frame(#[from] FrameError),
+    /// HTTP/2 says so.
+    #[error("the HTTP/2 stream")]
+    Http2(#[from] h2::Error),
+    /// A message is no packet.
+    #[error("reading a packet")]
+    Packet(#[from] PacketError),
+    /// The stream ended within a message.
+    #[error("the stream ended within a message")]
+    Truncated,
+}
+
+impl StreamError {
+    /// Returns the gRPC status that stands for it, as in upstream's metrics.
+    pub(crate) fn code(&self) -> GrpcCode {
+        match self {
+            Self::Frame(_) | Self::Packet(_) | Self::Truncated => GrpcCode::Internal,
+            Self::Http2(error) => match error.reason() {
+                Some(h2::Reason::CANCEL) => GrpcCode::Canceled,
+                Some(h2::Reason::ENHANCE_YOUR_CALM) => GrpcCode::ResourceExhausted,
+                Some(h2::Reason::REFUSED_STREAM) | None => GrpcCode::Unavailable,
+                Some(_) => GrpcCode::Internal,
+            },
+        }
+    }
+}
+
+/// The sending half of a stream.
+#[derive(Debug)]
+pub(crate) struct PacketSender {
+    stream: SendStream<Message>,
+    /// Heads and small packets, to be sent before anything else.
+    gathered: BytesMut,
+}
+
+impl PacketSender {
+    pub(crate) fn new(stream: SendStream<Message>) -> Self {
+        Self {
+            stream,
+            gathered: BytesMut::new(),
+        }
+    }
+
+    /// Waits until the stream takes more. Cancel-safe.
+    pub(crate) fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
+        loop {
+            if self.stream.capacity() > self.gathered.len() {
+                return Poll::Ready(Ok(()));
+            }
+            self.stream.reserve_capacity(self.gathered.len() + WANTED);
+            match ready!(self.stream.poll_capacity(cx)) {
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Poll::Ready(Err(error.into())),
+                None => return Poll::Ready(Err(closed().into())),
+            }
+        }
+    }
+
+    /// Waits until the peer has reset the stream; it never ends otherwise. Cancel-safe.
+    pub(crate) fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<StreamError> {
+        match ready!(self.stream.poll_reset(cx)) {
+            Ok(reason) => Poll::Ready(h2::Error::from(reason).into()),
+            Err(error) => Poll::Ready(error.into()),
+        }
+    }
+
+    /// Adds what `transmit` takes to the buffer before the next packet: five octets are left for
+    /// the head of its message. Small packets wait for [`PacketSender::flush`].
+    ///
+    /// # Errors
+    ///
+    /// When the stream has ended.
+    pub(crate) fn transmit(
+        &mut self,
+        transmit: impl FnOnce(&mut BytesMut) -> Option<Transmit>,
+    ) -> Result<Option<PacketKind>, StreamError> {
+        let start = self.gathered.len();
+        self.gathered.extend_from_slice(&[0; HEAD]);
+        let Some(Transmit { kind, payload }) = transmit(&mut self.gathered) else {
+            self.gathered.truncate(start);
+            return Ok(None);
+        };
+        let payload = payload.unwrap_or_default();
+        let len = self.gathered.len() - start - HEAD + payload.len();
+        let len = u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes();
+        if let Some(head) = self.gathered.get_mut(start + 1..start + HEAD) {
+            head.copy_from_slice(&len);
+        }
+        if payload.len() <= GATHER_BELOW {
+            self.gathered.extend_from_slice(&payload);
+            if self.gathered.len() >= GATHER {
+                self.flush()?;
+            }
+        } else {
+            self.send(payload)?;
+        }
+        Ok(Some(kind))
+    }
+
+    /// Sends a packet that is not DATA, or small.
+    ///
+    /// # Errors
+    ///
+    /// As [`PacketSender::transmit`].
+    pub(crate) fn packet(&mut self, packet: Packet) -> Result<(), StreamError> {
+        let kind = packet.kind();
+        self.transmit(|buf| {
+            packet.encode(buf);
+            Some(Transmit {
+                kind,
+                payload: None,
+            })
+        })?;
+        self.flush()
+    }
+
+    /// Hands over what was gathered.
+    ///
+    /// # Errors
+    ///
+    /// As [`PacketSender::transmit`].
+    pub(crate) fn flush(&mut self) -> Result<(), StreamError> {
+        if self.gathered.is_empty() {
+            return Ok(());
+        }
+        self.send(Bytes::new())
+    }
+
+    fn send(&mut self, payload: Bytes) -> Result<(), StreamError> {
+        let head = self.gathered.split().freeze();
+        Ok(self.stream.send_data(Message { head, payload }, false)?)
+    }
+
+    /// Ends the stream with a gRPC status, which only servers do.
+    pub(crate) fn end(mut self, status: GrpcCode, message: &str) {
+        if self.flush().is_ok() {
+            // A stream that is gone already needs no status.
+            drop(self.stream.send_trailers(trailers(status, message)));
+        }
+    }
+
+    /// Ends the sending half without a status, which clients do.
+    pub(crate) fn finish(mut self) {
+        if self.flush().is_ok() {
+            drop(self.stream.send_data(Message::default(), true));
+        }
+    }
+
+    /// Resets the stream.
+    pub(crate) fn reset(mut self) {
+        self.stream.send_reset(h2::Reason::CANCEL);
+    }
+}
+
+/// The receiving half of a stream.
+#[derive(Debug)]
+pub(crate) struct PacketReceiver {
+    stream: RecvStream,
+    deframer: Deframer,
+}
+
+impl PacketReceiver {
+    /// Accepts messages of at most `max` octets.
+    pub(crate) fn new(stream: RecvStream, max: usize) -> Self {
+        Self {
+            stream,
+            deframer: Deframer::new(max),
+        }
+    }
+
+    /// Waits for octets, reads the packets that are complete with them into `packets`, and returns
+    /// whether the stream goes on. Cancel-safe.
+    pub(crate) fn poll_packets(
+        &mut self,
+        cx: &mut Context<'_>,
+        packets: &mut VecDeque<Packet>,
+    ) -> Poll<Result<bool, StreamError>> {
+        let piece = match ready!(self.stream.poll_data(cx)) {
+            Some(Ok(piece)) => piece,
+            Some(Err(error)) => return Poll::Ready(Err(error.into())),
+            None if self.deframer.is_empty() => return Poll::Ready(Ok(false)),
+            None => return Poll::Ready(Err(StreamError::Truncated)),
+        };
+        let len = piece.len();
+        self.deframer.push(piece);
+        while let Some(message) = self.deframer.next_message()? {
+            packets.push_back(Packet::decode(message)?);
+        }
+        self.stream.flow_control().release_capacity(len)?;
+        Poll::Ready(Ok(true))
+    }
+
+    /// Returns the status and text with which the peer ended the stream; call it once
+    /// [`PacketReceiver::poll_packets`] has said that the stream does not go on.
+    pub(crate) async fn status(&mut self) -> Option<(String, String)> {
+        let trailers = std::future::poll_fn(|cx| self.stream.poll_trailers(cx)).await;
+        status_of(&trailers.ok()??)
+    }
+}
+
+/// Returns the status and text in trailers, or in the head of a response without a body.
+pub(crate) fn status_of(headers: &HeaderMap) -> Option<(String, String)> {
+    let text = |name| {
+        let value: &HeaderValue = headers.get(name)?;
+        Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
+    };
+    Some((
+        text("grpc-status")?,
+        text("grpc-message").unwrap_or_default(),
+    ))
+}
+
+/// Returns trailers that say `status`; `message` is cut to what a header may hold.
+pub(crate) fn trailers(status: GrpcCode, message: &str) -> HeaderMap {
+    let mut trailers = HeaderMap::with_capacity(2);
+    trailers.insert("grpc-status", HeaderValue::from(status.number()));
+    if !message.is_empty()
+        && let Ok(value) = HeaderValue::from_str(&percent_encoded(message))
+    {
+        trailers.insert("grpc-message", value);
+    }
+    trailers
+}
+
+/// Returns a response that says `status` and nothing else (gRPC's "Trailers-Only").
+pub(crate) fn refusal(status: GrpcCode, message: &str) -> http::Response<()> {
+    let mut response = http::Response::new(());
+    *response.headers_mut() = trailers(status, message);
+    response
+        .headers_mut()
+        .insert(http::header::CONTENT_TYPE, CONTENT_TYPE);
+    response
+}
+
+/// Printable ASCII but the percent sign stands for itself.
+fn percent_encoded(message: &str) -> String {
+    let mut encoded = String::with_capacity(message.len());
+    for octet in message.bytes().take(MAX_MESSAGE) {
+        match octet {
+            b' '..=b'$' | b'&'..=b'~' => encoded.push(char::from(octet)),
+            _ => encoded.push_str(&format!("%{octet:02X}")),
+        }
+    }
+    encoded
+}
+
+fn closed() -> h2::Error {
+    h2::Error::from(h2::Reason::CANCEL)
+}
+
+/// Octets asked for at a time; what is there is used all the same.
+const WANTED: usize = 128 << 10;
+/// Payloads up to this are copied behind their head: one frame less costs more than that.
+const GATHER_BELOW: usize = 1024;
+/// Gathered octets that are worth a frame.
+const GATHER: usize = 16 << 10;
+/// Octets of an error text that travel.
+const MAX_MESSAGE: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_read_across_its_parts() {
+        let message = || Message {
+            head: Bytes::from_static(b"head"),
+            payload: Bytes::from_static(b"payload"),
+        };
+        for cut in 0..=11 {
+            let mut message = message();
+            let mut first = vec![0; cut];
+            message.copy_to_slice(&mut first);
+            assert_eq!(message.remaining(), 11 - cut);
+            first.extend(message.copy_to_bytes(11 - cut));
+            assert_eq!(first, b"headpayload");
+        }
+        let message = message();
+        let mut slices = [IoSlice::new(&[]); 4];
+        assert_eq!(message.chunks_vectored(&mut slices), 2);
+        assert_eq!(&*slices[0], b"head");
+        assert_eq!(&*slices[1], b"payload");
+    }
+
+    #[test]
+    fn texts_survive_as_a_header() {
+        let trailers = trailers(GrpcCode::Unknown, "50% of \"ünknown\"\n");
+        assert_eq!(trailers["grpc-status"], "2");
+        assert_eq!(trailers["grpc-message"], "50%25 of \"%C3%BCnknown\"%0A");
+    }
+
+    #[test]
+    fn a_refusal_is_a_response_without_a_body() {
+        let response = refusal(GrpcCode::Unimplemented, "");
+        let status = status_of(response.headers()).unwrap();
+        assert_eq!(status, ("12".to_owned(), String::new()));
+        assert_eq!(response.headers()["content-type"], "application/grpc");
+    }
+}

@@ -8,6 +8,7 @@ mod grpc;
 pub mod lease;
 mod link;
 mod metrics;
+mod pump;
 mod registry;
 mod relay;
 pub mod server;

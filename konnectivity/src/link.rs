@@ -1,1 +1,447 @@
-//! To be written.
+//! A link that several tasks use at once: one pumps packets, each of the others has a tunnel.
+//!
+//! ```text
+//!   frontends, destinations ── Tunnel, LinkHandle ──▶ Mutex<Link> ◀── pump (see `pump`) ──▶ HTTP/2
+//!              ▲                                         │ events
+//!              └───────────────── wake ◀─────────────────┘
+//! ```
+//!
+//! Every change of the [`Link`] is followed at once by telling those whom its events concern. The
+//! lock is held for one change or one batch of packets, never across an await. What a tunnel's
+//! octets are, and which link a dial goes to, is decided elsewhere.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use knp_proto::{
+    ConnectId, DialId, DialRefused, DialTarget, EndReason, Event, Gone, Link, Read, StreamId,
+    TunnelId, WriteError,
+};
+use tokio::time::Instant;
+
+use crate::metrics::LinkMetrics;
+
+/// A link. Clones are the same one.
+#[derive(Clone)]
+pub(crate) struct LinkHandle(pub(crate) Arc<Shared>);
+
+/// What the tasks of a link share.
+pub(crate) struct Shared {
+    stream: StreamId,
+    metrics: LinkMetrics,
+    state: Mutex<State>,
+}
+
+/// The link, and who waits for what.
+pub(crate) struct State {
+    pub(crate) link: Link,
+    tunnels: HashMap<TunnelId, Waiting>,
+    /// What the pump has to pass on.
+    pub(crate) news: VecDeque<News>,
+    /// The pump's.
+    waker: Option<Waker>,
+    /// Set once the link is to end.
+    pub(crate) closing: Option<Closing>,
+    /// A dial got no answer, and nothing has come since.
+    pub(crate) suspect: bool,
+}
+
+/// What concerns the owner of a link.
+pub(crate) enum News {
+    /// The peer asks for a connection.
+    Dial(TunnelId, DialTarget),
+    /// The peer prefers not to be dialled.
+    Draining,
+    /// Whether the peer can be expected to answer has changed.
+    Alive(bool),
+}
+
+/// How a link is ended from this side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Closing {
+    /// With a gRPC status, or by ending the stream.
+    End(&'static str),
+    /// At once.
+    Reset,
+}
+
+/// Who waits for one tunnel, and how far it is.
+struct Waiting {
+    waker: Option<Waker>,
+    progress: Progress,
+}
+
+enum Progress {
+    Dialing,
+    Open(ConnectId),
+    Ended(EndReason),
+}
+
+/// Why there is no tunnel.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum DialError {
+    /// The dial ended without a connection.
+    #[error("the dial ended: {}", .0.reason())]
+    Ended(EndReason),
+    /// The dial was not begun.
+    #[error(transparent)]
+    Refused(#[from] DialRefused),
+}
+
+impl LinkHandle {
+    /// Shares `link`, whose doings are counted in `metrics`.
+    pub(crate) fn new(link: Link, metrics: LinkMetrics) -> Self {
+        Self(Arc::new(Shared {
+            stream: link.stream(),
+            metrics,
+            state: Mutex::new(State {
+                link,
+                tunnels: HashMap::new(),
+                news: VecDeque::new(),
+                waker: None,
+                closing: None,
+                suspect: false,
+            }),
+        }))
+    }
+
+    /// Returns which stream it is.
+    pub(crate) fn stream(&self) -> StreamId {
+        self.0.stream
+    }
+
+    /// Returns where its doings are counted.
+    pub(crate) fn metrics(&self) -> &LinkMetrics {
+        &self.0.metrics
+    }
+
+    /// Asks the agent for a connection. Dropping the future calls the dial off.
+    ///
+    /// # Errors
+    ///
+    /// See [`DialError`].
+    pub(crate) async fn dial(
+        &self,
+        random: DialId,
+        target: DialTarget,
+    ) -> Result<Tunnel, DialError> {
+        let mut tunnel = {
+            let mut state = self.0.lock();
+            let id = state.link.dial(now(), random, target)?;
+            let tunnel = state.track(&self.0, id, Progress::Dialing);
+            self.0.settle(&mut state);
+            tunnel
+        };
+        match poll_fn(|cx| tunnel.poll_progress(cx)).await {
+            Ok(connect_id) => {
+                tunnel.connect_id = connect_id;
+                Ok(tunnel)
+            }
+            Err(reason) => Err(DialError::Ended(reason)),
+        }
+    }
+
+    /// Takes what the peer asked for by [`News::Dial`].
+    pub(crate) fn pending(&self, id: TunnelId, target: DialTarget) -> PendingDial {
+        let mut state = self.0.lock();
+        let tunnel = state.track(&self.0, id, Progress::Dialing);
+        PendingDial { tunnel, target }
+    }
+
+    /// Asks the server to dial other agents from now on.
+    pub(crate) fn drain(&self) {
+        self.0.change(Link::drain);
+    }
+
+    /// Ends the link and with it all its tunnels.
+    pub(crate) fn close(&self, closing: Closing) {
+        let mut state = self.0.lock();
+        state.closing.get_or_insert(closing);
+        state.wake_pump();
+    }
+
+    /// Says that a dial got no answer: until something comes, the peer is taken for dead.
+    pub(crate) fn suspect(&self) {
+        let mut state = self.0.lock();
+        if !std::mem::replace(&mut state.suspect, true) {
+            state.news.push_back(News::Alive(false));
+            state.wake_pump();
+        }
+    }
+
+    /// Returns the number of tunnels, those being dialled or closed included.
+    pub(crate) fn tunnels(&self) -> usize {
+        self.0.lock().link.tunnels()
+    }
+
+    /// Returns what was odd about the peer so far.
+    pub(crate) fn stats(&self) -> knp_proto::LinkStats {
+        self.0.lock().link.stats()
+    }
+}
+
+impl fmt::Debug for LinkHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LinkHandle").field(&self.0.stream).finish()
+    }
+}
+
+impl Shared {
+    /// A panic of another task leaves the state as the last whole change left it.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the link and tells whom it concerns.
+    fn change<R>(&self, change: impl FnOnce(&mut Link) -> R) -> R {
+        let mut state = self.lock();
+        let result = change(&mut state.link);
+        self.settle(&mut state);
+        result
+    }
+
+    /// Passes on what the last change brought about.
+    pub(crate) fn settle(&self, state: &mut State) {
+        while let Some(event) = state.link.poll_event() {
+            match event {
+                Event::Readable { tunnel } | Event::Writable { tunnel } => state.wake(tunnel, None),
+                Event::Established { tunnel, connect_id } => {
+                    state.wake(tunnel, Some(Progress::Open(connect_id)));
+                }
+                Event::Ended { tunnel, reason } => {
+                    self.metrics.ended(&reason);
+                    state.wake(tunnel, Some(Progress::Ended(reason)));
+                }
+                Event::Dial { tunnel, target } => state.news.push_back(News::Dial(tunnel, target)),
+                Event::Draining => state.news.push_back(News::Draining),
+                // The enum may grow; what is not known concerns nobody here.
+                _ => {}
+            }
+        }
+        if state.link.has_transmit() || !state.news.is_empty() {
+            state.wake_pump();
+        }
+    }
+}
+
+impl State {
+    fn track(&mut self, shared: &Arc<Shared>, id: TunnelId, progress: Progress) -> Tunnel {
+        let waker = None;
+        self.tunnels.insert(id, Waiting { waker, progress });
+        Tunnel {
+            shared: Arc::clone(shared),
+            id,
+            connect_id: ConnectId(0),
+        }
+    }
+
+    fn wake(&mut self, id: TunnelId, progress: Option<Progress>) {
+        // Who has dropped its tunnel is not there any more.
+        let Some(waiting) = self.tunnels.get_mut(&id) else {
+            return;
+        };
+        if let Some(progress) = progress {
+            waiting.progress = progress;
+        }
+        if let Some(waker) = waiting.waker.take() {
+            waker.wake();
+        }
+    }
+
+    fn wake_pump(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+
+    /// Has the pump polled again when there is something for it.
+    pub(crate) fn register_pump(&mut self, cx: &Context<'_>) {
+        self.waker = Some(cx.waker().clone());
+    }
+
+    /// Keeps the pump from being woken for what it is about to look at anyway.
+    pub(crate) fn unregister_pump(&mut self) {
+        self.waker = None;
+    }
+}
+
+/// This end of one tunnel. Dropping it closes the tunnel: what was written still goes out.
+pub(crate) struct Tunnel {
+    shared: Arc<Shared>,
+    id: TunnelId,
+    connect_id: ConnectId,
+}
+
+/// What a tunnel has for its socket.
+#[derive(Debug)]
+pub(crate) enum TunnelRead {
+    /// Octets; say with [`Tunnel::consumed`] when they are written.
+    Data(Bytes),
+    /// No more will come; the other direction goes on.
+    End,
+    /// The tunnel is over.
+    Ended(EndReason),
+}
+
+impl Tunnel {
+    /// Returns the agent's number for the connection.
+    pub(crate) fn connect_id(&self) -> ConnectId {
+        self.connect_id
+    }
+
+    /// Waits for the end of the dial. Cancel-safe.
+    fn poll_progress(&mut self, cx: &Context<'_>) -> Poll<Result<ConnectId, EndReason>> {
+        let mut state = self.shared.lock();
+        match state.tunnels.get_mut(&self.id) {
+            Some(waiting) => match &waiting.progress {
+                Progress::Dialing => {
+                    waiting.waker = Some(cx.waker().clone());
+                    Poll::Pending
+                }
+                Progress::Open(connect_id) => Poll::Ready(Ok(*connect_id)),
+                Progress::Ended(reason) => Poll::Ready(Err(reason.clone())),
+            },
+            None => Poll::Ready(Err(EndReason::LinkLost)),
+        }
+    }
+
+    /// Returns why the tunnel is over, if it is; else has `cx` woken by whatever changes.
+    pub(crate) fn poll_ended(&mut self, cx: &Context<'_>) -> Poll<EndReason> {
+        let mut state = self.shared.lock();
+        state.wait(self.id, cx)
+    }
+
+    /// Takes at most `max` octets for the socket; [`TunnelRead::End`] comes again each time.
+    pub(crate) fn poll_read(&mut self, cx: &Context<'_>, max: usize) -> Poll<TunnelRead> {
+        let mut state = self.shared.lock();
+        match state.link.read(self.id, max) {
+            Ok(Read::Data(data)) => Poll::Ready(TunnelRead::Data(data)),
+            Ok(Read::End) => Poll::Ready(TunnelRead::End),
+            Ok(Read::Pending) => {
+                // An end may be told while there was still something to read.
+                state.wait(self.id, cx).map(TunnelRead::Ended)
+            }
+            Err(Gone) => state.wait(self.id, cx).map(TunnelRead::Ended),
+        }
+    }
+
+    /// Waits until there is room, and returns for how many octets. Cancel-safe. Never once the
+    /// tunnel takes no more; its end is told by the other methods.
+    pub(crate) fn poll_room(&mut self, cx: &Context<'_>) -> Poll<usize> {
+        let mut state = self.shared.lock();
+        match state.link.write_capacity(self.id) {
+            0 => {
+                let ended = state.wait(self.id, cx);
+                drop(ended);
+                Poll::Pending
+            }
+            room => Poll::Ready(room),
+        }
+    }
+
+    /// Takes octets from the socket, no more than there is room for.
+    ///
+    /// # Errors
+    ///
+    /// See [`WriteError`]; the octets are lost.
+    pub(crate) fn write(&mut self, data: Bytes) -> Result<(), WriteError> {
+        self.shared.change(|link| link.write(self.id, data))
+    }
+
+    /// Says that the socket has taken `len` octets of what was read.
+    pub(crate) fn consumed(&mut self, len: usize) {
+        (self.shared).change(|link| link.consumed(now(), self.id, len));
+    }
+
+    /// Says that the socket will send no more.
+    pub(crate) fn finish(&mut self) {
+        self.shared.change(|link| link.finish(now(), self.id));
+    }
+
+    /// Closes the tunnel, and drops what waits to be sent.
+    pub(crate) fn reset(self) {
+        self.shared.change(|link| link.reset(now(), self.id));
+    }
+}
+
+impl State {
+    fn wait(&mut self, id: TunnelId, cx: &Context<'_>) -> Poll<EndReason> {
+        match self.tunnels.get_mut(&id) {
+            Some(waiting) => match &waiting.progress {
+                Progress::Ended(reason) => Poll::Ready(reason.clone()),
+                Progress::Dialing | Progress::Open(_) => {
+                    let known = waiting.waker.as_ref();
+                    if !known.is_some_and(|waker| waker.will_wake(cx.waker())) {
+                        waiting.waker = Some(cx.waker().clone());
+                    }
+                    Poll::Pending
+                }
+            },
+            None => Poll::Ready(EndReason::LocalClosed),
+        }
+    }
+}
+
+impl Drop for Tunnel {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.tunnels.remove(&self.id);
+        state.link.close(now(), self.id);
+        self.shared.settle(&mut state);
+    }
+}
+
+impl fmt::Debug for Tunnel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Tunnel").field(&self.id).finish()
+    }
+}
+
+/// A connection the peer asked for. Dropping it answers that the dial was cancelled.
+#[derive(Debug)]
+pub(crate) struct PendingDial {
+    tunnel: Tunnel,
+    /// Where to.
+    pub(crate) target: DialTarget,
+}
+
+impl PendingDial {
+    /// Waits until nobody wants the connection any more. Cancel-safe.
+    pub(crate) async fn cancelled(&mut self) {
+        // A dial that is not answered ends in one way only.
+        while poll_fn(|cx| self.tunnel.poll_progress(cx)).await.is_ok() {}
+    }
+
+    /// Says that the connection is there.
+    ///
+    /// # Errors
+    ///
+    /// [`Gone`] when nobody wants it any more.
+    pub(crate) fn established(self) -> Result<Tunnel, Gone> {
+        let mut tunnel = self.tunnel;
+        let mut state = tunnel.shared.lock();
+        let connect_id = state.link.dialed(now(), tunnel.id, Ok(()))?;
+        if let Some(waiting) = state.tunnels.get_mut(&tunnel.id) {
+            waiting.progress = Progress::Open(connect_id);
+        }
+        tunnel.shared.settle(&mut state);
+        drop(state);
+        tunnel.connect_id = connect_id;
+        Ok(tunnel)
+    }
+
+    /// Says why there is no connection.
+    pub(crate) fn failed(self, text: String) {
+        let id = self.tunnel.id;
+        (self.tunnel.shared).change(|link| drop(link.dialed(now(), id, Err(text))));
+    }
+}
+
+/// The time, by a clock that tests can pause.
+pub(crate) fn now() -> std::time::Instant {
+    Instant::now().into_std()
+}

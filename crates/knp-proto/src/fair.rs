@@ -75,6 +75,12 @@ impl Fair {
         }
     }
 
+    /// Returns whether nobody has a place; while somebody has, [`Fair::turn`] may still say no.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ring.is_empty()
+    }
+
     /// Returns who may send now, until [`Fair::spend`] is called the same one again.
     pub fn turn(&mut self) -> Option<Turn> {
         loop {

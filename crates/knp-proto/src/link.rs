@@ -162,6 +162,16 @@ impl Link {
         self.blocking > 0
     }
 
+    /// Returns whether [`Link::poll_transmit`] has something to send.
+    #[must_use]
+    pub fn has_transmit(&self) -> bool {
+        !self.ended
+            && !(self.control.is_empty()
+                && self.dials.is_empty()
+                && self.credits.is_empty()
+                && self.fair.is_empty())
+    }
+
     /// Returns the next thing the sockets' owner must know.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()

@@ -1,0 +1,335 @@
+//! Pumps packets between a link and its HTTP/2 stream, and keeps watch over the connection.
+//!
+//! ```text
+//!   PacketReceiver ──▶ Link::handle_packet ──▶ events ──▶ tunnels' tasks
+//!   PacketSender ◀── Link::poll_transmit ◀── what tunnels' tasks wrote, in fair turns
+//!   PingPong ◀──▶ peer: no answer in time ──▶ the link ends
+//! ```
+//!
+//! One future per link does all of it, so that one wake-up moves whole batches. What dials and
+//! drains mean is told to the owner.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use h2::{Ping, PingPong};
+use knp_proto::{LinkError, Packet};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::grpc::{PacketReceiver, PacketSender, StreamError};
+use crate::link::{Closing, LinkHandle, News, State, now};
+use crate::metrics::GrpcCode;
+
+/// What a pump works with.
+pub(crate) struct Pump {
+    pub(crate) link: LinkHandle,
+    pub(crate) sender: PacketSender,
+    pub(crate) receiver: PacketReceiver,
+    /// The connection's, unless another stream of it has taken them.
+    pub(crate) pings: Option<PingPong>,
+    pub(crate) liveness: Liveness,
+}
+
+/// How soon a peer that has vanished is noticed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Liveness {
+    /// Time between pings.
+    pub(crate) interval: Duration,
+    /// How long an answer may take.
+    pub(crate) timeout: Duration,
+}
+
+/// Why a link ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum LinkEnd {
+    /// This side ended it.
+    #[error("closed: {0:?}")]
+    Closed(Closing),
+    /// The peer ended the stream.
+    #[error("the peer ended the stream")]
+    Finished,
+    /// The peer misbehaves.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// Pings were not answered.
+    #[error("the peer did not answer a ping in time")]
+    Silent,
+    /// The stream broke.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+}
+
+impl LinkEnd {
+    /// Returns the label for metrics and logs.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::Closed(_) => "closed",
+            Self::Finished => "finished",
+            Self::Link(_) => "violation",
+            Self::Silent => "silent",
+            Self::Stream(_) => "stream",
+        }
+    }
+}
+
+impl Pump {
+    /// Pumps until the link ends, tells `owner` what concerns it, and ends all tunnels. Dropping
+    /// the future leaves tunnels waiting: end the link instead.
+    pub(crate) async fn run(mut self, mut owner: impl FnMut(News)) -> LinkEnd {
+        let mut packets = VecDeque::new();
+        let mut timer = Timer::default();
+        let mut watch = Watch::new(self.liveness);
+        let end =
+            poll_fn(|cx| self.poll(cx, &mut packets, &mut timer, &mut watch, &mut owner)).await;
+        self.finish(&end);
+        end
+    }
+
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        packets: &mut VecDeque<Packet>,
+        timer: &mut Timer,
+        watch: &mut Watch,
+        owner: &mut impl FnMut(News),
+    ) -> Poll<LinkEnd> {
+        for _ in 0..TURN {
+            self.link.0.lock().unregister_pump();
+            let received = match self.receive(cx, packets) {
+                Ok(received) => received,
+                Err(end) => return Poll::Ready(end),
+            };
+            if received {
+                watch.heard();
+            }
+            if let Err(error) = self.transmit(cx) {
+                return Poll::Ready(error.into());
+            }
+            let suspect = self.link.0.lock().suspect;
+            if watch.poll(cx, self.pings.as_mut(), suspect).is_ready() {
+                return Poll::Ready(LinkEnd::Silent);
+            }
+            let due = {
+                let mut state = self.link.0.lock();
+                if let Some(closing) = state.closing {
+                    return Poll::Ready(LinkEnd::Closed(closing));
+                }
+                if watch.answered() && std::mem::take(&mut state.suspect) {
+                    state.news.push_back(News::Alive(true));
+                }
+                state.register_pump(cx);
+                state.link.poll_timeout()
+            };
+            self.tell(owner);
+            let expired = timer.poll(cx, due.map(Instant::from_std)).is_ready();
+            if expired {
+                let mut state = self.link.0.lock();
+                state.link.handle_timeout(now());
+                self.link.0.settle(&mut state);
+            } else if !received {
+                return Poll::Pending;
+            }
+        }
+        // Other links, and tunnels, get their turn.
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Reads what is there; returns whether there was something.
+    fn receive(
+        &mut self,
+        cx: &mut Context<'_>,
+        packets: &mut VecDeque<Packet>,
+    ) -> Result<bool, LinkEnd> {
+        if self.link.0.lock().link.is_read_blocked() {
+            return Ok(false);
+        }
+        match self.receiver.poll_packets(cx, packets) {
+            Poll::Ready(Ok(true)) => {}
+            Poll::Ready(Ok(false)) => return Err(LinkEnd::Finished),
+            Poll::Ready(Err(error)) => return Err(error.into()),
+            Poll::Pending => return Ok(false),
+        }
+        let now = now();
+        let mut state = self.link.0.lock();
+        let state: &mut State = &mut state;
+        while let Some(packet) = packets.pop_front() {
+            self.link.metrics().received().packet(packet.kind());
+            state.link.handle_packet(now, packet)?;
+        }
+        self.link.0.settle(state);
+        Ok(true)
+    }
+
+    /// Sends what the stream takes.
+    fn transmit(&mut self, cx: &mut Context<'_>) -> Result<(), StreamError> {
+        let now = now();
+        loop {
+            if !self.link.0.lock().link.has_transmit() {
+                return self.sender.flush();
+            }
+            match self.sender.poll_ready(cx) {
+                Poll::Ready(ready) => ready?,
+                Poll::Pending => return Ok(()),
+            }
+            let mut state = self.link.0.lock();
+            let kind = self
+                .sender
+                .transmit(|buf| state.link.poll_transmit(now, buf))?;
+            self.link.0.settle(&mut state);
+            drop(state);
+            match kind {
+                Some(kind) => self.link.metrics().sent().packet(kind),
+                None => return self.sender.flush(),
+            }
+        }
+    }
+
+    fn tell(&mut self, owner: &mut impl FnMut(News)) {
+        loop {
+            // Not held while the owner is told: it may dial, or start a task that does.
+            let Some(news) = self.link.0.lock().news.pop_front() else {
+                return;
+            };
+            owner(news);
+        }
+    }
+
+    fn finish(self, end: &LinkEnd) {
+        let mut state = self.link.0.lock();
+        state.link.end(now());
+        self.link.0.settle(&mut state);
+        drop(state);
+        if let LinkEnd::Stream(error) = end {
+            self.link.metrics().received().error(error.code(), None);
+        }
+        match end {
+            LinkEnd::Closed(Closing::End(text)) => self.sender.end(GrpcCode::Unavailable, text),
+            LinkEnd::Finished => self.sender.end(GrpcCode::Ok, ""),
+            LinkEnd::Closed(Closing::Reset)
+            | LinkEnd::Link(_)
+            | LinkEnd::Silent
+            | LinkEnd::Stream(_) => self.sender.reset(),
+        }
+    }
+}
+
+/// A timer that is set anew only when it would ring too late.
+#[derive(Default)]
+struct Timer(Option<Pin<Box<Sleep>>>);
+
+impl Timer {
+    fn poll(&mut self, cx: &mut Context<'_>, due: Option<Instant>) -> Poll<()> {
+        let Some(due) = due else { return Poll::Pending };
+        let sleep = self.0.get_or_insert_with(|| Box::pin(sleep_until(due)));
+        if sleep.deadline() > due || sleep.is_elapsed() {
+            sleep.as_mut().reset(due);
+        }
+        if sleep.as_mut().poll(cx).is_pending() {
+            return Poll::Pending;
+        }
+        if Instant::now() >= due {
+            return Poll::Ready(());
+        }
+        // It was set for something that did not have to wait for it.
+        sleep.as_mut().reset(due);
+        sleep.as_mut().poll(cx)
+    }
+}
+
+/// Pings the peer, and tells when it does not answer.
+struct Watch {
+    liveness: Liveness,
+    sleep: Pin<Box<Sleep>>,
+    /// A ping waits for its answer.
+    asked: bool,
+    heard: Instant,
+    /// Something came since this was looked at last.
+    news: bool,
+}
+
+impl Watch {
+    fn new(liveness: Liveness) -> Self {
+        let now = Instant::now();
+        Self {
+            liveness,
+            sleep: Box::pin(sleep_until(now + liveness.interval)),
+            asked: false,
+            heard: now,
+            news: false,
+        }
+    }
+
+    /// Something came, which is as good as an answer.
+    fn heard(&mut self) {
+        self.heard = Instant::now();
+        self.news = true;
+    }
+
+    /// Tells whether something came since the last time.
+    fn answered(&mut self) -> bool {
+        std::mem::take(&mut self.news)
+    }
+
+    /// Ready once the peer is to be given up. `suspect` has it asked right away.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        pings: Option<&mut PingPong>,
+        mut suspect: bool,
+    ) -> Poll<()> {
+        let Some(pings) = pings else {
+            return Poll::Pending;
+        };
+        loop {
+            if self.asked {
+                match pings.poll_pong(cx) {
+                    Poll::Ready(Ok(_)) => {
+                        self.heard();
+                        self.rest();
+                        suspect = false;
+                        continue;
+                    }
+                    // The stream's end tells why.
+                    Poll::Ready(Err(_)) => return Poll::Pending,
+                    Poll::Pending => {}
+                }
+            } else if suspect {
+                self.ask(pings);
+                continue;
+            }
+            std::task::ready!(self.sleep.as_mut().poll(cx));
+            let silent = self.heard.elapsed();
+            if !self.asked {
+                self.ask(pings);
+            } else if silent >= self.liveness.timeout {
+                return Poll::Ready(());
+            } else {
+                // Data came since, though the answer is still behind it.
+                let at = self.heard + self.liveness.timeout;
+                self.sleep.as_mut().reset(at);
+            }
+        }
+    }
+
+    fn ask(&mut self, pings: &mut PingPong) {
+        // Refused only while another one is under way.
+        drop(pings.send_ping(Ping::opaque()));
+        self.asked = true;
+        let now = Instant::now();
+        self.sleep.as_mut().reset(now + self.liveness.timeout);
+    }
+
+    fn rest(&mut self) {
+        self.asked = false;
+        let now = Instant::now();
+        self.sleep.as_mut().reset(now + self.liveness.interval);
+    }
+}
+
+/// Batches in a row.
+const TURN: usize = 16;
