@@ -1,0 +1,127 @@
+//! What an agent is started with.
+//!
+//! Plain values: flags, environment and files are read elsewhere, and validated there.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use knp_proto::{ClusterLimits, Identifiers, LinkConfig};
+use telemetry::EndpointAddr;
+
+use super::dial::DialParams;
+
+/// Everything an agent needs to know.
+#[derive(Clone, Debug)]
+pub struct AgentConfig {
+    /// Where operators look in.
+    pub admin: EndpointAddr,
+    /// What the agent calls itself.
+    pub agent_id: String,
+    /// Protocols offered by ALPN after `h2`.
+    pub alpn: Vec<String>,
+    /// The authorities of servers, PEM; without it the host's own.
+    pub ca: Option<PathBuf>,
+    /// The agent's certificate and its chain, PEM.
+    pub cert: Option<PathBuf>,
+    /// The certificate's key, PEM.
+    pub key: Option<PathBuf>,
+    /// How servers are found.
+    pub connect: ConnectParams,
+    /// How destinations are dialled.
+    pub dial: DialParams,
+    /// How the agent ends.
+    pub drain: DrainParams,
+    /// What is shown at `/config`: the settings in force, without secrets.
+    pub effective: serde_json::Value,
+    /// Where probes and scrapes are answered.
+    pub health: EndpointAddr,
+    /// What the agent is meant for.
+    pub identifiers: Identifiers,
+    /// Bounds and times of the links to servers.
+    pub link: LinkConfig,
+    /// How servers are counted by their leases, if they are.
+    pub leases: Option<LeaseParams>,
+    /// What all links together may hold.
+    pub limits: ClusterLimits,
+    /// How soon a server that has vanished is noticed.
+    pub liveness: LivenessParams,
+    /// The server's host: a name or an address, which its certificate must have.
+    pub server_host: String,
+    /// The server's port.
+    pub server_port: u16,
+    /// The service account's token, read at each connect.
+    pub token: Option<PathBuf>,
+}
+
+/// How servers are found behind one address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectParams {
+    /// Time between two attempts.
+    pub interval: Duration,
+    /// The longest time between two attempts that led to nothing new.
+    pub interval_cap: Duration,
+    /// Looks for servers although as many are connected as there should be.
+    pub forever: bool,
+    /// Which count of servers is believed.
+    pub source: CountSource,
+}
+
+/// Which count of servers is believed when leases are counted too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CountSource {
+    /// That of the leases where they are counted, else what servers say.
+    #[default]
+    Default,
+    /// The larger one.
+    Max,
+}
+
+/// How servers are counted by their leases.
+#[derive(Clone, Debug)]
+pub struct LeaseParams {
+    /// The kubeconfig; without it the account of the pod.
+    pub kubeconfig: Option<PathBuf>,
+    /// Where the leases are.
+    pub namespace: String,
+    /// Which they are: a label selector.
+    pub selector: String,
+}
+
+/// How soon a server that has vanished is noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LivenessParams {
+    /// Time between pings, if it was set; else it is chosen by what the server is.
+    pub keepalive: Option<Duration>,
+    /// How often a connection's state is looked at.
+    pub probe: Duration,
+}
+
+/// How an agent ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DrainParams {
+    /// Without a tunnel for this long, it exits; nor does it before.
+    pub idle: Duration,
+    /// At the latest after this long.
+    pub grace: Duration,
+}
+
+impl Default for DrainParams {
+    fn default() -> Self {
+        Self {
+            idle: Duration::from_secs(5),
+            // A pod is given 30 s by default; what is left is for the process to end in.
+            grace: Duration::from_secs(25),
+        }
+    }
+}
+
+impl Default for ConnectParams {
+    fn default() -> Self {
+        Self {
+            interval: Duration::from_secs(1),
+            interval_cap: Duration::from_secs(10),
+            forever: false,
+            source: CountSource::Default,
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Tests of the search for servers, with simulated time, chance and load balancers.
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "any instant will do as the origin"
+)]
+fn origin() -> Instant {
+    Instant::now()
+}
+
+/// Chance that is the same each time.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+}
+
+/// An agent before a load balancer that chooses at random.
+struct World {
+    connector: Connector,
+    dice: Dice,
+    start: Instant,
+    now: Instant,
+    servers: Vec<&'static str>,
+    /// What servers say.
+    count: u32,
+    attempts: Vec<Duration>,
+}
+
+impl World {
+    fn new(params: ConnectParams, servers: &[&'static str], seed: u64) -> Self {
+        let now = origin();
+        Self {
+            connector: Connector::new(params, now),
+            dice: Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            start: now,
+            now,
+            servers: servers.to_vec(),
+            count: u32::try_from(servers.len()).unwrap(),
+            attempts: Vec::new(),
+        }
+    }
+
+    /// Lets everything that is due within `time` happen.
+    fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(due) = self.connector.due().filter(|due| *due <= end) {
+            self.now = self.now.max(due);
+            self.attempts.push(self.now - self.start);
+            let random = self.dice.roll();
+            if self.servers.is_empty() {
+                self.connector.failed(self.now, random);
+            } else {
+                let choice = usize::try_from(random >> 32).unwrap() % self.servers.len();
+                let server = self.servers[choice];
+                self.connector
+                    .connected(self.now, random, server, self.count);
+            }
+        }
+        self.now = end;
+    }
+
+    fn lose(&mut self, server: &str) {
+        self.servers.retain(|known| *known != server);
+        let random = self.dice.roll();
+        self.connector.lost(self.now, random, server);
+    }
+}
+
+fn forever() -> ConnectParams {
+    ConnectParams {
+        forever: true,
+        ..ConnectParams::default()
+    }
+}
+
+#[test]
+fn one_server_is_connected_at_once_and_then_left_in_peace() {
+    let mut world = World::new(ConnectParams::default(), &["a"], 1);
+    world.run(SECOND * 3600);
+    assert_eq!(world.attempts, [Duration::ZERO]);
+    assert_eq!(world.connector.due(), None);
+}
+
+#[test]
+fn all_of_three_servers_are_found_in_time() {
+    let found = (0..1000).filter(|seed| {
+        let mut world = World::new(ConnectParams::default(), &["a", "b", "c"], *seed);
+        world.run(SECOND * 15);
+        world.connector.connected_servers() == 3
+    });
+    assert!(found.count() > 980);
+    for seed in 0..1000 {
+        let mut world = World::new(ConnectParams::default(), &["a", "b", "c"], seed);
+        world.run(SECOND * 600);
+        assert_eq!(world.connector.connected_servers(), 3, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_load_balancer_that_leads_to_one_server_only_is_not_hammered() {
+    let mut world = World::new(ConnectParams::default(), &["a"], 1);
+    world.count = 3;
+    world.run(SECOND * 3600);
+    assert!(world.attempts.len() < 400, "{}", world.attempts.len());
+    // Nor is the search given up.
+    world.servers = vec!["b"];
+    world.run(SECOND * 12);
+    assert_eq!(world.connector.connected_servers(), 2);
+}
+
+#[test]
+fn servers_that_are_down_are_tried_at_most_every_cap() {
+    let mut world = World::new(ConnectParams::default(), &[], 1);
+    world.run(SECOND * 600);
+    let gaps = world.attempts.windows(2).map(|pair| pair[1] - pair[0]);
+    let late: Vec<_> = gaps.skip(10).collect();
+    assert!(
+        late.iter()
+            .all(|gap| *gap >= SECOND * 10 && *gap <= SECOND * 11)
+    );
+    assert!(world.attempts[1] >= SECOND);
+}
+
+#[test]
+fn a_lost_server_is_sought_at_once_and_again_within_its_restart() {
+    let mut world = World::new(ConnectParams::default(), &["a"], 1);
+    world.run(SECOND * 60);
+    world.attempts.clear();
+    let lost = world.now - world.start;
+    world.lose("a");
+    world.count = 1;
+    world.run(SECOND * 10);
+    let after: Vec<_> = world.attempts.iter().map(|at| *at - lost).collect();
+    assert!(after[0] <= SECOND / 5, "{after:?}");
+    let first_second = after.iter().filter(|at| **at <= SECOND).count();
+    assert!((3..=5).contains(&first_second), "{after:?}");
+    assert!(after.len() < 12, "{after:?}");
+}
+
+#[test]
+fn a_server_that_accepts_and_leaves_is_not_hammered() {
+    let mut world = World::new(ConnectParams::default(), &["a"], 1);
+    for _ in 0..600 {
+        world.run(SECOND / 10);
+        let random = world.dice.roll();
+        world.connector.lost(world.now, random, "a");
+    }
+    assert!(world.attempts.len() <= 20, "{}", world.attempts.len());
+}
+
+#[test]
+fn search_without_end_grows_rare_once_all_are_found() {
+    let mut world = World::new(forever(), &["a", "b"], 7);
+    world.run(SECOND * 600);
+    assert_eq!(world.connector.connected_servers(), 2);
+    assert!(world.attempts.len() < 100, "{}", world.attempts.len());
+    world.servers.extend(["c", "d"]);
+    world.count = 4;
+    world.run(SECOND * 120);
+    assert_eq!(world.connector.connected_servers(), 4);
+}
+
+#[test]
+fn a_lower_count_ends_no_connection() {
+    let mut world = World::new(forever(), &["a", "b", "c"], 7);
+    world.run(SECOND * 600);
+    world.count = 1;
+    world.run(SECOND * 600);
+    assert_eq!(world.connector.connected_servers(), 3);
+}
+
+#[test]
+fn leases_count_when_they_are_known() {
+    let mut world = World::new(ConnectParams::default(), &["a", "b", "c"], 3);
+    world.count = 1;
+    world.run(SECOND * 60);
+    assert_eq!(world.connector.connected_servers(), 1);
+    world.connector.counted(world.now, 5, Some(3));
+    world.run(SECOND * 300);
+    assert_eq!(world.connector.connected_servers(), 3);
+    world.connector.counted(world.now, 5, Some(0));
+    assert_eq!(world.connector.servers(), 1);
+}
+
+#[test]
+fn the_larger_count_wins_when_asked_for() {
+    let params = ConnectParams {
+        source: CountSource::Max,
+        ..ConnectParams::default()
+    };
+    let now = origin();
+    let mut connector = Connector::new(params, now);
+    assert_eq!(connector.connected(now, 0, "a", 3), Verdict::Keep);
+    connector.counted(now, 0, Some(2));
+    assert_eq!(connector.servers(), 3);
+    connector.counted(now, 0, Some(4));
+    assert_eq!(connector.servers(), 4);
+    let mut connector = Connector::new(ConnectParams::default(), now);
+    connector.connected(now, 0, "a", 3);
+    connector.counted(now, 0, Some(2));
+    assert_eq!(connector.servers(), 2);
+}
+
+#[test]
+fn a_known_server_is_a_duplicate_until_it_is_lost() {
+    let now = origin();
+    let mut connector = Connector::new(ConnectParams::default(), now);
+    assert_eq!(connector.connected(now, 0, "a", 0), Verdict::Keep);
+    assert_eq!(connector.servers(), 1);
+    assert_eq!(connector.connected(now, 0, "a", 2), Verdict::Duplicate);
+    connector.lost(now, 0, "a");
+    connector.lost(now, 0, "never there");
+    assert_eq!(connector.connected(now, 0, "a", 2), Verdict::Keep);
+}
+
+#[test]
+fn no_server_is_sought_while_draining() {
+    let mut world = World::new(forever(), &["a"], 1);
+    world.run(SECOND);
+    world.connector.drain();
+    world.lose("a");
+    assert_eq!(world.connector.due(), None);
+}
+
+#[test]
+fn whatever_happens_attempts_keep_their_distance() {
+    for seed in 0..200 {
+        let mut dice = Dice(seed + 1);
+        let mut world = World::new(forever(), &["a", "b", "c", "d"], seed + 1);
+        for _ in 0..100 {
+            let step = Duration::from_millis(dice.roll() % 3000);
+            world.run(step);
+            match dice.roll() % 4 {
+                0 => {
+                    let random = dice.roll();
+                    world.connector.lost(world.now, random, "a");
+                }
+                1 => world
+                    .connector
+                    .counted(world.now, 1, Some((seed % 9) as u32)),
+                2 => world.count = (dice.roll() % 6) as u32,
+                _ => {}
+            }
+        }
+        let gaps = world.attempts.windows(2).map(|pair| pair[1] - pair[0]);
+        assert!(gaps.min().unwrap() >= SECOND / 10, "seed {seed}");
+        assert!(world.attempts.len() >= 10, "seed {seed}");
+    }
+}

@@ -1,0 +1,194 @@
+//! Opens connections to destinations in the agent's network.
+//!
+//! ```text
+//! "tcp", "host:port" ──Target──▶ Names ──▶ addresses ──Allowed──▶ race ──▶ TcpStream
+//! ```
+//!
+//! Everything together takes at most [`DialParams::timeout`], and no more than
+//! [`DialParams::most_pending`] are under way. Reports nothing to a server and counts nothing; the
+//! caller has the error, whose text is Go's.
+
+mod allowed;
+mod error;
+mod names;
+mod race;
+mod target;
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+
+pub use allowed::{Allowed, AllowedRange, AllowedRangeError};
+pub(crate) use error::{DialError, LookupFault};
+use names::Names;
+use target::{Host, Network, Target};
+
+/// How destinations are dialled.
+#[derive(Clone, Debug)]
+pub struct DialParams {
+    /// Where connections may lead.
+    pub allowed: Allowed,
+    /// Dials that may be under way at once; above it they fail at once.
+    pub most_pending: usize,
+    /// How long one may take, names included.
+    pub timeout: Duration,
+}
+
+impl Default for DialParams {
+    fn default() -> Self {
+        Self {
+            allowed: Allowed::Any,
+            most_pending: 1000,
+            timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Opens connections on the thread that owns it.
+#[derive(Debug)]
+pub(crate) struct Dialer {
+    params: DialParams,
+    names: Names,
+    pending: Cell<usize>,
+}
+
+/// Counts a dial under way.
+struct Pending<'a>(&'a Cell<usize>);
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get().saturating_sub(1));
+    }
+}
+
+impl Dialer {
+    /// Makes a dialler.
+    pub(crate) fn new(params: DialParams) -> Self {
+        Self {
+            names: Names::new(params.most_pending),
+            params,
+            pending: Cell::new(0),
+        }
+    }
+
+    /// Connects to `address`, which is `host:port`, over the network `protocol`, which is `tcp` or
+    /// one of its families. Cancel-safe: dropped, it leaves no connection and no question behind.
+    ///
+    /// # Errors
+    /// Why not, in Go's words.
+    pub(crate) async fn dial(&self, protocol: &str, address: &str) -> Result<TcpStream, DialError> {
+        let target = Target::parse(protocol, address)?;
+        let limit = self.params.most_pending;
+        if self.pending.get() >= limit {
+            return Err(DialError::TooMany {
+                network: target.network.as_str(),
+                address: address.to_owned(),
+                limit,
+            });
+        }
+        self.pending.set(self.pending.get() + 1);
+        let _pending = Pending(&self.pending);
+        self.connect(&target, address, &self.params.allowed, self.params.timeout)
+            .await
+    }
+
+    /// Connects to a server by its `host` and `port`, to which no list applies. Cancel-safe.
+    ///
+    /// # Errors
+    /// As of [`Dialer::dial`].
+    pub(crate) async fn dial_server(
+        &self,
+        host: &str,
+        port: u16,
+        limit: Duration,
+    ) -> Result<TcpStream, DialError> {
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let target = Target {
+            network: Network::Tcp,
+            host: Host::parse(host),
+            port,
+        };
+        self.connect(&target, host, &Allowed::Any, limit).await
+    }
+
+    /// Reads the resolver's configuration anew for the next name.
+    pub(crate) fn reload(&self) {
+        self.names.forget();
+    }
+
+    async fn connect(
+        &self,
+        target: &Target,
+        requested: &str,
+        allowed: &Allowed,
+        limit: Duration,
+    ) -> Result<TcpStream, DialError> {
+        let deadline = Instant::now() + limit;
+        let mut addresses = self.addresses(target, deadline).await?;
+        let first = addresses.first().copied();
+        addresses.retain(|address| allowed.permits(*address));
+        match (first, addresses.is_empty()) {
+            (Some(address), true) => Err(DialError::Forbidden {
+                network: target.network.as_str(),
+                address,
+                requested: requested.to_owned(),
+            }),
+            _ => race::connect(target.network, &addresses, deadline).await,
+        }
+    }
+
+    /// Returns what may be dialled for `target`; never nothing.
+    async fn addresses(
+        &self,
+        target: &Target,
+        deadline: Instant,
+    ) -> Result<Vec<SocketAddr>, DialError> {
+        let network = target.network;
+        let port = target.port;
+        let lookup = |host: &str, fault| DialError::Lookup {
+            network: network.as_str(),
+            host: host.to_owned(),
+            fault,
+        };
+        let (name, found) = match &target.host {
+            Host::Address(ip, 0) => (ip.to_string(), vec![SocketAddr::new(*ip, port)]),
+            Host::Address(ip, zone) => {
+                let mut address = SocketAddr::new(*ip, port);
+                if let SocketAddr::V6(v6) = &mut address {
+                    v6.set_scope_id(*zone);
+                }
+                (ip.to_string(), vec![address])
+            }
+            Host::Local => {
+                use std::net::{Ipv4Addr, Ipv6Addr};
+                let found = vec![
+                    (Ipv4Addr::LOCALHOST, port).into(),
+                    (Ipv6Addr::LOCALHOST, port).into(),
+                ];
+                (String::new(), found)
+            }
+            Host::Name(name) => {
+                let found = timeout_at(deadline, self.names.addresses(name)).await;
+                let found = found
+                    .unwrap_or(Err(LookupFault::Timeout))
+                    .map_err(|fault| lookup(name, fault))?;
+                let found = found.into_iter().map(|ip| SocketAddr::new(ip, port));
+                (name.clone(), found.collect())
+            }
+        };
+        let usable: Vec<_> = (found.into_iter())
+            .map(allowed::effective)
+            .filter(|address| network.takes(address.ip()))
+            .collect();
+        if usable.is_empty() {
+            return Err(lookup(&name, LookupFault::NoSuchHost));
+        }
+        Ok(usable)
+    }
+}
+
+#[cfg(test)]
+mod tests;

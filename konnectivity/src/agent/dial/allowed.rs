@@ -1,0 +1,254 @@
+//! Which destinations an agent may open connections to.
+//!
+//! ```text
+//! 10.0.0.0/8:443   [fd00::/8]:1024-65535   192.0.2.7   ──FromStr──▶ AllowedRange ──▶ Allowed
+//! ```
+//!
+//! Judges addresses, never names: what a name leads to is known only once it is resolved.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+/// The destinations an agent may connect to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Allowed {
+    /// Everything, as upstream.
+    #[default]
+    Any,
+    /// What is in one of the ranges, and nothing else.
+    Only(Vec<AllowedRange>),
+}
+
+/// A range of addresses and of ports. Written `CIDR`, `CIDR:PORT` or `CIDR:FIRST-LAST`, an IPv6
+/// range in brackets when a port follows; an address alone is a range of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AllowedRange {
+    network: IpAddr,
+    prefix_bits: u8,
+    first_port: u16,
+    last_port: u16,
+}
+
+/// A text that is no range of destinations.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is no destination; write CIDR, CIDR:PORT or CIDR:FIRST-LAST, IPv6 in brackets")]
+pub struct AllowedRangeError {
+    text: String,
+}
+
+impl Allowed {
+    /// Makes the list of `ranges`; an empty one allows everything, like a flag that is not given.
+    #[must_use]
+    pub fn from_ranges(ranges: Vec<AllowedRange>) -> Self {
+        if ranges.is_empty() {
+            Self::Any
+        } else {
+            Self::Only(ranges)
+        }
+    }
+
+    /// Returns whether `destination` may be connected to. The unspecified address counts as
+    /// loopback, which is where the kernel takes it, and an IPv4-mapped one as IPv4.
+    #[must_use]
+    pub fn permits(&self, destination: SocketAddr) -> bool {
+        let destination = effective(destination);
+        match self {
+            Self::Any => true,
+            Self::Only(ranges) => ranges.iter().any(|range| range.contains(destination)),
+        }
+    }
+}
+
+impl AllowedRange {
+    fn contains(&self, destination: SocketAddr) -> bool {
+        (self.first_port..=self.last_port).contains(&destination.port())
+            && match (self.network, destination.ip()) {
+                (IpAddr::V4(network), IpAddr::V4(address)) => {
+                    let differing = network.to_bits() ^ address.to_bits();
+                    differing.leading_zeros() >= u32::from(self.prefix_bits)
+                }
+                (IpAddr::V6(network), IpAddr::V6(address)) => {
+                    let differing = network.to_bits() ^ address.to_bits();
+                    differing.leading_zeros() >= u32::from(self.prefix_bits)
+                }
+                (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
+            }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (cidr, ports) = match text.strip_prefix('[') {
+            Some(rest) => {
+                let (cidr, ports) = rest.split_once(']')?;
+                (
+                    cidr,
+                    if ports.is_empty() {
+                        ""
+                    } else {
+                        ports.strip_prefix(':')?
+                    },
+                )
+            }
+            None if text.matches(':').count() > 1 => (text, ""),
+            None => text.split_once(':').unwrap_or((text, "")),
+        };
+        let explicit = text.len() > cidr.len() && !text.ends_with(']');
+        let (first_port, last_port) = match ports {
+            "" if explicit => return None,
+            "" => (0, u16::MAX),
+            ports => {
+                let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
+                (decimal(first)?, decimal(last)?)
+            }
+        };
+        let (network, prefix) = match cidr.split_once('/') {
+            Some((network, prefix)) => (network.parse().ok()?, Some(prefix)),
+            None => (cidr.parse().ok()?, None),
+        };
+        let most: u8 = match network {
+            IpAddr::V4(_) => 32,
+            IpAddr::V6(_) => 128,
+        };
+        let prefix_bits = match prefix {
+            Some(bits) => decimal(bits)?,
+            None => u16::from(most),
+        };
+        let prefix_bits = u8::try_from(prefix_bits)
+            .ok()
+            .filter(|bits| *bits <= most)?;
+        (first_port <= last_port).then_some(Self {
+            network,
+            prefix_bits,
+            first_port,
+            last_port,
+        })
+    }
+}
+
+impl FromStr for AllowedRange {
+    type Err = AllowedRangeError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::parse(text).ok_or_else(|| AllowedRangeError {
+            text: text.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for AllowedRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (network, bits) = (self.network, self.prefix_bits);
+        match network {
+            IpAddr::V4(_) => write!(f, "{network}/{bits}")?,
+            IpAddr::V6(_) => write!(f, "[{network}/{bits}]")?,
+        }
+        match (self.first_port, self.last_port) {
+            (0, u16::MAX) => Ok(()),
+            (first, last) if first == last => write!(f, ":{first}"),
+            (first, last) => write!(f, ":{first}-{last}"),
+        }
+    }
+}
+
+/// Returns where the kernel takes a connection to `address`.
+pub(super) fn effective(address: SocketAddr) -> SocketAddr {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+    match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => (Ipv4Addr::LOCALHOST, address.port()).into(),
+        IpAddr::V4(_) => address,
+        IpAddr::V6(ip) if ip.is_unspecified() => (Ipv6Addr::LOCALHOST, address.port()).into(),
+        IpAddr::V6(ip) => match ip.to_ipv4_mapped() {
+            Some(ip) => effective((ip, address.port()).into()),
+            None => address,
+        },
+    }
+}
+
+fn decimal(digits: &str) -> Option<u16> {
+    let plain = !digits.is_empty() && digits.bytes().all(|octet| octet.is_ascii_digit());
+    plain.then(|| digits.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(ranges: &[&str]) -> Allowed {
+        Allowed::from_ranges(ranges.iter().map(|text| text.parse().unwrap()).collect())
+    }
+
+    #[test]
+    fn a_list_permits_what_is_in_it_and_nothing_else() {
+        let allowed = list(&[
+            "10.0.0.0/8:443",
+            "192.0.2.7",
+            "[fd00::/8]:1024-65535",
+            "::1",
+        ]);
+        for (destination, expected) in [
+            ("10.1.2.3:443", true),
+            ("10.1.2.3:80", false),
+            ("11.0.0.1:443", false),
+            ("192.0.2.7:1", true),
+            ("192.0.2.8:1", false),
+            ("[fd12::1]:1024", true),
+            ("[fd12::1]:1023", false),
+            ("[fe12::1]:1024", false),
+            ("[::1]:9", true),
+        ] {
+            assert_eq!(
+                allowed.permits(destination.parse().unwrap()),
+                expected,
+                "{destination}"
+            );
+        }
+        assert!(list(&[]).permits("203.0.113.1:1".parse().unwrap()));
+    }
+
+    #[test]
+    fn other_spellings_of_an_address_are_judged_as_what_they_are() {
+        let allowed = list(&["127.0.0.0/8", "10.0.0.0/8"]);
+        assert!(allowed.permits("0.0.0.0:1".parse().unwrap()));
+        assert!(allowed.permits("[::ffff:10.0.0.1]:1".parse().unwrap()));
+        assert!(!allowed.permits("[::]:1".parse().unwrap()));
+        let allowed = list(&["0.0.0.0/8", "::/1"]);
+        assert!(!allowed.permits("0.0.0.0:1".parse().unwrap()));
+        assert!(!allowed.permits("[::ffff:10.0.0.1]:1".parse().unwrap()));
+    }
+
+    #[test]
+    fn an_empty_prefix_holds_its_whole_family_and_no_other() {
+        let allowed = list(&["0.0.0.0/0"]);
+        assert!(allowed.permits("255.255.255.255:65535".parse().unwrap()));
+        assert!(!allowed.permits("[2001:db8::1]:1".parse().unwrap()));
+        assert!(list(&["::/0"]).permits("[2001:db8::1]:1".parse().unwrap()));
+    }
+
+    #[test]
+    fn prints_what_it_reads() {
+        for text in ["10.0.0.0/8", "10.0.0.1/32:80", "[fd00::/8]:1-2", "[::/0]"] {
+            assert_eq!(text.parse::<AllowedRange>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_range_is_refused() {
+        for text in [
+            "",
+            "10.0.0.0/33",
+            "::/129",
+            "10.0.0.0/8:",
+            "10.0.0.0/8:2-1",
+            "10.0.0.0/8:65536",
+            "[::/0",
+            "[::/0]443",
+            "[::/0]:",
+            "host:80",
+            "10.0.0.0/+8",
+            "10.0.0.0/8:+1",
+            "10.0.0.0/",
+        ] {
+            assert!(text.parse::<AllowedRange>().is_err(), "{text:?}");
+        }
+    }
+}

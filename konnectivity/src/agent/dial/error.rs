@@ -1,0 +1,234 @@
+//! Why a destination was not reached, in the words of Go's `net` package.
+//!
+//! ```text
+//! stage, errno, name ──▶ DialError ──Display──▶ "dial tcp 127.0.0.1:1: connect: connection refused"
+//! ```
+//!
+//! Those words are part of the protocol: servers choose an HTTP status by them, and people know
+//! them. Chooses no status itself.
+
+use std::io;
+use std::net::SocketAddr;
+
+/// A failed dial. Its text is what the server is told.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum DialError {
+    /// The destination is no `host:port`.
+    #[error("dial {network}: address {address}: {fault}")]
+    Address {
+        /// `tcp`, `tcp4` or `tcp6`.
+        network: &'static str,
+        /// What was asked for.
+        address: String,
+        /// What is wrong with it.
+        fault: &'static str,
+    },
+    /// The kernel refused to connect.
+    #[error("dial {network} {address}: {call}: {}", errno_text(.source))]
+    Connect {
+        /// `tcp`, `tcp4` or `tcp6`.
+        network: &'static str,
+        /// Where to.
+        address: SocketAddr,
+        /// The system call that failed.
+        call: &'static str,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The list of destinations does not have it.
+    #[error("dial {network} {address}: destination {requested} is not allowed")]
+    Forbidden {
+        /// `tcp`, `tcp4` or `tcp6`.
+        network: &'static str,
+        /// The address that would have been dialled.
+        address: SocketAddr,
+        /// What was asked for.
+        requested: String,
+    },
+    /// The name leads nowhere.
+    #[error("dial {network}: lookup {host}: {fault}")]
+    Lookup {
+        /// `tcp`, `tcp4` or `tcp6`.
+        network: &'static str,
+        /// The name.
+        host: String,
+        /// What is wrong with it.
+        fault: LookupFault,
+    },
+    /// As many dials as may be are under way.
+    #[error("dial {network} {address}: more than {limit} dials under way")]
+    TooMany {
+        /// `tcp`, `tcp4` or `tcp6`.
+        network: &'static str,
+        /// What was asked for.
+        address: String,
+        /// How many may be.
+        limit: usize,
+    },
+    /// Nobody answered.
+    #[error("dial {network} {address}: i/o timeout")]
+    Timeout {
+        /// `tcp`, `tcp4` or `tcp6`.
+        network: &'static str,
+        /// The address that was tried last.
+        address: SocketAddr,
+    },
+    /// Not a network of TCP.
+    #[error("dial {network}: unknown network {network}")]
+    UnknownNetwork {
+        /// What was asked for.
+        network: String,
+    },
+}
+
+/// What is wrong with a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum LookupFault {
+    /// The servers, or their configuration, are at fault.
+    #[error("server misbehaving")]
+    Misbehaving,
+    /// There is no such name, or it has no address of the wanted family.
+    #[error("no such host")]
+    NoSuchHost,
+    /// No server answered in time.
+    #[error("i/o timeout")]
+    Timeout,
+}
+
+impl DialError {
+    /// Returns whether this is a time-out, as Go sees it: the metric's label.
+    pub(crate) fn is_timeout(&self) -> bool {
+        match self {
+            Self::Connect { source, .. } => {
+                // Go takes ETIMEDOUT and EAGAIN for time-outs.
+                let timed_out = rustix::io::Errno::TIMEDOUT.raw_os_error();
+                let again = rustix::io::Errno::AGAIN.raw_os_error();
+                source
+                    .raw_os_error()
+                    .is_some_and(|errno| errno == timed_out || errno == again)
+            }
+            Self::Lookup { fault, .. } => *fault == LookupFault::Timeout,
+            Self::Timeout { .. } => true,
+            Self::Address { .. }
+            | Self::Forbidden { .. }
+            | Self::TooMany { .. }
+            | Self::UnknownNetwork { .. } => false,
+        }
+    }
+}
+
+/// Returns Go's text for a system call's error: lower case and without the number, the same
+/// whatever C library this is built with.
+fn errno_text(error: &io::Error) -> String {
+    use rustix::io::Errno;
+    let known = match Errno::from_io_error(error) {
+        Some(Errno::ACCESS) => "permission denied",
+        Some(Errno::ADDRINUSE) => "address already in use",
+        Some(Errno::ADDRNOTAVAIL) => "cannot assign requested address",
+        Some(Errno::AFNOSUPPORT) => "address family not supported by protocol",
+        Some(Errno::AGAIN) => "resource temporarily unavailable",
+        Some(Errno::CONNREFUSED) => "connection refused",
+        Some(Errno::CONNRESET) => "connection reset by peer",
+        Some(Errno::HOSTDOWN) => "host is down",
+        Some(Errno::HOSTUNREACH) => "no route to host",
+        Some(Errno::INVAL) => "invalid argument",
+        Some(Errno::MFILE) => "too many open files",
+        Some(Errno::NETDOWN) => "network is down",
+        Some(Errno::NETUNREACH) => "network is unreachable",
+        Some(Errno::NFILE) => "too many open files in system",
+        Some(Errno::NOBUFS) => "no buffer space available",
+        Some(Errno::NOMEM) => "cannot allocate memory",
+        Some(Errno::PERM) => "operation not permitted",
+        Some(Errno::PROTO) => "protocol error",
+        Some(Errno::TIMEDOUT) => "connection timed out",
+        _ => return unnumbered(&error.to_string()),
+    };
+    known.to_owned()
+}
+
+/// Takes the number off a text of the standard library and begins it in lower case.
+fn unnumbered(text: &str) -> String {
+    let text = text
+        .rfind(" (os error")
+        .map_or(text, |end| text.get(..end).unwrap_or(text));
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| {
+        first.to_lowercase().chain(letters).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connect(call: &'static str, errno: rustix::io::Errno) -> DialError {
+        DialError::Connect {
+            network: "tcp",
+            address: "127.0.0.1:1".parse().unwrap(),
+            call,
+            source: errno.into(),
+        }
+    }
+
+    #[test]
+    fn the_texts_are_those_of_go() {
+        use rustix::io::Errno;
+        for (error, expected) in [
+            (
+                connect("connect", Errno::CONNREFUSED),
+                "dial tcp 127.0.0.1:1: connect: connection refused",
+            ),
+            (
+                connect("connect", Errno::NETUNREACH),
+                "dial tcp 127.0.0.1:1: connect: network is unreachable",
+            ),
+            (
+                connect("connect", Errno::HOSTUNREACH),
+                "dial tcp 127.0.0.1:1: connect: no route to host",
+            ),
+            (
+                connect("connect", Errno::TIMEDOUT),
+                "dial tcp 127.0.0.1:1: connect: connection timed out",
+            ),
+            (
+                connect("socket", Errno::MFILE),
+                "dial tcp 127.0.0.1:1: socket: too many open files",
+            ),
+            (
+                connect("connect", Errno::INVAL),
+                "dial tcp 127.0.0.1:1: connect: invalid argument",
+            ),
+        ] {
+            assert_eq!(error.to_string(), expected);
+        }
+        let lookup = |fault| DialError::Lookup {
+            network: "tcp",
+            host: "x.invalid".to_owned(),
+            fault,
+        };
+        assert_eq!(
+            lookup(LookupFault::NoSuchHost).to_string(),
+            "dial tcp: lookup x.invalid: no such host"
+        );
+        assert_eq!(
+            lookup(LookupFault::Timeout).to_string(),
+            "dial tcp: lookup x.invalid: i/o timeout"
+        );
+    }
+
+    #[test]
+    fn what_the_table_lacks_loses_its_number_and_its_capital() {
+        assert_eq!(unnumbered("Broken pipe (os error 32)"), "broken pipe");
+        assert_eq!(unnumbered(""), "");
+        assert_eq!(unnumbered("already lower"), "already lower");
+    }
+
+    #[test]
+    fn time_outs_are_told_from_the_rest() {
+        assert!(connect("connect", rustix::io::Errno::TIMEDOUT).is_timeout());
+        assert!(!connect("connect", rustix::io::Errno::CONNREFUSED).is_timeout());
+    }
+}

@@ -1,0 +1,123 @@
+//! Connects to the first of several addresses that answers.
+//!
+//! ```text
+//! one family:    a ──fails──▶ b ──fails──▶ c          each with its share of the time
+//! the other:     (250 ms, or the first family failed) d ──▶ e       the first connection wins
+//! ```
+//!
+//! That is what of RFC 8305 serves a program with few addresses for each name. Knows no names.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::error::DialError;
+use super::target::Network;
+
+/// How much later the second family begins, RFC 8305 §5.
+const SECOND_FAMILY_AFTER: Duration = Duration::from_millis(250);
+
+/// The least time an address gets while others wait; Go's figure.
+const LEAST_SHARE: Duration = Duration::from_secs(2);
+
+/// Connections that say nothing are asked whether they live after this time, and this often.
+const KEEPALIVE: Duration = Duration::from_secs(55);
+/// Unanswered questions after which they are given up.
+const KEEPALIVE_PROBES: u32 = 3;
+
+/// Connects to one of `addresses`, which are not empty, by `deadline`. Cancel-safe: no connection
+/// outlives the future.
+///
+/// # Errors
+/// What happened at the first address; [`DialError::Timeout`] at the deadline.
+pub(super) async fn connect(
+    network: Network,
+    addresses: &[SocketAddr],
+    deadline: Instant,
+) -> Result<TcpStream, DialError> {
+    let first_is_v6 = addresses.iter().any(SocketAddr::is_ipv6);
+    let (first, second): (Vec<_>, Vec<_>) =
+        (addresses.iter().copied()).partition(|address| address.is_ipv6() == first_is_v6);
+    if second.is_empty() {
+        return in_turn(network, &first, deadline).await;
+    }
+    let mut first_family = std::pin::pin!(in_turn(network, &first, deadline));
+    tokio::select! {
+        connected = &mut first_family => return match connected {
+            Ok(stream) => Ok(stream),
+            Err(error) => in_turn(network, &second, deadline).await.map_err(|_| error),
+        },
+        () = sleep(SECOND_FAMILY_AFTER) => {}
+    }
+    let mut second_family = std::pin::pin!(in_turn(network, &second, deadline));
+    tokio::select! {
+        connected = &mut first_family => match connected {
+            Ok(stream) => Ok(stream),
+            Err(error) => second_family.await.map_err(|_| error),
+        },
+        connected = &mut second_family => match connected {
+            Ok(stream) => Ok(stream),
+            Err(_) => first_family.await,
+        },
+    }
+}
+
+/// Tries one address after the other and tells what happened at the first.
+async fn in_turn(
+    network: Network,
+    addresses: &[SocketAddr],
+    deadline: Instant,
+) -> Result<TcpStream, DialError> {
+    let mut first_error = None;
+    for (number, address) in addresses.iter().enumerate() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let others = u32::try_from(addresses.len() - number).unwrap_or(u32::MAX);
+        let share = (left / others).max(LEAST_SHARE.min(left));
+        match timeout_at(Instant::now() + share, one(network, *address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => first_error.get_or_insert(error),
+            Err(_) => first_error.get_or_insert(DialError::Timeout {
+                network: network.as_str(),
+                address: *address,
+            }),
+        };
+        if Instant::now() >= deadline {
+            break;
+        }
+    }
+    Err(first_error.unwrap_or_else(|| DialError::Timeout {
+        network: network.as_str(),
+        address: SocketAddr::from(([0, 0, 0, 0], 0)),
+    }))
+}
+
+async fn one(network: Network, address: SocketAddr) -> Result<TcpStream, DialError> {
+    let failed = |call| {
+        move |source| DialError::Connect {
+            network: network.as_str(),
+            address,
+            call,
+            source,
+        }
+    };
+    let socket = match address.ip() {
+        IpAddr::V4(_) => TcpSocket::new_v4(),
+        IpAddr::V6(_) => TcpSocket::new_v6(),
+    }
+    .map_err(failed("socket"))?;
+    let stream = socket.connect(address).await.map_err(failed("connect"))?;
+    set_options(&stream).map_err(failed("setsockopt"))?;
+    Ok(stream)
+}
+
+fn set_options(stream: &TcpStream) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE)
+        .with_interval(KEEPALIVE)
+        .with_retries(KEEPALIVE_PROBES);
+    SockRef::from(stream).set_tcp_keepalive(&keepalive)
+}

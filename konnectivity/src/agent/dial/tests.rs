@@ -1,0 +1,195 @@
+//! Tests of the dialler against this host's loopback.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use socket2::{Domain, Socket, Type};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::*;
+
+fn dialer(allowed: &[&str]) -> Dialer {
+    let ranges = allowed.iter().map(|text| text.parse().unwrap());
+    Dialer::new(DialParams {
+        allowed: Allowed::from_ranges(ranges.collect()),
+        ..DialParams::default()
+    })
+}
+
+async fn listener(ip: impl Into<std::net::IpAddr>) -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind((ip.into(), 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+/// Returns an address on which nobody listens, and what keeps others from it.
+fn closed_port() -> (Socket, SocketAddr) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket
+        .bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())
+        .unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    (socket, address)
+}
+
+#[tokio::test]
+async fn a_connection_is_made_without_delay_and_kept_alive() {
+    let (listener, address) = listener(Ipv4Addr::LOCALHOST).await;
+    let stream = dialer(&[]).dial("tcp", &address.to_string()).await.unwrap();
+    let (_accepted, peer) = listener.accept().await.unwrap();
+    assert_eq!(stream.local_addr().unwrap(), peer);
+    assert!(stream.nodelay().unwrap());
+    assert!(socket2::SockRef::from(&stream).keepalive().unwrap());
+}
+
+#[tokio::test]
+async fn ipv6_is_dialled_where_there_is_ipv6() {
+    let Ok(listener) = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).await else {
+        return;
+    };
+    let address = listener.local_addr().unwrap();
+    let dialer = dialer(&[]);
+    assert!(dialer.dial("tcp", &address.to_string()).await.is_ok());
+    let error = dialer.dial("tcp4", &address.to_string()).await.unwrap_err();
+    assert_eq!(error.to_string(), "dial tcp4: lookup ::1: no such host");
+}
+
+#[tokio::test]
+async fn a_closed_port_is_refused_in_the_words_of_go() {
+    let (_kept, address) = closed_port();
+    let error = dialer(&[])
+        .dial("tcp", &address.to_string())
+        .await
+        .unwrap_err();
+    let expected = format!("dial tcp {address}: connect: connection refused");
+    assert_eq!(error.to_string(), expected);
+    assert!(!error.is_timeout());
+}
+
+#[tokio::test]
+async fn a_name_nobody_knows_is_no_host() {
+    let error = dialer(&[]).dial("tcp", "x.invalid:80").await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "dial tcp: lookup x.invalid: no such host"
+    );
+}
+
+#[tokio::test]
+async fn a_name_is_tried_in_both_families() {
+    let (listener, address) = listener(Ipv4Addr::LOCALHOST).await;
+    let target = format!("localhost:{}", address.port());
+    let stream = dialer(&[]).dial("tcp", &target).await.unwrap();
+    listener.accept().await.unwrap();
+    assert_eq!(stream.peer_addr().unwrap(), address);
+}
+
+#[tokio::test]
+async fn no_host_is_this_host() {
+    let (_listener, address) = listener(Ipv4Addr::LOCALHOST).await;
+    let target = format!(":{}", address.port());
+    assert!(dialer(&[]).dial("tcp", &target).await.is_ok());
+}
+
+/// Returns a listener whose queue is full, with what fills it: the kernel drops further SYNs.
+async fn full() -> (Socket, Vec<TcpStream>, SocketAddr) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket
+        .bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())
+        .unwrap();
+    socket.listen(0).unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    let mut filling = Vec::new();
+    for _ in 0..64 {
+        let connecting = TcpStream::connect(address);
+        match tokio::time::timeout(Duration::from_millis(300), connecting).await {
+            Ok(stream) => filling.push(stream.unwrap()),
+            Err(_) => return (socket, filling, address),
+        }
+    }
+    panic!("the queue of a listener does not fill");
+}
+
+#[tokio::test]
+async fn who_does_not_answer_is_given_up_in_time() {
+    let (_socket, _filling, address) = full().await;
+    let dialer = Dialer::new(DialParams {
+        timeout: Duration::from_millis(50),
+        ..DialParams::default()
+    });
+    let error = dialer.dial("tcp", &address.to_string()).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!("dial tcp {address}: i/o timeout")
+    );
+    assert!(error.is_timeout());
+    assert_eq!(dialer.pending.get(), 0);
+}
+
+#[tokio::test]
+async fn a_dial_too_many_fails_at_once_and_a_dropped_one_makes_room() {
+    let (_socket, _filling, address) = full().await;
+    let dialer = Dialer::new(DialParams {
+        most_pending: 1,
+        ..DialParams::default()
+    });
+    let address = address.to_string();
+    let mut waiting = Box::pin(dialer.dial("tcp", &address));
+    assert!(futures_util::poll!(&mut waiting).is_pending());
+    let error = dialer.dial("tcp", &address).await.unwrap_err();
+    let expected = format!("dial tcp {address}: more than 1 dials under way");
+    assert_eq!(error.to_string(), expected);
+    drop(waiting);
+    let (_listener, address) = listener(Ipv4Addr::LOCALHOST).await;
+    assert!(dialer.dial("tcp", &address.to_string()).await.is_ok());
+}
+
+#[tokio::test]
+async fn what_is_not_allowed_is_refused_by_its_address() {
+    let (_listener, address) = listener(Ipv4Addr::LOCALHOST).await;
+    let port = address.port();
+    let text = address.to_string();
+    assert!(dialer(&["127.0.0.0/8"]).dial("tcp", &text).await.is_ok());
+    let error = dialer(&["10.0.0.0/8"])
+        .dial("tcp", &text)
+        .await
+        .unwrap_err();
+    let expected = format!("dial tcp {address}: destination {address} is not allowed");
+    assert_eq!(error.to_string(), expected);
+    for disguised in [
+        format!("localhost:{port}"),
+        format!("[::ffff:127.0.0.1]:{port}"),
+        format!("0.0.0.0:{port}"),
+        format!(":{port}"),
+        format!("[::]:{port}"),
+    ] {
+        let error = dialer(&["10.0.0.0/8", "0.0.0.0/32"])
+            .dial("tcp", &disguised)
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(error, DialError::Forbidden { .. }),
+            "{disguised}: {error}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn of_a_name_with_allowed_and_other_addresses_the_allowed_are_dialled() {
+    let (_listener, address) = listener(Ipv4Addr::LOCALHOST).await;
+    let target = format!("localhost:{}", address.port());
+    let stream = dialer(&["127.0.0.1/32"])
+        .dial("tcp", &target)
+        .await
+        .unwrap();
+    assert_eq!(stream.peer_addr().unwrap(), address);
+}
+
+#[tokio::test]
+async fn no_list_applies_to_servers() {
+    let (_listener, address) = listener(Ipv4Addr::LOCALHOST).await;
+    let dialer = dialer(&["10.0.0.0/8"]);
+    let limit = Duration::from_secs(5);
+    let dialling = dialer.dial_server("localhost", address.port(), limit);
+    assert!(dialling.await.is_ok());
+}
