@@ -63,7 +63,8 @@ impl Refusal {
     }
 }
 
-/// The reason phrase of a status, as Go's HTTP library spells it.
+/// The reason phrase of a status, as Go's HTTP library spells it. Of those that a proxy has a use
+/// for; nobody may rely on a phrase anyway (RFC 9112 §4).
 fn phrase(status: u16) -> &'static str {
     match status {
         400 => "Bad Request",

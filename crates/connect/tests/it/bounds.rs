@@ -1,0 +1,124 @@
+//! Every wait has an end.
+
+use std::time::Duration;
+
+use connect::{End, Params, serve};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+use tokio::time::{Instant, sleep};
+
+use crate::doubles::{Double, Plan, talk};
+
+const CONNECT: &[u8] = b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n";
+const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+
+#[tokio::test(start_paused = true)]
+async fn a_head_that_drips_is_given_up_without_a_word() {
+    let dial = Double::new(Plan::Echo);
+    let (client, server) = duplex(1024);
+    let (mut from, mut to) = tokio::io::split(client);
+    let drip = async {
+        for octet in CONNECT {
+            if to.write_all(&[*octet]).await.is_err() {
+                break;
+            }
+            sleep(Duration::from_secs(7)).await;
+        }
+    };
+    let read = async {
+        let mut all = Vec::new();
+        from.read_to_end(&mut all).await.unwrap();
+        all
+    };
+    let timed = async {
+        let start = Instant::now();
+        let double = &dial;
+        let outcome = serve(server, &double, &Params::default()).await;
+        (outcome, start.elapsed())
+    };
+    let ((outcome, took), (), all) = tokio::join!(timed, drip, read);
+    assert_eq!((outcome.status, outcome.end), (None, End::HeadTimeout));
+    assert_eq!(all, b"");
+    assert!(took >= Duration::from_secs(60) && took < Duration::from_secs(61));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_kept_alive_has_as_long_for_its_next_head() {
+    let dial = Double::new(Plan::Echo);
+    let (mut client, server) = duplex(1024);
+    let start = Instant::now();
+    let speak = async {
+        for _ in 0..2 {
+            sleep(Duration::from_secs(50)).await;
+            client.write_all(GET).await.unwrap();
+        }
+        let mut all = Vec::new();
+        client.read_to_end(&mut all).await.unwrap();
+        all
+    };
+    let double = &dial;
+    let params = Params::default();
+    let (outcome, all) = tokio::join!(serve(server, &double, &params), speak);
+    assert_eq!((outcome.status, outcome.end), (Some(405), End::HeadTimeout));
+    assert_eq!(outcome.other_requests, 2);
+    assert_eq!(all.windows(4).filter(|it| it == b" 405").count(), 2);
+    assert!(start.elapsed() >= Duration::from_secs(160));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_of_too_many_other_requests_closes() {
+    let dial = Double::new(Plan::Echo);
+    let params = Params {
+        other_requests: 3,
+        ..Params::default()
+    };
+    let (outcome, answer) = talk(&dial, &params, &[GET, GET, GET, CONNECT]).await;
+    assert_eq!(answer.matches(" 405 ").count(), 3);
+    assert_eq!(answer.matches("Connection: close").count(), 1);
+    assert_eq!(
+        (outcome.other_requests, outcome.end),
+        (3, End::MethodNotAllowed)
+    );
+    assert!(dial.targets().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dial_without_end_is_answered_in_its_place() {
+    let dial = Double::new(Plan::Hang);
+    let (outcome, answer) = talk(&dial, &Params::default(), &[CONNECT]).await;
+    assert!(
+        answer.starts_with("HTTP/1.1 504 Gateway Timeout\r\n"),
+        "{answer}"
+    );
+    assert_eq!((outcome.status, outcome.end), (Some(504), End::DialTimeout));
+    assert_eq!(dial.called_off.get(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_neither_reads_nor_leaves_is_left() {
+    let dial = Double::new(Plan::Echo);
+    // Room for the question and not for the answer.
+    let (mut client, server) = duplex(16);
+    client.write_all(b"garbage\r\n\r\n").await.unwrap();
+    let double = &dial;
+    let outcome = serve(server, &double, &Params::default()).await;
+    assert_eq!((outcome.status, outcome.end), (Some(400), End::Malformed));
+
+    // Takes the answer and stays.
+    let (mut client, server) = duplex(1024);
+    client.write_all(b"garbage\r\n\r\n").await.unwrap();
+    let outcome = serve(server, &double, &Params::default()).await;
+    assert_eq!((outcome.status, outcome.end), (Some(400), End::Malformed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_never_stops_sending_is_left() {
+    let dial = Double::new(Plan::Echo);
+    let (client, server) = duplex(1024);
+    let (_from, mut to) = tokio::io::split(client);
+    let flood = async { while to.write_all(&[b'\n'; 512]).await.is_ok() {} };
+    // The clock stands still while there is something to do, so only the bound on octets ends it.
+    let double = &dial;
+    let params = Params::default();
+    let (outcome, ()) = tokio::join!(serve(server, &double, &params), flood);
+    assert_eq!((outcome.status, outcome.end), (Some(400), End::Malformed));
+}
