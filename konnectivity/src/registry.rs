@@ -1,1 +1,319 @@
-//! To be written.
+//! Which clusters this server serves, and whose peer a connection is.
+//!
+//! ```text
+//!   DIR/*.yaml, or flags ──load──▶ last good ClusterSpecs ──▶ Clusters (a snapshot) ──▶ tls, identify
+//!            ▲                          │
+//!            └── watch, reload          └─▶ changes(): a generation; differences_since()
+//! ```
+//!
+//! A server of a single cluster is a registry of one, made from upstream's flags. What cannot be
+//! used leaves its cluster as it was and touches no other. Streams, sockets and tokens are
+//! elsewhere.
+#![expect(
+    dead_code,
+    unused_imports,
+    reason = "the server that asks all of this is being written"
+)]
+
+mod authorities;
+mod clusters;
+mod file;
+mod identity;
+mod load;
+mod spec;
+#[cfg(test)]
+mod tests;
+mod tls;
+mod values;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use ::tls::{ServerTls, TlsError};
+use arc_swap::ArcSwap;
+use knp_proto::{ClusterId, ClusterLimits, Strategy};
+use tokio::sync::watch;
+
+use self::authorities::BundleError;
+use self::load::{Known, Outcome, Source, Survey};
+use self::tls::TlsPorts;
+
+pub(crate) use self::clusters::Clusters;
+pub(crate) use self::file::ClusterFile;
+pub(crate) use self::identity::{IdentityRefused, Peer};
+pub(crate) use self::spec::{
+    CertificateSpec, Changes, ClusterSpec, Difference, FrontendMode, Identities, Port, TokenSpec,
+    UdsSpec,
+};
+pub(crate) use self::tls::{PairPaths, TlsParams};
+
+/// The clusters, always as they were last in order. Clones are the same.
+#[derive(Clone)]
+pub(crate) struct Registry {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    ports: Arc<TlsPorts>,
+    current: ArcSwap<Clusters>,
+    generation: watch::Sender<u64>,
+    /// Held while files are read, so that what was read earlier never takes the place of what was
+    /// read later.
+    known: Mutex<Known>,
+    observer: OnceLock<Observer>,
+}
+
+/// Told of every reading of files.
+type Observer = Box<dyn Fn(&Loaded) + Send + Sync>;
+
+/// The one cluster of a server with upstream's flags.
+#[derive(Clone, Debug)]
+pub(crate) struct SingleParams {
+    /// What the cluster is called in logs and metrics.
+    pub(crate) id: ClusterId,
+    /// Authorities of agents (`--cluster-ca-cert`); every certificate of theirs is good.
+    pub(crate) agents_ca: Option<PathBuf>,
+    /// Authorities of frontends (`--server-ca-cert`); every certificate of theirs is good.
+    pub(crate) frontends_ca: Option<PathBuf>,
+    /// How an agent is chosen.
+    pub(crate) strategies: Vec<Strategy>,
+    /// How many servers there are (`--server-count`).
+    pub(crate) server_count: u32,
+    /// The cluster's bounds.
+    pub(crate) limits: ClusterLimits,
+    /// How agents' tokens are judged (`--authentication-audience` and its like).
+    pub(crate) tokens: Option<TokenSpec>,
+    /// The frontends' socket (`--uds-name`).
+    pub(crate) uds: Option<UdsSpec>,
+}
+
+/// Why there is no registry.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum RegistryError {
+    /// Authorities cannot be used.
+    #[error("using the authorities in {}", path.display())]
+    Authorities {
+        /// The bundle.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: BundleError,
+    },
+    /// The directory cannot be read.
+    #[error("reading the registry {}", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A port's certificate or key cannot be used.
+    #[error("using a port's certificate")]
+    Pair(#[source] TlsError),
+    /// The allowed versions and suites leave nothing to speak.
+    #[error("choosing TLS versions and cipher suites")]
+    Suites(#[source] rustls::Error),
+}
+
+/// What one reading of the files came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Loaded {
+    /// Clusters that were added, changed or removed.
+    pub(crate) changed: usize,
+    /// Clusters that are served.
+    pub(crate) clusters: usize,
+    /// Files that are newly refused, or for another reason than before.
+    pub(crate) refused: usize,
+    /// Files, or the directory, that are refused at present; their clusters are as they were.
+    pub(crate) broken: usize,
+}
+
+impl Registry {
+    /// Makes the registry of one cluster.
+    ///
+    /// # Errors
+    /// [`RegistryError`]: what a flag names cannot be used.
+    pub(crate) fn single(params: SingleParams, tls: &TlsParams) -> Result<Self, RegistryError> {
+        Self::new(Source::Single(Box::new(params)), tls)
+    }
+
+    /// Reads the registry in `dir`. Files that cannot be used are logged and do not stop others.
+    ///
+    /// # Errors
+    /// [`RegistryError`]: the directory cannot be read, or a port's certificate not used.
+    pub(crate) fn open(dir: &Path, tls: &TlsParams) -> Result<Self, RegistryError> {
+        Self::new(Source::Directory(dir.to_owned()), tls)
+    }
+
+    fn new(source: Source, tls: &TlsParams) -> Result<Self, RegistryError> {
+        let ports = Arc::new(TlsPorts::new(tls)?);
+        let known = Known::first(source)?;
+        let current = known.snapshot(&ports, None);
+        Ok(Self {
+            inner: Arc::new(Inner {
+                ports,
+                current: ArcSwap::from_pointee(current),
+                generation: watch::Sender::new(1),
+                known: Mutex::new(known),
+                observer: OnceLock::new(),
+            }),
+        })
+    }
+
+    /// Returns the clusters as they are now. Keep it for one decision, not for longer.
+    pub(crate) fn current(&self) -> Arc<Clusters> {
+        self.inner.current.load_full()
+    }
+
+    /// Returns the number of the current snapshot, from 1, and tells when there is another.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.inner.generation.subscribe()
+    }
+
+    /// Returns the files that are refused at present with the reason, ordered by cluster.
+    pub(crate) fn broken(&self) -> Vec<(ClusterId, String)> {
+        self.known().broken()
+    }
+
+    /// Calls `observer` after every reading of files, and once at once. Only the first one counts.
+    pub(crate) fn observe(&self, observer: impl Fn(&Loaded) + Send + Sync + 'static) {
+        let known = self.known();
+        observer(&known.totals());
+        let _ = self.inner.observer.set(Box::new(observer));
+    }
+
+    /// Counts the readings of the ports' certificates.
+    pub(crate) fn count_pairs_in(&self, metrics: &::tls::Metrics) {
+        for port in Port::ALL {
+            if let Some(pair) = self.inner.ports.pair(port) {
+                pair.count_in(metrics, port.as_str());
+            }
+        }
+    }
+
+    /// Reads everything again now, whether it seems changed or not. Blocks while it reads: about
+    /// 0.1 ms a cluster.
+    pub(crate) fn reload(&self) {
+        for pair in self.pairs() {
+            if let Err(error) = pair.reload() {
+                let error = telemetry::chain(&error);
+                tracing::warn!(%error, "a port's certificate is refused, the last good one stays");
+            }
+        }
+        let mut known = self.known();
+        known.forget_stamps();
+        let survey = known.survey();
+        self.apply(&mut known, survey);
+    }
+
+    /// Reads files again when they change: a registry's within 5 s, certificates within 10 s. It
+    /// never ends; drop it to stop.
+    pub(crate) async fn watch(&self) {
+        let [agents, frontends] = Port::ALL.map(|port| self.inner.ports.pair(port));
+        tokio::join!(
+            self.watch_clusters(),
+            watch_pair(agents),
+            watch_pair(frontends)
+        );
+    }
+
+    async fn watch_clusters(&self) {
+        loop {
+            tokio::time::sleep(POLL).await;
+            let mut seen = self.look(Look::First).await;
+            // A file that is still being written is not read, unless that never ends.
+            for round in 1..=SETTLE_ROUNDS {
+                let Some(before) = seen else {
+                    break;
+                };
+                tokio::time::sleep(SETTLE).await;
+                let last = round == SETTLE_ROUNDS;
+                seen = self.look(Look::Again { before, last }).await;
+            }
+        }
+    }
+
+    /// Looks at the files, away from this thread when they are many. Returns what it saw as long
+    /// as that keeps changing.
+    async fn look(&self, look: Look) -> Option<Survey> {
+        if self.current().len() <= MANY {
+            return self.look_now(look);
+        }
+        let registry = self.clone();
+        let looked = tokio::task::spawn_blocking(move || registry.look_now(look));
+        looked.await.unwrap_or_default()
+    }
+
+    fn look_now(&self, look: Look) -> Option<Survey> {
+        let mut known = self.known();
+        let survey = known.survey();
+        match look {
+            Look::First => known.differs(&survey).then_some(survey),
+            Look::Again { before, last } if !last && before != survey => Some(survey),
+            Look::Again { .. } => {
+                self.apply(&mut known, survey);
+                None
+            }
+        }
+    }
+
+    fn apply(&self, known: &mut Known, survey: Survey) {
+        let outcome = known.take(survey);
+        if let Outcome::Changed = outcome.0 {
+            let before = self.current();
+            let clusters = known.snapshot(&self.inner.ports, Some(&before));
+            self.inner.current.store(Arc::new(clusters));
+            self.inner.generation.send_modify(|number| *number += 1);
+        }
+        if let Some(observer) = self.inner.observer.get() {
+            observer(&outcome.1);
+        }
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
+        self.inner
+            .known
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pairs(&self) -> impl Iterator<Item = &ServerTls> {
+        Port::ALL
+            .into_iter()
+            .filter_map(|port| self.inner.ports.pair(port))
+    }
+}
+
+/// A look at the files.
+enum Look {
+    /// Compares with what was read.
+    First,
+    /// Compares with the look before and reads when they are quiet, at the `last` look always.
+    Again { before: Survey, last: bool },
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registry").finish_non_exhaustive()
+    }
+}
+
+async fn watch_pair(pair: Option<&ServerTls>) {
+    if let Some(pair) = pair {
+        pair.watch().await;
+    }
+}
+
+/// How often files are looked at. With settling and reading a change is in force within 5 s. Not
+/// inotify(7): its watches are few and belong to the user, and one is needed for every file.
+const POLL: Duration = Duration::from_secs(2);
+/// How long files must have been quiet before they are read.
+const SETTLE: Duration = Duration::from_millis(200);
+/// At this look they are read in any case.
+const SETTLE_ROUNDS: usize = 5;
+/// More clusters than this are looked at by another thread: 100 are less than a millisecond.
+const MANY: usize = 100;

@@ -1,0 +1,186 @@
+//! A bundle of certificate authorities, and whether they vouch for a certificate.
+//!
+//! ```text
+//!   ca.crt ──read──▶ certificates ──▶ roots ──▶ vouch_for(chain, now)
+//!                                       └─▶ prints: whose keys these are, for comparing bundles
+//! ```
+//!
+//! Takes a bundle whole or not at all: a rotation that silently trusts half of what was written is
+//! found out too late. Knows nothing of names and clusters.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::{Arc, LazyLock};
+
+use rustls::RootCertStore;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+
+/// Returns the one cryptography of the workspace.
+pub(super) fn provider() -> &'static Arc<CryptoProvider> {
+    static PROVIDER: LazyLock<Arc<CryptoProvider>> =
+        LazyLock::new(|| Arc::new(rustls::crypto::ring::default_provider()));
+    &PROVIDER
+}
+
+/// What tells one authority from another: SHA-256 of its subject and public key. A certificate
+/// that was issued anew for the same name and key vouches for the same peers, so it is the same.
+pub(super) type Print = [u8; 32];
+
+/// Authorities of client certificates, at least one.
+pub(crate) struct Authorities {
+    prints: BTreeSet<Print>,
+    roots: Arc<RootCertStore>,
+    verifier: Arc<dyn ClientCertVerifier>,
+}
+
+/// Why a bundle cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum BundleError {
+    /// A certificate is none that can be trusted.
+    #[error("certificate {number} of the bundle")]
+    Authority {
+        /// Which one, from 1.
+        number: usize,
+        /// What is wrong with it.
+        #[source]
+        source: rustls::Error,
+    },
+    /// There is no certificate in PEM.
+    #[error("no PEM certificate")]
+    Empty,
+    /// It is not PEM (RFC 7468) throughout.
+    #[error("reading PEM")]
+    Pem(#[source] pem::Error),
+    /// The file cannot be read.
+    #[error("reading the file")]
+    Read(#[source] io::Error),
+    /// The authorities cannot judge client certificates.
+    #[error("verifying client certificates")]
+    Verifier(#[source] rustls::server::VerifierBuilderError),
+}
+
+impl Authorities {
+    /// Reads a bundle of PEM certificates, at most 1 MiB.
+    ///
+    /// # Errors
+    /// [`BundleError`], which does not name the file.
+    pub(crate) fn read(path: &Path) -> Result<Self, BundleError> {
+        Self::parse(&read_bounded(path).map_err(BundleError::Read)?)
+    }
+
+    fn parse(text: &[u8]) -> Result<Self, BundleError> {
+        let mut roots = RootCertStore::empty();
+        for (index, cert) in CertificateDer::pem_slice_iter(text).enumerate() {
+            let cert = cert.map_err(BundleError::Pem)?;
+            roots.add(cert).map_err(|source| BundleError::Authority {
+                number: index + 1,
+                source,
+            })?;
+        }
+        if roots.is_empty() {
+            return Err(BundleError::Empty);
+        }
+        let roots = Arc::new(roots);
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(roots.clone(), provider().clone())
+                .clear_root_hint_subjects()
+                .build()
+                .map_err(BundleError::Verifier)?;
+        Ok(Self {
+            prints: roots.roots.iter().map(print).collect(),
+            roots,
+            verifier,
+        })
+    }
+
+    /// Returns what tells each authority from others.
+    pub(super) fn prints(&self) -> &BTreeSet<Print> {
+        &self.prints
+    }
+
+    /// Whether one authority is in both bundles.
+    pub(super) fn shares_one_with(&self, other: &Self) -> bool {
+        !self.prints.is_disjoint(&other.prints)
+    }
+
+    /// Verifies a client's chain at `now`.
+    ///
+    /// # Errors
+    /// Why none of the authorities vouches for it.
+    pub(super) fn vouch_for(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), rustls::Error> {
+        self.verifier
+            .verify_client_cert(leaf, intermediates, now)
+            .map(|_| ())
+    }
+}
+
+impl PartialEq for Authorities {
+    fn eq(&self, other: &Self) -> bool {
+        self.roots.roots == other.roots.roots
+    }
+}
+
+impl Eq for Authorities {}
+
+impl fmt::Debug for Authorities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Authorities")
+            .field("count", &self.roots.len())
+            .finish_non_exhaustive()
+    }
+}
+
+fn print(anchor: &TrustAnchor<'_>) -> Print {
+    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+    // The length keeps a subject's end from passing for a key's beginning.
+    context.update(&anchor.subject.len().to_be_bytes());
+    context.update(&anchor.subject);
+    context.update(&anchor.subject_public_key_info);
+    octets(context.finish().as_ref())
+}
+
+/// Returns SHA-256 of `content`.
+pub(super) fn digest(content: &[u8]) -> [u8; 32] {
+    octets(ring::digest::digest(&ring::digest::SHA256, content).as_ref())
+}
+
+fn octets(digest: &[u8]) -> [u8; 32] {
+    let mut print = [0; 32];
+    for (to, from) in print.iter_mut().zip(digest) {
+        *to = *from;
+    }
+    print
+}
+
+/// Reads a regular file of at most [`MAX_OCTETS`].
+pub(super) fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    let refused = |text: &str| io::Error::new(io::ErrorKind::InvalidInput, text);
+    // Asked before it is opened: opening a pipe would wait for a writer.
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(refused("not a regular file"));
+    }
+    let mut octets = Vec::new();
+    File::open(path)?
+        .take(MAX_OCTETS + 1)
+        .read_to_end(&mut octets)?;
+    if u64::try_from(octets.len()).is_ok_and(|len| len <= MAX_OCTETS) {
+        return Ok(octets);
+    }
+    Err(refused("longer than 1 MiB"))
+}
+
+/// A bundle of some 700 authorities with large keys; a cluster has one, or two.
+const MAX_OCTETS: u64 = 1 << 20;

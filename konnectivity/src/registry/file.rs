@@ -1,0 +1,436 @@
+//! The file of one cluster, `<cluster-id>.yaml`.
+//!
+//! ```text
+//!   a.yaml ─settings::yaml─▶ ClusterFile ─┬─ values in order? ─┬─▶ ClusterSpec
+//!   a-ca.crt, a.jwks, a.kubeconfig ───────┴─ read whole ───────┘   or file: key: what is wrong
+//! ```
+//!
+//! Every fault of a file is found in one go. What two files must not share is judged elsewhere.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use knp_proto::{ClusterId, ClusterLimits, Strategy};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use settings::{ByteSize, ConfigError, ConfigErrors, RelPath};
+
+use super::authorities::{Authorities, digest, read_bounded};
+use super::spec::{CertificateSpec, ClusterSpec, FrontendMode, Identities, TokenSpec, UdsSpec};
+use super::values;
+
+/// A cluster of konnectivity-server's registry.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct ClusterFile {
+    /// Server names (SNI) that mean this cluster, on both ports. What a peer asks for must agree
+    /// with what its certificate or token says.
+    #[serde(default)]
+    server_names: Vec<String>,
+    /// How the cluster's agents are known: by certificates, tokens, or both.
+    agents: AgentsFile,
+    /// How the cluster's API servers are known: by certificates, a socket, or both.
+    frontends: FrontendsFile,
+    /// How an agent is chosen for a dial, in order.
+    #[serde(default = "default_strategies")]
+    strategies: Vec<StrategyName>,
+    /// How many servers the agents should connect to.
+    #[serde(default = "one")]
+    server_count: u32,
+    /// The cluster's bounds.
+    #[serde(default)]
+    limits: LimitsFile,
+}
+
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct AgentsFile {
+    /// Client certificates.
+    certificates: Option<CertificatesFile>,
+    /// Service account tokens.
+    tokens: Option<TokensFile>,
+}
+
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct FrontendsFile {
+    /// Client certificates.
+    certificates: Option<CertificatesFile>,
+    /// A socket for this cluster alone.
+    uds: Option<UdsFile>,
+}
+
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct CertificatesFile {
+    /// The authorities, PEM; several during a rotation.
+    ca: RelPath,
+    /// URIs of which a certificate has one among its alternative names.
+    identities: Vec<String>,
+}
+
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct TokensFile {
+    /// Who signs the tokens (`iss`).
+    issuer: String,
+    /// Whom they are for (one of `aud`).
+    audience: String,
+    /// The issuer's public keys, a JSON Web Key Set.
+    jwks: Option<RelPath>,
+    /// How to reach an API server for reviews of tokens.
+    kubeconfig: Option<RelPath>,
+    /// The namespace of the agents' service account.
+    #[serde(default = "default_namespace")]
+    namespace: String,
+    /// The agents' service account.
+    #[serde(default = "default_account")]
+    service_account: String,
+}
+
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct UdsFile {
+    /// Where the socket is.
+    path: RelPath,
+    /// What is spoken there.
+    mode: UdsMode,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+enum UdsMode {
+    /// Packets over gRPC.
+    Grpc,
+    /// HTTP CONNECT.
+    HttpConnect,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
+enum StrategyName {
+    /// Any agent.
+    #[serde(rename = "default")]
+    Default,
+    /// Any agent that takes what no other is meant for.
+    #[serde(rename = "defaultRoute")]
+    DefaultRoute,
+    /// The agent of the smallest range that holds the address.
+    #[serde(rename = "destCIDR")]
+    DestCidr,
+    /// An agent that named the very host or address.
+    #[serde(rename = "destHost")]
+    DestHost,
+}
+
+/// Above any of these a dial, or an agent, is refused.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct LimitsFile {
+    /// Streams from agents.
+    agents: u32,
+    /// Tunnels, those being dialled or closed included.
+    tunnels: u32,
+    /// Dials that wait for an answer.
+    pending_dials: u32,
+    /// Dials begun per second, with as many at once; 0 for any number.
+    dials_per_second: u32,
+    /// Octets held for, and promised to, tunnels.
+    buffered_bytes: ByteSize,
+}
+
+impl Default for LimitsFile {
+    fn default() -> Self {
+        Self {
+            agents: 1000,
+            tunnels: 10_000,
+            pending_dials: 1000,
+            dials_per_second: 200,
+            buffered_bytes: ByteSize(64 << 20),
+        }
+    }
+}
+
+fn default_strategies() -> Vec<StrategyName> {
+    vec![StrategyName::Default]
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn default_namespace() -> String {
+    "kube-system".to_owned()
+}
+
+fn default_account() -> String {
+    "konnectivity-agent".to_owned()
+}
+
+/// Reads the file of the cluster `id` and the files it names, which are added to `named` also
+/// when something is wrong.
+///
+/// # Errors
+/// Everything that is wrong, with file and key.
+pub(super) fn read(
+    id: &ClusterId,
+    path: &Path,
+    named: &mut Vec<PathBuf>,
+) -> Result<ClusterSpec, ConfigError> {
+    let file: ClusterFile = settings::yaml::load(path)?;
+    let mut reading = Reading {
+        path,
+        named,
+        bundles: BTreeMap::new(),
+        errors: ConfigErrors::new(),
+    };
+    let spec = file.resolve(id, &mut reading);
+    reading.errors.into_result(path)?;
+    Ok(spec)
+}
+
+/// One file being read, with what was found so far.
+struct Reading<'a> {
+    path: &'a Path,
+    named: &'a mut Vec<PathBuf>,
+    /// Bundles that were read, for agents and frontends often have the same one.
+    bundles: BTreeMap<PathBuf, Option<Arc<Authorities>>>,
+    errors: ConfigErrors,
+}
+
+impl Reading<'_> {
+    fn expect<E: std::fmt::Display>(&mut self, key: &str, verdict: Result<(), E>) {
+        if let Err(fault) = verdict {
+            self.errors.add(key, fault);
+        }
+    }
+
+    /// Returns where a named file is, and keeps in mind to look at it.
+    fn name(&mut self, path: &RelPath) -> PathBuf {
+        let path = path.resolve(self.path);
+        if !self.named.contains(&path) {
+            self.named.push(path.clone());
+        }
+        path
+    }
+
+    fn octets(&mut self, key: &str, path: &Path) -> Option<Vec<u8>> {
+        read_bounded(path)
+            .inspect_err(|error| self.errors.add(key, format!("{}: {error}", path.display())))
+            .ok()
+    }
+
+    fn authorities(&mut self, key: &str, path: &RelPath) -> Option<Arc<Authorities>> {
+        let path = self.name(path);
+        if let Some(read) = self.bundles.get(&path) {
+            return read.clone();
+        }
+        let read = Authorities::read(&path)
+            .inspect_err(|error| {
+                let error = telemetry::chain(error);
+                self.errors.add(key, format!("{}: {error}", path.display()));
+            })
+            .ok()
+            .map(Arc::new);
+        self.bundles.insert(path, read.clone());
+        read
+    }
+}
+
+impl ClusterFile {
+    fn resolve(self, id: &ClusterId, reading: &mut Reading<'_>) -> ClusterSpec {
+        let agents = self.agents;
+        if agents.certificates.is_none() && agents.tokens.is_none() {
+            reading
+                .errors
+                .add("agents", "needs `certificates`, `tokens`, or both");
+        }
+        let frontends = self.frontends;
+        if frontends.certificates.is_none() && frontends.uds.is_none() {
+            reading
+                .errors
+                .add("frontends", "needs `certificates`, `uds`, or both");
+        }
+        reading.expect(
+            "serverCount",
+            values::within(self.server_count.into(), 1, MAX_SERVERS),
+        );
+        let certificates = |file: Option<CertificatesFile>, key, reading: &mut Reading<'_>| {
+            file.and_then(|file| file.resolve(key, reading))
+        };
+        ClusterSpec {
+            id: id.clone(),
+            server_names: server_names(self.server_names, reading),
+            strategies: strategies(&self.strategies, reading),
+            server_count: self.server_count,
+            limits: self.limits.resolve(reading),
+            agent_certificates: certificates(agents.certificates, "agents.certificates", reading),
+            tokens: agents.tokens.map(|tokens| tokens.resolve(reading)),
+            frontend_certificates: certificates(
+                frontends.certificates,
+                "frontends.certificates",
+                reading,
+            ),
+            uds: frontends.uds.map(|uds| uds.resolve(reading)),
+        }
+    }
+}
+
+fn server_names(names: Vec<String>, reading: &mut Reading<'_>) -> Vec<String> {
+    reading.expect("serverNames", at_most(names.len(), MAX_NAMES));
+    let mut good = Vec::new();
+    for (index, name) in names.iter().enumerate() {
+        let key = format!("serverNames[{index}]");
+        match values::server_name(name) {
+            Ok(name) if good.contains(&name) => reading.errors.add(key, "is there twice"),
+            Ok(name) => good.push(name),
+            Err(fault) => reading.errors.add(key, fault),
+        }
+    }
+    good.sort();
+    good
+}
+
+fn strategies(names: &[StrategyName], reading: &mut Reading<'_>) -> Vec<Strategy> {
+    if names.is_empty() {
+        reading
+            .errors
+            .add("strategies", "at least one strategy is needed");
+    }
+    let mut good = Vec::new();
+    for (index, name) in names.iter().enumerate() {
+        let strategy = match name {
+            StrategyName::Default => Strategy::Default,
+            StrategyName::DefaultRoute => Strategy::DefaultRoute,
+            StrategyName::DestCidr => Strategy::DestCidr,
+            StrategyName::DestHost => Strategy::DestHost,
+        };
+        if good.contains(&strategy) {
+            reading
+                .errors
+                .add(format!("strategies[{index}]"), "is there twice");
+        } else {
+            good.push(strategy);
+        }
+    }
+    good
+}
+
+impl CertificatesFile {
+    fn resolve(self, key: &str, reading: &mut Reading<'_>) -> Option<CertificateSpec> {
+        let authorities = reading.authorities(&format!("{key}.ca"), &self.ca);
+        let list = format!("{key}.identities");
+        if self.identities.is_empty() {
+            reading.errors.add(&list, "at least one URI is needed");
+        }
+        reading.expect(&list, at_most(self.identities.len(), MAX_NAMES));
+        for (index, uri) in self.identities.iter().enumerate() {
+            reading.expect(&format!("{list}[{index}]"), values::identity(uri));
+        }
+        Some(CertificateSpec {
+            authorities: authorities?,
+            identities: Identities::Uris(self.identities.into_iter().collect()),
+        })
+    }
+}
+
+impl TokensFile {
+    fn resolve(self, reading: &mut Reading<'_>) -> TokenSpec {
+        reading.expect("agents.tokens.issuer", values::claim(&self.issuer));
+        reading.expect("agents.tokens.audience", values::claim(&self.audience));
+        reading.expect("agents.tokens.namespace", account(&self.namespace));
+        reading.expect(
+            "agents.tokens.serviceAccount",
+            account(&self.service_account),
+        );
+        if self.jwks.is_none() && self.kubeconfig.is_none() {
+            reading
+                .errors
+                .add("agents.tokens", "needs `jwks`, `kubeconfig`, or both");
+        }
+        let jwks = self.jwks.map(|path| reading.name(&path));
+        let jwks_octets = jwks.as_ref().and_then(|path| {
+            let octets = reading.octets("agents.tokens.jwks", path)?;
+            let verdict = key_set(&octets).map_err(|fault| format!("{}: {fault}", path.display()));
+            reading.expect("agents.tokens.jwks", verdict);
+            Some(Arc::from(octets))
+        });
+        let kubeconfig = self.kubeconfig.map(|path| reading.name(&path));
+        let kubeconfig_digest = kubeconfig.as_ref().and_then(|path| {
+            let octets = reading.octets("agents.tokens.kubeconfig", path)?;
+            Some(digest(&octets))
+        });
+        TokenSpec {
+            issuer: Some(self.issuer),
+            audience: self.audience,
+            jwks,
+            jwks_octets,
+            kubeconfig,
+            kubeconfig_digest,
+            namespace: self.namespace,
+            service_account: self.service_account,
+        }
+    }
+}
+
+impl UdsFile {
+    fn resolve(self, reading: &mut Reading<'_>) -> UdsSpec {
+        // Without `.` and doubled slashes, so that the same place reads the same.
+        let path: PathBuf = self.path.resolve(reading.path).components().collect();
+        reading.expect("frontends.uds.path", values::socket(&path));
+        UdsSpec {
+            path,
+            mode: match self.mode {
+                UdsMode::Grpc => FrontendMode::Grpc,
+                UdsMode::HttpConnect => FrontendMode::HttpConnect,
+            },
+        }
+    }
+}
+
+impl LimitsFile {
+    fn resolve(self, reading: &mut Reading<'_>) -> ClusterLimits {
+        let mut expect = |key: &str, value: u64, least, most| {
+            reading.expect(&format!("limits.{key}"), values::within(value, least, most));
+        };
+        expect("agents", self.agents.into(), 1, 1_000_000);
+        expect("tunnels", self.tunnels.into(), 1, 10_000_000);
+        expect("pendingDials", self.pending_dials.into(), 1, 1_000_000);
+        expect("dialsPerSecond", self.dials_per_second.into(), 0, 1_000_000);
+        // One tunnel's first window and what is on its way, and what a process can address.
+        expect("bufferedBytes", self.buffered_bytes.0, 1 << 20, 1 << 40);
+        let count = |value: u32| usize::try_from(value).unwrap_or(usize::MAX);
+        ClusterLimits {
+            agents: count(self.agents),
+            buffered_bytes: usize::try_from(self.buffered_bytes.0).unwrap_or(usize::MAX),
+            dials_per_second: self.dials_per_second,
+            pending_dials: count(self.pending_dials),
+            tunnels: count(self.tunnels),
+        }
+    }
+}
+
+fn account(name: &str) -> Result<(), &'static str> {
+    let good = name.len() <= 253 && name.split('.').all(values::is_label);
+    good.then_some(()).ok_or("must be a Kubernetes name")
+}
+
+/// Whether it has the form of a key set; which keys are good is judged where tokens are.
+fn key_set(octets: &[u8]) -> Result<(), String> {
+    let value: serde_json::Value =
+        serde_json::from_slice(octets).map_err(|error| error.to_string())?;
+    let keys = value.get("keys").and_then(serde_json::Value::as_array);
+    keys.map(|_| ())
+        .ok_or_else(|| "no `keys`, so it is not a JSON Web Key Set".to_owned())
+}
+
+fn at_most(count: usize, most: usize) -> Result<(), String> {
+    (count <= most)
+        .then_some(())
+        .ok_or_else(|| format!("must not have more than {most} entries"))
+}
+
+/// Server names, or identities, of one cluster.
+const MAX_NAMES: usize = 64;
+/// Agents connect to every server, so more is a mistake.
+const MAX_SERVERS: u64 = 1000;

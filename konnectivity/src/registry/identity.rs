@@ -1,0 +1,207 @@
+//! Whose peer a TLS connection is.
+//!
+//! ```text
+//!   port, server name, certificates ─▶ who knows its URI? ─▶ whose authorities vouch? ─▶ Peer
+//!                                                              exactly one, in the role of the port
+//! ```
+//!
+//! The chain is verified here once more, against the clusters as they are now: a handshake tells
+//! that somebody vouched and not who, and a resumed session verifies nothing. Tokens are judged
+//! elsewhere.
+
+use std::sync::Arc;
+
+use rustls::pki_types::{CertificateDer, UnixTime};
+
+use super::clusters::{Claim, Clusters, MAX_CLAIMS, claims_of, uris};
+use super::spec::{ClusterSpec, Identities, Port};
+
+/// Whose peer a connection is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Peer {
+    /// A token must tell; on the agents' port only.
+    ByToken {
+        /// The cluster that the server name means, which must be the token's.
+        hint: Option<Arc<ClusterSpec>>,
+    },
+    /// This cluster's, by certificate, or because its agents need to show nothing.
+    Certified(Arc<ClusterSpec>),
+}
+
+/// Why a peer is nobody's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum IdentityRefused {
+    /// Several clusters, or both roles of one, know the certificate.
+    #[error("the certificate is that of several clusters or roles")]
+    Ambiguous,
+    /// What was presented is no certificate.
+    #[error("the certificate cannot be read")]
+    Malformed,
+    /// No certificate was presented, and there is no other way.
+    #[error("no certificate")]
+    NoCertificate,
+    /// The server name means another cluster than the certificate.
+    #[error("the server name means another cluster than the certificate")]
+    OtherCluster,
+    /// Nobody knows the certificate's URIs.
+    #[error("no cluster knows a URI of the certificate")]
+    UnknownIdentity,
+    /// The server name means no cluster.
+    #[error("the server name means no cluster")]
+    UnknownServerName,
+    /// A URI is known, and its cluster's authorities do not vouch for it now.
+    #[error("the authorities of the certificate's cluster do not vouch for it")]
+    Unverified,
+    /// An agent on the frontends' port, or the reverse.
+    #[error("the certificate is for the other port")]
+    WrongRole,
+}
+
+impl IdentityRefused {
+    /// Returns a label from a closed set.
+    pub(crate) const fn reason(self) -> &'static str {
+        match self {
+            Self::Ambiguous => "ambiguous",
+            Self::Malformed => "malformed",
+            Self::NoCertificate => "no_certificate",
+            Self::OtherCluster => "other_cluster",
+            Self::UnknownIdentity => "unknown_identity",
+            Self::UnknownServerName => "unknown_server_name",
+            Self::Unverified => "unverified",
+            Self::WrongRole => "wrong_role",
+        }
+    }
+}
+
+impl Clusters {
+    /// Returns whose peer a connection is after its handshake, by the server name it asked for and
+    /// the certificates it presented, leaf first (`peer_certificates()` of rustls).
+    ///
+    /// # Errors
+    /// It is nobody's: close it.
+    pub(crate) fn identify(
+        &self,
+        port: Port,
+        server_name: Option<&str>,
+        certs: Option<&[CertificateDer<'static>]>,
+    ) -> Result<Peer, IdentityRefused> {
+        self.identify_at(port, server_name, certs, UnixTime::now())
+    }
+
+    pub(super) fn identify_at(
+        &self,
+        port: Port,
+        server_name: Option<&str>,
+        certs: Option<&[CertificateDer<'static>]>,
+        now: UnixTime,
+    ) -> Result<Peer, IdentityRefused> {
+        let meant = self.meant(server_name);
+        if server_name.is_some() && meant.is_none() && self.names_count() {
+            return Err(IdentityRefused::UnknownServerName);
+        }
+        let Some((leaf, intermediates)) = certs.and_then(<[_]>::split_first) else {
+            return self.uncertified(port, meant);
+        };
+        let shown = Shown {
+            leaf,
+            intermediates,
+            now,
+        };
+        match meant {
+            Some(spec) => self.among_one(port, spec, &shown),
+            None => self.among_all(port, &shown),
+        }
+    }
+
+    fn uncertified(
+        &self,
+        port: Port,
+        meant: Option<&Arc<ClusterSpec>>,
+    ) -> Result<Peer, IdentityRefused> {
+        let by_token = match (port, meant) {
+            (Port::Frontends, _) => false,
+            (Port::Agents, None) => self.any_tokens(),
+            (Port::Agents, Some(spec)) if spec.admits_any_agent() => {
+                return Ok(Peer::Certified(spec.clone()));
+            }
+            (Port::Agents, Some(spec)) => spec.tokens.is_some(),
+        };
+        if !by_token {
+            return Err(IdentityRefused::NoCertificate);
+        }
+        let hint = meant.cloned();
+        Ok(Peer::ByToken { hint })
+    }
+
+    /// The server name, or there being only one, says which cluster it must be.
+    fn among_one(
+        &self,
+        port: Port,
+        spec: &Arc<ClusterSpec>,
+        shown: &Shown<'_>,
+    ) -> Result<Peer, IdentityRefused> {
+        let Some(certificates) = spec.certificates(port) else {
+            // Nobody was asked for a certificate; one that comes all the same says nothing.
+            return self.uncertified(port, Some(spec));
+        };
+        match &certificates.identities {
+            Identities::Any => shown
+                .vouched_by(&Claim {
+                    spec: spec.clone(),
+                    port,
+                })
+                .then(|| Peer::Certified(spec.clone()))
+                .ok_or(IdentityRefused::Unverified),
+            Identities::Uris(_) => {
+                let uris = uris(shown.leaf).ok_or(IdentityRefused::Malformed)?;
+                let claims = claims_of(spec, &uris);
+                if claims.is_empty() && !self.index().claims(&uris).is_empty() {
+                    return Err(IdentityRefused::OtherCluster);
+                }
+                one_of(port, &claims, shown)
+            }
+        }
+    }
+
+    fn among_all(&self, port: Port, shown: &Shown<'_>) -> Result<Peer, IdentityRefused> {
+        let uris = uris(shown.leaf).ok_or(IdentityRefused::Malformed)?;
+        let claims = self.index().claims(&uris);
+        // Whether some cluster beyond the bound knows it as well is not known, so nobody does.
+        if claims.len() > MAX_CLAIMS {
+            return Err(IdentityRefused::Ambiguous);
+        }
+        one_of(port, &claims, shown)
+    }
+}
+
+/// Returns the cluster of the one claim whose authorities vouch.
+fn one_of(port: Port, claims: &[Claim], shown: &Shown<'_>) -> Result<Peer, IdentityRefused> {
+    if claims.is_empty() {
+        return Err(IdentityRefused::UnknownIdentity);
+    }
+    let mut vouched = claims.iter().filter(|claim| shown.vouched_by(claim));
+    match (vouched.next(), vouched.next()) {
+        (None, _) => Err(IdentityRefused::Unverified),
+        (Some(_), Some(_)) => Err(IdentityRefused::Ambiguous),
+        (Some(claim), None) if claim.port == port => Ok(Peer::Certified(claim.spec.clone())),
+        (Some(_), None) => Err(IdentityRefused::WrongRole),
+    }
+}
+
+/// What a peer presented, and when.
+struct Shown<'a> {
+    leaf: &'a CertificateDer<'static>,
+    intermediates: &'a [CertificateDer<'static>],
+    now: UnixTime,
+}
+
+impl Shown<'_> {
+    fn vouched_by(&self, claim: &Claim) -> bool {
+        claim.authorities().is_some_and(|authorities| {
+            authorities
+                .vouch_for(self.leaf, self.intermediates, self.now)
+                .is_ok()
+        })
+    }
+}

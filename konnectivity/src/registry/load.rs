@@ -1,0 +1,380 @@
+//! Which definition of each cluster was last in order.
+//!
+//! ```text
+//!   survey(): ids and stamps ──take()──▶ read what changed ──▶ candidates ──unique()──▶ in force
+//!                                          │ refused: the last good one      │ two claim the same
+//!                                          └──────────── told once ──────────┘
+//! ```
+//!
+//! A file that cannot be used leaves its cluster as it was, a file that is gone takes its cluster
+//! along, a directory that cannot be listed leaves everything. Makes no TLS settings.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use knp_proto::ClusterId;
+
+use super::authorities::Authorities;
+use super::clusters::Clusters;
+use super::spec::{CertificateSpec, ClusterSpec, Identities};
+use super::tls::TlsPorts;
+use super::{Loaded, RegistryError, SingleParams, file, values};
+
+mod conflicts;
+mod stamp;
+
+use self::stamp::Stamp;
+
+/// Where clusters are defined.
+pub(super) enum Source {
+    /// Files in a directory.
+    Directory(PathBuf),
+    /// Upstream's flags.
+    Single(Box<SingleParams>),
+}
+
+/// What is there to be read, without reading it: for each cluster its file and those it names.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Survey {
+    /// The reason when the directory cannot be listed.
+    clusters: Result<BTreeMap<ClusterId, Seen>, String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    path: PathBuf,
+    stamps: Vec<Option<Stamp>>,
+}
+
+/// Whether another set of clusters is in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It is.
+    Changed,
+    /// It is not.
+    Same,
+}
+
+/// What is known of the files.
+pub(super) struct Known {
+    source: Source,
+    files: BTreeMap<ClusterId, Read>,
+    in_force: BTreeMap<ClusterId, Arc<ClusterSpec>>,
+    refused: BTreeMap<ClusterId, String>,
+    /// Why the directory could not be listed.
+    unlisted: Option<String>,
+}
+
+/// A file that was read.
+struct Read {
+    /// The file, then those it names.
+    paths: Vec<PathBuf>,
+    /// Of `paths`, before they were read.
+    stamps: Vec<Option<Stamp>>,
+    result: Result<Arc<ClusterSpec>, String>,
+}
+
+impl Known {
+    /// Reads everything for the first time.
+    ///
+    /// # Errors
+    /// The directory cannot be listed, or what a flag names not be used.
+    pub(super) fn first(source: Source) -> Result<Self, RegistryError> {
+        match &source {
+            Source::Directory(path) => {
+                list(path).map_err(|source| RegistryError::Directory {
+                    path: path.clone(),
+                    source,
+                })?;
+            }
+            Source::Single(params) => {
+                read_single(params, &mut Vec::new())?;
+            }
+        }
+        let mut known = Self {
+            source,
+            files: BTreeMap::new(),
+            in_force: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            unlisted: None,
+        };
+        let survey = known.survey();
+        known.take(survey);
+        Ok(known)
+    }
+
+    /// Makes the snapshot of what is in force.
+    pub(super) fn snapshot(&self, ports: &Arc<TlsPorts>, older: Option<&Clusters>) -> Clusters {
+        let specs = self.in_force.values().cloned();
+        match &self.source {
+            Source::Directory(_) => Clusters::new(specs, ports.clone(), older),
+            Source::Single(_) => Clusters::single(specs, ports.clone(), older),
+        }
+    }
+
+    /// Looks at what is there.
+    pub(super) fn survey(&self) -> Survey {
+        let listed = match &self.source {
+            Source::Directory(dir) => list(dir).map_err(|error| error.to_string()),
+            Source::Single(params) => Ok(BTreeMap::from([(params.id.clone(), PathBuf::new())])),
+        };
+        let look = |(id, path): (ClusterId, PathBuf)| {
+            let stamps = match self.files.get(&id) {
+                Some(read) => stamps(&read.paths),
+                None => vec![Stamp::of(&path)],
+            };
+            (id, Seen { path, stamps })
+        };
+        Survey {
+            clusters: listed.map(|listed| listed.into_iter().map(look).collect()),
+        }
+    }
+
+    /// Whether anything is other than when it was read.
+    pub(super) fn differs(&self, survey: &Survey) -> bool {
+        match &survey.clusters {
+            Err(reason) => self.unlisted.as_ref() != Some(reason),
+            Ok(seen) => {
+                self.unlisted.is_some()
+                    || seen.len() != self.files.len()
+                    || seen.iter().any(|(id, seen)| self.stale(id, seen))
+            }
+        }
+    }
+
+    fn stale(&self, id: &ClusterId, seen: &Seen) -> bool {
+        self.files
+            .get(id)
+            .is_none_or(|read| read.stamps != seen.stamps)
+    }
+
+    /// Makes every file be read again.
+    pub(super) fn forget_stamps(&mut self) {
+        for read in self.files.values_mut() {
+            read.stamps.clear();
+        }
+    }
+
+    /// Reads what changed and puts in force what is in order.
+    pub(super) fn take(&mut self, survey: Survey) -> (Outcome, Loaded) {
+        let before = self.in_force.clone();
+        let mut refused_anew = 0;
+        match survey.clusters {
+            Err(reason) => {
+                if self.unlisted.as_ref() != Some(&reason) {
+                    tracing::warn!(%reason, "the registry cannot be read, its clusters stay");
+                    refused_anew = 1;
+                }
+                self.unlisted = Some(reason);
+            }
+            Ok(seen) => {
+                self.unlisted = None;
+                self.read_changed(seen);
+                refused_anew = self.decide();
+            }
+        }
+        let changed = changed(&before, &self.in_force);
+        if changed > 0 {
+            tracing::info!(changed, clusters = self.in_force.len(), "registry read");
+        }
+        let outcome = if changed > 0 {
+            Outcome::Changed
+        } else {
+            Outcome::Same
+        };
+        let totals = self.totals();
+        (
+            outcome,
+            Loaded {
+                changed,
+                refused: refused_anew,
+                ..totals
+            },
+        )
+    }
+
+    fn read_changed(&mut self, seen: BTreeMap<ClusterId, Seen>) {
+        self.files.retain(|id, _| seen.contains_key(id));
+        for (id, seen) in seen {
+            if self.stale(&id, &seen) {
+                let read = self.read(&id, &seen.path);
+                self.files.insert(id, read);
+            }
+        }
+    }
+
+    fn read(&self, id: &ClusterId, path: &Path) -> Read {
+        let mut paths = Vec::new();
+        // Seen before it is read, so that what changes meanwhile is noticed at the next look.
+        let own = Stamp::of(path);
+        let result = match &self.source {
+            Source::Directory(_) => {
+                paths.push(path.to_owned());
+                let mut named = Vec::new();
+                let spec = read_file(id, path, &mut named);
+                paths.append(&mut named);
+                spec
+            }
+            Source::Single(params) => read_single(params, &mut paths)
+                .map_err(|error| telemetry::chain(&error).to_string()),
+        };
+        let mut stamps = stamps(&paths);
+        if let (Source::Directory(_), Some(first)) = (&self.source, stamps.first_mut()) {
+            *first = own;
+        }
+        Read {
+            paths,
+            stamps,
+            result: result.map(|spec| self.same_or(spec)),
+        }
+    }
+
+    /// Keeps the value that is in force if it says the same, for what hangs on it.
+    fn same_or(&self, spec: ClusterSpec) -> Arc<ClusterSpec> {
+        match self.in_force.get(&spec.id) {
+            Some(known) if **known == spec => known.clone(),
+            Some(_) | None => Arc::new(spec),
+        }
+    }
+
+    /// Puts in force what is in order and claims nothing that is another's. Returns how many files
+    /// are refused that were not before, or not for that reason.
+    fn decide(&mut self) -> usize {
+        let mut candidates = BTreeMap::new();
+        let mut refused = BTreeMap::new();
+        for (id, read) in &self.files {
+            match &read.result {
+                Ok(spec) => {
+                    candidates.insert(id.clone(), spec.clone());
+                }
+                Err(reason) => {
+                    refused.insert(id.clone(), reason.clone());
+                    if let Some(kept) = self.in_force.get(id) {
+                        candidates.insert(id.clone(), kept.clone());
+                    }
+                }
+            }
+        }
+        conflicts::settle(&mut candidates, &self.in_force, |id, reason| {
+            let name = self.files.get(id).and_then(|read| read.paths.first());
+            let name = name.map(|path| path.display().to_string());
+            refused.insert(
+                id.clone(),
+                format!("{}: {reason}", name.unwrap_or_default()),
+            );
+        });
+        self.in_force = candidates;
+        let mut anew = 0;
+        for (cluster, reason) in &refused {
+            if self.refused.get(cluster) != Some(reason) {
+                let kept = self.in_force.contains_key(cluster);
+                tracing::warn!(%cluster, %reason, kept, "a cluster's definition is refused");
+                anew += 1;
+            }
+        }
+        self.refused = refused;
+        anew
+    }
+
+    /// Returns what is refused at present.
+    pub(super) fn broken(&self) -> Vec<(ClusterId, String)> {
+        let broken = self.refused.iter();
+        broken
+            .map(|(id, text)| (id.clone(), text.clone()))
+            .collect()
+    }
+
+    /// Returns how things stand.
+    pub(super) fn totals(&self) -> Loaded {
+        Loaded {
+            changed: 0,
+            clusters: self.in_force.len(),
+            refused: 0,
+            broken: self.refused.len() + usize::from(self.unlisted.is_some()),
+        }
+    }
+}
+
+fn changed(
+    before: &BTreeMap<ClusterId, Arc<ClusterSpec>>,
+    now: &BTreeMap<ClusterId, Arc<ClusterSpec>>,
+) -> usize {
+    let removed = before.keys().filter(|id| !now.contains_key(*id)).count();
+    let others = now.iter().filter(|(id, spec)| {
+        before
+            .get(*id)
+            .is_none_or(|known| !Arc::ptr_eq(known, spec))
+    });
+    removed + others.count()
+}
+
+fn stamps(paths: &[PathBuf]) -> Vec<Option<Stamp>> {
+    paths.iter().map(|path| Stamp::of(path)).collect()
+}
+
+/// Returns the files of a registry by the cluster they define: `<cluster-id>.yaml`, without those
+/// whose names begin with a dot.
+fn list(dir: &Path) -> std::io::Result<BTreeMap<ClusterId, PathBuf>> {
+    let mut files = BTreeMap::new();
+    for entry in std::fs::read_dir(dir)? {
+        let name = entry?.file_name();
+        // A name that is not text is no cluster's either; it is refused by what can be shown of it.
+        let shown = name.to_string_lossy();
+        if let Some(id) = shown.strip_suffix(".yaml")
+            && !shown.starts_with('.')
+        {
+            files.insert(ClusterId::new(id), dir.join(&name));
+        }
+        if files.len() > MAX_CLUSTERS {
+            return Err(std::io::Error::other(format!(
+                "more than {MAX_CLUSTERS} clusters"
+            )));
+        }
+    }
+    Ok(files)
+}
+
+fn read_file(id: &ClusterId, path: &Path, named: &mut Vec<PathBuf>) -> Result<ClusterSpec, String> {
+    if !values::is_label(id.as_str()) {
+        return Err(format!(
+            "{}: a cluster's name must be a DNS label: at most 63 of a-z, 0-9 and -",
+            path.display()
+        ));
+    }
+    file::read(id, path, named).map_err(|error| telemetry::chain(&error).to_string())
+}
+
+fn read_single(
+    params: &SingleParams,
+    named: &mut Vec<PathBuf>,
+) -> Result<ClusterSpec, RegistryError> {
+    let mut certificates = |path: &Option<PathBuf>| {
+        let Some(path) = path else {
+            return Ok(None);
+        };
+        named.push(path.clone());
+        let authorities = Authorities::read(path).map_err(|source| RegistryError::Authorities {
+            path: path.clone(),
+            source,
+        })?;
+        Ok(Some(CertificateSpec {
+            authorities: Arc::new(authorities),
+            identities: Identities::Any,
+        }))
+    };
+    Ok(ClusterSpec {
+        id: params.id.clone(),
+        server_names: Vec::new(),
+        strategies: params.strategies.clone(),
+        server_count: params.server_count,
+        limits: params.limits,
+        agent_certificates: certificates(&params.agents_ca)?,
+        tokens: params.tokens.clone(),
+        frontend_certificates: certificates(&params.frontends_ca)?,
+        uds: params.uds.clone(),
+    })
+}
+
+/// More files than any server has memory for the agents of.
+const MAX_CLUSTERS: usize = 65_536;

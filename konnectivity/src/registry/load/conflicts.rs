@@ -1,0 +1,161 @@
+//! What two clusters must not share, and who gets it.
+//!
+//! ```text
+//!   candidates ─▶ claims: name, socket, account, (authority, URI) ─▶ twice? the newcomer yields
+//! ```
+//!
+//! What is in force stays; of two newcomers neither gets what both claim, for nobody can tell whose
+//! it is, and giving one cluster's identity to another is the one mistake that must not happen.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use knp_proto::ClusterId;
+
+use crate::registry::authorities::Print;
+use crate::registry::spec::{ClusterSpec, Identities, Port};
+
+/// Something that belongs to one cluster, and to one role in it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Claim {
+    Account {
+        issuer: Option<String>,
+        audience: String,
+        namespace: String,
+        service_account: String,
+    },
+    Certificate {
+        authority: Print,
+        uri: String,
+    },
+    ServerName(String),
+    Socket(PathBuf),
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Account {
+                issuer,
+                audience,
+                namespace,
+                service_account,
+            } => {
+                let issuer = issuer.as_deref().unwrap_or_default();
+                write!(
+                    f,
+                    "the account {namespace}/{service_account} of {issuer} for {audience}"
+                )
+            }
+            Self::Certificate { uri, .. } => write!(f, "{uri} of the same authority"),
+            Self::ServerName(name) => write!(f, "the name {name}"),
+            Self::Socket(path) => write!(f, "the socket {}", path.display()),
+        }
+    }
+}
+
+/// Takes from `candidates` what claims something of another's, or puts what is in force in its
+/// place, until nobody does. `refuse` is told of each with the reason.
+pub(super) fn settle(
+    candidates: &mut BTreeMap<ClusterId, Arc<ClusterSpec>>,
+    in_force: &BTreeMap<ClusterId, Arc<ClusterSpec>>,
+    mut refuse: impl FnMut(&ClusterId, String),
+) {
+    // Every round takes at least one newcomer away, and what is in force is free of conflicts.
+    loop {
+        let yielding = yielding(candidates, in_force);
+        if yielding.is_empty() {
+            return;
+        }
+        for (id, reason) in yielding {
+            refuse(&id, reason);
+            match in_force.get(&id) {
+                // It conflicts with itself, or is in force already: nothing to go back to.
+                Some(kept) if candidates.get(&id) != Some(kept) => {
+                    candidates.insert(id, kept.clone());
+                }
+                Some(_) | None => {
+                    candidates.remove(&id);
+                }
+            }
+        }
+    }
+}
+
+/// Returns who must yield, with the first reason.
+fn yielding(
+    candidates: &BTreeMap<ClusterId, Arc<ClusterSpec>>,
+    in_force: &BTreeMap<ClusterId, Arc<ClusterSpec>>,
+) -> BTreeMap<ClusterId, String> {
+    let newcomer = |id: &ClusterId| match (candidates.get(id), in_force.get(id)) {
+        (Some(candidate), Some(kept)) => !Arc::ptr_eq(candidate, kept),
+        (Some(_), None) | (None, _) => true,
+    };
+    let mut owners: BTreeMap<Claim, (ClusterId, &'static str)> = BTreeMap::new();
+    let mut yielding = BTreeMap::new();
+    for (id, spec) in candidates {
+        for (claim, key) in claims(spec) {
+            let Some((owner, owners_key)) = owners.get(&claim) else {
+                owners.insert(claim, (id.clone(), key));
+                continue;
+            };
+            if owner == id && *owners_key == key {
+                continue;
+            }
+            let tell = |key: &str, other: &ClusterId, others_key: &str| {
+                format!("{key}: {claim} is claimed by cluster {other} too ({others_key})")
+            };
+            let (mine, theirs) = (newcomer(id), newcomer(owner));
+            if mine || !theirs {
+                let reason = tell(key, owner, owners_key);
+                yielding.entry(id.clone()).or_insert(reason);
+            }
+            if theirs && owner != id {
+                let reason = tell(owners_key, id, key);
+                yielding.entry(owner.clone()).or_insert(reason);
+            }
+        }
+    }
+    yielding
+}
+
+/// Returns what a cluster claims, with the key that says so.
+fn claims(spec: &ClusterSpec) -> Vec<(Claim, &'static str)> {
+    let mut claims: Vec<_> = spec
+        .server_names
+        .iter()
+        .map(|name| (Claim::ServerName(name.clone()), "serverNames"))
+        .collect();
+    if let Some(uds) = &spec.uds {
+        claims.push((Claim::Socket(uds.path.clone()), "frontends.uds.path"));
+    }
+    if let Some(tokens) = &spec.tokens {
+        let account = Claim::Account {
+            issuer: tokens.issuer.clone(),
+            audience: tokens.audience.clone(),
+            namespace: tokens.namespace.clone(),
+            service_account: tokens.service_account.clone(),
+        };
+        claims.push((account, "agents.tokens"));
+    }
+    for port in Port::ALL {
+        let key = match port {
+            Port::Agents => "agents.certificates.identities",
+            Port::Frontends => "frontends.certificates.identities",
+        };
+        let certificates = spec.certificates(port);
+        let Some(Identities::Uris(uris)) = certificates.map(|given| &given.identities) else {
+            continue;
+        };
+        for uri in uris {
+            let authorities = certificates.map(|given| given.authorities.prints());
+            for authority in authorities.into_iter().flatten() {
+                let (authority, uri) = (*authority, uri.clone());
+                claims.push((Claim::Certificate { authority, uri }, key));
+            }
+        }
+    }
+    claims
+}

@@ -1,0 +1,250 @@
+//! One cluster as it is served: who its peers are, what they may use, how they reach it.
+//!
+//! ```text
+//!   a.yaml, or flags ──▶ ClusterSpec ──▶ Difference to the one before: keep, adjust, or cut
+//! ```
+//!
+//! Plain values that never change; a changed cluster is another value.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use knp_proto::{ClusterId, ClusterLimits, Strategy};
+
+use super::authorities::Authorities;
+
+/// One of the two ports where peers show who they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Port {
+    /// Where agents connect.
+    Agents,
+    /// Where API servers connect.
+    Frontends,
+}
+
+impl Port {
+    /// Returns both.
+    pub(crate) const ALL: [Self; 2] = [Self::Agents, Self::Frontends];
+
+    /// Returns the other one.
+    pub(crate) const fn other(self) -> Self {
+        match self {
+            Self::Agents => Self::Frontends,
+            Self::Frontends => Self::Agents,
+        }
+    }
+
+    /// Returns a label for logs and metrics.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Agents => "agents",
+            Self::Frontends => "frontends",
+        }
+    }
+}
+
+/// What frontends speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FrontendMode {
+    /// Packets over gRPC.
+    Grpc,
+    /// HTTP CONNECT, one tunnel a connection.
+    HttpConnect,
+}
+
+/// A socket in the file system for the frontends of one cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct UdsSpec {
+    /// Where it is; absolute when it comes from a registry. At most 107 octets.
+    pub(crate) path: PathBuf,
+    /// What is spoken there.
+    pub(crate) mode: FrontendMode,
+}
+
+/// How the tokens of a cluster's agents are judged.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct TokenSpec {
+    /// Who signs them (`iss`). Always there in a registry, never with upstream's flags.
+    pub(crate) issuer: Option<String>,
+    /// Whom they are for (one of `aud`).
+    pub(crate) audience: String,
+    /// The issuer's public keys (RFC 7517), for judging without asking anybody.
+    pub(crate) jwks: Option<PathBuf>,
+    /// What [`Self::jwks`] said when it was last in order, at most 1 MiB.
+    pub(crate) jwks_octets: Option<Arc<[u8]>>,
+    /// How to reach an API server for reviews. With neither this nor keys: as a pod in its own
+    /// cluster, which only a server of a single cluster does.
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// SHA-256 of what [`Self::kubeconfig`] says, so that a changed one is told from the same.
+    pub(crate) kubeconfig_digest: Option<[u8; 32]>,
+    /// The namespace of the agents' service account.
+    pub(crate) namespace: String,
+    /// The agents' service account.
+    pub(crate) service_account: String,
+}
+
+/// Keys are public, but long.
+impl fmt::Debug for TokenSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TokenSpec")
+            .field("issuer", &self.issuer)
+            .field("audience", &self.audience)
+            .field("jwks", &self.jwks)
+            .field("kubeconfig", &self.kubeconfig)
+            .field("namespace", &self.namespace)
+            .field("service_account", &self.service_account)
+            .finish_non_exhaustive()
+    }
+}
+
+impl TokenSpec {
+    /// Whether both are about the same account of the same issuer. Keys may differ: they rotate.
+    fn same_account(&self, other: &Self) -> bool {
+        let account = |spec: &Self| {
+            (
+                spec.issuer.clone(),
+                spec.audience.clone(),
+                spec.namespace.clone(),
+                spec.service_account.clone(),
+            )
+        };
+        account(self) == account(other)
+    }
+}
+
+/// Which of the certificates that an authority vouched for are a cluster's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Identities {
+    /// All of them, as upstream has it. Only where there is a single cluster.
+    Any,
+    /// Those with one of these URIs among their alternative names.
+    Uris(BTreeSet<String>),
+}
+
+impl Identities {
+    /// Whether every peer of `older` is still one.
+    fn covers(&self, older: &Self) -> bool {
+        match (self, older) {
+            (Self::Any, Self::Any | Self::Uris(_)) => true,
+            (Self::Uris(_), Self::Any) => false,
+            (Self::Uris(now), Self::Uris(before)) => now.is_superset(before),
+        }
+    }
+}
+
+/// How certificates name a cluster on one port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CertificateSpec {
+    /// Who vouches; several during a rotation.
+    pub(crate) authorities: Arc<Authorities>,
+    /// For whom.
+    pub(crate) identities: Identities,
+}
+
+impl CertificateSpec {
+    /// Whether peers that came in by `older` are still welcome. Authorities rotate one by one, so
+    /// one in common is enough; replaced outright they are somebody else's.
+    fn keeps(&self, older: &Self) -> bool {
+        self.identities.covers(&older.identities)
+            && self.authorities.shares_one_with(&older.authorities)
+    }
+}
+
+/// One cluster as it is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ClusterSpec {
+    /// Its name: a DNS label.
+    pub(crate) id: ClusterId,
+    /// Server names that mean it, in lower case, in order.
+    pub(crate) server_names: Vec<String>,
+    /// How an agent is chosen, in order.
+    pub(crate) strategies: Vec<Strategy>,
+    /// How many servers there are, for agents that are told so.
+    pub(crate) server_count: u32,
+    /// Its bounds.
+    pub(crate) limits: ClusterLimits,
+    /// How its agents' certificates are known.
+    pub(crate) agent_certificates: Option<CertificateSpec>,
+    /// How its agents' tokens are known.
+    pub(crate) tokens: Option<TokenSpec>,
+    /// How its frontends' certificates are known.
+    pub(crate) frontend_certificates: Option<CertificateSpec>,
+    /// Its frontends' socket.
+    pub(crate) uds: Option<UdsSpec>,
+}
+
+impl ClusterSpec {
+    /// Returns how certificates are known on `port`.
+    pub(crate) fn certificates(&self, port: Port) -> Option<&CertificateSpec> {
+        match port {
+            Port::Agents => self.agent_certificates.as_ref(),
+            Port::Frontends => self.frontend_certificates.as_ref(),
+        }
+    }
+
+    /// Whether agents need to show nothing, as with upstream's server without a CA. Only where
+    /// there is a single cluster; a registry's file always says how agents are known.
+    pub(crate) fn admits_any_agent(&self) -> bool {
+        self.agent_certificates.is_none() && self.tokens.is_none()
+    }
+
+    /// Returns what changed since `older`, a definition of the same cluster.
+    pub(crate) fn changes_since(&self, older: &Self) -> Changes {
+        let kept = |now: Option<&CertificateSpec>, before: Option<&CertificateSpec>| match before {
+            Some(before) => now.is_some_and(|now| now.keeps(before)),
+            None => true,
+        };
+        let tokens_kept = match &older.tokens {
+            Some(before) => self
+                .tokens
+                .as_ref()
+                .is_some_and(|now| now.same_account(before)),
+            None => true,
+        };
+        // Who came without showing anything has nothing that a new rule could know them by.
+        let open_kept = self.admits_any_agent() || !older.admits_any_agent();
+        Changes {
+            agents: !tokens_kept
+                || !open_kept
+                || !kept(
+                    self.agent_certificates.as_ref(),
+                    older.agent_certificates.as_ref(),
+                ),
+            frontends: !kept(
+                self.frontend_certificates.as_ref(),
+                older.frontend_certificates.as_ref(),
+            ),
+            limits: self.limits != older.limits,
+            strategies: self.strategies != older.strategies,
+            uds: self.uds != older.uds,
+        }
+    }
+}
+
+/// What a new definition of a cluster means for what goes on in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changes {
+    /// An identity, an account or all authorities of agents were taken away: cut their streams.
+    pub(crate) agents: bool,
+    /// The same of frontends that came by certificate.
+    pub(crate) frontends: bool,
+    /// The limits are others.
+    pub(crate) limits: bool,
+    /// The strategies are others.
+    pub(crate) strategies: bool,
+    /// The socket of frontends appeared, went, moved, or speaks otherwise.
+    pub(crate) uds: bool,
+}
+
+/// What became of one cluster between two snapshots.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Difference {
+    /// It is new.
+    Added(Arc<ClusterSpec>),
+    /// It is defined otherwise.
+    Changed(Arc<ClusterSpec>, Changes),
+    /// It is no longer served: cut everything of it.
+    Removed(ClusterId),
+}

@@ -1,0 +1,280 @@
+//! TLS settings of the two ports.
+//!
+//! ```text
+//!   flags: pair, versions, suites ─▶ TlsPorts ─┐
+//!   a cluster's, or all clusters', authorities ┴▶ Verifier ─▶ ServerConfig, with tickets of its own
+//! ```
+//!
+//! Every set of settings seals its session tickets with keys of its own, so that a session resumes
+//! only under the rules it was begun under; a server keeps no sessions, which would be 30 KiB a
+//! cluster before the first one (a map of 256 places) and half a MiB when full. Names of
+//! authorities are told to nobody: they would tell a stranger which clusters are here, and 10,000
+//! of them do not fit the field.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+};
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ClientHello, NoClientAuth, NoServerSessionStorage, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::{
+    CertificateError, CipherSuite, DigitallySignedStruct, DistinguishedName, ServerConfig,
+    SignatureScheme, SupportedProtocolVersion,
+};
+use tls::{ClientAuth, ServerTls, ServerTlsParams};
+
+use super::RegistryError;
+use super::authorities::{Authorities, provider};
+use super::clusters::Index;
+use super::spec::{FrontendMode, Port};
+
+/// A server's certificate with its chain, and its key, in PEM.
+#[derive(Clone, Debug)]
+pub(crate) struct PairPaths {
+    /// The certificate's file.
+    pub(crate) cert: PathBuf,
+    /// The key's file.
+    pub(crate) key: PathBuf,
+}
+
+/// What is the same for every cluster.
+#[derive(Clone, Debug)]
+pub(crate) struct TlsParams {
+    /// The pair of the agents' port (`--cluster-cert`, `--cluster-key`).
+    pub(crate) agents_pair: Option<PairPaths>,
+    /// The pair of the frontends' port (`--server-cert`, `--server-key`); none when they come by
+    /// sockets only.
+    pub(crate) frontends_pair: Option<PairPaths>,
+    /// What is spoken on the frontends' port.
+    pub(crate) frontend_mode: FrontendMode,
+    /// Whether TLS 1.2 is refused.
+    pub(crate) only_tls13: bool,
+    /// The suites of TLS 1.2 that are allowed; empty for all. As in Go, those of 1.3 cannot be
+    /// chosen, and suites that no one here implements are passed over.
+    pub(crate) cipher_suites: Vec<CipherSuite>,
+}
+
+/// What every set of settings of a port begins with.
+pub(super) struct TlsPorts {
+    agents: PortTls,
+    frontends: PortTls,
+    provider: Arc<CryptoProvider>,
+    versions: &'static [&'static SupportedProtocolVersion],
+    refusing: Arc<ServerConfig>,
+}
+
+struct PortTls {
+    pair: Option<ServerTls>,
+    alpn: Vec<Vec<u8>>,
+}
+
+/// Whose certificates are taken in a handshake.
+pub(super) enum Asked {
+    /// Nobody is asked for one.
+    Nobody,
+    /// Those of one cluster.
+    One(Arc<Authorities>),
+    /// Those of any cluster.
+    All(Arc<Index>),
+}
+
+impl TlsPorts {
+    /// Reads the pairs.
+    ///
+    /// # Errors
+    /// What is wrong with them, or with the suites.
+    pub(super) fn new(params: &TlsParams) -> Result<Self, RegistryError> {
+        let versions = if params.only_tls13 {
+            ONLY_TLS13
+        } else {
+            rustls::ALL_VERSIONS
+        };
+        let provider = Arc::new(restricted(&params.cipher_suites));
+        let refusing = ServerConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(versions)
+            .map_err(RegistryError::Suites)?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(NoPair));
+        let frontends = match params.frontend_mode {
+            FrontendMode::Grpc => "h2",
+            FrontendMode::HttpConnect => "http/1.1",
+        };
+        Ok(Self {
+            agents: PortTls::new(params.agents_pair.as_ref(), "h2")?,
+            frontends: PortTls::new(params.frontends_pair.as_ref(), frontends)?,
+            provider,
+            versions,
+            refusing: Arc::new(refusing),
+        })
+    }
+
+    /// Returns settings for `port`. Without `mandatory`, peers may come without a certificate.
+    pub(super) fn config(&self, port: Port, asked: Asked, mandatory: bool) -> Arc<ServerConfig> {
+        let of_port = self.port(port);
+        let Some(pair) = &of_port.pair else {
+            return self.refusing();
+        };
+        let verifier: Arc<dyn ClientCertVerifier> = match asked {
+            Asked::Nobody => Arc::new(NoClientAuth),
+            asked @ (Asked::One(_) | Asked::All(_)) => Arc::new(Verifier {
+                asked,
+                mandatory,
+                algorithms: self.provider.signature_verification_algorithms,
+            }),
+        };
+        // The versions were tried when the ports were made.
+        let Ok(builder) = ServerConfig::builder_with_provider(self.provider.clone())
+            .with_protocol_versions(self.versions)
+        else {
+            return self.refusing();
+        };
+        let mut config = builder
+            .with_client_cert_verifier(verifier)
+            .with_cert_resolver(Arc::new(CurrentPair(pair.clone())));
+        config.alpn_protocols.clone_from(&of_port.alpn);
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        // Without random numbers there are no tickets, and soon no handshakes either.
+        if let Ok(ticketer) = rustls::crypto::ring::Ticketer::new() {
+            config.ticketer = ticketer;
+        }
+        // Who dials in a row gets one with every connection.
+        config.send_tls13_tickets = 1;
+        Arc::new(config)
+    }
+
+    /// Returns settings under which every handshake fails.
+    pub(super) fn refusing(&self) -> Arc<ServerConfig> {
+        self.refusing.clone()
+    }
+
+    /// Returns the certificate of `port`, if it has one.
+    pub(super) fn pair(&self, port: Port) -> Option<&ServerTls> {
+        self.port(port).pair.as_ref()
+    }
+
+    fn port(&self, port: Port) -> &PortTls {
+        match port {
+            Port::Agents => &self.agents,
+            Port::Frontends => &self.frontends,
+        }
+    }
+}
+
+impl PortTls {
+    fn new(pair: Option<&PairPaths>, alpn: &str) -> Result<Self, RegistryError> {
+        let load = |pair: &PairPaths| {
+            ServerTls::load(ServerTlsParams {
+                cert: pair.cert.clone(),
+                key: pair.key.clone(),
+                client_ca: None,
+                client_auth: ClientAuth::None,
+                alpn: Vec::new(),
+            })
+        };
+        Ok(Self {
+            pair: pair.map(load).transpose().map_err(RegistryError::Pair)?,
+            alpn: vec![alpn.as_bytes().to_vec()],
+        })
+    }
+}
+
+static ONLY_TLS13: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13];
+
+fn restricted(suites: &[CipherSuite]) -> CryptoProvider {
+    let mut provider = provider().as_ref().clone();
+    if !suites.is_empty() {
+        provider
+            .cipher_suites
+            .retain(|suite| suite.tls13().is_some() || suites.contains(&suite.suite()));
+    }
+    provider
+}
+
+/// The port's certificate as it is now, so that a new one needs no new settings.
+struct CurrentPair(ServerTls);
+
+impl ResolvesServerCert for CurrentPair {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.0.config().cert_resolver.resolve(hello)
+    }
+}
+
+impl fmt::Debug for CurrentPair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CurrentPair").finish_non_exhaustive()
+    }
+}
+
+/// Has no certificate, so no handshake succeeds.
+#[derive(Debug)]
+struct NoPair;
+
+impl ResolvesServerCert for NoPair {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        None
+    }
+}
+
+struct Verifier {
+    asked: Asked,
+    mandatory: bool,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl fmt::Debug for Verifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Verifier").finish_non_exhaustive()
+    }
+}
+
+impl ClientCertVerifier for Verifier {
+    fn client_auth_mandatory(&self) -> bool {
+        self.mandatory
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let vouched = match &self.asked {
+            Asked::Nobody => Err(CertificateError::ApplicationVerificationFailure.into()),
+            Asked::One(authorities) => authorities.vouch_for(leaf, intermediates, now),
+            Asked::All(index) => index.vouch_for(leaf, intermediates, now),
+        };
+        vouched.map(|()| ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, cert, signature, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,139 @@
+//! Whether single values of a cluster's file are what they should be.
+//!
+//! Pure functions from text to a verdict in words; the key is added by whoever asks.
+
+use std::path::{Component, Path};
+
+/// Whether `name` is a DNS label in lower case (RFC 1123): what a cluster may be called.
+pub(super) fn is_label(name: &str) -> bool {
+    let inner = |octet: u8| octet.is_ascii_lowercase() || octet.is_ascii_digit() || octet == b'-';
+    let edge = |octet: Option<&u8>| octet.is_some_and(|octet| *octet != b'-');
+    let octets = name.as_bytes();
+    octets.len() <= 63
+        && octets.iter().copied().all(inner)
+        && edge(octets.first())
+        && edge(octets.last())
+}
+
+/// Returns a server name in lower case.
+pub(super) fn server_name(name: &str) -> Result<String, &'static str> {
+    let name = name.to_ascii_lowercase();
+    if name.contains('*') {
+        return Err("a server name means one cluster, so it has no wildcard");
+    }
+    let labels = |label: &str| is_label(label) || is_underscored(label);
+    if name.len() > 253 || !name.split('.').all(labels) {
+        return Err("must be a DNS name of at most 253 characters, without a dot at the end");
+    }
+    // RFC 6066 section 3: addresses are never sent as server names.
+    if name.parse::<std::net::Ipv4Addr>().is_ok() {
+        return Err("an address is never sent as a server name");
+    }
+    Ok(name)
+}
+
+/// Clients send names with underscores, whatever RFC 1123 says.
+fn is_underscored(label: &str) -> bool {
+    label.contains('_') && is_label(&label.replace('_', "x"))
+}
+
+/// Checks a URI as it stands in a certificate; it is compared octet by octet.
+pub(super) fn identity(uri: &str) -> Result<(), &'static str> {
+    let scheme = uri.split_once(':').map_or("", |(scheme, _)| scheme);
+    let letters = |octet: u8| octet.is_ascii_alphanumeric() || b"+-.".contains(&octet);
+    if !scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+        || !scheme.bytes().all(letters)
+    {
+        return Err("must be a URI, such as `spiffe://example.com/cluster/a`");
+    }
+    if uri.len() > 2048 {
+        return Err("must not be longer than 2048 characters");
+    }
+    if !uri.bytes().all(|octet| octet.is_ascii_graphic()) {
+        return Err("must be ASCII without spaces");
+    }
+    Ok(())
+}
+
+/// Checks a text that is compared with what a token says.
+pub(super) fn claim(text: &str) -> Result<(), &'static str> {
+    if text.is_empty() {
+        return Err("must not be empty");
+    }
+    if text.len() > 2048 {
+        return Err("must not be longer than 2048 characters");
+    }
+    if text.chars().any(char::is_control) {
+        return Err("must not hold control characters");
+    }
+    Ok(())
+}
+
+/// Checks the path of a socket, so that two texts for one place are rare enough: see unix(7) for
+/// the length.
+pub(super) fn socket(path: &Path) -> Result<(), &'static str> {
+    if path.as_os_str().len() > 107 {
+        return Err("is longer than the 107 octets of a socket's path");
+    }
+    if path.components().any(|step| step == Component::ParentDir) {
+        return Err("must not climb by `..`");
+    }
+    if path.file_name().is_none() {
+        return Err("must name a socket");
+    }
+    Ok(())
+}
+
+/// Checks that a number lies within bounds.
+pub(super) fn within(value: u64, least: u64, most: u64) -> Result<(), String> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(format!("must be from {least} to {most}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_is_called_by_a_dns_label() {
+        for good in ["a", "a-b", "0", "shoot--garden--one", &"a".repeat(63)] {
+            assert!(is_label(good), "{good}");
+        }
+        for bad in ["", "-a", "a-", "A", "a.b", "a_b", "ä", &"a".repeat(64)] {
+            assert!(!is_label(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_server_name_is_a_name_and_not_a_pattern() {
+        assert_eq!(
+            server_name("A.kn.Example.com"),
+            Ok("a.kn.example.com".to_owned())
+        );
+        assert!(server_name("a_b.example.com").is_ok());
+        for bad in ["", "*.example.com", "a..b", "a.", "10.0.0.1", "::1", "a b"] {
+            assert!(server_name(bad).is_err(), "{bad}");
+        }
+        assert!(server_name(&"a.".repeat(127)).is_err());
+    }
+
+    #[test]
+    fn an_identity_is_a_uri() {
+        assert!(identity("spiffe://example.com/cluster/a").is_ok());
+        assert!(identity("urn:x").is_ok());
+        for bad in ["", "a", ":a", "1a:b", "spiffe://a b", "spiffe://ä"] {
+            assert!(identity(bad).is_err(), "{bad}");
+        }
+        assert!(identity(&format!("a:{}", "b".repeat(2047))).is_err());
+    }
+
+    #[test]
+    fn a_socket_s_path_fits_and_goes_down_only() {
+        assert!(socket(Path::new("/run/kn/a.sock")).is_ok());
+        for bad in ["/", "/run/../a.sock", "", &format!("/{}", "a".repeat(107))] {
+            assert!(socket(Path::new(bad)).is_err(), "{bad}");
+        }
+    }
+}
