@@ -13,6 +13,7 @@ use rcgen::{
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 /// A certificate authority that lives in memory.
@@ -84,20 +85,18 @@ impl Authority {
     /// # Errors
     /// When a URI is not ASCII, or a key cannot be made.
     pub fn client(&self, name: &str, groups: &[&str], uris: &[&str]) -> Result<Identity> {
-        let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, name);
-        for group in groups {
-            params
-                .distinguished_name
-                .push(DnType::OrganizationName, *group);
-        }
-        for uri in uris {
-            let uri = (*uri)
-                .try_into()
-                .with_context(|| format!("reading the URI {uri}"))?;
-            params.subject_alt_names.push(SanType::URI(uri));
-        }
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.sign(client_params(name, groups, uris)?)
+    }
+
+    /// Signs a client's certificate as [`Authority::client`] does, that was valid once and no
+    /// longer is.
+    ///
+    /// # Errors
+    /// When a URI is not ASCII, or a key cannot be made.
+    pub fn expired_client(&self, name: &str, uris: &[&str]) -> Result<Identity> {
+        let mut params = client_params(name, &[], uris)?;
+        params.not_before = rcgen::date_time_ymd(2001, 1, 1);
+        params.not_after = rcgen::date_time_ymd(2002, 1, 1);
         self.sign(params)
     }
 
@@ -137,6 +136,12 @@ impl Identity {
         Ok(IdentityFiles { cert, key })
     }
 
+    fn parse(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)> {
+        let key = PrivateKeyDer::from_pem_slice(self.key_pem.as_bytes())
+            .context("reading a private key")?;
+        Ok((certificates(&self.cert_pem)?, key))
+    }
+
     /// Reads what [`Identity::write`] wrote.
     ///
     /// # Errors
@@ -157,17 +162,7 @@ impl Identity {
 /// # Errors
 /// When the identity cannot be read.
 pub fn server_config(identity: &Identity) -> Result<Arc<ServerConfig>> {
-    let chain = certificates(&identity.cert_pem)?;
-    let key = PrivateKeyDer::from_pem_slice(identity.key_pem.as_bytes())
-        .context("reading a private key")?;
-    let mut config = ServerConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()
-        .context("choosing TLS versions")?
-        .with_no_client_auth()
-        .with_single_cert(chain, key)
-        .context("using a certificate")?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Arc::new(config))
+    mutual_server_config(identity, None, &["http/1.1"])
 }
 
 /// Builds a client's TLS settings that trust only `authority_pem` (one certificate or several).
@@ -175,19 +170,93 @@ pub fn server_config(identity: &Identity) -> Result<Arc<ServerConfig>> {
 /// # Errors
 /// When the authority's certificate cannot be read.
 pub fn client_config(authority_pem: &str) -> Result<Arc<ClientConfig>> {
+    mutual_client_config(authority_pem, None, &["http/1.1"])
+}
+
+fn client_params(name: &str, groups: &[&str], uris: &[&str]) -> Result<CertificateParams> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, name);
+    for group in groups {
+        params
+            .distinguished_name
+            .push(DnType::OrganizationName, *group);
+    }
+    for uri in uris {
+        let uri = (*uri)
+            .try_into()
+            .with_context(|| format!("reading the URI {uri}"))?;
+        params.subject_alt_names.push(SanType::URI(uri));
+    }
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    Ok(params)
+}
+
+/// Builds a server's TLS settings that offer `alpn` and, with `clients_pem`, demand a certificate of
+/// that authority from whoever connects.
+///
+/// # Errors
+/// When an identity or an authority cannot be read.
+pub fn mutual_server_config(
+    identity: &Identity,
+    clients_pem: Option<&str>,
+    alpn: &[&str],
+) -> Result<Arc<ServerConfig>> {
+    let builder = ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .context("choosing TLS versions")?;
+    let builder = match clients_pem {
+        Some(pem) => {
+            let roots = Arc::new(roots(pem)?);
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider())
+                .build()
+                .context("trusting an authority of clients")?;
+            builder.with_client_cert_verifier(verifier)
+        }
+        None => builder.with_no_client_auth(),
+    };
+    let (chain, key) = identity.parse()?;
+    let mut config = builder
+        .with_single_cert(chain, key)
+        .context("using a certificate")?;
+    config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+    Ok(Arc::new(config))
+}
+
+/// Builds a client's TLS settings that trust only `authority_pem`, offer `alpn`, and show
+/// `identity` if there is one.
+///
+/// # Errors
+/// When an identity or an authority cannot be read.
+pub fn mutual_client_config(
+    authority_pem: &str,
+    identity: Option<&Identity>,
+    alpn: &[&str],
+) -> Result<Arc<ClientConfig>> {
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .context("choosing TLS versions")?
+        .with_root_certificates(roots(authority_pem)?);
+    let mut config = match identity {
+        Some(identity) => {
+            let (chain, key) = identity.parse()?;
+            builder
+                .with_client_auth_cert(chain, key)
+                .context("using a certificate")?
+        }
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+    Ok(Arc::new(config))
+}
+
+fn roots(pem: &str) -> Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
-    for cert in certificates(authority_pem)? {
+    for cert in certificates(pem)? {
         roots
             .add(cert)
             .context("trusting a certificate authority")?;
     }
-    let mut config = ClientConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()
-        .context("choosing TLS versions")?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Arc::new(config))
+    Ok(roots)
 }
 
 fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>> {

@@ -15,6 +15,7 @@ pub mod certs;
 pub mod client_hello;
 pub mod command;
 pub mod http;
+pub mod konnectivity;
 pub mod metrics;
 pub mod netns;
 pub mod netpol;

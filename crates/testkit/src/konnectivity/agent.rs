@@ -1,0 +1,355 @@
+//! An agent as upstream's is, seen from a server.
+//!
+//! ```text
+//!  server ── DIAL_REQ, DATA, CLOSE_REQ ──▶ FakeAgent ──▶ TCP
+//!         ◀─ DIAL_RSP, DATA (4 KiB), CLOSE_RSP ──        ◀──
+//! ```
+//!
+//! What it has in common with the original: ids of connections count from 1 on each stream, one
+//! loop delivers to all connections and waits for the slowest, DIAL_CLS means nothing, CLOSE_REQ
+//! discards what was not written yet, and an end in one direction is the end of both. It connects
+//! once and never again; with [`connect`] a test does the agent's part itself.
+
+mod tunnels;
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use h2::client::ResponseFuture;
+use http::HeaderMap;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio_rustls::TlsConnector;
+
+use self::tunnels::Tunnels;
+use super::engine::Engine;
+use super::frame;
+use super::packet::Packet;
+use super::stream::{self, Incoming, Outgoing};
+use super::tap::{Control, Tap};
+use super::wire::{End, LIMIT, Wire};
+use crate::certs::{self, Identity};
+use crate::wait;
+
+/// Where an agent connects to, and as whom.
+#[derive(Clone, Debug)]
+pub struct AgentTarget {
+    /// The server's port for agents.
+    pub addr: SocketAddr,
+    /// The name it sends and verifies.
+    pub server_name: String,
+    /// Whom it trusts.
+    pub authority_pem: String,
+    /// What it shows.
+    pub identity: Option<Identity>,
+    /// What it offers; grpc-go offers `h2`.
+    pub alpn: Vec<String>,
+}
+
+impl AgentTarget {
+    /// Returns a target whose certificate is for `127.0.0.1`.
+    #[must_use]
+    pub fn new(addr: SocketAddr, authority_pem: &str, identity: Option<&Identity>) -> Self {
+        Self {
+            addr,
+            server_name: "127.0.0.1".to_owned(),
+            authority_pem: authority_pem.to_owned(),
+            identity: identity.cloned(),
+            alpn: vec!["h2".to_owned()],
+        }
+    }
+}
+
+/// What an agent says of itself, in the order in which it says it.
+#[derive(Clone, Debug)]
+pub struct AgentMetadata(pub Vec<(String, String)>);
+
+impl AgentMetadata {
+    /// Returns what an agent without identifiers and token sends.
+    #[must_use]
+    pub fn new(id: &str) -> Self {
+        Self(Vec::new())
+            .with("agentid", id)
+            .with("agentidentifiers", "")
+    }
+
+    /// Adds a value; earlier ones of the same key stay.
+    #[must_use]
+    pub fn with(mut self, key: &str, value: &str) -> Self {
+        self.0.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Takes out all values of a key.
+    #[must_use]
+    pub fn without(mut self, key: &str) -> Self {
+        self.0.retain(|(found, _)| found != key);
+        self
+    }
+
+    /// Puts `value` in place of all values of a key.
+    #[must_use]
+    pub fn replaced(self, key: &str, value: &str) -> Self {
+        self.without(key).with(key, value)
+    }
+}
+
+/// What an agent does with a dial.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DialRule {
+    /// Dials.
+    Dial,
+    /// Says nothing, ever.
+    Ignore,
+    /// Answers with this error.
+    Refuse(String),
+}
+
+/// Opens an agent's stream and leaves everything else to the test.
+///
+/// # Errors
+/// When the connection or its handshakes fail; a refused stream is an [`End`] of the wire instead.
+pub fn connect(target: &AgentTarget, metadata: &AgentMetadata) -> Result<Wire> {
+    let engine = Engine::start("agent-wire")?;
+    let opened = engine.wait(LIMIT, open(&engine, target, metadata));
+    let opened = opened.context("connecting an agent takes too long")??;
+    Ok(Wire::client(
+        &engine,
+        opened.control,
+        opened.outgoing,
+        opened.response,
+    ))
+}
+
+/// A running agent. Dropping it closes all its sockets.
+#[derive(Debug)]
+pub struct FakeAgent {
+    state: Arc<State>,
+    control: Arc<Control>,
+    head: HeaderMap,
+    out: mpsc::Sender<Packet>,
+    engine: Engine,
+}
+
+#[derive(Debug)]
+struct State {
+    rule: Mutex<DialRule>,
+    dials: Mutex<Vec<String>>,
+    seen: Mutex<Vec<Packet>>,
+    open: AtomicUsize,
+    end: Mutex<Option<End>>,
+}
+
+impl FakeAgent {
+    /// Connects and waits for the head of the answer.
+    ///
+    /// # Errors
+    /// When the server refuses.
+    pub fn start(target: &AgentTarget, metadata: &AgentMetadata) -> Result<Self> {
+        Self::start_split(target, metadata, usize::MAX)
+    }
+
+    /// Connects, and cuts everything it sends into DATA frames of `frame` octets.
+    ///
+    /// # Errors
+    /// As [`FakeAgent::start`].
+    pub fn start_split(
+        target: &AgentTarget,
+        metadata: &AgentMetadata,
+        frame: usize,
+    ) -> Result<Self> {
+        let engine = Engine::start("fake-agent")?;
+        let opened = engine.wait(LIMIT, open(&engine, target, metadata));
+        let opened = opened.context("connecting an agent takes too long")??;
+        let answer = engine.wait(LIMIT, opened.response);
+        let (parts, body) = answer.context("no answer to an agent")??.into_parts();
+        ensure!(
+            End::of(&parts.headers).is_none(),
+            "refused: {:?}",
+            parts.headers
+        );
+        let state = Arc::new(State {
+            rule: Mutex::new(DialRule::Dial),
+            dials: Mutex::default(),
+            seen: Mutex::default(),
+            open: AtomicUsize::new(0),
+            end: Mutex::default(),
+        });
+        let (out, queue) = mpsc::channel(QUEUE);
+        engine.spawn(send(opened.outgoing, queue, frame));
+        let tunnels = Tunnels::new(Arc::clone(&state), out.clone());
+        engine.spawn(serve(Incoming::new(body), tunnels));
+        Ok(Self {
+            state,
+            control: opened.control,
+            head: parts.headers,
+            out,
+            engine,
+        })
+    }
+
+    /// Returns a value of the server's answer, `serverid` for example; all of them, if several.
+    #[must_use]
+    pub fn answered(&self, key: &str) -> Vec<String> {
+        let values = self.head.get_all(key).iter();
+        values
+            .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
+            .collect()
+    }
+
+    /// Says what is done with dials from now on.
+    pub fn rule(&self, rule: DialRule) {
+        *locked(&self.state.rule) = rule;
+    }
+
+    /// Returns the addresses it was asked to dial.
+    #[must_use]
+    pub fn dials(&self) -> Vec<String> {
+        locked(&self.state.dials).clone()
+    }
+
+    /// Waits until it was asked for `count` dials.
+    ///
+    /// # Errors
+    /// After `limit`.
+    pub fn wait_dials(&self, count: usize, limit: Duration) -> Result<()> {
+        wait::until(&format!("{count} dials"), limit, || {
+            locked(&self.state.dials).len() >= count
+        })
+    }
+
+    /// Returns how many connections it holds open.
+    #[must_use]
+    pub fn tunnels(&self) -> usize {
+        self.state.open.load(Ordering::SeqCst)
+    }
+
+    /// Returns what it received, but for DATA.
+    #[must_use]
+    pub fn seen(&self) -> Vec<Packet> {
+        locked(&self.state.seen).clone()
+    }
+
+    /// Returns how its stream ended, nothing while it lives.
+    #[must_use]
+    pub fn ended(&self) -> Option<End> {
+        locked(&self.state.end).clone()
+    }
+
+    /// Returns how many pings came in.
+    #[must_use]
+    pub fn pings(&self) -> usize {
+        self.control.pings()
+    }
+
+    /// Stops as SIGSTOP would stop it, or goes on.
+    pub fn freeze(&self, frozen: bool) {
+        self.control.freeze(frozen);
+    }
+
+    /// Drops the connection to the server without a word.
+    pub fn cut(&self) {
+        self.control.cut.notify_one();
+    }
+
+    /// Sends a packet of the test's own.
+    ///
+    /// # Errors
+    /// When the stream has ended or takes nothing.
+    pub fn send(&self, packet: Packet) -> Result<()> {
+        self.engine
+            .wait(LIMIT, self.out.send(packet))
+            .context("a stream takes nothing")?
+            .ok()
+            .context("the stream has ended")
+    }
+}
+
+struct Opened {
+    control: Arc<Control>,
+    outgoing: Outgoing,
+    response: ResponseFuture,
+}
+
+async fn open(engine: &Engine, target: &AgentTarget, metadata: &AgentMetadata) -> Result<Opened> {
+    let alpn: Vec<_> = target.alpn.iter().map(String::as_str).collect();
+    let config =
+        certs::mutual_client_config(&target.authority_pem, target.identity.as_ref(), &alpn)?;
+    let tcp = TcpStream::connect(target.addr)
+        .await
+        .context("connecting")?;
+    tcp.set_nodelay(true)?;
+    let name = ServerName::try_from(target.server_name.clone())?;
+    let tls = TlsConnector::from(config).connect(name, tcp).await;
+    let tls = tls.context("the TLS handshake")?;
+    let chosen = tls.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
+    let (tap, control) = Tap::new(tls, 0, Duration::ZERO);
+    let (requests, connection) = stream::client()
+        .handshake(tap)
+        .await
+        .context("the HTTP/2 handshake")?;
+    let cut = Arc::clone(&control);
+    engine.spawn(async move {
+        tokio::select! {
+            _ = connection => {}
+            () = cut.cut.notified() => {}
+        }
+    });
+    let mut requests = requests.ready().await.context("opening a stream")?;
+    // grpc-go has refused servers that choose nothing since 1.67.
+    ensure!(
+        chosen.as_deref() == Some(b"h2") || !target.alpn.iter().any(|name| name == "h2"),
+        "the server chose {chosen:?}"
+    );
+    let uri = format!(
+        "https://{}:{}/AgentService/Connect",
+        target.server_name,
+        target.addr.port()
+    );
+    let request = stream::request(&uri, &metadata.0)?;
+    let (response, outgoing) = requests
+        .send_request(request, false)
+        .context("asking for a stream")?;
+    Ok(Opened {
+        control,
+        outgoing: Outgoing(outgoing),
+        response,
+    })
+}
+
+async fn send(mut outgoing: Outgoing, mut queue: mpsc::Receiver<Packet>, frame: usize) {
+    while let Some(packet) = queue.recv().await {
+        let mut octets = Bytes::from(frame::framed(&packet));
+        while !octets.is_empty() {
+            let piece = octets.split_to(octets.len().min(frame));
+            if outgoing.send(piece).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// One loop for all connections, as upstream has it: the slowest holds up the others.
+async fn serve(mut incoming: Incoming, tunnels: Tunnels) {
+    let end = loop {
+        match incoming.next().await {
+            Ok(Some(packet)) => tunnels.handle(packet).await,
+            Ok(None) => break incoming.end().await,
+            Err(error) => break End::Failed(format!("{error:#}")),
+        }
+    };
+    tunnels.end();
+    *locked(&tunnels.state().end) = Some(end);
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Upstream's default of `--xfr-channel-size` for an agent.
+const QUEUE: usize = 150;

@@ -1,0 +1,191 @@
+//! The frontend that asks by HTTP CONNECT, over a Unix socket or mTLS.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::{Reading, Refusal, Tunnel, TunnelReader, TunnelWriter, Writing};
+use crate::certs::{self, Identity};
+use crate::konnectivity::engine::Engine;
+use crate::konnectivity::wire::LIMIT;
+
+/// A kube-apiserver with `proxyProtocol: HTTPConnect`.
+#[derive(Debug)]
+pub struct HttpFrontend(Place);
+
+#[derive(Debug)]
+enum Place {
+    Tls {
+        addr: SocketAddr,
+        server_name: String,
+        config: Arc<ClientConfig>,
+        engine: Engine,
+    },
+    Uds(PathBuf),
+}
+
+impl HttpFrontend {
+    /// Returns a frontend that connects to a Unix socket.
+    #[must_use]
+    pub fn uds(path: &Path) -> Self {
+        Self(Place::Uds(path.to_owned()))
+    }
+
+    /// Returns a frontend that connects by TLS, as `identity` if there is one.
+    ///
+    /// # Errors
+    /// When a certificate cannot be read.
+    pub fn tls(
+        addr: SocketAddr,
+        server_name: &str,
+        authority_pem: &str,
+        identity: Option<&Identity>,
+    ) -> Result<Self> {
+        Ok(Self(Place::Tls {
+            addr,
+            server_name: server_name.to_owned(),
+            // Go's client offers nothing: HTTP/2 is switched off in kube-apiserver's dialer.
+            config: certs::mutual_client_config(authority_pem, identity, &[])?,
+            engine: Engine::start("frontend")?,
+        }))
+    }
+
+    /// Opens a connection and says nothing on it.
+    ///
+    /// # Errors
+    /// When the server is not there or a handshake fails. With TLS 1.3 a certificate is refused
+    /// later, by the end of the connection.
+    pub fn open(&self) -> Result<UnixStream> {
+        let stream = match &self.0 {
+            Place::Tls {
+                addr,
+                server_name,
+                config,
+                engine,
+            } => bridge(engine, *addr, server_name, Arc::clone(config))?,
+            Place::Uds(path) => UnixStream::connect(path)
+                .with_context(|| format!("connecting to {}", path.display()))?,
+        };
+        stream.set_read_timeout(Some(LIMIT))?;
+        stream.set_write_timeout(Some(LIMIT))?;
+        Ok(stream)
+    }
+
+    /// Dials `target` with the very octets kube-apiserver sends.
+    ///
+    /// # Errors
+    /// When the server is not there, or its answer is no HTTP.
+    pub fn connect(&self, target: &str) -> Result<Result<Tunnel, Refusal>> {
+        let head = format!("CONNECT {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
+        self.ask(head.as_bytes())
+    }
+
+    /// Sends `octets` and reads an answer.
+    ///
+    /// # Errors
+    /// As [`HttpFrontend::connect`].
+    pub fn ask(&self, octets: &[u8]) -> Result<Result<Tunnel, Refusal>> {
+        let mut stream = self.open()?;
+        stream.write_all(octets).context("asking")?;
+        Self::answer(stream)
+    }
+
+    /// Reads the answer to what was sent on `stream`.
+    ///
+    /// # Errors
+    /// As [`HttpFrontend::connect`].
+    pub fn answer(mut stream: UnixStream) -> Result<Result<Tunnel, Refusal>> {
+        let (head, early) = head(&mut stream)?;
+        if head == "HTTP/1.1 200 Connection Established" {
+            let writer = stream.try_clone().context("copying a descriptor")?;
+            return Ok(Ok(Tunnel {
+                reader: TunnelReader(Reading::Http { early, stream }),
+                writer: TunnelWriter(Writing::Http(writer)),
+            }));
+        }
+        let line = head.strip_prefix("HTTP/1.1 ").context("no HTTP/1.1")?;
+        let status = line.get(..3).context("no status")?.parse()?;
+        ensure!(status != 200, "another head of 200: {head:?}");
+        let body = body(&mut stream, &head, early)?;
+        Ok(Err(Refusal { status, head, body }))
+    }
+}
+
+/// Reads up to the empty line; returns the head without it, and what came behind it.
+fn head(stream: &mut UnixStream) -> Result<(String, Vec<u8>)> {
+    let mut octets = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        if let Some(end) = octets.windows(4).position(|four| four == b"\r\n\r\n") {
+            let early = octets.split_off(end + 4);
+            octets.truncate(end);
+            return Ok((String::from_utf8(octets).context("the head")?, early));
+        }
+        let text = || String::from_utf8_lossy(&octets).into_owned();
+        match stream.read(&mut buffer) {
+            Ok(0) => bail!("the connection ended after {:?}", text()),
+            Ok(count) => octets.extend_from_slice(&buffer[..count]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => {
+                return Err(error).with_context(|| format!("reading behind {:?}", text()));
+            }
+        }
+    }
+}
+
+/// Reads the length the head names, or to the end.
+fn body(stream: &mut UnixStream, head: &str, mut octets: Vec<u8>) -> Result<String> {
+    let length = head.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length")
+            .then(|| value.trim().parse::<usize>())
+    });
+    match length.transpose().context("a length")? {
+        Some(length) => {
+            let mut rest = vec![0; length.saturating_sub(octets.len())];
+            stream.read_exact(&mut rest).context("reading a body")?;
+            octets.extend(rest);
+        }
+        None => {
+            stream.read_to_end(&mut octets).context("reading a body")?;
+        }
+    }
+    String::from_utf8(octets).context("a body")
+}
+
+/// Connects by TLS and returns a socket whose octets go through it, so that tests have one kind of
+/// stream.
+fn bridge(
+    engine: &Engine,
+    addr: SocketAddr,
+    server_name: &str,
+    config: Arc<ClientConfig>,
+) -> Result<UnixStream> {
+    let name = ServerName::try_from(server_name.to_owned())?;
+    let handshake = async {
+        let tcp = TcpStream::connect(addr).await.context("connecting")?;
+        tcp.set_nodelay(true)?;
+        let tls = TlsConnector::from(config).connect(name, tcp).await;
+        tls.context("the TLS handshake")
+    };
+    let mut tls = engine
+        .wait(LIMIT, handshake)
+        .context("the TLS handshake takes too long")??;
+    let (ours, theirs) = UnixStream::pair().context("making a pair of sockets")?;
+    theirs.set_nonblocking(true)?;
+    engine.spawn(async move {
+        // Whatever fails is an end for both sides.
+        if let Ok(mut theirs) = tokio::net::UnixStream::from_std(theirs) {
+            let _ = tokio::io::copy_bidirectional(&mut theirs, &mut tls).await;
+        }
+    });
+    Ok(ours)
+}

@@ -1,0 +1,398 @@
+//! A server as upstream's is, seen from an agent.
+//!
+//! ```text
+//!  agent ── TLS, ALPN h2 ──▶ FakeServer ── one AgentLink per stream ──▶ test
+//! ```
+//!
+//! It checks what upstream checks (path, ids, ALPN, pings sooner than 30 s after one another) and
+//! leaves the packets to the test: [`AgentLink`] has the usual exchanges ready.
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "any packet but the one awaited is an error"
+)]
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use h2::Reason;
+use h2::server::SendResponse;
+use http::{HeaderMap, Request, Response};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio_rustls::TlsAcceptor;
+
+use super::engine::Engine;
+use super::packet::Packet;
+use super::stream::{self, Outgoing};
+use super::tap::{Control, Tap};
+use super::wire::{LIMIT, Wire};
+use crate::certs::{self, Identity};
+
+/// How a server presents itself.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// What it sends as `serverid`.
+    pub id: String,
+    /// What it sends as `servercount`.
+    pub count: u32,
+    /// Its certificate.
+    pub identity: Identity,
+    /// Who vouches for agents; nobody has to without.
+    pub clients_pem: Option<String>,
+    /// The shortest time between two pings that is not held against an agent.
+    pub ping_minimum: Duration,
+}
+
+impl ServerOptions {
+    /// Returns upstream's defaults for a server called `id`.
+    #[must_use]
+    pub fn new(id: &str, identity: &Identity) -> Self {
+        Self {
+            id: id.to_owned(),
+            count: 1,
+            identity: identity.clone(),
+            clients_pem: None,
+            ping_minimum: Duration::from_secs(30),
+        }
+    }
+}
+
+/// A running server. Dropping it closes its port and all streams.
+#[derive(Debug)]
+pub struct FakeServer {
+    addr: SocketAddr,
+    shared: Arc<Shared>,
+    links: Mutex<mpsc::UnboundedReceiver<AgentLink>>,
+    engine: Engine,
+}
+
+#[derive(Debug)]
+struct Shared {
+    id: String,
+    count: AtomicU32,
+    refuses: AtomicBool,
+    accepted: AtomicU32,
+    ping_minimum: Duration,
+    links: mpsc::UnboundedSender<AgentLink>,
+}
+
+impl FakeServer {
+    /// Binds a free port of `127.0.0.1`.
+    ///
+    /// # Errors
+    /// When no port can be bound or the identity cannot be used.
+    pub fn start(options: &ServerOptions) -> Result<Self> {
+        Self::serve(
+            TcpListener::bind("127.0.0.1:0").context("binding a port")?,
+            options,
+        )
+    }
+
+    /// Serves on a socket that is bound already.
+    ///
+    /// # Errors
+    /// As [`FakeServer::start`].
+    pub fn serve(listener: TcpListener, options: &ServerOptions) -> Result<Self> {
+        let addr = listener
+            .local_addr()
+            .context("reading a socket's address")?;
+        listener
+            .set_nonblocking(true)
+            .context("making a socket non-blocking")?;
+        let clients = options.clients_pem.as_deref();
+        let config = certs::mutual_server_config(&options.identity, clients, &["h2"])?;
+        let (links, arriving) = mpsc::unbounded_channel();
+        let shared = Arc::new(Shared {
+            id: options.id.clone(),
+            count: AtomicU32::new(options.count),
+            refuses: AtomicBool::new(false),
+            accepted: AtomicU32::new(0),
+            ping_minimum: options.ping_minimum,
+            links,
+        });
+        let engine = Engine::start("fake-server")?;
+        engine.spawn(accept(
+            engine.inside(),
+            listener,
+            TlsAcceptor::from(config),
+            Arc::clone(&shared),
+        ));
+        Ok(Self {
+            addr,
+            shared,
+            links: Mutex::new(arriving),
+            engine,
+        })
+    }
+
+    /// Returns where it listens.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Waits for the next agent's stream.
+    ///
+    /// # Errors
+    /// After `limit`.
+    pub fn accept(&self, limit: Duration) -> Result<AgentLink> {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        self.engine
+            .wait(limit, links.recv())
+            .with_context(|| format!("no agent within {limit:?}"))?
+            .context("the server has ended")
+    }
+
+    /// Tells agents that come from now on of so many servers.
+    pub fn set_count(&self, count: u32) {
+        self.shared.count.store(count, Ordering::SeqCst);
+    }
+
+    /// Refuses agents that come from now on, as upstream does when it cannot check a token.
+    pub fn refuse(&self, refuses: bool) {
+        self.shared.refuses.store(refuses, Ordering::SeqCst);
+    }
+
+    /// Returns how many TCP connections came in.
+    #[must_use]
+    pub fn accepted(&self) -> u32 {
+        self.shared.accepted.load(Ordering::SeqCst)
+    }
+}
+
+/// An agent's stream, seen from the server.
+#[derive(Debug)]
+pub struct AgentLink {
+    /// The stream itself.
+    pub wire: Wire,
+    /// What the agent said of itself.
+    pub metadata: HeaderMap,
+    next: i64,
+}
+
+impl AgentLink {
+    /// Returns all values of a key of the agent's metadata.
+    #[must_use]
+    pub fn said(&self, key: &str) -> Vec<String> {
+        values(&self.metadata, key)
+    }
+
+    /// Sends a DIAL_REQ and returns its number.
+    ///
+    /// # Errors
+    /// When the stream has ended.
+    pub fn ask(&mut self, address: &str) -> Result<i64> {
+        let random = self.next;
+        self.next += 1;
+        let address = address.to_owned();
+        self.wire.send(&Packet::DialReq { address, random })?;
+        Ok(random)
+    }
+
+    /// Waits for the answer to a dial: the connection's id, or the error's text.
+    ///
+    /// # Errors
+    /// When the stream ends first, or after `limit`.
+    pub fn answer(&mut self, random: i64, limit: Duration) -> Result<Result<i64, String>> {
+        let answers = |packet: &Packet| matches!(packet, Packet::DialRsp { random: found, .. } if *found == random);
+        match self.wire.find("a DIAL_RSP", limit, answers)? {
+            Packet::DialRsp {
+                error, connect_id, ..
+            } if error.is_empty() => Ok(Ok(connect_id)),
+            Packet::DialRsp {
+                error, connect_id, ..
+            } => {
+                if connect_id != 0 {
+                    bail!("an error with the connection {connect_id}");
+                }
+                Ok(Err(error))
+            }
+            other => bail!("{other:?} is no DIAL_RSP"),
+        }
+    }
+
+    /// Dials and waits for a connection.
+    ///
+    /// # Errors
+    /// When there is none within 20 s.
+    pub fn dial(&mut self, address: &str) -> Result<i64> {
+        let random = self.ask(address)?;
+        match self.answer(random, LIMIT)? {
+            Ok(connect_id) => Ok(connect_id),
+            Err(error) => bail!("{error}"),
+        }
+    }
+
+    /// Sends octets on a connection.
+    ///
+    /// # Errors
+    /// When the stream has ended.
+    pub fn write(&self, connect_id: i64, octets: &[u8]) -> Result<()> {
+        self.wire.send(&Packet::data(connect_id, octets))
+    }
+
+    /// Sends CLOSE_REQ.
+    ///
+    /// # Errors
+    /// When the stream has ended.
+    pub fn close(&self, connect_id: i64) -> Result<()> {
+        self.wire.send(&Packet::CloseReq { connect_id })
+    }
+
+    /// Receives at least `count` octets of a connection.
+    ///
+    /// # Errors
+    /// When the connection is closed first, or nothing comes for 20 s.
+    pub fn read(&mut self, connect_id: i64, count: usize) -> Result<Vec<u8>> {
+        let mut octets = Vec::new();
+        while octets.len() < count {
+            match self.of(connect_id)? {
+                Packet::Data { data, .. } => octets.extend(data),
+                other => bail!("{other:?} after {} of {count} octets", octets.len()),
+            }
+        }
+        Ok(octets)
+    }
+
+    /// Receives everything up to CLOSE_RSP; returns the octets and the text of the end.
+    ///
+    /// # Errors
+    /// When nothing comes for 20 s.
+    pub fn read_to_end(&mut self, connect_id: i64) -> Result<(Vec<u8>, String)> {
+        let mut octets = Vec::new();
+        loop {
+            match self.of(connect_id)? {
+                Packet::Data { data, .. } => octets.extend(data),
+                Packet::CloseRsp { error, .. } => return Ok((octets, error)),
+                other => bail!("{other:?} from an agent"),
+            }
+        }
+    }
+
+    fn of(&mut self, connect_id: i64) -> Result<Packet> {
+        let what = format!("a packet of connection {connect_id}");
+        self.wire.find(&what, LIMIT, |packet| {
+            packet.connect_id() == Some(connect_id) && !matches!(packet, Packet::DialRsp { .. })
+        })
+    }
+}
+
+async fn accept(engine: Engine, listener: TcpListener, acceptor: TlsAcceptor, shared: Arc<Shared>) {
+    // Bound already, so all that can fail here is the runtime's own descriptor.
+    let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
+        return;
+    };
+    loop {
+        let Ok((tcp, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            continue;
+        };
+        shared.accepted.fetch_add(1, Ordering::SeqCst);
+        let (acceptor, shared, engine) = (acceptor.clone(), Arc::clone(&shared), engine.clone());
+        tokio::spawn(async move {
+            // The agent sees its own end of what fails.
+            let _ = serve(&engine, tcp, acceptor, &shared).await;
+        });
+    }
+}
+
+async fn serve(
+    engine: &Engine,
+    tcp: TcpStream,
+    acceptor: TlsAcceptor,
+    shared: &Shared,
+) -> Result<()> {
+    tcp.set_nodelay(true)?;
+    let tls = acceptor.accept(tcp).await?;
+    if tls.get_ref().1.alpn_protocol() != Some(b"h2") {
+        bail!("no ALPN, which grpc-go refuses");
+    }
+    let (tap, control) = Tap::new(tls, PREFACE, shared.ping_minimum);
+    let mut connection = h2::server::Builder::new()
+        .data_frame_budget(usize::MAX)
+        .handshake(tap)
+        .await?;
+    loop {
+        tokio::select! {
+            request = connection.accept() => {
+                let Some(request) = request else { return Ok(()) };
+                let (request, respond) = request?;
+                answer(engine, &control, shared, request, respond)?;
+            }
+            () = control.pinged.notified() => {
+                // grpc-go forgives two.
+                if control.strikes() > 2 {
+                    connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+                }
+            }
+            () = control.cut.notified() => return Ok(()),
+        }
+    }
+}
+
+fn answer(
+    engine: &Engine,
+    control: &Arc<Control>,
+    shared: &Shared,
+    request: Request<h2::RecvStream>,
+    mut respond: SendResponse<Bytes>,
+) -> Result<()> {
+    let (parts, body) = request.into_parts();
+    if let Some(message) = objection(&parts, shared) {
+        respond.send_response(stream::refusal(2, &message)?, true)?;
+        return Ok(());
+    }
+    let head = Response::builder()
+        .header("content-type", "application/grpc")
+        .header("serverid", &shared.id)
+        .header("servercount", shared.count.load(Ordering::SeqCst))
+        .body(())?;
+    let outgoing = Outgoing(respond.send_response(head, false)?);
+    let link = AgentLink {
+        wire: Wire::server(engine, Arc::clone(control), outgoing, body),
+        metadata: parts.headers,
+        next: FIRST_RANDOM,
+    };
+    let _ = shared.links.send(link);
+    Ok(())
+}
+
+fn objection(parts: &http::request::Parts, shared: &Shared) -> Option<String> {
+    let said = |key: &str| values(&parts.headers, key);
+    if parts.method != http::Method::POST || parts.uri.path() != "/AgentService/Connect" {
+        return Some(format!("unknown method {}", parts.uri.path()));
+    }
+    if !said("content-type")
+        .iter()
+        .any(|kind| kind == "application/grpc")
+    {
+        return Some(format!("content type {:?}", said("content-type")));
+    }
+    let ids = said("agentid");
+    if ids.len() != 1 {
+        return Some(format!("expected one agent ID in the context, got {ids:?}"));
+    }
+    if said("agentidentifiers").len() > 1 {
+        return Some("too many identifiers".to_owned());
+    }
+    shared
+        .refuses
+        .load(Ordering::SeqCst)
+        .then(|| "authentication failed".to_owned())
+}
+
+fn values(headers: &HeaderMap, key: &str) -> Vec<String> {
+    let values = headers.get_all(key).iter();
+    values
+        .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
+        .collect()
+}
+
+/// What a client sends before its first frame (RFC 9113 §3.4).
+const PREFACE: usize = 24;
+/// Upstream's are random and large; so that none is taken for the id of a connection, ours are too.
+const FIRST_RANDOM: i64 = 1 << 40;

@@ -1,0 +1,127 @@
+//! One gRPC stream over HTTP/2, either role: packets out, packets in, and how it ended.
+
+use std::future::poll_fn;
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use h2::{Reason, RecvStream, SendStream};
+use http::{HeaderMap, Request, Response};
+
+use super::frame::Messages;
+use super::packet::Packet;
+use super::wire::End;
+
+/// The way out.
+#[derive(Debug)]
+pub(super) struct Outgoing(pub(super) SendStream<Bytes>);
+
+impl Outgoing {
+    /// Sends `octets` in as few DATA frames as windows and frame size allow. Two calls never share
+    /// a frame.
+    pub(super) async fn send(&mut self, mut octets: Bytes) -> Result<()> {
+        while !octets.is_empty() {
+            self.0.reserve_capacity(octets.len());
+            let capacity = poll_fn(|cx| self.0.poll_capacity(cx)).await;
+            let capacity = capacity.context("the stream has ended")??;
+            let part = octets.split_to(capacity.min(octets.len()));
+            if !part.is_empty() {
+                self.0.send_data(part, false)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the stream as a client does.
+    pub(super) fn finish(&mut self) -> Result<()> {
+        Ok(self.0.send_data(Bytes::new(), true)?)
+    }
+
+    /// Ends the stream as a server does.
+    pub(super) fn finish_with(&mut self, code: u32, message: &str) -> Result<()> {
+        Ok(self.0.send_trailers(status(code, message)?)?)
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.0.send_reset(Reason::CANCEL);
+    }
+}
+
+/// The way in.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    stream: RecvStream,
+    messages: Messages,
+}
+
+impl Incoming {
+    pub(super) fn new(stream: RecvStream) -> Self {
+        Self {
+            stream,
+            messages: Messages::default(),
+        }
+    }
+
+    /// Returns the next packet, nothing at the end. The window is given back as packets are taken,
+    /// as grpc-go does it.
+    pub(super) async fn next(&mut self) -> Result<Option<Packet>> {
+        loop {
+            if let Some(packet) = self.messages.next()? {
+                return Ok(Some(packet));
+            }
+            let Some(piece) = self.stream.data().await else {
+                if !self.messages.is_empty() {
+                    bail!("the stream ended inside a message");
+                }
+                return Ok(None);
+            };
+            let piece = piece?;
+            self.stream.flow_control().release_capacity(piece.len())?;
+            self.messages.push(&piece);
+        }
+    }
+
+    /// Says how the stream ended after [`Incoming::next`] returned nothing.
+    pub(super) async fn end(&mut self) -> End {
+        match self.stream.trailers().await {
+            Ok(Some(trailers)) => End::of(&trailers).unwrap_or(End::Closed),
+            Ok(None) => End::Closed,
+            Err(error) => End::Failed(error.to_string()),
+        }
+    }
+}
+
+/// Returns a client's settings: Go's windows at the start, and no bound of small frames, which Go
+/// has not either.
+pub(super) fn client() -> h2::client::Builder {
+    let mut builder = h2::client::Builder::new();
+    builder.data_frame_budget(usize::MAX);
+    builder
+}
+
+/// Makes the request of a call as grpc-go makes it.
+pub(super) fn request(uri: &str, metadata: &[(String, String)]) -> Result<Request<()>> {
+    let mut builder = Request::post(uri)
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .header("user-agent", "grpc-go/1.83.0");
+    for (name, value) in metadata {
+        builder = builder.header(name, value);
+    }
+    builder.body(()).context("making a request")
+}
+
+/// Makes an answer that ends the call at once.
+pub(super) fn refusal(code: u32, message: &str) -> Result<Response<()>> {
+    let mut response = Response::new(());
+    *response.headers_mut() = status(code, message)?;
+    let kind = http::HeaderValue::from_static("application/grpc");
+    response.headers_mut().insert("content-type", kind);
+    Ok(response)
+}
+
+fn status(code: u32, message: &str) -> Result<HeaderMap> {
+    let mut map = HeaderMap::new();
+    map.insert("grpc-status", code.into());
+    map.insert("grpc-message", message.parse()?);
+    Ok(map)
+}

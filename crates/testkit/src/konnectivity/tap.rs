@@ -1,0 +1,199 @@
+//! A socket that can be frozen, as SIGSTOP freezes a process's, and that counts HTTP/2 pings.
+//!
+//! ```text
+//!  kernel ──▶ Tap: frozen? ──▶ frame heads: PING? ──▶ HTTP/2
+//! ```
+
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// What is known about a tapped socket, and its switches.
+#[derive(Debug, Default)]
+pub(super) struct Control {
+    frozen: AtomicBool,
+    waiting: Mutex<Vec<Waker>>,
+    pings: AtomicUsize,
+    strikes: AtomicUsize,
+    /// Told of each ping; whoever owns the connection may end it.
+    pub(super) pinged: Notify,
+    /// Told when the connection is to be dropped without a word.
+    pub(super) cut: Notify,
+    last_ping: Mutex<Option<Instant>>,
+}
+
+impl Control {
+    pub(super) fn freeze(&self, frozen: bool) {
+        self.frozen.store(frozen, Ordering::SeqCst);
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.drain(..).for_each(Waker::wake);
+    }
+
+    pub(super) fn pings(&self) -> usize {
+        self.pings.load(Ordering::SeqCst)
+    }
+
+    /// Returns how many pings came sooner than `minimum` after the one before.
+    pub(super) fn strikes(&self) -> usize {
+        self.strikes.load(Ordering::SeqCst)
+    }
+
+    fn ping(&self, minimum: Duration) {
+        let now = Instant::now();
+        let mut last = self
+            .last_ping
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if last.is_some_and(|last| now.duration_since(last) < minimum) {
+            self.strikes.fetch_add(1, Ordering::SeqCst);
+        }
+        *last = Some(now);
+        self.pings.fetch_add(1, Ordering::SeqCst);
+        self.pinged.notify_one();
+    }
+
+    fn check(&self, cx: &Context<'_>) -> Poll<()> {
+        if !self.frozen.load(Ordering::SeqCst) {
+            return Poll::Ready(());
+        }
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.frozen.load(Ordering::SeqCst) {
+            return Poll::Ready(());
+        }
+        waiting.push(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+/// A tapped socket.
+#[derive(Debug)]
+pub(super) struct Tap<S> {
+    inner: S,
+    control: Arc<Control>,
+    heads: Heads,
+    minimum: Duration,
+}
+
+impl<S> Tap<S> {
+    /// `preface`: octets that come before the first frame, 24 from a client and none from a server.
+    pub(super) fn new(inner: S, preface: usize, minimum: Duration) -> (Self, Arc<Control>) {
+        let control = Arc::new(Control::default());
+        let tap = Self {
+            inner,
+            control: Arc::clone(&control),
+            heads: Heads {
+                skip: preface,
+                head: Vec::new(),
+            },
+            minimum,
+        };
+        (tap, control)
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Tap<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.control.check(cx).is_pending() {
+            return Poll::Pending;
+        }
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.inner).poll_read(cx, buf);
+        let this = &mut *self;
+        for _ in 0..this.heads.pings(&buf.filled()[before..]) {
+            this.control.ping(this.minimum);
+        }
+        polled
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Tap<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if self.control.check(cx).is_pending() {
+            return Poll::Pending;
+        }
+        Pin::new(&mut self.inner).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.control.check(cx).is_pending() {
+            return Poll::Pending;
+        }
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.control.check(cx).is_pending() {
+            return Poll::Pending;
+        }
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}
+
+/// Follows the heads of HTTP/2 frames (RFC 9113 §4.1: length 3, type 1, flags 1, stream 4).
+#[derive(Debug)]
+struct Heads {
+    skip: usize,
+    head: Vec<u8>,
+}
+
+impl Heads {
+    /// Returns how many PING frames without ACK begin in `octets`.
+    fn pings(&mut self, mut octets: &[u8]) -> usize {
+        let mut pings = 0;
+        loop {
+            let skipped = self.skip.min(octets.len());
+            self.skip -= skipped;
+            octets = &octets[skipped..];
+            if octets.is_empty() {
+                return pings;
+            }
+            let (piece, rest) = octets.split_at(octets.len().min(9 - self.head.len()));
+            self.head.extend_from_slice(piece);
+            octets = rest;
+            if let [a, b, c, kind, flags, ..] = self.head[..]
+                && self.head.len() == 9
+            {
+                self.skip = u32::from_be_bytes([0, a, b, c]) as usize;
+                pings += usize::from(kind == 6 && flags & 1 == 0);
+                self.head.clear();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pings_are_found_among_other_frames_however_they_are_cut() {
+        let mut octets = vec![0; 24];
+        octets.extend([0, 0, 2, 0, 0, 0, 0, 0, 1, 6, 6]);
+        octets.extend([0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
+        octets.extend([0, 0, 8, 6, 1, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
+        octets.extend([0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
+        for size in 1..octets.len() {
+            let mut heads = Heads {
+                skip: 24,
+                head: Vec::new(),
+            };
+            let found: usize = octets.chunks(size).map(|piece| heads.pings(piece)).sum();
+            assert_eq!(found, 2, "pieces of {size}");
+        }
+    }
+}

@@ -1,0 +1,401 @@
+//! One gRPC stream in a test's hands, packet by packet.
+//!
+//! ```text
+//!  test ── send ──▶ queue ──▶ task ──▶ HTTP/2
+//!  test ◀─ recv ─── queue ◀── task ◀── HTTP/2      a full queue stops the reading, and so the peer
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use h2::RecvStream;
+use h2::client::ResponseFuture;
+use http::HeaderMap;
+use tokio::sync::mpsc;
+
+use super::engine::Engine;
+use super::frame;
+use super::packet::Packet;
+use super::stream::{Incoming, Outgoing};
+use super::tap::Control;
+
+/// How a stream ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The peer ended it without a status, as a client does.
+    Closed,
+    /// It was reset, or its connection went away.
+    Failed(String),
+    /// By a gRPC status.
+    Status {
+        /// The status; 0 is success, 2 `UNKNOWN`.
+        code: u32,
+        /// Its text.
+        message: String,
+    },
+}
+
+impl End {
+    pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
+        let text = |name: &str| {
+            let value = headers.get(name)?;
+            Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
+        };
+        Some(Self::Status {
+            code: text("grpc-status")?.parse().unwrap_or(u32::MAX),
+            message: text("grpc-message").unwrap_or_default(),
+        })
+    }
+}
+
+/// One end of a stream. Dropping it cancels the stream.
+#[derive(Debug)]
+pub struct Wire {
+    sender: WireSender,
+    receiver: WireReceiver,
+}
+
+/// The half of a [`Wire`] that sends.
+#[derive(Clone, Debug)]
+pub(super) struct WireSender {
+    engine: Engine,
+    commands: mpsc::Sender<Command>,
+    control: Arc<Control>,
+}
+
+/// The half of a [`Wire`] that receives.
+#[derive(Debug)]
+pub(super) struct WireReceiver {
+    engine: Engine,
+    arrivals: mpsc::Receiver<Arrival>,
+    head: Option<HeaderMap>,
+    stash: VecDeque<Packet>,
+    end: Option<End>,
+}
+
+#[derive(Debug)]
+enum Command {
+    Finish,
+    FinishWith { code: u32, message: String },
+    Pieces(Vec<Bytes>),
+    Reset,
+}
+
+#[derive(Debug)]
+enum Arrival {
+    End(End),
+    Head(HeaderMap),
+    Packet(Packet),
+}
+
+impl Wire {
+    /// Takes the client's end of a stream.
+    pub(super) fn client(
+        engine: &Engine,
+        control: Arc<Control>,
+        outgoing: Outgoing,
+        response: ResponseFuture,
+    ) -> Self {
+        let (wire, arrivals) = Self::start(engine, control, outgoing);
+        engine.spawn(async move {
+            let end = match response.await {
+                Ok(response) => {
+                    let (parts, body) = response.into_parts();
+                    if let Some(end) = End::of(&parts.headers) {
+                        end
+                    } else if parts.status != http::StatusCode::OK {
+                        End::Failed(format!("HTTP status {}", parts.status))
+                    } else {
+                        let _ = arrivals.send(Arrival::Head(parts.headers)).await;
+                        receive(body, &arrivals).await
+                    }
+                }
+                Err(error) => End::Failed(error.to_string()),
+            };
+            let _ = arrivals.send(Arrival::End(end)).await;
+        });
+        wire
+    }
+
+    /// Takes the server's end of a stream.
+    pub(super) fn server(
+        engine: &Engine,
+        control: Arc<Control>,
+        outgoing: Outgoing,
+        body: RecvStream,
+    ) -> Self {
+        let (wire, arrivals) = Self::start(engine, control, outgoing);
+        engine.spawn(async move {
+            let end = receive(body, &arrivals).await;
+            let _ = arrivals.send(Arrival::End(end)).await;
+        });
+        wire
+    }
+
+    fn start(
+        engine: &Engine,
+        control: Arc<Control>,
+        outgoing: Outgoing,
+    ) -> (Self, mpsc::Sender<Arrival>) {
+        let (commands, queue) = mpsc::channel(QUEUE);
+        // As many packets as upstream's client library keeps for a connection.
+        let (arrivals, arriving) = mpsc::channel(QUEUE);
+        engine.spawn(send(outgoing, queue));
+        let wire = Self {
+            sender: WireSender {
+                engine: engine.clone(),
+                commands,
+                control,
+            },
+            receiver: WireReceiver {
+                engine: engine.clone(),
+                arrivals: arriving,
+                head: None,
+                stash: VecDeque::new(),
+                end: None,
+            },
+        };
+        (wire, arrivals)
+    }
+
+    /// Sends a packet; returns when it is queued.
+    ///
+    /// # Errors
+    /// When the stream has ended, or nothing was sent for 20 s.
+    pub fn send(&self, packet: &Packet) -> Result<()> {
+        self.sender.send(packet)
+    }
+
+    /// Sends several packets in one DATA frame, if they fit into one.
+    ///
+    /// # Errors
+    /// As [`Wire::send`].
+    pub fn send_together(&self, packets: &[Packet]) -> Result<()> {
+        self.send_octets(&[packets.iter().flat_map(frame::framed).collect()])
+    }
+
+    /// Sends a packet in DATA frames of `size` octets.
+    ///
+    /// # Errors
+    /// As [`Wire::send`].
+    pub fn send_split(&self, packet: &Packet, size: usize) -> Result<()> {
+        let octets = frame::framed(packet);
+        let pieces: Vec<_> = octets.chunks(size).map(<[u8]>::to_vec).collect();
+        self.send_octets(&pieces)
+    }
+
+    /// Sends whatever octets, each piece in a DATA frame of its own.
+    ///
+    /// # Errors
+    /// As [`Wire::send`].
+    pub fn send_octets(&self, pieces: &[Vec<u8>]) -> Result<()> {
+        let pieces = pieces.iter().map(|piece| Bytes::from(piece.clone()));
+        self.sender.command(Command::Pieces(pieces.collect()))
+    }
+
+    /// Ends the sending side as a client does.
+    ///
+    /// # Errors
+    /// As [`Wire::send`].
+    pub fn finish(&self) -> Result<()> {
+        self.sender.command(Command::Finish)
+    }
+
+    /// Ends the stream with a gRPC status as a server does.
+    ///
+    /// # Errors
+    /// As [`Wire::send`].
+    pub fn finish_with(&self, code: u32, message: &str) -> Result<()> {
+        let message = message.to_owned();
+        self.sender.command(Command::FinishWith { code, message })
+    }
+
+    /// Resets the stream; its connection stays.
+    ///
+    /// # Errors
+    /// As [`Wire::send`].
+    pub fn reset(&self) -> Result<()> {
+        self.sender.command(Command::Reset)
+    }
+
+    /// Returns the next packet.
+    ///
+    /// # Errors
+    /// When the stream ends first, or after `limit`.
+    pub fn recv(&mut self, limit: Duration) -> Result<Packet> {
+        self.receiver.recv(limit)
+    }
+
+    /// Returns the first packet that `wanted` likes; those passed over stay for later calls.
+    ///
+    /// # Errors
+    /// As [`Wire::recv`]; the text names `what` was awaited.
+    pub fn find(
+        &mut self,
+        what: &str,
+        limit: Duration,
+        wanted: impl Fn(&Packet) -> bool,
+    ) -> Result<Packet> {
+        self.receiver.find(what, limit, wanted)
+    }
+
+    /// Waits for the end of the stream, whatever arrives before it.
+    ///
+    /// # Errors
+    /// After `limit`.
+    pub fn end(&mut self, limit: Duration) -> Result<End> {
+        loop {
+            if let Some(end) = &self.receiver.end {
+                return Ok(end.clone());
+            }
+            match self.receiver.arrival(limit)? {
+                Arrival::End(end) => self.receiver.end = Some(end),
+                Arrival::Head(head) => self.receiver.head = Some(head),
+                Arrival::Packet(_) => {}
+            }
+        }
+    }
+
+    /// Waits for the head of the answer; client's end only.
+    ///
+    /// # Errors
+    /// When the stream ends first (the text has the status), or after `limit`.
+    pub fn head(&mut self, limit: Duration) -> Result<HeaderMap> {
+        self.receiver.head(limit)
+    }
+
+    /// Stops everything on the connection as SIGSTOP would, or goes on with it.
+    pub fn freeze(&self, frozen: bool) {
+        self.sender.control.freeze(frozen);
+    }
+
+    /// Drops the connection without a word.
+    pub fn cut(&self) {
+        self.sender.control.cut.notify_one();
+    }
+
+    /// Returns how many pings came in on the connection.
+    #[must_use]
+    pub fn pings(&self) -> usize {
+        self.sender.control.pings()
+    }
+
+    pub(super) fn split(self) -> (WireSender, WireReceiver) {
+        (self.sender, self.receiver)
+    }
+}
+
+impl WireSender {
+    pub(super) fn send(&self, packet: &Packet) -> Result<()> {
+        let octets = Bytes::from(frame::framed(packet));
+        self.command(Command::Pieces(vec![octets]))
+    }
+
+    fn command(&self, command: Command) -> Result<()> {
+        self.engine
+            .wait(LIMIT, self.commands.send(command))
+            .context("a stream takes nothing for 20 s")?
+            .ok()
+            .context("the stream has ended")
+    }
+}
+
+impl WireReceiver {
+    pub(super) fn recv(&mut self, limit: Duration) -> Result<Packet> {
+        self.find("a packet", limit, |_| true)
+    }
+
+    fn find(
+        &mut self,
+        what: &str,
+        limit: Duration,
+        wanted: impl Fn(&Packet) -> bool,
+    ) -> Result<Packet> {
+        if let Some(at) = self.stash.iter().position(&wanted)
+            && let Some(packet) = self.stash.remove(at)
+        {
+            return Ok(packet);
+        }
+        loop {
+            if let Some(end) = &self.end {
+                bail!("the stream ended before {what}: {end:?}; {:?}", self.stash);
+            }
+            let arrival = self.arrival(limit);
+            match arrival.with_context(|| format!("waiting for {what}; {:?}", self.stash))? {
+                Arrival::End(end) => self.end = Some(end),
+                Arrival::Head(head) => self.head = Some(head),
+                Arrival::Packet(packet) if wanted(&packet) => return Ok(packet),
+                Arrival::Packet(packet) => self.stash.push_back(packet),
+            }
+        }
+    }
+
+    fn head(&mut self, limit: Duration) -> Result<HeaderMap> {
+        loop {
+            if let Some(head) = &self.head {
+                return Ok(head.clone());
+            }
+            if let Some(end) = &self.end {
+                bail!("refused: {end:?}");
+            }
+            match self.arrival(limit)? {
+                Arrival::End(end) => self.end = Some(end),
+                Arrival::Head(head) => self.head = Some(head),
+                Arrival::Packet(packet) => bail!("{packet:?} before any head"),
+            }
+        }
+    }
+
+    fn arrival(&mut self, limit: Duration) -> Result<Arrival> {
+        self.engine
+            .wait(limit, self.arrivals.recv())
+            .with_context(|| format!("nothing arrives for {limit:?}"))?
+            .context("the connection is gone")
+    }
+}
+
+async fn send(mut outgoing: Outgoing, mut queue: mpsc::Receiver<Command>) {
+    while let Some(command) = queue.recv().await {
+        let sent = match command {
+            Command::Finish => outgoing.finish(),
+            Command::FinishWith { code, message } => outgoing.finish_with(code, &message),
+            Command::Pieces(pieces) => send_all(&mut outgoing, pieces).await,
+            Command::Reset => {
+                outgoing.reset();
+                return;
+            }
+        };
+        // The receiving task learns the reason.
+        if sent.is_err() {
+            return;
+        }
+    }
+}
+
+async fn send_all(outgoing: &mut Outgoing, pieces: Vec<Bytes>) -> Result<()> {
+    for piece in pieces {
+        outgoing.send(piece).await?;
+    }
+    Ok(())
+}
+
+async fn receive(body: RecvStream, arrivals: &mpsc::Sender<Arrival>) -> End {
+    let mut incoming = Incoming::new(body);
+    loop {
+        match incoming.next().await {
+            Ok(Some(packet)) => {
+                if arrivals.send(Arrival::Packet(packet)).await.is_err() {
+                    return End::Closed;
+                }
+            }
+            Ok(None) => return incoming.end().await,
+            Err(error) => return End::Failed(format!("{error:#}")),
+        }
+    }
+}
+
+const QUEUE: usize = 10;
+pub(super) const LIMIT: Duration = Duration::from_secs(20);
