@@ -3,6 +3,7 @@
 
 pub mod agent;
 pub mod api_server;
+mod endpoints;
 pub mod flags;
 mod grpc;
 pub mod lease;

@@ -1,0 +1,237 @@
+//! The endpoints, by real requests.
+
+use std::sync::Mutex;
+
+use serde_json::json;
+use telemetry::http::{Bound, EndpointAddr};
+use testkit::http::{Connection, Response, Target};
+use tokio::sync::oneshot;
+
+use super::*;
+
+/// A server with the clusters `full`, which has agents, and `empty`, which has none.
+struct Sample(Mutex<State>);
+
+const READY: State = State {
+    started: true,
+    draining: false,
+    agents: Agents::Connected,
+};
+
+impl ServerView for Sample {
+    fn state(&self) -> State {
+        *self.0.lock().unwrap()
+    }
+
+    fn cluster_ready(&self, id: &str) -> Option<bool> {
+        match id {
+            "full" => Some(true),
+            "empty" => Some(false),
+            _ => None,
+        }
+    }
+
+    fn config(&self) -> Value {
+        json!({ "config": 1 })
+    }
+
+    fn snapshot(&self) -> Value {
+        json!({ "snapshot": 1 })
+    }
+
+    fn connections(&self, limit: usize) -> Pin<Box<dyn Future<Output = Value> + Send + '_>> {
+        Box::pin(async move { json!({ "limit": limit }) })
+    }
+
+    fn drain(&self) {
+        self.0.lock().unwrap().draining = true;
+    }
+
+    fn status(&self) -> Status {
+        Status::default()
+    }
+
+    fn status_of(&self, filter: &str) -> Status {
+        Status {
+            clusters_total: filter.len(),
+            ..Status::default()
+        }
+    }
+}
+
+#[tokio::test]
+async fn without_an_agent_the_server_is_alive_and_not_ready() {
+    let server = Server::health(State {
+        agents: Agents::Missing,
+        ..READY
+    });
+    assert_eq!(server.get("/healthz").await, reply(200, "ok"));
+    for path in ["/ready", "/readyz"] {
+        let expected = reply(500, "no connection to any proxy agent");
+        assert_eq!(server.get(path).await, expected, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn with_an_agent_the_server_is_ready() {
+    let server = Server::health(READY);
+    for path in ["/healthz", "/ready", "/readyz", "/readyz?verbose"] {
+        assert_eq!(server.get(path).await, reply(200, "ok"), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn with_a_registry_readiness_does_not_ask_for_agents() {
+    let server = Server::health(State {
+        agents: Agents::NotAsked,
+        ..READY
+    });
+    assert_eq!(server.get("/readyz").await, reply(200, "ok"));
+    let starting = State {
+        started: false,
+        agents: Agents::NotAsked,
+        ..READY
+    };
+    let server = Server::health(starting);
+    assert_eq!(
+        server.get("/readyz").await,
+        reply(500, "the server is starting")
+    );
+    assert_eq!(server.get("/healthz").await, reply(200, "ok"));
+}
+
+#[tokio::test]
+async fn each_cluster_is_ready_by_its_own_agents() {
+    let server = Server::health(State {
+        agents: Agents::NotAsked,
+        ..READY
+    });
+    assert_eq!(server.get("/readyz/full").await, reply(200, "ok"));
+    assert_eq!(
+        server.get("/readyz/empty").await,
+        reply(500, "no connection to any proxy agent")
+    );
+    for path in ["/readyz/other", "/readyz/", "/readyz/full/x"] {
+        assert_eq!(
+            server.get(path).await,
+            reply(404, "no such cluster"),
+            "{path}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_draining_server_is_alive_and_ready_for_nobody() {
+    let server = Server::admin(READY);
+    assert_eq!(server.ask("POST", "/drain").await, reply(200, "draining\n"));
+    for path in ["/ready", "/readyz", "/readyz/full", "/readyz/empty"] {
+        let expected = reply(500, "the server is draining");
+        assert_eq!(server.get(path).await, expected, "{path}");
+    }
+    assert_eq!(
+        server.get("/readyz/other").await,
+        reply(404, "no such cluster")
+    );
+    assert_eq!(server.get("/healthz").await, reply(200, "ok"));
+}
+
+#[tokio::test]
+async fn metrics_are_on_both_ports_and_ours_on_the_admin_port_alone() {
+    let (health, admin) = (Server::health(READY), Server::admin(READY));
+    for server in [&health, &admin] {
+        let (status, body) = server.get("/metrics").await;
+        assert_eq!(status, 200);
+        assert!(body.contains("# TYPE rhizome_x_total counter"), "{body}");
+    }
+    for (path, body) in [
+        ("/config", "{\"config\":1}\n"),
+        ("/snapshot", "{\"snapshot\":1}\n"),
+        ("/connections?limit=3", "{\"limit\":3}\n"),
+    ] {
+        assert_eq!(admin.get(path).await, reply(200, body));
+        assert_eq!(
+            health.get(path).await,
+            reply(404, "no such endpoint\n"),
+            "{path}"
+        );
+    }
+    let (status, body) = admin.get("/status?filter=abc").await;
+    assert_eq!(status, 200);
+    assert!(
+        body.contains("\"binary\":\"konnectivity-server\""),
+        "{body}"
+    );
+    assert!(body.contains("\"clusters_total\":3"), "{body}");
+    assert_eq!(
+        health.ask("POST", "/drain").await,
+        reply(404, "no such endpoint\n")
+    );
+}
+
+#[tokio::test]
+async fn who_looks_for_go_profiles_is_told_that_there_are_none() {
+    let admin = Server::admin(READY);
+    let expected = reply(404, endpoints::NO_PROFILES);
+    for path in ["/debug/pprof/", "/debug/pprof/profile?seconds=1"] {
+        assert_eq!(admin.get(path).await, expected, "{path}");
+    }
+    let health = Server::health(READY);
+    assert_eq!(
+        health.get("/debug/pprof/").await,
+        reply(404, "no such endpoint\n")
+    );
+}
+
+struct Server {
+    target: Target,
+    _end: oneshot::Sender<()>,
+}
+
+impl Server {
+    fn health(state: State) -> Self {
+        Self::start(health, state)
+    }
+
+    fn admin(state: State) -> Self {
+        Self::start(admin, state)
+    }
+
+    fn start(
+        make: fn(&Arc<dyn ServerView>, Registry, LogControl) -> Endpoints,
+        state: State,
+    ) -> Self {
+        let view: Arc<dyn ServerView> = Arc::new(Sample(Mutex::new(state)));
+        let registry = Registry::new();
+        let _ = registry.counter("rhizome_x_total", "X.", &[]).with(&[]);
+        let endpoints = make(&view, registry, LogControl::detached());
+        let bound = Bound::new(&"127.0.0.1:0".parse().unwrap()).unwrap();
+        let EndpointAddr::Tcp(address) = *bound.local_addr() else {
+            panic!("not an address: {bound:?}");
+        };
+        let (end, ended) = oneshot::channel::<()>();
+        tokio::spawn(endpoints.serve(bound, async { drop(ended.await) }));
+        Self {
+            target: Target::plain(address),
+            _end: end,
+        }
+    }
+
+    async fn get(&self, path: &str) -> (u16, String) {
+        self.ask("GET", path).await
+    }
+
+    async fn ask(&self, method: &'static str, path: &str) -> (u16, String) {
+        let (target, path) = (self.target.clone(), path.to_owned());
+        let asking = tokio::task::spawn_blocking(move || {
+            let body = (method == "POST").then_some("");
+            let mut connection = Connection::open(&target).unwrap();
+            connection.request(method, &path, body).unwrap()
+        });
+        let response: Response = asking.await.unwrap();
+        (response.status, response.text())
+    }
+}
+
+fn reply(status: u16, body: &str) -> (u16, String) {
+    (status, body.to_owned())
+}
