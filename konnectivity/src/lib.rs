@@ -9,6 +9,7 @@ mod grpc;
 pub mod lease;
 mod link;
 mod metrics;
+pub mod process;
 mod pump;
 mod registry;
 mod relay;

@@ -1,4 +1,10 @@
-//! `konnectivity-agent`: to be written.
+//! `konnectivity-agent`: the process around the library's agent.
 #![forbid(unsafe_code)]
 
-fn main() {}
+use std::process::ExitCode;
+
+use konnectivity::process::{self, Failed};
+
+fn main() -> ExitCode {
+    process::agent(|_config, _log| Err(Failed::running("nothing is served yet")))
+}

@@ -1,0 +1,1 @@
+//! What is accepted, what is refused, and what comes of it.
