@@ -34,7 +34,7 @@ use telemetry::{LogControl, Registry};
 pub(crate) use agent::{AgentMetrics, ConnectResult, EndpointDialFailure, ServerDirection};
 pub(crate) use cluster::ClusterMetrics;
 pub(crate) use grpc_code::GrpcCode;
-use leases::LeaseAnswer;
+pub(crate) use leases::LeaseAnswer;
 pub(crate) use link::{Direction, LinkMetrics};
 pub(crate) use server::{
     DialFailure, PeerPort, RegistryMetrics, ReloadResult, ServerMetrics, Service, TokenResult,

@@ -271,12 +271,12 @@ impl ServerMetrics {
     }
 
     /// Counts an expired lease of another server that was deleted.
-    pub(super) fn lease_culled(&self) {
+    pub(crate) fn lease_culled(&self) {
         self.inner.upstream.culled_leases.inc();
     }
 
     /// Counts an answer to a request to delete a lease.
-    pub(super) fn lease_deleted(&self, answer: LeaseAnswer<'_>) {
+    pub(crate) fn lease_deleted(&self, answer: LeaseAnswer<'_>) {
         let upstream = &self.inner.upstream;
         count(
             &upstream.lease_deletes,
@@ -286,7 +286,7 @@ impl ServerMetrics {
     }
 
     /// Counts an answer to a request to list leases.
-    pub(super) fn leases_listed(&self, answer: LeaseAnswer<'_>) {
+    pub(crate) fn leases_listed(&self, answer: LeaseAnswer<'_>) {
         let upstream = &self.inner.upstream;
         count(&upstream.lease_lists, &upstream.lease_list_latency, answer);
     }

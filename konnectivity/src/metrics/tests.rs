@@ -8,7 +8,6 @@ use knp_proto::{
 use telemetry::metrics::Exposition;
 
 use super::*;
-use crate::lease::LeaseMetrics;
 
 /// Name after the prefix, type, labels, bounds of buckets.
 type Row = (
@@ -128,8 +127,8 @@ const AGENT_PREFIX: &str = "konnectivity_network_proxy_agent_";
 fn the_server_has_upstreams_families_and_only_those_under_its_prefix() {
     let registry = Registry::new();
     let metrics = ServerMetrics::new(&registry, true);
-    metrics.listed(200, "", Duration::ZERO);
-    metrics.deleted(200, "", Duration::ZERO);
+    metrics.leases_listed(LeaseAnswer::ok(Duration::ZERO));
+    metrics.lease_deleted(LeaseAnswer::ok(Duration::ZERO));
     assert_families(&registry, SERVER_PREFIX, SERVER);
 }
 
@@ -137,7 +136,7 @@ fn the_server_has_upstreams_families_and_only_those_under_its_prefix() {
 fn the_agent_has_upstreams_families_and_only_those_under_its_prefix() {
     let registry = Registry::new();
     let metrics = AgentMetrics::new(&registry);
-    metrics.listed(200, "", Duration::ZERO);
+    metrics.leases_listed(LeaseAnswer::ok(Duration::ZERO));
     assert_families(&registry, AGENT_PREFIX, AGENT);
 }
 
@@ -404,14 +403,18 @@ fn a_lease_answer_of_an_unheard_of_reason_makes_no_series_of_its_own() {
     let registry = Registry::new();
     let agent = AgentMetrics::new(&registry);
     for (code, reason) in [(403, "Forbidden"), (409, "evil\n"), (9999, "Gone")] {
-        agent.listed(code, reason, Duration::ZERO);
+        agent.leases_watched(LeaseAnswer {
+            code,
+            reason,
+            elapsed: Duration::ZERO,
+        });
     }
     let expected = [
         r#"{http_response_code="0",reason="Gone"} 1"#,
         r#"{http_response_code="403",reason="Forbidden"} 1"#,
         r#"{http_response_code="409",reason="Unknown"} 1"#,
     ];
-    let name = format!("{AGENT_PREFIX}lease_lists_total");
+    let name = format!("{AGENT_PREFIX}lease_watches_total");
     assert_eq!(samples(&registry, &name), expected);
 }
 
