@@ -1,18 +1,363 @@
 //! The agent: runs where destinations can be reached, and opens connections for its servers.
 //!
 //! ```text
-//!   server ◀── Connect stream ── session ──▶ one task per tunnel ──▶ dial ──▶ destination
+//!   control thread                          data thread
+//!     signals, files, leases ── orders ──▶    worker ──▶ sessions ──▶ tunnels ──▶ destinations
+//!     probes, admin ◀────────── Board ──────────┘           ▲
+//!                                                         servers
 //! ```
 //!
-//! It listens for nobody but probes and operators.
+//! It listens for nobody but probes and operators. When told to stop it asks its servers to dial
+//! others, serves what still comes, and ends once it is idle or its time is up.
 
+mod board;
 mod config;
-#[cfg_attr(not(test), expect(dead_code, reason = "the agent's loop will ask it"))]
 mod connect;
-#[expect(dead_code, reason = "sessions will dial")]
 mod dial;
+mod health;
+mod leases;
+mod session;
+mod trust;
+mod tunnel;
+mod worker;
+
+use std::io;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use serve::{Signal, Signals};
+use telemetry::{Bound, EndpointAddr, Endpoints, LogControl, Process, Registry};
+use tls::ClientTls;
+use tokio::sync::{oneshot, watch};
+use tokio::task::AbortHandle;
+use tokio::time::sleep;
 
 pub use config::{
     AgentConfig, ConnectParams, CountSource, DrainParams, LeaseParams, LivenessParams,
 };
 pub use dial::{Allowed, AllowedRange, AllowedRangeError, DialParams};
+pub use trust::TrustError;
+
+use board::Board;
+use health::Health;
+use worker::{Orders, Phase, Task};
+
+use crate::metrics::{AGENT_BUILD, AgentMetrics};
+
+/// Why an agent did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// An address for probes or operators could not be had.
+    #[error("serving {what} on {address}")]
+    Endpoint {
+        /// Whom it is for.
+        what: &'static str,
+        /// The address.
+        address: EndpointAddr,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The system refused something else.
+    #[error("{attempt}")]
+    System {
+        /// What was tried.
+        attempt: &'static str,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+    /// Certificates or authorities cannot be used.
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+}
+
+/// How an agent ended other than as asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EndError {
+    /// It was told to end at once.
+    #[error("ended by a second signal")]
+    Cut,
+    /// The data thread ended by itself.
+    #[error("the data thread failed")]
+    Failed,
+}
+
+/// A running agent. Dropping it ends it.
+#[derive(Debug)]
+pub struct Agent {
+    config: Arc<AgentConfig>,
+    orders: Arc<watch::Sender<Orders>>,
+    tls: ClientTls,
+    thread: Option<JoinHandle<()>>,
+    ended: oneshot::Receiver<()>,
+    tasks: Vec<AbortHandle>,
+    health: EndpointAddr,
+    admin: EndpointAddr,
+}
+
+impl Agent {
+    /// Starts an agent; the current runtime serves its probes and watches its files.
+    ///
+    /// # Errors
+    /// See [`StartError`]. That no server is reached is none.
+    pub fn start(config: AgentConfig, log: LogControl) -> Result<Self, StartError> {
+        let config = Arc::new(config);
+        let registry = Registry::new();
+        let metrics = AgentMetrics::new(&registry);
+        log.register(&registry);
+        telemetry::process::register(&registry, AGENT_BUILD);
+        let tls = trust::load(&config)?;
+        tls.count_in(&tls::Metrics::new(&registry), "servers");
+        let health = bind("probes", &config.health)?;
+        let admin = bind("operators", &config.admin)?;
+        let board = Board::default();
+        let orders = Arc::new(watch::Sender::new(Orders::default()));
+        let (counting, leases) = leases::count(config.leases.as_ref(), &metrics);
+        let (ending, ended) = oneshot::channel();
+        let task = Task {
+            config: Arc::clone(&config),
+            tls: tls.clone(),
+            metrics,
+            board: board.clone(),
+            orders: orders.subscribe(),
+            leases,
+        };
+        let thread = start_thread(task, ending)?;
+        let mut agent = Self {
+            orders,
+            tls: tls.clone(),
+            thread: Some(thread),
+            ended,
+            tasks: Vec::new(),
+            health: health.local_addr().clone(),
+            admin: admin.local_addr().clone(),
+            config,
+        };
+        agent.answer((health, admin), board, registry, log);
+        agent.keep(async move { tls.watch().await });
+        if let Some(counting) = counting {
+            agent.keep(counting.run());
+        }
+        Ok(agent)
+    }
+
+    /// Returns where probes are answered.
+    #[must_use]
+    pub fn health_address(&self) -> &EndpointAddr {
+        &self.health
+    }
+
+    /// Returns where operators look in.
+    #[must_use]
+    pub fn admin_address(&self) -> &EndpointAddr {
+        &self.admin
+    }
+
+    /// Begins to drain. Called again, it does nothing more.
+    pub fn drain(&self) {
+        begin_drain(&self.orders);
+    }
+
+    /// Reads certificates, authorities and the resolver's configuration again.
+    pub fn reload(&self) {
+        if let Err(error) = self.tls.reload() {
+            tracing::warn!(error = %telemetry::chain(&error), "what was good before stays in force");
+        }
+        self.orders.send_modify(|orders| orders.reloads += 1);
+    }
+
+    /// Runs until the agent has drained, acting on `signals` if they are given.
+    ///
+    /// # Errors
+    /// See [`EndError`].
+    pub async fn run(mut self, mut signals: Option<Signals>) -> Result<(), EndError> {
+        let mut orders = self.orders.subscribe();
+        let draining = async move {
+            // The sender lives as long as the agent.
+            let _ = orders
+                .wait_for(|orders| orders.phase >= Phase::Draining)
+                .await;
+        };
+        let grace = self.config.drain.grace;
+        let mut time_is_up = std::pin::pin!(async move {
+            draining.await;
+            sleep(grace).await;
+        });
+        loop {
+            let signal = async {
+                match &mut signals {
+                    Some(signals) => signals.next().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                _ = &mut self.ended => break,
+                () = &mut time_is_up => {
+                    tracing::info!(?grace, "the time to drain is up");
+                    self.end();
+                    // What is left of its streams ends within a moment.
+                    let _ = (&mut self.ended).await;
+                    break;
+                }
+                signal = signal => match signal {
+                    Signal::Reload => self.reload(),
+                    Signal::Stop if self.phase() == Phase::Serving => self.drain(),
+                    Signal::Stop => return Err(EndError::Cut),
+                }
+            }
+        }
+        let drained = self.phase() > Phase::Serving;
+        let joined = self
+            .thread
+            .take()
+            .is_none_or(|thread| thread.join().is_ok());
+        if drained && joined {
+            tracing::info!("ended");
+            return Ok(());
+        }
+        Err(EndError::Failed)
+    }
+
+    fn phase(&self) -> Phase {
+        self.orders.borrow().phase
+    }
+
+    fn end(&self) {
+        let phase = Phase::Ending;
+        self.orders.send_modify(|orders| orders.phase = phase);
+    }
+
+    fn answer(
+        &mut self,
+        (health, admin): (Bound, Bound),
+        board: Board,
+        registry: Registry,
+        log: LogControl,
+    ) {
+        let orders = Arc::clone(&self.orders);
+        let process = Health::new(Arc::clone(&self.config), board, move || {
+            begin_drain(&orders)
+        });
+        let process: Arc<dyn Process> = Arc::new(process);
+        let answers = Endpoints::probes(Arc::clone(&process), registry.clone(), log.clone());
+        self.serve("probes", health, answers);
+        let answers = Endpoints::admin(process, registry, log);
+        self.serve("operators", admin, answers);
+    }
+
+    fn serve(&mut self, what: &'static str, bound: Bound, answers: Endpoints) {
+        let address = bound.local_addr().clone();
+        if address == EndpointAddr::None {
+            return;
+        }
+        tracing::info!(%address, "serving {what}");
+        self.keep(async move {
+            if let Err(error) = answers.serve(bound, std::future::pending()).await {
+                tracing::error!(%error, "no longer serving {what}");
+            }
+        });
+    }
+
+    fn keep(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.push(tokio::spawn(task).abort_handle());
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.end();
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+/// Runs an agent for as long as the process lives: what `konnectivity-agent` does.
+#[must_use]
+pub fn run(config: AgentConfig, log: LogControl) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tracing::error!(%error, "starting the control runtime");
+            return ExitCode::FAILURE;
+        }
+    };
+    runtime.block_on(async {
+        let started = Signals::new()
+            .map_err(|source| StartError::System {
+                attempt: "receiving signals",
+                source,
+            })
+            .and_then(|signals| Ok((Agent::start(config, log)?, signals)));
+        let (agent, signals) = match started {
+            Ok(started) => started,
+            Err(error) => {
+                tracing::error!(error = %telemetry::chain(&error), "not started");
+                return ExitCode::FAILURE;
+            }
+        };
+        match agent.run(Some(signals)).await {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                tracing::error!(%error, "ended");
+                ExitCode::FAILURE
+            }
+        }
+    })
+}
+
+fn begin_drain(orders: &watch::Sender<Orders>) {
+    orders.send_if_modified(|orders| {
+        let begins = orders.phase == Phase::Serving;
+        if begins {
+            tracing::info!("draining");
+            orders.phase = Phase::Draining;
+        }
+        begins
+    });
+}
+
+fn bind(what: &'static str, address: &EndpointAddr) -> Result<Bound, StartError> {
+    Endpoints::bind(address).map_err(|source| StartError::Endpoint {
+        what,
+        address: address.clone(),
+        source,
+    })
+}
+
+/// Starts the data thread. `ending` is dropped when it ends, however it does.
+fn start_thread(task: Task, ending: oneshot::Sender<()>) -> Result<JoinHandle<()>, StartError> {
+    let attempt = "starting the data thread";
+    let failed = |source| StartError::System { attempt, source };
+    let (prepared, preparation) = std::sync::mpsc::sync_channel(1);
+    let thread = move || {
+        let _ending = ending;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build_local(tokio::runtime::LocalOptions::default());
+        match runtime {
+            Ok(runtime) => {
+                drop(prepared.send(Ok(())));
+                runtime.block_on(worker::run(task));
+            }
+            Err(error) => drop(prepared.send(Err(error))),
+        }
+    };
+    let thread = std::thread::Builder::new()
+        .name("data-0".to_owned())
+        .spawn(thread)
+        .map_err(failed)?;
+    let prepared = preparation
+        .recv()
+        .map_err(io::Error::other)
+        .map_err(failed)?;
+    prepared.map_err(failed)?;
+    Ok(thread)
+}

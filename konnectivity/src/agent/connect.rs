@@ -91,6 +91,7 @@ impl Connector {
     }
 
     /// Returns how many servers are connected.
+    #[cfg(test)]
     pub(crate) fn connected_servers(&self) -> usize {
         self.known.len()
     }

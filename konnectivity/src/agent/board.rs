@@ -1,0 +1,56 @@
+//! What the data thread lets others see: the servers that are connected, and how many there are.
+//!
+//! ```text
+//! worker ──opened, lost, counts──▶ Board ──▶ probes, /status, /connections
+//! ```
+//!
+//! Touched when a stream begins or ends, never per packet.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use knp_proto::Extensions;
+use tokio::time::Instant;
+
+use crate::link::LinkHandle;
+
+/// The state of an agent, for those who look in. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Board(Arc<Mutex<View>>);
+
+/// What is to be seen.
+#[derive(Debug, Default)]
+pub(super) struct View {
+    /// The servers that are connected, by their ids; at most as many as the agent seeks.
+    pub(super) sessions: BTreeMap<String, SessionInfo>,
+    /// How many servers there are thought to be.
+    pub(super) servers: u32,
+    /// Whether the agent drains.
+    pub(super) draining: bool,
+    /// Why the last attempt to connect failed, if it did.
+    pub(super) last_failure: Option<String>,
+}
+
+/// One stream.
+#[derive(Clone, Debug)]
+pub(super) struct SessionInfo {
+    pub(super) extensions: Extensions,
+    pub(super) since: Instant,
+    pub(super) link: LinkHandle,
+}
+
+impl Board {
+    /// Returns what is to be seen; do not hold it across an await.
+    pub(super) fn view(&self) -> MutexGuard<'_, View> {
+        // What is told is whole after each change.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl View {
+    /// Returns the number of tunnels, those being dialled or closed included.
+    pub(super) fn tunnels(&self) -> usize {
+        let links = self.sessions.values().map(|session| &session.link);
+        links.map(LinkHandle::tunnels).sum()
+    }
+}

@@ -1,0 +1,365 @@
+//! One connection to a server: opened, introduced, pumped until it ends.
+//!
+//! ```text
+//! TCP ──▶ TLS ──▶ HTTP/2 ──▶ Connect ── agentid, agentidentifiers, authorization, knp-ext ──▶
+//!                                    ◀── serverid, servercount, knp-ext ── Opened ──▶ Pump
+//! ```
+//!
+//! Every step has a limit of time. Whether the server is one to keep is decided elsewhere.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use h2::client::SendRequest;
+use http::{HeaderMap, HeaderValue, Request, Response};
+use knp_proto::{Cluster, EXTENSION_KEY, Extensions, Link, StreamId};
+use rustls::pki_types::ServerName;
+use tls::ClientTls;
+use tokio::task::{AbortHandle, spawn_local};
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsConnector;
+
+use super::config::AgentConfig;
+use super::dial::DialError;
+use super::trust::{self, TokenError};
+use super::tunnel::Tunnels;
+use crate::grpc::{self, Message, PacketReceiver, PacketSender};
+use crate::link::{LinkHandle, News};
+use crate::pump::{LinkEnd, Liveness, Pump};
+
+/// How long TCP, TLS and the answer to `Connect` may take, each.
+const STEP_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long the rest of a connection may take to be written once it is no longer used.
+const CLOSING_LIMIT: Duration = Duration::from_secs(1);
+
+/// The largest message that is accepted. Servers may pass on what they were given in one piece;
+/// ours send 64 KiB.
+const MOST_MESSAGE_BYTES: usize = 16 << 20;
+
+/// Time between pings to servers of upstream's, which punish more than one in 30 s.
+const PING_FOREIGN: Duration = Duration::from_secs(35);
+/// Time between pings to servers of ours.
+const PING_OURS: Duration = Duration::from_secs(10);
+/// How long the answer to a ping may take.
+const PING_LIMIT: Duration = Duration::from_secs(10);
+
+/// What sessions of a thread share.
+pub(super) struct Sessions {
+    pub(super) config: Arc<AgentConfig>,
+    pub(super) cluster: Arc<Cluster>,
+    pub(super) tls: ClientTls,
+    pub(super) tunnels: Rc<Tunnels>,
+}
+
+/// A stream that a server has accepted.
+pub(super) struct Opened {
+    pub(super) link: LinkHandle,
+    pub(super) server_id: String,
+    pub(super) server_count: u32,
+    pub(super) extensions: Extensions,
+    pump: Pump,
+    _connection: Connection,
+}
+
+/// Why a server was not reached.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(super) enum OpenError {
+    /// The TCP connection could not be made.
+    #[error("connecting to the server")]
+    Dial(#[from] DialError),
+    /// HTTP/2 failed.
+    #[error("speaking HTTP/2 with the server")]
+    Http2(#[from] h2::Error),
+    /// The server's address is none, or the agent's id cannot be sent.
+    #[error("making the request")]
+    Request(#[from] http::Error),
+    /// What the server says of itself is missing or wrong.
+    #[error("the server's answer: {0}")]
+    Response(&'static str),
+    /// The server refused.
+    #[error("the server refused with status {status}: {message}")]
+    Refused { status: String, message: String },
+    /// The server was too slow.
+    #[error("{step} took longer than {STEP_LIMIT:?}")]
+    Timeout { step: &'static str },
+    /// The handshake failed.
+    #[error("the TLS handshake with the server")]
+    Tls(#[source] std::io::Error),
+    /// The token could not be read.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+}
+
+/// The task that moves an HTTP/2 connection's octets. It ends by itself when nobody uses the
+/// connection any more and all is written; this makes sure that it does.
+struct Connection(AbortHandle);
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let task = self.0.clone();
+        spawn_local(async move {
+            sleep(CLOSING_LIMIT).await;
+            task.abort();
+        });
+    }
+}
+
+impl Sessions {
+    /// Opens stream number `stream`. Cancel-safe: nothing stays open.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub(super) async fn open(&self, stream: StreamId) -> Result<Opened, OpenError> {
+        let request = self.request()?;
+        let (mut requests, mut pings, connection) = self.connect().await?;
+        let exchange = async {
+            let () = std::future::poll_fn(|cx| requests.poll_ready(cx)).await?;
+            let (response, sending) = requests.send_request(request, false)?;
+            Ok::<_, OpenError>((response.await?, sending))
+        };
+        let (response, sending) = within("the answer to Connect", exchange).await??;
+        let (head, body) = response.into_parts();
+        let head = Response::from_parts(head, ());
+        let Introduction {
+            server_id,
+            server_count,
+            extensions,
+        } = Introduction::read(&head)?;
+        let config = self.config.link;
+        let link = Link::agent(&self.cluster, stream, extensions, config);
+        let link = LinkHandle::new(link, self.tunnels.metrics.link().clone());
+        let pump = Pump {
+            link: link.clone(),
+            sender: PacketSender::new(sending),
+            receiver: PacketReceiver::new(body, MOST_MESSAGE_BYTES),
+            pings: pings.take(),
+            liveness: self.liveness(extensions),
+        };
+        Ok(Opened {
+            link,
+            server_id,
+            server_count,
+            extensions,
+            pump,
+            _connection: connection,
+        })
+    }
+
+    async fn connect(
+        &self,
+    ) -> Result<(SendRequest<Message>, Option<h2::PingPong>, Connection), OpenError> {
+        let (host, port) = (&self.config.server_host, self.config.server_port);
+        let dialling = self.tunnels.dialer.dial_server(host, port, STEP_LIMIT);
+        let stream = Box::pin(dialling).await?;
+        let name = bare(host).to_owned();
+        let name = ServerName::try_from(name)
+            .map_err(|_| OpenError::Response("its host is no name a certificate can have"))?;
+        let handshake = TlsConnector::from(self.tls.config()).connect(name, stream);
+        let stream = within("the TLS handshake", handshake)
+            .await?
+            .map_err(OpenError::Tls)?;
+        let handshake = grpc::client_builder().handshake(stream);
+        let (requests, mut connection) = within("the HTTP/2 handshake", handshake).await??;
+        let pings = connection.ping_pong();
+        let task = spawn_local(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(error = %telemetry::chain(&error), "a connection to a server");
+            }
+        });
+        Ok((requests, pings, Connection(task.abort_handle())))
+    }
+
+    fn request(&self) -> Result<Request<()>, OpenError> {
+        let config = &self.config;
+        let host = bare(&config.server_host);
+        let authority = match host.parse::<Ipv6Addr>() {
+            Ok(address) => format!("[{address}]:{}", config.server_port),
+            Err(_) => format!("{host}:{}", config.server_port),
+        };
+        let mut request = grpc::request(grpc::CONNECT_PATH, &authority)?;
+        let value = |text: &str| HeaderValue::from_str(text).map_err(http::Error::from);
+        let headers = request.headers_mut();
+        headers.insert("agentid", value(&config.agent_id)?);
+        headers.insert("agentidentifiers", value(&config.identifiers.to_string())?);
+        headers.insert(EXTENSION_KEY, value(&Extensions::ALL.to_string())?);
+        headers.insert(http::header::USER_AGENT, USER_AGENT);
+        if let Some(path) = &config.token {
+            let token = trust::authorization(path)?;
+            headers.insert(http::header::AUTHORIZATION, token);
+        }
+        Ok(request)
+    }
+
+    fn liveness(&self, extensions: Extensions) -> Liveness {
+        let usual = if extensions.is_empty() {
+            PING_FOREIGN
+        } else {
+            PING_OURS
+        };
+        Liveness {
+            interval: self.config.liveness.keepalive.unwrap_or(usual),
+            timeout: PING_LIMIT,
+        }
+    }
+}
+
+impl Opened {
+    /// Serves what the server asks for until the stream ends.
+    pub(super) async fn serve(self, tunnels: Rc<Tunnels>) -> LinkEnd {
+        let _open = tunnels.metrics.server_connection();
+        let link = self.link;
+        self.pump
+            .run(|news| match news {
+                News::Dial(id, target) => {
+                    let pending = link.pending(id, target);
+                    spawn_local(Rc::clone(&tunnels).serve(pending));
+                }
+                // Only agents drain; and a server that is suspected is asked by the pump itself.
+                News::Draining | News::Alive(_) => {}
+            })
+            .await
+    }
+}
+
+/// What a server says of itself.
+#[derive(Debug, PartialEq, Eq)]
+struct Introduction {
+    server_id: String,
+    server_count: u32,
+    extensions: Extensions,
+}
+
+impl Introduction {
+    fn read(response: &Response<()>) -> Result<Self, OpenError> {
+        let headers = response.headers();
+        if let Some((status, message)) = grpc::status_of(headers) {
+            return Err(OpenError::Refused { status, message });
+        }
+        if response.status() != http::StatusCode::OK {
+            return Err(OpenError::Refused {
+                status: response.status().to_string(),
+                message: "this is no gRPC".to_owned(),
+            });
+        }
+        let wrong = OpenError::Response;
+        let server_id = one(headers, "serverid").ok_or(wrong("not exactly one serverid"))?;
+        if server_id.is_empty() || server_id.len() > MOST_ID_BYTES {
+            return Err(wrong("an empty or very long serverid"));
+        }
+        let count = one(headers, "servercount").ok_or(wrong("not exactly one servercount"))?;
+        // Signed, as Go prints it; what is below 1 is taken for 1 later.
+        let count: i64 = (count.parse()).map_err(|_| wrong("a servercount that is no number"))?;
+        let echoed = one(headers, EXTENSION_KEY).map(|value| Extensions::parse(&value));
+        Ok(Self {
+            server_id,
+            server_count: u32::try_from(count.max(0)).unwrap_or(u32::MAX),
+            extensions: Extensions::ALL.common(echoed.unwrap_or_default()),
+        })
+    }
+}
+
+/// Returns the value of `key` if there is exactly one, and it is text.
+fn one(headers: &HeaderMap, key: &str) -> Option<String> {
+    let mut values = headers.get_all(key).iter();
+    let value = values.next()?;
+    let text = value.to_str().ok()?.to_owned();
+    values.next().is_none().then_some(text)
+}
+
+/// Returns a host without the brackets of an IPv6 address.
+fn bare(host: &str) -> &str {
+    let inner = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    inner
+        .filter(|host| host.parse::<IpAddr>().is_ok())
+        .unwrap_or(host)
+}
+
+async fn within<F: Future>(step: &'static str, future: F) -> Result<F::Output, OpenError> {
+    timeout(STEP_LIMIT, future)
+        .await
+        .map_err(|_| OpenError::Timeout { step })
+}
+
+/// The longest id of a server.
+const MOST_ID_BYTES: usize = 1024;
+
+const USER_AGENT: HeaderValue = HeaderValue::from_static(concat!(
+    "rhizome-konnectivity-agent/",
+    env!("CARGO_PKG_VERSION")
+));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn response(headers: &[(&'static str, &'static str)]) -> Response<()> {
+        let mut response = Response::new(());
+        for (name, value) in headers {
+            let value = HeaderValue::from_static(value);
+            response.headers_mut().append(*name, value);
+        }
+        response
+    }
+
+    #[test]
+    fn a_server_introduces_itself() {
+        let head = [("serverid", "a"), ("servercount", "3")];
+        let read = Introduction::read(&response(&head)).unwrap();
+        let expected = Introduction {
+            server_id: "a".to_owned(),
+            server_count: 3,
+            extensions: Extensions::default(),
+        };
+        assert_eq!(read, expected);
+        let head = [
+            head[0],
+            ("servercount", "-1"),
+            (EXTENSION_KEY, "window=1,fin=1"),
+        ];
+        let read = Introduction::read(&response(&head)).unwrap();
+        assert_eq!(read.server_count, 0);
+        assert_eq!(read.extensions, Extensions::ALL);
+    }
+
+    #[test]
+    fn who_does_not_introduce_itself_is_no_server() {
+        let id = ("serverid", "a");
+        let count = ("servercount", "3");
+        for head in [
+            vec![],
+            vec![id],
+            vec![count],
+            vec![id, id, count],
+            vec![id, count, count],
+            vec![("serverid", ""), count],
+            vec![id, ("servercount", "many")],
+        ] {
+            let read = Introduction::read(&response(&head));
+            assert!(matches!(read, Err(OpenError::Response(_))), "{head:?}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_told_with_its_text() {
+        let head = [("grpc-status", "2"), ("grpc-message", "no token")];
+        let error = Introduction::read(&response(&head)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the server refused with status 2: no token"
+        );
+    }
+
+    #[test]
+    fn only_addresses_lose_their_brackets() {
+        assert_eq!(bare("[::1]"), "::1");
+        assert_eq!(bare("::1"), "::1");
+        assert_eq!(bare("[host]"), "[host]");
+        assert_eq!(bare("host"), "host");
+    }
+}

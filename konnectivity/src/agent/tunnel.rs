@@ -1,0 +1,221 @@
+//! One connection that a server asked for, from the dial to its end.
+//!
+//! ```text
+//! PendingDial ──dial──▶ established ──relay──▶ linger ──▶ closed
+//!       └──called off──▶ dropped          └──failed──▶ the text is answered
+//! ```
+//!
+//! An idle tunnel holds no buffer, and what only dialling needs is given back when it is over.
+
+use std::cell::Cell;
+use std::net::Shutdown;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use knp_proto::EndReason;
+use socket2::SockRef;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+
+use super::dial::{DialError, Dialer};
+use crate::link::PendingDial;
+use crate::metrics::{AgentMetrics, EndpointDialFailure};
+use crate::relay::{RelayEnd, Relayed, Scratch, relay};
+
+/// How long a destination may take to close a connection after all was sent to it. Closing under
+/// it while it still sends would discard what it has not taken yet.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// Connections that may linger at once; those above it are closed right away.
+const MOST_LINGERING: usize = 1000;
+
+/// What the tunnels of a thread share.
+#[derive(Debug)]
+pub(super) struct Tunnels {
+    pub(super) dialer: Dialer,
+    pub(super) metrics: AgentMetrics,
+    scratch: Scratch,
+    active: Cell<usize>,
+    lingering: Cell<usize>,
+    /// When the last one ended.
+    ended: Cell<Instant>,
+}
+
+/// Counts something for as long as it lives.
+struct Counted<'a>(&'a Cell<usize>);
+
+impl<'a> Counted<'a> {
+    fn new(count: &'a Cell<usize>) -> Self {
+        count.set(count.get() + 1);
+        Self(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get().saturating_sub(1));
+    }
+}
+
+impl Tunnels {
+    pub(super) fn new(dialer: Dialer, metrics: AgentMetrics) -> Rc<Self> {
+        Rc::new(Self {
+            dialer,
+            metrics,
+            scratch: Scratch::default(),
+            active: Cell::new(0),
+            lingering: Cell::new(0),
+            ended: Cell::new(Instant::now()),
+        })
+    }
+
+    /// Returns since when there has been no tunnel; nothing while there is one.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        (self.active.get() == 0).then(|| self.ended.get())
+    }
+
+    /// Serves one tunnel until it is over.
+    pub(super) async fn serve(self: Rc<Self>, pending: PendingDial) {
+        let stream = {
+            let _active = Counted::new(&self.active);
+            let stream = self.open_and_relay(pending).await;
+            self.ended.set(Instant::now());
+            stream
+        };
+        if let Some(stream) = stream
+            && self.lingering.get() < MOST_LINGERING
+        {
+            let _lingering = Counted::new(&self.lingering);
+            linger(stream).await;
+        }
+    }
+
+    /// Returns a connection that is to be closed with patience.
+    async fn open_and_relay(&self, mut pending: PendingDial) -> Option<TcpStream> {
+        let started = Instant::now();
+        let dialling = {
+            let target = pending.target.clone();
+            let dialer = &self.dialer;
+            // On the heap while it lasts: the tunnel is what stays.
+            Box::pin(async move { dialer.dial(&target.protocol, &target.address).await })
+        };
+        let dialled = tokio::select! {
+            dialled = dialling => dialled,
+            () = pending.cancelled() => {
+                tracing::debug!(address = pending.target.address, "dial called off");
+                return None;
+            }
+        };
+        (self.metrics.dial_duration()).observe_duration(started.elapsed());
+        let mut stream = match dialled {
+            Ok(stream) => stream,
+            Err(error) => {
+                self.count(&error);
+                tracing::debug!(address = pending.target.address, %error, "dial failed");
+                pending.failed(error.to_string());
+                return None;
+            }
+        };
+        let tunnel = pending.established().ok()?;
+        let _open = self.metrics.endpoint_connection();
+        let Relayed { end, .. } = relay(tunnel, &mut stream, Bytes::new(), &self.scratch).await;
+        match end {
+            RelayEnd::Tunnel(reason) => after(&reason, &stream).then_some(stream),
+            RelayEnd::Socket(error) => {
+                tracing::debug!(%error, "a destination's connection failed");
+                None
+            }
+        }
+    }
+
+    fn count(&self, error: &DialError) {
+        if matches!(error, DialError::Forbidden { .. }) {
+            self.metrics.destination_refused();
+        }
+        self.metrics.dial_failure(if error.is_timeout() {
+            EndpointDialFailure::Timeout
+        } else {
+            EndpointDialFailure::Unknown
+        });
+    }
+}
+
+/// Tells whether the destination may have data still to take when the tunnel has ended for
+/// `reason`; one that was cut short is reset, so that it is not taken for complete.
+fn after(reason: &EndReason, stream: &TcpStream) -> bool {
+    match reason {
+        EndReason::Finished | EndReason::LocalClosed | EndReason::PeerClosed { .. } => true,
+        EndReason::PeerReset { .. }
+        | EndReason::SlowConsumer
+        | EndReason::OverBudget
+        | EndReason::LingerTimeout
+        | EndReason::Violation(_) => {
+            // Nothing is left to be done where it fails.
+            drop(SockRef::from(stream).set_linger(Some(Duration::ZERO)));
+            false
+        }
+        // Including the loss of the link: both sides close, as they would without a tunnel.
+        _ => false,
+    }
+}
+
+/// Waits until the destination has closed its side too, and drops what it still sends.
+async fn linger(stream: TcpStream) {
+    if SockRef::from(&stream).shutdown(Shutdown::Write).is_err() {
+        return;
+    }
+    let closed = async {
+        while stream.readable().await.is_ok() {
+            match discard(&stream) {
+                Ok(0) => return,
+                Ok(_) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(_) => return,
+            }
+        }
+    };
+    // Whoever has not taken it by now does not want it.
+    let _ = timeout(LINGER, closed).await;
+}
+
+fn discard(stream: &TcpStream) -> std::io::Result<usize> {
+    stream.try_read(&mut [0; 4096])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use telemetry::Registry;
+
+    #[tokio::test]
+    async fn an_idle_tunnel_is_small() {
+        use crate::agent::dial::DialParams;
+        use knp_proto::{
+            Budget, Cluster, ClusterId, ClusterLimits, DialTarget, Event, Extensions, Link,
+            LinkConfig, Packet, StreamId,
+        };
+        let metrics = AgentMetrics::new(&Registry::new());
+        let tunnels = Tunnels::new(Dialer::new(DialParams::default()), metrics.clone());
+        let cluster = Cluster::new(
+            ClusterId::new("c"),
+            ClusterLimits::default(),
+            Budget::new(1 << 20),
+        );
+        let config = LinkConfig::default();
+        let mut link = Link::agent(&cluster, StreamId(1), Extensions::ALL, config);
+        let request = Packet::DialRequest {
+            protocol: "tcp".to_owned(),
+            address: "127.0.0.1:1".to_owned(),
+            random: knp_proto::DialId(1),
+        };
+        link.handle_packet(crate::link::now(), request).unwrap();
+        let Some(Event::Dial { tunnel, target }) = link.poll_event() else {
+            panic!("a request is an event");
+        };
+        let target: DialTarget = target;
+        let link = crate::link::LinkHandle::new(link, metrics.link().clone());
+        let serving = tunnels.serve(link.pending(tunnel, target));
+        assert!(size_of_val(&serving) <= 1024, "{}", size_of_val(&serving));
+    }
+}

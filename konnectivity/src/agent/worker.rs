@@ -1,0 +1,311 @@
+//! The data thread: finds servers, serves their streams, and ends when it is drained.
+//!
+//! ```text
+//!                     ┌── due ──▶ attempt ──▶ Connector: keep? ──▶ session ──▶ tunnels
+//!   orders, leases ──▶│◀───────── lost ◀──────────────────────────────┘
+//!                     └── draining and idle ──▶ end
+//! ```
+//!
+//! One attempt to connect at a time. Everything of a tunnel happens on this thread; what others may
+//! know of it is on the [`Board`].
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use knp_proto::{Budget, Cluster, ClusterId, StreamId};
+use tls::ClientTls;
+use tokio::sync::watch;
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::board::{Board, SessionInfo};
+use super::config::AgentConfig;
+use super::connect::{Connector, Verdict};
+use super::dial::Dialer;
+use super::session::{OpenError, Opened, Sessions};
+use super::tunnel::Tunnels;
+use crate::link::{Closing, now};
+use crate::metrics::{AgentMetrics, ConnectResult, ServerDirection};
+use crate::pump::LinkEnd;
+
+/// How often a draining agent looks whether it is idle.
+const IDLE_CHECK: Duration = Duration::from_millis(100);
+
+/// How long streams may take to end, once they are to.
+const END_LIMIT: Duration = Duration::from_secs(1);
+
+/// How long what streams said last may take to be written.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
+/// What the thread is told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Orders {
+    pub(super) phase: Phase,
+    /// Goes up with each request to read files again.
+    pub(super) reloads: u64,
+}
+
+/// How far the agent is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Phase {
+    /// Serves.
+    #[default]
+    Serving,
+    /// Ends once idle.
+    Draining,
+    /// Ends now.
+    Ending,
+}
+
+/// What the thread is given.
+pub(super) struct Task {
+    pub(super) config: Arc<AgentConfig>,
+    pub(super) tls: ClientTls,
+    pub(super) metrics: AgentMetrics,
+    pub(super) board: Board,
+    pub(super) orders: watch::Receiver<Orders>,
+    pub(super) leases: watch::Receiver<Option<u32>>,
+}
+
+type Attempt = Pin<Box<dyn Future<Output = Result<Opened, OpenError>>>>;
+
+struct Worker {
+    sessions: Rc<Sessions>,
+    board: Board,
+    connector: Connector,
+    attempt: Option<Attempt>,
+    running: JoinSet<LinkEnd>,
+    /// Whose stream each task serves.
+    servers: HashMap<Id, String>,
+    streams: u64,
+    chance: RandomState,
+    rolls: u64,
+    phase: Phase,
+    draining_since: Option<Instant>,
+}
+
+/// Serves until the agent is drained, or told to end.
+pub(super) async fn run(task: Task) {
+    let Task {
+        config,
+        tls,
+        metrics,
+        board,
+        mut orders,
+        mut leases,
+    } = task;
+    let budget = Budget::new(config.limits.buffered_bytes);
+    metrics.budget(&budget);
+    let cluster = Cluster::new(ClusterId::new("agent"), config.limits, budget);
+    let tunnels = Tunnels::new(Dialer::new(config.dial.clone()), metrics);
+    let mut worker = Worker {
+        connector: Connector::new(config.connect, now()),
+        sessions: Rc::new(Sessions {
+            config,
+            cluster,
+            tls,
+            tunnels,
+        }),
+        board,
+        attempt: None,
+        running: JoinSet::new(),
+        servers: HashMap::new(),
+        streams: 0,
+        chance: RandomState::new(),
+        rolls: 0,
+        phase: Phase::Serving,
+        draining_since: None,
+    };
+    while worker.phase < Phase::Ending {
+        worker.step(&mut orders, &mut leases).await;
+    }
+    worker.end().await;
+}
+
+impl Worker {
+    /// Waits for the next thing that happens, and acts on it.
+    async fn step(
+        &mut self,
+        orders: &mut watch::Receiver<Orders>,
+        leases: &mut watch::Receiver<Option<u32>>,
+    ) {
+        self.publish();
+        let due = (self.attempt.is_none())
+            .then(|| self.connector.due())
+            .flatten();
+        tokio::select! {
+            changed = orders.changed() => {
+                let told = *orders.borrow_and_update();
+                // Whoever gave the orders is gone: nobody would ever end this thread.
+                let phase = if changed.is_err() { Phase::Ending } else { told.phase };
+                self.obey(phase);
+            }
+            () = at(due) => self.begin(),
+            opened = attempted(&mut self.attempt) => {
+                self.attempt = None;
+                self.opened(opened);
+            }
+            Some(ended) = self.running.join_next_with_id() => self.ended(ended),
+            Ok(()) = leases.changed() => {
+                let count = *leases.borrow_and_update();
+                let random = self.random();
+                self.connector.counted(now(), random, count);
+            }
+            () = sleep(IDLE_CHECK), if self.phase == Phase::Draining => self.end_if_idle(),
+        }
+    }
+
+    fn obey(&mut self, phase: Phase) {
+        // Names are looked up anew after whatever was told: it happens a few times in a life.
+        self.sessions.tunnels.dialer.reload();
+        if phase == Phase::Draining && self.phase == Phase::Serving {
+            self.connector.drain();
+            self.attempt = None;
+            self.draining_since = Some(Instant::now());
+            self.sessions.tunnels.metrics.draining();
+            let mut view = self.board.view();
+            view.draining = true;
+            for session in view.sessions.values() {
+                session.link.drain();
+            }
+        }
+        self.phase = self.phase.max(phase);
+    }
+
+    fn end_if_idle(&mut self) {
+        let tunnels = &self.sessions.tunnels;
+        let (Some(draining), Some(idle)) = (self.draining_since, tunnels.idle_since()) else {
+            return;
+        };
+        let since = draining.max(idle);
+        let limit = self.sessions.config.drain.idle;
+        if since.elapsed() >= limit && self.board.view().tunnels() == 0 {
+            tracing::info!(idle = ?limit, "drained");
+            self.phase = Phase::Ending;
+        }
+    }
+
+    fn begin(&mut self) {
+        self.streams += 1;
+        let stream = StreamId(self.streams);
+        let sessions = Rc::clone(&self.sessions);
+        self.attempt = Some(Box::pin(async move { sessions.open(stream).await }));
+    }
+
+    fn opened(&mut self, opened: Result<Opened, OpenError>) {
+        let random = self.random();
+        let metrics = &self.sessions.tunnels.metrics;
+        let opened = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                let error = telemetry::chain(&error).to_string();
+                tracing::warn!(error, "no server");
+                metrics.connected(ConnectResult::Failed);
+                self.board.view().last_failure = Some(error);
+                self.connector.failed(now(), random);
+                return;
+            }
+        };
+        let (server, count) = (opened.server_id.clone(), opened.server_count);
+        match self.connector.connected(now(), random, &server, count) {
+            Verdict::Duplicate => {
+                tracing::debug!(server, count, "this server is connected already");
+                metrics.connected(ConnectResult::Duplicate);
+            }
+            Verdict::Keep => {
+                let extensions = opened.extensions;
+                tracing::info!(server, count, %extensions, "connected");
+                metrics.connected(ConnectResult::Connected);
+                self.serve(server, opened);
+            }
+        }
+    }
+
+    fn serve(&mut self, server: String, opened: Opened) {
+        let session = SessionInfo {
+            extensions: opened.extensions,
+            since: Instant::now(),
+            link: opened.link.clone(),
+        };
+        let mut view = self.board.view();
+        view.last_failure = None;
+        view.sessions.insert(server.clone(), session);
+        drop(view);
+        let tunnels = Rc::clone(&self.sessions.tunnels);
+        let task = self.running.spawn_local(opened.serve(tunnels));
+        self.servers.insert(task.id(), server);
+    }
+
+    fn ended(&mut self, ended: Result<(Id, LinkEnd), JoinError>) {
+        let (id, reason) = match &ended {
+            Ok((id, end)) => (*id, end.reason()),
+            Err(error) => (error.id(), "internal"),
+        };
+        let Some(server) = self.servers.remove(&id) else {
+            return;
+        };
+        let session = self.board.view().sessions.remove(&server);
+        let lasted = session.map(|session| session.since.elapsed());
+        match ended {
+            Ok((_, end)) => {
+                let error = telemetry::chain(&end).to_string();
+                tracing::warn!(
+                    server,
+                    reason,
+                    error,
+                    ?lasted,
+                    "the stream to a server ended"
+                );
+                if matches!(end, LinkEnd::Stream(_) | LinkEnd::Silent | LinkEnd::Link(_)) {
+                    let metrics = &self.sessions.tunnels.metrics;
+                    metrics.server_failure(ServerDirection::FromServer);
+                }
+            }
+            Err(error) => tracing::error!(server, %error, "the task of a stream failed"),
+        }
+        let random = self.random();
+        self.connector.lost(now(), random, &server);
+    }
+
+    fn publish(&self) {
+        let servers = self.connector.servers();
+        self.board.view().servers = servers;
+        self.sessions.tunnels.metrics.known_servers(servers);
+    }
+
+    /// Ends all streams, and waits a little for the servers to be told.
+    async fn end(mut self) {
+        self.attempt = None;
+        for session in self.board.view().sessions.values() {
+            session.link.close(Closing::End("the agent ends"));
+        }
+        let ended = async { while self.running.join_next().await.is_some() {} };
+        // Those that do not end are cut with the thread.
+        let _ = timeout(END_LIMIT, ended).await;
+        self.board.view().sessions.clear();
+        sleep(LAST_WORDS).await;
+    }
+
+    fn random(&mut self) -> u64 {
+        self.rolls += 1;
+        self.chance.hash_one(self.rolls)
+    }
+}
+
+async fn at(due: Option<std::time::Instant>) {
+    match due {
+        Some(due) => sleep_until(due.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn attempted(attempt: &mut Option<Attempt>) -> Result<Opened, OpenError> {
+    match attempt {
+        Some(attempt) => attempt.await,
+        None => std::future::pending().await,
+    }
+}
