@@ -1,4 +1,40 @@
-//! `rhizome-bench`: to be written.
+//! `rhizome-bench`: load for what is built here, and for its peers beside it.
+//!
+//! ```text
+//! flags ──▶ scenario ──▶ samples ──▶ table on stdout, or JSON lines
+//! ```
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod cpus;
+mod destination;
+mod konnectivity;
+mod latency;
+mod machine;
+mod pacer;
+mod progress;
+mod report;
+mod samples;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// Measures what is built here, beside its peers.
+#[derive(Debug, Parser)]
+#[command(name = "rhizome-bench", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Konnectivity(Box<konnectivity::Konnectivity>),
+}
+
+fn main() -> Result<ExitCode> {
+    match Arguments::parse().command {
+        Command::Konnectivity(asked) => konnectivity::run(&asked),
+    }
+}

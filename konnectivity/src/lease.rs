@@ -18,6 +18,8 @@ mod tally;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::metrics::{AgentMetrics, LeaseAnswer, ServerMetrics};
+
 pub use count::{LeaseCount, LeaseCountParams};
 pub use labels::{LabelError, LeaseLabels};
 pub use own::{ServerLease, ServerLeaseParams};
@@ -28,8 +30,10 @@ pub use tally::{is_valid, valid_until};
 /// `code` is the HTTP status of the answer and `reason` the API server's own word for a failure,
 /// empty on success. A request that was not answered is not counted.
 pub trait LeaseMetrics: Send + Sync {
-    /// The leases were listed, or a watch of them began or broke.
+    /// The leases were listed.
     fn listed(&self, code: u16, reason: &str, took: Duration);
+    /// A watch of the leases was refused, or ended with an error after `took`.
+    fn watched(&self, code: u16, reason: &str, took: Duration);
     /// One expired lease was asked to be deleted.
     fn deleted(&self, code: u16, reason: &str, took: Duration);
     /// One expired lease is gone because of this process.
@@ -39,15 +43,56 @@ pub trait LeaseMetrics: Send + Sync {
 /// Counts nothing.
 impl LeaseMetrics for () {
     fn listed(&self, _: u16, _: &str, _: Duration) {}
+    fn watched(&self, _: u16, _: &str, _: Duration) {}
     fn deleted(&self, _: u16, _: &str, _: Duration) {}
     fn culled(&self) {}
+}
+
+/// A server watches nothing.
+impl LeaseMetrics for ServerMetrics {
+    fn listed(&self, code: u16, reason: &str, took: Duration) {
+        self.leases_listed(answer(code, reason, took));
+    }
+
+    fn watched(&self, _: u16, _: &str, _: Duration) {}
+
+    fn deleted(&self, code: u16, reason: &str, took: Duration) {
+        self.lease_deleted(answer(code, reason, took));
+    }
+
+    fn culled(&self) {
+        self.lease_culled();
+    }
+}
+
+/// An agent deletes nothing.
+impl LeaseMetrics for AgentMetrics {
+    fn listed(&self, code: u16, reason: &str, took: Duration) {
+        self.leases_listed(answer(code, reason, took));
+    }
+
+    fn watched(&self, code: u16, reason: &str, took: Duration) {
+        self.leases_watched(answer(code, reason, took));
+    }
+
+    fn deleted(&self, _: u16, _: &str, _: Duration) {}
+
+    fn culled(&self) {}
+}
+
+fn answer(code: u16, reason: &str, elapsed: Duration) -> LeaseAnswer<'_> {
+    LeaseAnswer {
+        code,
+        reason,
+        elapsed,
+    }
 }
 
 /// Where the counts go.
 pub type SharedLeaseMetrics = Arc<dyn LeaseMetrics>;
 
 /// Returns the status and the reason of an answer that was a failure; `None` when there was none.
-fn answer(error: &kube::Error) -> Option<(u16, &str)> {
+fn failure(error: &kube::Error) -> Option<(u16, &str)> {
     let kube::Error::Api(status) = error else {
         return None;
     };

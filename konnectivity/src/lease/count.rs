@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::tally::Tally;
-use super::{SharedLeaseMetrics, answer};
+use super::{SharedLeaseMetrics, failure};
 use crate::api_server::ApiServer;
 
 /// Which leases are counted.
@@ -132,15 +132,22 @@ impl LeaseCount {
 
     fn fail(&mut self, error: &watcher::Error) {
         self.frozen = Some(Instant::now() + FREEZE);
-        let failed = match error {
-            watcher::Error::InitialListFailed(error)
-            | watcher::Error::WatchStartFailed(error)
-            | watcher::Error::WatchFailed(error) => answer(error),
-            watcher::Error::WatchError(status) => Some((status.code, status.reason.as_str())),
-            watcher::Error::NoResourceVersion => None,
-        };
-        if let Some((code, reason)) = failed {
-            self.metrics.listed(code, reason, self.listing.elapsed());
+        let took = self.listing.elapsed();
+        match error {
+            watcher::Error::InitialListFailed(error) => {
+                if let Some((code, reason)) = failure(error) {
+                    self.metrics.listed(code, reason, took);
+                }
+            }
+            watcher::Error::WatchStartFailed(error) | watcher::Error::WatchFailed(error) => {
+                if let Some((code, reason)) = failure(error) {
+                    self.metrics.watched(code, reason, took);
+                }
+            }
+            watcher::Error::WatchError(status) => {
+                self.metrics.watched(status.code, &status.reason, took);
+            }
+            watcher::Error::NoResourceVersion => {}
         }
         tracing::warn!(error = %telemetry::chain(error), "watching leases");
     }

@@ -15,7 +15,7 @@ use kube::api::{Api, DeleteParams, ListParams, Preconditions};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-use super::{REQUEST_LIMIT, SharedLeaseMetrics, answer, is_valid};
+use super::{REQUEST_LIMIT, SharedLeaseMetrics, failure, is_valid};
 use crate::api_server::ApiServer;
 
 pub(super) struct Sweep {
@@ -64,7 +64,7 @@ impl Sweep {
                 Some(list.items)
             }
             Ok(Err(error)) => {
-                if let Some((code, reason)) = answer(&error) {
+                if let Some((code, reason)) = failure(&error) {
                     self.metrics.listed(code, reason, asked.elapsed());
                 }
                 tracing::warn!(error = %telemetry::chain(&error), "listing leases");
@@ -94,7 +94,7 @@ impl Sweep {
                 tracing::info!(lease = name, "expired lease deleted");
             }
             Ok(Err(error)) => {
-                if let Some((code, reason)) = answer(&error) {
+                if let Some((code, reason)) = failure(&error) {
                     self.metrics.deleted(code, reason, asked.elapsed());
                 }
                 // Renewed, or deleted by another server that sweeps too.

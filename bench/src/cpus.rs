@@ -1,0 +1,164 @@
+//! Which processors the load and the programs under test may run on.
+//!
+//! Our own threads are bound before any other is started; programs are started through `taskset`
+//! (util-linux), so that they find themselves bound when they count their processors.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use testkit::command;
+
+/// Processors by role, as in `server=0,agent=0+1,load=1`. A role that is not named runs anywhere.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cpus {
+    by_role: BTreeMap<Role, Vec<usize>>,
+}
+
+/// What is bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Role {
+    /// The konnectivity agent.
+    Agent,
+    /// Ourselves: clients and destination.
+    Load,
+    /// The konnectivity server.
+    Server,
+}
+
+impl Role {
+    /// Returns the name used on the command line.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Agent => "agent",
+            Self::Load => "load",
+            Self::Server => "server",
+        }
+    }
+}
+
+impl std::str::FromStr for Cpus {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let mut by_role = BTreeMap::new();
+        for part in text.split(',') {
+            let (name, cpus) = part
+                .split_once('=')
+                .with_context(|| format!("{part:?} is not ROLE=CPU"))?;
+            let role = [Role::Agent, Role::Load, Role::Server]
+                .into_iter()
+                .find(|role| role.as_str() == name)
+                .with_context(|| format!("{name:?} is none of server, agent, load"))?;
+            let cpus = cpus
+                .split('+')
+                .map(|cpu| {
+                    cpu.parse()
+                        .ok()
+                        .filter(|cpu| *cpu < CpuSet::MAX_CPU)
+                        .with_context(|| format!("{cpu:?} is no processor"))
+                })
+                .collect::<Result<Vec<_>>>()?;
+            by_role.insert(role, cpus);
+        }
+        Ok(Self { by_role })
+    }
+}
+
+impl Cpus {
+    /// Binds this thread, and the ones it will start, to the load's processors. Returns where
+    /// everything else may run.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(crate) fn bind_load(&self) -> Result<Bound> {
+        let all = sched_getaffinity(None).context("asking for our processors")?;
+        let all: Vec<usize> = (0..CpuSet::MAX_CPU)
+            .filter(|cpu| all.is_set(*cpu))
+            .collect();
+        if let Some(cpus) = self.by_role.get(&Role::Load) {
+            let mut set = CpuSet::new();
+            cpus.iter().for_each(|cpu| set.set(*cpu));
+            sched_setaffinity(None, &set).context("binding the load to its processors")?;
+        }
+        Ok(Bound {
+            cpus: self.clone(),
+            all,
+        })
+    }
+}
+
+impl std::fmt::Display for Cpus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.by_role.is_empty() {
+            return f.write_str("any");
+        }
+        for (nth, (role, cpus)) in self.by_role.iter().enumerate() {
+            let comma = if nth == 0 { "" } else { "," };
+            write!(f, "{comma}{}={}", role.as_str(), list(cpus, "+"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Proof that the load is bound, and by that what others need not inherit.
+#[derive(Clone, Debug)]
+pub(crate) struct Bound {
+    cpus: Cpus,
+    all: Vec<usize>,
+}
+
+impl Bound {
+    /// Returns the command that starts `program` on the processors of `role`.
+    ///
+    /// # Errors
+    /// When `taskset` is needed and not there.
+    pub(crate) fn command(&self, role: Role, program: &std::path::Path) -> Result<Command> {
+        if self.cpus.by_role.is_empty() {
+            return Ok(Command::new(program));
+        }
+        let Some(taskset) = command::find("taskset") else {
+            bail!("binding to processors needs `taskset` (Debian: util-linux)");
+        };
+        let cpus = self.cpus.by_role.get(&role).unwrap_or(&self.all);
+        let mut command = Command::new(taskset);
+        command.args(["--cpu-list", &list(cpus, ",")]).arg(program);
+        Ok(command)
+    }
+
+    /// Returns the processors as they were asked for.
+    pub(crate) fn asked(&self) -> &Cpus {
+        &self.cpus
+    }
+}
+
+fn list(cpus: &[usize], separator: &str) -> String {
+    let words: Vec<String> = cpus.iter().map(usize::to_string).collect();
+    words.join(separator)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roles_are_read_and_shown() {
+        let cpus: Cpus = "server=0,load=1+2".parse().unwrap();
+        assert_eq!(cpus.to_string(), "load=1+2,server=0");
+        for text in ["server", "client=0", "server=x", "server=999999", ""] {
+            assert!(text.parse::<Cpus>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_program_is_started_where_its_role_runs() {
+        let bound = Bound {
+            cpus: "server=0+1,load=1".parse().unwrap(),
+            all: vec![0, 1, 2],
+        };
+        let words = |role| command::line(&bound.command(role, "prog".as_ref()).unwrap());
+        assert!(words(Role::Server).ends_with("--cpu-list 0,1 prog"));
+        assert!(words(Role::Agent).ends_with("--cpu-list 0,1,2 prog"));
+    }
+}

@@ -1,0 +1,283 @@
+//! Where the load goes behind what is measured: four listeners on a thread of their own.
+//!
+//! ```text
+//! echo    sends back what comes
+//! sink    reads a length (8 octets, big endian) and so many octets, then sends one octet
+//! source  reads a length and sends so many octets
+//! hold    accepts and never reads
+//! ```
+//!
+//! Each connection ends when its peer closes it, `hold`'s when they are released. The number of
+//! open connections is known at any time: what is left open after a test has leaked.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use anyhow::{Context, Result};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{oneshot, watch};
+
+/// What a destination does with a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Behaviour {
+    /// Sends back what comes.
+    Echo,
+    /// Never reads.
+    Hold,
+    /// Takes octets.
+    Sink,
+    /// Gives octets.
+    Source,
+}
+
+/// The running listeners; dropping it stops them and closes what is open.
+#[derive(Debug)]
+pub(crate) struct Destination {
+    addresses: [(Behaviour, SocketAddr); 4],
+    open: Arc<AtomicUsize>,
+    release: watch::Sender<u64>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Destination {
+    /// Starts the listeners at `ip`, on ports the kernel picks.
+    ///
+    /// # Errors
+    /// When a listener cannot be bound or the thread not be started.
+    pub(crate) fn start(ip: IpAddr) -> Result<Self> {
+        let bind = |behaviour| {
+            let listener = std::net::TcpListener::bind((ip, 0)).context("binding a destination")?;
+            listener.set_nonblocking(true).context("a destination")?;
+            let addr = listener.local_addr().context("a destination")?;
+            Ok::<_, anyhow::Error>((behaviour, addr, listener))
+        };
+        let bound = [
+            bind(Behaviour::Echo)?,
+            bind(Behaviour::Hold)?,
+            bind(Behaviour::Sink)?,
+            bind(Behaviour::Source)?,
+        ];
+        let addresses = [0, 1, 2, 3].map(|nth: usize| (bound[nth].0, bound[nth].1));
+        let open = Arc::new(AtomicUsize::new(0));
+        let (release, released) = watch::channel(0);
+        let (stop, stopped) = oneshot::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("starting the destination's runtime")?;
+        let counter = Arc::clone(&open);
+        let thread = thread::Builder::new()
+            .name("destination".to_owned())
+            .spawn(move || {
+                runtime.block_on(async move {
+                    for (behaviour, _, listener) in bound {
+                        tokio::spawn(accept(
+                            listener,
+                            behaviour,
+                            Arc::clone(&counter),
+                            released.clone(),
+                        ));
+                    }
+                    let _ = stopped.await;
+                });
+            })
+            .context("starting the destination's thread")?;
+        Ok(Self {
+            addresses,
+            open,
+            release,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+
+    /// Returns the address at which connections are treated like that.
+    pub(crate) fn address(&self, behaviour: Behaviour) -> SocketAddr {
+        let [echo, hold, sink, source] = self.addresses;
+        match behaviour {
+            Behaviour::Echo => echo.1,
+            Behaviour::Hold => hold.1,
+            Behaviour::Sink => sink.1,
+            Behaviour::Source => source.1,
+        }
+    }
+
+    /// Returns how many connections are open.
+    pub(crate) fn open(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// Closes the connections that are held.
+    pub(crate) fn release(&self) {
+        self.release.send_modify(|generation| *generation += 1);
+    }
+}
+
+impl Drop for Destination {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn accept(
+    listener: std::net::TcpListener,
+    behaviour: Behaviour,
+    open: Arc<AtomicUsize>,
+    released: watch::Receiver<u64>,
+) {
+    let Ok(listener) = TcpListener::from_std(listener) else {
+        return;
+    };
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            // Out of descriptors, most likely: let some be closed first.
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            continue;
+        };
+        let count = Counted::new(&open);
+        let released = released.clone();
+        tokio::spawn(async move {
+            let _count = count;
+            // How the peer ends a connection is its own affair.
+            let _ = serve(stream, behaviour, released).await;
+        });
+    }
+}
+
+async fn serve(
+    mut stream: TcpStream,
+    behaviour: Behaviour,
+    mut released: watch::Receiver<u64>,
+) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    match behaviour {
+        Behaviour::Echo => echo(stream).await,
+        Behaviour::Hold => {
+            released.borrow_and_update();
+            let _ = released.changed().await;
+            Ok(())
+        }
+        Behaviour::Sink => {
+            let length = stream.read_u64().await?;
+            let mut buf = vec![0; CHUNK];
+            let mut left = length;
+            while left > 0 {
+                match stream.read(&mut buf).await? {
+                    0 => return Ok(()),
+                    read => left = left.saturating_sub(read as u64),
+                }
+            }
+            stream.write_all(&[1]).await?;
+            until_closed(stream).await
+        }
+        Behaviour::Source => {
+            let length = stream.read_u64().await?;
+            let chunk = vec![0x5a; CHUNK];
+            let mut left = length;
+            while left > 0 {
+                let len = usize::try_from(left).map_or(CHUNK, |left| left.min(CHUNK));
+                stream.write_all(&chunk[..len]).await?;
+                left -= len as u64;
+            }
+            until_closed(stream).await
+        }
+    }
+}
+
+async fn echo(mut stream: TcpStream) -> std::io::Result<()> {
+    // Small: thousands of connections may be open.
+    let mut buf = [0; 1024];
+    loop {
+        match stream.read(&mut buf).await? {
+            0 => return Ok(()),
+            read => stream.write_all(&buf[..read]).await?,
+        }
+    }
+}
+
+async fn until_closed(mut stream: TcpStream) -> std::io::Result<()> {
+    while stream.read(&mut [0; 64]).await? > 0 {}
+    Ok(())
+}
+
+/// Counts one open connection for as long as it lives.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(open: &Arc<AtomicUsize>) -> Self {
+        open.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(open))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Larger than what a socket of loopback takes at once, so that system calls do not count.
+const CHUNK: usize = 256 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::time::Duration;
+
+    use testkit::wait;
+
+    use super::*;
+
+    fn start() -> Destination {
+        Destination::start(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_source_gives_and_a_sink_takes_what_was_asked() {
+        let destination = start();
+        let mut source = TcpStream::connect(destination.address(Behaviour::Source))
+            .await
+            .unwrap();
+        source.write_u64(300_000).await.unwrap();
+        let mut got = vec![0; 300_000];
+        source.read_exact(&mut got).await.unwrap();
+        let mut sink = TcpStream::connect(destination.address(Behaviour::Sink))
+            .await
+            .unwrap();
+        sink.write_u64(300_000).await.unwrap();
+        sink.write_all(&got).await.unwrap();
+        assert_eq!(sink.read_u8().await.unwrap(), 1);
+        assert_eq!(destination.open(), 2);
+        drop((source, sink));
+        wait::until("both to be closed", Duration::from_secs(20), || {
+            destination.open() == 0
+        })
+        .unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_is_held_ends_when_it_is_released() {
+        let destination = start();
+        let mut held = TcpStream::connect(destination.address(Behaviour::Hold))
+            .await
+            .unwrap();
+        wait::until("it to be open", Duration::from_secs(20), || {
+            destination.open() == 1
+        })
+        .unwrap();
+        // Accepted and counted is not yet waiting: release until it is seen.
+        wait::until("it to be closed", Duration::from_secs(20), || {
+            destination.release();
+            destination.open() == 0
+        })
+        .unwrap();
+        assert_eq!(held.read(&mut [0; 1]).await.unwrap(), 0);
+    }
+}

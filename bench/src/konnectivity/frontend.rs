@@ -1,0 +1,160 @@
+//! How a kube-apiserver reaches a destination: directly, or by one of the server's frontends.
+//!
+//! ```text
+//! dial(target): connect ─▶ (TLS) ─▶ CONNECT … 200, or DIAL_REQ … DIAL_RSP ─▶ Tunnel
+//! ```
+//!
+//! Dials only; what is done with a tunnel is in [`load`](super::load).
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsConnector;
+
+use super::grpc;
+use super::tunnel::Tunnel;
+
+/// A kind of frontend, and of socket below it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub(crate) enum Transport {
+    /// No proxy: the ceiling.
+    Direct,
+    /// gRPC over mutual TLS.
+    GrpcMtls,
+    /// gRPC over a UNIX socket.
+    GrpcUds,
+    /// HTTP CONNECT over mutual TLS.
+    HttpMtls,
+    /// HTTP CONNECT over a UNIX socket.
+    HttpUds,
+}
+
+impl Transport {
+    /// Returns the name used on the command line.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::GrpcMtls => "grpc-mtls",
+            Self::GrpcUds => "grpc-uds",
+            Self::HttpMtls => "http-mtls",
+            Self::HttpUds => "http-uds",
+        }
+    }
+
+    /// Tells whether the server's frontend is gRPC's.
+    pub(crate) fn is_grpc(self) -> bool {
+        matches!(self, Self::GrpcMtls | Self::GrpcUds)
+    }
+
+    /// Tells whether the frontend is a UNIX socket.
+    pub(crate) fn is_uds(self) -> bool {
+        matches!(self, Self::GrpcUds | Self::HttpUds)
+    }
+}
+
+/// A way to destinations.
+#[derive(Clone)]
+pub(crate) enum Frontend {
+    /// Nothing between.
+    Direct,
+    /// TLS to an address, under a name.
+    Tls {
+        /// gRPC, else HTTP CONNECT.
+        grpc: bool,
+        /// Where the server listens.
+        addr: SocketAddr,
+        /// Whom its certificate must name.
+        name: ServerName<'static>,
+        /// Our certificate and its authority.
+        config: Arc<rustls::ClientConfig>,
+    },
+    /// A UNIX socket.
+    Uds {
+        /// gRPC, else HTTP CONNECT.
+        grpc: bool,
+        /// The socket's path.
+        path: PathBuf,
+    },
+}
+
+impl Frontend {
+    /// Opens a tunnel to `target`. The caller bounds the wait; dropped half way, the connection is
+    /// closed.
+    ///
+    /// # Errors
+    /// When the server cannot be reached or refuses, with its words.
+    pub(crate) async fn dial(&self, target: SocketAddr) -> io::Result<Tunnel> {
+        let target = target.to_string();
+        match self {
+            Self::Direct => Ok(Tunnel::Tcp(tcp(&target).await?)),
+            Self::Tls {
+                grpc,
+                addr,
+                name,
+                config,
+            } => {
+                let stream = tcp(&addr.to_string()).await?;
+                let tls = TlsConnector::from(Arc::clone(config));
+                let mut stream = tls.connect(name.clone(), stream).await?;
+                if *grpc {
+                    let tunnel = grpc::dial(stream, &name.to_str(), &target).await?;
+                    return Ok(Tunnel::Grpc(Box::new(tunnel)));
+                }
+                connect(&mut stream, &target).await?;
+                Ok(Tunnel::Tls(Box::new(stream)))
+            }
+            Self::Uds { grpc, path } => {
+                let mut stream = UnixStream::connect(path).await?;
+                if *grpc {
+                    let tunnel = grpc::dial(stream, "localhost", &target).await?;
+                    return Ok(Tunnel::Grpc(Box::new(tunnel)));
+                }
+                connect(&mut stream, &target).await?;
+                Ok(Tunnel::Unix(stream))
+            }
+        }
+    }
+}
+
+async fn tcp(addr: &str) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(addr).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Asks for a tunnel in kube-apiserver's words.
+async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    target: &str,
+) -> io::Result<()> {
+    let request = format!("CONNECT {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    stream.flush().await?;
+    let mut head = Vec::with_capacity(256);
+    let end = loop {
+        if let Some(at) = head.windows(4).position(|octets| octets == b"\r\n\r\n") {
+            break at + 4;
+        }
+        if head.len() > LONGEST_HEAD || stream.read_buf(&mut head).await? == 0 {
+            let text = String::from_utf8_lossy(&head).into_owned();
+            return Err(io::Error::other(format!("no answer to CONNECT: {text:?}")));
+        }
+    };
+    if !head.starts_with(b"HTTP/1.1 200 ") {
+        let text = String::from_utf8_lossy(&head).into_owned();
+        return Err(io::Error::other(format!("CONNECT refused: {text:?}")));
+    }
+    // No destination here speaks first, so these are nobody's.
+    if head.len() > end {
+        return Err(io::Error::other("octets behind the answer to CONNECT"));
+    }
+    Ok(())
+}
+
+/// What kube-apiserver reads at most.
+const LONGEST_HEAD: usize = 1 << 20;

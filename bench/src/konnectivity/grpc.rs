@@ -1,0 +1,290 @@
+//! The gRPC frontend's client: one HTTP/2 connection and one stream for each tunnel.
+//!
+//! ```text
+//! dial:  DIAL_REQ ──▶ … ──▶ DIAL_RSP        write ──▶ DATA        read ◀── DATA
+//! close: CLOSE_REQ ──▶ … ──▶ CLOSE_RSP
+//! ```
+//!
+//! Speaks as kube-apiserver's client library does: no extensions are offered.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use h2::{RecvStream, SendStream};
+use http::{Method, Request, Version};
+use knp_proto::frame::{Deframer, HEAD, put_head};
+use knp_proto::packet::{MAX_MESSAGE, encode_data_head};
+use knp_proto::{ConnectId, DialId, Packet};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::task::JoinHandle;
+
+/// An open tunnel and the connection that is its own.
+#[derive(Debug)]
+pub(crate) struct GrpcTunnel {
+    packets: Packets,
+    connect_id: ConnectId,
+    unread: Bytes,
+    ended: bool,
+}
+
+/// Opens a tunnel to `target` over `stream`, at whose other end is `authority`.
+///
+/// Dropped half way, it closes the connection without a word.
+///
+/// # Errors
+/// When HTTP/2 or gRPC fails, or with the text of the server's refusal.
+pub(crate) async fn dial<S>(stream: S, authority: &str, target: &str) -> io::Result<GrpcTunnel>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let (client, connection) = h2::client::Builder::new()
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .enable_push(false)
+        .handshake::<_, Bytes>(stream)
+        .await
+        .map_err(io::Error::other)?;
+    let connection = Connection(tokio::spawn(async move {
+        // Its streams report what ended it.
+        let _ = connection.await;
+    }));
+    let mut client = client.ready().await.map_err(io::Error::other)?;
+    let request = request(authority)?;
+    let (response, send) = client
+        .send_request(request, false)
+        .map_err(io::Error::other)?;
+    let mut packets = Packets {
+        send,
+        receive: None,
+        deframer: Deframer::new(MAX_MESSAGE),
+        _connection: connection,
+    };
+    let random = random();
+    packets.send(Packet::DialRequest {
+        protocol: "tcp".to_owned(),
+        address: target.to_owned(),
+        random,
+    })?;
+    // A gRPC server may answer with headers only once it has something to say.
+    let response = response.await.map_err(io::Error::other)?;
+    if response.status() != http::StatusCode::OK {
+        return Err(io::Error::other(format!("gRPC: {}", response.status())));
+    }
+    packets.receive = Some(response.into_body());
+    let connect_id = packets.answer(random).await?;
+    Ok(GrpcTunnel {
+        packets,
+        connect_id,
+        unread: Bytes::new(),
+        ended: false,
+    })
+}
+
+impl GrpcTunnel {
+    /// Asks for the end of the tunnel and waits until it is confirmed, at most ten seconds.
+    ///
+    /// # Errors
+    /// When the answer does not come.
+    pub(crate) async fn close(mut self) -> io::Result<()> {
+        self.packets.send(Packet::CloseRequest {
+            connect_id: self.connect_id,
+        })?;
+        let closed = async {
+            while !self.ended {
+                self.unread.clear();
+                std::future::poll_fn(|cx| self.poll_data(cx)).await?;
+            }
+            Ok(())
+        };
+        tokio::time::timeout(CLOSE_LIMIT, closed)
+            .await
+            .unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "no CLOSE_RSP")))
+    }
+
+    /// Waits for octets to read, or for the end.
+    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.unread.is_empty() && !self.ended {
+            match ready!(self.packets.poll_next(cx))? {
+                None | Some(Packet::CloseResponse { .. }) => self.ended = true,
+                Some(Packet::Data { data, .. }) => self.unread = data,
+                Some(
+                    Packet::CloseDial { .. }
+                    | Packet::CloseRequest { .. }
+                    | Packet::Credit { .. }
+                    | Packet::DialRequest { .. }
+                    | Packet::DialResponse { .. }
+                    | Packet::Drain
+                    | Packet::Empty
+                    | Packet::Fin { .. }
+                    | Packet::Unknown { .. },
+                ) => {}
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncRead for GrpcTunnel {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        ready!(self.poll_data(cx))?;
+        let len = self.unread.len().min(buf.remaining());
+        buf.put_slice(&self.unread.split_to(len));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for GrpcTunnel {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let len = buf.len().min(LARGEST_WRITE);
+        ready!(self.packets.poll_room(cx, len + DATA_HEAD))?;
+        let mut head = BytesMut::with_capacity(DATA_HEAD);
+        encode_data_head(self.connect_id, len, &mut head);
+        let mut message = BytesMut::with_capacity(HEAD + head.len() + len);
+        put_head(head.len() + len, &mut message);
+        message.put(head);
+        message.put_slice(&buf[..len]);
+        self.packets
+            .send
+            .send_data(message.freeze(), false)
+            .map_err(io::Error::other)?;
+        Poll::Ready(Ok(len))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// A gRPC stream of packets.
+#[derive(Debug)]
+struct Packets {
+    send: SendStream<Bytes>,
+    receive: Option<RecvStream>,
+    deframer: Deframer,
+    _connection: Connection,
+}
+
+impl Packets {
+    /// Sends a packet that is small enough not to wait for room.
+    fn send(&mut self, packet: Packet) -> io::Result<()> {
+        let mut body = BytesMut::new();
+        packet.encode(&mut body);
+        let mut message = BytesMut::with_capacity(HEAD + body.len());
+        put_head(body.len(), &mut message);
+        message.put(body);
+        self.send
+            .send_data(message.freeze(), false)
+            .map_err(io::Error::other)
+    }
+
+    /// Waits until the peer takes `len` octets.
+    fn poll_room(&mut self, cx: &mut Context<'_>, len: usize) -> Poll<io::Result<()>> {
+        self.send.reserve_capacity(len);
+        while self.send.capacity() < len {
+            match ready!(self.send.poll_capacity(cx)) {
+                Some(more) => more.map_err(io::Error::other)?,
+                None => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+            };
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Returns the next packet, `None` at the stream's end.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Packet>>> {
+        loop {
+            if let Some(message) = self.deframer.next_message().map_err(io::Error::other)? {
+                let packet = Packet::decode(message).map_err(io::Error::other)?;
+                return Poll::Ready(Ok(Some(packet)));
+            }
+            let Some(receive) = self.receive.as_mut() else {
+                return Poll::Ready(Ok(None));
+            };
+            match ready!(receive.poll_data(cx)) {
+                None => return Poll::Ready(Ok(None)),
+                Some(piece) => {
+                    let piece = piece.map_err(io::Error::other)?;
+                    receive
+                        .flow_control()
+                        .release_capacity(piece.len())
+                        .map_err(io::Error::other)?;
+                    self.deframer.push(piece);
+                }
+            }
+        }
+    }
+
+    /// Waits for what became of the dial `random`.
+    async fn answer(&mut self, random: DialId) -> io::Result<ConnectId> {
+        loop {
+            match std::future::poll_fn(|cx| self.poll_next(cx)).await? {
+                Some(Packet::DialResponse {
+                    error,
+                    connect_id,
+                    random: answered,
+                }) if answered == random => {
+                    return if error.is_empty() {
+                        Ok(connect_id)
+                    } else {
+                        Err(io::Error::other(error))
+                    };
+                }
+                Some(_) => {}
+                None => return Err(io::ErrorKind::UnexpectedEof.into()),
+            }
+        }
+    }
+}
+
+/// The task that moves a connection's frames; it ends, and closes the socket, with its owner.
+#[derive(Debug)]
+struct Connection(JoinHandle<()>);
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn request(authority: &str) -> io::Result<Request<()>> {
+    Request::builder()
+        .method(Method::POST)
+        .version(Version::HTTP_2)
+        .uri(format!("http://{authority}/ProxyService/Proxy"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .header("user-agent", "rhizome-bench")
+        .body(())
+        .map_err(io::Error::other)
+}
+
+/// Dials of different connections need different numbers, also with an upstream server, which
+/// keeps one table for all.
+fn random() -> DialId {
+    use std::hash::{BuildHasher, Hasher};
+    // std seeds each `RandomState` anew.
+    DialId::from_random(std::hash::RandomState::new().build_hasher().finish())
+}
+
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 4 << 20;
+/// What Go's `io.Copy` writes at once, and half of HTTP/2's first window.
+const LARGEST_WRITE: usize = 32 * 1024;
+/// gRPC's five octets and the fields around the octets of a DATA packet, at most.
+const DATA_HEAD: usize = 32;
+/// As long as kube-apiserver waits.
+const CLOSE_LIMIT: Duration = Duration::from_secs(10);

@@ -1,0 +1,355 @@
+//! What clients do with tunnels, and how long it took them.
+//!
+//! ```text
+//! bulk    dial, then octets one way on n streams
+//! pings   dial, then 64 octets there and back, over and over
+//! dials   dial, 8 octets there and back, close, over and over
+//! hold    dial, and keep
+//! ```
+//!
+//! Everything runs on the caller's runtime, one task a connection. Every wait ends: dials at
+//! [`DIAL_LIMIT`], the rest at the end of its time and [`GRACE`].
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::frontend::Frontend;
+use super::tunnel::Tunnel;
+use crate::latency::Latencies;
+use crate::pacer::Pacer;
+
+/// How long a dial may take before it counts as failed.
+pub(crate) const DIAL_LIMIT: Duration = Duration::from_secs(30);
+/// How long an answer is waited for after the end of a run.
+pub(crate) const GRACE: Duration = Duration::from_secs(2);
+
+/// Which way octets go, seen from the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// From the destination.
+    Down,
+    /// To the destination.
+    Up,
+}
+
+/// A load of operations.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    /// Connections at once.
+    pub(crate) connections: usize,
+    /// Time whose operations do not count.
+    pub(crate) warm_up: Duration,
+    /// Time whose operations count.
+    pub(crate) length: Duration,
+    /// Time between operations of one connection; none is as fast as answers come.
+    pub(crate) interval: Option<Duration>,
+}
+
+/// What a load came to.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// Of every operation that counts. What was not answered counts for as long as was waited.
+    pub(crate) latencies: Latencies,
+    /// Operations, those of the warm-up included.
+    pub(crate) all: u64,
+    /// Operations without an answer.
+    pub(crate) unanswered: u64,
+    /// The time that counts.
+    pub(crate) length: Duration,
+}
+
+impl Outcome {
+    fn new(length: Duration) -> Result<Self> {
+        Ok(Self {
+            latencies: Latencies::new()?,
+            all: 0,
+            unanswered: 0,
+            length,
+        })
+    }
+
+    /// Returns answered operations per second.
+    pub(crate) fn rate(&self) -> f64 {
+        let answered = self.latencies.count().saturating_sub(self.unanswered);
+        answered as f64 / self.length.as_secs_f64()
+    }
+
+    fn add(&mut self, other: &Self) -> Result<()> {
+        self.all += other.all;
+        self.unanswered += other.unanswered;
+        self.latencies.add(&other.latencies)
+    }
+}
+
+/// Opens a tunnel within [`DIAL_LIMIT`].
+///
+/// # Errors
+/// When that fails.
+pub(crate) async fn dial(frontend: &Frontend, target: SocketAddr) -> Result<Tunnel> {
+    timeout(DIAL_LIMIT, frontend.dial(target))
+        .await
+        .with_context(|| format!("dialling {target} within {DIAL_LIMIT:?}"))?
+        .with_context(|| format!("dialling {target}"))
+}
+
+/// Opens `count` tunnels, a few at a time.
+///
+/// # Errors
+/// When one fails.
+pub(crate) async fn hold(
+    frontend: &Frontend,
+    target: SocketAddr,
+    count: usize,
+) -> Result<Vec<Tunnel>> {
+    let (mut open, mut dialling) = (Vec::with_capacity(count), JoinSet::new());
+    for _ in 0..count {
+        if dialling.len() >= DIALS_AT_ONCE
+            && let Some(tunnel) = dialling.join_next().await
+        {
+            open.push(tunnel.context("a dial's task")??);
+        }
+        let frontend = frontend.clone();
+        dialling.spawn(async move { dial(&frontend, target).await });
+    }
+    while let Some(tunnel) = dialling.join_next().await {
+        open.push(tunnel.context("a dial's task")??);
+    }
+    Ok(open)
+}
+
+/// Closes tunnels, all at once.
+pub(crate) async fn close(tunnels: Vec<Tunnel>) {
+    let mut closing = JoinSet::new();
+    for tunnel in tunnels {
+        closing.spawn(tunnel.close());
+    }
+    while closing.join_next().await.is_some() {}
+}
+
+/// Moves `bytes` on each of `streams` tunnels to or from `target`, a sink or a source, and returns
+/// how long that took from the first octet asked for to the last one received.
+///
+/// # Errors
+/// When a tunnel fails, or after [`BULK_LIMIT`].
+pub(crate) async fn bulk(
+    frontend: &Frontend,
+    target: SocketAddr,
+    direction: Direction,
+    bytes: u64,
+    streams: usize,
+) -> Result<Duration> {
+    let tunnels = hold(frontend, target, streams).await?;
+    let started = Instant::now();
+    let mut moving = JoinSet::new();
+    for tunnel in tunnels {
+        moving.spawn(async move {
+            match direction {
+                Direction::Down => receive(tunnel, bytes).await,
+                Direction::Up => send(tunnel, bytes).await,
+            }
+        });
+    }
+    let mut done = Vec::new();
+    while let Some(tunnel) = timeout_at(started + BULK_LIMIT, moving.join_next())
+        .await
+        .with_context(|| format!("moving {bytes} octets within {BULK_LIMIT:?}"))?
+    {
+        done.push(tunnel.context("a stream's task")??);
+    }
+    let took = started.elapsed();
+    close(done).await;
+    Ok(took)
+}
+
+async fn receive(mut tunnel: Tunnel, bytes: u64) -> Result<Tunnel> {
+    tunnel.write_u64(bytes).await.context("asking for octets")?;
+    tunnel.flush().await.context("asking for octets")?;
+    let (mut buf, mut left) = (vec![0; CHUNK], bytes);
+    while left > 0 {
+        match tunnel.read(&mut buf).await.context("receiving")? {
+            0 => bail!("the tunnel ended {left} octets too early"),
+            read => {
+                left = left
+                    .checked_sub(read as u64)
+                    .context("more octets than asked for")?;
+            }
+        }
+    }
+    Ok(tunnel)
+}
+
+async fn send(mut tunnel: Tunnel, bytes: u64) -> Result<Tunnel> {
+    tunnel.write_u64(bytes).await.context("announcing octets")?;
+    let (chunk, mut left) = (vec![0xa5; CHUNK], bytes);
+    while left > 0 {
+        let len = usize::try_from(left).map_or(CHUNK, |left| left.min(CHUNK));
+        tunnel.write_all(&chunk[..len]).await.context("sending")?;
+        left -= len as u64;
+    }
+    tunnel.flush().await.context("sending")?;
+    let confirmed = tunnel.read_u8().await;
+    confirmed.context("waiting for the destination to have it all")?;
+    Ok(tunnel)
+}
+
+/// Sends 64 octets to `target`, an echo, and waits for them, on each connection over and over.
+///
+/// # Errors
+/// When a tunnel cannot be opened or fails.
+pub(crate) async fn pings(frontend: &Frontend, target: SocketAddr, load: Load) -> Result<Outcome> {
+    let tunnels = hold(frontend, target, load.connections).await?;
+    let start = Instant::now();
+    let mut tasks = JoinSet::new();
+    for (nth, tunnel) in tunnels.into_iter().enumerate() {
+        tasks.spawn(pings_of_one(tunnel, load, start + load.offset(nth)));
+    }
+    let mut sum = Outcome::new(load.length)?;
+    while let Some(one) = tasks.join_next().await {
+        sum.add(&one.context("a connection's task")??)?;
+    }
+    Ok(sum)
+}
+
+async fn pings_of_one(mut tunnel: Tunnel, load: Load, start: Instant) -> Result<Outcome> {
+    let (counts, end) = (start + load.warm_up, start + load.warm_up + load.length);
+    let mut outcome = Outcome::new(load.length)?;
+    let mut pacer = Pacer::new(load.interval, start);
+    let (ping, mut pong) = ([0x33; 64], [0; 64]);
+    loop {
+        let from = pacer.next().await;
+        if from >= end {
+            break;
+        }
+        let answer = timeout_at(end + GRACE, exchange(&mut tunnel, &ping, &mut pong)).await;
+        outcome.all += 1;
+        if from >= counts {
+            outcome.latencies.record(from.elapsed());
+        }
+        match answer {
+            Ok(answer) => answer.context("a round trip")?,
+            Err(_) => {
+                outcome.unanswered += 1;
+                return Ok(outcome);
+            }
+        }
+    }
+    tunnel.close().await.context("closing a tunnel")?;
+    Ok(outcome)
+}
+
+/// Dials `target`, an echo, exchanges eight octets and closes, on each connection over and over.
+///
+/// # Errors
+/// When one fails.
+pub(crate) async fn dials(frontend: &Frontend, target: SocketAddr, load: Load) -> Result<Outcome> {
+    let start = Instant::now();
+    let mut tasks = JoinSet::new();
+    for nth in 0..load.connections {
+        let frontend = frontend.clone();
+        let start = start + load.offset(nth);
+        tasks.spawn(async move { dials_of_one(&frontend, target, load, start).await });
+    }
+    let mut sum = Outcome::new(load.length)?;
+    while let Some(one) = tasks.join_next().await {
+        sum.add(&one.context("a dialler's task")??)?;
+    }
+    Ok(sum)
+}
+
+async fn dials_of_one(
+    frontend: &Frontend,
+    target: SocketAddr,
+    load: Load,
+    start: Instant,
+) -> Result<Outcome> {
+    let (counts, end) = (start + load.warm_up, start + load.warm_up + load.length);
+    let mut outcome = Outcome::new(load.length)?;
+    let mut pacer = Pacer::new(load.interval, start);
+    loop {
+        let from = pacer.next().await;
+        if from >= end {
+            return Ok(outcome);
+        }
+        let answer = timeout_at(end + GRACE, one_dial(frontend, target)).await;
+        outcome.all += 1;
+        if from >= counts {
+            outcome.latencies.record(from.elapsed());
+        }
+        match answer {
+            Ok(answer) => answer.context("a dial")?,
+            Err(_) => {
+                outcome.unanswered += 1;
+                return Ok(outcome);
+            }
+        }
+    }
+}
+
+/// Dials `count` times, `at_once` of them at a time, exchanges eight octets and closes.
+///
+/// # Errors
+/// When one fails.
+pub(crate) async fn many_dials(
+    frontend: &Frontend,
+    target: SocketAddr,
+    count: usize,
+    at_once: usize,
+) -> Result<()> {
+    let mut tasks = JoinSet::new();
+    for nth in 0..at_once {
+        let share = count / at_once + usize::from(nth < count % at_once);
+        let frontend = frontend.clone();
+        tasks.spawn(async move {
+            for _ in 0..share {
+                timeout(DIAL_LIMIT, one_dial(&frontend, target))
+                    .await
+                    .context("waiting for a dial")??;
+            }
+            Ok::<_, anyhow::Error>(())
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.context("a dialler's task")??;
+    }
+    Ok(())
+}
+
+async fn one_dial(frontend: &Frontend, target: SocketAddr) -> Result<()> {
+    let mut tunnel = frontend.dial(target).await.context("dialling")?;
+    exchange(&mut tunnel, &[0x77; 8], &mut [0; 8]).await?;
+    tunnel.close().await.context("closing")
+}
+
+async fn exchange<const N: usize>(
+    tunnel: &mut Tunnel,
+    ping: &[u8; N],
+    pong: &mut [u8; N],
+) -> Result<()> {
+    tunnel.write_all(ping).await.context("sending")?;
+    tunnel.flush().await.context("sending")?;
+    tunnel.read_exact(pong).await.context("receiving")?;
+    if ping != pong {
+        bail!("other octets came back");
+    }
+    Ok(())
+}
+
+impl Load {
+    /// Spreads the connections of an open loop over one interval.
+    fn offset(&self, nth: usize) -> Duration {
+        self.interval.map_or(Duration::ZERO, |interval| {
+            interval.mul_f64(nth as f64 / self.connections.max(1) as f64)
+        })
+    }
+}
+
+/// As long as a gibibyte may take at 4 MiB/s.
+const BULK_LIMIT: Duration = Duration::from_secs(256);
+const CHUNK: usize = 64 * 1024;
+/// Enough to keep a pair busy, and few enough for any backlog.
+const DIALS_AT_ONCE: usize = 32;

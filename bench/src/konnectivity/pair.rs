@@ -1,0 +1,236 @@
+//! A server and an agent of our own, started on loopback with upstream's flags.
+//!
+//! ```text
+//! load ──▶ UNIX socket or 127.0.0.1:frontend ── server ── 127.0.0.1:agents ◀── agent ──▶ destination
+//! ```
+//!
+//! Only flags that upstream has are used, so that upstream's programs can be started the same way.
+//! The programs end, and their directory goes, with the value.
+
+use std::ffi::OsString;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use rustls::pki_types::ServerName;
+use testkit::ports;
+use testkit::process::{ChildGuard, Signal};
+use testkit::tempdir::TempDir;
+
+use super::credentials::{Credentials, client_config};
+use super::frontend::{Frontend, Transport};
+use super::side::{Side, status};
+use crate::cpus::{Bound, Role};
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub(crate) struct Programs {
+    /// The agent.
+    pub(crate) agent: PathBuf,
+    /// More flags for it.
+    pub(crate) agent_args: Vec<String>,
+    /// Where they run.
+    pub(crate) cpus: Bound,
+    /// Whether our TLS sessions may be resumed.
+    pub(crate) resume: bool,
+    /// The server.
+    pub(crate) server: PathBuf,
+    /// More flags for it.
+    pub(crate) server_args: Vec<String>,
+}
+
+/// A running pair.
+pub(crate) struct Pair {
+    agent: ChildGuard,
+    server: ChildGuard,
+    /// How to dial through it.
+    pub(crate) frontend: Frontend,
+    /// Where both show their metrics, and their process ids.
+    pub(crate) sides: (Side, Side),
+    _dir: TempDir,
+}
+
+impl Pair {
+    /// Starts both and waits until a dial can succeed.
+    ///
+    /// # Errors
+    /// When one does not start or the agent does not arrive, with the end of its log.
+    pub(crate) fn start(programs: &Programs, transport: Transport) -> Result<Self> {
+        let dir = TempDir::new("bench-knp")?;
+        let credentials = Credentials::make(&dir)?;
+        let plan = Plan::new(&dir, transport)?;
+        let command = plan.server(programs, &credentials)?;
+        let mut server = ChildGuard::spawn("the server", &command, &dir.join("server.log"))?;
+        server.wait_ready(START_LIMIT, || {
+            status(plan.server_health, "/healthz") == Some(200)
+        })?;
+        let command = plan.agent(programs, &credentials)?;
+        let mut agent = ChildGuard::spawn("the agent", &command, &dir.join("agent.log"))?;
+        let arrived = || status(plan.server_health, "/readyz") == Some(200);
+        agent
+            .wait_ready(START_LIMIT, arrived)
+            .with_context(|| format!("the server says:\n{}", server.log_tail(20)))?;
+        Ok(Self {
+            frontend: plan.client(&credentials, programs.resume)?,
+            sides: (
+                Side::new(Some(server.pid()), Some(plan.server_health)),
+                Side::new(Some(agent.pid()), Some(plan.agent_health)),
+            ),
+            agent,
+            server,
+            _dir: dir,
+        })
+    }
+
+    /// Stops the agent in its tracks (SIGSTOP).
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub(crate) fn freeze_agent(&mut self) -> Result<()> {
+        self.agent.signal(Signal::STOP)
+    }
+
+    /// Lets the agent go on (SIGCONT).
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub(crate) fn thaw_agent(&mut self) -> Result<()> {
+        self.agent.signal(Signal::CONT)
+    }
+
+    /// Returns the ends of both logs, for an error.
+    pub(crate) fn logs(&self) -> String {
+        let (server, agent) = (self.server.log_tail(LINES), self.agent.log_tail(LINES));
+        format!("the server says:\n{server}\nthe agent says:\n{agent}")
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        // A frozen process does not end when asked to.
+        let _ = self.thaw_agent();
+        // Upstream's agent takes the first request to end as one to drain.
+        let _ = self.agent.kill();
+    }
+}
+
+/// Addresses of one pair.
+struct Plan {
+    transport: Transport,
+    socket: PathBuf,
+    frontend: u16,
+    agents: u16,
+    server_health: SocketAddr,
+    server_admin: u16,
+    agent_health: SocketAddr,
+    agent_admin: u16,
+}
+
+impl Plan {
+    fn new(dir: &TempDir, transport: Transport) -> Result<Self> {
+        let mut ports = ports::free(6)?.into_iter();
+        let mut port = || ports.next().context("too few ports");
+        let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        Ok(Self {
+            transport,
+            socket: dir.join("frontend.sock"),
+            frontend: port()?,
+            agents: port()?,
+            server_health: at(port()?),
+            server_admin: port()?,
+            agent_health: at(port()?),
+            agent_admin: port()?,
+        })
+    }
+
+    fn server(&self, programs: &Programs, credentials: &Credentials) -> Result<Command> {
+        let mut flags = Flags::default();
+        flags.text(
+            "mode",
+            if self.transport.is_grpc() {
+                "grpc"
+            } else {
+                "http-connect"
+            },
+        );
+        flags.path("cluster-cert", &credentials.cluster.cert);
+        flags.path("cluster-key", &credentials.cluster.key);
+        flags.path("cluster-ca-cert", &credentials.agents_ca);
+        flags.text("agent-bind-address", "127.0.0.1");
+        flags.port("agent-port", self.agents);
+        flags.text("health-bind-address", "127.0.0.1");
+        flags.port("health-port", self.server_health.port());
+        flags.port("admin-port", self.server_admin);
+        if self.transport.is_uds() {
+            flags.path("uds-name", &self.socket);
+            flags.port("server-port", 0);
+        } else {
+            flags.text("server-bind-address", "127.0.0.1");
+            flags.port("server-port", self.frontend);
+            flags.path("server-ca-cert", &credentials.frontend_ca);
+            flags.path("server-cert", &credentials.frontend.cert);
+            flags.path("server-key", &credentials.frontend.key);
+        }
+        let mut command = programs.cpus.command(Role::Server, &programs.server)?;
+        command
+            .args(flags.0)
+            .arg("-v=0")
+            .args(&programs.server_args);
+        Ok(command)
+    }
+
+    fn agent(&self, programs: &Programs, credentials: &Credentials) -> Result<Command> {
+        let mut flags = Flags::default();
+        flags.path("ca-cert", &credentials.agents_ca);
+        flags.path("agent-cert", &credentials.agent.cert);
+        flags.path("agent-key", &credentials.agent.key);
+        flags.text("proxy-server-host", "127.0.0.1");
+        flags.port("proxy-server-port", self.agents);
+        flags.text("health-server-host", "127.0.0.1");
+        flags.port("health-server-port", self.agent_health.port());
+        flags.port("admin-server-port", self.agent_admin);
+        let mut command = programs.cpus.command(Role::Agent, &programs.agent)?;
+        command.args(flags.0).arg("-v=0").args(&programs.agent_args);
+        Ok(command)
+    }
+
+    fn client(&self, credentials: &Credentials, resume: bool) -> Result<Frontend> {
+        let grpc = self.transport.is_grpc();
+        if self.transport.is_uds() {
+            let path = self.socket.clone();
+            return Ok(Frontend::Uds { grpc, path });
+        }
+        let (ca, identity) = (&credentials.frontend_ca, &credentials.apiserver);
+        Ok(Frontend::Tls {
+            grpc,
+            addr: SocketAddr::from((Ipv4Addr::LOCALHOST, self.frontend)),
+            name: ServerName::try_from("localhost").context("a server's name")?,
+            config: client_config(ca, identity, grpc, resume)?,
+        })
+    }
+}
+
+/// Flags in the form `--name=value`.
+#[derive(Default)]
+struct Flags(Vec<OsString>);
+
+impl Flags {
+    fn text(&mut self, name: &str, value: &str) {
+        self.0.push(format!("--{name}={value}").into());
+    }
+
+    fn port(&mut self, name: &str, port: u16) {
+        self.text(name, &port.to_string());
+    }
+
+    fn path(&mut self, name: &str, path: &Path) {
+        let mut flag = OsString::from(format!("--{name}="));
+        flag.push(path);
+        self.0.push(flag);
+    }
+}
+
+const START_LIMIT: Duration = Duration::from_secs(20);
+const LINES: usize = 20;

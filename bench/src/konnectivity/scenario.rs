@@ -1,0 +1,186 @@
+//! What is measured: each scenario drives a load through a target and adds its figures.
+//!
+//! ```text
+//! Lab (runtime, destination, samples) + Target (frontend, server, agent) ──▶ scenario ──▶ samples
+//! ```
+//!
+//! - [`speed`]: throughput, round trips, dials.
+//! - [`memory`]: idle tunnels.
+//! - [`harm`]: stalled tunnels, abandoned dials, ten thousand dials.
+
+pub(crate) mod figure;
+pub(crate) mod harm;
+pub(crate) mod memory;
+pub(crate) mod speed;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use testkit::process::Usage;
+use tokio::runtime::Runtime;
+
+use super::frontend::{Frontend, Transport};
+use super::pair::{Pair, Programs};
+use super::side::Side;
+use crate::destination::Destination;
+use crate::samples::{Figure, Samples};
+
+/// What every scenario needs.
+pub(crate) struct Lab {
+    /// Where the load runs.
+    pub(crate) runtime: Runtime,
+    /// Where it goes.
+    pub(crate) destination: Destination,
+    /// What was found.
+    pub(crate) samples: Samples,
+}
+
+impl Lab {
+    /// Starts a runtime on this thread, and a destination at `ip`.
+    ///
+    /// # Errors
+    /// When one cannot be started.
+    pub(crate) fn new(ip: IpAddr) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("starting a runtime")?;
+        Ok(Self {
+            runtime,
+            destination: Destination::start(ip)?,
+            samples: Samples::default(),
+        })
+    }
+
+    fn add(&mut self, target: &Target, case: &str, figure: Figure, value: f64) {
+        self.samples
+            .add(target.transport.as_str(), case, figure, value);
+    }
+
+    fn add_some(&mut self, target: &Target, case: &str, figure: Figure, value: Option<f64>) {
+        if let Some(value) = value {
+            self.add(target, case, figure, value);
+        }
+    }
+
+    /// Lets time pass for what runs beside the load.
+    fn rest(&self, time: Duration) {
+        self.runtime.block_on(tokio::time::sleep(time));
+    }
+
+    /// Waits until `settled` yields true, at most [`SETTLE_LIMIT`].
+    fn settle(&self, mut settled: impl FnMut() -> Result<bool>) -> Result<()> {
+        for _ in 0..SETTLE_LIMIT.as_millis() / POLL.as_millis() {
+            if settled()? {
+                break;
+            }
+            self.rest(POLL);
+        }
+        Ok(())
+    }
+}
+
+/// A pair of ours, a running one, or none at all.
+pub(crate) struct Target {
+    /// What it is called in the results.
+    pub(crate) transport: Transport,
+    /// How to dial.
+    pub(crate) frontend: Frontend,
+    /// The server.
+    pub(crate) server: Side,
+    /// The agent.
+    pub(crate) agent: Side,
+    /// The programs, when they were started here.
+    pub(crate) pair: Option<Pair>,
+}
+
+impl Target {
+    /// Returns the target without a proxy.
+    pub(crate) fn direct() -> Self {
+        Self {
+            transport: Transport::Direct,
+            frontend: Frontend::Direct,
+            server: Side::default(),
+            agent: Side::default(),
+            pair: None,
+        }
+    }
+
+    /// Starts a pair.
+    ///
+    /// # Errors
+    /// As [`Pair::start`].
+    pub(crate) fn start(programs: &Programs, transport: Transport) -> Result<Self> {
+        if transport == Transport::Direct {
+            return Ok(Self::direct());
+        }
+        let pair = Pair::start(programs, transport)
+            .with_context(|| format!("starting a pair for {}", transport.as_str()))?;
+        Ok(Self {
+            transport,
+            frontend: pair.frontend.clone(),
+            server: pair.sides.0,
+            agent: pair.sides.1,
+            pair: Some(pair),
+        })
+    }
+
+    /// Adds the programs' last words to an error.
+    pub(crate) fn explain(&self, error: anyhow::Error) -> anyhow::Error {
+        let error = match &self.pair {
+            Some(pair) => error.context(pair.logs()),
+            None => error,
+        };
+        error.context(format!("measuring {}", self.transport.as_str()))
+    }
+
+    fn usage(&self) -> Result<Usages> {
+        Ok(Usages {
+            server: self.server.usage()?,
+            agent: self.agent.usage()?,
+        })
+    }
+}
+
+/// What both programs use.
+#[derive(Clone, Copy)]
+struct Usages {
+    server: Option<Usage>,
+    agent: Option<Usage>,
+}
+
+impl Usages {
+    /// Returns the processor time of both since `before`, in seconds.
+    fn cpu_since(&self, before: &Self) -> Option<f64> {
+        let of = |now: Option<Usage>, then: Option<Usage>| {
+            Some((now?.cpu_time.saturating_sub(then?.cpu_time)).as_secs_f64())
+        };
+        Some(of(self.server, before.server)? + of(self.agent, before.agent)?)
+    }
+
+    /// Returns how much each one's resident memory has grown since `before`, in KiB.
+    fn growth_since(&self, before: &Self) -> (Option<f64>, Option<f64>) {
+        let of = |now: Option<Usage>, then: Option<Usage>| {
+            Some(now?.rss_kib as f64 - then?.rss_kib as f64)
+        };
+        (of(self.server, before.server), of(self.agent, before.agent))
+    }
+
+    /// Returns how many descriptors each one has more than `before`.
+    fn descriptors_since(&self, before: &Self) -> (Option<f64>, Option<f64>) {
+        let of = |now: Option<Usage>, then: Option<Usage>| {
+            Some(now?.descriptors as f64 - then?.descriptors as f64)
+        };
+        (of(self.server, before.server), of(self.agent, before.agent))
+    }
+}
+
+fn micros(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e6
+}
+
+const MIB: f64 = 1024.0 * 1024.0;
+const POLL: Duration = Duration::from_millis(50);
+/// How long leftovers may take to go.
+const SETTLE_LIMIT: Duration = Duration::from_secs(5);

@@ -1,0 +1,246 @@
+//! What one tunnel does to others, and what is left when clients misbehave.
+//!
+//! ```text
+//! stall     n tunnels are not read from ──▶ round trips and dials of the others go on?
+//! abandon   a frozen agent, dials given up ──▶ nothing is left once it goes on?
+//! soak      very many dials ──▶ descriptors, tunnels and memory as before?
+//! ```
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::io::AsyncWriteExt;
+use tokio::task::JoinSet;
+
+use super::figure as of;
+use super::{Lab, Target, micros};
+use crate::destination::Behaviour;
+use crate::konnectivity::frontend::Frontend;
+use crate::konnectivity::load::{self, Load, Outcome};
+use crate::konnectivity::tunnel::Tunnel;
+
+/// Who stops reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Stalled {
+    /// The destination, while the client sends.
+    Destination,
+    /// The client, while the destination sends.
+    Reader,
+}
+
+/// Stalls `count` tunnels for `length`, while others exchange 64 octets and dial.
+///
+/// # Errors
+/// When a tunnel cannot be opened or another fails.
+pub(crate) fn stall(
+    lab: &mut Lab,
+    target: &Target,
+    who: Stalled,
+    count: usize,
+    length: Duration,
+) -> Result<()> {
+    let case = match who {
+        Stalled::Destination => format!("stalled destination ×{count}"),
+        Stalled::Reader => format!("stalled reader ×{count}"),
+    };
+    let case = format!("stall: {case}");
+    let echo = lab.destination.address(Behaviour::Echo);
+    let warm_up = load::many_dials(&target.frontend, echo, WARM_UP, 2);
+    lab.runtime.block_on(warm_up).context("warming up")?;
+    let before = target.usage()?;
+    let stalled = lab
+        .runtime
+        .block_on(stalled(&target.frontend, &lab.destination, who, count))
+        .context("stalling")?;
+    lab.rest(FILLING);
+    let (pings, dials) = lab
+        .runtime
+        .block_on(others(&target.frontend, echo, length))?;
+    let (server, agent) = target.usage()?.growth_since(&before);
+    drop(stalled);
+    lab.destination.release();
+    lab.settle(|| Ok(lab.destination.open() == 0))?;
+
+    lab.add(
+        target,
+        &case,
+        of::OTHERS_P50,
+        micros(pings.latencies.quantile(0.5)),
+    );
+    lab.add(
+        target,
+        &case,
+        of::OTHERS_P99,
+        micros(pings.latencies.quantile(0.99)),
+    );
+    lab.add(target, &case, of::OTHERS_MAX, micros(pings.latencies.max()));
+    lab.add(
+        target,
+        &case,
+        of::DIALS_P50,
+        micros(dials.latencies.quantile(0.5)),
+    );
+    lab.add(
+        target,
+        &case,
+        of::DIALS_P99,
+        micros(dials.latencies.quantile(0.99)),
+    );
+    lab.add(target, &case, of::DIALS_MAX, micros(dials.latencies.max()));
+    let unanswered = (pings.unanswered + dials.unanswered) as f64;
+    lab.add(target, &case, of::UNANSWERED, unanswered);
+    let mib = |grown: Option<f64>| Some(grown? / 1024.0);
+    lab.add_some(target, &case, of::SERVER_GROWTH, mib(server));
+    lab.add_some(target, &case, of::AGENT_GROWTH, mib(agent));
+    lab.add(target, &case, of::LEAKED, lab.destination.open() as f64);
+    Ok(())
+}
+
+/// Tunnels that are full, and what keeps them so; dropping it ends them.
+struct Full {
+    _unread: Vec<Tunnel>,
+    _writers: JoinSet<()>,
+}
+
+async fn stalled(
+    frontend: &Frontend,
+    destination: &crate::destination::Destination,
+    who: Stalled,
+    count: usize,
+) -> Result<Full> {
+    let (mut unread, mut writers) = (Vec::new(), JoinSet::new());
+    match who {
+        Stalled::Destination => {
+            let hold = destination.address(Behaviour::Hold);
+            for mut tunnel in load::hold(frontend, hold, count).await? {
+                writers.spawn(async move {
+                    let chunk = vec![0; 64 * 1024];
+                    while tunnel.write_all(&chunk).await.is_ok() {}
+                });
+            }
+        }
+        Stalled::Reader => {
+            let source = destination.address(Behaviour::Source);
+            unread = load::hold(frontend, source, count).await?;
+            for tunnel in &mut unread {
+                tunnel.write_u64(u64::MAX).await.context("asking")?;
+                tunnel.flush().await.context("asking")?;
+            }
+        }
+    }
+    Ok(Full {
+        _unread: unread,
+        _writers: writers,
+    })
+}
+
+/// Pings on four tunnels, 500 a second each, and 40 dials a second, both in open loops.
+async fn others(
+    frontend: &Frontend,
+    echo: SocketAddr,
+    length: Duration,
+) -> Result<(Outcome, Outcome)> {
+    let load = |connections, interval| Load {
+        connections,
+        warm_up: Duration::from_millis(200),
+        length,
+        interval: Some(interval),
+    };
+    tokio::try_join!(
+        load::pings(frontend, echo, load(4, Duration::from_millis(2))),
+        load::dials(frontend, echo, load(2, Duration::from_millis(50))),
+    )
+}
+
+/// Freezes the agent, gives up `count` dials, lets the agent go on and looks at what is left.
+///
+/// # Errors
+/// When the agent is not ours to freeze, or does not come back.
+pub(crate) fn abandon(lab: &mut Lab, target: &mut Target, count: usize) -> Result<()> {
+    let case = format!("abandon ×{count}");
+    let echo = lab.destination.address(Behaviour::Echo);
+    let frontend = target.frontend.clone();
+    let warm_up = load::many_dials(&frontend, echo, WARM_UP, 2);
+    lab.runtime.block_on(warm_up).context("warming up")?;
+    lab.settle(|| Ok(lab.destination.open() == 0))?;
+    lab.rest(CALM);
+    let before = target.usage()?;
+    let pair = target.pair.as_mut();
+    let pair = pair.context("only an agent started here can be frozen")?;
+    pair.freeze_agent()?;
+    lab.runtime.block_on(give_up(&frontend, echo, count));
+    pair.thaw_agent()?;
+    // The agent handles what was sent to it in order: one more dial, and it has seen the others.
+    lab.runtime
+        .block_on(load::many_dials(&frontend, echo, 1, 1))
+        .context("dialling after the agent went on")?;
+    lab.rest(CALM);
+    leftovers(lab, target, &case, &before)
+}
+
+/// Dials at once and waits for none of them longer than [`PATIENCE`].
+async fn give_up(frontend: &Frontend, echo: SocketAddr, count: usize) {
+    let mut dialling = JoinSet::new();
+    for _ in 0..count {
+        let frontend = frontend.clone();
+        dialling.spawn(async move {
+            let _ = tokio::time::timeout(PATIENCE, frontend.dial(echo)).await;
+        });
+    }
+    while dialling.join_next().await.is_some() {}
+}
+
+/// Dials `count` times, sixteen at a time, and looks at what is left.
+///
+/// # Errors
+/// When a dial fails.
+pub(crate) fn soak(lab: &mut Lab, target: &Target, count: usize) -> Result<()> {
+    let case = format!("soak, {count} dials");
+    let echo = lab.destination.address(Behaviour::Echo);
+    // A tenth of it first: allocators and tables reach their size.
+    let warm_up = load::many_dials(&target.frontend, echo, count / 10, AT_ONCE);
+    lab.runtime.block_on(warm_up).context("warming up")?;
+    lab.settle(|| Ok(lab.destination.open() == 0))?;
+    lab.rest(CALM);
+    let before = target.usage()?;
+    let work = load::many_dials(&target.frontend, echo, count, AT_ONCE);
+    lab.runtime.block_on(work)?;
+    leftovers(lab, target, &case, &before)
+}
+
+/// Waits until all is as before, a few seconds at most, and adds what is not.
+fn leftovers(lab: &mut Lab, target: &Target, case: &str, before: &super::Usages) -> Result<()> {
+    let more = |count: Option<f64>| count.is_some_and(|count| count > 0.0);
+    lab.settle(|| {
+        let (server, agent) = target.usage()?.descriptors_since(before);
+        let pending = target.server.metric(PENDING)?;
+        let left = [server, agent, pending, target.server.metric(ESTABLISHED)?];
+        Ok(lab.destination.open() == 0 && !left.into_iter().any(more))
+    })?;
+    // The last scrape's own connection may still be closing.
+    lab.rest(super::POLL);
+    let after = target.usage()?;
+    let (server, agent) = after.descriptors_since(before);
+    lab.add(target, case, of::LEAKED, lab.destination.open() as f64);
+    let pending = target.server.metric(PENDING)?;
+    lab.add_some(target, case, of::PENDING, pending);
+    let established = target.server.metric(ESTABLISHED)?;
+    lab.add_some(target, case, of::ESTABLISHED, established);
+    lab.add_some(target, case, of::SERVER_FDS, server);
+    lab.add_some(target, case, of::AGENT_FDS, agent);
+    let (server, agent) = after.growth_since(before);
+    let mib = |grown: Option<f64>| Some(grown? / 1024.0);
+    lab.add_some(target, case, of::SERVER_GROWTH, mib(server));
+    lab.add_some(target, case, of::AGENT_GROWTH, mib(agent));
+    Ok(())
+}
+
+const PENDING: &str = "konnectivity_network_proxy_server_pending_backend_dials";
+const ESTABLISHED: &str = "konnectivity_network_proxy_server_established_connections";
+const WARM_UP: usize = 50;
+const AT_ONCE: usize = 16;
+const CALM: Duration = Duration::from_millis(500);
+/// Until every buffer on the way to whoever does not read is full.
+const FILLING: Duration = Duration::from_millis(1000);
+const PATIENCE: Duration = Duration::from_millis(500);

@@ -1,0 +1,91 @@
+//! What a result must carry to mean anything: machine, kernel, how busy it was, versions, commit.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use testkit::command;
+
+/// Facts in the order in which they are shown: name and text.
+pub(crate) type Facts = Vec<(&'static str, String)>;
+
+/// Returns what is known of the machine and of ourselves. What cannot be found out says so.
+pub(crate) fn facts() -> Facts {
+    let uname = rustix::system::uname();
+    let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
+    let threads = std::thread::available_parallelism().map_or(0, usize::from);
+    vec![
+        ("cpu", format!("{threads} × {}", cpu_model())),
+        ("memory", memory()),
+        (
+            "kernel",
+            format!("{} {}", text(uname.sysname()), text(uname.release())),
+        ),
+        ("load average", load_average()),
+        ("bench", env!("CARGO_PKG_VERSION").to_owned()),
+        ("commit", commit()),
+    ]
+}
+
+/// Returns the machine's load averages of 1, 5 and 15 minutes.
+pub(crate) fn load_average() -> String {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let words: Vec<&str> = text.split_whitespace().take(3).collect();
+    if words.is_empty() {
+        return UNKNOWN.to_owned();
+    }
+    words.join(" ")
+}
+
+/// Returns what a program says about its version, first line only.
+pub(crate) fn version(program: &Path) -> String {
+    command::output(Command::new(program).arg("--version"))
+        .ok()
+        .filter(|output| output.status.success())
+        .and_then(|output| {
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            Some(text.lines().next()?.trim().to_owned())
+        })
+        .unwrap_or_else(|| UNKNOWN.to_owned())
+}
+
+fn cpu_model() -> String {
+    value_of("/proc/cpuinfo", "model name")
+}
+
+fn memory() -> String {
+    value_of("/proc/meminfo", "MemTotal")
+}
+
+fn value_of(path: &str, key: &str) -> String {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.lines()
+        .find_map(|line| line.strip_prefix(key)?.trim_start().strip_prefix(':'))
+        .map_or_else(|| UNKNOWN.to_owned(), |value| value.trim().to_owned())
+}
+
+/// The commit of the directory we run in, if it is a checkout; `-dirty` with changes.
+fn commit() -> String {
+    let mut git = Command::new("git");
+    git.args(["describe", "--always", "--dirty", "--abbrev=12"]);
+    command::run(&mut git).map_or_else(|_| UNKNOWN.to_owned(), |text| text.trim().to_owned())
+}
+
+const UNKNOWN: &str = "unknown";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machine_and_kernel_are_named() {
+        let facts = facts();
+        let of = |name: &str| {
+            let (_, text) = facts.iter().find(|(fact, _)| *fact == name).unwrap();
+            text.as_str()
+        };
+        assert!(of("kernel").starts_with("Linux "));
+        assert!(of("memory").ends_with("kB"));
+        assert_ne!(of("load average"), UNKNOWN);
+    }
+}

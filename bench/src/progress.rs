@@ -1,0 +1,48 @@
+//! Where a run is, on standard error; nothing when that is no terminal.
+
+use std::io::{IsTerminal, Write, stderr};
+
+/// A line that is written over again and again, and removed at the end.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    shown: bool,
+    done: usize,
+    steps: usize,
+}
+
+impl Progress {
+    /// Expects `steps` steps.
+    pub(crate) fn new(steps: usize) -> Self {
+        Self {
+            shown: stderr().is_terminal(),
+            done: 0,
+            steps,
+        }
+    }
+
+    /// Begins the next step.
+    pub(crate) fn step(&mut self, what: &str) {
+        self.done += 1;
+        if self.shown {
+            let share = (self.done.min(self.steps) * WIDTH) / self.steps.max(1);
+            let bar = format!("{}{}", "█".repeat(share), "░".repeat(WIDTH - share));
+            // Nothing depends on it.
+            let _ = write!(
+                stderr(),
+                "\r\x1b[K{bar} {}/{} {what}",
+                self.done,
+                self.steps
+            );
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.shown {
+            let _ = write!(stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+const WIDTH: usize = 20;

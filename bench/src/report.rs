@@ -1,0 +1,289 @@
+//! What was measured, as a table for people or as JSON lines for programs.
+//!
+//! ```text
+//! Samples ─┐
+//! Known   ─┴─▶ rows ──▶ table: median [low..high]  must  ok/MISS  × recorded      or JSON lines
+//! ```
+
+use std::io::{self, Write};
+
+use serde_json::json;
+
+use crate::machine::Facts;
+use crate::samples::{Better, Bound, Figure, Samples, Series};
+
+/// What is known of a figure before it is measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Known {
+    /// What ours must hold.
+    pub(crate) must: Option<Bound>,
+    /// What a peer reached elsewhere, on another day: recorded, not measured in this run.
+    pub(crate) recorded: Option<f64>,
+}
+
+/// A result that can be written.
+pub(crate) struct Report<'a> {
+    /// The values.
+    pub(crate) samples: &'a Samples,
+    /// Where they come from.
+    pub(crate) facts: &'a Facts,
+    /// Looks up what is known of a setup's case and figure.
+    pub(crate) known: fn(&str, &str, Figure) -> Known,
+    /// Whose recorded values they are.
+    pub(crate) recorded_of: &'static str,
+}
+
+impl Report<'_> {
+    /// Writes facts, table and legend.
+    ///
+    /// # Errors
+    /// When `out` cannot be written to.
+    pub(crate) fn table(&self, out: &mut impl Write) -> io::Result<()> {
+        for (name, text) in self.facts {
+            writeln!(out, "{name:13} {text}")?;
+        }
+        let mut rows = vec![HEAD.map(str::to_owned)];
+        rows.extend(self.samples.series().iter().map(|one| self.row(one)));
+        let width = |column: usize| {
+            let widths = rows.iter().map(|row| row[column].chars().count());
+            widths.max().unwrap_or(0)
+        };
+        let widths: [usize; COLUMNS] = std::array::from_fn(width);
+        writeln!(out)?;
+        for row in &rows {
+            let mut line = String::new();
+            for (nth, (text, width)) in row.iter().zip(widths).enumerate() {
+                let pad = " ".repeat(width - text.chars().count());
+                let words = nth < 3;
+                let (before, after) = if words { ("", &*pad) } else { (&*pad, "") };
+                line.push_str(&format!("{before}{text}{after}  "));
+            }
+            writeln!(out, "{}", line.trim_end())?;
+        }
+        writeln!(
+            out,
+            "\nmedian [lowest..highest]; direct: without a proxy, in this run; × recorded: how many \
+             times better than {}",
+            self.recorded_of
+        )?;
+        let (missed, held) = (self.missed(), self.held());
+        writeln!(out, "{held} targets held, {missed} missed")
+    }
+
+    /// Writes one JSON object a line: the facts, then the figures.
+    ///
+    /// # Errors
+    /// When `out` cannot be written to.
+    pub(crate) fn json(&self, out: &mut impl Write) -> io::Result<()> {
+        let facts: serde_json::Map<String, serde_json::Value> = self
+            .facts
+            .iter()
+            .map(|(name, text)| ((*name).to_owned(), json!(text)))
+            .collect();
+        writeln!(out, "{}", json!({ "facts": facts }))?;
+        for one in self.samples.series() {
+            let known = self.known(one);
+            let (low, high) = one.range();
+            let (at_least, at_most) = match known.must {
+                Some(Bound::AtLeast(bound)) => (Some(bound), None),
+                Some(Bound::AtMost(bound)) => (None, Some(bound)),
+                None => (None, None),
+            };
+            let line = json!({
+                "setup": one.setup,
+                "case": one.case,
+                "figure": one.figure.name,
+                "unit": one.figure.unit,
+                "median": one.median(),
+                "low": low,
+                "high": high,
+                "repetitions": one.count(),
+                "direct": self.direct(one),
+                "at_least": at_least,
+                "at_most": at_most,
+                "holds": known.must.map(|must| must.holds(one.median())),
+                "recorded_elsewhere": known.recorded,
+            });
+            writeln!(out, "{line}")?;
+        }
+        Ok(())
+    }
+
+    /// Returns how many targets were missed.
+    pub(crate) fn missed(&self) -> usize {
+        self.judged().filter(|holds| !holds).count()
+    }
+
+    fn held(&self) -> usize {
+        self.judged().filter(|holds| *holds).count()
+    }
+
+    fn judged(&self) -> impl Iterator<Item = bool> {
+        let series = self.samples.series().iter();
+        series.filter_map(|one| Some(self.known(one).must?.holds(one.median())))
+    }
+
+    fn row(&self, one: &Series) -> [String; COLUMNS] {
+        let known = self.known(one);
+        let (low, high) = one.range();
+        let spread = if one.count() > 1 {
+            format!("[{}..{}]", number(low), number(high))
+        } else {
+            String::new()
+        };
+        let (must, mark) = match known.must {
+            None => (String::new(), ""),
+            Some(must) => {
+                let text = match must {
+                    Bound::AtLeast(bound) => format!("≥ {}", number(bound)),
+                    Bound::AtMost(bound) => format!("≤ {}", number(bound)),
+                };
+                (
+                    text,
+                    if must.holds(one.median()) {
+                        "ok"
+                    } else {
+                        "MISS"
+                    },
+                )
+            }
+        };
+        let times = known.recorded.map(|recorded| match one.figure.better {
+            Better::Higher => one.median() / recorded,
+            Better::Lower => recorded / one.median(),
+        });
+        [
+            one.setup.to_owned(),
+            one.case.clone(),
+            format!("{}, {}", one.figure.name, one.figure.unit),
+            number(one.median()),
+            spread,
+            self.direct(one).map(number).unwrap_or_default(),
+            must,
+            mark.to_owned(),
+            times
+                .filter(|times| times.is_finite())
+                .map(number)
+                .unwrap_or_default(),
+        ]
+    }
+
+    fn known(&self, one: &Series) -> Known {
+        (self.known)(one.setup, &one.case, one.figure)
+    }
+
+    fn direct(&self, one: &Series) -> Option<f64> {
+        if one.setup == DIRECT {
+            return None;
+        }
+        self.samples.median(DIRECT, &one.case, one.figure)
+    }
+}
+
+/// Three digits that matter, more for large numbers.
+fn number(value: f64) -> String {
+    let decimals = match value.abs() {
+        large if large >= 100.0 => 0,
+        middle if middle >= 10.0 => 1,
+        _ => 2,
+    };
+    let text = format!("{value:.decimals$}");
+    if text.contains('.') {
+        let short = text.trim_end_matches('0').trim_end_matches('.');
+        return short.to_owned();
+    }
+    text
+}
+
+/// The setup without a proxy.
+pub(crate) const DIRECT: &str = "direct";
+const COLUMNS: usize = 9;
+const HEAD: [&str; COLUMNS] = [
+    "setup",
+    "case",
+    "figure",
+    "median",
+    "",
+    "direct",
+    "must",
+    "",
+    "× recorded",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATE: Figure = Figure {
+        name: "rate",
+        unit: "per s",
+        better: Better::Higher,
+    };
+
+    fn known(setup: &str, _: &str, _: Figure) -> Known {
+        if setup == DIRECT {
+            return Known::default();
+        }
+        Known {
+            must: Some(Bound::AtLeast(30.0)),
+            recorded: Some(10.0),
+        }
+    }
+
+    fn written(samples: &Samples, json: bool) -> String {
+        let report = Report {
+            samples,
+            facts: &vec![("kernel", "Linux".to_owned())],
+            known,
+            recorded_of: "a peer",
+        };
+        let mut out = Vec::new();
+        if json {
+            report.json(&mut out).unwrap();
+        } else {
+            report.table(&mut out).unwrap();
+        }
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_figure_stands_beside_its_target_and_the_ceiling() {
+        let mut samples = Samples::default();
+        samples.add(DIRECT, "dials", RATE, 100.0);
+        samples.add("proxy", "dials", RATE, 20.0);
+        let table = written(&samples, false);
+        let line = table.lines().find(|line| line.contains("proxy")).unwrap();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(
+            words,
+            [
+                "proxy", "dials", "rate,", "per", "s", "20", "100", "≥", "30", "MISS", "2"
+            ]
+        );
+        assert!(table.contains("0 targets held, 1 missed"), "{table}");
+    }
+
+    #[test]
+    fn lines_of_json_say_the_same() {
+        let mut samples = Samples::default();
+        samples.add("proxy", "dials", RATE, 40.0);
+        let text = written(&samples, true);
+        let line: serde_json::Value = serde_json::from_str(text.lines().nth(1).unwrap()).unwrap();
+        assert_eq!(line["median"], 40.0);
+        assert_eq!(line["holds"], true);
+        assert_eq!(line["recorded_elsewhere"], 10.0);
+    }
+
+    #[test]
+    fn numbers_keep_three_digits() {
+        let cases = [
+            (1234.56, "1235"),
+            (12.34, "12.3"),
+            (1.204, "1.2"),
+            (0.0, "0"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(number(value), text);
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Measured values, gathered over repetitions, with their median and spread.
+
+/// What a value says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Figure {
+    /// What was measured.
+    pub(crate) name: &'static str,
+    /// In what.
+    pub(crate) unit: &'static str,
+    /// Which way is better.
+    pub(crate) better: Better,
+}
+
+/// Which of two values is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Better {
+    /// The higher one.
+    Higher,
+    /// The lower one.
+    Lower,
+}
+
+/// A bound that a median is held to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Bound {
+    /// Not below it.
+    AtLeast(f64),
+    /// Not above it.
+    AtMost(f64),
+}
+
+impl Bound {
+    /// Tells whether `value` keeps to the bound.
+    pub(crate) fn holds(self, value: f64) -> bool {
+        match self {
+            Self::AtLeast(bound) => value >= bound,
+            Self::AtMost(bound) => value <= bound,
+        }
+    }
+}
+
+/// The values of one figure.
+#[derive(Clone, Debug)]
+pub(crate) struct Series {
+    /// Through what: a transport, or `direct`.
+    pub(crate) setup: &'static str,
+    /// Which load.
+    pub(crate) case: String,
+    /// Which figure of it.
+    pub(crate) figure: Figure,
+    values: Vec<f64>,
+}
+
+impl Series {
+    /// Returns the value in the middle; the lower one of two.
+    pub(crate) fn median(&self) -> f64 {
+        let middle = self.values.len().saturating_sub(1) / 2;
+        self.values.get(middle).copied().unwrap_or(f64::NAN)
+    }
+
+    /// Returns the lowest and the highest value.
+    pub(crate) fn range(&self) -> (f64, f64) {
+        let at = |value: Option<&f64>| value.copied().unwrap_or(f64::NAN);
+        (at(self.values.first()), at(self.values.last()))
+    }
+
+    /// Returns how many values there are.
+    pub(crate) fn count(&self) -> usize {
+        self.values.len()
+    }
+}
+
+/// Everything measured, in the order in which it was first.
+#[derive(Debug, Default)]
+pub(crate) struct Samples {
+    series: Vec<Series>,
+}
+
+impl Samples {
+    /// Adds one value.
+    pub(crate) fn add(&mut self, setup: &'static str, case: &str, figure: Figure, value: f64) {
+        let same = |series: &&mut Series| {
+            series.setup == setup && series.case == case && series.figure == figure
+        };
+        if let Some(series) = self.series.iter_mut().find(same) {
+            let at = series.values.partition_point(|other| *other < value);
+            series.values.insert(at, value);
+            return;
+        }
+        self.series.push(Series {
+            setup,
+            case: case.to_owned(),
+            figure,
+            values: vec![value],
+        });
+    }
+
+    /// Returns all series.
+    pub(crate) fn series(&self) -> &[Series] {
+        &self.series
+    }
+
+    /// Returns one series' median.
+    pub(crate) fn median(&self, setup: &str, case: &str, figure: Figure) -> Option<f64> {
+        self.series
+            .iter()
+            .find(|one| one.setup == setup && one.case == case && one.figure == figure)
+            .map(Series::median)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATE: Figure = Figure {
+        name: "rate",
+        unit: "per s",
+        better: Better::Higher,
+    };
+
+    #[test]
+    fn repetitions_have_a_median_and_a_spread() {
+        let mut samples = Samples::default();
+        for value in [3.0, 1.0, 2.0] {
+            samples.add("direct", "dials", RATE, value);
+        }
+        samples.add("direct", "pings", RATE, 9.0);
+        let [dials, pings] = samples.series() else {
+            panic!("two series")
+        };
+        assert_eq!((dials.median(), dials.range()), (2.0, (1.0, 3.0)));
+        assert_eq!((pings.median(), pings.count()), (9.0, 1));
+        assert_eq!(samples.median("direct", "pings", RATE), Some(9.0));
+        assert_eq!(samples.median("other", "pings", RATE), None);
+    }
+
+    #[test]
+    fn a_bound_includes_itself() {
+        assert!(Bound::AtLeast(2.0).holds(2.0) && !Bound::AtLeast(2.0).holds(1.9));
+        assert!(Bound::AtMost(2.0).holds(2.0) && !Bound::AtMost(2.0).holds(2.1));
+    }
+}

@@ -1,0 +1,112 @@
+//! What an API server has said about tokens a short while ago.
+//!
+//! Keys are hashes, so that no token is kept. A good word lasts 60 s and never longer than the
+//! token, a bad one 5 s: an account that is deleted, or made, is noticed that much later. Time is
+//! handed in.
+
+use std::time::Duration;
+
+use ring::digest::{Context, SHA256};
+use tokio::time::Instant;
+
+use super::bounded::Bounded;
+use super::refused::TokenRefused;
+
+/// SHA-256 of who was asked and about which token.
+pub(super) type Key = [u8; 32];
+
+/// Returns the key of `token`, when `asked` is told to tell.
+pub(super) fn key(asked: u64, token: &str) -> Key {
+    let mut context = Context::new(&SHA256);
+    context.update(&asked.to_be_bytes());
+    context.update(token.as_bytes());
+    let mut key = Key::default();
+    key.copy_from_slice(context.finish().as_ref());
+    key
+}
+
+/// Verdicts by key.
+#[derive(Debug)]
+pub(super) struct Cache {
+    verdicts: Bounded<Key, (Instant, Result<(), TokenRefused>)>,
+}
+
+impl Cache {
+    pub(super) fn new(tokens: usize) -> Self {
+        Self {
+            verdicts: Bounded::new(tokens),
+        }
+    }
+
+    /// Returns what was said, if that still holds.
+    pub(super) fn get(&mut self, key: &Key, now: Instant) -> Option<Result<(), TokenRefused>> {
+        match self.verdicts.get(key) {
+            Some((until, verdict)) if now < *until => Some(verdict.clone()),
+            Some(_) => {
+                self.verdicts.remove(key);
+                None
+            }
+            None => None,
+        }
+    }
+
+    /// Keeps what was said at `now` of a token that lasts for `left`, if that is known.
+    pub(super) fn put(
+        &mut self,
+        key: Key,
+        verdict: Result<(), TokenRefused>,
+        left: Option<Duration>,
+        now: Instant,
+    ) {
+        let lasts = match &verdict {
+            Ok(()) => left.map_or(GOOD, |left| left.min(GOOD)),
+            Err(refused) if refused.lasts() => BAD,
+            Err(_) => return,
+        };
+        self.verdicts.insert(key, (now + lasts, verdict));
+    }
+}
+
+const GOOD: Duration = Duration::from_secs(60);
+const BAD: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(count: u64) -> Duration {
+        Duration::from_secs(count)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_good_word_lasts_sixty_seconds_and_never_longer_than_the_token() {
+        let mut cache = Cache::new(10);
+        let now = Instant::now();
+        let (long, short) = (key(1, "long"), key(1, "short"));
+        cache.put(long, Ok(()), Some(seconds(3600)), now);
+        cache.put(short, Ok(()), Some(seconds(7)), now);
+        assert_eq!(cache.get(&long, now + seconds(59)), Some(Ok(())));
+        assert_eq!(cache.get(&long, now + seconds(60)), None);
+        assert_eq!(cache.get(&short, now + seconds(6)), Some(Ok(())));
+        assert_eq!(cache.get(&short, now + seconds(7)), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_bad_word_lasts_five_seconds_and_silence_not_at_all() {
+        let mut cache = Cache::new(10);
+        let now = Instant::now();
+        let key = key(1, "token");
+        cache.put(key, Err(TokenRefused::Unauthenticated), None, now);
+        let kept = Some(Err(TokenRefused::Unauthenticated));
+        assert_eq!(cache.get(&key, now + seconds(4)), kept);
+        assert_eq!(cache.get(&key, now + seconds(5)), None);
+        cache.put(key, Err(TokenRefused::Unavailable), None, now);
+        assert_eq!(cache.get(&key, now), None);
+    }
+
+    #[test]
+    fn one_token_has_another_key_with_whoever_else_is_asked() {
+        assert_ne!(key(1, "token"), key(2, "token"));
+        assert_ne!(key(1, "token"), key(1, "other"));
+    }
+}

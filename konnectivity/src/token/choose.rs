@@ -1,0 +1,43 @@
+//! Which cluster a token may be of: by the server name that was asked for, or by what it claims.
+//!
+//! What a token claims is believed only as far as this: it chooses who judges the token. A name
+//! that was asked for is no more than a hint either, since the cluster it names judges the token
+//! by its own keys, issuer and account.
+
+use super::jwt::Jwt;
+use super::refused::TokenRefused;
+
+/// A cluster that takes tokens.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate<'a, T> {
+    pub(super) issuer: Option<&'a str>,
+    pub(super) audience: &'a str,
+    pub(super) cluster: T,
+}
+
+/// Returns whose token `text` may be, of `candidates` which are all clusters there are.
+///
+/// # Errors
+/// `Unwanted` when it is nobody's, `Ambiguous` when it may be more than one's, `Malformed` when
+/// there would be a choice but the token claims nothing.
+pub(super) fn choose<'a, T>(
+    text: &str,
+    candidates: impl Iterator<Item = Candidate<'a, T>>,
+) -> Result<T, TokenRefused> {
+    let mut candidates = candidates.peekable();
+    let first = candidates.next().ok_or(TokenRefused::Unwanted)?;
+    // The only one there is need not name an issuer, and a token then need not be a JWT.
+    if first.issuer.is_none() && candidates.peek().is_none() {
+        return Ok(first.cluster);
+    }
+    let claims = Jwt::read(text)?.claims;
+    let mut meant = std::iter::once(first)
+        .chain(candidates)
+        .filter(|one| one.issuer.is_some() && one.issuer == claims.issuer.as_deref())
+        .filter(|one| claims.is_for(one.audience));
+    let cluster = meant.next().ok_or(TokenRefused::Unwanted)?.cluster;
+    match meant.next() {
+        Some(_) => Err(TokenRefused::Ambiguous),
+        None => Ok(cluster),
+    }
+}

@@ -1,0 +1,143 @@
+//! Says whether a token is one of a cluster's agents.
+//!
+//! ```text
+//!     token ──read──▶ keys known? ──yes──▶ signature, claims ───────────────▶ verdict
+//!                          └──no key of that name, or none at all──▶ cache ──▶ verdict
+//!                                                                     └─none─▶ review ─▶ verdict
+//! ```
+//!
+//! Which cluster a token may be of is decided before; how often one may ask as well.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use super::cache::{self, Cache};
+use super::jwt::{Jwt, TokenRules};
+use super::keys::KeySet;
+use super::refused::TokenRefused;
+use super::review::Reviewer;
+use super::secret::Token;
+use crate::api_server::ApiServer;
+
+/// Who can tell whether a token is good, besides keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Review {
+    /// The API server in whose cluster this is a pod.
+    InCluster,
+    /// The API server of a kubeconfig.
+    Kubeconfig(PathBuf),
+    /// Nobody.
+    Never,
+}
+
+/// What API servers have said, of all clusters: at most 10,000 verdicts. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct Verdicts {
+    cache: Arc<Mutex<Cache>>,
+    /// Tells judges apart, so that none is given another's verdict.
+    judges: Arc<AtomicU64>,
+}
+
+impl Default for Verdicts {
+    fn default() -> Self {
+        Self {
+            cache: Arc::new(Mutex::new(Cache::new(MAX_VERDICTS))),
+            judges: Arc::default(),
+        }
+    }
+}
+
+impl Verdicts {
+    fn lock(&self) -> MutexGuard<'_, Cache> {
+        // A verdict is put in or it is not: nothing is half done when a thread ends.
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Judges the tokens of one cluster's agents.
+#[derive(Debug)]
+pub struct Judge {
+    rules: TokenRules,
+    keys: Option<KeySet>,
+    reviewer: Option<Reviewer>,
+    verdicts: Verdicts,
+    serial: u64,
+}
+
+/// A token is good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    /// Somebody said so a short while ago.
+    pub cached: bool,
+}
+
+impl Judge {
+    /// Judges by `keys`, and where these cannot tell as `review` says, with requests on `runtime`.
+    #[must_use]
+    pub fn new(
+        rules: TokenRules,
+        keys: Option<KeySet>,
+        review: Review,
+        verdicts: &Verdicts,
+        runtime: Handle,
+    ) -> Self {
+        let api = match review {
+            Review::InCluster => Some(ApiServer::new(None)),
+            Review::Kubeconfig(path) => Some(ApiServer::new(Some(path))),
+            Review::Never => None,
+        };
+        Self {
+            rules,
+            keys,
+            reviewer: api.map(|api| Reviewer::new(api, runtime)),
+            serial: verdicts.judges.fetch_add(1, Ordering::Relaxed),
+            verdicts: verdicts.clone(),
+        }
+    }
+
+    /// Judges `token` at `now`. Takes 10 s at most; cancel-safe.
+    ///
+    /// # Errors
+    /// Why it is refused: `Unavailable` or `Busy` when that says nothing about the token.
+    pub async fn judge(&self, token: &Token, now: SystemTime) -> Result<Accepted, TokenRefused> {
+        let jwt = Jwt::read(token.as_str());
+        if let Some(keys) = &self.keys {
+            let jwt = jwt.as_ref().map_err(Clone::clone)?;
+            match keys.verify(jwt) {
+                // The set may be older than the key: who else knows it may be asked.
+                Err(TokenRefused::Key) if self.reviewer.is_some() => {}
+                verified => {
+                    verified.and_then(|()| jwt.claims.check(&self.rules, now))?;
+                    return Ok(Accepted { cached: false });
+                }
+            }
+        }
+        let Some(reviewer) = &self.reviewer else {
+            return Err(TokenRefused::Unavailable);
+        };
+        if self.rules.issuer.is_some() {
+            let claims = &jwt.as_ref().map_err(Clone::clone)?.claims;
+            // What the API server confirms below is then this issuer's.
+            if claims.issuer != self.rules.issuer {
+                return Err(TokenRefused::Issuer);
+            }
+        }
+        let key = cache::key(self.serial, token.as_str());
+        if let Some(verdict) = self.verdicts.lock().get(&key, Instant::now()) {
+            return verdict.map(|()| Accepted { cached: true });
+        }
+        // What a verdict lasts counts from when it was asked for.
+        let asked = Instant::now();
+        let verdict = reviewer.review(token, &self.rules).await;
+        let left = jwt.ok().and_then(|jwt| jwt.claims.left(now));
+        self.verdicts.lock().put(key, verdict.clone(), left, asked);
+        verdict.map(|()| Accepted { cached: false })
+    }
+}
+
+const MAX_VERDICTS: usize = 10_000;

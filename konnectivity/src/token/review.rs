@@ -1,0 +1,246 @@
+//! Asks an API server whose a token is (TokenReview, `authentication.k8s.io/v1`).
+//!
+//! ```text
+//!     token ──one of 256 that wait──▶ one of 16 under way ──TokenReview, at most 10 s──▶ API server
+//! ```
+//!
+//! Requests are made on one runtime, whoever asks. Remembers nothing: that is `cache`'s.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus};
+use kube::api::{Api, PostParams};
+use thiserror::Error;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+
+use super::jwt::TokenRules;
+use super::refused::TokenRefused;
+use super::secret::Token;
+use crate::api_server::{ApiServer, ApiServerError};
+
+/// Asks one API server. Clones are the same.
+#[derive(Clone, Debug)]
+pub(super) struct Reviewer {
+    inner: Arc<Inner>,
+    runtime: Handle,
+}
+
+#[derive(Debug)]
+struct Inner {
+    api: ApiServer,
+    waiting: Semaphore,
+    under_way: Semaphore,
+    /// When a failure was last logged.
+    complained: Mutex<Option<Instant>>,
+}
+
+#[derive(Debug, Error)]
+enum ReviewError {
+    #[error(transparent)]
+    Client(#[from] ApiServerError),
+    #[error("no answer within {REVIEW_LIMIT:?}")]
+    Late,
+    #[error("asking the API server to review a token")]
+    Request(#[from] Box<kube::Error>),
+    #[error("the API server answered without a status")]
+    Status,
+}
+
+impl Reviewer {
+    /// Asks `api`, on `runtime`.
+    pub(super) fn new(api: ApiServer, runtime: Handle) -> Self {
+        let inner = Inner {
+            api,
+            waiting: Semaphore::new(MAX_WAITING),
+            under_way: Semaphore::new(MAX_UNDER_WAY),
+            complained: Mutex::new(None),
+        };
+        Self {
+            inner: Arc::new(inner),
+            runtime,
+        }
+    }
+
+    /// Asks whether `token` is as `rules` demand. Takes 10 s at most; cancel-safe.
+    pub(super) async fn review(
+        &self,
+        token: &Token,
+        rules: &TokenRules,
+    ) -> Result<(), TokenRefused> {
+        let (inner, token, rules) = (Arc::clone(&self.inner), token.clone(), rules.clone());
+        let task = self
+            .runtime
+            .spawn(async move { inner.review(&token, &rules).await });
+        let mut task = Abandoned(task);
+        // It ends otherwise only when the process does.
+        (&mut task.0)
+            .await
+            .unwrap_or(Err(TokenRefused::Unavailable))
+    }
+}
+
+impl Inner {
+    async fn review(&self, token: &Token, rules: &TokenRules) -> Result<(), TokenRefused> {
+        let _waiting = self.waiting.try_acquire().map_err(|_| TokenRefused::Busy)?;
+        let asked = timeout(REVIEW_LIMIT, async {
+            let _under_way = self.under_way.acquire().await;
+            self.ask(token, rules).await
+        });
+        match asked.await.unwrap_or(Err(ReviewError::Late)) {
+            Ok(status) => judge(&status, rules),
+            Err(error) => {
+                self.complain(&error);
+                Err(TokenRefused::Unavailable)
+            }
+        }
+    }
+
+    async fn ask(
+        &self,
+        token: &Token,
+        rules: &TokenRules,
+    ) -> Result<TokenReviewStatus, ReviewError> {
+        let (client, _) = self.api.client().await?;
+        let review = TokenReview {
+            spec: TokenReviewSpec {
+                audiences: Some(vec![rules.audience.clone()]),
+                token: token.as_str().to_owned(),
+            },
+            ..TokenReview::default()
+        };
+        let reviews: Api<TokenReview> = Api::all(client);
+        let created = reviews.create(&PostParams::default(), &review).await;
+        created.map_err(Box::new)?.status.ok_or(ReviewError::Status)
+    }
+
+    fn complain(&self, error: &ReviewError) {
+        let now = Instant::now();
+        let mut complained = self
+            .complained
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if complained.is_none_or(|at| now >= at + COMPLAINT_PERIOD) {
+            *complained = Some(now);
+            tracing::warn!(error = %telemetry::chain(error), "tokens cannot be reviewed");
+        }
+    }
+}
+
+/// A task that ends when nobody waits for it any more.
+struct Abandoned<T>(JoinHandle<T>);
+
+impl<T> Drop for Abandoned<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Says what an answer means: only what the API server vouches for without reserve is good.
+fn judge(status: &TokenReviewStatus, rules: &TokenRules) -> Result<(), TokenRefused> {
+    let failed = status.error.as_ref().is_some_and(|text| !text.is_empty());
+    if failed || status.authenticated != Some(true) {
+        return Err(TokenRefused::Unauthenticated);
+    }
+    // An API server that knows no audiences leaves them out.
+    let audiences = status.audiences.as_deref().unwrap_or_default();
+    if !audiences.is_empty() && !audiences.contains(&rules.audience) {
+        return Err(TokenRefused::Audience);
+    }
+    let username = status.user.as_ref().and_then(|user| user.username.as_ref());
+    if username != Some(&rules.username()) {
+        return Err(TokenRefused::Subject);
+    }
+    Ok(())
+}
+
+/// How long a review may take, from when it is asked for.
+const REVIEW_LIMIT: Duration = Duration::from_secs(10);
+
+/// Reviews of one cluster's tokens that are under way at a time, and those with the ones that wait
+/// for it. A kube-apiserver lets one account ask for more than that.
+const MAX_UNDER_WAY: usize = 16;
+const MAX_WAITING: usize = 256;
+
+/// An API server that is away for long is worth a line now and then.
+const COMPLAINT_PERIOD: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::authentication::v1::UserInfo;
+
+    use super::*;
+
+    fn rules() -> TokenRules {
+        TokenRules {
+            issuer: None,
+            audience: "kn".to_owned(),
+            namespace: "kube-system".to_owned(),
+            service_account: "agent".to_owned(),
+        }
+    }
+
+    fn status(username: &str, audiences: Option<&[&str]>) -> TokenReviewStatus {
+        TokenReviewStatus {
+            audiences: audiences.map(|all| all.iter().map(|one| (*one).to_owned()).collect()),
+            authenticated: Some(true),
+            error: None,
+            user: Some(UserInfo {
+                username: Some(username.to_owned()),
+                ..UserInfo::default()
+            }),
+        }
+    }
+
+    const AGENT: &str = "system:serviceaccount:kube-system:agent";
+
+    #[test]
+    fn the_agents_account_is_let_in() {
+        assert_eq!(judge(&status(AGENT, Some(&["kn"])), &rules()), Ok(()));
+        assert_eq!(judge(&status(AGENT, None), &rules()), Ok(()));
+    }
+
+    #[test]
+    fn another_account_is_refused() {
+        for username in [
+            "system:serviceaccount:kube-system:agent2",
+            "system:serviceaccount:default:agent",
+            "system:serviceaccount:kube-system:agent:x",
+            "agent",
+            "",
+        ] {
+            let refused = judge(&status(username, Some(&["kn"])), &rules());
+            assert_eq!(refused, Err(TokenRefused::Subject), "{username}");
+        }
+        let nobody = TokenReviewStatus {
+            user: None,
+            ..status(AGENT, None)
+        };
+        assert_eq!(judge(&nobody, &rules()), Err(TokenRefused::Subject));
+    }
+
+    #[test]
+    fn another_audience_is_refused() {
+        let refused = judge(&status(AGENT, Some(&["other"])), &rules());
+        assert_eq!(refused, Err(TokenRefused::Audience));
+    }
+
+    #[test]
+    fn what_is_not_vouched_for_without_reserve_is_refused() {
+        let unsure = TokenReviewStatus {
+            error: Some("backend down".to_owned()),
+            ..status(AGENT, Some(&["kn"]))
+        };
+        let unknown = TokenReviewStatus {
+            authenticated: Some(false),
+            ..status(AGENT, Some(&["kn"]))
+        };
+        for status in [unsure, unknown, TokenReviewStatus::default()] {
+            let refused = judge(&status, &rules());
+            assert_eq!(refused, Err(TokenRefused::Unauthenticated));
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! An agent's token, as long as somebody looks at it.
+
+use std::fmt;
+use std::hint::black_box;
+
+use http::HeaderValue;
+
+use super::refused::TokenRefused;
+
+/// A bearer token: at most 16 KiB of visible ASCII. Never printed, overwritten when dropped.
+pub struct Token(Vec<u8>);
+
+impl Token {
+    /// Takes the token out of all values of the metadata `authorization`.
+    ///
+    /// # Errors
+    /// `Missing`, `Several`, `Scheme`, or `Malformed` when it is too long or no token at all.
+    pub fn from_authorization(values: &[&HeaderValue]) -> Result<Self, TokenRefused> {
+        let value = match values {
+            [] => return Err(TokenRefused::Missing),
+            [value] => value.as_bytes(),
+            several => return Err(TokenRefused::Several(several.len())),
+        };
+        let token = value.strip_prefix(PREFIX).ok_or(TokenRefused::Scheme)?;
+        // Upstream's agent sends its file as it is, white space around the token included.
+        let token = token.trim_ascii();
+        let well_formed =
+            !token.is_empty() && token.len() <= MAX_BYTES && token.iter().all(u8::is_ascii_graphic);
+        if !well_formed {
+            return Err(TokenRefused::Malformed);
+        }
+        Ok(Self(token.to_vec()))
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+impl Clone for Token {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl Drop for Token {
+    fn drop(&mut self) {
+        self.0.fill(0);
+        // So that the compiler takes the zeros for needed.
+        black_box(&self.0);
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+const PREFIX: &[u8] = b"Bearer ";
+
+/// Kubernetes' are of about 1 KiB.
+const MAX_BYTES: usize = 16 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(values: &[&str]) -> Result<String, TokenRefused> {
+        let values: Vec<HeaderValue> = values.iter().map(|value| value.parse().unwrap()).collect();
+        let values: Vec<&HeaderValue> = values.iter().collect();
+        Token::from_authorization(&values).map(|token| token.as_str().to_owned())
+    }
+
+    #[test]
+    fn exactly_one_bearer_token_is_taken() {
+        assert_eq!(read(&["Bearer a.b.c"]), Ok("a.b.c".to_owned()));
+        assert_eq!(read(&["Bearer a.b.c \t"]), Ok("a.b.c".to_owned()));
+        assert_eq!(read(&[]), Err(TokenRefused::Missing));
+        let several = read(&["Bearer a", "Bearer a"]);
+        assert_eq!(several, Err(TokenRefused::Several(2)));
+    }
+
+    #[test]
+    fn other_schemes_and_what_is_no_token_are_refused() {
+        for value in ["", "a.b.c", "bearer a", "Basic a", "Bearer"] {
+            assert_eq!(read(&[value]), Err(TokenRefused::Scheme), "{value}");
+        }
+        for value in ["Bearer ", "Bearer a b", "Bearer a,Bearer b c"] {
+            assert_eq!(read(&[value]), Err(TokenRefused::Malformed), "{value}");
+        }
+        let long = format!("Bearer {}", "a".repeat(MAX_BYTES + 1));
+        assert_eq!(read(&[&long]), Err(TokenRefused::Malformed));
+    }
+
+    #[test]
+    fn a_token_is_not_printed() {
+        let value = HeaderValue::from_static("Bearer secret");
+        let token = Token::from_authorization(&[&value]).unwrap();
+        assert!(!format!("{token:?}").contains("secret"));
+    }
+
+    #[test]
+    fn refusals_say_what_upstream_says() {
+        for (refused, text) in [
+            (
+                TokenRefused::Missing,
+                "authentication context was not found in metadata",
+            ),
+            (TokenRefused::Several(2), "too many (2) tokens are received"),
+            (
+                TokenRefused::Unauthenticated,
+                "Failed to validate authentication token, err:lookup failed: \
+                 service account jwt not valid",
+            ),
+        ] {
+            assert_eq!(refused.to_string(), text);
+        }
+    }
+}
