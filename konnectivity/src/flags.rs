@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   command line ──┐
-//!   --config FILE ─┼─ read ─▶ ServerFlags, AgentFlags ─ *_config ─▶ ServerConfig, AgentConfig
+//!   --config FILE ─┼─ read ─▶ ServerFlags, AgentFlags ─ *_config ─▶ ServerConfig, AgentSetup
 //!   environment ───┘          (texts and numbers)                   (what runs, checked)
 //! ```
 //!
@@ -14,7 +14,6 @@ mod agent_config;
 mod checks;
 mod common;
 mod describe;
-mod destinations;
 mod process;
 mod read;
 mod server;
@@ -30,19 +29,16 @@ use std::ffi::OsString;
 use settings::{ConfigError, ConfigErrors};
 
 pub use self::agent::AgentFlags;
-pub use self::agent_config::{
-    AgentConfig, AgentKeepalive, AgentLimits, AgentTls, Servers, SyncSettings,
-};
-pub use self::checks::{ApiServer, Keepalive, KeyPair, LeasePlace};
-pub use self::destinations::{AllowList, Destination, DestinationError};
+pub use self::agent_config::AgentSetup;
+pub use self::checks::{Keepalive, KeyPair};
 pub use self::process::ProcessConfig;
 use self::read::Read;
 pub use self::server::ServerFlags;
 pub use self::server_config::{
-    AgentIdentity, ClusterSource, ServerConfig, SingleCluster, TlsPort, TokenSettings,
+    AgentIdentity, ClusterSource, LeasePlace, ServerConfig, SingleCluster, TlsPort, TokenSettings,
 };
 pub use self::tls::TlsSettings;
-pub use self::value::{FrontendMode, ServerCountSource};
+pub use self::value::FrontendMode;
 pub use self::verify::VerifyError;
 
 /// What the programs take from their environment.
@@ -50,10 +46,10 @@ pub use self::verify::VerifyError;
 pub struct Environment {
     /// `PROXY_AGENT_ID`.
     pub agent_id: Option<String>,
-    /// `KUBERNETES_SERVICE_HOST` and `KUBERNETES_SERVICE_PORT`: where pods reach the API server.
-    pub api_server: Option<(String, u16)>,
     /// `GRPC_ENFORCE_ALPN_ENABLED`, which grpc-go knows: true unless it says `false`.
     pub enforce_alpn: bool,
+    /// Whether there is `KUBERNETES_SERVICE_HOST`, as in a pod.
+    pub in_cluster: bool,
     /// `RUST_LOG`.
     pub log: Option<String>,
     /// `PROXY_SERVER_ID`.
@@ -65,8 +61,8 @@ impl Default for Environment {
     fn default() -> Self {
         Self {
             agent_id: None,
-            api_server: None,
             enforce_alpn: true,
+            in_cluster: false,
             log: None,
             server_id: None,
         }
@@ -82,12 +78,11 @@ impl Environment {
     )]
     pub fn read() -> Self {
         let value = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
-        let port = value("KUBERNETES_SERVICE_PORT").and_then(|port| port.parse().ok());
         let enforce_alpn = value("GRPC_ENFORCE_ALPN_ENABLED");
         Self {
             agent_id: value("PROXY_AGENT_ID"),
-            api_server: value("KUBERNETES_SERVICE_HOST").map(|host| (host, port.unwrap_or(443))),
             enforce_alpn: enforce_alpn.is_none_or(|text| !text.eq_ignore_ascii_case("false")),
+            in_cluster: value("KUBERNETES_SERVICE_HOST").is_some(),
             log: value("RUST_LOG"),
             server_id: value("PROXY_SERVER_ID"),
         }
@@ -158,7 +153,7 @@ impl AgentFlags {
     pub fn parse_from(
         args: impl IntoIterator<Item = OsString>,
         environment: &Environment,
-    ) -> Result<Parsed<AgentConfig>, FlagError> {
+    ) -> Result<Parsed<AgentSetup>, FlagError> {
         match read::read::<Self>(args)? {
             Read::Print(text) => Ok(Parsed::Print(text)),
             Read::Values {
@@ -166,7 +161,7 @@ impl AgentFlags {
                 given,
                 check,
             } => {
-                let config = AgentConfig::new(&flags, &given, check, environment)?;
+                let config = AgentSetup::new(&flags, &given, check, environment)?;
                 Ok(Parsed::Configured(Box::new(config)))
             }
         }

@@ -14,8 +14,9 @@ use std::time::Duration;
 
 use telemetry::LogControl;
 
+use crate::agent::AgentConfig;
 use crate::flags::{
-    AgentConfig, AgentFlags, Environment, FlagError, Parsed, ProcessConfig, ServerConfig,
+    AgentFlags, AgentSetup, Environment, FlagError, Parsed, ProcessConfig, ServerConfig,
     ServerFlags, VerifyError,
 };
 
@@ -52,12 +53,17 @@ impl Failed {
 /// Runs `konnectivity-server` as this process: `run` is given the configuration once it is known to
 /// be good and the log is there, and returns when the server has ended.
 pub fn server(run: impl FnOnce(ServerConfig, LogControl) -> Result<(), Failed>) -> ExitCode {
-    start(ServerFlags::parse_from, run)
+    start(ServerFlags::parse_from, |config, log| {
+        outcome(run(config, log))
+    })
 }
 
-/// Runs `konnectivity-agent` as this process; see [`server`].
-pub fn agent(run: impl FnOnce(AgentConfig, LogControl) -> Result<(), Failed>) -> ExitCode {
-    start(AgentFlags::parse_from, run)
+/// Runs `konnectivity-agent` as this process: as [`server`] does, but `run` says itself what the
+/// process exits with, and why.
+pub fn agent(run: impl FnOnce(AgentConfig, LogControl) -> ExitCode) -> ExitCode {
+    start(AgentFlags::parse_from, |setup: AgentSetup, log| {
+        run(setup.agent, log)
+    })
 }
 
 /// What both configurations have.
@@ -76,7 +82,7 @@ impl Config for ServerConfig {
     }
 }
 
-impl Config for AgentConfig {
+impl Config for AgentSetup {
     fn process(&self) -> &ProcessConfig {
         &self.process
     }
@@ -88,7 +94,7 @@ impl Config for AgentConfig {
 
 fn start<C: Config>(
     parse: impl FnOnce(Vec<OsString>, &Environment) -> Result<Parsed<C>, FlagError>,
-    run: impl FnOnce(C, LogControl) -> Result<(), Failed>,
+    run: impl FnOnce(C, LogControl) -> ExitCode,
 ) -> ExitCode {
     let config = match parse(std::env::args_os().collect(), &Environment::read()) {
         Ok(Parsed::Print(text)) => return printed(&text),
@@ -103,30 +109,36 @@ fn start<C: Config>(
     for warning in &process.warnings {
         tracing::warn!("{warning}");
     }
-    let ended = if process.check {
-        config.verify().map_err(Failed::configuration)
+    let code = if process.check {
+        check(&config)
     } else {
         let effective = process.effective();
         tracing::info!(version = env!("CARGO_PKG_VERSION"), config = %effective, "starting");
-        return finished(run(config, log.clone()), &log);
+        run(config, log.clone())
     };
-    if ended.is_ok() {
-        printed(&settings::effective_yaml(process.effective()).unwrap_or_default());
-    }
-    finished(ended, &log)
-}
-
-fn finished(ended: Result<(), Failed>, log: &LogControl) -> ExitCode {
-    let code = match &ended {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(Failed::Configuration(_)) => EXIT_CONFIGURATION.into(),
-        Err(Failed::Running(_)) => ExitCode::FAILURE,
-    };
-    if let Err(error) = &ended {
-        tracing::error!("{}", telemetry::chain(error));
-    }
     log.close(LAST_WORDS);
     code
+}
+
+/// Validates what the configuration points to as well, and prints what is in effect.
+fn check(config: &impl Config) -> ExitCode {
+    let verified = config.verify().map_err(Failed::configuration);
+    if verified.is_ok() {
+        let effective = settings::effective_yaml(config.process().effective());
+        return printed(&effective.unwrap_or_default());
+    }
+    outcome(verified)
+}
+
+fn outcome(ended: Result<(), Failed>) -> ExitCode {
+    let Err(error) = ended else {
+        return ExitCode::SUCCESS;
+    };
+    tracing::error!("{}", telemetry::chain(&error));
+    match error {
+        Failed::Configuration(_) => EXIT_CONFIGURATION.into(),
+        Failed::Running(_) => ExitCode::FAILURE,
+    }
 }
 
 fn printed(text: &str) -> ExitCode {

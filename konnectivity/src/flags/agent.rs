@@ -5,9 +5,11 @@
 
 use settings::{ByteSize, RelPath};
 
+use crate::agent::DrainParams;
+
 use super::common::flags;
 use super::read::Settings;
-use super::value::{GoDuration, LogWord, OverflowWord, ServerCountSource};
+use super::value::{CountWord, GoDuration, LogWord, OverflowWord};
 
 flags! {
     /// The flags of `konnectivity-agent`, which are the keys of its configuration file.
@@ -34,16 +36,17 @@ flags! {
         count_server_leases: bool = false;
         /// How long a dial may take, the look-up of a name included.
         dial_timeout: GoDuration = GoDuration::from_secs(5);
-        /// How long tunnels may go on after SIGTERM; the agent ends earlier once idle for 5s.
-        grace_period: GoDuration = GoDuration::from_secs(30);
+        /// How long tunnels may go on after SIGTERM; the agent ends earlier once idle for 5s. Less
+        /// than a pod is given, which is 30s by default.
+        grace_period: GoDuration = GoDuration(DrainParams::default().grace);
         /// Address of health and metrics; empty is every address.
         health_server_host: String = String::new();
         /// Port of health and metrics; 0 picks one.
         health_server_port: u32 = 8093;
-        /// After how long without traffic a server is pinged, at least 10s; 0 is the default.
-        /// Upstream's servers close links that are pinged more often than every 30s; ours do not
-        /// and are pinged every 10s if this is longer and not given.
-        keepalive_time: GoDuration = GoDuration::from_secs(35);
+        /// After how long without traffic a server is pinged, at least 10s; 0 is 10s for servers
+        /// of ours and 35s for upstream's, which close links that are pinged more often than every
+        /// 30s.
+        keepalive_time: GoDuration = GoDuration::default();
         /// API server with the leases; empty is that of the pod.
         kubeconfig: RelPath = RelPath::default();
         /// Former name of --lease-label-selector.
@@ -62,7 +65,7 @@ flags! {
         /// Port of the servers.
         proxy_server_port: u32 = 8091;
         /// Where the number of servers is taken from.
-        server_count_source: ServerCountSource = ServerCountSource::Default;
+        server_count_source: CountWord = CountWord::Default;
         /// File with the token that is sent to servers; empty is none.
         service_account_token_path: RelPath = RelPath::default();
         /// Go on looking for more servers when all are connected.

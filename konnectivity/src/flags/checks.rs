@@ -99,6 +99,14 @@ impl<'a> Checks<'a> {
         }
     }
 
+    /// Upstream's rule for profiles, which there are none of here.
+    pub(crate) fn profiling(&mut self, enabled: bool, contention: bool) {
+        if contention && !enabled {
+            let message = "must not be given without --enable-profiling";
+            self.refuse("enable-contention-profiling", message);
+        }
+    }
+
     /// Octets of a process, at least those of one tunnel.
     pub(crate) fn buffered(&mut self, size: ByteSize) -> usize {
         let flag = "max-buffered-bytes";
@@ -141,36 +149,18 @@ impl<'a> Checks<'a> {
         name.to_owned()
     }
 
-    /// The API server that `flag` needs.
+    /// The kubeconfig of the API server that `flag` needs; none is that of the pod.
     pub(crate) fn api_server(
         &mut self,
         flag: &str,
         kubeconfig: &RelPath,
         environment: &Environment,
-    ) -> ApiServer {
-        if let Some(path) = path(kubeconfig) {
-            return ApiServer::Kubeconfig(path);
-        }
-        let Some((host, port)) = environment.api_server.clone() else {
+    ) -> Option<PathBuf> {
+        if kubeconfig.is_empty() && !environment.in_cluster {
             let message = format!("must be given with --{flag}, for this runs in no pod");
             self.refuse("kubeconfig", message);
-            return ApiServer::Kubeconfig(PathBuf::new());
-        };
-        ApiServer::InCluster { host, port }
-    }
-
-    /// Labels as in `k8s-app=konnectivity-server,zone=a`.
-    pub(crate) fn labels(&mut self, flag: &str, labels: String) -> String {
-        let word = |text: &str| {
-            let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
-            text.bytes().all(known)
-        };
-        let pairs = labels.split(',').map(|pair| pair.trim().split_once('='));
-        let pair = |pair: (&str, &str)| !pair.0.is_empty() && word(pair.0) && word(pair.1);
-        if !pairs.into_iter().all(|found| found.is_some_and(pair)) {
-            self.refuse(flag, format!("{labels:?} is not like key=value,key=value"));
         }
-        labels
+        path(kubeconfig)
     }
 
     /// A duration that must not be 0.
@@ -223,29 +213,4 @@ pub struct Keepalive {
     pub time: Duration,
     /// How long the answer may take.
     pub timeout: Duration,
-}
-
-/// How an API server is reached.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ApiServer {
-    /// That of the cluster this pod is in, with the pod's service account.
-    InCluster {
-        /// Name or address, without brackets.
-        host: String,
-        /// The port.
-        port: u16,
-    },
-    /// That of a kubeconfig.
-    Kubeconfig(PathBuf),
-}
-
-/// Where leases of servers are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeasePlace {
-    /// Whose leases.
-    pub api_server: ApiServer,
-    /// Their namespace.
-    pub namespace: String,
-    /// Their labels, `key=value` separated by commas.
-    pub labels: String,
 }

@@ -17,8 +17,6 @@ macro_rules! flags {
             enable_contention_profiling: bool = false;
             /// Accepted, has no effect: profiles are taken from outside the process.
             enable_profiling: bool = false;
-            /// How long the other end of a link may take to answer a ping.
-            keepalive_timeout: GoDuration = GoDuration::from_secs(10);
             /// Accepted, has no effect: JSON is spoken with the API server.
             kube_api_content_type: String = "application/vnd.kubernetes.protobuf".to_owned();
             /// Namespace of the leases of servers.

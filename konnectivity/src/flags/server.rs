@@ -37,6 +37,8 @@ flags! {
         cluster_cert: RelPath = RelPath::default();
         /// Key of the certificate shown to agents.
         cluster_key: RelPath = RelPath::default();
+        /// Keep metrics by cluster as well.
+        cluster_metrics: bool = false;
         /// Remove a socket that is in the way of --uds-name.
         delete_existing_uds_file: bool = true;
         /// Keep a lease for this server and count those of others. Not with --registry.
@@ -51,6 +53,8 @@ flags! {
         health_port: u32 = 8092;
         /// After how long without traffic an agent is pinged; 0 is the default.
         keepalive_time: GoDuration = GoDuration::from_secs(30);
+        /// How long an agent or frontend may take to answer a ping.
+        keepalive_timeout: GoDuration = GoDuration::from_secs(10);
         /// API server that tokens and leases are for; empty is that of the pod. Not with --registry.
         kubeconfig: RelPath = RelPath::default();
         /// Accepted, has no effect: requests to the API server are few and bounded.

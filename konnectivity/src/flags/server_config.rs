@@ -10,7 +10,9 @@ use std::time::Duration;
 use knp_proto::{ClusterLimits, Overflow, Strategy};
 use telemetry::AccessFormat;
 
-use super::checks::{ApiServer, Checks, Keepalive, KeyPair, LeasePlace, path};
+use crate::lease::LeaseLabels;
+
+use super::checks::{Checks, Keepalive, KeyPair, path};
 use super::process::{ProcessConfig, directives, without_effect};
 use super::read::Given;
 use super::server::ServerFlags;
@@ -34,6 +36,8 @@ pub struct ServerConfig {
     pub agent_keepalive: Keepalive,
     /// Where agents connect.
     pub agents: TlsPort,
+    /// Whether metrics of tunnels are kept by cluster.
+    pub cluster_metrics: bool,
     /// Whom this server is for.
     pub clusters: ClusterSource,
     /// Whether sockets that are in the way are removed.
@@ -118,14 +122,25 @@ pub enum AgentIdentity {
 /// Whose tokens are accepted, and who says that they are good.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenSettings {
-    /// Who reviews tokens.
-    pub api_server: ApiServer,
     /// Audience that tokens are for.
     pub audience: String,
+    /// Leads to the API server that reviews tokens; none is that of the pod.
+    pub kubeconfig: Option<PathBuf>,
     /// Namespace of the service account.
     pub namespace: String,
     /// Name of the service account.
     pub service_account: String,
+}
+
+/// Where servers keep their leases.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeasePlace {
+    /// Leads to the API server; none is that of the pod.
+    pub kubeconfig: Option<PathBuf>,
+    /// Their labels.
+    pub labels: LeaseLabels,
+    /// Their namespace.
+    pub namespace: String,
 }
 
 impl ServerConfig {
@@ -160,10 +175,7 @@ impl ServerConfig {
         };
         checks.lasting("keepalive-timeout", flags.keepalive_timeout.get());
         checks.channel_size(flags.xfr_channel_size);
-        if flags.enable_contention_profiling && !flags.enable_profiling {
-            let message = "must not be given without --enable-profiling";
-            checks.refuse("enable-contention-profiling", message);
-        }
+        checks.profiling(flags.enable_profiling, flags.enable_contention_profiling);
         let admin_port = checks.own_port("admin-port", flags.admin_port);
         let health_port = checks.own_port("health-port", flags.health_port);
         let config = Self {
@@ -171,6 +183,7 @@ impl ServerConfig {
             admin: checks.address("admin-bind-address", &flags.admin_bind_address, admin_port),
             agent_keepalive: keepalive(flags.keepalive_time.get(), 30),
             agents: agent_port(flags, &mut checks),
+            cluster_metrics: flags.cluster_metrics,
             delete_existing_sockets: flags.delete_existing_uds_file,
             dial_timeout: dial_timeout(flags, &mut checks),
             drain_timeout: flags.graceful_shutdown_timeout.get(),
@@ -312,19 +325,10 @@ fn single(
     if let Err(error) = &strategies {
         checks.refuse("proxy-strategies", error);
     }
-    let labels = flags.lease_label.clone();
     SingleCluster {
         agents: agent_identity(flags, environment, checks),
         frontend_ca: path(&flags.server_ca_cert),
-        lease: flags.enable_lease_controller.then(|| LeasePlace {
-            api_server: checks.api_server(
-                "enable-lease-controller",
-                &flags.kubeconfig,
-                environment,
-            ),
-            namespace: flags.lease_namespace.clone(),
-            labels: checks.labels("lease-label", labels),
-        }),
+        lease: lease(flags, environment, checks),
         limits: ClusterLimits {
             agents: checks.positive("max-agents", flags.max_agents),
             buffered_bytes: usize::try_from(flags.max_buffered_bytes.get()).unwrap_or(usize::MAX),
@@ -335,6 +339,29 @@ fn single(
         server_count: flags.server_count,
         strategies: strategies.unwrap_or_default(),
         uds: path(&flags.uds_name),
+    }
+}
+
+fn lease(
+    flags: &ServerFlags,
+    environment: &Environment,
+    checks: &mut Checks<'_>,
+) -> Option<LeasePlace> {
+    let flag = "enable-lease-controller";
+    if !flags.enable_lease_controller {
+        return None;
+    }
+    let kubeconfig = checks.api_server(flag, &flags.kubeconfig, environment);
+    match flags.lease_label.parse() {
+        Ok(labels) => Some(LeasePlace {
+            kubeconfig,
+            labels,
+            namespace: flags.lease_namespace.clone(),
+        }),
+        Err(error) => {
+            checks.refuse("lease-label", error);
+            None
+        }
     }
 }
 
@@ -369,8 +396,8 @@ fn agent_identity(
         checks.refuse("cluster-ca-cert", message);
     }
     AgentIdentity::Token(TokenSettings {
-        api_server: checks.api_server("agent-namespace", &flags.kubeconfig, environment),
         audience: flags.authentication_audience.clone(),
+        kubeconfig: checks.api_server("agent-namespace", &flags.kubeconfig, environment),
         namespace: flags.agent_namespace.clone(),
         service_account: flags.agent_service_account.clone(),
     })

@@ -3,44 +3,27 @@
 //! As in Go, the list is of TLS 1.2 only and the suites of TLS 1.3 are always on. Suites with CBC,
 //! which Go still counts as secure, are accepted by name and not offered.
 
-use std::sync::Arc;
-
-use rustls::crypto::{CryptoProvider, ring};
-use rustls::{CipherSuite, SupportedCipherSuite, SupportedProtocolVersion, version};
+use rustls::CipherSuite;
 
 use super::checks::Checks;
 
 /// Versions and cipher suites of TLS, of both ports of a server.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsSettings {
-    only_13: bool,
-    suites: Vec<SupportedCipherSuite>,
+    /// Whether TLS 1.2 is refused.
+    pub only_tls13: bool,
+    /// The suites of TLS 1.2 that are offered; empty for all there are.
+    pub cipher_suites: Vec<CipherSuite>,
 }
 
 impl TlsSettings {
-    /// Returns the protocol versions, for `ServerConfig::builder_with_provider`.
-    #[must_use]
-    pub fn versions(&self) -> &'static [&'static SupportedProtocolVersion] {
-        if self.only_13 {
-            ONLY_13
-        } else {
-            rustls::ALL_VERSIONS
-        }
-    }
-
-    /// Returns ring's cryptography with the cipher suites asked for.
-    #[must_use]
-    pub fn provider(&self) -> Arc<CryptoProvider> {
-        Arc::new(CryptoProvider {
-            cipher_suites: self.suites.clone(),
-            ..ring::default_provider()
-        })
-    }
-
     pub(crate) fn new(names: &[String], min_version: &str, checks: &mut Checks<'_>) -> Self {
+        let cipher_suites = suites(names, checks);
+        // A list without any of TLS 1.2 leaves nothing to speak it with.
+        let none = !names.is_empty() && cipher_suites.is_empty();
         Self {
-            only_13: only_13(min_version, checks),
-            suites: suites(names, checks),
+            only_tls13: only_13(min_version, checks) || none,
+            cipher_suites,
         }
     }
 }
@@ -62,12 +45,13 @@ fn only_13(min_version: &str, checks: &mut Checks<'_>) -> bool {
     false
 }
 
-fn suites(names: &[String], checks: &mut Checks<'_>) -> Vec<SupportedCipherSuite> {
+fn suites(names: &[String], checks: &mut Checks<'_>) -> Vec<CipherSuite> {
     let (mut wanted, mut absent) = (Vec::new(), Vec::new());
     for name in names {
         match GO_SECURE.iter().find(|(known, _)| known == name) {
-            Some((_, Some(suite))) => wanted.push(*suite),
-            Some((_, None)) => absent.push(name.as_str()),
+            Some((_, Offered::Always)) => {}
+            Some((_, Offered::Here(suite))) => wanted.push(*suite),
+            Some((_, Offered::Never)) => absent.push(name.as_str()),
             None => {
                 let known: Vec<_> = GO_SECURE.iter().map(|(name, _)| *name).collect();
                 let known = known.join(", ");
@@ -84,56 +68,53 @@ fn suites(names: &[String], checks: &mut Checks<'_>) -> Vec<SupportedCipherSuite
             "--cipher-suites: not there and not offered: {absent}"
         ));
     }
-    let all = ring::ALL_CIPHER_SUITES.iter().copied();
-    all.filter(|own| own.tls13().is_some() || names.is_empty() || wanted.contains(&own.suite()))
-        .collect()
+    wanted
 }
 
-static ONLY_13: &[&SupportedProtocolVersion] = &[&version::TLS13];
+/// What becomes of a suite that is asked for.
+enum Offered {
+    /// It is of TLS 1.3.
+    Always,
+    /// It is of TLS 1.2, and there.
+    Here(CipherSuite),
+    /// It is of TLS 1.2, and not there.
+    Never,
+}
 
-/// What Go's `tls.CipherSuites` returns, and its number where ring has it.
-const GO_SECURE: [(&str, Option<CipherSuite>); 13] = {
+/// What Go's `tls.CipherSuites` returns.
+const GO_SECURE: [(&str, Offered); 13] = {
     use CipherSuite as Suite;
     [
-        (
-            "TLS_AES_128_GCM_SHA256",
-            Some(Suite::TLS13_AES_128_GCM_SHA256),
-        ),
-        (
-            "TLS_AES_256_GCM_SHA384",
-            Some(Suite::TLS13_AES_256_GCM_SHA384),
-        ),
-        (
-            "TLS_CHACHA20_POLY1305_SHA256",
-            Some(Suite::TLS13_CHACHA20_POLY1305_SHA256),
-        ),
-        ("TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA", None),
+        ("TLS_AES_128_GCM_SHA256", Offered::Always),
+        ("TLS_AES_256_GCM_SHA384", Offered::Always),
+        ("TLS_CHACHA20_POLY1305_SHA256", Offered::Always),
+        ("TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA", Offered::Never),
         (
             "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
-            Some(Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256),
+            Offered::Here(Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256),
         ),
-        ("TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA", None),
+        ("TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA", Offered::Never),
         (
             "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
-            Some(Suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384),
+            Offered::Here(Suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384),
         ),
         (
             "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
-            Some(Suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256),
+            Offered::Here(Suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256),
         ),
-        ("TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA", None),
+        ("TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA", Offered::Never),
         (
             "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
-            Some(Suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256),
+            Offered::Here(Suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256),
         ),
-        ("TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA", None),
+        ("TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA", Offered::Never),
         (
             "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
-            Some(Suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384),
+            Offered::Here(Suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384),
         ),
         (
             "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
-            Some(Suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256),
+            Offered::Here(Suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256),
         ),
     ]
 };
@@ -156,23 +137,41 @@ mod tests {
 
     #[test]
     fn a_list_limits_tls_12_and_leaves_13_alone() {
-        let name = "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384";
-        let (settings, warnings) = settings(&[name], "").unwrap();
-        let suites = settings.provider().cipher_suites.clone();
-        let old: Vec<_> = suites.iter().filter(|own| own.tls13().is_none()).collect();
-        assert_eq!(old.len(), 1);
+        let names = [
+            "TLS_AES_128_GCM_SHA256",
+            "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+        ];
+        let (settings, warnings) = settings(&names, "").unwrap();
         assert_eq!(
-            old[0].suite(),
-            CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384
+            settings.cipher_suites,
+            [CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384]
         );
-        assert_eq!(suites.len(), 4);
+        assert!(!settings.only_tls13);
         assert_eq!(warnings, [""; 0]);
     }
 
     #[test]
     fn what_go_has_and_we_have_not_is_warned_of() {
-        let (_, warnings) = settings(&["TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA"], "").unwrap();
+        let (settings, warnings) = settings(&["TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA"], "").unwrap();
         assert!(warnings[0].contains("TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA"));
+        assert!(settings.only_tls13, "none of TLS 1.2 is left");
+    }
+
+    #[test]
+    fn every_suite_that_is_said_to_be_here_is() {
+        let here = |suite| {
+            let all = rustls::crypto::ring::ALL_CIPHER_SUITES;
+            all.iter().any(|own| own.suite() == suite)
+        };
+        for (name, offered) in GO_SECURE {
+            match offered {
+                Offered::Here(suite) => {
+                    assert!(here(suite), "{name}");
+                    assert_eq!(format!("{suite:?}"), name);
+                }
+                Offered::Always | Offered::Never => {}
+            }
+        }
     }
 
     #[test]
@@ -190,9 +189,9 @@ mod tests {
 
     #[test]
     fn old_versions_are_refused_with_the_reason() {
-        assert_eq!(settings(&[], "").unwrap().0.versions().len(), 2);
-        assert_eq!(settings(&[], "VersionTLS12").unwrap().0.versions().len(), 2);
-        assert_eq!(settings(&[], "VersionTLS13").unwrap().0.versions().len(), 1);
+        assert!(!settings(&[], "").unwrap().0.only_tls13);
+        assert!(!settings(&[], "VersionTLS12").unwrap().0.only_tls13);
+        assert!(settings(&[], "VersionTLS13").unwrap().0.only_tls13);
         for version in ["VersionTLS10", "VersionTLS11"] {
             let error = settings(&[], version).unwrap_err();
             assert!(

@@ -11,6 +11,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use settings::HumanDuration;
 use telemetry::{AccessFormat, LogFormat};
 
+use crate::agent::CountSource;
+
 /// A duration as Go writes it. Negative ones are refused: no flag has a use for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct GoDuration(pub(crate) Duration);
@@ -183,12 +185,21 @@ pub enum FrontendMode {
 /// Where an agent takes the number of servers from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum ServerCountSource {
+pub(crate) enum CountWord {
     /// From leases where they are counted, from servers otherwise.
     #[default]
     Default,
     /// The larger of both.
     Max,
+}
+
+impl From<CountWord> for CountSource {
+    fn from(word: CountWord) -> Self {
+        match word {
+            CountWord::Default => Self::Default,
+            CountWord::Max => Self::Max,
+        }
+    }
 }
 
 /// What happens to a tunnel whose reader is slower than a peer without flow control sends.

@@ -2,15 +2,14 @@
 //!
 //! For `--check`. What can only be known by asking others is not asked: no connection is opened.
 
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use kube::config::{Kubeconfig, KubeconfigError};
 use tls::{ClientAuth, ClientTls, ClientTlsParams, ServerTls, ServerTlsParams, TlsError};
 
-use super::{
-    AgentConfig, AgentIdentity, ApiServer, ClusterSource, LeasePlace, ServerConfig, TlsPort,
-};
+use super::{AgentIdentity, AgentSetup, ClusterSource, KeyPair, ServerConfig};
 
 /// What a configuration points to cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -55,50 +54,50 @@ impl ServerConfig {
         let agent_ca = match single.map(|single| &single.agents) {
             Some(AgentIdentity::Certificate { ca }) => Some(ca),
             Some(AgentIdentity::Token(token)) => {
-                kubeconfig(&token.api_server)?;
+                kubeconfig(token.kubeconfig.as_ref())?;
                 None
             }
             Some(AgentIdentity::Anyone) | None => None,
         };
-        port(&self.agents, agent_ca)?;
+        port(&self.agents.identity, agent_ca)?;
         if let Some(frontends) = &self.frontends {
             port(
-                frontends,
+                &frontends.identity,
                 single.and_then(|single| single.frontend_ca.as_ref()),
             )?;
         }
-        leases(single.and_then(|single| single.lease.as_ref()))
+        let lease = single.and_then(|single| single.lease.as_ref());
+        kubeconfig(lease.and_then(|lease| lease.kubeconfig.as_ref()))
     }
 }
 
-impl AgentConfig {
+impl AgentSetup {
     /// Opens all files that this names.
     ///
     /// # Errors
     /// The first that cannot be used.
     pub fn verify(&self) -> Result<(), VerifyError> {
-        if let Some(ca) = &self.tls.ca {
-            let (cert, key) = self
-                .tls
-                .identity
-                .clone()
-                .map_or((None, None), |pair| (Some(pair.cert), Some(pair.key)));
-            let ca = ca.clone();
+        let agent = &self.agent;
+        let pair = agent.cert.clone().zip(agent.key.clone());
+        if let Some(ca) = agent.ca.clone() {
             ClientTls::load(ClientTlsParams {
                 ca,
-                cert,
-                key,
+                cert: agent.cert.clone(),
+                key: agent.key.clone(),
                 alpn: Vec::new(),
             })?;
-        } else if let Some(pair) = &self.tls.identity {
-            let address = self.health;
-            let identity = pair.clone();
-            port(&TlsPort { address, identity }, None)?;
+        } else if let Some((cert, key)) = pair {
+            port(&KeyPair { cert, key }, None)?;
         }
-        if let Some(path) = &self.token {
-            std::fs::File::open(path).map_err(|source| read_error(path, source))?;
+        if let Some(path) = &agent.token {
+            File::open(path).map_err(|source| read_error(path, source))?;
         }
-        leases(self.servers.leases.as_ref())
+        kubeconfig(
+            agent
+                .leases
+                .as_ref()
+                .and_then(|own| own.kubeconfig.as_ref()),
+        )
     }
 }
 
@@ -107,15 +106,15 @@ fn read_error(path: &Path, source: io::Error) -> VerifyError {
     VerifyError::Read { path, source }
 }
 
-fn port(port: &TlsPort, ca: Option<&PathBuf>) -> Result<(), VerifyError> {
+fn port(pair: &KeyPair, ca: Option<&PathBuf>) -> Result<(), VerifyError> {
     let client_auth = if ca.is_some() {
         ClientAuth::Required
     } else {
         ClientAuth::None
     };
     ServerTls::load(ServerTlsParams {
-        cert: port.identity.cert.clone(),
-        key: port.identity.key.clone(),
+        cert: pair.cert.clone(),
+        key: pair.key.clone(),
         client_ca: ca.cloned(),
         client_auth,
         alpn: Vec::new(),
@@ -123,12 +122,8 @@ fn port(port: &TlsPort, ca: Option<&PathBuf>) -> Result<(), VerifyError> {
     Ok(())
 }
 
-fn leases(place: Option<&LeasePlace>) -> Result<(), VerifyError> {
-    place.map_or(Ok(()), |place| kubeconfig(&place.api_server))
-}
-
-fn kubeconfig(api_server: &ApiServer) -> Result<(), VerifyError> {
-    let ApiServer::Kubeconfig(path) = api_server else {
+fn kubeconfig(path: Option<&PathBuf>) -> Result<(), VerifyError> {
+    let Some(path) = path else {
         return Ok(());
     };
     match Kubeconfig::read_from(path) {
