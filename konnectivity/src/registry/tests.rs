@@ -1,1 +1,252 @@
-//! Cases of the registry.
+//! Cases of the registry: files, reading them again, and TLS handshakes in memory.
+//!
+//! Here is what they share: a directory with clusters and their authorities, and a client that
+//! shakes hands with a snapshot.
+
+use std::fmt::Write as _;
+use std::io::Read as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use knp_proto::{ClusterId, ClusterLimits, Strategy};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, ServerConnection};
+use testkit::certs::{Authority, Identity};
+use testkit::tempdir::TempDir;
+
+use super::authorities::provider;
+use super::*;
+
+mod files;
+mod handshakes;
+mod many;
+mod reload;
+
+const AGENT: &str = "spiffe://example.com/cluster/";
+
+/// A directory with the server's certificates and, in `registry`, the clusters.
+struct Site {
+    dir: TempDir,
+    tls: TlsParams,
+    server_ca: String,
+}
+
+impl Site {
+    fn new() -> Self {
+        let dir = TempDir::new("registry").unwrap();
+        let authority = Authority::new("servers").unwrap();
+        let names = ["a.kn.example.com", "b.kn.example.com", "c.kn.example.com"];
+        let server = authority.server(&names).unwrap();
+        let files = server.write(dir.path(), "server").unwrap();
+        std::fs::create_dir(dir.join("registry")).unwrap();
+        let pair = PairPaths {
+            cert: files.cert,
+            key: files.key,
+        };
+        Self {
+            dir,
+            tls: TlsParams {
+                agents_pair: Some(pair.clone()),
+                frontends_pair: Some(pair),
+                frontend_mode: FrontendMode::HttpConnect,
+                only_tls13: false,
+                cipher_suites: Vec::new(),
+            },
+            server_ca: authority.pem().to_owned(),
+        }
+    }
+
+    fn registry_dir(&self) -> PathBuf {
+        self.dir.join("registry")
+    }
+
+    fn write(&self, name: &str, text: impl AsRef<[u8]>) {
+        self.dir.write(format!("registry/{name}"), text).unwrap();
+    }
+
+    fn remove(&self, name: &str) {
+        std::fs::remove_file(self.registry_dir().join(name)).unwrap();
+    }
+
+    /// Writes a cluster with an authority of its own for both ports.
+    fn add(&self, id: &str) -> Authority {
+        let authority = Authority::new(id).unwrap();
+        self.write(&format!("{id}.crt"), authority.pem());
+        self.write(&format!("{id}.yaml"), definition(id));
+        authority
+    }
+
+    fn open(&self) -> Registry {
+        Registry::open(&self.registry_dir(), &self.tls).unwrap()
+    }
+
+    fn single(&self, params: SingleParams) -> Registry {
+        Registry::single(params, &self.tls).unwrap()
+    }
+
+    fn client(&self, identity: Option<&Identity>) -> Arc<ClientConfig> {
+        Arc::new(self.client_config(identity))
+    }
+
+    /// A client that sends no server name.
+    fn nameless(&self, identity: Option<&Identity>) -> Arc<ClientConfig> {
+        let mut config = self.client_config(identity);
+        config.enable_sni = false;
+        Arc::new(config)
+    }
+
+    fn client_config(&self, identity: Option<&Identity>) -> ClientConfig {
+        let mut roots = RootCertStore::empty();
+        roots
+            .add(CertificateDer::from_pem_slice(self.server_ca.as_bytes()).unwrap())
+            .unwrap();
+        let builder = ClientConfig::builder_with_provider(provider().clone())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots);
+        match identity {
+            Some(identity) => builder
+                .with_client_auth_cert(
+                    chain(identity),
+                    PrivateKeyDer::from_pem_slice(identity.key_pem.as_bytes()).unwrap(),
+                )
+                .unwrap(),
+            None => builder.with_no_client_auth(),
+        }
+    }
+}
+
+/// A cluster's file: its own authority, one identity a port, one server name.
+fn definition(id: &str) -> String {
+    format!(
+        "serverNames: [\"{id}.kn.example.com\"]\n\
+         agents:\n  certificates: {{ ca: {id}.crt, identities: [\"{AGENT}{id}\"] }}\n\
+         frontends:\n  certificates: {{ ca: {id}.crt, identities: [\"{AGENT}{id}/api\"] }}\n"
+    )
+}
+
+fn chain(identity: &Identity) -> Vec<CertificateDer<'static>> {
+    CertificateDer::pem_slice_iter(identity.cert_pem.as_bytes())
+        .collect::<Result<_, _>>()
+        .unwrap()
+}
+
+fn agent_of(authority: &Authority, id: &str) -> Identity {
+    let uri = format!("{AGENT}{id}");
+    authority.client("agent", &[], &[&uri]).unwrap()
+}
+
+fn frontend_of(authority: &Authority, id: &str) -> Identity {
+    let uri = format!("{AGENT}{id}/api");
+    authority.client("api", &[], &[&uri]).unwrap()
+}
+
+fn ids(registry: &Registry) -> Vec<String> {
+    let current = registry.current();
+    current.all().map(|spec| spec.id.to_string()).collect()
+}
+
+fn broken(registry: &Registry) -> Vec<String> {
+    let broken = registry.broken();
+    broken.into_iter().map(|(id, _)| id.to_string()).collect()
+}
+
+fn whole(limits: Option<ClusterLimits>) -> SingleParams {
+    SingleParams {
+        id: ClusterId::new("default"),
+        agents_ca: None,
+        frontends_ca: None,
+        strategies: vec![Strategy::Default],
+        server_count: 1,
+        limits: limits.unwrap_or_default(),
+        tokens: None,
+        uds: None,
+    }
+}
+
+/// What came of a connection, as a server sees it.
+#[derive(Debug, PartialEq, Eq)]
+enum Met {
+    /// The handshake failed.
+    Handshake,
+    /// It succeeded, and the peer is nobody's.
+    Refused(&'static str),
+    /// It is this cluster's.
+    Of(String),
+    /// A token must tell, with this hint.
+    Token(Option<String>),
+}
+
+fn of(id: &str) -> Met {
+    Met::Of(id.to_owned())
+}
+
+/// A finished handshake.
+struct Shaken {
+    server: ServerConnection,
+    kind: HandshakeKind,
+}
+
+impl Shaken {
+    fn certs(&self) -> Option<&[CertificateDer<'static>]> {
+        self.server.peer_certificates()
+    }
+
+    fn met(&self, clusters: &Clusters, port: Port) -> Met {
+        match clusters.identify(port, self.server.server_name(), self.certs()) {
+            Ok(Peer::Certified(spec)) => Met::Of(spec.id.to_string()),
+            Ok(Peer::ByToken { hint }) => Met::Token(hint.map(|spec| spec.id.to_string())),
+            Err(refused) => Met::Refused(refused.reason()),
+        }
+    }
+}
+
+/// Connects to `name` and says whose peer the server finds.
+fn meet(clusters: &Clusters, port: Port, name: &str, client: &Arc<ClientConfig>) -> Met {
+    match shake(clusters, port, name, client) {
+        Some(shaken) => shaken.met(clusters, port),
+        None => Met::Handshake,
+    }
+}
+
+/// Shakes hands in memory; nothing when the server refuses.
+fn shake(
+    clusters: &Clusters,
+    port: Port,
+    name: &str,
+    client: &Arc<ClientConfig>,
+) -> Option<Shaken> {
+    let sni = client.enable_sni.then_some(name);
+    let mut server = ServerConnection::new(clusters.tls(port, sni)).unwrap();
+    let to = ServerName::try_from(name.to_owned()).unwrap();
+    let mut client = ClientConnection::new(client.clone(), to).unwrap();
+    loop {
+        let mut wire = Vec::new();
+        while client.wants_write() {
+            client.write_tls(&mut wire).unwrap();
+        }
+        let sent = wire.len();
+        let mut rest = wire.as_slice();
+        while !rest.is_empty() {
+            server.read_tls(&mut rest).unwrap();
+            server.process_new_packets().ok()?;
+        }
+        let mut wire = Vec::new();
+        while server.wants_write() {
+            server.write_tls(&mut wire).unwrap();
+        }
+        if sent + wire.len() == 0 {
+            break;
+        }
+        let mut rest = wire.as_slice();
+        while !rest.is_empty() {
+            client.read_tls(&mut rest).unwrap();
+            client.process_new_packets().ok()?;
+        }
+        // Nothing is sent but tickets, which are taken by being read.
+        let _ = client.reader().read(&mut [0; 16]);
+    }
+    let kind = server.handshake_kind()?;
+    Some(Shaken { server, kind })
+}

@@ -1,0 +1,310 @@
+//! The format of a cluster's file, and what is said of one that is wrong.
+
+use std::path::Path;
+
+use proptest::prelude::{ProptestConfig, any, prop, prop_assert, prop_assert_eq, proptest};
+use proptest::strategy::Strategy as Generate;
+
+use super::*;
+
+fn read(site: &Site) -> Result<Arc<ClusterSpec>, String> {
+    let registry = site.open();
+    let a = registry.current().get(&ClusterId::new("a")).cloned();
+    let mut broken = registry.broken();
+    match (a, broken.pop()) {
+        (Some(spec), None) => Ok(spec),
+        (None, Some((_, reason))) => Err(reason),
+        other => panic!("neither good nor bad: {other:?}"),
+    }
+}
+
+#[test]
+fn the_schema_is_up_to_date() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/schema");
+    settings::check_doc(
+        &path.join("konnectivity-cluster.json"),
+        &settings::schema::<ClusterFile>(),
+    );
+}
+
+#[test]
+fn the_documented_example_says_what_it_says() {
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/konnectivity-registry.md");
+    let guide = std::fs::read_to_string(guide).unwrap();
+    let (_, example) = guide.split_once("```yaml\n").unwrap();
+    let (example, _) = example.split_once("```").unwrap();
+    let site = Site::new();
+    let authority = Authority::new("a").unwrap();
+    site.write("a-ca.crt", authority.pem());
+    site.write("a.jwks", "{\"keys\":[]}");
+    site.write("a.kubeconfig", "{}");
+    site.write("a.yaml", example);
+
+    let spec = read(&site).unwrap();
+
+    assert_eq!(spec.server_names, ["a.kn.example.com"]);
+    assert_eq!(spec.strategies, [Strategy::DestHost, Strategy::Default]);
+    assert_eq!(spec.server_count, 1);
+    assert_eq!(spec.limits, ClusterLimits::default());
+    let uris = |port| spec.certificates(port).unwrap().identities.clone();
+    let one = |uri: &str| Identities::Uris([uri.to_owned()].into());
+    assert_eq!(uris(Port::Agents), one("spiffe://example.com/cluster/a"));
+    assert_eq!(
+        uris(Port::Frontends),
+        one("spiffe://example.com/cluster/a/kube-apiserver")
+    );
+    let tokens = spec.tokens.as_ref().unwrap();
+    assert_eq!(tokens.jwks, Some(site.registry_dir().join("a.jwks")));
+    assert_eq!(
+        tokens.kubeconfig,
+        Some(site.registry_dir().join("a.kubeconfig"))
+    );
+    assert_eq!(tokens.namespace, "kube-system");
+    assert_eq!(tokens.service_account, "konnectivity-agent");
+    let uds = UdsSpec {
+        path: "/run/kn/a.sock".into(),
+        mode: FrontendMode::Grpc,
+    };
+    assert_eq!(spec.uds, Some(uds));
+}
+
+#[test]
+fn what_is_not_written_has_its_default() {
+    let site = Site::new();
+    site.add("a");
+    let spec = read(&site).unwrap();
+    assert_eq!(spec.strategies, [Strategy::Default]);
+    assert_eq!(spec.server_count, 1);
+    assert_eq!(spec.limits, ClusterLimits::default());
+    assert_eq!((&spec.tokens, &spec.uds), (&None, &None));
+}
+
+#[test]
+fn a_fault_is_told_with_file_and_key() {
+    let site = Site::new();
+    site.add("a");
+    let good = definition("a");
+    let cases = [
+        ("agents:", "agent:", "unknown"),
+        ("a.kn.example.com", "*.kn.example.com", "serverNames[0]"),
+        ("[\"a.kn.example.com\"]", "[b.c, B.C]", "serverNames[1]"),
+        ("ca: a.crt", "ca: missing.crt", "agents.certificates.ca"),
+        ("ca: a.crt", "ca: a.yaml", "agents.certificates.ca"),
+        ("ca: a.crt", "ca: .", "agents.certificates.ca"),
+        (
+            "[\"spiffe://example.com/cluster/a\"]",
+            "[]",
+            "agents.certificates.identities",
+        ),
+        (
+            "spiffe://example.com/cluster/a/api",
+            "api",
+            "frontends.certificates.identities[0]",
+        ),
+        (
+            "certificates: { ca: a.crt, identities: [\"spiffe://example.com/cluster/a/api\"] }",
+            "uds: { path: ../a.sock, mode: grpc }",
+            "frontends.uds.path",
+        ),
+        (
+            "certificates: { ca: a.crt, identities: [\"spiffe://example.com/cluster/a/api\"] }",
+            "uds: { path: a.sock, mode: tcp }",
+            "frontends.uds.mode",
+        ),
+        (
+            "certificates: { ca: a.crt, identities: [\"spiffe://example.com/cluster/a/api\"] }",
+            "{}",
+            "frontends: needs",
+        ),
+        (
+            "certificates: { ca: a.crt, identities: [\"spiffe://example.com/cluster/a\"] }",
+            "tokens: { issuer: i, audience: a }",
+            "agents.tokens: needs",
+        ),
+        (
+            "certificates: { ca: a.crt, identities: [\"spiffe://example.com/cluster/a\"] }",
+            "tokens: { issuer: \"\", audience: a, jwks: a.yaml }",
+            "agents.tokens.issuer",
+        ),
+        (
+            "certificates: { ca: a.crt, identities: [\"spiffe://example.com/cluster/a\"] }",
+            "tokens: { issuer: i, audience: a, jwks: a.yaml }",
+            "agents.tokens.jwks",
+        ),
+        ("agents:", "strategies: []\nagents:", "strategies"),
+        (
+            "agents:",
+            "strategies: [default, default]\nagents:",
+            "strategies[1]",
+        ),
+        ("agents:", "serverCount: 0\nagents:", "serverCount"),
+        (
+            "agents:",
+            "limits: { bufferedBytes: 1KiB }\nagents:",
+            "limits.bufferedBytes",
+        ),
+        (
+            "agents:",
+            "limits: { agents: -1 }\nagents:",
+            "limits.agents",
+        ),
+        (
+            "spiffe://example.com/cluster/a/api",
+            "spiffe://example.com/cluster/a",
+            "frontends.certificates.identities",
+        ),
+    ];
+    for (from, to, key) in cases {
+        assert!(good.contains(from), "{from}");
+        site.write("a.yaml", good.replacen(from, to, 1));
+        let reason = read(&site).unwrap_err();
+        assert!(reason.contains("a.yaml"), "{to}: {reason}");
+        assert!(reason.contains(key), "{to}: {reason}");
+    }
+}
+
+#[test]
+fn nothing_that_tells_clusters_apart_is_shared() {
+    let socket = "frontends:\n  uds: { path: /run/a.sock, mode: grpc }\n";
+    let tokens = "agents:\n  tokens: { issuer: i, audience: a, jwks: keys }\n";
+    let agent = "agents:\n  certificates: { ca: ca.crt, identities: [\"urn:a\"] }\n";
+    let frontend = "frontends:\n  certificates: { ca: ca.crt, identities: [\"urn:a\"] }\n";
+    let cases = [
+        (
+            tokens,
+            socket,
+            "tokens: { issuer: x, audience: a, jwks: keys }",
+            "uds: { path: //run/./a.sock, mode: http-connect }",
+            "frontends.uds.path",
+        ),
+        (
+            tokens,
+            socket,
+            "tokens: { issuer: i, audience: a, jwks: keys }",
+            "uds: { path: /b, mode: grpc }",
+            "agents.tokens",
+        ),
+        (
+            agent,
+            socket,
+            "certificates: { ca: again.crt, identities: [\"urn:b\", \"urn:a\"] }",
+            "uds: { path: /b, mode: grpc }",
+            "agents.certificates.identities",
+        ),
+        (
+            tokens,
+            frontend,
+            "certificates: { ca: ca.crt, identities: [\"urn:a\"] }",
+            "uds: { path: /b, mode: grpc }",
+            "agents.certificates.identities",
+        ),
+    ];
+    for (agents, frontends, other_agents, other_frontends, key) in cases {
+        let site = Site::new();
+        let ca = Authority::new("ca").unwrap();
+        let other = Authority::new("ca").unwrap();
+        site.write("ca.crt", ca.pem());
+        site.write("again.crt", other.pem().to_owned() + ca.pem());
+        site.write("keys", "{\"keys\":[]}");
+        site.write("a.yaml", format!("{agents}{frontends}"));
+        site.write(
+            "b.yaml",
+            format!("agents:\n  {other_agents}\nfrontends:\n  {other_frontends}\n"),
+        );
+        let registry = site.open();
+        assert_eq!(ids(&registry), [""; 0], "{key}");
+        let [_, (id, reason)] = registry.broken().try_into().unwrap();
+        assert_eq!(id.as_str(), "b");
+        assert!(reason.contains(&format!("b.yaml: {key}: ")), "{reason}");
+    }
+}
+
+#[test]
+fn one_identity_under_two_authorities_is_two_identities() {
+    let site = Site::new();
+    let (a, b) = (site.add("a"), site.add("b"));
+    site.write("b.yaml", definition("b").replace("cluster/b", "cluster/a"));
+    let clusters = site.open().current();
+    for (authority, id) in [(&a, "a"), (&b, "b")] {
+        let client = site.nameless(Some(&agent_of(authority, "a")));
+        let met = meet(&clusters, Port::Agents, "a.kn.example.com", &client);
+        assert_eq!(met, of(id));
+    }
+}
+
+/// A file from small pools, so that files clash often, sometimes cut short or with an octet changed.
+fn any_file() -> impl Generate<Value = Vec<u8>> {
+    let parts = (0..3_u8, 0..3_u8, 0..3_u8, any::<bool>(), 0..4_u8);
+    let damage = proptest::option::weighted(0.3, (any::<prop::sample::Index>(), any::<u8>()));
+    (parts, damage).prop_map(|((name, ca, uri, uds, token), damage)| {
+        let frontends = if uds {
+            format!("uds: {{ path: /run/{uri}.sock, mode: grpc }}")
+        } else {
+            format!("certificates: {{ ca: {ca}.crt, identities: [\"urn:{name}\"] }}")
+        };
+        let mut text = format!(
+            "serverNames: [\"{name}.example.com\"]\nagents:\n  \
+             certificates: {{ ca: {ca}.crt, identities: [\"urn:{uri}\"] }}\n  \
+             tokens: {{ issuer: \"{token}\", audience: a, jwks: keys }}\n\
+             frontends:\n  {frontends}\n"
+        )
+        .into_bytes();
+        if let Some((index, octet)) = damage {
+            let at = index.index(text.len());
+            if octet < 64 {
+                text.truncate(at);
+            } else {
+                text[at] = octet;
+            }
+        }
+        text
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn any_set_of_files_is_served_or_its_offender_named(
+        rounds in proptest::collection::vec(proptest::collection::vec(any_file(), 0..5), 1..4)
+    ) {
+        let site = Site::new();
+        for ca in 0..2 {
+            site.write(&format!("{ca}.crt"), Authority::new("ca").unwrap().pem());
+        }
+        site.write("keys", "{\"keys\":[]}");
+        let registry = site.open();
+        for files in rounds {
+            for index in 0..5 {
+                let path = site.registry_dir().join(format!("c{index}.yaml"));
+                let _ = std::fs::remove_file(path);
+            }
+            for (index, text) in files.iter().enumerate() {
+                site.write(&format!("c{index}.yaml"), text);
+            }
+            registry.reload();
+            let clusters = registry.current();
+            for index in 0..files.len() {
+                let id = ClusterId::new(&format!("c{index}"));
+                let broken = registry.broken();
+                let named = broken.iter().find(|(other, _)| *other == id);
+                prop_assert!(named.is_some() || clusters.get(&id).is_some());
+                if let Some((_, reason)) = named {
+                    let name = format!("c{index}.yaml:");
+                    prop_assert!(reason.contains(&name), "{}", reason);
+                }
+            }
+            let mut sockets = std::collections::BTreeSet::new();
+            for spec in clusters.all() {
+                prop_assert!(files.len() > spec.id.as_str()[1..].parse::<usize>().unwrap());
+                for name in &spec.server_names {
+                    let owner = clusters.by_server_name(name).unwrap();
+                    prop_assert_eq!(&owner.id, &spec.id);
+                }
+                if let Some(uds) = &spec.uds {
+                    prop_assert!(sockets.insert(uds.path.clone()));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! As many clusters as one server may have to serve.
+
+use super::*;
+
+#[test]
+fn thousands_of_clusters_are_told_apart() {
+    const CLUSTERS: usize = 2000;
+    let site = Site::new();
+    // A few authorities, each with many clusters: making 2,000 keys would be most of the test.
+    let authorities: Vec<_> = (0..20)
+        .map(|number| {
+            let authority = Authority::new("ca").unwrap();
+            site.write(&format!("{number}.crt"), authority.pem());
+            authority
+        })
+        .collect();
+    for number in 0..CLUSTERS {
+        let id = format!("shoot-{number}");
+        let ca = format!("{}.crt", number % authorities.len());
+        let text = definition(&id).replace(&format!("{id}.crt"), &ca);
+        site.write(&format!("{id}.yaml"), text);
+    }
+    let registry = site.open();
+    let clusters = registry.current();
+    assert_eq!(clusters.len(), CLUSTERS);
+    assert_eq!(registry.broken(), []);
+
+    for number in [0, 1, 19, 1000, 1999] {
+        let id = format!("shoot-{number}");
+        let agent = agent_of(&authorities[number % 20], &id);
+        let client = site.nameless(Some(&agent));
+        let met = meet(&clusters, Port::Agents, "a.kn.example.com", &client);
+        assert_eq!(met, of(&id));
+        let forged = agent_of(&authorities[(number + 1) % 20], &id);
+        let client = site.nameless(Some(&forged));
+        let met = meet(&clusters, Port::Agents, "a.kn.example.com", &client);
+        assert_eq!(met, Met::Handshake);
+    }
+
+    // One change among them is one difference.
+    site.remove("shoot-7.yaml");
+    registry.reload();
+    let differences = registry.current().differences_since(&clusters);
+    assert_eq!(
+        differences,
+        [Difference::Removed(ClusterId::new("shoot-7"))]
+    );
+}

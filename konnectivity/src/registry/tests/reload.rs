@@ -1,0 +1,416 @@
+//! Files that change while a server runs.
+
+use std::os::unix::fs::symlink;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use super::*;
+
+fn changes(registry: &Registry, before: &Clusters) -> Changes {
+    match registry.current().differences_since(before).as_slice() {
+        [Difference::Changed(_, changes)] => *changes,
+        other => panic!("not one changed cluster: {other:?}"),
+    }
+}
+
+#[test]
+fn a_broken_file_keeps_its_cluster_and_touches_no_other() {
+    let site = Site::new();
+    site.add("a");
+    let b = site.add("b");
+    let registry = site.open();
+    let generation = *registry.changes().borrow();
+    let before = registry.current();
+
+    for text in ["", "serverNames: [", "unknown: 1", "\u{0}"] {
+        site.write("b.yaml", text);
+        registry.reload();
+        assert_eq!(ids(&registry), ["a", "b"], "{text:?}");
+        assert_eq!(broken(&registry), ["b"], "{text:?}");
+    }
+    assert_eq!(*registry.changes().borrow(), generation);
+    assert!(Arc::ptr_eq(&before, &registry.current()));
+    let client = site.client(Some(&agent_of(&b, "b")));
+    let met = meet(
+        &registry.current(),
+        Port::Agents,
+        "b.kn.example.com",
+        &client,
+    );
+    assert_eq!(met, of("b"));
+
+    site.write("b.yaml", definition("b") + "serverCount: 3\n");
+    registry.reload();
+    assert!(registry.broken().is_empty());
+    assert_eq!(*registry.changes().borrow(), generation + 1);
+}
+
+#[test]
+fn a_broken_authority_or_key_set_keeps_its_cluster_too() {
+    let site = Site::new();
+    site.add("a");
+    site.write("keys.jwks", "{\"keys\":[]}");
+    let tokens = "  tokens: { issuer: i, audience: a, jwks: keys.jwks }\nfrontends:";
+    site.write("a.yaml", definition("a").replace("frontends:", tokens));
+    let registry = site.open();
+    assert_eq!(registry.broken(), []);
+    let before = registry.current();
+
+    for (name, text) in [("a.crt", "no PEM"), ("keys.jwks", "{}")] {
+        let good = std::fs::read(site.registry_dir().join(name)).unwrap();
+        site.write(name, text);
+        registry.reload();
+        let [(_, reason)] = registry.broken().try_into().unwrap();
+        assert!(reason.contains(name), "{reason}");
+        assert!(Arc::ptr_eq(&before, &registry.current()));
+        site.remove(name);
+        registry.reload();
+        assert!(Arc::ptr_eq(&before, &registry.current()));
+        site.write(name, good);
+        registry.reload();
+        assert_eq!(registry.broken(), []);
+    }
+    // New keys are another value, and no reason to cut anybody.
+    site.write("keys.jwks", "{\"keys\":[{}]}");
+    registry.reload();
+    assert_eq!(changes(&registry, &before), Changes::default());
+    let current = registry.current();
+    let spec = current.get(&ClusterId::new("a")).unwrap();
+    let keys = spec.tokens.as_ref().unwrap().jwks_octets.as_deref();
+    assert_eq!(keys, Some(b"{\"keys\":[{}]}".as_slice()));
+}
+
+#[test]
+fn a_removed_file_removes_its_cluster() {
+    let site = Site::new();
+    site.add("a");
+    let b = site.add("b");
+    let registry = site.open();
+    let before = registry.current();
+
+    site.remove("b.yaml");
+    registry.reload();
+
+    let current = registry.current();
+    let removed = Difference::Removed(ClusterId::new("b"));
+    assert_eq!(current.differences_since(&before), [removed]);
+    assert!(current.by_server_name("b.kn.example.com").is_none());
+    let client = site.nameless(Some(&agent_of(&b, "b")));
+    let met = meet(&current, Port::Agents, "b.kn.example.com", &client);
+    assert_eq!(met, Met::Handshake);
+}
+
+#[test]
+fn a_directory_that_is_gone_keeps_everything() {
+    let site = Site::new();
+    site.add("a");
+    let registry = site.open();
+    let before = registry.current();
+    let (here, away) = (site.registry_dir(), site.dir.join("away"));
+
+    std::fs::rename(&here, &away).unwrap();
+    registry.reload();
+    assert!(Arc::ptr_eq(&before, &registry.current()));
+    std::fs::write(&here, "a file").unwrap();
+    registry.reload();
+    assert!(Arc::ptr_eq(&before, &registry.current()));
+    std::fs::remove_file(&here).unwrap();
+    std::fs::create_dir(&here).unwrap();
+    registry.reload();
+    assert_eq!(ids(&registry), [""; 0]);
+}
+
+#[test]
+fn without_its_directory_there_is_no_registry() {
+    let site = Site::new();
+    let missing = site.dir.join("missing");
+    let refused = Registry::open(&missing, &site.tls).unwrap_err();
+    assert!(matches!(refused, RegistryError::Directory { .. }));
+    assert!(refused.to_string().contains("missing"), "{refused}");
+}
+
+#[test]
+fn a_broken_file_at_the_start_stops_nobody_else() {
+    let site = Site::new();
+    site.add("a");
+    site.write("b.yaml", "agents: 1");
+    let registry = site.open();
+    assert_eq!(ids(&registry), ["a"]);
+    assert_eq!(broken(&registry), ["b"]);
+}
+
+#[test]
+fn only_files_of_clusters_are_read() {
+    let site = Site::new();
+    site.add("a");
+    site.write(".hidden.yaml", "x");
+    site.write("a.yml", "x");
+    site.write("README", "x");
+    site.write("Not_A_Label.yaml", definition("x"));
+    site.write("d.yaml/inner", "x");
+    let registry = site.open();
+    assert_eq!(ids(&registry), ["a"]);
+    assert_eq!(broken(&registry), ["Not_A_Label", "d"]);
+}
+
+#[test]
+fn a_newcomer_yields_to_who_is_there() {
+    let site = Site::new();
+    let a = site.add("a");
+    let registry = site.open();
+
+    // `0` would come first by its name.
+    site.write("0.yaml", definition("a"));
+    registry.reload();
+
+    assert_eq!(ids(&registry), ["a"]);
+    let [(id, reason)] = registry.broken().try_into().unwrap();
+    assert_eq!(id.as_str(), "0");
+    assert!(reason.contains("0.yaml: serverNames: "), "{reason}");
+    assert!(reason.contains("cluster a"), "{reason}");
+    let client = site.client(Some(&agent_of(&a, "a")));
+    let met = meet(
+        &registry.current(),
+        Port::Agents,
+        "a.kn.example.com",
+        &client,
+    );
+    assert_eq!(met, of("a"));
+}
+
+#[test]
+fn of_two_newcomers_neither_gets_what_both_claim() {
+    let site = Site::new();
+    site.add("a");
+    site.add("c");
+    site.write("b.yaml", definition("a"));
+    let registry = site.open();
+    assert_eq!(ids(&registry), ["c"]);
+    assert_eq!(broken(&registry), ["a", "b"]);
+
+    site.remove("b.yaml");
+    registry.reload();
+    assert_eq!(ids(&registry), ["a", "c"]);
+    assert_eq!(registry.broken(), []);
+}
+
+#[test]
+fn two_clusters_may_swap_what_they_claim_at_once() {
+    let site = Site::new();
+    site.add("a");
+    site.add("b");
+    let registry = site.open();
+    site.write("a.yaml", definition("b"));
+    site.write("b.yaml", definition("a"));
+    registry.reload();
+    assert_eq!(registry.broken(), []);
+
+    // One of the two is broken: what it keeps is not the other's.
+    site.write("a.yaml", definition("a"));
+    site.write("b.yaml", "broken");
+    registry.reload();
+    assert_eq!(broken(&registry), ["a", "b"]);
+    let current = registry.current();
+    let named = current.by_server_name("a.kn.example.com").unwrap();
+    assert_eq!(named.id.as_str(), "b");
+}
+
+#[test]
+fn what_a_change_means_is_told() {
+    let site = Site::new();
+    let old = site.add("a");
+    let new = Authority::new("new").unwrap();
+    let registry = site.open();
+    let mut before = registry.current();
+    let mut step = |name: &str, text: String| {
+        site.write(name, text);
+        registry.reload();
+        let changes = changes(&registry, &before);
+        before = registry.current();
+        changes
+    };
+
+    let limits = definition("a") + "limits: { agents: 1 }\n";
+    let told = step("a.yaml", limits.clone());
+    assert_eq!(
+        told,
+        Changes {
+            limits: true,
+            ..Changes::default()
+        }
+    );
+    let both = old.pem().to_owned() + new.pem();
+    assert_eq!(step("a.crt", both), Changes::default());
+    assert_eq!(step("a.crt", new.pem().to_owned()), Changes::default());
+    let replaced = Changes {
+        agents: true,
+        frontends: true,
+        ..Changes::default()
+    };
+    assert_eq!(step("a.crt", old.pem().to_owned()), replaced);
+    let agents = limits.replace(&format!("{AGENT}a\""), "urn:other\"");
+    let told = step("a.yaml", agents);
+    assert_eq!(
+        told,
+        Changes {
+            agents: true,
+            ..Changes::default()
+        }
+    );
+}
+
+#[test]
+fn readings_are_counted() {
+    let site = Site::new();
+    site.add("a");
+    let registry = site.open();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let sink = seen.clone();
+    registry.observe(move |loaded| sink.lock().unwrap().push(*loaded));
+
+    site.write("b.yaml", "broken");
+    registry.reload();
+    registry.reload();
+    site.remove("b.yaml");
+    site.remove("a.yaml");
+    registry.reload();
+
+    let seen = seen.lock().unwrap();
+    let numbers: Vec<_> = seen
+        .iter()
+        .map(|loaded| {
+            (
+                loaded.changed,
+                loaded.clusters,
+                loaded.refused,
+                loaded.broken,
+            )
+        })
+        .collect();
+    assert_eq!(
+        numbers,
+        [(0, 1, 0, 0), (0, 1, 1, 1), (0, 1, 0, 1), (1, 0, 0, 0)]
+    );
+}
+
+#[test]
+fn a_single_cluster_s_authorities_are_read_again() {
+    let site = Site::new();
+    let (old, new) = (Authority::new("x").unwrap(), Authority::new("y").unwrap());
+    let path = old.write(&site.dir.join("x.crt")).unwrap();
+    let registry = site.single(SingleParams {
+        agents_ca: Some(path.clone()),
+        ..whole(None)
+    });
+    let client = site.client(Some(&agent_of(&new, "a")));
+    let met = || {
+        meet(
+            &registry.current(),
+            Port::Agents,
+            "a.kn.example.com",
+            &client,
+        )
+    };
+    assert_eq!(met(), Met::Handshake);
+
+    std::fs::write(&path, "broken").unwrap();
+    registry.reload();
+    assert_eq!(broken(&registry), ["default"]);
+    new.write(&path).unwrap();
+    registry.reload();
+    assert_eq!(met(), of("default"));
+    assert_eq!(registry.broken(), []);
+}
+
+#[test]
+fn what_a_flag_names_must_be_good_at_the_start() {
+    let site = Site::new();
+    let refused = Registry::single(
+        SingleParams {
+            agents_ca: Some(site.dir.join("missing.crt")),
+            ..whole(None)
+        },
+        &site.tls,
+    );
+    assert!(matches!(refused, Err(RegistryError::Authorities { .. })));
+    let mut tls = site.tls.clone();
+    tls.agents_pair.as_mut().unwrap().key = site.dir.join("missing.key");
+    let refused = Registry::single(whole(None), &tls);
+    assert!(matches!(refused, Err(RegistryError::Pair(_))));
+}
+
+/// Watches while `change` is made, until the snapshot is another.
+async fn watched(registry: &Registry, change: impl FnOnce()) {
+    let mut changes = registry.changes();
+    let watch = async {
+        tokio::select! {
+            () = registry.watch() => panic!("it never ends"),
+            changed = changes.changed() => changed.unwrap(),
+        }
+    };
+    change();
+    // As long as a test may take; the watch itself needs two seconds of a paused clock.
+    tokio::time::timeout(Duration::from_secs(3600), watch)
+        .await
+        .unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_are_noticed_however_they_are_made() {
+    let site = Site::new();
+    site.add("a");
+    let registry = site.open();
+
+    let more = definition("a") + "serverCount: 2\n";
+    watched(&registry, || site.write("a.yaml", &more)).await;
+    watched(&registry, || {
+        site.dir
+            .replace("registry/a.yaml", definition("a"))
+            .map(drop)
+            .unwrap();
+    })
+    .await;
+    watched(&registry, || drop(site.add("b"))).await;
+    watched(&registry, || site.remove("a.yaml")).await;
+    let ca = Authority::new("new").unwrap();
+    watched(&registry, || site.write("b.crt", ca.pem())).await;
+
+    assert_eq!(ids(&registry), ["b"]);
+    let client = site.client(Some(&agent_of(&ca, "b")));
+    let met = meet(
+        &registry.current(),
+        Port::Agents,
+        "b.kn.example.com",
+        &client,
+    );
+    assert_eq!(met, of("b"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_config_map_that_is_swapped_is_noticed() {
+    let site = Site::new();
+    let authority = Authority::new("a").unwrap();
+    let dir = site.registry_dir();
+    let version = |name: &str, text: String| {
+        site.write(&format!("{name}/a.yaml"), text);
+        site.write(&format!("{name}/a.crt"), authority.pem());
+    };
+    version("..1", definition("a"));
+    symlink("..1", dir.join("..data")).unwrap();
+    for name in ["a.yaml", "a.crt"] {
+        symlink(format!("..data/{name}"), dir.join(name)).unwrap();
+    }
+    let registry = site.open();
+    assert_eq!(ids(&registry), ["a"]);
+
+    version("..2", definition("a") + "serverCount: 2\n");
+    watched(&registry, || {
+        symlink("..2", dir.join("..data_tmp")).unwrap();
+        std::fs::rename(dir.join("..data_tmp"), dir.join("..data")).unwrap();
+        std::fs::remove_dir_all(dir.join("..1")).unwrap();
+    })
+    .await;
+
+    let current = registry.current();
+    assert_eq!(current.get(&ClusterId::new("a")).unwrap().server_count, 2);
+}
