@@ -54,7 +54,12 @@ fn cpu_model() -> String {
 }
 
 fn memory() -> String {
-    value_of("/proc/meminfo", "MemTotal")
+    let text = value_of("/proc/meminfo", "MemTotal");
+    let kib = text
+        .split(' ')
+        .next()
+        .and_then(|word| word.parse::<u64>().ok());
+    kib.map_or(text, |kib| format!("{} MiB", kib >> 10))
 }
 
 fn value_of(path: &str, key: &str) -> String {
@@ -85,7 +90,7 @@ mod tests {
             text.as_str()
         };
         assert!(of("kernel").starts_with("Linux "));
-        assert!(of("memory").ends_with("kB"));
+        assert!(of("memory").ends_with(" MiB"));
         assert_ne!(of("load average"), UNKNOWN);
     }
 }

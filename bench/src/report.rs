@@ -62,7 +62,7 @@ impl Report<'_> {
         }
         writeln!(
             out,
-            "\nmedian [lowest..highest]; direct: without a proxy, in this run; × recorded: how many \
+            "\nmedian [lowest..highest]; direct: without a proxy, in this run\n× recorded: how many \
              times better than {}",
             self.recorded_of
         )?;
@@ -94,11 +94,11 @@ impl Report<'_> {
                 "case": one.case,
                 "figure": one.figure.name,
                 "unit": one.figure.unit,
-                "median": one.median(),
-                "low": low,
-                "high": high,
+                "median": rounded(one.median()),
+                "low": rounded(low),
+                "high": rounded(high),
                 "repetitions": one.count(),
-                "direct": self.direct(one),
+                "direct": self.direct(one).map(rounded),
                 "at_least": at_least,
                 "at_most": at_most,
                 "holds": known.must.map(|must| must.holds(one.median())),
@@ -178,6 +178,11 @@ impl Report<'_> {
         }
         self.samples.median(DIRECT, &one.case, one.figure)
     }
+}
+
+/// A thousandth is finer than anything here is measured.
+fn rounded(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
 }
 
 /// Three digits that matter, more for large numbers.

@@ -234,3 +234,48 @@ impl Flags {
 
 const START_LIMIT: Duration = Duration::from_secs(20);
 const LINES: usize = 20;
+
+#[cfg(test)]
+mod tests {
+    use testkit::command::line;
+
+    use super::*;
+    use crate::cpus::Cpus;
+
+    fn commands(transport: Transport) -> (String, String) {
+        let dir = TempDir::new("bench-plan").unwrap();
+        let programs = Programs {
+            agent: "an-agent".into(),
+            agent_args: vec!["--agent-id=a".to_owned()],
+            cpus: Cpus::default().bind_load().unwrap(),
+            resume: false,
+            server: "a-server".into(),
+            server_args: vec!["--server-id=s".to_owned()],
+        };
+        let credentials = Credentials::make(&dir).unwrap();
+        let plan = Plan::new(&dir, transport).unwrap();
+        let server = plan.server(&programs, &credentials).unwrap();
+        let agent = plan.agent(&programs, &credentials).unwrap();
+        (line(&server), line(&agent))
+    }
+
+    #[test]
+    fn a_socket_excludes_the_port_and_its_certificates() {
+        let (server, agent) = commands(Transport::GrpcUds);
+        assert!(server.starts_with("a-server --mode=grpc "), "{server}");
+        assert!(server.contains(" --uds-name=") && server.contains(" --server-port=0 "));
+        assert!(!server.contains("--server-c"), "{server}");
+        assert!(server.ends_with(" -v=0 --server-id=s"), "{server}");
+        assert!(agent.starts_with("an-agent --ca-cert="), "{agent}");
+        assert!(agent.ends_with(" -v=0 --agent-id=a"), "{agent}");
+    }
+
+    #[test]
+    fn a_port_comes_with_certificates() {
+        let (server, _) = commands(Transport::HttpMtls);
+        assert!(server.contains("--mode=http-connect ") && !server.contains("uds"));
+        for flag in ["server-ca-cert", "server-cert", "server-key"] {
+            assert!(server.contains(&format!(" --{flag}=")), "{server}");
+        }
+    }
+}

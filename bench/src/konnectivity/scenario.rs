@@ -13,6 +13,9 @@ pub(crate) mod harm;
 pub(crate) mod memory;
 pub(crate) mod speed;
 
+#[cfg(test)]
+mod tests;
+
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -66,7 +69,8 @@ impl Lab {
 
     /// Lets time pass for what runs beside the load.
     fn rest(&self, time: Duration) {
-        self.runtime.block_on(tokio::time::sleep(time));
+        self.runtime
+            .block_on(async { tokio::time::sleep(time).await });
     }
 
     /// Waits until `settled` yields true, at most [`SETTLE_LIMIT`].

@@ -104,7 +104,8 @@ async fn every_load(frontend: &Frontend) {
     tokio::time::timeout(limit, none_left).await.unwrap();
 }
 
-fn serve_uds(dir: &TempDir, grpc: bool) -> PathBuf {
+/// Serves a UNIX socket on the runtime of the caller.
+pub(super) fn serve_uds(dir: &TempDir, grpc: bool) -> PathBuf {
     let path = dir.join("frontend");
     let listener = UnixListener::bind(&path).unwrap();
     tokio::spawn(async move {

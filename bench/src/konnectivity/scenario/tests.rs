@@ -1,0 +1,121 @@
+//! The scenarios through the smallest proxy there can be, which runs in this very process.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use testkit::tempdir::TempDir;
+use tokio::sync::oneshot;
+
+use super::harm::{self, Stalled};
+use super::{Lab, Target, figure as of, memory, speed};
+use crate::konnectivity::frontend::{Frontend, Transport};
+use crate::konnectivity::load::Load;
+use crate::konnectivity::side::Side;
+use crate::konnectivity::tests::serve_uds;
+use crate::samples::Figure;
+
+#[test]
+fn a_soak_through_a_proxy_that_keeps_nothing_leaves_nothing() {
+    for grpc in [false, true] {
+        let mut bench = Bench::new(grpc);
+        harm::soak(&mut bench.lab, &bench.target, 40).unwrap();
+        assert_eq!(bench.value("soak, 40 dials", of::LEAKED), Some(0.0));
+        assert_eq!(bench.value("soak, 40 dials", of::PENDING), None);
+    }
+}
+
+#[test]
+fn stalled_tunnels_are_released_and_the_others_measured() {
+    let mut bench = Bench::new(false);
+    let length = Duration::from_millis(300);
+    for (who, case) in [
+        (Stalled::Reader, "stall: stalled reader ×3"),
+        (Stalled::Destination, "stall: stalled destination ×3"),
+    ] {
+        harm::stall(&mut bench.lab, &bench.target, who, 3, length).unwrap();
+        assert_eq!(bench.value(case, of::LEAKED), Some(0.0), "{case}");
+        assert_eq!(bench.value(case, of::UNANSWERED), Some(0.0), "{case}");
+        assert!(bench.value(case, of::OTHERS_P99).unwrap() > 0.0, "{case}");
+        assert!(bench.value(case, of::DIALS_P99).unwrap() > 0.0, "{case}");
+    }
+}
+
+#[test]
+fn idle_tunnels_and_paced_round_trips_have_figures() {
+    let mut bench = Bench::new(false);
+    memory::idle(&mut bench.lab, &bench.target, 10).unwrap();
+    assert!(bench.value("idle ×10", of::SERVER_EMPTY).unwrap() > 0.0);
+    assert!(bench.value("idle ×10", of::SERVER_TUNNEL).is_some());
+    assert_eq!(bench.value("idle ×10", of::AGENT_TUNNEL), None);
+    let load = Load {
+        connections: 2,
+        warm_up: Duration::ZERO,
+        length: Duration::from_millis(200),
+        interval: Some(Duration::from_millis(20)),
+    };
+    speed::rtt(&mut bench.lab, &bench.target, load).unwrap();
+    assert!(bench.value("rtt c=2 at 100/s", of::P50).unwrap() > 0.0);
+}
+
+#[test]
+fn nobody_elses_agent_is_frozen() {
+    let mut bench = Bench::new(false);
+    assert!(harm::abandon(&mut bench.lab, &mut bench.target, 1).is_err());
+}
+
+/// A lab, and a proxy on a thread of its own.
+struct Bench {
+    lab: Lab,
+    target: Target,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Bench {
+    fn new(grpc: bool) -> Self {
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel::<PathBuf>();
+        let thread = thread::spawn(move || {
+            let dir = TempDir::new("bench-scenario").unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                tell.send(serve_uds(&dir, grpc)).unwrap();
+                let _ = stopped.await;
+            });
+        });
+        let path = told.recv_timeout(Duration::from_secs(20)).unwrap();
+        let lab = Lab::new(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
+        let target = Target {
+            transport: Transport::HttpUds,
+            frontend: Frontend::Uds { grpc, path },
+            // The proxy is no process of its own: whatever we use, it uses.
+            server: Side::new(Some(std::process::id()), None),
+            agent: Side::default(),
+            pair: None,
+        };
+        Self {
+            lab,
+            target,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+
+    fn value(&self, case: &str, figure: Figure) -> Option<f64> {
+        self.lab.samples.median("http-uds", case, figure)
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
