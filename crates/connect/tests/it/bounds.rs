@@ -84,6 +84,7 @@ async fn the_last_of_too_many_other_requests_closes() {
 #[tokio::test(start_paused = true)]
 async fn a_dial_without_end_is_answered_in_its_place() {
     let dial = Double::new(Plan::Hang);
+    let start = Instant::now();
     let (outcome, answer) = talk(&dial, &Params::default(), &[CONNECT]).await;
     assert!(
         answer.starts_with("HTTP/1.1 504 Gateway Timeout\r\n"),
@@ -91,6 +92,7 @@ async fn a_dial_without_end_is_answered_in_its_place() {
     );
     assert_eq!((outcome.status, outcome.end), (Some(504), End::DialTimeout));
     assert_eq!(dial.called_off.get(), 1);
+    assert!(start.elapsed() < Duration::from_secs(62));
 }
 
 #[tokio::test(start_paused = true)]
@@ -110,12 +112,36 @@ async fn a_client_that_neither_reads_nor_leaves_is_left() {
     assert_eq!((outcome.status, outcome.end), (Some(400), End::Malformed));
 }
 
+/// A client that reads to the end need not wait for the time it is given.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_an_answer_comes_with_it() {
+    let dial = Double::new(Plan::Echo);
+    let (mut client, server) = duplex(1024);
+    let read = async {
+        client.write_all(b"garbage\r\n\r\n").await.unwrap();
+        let start = Instant::now();
+        client.read_to_end(&mut Vec::new()).await.unwrap();
+        drop(client);
+        start.elapsed()
+    };
+    let double = &dial;
+    let params = Params::default();
+    let (_, took) = tokio::join!(serve(server, &double, &params), read);
+    assert_eq!(took, Duration::ZERO);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_client_that_never_stops_sending_is_left() {
     let dial = Double::new(Plan::Echo);
     let (client, server) = duplex(1024);
     let (_from, mut to) = tokio::io::split(client);
-    let flood = async { while to.write_all(&[b'\n'; 512]).await.is_ok() {} };
+    let flood = async {
+        let mut left = 10_000;
+        while left > 0 && to.write_all(&[b'\n'; 512]).await.is_ok() {
+            left -= 1;
+        }
+        assert!(left > 0, "the server took all there was");
+    };
     // The clock stands still while there is something to do, so only the bound on octets ends it.
     let double = &dial;
     let params = Params::default();

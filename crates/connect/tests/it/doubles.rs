@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use bytes::Bytes;
 use connect::{Dial, Ended, Outcome, Params, Refusal, Request, serve};
@@ -12,6 +13,7 @@ use tokio::io::{
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::task::yield_now;
+use tokio::time::timeout;
 
 /// What a dial does.
 pub(crate) enum Plan {
@@ -136,7 +138,7 @@ pub(crate) async fn talk(dial: &Double, params: &Params, chunks: &[&[u8]]) -> (O
         }
         read_all(&mut client).await
     };
-    tokio::join!(serve(server, &dial, params), speak)
+    bounded(async { tokio::join!(serve(server, &dial, params), speak) }).await
 }
 
 /// Serves a client that sends `chunks`, waits until everything has been answered, ends its half
@@ -156,7 +158,13 @@ pub(crate) async fn talk_and_end(
         client.shutdown().await.unwrap();
         read_all(&mut client).await
     };
-    tokio::join!(serve(server, &dial, params), speak)
+    bounded(async { tokio::join!(serve(server, &dial, params), speak) }).await
+}
+
+/// Ends a test that would not, by the paused clock.
+async fn bounded<T>(talk: impl Future<Output = T>) -> T {
+    let limit = Duration::from_secs(3600);
+    timeout(limit, talk).await.unwrap()
 }
 
 /// Lets the other half of the task do all that it can.

@@ -10,7 +10,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use testkit::certs::{self, Authority, Identity};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpSocket;
 use tokio_rustls::TlsConnector;
 
 use crate::doubles::{Double, Plan};
@@ -133,12 +133,17 @@ async fn a_client_without_certificate_is_told_so() {
 #[tokio::test]
 async fn an_alert_is_not_lost_to_what_the_client_still_sends() {
     let side = Side::new("server.example");
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    // Small buffers, so that the client is still sending when the server makes up its mind.
+    let [listening, connecting] = [TcpSocket::new_v4().unwrap(), TcpSocket::new_v4().unwrap()];
+    listening.set_recv_buffer_size(4096).unwrap();
+    connecting.set_send_buffer_size(4096).unwrap();
+    listening.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = listening.listen(1).unwrap();
     let addr = listener.local_addr().unwrap();
     let connector = TlsConnector::from(Arc::new(side.client(None)));
     let speak = async {
         let name = ServerName::try_from("server.example").unwrap();
-        let stream = TcpStream::connect(addr).await.unwrap();
+        let stream = connecting.connect(addr).await.unwrap();
         // In TLS 1.3 the client is done before the server has seen that there is no certificate.
         let mut stream = connector.connect(name, stream).await.unwrap();
         stream.write_all(&[b'y'; 100_000]).await.unwrap();
