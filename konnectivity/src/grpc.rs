@@ -174,18 +174,29 @@ impl StreamError {
     }
 }
 
+/// Who opened a stream, and who was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// Opened it.
+    Client,
+    /// Was asked, and says at the end how it went.
+    Server,
+}
+
 /// The sending half of a stream.
 #[derive(Debug)]
 pub(crate) struct PacketSender {
     stream: SendStream<Message>,
+    side: Side,
     /// Heads and small packets, to be sent before anything else.
     gathered: BytesMut,
 }
 
 impl PacketSender {
-    pub(crate) fn new(stream: SendStream<Message>) -> Self {
+    pub(crate) fn new(stream: SendStream<Message>, side: Side) -> Self {
         Self {
             stream,
+            side,
             gathered: BytesMut::new(),
         }
     }
@@ -280,19 +291,15 @@ impl PacketSender {
         Ok(self.stream.send_data(Message { head, payload }, false)?)
     }
 
-    /// Ends the stream with a gRPC status, which only servers do.
+    /// Ends the stream in order: a server's with a gRPC status.
     pub(crate) fn end(mut self, status: GrpcCode, message: &str) {
-        if self.flush().is_ok() {
-            // A stream that is gone already needs no status.
-            drop(self.stream.send_trailers(trailers(status, message)));
+        if self.flush().is_err() {
+            return; // A stream that is gone already needs no end.
         }
-    }
-
-    /// Ends the sending half without a status, which clients do.
-    pub(crate) fn finish(mut self) {
-        if self.flush().is_ok() {
-            drop(self.stream.send_data(Message::default(), true));
-        }
+        drop(match self.side {
+            Side::Client => self.stream.send_data(Message::default(), true),
+            Side::Server => self.stream.send_trailers(trailers(status, message)),
+        });
     }
 
     /// Resets the stream.

@@ -65,8 +65,6 @@ pub(crate) enum News {
 pub(crate) enum Closing {
     /// With a gRPC status, or by ending the stream.
     End(&'static str),
-    /// At once.
-    Reset,
 }
 
 /// Who waits for one tunnel, and how far it is.
@@ -294,7 +292,7 @@ impl Tunnel {
     }
 
     /// Waits for the end of the dial. Cancel-safe.
-    fn poll_progress(&mut self, cx: &Context<'_>) -> Poll<Result<ConnectId, EndReason>> {
+    fn poll_progress(&self, cx: &Context<'_>) -> Poll<Result<ConnectId, EndReason>> {
         let mut state = self.shared.lock();
         match state.tunnels.get_mut(&self.id) {
             Some(waiting) => match &waiting.progress {
@@ -310,13 +308,13 @@ impl Tunnel {
     }
 
     /// Returns why the tunnel is over, if it is; else has `cx` woken by whatever changes.
-    pub(crate) fn poll_ended(&mut self, cx: &Context<'_>) -> Poll<EndReason> {
+    pub(crate) fn poll_ended(&self, cx: &Context<'_>) -> Poll<EndReason> {
         let mut state = self.shared.lock();
         state.wait(self.id, cx)
     }
 
     /// Takes at most `max` octets for the socket; [`TunnelRead::End`] comes again each time.
-    pub(crate) fn poll_read(&mut self, cx: &Context<'_>, max: usize) -> Poll<TunnelRead> {
+    pub(crate) fn poll_read(&self, cx: &Context<'_>, max: usize) -> Poll<TunnelRead> {
         let mut state = self.shared.lock();
         match state.link.read(self.id, max) {
             Ok(Read::Data(data)) => Poll::Ready(TunnelRead::Data(data)),
@@ -331,7 +329,7 @@ impl Tunnel {
 
     /// Waits until there is room, and returns for how many octets. Cancel-safe. Never once the
     /// tunnel takes no more; its end is told by the other methods.
-    pub(crate) fn poll_room(&mut self, cx: &Context<'_>) -> Poll<usize> {
+    pub(crate) fn poll_room(&self, cx: &Context<'_>) -> Poll<usize> {
         let mut state = self.shared.lock();
         match state.link.write_capacity(self.id) {
             0 => {
@@ -348,23 +346,18 @@ impl Tunnel {
     /// # Errors
     ///
     /// See [`WriteError`]; the octets are lost.
-    pub(crate) fn write(&mut self, data: Bytes) -> Result<(), WriteError> {
+    pub(crate) fn write(&self, data: Bytes) -> Result<(), WriteError> {
         self.shared.change(|link| link.write(self.id, data))
     }
 
     /// Says that the socket has taken `len` octets of what was read.
-    pub(crate) fn consumed(&mut self, len: usize) {
+    pub(crate) fn consumed(&self, len: usize) {
         (self.shared).change(|link| link.consumed(now(), self.id, len));
     }
 
     /// Says that the socket will send no more.
-    pub(crate) fn finish(&mut self) {
+    pub(crate) fn finish(&self) {
         self.shared.change(|link| link.finish(now(), self.id));
-    }
-
-    /// Closes the tunnel, and drops what waits to be sent.
-    pub(crate) fn reset(self) {
-        self.shared.change(|link| link.reset(now(), self.id));
     }
 }
 
@@ -411,7 +404,7 @@ pub(crate) struct PendingDial {
 
 impl PendingDial {
     /// Waits until nobody wants the connection any more. Cancel-safe.
-    pub(crate) async fn cancelled(&mut self) {
+    pub(crate) async fn cancelled(&self) {
         // A dial that is not answered ends in one way only.
         while poll_fn(|cx| self.tunnel.poll_progress(cx)).await.is_ok() {}
     }
@@ -437,7 +430,9 @@ impl PendingDial {
     /// Says why there is no connection.
     pub(crate) fn failed(self, text: String) {
         let id = self.tunnel.id;
-        (self.tunnel.shared).change(|link| drop(link.dialed(now(), id, Err(text))));
+        (self.tunnel.shared).change(|link| {
+            let _ = link.dialed(now(), id, Err(text));
+        });
     }
 }
 

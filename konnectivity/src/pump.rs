@@ -189,7 +189,7 @@ impl Pump {
         }
     }
 
-    fn tell(&mut self, owner: &mut impl FnMut(News)) {
+    fn tell(&self, owner: &mut impl FnMut(News)) {
         loop {
             // Not held while the owner is told: it may dial, or start a task that does.
             let Some(news) = self.link.0.lock().news.pop_front() else {
@@ -210,10 +210,7 @@ impl Pump {
         match end {
             LinkEnd::Closed(Closing::End(text)) => self.sender.end(GrpcCode::Unavailable, text),
             LinkEnd::Finished => self.sender.end(GrpcCode::Ok, ""),
-            LinkEnd::Closed(Closing::Reset)
-            | LinkEnd::Link(_)
-            | LinkEnd::Silent
-            | LinkEnd::Stream(_) => self.sender.reset(),
+            LinkEnd::Link(_) | LinkEnd::Silent | LinkEnd::Stream(_) => self.sender.reset(),
         }
     }
 }
@@ -242,7 +239,7 @@ impl Timer {
 }
 
 /// Pings the peer, and tells when it does not answer.
-struct Watch {
+pub(crate) struct Watch {
     liveness: Liveness,
     sleep: Pin<Box<Sleep>>,
     /// A ping waits for its answer.
@@ -253,7 +250,7 @@ struct Watch {
 }
 
 impl Watch {
-    fn new(liveness: Liveness) -> Self {
+    pub(crate) fn new(liveness: Liveness) -> Self {
         let now = Instant::now();
         Self {
             liveness,
@@ -276,7 +273,7 @@ impl Watch {
     }
 
     /// Ready once the peer is to be given up. `suspect` has it asked right away.
-    fn poll(
+    pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
         pings: Option<&mut PingPong>,

@@ -1,3 +1,330 @@
-//! To be written.
+//! The konnectivity server: hands connections of API servers to agents in clusters that accept
+//! none.
+//!
+//! ```text
+//!   control thread: probes, admin, signals, registry, tokens, leases
+//!        │ Context
+//!   worker threads: listen ──▶ agents ───▶ Cluster ◀─── frontends (HTTP CONNECT, gRPC)
+//! ```
+//!
+//! Start with [`run`]; a connection's life is told in `listen`, `agents` and `frontends`, a dial's
+//! in `cluster`.
 
+mod agents;
+mod cluster;
+mod context;
+mod frontends;
+mod grpc_frontend;
 mod health;
+mod http_frontend;
+mod listen;
+mod params;
+mod sockets;
+mod tunnels;
+mod view;
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use knp_proto::Budget;
+use relay::PoolParams;
+use serve::{
+    Accepting, Admission, BoundListeners, Closing, Drain, DrainParams, ListenerParams, Phase,
+    Signal, Signals, WorkerSocket, Workers, accept_all, bind_all,
+};
+use telemetry::access_log::Sink;
+use telemetry::{AccessLog, Bound, EndpointAddr, Endpoints, LogControl};
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use crate::flags::ServerConfig;
+use crate::lease::ServerLease;
+use crate::metrics::ServerMetrics;
+use crate::process::Failed;
+use crate::registry::{FrontendMode, Port};
+use crate::token::Tokens;
+use context::Context;
+use health::ServerView;
+use listen::Worker;
+use sockets::{Listen, Sockets};
+
+/// Runs a server until it is told to end.
+///
+/// # Errors
+///
+/// What the configuration points to cannot be used, or the process cannot go on.
+pub fn run(config: ServerConfig, log: LogControl) -> Result<(), Failed> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(Failed::running)?;
+    let ended = runtime.block_on(async {
+        let signals = Signals::new().map_err(Failed::running)?;
+        Server::start(config, log)?.run(signals).await
+    });
+    // A request to an API server that still waits is not waited for.
+    runtime.shutdown_background();
+    ended
+}
+
+/// A server that serves.
+struct Server {
+    cx: Arc<Context>,
+    workers: Workers<Task>,
+    sockets: Sockets,
+    tasks: Vec<JoinHandle<()>>,
+    lease: Option<(JoinHandle<()>, watch::Sender<bool>)>,
+}
+
+/// What a worker begins with.
+struct Task {
+    cx: Arc<Context>,
+    admission: Arc<Admission>,
+    accepting: Accepting,
+    listeners: Vec<(WorkerSocket, Port)>,
+    unix: mpsc::Receiver<Listen>,
+    mode: FrontendMode,
+    /// Workers that still have frontends.
+    last: watch::Sender<usize>,
+}
+
+impl Server {
+    fn start(config: ServerConfig, log: LogControl) -> Result<Self, Failed> {
+        let metrics_registry = telemetry::Registry::new();
+        log.register(&metrics_registry);
+        let metrics = ServerMetrics::new(&metrics_registry, config.per_cluster_metrics);
+        let registry = params::registry(&config)?;
+        params::observe(&registry, &metrics, &metrics_registry);
+        let budget = Budget::new(config.max_buffered_bytes);
+        metrics.budget(&budget);
+        let access_log =
+            AccessLog::new(config.access_log, Sink::Stdout).map_err(Failed::running)?;
+        access_log.register(&metrics_registry);
+        let drain = Drain::new(DrainParams {
+            delay: Duration::ZERO,
+            timeout: config.drain_timeout,
+        });
+        let mut tasks = Vec::new();
+        let (lease, lease_count) = match params::lease(&config, &metrics) {
+            Some((lease, count)) => (Some(keep_lease(lease)), count),
+            None => (None, watch::channel(None).1),
+        };
+        let cx = Arc::new(Context::new(
+            registry.clone(),
+            Tokens::new(registry, metrics.clone(), Handle::current()),
+            metrics,
+            budget,
+            drain.clone(),
+            access_log,
+            config.id.clone(),
+            lease_count,
+            params::limits(&config),
+        ));
+        cx.sync();
+        let (health, admin) = (bind("health", config.health)?, bind("admin", config.admin)?);
+        let (ports, bound) = bind_ports(&config)?;
+        let paused = cx.metrics.accept_paused().clone();
+        let accepting = Accepting {
+            drain: drain.clone(),
+            closing: Closing::default(),
+            paused,
+        };
+        let run = async |_, task: Task| work(task).await;
+        let pool = PoolParams {
+            pipes: 0,
+            pipe_bytes: 0,
+        };
+        let mut workers = Workers::prepare("worker", config.workers, pool, &drain, run)
+            .map_err(Failed::running)?;
+        bound.listen().map_err(Failed::running)?;
+        let limit = serve::connection_limit(params::CONNECTIONS, 0);
+        let admission = Admission::new(limit, 0);
+        let last = watch::Sender::new(config.workers);
+        let (mut senders, mut own) = (Vec::new(), Vec::new());
+        for sockets in bound.per_worker {
+            let (sender, unix) = mpsc::channel(params::SOCKETS);
+            senders.push(sender);
+            own.push(Task {
+                cx: Arc::clone(&cx),
+                admission: Arc::clone(&admission),
+                accepting: accepting.clone(),
+                listeners: sockets.into_iter().zip(ports.iter().copied()).collect(),
+                unix,
+                mode: params::mode(config.mode),
+                last: last.clone(),
+            });
+        }
+        drop(accepting);
+        let mut sockets = Sockets::new(senders, config.delete_existing_sockets);
+        if let Some(error) = sockets.sync(&cx.registry.current()).pop() {
+            return Err(Failed::running(error));
+        }
+        workers.start(own);
+        let view: Arc<dyn ServerView> = Arc::new(view::View::new(Arc::clone(&cx), &config));
+        let endpoints = health::health(&view, metrics_registry.clone(), log.clone());
+        tasks.push(answer("health", health, endpoints));
+        tasks.push(answer(
+            "admin",
+            admin,
+            health::admin(&view, metrics_registry, log),
+        ));
+        let watched = cx.registry.clone();
+        tasks.push(tokio::spawn(async move { watched.watch().await }));
+        tracing::info!(id = config.id, workers = config.workers, "serving");
+        Ok(Self {
+            cx,
+            workers,
+            sockets,
+            tasks,
+            lease,
+        })
+    }
+
+    /// Runs until the workers have ended.
+    async fn run(mut self, mut signals: Signals) -> Result<(), Failed> {
+        let mut changes = self.cx.registry.changes();
+        let (mut stopping, mut forced) = (false, false);
+        let mut failed = None;
+        loop {
+            tokio::select! {
+                signal = signals.next() => match signal {
+                    Signal::Reload => self.cx.registry.reload(),
+                    Signal::Stop if stopping => {
+                        forced = true;
+                        self.cx.drain.cut();
+                    }
+                    Signal::Stop => {
+                        stopping = true;
+                        self.cx.drain.begin();
+                    }
+                },
+                Ok(()) = changes.changed() => {
+                    self.cx.sync();
+                    for error in self.sockets.sync(&self.cx.registry.current()) {
+                        tracing::error!(error = %telemetry::chain(&error), "a cluster has no socket");
+                    }
+                }
+                () = self.cx.drain.reached(Phase::Unready), if !stopping => stopping = true,
+                worker = self.workers.ended() => match worker {
+                    None => break,
+                    Some(Ok(())) if stopping => {}
+                    Some(ended) => {
+                        let why = ended.err().unwrap_or_else(|| "it ended early".to_owned());
+                        tracing::error!(why, "a worker failed, the process ends");
+                        failed.get_or_insert(why);
+                        stopping = true;
+                        self.cx.drain.begin();
+                    }
+                },
+            }
+        }
+        self.end(forced, failed).await
+    }
+
+    async fn end(self, forced: bool, failed: Option<String>) -> Result<(), Failed> {
+        drop(self.sockets);
+        self.workers.join();
+        for task in self.tasks {
+            task.abort();
+        }
+        if let Some((lease, stop)) = self.lease {
+            stop.send_replace(true);
+            // It bounds itself, and logs what goes wrong.
+            drop(lease.await);
+        }
+        self.cx.access_log.close(LAST_WORDS);
+        tracing::info!("ended");
+        match failed {
+            Some(why) => Err(Failed::running(format!("a worker failed: {why}"))),
+            None if forced => Err(Failed::running("told to end twice: tunnels were cut")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Runs one worker until its connections have ended.
+async fn work(task: Task) -> std::io::Result<()> {
+    let Task {
+        cx,
+        admission,
+        accepting,
+        listeners,
+        mut unix,
+        mode,
+        last,
+    } = task;
+    let worker = Worker::new(cx, admission, mode);
+    let for_sockets = Rc::clone(&worker);
+    let sockets = tokio::task::spawn_local(async move {
+        while let Some(listen) = unix.recv().await {
+            let Listen {
+                listener,
+                cluster,
+                mode,
+                stop,
+            } = listen;
+            let worker = Rc::clone(&for_sockets);
+            tokio::task::spawn_local(worker.listen_unix(listener, cluster, mode, stop));
+        }
+    });
+    let accepted = {
+        let worker = Rc::clone(&worker);
+        accept_all(&accepting, listeners, move |stream, peer, port: &Port| {
+            worker.accepted(stream, peer, *port);
+        })
+        .await
+    };
+    // There may be no port at all, and then nothing was waited for.
+    accepting.drain.reached(Phase::Closing).await;
+    drop(accepting);
+    sockets.abort();
+    worker.finish(&last).await;
+    accepted
+}
+
+fn bind_ports(config: &ServerConfig) -> Result<(Vec<Port>, BoundListeners), Failed> {
+    let mut ports = vec![Port::Agents];
+    let mut params = vec![ListenerParams {
+        name: "agents".to_owned(),
+        address: config.agents.address,
+        tcp: params::tcp(Port::Agents),
+    }];
+    if let Some(frontends) = &config.frontends {
+        ports.push(Port::Frontends);
+        params.push(ListenerParams {
+            name: "frontends".to_owned(),
+            address: frontends.address,
+            tcp: params::tcp(Port::Frontends),
+        });
+    }
+    let bound = bind_all(&params, config.workers, Vec::new()).map_err(Failed::running)?;
+    Ok((ports, bound))
+}
+
+fn bind(what: &'static str, address: SocketAddr) -> Result<Bound, Failed> {
+    let bound = Endpoints::bind(&EndpointAddr::Tcp(address));
+    bound.map_err(|error| Failed::running(format!("binding the {what} port {address}: {error}")))
+}
+
+fn answer(what: &'static str, bound: Bound, endpoints: Endpoints) -> JoinHandle<()> {
+    tracing::info!(address = %bound.local_addr(), "serving {what}");
+    tokio::spawn(async move {
+        if let Err(error) = endpoints.serve(bound, std::future::pending()).await {
+            tracing::error!(%error, "no longer serving {what}");
+        }
+    })
+}
+
+fn keep_lease(lease: ServerLease) -> (JoinHandle<()>, watch::Sender<bool>) {
+    let (stop, mut stopped) = watch::channel(false);
+    let task = tokio::spawn(lease.run(async move {
+        drop(stopped.wait_for(|stop| *stop).await);
+    }));
+    (task, stop)
+}
+
+/// How long the access log may take to be written at the end.
+const LAST_WORDS: Duration = Duration::from_millis(200);

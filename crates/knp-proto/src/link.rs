@@ -165,11 +165,11 @@ impl Link {
     /// Returns whether [`Link::poll_transmit`] has something to send.
     #[must_use]
     pub fn has_transmit(&self) -> bool {
-        !self.ended
-            && !(self.control.is_empty()
-                && self.dials.is_empty()
-                && self.credits.is_empty()
-                && self.fair.is_empty())
+        let nothing = self.control.is_empty()
+            && self.dials.is_empty()
+            && self.credits.is_empty()
+            && self.fair.is_empty();
+        !self.ended && !nothing
     }
 
     /// Returns the next thing the sockets' owner must know.

@@ -3,14 +3,13 @@
 //! Only connects [`LeaseCount`] with the agent's settings and metrics.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::watch;
 
 use super::config::LeaseParams;
 use crate::api_server::ApiServer;
-use crate::lease::{LeaseCount, LeaseCountParams, LeaseMetrics};
-use crate::metrics::{AgentMetrics, LeaseAnswer};
+use crate::lease::{LeaseCount, LeaseCountParams};
+use crate::metrics::AgentMetrics;
 
 /// Counts for ever on the current runtime; without `params` nothing is ever counted. Returns the
 /// count, which stays as it is when what counts has ended.
@@ -26,23 +25,6 @@ pub(super) fn count(
         namespace: params.namespace.clone(),
         selector: params.selector.clone(),
     };
-    let (counting, count) = LeaseCount::new(api, which, Arc::new(Counted(metrics.clone())));
+    let (counting, count) = LeaseCount::new(api, which, Arc::new(metrics.clone()));
     (Some(counting), count)
-}
-
-struct Counted(AgentMetrics);
-
-impl LeaseMetrics for Counted {
-    fn listed(&self, code: u16, reason: &str, took: Duration) {
-        self.0.leases_listed(LeaseAnswer {
-            code,
-            reason,
-            elapsed: took,
-        });
-    }
-
-    // Agents delete no leases.
-    fn deleted(&self, _: u16, _: &str, _: Duration) {}
-
-    fn culled(&self) {}
 }

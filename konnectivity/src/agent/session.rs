@@ -25,7 +25,7 @@ use super::config::AgentConfig;
 use super::dial::DialError;
 use super::trust::{self, TokenError};
 use super::tunnel::Tunnels;
-use crate::grpc::{self, Message, PacketReceiver, PacketSender};
+use crate::grpc::{self, Message, PacketReceiver, PacketSender, Side};
 use crate::link::{LinkHandle, News};
 use crate::pump::{LinkEnd, Liveness, Pump};
 
@@ -134,7 +134,7 @@ impl Sessions {
         let link = LinkHandle::new(link, self.tunnels.metrics.link().clone());
         let pump = Pump {
             link: link.clone(),
-            sender: PacketSender::new(sending),
+            sender: PacketSender::new(sending, Side::Client),
             receiver: PacketReceiver::new(body, MOST_MESSAGE_BYTES),
             pings: pings.take(),
             liveness: self.liveness(extensions),

@@ -3,8 +3,8 @@
 
 use std::process::ExitCode;
 
-use konnectivity::process::{self, Failed};
+use konnectivity::process;
 
 fn main() -> ExitCode {
-    process::server(|_config, _log| Err(Failed::running("nothing is served yet")))
+    process::server(konnectivity::server::run)
 }

@@ -73,6 +73,8 @@ flags! {
         max_tunnels: u32 = 10_000;
         /// What API servers speak; with --registry on --server-port only.
         mode: FrontendMode = FrontendMode::Grpc;
+        /// Metrics of tunnels and dials per cluster as well, with a label.
+        per_cluster_metrics: bool = false;
         /// How an agent is chosen, in order: default, destHost, defaultRoute, destCIDR. Not with
         /// --registry.
         proxy_strategies: Vec<String> = vec!["default".to_owned()];

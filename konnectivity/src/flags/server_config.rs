@@ -62,6 +62,8 @@ pub struct ServerConfig {
     pub mode: FrontendMode,
     /// What happens to tunnels with slow readers and peers without flow control.
     pub overflow: Overflow,
+    /// Whether there are metrics with a label per cluster.
+    pub per_cluster_metrics: bool,
     /// Versions and cipher suites of both ports.
     pub tls: TlsSettings,
     /// Threads that carry data, at least one.
@@ -199,6 +201,7 @@ impl ServerConfig {
             max_buffered_bytes: checks.buffered(flags.max_buffered_bytes),
             mode: flags.mode,
             overflow: flags.slow_consumer.into(),
+            per_cluster_metrics: flags.per_cluster_metrics,
             tls: TlsSettings::new(&flags.cipher_suites, &flags.tls_min_version, &mut checks),
             workers: workers(flags, &clusters, &mut checks),
             clusters,

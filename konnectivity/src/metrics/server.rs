@@ -246,6 +246,10 @@ impl ServerMetrics {
     }
 
     /// Counts a dial tried again with another agent.
+    pub(crate) fn accept_paused(&self) -> &Counter {
+        &self.inner.own.accept_paused
+    }
+
     pub(crate) fn dial_retried(&self) {
         self.inner.own.dials_retried.inc();
     }

@@ -130,6 +130,7 @@ fn answers(registry: &Registry, name: &'static str, help: &'static str) -> Count
 /// Those that only ours has, beside the ones of links and clusters.
 #[derive(Debug)]
 pub(super) struct Own {
+    pub(super) accept_paused: Counter,
     pub(super) dials_retried: Counter,
     pub(super) refused_dials: CounterFamily,
     pub(super) refused_peers: CounterFamily,
@@ -140,6 +141,11 @@ pub(super) struct Own {
 impl Own {
     pub(super) fn new(registry: &Registry) -> Self {
         let own = Self {
+            accept_paused: counter(
+                registry,
+                "rhizome_accept_paused_total",
+                "Times accepting paused because descriptors or memory ran out.",
+            ),
             dials_retried: counter(
                 registry,
                 "rhizome_konnectivity_dials_retried_total",

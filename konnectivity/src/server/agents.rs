@@ -1,0 +1,280 @@
+//! An agent's connection, from the end of the handshake to its own end.
+//!
+//! ```text
+//!   TLS ──▶ HTTP/2 ──▶ /AgentService/Connect ──▶ agent id, token ──▶ Link, Cluster::join
+//!                                                   └── refused: a gRPC status        │
+//!                     the pump runs until the stream ends ──▶ Cluster::leave ◀────────┘
+//! ```
+//!
+//! Identity comes from the certificate or the token, never from what the agent says of itself.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use h2::server::{Connection, SendResponse};
+use h2::{PingPong, RecvStream};
+use http::{HeaderMap, HeaderValue, Request, Response};
+use knp_proto::{AgentId, EXTENSION_KEY, Extensions, Identifiers, Link};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::cluster::Cluster;
+use super::context::Context;
+use crate::grpc::{self, Message, PacketReceiver, PacketSender, Side, refusal};
+use crate::link::{LinkHandle, News};
+use crate::metrics::{GrpcCode, PeerPort, Service};
+use crate::pump::Pump;
+use crate::registry::Peer;
+
+/// Serves an agent's connection to its end.
+pub(crate) async fn serve<S>(io: S, peer: Peer, from: SocketAddr, cx: &Arc<Context>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + 'static,
+{
+    let handshake = grpc::server_builder(grpc::STREAM_WINDOW, grpc::CONNECTION_WINDOW);
+    let mut connection: Connection<S, Message> =
+        match timeout(cx.limits.handshake, handshake.handshake(io)).await {
+            Ok(Ok(connection)) => connection,
+            Ok(Err(error)) => {
+                tracing::debug!(%from, %error, "an agent's connection is no HTTP/2");
+                return cx.metrics.peer_refused(PeerPort::Agents, "http2");
+            }
+            Err(_) => {
+                return cx
+                    .metrics
+                    .peer_refused(PeerPort::Agents, "handshake_timeout");
+            }
+        };
+    let mut pings = connection.ping_pong();
+    let mut streams = JoinSet::new();
+    // A connection on which nothing is asked for is not kept for ever.
+    let mut idle = Box::pin(tokio::time::sleep(cx.limits.handshake));
+    loop {
+        tokio::select! {
+            accepted = connection.accept() => match accepted {
+                Some(Ok((request, respond))) => {
+                    let (cx, peer, pings) = (Arc::clone(cx), peer.clone(), pings.take());
+                    streams.spawn_local(async move {
+                        connect(request, respond, &peer, from, pings, &cx).await;
+                    });
+                }
+                Some(Err(error)) => {
+                    tracing::debug!(%from, %error, "an agent's connection broke");
+                    break;
+                }
+                None => break,
+            },
+            Some(ended) = streams.join_next(), if !streams.is_empty() => {
+                if let Err(error) = ended {
+                    tracing::error!(%from, %error, "an agent's stream ended by a defect");
+                }
+                if streams.is_empty() {
+                    connection.graceful_shutdown();
+                }
+            }
+            () = &mut idle, if streams.is_empty() => break,
+        }
+    }
+    // The streams see the end of their connection by themselves, and end their tunnels.
+    drop(connection);
+    while streams.join_next().await.is_some() {}
+}
+
+/// Serves one stream of an agent's connection.
+async fn connect(
+    request: Request<RecvStream>,
+    mut respond: SendResponse<Message>,
+    peer: &Peer,
+    from: SocketAddr,
+    pings: Option<PingPong>,
+    cx: &Arc<Context>,
+) {
+    let admitted = match admit(&request, peer, from, cx).await {
+        Ok(admitted) => admitted,
+        Err(refused) => {
+            tracing::info!(%from, reason = refused.reason, text = %refused.text, "an agent is refused");
+            cx.metrics.peer_refused(PeerPort::Agents, refused.reason);
+            let response = refusal(refused.code, &refused.text);
+            drop(respond.send_response(response, true));
+            return;
+        }
+    };
+    let Admitted {
+        cluster,
+        agent,
+        identifiers,
+        extensions,
+        link,
+    } = admitted;
+    let response = headers(cx, &cluster, extensions);
+    let Ok(stream) = respond.send_response(response, false) else {
+        return;
+    };
+    let id = link.stream();
+    let metrics = cluster.metrics().link().clone();
+    let link = LinkHandle::new(link, metrics);
+    let _held = (
+        cx.metrics.grpc_connection(Service::Connect),
+        link.metrics().link(),
+    );
+    if !cluster.join(agent.clone(), identifiers, link.clone()) {
+        return PacketSender::new(stream, Side::Server)
+            .end(GrpcCode::Unavailable, "the cluster is no longer served");
+    }
+    tracing::info!(%from, cluster = %cluster.id(), %agent, stream = id.0, %extensions, "agent connected");
+    let pump = Pump {
+        link,
+        sender: PacketSender::new(stream, Side::Server),
+        receiver: PacketReceiver::new(request.into_body(), MAX_MESSAGE),
+        pings,
+        liveness: cx.limits.agents,
+    };
+    let end = pump
+        .run(|news| match news {
+            News::Alive(alive) => cluster.set_alive(id, alive),
+            News::Draining => {
+                tracing::info!(cluster = %cluster.id(), %agent, stream = id.0, "agent drains");
+                cluster.set_draining(id);
+            }
+            // A server is asked for nothing.
+            News::Dial(..) => {}
+        })
+        .await;
+    cluster.leave(id);
+    let reason = end.reason();
+    tracing::info!(%from, cluster = %cluster.id(), %agent, stream = id.0, reason, %end, "agent gone");
+}
+
+/// An agent that may serve.
+struct Admitted {
+    cluster: Arc<Cluster>,
+    agent: AgentId,
+    identifiers: Identifiers,
+    extensions: Extensions,
+    link: Link,
+}
+
+/// Why an agent may not.
+struct Refused {
+    code: GrpcCode,
+    reason: &'static str,
+    text: String,
+}
+
+async fn admit(
+    request: &Request<RecvStream>,
+    peer: &Peer,
+    from: SocketAddr,
+    cx: &Arc<Context>,
+) -> Result<Admitted, Refused> {
+    grpc::check_request(request, grpc::CONNECT_PATH)
+        .map_err(|text| refused(GrpcCode::Unimplemented, "method", text))?;
+    let headers = request.headers();
+    let agent = agent_id(headers)?;
+    let identifiers = identifiers(headers)?;
+    let spec = match peer {
+        Peer::Certified(spec) => Arc::clone(spec),
+        Peer::ByToken { hint } => {
+            let given: Vec<&HeaderValue> = headers.get_all("authorization").iter().collect();
+            let check = cx.tokens.check(hint.as_ref(), &given, from.ip());
+            check
+                .await
+                .map_err(|error| refused(GrpcCode::Unknown, error.reason(), error.to_string()))?
+        }
+    };
+    let cluster = cx.cluster(&spec.id).ok_or_else(|| {
+        let text = "the cluster is not served".to_owned();
+        refused(GrpcCode::Unavailable, "removed", text)
+    })?;
+    let extensions = headers.get(EXTENSION_KEY);
+    let extensions = extensions.and_then(|value| value.to_str().ok());
+    let extensions = Extensions::parse(extensions.unwrap_or_default()).common(Extensions::ALL);
+    let stream = cx.next_stream();
+    let link = Link::server(cluster.limits(), stream, extensions, cx.limits.link);
+    let link = link.ok_or_else(|| {
+        let text = "too many agents".to_owned();
+        refused(GrpcCode::ResourceExhausted, "agents", text)
+    })?;
+    Ok(Admitted {
+        cluster,
+        agent,
+        identifiers,
+        extensions,
+        link,
+    })
+}
+
+fn agent_id(headers: &HeaderMap) -> Result<AgentId, Refused> {
+    let given = texts(headers, "agentid");
+    match given.as_slice() {
+        [one] if one.len() <= MAX_AGENT_ID => Ok(AgentId::new(one)),
+        _ => {
+            let text = format!(
+                "expected one agent ID in the context, got [{}]",
+                shown(&given)
+            );
+            Err(refused(GrpcCode::Unknown, "agent_id", text))
+        }
+    }
+}
+
+fn identifiers(headers: &HeaderMap) -> Result<Identifiers, Refused> {
+    let given = texts(headers, "agentidentifiers");
+    let text = match given.as_slice() {
+        [] => "",
+        [one] => one,
+        _ => {
+            let text = format!(
+                "expected at most one set of agent IDs in the context, got [{}]",
+                shown(&given)
+            );
+            return Err(refused(GrpcCode::Unknown, "identifiers", text));
+        }
+    };
+    let parsed = Identifiers::parse(text);
+    parsed.map_err(|error| refused(GrpcCode::Unknown, "identifiers", error.to_string()))
+}
+
+/// Returns all values of a key; one that is no text counts as an empty one.
+fn texts<'a>(headers: &'a HeaderMap, key: &str) -> Vec<&'a str> {
+    let values = headers.get_all(key).iter();
+    values
+        .map(|value| value.to_str().unwrap_or_default())
+        .collect()
+}
+
+fn shown(values: &[&str]) -> String {
+    let mut shown = values.join(" ");
+    shown.truncate(shown.floor_char_boundary(MAX_AGENT_ID));
+    shown
+}
+
+fn refused(code: GrpcCode, reason: &'static str, text: String) -> Refused {
+    Refused { code, reason, text }
+}
+
+/// What an agent is told before anything else.
+fn headers(cx: &Context, cluster: &Cluster, extensions: Extensions) -> Response<()> {
+    let mut response = Response::new(());
+    let headers = response.headers_mut();
+    headers.insert(http::header::CONTENT_TYPE, grpc::CONTENT_TYPE);
+    if let Ok(id) = HeaderValue::from_str(&cx.server_id) {
+        headers.insert("serverid", id);
+    }
+    let count = cx.server_count(&cluster.spec());
+    headers.insert("servercount", HeaderValue::from(count));
+    if !extensions.is_empty()
+        && let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(extensions.to_string()))
+    {
+        headers.insert(EXTENSION_KEY, value);
+    }
+    response
+}
+
+/// Octets of a message from an agent: upstream's send 4 KiB at a time, ours 64; the rest is error
+/// texts.
+const MAX_MESSAGE: usize = 1 << 20;
+/// Octets of an agent's id.
+const MAX_AGENT_ID: usize = 512;

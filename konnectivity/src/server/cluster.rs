@@ -1,0 +1,336 @@
+//! One cluster as a server sees it: its agents' links, and how a dial finds its way to one of them.
+//!
+//! ```text
+//!   dial ──▶ Backends::pick ──▶ link 1 ──no answer, lost──▶ link 2 ──▶ Tunnel
+//! ```
+//!
+//! Everything is looked up from here, so nothing of one cluster is in reach of another: neither
+//! agents, nor ids, nor limits. Speaks to no socket; frontends and agents' connections do.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use knp_proto::{
+    AgentId, Backends, Budget, ClusterId, DialId, DialRefused, DialTarget, EndReason, Identifiers,
+    StreamId, dial_host,
+};
+use ring::rand::{SecureRandom, SystemRandom};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+use crate::link::{Closing, DialError, LinkHandle, Tunnel};
+use crate::metrics::{ClusterMetrics, DialFailure, ServerMetrics};
+use crate::registry::ClusterSpec;
+
+/// A cluster that is served.
+pub(crate) struct Cluster {
+    id: ClusterId,
+    spec: ArcSwap<ClusterSpec>,
+    limits: Arc<knp_proto::Cluster>,
+    metrics: ClusterMetrics,
+    server: ServerMetrics,
+    agents: Mutex<Agents>,
+    /// Set once the cluster is no longer served.
+    removed: watch::Sender<bool>,
+    random: SystemRandom,
+}
+
+#[derive(Default)]
+struct Agents {
+    backends: Backends,
+    links: BTreeMap<StreamId, Connected>,
+}
+
+struct Connected {
+    agent: AgentId,
+    link: LinkHandle,
+}
+
+/// A tunnel, and who made it.
+pub(crate) struct Dialled {
+    pub(crate) tunnel: Tunnel,
+    pub(crate) agent: AgentId,
+}
+
+/// Why there is no tunnel.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoTunnel {
+    /// The agent could not connect; its words.
+    #[error("{error}")]
+    Answered {
+        /// The agent's text.
+        error: String,
+    },
+    /// The agent's stream ended before it answered.
+    #[error("Backend context error: the agent's stream has ended")]
+    Lost,
+    /// No agent is there to be asked.
+    #[error("No agent available")]
+    NoAgent,
+    /// A limit of the cluster.
+    #[error("{0}")]
+    Refused(DialRefused),
+    /// The agent did not answer in time.
+    #[error("Backend dial timeout: no answer within {limit:?}")]
+    Timeout {
+        /// The time it had.
+        limit: Duration,
+    },
+}
+
+impl Cluster {
+    /// Makes a cluster without agents.
+    pub(crate) fn new(
+        spec: Arc<ClusterSpec>,
+        budget: &Arc<Budget>,
+        metrics: &ServerMetrics,
+    ) -> Arc<Self> {
+        let limits = knp_proto::Cluster::new(spec.id.clone(), spec.limits, Arc::clone(budget));
+        Arc::new(Self {
+            id: spec.id.clone(),
+            metrics: metrics.cluster(&limits),
+            server: metrics.clone(),
+            limits,
+            spec: ArcSwap::new(spec),
+            agents: Mutex::default(),
+            removed: watch::Sender::new(false),
+            random: SystemRandom::new(),
+        })
+    }
+
+    pub(crate) fn id(&self) -> &ClusterId {
+        &self.id
+    }
+
+    /// Returns what is configured.
+    pub(crate) fn spec(&self) -> Arc<ClusterSpec> {
+        self.spec.load_full()
+    }
+
+    /// Returns the limits, and how much of them is used.
+    pub(crate) fn limits(&self) -> &Arc<knp_proto::Cluster> {
+        &self.limits
+    }
+
+    pub(crate) fn metrics(&self) -> &ClusterMetrics {
+        &self.metrics
+    }
+
+    /// Takes a changed configuration of the same identity; links and tunnels stay.
+    pub(crate) fn reconfigure(&self, spec: Arc<ClusterSpec>) {
+        self.limits.set_limits(spec.limits);
+        self.spec.store(spec);
+        self.tell_ready(&self.lock());
+    }
+
+    /// Ends all that belongs to the cluster.
+    pub(crate) fn remove(&self, why: &'static str) {
+        self.removed.send_replace(true);
+        for connected in self.lock().links.values() {
+            connected.link.close(Closing::End(why));
+        }
+    }
+
+    /// Waits until the cluster is no longer served. Cancel-safe.
+    pub(crate) async fn removed(&self) {
+        let mut removed = self.removed.subscribe();
+        // The sender lives in `self`.
+        drop(removed.wait_for(|removed| *removed).await);
+    }
+
+    // === Agents ===
+
+    /// Adds an agent's link; it is dialled from now on. False when the cluster was removed.
+    pub(crate) fn join(&self, agent: AgentId, identifiers: Identifiers, link: LinkHandle) -> bool {
+        let mut agents = self.lock();
+        // Looked at under the lock, so that `remove` finds the link, or the link finds it.
+        if *self.removed.borrow() {
+            return false;
+        }
+        let stream = link.stream();
+        agents.backends.insert(stream, agent.clone(), identifiers);
+        agents.links.insert(stream, Connected { agent, link });
+        self.tell_ready(&agents);
+        true
+    }
+
+    /// Takes an agent's link out; no other is touched.
+    pub(crate) fn leave(&self, stream: StreamId) {
+        let mut agents = self.lock();
+        agents.backends.remove(stream);
+        agents.links.remove(&stream);
+        self.tell_ready(&agents);
+    }
+
+    /// Says that an agent asked not to be dialled.
+    pub(crate) fn set_draining(&self, stream: StreamId) {
+        self.lock().backends.set_draining(stream);
+    }
+
+    /// Says whether an agent can be expected to answer.
+    pub(crate) fn set_alive(&self, stream: StreamId, alive: bool) {
+        let mut agents = self.lock();
+        agents.backends.set_alive(stream, alive);
+        self.tell_ready(&agents);
+    }
+
+    /// Ends every agent's stream, which ends the tunnels.
+    pub(crate) fn close_links(&self, closing: Closing) {
+        for connected in self.lock().links.values() {
+            connected.link.close(closing);
+        }
+    }
+
+    /// Tells whether the first strategy has anybody to choose from.
+    pub(crate) fn is_ready(&self) -> bool {
+        let spec = self.spec.load();
+        let agents = self.lock();
+        let first = spec.strategies.first();
+        first.is_some_and(|first| agents.backends.ready(*first) > 0)
+    }
+
+    /// Returns each link with its agent's id.
+    pub(crate) fn links(&self) -> Vec<(AgentId, LinkHandle)> {
+        let agents = self.lock();
+        let links = agents.links.values();
+        links
+            .map(|connected| (connected.agent.clone(), connected.link.clone()))
+            .collect()
+    }
+
+    fn tell_ready(&self, agents: &Agents) {
+        for (position, strategy) in self.spec.load().strategies.iter().enumerate() {
+            let ready = agents.backends.ready(*strategy);
+            self.metrics.ready_backends(*strategy, ready);
+            if position == 0 {
+                self.metrics.ready_connections(ready);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Agents> {
+        self.agents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    // === Dialling ===
+
+    /// Asks an agent for a connection; if it does not answer, or is lost, one more. It takes
+    /// `limit` at most. Dropping the future calls the dial off.
+    ///
+    /// # Errors
+    ///
+    /// See [`NoTunnel`].
+    pub(crate) async fn dial(
+        &self,
+        target: DialTarget,
+        limit: Duration,
+    ) -> Result<Dialled, NoTunnel> {
+        let pending = self.metrics.pending_dial();
+        let result = self.dial_some(&target, limit).await;
+        drop(pending);
+        if let Err(error) = &result {
+            match error {
+                NoTunnel::Answered { .. } => self.metrics.dial_failure(DialFailure::ErrorResponse),
+                NoTunnel::Lost => self.metrics.dial_failure(DialFailure::BackendClose),
+                NoTunnel::NoAgent => self.metrics.dial_failure(DialFailure::NoAgent),
+                NoTunnel::Refused(refused) => self.metrics.dial_refused(*refused),
+                NoTunnel::Timeout { .. } => {
+                    self.metrics.dial_failure(DialFailure::BackendDialTimeout);
+                }
+            }
+        }
+        result
+    }
+
+    async fn dial_some(&self, target: &DialTarget, limit: Duration) -> Result<Dialled, NoTunnel> {
+        let deadline = Instant::now() + limit;
+        let mut tried = Vec::with_capacity(2);
+        let mut failure = NoTunnel::NoAgent;
+        while tried.len() < 2
+            && let Some(connected) = self.pick(&target.address, &tried)
+        {
+            tried.push(connected.link.stream());
+            let last = tried.len() == 2 || self.pick(&target.address, &tried).is_none();
+            let left = deadline.saturating_duration_since(Instant::now());
+            let patience = if last {
+                left
+            } else {
+                left.mul_f64(FIRST_SHARE)
+            };
+            let Connected { agent, link } = connected;
+            failure = match self.dial_one(&link, target, patience).await {
+                Ok(tunnel) => return Ok(Dialled { tunnel, agent }),
+                Err(NoTunnel::Timeout { .. }) => NoTunnel::Timeout { limit },
+                Err(NoTunnel::Lost) => NoTunnel::Lost,
+                Err(failure) => return Err(failure),
+            };
+            if !last {
+                self.server.dial_retried();
+            }
+        }
+        Err(failure)
+    }
+
+    async fn dial_one(
+        &self,
+        link: &LinkHandle,
+        target: &DialTarget,
+        patience: Duration,
+    ) -> Result<Tunnel, NoTunnel> {
+        let dial = link.dial(self.draw(), target.clone());
+        let refused = match timeout(patience, dial).await {
+            Ok(Ok(tunnel)) => return Ok(tunnel),
+            Err(_) | Ok(Err(DialError::Ended(EndReason::DialTimeout))) => {
+                link.suspect();
+                return Err(NoTunnel::Timeout { limit: patience });
+            }
+            Ok(Err(DialError::Ended(EndReason::DialFailed { error }))) => {
+                return Err(NoTunnel::Answered { error });
+            }
+            Ok(Err(DialError::Ended(EndReason::Violation(_)))) => {
+                let error = "the agent's answer makes no sense".to_owned();
+                return Err(NoTunnel::Answered { error });
+            }
+            Ok(Err(DialError::Ended(_))) => return Err(NoTunnel::Lost),
+            Ok(Err(DialError::Refused(refused))) => refused,
+        };
+        Err(match refused {
+            // Another number would have done, but of 2⁶³ none comes twice in a server's life.
+            DialRefused::DuplicateId | DialRefused::Ended => NoTunnel::Lost,
+            refused
+            @ (DialRefused::PendingDials | DialRefused::Rate | DialRefused::Tunnels | _) => {
+                NoTunnel::Refused(refused)
+            }
+        })
+    }
+
+    fn pick(&self, address: &str, tried: &[StreamId]) -> Option<Connected> {
+        let spec = self.spec.load();
+        let agents = self.lock();
+        let random = self.random();
+        let stream = (agents.backends).pick(&spec.strategies, dial_host(address), random, tried)?;
+        let connected = agents.links.get(&stream)?;
+        Some(Connected {
+            agent: connected.agent.clone(),
+            link: connected.link.clone(),
+        })
+    }
+
+    /// Draws what no client can guess.
+    fn draw(&self) -> DialId {
+        DialId::from_random(self.random())
+    }
+
+    fn random(&self) -> u64 {
+        let mut octets = [0; 8];
+        // It cannot fail once the kernel has gathered entropy, which it has when this runs.
+        let _ = self.random.fill(&mut octets);
+        u64::from_ne_bytes(octets)
+    }
+}
+
+/// How much of the time for a dial the first agent gets when there is a second: more than the 5 s
+/// that an agent's own dial may take out of the 10 s that are usual.
+const FIRST_SHARE: f64 = 0.6;

@@ -1,0 +1,110 @@
+//! A frontend: one connection of an API server, over whatever it came.
+//!
+//! ```text
+//!   UDS ────────────────────┐
+//!   TCP ──▶ TLS, identity ──┴▶ Frontend ──▶ HTTP CONNECT, or gRPC
+//! ```
+//!
+//! Holds what both ways of asking need. Which cluster a connection is of was settled before.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use knp_proto::DialTarget;
+use telemetry::access_log::AccessRecord;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::Instant;
+
+use super::cluster::{Cluster, Dialled, NoTunnel};
+use super::context::Context;
+use super::tunnels::Open;
+use super::{grpc_frontend, http_frontend};
+use crate::registry::FrontendMode;
+use crate::relay::Scratch;
+
+/// One connection, and whose it is.
+pub(crate) struct Frontend {
+    pub(crate) cx: Arc<Context>,
+    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) scratch: Scratch,
+    /// `frontends`, or `uds`.
+    pub(crate) listener: &'static str,
+    /// Nobody in particular, over a Unix socket.
+    pub(crate) peer: SocketAddr,
+    pub(crate) server_name: Option<String>,
+    pub(crate) started: Instant,
+}
+
+impl Frontend {
+    /// Serves the connection to its end.
+    pub(crate) async fn serve<S>(self, stream: S, mode: FrontendMode)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + 'static,
+    {
+        match mode {
+            FrontendMode::Grpc => grpc_frontend::serve(stream, Rc::new(self)).await,
+            FrontendMode::HttpConnect => http_frontend::serve(stream, &self).await,
+        }
+    }
+
+    /// Asks an agent of the cluster for a connection. Dropping the future calls the dial off.
+    ///
+    /// # Errors
+    ///
+    /// See [`NoTunnel`].
+    pub(crate) async fn dial(&self, target: DialTarget) -> Result<Dialled, NoTunnel> {
+        let started = Instant::now();
+        let address = target.address.clone();
+        let result = self.cluster.dial(target, self.cx.limits.dial).await;
+        let seconds = started.elapsed().as_secs_f64();
+        match &result {
+            Ok(dialled) => {
+                self.cx.metrics.dial_duration().observe(seconds);
+                tracing::debug!(cluster = %self.cluster.id(), address, agent = %dialled.agent, "dialled");
+            }
+            Err(error) => {
+                tracing::debug!(cluster = %self.cluster.id(), address, %error, "no tunnel");
+            }
+        }
+        result
+    }
+
+    /// Counts a tunnel as open for as long as what is returned lives.
+    pub(crate) fn open(&self, dialled: &Dialled) -> Open {
+        let established = self.cluster.metrics().established();
+        let duration = self.cx.metrics.connection_duration().clone();
+        self.cx.tunnels.open(
+            self.cluster.id(),
+            &dialled.agent,
+            dialled.tunnel.connect_id(),
+            established,
+            duration,
+        )
+    }
+
+    /// Writes the access-log line of one tunnel, or of a connection that got none.
+    pub(crate) fn log(&self, target: Option<&str>, received: u64, sent: u64, reason: &'static str) {
+        if !self.cx.access_log.is_on() {
+            return;
+        }
+        self.cx.access_log.write(&AccessRecord {
+            time: SystemTime::now(),
+            listener: self.listener,
+            protocol: "konnectivity",
+            peer: self.peer,
+            client: self.peer,
+            server_name: self.server_name.as_deref(),
+            alpn: None,
+            destination: None,
+            connect: target,
+            cluster: Some(self.cluster.id().as_str()),
+            endpoint: None,
+            rx_bytes: received,
+            tx_bytes: sent,
+            duration: self.started.elapsed(),
+            reason,
+        });
+    }
+}

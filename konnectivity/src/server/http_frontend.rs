@@ -1,0 +1,173 @@
+//! API servers that ask by HTTP CONNECT: what a request becomes, and the words it is refused with.
+//!
+//! ```text
+//!   connect::serve ──▶ dial ──▶ Cluster::dial ──▶ Tunnel ──▶ 200 ──▶ relay
+//!                        └── refused: 500, 502, 503, 504 with upstream's texts
+//! ```
+//!
+//! Reads no request and writes no answer; that is the `connect` crate's business.
+
+use std::cell::Cell;
+
+use bytes::Bytes;
+use connect::{Dial, Ended, Params, Refusal, RefusalHeaders, Request};
+use knp_proto::DialTarget;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::cluster::{Dialled, NoTunnel};
+use super::frontends::Frontend;
+use crate::metrics::{DialFailure, Direction};
+use crate::relay::{RelayEnd, relay};
+
+/// Serves one connection from its first octet to its end.
+pub(crate) async fn serve<S>(stream: S, frontend: &Frontend)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let _held = frontend.cx.metrics.http_connection();
+    let params = Params {
+        dial_limit: frontend.cx.limits.dial * 2,
+        ..Params::default()
+    };
+    let dialler = Dialler {
+        frontend,
+        state: Cell::new(State::Idle),
+    };
+    let cluster = frontend.cluster.clone();
+    let outcome = tokio::select! {
+        outcome = connect::serve(stream, &dialler, &params) => outcome,
+        () = cluster.removed() => return,
+        () = frontend.cx.drain.reached(serve::Phase::Cut) => return,
+    };
+    if dialler.state.get() == State::Dialing {
+        // Called off: the client left, or was never told.
+        cluster.metrics().dial_failure(DialFailure::FrontendClose);
+    }
+    let target = outcome
+        .request
+        .as_ref()
+        .map(|request| request.target.as_str());
+    frontend.log(target, outcome.received, outcome.sent, outcome.end.reason());
+}
+
+/// What one connection's request is dialled with.
+struct Dialler<'a> {
+    frontend: &'a Frontend,
+    state: Cell<State>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Idle,
+    Dialing,
+    Answered,
+}
+
+impl Dial for Dialler<'_> {
+    type Tunnel = Dialled;
+
+    async fn dial(&self, request: &Request) -> Result<Dialled, Refusal> {
+        self.state.set(State::Dialing);
+        let target = DialTarget {
+            protocol: "tcp".to_owned(),
+            address: request.target.clone(),
+        };
+        let result = self.frontend.dial(target).await;
+        self.state.set(State::Answered);
+        result.map_err(|error| refusal(&error))
+    }
+
+    async fn relay<S>(&self, dialled: Dialled, mut stream: S, early: Bytes) -> Ended
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let frontend = self.frontend;
+        let _open = frontend.open(&dialled);
+        let relayed = relay(dialled.tunnel, &mut stream, early, &frontend.scratch).await;
+        let link = frontend.cluster.metrics().link();
+        link.bytes(Direction::ToDestination, relayed.from_socket);
+        link.bytes(Direction::FromDestination, relayed.to_socket);
+        Ended {
+            received: relayed.from_socket,
+            sent: relayed.to_socket,
+            reason: match relayed.end {
+                RelayEnd::Socket(_) => "frontend_reset",
+                RelayEnd::Tunnel(reason) => reason.reason(),
+            },
+        }
+    }
+}
+
+/// Returns the answer to a request that gets no tunnel, as upstream gives it.
+fn refusal(error: &NoTunnel) -> Refusal {
+    // What upstream's handler writes itself ends with a line's end; an agent's words do not.
+    let typed = |status, reason| {
+        Refusal::new(status, reason, format!("{error}\r\n")).with_headers(RefusalHeaders::Typed)
+    };
+    match error {
+        NoTunnel::Answered { error } => {
+            Refusal::new(status_of(error), "connect_failed", error.clone())
+        }
+        NoTunnel::Lost => typed(502, "agent_lost"),
+        NoTunnel::NoAgent => {
+            let body = format!("currently no tunnels available: {error}");
+            Refusal::new(500, "no_agent", body).with_headers(RefusalHeaders::Bare)
+        }
+        NoTunnel::Refused(_) => typed(503, "limit"),
+        NoTunnel::Timeout { .. } => typed(504, "dial_timeout"),
+    }
+}
+
+/// API servers see nothing but the status, so it says what the agent's text says.
+fn status_of(text: &str) -> u16 {
+    if text.contains("timeout") || text.contains("deadline exceeded") {
+        504
+    } else if text.contains("too many open files") {
+        503
+    } else {
+        502
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_agents_words_choose_the_status() {
+        for (text, status) in [
+            ("dial tcp 127.0.0.1:1: connect: connection refused", 502),
+            ("dial tcp: lookup a.invalid: no such host", 502),
+            ("dial tcp 10.0.0.1:443: i/o timeout", 504),
+            ("context deadline exceeded", 504),
+            ("socket: too many open files", 503),
+        ] {
+            let error = text.to_owned();
+            let answer = refusal(&NoTunnel::Answered { error });
+            assert_eq!((answer.status, answer.body.as_str()), (status, text));
+            assert_eq!(answer.headers, RefusalHeaders::Closing);
+        }
+    }
+
+    #[test]
+    fn each_failure_has_upstreams_answer() {
+        let answer = refusal(&NoTunnel::NoAgent);
+        assert_eq!(answer.status, 500);
+        assert_eq!(
+            answer.body,
+            "currently no tunnels available: No agent available"
+        );
+        assert_eq!(answer.headers, RefusalHeaders::Bare);
+        let answer = refusal(&NoTunnel::Lost);
+        assert_eq!(answer.status, 502);
+        assert!(answer.body.starts_with("Backend context error: "));
+        let limit = Duration::from_secs(10);
+        let answer = refusal(&NoTunnel::Timeout { limit });
+        assert_eq!(answer.status, 504);
+        assert!(answer.body.starts_with("Backend dial timeout: "));
+        let answer = refusal(&NoTunnel::Refused(knp_proto::DialRefused::Tunnels));
+        assert_eq!(answer.status, 503);
+    }
+}

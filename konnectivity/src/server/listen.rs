@@ -1,0 +1,238 @@
+//! Where connections come in: ports with TLS, and sockets of the file system.
+//!
+//! ```text
+//!   agents' port, frontends' port ──accept──▶ TLS ──▶ whose? ──▶ agents::serve, Frontend::serve
+//!   sockets, one per cluster ───────accept───────────────────▶ Frontend::serve
+//! ```
+//!
+//! A connection stays on the thread that accepted it. What may be open at once is bounded, and who
+//! does not get through a handshake in time is closed.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use knp_proto::ClusterId;
+use serve::{Admission, Permit, Phase};
+use tokio::net::{TcpStream, UnixListener};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::agents;
+use super::context::Context;
+use super::frontends::Frontend;
+use crate::metrics::PeerPort;
+use crate::registry::{FrontendMode, Peer, Port};
+use crate::relay::Scratch;
+
+/// One worker's connections.
+pub(crate) struct Worker {
+    cx: Arc<Context>,
+    admission: Arc<Admission>,
+    scratch: Scratch,
+    /// What is spoken on the frontends' port.
+    mode: FrontendMode,
+    /// How many of this worker's tasks go on, frontends' and agents'.
+    frontends: watch::Sender<usize>,
+    agents: watch::Sender<usize>,
+}
+
+/// Counts a task for as long as it lives.
+struct Counted<'a>(&'a watch::Sender<usize>);
+
+impl<'a> Counted<'a> {
+    fn new(count: &'a watch::Sender<usize>) -> Self {
+        count.send_modify(|count| *count += 1);
+        Self(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+impl Worker {
+    pub(crate) fn new(cx: Arc<Context>, admission: Arc<Admission>, mode: FrontendMode) -> Rc<Self> {
+        Rc::new(Self {
+            cx,
+            admission,
+            scratch: Scratch::default(),
+            mode,
+            frontends: watch::Sender::new(0),
+            agents: watch::Sender::new(0),
+        })
+    }
+
+    /// Takes a connection that was accepted on `port`.
+    pub(crate) fn accepted(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr, port: Port) {
+        let worker = Rc::clone(self);
+        let Some(permit) = self.admit(port) else {
+            return;
+        };
+        tokio::task::spawn_local(async move {
+            let count = match port {
+                Port::Agents => &worker.agents,
+                Port::Frontends => &worker.frontends,
+            };
+            let _counted = Counted::new(count);
+            worker.serve(stream, peer, port).await;
+            drop(permit);
+        });
+    }
+
+    fn admit(&self, port: Port) -> Option<Permit> {
+        let permit = self.admission.permit();
+        if permit.is_none() {
+            self.cx.metrics.peer_refused(peer_port(port), "limit");
+        }
+        permit
+    }
+
+    async fn serve(&self, stream: TcpStream, from: SocketAddr, port: Port) {
+        let clusters = self.cx.registry.current();
+        let choose = |name: Option<&str>| clusters.tls(port, name);
+        let accepted = connect::accept_tls_by_name(stream, choose, self.cx.limits.handshake).await;
+        let accepted = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                let reason = error.reason();
+                tracing::debug!(%from, reason, error = %telemetry::chain(&error), "no handshake");
+                return self.cx.metrics.peer_refused(peer_port(port), reason);
+            }
+        };
+        let name = accepted.server_name;
+        let (_, session) = accepted.stream.get_ref();
+        let wants_h2 = port == Port::Agents || self.mode == FrontendMode::Grpc;
+        if wants_h2 && session.alpn_protocol() != Some(b"h2") {
+            // As gRPC's own servers do.
+            tracing::debug!(%from, "a peer without ALPN h2 is refused");
+            return self.cx.metrics.peer_refused(peer_port(port), "alpn");
+        }
+        let identity = clusters.identify(port, name.as_deref(), session.peer_certificates());
+        drop(clusters);
+        let identity = match identity {
+            Ok(identity) => identity,
+            Err(refused) => {
+                tracing::info!(%from, %refused, "a peer is refused");
+                return self
+                    .cx
+                    .metrics
+                    .peer_refused(peer_port(port), refused.reason());
+            }
+        };
+        match (port, identity) {
+            (Port::Agents, peer) => agents::serve(accepted.stream, peer, from, &self.cx).await,
+            (Port::Frontends, Peer::Certified(spec)) => {
+                if let Some(frontend) = self.frontend(&spec.id, "frontends", from, name) {
+                    frontend.serve(accepted.stream, self.mode).await;
+                }
+            }
+            // Frontends have no tokens.
+            (Port::Frontends, Peer::ByToken { .. }) => {}
+        }
+    }
+
+    fn frontend(
+        &self,
+        cluster: &ClusterId,
+        listener: &'static str,
+        peer: SocketAddr,
+        server_name: Option<String>,
+    ) -> Option<Frontend> {
+        Some(Frontend {
+            cluster: self.cx.cluster(cluster)?,
+            cx: Arc::clone(&self.cx),
+            scratch: self.scratch.clone(),
+            listener,
+            peer,
+            server_name,
+            started: Instant::now(),
+        })
+    }
+
+    /// Accepts frontends of `cluster` until the process drains or `stop` is told.
+    pub(crate) async fn listen_unix(
+        self: Rc<Self>,
+        listener: std::os::unix::net::UnixListener,
+        cluster: ClusterId,
+        mode: FrontendMode,
+        mut stop: watch::Receiver<bool>,
+    ) {
+        let listener = match UnixListener::from_std(listener) {
+            Ok(listener) => listener,
+            Err(error) => return tracing::error!(%cluster, %error, "the socket cannot be used"),
+        };
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let accepted = tokio::select! {
+                // The queue is emptied before the socket is closed.
+                biased;
+                accepted = listener.accept() => accepted,
+                () = self.cx.drain.reached(Phase::Closing) => return,
+                // Its sender is gone with the listener's entry, which means the same.
+                _ = stop.wait_for(|stop| *stop) => return,
+            };
+            match accepted {
+                Ok((stream, _)) => {
+                    pause = FIRST_PAUSE;
+                    let Some(permit) = self.admit(Port::Frontends) else {
+                        continue;
+                    };
+                    let nobody = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+                    let Some(frontend) = self.frontend(&cluster, "uds", nobody, None) else {
+                        return;
+                    };
+                    let worker = Rc::clone(&self);
+                    tokio::task::spawn_local(async move {
+                        let _counted = Counted::new(&worker.frontends);
+                        frontend.serve(stream, mode).await;
+                        drop(permit);
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%cluster, %error, "accepting pauses");
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+            }
+        }
+    }
+
+    /// Waits for the frontends to end, then ends the agents' connections; the process waits for
+    /// nothing longer than its drain allows.
+    pub(crate) async fn finish(&self, last: &watch::Sender<usize>) {
+        let mut frontends = self.frontends.subscribe();
+        tokio::select! {
+            _ = frontends.wait_for(|count| *count == 0) => {}
+            () = self.cx.drain.reached(Phase::Cut) => {}
+        }
+        // Agents serve the frontends of every worker.
+        last.send_modify(|workers| *workers -= 1);
+        let mut others = last.subscribe();
+        tokio::select! {
+            _ = others.wait_for(|workers| *workers == 0) => {}
+            () = self.cx.drain.reached(Phase::Cut) => {}
+        }
+        for cluster in self.cx.clusters() {
+            cluster.close_links(crate::link::Closing::End("the server ends"));
+        }
+        let mut agents = self.agents.subscribe();
+        let gone = agents.wait_for(|count| *count == 0);
+        drop(tokio::time::timeout(LAST_WORDS, gone).await);
+    }
+}
+
+fn peer_port(port: Port) -> PeerPort {
+    match port {
+        Port::Agents => PeerPort::Agents,
+        Port::Frontends => PeerPort::Frontends,
+    }
+}
+
+/// First and longest pause after an accept that failed, for want of descriptors most likely.
+const FIRST_PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
+const LONGEST_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
+/// How long agents' connections may take to be told of the end.
+const LAST_WORDS: std::time::Duration = std::time::Duration::from_millis(500);

@@ -1,0 +1,166 @@
+//! The sockets of the file system on which clusters' frontends come in.
+//!
+//! ```text
+//!   registry: wanted paths ──▶ Sockets::sync ──▶ bound, handed to a worker; or closed, unlinked
+//! ```
+//!
+//! A path that somebody else serves is not taken over.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use knp_proto::ClusterId;
+use socket2::{Domain, SockAddr, Socket, Type};
+use tokio::sync::{mpsc, watch};
+
+use crate::registry::{Clusters, FrontendMode, UdsSpec};
+
+/// A socket for a worker to accept from.
+pub(crate) struct Listen {
+    pub(crate) listener: UnixListener,
+    pub(crate) cluster: ClusterId,
+    pub(crate) mode: FrontendMode,
+    pub(crate) stop: watch::Receiver<bool>,
+}
+
+/// The sockets that are bound.
+pub(crate) struct Sockets {
+    workers: Vec<mpsc::Sender<Listen>>,
+    /// Whether what is in the way is removed.
+    replace: bool,
+    bound: BTreeMap<PathBuf, Bound>,
+    next: usize,
+}
+
+struct Bound {
+    cluster: ClusterId,
+    spec: UdsSpec,
+    stop: watch::Sender<bool>,
+}
+
+/// A socket could not be bound.
+#[derive(Debug, thiserror::Error)]
+#[error("listening on {}", path.display())]
+pub(crate) struct SocketError {
+    path: PathBuf,
+    #[source]
+    source: io::Error,
+}
+
+impl Sockets {
+    /// Binds nothing yet. With `replace`, a socket that nobody serves is removed.
+    pub(crate) fn new(workers: Vec<mpsc::Sender<Listen>>, replace: bool) -> Self {
+        Self {
+            workers,
+            replace,
+            bound: BTreeMap::new(),
+            next: 0,
+        }
+    }
+
+    /// Binds what is wanted and not there, and closes what is there and not wanted. Returns what
+    /// could not be bound; it is tried again next time.
+    pub(crate) fn sync(&mut self, clusters: &Clusters) -> Vec<SocketError> {
+        let wanted: BTreeMap<_, _> = clusters
+            .all()
+            .filter_map(|spec| {
+                let uds = spec.uds.clone()?;
+                Some((uds.path.clone(), (spec.id.clone(), uds)))
+            })
+            .collect();
+        self.bound.retain(|path, bound| {
+            let stays = (wanted.get(path))
+                .is_some_and(|(cluster, spec)| *cluster == bound.cluster && *spec == bound.spec);
+            if !stays {
+                close(path, bound);
+            }
+            stays
+        });
+        let mut failed = Vec::new();
+        for (path, (cluster, spec)) in wanted {
+            if self.bound.contains_key(&path) {
+                continue;
+            }
+            if let Err(source) = self.bind(&path, cluster, spec) {
+                failed.push(SocketError { path, source });
+            }
+        }
+        failed
+    }
+
+    fn bind(&mut self, path: &Path, cluster: ClusterId, spec: UdsSpec) -> io::Result<()> {
+        let listener = bind(path, self.replace)?;
+        let (stop, stopped) = watch::channel(false);
+        let listen = Listen {
+            listener,
+            cluster: cluster.clone(),
+            mode: spec.mode,
+            stop: stopped,
+        };
+        self.next += 1;
+        let worker = self.workers.get(self.next % self.workers.len().max(1));
+        let sent = worker.map(|worker| worker.try_send(listen).is_ok());
+        if sent != Some(true) {
+            drop(std::fs::remove_file(path));
+            return Err(io::Error::other("the worker does not take it"));
+        }
+        tracing::info!(path = %path.display(), %cluster, "listening for frontends");
+        let bound = Bound {
+            cluster,
+            spec,
+            stop,
+        };
+        self.bound.insert(path.to_owned(), bound);
+        Ok(())
+    }
+}
+
+impl Drop for Sockets {
+    fn drop(&mut self) {
+        for (path, bound) in &self.bound {
+            close(path, bound);
+        }
+    }
+}
+
+fn close(path: &Path, bound: &Bound) {
+    bound.stop.send_replace(true);
+    if let Err(error) = std::fs::remove_file(path) {
+        tracing::debug!(path = %path.display(), %error, "the socket is gone already");
+    }
+}
+
+/// Binds a socket that its owner and group may connect to, as upstream's does.
+fn bind(path: &Path, replace: bool) -> io::Result<UnixListener> {
+    let listener = match UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse && replace && is_stale(path) => {
+            std::fs::remove_file(path)?;
+            UnixListener::bind(path)?
+        }
+        bound => bound?,
+    };
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(MODE))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Whether there is a socket that nobody answers on.
+fn is_stale(path: &Path) -> bool {
+    let is_socket = path
+        .symlink_metadata()
+        .is_ok_and(|found| found.file_type().is_socket());
+    is_socket && connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+/// Connects without waiting: somebody whose queue is full is somebody.
+fn connect(path: &Path) -> io::Result<()> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.connect(&SockAddr::unix(path)?)
+}
+
+/// For owner and group: upstream's umask of 0007.
+const MODE: u32 = 0o770;
