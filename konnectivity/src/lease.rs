@@ -30,10 +30,8 @@ pub use tally::{is_valid, valid_until};
 /// `code` is the HTTP status of the answer and `reason` the API server's own word for a failure,
 /// empty on success. A request that was not answered is not counted.
 pub trait LeaseMetrics: Send + Sync {
-    /// The leases were listed.
+    /// The leases were listed, or a watch of them was refused, which upstream counts with lists.
     fn listed(&self, code: u16, reason: &str, took: Duration);
-    /// A watch of the leases was refused, or ended with an error after `took`.
-    fn watched(&self, code: u16, reason: &str, took: Duration);
     /// One expired lease was asked to be deleted.
     fn deleted(&self, code: u16, reason: &str, took: Duration);
     /// One expired lease is gone because of this process.
@@ -43,18 +41,14 @@ pub trait LeaseMetrics: Send + Sync {
 /// Counts nothing.
 impl LeaseMetrics for () {
     fn listed(&self, _: u16, _: &str, _: Duration) {}
-    fn watched(&self, _: u16, _: &str, _: Duration) {}
     fn deleted(&self, _: u16, _: &str, _: Duration) {}
     fn culled(&self) {}
 }
 
-/// A server watches nothing.
 impl LeaseMetrics for ServerMetrics {
     fn listed(&self, code: u16, reason: &str, took: Duration) {
         self.leases_listed(answer(code, reason, took));
     }
-
-    fn watched(&self, _: u16, _: &str, _: Duration) {}
 
     fn deleted(&self, code: u16, reason: &str, took: Duration) {
         self.lease_deleted(answer(code, reason, took));
@@ -69,10 +63,6 @@ impl LeaseMetrics for ServerMetrics {
 impl LeaseMetrics for AgentMetrics {
     fn listed(&self, code: u16, reason: &str, took: Duration) {
         self.leases_listed(answer(code, reason, took));
-    }
-
-    fn watched(&self, code: u16, reason: &str, took: Duration) {
-        self.leases_watched(answer(code, reason, took));
     }
 
     fn deleted(&self, _: u16, _: &str, _: Duration) {}

@@ -8,12 +8,17 @@
 //!
 //! A token is never logged and never kept: what is remembered of it is a hash. Certificates are the
 //! registry's; what an agent may do once it is let in is the server's.
-#![expect(dead_code, reason = "the server's agents come here once it has some")]
+#![cfg_attr(
+    not(test),
+    expect(dead_code, reason = "the server's agents come here once it has some")
+)]
 
 mod base64;
 mod bounded;
 mod cache;
 mod choose;
+#[cfg(test)]
+mod fixture;
 mod judge;
 mod jwt;
 mod keys;
@@ -22,6 +27,8 @@ mod refused;
 mod review;
 mod secret;
 mod strict_json;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -138,13 +145,17 @@ impl Inner {
 }
 
 impl TokenSpec {
-    fn judge(&self, verdicts: &Verdicts, runtime: Handle) -> Judge {
-        let rules = TokenRules {
+    fn rules(&self) -> TokenRules {
+        TokenRules {
             issuer: self.issuer.clone(),
             audience: self.audience.clone(),
             namespace: self.namespace.clone(),
             service_account: self.service_account.clone(),
-        };
+        }
+    }
+
+    fn judge(&self, verdicts: &Verdicts, runtime: Handle) -> Judge {
+        let rules = self.rules();
         let keys = self.jwks_octets.as_deref().and_then(|octets| {
             KeySet::parse(octets)
                 .inspect_err(|error| {
@@ -168,6 +179,7 @@ fn candidates(clusters: &Clusters) -> impl Iterator<Item = Candidate<'_, &Arc<Cl
         Some(Candidate {
             issuer: spec.issuer.as_deref(),
             audience: &spec.audience,
+            username: spec.rules().username(),
             cluster,
         })
     })

@@ -39,8 +39,8 @@ pub struct LeaseCount {
     metrics: SharedLeaseMetrics,
     tally: Tally,
     count: watch::Sender<Option<u32>>,
-    /// When the list that is under way began.
-    listing: Instant,
+    /// When the list that is under way began, or the watch after it.
+    began: Instant,
     /// Until when the count stays, because the API server has failed.
     frozen: Option<Instant>,
 }
@@ -61,7 +61,7 @@ impl LeaseCount {
             metrics,
             tally: Tally::default(),
             count,
-            listing: Instant::now(),
+            began: Instant::now(),
             frozen: None,
         };
         (this, counted)
@@ -86,7 +86,7 @@ impl LeaseCount {
     /// Watches until another client is to be used.
     async fn follow(&mut self, leases: Api<Lease>, generation: u64) {
         let config = watcher::Config::default().labels(&self.params.selector);
-        self.listing = Instant::now();
+        self.began = Instant::now();
         let mut events = pin!(watcher(leases, config).default_backoff());
         loop {
             tokio::select! {
@@ -111,7 +111,7 @@ impl LeaseCount {
             Event::Delete(lease) => self.tally.remove(&lease),
             Event::Init => {
                 self.tally.begin();
-                self.listing = Instant::now();
+                self.began = Instant::now();
                 // Nothing is known to be right before the list is complete.
                 return;
             }
@@ -121,7 +121,7 @@ impl LeaseCount {
             }
             Event::InitDone => {
                 self.tally.done();
-                self.metrics.listed(200, "", self.listing.elapsed());
+                self.metrics.listed(200, "", self.began.elapsed());
                 // From here on there is something to say.
                 self.count
                     .send_replace(Some(self.tally.count(Timestamp::now())));
@@ -132,23 +132,19 @@ impl LeaseCount {
 
     fn fail(&mut self, error: &watcher::Error) {
         self.frozen = Some(Instant::now() + FREEZE);
-        let took = self.listing.elapsed();
-        match error {
-            watcher::Error::InitialListFailed(error) => {
-                if let Some((code, reason)) = failure(error) {
-                    self.metrics.listed(code, reason, took);
-                }
+        let refused = match error {
+            watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error) => {
+                failure(error)
             }
-            watcher::Error::WatchStartFailed(error) | watcher::Error::WatchFailed(error) => {
-                if let Some((code, reason)) = failure(error) {
-                    self.metrics.watched(code, reason, took);
-                }
-            }
-            watcher::Error::WatchError(status) => {
-                self.metrics.watched(status.code, &status.reason, took);
-            }
-            watcher::Error::NoResourceVersion => {}
+            // What was granted and broke later is no answer to a request.
+            watcher::Error::WatchError(_)
+            | watcher::Error::WatchFailed(_)
+            | watcher::Error::NoResourceVersion => None,
+        };
+        if let Some((code, reason)) = refused {
+            self.metrics.listed(code, reason, self.began.elapsed());
         }
+        self.began = Instant::now();
         tracing::warn!(error = %telemetry::chain(error), "watching leases");
     }
 

@@ -8,10 +8,12 @@ use super::jwt::Jwt;
 use super::refused::TokenRefused;
 
 /// A cluster that takes tokens.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Candidate<'a, T> {
     pub(super) issuer: Option<&'a str>,
     pub(super) audience: &'a str,
+    /// What the agents' account is called.
+    pub(super) username: String,
     pub(super) cluster: T,
 }
 
@@ -31,13 +33,19 @@ pub(super) fn choose<'a, T>(
         return Ok(first.cluster);
     }
     let claims = Jwt::read(text)?.claims;
-    let mut meant = std::iter::once(first)
+    let mut meant: Vec<_> = std::iter::once(first)
         .chain(candidates)
         .filter(|one| one.issuer.is_some() && one.issuer == claims.issuer.as_deref())
-        .filter(|one| claims.is_for(one.audience));
-    let cluster = meant.next().ok_or(TokenRefused::Unwanted)?.cluster;
-    match meant.next() {
-        Some(_) => Err(TokenRefused::Ambiguous),
-        None => Ok(cluster),
+        .filter(|one| claims.is_for(one.audience))
+        .collect();
+    if meant.len() > 1 {
+        // Clusters of one issuer have accounts of their own.
+        meant.retain(|one| claims.subject.as_ref() == Some(&one.username));
+    }
+    let cluster = meant.pop().ok_or(TokenRefused::Unwanted)?.cluster;
+    if meant.is_empty() {
+        Ok(cluster)
+    } else {
+        Err(TokenRefused::Ambiguous)
     }
 }

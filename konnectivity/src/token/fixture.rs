@@ -1,0 +1,101 @@
+//! Issuers of tokens for tests: keys made for the occasion, and what they sign.
+
+use ring::rand::SystemRandom;
+use ring::signature::{
+    ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, EcdsaKeyPair, KeyPair,
+};
+use serde_json::{Value, json};
+
+/// When the tests take place, in seconds since 1970.
+pub(super) const NOW: u64 = 1_800_000_000;
+
+/// Whose tokens the tests want.
+pub(super) const AGENT: &str = "system:serviceaccount:kube-system:agent";
+
+/// Somebody who signs.
+pub(super) struct Issuer {
+    pair: EcdsaKeyPair,
+    algorithm: &'static str,
+    curve: &'static str,
+    id: String,
+}
+
+impl Issuer {
+    /// Makes one that signs with ES256 and calls its key `id`.
+    pub(super) fn es256(id: &str) -> Self {
+        Self::new("ES256", "P-256", id)
+    }
+
+    /// Makes one that signs with ES384.
+    pub(super) fn es384(id: &str) -> Self {
+        Self::new("ES384", "P-384", id)
+    }
+
+    fn new(algorithm: &'static str, curve: &'static str, id: &str) -> Self {
+        let signing = match algorithm {
+            "ES384" => &ECDSA_P384_SHA384_FIXED_SIGNING,
+            _ => &ECDSA_P256_SHA256_FIXED_SIGNING,
+        };
+        let random = SystemRandom::new();
+        let document = EcdsaKeyPair::generate_pkcs8(signing, &random).unwrap();
+        Self {
+            pair: EcdsaKeyPair::from_pkcs8(signing, document.as_ref(), &random).unwrap(),
+            algorithm,
+            curve,
+            id: id.to_owned(),
+        }
+    }
+
+    /// Returns the public key (JWK).
+    pub(super) fn key(&self) -> Value {
+        let point = &self.pair.public_key().as_ref()[1..];
+        let (x, y) = point.split_at(point.len() / 2);
+        json!({
+            "kty": "EC", "crv": self.curve, "use": "sig", "alg": self.algorithm, "kid": self.id,
+            "x": encode(x), "y": encode(y),
+        })
+    }
+
+    /// Returns the set of its only key (JWKS).
+    pub(super) fn jwks(&self) -> String {
+        json!({ "keys": [self.key()] }).to_string()
+    }
+
+    /// Returns a token that says `claims`.
+    pub(super) fn token(&self, claims: &Value) -> String {
+        let header = json!({ "alg": self.algorithm, "kid": self.id });
+        self.sign(&header.to_string(), &claims.to_string())
+    }
+
+    /// Returns a token of these texts, whatever they are.
+    pub(super) fn sign(&self, header: &str, claims: &str) -> String {
+        let signed = [encode(header), encode(claims)].join(".");
+        let random = SystemRandom::new();
+        let signature = self.pair.sign(&random, signed.as_bytes()).unwrap();
+        format!("{signed}.{}", encode(signature))
+    }
+}
+
+/// Returns what a good token says, for `audience`.
+pub(super) fn claims(issuer: &str, audience: &str) -> Value {
+    json!({
+        "iss": issuer, "aud": [audience], "sub": AGENT,
+        "iat": NOW - 60, "nbf": NOW - 60, "exp": NOW + 3600,
+    })
+}
+
+/// Writes as `base64::decode` reads.
+pub(super) fn encode(octets: impl AsRef<[u8]>) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let mut text = String::new();
+    for block in octets.as_ref().chunks(3) {
+        let mut bits = [0; 4];
+        bits[1..=block.len()].copy_from_slice(block);
+        let bits = u32::from_be_bytes(bits);
+        for letter in 0..=block.len() {
+            let six = bits >> (18 - 6 * letter) & 63;
+            text.push(LETTERS[six as usize].into());
+        }
+    }
+    text
+}

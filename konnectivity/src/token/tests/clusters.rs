@@ -1,0 +1,214 @@
+//! Which cluster a token is of, when there are several.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use http::HeaderValue;
+use knp_proto::ClusterId;
+use serde_json::{Value, json};
+use testkit::certs::Authority;
+use testkit::tempdir::TempDir;
+use tokio::runtime::Handle;
+
+use crate::metrics::ServerMetrics;
+use crate::registry::{ClusterSpec, FrontendMode, PairPaths, Registry, TlsParams};
+use crate::token::choose::{Candidate, choose};
+use crate::token::fixture::{AGENT, Issuer};
+use crate::token::{TokenRefused, Tokens};
+
+/// A registry whose clusters are known by tokens and nothing else.
+struct Stage {
+    dir: TempDir,
+    registry: Registry,
+    tokens: Tokens,
+}
+
+impl Stage {
+    /// Makes clusters by name, issuer's URL and issuer; the audience is always `kn`.
+    fn new(clusters: &[(&str, &str, &Issuer)]) -> Self {
+        let dir = TempDir::new("tokens").unwrap();
+        for (name, url, issuer) in clusters {
+            define(&dir, name, url, issuer);
+        }
+        let authority = Authority::new("server").unwrap();
+        let files = authority.server(&["kn.example.com"]).unwrap();
+        let files = files.write(dir.path(), "server").unwrap();
+        let tls = TlsParams {
+            agents_pair: Some(PairPaths {
+                cert: files.cert,
+                key: files.key,
+            }),
+            frontends_pair: None,
+            frontend_mode: FrontendMode::Grpc,
+            only_tls13: false,
+            cipher_suites: Vec::new(),
+        };
+        let registry = Registry::open(&dir.join("clusters"), &tls).unwrap();
+        let metrics = ServerMetrics::new(&telemetry::Registry::new(), false);
+        let tokens = Tokens::new(registry.clone(), metrics, Handle::current());
+        Self {
+            dir,
+            registry,
+            tokens,
+        }
+    }
+
+    fn cluster(&self, name: &str) -> Arc<ClusterSpec> {
+        let clusters = self.registry.current();
+        Arc::clone(clusters.get(&ClusterId::new(name)).unwrap())
+    }
+
+    async fn check(&self, hint: Option<&str>, token: &str) -> Result<String, TokenRefused> {
+        let hint = hint.map(|name| self.cluster(name));
+        let value = HeaderValue::try_from(format!("Bearer {token}")).unwrap();
+        let source = "192.0.2.1".parse().unwrap();
+        let checked = self.tokens.check(hint.as_ref(), &[&value], source).await;
+        checked.map(|cluster| cluster.id.as_str().to_owned())
+    }
+}
+
+fn define(dir: &TempDir, name: &str, url: &str, issuer: &Issuer) {
+    let clusters = dir.join("clusters");
+    std::fs::create_dir_all(&clusters).unwrap();
+    let cluster = json!({
+        "agents": { "tokens": {
+            "issuer": url, "audience": "kn", "jwks": format!("{name}.jwks"),
+            "namespace": "kube-system", "serviceAccount": "agent",
+        } },
+        "frontends": { "uds": { "path": format!("{name}.sock"), "mode": "grpc" } },
+    });
+    let write = |file: String, text: String| std::fs::write(clusters.join(file), text).unwrap();
+    write(format!("{name}.jwks"), issuer.jwks());
+    write(format!("{name}.yaml"), cluster.to_string());
+}
+
+/// Returns what a good token says at this moment.
+fn claims(issuer: &str) -> Value {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    json!({ "iss": issuer, "aud": "kn", "sub": AGENT, "exp": now.as_secs() + 600 })
+}
+
+fn candidates<'a>(
+    all: &'a [(Option<&'a str>, &'a str)],
+) -> impl Iterator<Item = Candidate<'a, usize>> {
+    all.iter()
+        .enumerate()
+        .map(|(cluster, (issuer, audience))| Candidate {
+            issuer: *issuer,
+            audience,
+            username: AGENT.to_owned(),
+            cluster,
+        })
+}
+
+#[tokio::test]
+async fn a_token_is_of_the_cluster_whose_issuer_signed_it() {
+    let (a, b) = (Issuer::es256("a"), Issuer::es256("b"));
+    let stage = Stage::new(&[("a", "https://a", &a), ("b", "https://b", &b)]);
+    let token = a.token(&claims("https://a"));
+    assert_eq!(stage.check(None, &token).await.as_deref(), Ok("a"));
+    let token = b.token(&claims("https://b"));
+    assert_eq!(stage.check(None, &token).await.as_deref(), Ok("b"));
+    let forged = a.token(&claims("https://b"));
+    assert_eq!(stage.check(None, &forged).await, Err(TokenRefused::Key));
+    let foreign = a.token(&claims("https://c"));
+    let refused = stage.check(None, &foreign).await;
+    assert_eq!(refused, Err(TokenRefused::Unwanted));
+}
+
+#[tokio::test]
+async fn the_name_that_was_asked_for_must_agree_with_the_token() {
+    let (a, b) = (Issuer::es256("a"), Issuer::es256("b"));
+    let stage = Stage::new(&[("a", "https://a", &a), ("b", "https://b", &b)]);
+    let token = a.token(&claims("https://a"));
+    assert_eq!(stage.check(Some("a"), &token).await.as_deref(), Ok("a"));
+    let refused = stage.check(Some("b"), &token).await;
+    assert_eq!(refused, Err(TokenRefused::Key));
+}
+
+#[tokio::test]
+async fn keys_that_are_replaced_take_over() {
+    let (old, new) = (Issuer::es256("old"), Issuer::es256("new"));
+    let stage = Stage::new(&[("a", "https://a", &old)]);
+    let (before, after) = (
+        old.token(&claims("https://a")),
+        new.token(&claims("https://a")),
+    );
+    assert_eq!(stage.check(None, &before).await.as_deref(), Ok("a"));
+    assert_eq!(stage.check(None, &after).await, Err(TokenRefused::Key));
+    define(&stage.dir, "a", "https://a", &new);
+    stage.registry.reload();
+    assert_eq!(stage.check(None, &after).await.as_deref(), Ok("a"));
+    assert_eq!(stage.check(None, &before).await, Err(TokenRefused::Key));
+}
+
+#[tokio::test]
+async fn guesses_from_one_place_are_limited_and_good_tokens_are_not() {
+    let a = Issuer::es256("a");
+    let stage = Stage::new(&[("a", "https://a", &a)]);
+    let good = a.token(&claims("https://a"));
+    for _ in 0..300 {
+        assert_eq!(stage.check(None, &good).await.as_deref(), Ok("a"));
+    }
+    let mut guesses = 0;
+    while stage.check(None, "guess").await != Err(TokenRefused::Limited) {
+        guesses += 1;
+        assert!(guesses < 10_000, "guesses are never limited");
+    }
+    let value = HeaderValue::try_from(format!("Bearer {good}")).unwrap();
+    let elsewhere = "192.0.2.2".parse().unwrap();
+    let checked = stage.tokens.check(None, &[&value], elsewhere).await;
+    assert_eq!(
+        checked.map(|cluster| cluster.id.clone()),
+        Ok(ClusterId::new("a"))
+    );
+}
+
+#[test]
+fn a_single_cluster_without_an_issuer_takes_any_token() {
+    let alone = [(None, "kn")];
+    assert_eq!(choose("opaque", candidates(&alone)), Ok(0));
+    let with_issuer = [(Some("https://a"), "kn")];
+    let refused = choose("opaque", candidates(&with_issuer));
+    assert_eq!(refused, Err(TokenRefused::Malformed));
+    assert_eq!(
+        choose("opaque", candidates(&[])),
+        Err(TokenRefused::Unwanted)
+    );
+}
+
+#[test]
+fn issuer_and_audience_must_both_be_a_clusters() {
+    let issuer = Issuer::es256("a");
+    let token = issuer.token(&claims("https://a"));
+    let all = [
+        (Some("https://a"), "other"),
+        (Some("https://a"), "kn"),
+        (None, "kn"),
+    ];
+    assert_eq!(choose(&token, candidates(&all)), Ok(1));
+    let refused = choose(&token, candidates(&all[..1]));
+    assert_eq!(refused, Err(TokenRefused::Unwanted));
+    let twice = [all[1], all[1]];
+    let refused = choose(&token, candidates(&twice));
+    assert_eq!(refused, Err(TokenRefused::Ambiguous));
+    let nameless = issuer.token(&json!({ "aud": "kn" }));
+    let refused = choose(&nameless, candidates(&all));
+    assert_eq!(refused, Err(TokenRefused::Unwanted));
+}
+
+#[test]
+fn clusters_of_one_issuer_are_told_apart_by_account() {
+    let token = Issuer::es256("a").token(&claims("https://a"));
+    let candidate = |cluster, account: &str| Candidate {
+        issuer: Some("https://a"),
+        audience: "kn",
+        username: account.to_owned(),
+        cluster,
+    };
+    let all = [candidate(0, "somebody"), candidate(1, AGENT)];
+    assert_eq!(choose(&token, all.into_iter()), Ok(1));
+    let nobodys = [candidate(0, "somebody"), candidate(1, "else")];
+    let refused = choose(&token, nobodys.into_iter());
+    assert_eq!(refused, Err(TokenRefused::Unwanted));
+}
