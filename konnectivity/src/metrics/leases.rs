@@ -15,15 +15,6 @@ pub(crate) struct LeaseAnswer<'a> {
 }
 
 impl LeaseAnswer<'_> {
-    /// Returns what went well.
-    pub(crate) fn ok(elapsed: Duration) -> Self {
-        Self {
-            code: 200,
-            reason: "",
-            elapsed,
-        }
-    }
-
     pub(super) fn code_label(&self) -> String {
         let code = if (100..600).contains(&self.code) {
             self.code

@@ -127,8 +127,8 @@ const AGENT_PREFIX: &str = "konnectivity_network_proxy_agent_";
 fn the_server_has_upstreams_families_and_only_those_under_its_prefix() {
     let registry = Registry::new();
     let metrics = ServerMetrics::new(&registry, true);
-    metrics.leases_listed(LeaseAnswer::ok(Duration::ZERO));
-    metrics.lease_deleted(LeaseAnswer::ok(Duration::ZERO));
+    metrics.leases_listed(fine());
+    metrics.lease_deleted(fine());
     assert_families(&registry, SERVER_PREFIX, SERVER);
 }
 
@@ -136,7 +136,7 @@ fn the_server_has_upstreams_families_and_only_those_under_its_prefix() {
 fn the_agent_has_upstreams_families_and_only_those_under_its_prefix() {
     let registry = Registry::new();
     let metrics = AgentMetrics::new(&registry);
-    metrics.leases_listed(LeaseAnswer::ok(Duration::ZERO));
+    metrics.leases_listed(fine());
     assert_families(&registry, AGENT_PREFIX, AGENT);
 }
 
@@ -456,6 +456,14 @@ fn buffered_octets_are_read_from_the_budget() {
     assert_eq!(samples(&registry, name), [" 0"]);
     agent.budget(&Budget::new(1 << 20));
     assert_eq!(samples(&registry, name), [" 0"]);
+}
+
+fn fine() -> LeaseAnswer<'static> {
+    LeaseAnswer {
+        code: 200,
+        reason: "",
+        elapsed: Duration::ZERO,
+    }
 }
 
 fn cluster(name: &str) -> std::sync::Arc<Cluster> {
