@@ -361,3 +361,6 @@ fn start_thread(task: Task, ending: oneshot::Sender<()>) -> Result<JoinHandle<()
     prepared.map_err(failed)?;
     Ok(thread)
 }
+
+#[cfg(test)]
+mod tests;

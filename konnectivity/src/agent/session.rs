@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use h2::client::SendRequest;
 use http::{HeaderMap, HeaderValue, Request, Response};
-use knp_proto::{Cluster, EXTENSION_KEY, Extensions, Link, StreamId};
+use knp_proto::{Cluster, EXTENSION_KEY, Extensions, Link, LinkConfig, StreamId};
 use rustls::pki_types::ServerName;
 use tls::ClientTls;
 use tokio::task::{AbortHandle, spawn_local};
@@ -50,6 +50,7 @@ const PING_LIMIT: Duration = Duration::from_secs(10);
 pub(super) struct Sessions {
     pub(super) config: Arc<AgentConfig>,
     pub(super) cluster: Arc<Cluster>,
+    pub(super) link: LinkConfig,
     pub(super) tls: ClientTls,
     pub(super) tunnels: Rc<Tunnels>,
 }
@@ -129,8 +130,7 @@ impl Sessions {
             server_count,
             extensions,
         } = Introduction::read(&head)?;
-        let config = self.config.link;
-        let link = Link::agent(&self.cluster, stream, extensions, config);
+        let link = Link::agent(&self.cluster, stream, extensions, self.link);
         let link = LinkHandle::new(link, self.tunnels.metrics.link().clone());
         let pump = Pump {
             link: link.clone(),
@@ -246,11 +246,13 @@ impl Introduction {
             });
         }
         let wrong = OpenError::Response;
-        let server_id = one(headers, "serverid").ok_or(wrong("not exactly one serverid"))?;
+        let server_id =
+            one(headers, "serverid").ok_or_else(|| wrong("not exactly one serverid"))?;
         if server_id.is_empty() || server_id.len() > MOST_ID_BYTES {
             return Err(wrong("an empty or very long serverid"));
         }
-        let count = one(headers, "servercount").ok_or(wrong("not exactly one servercount"))?;
+        let count =
+            one(headers, "servercount").ok_or_else(|| wrong("not exactly one servercount"))?;
         // Signed, as Go prints it; what is below 1 is taken for 1 later.
         let count: i64 = (count.parse()).map_err(|_| wrong("a servercount that is no number"))?;
         let echoed = one(headers, EXTENSION_KEY).map(|value| Extensions::parse(&value));

@@ -155,7 +155,13 @@ fn after(reason: &EndReason, stream: &TcpStream) -> bool {
             drop(SockRef::from(stream).set_linger(Some(Duration::ZERO)));
             false
         }
-        // Including the loss of the link: both sides close, as they would without a tunnel.
+        // Both sides close, as they would without a tunnel.
+        EndReason::LinkLost
+        | EndReason::Cancelled
+        | EndReason::CloseTimeout
+        | EndReason::DialFailed { .. }
+        | EndReason::DialTimeout => false,
+        // The enum may grow.
         _ => false,
     }
 }

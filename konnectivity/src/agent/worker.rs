@@ -16,11 +16,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use knp_proto::{Budget, Cluster, ClusterId, StreamId};
+use knp_proto::{Budget, Cluster, ClusterId, LinkConfig, StreamId};
 use tls::ClientTls;
 use tokio::sync::watch;
 use tokio::task::{Id, JoinError, JoinSet};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::board::{Board, SessionInfo};
 use super::config::AgentConfig;
@@ -28,15 +28,15 @@ use super::connect::{Connector, Verdict};
 use super::dial::Dialer;
 use super::session::{OpenError, Opened, Sessions};
 use super::tunnel::Tunnels;
-use crate::link::{Closing, now};
+use crate::link::now;
 use crate::metrics::{AgentMetrics, ConnectResult, ServerDirection};
 use crate::pump::LinkEnd;
 
 /// How often a draining agent looks whether it is idle.
 const IDLE_CHECK: Duration = Duration::from_millis(100);
 
-/// How long streams may take to end, once they are to.
-const END_LIMIT: Duration = Duration::from_secs(1);
+/// How much later than the dialler the link gives a dial up.
+const DIAL_MARGIN: Duration = Duration::from_secs(2);
 
 /// How long what streams said last may take to be written.
 const LAST_WORDS: Duration = Duration::from_millis(200);
@@ -101,12 +101,18 @@ pub(super) async fn run(task: Task) {
     let budget = Budget::new(config.limits.buffered_bytes);
     metrics.budget(&budget);
     let cluster = Cluster::new(ClusterId::new("agent"), config.limits, budget);
+    let link = LinkConfig {
+        // The dialler is first, and has the better text.
+        dial_timeout: config.dial.timeout + DIAL_MARGIN,
+        ..config.link
+    };
     let tunnels = Tunnels::new(Dialer::new(config.dial.clone()), metrics);
     let mut worker = Worker {
         connector: Connector::new(config.connect, now()),
         sessions: Rc::new(Sessions {
             config,
             cluster,
+            link,
             tls,
             tunnels,
         }),
@@ -280,12 +286,9 @@ impl Worker {
     /// Ends all streams, and waits a little for the servers to be told.
     async fn end(mut self) {
         self.attempt = None;
-        for session in self.board.view().sessions.values() {
-            session.link.close(Closing::End("the agent ends"));
-        }
-        let ended = async { while self.running.join_next().await.is_some() {} };
-        // Those that do not end are cut with the thread.
-        let _ = timeout(END_LIMIT, ended).await;
+        // A stream that is dropped is reset: only servers end it with a status. Its tunnels end with
+        // the thread.
+        self.running.shutdown().await;
         self.board.view().sessions.clear();
         sleep(LAST_WORDS).await;
     }

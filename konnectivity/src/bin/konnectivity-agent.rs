@@ -3,8 +3,8 @@
 
 use std::process::ExitCode;
 
-use konnectivity::process;
+use konnectivity::{agent, process};
 
 fn main() -> ExitCode {
-    process::agent(|_config, _log| ExitCode::FAILURE)
+    process::agent(agent::run)
 }

@@ -1,0 +1,275 @@
+//! Tests of a whole agent against a server that behaves as upstream's does.
+
+use std::ffi::OsString;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use testkit::certs::{Authority, Identity};
+use testkit::http::Target;
+use testkit::konnectivity::{AgentLink, End, FakeServer, Packet, ServerOptions};
+use testkit::tempdir::TempDir;
+use testkit::upstream::{Behaviour, Upstream};
+
+use super::*;
+use crate::flags::{AgentFlags, Environment, Parsed};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A running agent, its files, and who vouches for its servers.
+struct Running {
+    agent: Option<Agent>,
+    runtime: tokio::runtime::Runtime,
+    _dir: TempDir,
+}
+
+struct Pki {
+    authority: Authority,
+    server: Identity,
+}
+
+impl Pki {
+    fn new() -> Self {
+        let authority = Authority::new("servers").unwrap();
+        let server = authority.server(&["127.0.0.1", "localhost"]).unwrap();
+        Self { authority, server }
+    }
+
+    fn options(&self, id: &str) -> ServerOptions {
+        ServerOptions::new(id, &self.server)
+    }
+}
+
+impl Running {
+    fn start(pki: &Pki, port: u16, more: &[&str]) -> Self {
+        let dir = TempDir::new("agent").unwrap();
+        let ca = dir.write("ca.crt", pki.authority.pem()).unwrap();
+        let token = dir.write("token", "a.b.c\n").unwrap();
+        let mut args: Vec<OsString> = vec!["konnectivity-agent".into()];
+        args.extend([
+            format!("--ca-cert={}", ca.display()).into(),
+            format!("--service-account-token-path={}", token.display()).into(),
+            format!("--proxy-server-port={port}").into(),
+            "--agent-id=agent-1".into(),
+            "--agent-identifiers=host=node-1&ipv4=10.0.0.1".into(),
+            "--health-server-host=127.0.0.1".into(),
+            "--health-server-port=0".into(),
+            "--admin-server-port=0".into(),
+        ]);
+        args.extend(more.iter().map(OsString::from));
+        let parsed = AgentFlags::parse_from(args, &Environment::default()).unwrap();
+        let Parsed::Configured(config) = parsed else {
+            panic!("no configuration");
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let agent = runtime.block_on(async { Agent::start(config.agent, LogControl::detached()) });
+        Self {
+            agent: Some(agent.unwrap()),
+            runtime,
+            _dir: dir,
+        }
+    }
+
+    fn agent(&self) -> &Agent {
+        self.agent.as_ref().unwrap()
+    }
+
+    /// Lets it run; what is returned hears how it ended.
+    fn run(&mut self) -> mpsc::Receiver<Result<(), EndError>> {
+        let (told, ended) = mpsc::channel();
+        let agent = self.agent.take().unwrap();
+        self.runtime.spawn(async move {
+            let _ = told.send(agent.run(None).await);
+        });
+        ended
+    }
+
+    fn get(&self, path: &str) -> (u16, String) {
+        let EndpointAddr::Tcp(address) = self.agent().health_address() else {
+            panic!("no address");
+        };
+        let answer = testkit::http::get(&Target::plain(*address), path).unwrap();
+        (answer.status, String::from_utf8(answer.body).unwrap())
+    }
+}
+
+fn connected(more: &[&str]) -> (Running, FakeServer, AgentLink) {
+    let pki = Pki::new();
+    let server = FakeServer::start(&pki.options("s1")).unwrap();
+    let running = Running::start(&pki, server.addr().port(), more);
+    let link = server.accept(LIMIT).unwrap();
+    (running, server, link)
+}
+
+#[test]
+fn an_agent_introduces_itself_and_is_ready_while_a_server_is_there() {
+    let pki = Pki::new();
+    let server = FakeServer::start(&pki.options("s1")).unwrap();
+    server.refuse(true);
+    let running = Running::start(&pki, server.addr().port(), &[]);
+    let expected = "[+]ping ok\n[-]server-connected failed: no servers connected\n";
+    assert_eq!(running.get("/readyz"), (503, expected.to_owned()));
+    assert_eq!(running.get("/healthz"), (200, "ok".to_owned()));
+    server.refuse(false);
+    let link = server.accept(LIMIT).unwrap();
+    assert_eq!(link.said("agentid"), ["agent-1"]);
+    assert_eq!(link.said("agentidentifiers"), ["host=node-1&ipv4=10.0.0.1"]);
+    assert_eq!(link.said("authorization"), ["Bearer a.b.c"]);
+    assert_eq!(link.said("knp-ext"), ["window=1,fin=1"]);
+    let ready = || running.get("/ready") == (200, "ok".to_owned());
+    testkit::wait::until("the agent to be ready", LIMIT, ready).unwrap();
+    let (status, text) = running.get("/readyz?verbose");
+    assert_eq!(status, 200);
+    assert!(text.contains("[+]server-connected ok\n"), "{text}");
+    drop(link);
+    drop(server);
+    let lost = || running.get("/readyz").0 == 503;
+    testkit::wait::until("the loss to be noticed", LIMIT, lost).unwrap();
+}
+
+#[test]
+fn octets_go_both_ways_and_the_end_of_a_destination_is_told() {
+    let (_running, _server, mut link) = connected(&[]);
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let id = link.dial(&echo.addr().to_string()).unwrap();
+    let sent: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
+    for piece in sent.chunks(30_000) {
+        link.write(id, piece).unwrap();
+    }
+    assert_eq!(link.read(id, sent.len()).unwrap(), sent);
+    link.close(id).unwrap();
+    let (rest, error) = link.read_to_end(id).unwrap();
+    assert_eq!((rest.len(), error.as_str()), (0, ""));
+    let source = Upstream::start(Behaviour::Source { bytes: 300_000 }).unwrap();
+    let id = link.dial(&source.addr().to_string()).unwrap();
+    let (all, error) = link.read_to_end(id).unwrap();
+    assert_eq!((all.len(), error.as_str()), (300_000, ""));
+}
+
+#[test]
+fn what_was_written_before_a_close_arrives() {
+    let (_running, _server, mut link) = connected(&[]);
+    let sink = Upstream::start(Behaviour::Sink).unwrap();
+    for round in 1..=20 {
+        let id = link.dial(&sink.addr().to_string()).unwrap();
+        for _ in 0..64 {
+            link.write(id, &[7; 16 << 10]).unwrap();
+        }
+        link.close(id).unwrap();
+        link.read_to_end(id).unwrap();
+        let all = || sink.received() == round * (1 << 20);
+        testkit::wait::until("all octets", LIMIT, all).unwrap();
+    }
+}
+
+#[test]
+fn failures_are_told_in_the_words_of_go() {
+    let (running, _server, mut link) = connected(&["--allow-destinations=127.0.0.0/8"]);
+    let closed = testkit::ports::free(1).unwrap();
+    let address = format!("127.0.0.1:{}", closed[0]);
+    for (target, text) in [
+        (
+            address.as_str(),
+            format!("dial tcp {address}: connect: connection refused"),
+        ),
+        (
+            "x.invalid:80",
+            "dial tcp: lookup x.invalid: no such host".to_owned(),
+        ),
+        (
+            "nonsense",
+            "dial tcp: address nonsense: missing port in address".to_owned(),
+        ),
+        (
+            "10.9.8.7:1",
+            "dial tcp 10.9.8.7:1: destination 10.9.8.7:1 is not allowed".to_owned(),
+        ),
+    ] {
+        let random = link.ask(target).unwrap();
+        assert_eq!(link.answer(random, LIMIT).unwrap(), Err(text));
+    }
+    let (_, metrics) = running.get("/metrics");
+    for line in [
+        "konnectivity_network_proxy_agent_endpoint_dial_failure_total{reason=\"unknown\"} 4",
+        "rhizome_konnectivity_refused_destinations_total 1",
+        "konnectivity_network_proxy_agent_open_server_connections 1",
+        "konnectivity_network_proxy_agent_known_server_count 1",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in {metrics}");
+    }
+}
+
+#[test]
+fn tunnels_end_with_their_server_and_the_agent_comes_back() {
+    let pki = Pki::new();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let again = listener.try_clone().unwrap();
+    let server = FakeServer::serve(listener, &pki.options("s1")).unwrap();
+    let running = Running::start(&pki, server.addr().port(), &[]);
+    let mut link = server.accept(LIMIT).unwrap();
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    link.dial(&echo.addr().to_string()).unwrap();
+    echo.wait_accepted(1, LIMIT).unwrap();
+    drop(link);
+    drop(server);
+    echo.wait_closed(LIMIT).unwrap();
+    let server = FakeServer::serve(again, &pki.options("s2")).unwrap();
+    let mut link = server.accept(LIMIT).unwrap();
+    assert!(link.dial(&echo.addr().to_string()).is_ok());
+    drop(running);
+}
+
+#[test]
+fn a_drained_agent_serves_what_comes_and_ends_once_idle() {
+    let (mut running, _server, mut link) = connected(&["--grace-period=100s"]);
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let id = link.dial(&echo.addr().to_string()).unwrap();
+    running.agent().drain();
+    let drain = |packet: &Packet| matches!(packet, Packet::Drain);
+    link.wire.find("DRAIN", LIMIT, drain).unwrap();
+    let ended = running.run();
+    let late = link.dial(&echo.addr().to_string()).unwrap();
+    link.write(late, b"late").unwrap();
+    assert_eq!(link.read(late, 4).unwrap(), b"late");
+    link.close(late).unwrap();
+    link.read_to_end(late).unwrap();
+    assert!(ended.try_recv().is_err());
+    link.close(id).unwrap();
+    assert_eq!(ended.recv_timeout(LIMIT).unwrap(), Ok(()));
+    // As a client does that goes away: it has no status to give.
+    assert!(matches!(link.wire.end(LIMIT).unwrap(), End::Failed(_)));
+}
+
+#[test]
+fn an_agent_whose_time_is_up_ends_with_its_tunnels() {
+    let (mut running, _server, mut link) = connected(&["--grace-period=100ms"]);
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    link.dial(&echo.addr().to_string()).unwrap();
+    running.agent().drain();
+    let ended = running.run();
+    assert_eq!(ended.recv_timeout(LIMIT).unwrap(), Ok(()));
+    echo.wait_closed(LIMIT).unwrap();
+}
+
+#[test]
+fn all_servers_behind_an_address_are_found() {
+    let pki = Pki::new();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    // Who accepts first is chance enough for a load balancer.
+    let options = |id| ServerOptions {
+        count: 3,
+        ..pki.options(id)
+    };
+    let servers: Vec<_> = ["a", "b", "c"]
+        .map(|id| FakeServer::serve(listener.try_clone().unwrap(), &options(id)).unwrap())
+        .into();
+    let running = Running::start(&pki, servers[0].addr().port(), &["--sync-interval=50ms"]);
+    let all = || {
+        let (_, metrics) = running.get("/metrics");
+        metrics.contains("konnectivity_network_proxy_agent_open_server_connections 3")
+    };
+    testkit::wait::until("three servers", Duration::from_secs(60), all).unwrap();
+}
