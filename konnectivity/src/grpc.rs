@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Buf, Bytes, BytesMut};
 use h2::{RecvStream, SendStream};
@@ -346,11 +346,17 @@ impl PacketReceiver {
         Poll::Ready(Ok(true))
     }
 
-    /// Returns the status and text with which the peer ended the stream; call it once
-    /// [`PacketReceiver::poll_packets`] has said that the stream does not go on.
-    pub(crate) async fn status(&mut self) -> Option<(String, String)> {
-        let trailers = std::future::poll_fn(|cx| self.stream.poll_trailers(cx)).await;
-        status_of(&trailers.ok()??)
+    /// Returns the status and text with which a server ended the stream, once
+    /// [`PacketReceiver::poll_packets`] has said that it does not go on.
+    pub(crate) fn status(&mut self) -> Option<String> {
+        let mut cx = Context::from_waker(Waker::noop());
+        // Trailers come with the end or not at all.
+        match self.stream.poll_trailers(&mut cx) {
+            Poll::Ready(Ok(Some(trailers))) => {
+                status_of(&trailers).map(|(status, text)| format!("{status} {text}"))
+            }
+            Poll::Ready(Ok(None) | Err(_)) | Poll::Pending => None,
+        }
     }
 }
 

@@ -14,6 +14,7 @@ mod pump;
 mod registry;
 mod relay;
 pub mod server;
+mod share;
 pub mod token;
 
 pub use metrics::{describe_agent_metrics, describe_server_metrics};

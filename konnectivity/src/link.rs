@@ -23,7 +23,7 @@ use knp_proto::{
 };
 use tokio::time::Instant;
 
-use crate::metrics::LinkMetrics;
+use crate::metrics::{Held, LinkMetrics};
 
 /// A link. Clones are the same one.
 #[derive(Clone)]
@@ -58,6 +58,8 @@ pub(crate) enum News {
     Draining,
     /// Whether the peer can be expected to answer has changed.
     Alive(bool),
+    /// So many answers came to dials that nobody waits for.
+    Unrecognized(u64),
 }
 
 /// How a link is ended from this side.
@@ -289,6 +291,11 @@ impl Tunnel {
     /// Returns the agent's number for the connection.
     pub(crate) fn connect_id(&self) -> ConnectId {
         self.connect_id
+    }
+
+    /// Counts it as stalled for as long as what is returned lives.
+    pub(crate) fn stalled(&self) -> Held {
+        self.shared.metrics.stalled()
     }
 
     /// Waits for the end of the dial. Cancel-safe.

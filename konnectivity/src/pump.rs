@@ -21,16 +21,20 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::grpc::{PacketReceiver, PacketSender, StreamError};
 use crate::link::{Closing, LinkHandle, News, State, now};
-use crate::metrics::GrpcCode;
+use crate::metrics::{GrpcCode, Held};
 
 /// What a pump works with.
 pub(crate) struct Pump {
-    pub(crate) link: LinkHandle,
-    pub(crate) sender: PacketSender,
-    pub(crate) receiver: PacketReceiver,
+    link: LinkHandle,
+    sender: PacketSender,
+    receiver: PacketReceiver,
     /// The connection's, unless another stream of it has taken them.
-    pub(crate) pings: Option<PingPong>,
-    pub(crate) liveness: Liveness,
+    pings: Option<PingPong>,
+    liveness: Liveness,
+    /// Held while a full tunnel keeps the stream from being read.
+    blocked: Option<Held>,
+    /// Answers to nobody's dial that were counted.
+    unrecognized: u64,
 }
 
 /// How soon a peer that has vanished is noticed.
@@ -49,9 +53,9 @@ pub(crate) enum LinkEnd {
     /// This side ended it.
     #[error("closed: {0:?}")]
     Closed(Closing),
-    /// The peer ended the stream.
-    #[error("the peer ended the stream")]
-    Finished,
+    /// The peer ended the stream, a server with a status.
+    #[error("the peer ended the stream: {}", .0.as_deref().unwrap_or("no status"))]
+    Finished(Option<String>),
     /// The peer misbehaves.
     #[error(transparent)]
     Link(#[from] LinkError),
@@ -68,7 +72,7 @@ impl LinkEnd {
     pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::Closed(_) => "closed",
-            Self::Finished => "finished",
+            Self::Finished(_) => "finished",
             Self::Link(_) => "violation",
             Self::Silent => "silent",
             Self::Stream(_) => "stream",
@@ -77,6 +81,25 @@ impl LinkEnd {
 }
 
 impl Pump {
+    /// Makes the pump of a link whose stream has begun.
+    pub(crate) fn new(
+        link: LinkHandle,
+        sender: PacketSender,
+        receiver: PacketReceiver,
+        pings: Option<PingPong>,
+        liveness: Liveness,
+    ) -> Self {
+        Self {
+            link,
+            sender,
+            receiver,
+            pings,
+            liveness,
+            blocked: None,
+            unrecognized: 0,
+        }
+    }
+
     /// Pumps until the link ends, tells `owner` what concerns it, and ends all tunnels. Dropping
     /// the future leaves tunnels waiting: end the link instead.
     pub(crate) async fn run(mut self, mut owner: impl FnMut(News)) -> LinkEnd {
@@ -146,11 +169,14 @@ impl Pump {
         packets: &mut VecDeque<Packet>,
     ) -> Result<bool, LinkEnd> {
         if self.link.0.lock().link.is_read_blocked() {
+            let link = &self.link;
+            self.blocked.get_or_insert_with(|| link.metrics().blocked());
             return Ok(false);
         }
+        self.blocked = None;
         match self.receiver.poll_packets(cx, packets) {
             Poll::Ready(Ok(true)) => {}
-            Poll::Ready(Ok(false)) => return Err(LinkEnd::Finished),
+            Poll::Ready(Ok(false)) => return Err(LinkEnd::Finished(self.receiver.status())),
             Poll::Ready(Err(error)) => return Err(error.into()),
             Poll::Pending => return Ok(false),
         }
@@ -160,6 +186,11 @@ impl Pump {
         while let Some(packet) = packets.pop_front() {
             self.link.metrics().received().packet(packet.kind());
             state.link.handle_packet(now, packet)?;
+        }
+        let unrecognized = state.link.stats().unrecognized_responses;
+        let more = unrecognized - std::mem::replace(&mut self.unrecognized, unrecognized);
+        if more > 0 {
+            state.news.push_back(News::Unrecognized(more));
         }
         self.link.0.settle(state);
         Ok(true)
@@ -204,12 +235,15 @@ impl Pump {
         state.link.end(now());
         self.link.0.settle(&mut state);
         drop(state);
+        if let LinkEnd::Silent = end {
+            self.link.metrics().liveness_failure();
+        }
         if let LinkEnd::Stream(error) = end {
             self.link.metrics().received().error(error.code(), None);
         }
         match end {
             LinkEnd::Closed(Closing::End(text)) => self.sender.end(GrpcCode::Unavailable, text),
-            LinkEnd::Finished => self.sender.end(GrpcCode::Ok, ""),
+            LinkEnd::Finished(_) => self.sender.end(GrpcCode::Ok, ""),
             LinkEnd::Link(_) | LinkEnd::Silent | LinkEnd::Stream(_) => self.sender.reset(),
         }
     }

@@ -18,15 +18,38 @@ use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use knp_proto::{EndReason, WriteError};
+use telemetry::metrics::Histogram;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::io::poll_read_buf;
 
 use crate::link::{Tunnel, TunnelRead};
+use crate::metrics::Held;
+use crate::share::Share;
 
 /// Memory that all relays of a thread read into.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scratch(Rc<RefCell<BytesMut>>);
+
+/// What a relay works with.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Means {
+    pub(crate) scratch: Scratch,
+    /// Of the thread, where several clusters share it.
+    pub(crate) share: Option<Share>,
+    /// How long the socket takes for a piece, in seconds.
+    pub(crate) write_duration: Option<Histogram>,
+}
+
+impl Means {
+    /// Waits for the cluster's turn to move `octets`. Cancel-safe.
+    pub(crate) fn poll_turn(&self, cx: &Context<'_>, octets: usize) -> Poll<()> {
+        match &self.share {
+            Some(share) => share.poll_take(cx, octets),
+            None => Poll::Ready(()),
+        }
+    }
+}
 
 /// What a relay did.
 #[derive(Debug)]
@@ -50,24 +73,21 @@ pub(crate) enum RelayEnd {
 
 /// Relays until both directions are over, or one side fails. `early` was read from the socket
 /// before. Dropping the future closes the tunnel; the socket is the caller's.
-pub(crate) async fn relay<S>(
-    tunnel: Tunnel,
-    socket: &mut S,
-    early: Bytes,
-    scratch: &Scratch,
-) -> Relayed
+pub(crate) async fn relay<S>(tunnel: Tunnel, socket: &mut S, early: Bytes, means: &Means) -> Relayed
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let mut relay = Relay {
         tunnel,
         socket,
-        scratch,
+        means,
         outgoing: early,
         reading: true,
         incoming: Bytes::new(),
         writing: Writing::Open,
         unflushed: false,
+        taken: None,
+        stalled: None,
         silence: None,
         from_socket: 0,
         to_socket: 0,
@@ -83,7 +103,7 @@ where
 struct Relay<'a, S> {
     tunnel: Tunnel,
     socket: &'a mut S,
-    scratch: &'a Scratch,
+    means: &'a Means,
     /// Read from the socket, and not yet the tunnel's.
     outgoing: Bytes,
     /// Whether more may come from the socket.
@@ -93,6 +113,10 @@ struct Relay<'a, S> {
     writing: Writing,
     /// Whether the socket may hold octets that were written to it: TLS does.
     unflushed: bool,
+    /// When `incoming` was read from the tunnel, where that is measured.
+    taken: Option<Instant>,
+    /// Held while the socket does not take what there is for it.
+    stalled: Option<Held>,
     /// Runs while one direction is over.
     silence: Option<Pin<Box<Sleep>>>,
     from_socket: u64,
@@ -165,7 +189,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<'_, S> {
                 Err(error) => return Poll::Ready(Step::End(RelayEnd::Socket(error))),
             }
         }
-        let piece = self.outgoing.split_to(room.min(self.outgoing.len()));
+        let len = room.min(self.outgoing.len());
+        ready!(self.means.poll_turn(cx, len));
+        let piece = self.outgoing.split_to(len);
         self.from_socket += piece.len() as u64;
         match self.tunnel.write(piece) {
             Ok(()) => {}
@@ -180,7 +206,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<'_, S> {
     }
 
     fn poll_fill(&mut self, cx: &mut Context<'_>, room: usize) -> Poll<io::Result<usize>> {
-        let mut scratch = self.scratch.0.borrow_mut();
+        let mut scratch = self.means.scratch.0.borrow_mut();
         if scratch.capacity() < LEAST {
             // Takes the same memory again once nobody has a slice of it any more.
             scratch.reserve(CHUNK);
@@ -203,7 +229,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<'_, S> {
         }
         if self.incoming.is_empty() {
             match self.tunnel.poll_read(cx, PIECE) {
-                Poll::Ready(TunnelRead::Data(data)) => self.incoming = data,
+                Poll::Ready(TunnelRead::Data(data)) => {
+                    self.incoming = data;
+                    let timed = self.means.write_duration.is_some();
+                    self.taken = timed.then(Instant::now);
+                }
                 Poll::Ready(TunnelRead::End) => {
                     self.writing = Writing::Shutting;
                     return Poll::Ready(Step::Again);
@@ -214,7 +244,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<'_, S> {
                 Poll::Pending => return self.poll_flush(cx),
             }
         }
-        let written = ready!(Pin::new(&mut *self.socket).poll_write(cx, &self.incoming));
+        ready!(self.means.poll_turn(cx, self.incoming.len()));
+        let written = Pin::new(&mut *self.socket).poll_write(cx, &self.incoming);
+        if written.is_pending() {
+            (self.stalled).get_or_insert_with(|| self.tunnel.stalled());
+        } else {
+            self.stalled = None;
+        }
+        let written = ready!(written);
         match written {
             Ok(0) => {
                 let error = io::Error::from(io::ErrorKind::WriteZero);
@@ -225,10 +262,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<'_, S> {
                 self.to_socket += len as u64;
                 self.unflushed = true;
                 self.tunnel.consumed(len);
+                self.measure();
             }
             Err(error) => return Poll::Ready(Step::End(RelayEnd::Socket(error))),
         }
         Poll::Ready(Step::Again)
+    }
+
+    fn measure(&self) {
+        if let (true, Some(taken), Some(duration)) = (
+            self.incoming.is_empty(),
+            self.taken,
+            &self.means.write_duration,
+        ) {
+            duration.observe_duration(taken.elapsed());
+        }
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Step> {

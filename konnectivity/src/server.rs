@@ -40,7 +40,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::flags::ServerConfig;
+use crate::flags::{ClusterSource, ServerConfig};
 use crate::lease::ServerLease;
 use crate::metrics::ServerMetrics;
 use crate::process::Failed;
@@ -87,6 +87,8 @@ struct Task {
     listeners: Vec<(WorkerSocket, Port)>,
     unix: mpsc::Receiver<Listen>,
     mode: FrontendMode,
+    /// Whether several clusters are served.
+    many: bool,
     /// Workers that still have frontends.
     last: watch::Sender<usize>,
 }
@@ -154,6 +156,7 @@ impl Server {
                 listeners: sockets.into_iter().zip(ports.iter().copied()).collect(),
                 unix,
                 mode: params::mode(config.mode),
+                many: matches!(config.clusters, ClusterSource::Registry(_)),
                 last: last.clone(),
             });
         }
@@ -254,9 +257,11 @@ async fn work(task: Task) -> std::io::Result<()> {
         listeners,
         mut unix,
         mode,
+        many,
         last,
     } = task;
-    let worker = Worker::new(cx, admission, mode);
+    let worker = Worker::new(cx, admission, mode, many);
+    tokio::task::spawn_local(Rc::clone(&worker).share_out());
     let for_sockets = Rc::clone(&worker);
     let sockets = tokio::task::spawn_local(async move {
         while let Some(listen) = unix.recv().await {

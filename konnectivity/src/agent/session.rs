@@ -132,13 +132,13 @@ impl Sessions {
         } = Introduction::read(&head)?;
         let link = Link::agent(&self.cluster, stream, extensions, self.link);
         let link = LinkHandle::new(link, self.tunnels.metrics.link().clone());
-        let pump = Pump {
-            link: link.clone(),
-            sender: PacketSender::new(sending, Side::Client),
-            receiver: PacketReceiver::new(body, MOST_MESSAGE_BYTES),
-            pings: pings.take(),
-            liveness: self.liveness(extensions),
-        };
+        let pump = Pump::new(
+            link.clone(),
+            PacketSender::new(sending, Side::Client),
+            PacketReceiver::new(body, MOST_MESSAGE_BYTES),
+            pings.take(),
+            self.liveness(extensions),
+        );
         Ok(Opened {
             link,
             server_id,
@@ -219,7 +219,7 @@ impl Opened {
                     spawn_local(Rc::clone(&tunnels).serve(pending));
                 }
                 // Only agents drain; and a server that is suspected is asked by the pump itself.
-                News::Draining | News::Alive(_) => {}
+                News::Draining | News::Alive(_) | News::Unrecognized(_) => {}
             })
             .await
     }

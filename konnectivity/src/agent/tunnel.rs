@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout};
 use super::dial::{DialError, Dialer};
 use crate::link::PendingDial;
 use crate::metrics::{AgentMetrics, EndpointDialFailure};
-use crate::relay::{RelayEnd, Relayed, Scratch, relay};
+use crate::relay::{Means, RelayEnd, Relayed, relay};
 
 /// How long a destination may take to close a connection after all was sent to it. Closing under
 /// it while it still sends would discard what it has not taken yet.
@@ -35,7 +35,7 @@ const MOST_LINGERING: usize = 1000;
 pub(super) struct Tunnels {
     pub(super) dialer: Dialer,
     pub(super) metrics: AgentMetrics,
-    scratch: Scratch,
+    means: Means,
     active: Cell<usize>,
     lingering: Cell<usize>,
     /// When the last one ended.
@@ -63,7 +63,7 @@ impl Tunnels {
         Rc::new(Self {
             dialer,
             metrics,
-            scratch: Scratch::default(),
+            means: Means::default(),
             active: Cell::new(0),
             lingering: Cell::new(0),
             ended: Cell::new(Instant::now()),
@@ -119,7 +119,7 @@ impl Tunnels {
         };
         let tunnel = pending.established().ok()?;
         let _open = self.metrics.endpoint_connection();
-        let Relayed { end, .. } = relay(tunnel, &mut stream, Bytes::new(), &self.scratch).await;
+        let Relayed { end, .. } = relay(tunnel, &mut stream, Bytes::new(), &self.means).await;
         match end {
             RelayEnd::Tunnel(reason) => after(&reason, &stream).then_some(stream),
             RelayEnd::Socket(error) => {

@@ -24,7 +24,7 @@ use super::cluster::Cluster;
 use super::context::Context;
 use crate::grpc::{self, Message, PacketReceiver, PacketSender, Side, refusal};
 use crate::link::{LinkHandle, News};
-use crate::metrics::{GrpcCode, PeerPort, Service};
+use crate::metrics::{DialFailure, GrpcCode, PeerPort, Service};
 use crate::pump::Pump;
 use crate::registry::Peer;
 
@@ -124,19 +124,26 @@ async fn connect(
             .end(GrpcCode::Unavailable, "the cluster is no longer served");
     }
     tracing::info!(%from, cluster = %cluster.id(), %agent, stream = id.0, %extensions, "agent connected");
-    let pump = Pump {
+    let pump = Pump::new(
         link,
-        sender: PacketSender::new(stream, Side::Server),
-        receiver: PacketReceiver::new(request.into_body(), MAX_MESSAGE),
+        PacketSender::new(stream, Side::Server),
+        PacketReceiver::new(request.into_body(), MAX_MESSAGE),
         pings,
-        liveness: cx.limits.agents,
-    };
+        cx.limits.agents,
+    );
     let end = pump
         .run(|news| match news {
             News::Alive(alive) => cluster.set_alive(id, alive),
             News::Draining => {
                 tracing::info!(cluster = %cluster.id(), %agent, stream = id.0, "agent drains");
                 cluster.set_draining(id);
+            }
+            News::Unrecognized(answers) => {
+                for _ in 0..answers {
+                    cluster
+                        .metrics()
+                        .dial_failure(DialFailure::UnrecognizedResponse);
+                }
             }
             // A server is asked for nothing.
             News::Dial(..) => {}

@@ -22,13 +22,13 @@ use super::context::Context;
 use super::tunnels::Open;
 use super::{grpc_frontend, http_frontend};
 use crate::registry::FrontendMode;
-use crate::relay::Scratch;
+use crate::relay::Means;
 
 /// One connection, and whose it is.
 pub(crate) struct Frontend {
     pub(crate) cx: Arc<Context>,
     pub(crate) cluster: Arc<Cluster>,
-    pub(crate) scratch: Scratch,
+    pub(crate) means: Means,
     /// `frontends`, or `uds`.
     pub(crate) listener: &'static str,
     /// Nobody in particular, over a Unix socket.

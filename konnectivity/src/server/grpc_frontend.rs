@@ -289,7 +289,9 @@ impl<'a> Stream<'a> {
             return Poll::Ready(Ok(None));
         }
         let room = ready!(tunnel.poll_room(cx));
-        let piece = self.outgoing.split_to(room.min(self.outgoing.len()));
+        let len = room.min(self.outgoing.len());
+        ready!(self.frontend.means.poll_turn(cx, len));
+        let piece = self.outgoing.split_to(len);
         self.received += piece.len() as u64;
         if tunnel.write(piece).is_err() {
             self.outgoing.clear();
@@ -307,6 +309,7 @@ impl<'a> Stream<'a> {
             return Poll::Pending;
         }
         ready!(self.sender.poll_ready(cx))?;
+        ready!(self.frontend.means.poll_turn(cx, PIECE));
         let data = match ready!(tunnel.poll_read(cx, PIECE)) {
             TunnelRead::Data(data) => data,
             // API servers know no half-close.

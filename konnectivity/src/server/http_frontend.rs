@@ -10,7 +10,7 @@
 use std::cell::Cell;
 
 use bytes::Bytes;
-use connect::{Dial, Ended, Params, Refusal, RefusalHeaders, Request};
+use connect::{Dial, End, Ended, Params, Refusal, RefusalHeaders, Request};
 use knp_proto::DialTarget;
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -39,9 +39,23 @@ where
         () = cluster.removed() => return,
         () = frontend.cx.drain.reached(serve::Phase::Cut) => return,
     };
-    if dialler.state.get() == State::Dialing {
-        // Called off: the client left, or was never told.
-        cluster.metrics().dial_failure(DialFailure::FrontendClose);
+    match dialler.state.get() {
+        // Called off: the client left.
+        State::Dialing => cluster.metrics().dial_failure(DialFailure::FrontendClose),
+        // It left, or did not read, before it was told.
+        State::Answered => match outcome.end {
+            End::AnswerTimeout | End::ClientGone => {
+                cluster.metrics().dial_failure(DialFailure::SendResponse);
+            }
+            End::DialTimeout
+            | End::HeadTimeout
+            | End::Malformed
+            | End::MethodNotAllowed
+            | End::Refused(_)
+            | End::Relayed(_)
+            | End::TooLarge => {}
+        },
+        State::Idle => {}
     }
     let target = outcome
         .request
@@ -83,7 +97,7 @@ impl Dial for Dialler<'_> {
     {
         let frontend = self.frontend;
         let _open = frontend.open(&dialled);
-        let relayed = relay(dialled.tunnel, &mut stream, early, &frontend.scratch).await;
+        let relayed = relay(dialled.tunnel, &mut stream, early, &frontend.means).await;
         let link = frontend.cluster.metrics().link();
         link.bytes(Direction::ToDestination, relayed.from_socket);
         link.bytes(Direction::FromDestination, relayed.to_socket);

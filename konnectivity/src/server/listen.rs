@@ -8,6 +8,8 @@
 //! A connection stays on the thread that accepted it. What may be open at once is bounded, and who
 //! does not get through a handshake in time is closed.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,13 +25,17 @@ use super::context::Context;
 use super::frontends::Frontend;
 use crate::metrics::PeerPort;
 use crate::registry::{FrontendMode, Peer, Port};
-use crate::relay::Scratch;
+use crate::relay::{Means, Scratch};
+use crate::share::{Share, Shares, WeakShare};
 
 /// One worker's connections.
 pub(crate) struct Worker {
     cx: Arc<Context>,
     admission: Arc<Admission>,
     scratch: Scratch,
+    /// Where several clusters share the thread.
+    shares: Option<Shares>,
+    shares_of: RefCell<BTreeMap<ClusterId, WeakShare>>,
     /// What is spoken on the frontends' port.
     mode: FrontendMode,
     /// How many of this worker's tasks go on, frontends' and agents'.
@@ -54,15 +60,30 @@ impl Drop for Counted<'_> {
 }
 
 impl Worker {
-    pub(crate) fn new(cx: Arc<Context>, admission: Arc<Admission>, mode: FrontendMode) -> Rc<Self> {
+    /// `many` says whether several clusters are served.
+    pub(crate) fn new(
+        cx: Arc<Context>,
+        admission: Arc<Admission>,
+        mode: FrontendMode,
+        many: bool,
+    ) -> Rc<Self> {
         Rc::new(Self {
             cx,
             admission,
             scratch: Scratch::default(),
+            shares: many.then(Shares::default),
+            shares_of: RefCell::default(),
             mode,
             frontends: watch::Sender::new(0),
             agents: watch::Sender::new(0),
         })
+    }
+
+    /// Does for ever what several clusters need who share the thread; spawn it once.
+    pub(crate) async fn share_out(self: Rc<Self>) {
+        if let Some(shares) = &self.shares {
+            shares.run().await;
+        }
     }
 
     /// Takes a connection that was accepted on `port`.
@@ -134,6 +155,19 @@ impl Worker {
         }
     }
 
+    /// Returns what the frontends of `cluster` on this thread have together.
+    fn share(&self, cluster: &ClusterId) -> Option<Share> {
+        let shares = self.shares.as_ref()?;
+        let mut known = self.shares_of.borrow_mut();
+        if let Some(share) = known.get(cluster).and_then(WeakShare::upgrade) {
+            return Some(share);
+        }
+        known.retain(|_, share| share.upgrade().is_some());
+        let share = shares.share();
+        known.insert(cluster.clone(), share.downgrade());
+        Some(share)
+    }
+
     fn frontend(
         &self,
         cluster: &ClusterId,
@@ -144,7 +178,11 @@ impl Worker {
         Some(Frontend {
             cluster: self.cx.cluster(cluster)?,
             cx: Arc::clone(&self.cx),
-            scratch: self.scratch.clone(),
+            means: Means {
+                scratch: self.scratch.clone(),
+                share: self.share(cluster),
+                write_duration: Some(self.cx.metrics.frontend_write_duration().clone()),
+            },
             listener,
             peer,
             server_name,

@@ -1,0 +1,234 @@
+//! Equal shares of a thread for the clusters that keep it busy.
+//!
+//! ```text
+//!   piece of cluster a ──▶ within its quantum of this round? ── yes ──▶ moved at once
+//!                                        └── no ──▶ waits ──▶ next round: everybody has had a turn
+//! ```
+//!
+//! A round ends when the thread has come round to all who were ready, so a cluster with a thousand
+//! busy tunnels gets no more octets through than one with a single tunnel, and alone it gets all.
+//! Counts octets, knows no links, and has no say in what one cluster's tunnels get of each other;
+//! that is the link's.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll, Waker};
+
+/// The shares of one thread. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shares(Rc<RefCell<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    round: u64,
+    shares: Vec<Entry>,
+    free: Vec<usize>,
+    /// Pieces that wait, of all clusters.
+    waiting: usize,
+    /// Whoever begins the rounds.
+    rounds: Option<Waker>,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    /// The round in which `used` was counted.
+    round: u64,
+    used: usize,
+    waiting: VecDeque<Waker>,
+}
+
+/// One cluster's share. Clones are the same; the last one gives it back.
+#[derive(Clone, Debug)]
+pub(crate) struct Share(Rc<Slot>);
+
+/// A share that lives for as long as somebody else has it.
+#[derive(Debug)]
+pub(crate) struct WeakShare(Weak<Slot>);
+
+impl WeakShare {
+    /// Returns the share, if somebody still has it.
+    pub(crate) fn upgrade(&self) -> Option<Share> {
+        self.0.upgrade().map(Share)
+    }
+}
+
+#[derive(Debug)]
+struct Slot {
+    shares: Shares,
+    index: usize,
+}
+
+impl Shares {
+    /// Makes the share of one more cluster.
+    pub(crate) fn share(&self) -> Share {
+        let mut state = self.0.borrow_mut();
+        let index = state.free.pop().unwrap_or(state.shares.len());
+        if index == state.shares.len() {
+            state.shares.push(Entry::default());
+        }
+        let shares = self.clone();
+        Share(Rc::new(Slot { shares, index }))
+    }
+
+    /// Begins rounds for ever, whenever somebody waits for one. Spawn it once on the thread: as one
+    /// task among the others it comes round when they have had their turn.
+    pub(crate) async fn run(&self) {
+        std::future::poll_fn(|cx| -> Poll<()> {
+            let mut state = self.0.borrow_mut();
+            state.rounds = Some(cx.waker().clone());
+            state.begin_round();
+            if state.waiting > 0 {
+                cx.waker().wake_by_ref();
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+impl State {
+    fn begin_round(&mut self) {
+        self.round += 1;
+        for entry in &mut self.shares {
+            let woken = entry.waiting.len().min(PER_ROUND);
+            self.waiting -= woken;
+            entry.waiting.drain(..woken).for_each(Waker::wake);
+        }
+    }
+}
+
+impl Share {
+    /// Returns a handle that does not keep the share.
+    pub(crate) fn downgrade(&self) -> WeakShare {
+        WeakShare(Rc::downgrade(&self.0))
+    }
+
+    /// Takes `octets` of the cluster's share, or waits for its next turn; ask again then. Who no
+    /// longer wants them need not say so.
+    pub(crate) fn poll_take(&self, cx: &Context<'_>, octets: usize) -> Poll<()> {
+        let mut state = self.0.shares.0.borrow_mut();
+        let state = &mut *state;
+        let Some(entry) = state.shares.get_mut(self.0.index) else {
+            return Poll::Ready(());
+        };
+        if entry.round != state.round {
+            entry.round = state.round;
+            entry.used = 0;
+        }
+        if entry.used < QUANTUM {
+            entry.used += octets;
+            return Poll::Ready(());
+        }
+        entry.waiting.push_back(cx.waker().clone());
+        state.waiting += 1;
+        if let Some(rounds) = &state.rounds {
+            rounds.wake_by_ref();
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut state = self.shares.0.borrow_mut();
+        let state = &mut *state;
+        if let Some(entry) = state.shares.get_mut(self.index) {
+            state.waiting -= entry.waiting.len();
+            *entry = Entry::default();
+            state.free.push(self.index);
+        }
+    }
+}
+
+/// Octets of a cluster in one round: enough that a round costs next to nothing beside them.
+const QUANTUM: usize = 1 << 20;
+/// Who is woken of a cluster in one round: enough pieces to use a quantum up.
+const PER_ROUND: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::future::poll_fn;
+
+    use tokio::task::{LocalSet, spawn_local, yield_now};
+
+    use super::*;
+
+    const PIECE: usize = 64 << 10;
+
+    /// Moves pieces for ever, as a relay that never lacks them does.
+    async fn move_pieces(share: Share, moved: Rc<Cell<usize>>) {
+        loop {
+            poll_fn(|cx| share.poll_take(cx, PIECE)).await;
+            moved.set(moved.get() + PIECE);
+            yield_now().await;
+        }
+    }
+
+    fn busy(shares: &Shares, tunnels: usize) -> Rc<Cell<usize>> {
+        let (share, moved) = (shares.share(), Rc::new(Cell::new(0)));
+        for _ in 0..tunnels {
+            spawn_local(move_pieces(share.clone(), Rc::clone(&moved)));
+        }
+        moved
+    }
+
+    async fn run(shares: &Shares, rounds: u64) {
+        while shares.0.borrow().round < rounds {
+            yield_now().await;
+        }
+    }
+
+    fn thread(test: impl Future<Output = ()>) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        LocalSet::new().block_on(&runtime, test);
+    }
+
+    #[test]
+    fn many_tunnels_of_one_cluster_get_no_more_than_few_of_another() {
+        thread(async {
+            let shares = Shares::default();
+            let rounds = shares.clone();
+            spawn_local(async move { rounds.run().await });
+            let many = busy(&shares, 400);
+            let some = busy(&shares, 20);
+            run(&shares, 100).await;
+            let (many, some) = (many.get(), some.get());
+            assert!(many > 50 * QUANTUM, "{many}");
+            assert!(
+                many < some * 5 / 4 && some < many * 5 / 4,
+                "{many} and {some}"
+            );
+        });
+    }
+
+    #[test]
+    fn a_cluster_that_is_alone_is_never_left_waiting() {
+        thread(async {
+            let shares = Shares::default();
+            let rounds = shares.clone();
+            spawn_local(async move { rounds.run().await });
+            let alone = busy(&shares, 3);
+            run(&shares, 50).await;
+            assert!(alone.get() >= 45 * QUANTUM, "{}", alone.get());
+        });
+    }
+
+    #[test]
+    fn a_share_given_back_takes_its_waiters_along() {
+        let shares = Shares::default();
+        let cx = Context::from_waker(Waker::noop());
+        let share = shares.share();
+        assert!(share.poll_take(&cx, QUANTUM).is_ready());
+        assert!(share.poll_take(&cx, 1).is_pending());
+        assert_eq!(shares.0.borrow().waiting, 1);
+        drop(share);
+        assert_eq!(shares.0.borrow().waiting, 0);
+        let next = shares.share();
+        assert_eq!(next.0.index, 0);
+        assert!(next.poll_take(&cx, 1).is_ready());
+    }
+}
