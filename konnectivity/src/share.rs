@@ -12,8 +12,11 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
+
+use tokio::task::yield_now;
 
 /// The shares of one thread. Clones are the same.
 #[derive(Clone, Debug, Default)]
@@ -71,19 +74,24 @@ impl Shares {
         Share(Rc::new(Slot { shares, index }))
     }
 
-    /// Begins rounds for ever, whenever somebody waits for one. Spawn it once on the thread: as one
-    /// task among the others it comes round when they have had their turn.
+    /// Begins rounds for ever, whenever somebody waits for one. Spawn it once on the thread.
     pub(crate) async fn run(&self) {
-        std::future::poll_fn(|cx| -> Poll<()> {
-            let mut state = self.0.borrow_mut();
+        loop {
+            poll_fn(|cx| self.poll_begin(cx)).await;
+            // Comes back when all who were ready have run and sockets were looked at, so that
+            // nobody misses a round for having waited for its socket.
+            yield_now().await;
+        }
+    }
+
+    fn poll_begin(&self, cx: &Context<'_>) -> Poll<()> {
+        let mut state = self.0.borrow_mut();
+        if state.waiting == 0 {
             state.rounds = Some(cx.waker().clone());
-            state.begin_round();
-            if state.waiting > 0 {
-                cx.waker().wake_by_ref();
-            }
-            Poll::Pending
-        })
-        .await;
+            return Poll::Pending;
+        }
+        state.begin_round();
+        Poll::Ready(())
     }
 }
 
@@ -122,8 +130,8 @@ impl Share {
         }
         entry.waiting.push_back(cx.waker().clone());
         state.waiting += 1;
-        if let Some(rounds) = &state.rounds {
-            rounds.wake_by_ref();
+        if let Some(rounds) = state.rounds.take() {
+            rounds.wake();
         }
         Poll::Pending
     }
@@ -149,9 +157,8 @@ const PER_ROUND: usize = 32;
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
-    use std::future::poll_fn;
 
-    use tokio::task::{LocalSet, spawn_local, yield_now};
+    use tokio::task::{LocalSet, spawn_local};
 
     use super::*;
 
