@@ -8,10 +8,6 @@
 //!
 //! A token is never logged and never kept: what is remembered of it is a hash. Certificates are the
 //! registry's; what an agent may do once it is let in is the server's.
-#![cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the server's agents come here once it has some")
-)]
 
 mod base64;
 mod bounded;
