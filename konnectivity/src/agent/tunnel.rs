@@ -92,7 +92,7 @@ impl Tunnels {
     }
 
     /// Returns a connection that is to be closed with patience.
-    async fn open_and_relay(&self, mut pending: PendingDial) -> Option<TcpStream> {
+    async fn open_and_relay(&self, pending: PendingDial) -> Option<TcpStream> {
         let started = Instant::now();
         let dialling = {
             let target = pending.target.clone();

@@ -25,7 +25,7 @@ pub(crate) enum DialError {
         fault: &'static str,
     },
     /// The kernel refused to connect.
-    #[error("dial {network} {address}: {call}: {}", errno_text(.source))]
+    #[error("dial {network} {address}: {call}: {}", errno_text(.error))]
     Connect {
         /// `tcp`, `tcp4` or `tcp6`.
         network: &'static str,
@@ -33,9 +33,8 @@ pub(crate) enum DialError {
         address: SocketAddr,
         /// The system call that failed.
         call: &'static str,
-        /// Why.
-        #[source]
-        source: io::Error,
+        /// Why; the text has it in Go's words, so it is no source of its own.
+        error: io::Error,
     },
     /// The list of destinations does not have it.
     #[error("dial {network} {address}: destination {requested} is not allowed")]
@@ -102,11 +101,11 @@ impl DialError {
     /// Returns whether this is a time-out, as Go sees it: the metric's label.
     pub(crate) fn is_timeout(&self) -> bool {
         match self {
-            Self::Connect { source, .. } => {
+            Self::Connect { error, .. } => {
                 // Go takes ETIMEDOUT and EAGAIN for time-outs.
                 let timed_out = rustix::io::Errno::TIMEDOUT.raw_os_error();
                 let again = rustix::io::Errno::AGAIN.raw_os_error();
-                source
+                error
                     .raw_os_error()
                     .is_some_and(|errno| errno == timed_out || errno == again)
             }
@@ -169,7 +168,7 @@ mod tests {
             network: "tcp",
             address: "127.0.0.1:1".parse().unwrap(),
             call,
-            source: errno.into(),
+            error: errno.into(),
         }
     }
 

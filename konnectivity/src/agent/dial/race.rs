@@ -96,11 +96,11 @@ async fn in_turn(
 
 async fn one(network: Network, address: SocketAddr) -> Result<TcpStream, DialError> {
     let failed = |call| {
-        move |source| DialError::Connect {
+        move |error| DialError::Connect {
             network: network.as_str(),
             address,
             call,
-            source,
+            error,
         }
     };
     let socket = match address.ip() {
