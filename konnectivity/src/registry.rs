@@ -146,7 +146,15 @@ impl Registry {
     /// # Errors
     /// [`RegistryError`]: the directory cannot be read, or a port's certificate not used.
     pub(crate) fn open(dir: &Path, tls: &TlsParams) -> Result<Self, RegistryError> {
-        Self::new(Source::Directory(dir.to_owned()), tls)
+        Self::new(directory(dir), tls)
+    }
+
+    /// Reads the registry in `dir` once, for a check, and returns what cannot be used of it.
+    ///
+    /// # Errors
+    /// [`RegistryError::Directory`].
+    pub(crate) fn faults(dir: &Path) -> Result<Vec<(ClusterId, String)>, RegistryError> {
+        Known::first(directory(dir)).map(|known| known.broken())
     }
 
     fn new(source: Source, tls: &TlsParams) -> Result<Self, RegistryError> {
@@ -300,6 +308,11 @@ impl fmt::Debug for Registry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Registry").finish_non_exhaustive()
     }
+}
+
+/// Sockets are told apart by their paths, so these begin at the root.
+fn directory(dir: &Path) -> Source {
+    Source::Directory(std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned()))
 }
 
 async fn watch_pair(pair: Option<&ServerTls>) {

@@ -275,7 +275,11 @@ impl Index {
     ) -> Result<(), rustls::Error> {
         let uris = uris(leaf).ok_or(CertificateError::BadEncoding)?;
         let mut refused = CertificateError::ApplicationVerificationFailure.into();
-        for claim in self.claims(&uris) {
+        let claims = self.claims(&uris);
+        if claims.len() > MAX_CLAIMS {
+            return Err(refused);
+        }
+        for claim in claims {
             let Some(certificates) = claim.spec.certificates(claim.port) else {
                 continue;
             };

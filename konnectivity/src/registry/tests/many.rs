@@ -37,6 +37,13 @@ fn thousands_of_clusters_are_told_apart() {
         assert_eq!(met, Met::Handshake);
     }
 
+    for spec in clusters.all() {
+        for port in Port::ALL {
+            let config = clusters.tls(port, spec.server_names.first().map(String::as_str));
+            assert_eq!(config.alpn_protocols.len(), 1);
+        }
+    }
+
     // One change among them is one difference.
     site.remove("shoot-7.yaml");
     registry.reload();

@@ -323,6 +323,44 @@ fn a_single_cluster_s_authorities_are_read_again() {
 }
 
 #[test]
+fn the_server_s_own_certificate_is_read_again() {
+    let mut site = Site::new();
+    let a = site.add("a");
+    let registry = site.open();
+    let agent = agent_of(&a, "a");
+    let met = |client| {
+        let clusters = registry.current();
+        meet(&clusters, Port::Agents, "a.kn.example.com", &client)
+    };
+    let before = site.client(Some(&agent));
+    assert_eq!(met(before.clone()), of("a"));
+
+    site.dir.write("server.crt", "broken").unwrap();
+    registry.reload();
+    assert_eq!(met(site.client(Some(&agent))), of("a"));
+    let authority = Authority::new("servers").unwrap();
+    let server = authority.server(&["a.kn.example.com"]).unwrap();
+    server.write(site.dir.path(), "server").unwrap();
+    registry.reload();
+    assert_eq!(met(site.client(Some(&agent))), Met::Handshake);
+    site.server_ca = authority.pem().to_owned();
+    assert_eq!(met(site.client(Some(&agent))), of("a"));
+    // A session that was begun before goes on.
+    assert_eq!(met(before), of("a"));
+}
+
+#[test]
+fn a_check_names_what_cannot_be_used() {
+    let site = Site::new();
+    site.add("a");
+    site.write("b.yaml", "broken");
+    let faults = Registry::faults(&site.registry_dir()).unwrap();
+    let [(id, reason)] = faults.try_into().unwrap();
+    assert_eq!(id.as_str(), "b");
+    assert!(reason.contains("b.yaml:1:1: "), "{reason}");
+}
+
+#[test]
 fn what_a_flag_names_must_be_good_at_the_start() {
     let site = Site::new();
     let refused = Registry::single(
