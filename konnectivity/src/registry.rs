@@ -203,8 +203,8 @@ impl Registry {
         }
     }
 
-    /// Reads everything again now, whether it seems changed or not. Blocks while it reads: about
-    /// 0.1 ms a cluster.
+    /// Reads everything again now, whether it seems changed or not. Blocks while it reads, for less
+    /// than a millisecond a cluster: with thousands of them, call it from a thread of its own.
     pub(crate) fn reload(&self) {
         for pair in self.pairs() {
             if let Err(error) = pair.reload() {
