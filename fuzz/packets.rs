@@ -80,12 +80,20 @@ fn cluster() -> (Arc<Budget>, Arc<Cluster>) {
     (budget, cluster)
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "where a clock starts that is moved by hand"
+)]
+fn start() -> Instant {
+    Instant::now()
+}
+
 /// A server with three dials under way, to which the input is the agent.
 fn server(packets: &[Packet], extensions: Extensions) {
     let (budget, cluster) = cluster();
     let config = LinkConfig::default();
     let mut link = Link::server(&cluster, StreamId(1), extensions, config).unwrap();
-    let now = Instant::now();
+    let now = start();
     for random in 1..=3 {
         let target = DialTarget {
             protocol: "tcp".to_owned(),
@@ -101,7 +109,7 @@ fn server(packets: &[Packet], extensions: Extensions) {
 fn agent(packets: &[Packet], extensions: Extensions) {
     let (budget, cluster) = cluster();
     let mut link = Link::agent(&cluster, StreamId(1), extensions, LinkConfig::default());
-    let now = Instant::now();
+    let now = start();
     let mut dials = 0;
     feed(&mut link, now, packets, |link, now, event| {
         if let Event::Dial { tunnel, .. } = event {
@@ -130,9 +138,10 @@ fn feed(
             return;
         }
         while let Some(event) = link.poll_event() {
-            match event {
-                Event::Readable { tunnel } => echo(link, now, tunnel),
-                event => other(link, now, event),
+            if let Event::Readable { tunnel } = event {
+                echo(link, now, tunnel);
+            } else {
+                other(link, now, event);
             }
         }
         while link.poll_transmit(now, &mut buf).is_some() {
