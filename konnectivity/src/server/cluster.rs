@@ -8,6 +8,8 @@
 //! agents, nor ids, nor limits. Speaks to no socket; frontends and agents' connections do.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,7 +18,6 @@ use knp_proto::{
     AgentId, Backends, Budget, ClusterId, DialId, DialRefused, DialTarget, EndReason, Identifiers,
     StreamId, dial_host,
 };
-use ring::rand::{SecureRandom, SystemRandom};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
@@ -34,7 +35,7 @@ pub(crate) struct Cluster {
     agents: Mutex<Agents>,
     /// Set once the cluster is no longer served.
     removed: watch::Sender<bool>,
-    random: SystemRandom,
+    random: Random,
 }
 
 #[derive(Default)]
@@ -96,7 +97,7 @@ impl Cluster {
             spec: ArcSwap::new(spec),
             agents: Mutex::default(),
             removed: watch::Sender::new(false),
-            random: SystemRandom::new(),
+            random: Random::default(),
         })
     }
 
@@ -309,7 +310,7 @@ impl Cluster {
     fn pick(&self, address: &str, tried: &[StreamId]) -> Option<Connected> {
         let spec = self.spec.load();
         let agents = self.lock();
-        let random = self.random();
+        let random = self.random.next();
         let stream = (agents.backends).pick(&spec.strategies, dial_host(address), random, tried)?;
         let connected = agents.links.get(&stream)?;
         Some(Connected {
@@ -320,14 +321,22 @@ impl Cluster {
 
     /// Draws what no client can guess.
     fn draw(&self) -> DialId {
-        DialId::from_random(self.random())
+        DialId::from_random(self.random.next())
     }
+}
 
-    fn random(&self) -> u64 {
-        let mut octets = [0; 8];
-        // It cannot fail once the kernel has gathered entropy, which it has when this runs.
-        let _ = self.random.fill(&mut octets);
-        u64::from_ne_bytes(octets)
+/// Numbers that nobody can guess without the key, which is the kernel's: SipHash of a counter. A
+/// system call for each would be felt.
+#[derive(Debug, Default)]
+struct Random {
+    key: RandomState,
+    drawn: AtomicU64,
+}
+
+impl Random {
+    fn next(&self) -> u64 {
+        self.key
+            .hash_one(self.drawn.fetch_add(1, Ordering::Relaxed))
     }
 }
 
