@@ -50,6 +50,18 @@ pub(crate) struct State {
     pub(crate) suspect: bool,
 }
 
+/// Ends a link when it is dropped, so that nobody waits for one whose pump is gone.
+pub(crate) struct EndOnDrop(pub(crate) LinkHandle);
+
+impl Drop for EndOnDrop {
+    fn drop(&mut self) {
+        let shared = &self.0.0;
+        let mut state = shared.lock();
+        state.link.end(now());
+        shared.settle(&mut state);
+    }
+}
+
 /// What concerns the owner of a link.
 pub(crate) enum News {
     /// The peer asks for a connection.

@@ -20,7 +20,7 @@ use knp_proto::{LinkError, Packet};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::grpc::{PacketReceiver, PacketSender, StreamError};
-use crate::link::{Closing, LinkHandle, News, State, now};
+use crate::link::{Closing, EndOnDrop, LinkHandle, News, State, now};
 use crate::metrics::{GrpcCode, Held};
 
 /// What a pump works with.
@@ -101,13 +101,15 @@ impl Pump {
     }
 
     /// Pumps until the link ends, tells `owner` what concerns it, and ends all tunnels. Dropping
-    /// the future leaves tunnels waiting: end the link instead.
+    /// the future ends the link as well, without a word to the peer.
     pub(crate) async fn run(mut self, mut owner: impl FnMut(News)) -> LinkEnd {
+        let ended = EndOnDrop(self.link.clone());
         let mut packets = VecDeque::new();
         let mut timer = Timer::default();
         let mut watch = Watch::new(self.liveness);
         let end =
             poll_fn(|cx| self.poll(cx, &mut packets, &mut timer, &mut watch, &mut owner)).await;
+        drop(ended);
         self.finish(&end);
         end
     }
@@ -231,10 +233,6 @@ impl Pump {
     }
 
     fn finish(self, end: &LinkEnd) {
-        let mut state = self.link.0.lock();
-        state.link.end(now());
-        self.link.0.settle(&mut state);
-        drop(state);
         if let LinkEnd::Silent = end {
             self.link.metrics().liveness_failure();
         }

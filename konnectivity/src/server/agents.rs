@@ -119,10 +119,10 @@ async fn connect(
         cx.metrics.grpc_connection(Service::Connect),
         link.metrics().link(),
     );
-    if !cluster.join(agent.clone(), identifiers, link.clone()) {
-        return PacketSender::new(stream, Side::Server)
-            .end(GrpcCode::Unavailable, "the cluster is no longer served");
-    }
+    let Some(joined) = cluster.join(agent.clone(), identifiers, link.clone()) else {
+        let sender = PacketSender::new(stream, Side::Server);
+        return sender.end(GrpcCode::Unavailable, "the cluster is no longer served");
+    };
     tracing::info!(%from, cluster = %cluster.id(), %agent, stream = id.0, %extensions, "agent connected");
     let pump = Pump::new(
         link,
@@ -149,7 +149,7 @@ async fn connect(
             News::Dial(..) => {}
         })
         .await;
-    cluster.leave(id);
+    drop(joined);
     let reason = end.reason();
     tracing::info!(%from, cluster = %cluster.id(), %agent, stream = id.0, reason, %end, "agent gone");
 }

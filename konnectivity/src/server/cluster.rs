@@ -49,6 +49,18 @@ struct Connected {
     link: LinkHandle,
 }
 
+/// An agent's link, for as long as it can be dialled.
+pub(crate) struct Joined {
+    cluster: Arc<Cluster>,
+    stream: StreamId,
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        self.cluster.leave(self.stream);
+    }
+}
+
 /// A tunnel, and who made it.
 pub(crate) struct Dialled {
     pub(crate) tunnel: Tunnel,
@@ -143,22 +155,29 @@ impl Cluster {
 
     // === Agents ===
 
-    /// Adds an agent's link; it is dialled from now on. False when the cluster was removed.
-    pub(crate) fn join(&self, agent: AgentId, identifiers: Identifiers, link: LinkHandle) -> bool {
+    /// Adds an agent's link; it is dialled until what is returned is dropped. Nothing when the
+    /// cluster was removed.
+    pub(crate) fn join(
+        self: &Arc<Self>,
+        agent: AgentId,
+        identifiers: Identifiers,
+        link: LinkHandle,
+    ) -> Option<Joined> {
         let mut agents = self.lock();
         // Looked at under the lock, so that `remove` finds the link, or the link finds it.
         if *self.removed.borrow() {
-            return false;
+            return None;
         }
         let stream = link.stream();
         agents.backends.insert(stream, agent.clone(), identifiers);
         agents.links.insert(stream, Connected { agent, link });
         self.tell_ready(&agents);
-        true
+        let cluster = Arc::clone(self);
+        Some(Joined { cluster, stream })
     }
 
     /// Takes an agent's link out; no other is touched.
-    pub(crate) fn leave(&self, stream: StreamId) {
+    fn leave(&self, stream: StreamId) {
         let mut agents = self.lock();
         agents.backends.remove(stream);
         agents.links.remove(&stream);
