@@ -54,6 +54,8 @@ flags! {
         lease_label: String = String::new();
         /// Labels of the leases of servers.
         lease_label_selector: String = "k8s-app=konnectivity-server".to_owned();
+        /// Namespace of the leases of servers.
+        lease_namespace: String = "kube-system".to_owned();
         /// Dials at most that wait for an answer.
         max_pending_dials: u32 = 1000;
         /// Tunnels at most.

@@ -19,8 +19,6 @@ macro_rules! flags {
             enable_profiling: bool = false;
             /// Accepted, has no effect: JSON is spoken with the API server.
             kube_api_content_type: String = "application/vnd.kubernetes.protobuf".to_owned();
-            /// Namespace of the leases of servers.
-            lease_namespace: String = "kube-system".to_owned();
             /// Accepted, has no effect: klog's.
             log_backtrace_at: String = ":0".to_owned();
             /// Accepted, has no effect: klog's. Logs always go to standard error.

@@ -63,6 +63,8 @@ flags! {
         kubeconfig_qps: f64 = 0.0;
         /// Labels of the leases of servers. Not with --registry.
         lease_label: String = "k8s-app=konnectivity-server".to_owned();
+        /// Namespace of the leases of servers. Not with --registry.
+        lease_namespace: String = "kube-system".to_owned();
         /// Streams from agents at most. Not with --registry.
         max_agents: u32 = 1000;
         /// Dials per second at most; 0 is any number. Not with --registry.

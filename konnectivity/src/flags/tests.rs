@@ -1,1 +1,51 @@
 //! What is accepted, what is refused, and what comes of it.
+
+mod accepted;
+mod file;
+mod refused;
+mod upstream;
+
+use std::ffi::OsString;
+
+use super::{AgentFlags, AgentSetup, Environment, FlagError, Parsed, ServerConfig, ServerFlags};
+
+/// What every server needs, with API servers on a socket.
+const UDS: &str = "--uds-name=/run/k.sock --server-port=0 --cluster-cert=a.crt --cluster-key=a.key";
+
+/// What every server needs, with API servers on a port.
+const TCP: &str = "--server-ca-cert=s-ca.crt --server-cert=s.crt --server-key=s.key \
+                   --cluster-cert=a.crt --cluster-key=a.key";
+
+/// What a server needs that has a registry.
+const REGISTRY: &str =
+    "--registry=clusters --server-port=0 --cluster-cert=a.crt --cluster-key=a.key";
+
+fn words(program: &str, line: &str) -> Vec<OsString> {
+    let words = line.split_whitespace().map(OsString::from);
+    [OsString::from(program)].into_iter().chain(words).collect()
+}
+
+fn pod() -> Environment {
+    Environment {
+        in_cluster: true,
+        ..Environment::default()
+    }
+}
+
+fn configured<C>(parsed: Result<Parsed<C>, FlagError>) -> Result<C, String> {
+    match parsed {
+        Ok(Parsed::Configured(config)) => Ok(*config),
+        Ok(Parsed::Print(text)) => Err(text),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn server(line: &str) -> Result<ServerConfig, String> {
+    let args = words("konnectivity-server", line);
+    configured(ServerFlags::parse_from(args, &pod()))
+}
+
+fn agent(line: &str) -> Result<AgentSetup, String> {
+    let args = words("konnectivity-agent", line);
+    configured(AgentFlags::parse_from(args, &pod()))
+}

@@ -1,0 +1,102 @@
+//! The file: what it gives, what it cannot, and who wins.
+
+use std::path::Path;
+
+use testkit::tempdir::TempDir;
+
+use super::super::{AgentIdentity, ClusterSource};
+use super::{agent, server};
+
+fn write(dir: &TempDir, text: &str) -> String {
+    let path = dir.path().join("k.yaml");
+    std::fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn keys_are_flags_and_paths_are_relative_to_the_file() {
+    let dir = TempDir::new("flags").unwrap();
+    let path = write(
+        &dir,
+        "uds-name: /run/k.sock\nserver-port: 0\ncluster-cert: tls/a.crt\ncluster-key: tls/a.key\n\
+         cluster-ca-cert: ca.crt\nproxy-strategies: [destHost, default]\nkeepalive-time: 1m30s\n\
+         max-buffered-bytes: 64MiB\nserver-id: 17\nlogtostderr: true\nv: 2\n",
+    );
+    let config = server(&format!("--config={path}")).unwrap();
+    assert_eq!(config.agents.identity.cert, dir.path().join("tls/a.crt"));
+    assert_eq!(
+        (config.id.as_str(), config.max_buffered_bytes),
+        ("17", 64 << 20)
+    );
+    assert_eq!(config.agent_keepalive.time.as_secs(), 90);
+    let ClusterSource::Single(single) = config.clusters else {
+        panic!("a registry");
+    };
+    assert_eq!(single.uds.as_deref(), Some(Path::new("/run/k.sock")));
+    let ca = dir.path().join("ca.crt");
+    assert_eq!(single.agents, AgentIdentity::Certificate { ca });
+    assert_eq!(single.strategies.len(), 2);
+}
+
+#[test]
+fn the_command_line_wins() {
+    let dir = TempDir::new("flags").unwrap();
+    let path = write(
+        &dir,
+        "agent-id: of-the-file\nproxy-server-port: 1234\nca-cert: ca.crt\n",
+    );
+    let setup = agent(&format!(
+        "--agent-id=own --config {path} --ca-cert=other.crt"
+    ))
+    .unwrap();
+    assert_eq!(
+        (setup.agent.agent_id.as_str(), setup.agent.server_port),
+        ("own", 1234)
+    );
+    assert_eq!(setup.agent.ca.as_deref(), Some(Path::new("other.crt")));
+}
+
+#[test]
+fn mistakes_are_told_with_their_place() {
+    let dir = TempDir::new("flags").unwrap();
+    for (text, expected) in [
+        ("agent-id: a\nagent-ids: b\n", "k.yaml:2:"),
+        ("agent-id: a\nsync-interval: 10\n", "k.yaml:2:"),
+        ("agent-id: a\nagent-id: b\n", "k.yaml:2:"),
+        ("check: true\n", "k.yaml:1:"),
+        ("config: other.yaml\n", "k.yaml:1:"),
+        ("probe-interval: 0\n", "k.yaml: probe-interval: 0s is not"),
+        ("", "the file is empty"),
+    ] {
+        let path = write(&dir, text);
+        let error = agent(&format!("--config={path}")).unwrap_err();
+        assert!(error.contains(expected), "{text:?}: {expected} in {error}");
+    }
+    let error = agent("--config=/nonexistent/k.yaml").unwrap_err();
+    assert!(error.contains("/nonexistent/k.yaml"), "{error}");
+}
+
+#[test]
+fn what_a_registry_excludes_is_excluded_in_a_file_too() {
+    let dir = TempDir::new("flags").unwrap();
+    let path = write(&dir, "registry: clusters\nmax-tunnels: 10000\n");
+    let error = server(&format!("--config={path}")).unwrap_err();
+    assert!(
+        error.contains("k.yaml: max-tunnels: must not be given"),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_is_in_effect_can_be_given_as_the_file() {
+    let dir = TempDir::new("flags").unwrap();
+    let line = "--agent-id=a --allow-destinations=10.0.0.0/8,[fd00::/8]:443 --sync-interval=1500ms \
+                --ca-cert=/ca.crt --max-buffered-bytes=123456789";
+    let first = agent(line).unwrap();
+    let text = settings::effective_yaml(first.process.effective()).unwrap();
+    let path = write(&dir, &text);
+    let second = agent(&format!("--config={path}")).unwrap();
+    assert_eq!(first.process.effective(), second.process.effective());
+    assert_eq!(second.agent.connect.interval.as_millis(), 1500);
+    assert_eq!(first.agent.ca, second.agent.ca);
+}
