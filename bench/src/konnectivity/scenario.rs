@@ -22,6 +22,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use testkit::process::Usage;
 use tokio::runtime::Runtime;
+use tokio::time::Instant;
 
 use super::frontend::{Frontend, Transport};
 use super::pair::{Pair, Programs};
@@ -73,15 +74,13 @@ impl Lab {
             .block_on(async { tokio::time::sleep(time).await });
     }
 
-    /// Waits until `settled` yields true, at most [`SETTLE_LIMIT`].
-    fn settle(&self, mut settled: impl FnMut() -> Result<bool>) -> Result<()> {
-        for _ in 0..SETTLE_LIMIT.as_millis() / POLL.as_millis() {
-            if settled()? {
-                break;
-            }
+    /// Waits until `settled` yields true, at most [`SETTLE_LIMIT`], and returns how long it took.
+    fn settle(&self, mut settled: impl FnMut() -> Result<bool>) -> Result<Duration> {
+        let started = Instant::now();
+        while !settled()? && started.elapsed() < SETTLE_LIMIT {
             self.rest(POLL);
         }
-        Ok(())
+        Ok(started.elapsed())
     }
 }
 
@@ -186,5 +185,5 @@ fn micros(duration: Duration) -> f64 {
 
 const MIB: f64 = 1024.0 * 1024.0;
 const POLL: Duration = Duration::from_millis(50);
-/// How long leftovers may take to go.
-const SETTLE_LIMIT: Duration = Duration::from_secs(5);
+/// How long leftovers may take to go: longer than either end waits for a close to be confirmed.
+const SETTLE_LIMIT: Duration = Duration::from_secs(15);

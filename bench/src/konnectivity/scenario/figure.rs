@@ -55,6 +55,8 @@ pub(crate) const DIALS_MAX: Figure = lower("new dials max", "µs");
 /// Operations without an answer.
 pub(crate) const UNANSWERED: Figure = lower("without answer", "count");
 
+/// Time from the clients' end until the destination had no connection left.
+pub(crate) const CALM_AFTER: Figure = lower("all closed after", "s");
 /// Connections to the destination that nobody has a tunnel for any more.
 pub(crate) const LEAKED: Figure = lower("connections leaked", "count");
 /// The server's gauge of dials without an answer, once it is calm.

@@ -60,7 +60,7 @@ pub(crate) fn stall(
     let (server, agent) = target.usage()?.growth_since(&before);
     drop(stalled);
     lab.destination.release();
-    lab.settle(|| Ok(lab.destination.open() == 0))?;
+    let calm = lab.settle(|| Ok(lab.destination.open() == 0))?;
 
     lab.add(
         target,
@@ -93,6 +93,7 @@ pub(crate) fn stall(
     let mib = |grown: Option<f64>| Some(grown? / 1024.0);
     lab.add_some(target, &case, of::SERVER_GROWTH, mib(server));
     lab.add_some(target, &case, of::AGENT_GROWTH, mib(agent));
+    lab.add(target, &case, of::CALM_AFTER, calm.as_secs_f64());
     lab.add(target, &case, of::LEAKED, lab.destination.open() as f64);
     Ok(())
 }
@@ -209,10 +210,10 @@ pub(crate) fn soak(lab: &mut Lab, target: &Target, count: usize) -> Result<()> {
     leftovers(lab, target, &case, &before)
 }
 
-/// Waits until all is as before, a few seconds at most, and adds what is not.
+/// Waits until all is as before, for a bounded time, and adds what is not.
 fn leftovers(lab: &mut Lab, target: &Target, case: &str, before: &super::Usages) -> Result<()> {
     let more = |count: Option<f64>| count.is_some_and(|count| count > 0.0);
-    lab.settle(|| {
+    let calm = lab.settle(|| {
         let (server, agent) = target.usage()?.descriptors_since(before);
         let pending = target.server.metric(PENDING)?;
         let left = [server, agent, pending, target.server.metric(ESTABLISHED)?];
@@ -222,6 +223,7 @@ fn leftovers(lab: &mut Lab, target: &Target, case: &str, before: &super::Usages)
     lab.rest(super::POLL);
     let after = target.usage()?;
     let (server, agent) = after.descriptors_since(before);
+    lab.add(target, case, of::CALM_AFTER, calm.as_secs_f64());
     lab.add(target, case, of::LEAKED, lab.destination.open() as f64);
     let pending = target.server.metric(PENDING)?;
     lab.add_some(target, case, of::PENDING, pending);
