@@ -134,14 +134,16 @@ fn closed(connections: usize, length: Duration) -> Load {
 
 const TRANSPORTS: [Transport; 3] = [Transport::HttpUds, Transport::HttpMtls, Transport::GrpcUds];
 const MEMORY: [Transport; 2] = [Transport::HttpUds, Transport::GrpcUds];
-const STALLS: [(Stalled, usize); 4] = [
+/// None first: what the machine alone does to the others.
+const STALLS: [(Stalled, usize); 5] = [
+    (Stalled::Reader, 0),
     (Stalled::Reader, 1),
     (Stalled::Reader, 100),
     (Stalled::Destination, 1),
     (Stalled::Destination, 100),
 ];
 const SPEED_STEPS: usize = 7;
-const HARM_STEPS: usize = 6;
+const HARM_STEPS: usize = 7;
 const IDLE: usize = 1000;
 const ABANDONED: usize = 20;
 const SOAK: usize = 10_000;

@@ -41,10 +41,10 @@ pub(crate) fn stall(
     length: Duration,
 ) -> Result<()> {
     let case = match who {
-        Stalled::Destination => format!("stalled destination ×{count}"),
-        Stalled::Reader => format!("stalled reader ×{count}"),
+        _ if count == 0 => "stall: none, to compare".to_owned(),
+        Stalled::Destination => format!("stall: destination ×{count}"),
+        Stalled::Reader => format!("stall: reader ×{count}"),
     };
-    let case = format!("stall: {case}");
     let echo = lab.destination.address(Behaviour::Echo);
     let warm_up = load::many_dials(&target.frontend, echo, WARM_UP, 2);
     lab.runtime.block_on(warm_up).context("warming up")?;

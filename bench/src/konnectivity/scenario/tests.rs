@@ -31,8 +31,8 @@ fn stalled_tunnels_are_released_and_the_others_measured() {
     let mut bench = Bench::new(false);
     let length = Duration::from_millis(300);
     for (who, case) in [
-        (Stalled::Reader, "stall: stalled reader ×3"),
-        (Stalled::Destination, "stall: stalled destination ×3"),
+        (Stalled::Reader, "stall: reader ×3"),
+        (Stalled::Destination, "stall: destination ×3"),
     ] {
         harm::stall(&mut bench.lab, &bench.target, who, 3, length).unwrap();
         assert_eq!(bench.value(case, of::LEAKED), Some(0.0), "{case}");
