@@ -385,7 +385,12 @@ async fn send_all(outgoing: &mut Outgoing, pieces: Vec<Bytes>) -> Result<()> {
 async fn receive(body: RecvStream, arrivals: &mpsc::Sender<Arrival>) -> End {
     let mut incoming = Incoming::new(body);
     loop {
-        match incoming.next().await {
+        let next = tokio::select! {
+            next = incoming.next() => next,
+            // Nobody is left to receive: dropping the stream resets it.
+            () = arrivals.closed() => return End::Closed,
+        };
+        match next {
             Ok(Some(packet)) => {
                 if arrivals.send(Arrival::Packet(packet)).await.is_err() {
                     return End::Closed;

@@ -39,7 +39,8 @@ impl HttpFrontend {
         Self(Place::Uds(path.to_owned()))
     }
 
-    /// Returns a frontend that connects by TLS, as `identity` if there is one.
+    /// Returns a frontend that connects by TLS, as `identity` if there is one. Its thread stays to
+    /// the end of the process.
     ///
     /// # Errors
     /// When a certificate cannot be read.
@@ -49,12 +50,15 @@ impl HttpFrontend {
         authority_pem: &str,
         identity: Option<&Identity>,
     ) -> Result<Self> {
+        let engine = Engine::start("frontend")?;
+        // Tunnels outlive their frontend.
+        std::mem::forget(engine.clone());
         Ok(Self(Place::Tls {
             addr,
             server_name: server_name.to_owned(),
             // Go's client offers nothing: HTTP/2 is switched off in kube-apiserver's dialer.
             config: certs::mutual_client_config(authority_pem, identity, &[])?,
-            engine: Engine::start("frontend")?,
+            engine,
         }))
     }
 

@@ -1,0 +1,284 @@
+//! Our agent behind a server that speaks as upstream's does.
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use testkit::konnectivity::{AgentLink, FakeServer, Packet, ServerOptions};
+use testkit::upstream::{Behaviour, Upstream};
+use testkit::wait;
+
+use crate::support::{Agent, AgentFlags, Held, LIMIT, Pki, Refusing, Unanswering, noise};
+
+struct Pair {
+    pki: Arc<Pki>,
+    agent: Agent,
+    server: FakeServer,
+    link: AgentLink,
+}
+
+impl Pair {
+    fn start() -> Self {
+        Self::with(&[])
+    }
+
+    fn with(more: &[&str]) -> Self {
+        let pki = Arc::new(Pki::new());
+        let mut options = ServerOptions::new("one", &pki.server);
+        options.clients_pem = Some(pki.authority.pem().to_owned());
+        let server = FakeServer::start(&options).unwrap();
+        let flags = AgentFlags::new(&pki, "ours", server.addr());
+        let flags = more.iter().fold(flags, |flags, more| flags.flag(*more));
+        let agent = flags.start();
+        let link = server.accept(LIMIT).unwrap();
+        Self {
+            pki,
+            agent,
+            server,
+            link,
+        }
+    }
+}
+
+#[test]
+fn it_says_who_it_is_as_upstreams_does() {
+    let token = "--service-account-token-path";
+    let dir = testkit::tempdir::TempDir::new("token").unwrap();
+    let path = dir.write("token", "secret-1").unwrap();
+    let token = format!("{token}={}", path.display());
+    let identifiers = "--agent-identifiers=ipv4=10.0.0.1&host=node-1&default-route=true";
+    let mut pair = Pair::with(&[&token, identifiers]);
+    assert_eq!(pair.link.said("agentid"), ["ours"]);
+    assert_eq!(pair.link.said("authorization"), ["Bearer secret-1"]);
+    assert_eq!(
+        pair.link.said("agentidentifiers"),
+        ["default-route=true&host=node-1&ipv4=10.0.0.1"]
+    );
+    assert_eq!(pair.link.said("content-type"), ["application/grpc"]);
+    assert_eq!(pair.link.said("te"), ["trailers"]);
+    pair.agent.wait_ready(200);
+    // A new token is read for the next stream.
+    dir.replace("token", "secret-2").unwrap();
+    pair.link.wire.cut();
+    pair.link = pair.server.accept(LIMIT).unwrap();
+    assert_eq!(pair.link.said("authorization"), ["Bearer secret-2"]);
+}
+
+#[test]
+fn identifiers_are_sent_even_if_there_are_none() {
+    let pair = Pair::start();
+    assert_eq!(pair.link.said("agentidentifiers"), [""]);
+    assert!(pair.link.said("authorization").is_empty());
+    // Ours says what it can do, which upstream's server ignores.
+    assert_eq!(pair.link.said("knp-ext"), ["window=1,fin=1"]);
+}
+
+#[test]
+fn connections_count_from_one_and_carry_octets() {
+    let mut pair = Pair::start();
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    for expected in 1..=3 {
+        let id = pair.link.dial(&echo.addr().to_string()).unwrap();
+        assert_eq!(id, expected);
+    }
+    let octets = noise(1, 500_000);
+    for part in octets.chunks(32 << 10) {
+        pair.link.write(2, part).unwrap();
+    }
+    assert!(pair.link.read(2, octets.len()).unwrap() == octets);
+    pair.link.close(2).unwrap();
+    assert_eq!(pair.link.read_to_end(2).unwrap(), (vec![], String::new()));
+    pair.agent.wait_tunnels(2);
+    pair.link.write(1, b"x").unwrap();
+    assert_eq!(pair.link.read(1, 1).unwrap(), b"x");
+}
+
+#[test]
+fn failed_dials_have_upstreams_texts() {
+    let mut pair = Pair::start();
+    let refusing = Refusing::new();
+    let mut fails = |target: &str| {
+        let random = pair.link.ask(target).unwrap();
+        pair.link.answer(random, LIMIT).unwrap().unwrap_err()
+    };
+    let addr = refusing.addr;
+    let refused = format!("dial tcp {addr}: connect: connection refused");
+    assert_eq!(fails(&addr.to_string()), refused);
+    let unknown = fails("no-such-host.invalid:80");
+    assert!(
+        unknown.starts_with("dial tcp: lookup no-such-host.invalid"),
+        "{unknown}"
+    );
+    assert!(unknown.ends_with("no such host"), "{unknown}");
+    let portless = fails("127.0.0.1");
+    assert!(portless.contains("missing port in address"), "{portless}");
+    let unanswering = Unanswering::new();
+    let silent = fails(&unanswering.addr.to_string());
+    assert_eq!(
+        silent,
+        format!("dial tcp {}: i/o timeout", unanswering.addr)
+    );
+}
+
+#[test]
+fn unknown_connections_have_upstreams_texts() {
+    let mut pair = Pair::start();
+    pair.link.write(99, b"x").unwrap();
+    assert_eq!(
+        pair.link.read_to_end(99).unwrap().1,
+        "unrecognized connectID"
+    );
+    pair.link.close(99).unwrap();
+    assert_eq!(pair.link.read_to_end(99).unwrap().1, "Unknown connectID");
+}
+
+#[test]
+fn nothing_is_sent_that_upstreams_server_does_not_know() {
+    let mut pair = Pair::start();
+    // To the end, both ways, and slowly read: wherever CREDIT or FIN would be due.
+    let greeting = noise(1, 600_000);
+    let answers = Upstream::start(Behaviour::EndsWriteFirst { greeting }).unwrap();
+    let id = pair.link.dial(&answers.addr().to_string()).unwrap();
+    for part in noise(2, 600_000).chunks(32 << 10) {
+        pair.link.write(id, part).unwrap();
+    }
+    // Fails at the first CREDIT or FIN.
+    let (octets, _) = pair.link.read_to_end(id).unwrap();
+    assert!(octets == noise(1, 600_000));
+}
+
+#[test]
+fn odd_packets_hurt_nobody() {
+    let mut pair = Pair::start();
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let id = pair.link.dial(&echo.addr().to_string()).unwrap();
+    for packet_type in [0, 1, 3, 4, 6, 9, 64, 65, 1000] {
+        pair.link.wire.send(&Packet::Empty { packet_type }).unwrap();
+    }
+    for packet in [
+        Packet::CloseRsp {
+            connect_id: id,
+            error: String::new(),
+        },
+        Packet::Drain,
+        Packet::DialRsp {
+            error: String::new(),
+            connect_id: 7,
+            random: 7,
+        },
+        Packet::DialCls { random: 1 },
+    ] {
+        pair.link.wire.send(&packet).unwrap();
+    }
+    let (one, two) = (Packet::data(id, *b"one"), Packet::data(id, *b"two"));
+    pair.link.wire.send_together(&[one, two]).unwrap();
+    pair.link
+        .wire
+        .send_split(&Packet::data(id, *b"three"), 1)
+        .unwrap();
+    assert_eq!(pair.link.read(id, 11).unwrap(), b"onetwothree");
+}
+
+#[test]
+fn a_dial_taken_back_leaves_no_connection() {
+    let mut pair = Pair::start();
+    let unanswering = Unanswering::new();
+    let random = pair.link.ask(&unanswering.addr.to_string()).unwrap();
+    pair.link.wire.send(&Packet::DialCls { random }).unwrap();
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let id = pair.link.dial(&echo.addr().to_string()).unwrap();
+    pair.link.close(id).unwrap();
+    pair.link.read_to_end(id).unwrap();
+    pair.agent.wait_tunnels(0);
+}
+
+/// A server of upstream's that does not read, because one of its frontends does not.
+#[test]
+fn a_server_that_stops_reading_is_waited_for() {
+    const COUNT: u64 = 8 << 20;
+    let mut pair = Pair::start();
+    let source = Upstream::start(Behaviour::Source { bytes: COUNT }).unwrap();
+    let id = pair.link.dial(&source.addr().to_string()).unwrap();
+    pair.link.wire.freeze(true);
+    let held = || pair.agent.guard.usage().unwrap().anonymous_kib;
+    wait::pause(Duration::from_millis(500));
+    assert!(held() < 64 << 10, "{} KiB", held());
+    pair.link.wire.freeze(false);
+    assert_eq!(pair.link.read_to_end(id).unwrap().0.len() as u64, COUNT);
+}
+
+#[test]
+fn everything_written_before_a_close_is_delivered() {
+    let mut pair = Pair::start();
+    let held = Held::new();
+    for count in [1000, 64 << 10, 2 << 20] {
+        let octets = noise(9, count);
+        let id = pair.link.dial(&held.addr().to_string()).unwrap();
+        let mut destination = held.accept();
+        for part in octets.chunks(32 << 10) {
+            pair.link.write(id, part).unwrap();
+        }
+        pair.link.close(id).unwrap();
+        wait::pause(Duration::from_millis(50));
+        let mut found = vec![0; count];
+        destination.read_exact(&mut found).unwrap();
+        assert!(found == octets, "{count}");
+        assert_eq!(pair.link.read_to_end(id).unwrap().1, "");
+    }
+}
+
+#[test]
+fn it_finds_its_server_again() {
+    let mut pair = Pair::start();
+    let held = Held::new();
+    let id = pair.link.dial(&held.addr().to_string()).unwrap();
+    let mut destination = held.accept();
+    destination.write_all(b"x").unwrap();
+    pair.link.read(id, 1).unwrap();
+    pair.link.wire.cut();
+    // Tunnels of a lost stream are closed.
+    assert!(matches!(destination.read(&mut [0]), Ok(0) | Err(_)));
+    pair.link = pair.server.accept(LIMIT).unwrap();
+    assert_eq!(pair.link.dial(&held.addr().to_string()).unwrap(), 1);
+    // Ended by the server, this time.
+    pair.link.wire.finish_with(14, "going away").unwrap();
+    pair.link = pair.server.accept(LIMIT).unwrap();
+    pair.agent.wait_ready(200);
+}
+
+#[test]
+fn a_frozen_server_is_found_out() {
+    let mut pair = Pair::with(&["--keepalive-time=10s"]);
+    pair.agent.wait_ready(200);
+    pair.link.wire.freeze(true);
+    // After 10 s a ping is due, and after 20 s more it counts as lost at upstream's.
+    pair.link = pair.server.accept(3 * LIMIT).unwrap();
+    pair.agent.wait_ready(200);
+}
+
+#[test]
+fn destinations_that_are_not_allowed_are_not_dialled() {
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let other = Upstream::start(Behaviour::Echo).unwrap();
+    let allowed = format!("--allow-destinations=127.0.0.1/32:{}", echo.addr().port());
+    let mut pair = Pair::with(&[&allowed]);
+    pair.link.dial(&echo.addr().to_string()).unwrap();
+    assert!(pair.link.dial(&other.addr().to_string()).is_err());
+    assert_eq!(other.accepted(), 0);
+    let counted = "rhizome_konnectivity_refused_destinations_total";
+    pair.agent.wait_value(counted, &[], 1.0);
+}
+
+#[test]
+fn its_certificate_is_read_again() {
+    let mut pair = Pair::start();
+    // Neither good nor bad yet: the stream lives on.
+    pair.pki
+        .client
+        .write(pair.pki.dir.path(), "client")
+        .unwrap();
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    pair.link.dial(&echo.addr().to_string()).unwrap();
+    pair.link.wire.cut();
+    pair.server.accept(LIMIT).unwrap();
+}

@@ -1,0 +1,151 @@
+//! How tunnels end: nothing lost, nothing left.
+
+use std::io::{Read, Write};
+use std::time::Duration;
+
+use testkit::upstream::{Behaviour, Upstream};
+use testkit::wait;
+
+use crate::support::{Backend, Held, Kind, LIMIT, Mode, Rig, noise, pairings};
+
+pairings!(either_side_may_end_a_tunnel, the_others_go_on_when_one_ends,);
+
+fn either_side_may_end_a_tunnel(rig: &Rig) {
+    let held = Held::new();
+    let tunnel = rig.tunnel(held.addr());
+    let mut destination = held.accept();
+    drop(tunnel);
+    // An end or a reset, and nothing before it.
+    assert!(matches!(destination.read(&mut [0]), Ok(0) | Err(_)));
+    drop(destination);
+    let mut tunnel = rig.tunnel(held.addr());
+    drop(held.accept());
+    assert_eq!(tunnel.reader.rest().unwrap(), b"");
+    drop(tunnel);
+    rig.wait_idle();
+}
+
+fn the_others_go_on_when_one_ends(rig: &Rig) {
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let mut stays = rig.tunnel(echo.addr());
+    for round in 0..20 {
+        let mut goes = rig.tunnel(echo.addr());
+        let octets = noise(round, 10_000);
+        assert_eq!(goes.echo(&octets).unwrap(), octets);
+        drop(goes);
+        assert_eq!(stays.echo(&octets).unwrap(), octets);
+    }
+}
+
+/// Upstream delivers everything in 5 of 20 runs at best.
+fn what_a_client_wrote_before_it_closed_arrives(mode: Mode) {
+    let rig = Rig::start(mode, Kind::Rust);
+    let held = Held::new();
+    for (seed, count) in (0..).zip([1000, 64 << 10, 1 << 20, 8 << 20]) {
+        let octets = noise(seed, count);
+        for _ in 0..3 {
+            let mut tunnel = rig.tunnel(held.addr());
+            let mut destination = held.accept();
+            let reading = std::thread::spawn(move || {
+                // Later than the close: what is under test is what waits meanwhile.
+                wait::pause(Duration::from_millis(50));
+                let mut found = Vec::new();
+                let end = destination.read_to_end(&mut found);
+                (found, end)
+            });
+            for part in octets.chunks(100_000) {
+                tunnel.writer.write_all(part).unwrap();
+            }
+            if mode == Mode::Grpc {
+                tunnel.writer.finish().unwrap();
+                // CLOSE_RSP comes once everything is delivered.
+                assert_eq!(tunnel.reader.rest().unwrap(), b"");
+            }
+            drop(tunnel);
+            let (found, end) = reading.join().unwrap();
+            assert!(
+                found == octets,
+                "{} of {count} octets, {end:?}",
+                found.len()
+            );
+        }
+    }
+    rig.wait_idle();
+}
+
+#[test]
+fn what_a_client_wrote_before_it_closed_arrives_over_http() {
+    what_a_client_wrote_before_it_closed_arrives(Mode::Http);
+}
+
+#[test]
+fn what_a_client_wrote_before_it_closed_arrives_over_grpc() {
+    what_a_client_wrote_before_it_closed_arrives(Mode::Grpc);
+}
+
+#[test]
+fn a_half_close_leaves_the_way_back_open() {
+    let rig = Rig::start(Mode::Http, Kind::Rust);
+    let upstream = Upstream::start(Behaviour::AnswersAtEof).unwrap();
+    let mut tunnel = rig.tunnel(upstream.addr());
+    tunnel.writer.write_all(&noise(1, 300_000)).unwrap();
+    tunnel.writer.finish().unwrap();
+    assert_eq!(tunnel.reader.rest().unwrap(), b"300000");
+    rig.wait_idle();
+}
+
+#[test]
+fn a_half_close_by_the_destination_leaves_the_way_there_open() {
+    let rig = Rig::start(Mode::Http, Kind::Rust);
+    let greeting = b"bye".to_vec();
+    let upstream = Upstream::start(Behaviour::EndsWriteFirst { greeting }).unwrap();
+    let mut tunnel = rig.tunnel(upstream.addr());
+    assert_eq!(tunnel.reader.rest().unwrap(), b"bye");
+    tunnel.writer.write_all(&noise(1, 300_000)).unwrap();
+    tunnel.writer.finish().unwrap();
+    wait::until("all octets", LIMIT, || upstream.received() == 300_000).unwrap();
+    rig.wait_idle();
+}
+
+/// An agent of upstream's knows no half-close: what was sent arrives, the answer does not.
+#[test]
+fn a_half_close_toward_an_agent_of_upstreams_is_an_end() {
+    let rig = Rig::start(Mode::Http, Kind::Go);
+    let held = Held::new();
+    let mut tunnel = rig.tunnel(held.addr());
+    let mut destination = held.accept();
+    tunnel.writer.write_all(b"request").unwrap();
+    destination.read_exact(&mut [0; 7]).unwrap();
+    tunnel.writer.finish().unwrap();
+    assert_eq!(tunnel.reader.rest().unwrap(), b"");
+    assert_eq!(destination.read(&mut [0]).unwrap(), 0);
+    rig.wait_idle();
+}
+
+#[test]
+fn a_reset_destination_ends_the_tunnel() {
+    for mode in [Mode::Grpc, Mode::Http] {
+        let rig = Rig::start(mode, Kind::Rust);
+        let upstream = Upstream::start(Behaviour::Resets { after: 10 }).unwrap();
+        let mut tunnel = rig.tunnel(upstream.addr());
+        tunnel.writer.write_all(&[1; 10]).unwrap();
+        // An end or a reset.
+        let _ = tunnel.reader.rest();
+        drop(tunnel);
+        rig.wait_idle();
+    }
+}
+
+#[test]
+fn an_agent_of_ours_closes_what_a_lost_server_opened() {
+    let mut rig = Rig::start(Mode::Http, Kind::Rust);
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let mut tunnel = rig.tunnel(echo.addr());
+    tunnel.echo(b"x").unwrap();
+    rig.server.guard.kill().unwrap();
+    let Backend::Rust(agent) = &rig.agent else {
+        panic!("ours");
+    };
+    agent.wait_tunnels(0);
+    echo.wait_closed(LIMIT).unwrap();
+}

@@ -1,0 +1,162 @@
+//! Programs that are told to stop.
+
+use testkit::konnectivity::{FakeServer, Packet, ServerOptions};
+use testkit::process::Signal;
+use testkit::upstream::{Behaviour, Upstream};
+use testkit::wait;
+
+use crate::support::{
+    Agent, AgentFlags, Backend, Kind, LIMIT, Mode, Pki, Rig, Server, ServerFlags, dial,
+};
+
+#[test]
+fn a_draining_agent_gets_no_dials_that_another_can_have() {
+    for (kind, mode) in [(Kind::Rust, Mode::Http), (Kind::Go, Mode::Grpc)] {
+        let mut rig = Rig::start(mode, kind);
+        let echo = Upstream::start(Behaviour::Echo).unwrap();
+        let mut old = rig.tunnel(echo.addr());
+        old.echo(b"x").unwrap();
+        let other = Backend::start(Kind::Go, &rig.server, "other");
+        rig.server.wait_agents(2);
+        drain(&mut rig.agent);
+        // From the packet on, all dials go elsewhere: 20 in a row would not by chance.
+        let (Backend::Go(agent), addr) = (&other, echo.addr()) else {
+            panic!("a fake");
+        };
+        let mut row = 0;
+        wait::until("20 dials in a row", LIMIT, || {
+            let before = agent.dials().len();
+            rig.tunnel(addr).echo(b"x").unwrap();
+            row = if agent.dials().len() > before {
+                row + 1
+            } else {
+                0
+            };
+            row == 20
+        })
+        .unwrap();
+        assert_eq!(old.echo(b"still").unwrap(), b"still");
+        drop(old);
+        if let Backend::Rust(agent) = &mut rig.agent {
+            assert!(agent.wait_exit().success());
+        }
+    }
+}
+
+#[test]
+fn a_draining_agent_is_dialled_when_there_is_no_other() {
+    for kind in [Kind::Rust, Kind::Go] {
+        let mut rig = Rig::start(Mode::Http, kind);
+        let echo = Upstream::start(Behaviour::Echo).unwrap();
+        drain(&mut rig.agent);
+        if let Backend::Rust(agent) = &rig.agent {
+            agent.wait_value("rhizome_konnectivity_draining", &[], 1.0);
+        }
+        for _ in 0..5 {
+            rig.tunnel(echo.addr()).echo(b"x").unwrap();
+        }
+    }
+}
+
+#[test]
+fn an_agent_says_on_each_stream_that_it_drains_and_ends_once_idle() {
+    let pki = std::sync::Arc::new(Pki::new());
+    let server = FakeServer::start(&ServerOptions::new("one", &pki.server)).unwrap();
+    let flags = AgentFlags::new(&pki, "ours", server.addr()).flag("--grace-period=15s");
+    let mut agent = flags.start();
+    let mut link = server.accept(LIMIT).unwrap();
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let old = link.dial(&echo.addr().to_string()).unwrap();
+    agent.signal(Signal::TERM);
+    let drain = link
+        .wire
+        .find("DRAIN", LIMIT, |packet| *packet == Packet::Drain);
+    drain.unwrap();
+    // Old ones live, new ones are served.
+    link.write(old, b"still").unwrap();
+    assert_eq!(link.read(old, 5).unwrap(), b"still");
+    let new = link.dial(&echo.addr().to_string()).unwrap();
+    link.write(new, b"new").unwrap();
+    assert_eq!(link.read(new, 3).unwrap(), b"new");
+    assert!(agent.guard.exit_status().unwrap().is_none());
+    link.close(old).unwrap();
+    link.close(new).unwrap();
+    assert!(agent.wait_exit().success());
+}
+
+#[test]
+fn an_agent_ends_with_its_grace_period_or_the_second_signal() {
+    let pki = std::sync::Arc::new(Pki::new());
+    let server = FakeServer::start(&ServerOptions::new("one", &pki.server)).unwrap();
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    for (grace, signals) in [("2s", 1), ("100s", 2)] {
+        let flags = AgentFlags::new(&pki, "ours", server.addr());
+        let mut agent = flags.flag(format!("--grace-period={grace}")).start();
+        let mut link = server.accept(LIMIT).unwrap();
+        link.dial(&echo.addr().to_string()).unwrap();
+        agent.signal(Signal::TERM);
+        let drain = |packet: &Packet| *packet == Packet::Drain;
+        link.wire.find("DRAIN", LIMIT, drain).unwrap();
+        if signals == 2 {
+            agent.signal(Signal::TERM);
+        }
+        agent.wait_exit();
+        echo.wait_closed(LIMIT).unwrap();
+    }
+}
+
+#[test]
+fn a_server_lets_tunnels_end_and_takes_no_new_ones() {
+    for mode in [Mode::Http, Mode::Grpc] {
+        let flags = ServerFlags::new(mode).flag("--graceful-shutdown-timeout=60s");
+        let mut rig = Rig::of(flags, mode, Kind::Rust);
+        let echo = Upstream::start(Behaviour::Echo).unwrap();
+        let mut old = rig.tunnel(echo.addr());
+        old.echo(b"x").unwrap();
+        rig.server.signal(Signal::TERM);
+        rig.server.wait_status("/readyz", 500);
+        wait::until("no new tunnels", LIMIT, || {
+            !matches!(rig.frontend.connect(&echo.addr().to_string()), Ok(Ok(_)))
+        })
+        .unwrap();
+        assert_eq!(old.echo(b"still").unwrap(), b"still");
+        drop(old);
+        assert!(rig.server.wait_exit().success());
+    }
+}
+
+#[test]
+fn a_server_ends_tunnels_at_the_deadline() {
+    let flags = ServerFlags::new(Mode::Http).flag("--graceful-shutdown-timeout=2s");
+    let mut rig = Rig::of(flags, Mode::Http, Kind::Rust);
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let mut tunnel = rig.tunnel(echo.addr());
+    tunnel.echo(b"x").unwrap();
+    rig.server.signal(Signal::TERM);
+    rig.server.wait_exit();
+    // An end or a reset.
+    let _ = tunnel.reader.rest();
+    echo.wait_closed(LIMIT).unwrap();
+}
+
+#[test]
+fn a_server_without_patience_ends_at_once() {
+    let mut server = Server::start(Mode::Http);
+    let _agent: Agent = Agent::connected(AgentFlags::new(server.pki(), "a", server.agents()));
+    server.wait_ready(200);
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let frontend = server.frontend();
+    let mut tunnel = dial(&frontend, &echo.addr().to_string()).unwrap();
+    tunnel.echo(b"x").unwrap();
+    server.signal(Signal::TERM);
+    server.wait_exit();
+    echo.wait_closed(LIMIT).unwrap();
+    assert!(!server.flags.uds().exists());
+}
+
+fn drain(agent: &mut Backend) {
+    match agent {
+        Backend::Go(agent) => agent.send(Packet::Drain).unwrap(),
+        Backend::Rust(agent) => agent.signal(Signal::TERM),
+    }
+}

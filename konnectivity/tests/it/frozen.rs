@@ -1,0 +1,137 @@
+//! Agents that stand still: what upstream waits for without end, and then leaks.
+
+use std::time::Duration;
+
+use testkit::upstream::{Behaviour, Upstream};
+use testkit::wait::Stopwatch;
+
+use crate::support::{Backend, Kind, LIMIT, Mode, Rig, SERVER, ServerFlags, refusal};
+
+/// Short bounds, so that none of the tests lasts long.
+fn rig(mode: Mode, kind: Kind, dial_timeout: &str, keepalive: &str) -> Rig {
+    let flags = ServerFlags::new(mode)
+        .flag(format!("--backend-dial-timeout={dial_timeout}"))
+        .flag(format!("--keepalive-time={keepalive}"))
+        .flag("--keepalive-timeout=2s");
+    Rig::of(flags, mode, kind)
+}
+
+#[test]
+fn a_dial_to_a_frozen_agent_is_given_up() {
+    for kind in [Kind::Go, Kind::Rust] {
+        for mode in [Mode::Grpc, Mode::Http] {
+            let mut rig = rig(mode, kind, "1s", "1h");
+            rig.agent.freeze(true);
+            let clock = Stopwatch::start();
+            let refused = refusal(&rig.frontend, "127.0.0.1:1");
+            assert!(
+                clock.elapsed() < Duration::from_secs(8),
+                "{:?}",
+                clock.elapsed()
+            );
+            if mode == Mode::Http {
+                assert_eq!(refused.status, 504);
+                assert!(
+                    refused.body.starts_with("Backend dial timeout: "),
+                    "{refused:?}"
+                );
+            }
+            assert_eq!(rig.server.failures("backend_dial_timeout"), 1.0);
+            rig.server
+                .wait_value(&format!("{SERVER}pending_backend_dials"), &[], 0.0);
+            rig.agent.freeze(false);
+        }
+    }
+}
+
+#[test]
+fn a_frozen_agent_is_found_out_and_not_chosen() {
+    for kind in [Kind::Go, Kind::Rust] {
+        let mut rig = rig(Mode::Http, kind, "30s", "1s");
+        let echo = Upstream::start(Behaviour::Echo).unwrap();
+        rig.tunnel(echo.addr()).echo(b"x").unwrap();
+        rig.agent.freeze(true);
+        rig.server.wait_ready(500);
+        // Nobody is left to dial, or nobody who answers.
+        assert_eq!(refusal(&rig.frontend, "127.0.0.1:1").status, 500);
+        rig.agent.freeze(false);
+        if kind == Kind::Rust {
+            rig.server.wait_ready(200);
+            rig.tunnel(echo.addr()).echo(b"x").unwrap();
+        }
+    }
+}
+
+#[test]
+fn an_agent_that_answers_is_chosen_instead_of_a_frozen_one() {
+    let mut rig = rig(Mode::Http, Kind::Go, "2s", "1s");
+    let living = Backend::start(Kind::Rust, &rig.server, "living");
+    rig.server.wait_agents(2);
+    rig.agent.freeze(true);
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    for _ in 0..10 {
+        rig.tunnel(echo.addr()).echo(b"x").unwrap();
+    }
+    rig.server.wait_agents(1);
+    living.wait_tunnels(0);
+    rig.agent.freeze(false);
+}
+
+/// At upstream all 20 tunnels stay, on both sides.
+#[test]
+fn dials_that_were_given_up_leave_no_tunnels() {
+    for kind in [Kind::Go, Kind::Rust] {
+        for mode in [Mode::Grpc, Mode::Http] {
+            let mut rig = rig(mode, kind, "30s", "1h");
+            let echo = Upstream::start(Behaviour::Echo).unwrap();
+            rig.agent.freeze(true);
+            match mode {
+                Mode::Grpc => abandon_by_grpc(&rig, echo.addr()),
+                Mode::Http => abandon_by_http(&rig, echo.addr()),
+            }
+            rig.agent.freeze(false);
+            rig.tunnel(echo.addr()).echo(b"x").unwrap();
+            rig.wait_idle();
+            echo.wait_closed(LIMIT).unwrap();
+            rig.server
+                .wait_value(&format!("{SERVER}http_connections"), &[], 0.0);
+        }
+    }
+}
+
+fn abandon_by_http(rig: &Rig, addr: std::net::SocketAddr) {
+    use std::io::Write;
+
+    let pending = format!("{SERVER}pending_backend_dials");
+    let http = rig.server.http();
+    let head = format!("CONNECT {addr} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
+    let asked: Vec<_> = (0..20)
+        .map(|_| {
+            let mut stream = http.open().unwrap();
+            stream.write_all(head.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    rig.server.wait_value(&pending, &[], 20.0);
+    drop(asked);
+    rig.server.wait_value(&pending, &[], 0.0);
+    assert_eq!(rig.server.failures("frontend_close"), 20.0);
+}
+
+fn abandon_by_grpc(rig: &Rig, addr: std::net::SocketAddr) {
+    use testkit::konnectivity::Packet;
+
+    let pending = format!("{SERVER}pending_backend_dials");
+    let grpc = rig.server.grpc();
+    let asked: Vec<_> = (0..20)
+        .map(|random| {
+            let wire = grpc.open().unwrap();
+            let address = addr.to_string();
+            wire.send(&Packet::DialReq { address, random }).unwrap();
+            wire
+        })
+        .collect();
+    rig.server.wait_value(&pending, &[], 20.0);
+    drop(asked);
+    rig.server.wait_value(&pending, &[], 0.0);
+}

@@ -1,0 +1,80 @@
+//! What is above a bound is refused, and nothing else.
+
+use testkit::konnectivity::{AgentMetadata, DialRule, FakeAgent};
+use testkit::upstream::{Behaviour, Upstream};
+
+use crate::support::{Backend, Kind, LIMIT, Mode, Rig, ServerFlags, refusal};
+
+#[test]
+fn tunnels_are_bounded() {
+    for mode in [Mode::Http, Mode::Grpc] {
+        let flags = ServerFlags::new(mode).flag("--max-tunnels=2");
+        let rig = Rig::of(flags, mode, Kind::Rust);
+        let echo = Upstream::start(Behaviour::Echo).unwrap();
+        let mut kept: Vec<_> = (0..2).map(|_| rig.tunnel(echo.addr())).collect();
+        let refused = refusal(&rig.frontend, &echo.addr().to_string());
+        if mode == Mode::Http {
+            assert_eq!(refused.status, 503, "{refused:?}");
+        }
+        for tunnel in &mut kept {
+            assert_eq!(tunnel.echo(b"x").unwrap(), b"x");
+        }
+        kept.pop();
+        rig.server.wait_established(1);
+        rig.tunnel(echo.addr()).echo(b"x").unwrap();
+    }
+}
+
+#[test]
+fn dials_that_wait_are_bounded() {
+    let flags = ServerFlags::new(Mode::Http).flag("--max-pending-dials=2");
+    let rig = Rig::of(flags, Mode::Http, Kind::Go);
+    let Backend::Go(agent) = &rig.agent else {
+        panic!("a fake");
+    };
+    agent.rule(DialRule::Ignore);
+    let asking: Vec<_> = (0..2)
+        .map(|_| {
+            use std::io::Write;
+            let mut stream = rig.server.http().open().unwrap();
+            stream
+                .write_all(b"CONNECT 10.0.0.1:1 HTTP/1.1\r\n\r\n")
+                .unwrap();
+            stream
+        })
+        .collect();
+    agent.wait_dials(2, LIMIT).unwrap();
+    assert_eq!(refusal(&rig.frontend, "10.0.0.1:1").status, 503);
+    drop(asking);
+    let pending = format!("{}pending_backend_dials", crate::support::SERVER);
+    rig.server.wait_value(&pending, &[], 0.0);
+    agent.rule(DialRule::Refuse("no".to_owned()));
+    assert_eq!(refusal(&rig.frontend, "10.0.0.1:1").body, "no");
+}
+
+#[test]
+fn dials_per_second_are_bounded() {
+    let flags = ServerFlags::new(Mode::Http).flag("--max-dials-per-second=5");
+    let rig = Rig::of(flags, Mode::Http, Kind::Go);
+    let Backend::Go(agent) = &rig.agent else {
+        panic!("a fake");
+    };
+    agent.rule(DialRule::Refuse("no".to_owned()));
+    let statuses: Vec<_> = (0..40)
+        .map(|_| refusal(&rig.frontend, "10.0.0.1:1").status)
+        .collect();
+    assert!(statuses.contains(&502), "{statuses:?}");
+    assert!(statuses.contains(&503), "{statuses:?}");
+}
+
+#[test]
+fn agents_are_bounded() {
+    let server = ServerFlags::new(Mode::Http).flag("--max-agents=1").start();
+    let first = FakeAgent::start(&server.target(), &AgentMetadata::new("a")).unwrap();
+    server.wait_agents(1);
+    assert!(FakeAgent::start(&server.target(), &AgentMetadata::new("b")).is_err());
+    drop(first);
+    server.wait_agents(0);
+    let _third = FakeAgent::start(&server.target(), &AgentMetadata::new("c")).unwrap();
+    server.wait_agents(1);
+}

@@ -1,0 +1,231 @@
+//! Our server before an agent that says what no good agent says.
+
+use testkit::konnectivity::{AgentMetadata, Packet, Wire, connect};
+use testkit::upstream::{Behaviour, Upstream};
+
+use crate::support::{Backend, Kind, LIMIT, Mode, Server, dial, refusal, tunnel};
+
+/// A server and an agent's stream in the test's hands.
+fn start(mode: Mode) -> (Server, Wire) {
+    let server = Server::start(mode);
+    let mut wire = connect(&server.target(), &AgentMetadata::new("odd")).unwrap();
+    wire.head(LIMIT).unwrap();
+    server.wait_agents(1);
+    (server, wire)
+}
+
+/// Takes the next DIAL_REQ.
+fn dialled(wire: &mut Wire) -> (String, i64) {
+    let dial = |packet: &Packet| matches!(packet, Packet::DialReq { .. });
+    match wire.find("DIAL_REQ", LIMIT, dial).unwrap() {
+        Packet::DialReq { address, random } => (address, random),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn success(connect_id: i64, random: i64) -> Packet {
+    let error = String::new();
+    Packet::DialRsp {
+        error,
+        connect_id,
+        random,
+    }
+}
+
+#[test]
+fn octets_of_an_unknown_connection_are_answered_by_a_close() {
+    let (_server, mut wire) = start(Mode::Http);
+    wire.send(&Packet::data(9, *b"x")).unwrap();
+    assert_eq!(
+        wire.recv(LIMIT).unwrap(),
+        Packet::CloseReq { connect_id: 9 }
+    );
+}
+
+#[test]
+fn an_answer_nobody_waits_for_is_closed_and_counted() {
+    let (server, mut wire) = start(Mode::Http);
+    wire.send(&success(4, 123)).unwrap();
+    assert_eq!(
+        wire.recv(LIMIT).unwrap(),
+        Packet::CloseReq { connect_id: 4 }
+    );
+    assert_eq!(server.failures("unrecognized_response"), 1.0);
+    assert_eq!(server.established(), 0.0);
+}
+
+#[test]
+fn a_dial_that_is_answered_twice_is_one_tunnel() {
+    let (server, mut wire) = start(Mode::Http);
+    let frontend = server.frontend();
+    let asking = std::thread::spawn(move || dial(&frontend, "10.0.0.1:80").unwrap());
+    let (address, random) = dialled(&mut wire);
+    assert_eq!(address, "10.0.0.1:80");
+    wire.send_together(&[success(1, random), success(2, random), success(1, random)])
+        .unwrap();
+    let mut tunnel = asking.join().unwrap();
+    let close = wire.recv(LIMIT).unwrap();
+    assert_eq!(close, Packet::CloseReq { connect_id: 2 });
+    wire.send_together(&[Packet::data(2, *b"no"), Packet::data(1, *b"yes")])
+        .unwrap();
+    let mut found = [0; 3];
+    std::io::Read::read_exact(&mut tunnel.reader, &mut found).unwrap();
+    assert_eq!(&found, b"yes");
+    assert_eq!(server.established(), 1.0);
+}
+
+#[test]
+fn a_connection_id_given_twice_does_not_mix_tunnels() {
+    let (server, mut wire) = start(Mode::Http);
+    let ask = |target: &'static str| {
+        let frontend = server.frontend();
+        std::thread::spawn(move || dial(&frontend, target))
+    };
+    let first = ask("10.0.0.1:1");
+    let (_, random) = dialled(&mut wire);
+    wire.send(&success(1, random)).unwrap();
+    let mut first = first.join().unwrap().unwrap();
+    let second = ask("10.0.0.2:2");
+    let (_, random) = dialled(&mut wire);
+    wire.send(&success(1, random)).unwrap();
+    // Whatever becomes of the second, nothing of the first goes there.
+    wire.send(&Packet::data(1, *b"for the first")).unwrap();
+    if let Ok(mut tunnel) = second.join().unwrap() {
+        assert_ne!(tunnel.reader.rest().unwrap(), b"for the first");
+    }
+    let _ = first.reader.rest();
+}
+
+#[test]
+fn odd_packets_of_an_agent_hurt_nobody() {
+    let (server, wire) = start(Mode::Http);
+    for packet_type in [0, 1, 2, 3, 4, 5, 9, 64, 65, 1000] {
+        wire.send(&Packet::Empty { packet_type }).unwrap();
+    }
+    for packet in [
+        Packet::DialReq {
+            address: "10.0.0.1:1".to_owned(),
+            random: 1,
+        },
+        Packet::CloseReq { connect_id: 1 },
+        Packet::CloseRsp {
+            connect_id: 1,
+            error: "x".to_owned(),
+        },
+        Packet::DialCls { random: 5 },
+        Packet::data(0, *b"nobody's"),
+        success(0, 0),
+        success(-5, i64::MIN),
+    ] {
+        wire.send(&packet).unwrap();
+    }
+    let _good = Backend::start(Kind::Go, &server, "good");
+    server.wait_agents(2);
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    drop(wire);
+    server.wait_agents(1);
+    assert_eq!(
+        tunnel(&server.frontend(), echo.addr()).echo(b"x").unwrap(),
+        b"x"
+    );
+}
+
+#[test]
+fn an_agent_that_speaks_no_packets_is_left() {
+    let (server, wire) = start(Mode::Http);
+    wire.send_octets(&[vec![0, 0, 0, 0, 2, 0xff, 0xff]])
+        .unwrap();
+    server.wait_agents(0);
+    let (server, wire) = start(Mode::Http);
+    wire.send_octets(&[vec![0, 0xff, 0xff, 0xff, 0xff]])
+        .unwrap();
+    server.wait_agents(0);
+    assert_eq!(server.readiness(), 500);
+}
+
+#[test]
+fn errors_of_dials_are_passed_on_with_their_statuses() {
+    let (server, mut wire) = start(Mode::Http);
+    for (error, status) in [
+        ("dial tcp 10.0.0.1:80: connect: no route to host", 502),
+        ("dial tcp 10.0.0.1:80: i/o timeout", 504),
+        ("context deadline exceeded", 504),
+        ("dial tcp 10.0.0.1:80: socket: too many open files", 503),
+    ] {
+        let frontend = server.frontend();
+        let asking = std::thread::spawn(move || refusal(&frontend, "10.0.0.1:80"));
+        let (_, random) = dialled(&mut wire);
+        let error = error.to_owned();
+        wire.send(&Packet::DialRsp {
+            error: error.clone(),
+            connect_id: 0,
+            random,
+        })
+        .unwrap();
+        let refused = asking.join().unwrap();
+        assert_eq!((refused.status, refused.body), (status, error));
+        let head = refused.head.to_lowercase();
+        assert!(head.contains("\r\nconnection: close"), "{head}");
+        assert!(
+            head.contains("\r\ncontent-type: text/plain; charset=utf-8"),
+            "{head}"
+        );
+    }
+}
+
+#[test]
+fn numbers_of_dials_cannot_be_chosen_by_frontends() {
+    let (server, mut wire) = start(Mode::Grpc);
+    let grpc = server.grpc();
+    let mut frontends: Vec<_> = (0..2)
+        .map(|_| {
+            let frontend = grpc.open().unwrap();
+            let address = "10.0.0.1:80".to_owned();
+            // The same number twice.
+            frontend
+                .send(&Packet::DialReq { address, random: 5 })
+                .unwrap();
+            frontend
+        })
+        .collect();
+    let (_, one) = dialled(&mut wire);
+    let (_, two) = dialled(&mut wire);
+    assert_ne!(one, two);
+    wire.send_together(&[success(1, one), success(2, two)])
+        .unwrap();
+    let mut ids: Vec<_> = frontends
+        .iter_mut()
+        .map(|frontend| match frontend.recv(LIMIT).unwrap() {
+            Packet::DialRsp {
+                error,
+                connect_id,
+                random: 5,
+            } if error.is_empty() => connect_id,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    ids.sort_unstable();
+    assert_eq!(ids, [1, 2]);
+}
+
+#[test]
+fn a_text_of_an_agents_close_reaches_a_grpc_frontend() {
+    let (server, mut wire) = start(Mode::Grpc);
+    let frontend = server.frontend();
+    let asking = std::thread::spawn(move || dial(&frontend, "10.0.0.1:80").unwrap());
+    let (_, random) = dialled(&mut wire);
+    wire.send(&success(1, random)).unwrap();
+    let mut tunnel = asking.join().unwrap();
+    let error = "read tcp: connection reset by peer".to_owned();
+    wire.send_together(&[
+        Packet::data(1, *b"last"),
+        Packet::CloseRsp {
+            connect_id: 1,
+            error: error.clone(),
+        },
+    ])
+    .unwrap();
+    assert_eq!(tunnel.reader.rest().unwrap(), b"last");
+    assert_eq!(tunnel.reader.end(), Some(&*error));
+    server.wait_established(0);
+}

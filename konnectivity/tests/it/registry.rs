@@ -1,0 +1,290 @@
+//! One server for several clusters, which know nothing of each other.
+
+use std::io::Read;
+use std::sync::Arc;
+use std::time::Duration;
+
+use testkit::certs::{Authority, Identity};
+use testkit::konnectivity::{
+    AgentMetadata, AgentTarget, DialRule, FakeAgent, HttpFrontend, Refusal, Tunnel,
+};
+use testkit::tempdir::TempDir;
+use testkit::upstream::{Behaviour, Upstream};
+use testkit::wait::Stopwatch;
+
+use crate::support::{Held, LIMIT, Mode, Pki, Server, ServerFlags, noise};
+
+/// A server with the clusters `a` and `b`.
+struct Shared {
+    server: Server,
+    dir: TempDir,
+    a: Cluster,
+    b: Cluster,
+}
+
+struct Cluster {
+    id: &'static str,
+    authority: Authority,
+    agent: Identity,
+    frontend: Identity,
+}
+
+impl Cluster {
+    fn new(id: &'static str, dir: &TempDir) -> Self {
+        let authority = Authority::new(id).unwrap();
+        authority.write(&dir.join(format!("{id}-ca.crt"))).unwrap();
+        let uri = format!("spiffe://example.com/cluster/{id}");
+        let frontend = format!("{uri}/kube-apiserver");
+        Self {
+            id,
+            agent: authority.client("agent", &[], &[&uri]).unwrap(),
+            frontend: authority.client("frontend", &[], &[&frontend]).unwrap(),
+            authority,
+        }
+    }
+
+    fn file(&self, more: &str) -> String {
+        let id = self.id;
+        format!(
+            "serverNames: [\"{id}.kn.example.com\"]\n\
+             agents:\n  certificates: {{ ca: {id}-ca.crt, \
+             identities: [\"spiffe://example.com/cluster/{id}\"] }}\n\
+             frontends:\n  certificates: {{ ca: {id}-ca.crt, \
+             identities: [\"spiffe://example.com/cluster/{id}/kube-apiserver\"] }}\n\
+             {more}"
+        )
+    }
+}
+
+impl Shared {
+    fn start() -> Self {
+        Self::limited("")
+    }
+
+    /// `limits` are those of cluster `a`.
+    fn limited(limits: &str) -> Self {
+        let dir = TempDir::new("registry").unwrap();
+        let (a, b) = (Cluster::new("a", &dir), Cluster::new("b", &dir));
+        dir.write("a.yaml", a.file(limits)).unwrap();
+        dir.write("b.yaml", b.file("")).unwrap();
+        let pki = Arc::new(Pki::new());
+        let flags = ServerFlags::of(&pki, "shared", Mode::Http).registry(dir.path());
+        Self {
+            server: flags.start(),
+            dir,
+            a,
+            b,
+        }
+    }
+
+    fn target(&self, name: &str, identity: &Identity) -> AgentTarget {
+        AgentTarget {
+            server_name: name.to_owned(),
+            identity: Some(identity.clone()),
+            ..self.server.target()
+        }
+    }
+
+    fn agent(&self, cluster: &Cluster) -> FakeAgent {
+        let target = self.target(&format!("{}.kn.example.com", cluster.id), &cluster.agent);
+        let agent = FakeAgent::start(&target, &AgentMetadata::new("same")).unwrap();
+        let ready = format!("/readyz/{}", cluster.id);
+        self.server.wait_status(&ready, 200);
+        agent
+    }
+
+    fn frontend_of(&self, name: &str, identity: &Identity) -> HttpFrontend {
+        let pem = self.server.pki().authority.pem();
+        HttpFrontend::tls(self.server.frontends(), name, pem, Some(identity)).unwrap()
+    }
+
+    fn frontend(&self, cluster: &Cluster) -> HttpFrontend {
+        self.frontend_of(&format!("{}.kn.example.com", cluster.id), &cluster.frontend)
+    }
+
+    fn dial(&self, cluster: &Cluster, target: &str) -> Result<Tunnel, Refusal> {
+        self.frontend(cluster).connect(target).unwrap()
+    }
+}
+
+#[test]
+fn a_cluster_reaches_its_own_agents_and_no_others() {
+    let shared = Shared::start();
+    assert_eq!(shared.server.readiness(), 200);
+    let of_b = shared.agent(&shared.b);
+    // Nobody is connected to `a`, whoever serves `b`.
+    let refused = shared.dial(&shared.a, "10.0.0.1:80").unwrap_err();
+    assert_eq!(refused.status, 500);
+    assert!(refused.body.ends_with("No agent available"), "{refused:?}");
+    assert_ne!(shared.server.get("/readyz/a").status, 200);
+    let of_a = shared.agent(&shared.a);
+    of_a.rule(DialRule::Refuse("it is a".to_owned()));
+    of_b.rule(DialRule::Refuse("it is b".to_owned()));
+    for _ in 0..20 {
+        for (cluster, text) in [(&shared.a, "it is a"), (&shared.b, "it is b")] {
+            let refused = shared.dial(cluster, "10.0.0.1:80").unwrap_err();
+            assert_eq!(refused.body, text);
+        }
+    }
+}
+
+/// Both agents have the same id, and both connections are number 1.
+#[test]
+fn tunnels_of_two_clusters_are_not_mixed_up() {
+    let shared = Shared::start();
+    let _agents = (shared.agent(&shared.a), shared.agent(&shared.b));
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let mut tunnels: Vec<_> = [&shared.a, &shared.b]
+        .map(|cluster| shared.dial(cluster, &echo.addr().to_string()).unwrap())
+        .into();
+    for round in 0..10 {
+        for (seed, tunnel) in (round..).zip(&mut tunnels) {
+            let octets = noise(seed, 20_000);
+            assert!(tunnel.echo(&octets).unwrap() == octets);
+        }
+    }
+}
+
+#[test]
+fn a_certificate_is_good_for_its_cluster_and_purpose_alone() {
+    let shared = Shared::start();
+    let (a, b) = (&shared.a, &shared.b);
+    let uri_of_b = "spiffe://example.com/cluster/b";
+    // The authority of `a` cannot vouch for `b`.
+    let forged = a.authority.client("agent", &[], &[uri_of_b]).unwrap();
+    let nameless = a.authority.client("agent", &[], &[]).unwrap();
+    let metadata = AgentMetadata::new("x");
+    for (name, identity) in [
+        ("b.kn.example.com", &a.agent),
+        ("a.kn.example.com", &a.frontend),
+        ("a.kn.example.com", &forged),
+        ("b.kn.example.com", &forged),
+        ("a.kn.example.com", &nameless),
+    ] {
+        let target = shared.target(name, identity);
+        assert!(FakeAgent::start(&target, &metadata).is_err(), "{name}");
+    }
+    let mut none = shared.target("a.kn.example.com", &a.agent);
+    none.identity = None;
+    assert!(FakeAgent::start(&none, &metadata).is_err());
+    for (name, identity) in [
+        ("b.kn.example.com", &a.frontend),
+        ("a.kn.example.com", &a.agent),
+        ("a.kn.example.com", &b.agent),
+    ] {
+        let frontend = shared.frontend_of(name, identity);
+        assert!(frontend.connect("10.0.0.1:1").is_err(), "{name}");
+    }
+    assert_ne!(shared.server.get("/readyz/a").status, 200);
+    // A name that is nobody's is no contradiction.
+    let target = shared.target("127.0.0.1", &a.agent);
+    let _agent = FakeAgent::start(&target, &metadata).unwrap();
+    shared.server.wait_status("/readyz/a", 200);
+    assert_ne!(shared.server.get("/readyz/b").status, 200);
+}
+
+#[test]
+fn a_cluster_that_is_removed_is_cut_and_the_others_go_on() {
+    let shared = Shared::start();
+    let _agents = (shared.agent(&shared.a), shared.agent(&shared.b));
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let addr = echo.addr().to_string();
+    let mut of_a = shared.dial(&shared.a, &addr).unwrap();
+    let mut of_b = shared.dial(&shared.b, &addr).unwrap();
+    of_a.echo(b"x").unwrap();
+    of_b.echo(b"x").unwrap();
+    std::fs::remove_file(shared.dir.join("a.yaml")).unwrap();
+    let clock = Stopwatch::start();
+    // An end or a reset.
+    let _ = of_a.reader.read(&mut [0]);
+    // In 5 s, says the contract.
+    assert!(
+        clock.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        clock.elapsed()
+    );
+    assert_eq!(of_b.echo(b"still").unwrap(), b"still");
+    shared.server.wait_status("/readyz/a", 404);
+    let target = shared.target("a.kn.example.com", &shared.a.agent);
+    assert!(FakeAgent::start(&target, &AgentMetadata::new("x")).is_err());
+    // And back again.
+    shared.dir.write("a.yaml", shared.a.file("")).unwrap();
+    testkit::wait::until("the cluster", LIMIT, || {
+        FakeAgent::start(&target, &AgentMetadata::new("x")).is_ok()
+    })
+    .unwrap();
+    assert_eq!(of_b.echo(b"still").unwrap(), b"still");
+}
+
+#[test]
+fn a_broken_file_keeps_what_was_good() {
+    let shared = Shared::start();
+    let _agent = shared.agent(&shared.a);
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let addr = echo.addr().to_string();
+    let mut tunnel = shared.dial(&shared.a, &addr).unwrap();
+    shared.dir.replace("a.yaml", "agents: [").unwrap();
+    let refused = "rhizome_konnectivity_registry_refused_files";
+    shared.server.wait_value(refused, &[], 1.0);
+    assert_eq!(tunnel.echo(b"still").unwrap(), b"still");
+    shared.dial(&shared.a, &addr).unwrap().echo(b"new").unwrap();
+}
+
+#[test]
+fn a_flood_in_one_cluster_leaves_another_alone() {
+    let limits = "limits: { tunnels: 20, pendingDials: 10, dialsPerSecond: 1000, \
+                  bufferedBytes: 8MiB }\n";
+    let shared = Shared::limited(limits);
+    let (of_a, _of_b) = (shared.agent(&shared.a), shared.agent(&shared.b));
+    let source = Upstream::start(Behaviour::Source { bytes: u64::MAX }).unwrap();
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    of_a.rule(DialRule::Dial);
+    let flood: Vec<_> = (0..40)
+        .map(|_| shared.dial(&shared.a, &source.addr().to_string()))
+        .collect();
+    let refused = flood.iter().filter_map(|dial| dial.as_ref().err());
+    assert!(refused.clone().count() > 0);
+    refused.for_each(|refusal| assert_eq!(refusal.status, 503, "{refusal:?}"));
+    let mut of_b = shared.dial(&shared.b, &echo.addr().to_string()).unwrap();
+    for _ in 0..50 {
+        let exchange = Stopwatch::start();
+        assert_eq!(of_b.echo(b"x").unwrap(), b"x");
+        let dialled = shared.dial(&shared.b, &echo.addr().to_string());
+        assert_eq!(dialled.unwrap().echo(b"y").unwrap(), b"y");
+        assert!(
+            exchange.elapsed() < Duration::from_secs(2),
+            "{:?}",
+            exchange.elapsed()
+        );
+    }
+}
+
+#[test]
+fn a_cluster_may_have_a_socket_of_its_own() {
+    let dir = TempDir::new("registry").unwrap();
+    let cluster = Cluster::new("a", &dir);
+    let path = dir.join("a.sock");
+    let file = cluster.file("").replace(
+        "frontends:\n",
+        &format!(
+            "frontends:\n  uds: {{ path: \"{}\", mode: grpc }}\n",
+            path.display()
+        ),
+    );
+    dir.write("a.yaml", file).unwrap();
+    let pki = Arc::new(Pki::new());
+    let flags = ServerFlags::of(&pki, "shared", Mode::Http).registry(dir.path());
+    let server = flags.start();
+    let target = AgentTarget {
+        server_name: "a.kn.example.com".to_owned(),
+        identity: Some(cluster.agent),
+        ..server.target()
+    };
+    let _agent = FakeAgent::start(&target, &AgentMetadata::new("a")).unwrap();
+    server.wait_status("/readyz/a", 200);
+    let held = Held::new();
+    let frontend = testkit::konnectivity::GrpcFrontend::uds(&path).unwrap();
+    let tunnel = frontend.connect(&held.addr().to_string()).unwrap().unwrap();
+    drop(held.accept());
+    drop(tunnel);
+}

@@ -1,0 +1,93 @@
+//! A tunnel that stands still leaves the others alone.
+
+use std::io::{Read, Write};
+use std::time::Duration;
+
+use testkit::konnectivity::Tunnel;
+use testkit::upstream::{Behaviour, Upstream};
+use testkit::wait::Stopwatch;
+
+use crate::support::{Kind, Mode, Rig, ServerFlags, pairings};
+
+pairings!(a_reader_that_stops_stalls_nobody_else);
+
+fn a_reader_that_stops_stalls_nobody_else(rig: &Rig) {
+    let source = Upstream::start(Behaviour::Source { bytes: u64::MAX }).unwrap();
+    let mut stalled = rig.tunnel(source.addr());
+    stalled.reader.read_exact(&mut [0; 1000]).unwrap();
+    others_live(rig, Duration::from_secs(3));
+    drop(stalled);
+    rig.wait_idle();
+}
+
+/// An agent of upstream's waits for the slowest of its destinations, whatever its server does.
+#[test]
+fn a_destination_that_stops_stalls_nobody_else() {
+    for mode in [Mode::Http, Mode::Grpc] {
+        destination_stops(&Rig::start(mode, Kind::Rust));
+    }
+}
+
+fn destination_stops(rig: &Rig) {
+    let stuck = Upstream::start(Behaviour::NeverReads).unwrap();
+    let stalled = rig.tunnel(stuck.addr());
+    let filling = fill(stalled);
+    others_live(rig, Duration::from_secs(3));
+    drop(stuck);
+    filling.join().unwrap();
+    rig.wait_idle();
+}
+
+/// Writes until the tunnel takes no more for ever, in the background.
+fn fill(stalled: Tunnel) -> std::thread::JoinHandle<()> {
+    let Tunnel { reader, mut writer } = stalled;
+    std::thread::spawn(move || {
+        let part = vec![3; 64 << 10];
+        while writer.write_all(&part).is_ok() {}
+        drop(reader);
+    })
+}
+
+/// Exchanges octets on a tunnel from before and on new ones for some time. Each exchange is far
+/// below the seconds for which a stalled stream would hold it up.
+fn others_live(rig: &Rig, time: Duration) {
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let mut old = rig.tunnel(echo.addr());
+    let clock = Stopwatch::start();
+    while clock.elapsed() < time {
+        let exchange = Stopwatch::start();
+        assert_eq!(old.echo(b"old").unwrap(), b"old");
+        assert_eq!(rig.tunnel(echo.addr()).echo(b"new").unwrap(), b"new");
+        let taken = exchange.elapsed();
+        assert!(taken < Duration::from_secs(2), "an exchange took {taken:?}");
+    }
+}
+
+#[test]
+fn a_hundred_stalled_tunnels_stay_within_the_budget() {
+    for mode in [Mode::Http, Mode::Grpc] {
+        let flags = ServerFlags::new(mode).flag("--max-buffered-bytes=32MiB");
+        let rig = Rig::of(flags, mode, Kind::Rust);
+        let source = Upstream::start(Behaviour::Source { bytes: u64::MAX }).unwrap();
+        let stalled: Vec<_> = (0..100).map(|_| rig.tunnel(source.addr())).collect();
+        others_live(&rig, Duration::from_secs(2));
+        let held = rig.server.guard.usage().unwrap().anonymous_kib / 1024;
+        // 32 MiB held, and the sockets' and HTTP/2's own.
+        assert!(held < 96, "{held} MiB");
+        drop(stalled);
+        rig.wait_idle();
+    }
+}
+
+#[test]
+fn a_stalled_tunnel_goes_on_where_it_stopped() {
+    const COUNT: u64 = 24 << 20;
+    for mode in [Mode::Http, Mode::Grpc] {
+        let rig = Rig::start(mode, Kind::Rust);
+        let source = Upstream::start(Behaviour::Source { bytes: COUNT }).unwrap();
+        let mut stalled = rig.tunnel(source.addr());
+        stalled.reader.read_exact(&mut [0; 100]).unwrap();
+        others_live(&rig, Duration::from_secs(1));
+        assert_eq!(stalled.reader.rest().unwrap().len() as u64, COUNT - 100);
+    }
+}
