@@ -12,8 +12,6 @@
 //!
 //! Connections are kept alive. It is no API server: it stores nothing and asks nobody who he is.
 
-mod request;
-
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -25,9 +23,9 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio_rustls::TlsAcceptor;
 
-use self::request::{Request, TlsStream};
 use crate::background::Background;
 use crate::certs::{self, Identity};
+use crate::request::{Request, TlsStream};
 
 /// A running stand-in. Dropping it closes its connections and its port.
 #[derive(Debug)]

@@ -24,7 +24,7 @@ pub struct Authority {
 }
 
 /// A certificate and its private key.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The certificate, PEM.
     pub cert_pem: String,

@@ -11,8 +11,8 @@ mod connection;
 mod response;
 mod target;
 
-pub use connection::Connection;
-pub use response::{Response, Watch};
+pub use connection::{Connection, Upgraded};
+pub use response::{Body, Response, Watch};
 pub use target::{Proxy, RefusedByProxy, Target};
 
 use std::io;

@@ -1,9 +1,9 @@
 //! Test doubles, real peers and network namespaces for the workspace's tests and for `xtask`.
 //!
-//! Everything here blocks: a test calls it from a plain thread, or from `spawn_blocking`. The two
-//! servers ([`api_server`], [`upstream`]) run a single-threaded runtime on a thread of their own
-//! and stop when dropped. Whatever is made (directories, namespaces, processes) is removed by the
-//! value that stands for it.
+//! Everything here blocks: a test calls it from a plain thread, or from `spawn_blocking`. The
+//! servers ([`api_server`], [`kubelet`], [`upstream`]) run a single-threaded runtime on a thread of
+//! their own and stop when dropped. Whatever is made (directories, namespaces, processes) is removed
+//! by the value that stands for it.
 //!
 //! Nothing here is reached from production code, and nothing of ours (parsers, encoders) is used
 //! here: what a test compares with must not share the defect it looks for.
@@ -16,14 +16,15 @@ pub mod client_hello;
 pub mod command;
 pub mod http;
 pub mod konnectivity;
+pub mod kubelet;
 pub mod metrics;
 pub mod netns;
 pub mod netpol;
 pub mod peers;
-
 pub mod ports;
 pub mod process;
 pub mod proxy_header;
+mod request;
 pub mod tempdir;
 pub mod upstream;
 pub mod wait;

@@ -1,13 +1,14 @@
 //! One socket, with or without TLS, and the requests on it.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use rustls::pki_types::ServerName;
-use rustls::{ClientConnection, StreamOwned};
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
-use super::response::{Head, Response, Watch};
+use super::response::{Body, Head, Response, Watch};
 use super::target::{Proxy, RefusedByProxy, Target, Tls};
 use crate::{certs, proxy_header};
 
@@ -27,19 +28,19 @@ impl Connection {
     /// [`RefusedByProxy`].
     pub fn open(target: &Target) -> Result<Self> {
         let addr = target.addr;
-        let mut tcp = TcpStream::connect_timeout(&addr, target.timeout)
+        let tcp = TcpStream::connect_timeout(&addr, target.timeout)
             .with_context(|| format!("connecting to {addr}"))?;
         tcp.set_nodelay(true).context("setting TCP_NODELAY")?;
         tcp.set_read_timeout(Some(target.timeout))
             .context("limiting reads")?;
         tcp.set_write_timeout(Some(target.timeout))
             .context("limiting writes")?;
-        introduce(&mut tcp, &target.proxy)
+        let stream = introduce(tcp, &target.proxy)
             .with_context(|| format!("introducing ourselves to {addr}"))?;
         let name = target.tls.as_ref().and_then(|tls| tls.server_name.clone());
         let stream = match &target.tls {
-            Some(tls) => handshake(tcp, target, tls)?,
-            None => Stream::Plain(tcp),
+            Some(tls) => handshake(stream, target, tls)?,
+            None => stream,
         };
         Ok(Self {
             stream: BufReader::new(stream),
@@ -90,6 +91,44 @@ impl Connection {
         Ok(Watch::new(self.stream))
     }
 
+    /// Asks for `path` and leaves the body, which must have a length, to be read in pieces.
+    ///
+    /// # Errors
+    /// When the answer is not 200 with a length.
+    pub fn body(mut self, path: &str) -> Result<Body> {
+        self.send("GET", path, None)
+            .with_context(|| format!("sending GET {path}"))?;
+        let head = Head::read(&mut self.stream)
+            .with_context(|| format!("reading the answer to GET {path}"))?;
+        match head.length() {
+            Some(length) if head.status() == 200 => Ok(Body::new(self.stream, length)),
+            _ => {
+                let answer = head.body(&mut self.stream)?;
+                bail!("no body at {path}: status {}", answer.status)
+            }
+        }
+    }
+
+    /// Asks at `path` to speak `protocol` from there on, whatever that is.
+    ///
+    /// # Errors
+    /// When the answer is not 101.
+    pub fn upgrade(mut self, path: &str, protocol: &str) -> Result<Upgraded> {
+        self.headers.extend([
+            ("Connection".to_owned(), "Upgrade".to_owned()),
+            ("Upgrade".to_owned(), protocol.to_owned()),
+        ]);
+        self.send("GET", path, None)
+            .with_context(|| format!("sending GET {path}"))?;
+        let head = Head::read(&mut self.stream)
+            .with_context(|| format!("reading the answer to GET {path}"))?;
+        if head.status() != 101 {
+            let answer = head.body(&mut self.stream)?;
+            bail!("no upgrade at {path}: {}: {}", answer.status, answer.text());
+        }
+        Ok(Upgraded(self.stream))
+    }
+
     fn send(&mut self, method: &str, path: &str, body: Option<&str>) -> io::Result<()> {
         let mut text = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\n", self.host);
         for (name, value) in &self.headers {
@@ -113,58 +152,112 @@ impl Connection {
     }
 }
 
-/// Says what comes before TLS, and waits for the answer where there is one.
-fn introduce(tcp: &mut TcpStream, proxy: &Proxy) -> Result<()> {
-    match proxy {
-        Proxy::Direct => Ok(()),
-        Proxy::V1 { src, dst } => tcp
-            .write_all(&proxy_header::v1(*src, *dst))
-            .context("sending a PROXY header"),
-        Proxy::V2 { src, dst } => tcp
-            .write_all(&proxy_header::v2(*src, *dst, &[]))
-            .context("sending a PROXY header"),
-        Proxy::Connect { authority, headers } => connect(tcp, authority, headers),
+/// A connection on which both sides say what they like.
+#[derive(Debug)]
+pub struct Upgraded(BufReader<Stream>);
+
+impl Upgraded {
+    /// Sends `octets` and waits for as many in return.
+    ///
+    /// # Errors
+    /// When the connection ends before, or a limit is passed.
+    pub fn exchange(&mut self, octets: &[u8]) -> Result<Vec<u8>> {
+        self.0.get_mut().write_all(octets).context("sending")?;
+        self.0.get_mut().flush().context("sending")?;
+        let mut heard = vec![0; octets.len()];
+        self.0.read_exact(&mut heard).context("receiving")?;
+        Ok(heard)
     }
 }
 
-fn connect(tcp: &mut TcpStream, authority: &str, headers: &[(String, String)]) -> Result<()> {
+/// Says what comes before TLS, and waits for the answer where there is one.
+fn introduce(mut tcp: TcpStream, proxy: &Proxy) -> Result<Stream> {
+    match proxy {
+        Proxy::Direct => {}
+        Proxy::V1 { src, dst } => tcp
+            .write_all(&proxy_header::v1(*src, *dst))
+            .context("sending a PROXY header")?,
+        Proxy::V2 { src, dst } => tcp
+            .write_all(&proxy_header::v2(*src, *dst, &[]))
+            .context("sending a PROXY header")?,
+        Proxy::Connect { authority, headers } => connect(&mut tcp, authority, headers)?,
+        Proxy::ConnectTls {
+            authority,
+            authority_pem,
+            identity,
+        } => {
+            let proxy = tcp.peer_addr().context("reading the proxy's address")?;
+            let config = certs::mutual_client_config(authority_pem, Some(identity), &[])?;
+            let name = ServerName::IpAddress(proxy.ip().into());
+            let mut stream = shake_hands(Stream::Plain(tcp), config, name)?;
+            connect(&mut stream, authority, &[])?;
+            return Ok(stream);
+        }
+    }
+    Ok(Stream::Plain(tcp))
+}
+
+fn connect(
+    stream: &mut (impl Read + Write),
+    authority: &str,
+    headers: &[(String, String)],
+) -> Result<()> {
     let mut text = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n");
     for (name, value) in headers {
         text.push_str(&format!("{name}: {value}\r\n"));
     }
     text.push_str("\r\n");
-    tcp.write_all(text.as_bytes()).context("sending CONNECT")?;
+    stream
+        .write_all(text.as_bytes())
+        .context("sending CONNECT")?;
+    stream.flush().context("sending CONNECT")?;
     // One octet at a time: what follows the head is not ours to take.
-    let head = Head::read(&mut BufReader::with_capacity(1, tcp)).context("reading the answer")?;
+    let head =
+        Head::read(&mut BufReader::with_capacity(1, stream)).context("reading the answer")?;
     match head.status() {
         200..300 => Ok(()),
         status => Err(RefusedByProxy { status }.into()),
     }
 }
 
-fn handshake(tcp: TcpStream, target: &Target, tls: &Tls) -> Result<Stream> {
-    let name = match &tls.server_name {
-        Some(name) => ServerName::try_from(name.clone())
+fn handshake(stream: Stream, target: &Target, tls: &Tls) -> Result<Stream> {
+    let name = match (&tls.server_name, &target.proxy) {
+        (Some(name), _) => ServerName::try_from(name.clone())
             .with_context(|| format!("reading the server name {name}"))?,
-        None => ServerName::IpAddress(target.addr.ip().into()),
+        // Behind that proxy, the server is whom the CONNECT named.
+        (None, Proxy::ConnectTls { authority, .. }) => {
+            let addr: SocketAddr = authority
+                .parse()
+                .with_context(|| format!("reading the address {authority}"))?;
+            ServerName::IpAddress(addr.ip().into())
+        }
+        (None, _) => ServerName::IpAddress(target.addr.ip().into()),
     };
     let config = certs::client_config(&tls.authority_pem)?;
+    shake_hands(stream, config, name).with_context(|| format!("shaking hands with {}", target.addr))
+}
+
+fn shake_hands(
+    stream: Stream,
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+) -> Result<Stream> {
     let session = ClientConnection::new(config, name).context("preparing TLS")?;
-    let mut stream = StreamOwned::new(session, tcp);
+    let mut stream = StreamOwned::new(session, stream);
     while stream.conn.is_handshaking() {
         stream
             .conn
             .complete_io(&mut stream.sock)
-            .with_context(|| format!("shaking hands with {}", target.addr))?;
+            .context("shaking hands")?;
     }
     Ok(Stream::Tls(Box::new(stream)))
 }
 
-/// The socket, seen through TLS or not.
+/// The socket, seen through TLS or not, once or twice.
 #[derive(Debug)]
 pub(super) enum Stream {
     Plain(TcpStream),
-    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+    Tls(Box<StreamOwned<ClientConnection, Self>>),
 }
 
 impl Read for Stream {

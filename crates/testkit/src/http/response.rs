@@ -81,6 +81,36 @@ impl Watch {
     }
 }
 
+/// The body of an answer, read when its reader likes.
+#[derive(Debug)]
+pub struct Body {
+    stream: BufReader<Stream>,
+    left: u64,
+}
+
+impl Body {
+    pub(super) fn new(stream: BufReader<Stream>, left: u64) -> Self {
+        Self { stream, left }
+    }
+
+    /// Returns how many octets have not been read.
+    #[must_use]
+    pub fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// Waits for the next `bytes` octets, or as many as are left.
+    ///
+    /// # Errors
+    /// When the connection ends before, or a limit is passed.
+    pub fn next(&mut self, bytes: usize) -> Result<Vec<u8>> {
+        let wanted = usize::try_from(self.left).map_or(bytes, |left| left.min(bytes));
+        let octets = read_exactly(&mut self.stream, wanted)?;
+        self.left -= wanted as u64;
+        Ok(octets)
+    }
+}
+
 /// The head of an answer.
 pub(super) struct Head {
     status: u16,
@@ -112,6 +142,10 @@ impl Head {
 
     pub(super) fn status(&self) -> u16 {
         self.status
+    }
+
+    pub(super) fn length(&self) -> Option<u64> {
+        find(&self.headers, "content-length")?.parse().ok()
     }
 
     pub(super) fn is_chunked(&self) -> bool {

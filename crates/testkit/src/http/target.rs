@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::certs::Identity;
+
 /// Where and how to connect.
 #[derive(Clone, Debug)]
 pub struct Target {
@@ -29,6 +31,16 @@ pub enum Proxy {
         authority: String,
         /// Further header lines.
         headers: Vec<(String, String)>,
+    },
+    /// TLS with the proxy itself, which shows a certificate for its address, and inside of it an
+    /// HTTP/1.1 CONNECT, answered by 200: as an API server asks its egress proxy.
+    ConnectTls {
+        /// The request's target, `host:port`.
+        authority: String,
+        /// The authority of the proxy's certificate, PEM.
+        authority_pem: String,
+        /// Whom the client shows itself as.
+        identity: Identity,
     },
     /// Nothing.
     #[default]

@@ -1,6 +1,7 @@
 //! A real kube-apiserver (v1.20.2) with etcd, for one test.
 
 mod build;
+mod egress;
 
 use std::fs;
 use std::net::SocketAddr;
@@ -8,15 +9,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::certs::Authority;
 use crate::command;
-use crate::http::{self, Target};
+use crate::http::{self, Connection, Target};
 use crate::netns::Place;
 use crate::process::ChildGuard;
 
 pub use build::install;
+pub use egress::Egress;
 
 /// What the API server shall be.
 #[derive(Clone, Debug)]
@@ -27,6 +29,8 @@ pub struct KubeParams {
     pub names: Vec<String>,
     /// The range of its Services; the first address is its own Service's.
     pub services: String,
+    /// Further flags.
+    pub arguments: Vec<String>,
 }
 
 impl KubeParams {
@@ -37,7 +41,23 @@ impl KubeParams {
             address,
             names: names.iter().map(|name| (*name).to_owned()).collect(),
             services: "10.0.0.0/24".to_owned(),
+            arguments: Vec::new(),
         }
+    }
+
+    /// Has it reach kubelets the way that the file `selector` says ([`Egress::write`]), by their
+    /// internal addresses, and verify them by the authority in the file `kubelet_authority`.
+    #[must_use]
+    pub fn kubelets(mut self, selector: &Path, kubelet_authority: &Path) -> Self {
+        self.arguments.extend([
+            format!("--egress-selector-config-file={}", selector.display()),
+            format!(
+                "--kubelet-certificate-authority={}",
+                kubelet_authority.display()
+            ),
+            "--kubelet-preferred-address-types=InternalIP".to_owned(),
+        ]);
+        self
     }
 }
 
@@ -76,6 +96,7 @@ impl KubeApiServer {
         let mut command = place.command(binary()?);
         command.args(arguments(dir, addr, params, &authority)?);
         command.arg(format!("--etcd-servers=http://{etcd_addr}"));
+        command.args(&params.arguments);
         let server =
             ChildGuard::spawn("kube-apiserver", &command, &dir.join("kube-apiserver.log"))?;
         let authority_pem = authority.pem().to_owned();
@@ -176,6 +197,34 @@ impl KubeApiServer {
             .with_context(|| format!("writing {}", path.display()))
     }
 
+    /// Creates a node whose kubelet is at `kubelet`.
+    ///
+    /// # Errors
+    /// When the API server cannot be reached or refuses.
+    pub fn create_node(&self, place: Place<'_>, name: &str, kubelet: SocketAddr) -> Result<()> {
+        let node = serde_json::json!({
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": { "name": name },
+            "status": {
+                "addresses": [{ "type": "InternalIP", "address": kubelet.ip() }],
+                "daemonEndpoints": { "kubeletEndpoint": { "Port": kubelet.port() } },
+            },
+        });
+        let target = self.target();
+        let answer = place.run(|| {
+            Connection::open(&target)?.request("POST", "/api/v1/nodes", Some(&node.to_string()))
+        })??;
+        if answer.status != 201 {
+            bail!(
+                "creating the node {name}: {}: {}",
+                answer.status,
+                answer.text()
+            );
+        }
+        Ok(())
+    }
+
     /// Returns the process.
     pub fn child(&mut self) -> &mut ChildGuard {
         &mut self.server
@@ -201,7 +250,7 @@ fn start_etcd(place: Place<'_>, dir: &Path) -> Result<(ChildGuard, SocketAddr)> 
     let etcd = command::require("etcd")?;
     let ports = place.free_ports(2)?;
     let [client, peer] = ports[..] else {
-        anyhow::bail!("two free ports")
+        bail!("two free ports")
     };
     let url = format!("http://127.0.0.1:{client}");
     let peer_url = format!("http://127.0.0.1:{peer}");

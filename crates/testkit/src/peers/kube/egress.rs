@@ -1,0 +1,71 @@
+//! How an API server reaches what is inside its cluster: `EgressSelectorConfiguration`.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use crate::certs::IdentityFiles;
+
+/// A way into the cluster.
+#[derive(Clone, Debug)]
+pub enum Egress {
+    /// Straight there.
+    Direct,
+    /// gRPC over a Unix socket.
+    GrpcUds(PathBuf),
+    /// HTTP CONNECT over TCP and TLS, with certificates on both sides.
+    HttpConnectTls {
+        /// The proxy server.
+        addr: SocketAddr,
+        /// The authority of the proxy server's certificate.
+        authority: PathBuf,
+        /// What the API server shows.
+        identity: IdentityFiles,
+    },
+    /// HTTP CONNECT over a Unix socket.
+    HttpConnectUds(PathBuf),
+}
+
+impl Egress {
+    /// Writes the configuration, for `cluster`, to `path`.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let text = json!({
+            "apiVersion": "apiserver.k8s.io/v1beta1",
+            "kind": "EgressSelectorConfiguration",
+            "egressSelections": [{ "name": "cluster", "connection": self.connection() }],
+        });
+        std::fs::write(path, format!("{text:#}\n"))
+            .with_context(|| format!("writing {}", path.display()))
+    }
+
+    fn connection(&self) -> Value {
+        let uds = |path: &Path| json!({ "uds": { "udsName": path } });
+        match self {
+            Self::Direct => json!({ "proxyProtocol": "Direct" }),
+            Self::GrpcUds(path) => json!({ "proxyProtocol": "GRPC", "transport": uds(path) }),
+            Self::HttpConnectTls {
+                addr,
+                authority,
+                identity,
+            } => json!({
+                "proxyProtocol": "HTTPConnect",
+                "transport": { "tcp": {
+                    "url": format!("https://{addr}"),
+                    "tlsConfig": {
+                        "caBundle": authority,
+                        "clientCert": identity.cert,
+                        "clientKey": identity.key,
+                    },
+                } },
+            }),
+            Self::HttpConnectUds(path) => {
+                json!({ "proxyProtocol": "HTTPConnect", "transport": uds(path) })
+            }
+        }
+    }
+}
