@@ -11,6 +11,7 @@
 //! in `cluster`.
 
 mod agents;
+mod authority;
 mod cluster;
 mod context;
 mod frontends;

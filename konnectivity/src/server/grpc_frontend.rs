@@ -24,6 +24,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use super::authority::Authority;
 use super::cluster::{Dialled, NoTunnel};
 use super::frontends::Frontend;
 use super::tunnels::Open;
@@ -38,8 +39,13 @@ where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
     let cx = &frontend.cx;
-    let handshake = grpc::server_builder(STREAM_WINDOW, CONNECTION_WINDOW).handshake(io);
-    let mut connection: Connection<S, Message> = match timeout(cx.limits.handshake, handshake).await
+    let builder = grpc::server_builder(STREAM_WINDOW, CONNECTION_WINDOW);
+    let handshake = builder.handshake(Authority::new(io));
+    let mut connection: Connection<Authority<S>, Message> = match timeout(
+        cx.limits.handshake,
+        handshake,
+    )
+    .await
     {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) => {
