@@ -1,9 +1,10 @@
 //! One of our binaries as a process: started, found by the addresses its log names, asked, read.
 //!
-//! Shared with `apiserver-proxy/tests/peers`. Knows no routes and no peers.
+//! Shared with `apiserver-proxy/tests/peers` and `konnectivity/tests/peers`. Knows no routes and no
+//! peers.
 #![allow(
     dead_code,
-    reason = "two test targets share this file and each uses its own part of it"
+    reason = "three test targets share this file and each uses its own part of it"
 )]
 
 use std::collections::BTreeSet;
