@@ -4,6 +4,8 @@
 //!  user ─────────── TLS, server name ────────────▶ :443 ┐
 //!  shoot a: pod ──▶ node: apiserver-proxy ──PROXY or──▶ :8443 ├─ seed: sni-proxy ──▶ API server a
 //!  shoot b: pod ──▶ node: apiserver-proxy ──CONNECT──▶ :8443 ┘                  └─▶ API server b
+//!
+//!  API server a ──▶ konnectivity-server ◀── sni-proxy :443 ◀── konnectivity-agent ──▶ kubelet
 //! ```
 //!
 //! Every box is a network namespace; both shoots use the same addresses for their pods. Whatever
@@ -11,6 +13,7 @@
 
 mod gateway;
 mod invitation;
+mod konnectivity;
 mod network;
 mod node;
 mod seed_cluster;
@@ -51,6 +54,8 @@ struct Programs {
     sni_proxy: PathBuf,
     apiserver_proxy: PathBuf,
     netpol_controller: PathBuf,
+    konnectivity_server: PathBuf,
+    konnectivity_agent: PathBuf,
 }
 
 /// Builds, shows, cleans up. The exit code tells whether every step went well.
@@ -84,7 +89,12 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 }
 
 fn build() -> Result<Programs> {
-    let built = workspace::build(&["sni-proxy", "apiserver-proxy", "netpol-controller"])?;
+    let built = workspace::build(&[
+        "sni-proxy",
+        "apiserver-proxy",
+        "netpol-controller",
+        "konnectivity",
+    ])?;
     let program = |name: &str| {
         built
             .get(name)
@@ -95,6 +105,8 @@ fn build() -> Result<Programs> {
         sni_proxy: program("sni-proxy")?,
         apiserver_proxy: program("apiserver-proxy")?,
         netpol_controller: program("netpol-controller")?,
+        konnectivity_server: program("konnectivity-server")?,
+        konnectivity_agent: program("konnectivity-agent")?,
     })
 }
 

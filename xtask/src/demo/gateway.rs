@@ -74,20 +74,41 @@ pub(super) fn probe(seed: &Namespace, path: &str) -> Result<u16> {
     Ok(seed.run(|| http::get(&target, path))??.status)
 }
 
+/// A route by server name besides those to API servers.
+#[derive(Clone, Debug)]
+pub(super) struct Named {
+    pub(super) host: String,
+    pub(super) endpoint: SocketAddr,
+}
+
 /// Writes the routes in one step, as an editor or a mounted ConfigMap does.
 pub(super) fn write_routes(dir: &Path, shoots: &[&Shoot], named: &[&Shoot]) -> Result<PathBuf> {
+    write_routes_with(dir, shoots, named, &[])
+}
+
+/// As [`write_routes`], with `more`.
+pub(super) fn write_routes_with(
+    dir: &Path,
+    shoots: &[&Shoot],
+    named: &[&Shoot],
+    more: &[Named],
+) -> Result<PathBuf> {
+    let cluster = |name: String, endpoint: SocketAddr| json!({ "name": name, "endpoints": [{ "address": endpoint }] });
+    let more_clusters = more
+        .iter()
+        .map(|named| cluster(named.host.clone(), named.endpoint));
     let clusters: Vec<Value> = shoots
         .iter()
-        .map(|shoot| {
-            json!({
-                "name": shoot.cluster(),
-                "endpoints": [{ "address": shoot.endpoint().to_string() }],
-            })
-        })
+        .map(|shoot| cluster(shoot.cluster(), shoot.endpoint()))
+        .chain(more_clusters)
         .collect();
+    let more = more
+        .iter()
+        .map(|named| json!({ "serverNames": [named.host], "cluster": named.host }));
     let by_name = named
         .iter()
-        .map(|shoot| json!({ "serverNames": [shoot.host()], "cluster": shoot.cluster() }));
+        .map(|shoot| json!({ "serverNames": [shoot.host()], "cluster": shoot.cluster() }))
+        .chain(more);
     let by_address = shoots.iter().map(|shoot| {
         let destination = format!("{}/32", shoot.service());
         json!({ "destinations": [destination], "port": 443, "cluster": shoot.cluster() })

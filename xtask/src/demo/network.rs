@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!                         ┌ user    192.0.2.100
-//!  wire (a bridge) ───────┼ seed    192.0.2.1, API servers at 10.8.0.11 and 10.8.0.12
+//!  wire (a bridge) ───────┼ seed    192.0.2.1, API servers at 10.8.0.11 and 10.8.0.12,
+//!                         │         konnectivity-server at 10.8.0.20
 //!                         ├ node a  192.0.2.11 ── pod a  100.96.0.10
 //!                         └ node b  192.0.2.12 ── pod b  100.96.0.10
 //! ```
@@ -35,7 +36,8 @@ impl Network {
         let wire = Namespace::new("wire")?;
         wire.add_bridge("br0")?;
         let seed = plug(&wire, "seed", 1)?;
-        for address in API_SERVERS.into_iter().chain([SEED_API_SERVER]) {
+        let others = [SEED_API_SERVER, KONNECTIVITY];
+        for address in API_SERVERS.into_iter().chain(others) {
             seed.add_address("lo", &format!("{address}/32"))?;
         }
         let user = plug(&wire, "user", 100)?;
@@ -95,3 +97,7 @@ pub(super) const API_SERVERS: [IpAddr; 2] = [
 ];
 /// The address of the seed's own API server, inside the seed as well.
 pub(super) const SEED_API_SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 8, 0, 10));
+/// The address of the konnectivity server, inside the seed as well.
+pub(super) const KONNECTIVITY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 8, 0, 20));
+/// A node's address towards its pods. Nobody outside of the shoot has a route to it.
+pub(super) const NODE: IpAddr = IpAddr::V4(Ipv4Addr::new(100, 96, 0, 1));

@@ -10,7 +10,7 @@ use testkit::certs::Authority;
 use testkit::command;
 use testkit::http::{self, Connection, Target};
 use testkit::netns::{Namespace, Place};
-use testkit::peers::kube::{KubeApiServer, KubeParams};
+use testkit::peers::kube::{Egress, KubeApiServer, KubeParams};
 
 use super::network::API_SERVERS;
 use super::ticker::Ticker;
@@ -22,6 +22,8 @@ pub(super) struct Shoot {
     pub(super) letter: char,
     server: Server,
     authority_pem: String,
+    /// Signs its kubelets' certificates.
+    pub(super) kubelets: Authority,
     token: Option<String>,
 }
 
@@ -48,6 +50,7 @@ impl Shoot {
             letter,
             server: Server::StandIn { _server: server },
             authority_pem,
+            kubelets: Authority::new(&format!("kubelets of shoot {letter}"))?,
             token: None,
         })
     }
@@ -56,8 +59,13 @@ impl Shoot {
     pub(super) fn with_kube_apiserver(letter: char, seed: &Namespace, dir: &Path) -> Result<Self> {
         let names = certificate_names(letter);
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let params = KubeParams::new(endpoint(letter), &names);
         let dir = dir.join(format!("shoot-{letter}"));
+        std::fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
+        let kubelets = Authority::new(&format!("kubelets of shoot {letter}"))?;
+        let kubelets_file = kubelets.write(&dir.join("kubelets.crt"))?;
+        let egress = dir.join("egress.json");
+        Egress::Direct.write(&egress)?;
+        let params = KubeParams::new(endpoint(letter), &names).kubelets(&egress, &kubelets_file);
         let server = KubeApiServer::start(Place::In(seed), &dir, &params)?;
         let target = server.target();
         seed.run(|| create_config_map(&target, "shoot", "name", &technical_id(letter)))??;
@@ -65,6 +73,7 @@ impl Shoot {
         Ok(Self {
             letter,
             authority_pem: server.authority_pem().to_owned(),
+            kubelets,
             token: Some(server.token().to_owned()),
             server: Server::Real {
                 server: Box::new(server),
@@ -129,6 +138,31 @@ impl Shoot {
             );
         }
         Ok(format!("answered by {name}"))
+    }
+
+    /// Has the API server reach its nodes by `egress`: writes the file and starts it anew, for it
+    /// reads the file once. Its watches end with it.
+    pub(super) fn select_egress(
+        &mut self,
+        seed: &Namespace,
+        dir: &Path,
+        egress: &Egress,
+    ) -> Result<()> {
+        egress.write(
+            &dir.join(format!("shoot-{}", self.letter))
+                .join("egress.json"),
+        )?;
+        let server = self.real()?;
+        server.child().kill()?;
+        server.start_again(Place::In(seed))
+    }
+
+    /// Returns the real API server.
+    pub(super) fn real(&mut self) -> Result<&mut KubeApiServer> {
+        match &mut self.server {
+            Server::Real { server, .. } => Ok(server),
+            Server::StandIn { .. } => bail!("a stand-in has no nodes"),
+        }
     }
 
     /// Tells whether a real kube-apiserver answers.

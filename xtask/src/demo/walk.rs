@@ -11,6 +11,7 @@ use testkit::http::{self, Target};
 use testkit::netns::Place;
 
 use super::gateway::{self, Gateway};
+use super::konnectivity::Konnectivity;
 use super::network::Network;
 use super::node::{Mode, NodeProxy};
 use super::seed_cluster::SeedCluster;
@@ -21,12 +22,14 @@ use crate::console::Console;
 
 mod control_plane;
 mod drain;
+mod egress;
 mod reload;
 
 /// Everything that runs. Fields are dropped in this order: clients before servers before cables.
 #[derive(Debug)]
 pub(super) struct Stage {
     pub(super) nodes: [NodeProxy; 2],
+    pub(super) konnectivity: Option<Konnectivity>,
     pub(super) gateway: Gateway,
     pub(super) cluster: Option<SeedCluster>,
     pub(super) shoots: [Shoot; 2],
@@ -50,6 +53,7 @@ pub(super) fn all(
     switch_to_connect(console, &mut stage, programs, dir)?;
     by_node_proxy(console, &stage, Mode::Connect);
     drain::show(console, &mut stage, programs, dir)?;
+    egress::show(console, &mut stage, programs, dir)?;
     if options.kube_apiserver {
         control_plane::show(console, &mut stage, programs, dir)?;
     }
@@ -124,6 +128,7 @@ fn build(
         .with_context(missing)?;
     Ok(Stage {
         nodes,
+        konnectivity: None,
         gateway,
         cluster: None,
         shoots,
@@ -238,8 +243,10 @@ fn footprint(console: &mut Console, stage: &Stage) {
     let [one, other] = &stage.nodes;
     let controller = stage.cluster.as_ref();
     let controller = controller.and_then(|cluster| cluster.controller.as_ref());
+    let konnectivity = stage.konnectivity.iter();
+    let konnectivity = konnectivity.flat_map(|pair| [&pair.server, &pair.agent]);
     let proxies = [&stage.gateway.child, &one.child, &other.child];
-    for child in proxies.into_iter().chain(controller) {
+    for child in proxies.into_iter().chain(controller).chain(konnectivity) {
         console.step(SIZE, child.name(), || {
             let used = child.usage()?;
             let detail = format!(
@@ -299,5 +306,6 @@ const PROXY: &str = "PROXY";
 const CONNECT: &str = "CONNECT";
 const RELOAD: &str = "reload";
 const DRAIN: &str = "drain";
+const EGRESS: &str = "egress";
 const SIZE: &str = "footprint";
 const STOP_LIMIT: Duration = Duration::from_secs(10);

@@ -1,0 +1,221 @@
+//! The way back into shoot a: `konnectivity-server` in the seed, `konnectivity-agent` on the node,
+//! and a kubelet's stand-in that only the node has a route to.
+//!
+//! ```text
+//!   seed: API server ─▶ konnectivity-server ◀─ sni-proxy :443 ◀─ agent ─▶ kubelet :10250   node
+//! ```
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+use testkit::certs::{Authority, Identity, IdentityFiles};
+use testkit::http::{self, Target};
+use testkit::kubelet::Kubelet;
+use testkit::metrics::Metrics;
+use testkit::netns::{Namespace, Place};
+use testkit::peers::kube::Egress;
+use testkit::process::ChildGuard;
+
+use super::Programs;
+use super::gateway;
+use super::network::{KONNECTIVITY, NODE, Network};
+use super::shoot::Shoot;
+
+/// Both programs and the kubelet. Fields are dropped in this order.
+#[derive(Debug)]
+pub(super) struct Konnectivity {
+    pub(super) agent: ChildGuard,
+    pub(super) server: ChildGuard,
+    pub(super) _kubelet: Kubelet,
+    pub(super) credentials: Credentials,
+}
+
+/// Who shows what, all signed by one authority.
+#[derive(Debug)]
+pub(super) struct Credentials {
+    authority: Authority,
+    authority_file: PathBuf,
+    agent: IdentityFiles,
+    frontend: Identity,
+    frontend_files: IdentityFiles,
+    server: IdentityFiles,
+}
+
+/// What is spoken on the server's socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spoken {
+    Grpc,
+    HttpConnect,
+}
+
+impl Credentials {
+    /// Writes everybody's certificate; the server's is good for `host` and its address.
+    pub(super) fn write(dir: &Path, host: &str) -> Result<Self> {
+        let authority = Authority::new("konnectivity")?;
+        let frontend = authority.client("kube-apiserver", &[], &[FRONTEND])?;
+        let agent = authority.client("agent", &[], &[AGENT])?;
+        let server = authority.server(&[host, &KONNECTIVITY.to_string()])?;
+        Ok(Self {
+            authority_file: authority.write(&dir.join("konnectivity-ca.crt"))?,
+            agent: agent.write(dir, "konnectivity-agent")?,
+            frontend_files: frontend.write(dir, "konnectivity-frontend")?,
+            server: server.write(dir, "konnectivity-server")?,
+            authority,
+            frontend,
+        })
+    }
+
+    /// Returns an API server's way by mTLS.
+    pub(super) fn by_tls(&self) -> Egress {
+        Egress::HttpConnectTls {
+            addr: FRONTENDS,
+            authority: self.authority_file.clone(),
+            identity: self.frontend_files.clone(),
+        }
+    }
+
+    /// Returns what reaches the kubelet by a CONNECT over mTLS, as an API server would.
+    pub(super) fn by_connect(&self, kubelets: &Authority) -> Target {
+        Target::tls(FRONTENDS, kubelets.pem()).proxy(http::Proxy::ConnectTls {
+            authority: KUBELET.to_string(),
+            authority_pem: self.authority.pem().to_owned(),
+            identity: self.frontend.clone(),
+        })
+    }
+}
+
+/// Starts the kubelet's stand-in on the node.
+pub(super) fn start_kubelet(shoot: &Shoot, node: &Namespace) -> Result<Kubelet> {
+    let identity = shoot.kubelets.server(&[NODE.to_string()])?;
+    let listener = Place::In(node).bind(KUBELET)?;
+    Kubelet::start(listener, NODE_NAME, &identity)
+}
+
+/// Writes the registry's file for shoot a, in one step.
+pub(super) fn write_registry(
+    dir: &Path,
+    credentials: &Credentials,
+    host: &str,
+    spoken: Spoken,
+) -> Result<PathBuf> {
+    let registry = dir.join("clusters");
+    std::fs::create_dir_all(&registry).context("making the registry")?;
+    let mode = match spoken {
+        Spoken::Grpc => "grpc",
+        Spoken::HttpConnect => "http-connect",
+    };
+    let authority = &credentials.authority_file;
+    let cluster = json!({
+        "serverNames": [host],
+        "agents": { "certificates": { "ca": authority, "identities": [AGENT] } },
+        "frontends": {
+            "certificates": { "ca": authority, "identities": [FRONTEND] },
+            "uds": { "path": socket(dir), "mode": mode },
+        },
+    });
+    let (path, fresh) = (registry.join("a.yaml"), dir.join("a.yaml.fresh"));
+    std::fs::write(&fresh, format!("{cluster:#}\n")).context("writing the registry")?;
+    std::fs::rename(&fresh, &path).context("replacing the registry's file")?;
+    Ok(registry)
+}
+
+/// Starts the server in the seed, for the clusters of `registry`.
+pub(super) fn start_server(
+    programs: &Programs,
+    seed: &Namespace,
+    dir: &Path,
+    credentials: &Credentials,
+    registry: &Path,
+) -> Result<ChildGuard> {
+    let mut command = Place::In(seed).command(&programs.konnectivity_server);
+    let (cert, key) = (&credentials.server.cert, &credentials.server.key);
+    for (flag, path) in [
+        ("--registry", registry),
+        ("--cluster-cert", cert),
+        ("--cluster-key", key),
+        ("--server-cert", cert),
+        ("--server-key", key),
+    ] {
+        command.arg(flag).arg(path);
+    }
+    let address = KONNECTIVITY;
+    command.args(["--mode=http-connect", "--workers=1"]);
+    command.arg(format!("--server-bind-address={address}"));
+    command.arg(format!("--agent-bind-address={address}"));
+    command.arg(format!("--health-bind-address={address}"));
+    let log = dir.join("konnectivity-server.log");
+    let mut child = ChildGuard::spawn("konnectivity-server", &command, &log)?;
+    child.wait_ready(READY_LIMIT, || matches!(probe(seed, "/healthz"), Ok(200)))?;
+    Ok(child)
+}
+
+/// Starts the agent on the node, towards `host` at the gateway; returns when the server has it.
+pub(super) fn start_agent(
+    programs: &Programs,
+    network: &Network,
+    dir: &Path,
+    credentials: &Credentials,
+    host: &str,
+) -> Result<ChildGuard> {
+    let node = &network.shoots[0].node;
+    // The node has no DNS: its file of hosts names the gateway, in a mount namespace that ends with
+    // the agent (`ip netns exec` makes one).
+    let hosts = dir.join("hosts");
+    let text = format!("{} {host}\n", gateway::TLS.ip());
+    std::fs::write(&hosts, text).context("writing a file of hosts")?;
+    let mut command: Command = Place::In(node).command("sh");
+    command.args(["-c", WITH_HOSTS, "sh"]).arg(&hosts);
+    command.arg(&programs.konnectivity_agent);
+    for (flag, path) in [
+        ("--ca-cert", &credentials.authority_file),
+        ("--agent-cert", &credentials.agent.cert),
+        ("--agent-key", &credentials.agent.key),
+    ] {
+        command.arg(flag).arg(path);
+    }
+    command.arg(format!("--proxy-server-host={host}"));
+    command.arg(format!("--proxy-server-port={}", gateway::TLS.port()));
+    command.arg(format!("--allow-destinations={NODE}/32:{}", KUBELET.port()));
+    let log = dir.join("konnectivity-agent.log");
+    let mut child = ChildGuard::spawn("konnectivity-agent", &command, &log)?;
+    child.wait_ready(READY_LIMIT, || {
+        matches!(probe(&network.seed, "/readyz/a"), Ok(200))
+    })?;
+    Ok(child)
+}
+
+/// Returns the status of one of the server's probes.
+fn probe(seed: &Namespace, path: &str) -> Result<u16> {
+    let target = Target::plain(PROBES).timeout(Duration::from_secs(1));
+    Ok(seed.run(|| http::get(&target, path))??.status)
+}
+
+/// Returns a metric of the server, summed over its labels.
+pub(super) fn metric(seed: &Namespace, name: &str) -> Result<f64> {
+    let target = Target::plain(PROBES);
+    let answer = seed.run(|| http::get(&target, "/metrics"))??;
+    Ok(Metrics::parse(&answer.text())?
+        .value(name, &[])
+        .unwrap_or_default())
+}
+
+/// Returns the server's socket.
+pub(super) fn socket(dir: &Path) -> PathBuf {
+    dir.join("konnectivity.sock")
+}
+
+/// The node, as the API server calls it.
+pub(super) const NODE_NAME: &str = "node-a";
+pub(super) const KUBELET: SocketAddr = SocketAddr::new(NODE, 10250);
+/// Where agents come in, and where API servers do by mTLS.
+pub(super) const AGENTS: SocketAddr = SocketAddr::new(KONNECTIVITY, 8091);
+const FRONTENDS: SocketAddr = SocketAddr::new(KONNECTIVITY, 8090);
+const PROBES: SocketAddr = SocketAddr::new(KONNECTIVITY, 8092);
+const AGENT: &str = "spiffe://example.com/cluster/a/agent";
+const FRONTEND: &str = "spiffe://example.com/cluster/a/kube-apiserver";
+const READY_LIMIT: Duration = Duration::from_secs(15);
+const WITH_HOSTS: &str = r#"mount --bind "$1" /etc/hosts && shift && exec "$@""#;

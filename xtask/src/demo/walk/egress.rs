@@ -1,0 +1,329 @@
+//! The way back: an API server in the seed reaches a kubelet in the shoot, in each transport; one
+//! reader stalls and the others do not notice; the agent ends by itself.
+//!
+//! gRPC comes first: an API server that speaks it cuts a reader that stalls for 10 s itself, and the
+//! reader here is to stay.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use testkit::command;
+use testkit::http::{self, Body, Connection, Target};
+use testkit::kubelet::pattern;
+use testkit::netns::Place;
+use testkit::peers::kube::Egress;
+use testkit::process::Signal;
+use testkit::wait::{self, Stopwatch};
+
+use super::{EGRESS, Stage};
+use crate::console::Console;
+use crate::demo::Programs;
+use crate::demo::gateway::{self, Gateway, Named};
+use crate::demo::konnectivity::{self, Credentials, KUBELET, Konnectivity, NODE_NAME, Spoken};
+
+/// How the kubelet is asked: where, and before each path what.
+struct Way {
+    target: Target,
+    prefix: String,
+}
+
+pub(super) fn show(
+    console: &mut Console,
+    stage: &mut Stage,
+    programs: &Programs,
+    dir: &Path,
+) -> Result<()> {
+    console.chapter("The way back: the control plane reaches a kubelet inside shoot a");
+    start(console, stage, programs, dir)?;
+    let ways = if stage.shoots[0].is_real() {
+        by_api_server(console, stage, dir)
+    } else {
+        by_connect(console, stage)
+    };
+    let Some(way) = ways else { return Ok(()) };
+    let Some(reader) = stall(console, stage, &way) else {
+        return Ok(());
+    };
+    end_agent(console, stage, programs, dir, &way, reader)
+}
+
+/// Starts kubelet, server, route and agent.
+fn start(console: &mut Console, stage: &mut Stage, programs: &Programs, dir: &Path) -> Result<()> {
+    let missing = || "the demo cannot go on without it";
+    let host = host(stage);
+    let [shoot, other] = &stage.shoots;
+    let (seed, node) = (&stage.network.seed, &stage.network.shoots[0].node);
+    let kubelet = console
+        .step(
+            EGRESS,
+            "a kubelet on the node of shoot a, a stand-in",
+            || {
+                let kubelet = konnectivity::start_kubelet(shoot, node)?;
+                match seed.run(|| std::net::TcpStream::connect_timeout(&KUBELET, LIMIT))? {
+                    Ok(_) => bail!("the seed reaches {KUBELET} by itself"),
+                    Err(error) => Ok((kubelet, format!("from the seed, {KUBELET}: {error}"))),
+                }
+            },
+        )
+        .with_context(missing)?;
+    let (server, credentials) = console
+        .step(EGRESS, "konnectivity-server in the seed", || {
+            let credentials = Credentials::write(dir, &host)?;
+            let spoken = Spoken::Grpc;
+            let registry = konnectivity::write_registry(dir, &credentials, &host, spoken)?;
+            let server = konnectivity::start_server(programs, seed, dir, &credentials, &registry)?;
+            let detail = "for the clusters of a registry; shoot a has no agent yet".to_owned();
+            Ok(((server, credentials), detail))
+        })
+        .with_context(missing)?;
+    let agent = console
+        .step(EGRESS, "konnectivity-agent on the node", || {
+            let route = Named {
+                host: host.clone(),
+                endpoint: konnectivity::AGENTS,
+            };
+            let before = gateway::metric(seed, "rhizome_snapshot_generation")?;
+            gateway::write_routes_with(dir, &[shoot, other], &[shoot, other], &[route])?;
+            Gateway::wait_metric(seed, "rhizome_snapshot_generation", |now| now > before)?;
+            let agent =
+                konnectivity::start_agent(programs, &stage.network, dir, &credentials, &host)?;
+            Ok((
+                agent,
+                format!("connected through {} as {host}", gateway::TLS),
+            ))
+        })
+        .with_context(missing)?;
+    stage.konnectivity = Some(Konnectivity {
+        agent,
+        server,
+        _kubelet: kubelet,
+        credentials,
+    });
+    Ok(())
+}
+
+/// Without an API server: what one would ask, asked by ourselves.
+fn by_connect(console: &mut Console, stage: &Stage) -> Option<Way> {
+    let pair = stage.konnectivity.as_ref()?;
+    let target = pair.credentials.by_connect(&stage.shoots[0].kubelets);
+    let way = Way {
+        target: target.timeout(LIMIT),
+        prefix: String::new(),
+    };
+    console.step(EGRESS, "CONNECT over mTLS → kubelet", || {
+        Ok(((), answers(stage, &way)?))
+    })?;
+    Some(way)
+}
+
+/// With a real API server: through its node proxy, in each transport.
+fn by_api_server(console: &mut Console, stage: &mut Stage, dir: &Path) -> Option<Way> {
+    let pair = stage.konnectivity.as_ref()?;
+    let socket = konnectivity::socket(dir);
+    let tls = pair.credentials.by_tls();
+    let mut last = None;
+    for (name, spoken, egress) in [
+        (
+            "GRPC over a Unix socket",
+            None,
+            Egress::GrpcUds(socket.clone()),
+        ),
+        ("HTTPConnect over mTLS", None, tls),
+        (
+            "HTTPConnect over a Unix socket",
+            Some(Spoken::HttpConnect),
+            Egress::HttpConnectUds(socket),
+        ),
+    ] {
+        if let Some(spoken) = spoken {
+            let label = "the registry changes: the socket speaks HTTP CONNECT";
+            console.step(EGRESS, label, || speak(stage, dir, spoken))?;
+        }
+        let label = format!("kube-apiserver with {name} → kubelet");
+        last = console.step(EGRESS, &label, || {
+            let seed = &stage.network.seed;
+            stage.shoots[0].select_egress(seed, dir, &egress)?;
+            let server = stage.shoots[0].real()?;
+            if last.is_none() {
+                server.create_node(Place::In(seed), NODE_NAME, KUBELET)?;
+            }
+            let way = Way {
+                target: server.target().timeout(LIMIT),
+                prefix: format!("/api/v1/nodes/{NODE_NAME}/proxy"),
+            };
+            let detail = answers(stage, &way)?;
+            Ok((way, detail))
+        });
+        last.as_ref()?;
+    }
+    kubectl(console, stage, dir);
+    last
+}
+
+/// Has the server's socket speak something else, and waits until it does. The agent stays.
+fn speak(stage: &Stage, dir: &Path, spoken: Spoken) -> Result<((), String)> {
+    let pair = stage.konnectivity.as_ref().context("no pair")?;
+    let seed = &stage.network.seed;
+    let generation = "rhizome_konnectivity_registry_generation";
+    let before = konnectivity::metric(seed, generation)?;
+    konnectivity::write_registry(dir, &pair.credentials, &host(stage), spoken)?;
+    wait::until("the registry to be read", LIMIT, || {
+        konnectivity::metric(seed, generation).is_ok_and(|now| now > before)
+    })?;
+    let links = konnectivity::metric(seed, "rhizome_konnectivity_links")?;
+    ensure!(links == 1.0, "there are {links} agents");
+    Ok(((), "in force; the agent has not noticed".to_owned()))
+}
+
+fn kubectl(console: &mut Console, stage: &mut Stage, dir: &Path) {
+    let path = format!("/api/v1/nodes/{NODE_NAME}/proxy/metrics");
+    console.step(EGRESS, "kubectl get --raw …/node-a/proxy/metrics", || {
+        let kubeconfig = dir.join("kubeconfig-egress");
+        let server = stage.shoots[0].real()?;
+        server.write_kubeconfig(&kubeconfig, server.addr(), None)?;
+        let seed = Place::In(&stage.network.seed);
+        let mut kubectl = seed.command(command::require("kubectl")?);
+        kubectl.arg("--kubeconfig").arg(&kubeconfig);
+        let text = command::run(kubectl.args(["get", "--raw", &path]))?;
+        Ok(((), text.trim_end().to_owned()))
+    });
+}
+
+/// Asks the kubelet for something small and something large, and says how that went.
+fn answers(stage: &Stage, way: &Way) -> Result<String> {
+    let name = "rhizome_konnectivity_tunnels_ended_total";
+    let seed = &stage.network.seed;
+    let before = konnectivity::metric(seed, name)?;
+    ensure!(way.ask(stage, "/healthz")? == b"ok", "it is not well");
+    let clock = Stopwatch::start();
+    ensure!(way.ask(stage, "/healthz")? == b"ok", "it is not well");
+    let took = clock.elapsed();
+    let large = way.ask(stage, &format!("/big?bytes={LARGE}"))?;
+    ensure!(large == pattern(LARGE), "10 MiB came otherwise");
+    wait::until("three tunnels to have ended", LIMIT, || {
+        konnectivity::metric(seed, name).is_ok_and(|now| now >= before + 3.0)
+    })?;
+    let ms = took.as_secs_f64() * 1e3;
+    Ok(format!(
+        "ok after {ms:.1} ms; 10 MiB, every octet; 3 tunnels"
+    ))
+}
+
+/// Stops reading in the middle of an answer, and shows that others are served meanwhile.
+fn stall(console: &mut Console, stage: &Stage, way: &Way) -> Option<Body> {
+    let seed = &stage.network.seed;
+    let reader = console.step(EGRESS, "a reader stops in the middle of 1 GiB", || {
+        let path = format!("{}/big?bytes={}", way.prefix, 1 << 30);
+        let mut reader = seed.run(|| Connection::open(&way.target)?.body(&path))??;
+        let read = reader.next(LARGE)?;
+        ensure!(read == pattern(LARGE), "the beginning came otherwise");
+        wait::until("the server to notice", LIMIT, || {
+            konnectivity::metric(seed, "rhizome_konnectivity_stalled_tunnels")
+                .is_ok_and(|stalled| stalled == 1.0)
+        })?;
+        let held = konnectivity::metric(seed, "rhizome_konnectivity_buffered_bytes")?;
+        let kib = held / 1024.0;
+        Ok((
+            reader,
+            format!("one tunnel is stalled, {kib:.0} KiB held for it"),
+        ))
+    })?;
+    console.step(EGRESS, "others do not notice", || {
+        let mut took = Vec::new();
+        for _ in 0..REQUESTS {
+            let clock = Stopwatch::start();
+            ensure!(way.ask(stage, "/healthz")? == b"ok", "it is not well");
+            took.push(clock.elapsed());
+        }
+        took.sort_unstable();
+        let longest = took.last().copied().unwrap_or_default();
+        let median = took.get(took.len() / 2).copied().unwrap_or_default();
+        ensure!(longest < UNHARMED, "one took {longest:.1?}");
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let detail = format!(
+            "{REQUESTS} requests through the same pair: median {:.1} ms, longest {:.1} ms",
+            ms(median),
+            ms(longest)
+        );
+        Ok(((), detail))
+    });
+    Some(reader)
+}
+
+/// Tells the agent to end while the reader still has its tunnel.
+fn end_agent(
+    console: &mut Console,
+    stage: &mut Stage,
+    programs: &Programs,
+    dir: &Path,
+    way: &Way,
+    mut reader: Body,
+) -> Result<()> {
+    let told = console.step(EGRESS, "SIGTERM to the agent: it serves on", || {
+        pair(stage)?.agent.signal(Signal::TERM)?;
+        ensure!(way.ask(stage, "/healthz")? == b"ok", "it is not well");
+        let more = reader.next(LARGE)?;
+        ensure!(
+            more == pattern(2 * LARGE)[LARGE..],
+            "the rest came otherwise"
+        );
+        ensure!(pair(stage)?.agent.exit_status()?.is_none(), "it has ended");
+        Ok(((), "a new request, and the reader who goes on".to_owned()))
+    });
+    drop(reader);
+    if told.is_none() {
+        return Ok(());
+    }
+    console.step(
+        EGRESS,
+        "the reader has gone: the agent ends by itself",
+        || {
+            let clock = Stopwatch::start();
+            let agent = &mut pair(stage)?.agent;
+            let status = agent.wait_exit(EXIT_LIMIT)?;
+            ensure!(status.success(), "{status}:\n{}", agent.log_tail(10));
+            Ok(((), format!("{:.1?} later, with {status}", clock.elapsed())))
+        },
+    );
+    console
+        .step(EGRESS, "an agent is started in its place", || {
+            let host = host(stage);
+            let credentials = &stage.konnectivity.as_ref().context("no pair")?.credentials;
+            let network = &stage.network;
+            let agent = konnectivity::start_agent(programs, network, dir, credentials, &host)?;
+            pair(stage)?.agent = agent;
+            Ok(((), answers(stage, way)?))
+        })
+        .context("the demo cannot go on without it")
+}
+
+impl Way {
+    fn ask(&self, stage: &Stage, path: &str) -> Result<Vec<u8>> {
+        let path = format!("{}{path}", self.prefix);
+        let seed = &stage.network.seed;
+        let answer = seed.run(|| http::get(&self.target, &path))??;
+        if answer.status != 200 {
+            bail!("{path}: {}: {}", answer.status, answer.text());
+        }
+        Ok(answer.body)
+    }
+}
+
+fn pair(stage: &mut Stage) -> Result<&mut Konnectivity> {
+    stage.konnectivity.as_mut().context("no pair")
+}
+
+/// Returns the name by which agents of shoot a ask for their server.
+fn host(stage: &Stage) -> String {
+    format!("konnectivity.{}.demo.example.com", stage.shoots[0].letter)
+}
+
+/// What is read of an answer at a time.
+const LARGE: usize = 10 << 20;
+const REQUESTS: usize = 100;
+/// Far above what it takes, and far below what a reader that stands still would make of it.
+const UNHARMED: Duration = Duration::from_secs(1);
+const LIMIT: Duration = Duration::from_secs(10);
+/// Idle for 5 s, and what a slow machine needs.
+const EXIT_LIMIT: Duration = Duration::from_secs(20);
