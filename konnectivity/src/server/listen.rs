@@ -112,8 +112,8 @@ impl Worker {
     }
 
     async fn serve(&self, stream: TcpStream, from: SocketAddr, port: Port) {
-        let clusters = self.cx.registry.current();
-        let choose = |name: Option<&str>| clusters.tls(port, name);
+        let before = self.cx.registry.current();
+        let choose = |name: Option<&str>| before.tls(port, name);
         let accepted = connect::accept_tls_by_name(stream, choose, self.cx.limits.handshake).await;
         let accepted = match accepted {
             Ok(accepted) => accepted,
@@ -131,6 +131,8 @@ impl Worker {
             tracing::debug!(%from, "a peer without ALPN h2 is refused");
             return self.cx.metrics.peer_refused(peer_port(port), "alpn");
         }
+        // As it is now: what was taken away during the handshake is not let in.
+        let clusters = self.cx.registry.current();
         let identity = clusters.identify(port, name.as_deref(), session.peer_certificates());
         drop(clusters);
         let identity = match identity {
