@@ -37,7 +37,10 @@ pub(crate) const MAX_FRAME: u32 = 68 << 10;
 /// Octets that may wait in HTTP/2 for a connection. More would only make others wait longer.
 pub(crate) const SEND_BUFFER: usize = 192 << 10;
 /// Streams of one connection at a time: API servers may share one among their dials.
-pub(crate) const MAX_STREAMS: u32 = 10_000;
+pub(crate) const MAX_STREAMS: u32 = 1_000;
+/// What small frames that are not read may cost beyond their octets: a stream of single octets,
+/// each with its heads, must be able to fill a window without ending the connection.
+const FRAME_BUDGET: usize = 64 << 20;
 /// Heads of requests and responses, octets.
 pub(crate) const MAX_HEADERS: u32 = 64 << 10;
 
@@ -50,6 +53,7 @@ pub(crate) fn server_builder(stream_window: u32, connection_window: u32) -> h2::
         .max_frame_size(MAX_FRAME)
         .max_header_list_size(MAX_HEADERS)
         .max_concurrent_streams(MAX_STREAMS)
+        .data_frame_budget(FRAME_BUDGET)
         .max_send_buffer_size(SEND_BUFFER);
     builder
 }
@@ -63,6 +67,7 @@ pub(crate) fn client_builder() -> h2::client::Builder {
         .max_frame_size(MAX_FRAME)
         .max_header_list_size(MAX_HEADERS)
         .max_send_buffer_size(SEND_BUFFER)
+        .data_frame_budget(FRAME_BUDGET)
         .enable_push(false);
     builder
 }
@@ -151,6 +156,9 @@ pub(crate) enum StreamError {
     /// HTTP/2 says so.
     #[error("the HTTP/2 stream")]
     Http2(#[from] h2::Error),
+    /// There is no memory for what came.
+    #[error("no memory for so large a message")]
+    Memory,
     /// A message is no packet.
     #[error("reading a packet")]
     Packet(#[from] PacketError),
@@ -164,6 +172,7 @@ impl StreamError {
     pub(crate) fn code(&self) -> GrpcCode {
         match self {
             Self::Frame(_) | Self::Packet(_) | Self::Truncated => GrpcCode::Internal,
+            Self::Memory => GrpcCode::ResourceExhausted,
             Self::Http2(error) => match error.reason() {
                 Some(h2::Reason::CANCEL) => GrpcCode::Canceled,
                 Some(h2::Reason::ENHANCE_YOUR_CALM) => GrpcCode::ResourceExhausted,
@@ -207,7 +216,9 @@ impl PacketSender {
             if self.stream.capacity() > self.gathered.len() {
                 return Poll::Ready(Ok(()));
             }
-            self.stream.reserve_capacity(self.gathered.len() + WANTED);
+            // No more than makes it wake up: what is kept in reserve is taken from the other
+            // streams of the connection. A packet may be larger; HTTP/2 then holds the rest.
+            self.stream.reserve_capacity(self.gathered.len() + 1);
             match ready!(self.stream.poll_capacity(cx)) {
                 Some(Ok(_)) => {}
                 Some(Err(error)) => return Poll::Ready(Err(error.into())),
@@ -346,6 +357,11 @@ impl PacketReceiver {
         Poll::Ready(Ok(true))
     }
 
+    /// Returns how many octets of a message that is not complete are held.
+    pub(crate) fn buffered(&self) -> usize {
+        self.deframer.len()
+    }
+
     /// Returns the status and text with which a server ended the stream, once
     /// [`PacketReceiver::poll_packets`] has said that it does not go on.
     pub(crate) fn status(&mut self) -> Option<String> {
@@ -410,8 +426,6 @@ fn closed() -> h2::Error {
     h2::Error::from(h2::Reason::CANCEL)
 }
 
-/// Octets asked for at a time; what is there is used all the same.
-const WANTED: usize = 128 << 10;
 /// Payloads up to this are copied behind their head: one frame less costs more than that.
 const GATHER_BELOW: usize = 1024;
 /// Gathered octets that are worth a frame.

@@ -23,7 +23,7 @@ use knp_proto::{
 };
 use tokio::time::Instant;
 
-use crate::metrics::{Held, LinkMetrics};
+use crate::metrics::LinkMetrics;
 
 /// A link. Clones are the same one.
 #[derive(Clone)]
@@ -45,9 +45,11 @@ pub(crate) struct State {
     /// The pump's.
     waker: Option<Waker>,
     /// Set once the link is to end.
-    pub(crate) closing: Option<Closing>,
+    pub(crate) closing: Option<&'static str>,
     /// A dial got no answer, and nothing has come since.
     pub(crate) suspect: bool,
+    /// The pump does not read, because a tunnel is full.
+    pub(crate) blocked: bool,
 }
 
 /// Ends a link when it is dropped, so that nobody waits for one whose pump is gone.
@@ -74,23 +76,12 @@ pub(crate) enum News {
     Unrecognized(u64),
 }
 
-/// How a link is ended from this side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Closing {
-    /// With a gRPC status, or by ending the stream.
-    End(&'static str),
-}
-
 /// Who waits for one tunnel, and how far it is.
 struct Waiting {
     waker: Option<Waker>,
-    progress: Progress,
-}
-
-enum Progress {
-    Dialing,
-    Open(ConnectId),
-    Ended(EndReason),
+    /// Set once the dial has succeeded, even if the tunnel was over a moment later.
+    open: Option<ConnectId>,
+    ended: Option<EndReason>,
 }
 
 /// Why there is no tunnel.
@@ -117,6 +108,7 @@ impl LinkHandle {
                 waker: None,
                 closing: None,
                 suspect: false,
+                blocked: false,
             }),
         }))
     }
@@ -144,9 +136,13 @@ impl LinkHandle {
         let mut tunnel = {
             let mut state = self.0.lock();
             let id = state.link.dial(now(), random, target)?;
-            let tunnel = state.track(&self.0, id, Progress::Dialing);
+            state.track(id);
             self.0.settle(&mut state);
-            tunnel
+            Tunnel {
+                shared: Arc::clone(&self.0),
+                id,
+                connect_id: ConnectId(0),
+            }
         };
         match poll_fn(|cx| tunnel.poll_progress(cx)).await {
             Ok(connect_id) => {
@@ -159,8 +155,12 @@ impl LinkHandle {
 
     /// Takes what the peer asked for by [`News::Dial`].
     pub(crate) fn pending(&self, id: TunnelId, target: DialTarget) -> PendingDial {
-        let mut state = self.0.lock();
-        let tunnel = state.track(&self.0, id, Progress::Dialing);
+        // Known since the event: it may have been called off meanwhile.
+        let tunnel = Tunnel {
+            shared: Arc::clone(&self.0),
+            id,
+            connect_id: ConnectId(0),
+        };
         PendingDial { tunnel, target }
     }
 
@@ -169,10 +169,10 @@ impl LinkHandle {
         self.0.change(Link::drain);
     }
 
-    /// Ends the link and with it all its tunnels.
-    pub(crate) fn close(&self, closing: Closing) {
+    /// Ends the link and with it all its tunnels. `why` is the text of a server's gRPC status.
+    pub(crate) fn close(&self, why: &'static str) {
         let mut state = self.0.lock();
-        state.closing.get_or_insert(closing);
+        state.closing.get_or_insert(why);
         state.wake_pump();
     }
 
@@ -216,49 +216,57 @@ impl Shared {
         result
     }
 
-    /// Passes on what the last change brought about.
+    /// Passes on what the last change brought about, and has the pump see to the rest.
     pub(crate) fn settle(&self, state: &mut State) {
+        self.settle_in_pump(state);
+        let unblocked = state.blocked && !state.link.is_read_blocked();
+        if unblocked || state.link.has_transmit() || !state.news.is_empty() {
+            state.wake_pump();
+        }
+    }
+
+    /// Passes on what the last change brought about; for the pump, which sees to the rest itself.
+    pub(crate) fn settle_in_pump(&self, state: &mut State) {
         while let Some(event) = state.link.poll_event() {
             match event {
-                Event::Readable { tunnel } | Event::Writable { tunnel } => state.wake(tunnel, None),
+                Event::Readable { tunnel } | Event::Writable { tunnel } => {
+                    state.wake(tunnel, |_| {})
+                }
                 Event::Established { tunnel, connect_id } => {
-                    state.wake(tunnel, Some(Progress::Open(connect_id)));
+                    state.wake(tunnel, |waiting| waiting.open = Some(connect_id));
                 }
                 Event::Ended { tunnel, reason } => {
                     self.metrics.ended(&reason);
-                    state.wake(tunnel, Some(Progress::Ended(reason)));
+                    state.wake(tunnel, |waiting| waiting.ended = Some(reason));
                 }
-                Event::Dial { tunnel, target } => state.news.push_back(News::Dial(tunnel, target)),
+                Event::Dial { tunnel, target } => {
+                    state.track(tunnel);
+                    state.news.push_back(News::Dial(tunnel, target));
+                }
                 Event::Draining => state.news.push_back(News::Draining),
                 // The enum may grow; what is not known concerns nobody here.
                 _ => {}
             }
         }
-        if state.link.has_transmit() || !state.news.is_empty() {
-            state.wake_pump();
-        }
     }
 }
 
 impl State {
-    fn track(&mut self, shared: &Arc<Shared>, id: TunnelId, progress: Progress) -> Tunnel {
-        let waker = None;
-        self.tunnels.insert(id, Waiting { waker, progress });
-        Tunnel {
-            shared: Arc::clone(shared),
-            id,
-            connect_id: ConnectId(0),
-        }
+    fn track(&mut self, id: TunnelId) {
+        let waiting = Waiting {
+            waker: None,
+            open: None,
+            ended: None,
+        };
+        self.tunnels.insert(id, waiting);
     }
 
-    fn wake(&mut self, id: TunnelId, progress: Option<Progress>) {
+    fn wake(&mut self, id: TunnelId, change: impl FnOnce(&mut Waiting)) {
         // Who has dropped its tunnel is not there any more.
         let Some(waiting) = self.tunnels.get_mut(&id) else {
             return;
         };
-        if let Some(progress) = progress {
-            waiting.progress = progress;
-        }
+        change(waiting);
         if let Some(waker) = waiting.waker.take() {
             waker.wake();
         }
@@ -270,18 +278,17 @@ impl State {
         }
     }
 
-    /// Has the pump polled again when there is something for it.
+    /// Has the pump polled again when there is something for it. To be called before it looks.
     pub(crate) fn register_pump(&mut self, cx: &Context<'_>) {
-        self.waker = Some(cx.waker().clone());
-    }
-
-    /// Keeps the pump from being woken for what it is about to look at anyway.
-    pub(crate) fn unregister_pump(&mut self) {
-        self.waker = None;
+        let known = self.waker.as_ref();
+        if !known.is_some_and(|waker| waker.will_wake(cx.waker())) {
+            self.waker = Some(cx.waker().clone());
+        }
     }
 }
 
-/// This end of one tunnel. Dropping it closes the tunnel: what was written still goes out.
+/// This end of one tunnel. Dropping it closes the tunnel: what was written still goes out, and
+/// unless [`Tunnel::finish`] was called the other end hears that something is missing.
 pub(crate) struct Tunnel {
     shared: Arc<Shared>,
     id: TunnelId,
@@ -305,22 +312,22 @@ impl Tunnel {
         self.connect_id
     }
 
-    /// Counts it as stalled for as long as what is returned lives.
-    pub(crate) fn stalled(&self) -> Held {
-        self.shared.metrics.stalled()
+    /// Returns where its link's doings are counted.
+    pub(crate) fn metrics(&self) -> &LinkMetrics {
+        &self.shared.metrics
     }
 
     /// Waits for the end of the dial. Cancel-safe.
     fn poll_progress(&self, cx: &Context<'_>) -> Poll<Result<ConnectId, EndReason>> {
         let mut state = self.shared.lock();
         match state.tunnels.get_mut(&self.id) {
-            Some(waiting) => match &waiting.progress {
-                Progress::Dialing => {
+            Some(waiting) => match (waiting.open, &waiting.ended) {
+                (Some(connect_id), _) => Poll::Ready(Ok(connect_id)),
+                (None, Some(reason)) => Poll::Ready(Err(reason.clone())),
+                (None, None) => {
                     waiting.waker = Some(cx.waker().clone());
                     Poll::Pending
                 }
-                Progress::Open(connect_id) => Poll::Ready(Ok(*connect_id)),
-                Progress::Ended(reason) => Poll::Ready(Err(reason.clone())),
             },
             None => Poll::Ready(Err(EndReason::LinkLost)),
         }
@@ -383,16 +390,16 @@ impl Tunnel {
 impl State {
     fn wait(&mut self, id: TunnelId, cx: &Context<'_>) -> Poll<EndReason> {
         match self.tunnels.get_mut(&id) {
-            Some(waiting) => match &waiting.progress {
-                Progress::Ended(reason) => Poll::Ready(reason.clone()),
-                Progress::Dialing | Progress::Open(_) => {
-                    let known = waiting.waker.as_ref();
-                    if !known.is_some_and(|waker| waker.will_wake(cx.waker())) {
-                        waiting.waker = Some(cx.waker().clone());
-                    }
-                    Poll::Pending
+            Some(waiting) => {
+                if let Some(reason) = &waiting.ended {
+                    return Poll::Ready(reason.clone());
                 }
-            },
+                let known = waiting.waker.as_ref();
+                if !known.is_some_and(|waker| waker.will_wake(cx.waker())) {
+                    waiting.waker = Some(cx.waker().clone());
+                }
+                Poll::Pending
+            }
             None => Poll::Ready(EndReason::LocalClosed),
         }
     }
@@ -402,7 +409,8 @@ impl Drop for Tunnel {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.tunnels.remove(&self.id);
-        state.link.close(now(), self.id);
+        // Of one that has finished this is the close, of any other the word that it is cut.
+        state.link.abort(now(), self.id);
         self.shared.settle(&mut state);
     }
 }
@@ -438,7 +446,7 @@ impl PendingDial {
         let mut state = tunnel.shared.lock();
         let connect_id = state.link.dialed(now(), tunnel.id, Ok(()))?;
         if let Some(waiting) = state.tunnels.get_mut(&tunnel.id) {
-            waiting.progress = Progress::Open(connect_id);
+            waiting.open = Some(connect_id);
         }
         tunnel.shared.settle(&mut state);
         drop(state);

@@ -20,7 +20,7 @@ use knp_proto::{LinkError, Packet};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::grpc::{PacketReceiver, PacketSender, StreamError};
-use crate::link::{Closing, EndOnDrop, LinkHandle, News, State, now};
+use crate::link::{EndOnDrop, LinkHandle, News, State, now};
 use crate::metrics::{GrpcCode, Held};
 
 /// What a pump works with.
@@ -51,8 +51,8 @@ pub(crate) struct Liveness {
 #[non_exhaustive]
 pub(crate) enum LinkEnd {
     /// This side ended it.
-    #[error("closed: {0:?}")]
-    Closed(Closing),
+    #[error("closed: {0}")]
+    Closed(&'static str),
     /// The peer ended the stream, a server with a status.
     #[error("the peer ended the stream: {}", .0.as_deref().unwrap_or("no status"))]
     Finished(Option<String>),
@@ -123,7 +123,8 @@ impl Pump {
         owner: &mut impl FnMut(News),
     ) -> Poll<LinkEnd> {
         for _ in 0..TURN {
-            self.link.0.lock().unregister_pump();
+            // First of all: whatever changes from here on has this polled again.
+            self.link.0.lock().register_pump(cx);
             let received = match self.receive(cx, packets) {
                 Ok(received) => received,
                 Err(end) => return Poll::Ready(end),
@@ -146,7 +147,6 @@ impl Pump {
                 if watch.answered() && std::mem::take(&mut state.suspect) {
                     state.news.push_back(News::Alive(true));
                 }
-                state.register_pump(cx);
                 state.link.poll_timeout()
             };
             self.tell(owner);
@@ -154,7 +154,7 @@ impl Pump {
             if expired {
                 let mut state = self.link.0.lock();
                 state.link.handle_timeout(now());
-                self.link.0.settle(&mut state);
+                self.link.0.settle_in_pump(&mut state);
             } else if !received {
                 return Poll::Pending;
             }
@@ -170,7 +170,7 @@ impl Pump {
         cx: &mut Context<'_>,
         packets: &mut VecDeque<Packet>,
     ) -> Result<bool, LinkEnd> {
-        if self.link.0.lock().link.is_read_blocked() {
+        if self.is_blocked() {
             let link = &self.link;
             self.blocked.get_or_insert_with(|| link.metrics().blocked());
             return Ok(false);
@@ -194,8 +194,15 @@ impl Pump {
         if more > 0 {
             state.news.push_back(News::Unrecognized(more));
         }
-        self.link.0.settle(state);
+        self.link.0.settle_in_pump(state);
         Ok(true)
+    }
+
+    /// Tells whether the stream is not to be read for now; this is polled again when it is.
+    fn is_blocked(&self) -> bool {
+        let mut state = self.link.0.lock();
+        state.blocked = state.link.is_read_blocked();
+        state.blocked
     }
 
     /// Sends what the stream takes.
@@ -213,7 +220,7 @@ impl Pump {
             let kind = self
                 .sender
                 .transmit(|buf| state.link.poll_transmit(now, buf))?;
-            self.link.0.settle(&mut state);
+            self.link.0.settle_in_pump(&mut state);
             drop(state);
             match kind {
                 Some(kind) => self.link.metrics().sent().packet(kind),
@@ -240,7 +247,7 @@ impl Pump {
             self.link.metrics().received().error(error.code(), None);
         }
         match end {
-            LinkEnd::Closed(Closing::End(text)) => self.sender.end(GrpcCode::Unavailable, text),
+            LinkEnd::Closed(text) => self.sender.end(GrpcCode::Unavailable, text),
             LinkEnd::Finished(_) => self.sender.end(GrpcCode::Ok, ""),
             LinkEnd::Link(_) | LinkEnd::Silent | LinkEnd::Stream(_) => self.sender.reset(),
         }

@@ -6,60 +6,65 @@
 //!
 //! What is read into the worker's scratch buffer is not copied again before it is encrypted. An
 //! idle relay holds no buffer. The end of the socket's stream becomes the end of that direction,
-//! and the other way round, where both ends of the link know half-close.
+//! and the other way round, where both ends of the link know half-close. A socket that takes no
+//! more may still have something to say, and is heard to its end.
 
-use std::cell::RefCell;
+mod watch;
+
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use connect::Stream;
 use knp_proto::{EndReason, WriteError};
 use telemetry::metrics::Histogram;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::Instant;
 use tokio_util::io::poll_read_buf;
 
 use crate::link::{Tunnel, TunnelRead};
-use crate::metrics::Held;
-use crate::share::Share;
+use crate::metrics::{Direction, Held};
+use crate::share::{Share, Turn};
+use watch::Watch;
 
 /// Memory that all relays of a thread read into.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scratch(Rc<RefCell<BytesMut>>);
 
 /// What a relay works with.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Means {
     pub(crate) scratch: Scratch,
     /// Of the thread, where several clusters share it.
     pub(crate) share: Option<Share>,
     /// How long the socket takes for a piece, in seconds.
     pub(crate) write_duration: Option<Histogram>,
+    /// Which way octets from the socket go; those to it go the other way.
+    pub(crate) outward: Direction,
 }
 
 impl Means {
-    /// Waits for the cluster's turn to move `octets`. Cancel-safe.
-    pub(crate) fn poll_turn(&self, cx: &Context<'_>, octets: usize) -> Poll<()> {
-        match &self.share {
-            Some(share) => share.poll_take(cx, octets),
-            None => Poll::Ready(()),
+    /// Makes what relays to destinations work with.
+    pub(crate) fn of_destinations() -> Self {
+        Self {
+            scratch: Scratch::default(),
+            share: None,
+            write_duration: None,
+            outward: Direction::FromDestination,
         }
     }
 }
 
-/// What a relay did.
-#[derive(Debug)]
-pub(crate) struct Relayed {
-    /// Octets from the socket.
-    pub(crate) from_socket: u64,
-    /// Octets to the socket.
-    pub(crate) to_socket: u64,
-    /// How it ended.
-    pub(crate) end: RelayEnd,
+/// Octets that a relay has moved, also while it goes on and after it was dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Octets {
+    /// From the socket.
+    pub(crate) from_socket: Cell<u64>,
+    /// To the socket.
+    pub(crate) to_socket: Cell<u64>,
 }
 
 /// How a relay ended.
@@ -71,16 +76,22 @@ pub(crate) enum RelayEnd {
     Tunnel(EndReason),
 }
 
-/// Relays until both directions are over, or one side fails. `early` was read from the socket
-/// before. Dropping the future closes the tunnel; the socket is the caller's.
-pub(crate) async fn relay<S>(tunnel: Tunnel, socket: &mut S, early: Bytes, means: &Means) -> Relayed
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
+/// Relays until both directions are over, or the socket fails. `early` was read from the socket
+/// before. Dropping the future closes the tunnel, and says that something is missing unless the
+/// socket had ended; the socket is the caller's.
+pub(crate) async fn relay<S: Stream>(
+    tunnel: Tunnel,
+    socket: &mut S,
+    early: Bytes,
+    means: &Means,
+    octets: &Octets,
+) -> RelayEnd {
     let mut relay = Relay {
         tunnel,
         socket,
         means,
+        octets,
+        turn: means.share.as_ref().map(Share::turn),
         outgoing: early,
         reading: true,
         incoming: Bytes::new(),
@@ -88,22 +99,18 @@ where
         unflushed: false,
         taken: None,
         stalled: None,
-        silence: None,
-        from_socket: 0,
-        to_socket: 0,
+        full: false,
+        watch: Watch::default(),
     };
-    let end = poll_fn(|cx| relay.poll(cx)).await;
-    Relayed {
-        from_socket: relay.from_socket,
-        to_socket: relay.to_socket,
-        end,
-    }
+    poll_fn(|cx| relay.poll(cx)).await
 }
 
 struct Relay<'a, S> {
     tunnel: Tunnel,
     socket: &'a mut S,
     means: &'a Means,
+    octets: &'a Octets,
+    turn: Option<Turn>,
     /// Read from the socket, and not yet the tunnel's.
     outgoing: Bytes,
     /// Whether more may come from the socket.
@@ -117,16 +124,17 @@ struct Relay<'a, S> {
     taken: Option<Instant>,
     /// Held while the socket does not take what there is for it.
     stalled: Option<Held>,
-    /// Runs while one direction is over.
-    silence: Option<Pin<Box<Sleep>>>,
-    from_socket: u64,
-    to_socket: u64,
+    /// The tunnel takes nothing for now.
+    full: bool,
+    watch: Watch,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Writing {
     /// More may come from the tunnel.
     Open,
+    /// The socket takes no more; what comes is dropped.
+    Broken(Option<io::Error>),
     /// All has come; the socket's writing half is to be shut down.
     Shutting,
     /// The socket has been told.
@@ -141,7 +149,7 @@ enum Step {
     End(RelayEnd),
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Relay<'_, S> {
+impl<S: Stream> Relay<'_, S> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<RelayEnd> {
         // Others get their turn after so many pieces, however fast this one is.
         for _ in 0..TURN {
@@ -150,11 +158,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<'_, S> {
                 (Poll::Ready(Step::End(end)), _) | (_, Poll::Ready(Step::End(end))) => {
                     return Poll::Ready(end);
                 }
-                (Poll::Pending, Poll::Pending) => {
-                    return self.poll_silence(cx).map(RelayEnd::Tunnel);
-                }
+                (Poll::Pending, Poll::Pending) => return self.poll_watch(cx),
                 (Poll::Ready(Step::Again), _) | (_, Poll::Ready(Step::Again)) => {
-                    self.silence = None;
+                    self.watch.progress();
                 }
             }
         }
@@ -162,13 +168,28 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<'_, S> {
         Poll::Pending
     }
 
-    /// A socket that has ended one direction may be gone without a word about the other.
-    fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<EndReason> {
-        if self.reading && self.writing == Writing::Open {
-            return Poll::Pending;
+    /// Looks after a socket that does not tell by itself that it is gone.
+    fn poll_watch(&mut self, cx: &mut Context<'_>) -> Poll<RelayEnd> {
+        let half_closed = !self.reading || !matches!(self.writing, Writing::Open);
+        let unread = self.reading && self.full;
+        let end = ready!(self.watch.poll(cx, self.socket.fd(), half_closed, unread));
+        Poll::Ready(end)
+    }
+
+    /// Waits for the cluster's turn.
+    fn poll_turn(&self, cx: &Context<'_>) -> Poll<()> {
+        match &self.turn {
+            Some(turn) => turn.poll(cx),
+            None => Poll::Ready(()),
         }
-        let silence = (self.silence).get_or_insert_with(|| Box::pin(sleep(HALF_CLOSED_LIMIT)));
-        silence.as_mut().poll(cx).map(|()| EndReason::LingerTimeout)
+    }
+
+    fn moved(&self, count: &Cell<u64>, direction: Direction, len: usize) {
+        count.set(count.get() + len as u64);
+        self.tunnel.metrics().bytes(direction, len as u64);
+        if let Some(turn) = &self.turn {
+            turn.charge(len);
+        }
     }
 
     /// From the socket to the tunnel.
@@ -176,23 +197,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<'_, S> {
         if !self.reading && self.outgoing.is_empty() {
             return Poll::Pending;
         }
-        let room = ready!(self.tunnel.poll_room(cx));
+        let room = self.tunnel.poll_room(cx);
+        // As long as it is, the socket is not read, and its end not seen.
+        self.full = room.is_pending();
+        let room = ready!(room);
+        ready!(self.poll_turn(cx));
         if self.outgoing.is_empty() {
-            let read = ready!(self.poll_fill(cx, room));
-            match read {
+            match ready!(self.poll_fill(cx, room)) {
                 Ok(0) => {
                     self.reading = false;
                     self.tunnel.finish();
-                    return Poll::Ready(Step::Again);
+                    return Poll::Ready(self.after_reading());
                 }
                 Ok(_) => {}
                 Err(error) => return Poll::Ready(Step::End(RelayEnd::Socket(error))),
             }
         }
-        let len = room.min(self.outgoing.len());
-        ready!(self.means.poll_turn(cx, len));
-        let piece = self.outgoing.split_to(len);
-        self.from_socket += piece.len() as u64;
+        let piece = self.outgoing.split_to(room.min(self.outgoing.len()));
+        self.moved(&self.octets.from_socket, self.means.outward, piece.len());
         match self.tunnel.write(piece) {
             Ok(()) => {}
             // The tunnel takes no more: what the socket sends is no longer wanted.
@@ -203,6 +225,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<'_, S> {
             }
         }
         Poll::Ready(Step::Again)
+    }
+
+    /// A socket that can neither be read nor written is of no more use.
+    fn after_reading(&mut self) -> Step {
+        match &mut self.writing {
+            Writing::Broken(error) => {
+                let error = error.take();
+                let error = error.unwrap_or_else(|| io::ErrorKind::BrokenPipe.into());
+                Step::End(RelayEnd::Socket(error))
+            }
+            Writing::Open | Writing::Shutting | Writing::Shut => Step::Again,
+        }
     }
 
     fn poll_fill(&mut self, cx: &mut Context<'_>, room: usize) -> Poll<io::Result<usize>> {
@@ -220,12 +254,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<'_, S> {
     /// From the tunnel to the socket.
     fn poll_in(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
         match self.writing {
-            Writing::Open => {}
+            Writing::Open | Writing::Broken(_) => {}
             Writing::Shutting => return self.poll_shut(cx),
-            Writing::Shut => {
-                let reason = ready!(self.tunnel.poll_ended(cx));
-                return Poll::Ready(Step::End(RelayEnd::Tunnel(reason)));
-            }
+            Writing::Shut => return self.poll_ended(cx),
         }
         if self.incoming.is_empty() {
             match self.tunnel.poll_read(cx, PIECE) {
@@ -235,7 +266,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<'_, S> {
                     self.taken = timed.then(Instant::now);
                 }
                 Poll::Ready(TunnelRead::End) => {
-                    self.writing = Writing::Shutting;
+                    self.writing = match self.writing {
+                        Writing::Open | Writing::Shutting => Writing::Shutting,
+                        Writing::Broken(_) | Writing::Shut => Writing::Shut,
+                    };
                     return Poll::Ready(Step::Again);
                 }
                 Poll::Ready(TunnelRead::Ended(reason)) => {
@@ -244,29 +278,51 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<'_, S> {
                 Poll::Pending => return self.poll_flush(cx),
             }
         }
-        ready!(self.means.poll_turn(cx, self.incoming.len()));
+        if let Writing::Broken(_) = self.writing {
+            self.drop_incoming();
+            return Poll::Ready(Step::Again);
+        }
+        ready!(self.poll_turn(cx));
         let written = Pin::new(&mut *self.socket).poll_write(cx, &self.incoming);
         if written.is_pending() {
-            (self.stalled).get_or_insert_with(|| self.tunnel.stalled());
-        } else {
-            self.stalled = None;
+            (self.stalled).get_or_insert_with(|| self.tunnel.metrics().stalled());
+            // The tunnel may be over whether or not the socket moves again.
+            return self.poll_ended(cx);
         }
-        let written = ready!(written);
-        match written {
-            Ok(0) => {
-                let error = io::Error::from(io::ErrorKind::WriteZero);
-                return Poll::Ready(Step::End(RelayEnd::Socket(error)));
-            }
+        self.stalled = None;
+        match ready!(written) {
+            Ok(0) => self.broken(io::ErrorKind::WriteZero.into()),
             Ok(len) => {
                 self.incoming.advance(len);
-                self.to_socket += len as u64;
+                self.moved(&self.octets.to_socket, self.means.outward.other(), len);
                 self.unflushed = true;
                 self.tunnel.consumed(len);
                 self.measure();
             }
-            Err(error) => return Poll::Ready(Step::End(RelayEnd::Socket(error))),
+            Err(error) => self.broken(error),
         }
-        Poll::Ready(Step::Again)
+        Poll::Ready(match self.reading {
+            true => Step::Again,
+            false => self.after_reading(),
+        })
+    }
+
+    fn poll_ended(&self, cx: &Context<'_>) -> Poll<Step> {
+        let reason = ready!(self.tunnel.poll_ended(cx));
+        Poll::Ready(Step::End(RelayEnd::Tunnel(reason)))
+    }
+
+    /// The socket takes no more. What it has said, or still says, is worth hearing: the answer of
+    /// a server that refuses an upload comes with its end.
+    fn broken(&mut self, error: io::Error) {
+        self.writing = Writing::Broken(Some(error));
+        self.unflushed = false;
+        self.drop_incoming();
+    }
+
+    fn drop_incoming(&mut self) {
+        self.tunnel.consumed(self.incoming.len());
+        self.incoming.clear();
     }
 
     fn measure(&self) {
@@ -283,21 +339,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<'_, S> {
         if self.unflushed {
             match ready!(Pin::new(&mut *self.socket).poll_flush(cx)) {
                 Ok(()) => self.unflushed = false,
-                Err(error) => return Poll::Ready(Step::End(RelayEnd::Socket(error))),
+                Err(error) => {
+                    self.broken(error);
+                    return Poll::Ready(Step::Again);
+                }
             }
         }
         Poll::Pending
     }
 
     fn poll_shut(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
-        let shut = ready!(Pin::new(&mut *self.socket).poll_shutdown(cx));
+        let Poll::Ready(shut) = Pin::new(&mut *self.socket).poll_shutdown(cx) else {
+            return self.poll_ended(cx);
+        };
+        if let Err(error) = shut {
+            tracing::trace!(%error, "a socket that was to be told the end is gone");
+        }
         self.writing = Writing::Shut;
-        Poll::Ready(match shut {
-            Ok(()) => Step::Again,
-            // It is closed already: as good as told.
-            Err(error) if error.kind() == io::ErrorKind::NotConnected => Step::Again,
-            Err(error) => Step::End(RelayEnd::Socket(error)),
-        })
+        Poll::Ready(Step::Again)
     }
 }
 
@@ -309,6 +368,3 @@ const CHUNK: usize = 256 << 10;
 const LEAST: usize = 16 << 10;
 /// Pieces in a row.
 const TURN: usize = 16;
-/// Silence after which a connection that is closed in one direction is taken for closed: whoever
-/// has gone altogether looks just like that.
-const HALF_CLOSED_LIMIT: Duration = Duration::from_secs(600);

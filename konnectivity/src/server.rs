@@ -40,6 +40,7 @@ use telemetry::{AccessLog, Bound, EndpointAddr, Endpoints, LogControl};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
 use crate::flags::{ClusterSource, ServerConfig};
 use crate::lease::ServerLease;
@@ -83,7 +84,7 @@ struct Server {
 /// What a worker begins with.
 struct Task {
     cx: Arc<Context>,
-    admission: Arc<Admission>,
+    admission: [Arc<Admission>; 2],
     accepting: Accepting,
     listeners: Vec<(WorkerSocket, Port)>,
     unix: mpsc::Receiver<Listen>,
@@ -126,7 +127,7 @@ impl Server {
             lease_count,
             params::limits(&config),
         ));
-        cx.sync();
+        cx.sync(&cx.registry.current());
         let (health, admin) = (bind("health", config.health)?, bind("admin", config.admin)?);
         let (ports, bound) = bind_ports(&config)?;
         let paused = cx.metrics.accept_paused().clone();
@@ -135,16 +136,25 @@ impl Server {
             closing: Closing::default(),
             paused,
         };
+        // Workers are not cut with the tunnels: these have a moment to be logged and told.
+        let hard = Drain::new(DrainParams {
+            delay: Duration::ZERO,
+            timeout: Duration::ZERO,
+        });
+        tasks.push(tokio::spawn(cut_later(drain, hard.clone())));
         let run = async |_, task: Task| work(task).await;
         let pool = PoolParams {
             pipes: 0,
             pipe_bytes: 0,
         };
-        let mut workers = Workers::prepare("worker", config.workers, pool, &drain, run)
+        let mut workers = Workers::prepare("worker", config.workers, pool, &hard, run)
             .map_err(Failed::running)?;
         bound.listen().map_err(Failed::running)?;
         let limit = serve::connection_limit(params::CONNECTIONS, 0);
-        let admission = Admission::new(limit, 0);
+        let admission = [
+            Admission::new(limit, 0),
+            Admission::new((limit / 4).max(1), 0),
+        ];
         let last = watch::Sender::new(config.workers);
         let (mut senders, mut own) = (Vec::new(), Vec::new());
         for sockets in bound.per_worker {
@@ -152,7 +162,7 @@ impl Server {
             senders.push(sender);
             own.push(Task {
                 cx: Arc::clone(&cx),
-                admission: Arc::clone(&admission),
+                admission: admission.clone(),
                 accepting: accepting.clone(),
                 listeners: sockets.into_iter().zip(ports.iter().copied()).collect(),
                 unix,
@@ -190,24 +200,25 @@ impl Server {
     /// Runs until the workers have ended.
     async fn run(mut self, mut signals: Signals) -> Result<(), Failed> {
         let mut changes = self.cx.registry.changes();
-        let (mut stopping, mut forced) = (false, false);
+        let (mut stopping, mut signalled, mut forced) = (false, false, false);
         let mut failed = None;
         loop {
             tokio::select! {
                 signal = signals.next() => match signal {
                     Signal::Reload => self.cx.registry.reload(),
-                    Signal::Stop if stopping => {
+                    Signal::Stop if signalled => {
                         forced = true;
                         self.cx.drain.cut();
                     }
                     Signal::Stop => {
-                        stopping = true;
+                        (stopping, signalled) = (true, true);
                         self.cx.drain.begin();
                     }
                 },
                 Ok(()) = changes.changed() => {
-                    self.cx.sync();
-                    for error in self.sockets.sync(&self.cx.registry.current()) {
+                    let wanted = self.cx.registry.current();
+                    self.cx.sync(&wanted);
+                    for error in self.sockets.sync(&wanted) {
                         tracing::error!(error = %telemetry::chain(&error), "a cluster has no socket");
                     }
                 }
@@ -291,6 +302,13 @@ async fn work(task: Task) -> std::io::Result<()> {
     accepted
 }
 
+/// Cuts `hard` a moment after `drain` was.
+async fn cut_later(drain: Drain, hard: Drain) {
+    drain.reached(Phase::Cut).await;
+    sleep(TO_BE_CUT).await;
+    hard.cut();
+}
+
 fn bind_ports(config: &ServerConfig) -> Result<(Vec<Port>, BoundListeners), Failed> {
     let mut ports = vec![Port::Agents];
     let mut params = vec![ListenerParams {
@@ -332,5 +350,7 @@ fn keep_lease(lease: ServerLease) -> (JoinHandle<()>, watch::Sender<bool>) {
     (task, stop)
 }
 
+/// How long what is cut may take to end: tunnels to be logged, agents to be told.
+const TO_BE_CUT: Duration = Duration::from_secs(1);
 /// How long the access log may take to be written at the end.
 const LAST_WORDS: Duration = Duration::from_millis(200);

@@ -10,7 +10,7 @@
 //! Counts octets, knows no links, and has no say in what one cluster's tunnels get of each other;
 //! that is the link's.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::rc::{Rc, Weak};
@@ -38,7 +38,7 @@ struct Entry {
     /// The round in which `used` was counted.
     round: u64,
     used: usize,
-    waiting: VecDeque<Waker>,
+    waiting: VecDeque<(Waker, Rc<Cell<bool>>)>,
 }
 
 /// One cluster's share. Clones are the same; the last one gives it back.
@@ -101,7 +101,10 @@ impl State {
         for entry in &mut self.shares {
             let woken = entry.waiting.len().min(PER_ROUND);
             self.waiting -= woken;
-            entry.waiting.drain(..woken).for_each(Waker::wake);
+            for (waker, waits) in entry.waiting.drain(..woken) {
+                waits.set(false);
+                waker.wake();
+            }
         }
     }
 }
@@ -112,28 +115,66 @@ impl Share {
         WeakShare(Rc::downgrade(&self.0))
     }
 
-    /// Takes `octets` of the cluster's share, or waits for its next turn; ask again then. Who no
-    /// longer wants them need not say so.
-    pub(crate) fn poll_take(&self, cx: &Context<'_>, octets: usize) -> Poll<()> {
-        let mut state = self.0.shares.0.borrow_mut();
+    /// Makes the place of one more who moves the cluster's octets.
+    pub(crate) fn turn(&self) -> Turn {
+        Turn {
+            share: self.clone(),
+            waits: Rc::default(),
+        }
+    }
+}
+
+/// One mover's place in its cluster's share.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    share: Share,
+    /// It stands in the queue already.
+    waits: Rc<Cell<bool>>,
+}
+
+impl Turn {
+    /// Waits until the cluster has something left of this round. Who no longer wants to move need
+    /// not say so.
+    pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<()> {
+        let Slot { shares, index } = &*self.share.0;
+        let mut state = shares.0.borrow_mut();
         let state = &mut *state;
-        let Some(entry) = state.shares.get_mut(self.0.index) else {
+        let Some(entry) = state.shares.get_mut(*index) else {
             return Poll::Ready(());
         };
-        if entry.round != state.round {
-            entry.round = state.round;
-            entry.used = 0;
-        }
-        if entry.used < QUANTUM {
-            entry.used += octets;
+        if entry.used_in(state.round) < QUANTUM {
             return Poll::Ready(());
         }
-        entry.waiting.push_back(cx.waker().clone());
-        state.waiting += 1;
+        if !self.waits.replace(true) {
+            let waker = cx.waker().clone();
+            entry.waiting.push_back((waker, Rc::clone(&self.waits)));
+            state.waiting += 1;
+        }
         if let Some(rounds) = state.rounds.take() {
             rounds.wake();
         }
         Poll::Pending
+    }
+
+    /// Counts octets that were moved.
+    pub(crate) fn charge(&self, octets: usize) {
+        let Slot { shares, index } = &*self.share.0;
+        let mut state = shares.0.borrow_mut();
+        let round = state.round;
+        if let Some(entry) = state.shares.get_mut(*index) {
+            entry.used = entry.used_in(round) + octets;
+        }
+    }
+}
+
+impl Entry {
+    /// Returns what was used in this round, which is now the entry's.
+    fn used_in(&mut self, round: u64) -> usize {
+        if self.round != round {
+            self.round = round;
+            self.used = 0;
+        }
+        self.used
     }
 }
 
@@ -156,8 +197,6 @@ const PER_ROUND: usize = 32;
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
-
     use tokio::task::{LocalSet, spawn_local};
 
     use super::*;
@@ -166,8 +205,10 @@ mod tests {
 
     /// Moves pieces for ever, as a relay that never lacks them does.
     async fn move_pieces(share: Share, moved: Rc<Cell<usize>>) {
+        let turn = share.turn();
         loop {
-            poll_fn(|cx| share.poll_take(cx, PIECE)).await;
+            poll_fn(|cx| turn.poll(cx)).await;
+            turn.charge(PIECE);
             moved.set(moved.get() + PIECE);
             yield_now().await;
         }
@@ -228,14 +269,15 @@ mod tests {
     fn a_share_given_back_takes_its_waiters_along() {
         let shares = Shares::default();
         let cx = Context::from_waker(Waker::noop());
-        let share = shares.share();
-        assert!(share.poll_take(&cx, QUANTUM).is_ready());
-        assert!(share.poll_take(&cx, 1).is_pending());
-        assert_eq!(shares.0.borrow().waiting, 1);
-        drop(share);
+        let turn = shares.share().turn();
+        turn.charge(QUANTUM);
+        assert!(turn.poll(&cx).is_pending());
+        assert!(turn.poll(&cx).is_pending());
+        assert_eq!(shares.0.borrow().waiting, 1, "one mover waits once");
+        drop(turn);
         assert_eq!(shares.0.borrow().waiting, 0);
         let next = shares.share();
         assert_eq!(next.0.index, 0);
-        assert!(next.poll_take(&cx, 1).is_ready());
+        assert!(next.turn().poll(&cx).is_ready());
     }
 }

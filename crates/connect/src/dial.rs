@@ -1,9 +1,8 @@
 //! The seam between this frontend and what lies behind it.
 
 use bytes::Bytes;
-use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::{Refusal, Request};
+use crate::{Refusal, Request, Stream};
 
 /// Opens tunnels, and moves a client's octets through them.
 ///
@@ -35,7 +34,7 @@ pub trait Dial {
     /// is; must bound its own waits.
     async fn relay<S>(&self, tunnel: Self::Tunnel, stream: S, early: Bytes) -> Ended
     where
-        S: AsyncRead + AsyncWrite + Unpin;
+        S: Stream;
 }
 
 /// How a relay ended.

@@ -25,6 +25,7 @@ mod outcome;
 mod params;
 mod refusal;
 mod request;
+mod stream;
 mod tls;
 
 pub use dial::{Dial, Ended};
@@ -34,4 +35,5 @@ pub use params::Params;
 pub use preamble::HttpVersion;
 pub use refusal::{Refusal, RefusalHeaders};
 pub use request::Request;
+pub use stream::Stream;
 pub use tls::{AcceptError, Accepted, accept_tls, accept_tls_by_name};

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use crate::answer;
 use crate::head::{self, Head, Other};
-use crate::{Dial, End, Ended, Outcome, Params, Refusal, Request};
+use crate::{Dial, End, Ended, Outcome, Params, Refusal, Request, Stream};
 
 /// Serves one connection until it ends, and says what became of it.
 ///
@@ -24,7 +24,7 @@ use crate::{Dial, End, Ended, Outcome, Params, Refusal, Request};
 /// and no buffer of the head's.
 pub async fn serve<S, D>(mut stream: S, dial: &D, params: &Params) -> Outcome
 where
-    S: AsyncRead + AsyncWrite + Unpin,
+    S: Stream,
     D: Dial,
 {
     let mut outcome = Outcome {

@@ -226,6 +226,44 @@ impl Drop for Permit {
     }
 }
 
+/// Octets that a cluster is charged for although no tunnel holds them.
+#[derive(Debug)]
+pub struct Reserve {
+    cluster: Arc<Cluster>,
+    charged: usize,
+}
+
+impl Reserve {
+    /// Charges nothing yet.
+    #[must_use]
+    pub fn new(cluster: &Arc<Cluster>) -> Self {
+        Self {
+            cluster: Arc::clone(cluster),
+            charged: 0,
+        }
+    }
+
+    /// Charges for `octets` altogether; false, and no change, when the cluster may not have more.
+    pub fn try_set(&mut self, octets: usize) -> bool {
+        let bytes = &self.cluster.bytes;
+        if octets > self.charged {
+            if !bytes.try_take(self.charged, octets - self.charged) {
+                return false;
+            }
+        } else {
+            bytes.give_back(self.charged - octets);
+        }
+        self.charged = octets;
+        true
+    }
+}
+
+impl Drop for Reserve {
+    fn drop(&mut self) {
+        self.cluster.bytes.give_back(self.charged);
+    }
+}
+
 #[derive(Debug)]
 struct Counter {
     limit: AtomicUsize,

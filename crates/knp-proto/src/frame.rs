@@ -67,6 +67,12 @@ impl Deframer {
         }
     }
 
+    /// Returns how many octets are held of a message that is not complete.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
     /// Returns whether the stream may end here: not within a message.
     #[must_use]
     pub fn is_empty(&self) -> bool {

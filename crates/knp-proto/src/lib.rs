@@ -38,7 +38,7 @@ mod queue;
 mod slab;
 mod tunnel;
 
-pub use admission::{Cluster, ClusterLimits, DialRefused};
+pub use admission::{Cluster, ClusterLimits, DialRefused, Reserve};
 pub use backends::{Backends, Strategy, StrategyError, dial_host};
 pub use budget::Budget;
 pub use credit::{CreditError, INITIAL_WINDOW};

@@ -30,7 +30,7 @@ use crate::id::{ClusterId, ConnectId, DialId, StreamId, TunnelId};
 use crate::metadata::Extensions;
 use crate::packet::Packet;
 use crate::slab::Slab;
-use crate::tunnel::{EndReason, Gone, Phase, Read, Tunnel, WriteError};
+use crate::tunnel::{EndReason, Gone, Phase, Read, Shut, Tunnel, WriteError};
 
 /// One end of one stream.
 #[derive(Debug)]
@@ -325,21 +325,28 @@ impl Link {
     /// Says that the socket is gone. What it has sent still goes out, what comes is dropped; a
     /// dial is called off. `id` is no longer valid, but [`Event::Ended`] will follow.
     pub fn close(&mut self, now: Instant, id: TunnelId) {
-        self.shut(now, id, false);
+        self.shut(now, id, Shut::Whole);
+    }
+
+    /// Like [`Link::close`], and says that something is missing, unless [`Link::finish`] has said
+    /// that nothing is: the peer resets its socket instead of closing it. Without half-close the
+    /// peer cannot be told.
+    pub fn abort(&mut self, now: Instant, id: TunnelId) {
+        self.shut(now, id, Shut::Broken);
     }
 
     /// Like [`Link::close`], and drops what waits to be sent.
     pub fn reset(&mut self, now: Instant, id: TunnelId) {
-        self.shut(now, id, true);
+        self.shut(now, id, Shut::Discard);
     }
 
-    fn shut(&mut self, now: Instant, id: TunnelId, discard: bool) {
+    fn shut(&mut self, now: Instant, id: TunnelId, shut: Shut) {
         let Ok(slot) = self.slot(id) else { return };
         let phase = self.tunnels.at(slot).map(|tunnel| tunnel.phase);
         if phase == Some(Phase::Dialing) {
             self.call_off(slot, EndReason::Cancelled);
         } else {
-            self.with(id, |tunnel, config| tunnel.close(now, config, discard));
+            self.with(id, |tunnel, config| tunnel.close(now, config, shut));
         }
     }
 
@@ -457,12 +464,13 @@ impl Link {
                 self.blocking -= 1;
             }
         }
-        if tunnel.deadline != tunnel.marks.timer {
+        let due = tunnel.due();
+        if due != tunnel.marks.timer {
             if let Some(at) = tunnel.marks.timer {
                 self.timers.remove(&(at, slot));
             }
-            tunnel.marks.timer = tunnel.deadline;
-            self.timers.extend(tunnel.deadline.map(|at| (at, slot)));
+            tunnel.marks.timer = due;
+            self.timers.extend(due.map(|at| (at, slot)));
         }
         if tunnel.phase == Phase::Lingering {
             self.dispatch.release(tunnel.connect_id, slot);

@@ -295,6 +295,16 @@ impl Packet {
         })
     }
 
+    /// Returns the octets of payload that the packet keeps.
+    #[must_use]
+    pub fn payload_len(&self) -> usize {
+        if let Self::Data { data, .. } = self {
+            data.len()
+        } else {
+            0
+        }
+    }
+
     /// Returns what the packet is.
     #[must_use]
     pub fn kind(&self) -> PacketKind {

@@ -90,6 +90,8 @@ pub(crate) struct Tunnel {
     detached: bool,
     /// The link must not be read until no more than so much is held.
     blocked_above: Option<usize>,
+    /// When a tunnel that holds up its stream is given up.
+    patience: Option<Instant>,
     pub(crate) deadline: Option<Instant>,
     pub(crate) end: Option<EndReason>,
     pub(crate) marks: Marks,
@@ -104,6 +106,17 @@ pub(crate) struct Marks {
     pub(crate) ended_told: bool,
     pub(crate) timer: Option<Instant>,
     pub(crate) wants_write: bool,
+}
+
+/// How a socket has gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shut {
+    /// Not all it would have sent has come.
+    Broken,
+    /// What it sent is not wanted any more.
+    Discard,
+    /// All it sent is all there is.
+    Whole,
 }
 
 impl Tunnel {
@@ -132,6 +145,7 @@ impl Tunnel {
             inbound: Inbound::Open,
             detached: false,
             blocked_above: None,
+            patience: None,
             deadline: Some(deadline),
             end: None,
             marks: Marks::default(),
@@ -195,16 +209,21 @@ impl Tunnel {
         }
     }
 
-    /// The socket is gone. What it sent still goes out, unless `discard`.
-    pub(crate) fn close(&mut self, now: Instant, config: &LinkConfig, discard: bool) {
+    /// The socket is gone.
+    pub(crate) fn close(&mut self, now: Instant, config: &LinkConfig, shut: Shut) {
         self.detach();
-        if discard {
+        if shut == Shut::Discard {
             self.outbox.clear();
         }
         self.end.get_or_insert(EndReason::LocalClosed);
         if self.phase == Phase::Open {
-            let whole = self.extensions.fin && !discard && self.outbound != Outbound::Ended;
-            let last = if whole {
+            let whole = match self.outbound {
+                Outbound::Open => shut == Shut::Whole,
+                // It was finished before it went.
+                Outbound::Ending(Last::Fin | Last::FinThenClose) => shut != Shut::Discard,
+                Outbound::Ending(Last::Close) | Outbound::Ended => false,
+            };
+            let last = if self.extensions.fin && whole {
                 Last::FinThenClose
             } else {
                 Last::Close
@@ -217,7 +236,7 @@ impl Tunnel {
     /// Gives up the tunnel because of `reason`; the peer is told as soon as possible.
     pub(crate) fn kill(&mut self, now: Instant, config: &LinkConfig, reason: EndReason) {
         self.end = Some(reason);
-        self.close(now, config, true);
+        self.close(now, config, Shut::Discard);
     }
 
     fn end_with(&mut self, last: Last, now: Instant, config: &LinkConfig) {
@@ -235,6 +254,7 @@ impl Tunnel {
         self.in_hand = 0;
         self.owed = 0;
         self.blocked_above = None;
+        self.patience = None;
     }
 
     // === Toward the socket ===
@@ -263,6 +283,10 @@ impl Tunnel {
         let drained = self.held() == 0;
         if self.blocked_above.is_some_and(|above| self.held() <= above) {
             self.blocked_above = None;
+            self.patience = None;
+        }
+        if len > 0 && self.patience.is_some() {
+            self.patience = Some(now + config.patience);
         }
         if self.phase == Phase::Lingering {
             self.deadline = Some(now + config.linger_timeout);
@@ -285,7 +309,12 @@ impl Tunnel {
     // === From the link ===
 
     /// Takes DATA in, or says why the tunnel cannot go on.
-    pub(crate) fn receive(&mut self, config: &LinkConfig, data: Bytes) -> Result<(), EndReason> {
+    pub(crate) fn receive(
+        &mut self,
+        now: Instant,
+        config: &LinkConfig,
+        data: Bytes,
+    ) -> Result<(), EndReason> {
         if self.detached || self.phase == Phase::Lingering {
             return Ok(());
         }
@@ -303,15 +332,25 @@ impl Tunnel {
         }
         let slow = self.held() > config.tunnel_bytes;
         match config.overflow {
-            _ if charged && !slow => Ok(()),
-            Overflow::Block => {
-                self.recharge();
-                self.blocked_above = Some(self.held() / 2);
-                Ok(())
+            _ if charged && !slow => return Ok(()),
+            Overflow::Close if !charged => return Err(EndReason::OverBudget),
+            Overflow::Close => {
+                (self.patience).get_or_insert(now + config.patience);
             }
-            Overflow::Close if slow => Err(EndReason::SlowConsumer),
-            Overflow::Close => Err(EndReason::OverBudget),
+            Overflow::Block => self.recharge(),
         }
+        self.blocked_above = Some(self.held() / 2);
+        Ok(())
+    }
+
+    /// Returns when something is due.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        let both = self.deadline.into_iter().chain(self.patience);
+        both.min()
+    }
+
+    pub(crate) fn is_out_of_patience(&self, now: Instant) -> bool {
+        self.patience.is_some_and(|at| at <= now)
     }
 
     pub(crate) fn receive_credit(&mut self, bytes: u64) -> Result<(), EndReason> {

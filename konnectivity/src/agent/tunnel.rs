@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout};
 use super::dial::{DialError, Dialer};
 use crate::link::PendingDial;
 use crate::metrics::{AgentMetrics, EndpointDialFailure};
-use crate::relay::{Means, RelayEnd, Relayed, relay};
+use crate::relay::{Means, Octets, RelayEnd, relay};
 
 /// How long a destination may take to close a connection after all was sent to it. Closing under
 /// it while it still sends would discard what it has not taken yet.
@@ -63,7 +63,7 @@ impl Tunnels {
         Rc::new(Self {
             dialer,
             metrics,
-            means: Means::default(),
+            means: Means::of_destinations(),
             active: Cell::new(0),
             lingering: Cell::new(0),
             ended: Cell::new(Instant::now()),
@@ -107,9 +107,11 @@ impl Tunnels {
                 return None;
             }
         };
-        (self.metrics.dial_duration()).observe_duration(started.elapsed());
         let mut stream = match dialled {
-            Ok(stream) => stream,
+            Ok(stream) => {
+                (self.metrics.dial_duration()).observe_duration(started.elapsed());
+                stream
+            }
             Err(error) => {
                 self.count(&error);
                 tracing::debug!(address = pending.target.address, %error, "dial failed");
@@ -119,8 +121,8 @@ impl Tunnels {
         };
         let tunnel = pending.established().ok()?;
         let _open = self.metrics.endpoint_connection();
-        let Relayed { end, .. } = relay(tunnel, &mut stream, Bytes::new(), &self.means).await;
-        match end {
+        let octets = Octets::default();
+        match relay(tunnel, &mut stream, Bytes::new(), &self.means, &octets).await {
             RelayEnd::Tunnel(reason) => after(&reason, &stream).then_some(stream),
             RelayEnd::Socket(error) => {
                 tracing::debug!(%error, "a destination's connection failed");
@@ -144,26 +146,12 @@ impl Tunnels {
 /// Tells whether the destination may have data still to take when the tunnel has ended for
 /// `reason`; one that was cut short is reset, so that it is not taken for complete.
 fn after(reason: &EndReason, stream: &TcpStream) -> bool {
-    match reason {
-        EndReason::Finished | EndReason::LocalClosed | EndReason::PeerClosed { .. } => true,
-        EndReason::PeerReset { .. }
-        | EndReason::SlowConsumer
-        | EndReason::OverBudget
-        | EndReason::LingerTimeout
-        | EndReason::Violation(_) => {
-            // Nothing is left to be done where it fails.
-            drop(SockRef::from(stream).set_linger(Some(Duration::ZERO)));
-            false
-        }
-        // Both sides close, as they would without a tunnel.
-        EndReason::LinkLost
-        | EndReason::Cancelled
-        | EndReason::CloseTimeout
-        | EndReason::DialFailed { .. }
-        | EndReason::DialTimeout => false,
-        // The enum may grow.
-        _ => false,
+    let clean = reason.is_clean();
+    if !clean {
+        // Nothing is left to be done where it fails.
+        drop(SockRef::from(stream).set_linger(Some(Duration::ZERO)));
     }
+    clean
 }
 
 /// Waits until the destination has closed its side too, and drops what it still sends.
@@ -172,10 +160,13 @@ async fn linger(stream: TcpStream) {
         return;
     }
     let closed = async {
+        let mut left = MOST_DISCARDED;
         while stream.readable().await.is_ok() {
             match discard(&stream) {
                 Ok(0) => return,
-                Ok(_) => {}
+                // Its acknowledgements came along: all that was sent to it has arrived.
+                Ok(read) if read >= left => return,
+                Ok(read) => left -= read,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                 Err(_) => return,
             }
@@ -184,6 +175,9 @@ async fn linger(stream: TcpStream) {
     // Whoever has not taken it by now does not want it.
     let _ = timeout(LINGER, closed).await;
 }
+
+/// Octets of a destination that has been told the end and goes on all the same.
+const MOST_DISCARDED: usize = 1 << 20;
 
 fn discard(stream: &TcpStream) -> std::io::Result<usize> {
     stream.try_read(&mut [0; 4096])

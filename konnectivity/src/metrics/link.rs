@@ -24,6 +24,16 @@ pub(crate) enum Direction {
     ToDestination,
 }
 
+impl Direction {
+    /// Returns the other one.
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Self::FromDestination => Self::ToDestination,
+            Self::ToDestination => Self::FromDestination,
+        }
+    }
+}
+
 /// The families, once per process.
 #[derive(Debug)]
 pub(super) struct LinkFamilies {

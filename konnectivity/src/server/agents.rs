@@ -8,17 +8,22 @@
 //!
 //! Identity comes from the certificate or the token, never from what the agent says of itself.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::server::{Connection, SendResponse};
 use h2::{PingPong, RecvStream};
 use http::{HeaderMap, HeaderValue, Request, Response};
 use knp_proto::{AgentId, EXTENSION_KEY, Extensions, Identifiers, Link};
+use serve::Permit;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
 use super::cluster::Cluster;
 use super::context::Context;
@@ -28,12 +33,18 @@ use crate::metrics::{DialFailure, GrpcCode, PeerPort, Service};
 use crate::pump::Pump;
 use crate::registry::Peer;
 
-/// Serves an agent's connection to its end.
-pub(crate) async fn serve<S>(io: S, peer: Peer, from: SocketAddr, cx: &Arc<Context>)
-where
+/// Serves an agent's connection to its end. `stranger` is given back once an agent is known.
+pub(crate) async fn serve<S>(
+    io: S,
+    peer: Peer,
+    from: SocketAddr,
+    stranger: Permit,
+    cx: &Arc<Context>,
+) where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
-    let handshake = grpc::server_builder(grpc::STREAM_WINDOW, grpc::CONNECTION_WINDOW);
+    // Small windows for who is not known yet; a token may take a while to be checked.
+    let handshake = grpc::server_builder(STRANGERS_WINDOW, STRANGERS_WINDOW);
     let mut connection: Connection<S, Message> =
         match timeout(cx.limits.handshake, handshake.handshake(io)).await {
             Ok(Ok(connection)) => connection,
@@ -47,18 +58,22 @@ where
                     .peer_refused(PeerPort::Agents, "handshake_timeout");
             }
         };
-    let mut pings = connection.ping_pong();
+    let shared = Rc::new(Shared {
+        peer,
+        from,
+        cx: Arc::clone(cx),
+        pings: Cell::new(connection.ping_pong()),
+        admitted: Notify::new(),
+    });
+    let mut stranger = Some(stranger);
     let mut streams = JoinSet::new();
     // A connection on which nothing is asked for is not kept for ever.
-    let mut idle = Box::pin(tokio::time::sleep(cx.limits.handshake));
+    let mut idle = Box::pin(sleep(cx.limits.handshake));
     loop {
         tokio::select! {
             accepted = connection.accept() => match accepted {
                 Some(Ok((request, respond))) => {
-                    let (cx, peer, pings) = (Arc::clone(cx), peer.clone(), pings.take());
-                    streams.spawn_local(async move {
-                        connect(request, respond, &peer, from, pings, &cx).await;
-                    });
+                    streams.spawn_local(connect(request, respond, Rc::clone(&shared)));
                 }
                 Some(Err(error)) => {
                     tracing::debug!(%from, %error, "an agent's connection broke");
@@ -66,32 +81,51 @@ where
                 }
                 None => break,
             },
+            () = shared.admitted.notified() => {
+                stranger = None;
+                connection.set_target_window_size(grpc::CONNECTION_WINDOW);
+                if let Err(error) = connection.set_initial_window_size(grpc::STREAM_WINDOW) {
+                    tracing::debug!(%from, %error, "an agent's windows stay small");
+                }
+            }
             Some(ended) = streams.join_next(), if !streams.is_empty() => {
                 if let Err(error) = ended {
                     tracing::error!(%from, %error, "an agent's stream ended by a defect");
                 }
                 if streams.is_empty() {
+                    // What was sent last has a moment to get out.
                     connection.graceful_shutdown();
+                    idle.as_mut().reset(Instant::now() + LAST_WORDS);
                 }
             }
             () = &mut idle, if streams.is_empty() => break,
         }
     }
+    drop(stranger);
     // The streams see the end of their connection by themselves, and end their tunnels.
     drop(connection);
     while streams.join_next().await.is_some() {}
+}
+
+/// What the streams of one connection have together.
+struct Shared {
+    peer: Peer,
+    from: SocketAddr,
+    cx: Arc<Context>,
+    /// The connection's, for the first stream that is let in.
+    pings: Cell<Option<PingPong>>,
+    /// Told when a stream is let in.
+    admitted: Notify,
 }
 
 /// Serves one stream of an agent's connection.
 async fn connect(
     request: Request<RecvStream>,
     mut respond: SendResponse<Message>,
-    peer: &Peer,
-    from: SocketAddr,
-    pings: Option<PingPong>,
-    cx: &Arc<Context>,
+    shared: Rc<Shared>,
 ) {
-    let admitted = match admit(&request, peer, from, cx).await {
+    let (from, cx) = (shared.from, &shared.cx);
+    let admitted = match admit(&request, &shared.peer, from, cx).await {
         Ok(admitted) => admitted,
         Err(refused) => {
             tracing::info!(%from, reason = refused.reason, text = %refused.text, "an agent is refused");
@@ -108,6 +142,7 @@ async fn connect(
         extensions,
         link,
     } = admitted;
+    shared.admitted.notify_one();
     let response = headers(cx, &cluster, extensions);
     let Ok(stream) = respond.send_response(response, false) else {
         return;
@@ -128,7 +163,7 @@ async fn connect(
         link,
         PacketSender::new(stream, Side::Server),
         PacketReceiver::new(request.into_body(), MAX_MESSAGE),
-        pings,
+        shared.pings.take(),
         cx.limits.agents,
     );
     let end = pump
@@ -191,7 +226,7 @@ async fn admit(
                 .map_err(|error| refused(GrpcCode::Unknown, error.reason(), error.to_string()))?
         }
     };
-    let cluster = cx.cluster(&spec.id).ok_or_else(|| {
+    let cluster = cx.cluster(&spec).ok_or_else(|| {
         let text = "the cluster is not served".to_owned();
         refused(GrpcCode::Unavailable, "removed", text)
     })?;
@@ -282,6 +317,10 @@ fn headers(cx: &Context, cluster: &Cluster, extensions: Extensions) -> Response<
 
 /// Octets of a message from an agent: upstream's send 4 KiB at a time, ours 64; the rest is error
 /// texts.
-const MAX_MESSAGE: usize = 1 << 20;
+const MAX_MESSAGE: usize = 256 << 10;
+/// Windows of a connection before an agent is known.
+const STRANGERS_WINDOW: u32 = 64 << 10;
+/// How long a connection without streams may take to send what is left.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Octets of an agent's id.
 const MAX_AGENT_ID: usize = 512;

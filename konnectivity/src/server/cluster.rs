@@ -21,7 +21,7 @@ use knp_proto::{
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use crate::link::{Closing, DialError, LinkHandle, Tunnel};
+use crate::link::{DialError, LinkHandle, Tunnel};
 use crate::metrics::{ClusterMetrics, DialFailure, ServerMetrics};
 use crate::registry::ClusterSpec;
 
@@ -93,6 +93,19 @@ pub(crate) enum NoTunnel {
     },
 }
 
+impl NoTunnel {
+    /// Returns the label for logs.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::Answered { .. } => "connect_failed",
+            Self::Lost => "agent_lost",
+            Self::NoAgent => "no_agent",
+            Self::Refused(_) => "limit",
+            Self::Timeout { .. } => "dial_timeout",
+        }
+    }
+}
+
 impl Cluster {
     /// Makes a cluster without agents.
     pub(crate) fn new(
@@ -142,7 +155,7 @@ impl Cluster {
     pub(crate) fn remove(&self, why: &'static str) {
         self.removed.send_replace(true);
         for connected in self.lock().links.values() {
-            connected.link.close(Closing::End(why));
+            connected.link.close(why);
         }
     }
 
@@ -197,9 +210,9 @@ impl Cluster {
     }
 
     /// Ends every agent's stream, which ends the tunnels.
-    pub(crate) fn close_links(&self, closing: Closing) {
+    pub(crate) fn close_links(&self, why: &'static str) {
         for connected in self.lock().links.values() {
-            connected.link.close(closing);
+            connected.link.close(why);
         }
     }
 

@@ -16,7 +16,7 @@ use super::cluster::Cluster;
 use super::tunnels::Tunnels;
 use crate::metrics::ServerMetrics;
 use crate::pump::Liveness;
-use crate::registry::{ClusterSpec, Registry};
+use crate::registry::{ClusterSpec, Clusters, Registry};
 use crate::token::Tokens;
 
 /// A server's state and settings.
@@ -95,9 +95,23 @@ impl Context {
         counted.unwrap_or(cluster.server_count).max(1)
     }
 
+    /// Returns the cluster of a peer that was let in by `spec`, if it still is served and would
+    /// let it in now.
+    pub(crate) fn cluster(&self, spec: &ClusterSpec) -> Option<Arc<Cluster>> {
+        let cluster = self.lock().get(&spec.id).cloned()?;
+        let changes = cluster.spec().changes_since(spec);
+        (!changes.agents && !changes.frontends).then_some(cluster)
+    }
+
     /// Returns a cluster, if it is still served.
-    pub(crate) fn cluster(&self, id: &ClusterId) -> Option<Arc<Cluster>> {
+    pub(crate) fn cluster_of_socket(&self, id: &ClusterId) -> Option<Arc<Cluster>> {
         self.lock().get(id).cloned()
+    }
+
+    /// Returns how many tunnels there are, those being dialled or closed included.
+    pub(crate) fn tunnels_under_way(&self) -> usize {
+        let clusters = self.lock();
+        clusters.values().map(|own| own.limits().tunnels()).sum()
     }
 
     /// Returns all clusters, by id.
@@ -105,10 +119,9 @@ impl Context {
         self.lock().values().cloned().collect()
     }
 
-    /// Serves what the registry says now. Clusters that are gone, or that are another one by the
+    /// Serves what the registry says. Clusters that are gone, or that are another one by the
     /// same name, are cut.
-    pub(crate) fn sync(&self) {
-        let wanted = self.registry.current();
+    pub(crate) fn sync(&self, wanted: &Clusters) {
         let mut clusters = self.lock();
         clusters.retain(|id, cluster| {
             let stays = wanted.get(id).is_some_and(|spec| {

@@ -12,9 +12,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use connect::Stream;
 use knp_proto::DialTarget;
+use serve::Phase;
 use telemetry::access_log::AccessRecord;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
 use super::cluster::{Cluster, Dialled, NoTunnel};
@@ -41,7 +42,7 @@ impl Frontend {
     /// Serves the connection to its end.
     pub(crate) async fn serve<S>(self, stream: S, mode: FrontendMode)
     where
-        S: AsyncRead + AsyncWrite + Unpin + 'static,
+        S: Stream + 'static,
     {
         match mode {
             FrontendMode::Grpc => grpc_frontend::serve(stream, Rc::new(self)).await,
@@ -69,6 +70,14 @@ impl Frontend {
             }
         }
         result
+    }
+
+    /// Waits until the connection is to be cut, and says why. Cancel-safe.
+    pub(crate) async fn cut(&self) -> &'static str {
+        tokio::select! {
+            () = self.cluster.removed() => "removed",
+            () = self.cx.drain.reached(Phase::Cut) => "drained",
+        }
     }
 
     /// Counts a tunnel as open for as long as what is returned lives.

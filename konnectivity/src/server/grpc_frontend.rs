@@ -19,7 +19,7 @@ use bytes::Bytes;
 use h2::RecvStream;
 use h2::server::{Connection, SendResponse};
 use http::{Request, Response};
-use knp_proto::{EndReason, FrontendAction, GrpcFrontend, Packet, Transmit};
+use knp_proto::{EndReason, FrontendAction, GrpcFrontend, Packet, Reserve, Transmit};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -32,6 +32,7 @@ use crate::grpc::{self, Message, PacketReceiver, PacketSender, Side, StreamError
 use crate::link::{Tunnel, TunnelRead};
 use crate::metrics::{DialFailure, Direction, GrpcCode, PeerPort, Service};
 use crate::pump::Watch;
+use crate::share::{Share, Turn};
 
 /// Serves a connection and all its streams.
 pub(crate) async fn serve<S>(io: S, frontend: Rc<Frontend>)
@@ -81,8 +82,8 @@ where
                 }
             }
             () = silent => break,
-            () = frontend.cluster.removed() => break,
-            () = cx.drain.reached(serve::Phase::Cut) => break,
+            // Its streams say so themselves.
+            _ = frontend.cut(), if streams.is_empty() => break,
         }
     }
     // Streams see the end of their connection by themselves.
@@ -118,11 +119,18 @@ async fn stream(
         tunnel: None,
         outgoing: Bytes::new(),
         closing: false,
+        asked: false,
+        reason: None,
+        held: Reserve::new(frontend.cluster.limits()),
+        turn: frontend.means.share.as_ref().map(Share::turn),
         reading: true,
         received: 0,
         sent: 0,
     };
-    let end = poll_fn(|cx| stream.poll(cx)).await;
+    let end = tokio::select! {
+        end = poll_fn(|cx| stream.poll(cx)) => end,
+        reason = frontend.cut() => End::Done(reason),
+    };
     stream.finish(end);
 }
 
@@ -145,6 +153,13 @@ struct Stream<'a> {
     outgoing: Bytes,
     /// The client has closed; what it sent before still goes out.
     closing: bool,
+    /// It asked for the close, and did not merely go away.
+    asked: bool,
+    /// Why the tunnel ended, or why there was none.
+    reason: Option<&'static str>,
+    /// What the cluster is charged for large messages.
+    held: Reserve,
+    turn: Option<Turn>,
     /// Whether the client may send more.
     reading: bool,
     received: u64,
@@ -209,7 +224,8 @@ impl<'a> Stream<'a> {
     /// Reads and carries out what the client asks for.
     fn poll_client(&mut self, cx: &mut Cx<'_>) -> Step {
         if !self.outgoing.is_empty() || !self.replies.is_empty() {
-            return Poll::Pending;
+            // It is not read, but may be gone.
+            return self.sender.poll_reset(cx).map(Err);
         }
         if let Some(packet) = self.packets.pop_front() {
             self.frontend
@@ -224,7 +240,11 @@ impl<'a> Stream<'a> {
         if !self.reading {
             return self.sender.poll_reset(cx).map(Err);
         }
-        if ready!(self.receiver.poll_packets(cx, &mut self.packets))? {
+        let more = ready!(self.receiver.poll_packets(cx, &mut self.packets))?;
+        if !self.hold() {
+            return Poll::Ready(Err(StreamError::Memory));
+        }
+        if more {
             return Poll::Ready(Ok(None));
         }
         // The client is gone, or as good as gone: it cannot close its tunnel any more.
@@ -237,6 +257,15 @@ impl<'a> Stream<'a> {
         Poll::Ready(Ok(None))
     }
 
+    /// Charges the cluster for what this stream holds; false when there is no memory for it.
+    fn hold(&mut self) -> bool {
+        let packets: usize = self.packets.iter().map(Packet::payload_len).sum();
+        let held = self.receiver.buffered() + packets + self.outgoing.len();
+        // What a window carries is everybody's.
+        self.held
+            .try_set(held.saturating_sub(STREAM_WINDOW as usize))
+    }
+
     fn carry_out(&mut self, action: Option<FrontendAction>) {
         match action {
             Some(FrontendAction::Data(data)) => self.outgoing = data,
@@ -245,6 +274,7 @@ impl<'a> Stream<'a> {
                 self.dial = Some(Box::pin(self.frontend.dial(target)));
             }
             Some(FrontendAction::Close) => {
+                self.asked = true;
                 if self.dial.take().is_some() {
                     let metrics = self.frontend.cluster.metrics();
                     metrics.dial_failure(DialFailure::FrontendClose);
@@ -268,9 +298,11 @@ impl<'a> Stream<'a> {
                 let open = self.frontend.open(&dialled);
                 self.tunnel = Some((dialled.tunnel, open));
             }
-            Err(error) => self
-                .replies
-                .extend(self.state.dial_failed(&error.to_string())),
+            Err(error) => {
+                self.reason = self.reason.or(Some(error.reason()));
+                let reply = self.state.dial_failed(&error.to_string());
+                self.replies.extend(reply);
+            }
         }
         Poll::Ready(Ok(None))
     }
@@ -288,20 +320,29 @@ impl<'a> Stream<'a> {
             if !self.closing || !self.packets.is_empty() {
                 return Poll::Pending;
             }
-            // All it sent is on its way; the tunnel closes behind it.
+            // All it sent is on its way; the tunnel closes behind it, and is whole if it says so.
+            if self.asked {
+                tunnel.finish();
+            }
             self.tunnel = None;
+            self.reason.get_or_insert("frontend_closed");
             self.replies
                 .extend(self.state.ended(&EndReason::LocalClosed));
             return Poll::Ready(Ok(None));
         }
         let room = ready!(tunnel.poll_room(cx));
+        if let Some(turn) = &self.turn {
+            ready!(turn.poll(cx));
+        }
         let len = room.min(self.outgoing.len());
-        ready!(self.frontend.means.poll_turn(cx, len));
         let piece = self.outgoing.split_to(len);
-        self.received += piece.len() as u64;
+        tunnel.metrics().bytes(Direction::ToDestination, len as u64);
+        self.received += len as u64;
         if tunnel.write(piece).is_err() {
             self.outgoing.clear();
         }
+        self.charge(len);
+        self.hold();
         Poll::Ready(Ok(None))
     }
 
@@ -314,27 +355,29 @@ impl<'a> Stream<'a> {
         if !self.replies.is_empty() {
             return Poll::Pending;
         }
-        ready!(self.sender.poll_ready(cx))?;
-        ready!(self.frontend.means.poll_turn(cx, PIECE));
+        let ready = self.sender.poll_ready(cx);
+        if ready.is_pending() {
+            // The tunnel may be over whether or not the client reads again.
+            let reason = ready!(tunnel.poll_ended(cx));
+            return self.ended(&reason);
+        }
+        ready!(ready)?;
+        if let Some(turn) = &self.turn {
+            ready!(turn.poll(cx));
+        }
         let data = match ready!(tunnel.poll_read(cx, PIECE)) {
             TunnelRead::Data(data) => data,
             // API servers know no half-close.
             TunnelRead::End => {
-                self.tunnel = None;
                 let error = String::new();
-                let reason = EndReason::PeerClosed { error };
-                self.replies.extend(self.state.ended(&reason));
-                self.closing = true;
-                return Poll::Ready(Ok(None));
+                return self.ended(&EndReason::PeerClosed { error });
             }
-            TunnelRead::Ended(reason) => {
-                self.tunnel = None;
-                self.replies.extend(self.state.ended(&reason));
-                self.closing = true;
-                return Poll::Ready(Ok(None));
-            }
+            TunnelRead::Ended(reason) => return self.ended(&reason),
         };
         let len = data.len();
+        tunnel
+            .metrics()
+            .bytes(Direction::FromDestination, len as u64);
         if let Some(Packet::Data { connect_id, data }) = self.state.data(data) {
             let kind = self.sender.transmit(|buf| {
                 knp_proto::packet::encode_data_head(connect_id, data.len(), buf);
@@ -346,29 +389,48 @@ impl<'a> Stream<'a> {
             self.sent += len as u64;
         }
         tunnel.consumed(len);
+        self.charge(len);
         Poll::Ready(Ok(None))
+    }
+
+    /// Tells the client that its tunnel is over, and ends the stream behind that.
+    fn ended(&mut self, reason: &EndReason) -> Step {
+        self.tunnel = None;
+        self.reason = self.reason.or(Some(reason.reason()));
+        self.replies.extend(self.state.ended(reason));
+        self.outgoing.clear();
+        self.closing = true;
+        Poll::Ready(Ok(None))
+    }
+
+    fn charge(&self, octets: usize) {
+        if let Some(turn) = &self.turn {
+            turn.charge(octets);
+        }
     }
 
     fn finish(self, end: End) {
         let reason = match end {
             End::Done(reason) => {
                 self.sender.end(GrpcCode::Ok, "");
-                reason
+                self.reason.unwrap_or(reason)
+            }
+            End::Broken(StreamError::Memory) => {
+                let text = "no memory for so large a message";
+                self.sender.end(GrpcCode::ResourceExhausted, text);
+                "limit"
             }
             End::Broken(error) => {
                 let metrics = &self.frontend.cx.metrics;
                 metrics.received_from_client().error(error.code(), None);
                 self.sender.reset();
-                "frontend_reset"
+                self.reason.unwrap_or("frontend_reset")
             }
         };
         if self.dial.is_some() {
             let metrics = self.frontend.cluster.metrics();
             metrics.dial_failure(DialFailure::FrontendClose);
         }
-        let link = self.frontend.cluster.metrics().link();
-        link.bytes(Direction::ToDestination, self.received);
-        link.bytes(Direction::FromDestination, self.sent);
         let target = self.target.as_deref();
         self.frontend.log(target, self.received, self.sent, reason);
     }
@@ -378,9 +440,9 @@ impl<'a> Stream<'a> {
 type Step = Poll<Result<Option<&'static str>, StreamError>>;
 
 /// Window of a stream: what a client may send ahead of the tunnel.
-const STREAM_WINDOW: u32 = 256 << 10;
-/// Window of a connection, for all its streams.
-const CONNECTION_WINDOW: u32 = 1 << 20;
+const STREAM_WINDOW: u32 = 128 << 10;
+/// Window of a connection, for all its streams: dozens may be stuck without stopping the others.
+const CONNECTION_WINDOW: u32 = 8 << 20;
 /// Octets of a message. Upstream's library sends what it is given as one message, however long;
 /// upstream's server takes 4 MiB.
 const MAX_MESSAGE: usize = 16 << 20;

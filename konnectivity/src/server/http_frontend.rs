@@ -8,22 +8,21 @@
 //! Reads no request and writes no answer; that is the `connect` crate's business.
 
 use std::cell::Cell;
+use std::time::Duration;
 
 use bytes::Bytes;
-use connect::{Dial, End, Ended, Params, Refusal, RefusalHeaders, Request};
+use connect::{Dial, End, Ended, Params, Refusal, RefusalHeaders, Request, Stream};
 use knp_proto::DialTarget;
-use tokio::io::{AsyncRead, AsyncWrite};
+use socket2::SockRef;
+use tokio::time::sleep;
 
 use super::cluster::{Dialled, NoTunnel};
 use super::frontends::Frontend;
-use crate::metrics::{DialFailure, Direction};
-use crate::relay::{RelayEnd, relay};
+use crate::metrics::DialFailure;
+use crate::relay::{Octets, RelayEnd, relay};
 
 /// Serves one connection from its first octet to its end.
-pub(crate) async fn serve<S>(stream: S, frontend: &Frontend)
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
+pub(crate) async fn serve<S: Stream>(stream: S, frontend: &Frontend) {
     let _held = frontend.cx.metrics.http_connection();
     let params = Params {
         dial_limit: frontend.cx.limits.dial * 2,
@@ -36,8 +35,8 @@ where
     let cluster = frontend.cluster.clone();
     let outcome = tokio::select! {
         outcome = connect::serve(stream, &dialler, &params) => outcome,
-        () = cluster.removed() => return,
-        () = frontend.cx.drain.reached(serve::Phase::Cut) => return,
+        // A tunnel ends by itself then; whatever else is going on has a moment to end.
+        () = async { frontend.cut().await; sleep(LAST_WORDS).await } => return,
     };
     match dialler.state.get() {
         // Called off: the client left.
@@ -93,21 +92,27 @@ impl Dial for Dialler<'_> {
 
     async fn relay<S>(&self, dialled: Dialled, mut stream: S, early: Bytes) -> Ended
     where
-        S: AsyncRead + AsyncWrite + Unpin,
+        S: Stream,
     {
         let frontend = self.frontend;
         let _open = frontend.open(&dialled);
-        let relayed = relay(dialled.tunnel, &mut stream, early, &frontend.means).await;
-        let link = frontend.cluster.metrics().link();
-        link.bytes(Direction::ToDestination, relayed.from_socket);
-        link.bytes(Direction::FromDestination, relayed.to_socket);
-        Ended {
-            received: relayed.from_socket,
-            sent: relayed.to_socket,
-            reason: match relayed.end {
-                RelayEnd::Socket(_) => "frontend_reset",
-                RelayEnd::Tunnel(reason) => reason.reason(),
+        let octets = Octets::default();
+        let relayed = relay(dialled.tunnel, &mut stream, early, &frontend.means, &octets);
+        let (reason, clean) = tokio::select! {
+            end = relayed => match end {
+                RelayEnd::Socket(_) => ("frontend_reset", true),
+                RelayEnd::Tunnel(reason) => (reason.reason(), reason.is_clean()),
             },
+            reason = frontend.cut() => (reason, false),
+        };
+        if !clean && let Some(fd) = stream.fd() {
+            // What is missing must not be taken for the end. Unix sockets have no such word.
+            drop(SockRef::from(&fd).set_linger(Some(Duration::ZERO)));
+        }
+        Ended {
+            received: octets.from_socket.get(),
+            sent: octets.to_socket.get(),
+            reason,
         }
     }
 }
@@ -115,20 +120,19 @@ impl Dial for Dialler<'_> {
 /// Returns the answer to a request that gets no tunnel, as upstream gives it.
 fn refusal(error: &NoTunnel) -> Refusal {
     // What upstream's handler writes itself ends with a line's end; an agent's words do not.
-    let typed = |status, reason| {
+    let reason = error.reason();
+    let typed = |status| {
         Refusal::new(status, reason, format!("{error}\r\n")).with_headers(RefusalHeaders::Typed)
     };
     match error {
-        NoTunnel::Answered { error } => {
-            Refusal::new(status_of(error), "connect_failed", error.clone())
-        }
-        NoTunnel::Lost => typed(502, "agent_lost"),
+        NoTunnel::Answered { error } => Refusal::new(status_of(error), reason, error.clone()),
+        NoTunnel::Lost => typed(502),
         NoTunnel::NoAgent => {
             let body = format!("currently no tunnels available: {error}");
-            Refusal::new(500, "no_agent", body).with_headers(RefusalHeaders::Bare)
+            Refusal::new(500, reason, body).with_headers(RefusalHeaders::Bare)
         }
-        NoTunnel::Refused(_) => typed(503, "limit"),
-        NoTunnel::Timeout { .. } => typed(504, "dial_timeout"),
+        NoTunnel::Refused(_) => typed(503),
+        NoTunnel::Timeout { .. } => typed(504),
     }
 }
 
@@ -142,6 +146,9 @@ fn status_of(text: &str) -> u16 {
         502
     }
 }
+
+/// How long a connection may take to end once it is cut.
+const LAST_WORDS: Duration = Duration::from_millis(200);
 
 #[cfg(test)]
 mod tests {

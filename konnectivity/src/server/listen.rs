@@ -18,12 +18,13 @@ use knp_proto::ClusterId;
 use serve::{Admission, Permit, Phase};
 use tokio::net::{TcpStream, UnixListener};
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, timeout};
 
 use super::agents;
+use super::cluster::Cluster;
 use super::context::Context;
 use super::frontends::Frontend;
-use crate::metrics::PeerPort;
+use crate::metrics::{Direction, PeerPort};
 use crate::registry::{FrontendMode, Peer, Port};
 use crate::relay::{Means, Scratch};
 use crate::share::{Share, Shares, WeakShare};
@@ -32,6 +33,8 @@ use crate::share::{Share, Shares, WeakShare};
 pub(crate) struct Worker {
     cx: Arc<Context>,
     admission: Arc<Admission>,
+    /// Of the agents' port, those who are not known yet: strangers must not keep API servers out.
+    strangers: Arc<Admission>,
     scratch: Scratch,
     /// Where several clusters share the thread.
     shares: Option<Shares>,
@@ -63,13 +66,15 @@ impl Worker {
     /// `many` says whether several clusters are served.
     pub(crate) fn new(
         cx: Arc<Context>,
-        admission: Arc<Admission>,
+        admission: [Arc<Admission>; 2],
         mode: FrontendMode,
         many: bool,
     ) -> Rc<Self> {
+        let [admission, strangers] = admission;
         Rc::new(Self {
             cx,
             admission,
+            strangers,
             scratch: Scratch::default(),
             shares: many.then(Shares::default),
             shares_of: RefCell::default(),
@@ -89,7 +94,10 @@ impl Worker {
     /// Takes a connection that was accepted on `port`.
     pub(crate) fn accepted(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr, port: Port) {
         let worker = Rc::clone(self);
-        let Some(permit) = self.admit(port) else {
+        let Some(permit) = self.admit(&self.admission, port) else {
+            return;
+        };
+        let Some(stranger) = self.admit(&self.strangers, port) else {
             return;
         };
         tokio::task::spawn_local(async move {
@@ -98,20 +106,20 @@ impl Worker {
                 Port::Frontends => &worker.frontends,
             };
             let _counted = Counted::new(count);
-            worker.serve(stream, peer, port).await;
+            worker.serve(stream, peer, port, stranger).await;
             drop(permit);
         });
     }
 
-    fn admit(&self, port: Port) -> Option<Permit> {
-        let permit = self.admission.permit();
+    fn admit(&self, admission: &Arc<Admission>, port: Port) -> Option<Permit> {
+        let permit = admission.permit();
         if permit.is_none() {
             self.cx.metrics.peer_refused(peer_port(port), "limit");
         }
         permit
     }
 
-    async fn serve(&self, stream: TcpStream, from: SocketAddr, port: Port) {
+    async fn serve(&self, stream: TcpStream, from: SocketAddr, port: Port, stranger: Permit) {
         let before = self.cx.registry.current();
         let choose = |name: Option<&str>| before.tls(port, name);
         let accepted = connect::accept_tls_by_name(stream, choose, self.cx.limits.handshake).await;
@@ -146,9 +154,13 @@ impl Worker {
             }
         };
         match (port, identity) {
-            (Port::Agents, peer) => agents::serve(accepted.stream, peer, from, &self.cx).await,
+            (Port::Agents, peer) => {
+                agents::serve(accepted.stream, peer, from, stranger, &self.cx).await;
+            }
             (Port::Frontends, Peer::Certified(spec)) => {
-                if let Some(frontend) = self.frontend(&spec.id, "frontends", from, name) {
+                drop(stranger);
+                let cluster = self.cx.cluster(&spec);
+                if let Some(frontend) = self.frontend(cluster, "frontends", from, name) {
                     frontend.serve(accepted.stream, self.mode).await;
                 }
             }
@@ -172,19 +184,21 @@ impl Worker {
 
     fn frontend(
         &self,
-        cluster: &ClusterId,
+        cluster: Option<Arc<Cluster>>,
         listener: &'static str,
         peer: SocketAddr,
         server_name: Option<String>,
     ) -> Option<Frontend> {
+        let cluster = cluster?;
         Some(Frontend {
-            cluster: self.cx.cluster(cluster)?,
             cx: Arc::clone(&self.cx),
             means: Means {
                 scratch: self.scratch.clone(),
-                share: self.share(cluster),
+                share: self.share(cluster.id()),
+                outward: Direction::ToDestination,
                 write_duration: Some(self.cx.metrics.frontend_write_duration().clone()),
             },
+            cluster,
             listener,
             peer,
             server_name,
@@ -217,12 +231,14 @@ impl Worker {
             match accepted {
                 Ok((stream, _)) => {
                     pause = FIRST_PAUSE;
-                    let Some(permit) = self.admit(Port::Frontends) else {
+                    let Some(permit) = self.admit(&self.admission, Port::Frontends) else {
                         continue;
                     };
                     let nobody = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-                    let Some(frontend) = self.frontend(&cluster, "uds", nobody, None) else {
-                        return;
+                    let served = self.cx.cluster_of_socket(&cluster);
+                    let Some(frontend) = self.frontend(served, "uds", nobody, None) else {
+                        // Only between two looks at the registry.
+                        continue;
                     };
                     let worker = Rc::clone(&self);
                     tokio::task::spawn_local(async move {
@@ -233,7 +249,7 @@ impl Worker {
                 }
                 Err(error) => {
                     tracing::warn!(%cluster, %error, "accepting pauses");
-                    tokio::time::sleep(pause).await;
+                    sleep(pause).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
             }
@@ -251,16 +267,23 @@ impl Worker {
         // Agents serve the frontends of every worker.
         last.send_modify(|workers| *workers -= 1);
         let mut others = last.subscribe();
+        let quiet = async {
+            drop(others.wait_for(|workers| *workers == 0).await);
+            // What frontends have sent last is still on its way.
+            while self.cx.tunnels_under_way() > 0 {
+                sleep(GLANCE).await;
+            }
+        };
         tokio::select! {
-            _ = others.wait_for(|workers| *workers == 0) => {}
+            () = quiet => {}
             () = self.cx.drain.reached(Phase::Cut) => {}
         }
         for cluster in self.cx.clusters() {
-            cluster.close_links(crate::link::Closing::End("the server ends"));
+            cluster.close_links("the server ends");
         }
         let mut agents = self.agents.subscribe();
         let gone = agents.wait_for(|count| *count == 0);
-        drop(tokio::time::timeout(LAST_WORDS, gone).await);
+        drop(timeout(LAST_WORDS, gone).await);
     }
 }
 
@@ -274,5 +297,7 @@ fn peer_port(port: Port) -> PeerPort {
 /// First and longest pause after an accept that failed, for want of descriptors most likely.
 const FIRST_PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
 const LONGEST_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
+/// How often it is looked whether tunnels are still under way at the end.
+const GLANCE: std::time::Duration = std::time::Duration::from_millis(10);
 /// How long agents' connections may take to be told of the end.
 const LAST_WORDS: std::time::Duration = std::time::Duration::from_millis(500);

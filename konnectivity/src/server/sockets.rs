@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
@@ -39,6 +39,8 @@ struct Bound {
     cluster: ClusterId,
     spec: UdsSpec,
     stop: watch::Sender<bool>,
+    /// Which file it is: by the end another process may have put its own in this place.
+    file: Option<(u64, u64)>,
 }
 
 /// A socket could not be bound.
@@ -112,6 +114,7 @@ impl Sockets {
             cluster,
             spec,
             stop,
+            file: file_at(path),
         };
         self.bound.insert(path.to_owned(), bound);
         Ok(())
@@ -128,9 +131,18 @@ impl Drop for Sockets {
 
 fn close(path: &Path, bound: &Bound) {
     bound.stop.send_replace(true);
+    if bound.file != file_at(path) {
+        return;
+    }
     if let Err(error) = std::fs::remove_file(path) {
         tracing::debug!(path = %path.display(), %error, "the socket is gone already");
     }
+}
+
+/// Returns which file is there: device and inode.
+fn file_at(path: &Path) -> Option<(u64, u64)> {
+    let found = path.symlink_metadata().ok()?;
+    Some((found.dev(), found.ino()))
 }
 
 /// Binds a socket that its owner and group may connect to, as upstream's does.

@@ -5,10 +5,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use connect::{Dial, Ended, Outcome, Params, Refusal, Request, serve};
+use connect::{Dial, Ended, Outcome, Params, Refusal, Request, Stream, serve};
 use tokio::io::{
-    AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, copy, copy_bidirectional,
-    duplex, split,
+    AsyncReadExt, AsyncWriteExt, DuplexStream, copy, copy_bidirectional, duplex, split,
 };
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -98,7 +97,7 @@ impl<'a> Dial for &'a Double {
 
     async fn relay<S>(&self, tunnel: Self::Tunnel, mut stream: S, early: Bytes) -> Ended
     where
-        S: AsyncRead + AsyncWrite + Unpin,
+        S: Stream,
     {
         let (upstream, mut guard) = tunnel;
         guard.armed = false;

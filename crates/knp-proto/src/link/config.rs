@@ -23,7 +23,8 @@ pub enum Overflow {
     /// The stream is not read until half of what waits is gone, and all its tunnels stand still:
     /// upstream's behaviour.
     Block,
-    /// The tunnel is closed; no other is affected.
+    /// As [`Overflow::Block`], but a tunnel whose socket takes nothing at all for
+    /// [`LinkConfig::patience`] is closed. Who reads slowly is waited for, who has stopped is not.
     #[default]
     Close,
 }
@@ -43,6 +44,8 @@ pub struct LinkConfig {
     pub outbox_bytes: usize,
     /// See [`Overflow`].
     pub overflow: Overflow,
+    /// See [`Overflow::Close`].
+    pub patience: Duration,
     /// Octets of one tunnel that are sent while others wait.
     pub quantum_bytes: usize,
     /// Octets that may wait for a socket: the largest window, and with a peer that knows no
@@ -59,6 +62,7 @@ impl Default for LinkConfig {
             max_data_bytes: 64 << 10,
             outbox_bytes: 256 << 10,
             overflow: Overflow::Close,
+            patience: Duration::from_secs(1),
             quantum_bytes: 64 << 10,
             tunnel_bytes: 4 << 20,
         }

@@ -89,7 +89,7 @@ impl Link {
         let Some(tunnel) = self.tunnels.at_mut(slot) else {
             return;
         };
-        match tunnel.receive(&self.config, data) {
+        match tunnel.receive(now, &self.config, data) {
             Ok(()) => self.settle(slot),
             Err(reason) => self.kill(now, slot, reason),
         }

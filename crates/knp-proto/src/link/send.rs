@@ -93,6 +93,10 @@ impl Link {
                 self.expire_dial(slot);
                 continue;
             }
+            if tunnel.is_out_of_patience(now) {
+                self.kill(now, slot, EndReason::SlowConsumer);
+                continue;
+            }
             let packet = tunnel.expire(now, &self.config);
             if !self.ended {
                 self.control.extend(packet);

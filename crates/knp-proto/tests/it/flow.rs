@@ -131,21 +131,51 @@ fn a_hundred_stalled_tunnels_stay_within_the_budget_and_leave_room() {
     assert_eq!(world.read(End::Server, 100, KIB), 1000);
 }
 
-#[test]
-fn without_credit_a_slow_reader_alone_is_cut() {
-    let config = LinkConfig::default();
+/// Pours into tunnel 0 of two, without credit, until the server reads no more.
+fn blocked(config: LinkConfig) -> World {
     let mut world = open(Extensions::default(), config, 2);
     let poured = pour(&mut world, End::Agent, 0, 64 << 20);
     assert!(
-        poured <= config.tunnel_bytes + 2 * config.outbox_bytes,
+        poured <= config.tunnel_bytes + 2 * config.outbox_bytes + config.max_data_bytes,
         "{poured}"
     );
+    assert!(world.server.link.is_read_blocked());
+    world
+}
+
+#[test]
+fn without_credit_a_reader_that_has_stopped_is_cut_and_nobody_else() {
+    let config = LinkConfig::default();
+    let mut world = blocked(config);
+    world.pass(config.patience);
     let ended = world.server.sockets[&0].ended.clone();
     assert_eq!(ended, Some(EndReason::SlowConsumer));
     assert_eq!(held(&world, End::Server), 0);
+    assert!(!world.server.link.is_read_blocked());
     assert!(world.server.sockets[&1].is_live());
     carry(&mut world);
     assert!(!world.agent.sockets[&0].is_live(), "the other end was told");
+}
+
+#[test]
+fn without_credit_a_reader_that_is_merely_slow_is_waited_for() {
+    let config = LinkConfig::default();
+    let mut world = blocked(config);
+    let mut read = 0;
+    while world.server.link.is_read_blocked() {
+        world.pass(config.patience * 9 / 10);
+        assert!(world.server.sockets[&0].is_live(), "after {read} octets");
+        read += world.read(End::Server, 0, 64 * KIB);
+    }
+    assert!(
+        read >= config.tunnel_bytes / 2 - config.max_data_bytes,
+        "{read}"
+    );
+    world.pass(config.patience * 2);
+    assert!(
+        world.server.sockets[&0].is_live(),
+        "nobody waits for it now"
+    );
 }
 
 #[test]

@@ -1,0 +1,81 @@
+//! Notices that a socket is gone which nobody reads.
+//!
+//! Whoever has closed one direction of a connection may be gone altogether: it looks the same until
+//! something is sent. And a socket is not read while the tunnel is full. Both are looked at from
+//! time to time, and in no other case.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use knp_proto::EndReason;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tokio::time::{Instant, Sleep, sleep};
+
+use super::RelayEnd;
+
+/// The watch over one socket; nothing runs while there is nothing to watch for.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    sleep: Option<Pin<Box<Sleep>>>,
+    /// Since when nothing has moved.
+    since: Option<Instant>,
+}
+
+impl Watch {
+    /// Something moved.
+    pub(super) fn progress(&mut self) {
+        self.sleep = None;
+        self.since = None;
+    }
+
+    /// Ready once the connection is to be given up: when nothing has moved for long while it is
+    /// `half_closed`, or when its peer is seen to be gone while it is `unread`.
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        fd: Option<BorrowedFd<'_>>,
+        half_closed: bool,
+        unread: bool,
+    ) -> Poll<RelayEnd> {
+        if !half_closed && !unread {
+            self.progress();
+            return Poll::Pending;
+        }
+        let since = *self.since.get_or_insert_with(Instant::now);
+        loop {
+            let sleep = (self.sleep).get_or_insert_with(|| Box::pin(sleep(PERIOD)));
+            ready!(sleep.as_mut().poll(cx));
+            self.sleep = None;
+            if unread && fd.is_some_and(is_gone) {
+                let error = io::ErrorKind::ConnectionReset.into();
+                return Poll::Ready(RelayEnd::Socket(error));
+            }
+            if half_closed && since.elapsed() >= HALF_CLOSED_LIMIT {
+                return Poll::Ready(RelayEnd::Tunnel(EndReason::LingerTimeout));
+            }
+        }
+    }
+}
+
+/// Whether both directions of a socket are over: a peer that has closed one may still listen.
+fn is_gone(fd: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::empty())];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let looked = poll(&mut fds, Some(&now)).is_ok();
+    let [looked_at] = fds;
+    looked
+        && looked_at
+            .revents()
+            .intersects(PollFlags::HUP | PollFlags::ERR)
+}
+
+/// Time between looks.
+const PERIOD: Duration = Duration::from_secs(2);
+/// Silence after which a connection that is closed in one direction is taken for closed.
+const HALF_CLOSED_LIMIT: Duration = Duration::from_secs(600);
