@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use testkit::konnectivity::{AgentLink, FakeServer, Packet, ServerOptions};
 use testkit::upstream::{Behaviour, Upstream};
-use testkit::wait;
+use testkit::wait::{self, Stopwatch};
 
 use crate::support::{Agent, AgentFlags, Held, LIMIT, Pki, Refusing, Unanswering, noise};
 
@@ -190,6 +190,31 @@ fn a_dial_taken_back_leaves_no_connection() {
     pair.link.close(id).unwrap();
     pair.link.read_to_end(id).unwrap();
     pair.agent.wait_tunnels(0);
+}
+
+/// Upstream's agent waits for the slowest of its connections.
+#[test]
+fn a_destination_that_stops_stalls_nobody_else() {
+    let mut pair = Pair::start();
+    let stuck = Upstream::start(Behaviour::NeverReads).unwrap();
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let bad = pair.link.dial(&stuck.addr().to_string()).unwrap();
+    let good = pair.link.dial(&echo.addr().to_string()).unwrap();
+    let part = vec![1; 32 << 10];
+    // 16 MiB: more than sockets and agent hold, so that the connection is cut on the way.
+    for _ in 0..512 {
+        pair.link.write(bad, &part).unwrap();
+    }
+    let clock = Stopwatch::start();
+    pair.link.write(good, b"x").unwrap();
+    assert_eq!(pair.link.read(good, 1).unwrap(), b"x");
+    assert!(
+        clock.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        clock.elapsed()
+    );
+    pair.link.read_to_end(bad).unwrap();
+    pair.agent.wait_tunnels(1);
 }
 
 /// A server of upstream's that does not read, because one of its frontends does not.

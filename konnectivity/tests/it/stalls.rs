@@ -3,11 +3,11 @@
 use std::io::{Read, Write};
 use std::time::Duration;
 
-use testkit::konnectivity::Tunnel;
+use testkit::konnectivity::{GrpcFrontend, Packet, Tunnel};
 use testkit::upstream::{Behaviour, Upstream};
-use testkit::wait::Stopwatch;
+use testkit::wait::{self, Stopwatch};
 
-use crate::support::{Kind, Mode, Rig, ServerFlags, pairings};
+use crate::support::{Kind, LIMIT, Mode, Rig, ServerFlags, pairings};
 
 pairings!(a_reader_that_stops_stalls_nobody_else);
 
@@ -90,4 +90,45 @@ fn a_stalled_tunnel_goes_on_where_it_stopped() {
         others_live(&rig, Duration::from_secs(1));
         assert_eq!(stalled.reader.rest().unwrap().len() as u64, COUNT - 100);
     }
+}
+
+/// An agent of upstream's has no flow control: what cannot be held is cut, and counted.
+#[test]
+fn a_reader_that_stops_before_an_agent_of_upstreams_is_cut() {
+    let rig = Rig::start(Mode::Http, Kind::Go);
+    let source = Upstream::start(Behaviour::Source { bytes: u64::MAX }).unwrap();
+    let stalled = rig.tunnel(source.addr());
+    wait::until("the cut", LIMIT, || rig.server.established() == 0.0).unwrap();
+    source.wait_closed(LIMIT).unwrap();
+    drop(stalled);
+}
+
+/// Small messages cost more than their octets.
+#[test]
+fn single_octets_that_pile_up_on_a_shared_connection_hurt_nobody_else() {
+    let rig = Rig::start(Mode::Grpc, Kind::Rust);
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let stuck = Upstream::start(Behaviour::NeverReads).unwrap();
+    let frontend = GrpcFrontend::sharing(&rig.server.flags.uds()).unwrap();
+    let mut lives = frontend.connect(&echo.addr().to_string()).unwrap().unwrap();
+    let mut wire = frontend.open().unwrap();
+    let (address, random) = (stuck.addr().to_string(), 9);
+    wire.send(&Packet::DialReq { address, random }).unwrap();
+    let Packet::DialRsp { connect_id, .. } = wire.recv(LIMIT).unwrap() else {
+        panic!("no answer to a dial");
+    };
+    // Enough to fill everything on the way, then as many single octets as still are taken.
+    let filling = std::thread::spawn(move || {
+        let large = Packet::data(connect_id, vec![1; 64 << 10]);
+        let piled = (0..160).all(|_| wire.send(&large).is_ok());
+        let small = vec![Packet::data(connect_id, *b"x"); 100];
+        let _ = piled && (0..1000).all(|_| small.iter().all(|packet| wire.send(packet).is_ok()));
+    });
+    let clock = Stopwatch::start();
+    while clock.elapsed() < Duration::from_secs(4) {
+        assert_eq!(lives.echo(b"x").unwrap(), b"x");
+    }
+    drop(stuck);
+    filling.join().unwrap();
+    assert_eq!(lives.echo(b"x").unwrap(), b"x");
 }

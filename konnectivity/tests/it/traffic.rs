@@ -1,6 +1,7 @@
 //! Octets through tunnels, and dials that come to nothing, for every pairing.
 
 use std::io::{Read, Write};
+use std::net::SocketAddr;
 
 use testkit::upstream::{Behaviour, Upstream};
 use testkit::wait::Stopwatch;
@@ -160,6 +161,24 @@ fn names_are_resolved_by_the_agent() {
         let mut destination = held.accept();
         tunnel.writer.write_all(b"x").unwrap();
         destination.read_exact(&mut [0]).unwrap();
+    }
+}
+
+#[test]
+fn one_grpc_connection_carries_many_dials() {
+    let rig = Rig::start(Mode::Grpc, Kind::Rust);
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let frontend = testkit::konnectivity::GrpcFrontend::sharing(&rig.server.flags.uds()).unwrap();
+    let connect = |addr: SocketAddr| frontend.connect(&addr.to_string()).unwrap().unwrap();
+    let mut tunnels: Vec<_> = (0..20).map(|_| connect(echo.addr())).collect();
+    for (seed, tunnel) in (0..).zip(&mut tunnels) {
+        let octets = noise(seed, 1000);
+        assert_eq!(tunnel.echo(&octets).unwrap(), octets);
+    }
+    drop(tunnels.split_off(10));
+    rig.server.wait_established(10);
+    for tunnel in &mut tunnels {
+        assert_eq!(tunnel.echo(b"still").unwrap(), b"still");
     }
 }
 
