@@ -187,7 +187,10 @@ impl Permit {
     pub(crate) fn try_charge(&mut self, octets: usize) -> bool {
         if octets > self.charged {
             let more = octets - self.charged;
-            if !self.cluster.bytes.try_take(self.charged, more) {
+            let bytes = &self.cluster.bytes;
+            // Who holds little does not fall to those who hold much.
+            let few = octets <= FEW && bytes.try_take_any(more);
+            if !few && !bytes.try_take(self.charged, more) {
                 return false;
             }
             self.charged = octets;
@@ -225,6 +228,9 @@ impl Drop for Permit {
         self.cluster.tunnels.sub();
     }
 }
+
+/// Octets that a tunnel may always hold while there are any: a request and its answer.
+const FEW: usize = 64 << 10;
 
 /// Octets that a cluster is charged for although no tunnel holds them.
 #[derive(Debug)]

@@ -85,9 +85,11 @@ impl Share {
 
     /// Takes `more` octets for one that holds `own`, if they may be had.
     pub(crate) fn try_take(&self, own: usize, more: usize) -> bool {
-        if more > self.allowance(own) {
-            return false;
-        }
+        more <= self.allowance(own) && self.try_take_any(more)
+    }
+
+    /// Takes `more` octets as long as there are any, however much others hold.
+    pub(crate) fn try_take_any(&self, more: usize) -> bool {
         self.take(more);
         // Others may have taken theirs since; the sum must hold all the same.
         let over = self.used() > self.limit.load(Ordering::Relaxed)

@@ -30,7 +30,7 @@ use super::frontends::Frontend;
 use super::tunnels::Open;
 use crate::grpc::{self, Message, PacketReceiver, PacketSender, Side, StreamError, refusal};
 use crate::link::{Tunnel, TunnelRead};
-use crate::metrics::{DialFailure, Direction, GrpcCode, PeerPort, Service};
+use crate::metrics::{DialFailure, Direction, GrpcCode, Held, PeerPort, Service};
 use crate::pump::Watch;
 use crate::share::{Share, Turn};
 
@@ -123,6 +123,7 @@ async fn stream(
         reason: None,
         held: Reserve::new(frontend.cluster.limits()),
         turn: frontend.means.share.as_ref().map(Share::turn),
+        stalled: None,
         reading: true,
         received: 0,
         sent: 0,
@@ -160,6 +161,8 @@ struct Stream<'a> {
     /// What the cluster is charged for large messages.
     held: Reserve,
     turn: Option<Turn>,
+    /// Held while the client does not read.
+    stalled: Option<Held>,
     /// Whether the client may send more.
     reading: bool,
     received: u64,
@@ -357,10 +360,12 @@ impl<'a> Stream<'a> {
         }
         let ready = self.sender.poll_ready(cx);
         if ready.is_pending() {
+            (self.stalled).get_or_insert_with(|| tunnel.metrics().stalled());
             // The tunnel may be over whether or not the client reads again.
             let reason = ready!(tunnel.poll_ended(cx));
             return self.ended(&reason);
         }
+        self.stalled = None;
         ready!(ready)?;
         if let Some(turn) = &self.turn {
             ready!(turn.poll(cx));

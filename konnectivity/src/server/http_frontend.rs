@@ -14,7 +14,8 @@ use bytes::Bytes;
 use connect::{Dial, End, Ended, Params, Refusal, RefusalHeaders, Request, Stream};
 use knp_proto::DialTarget;
 use socket2::SockRef;
-use tokio::time::sleep;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{sleep, timeout};
 
 use super::cluster::{Dialled, NoTunnel};
 use super::frontends::Frontend;
@@ -95,7 +96,7 @@ impl Dial for Dialler<'_> {
         S: Stream,
     {
         let frontend = self.frontend;
-        let _open = frontend.open(&dialled);
+        let open = frontend.open(&dialled);
         let octets = Octets::default();
         let relayed = relay(dialled.tunnel, &mut stream, early, &frontend.means, &octets);
         let (reason, clean) = tokio::select! {
@@ -105,7 +106,10 @@ impl Dial for Dialler<'_> {
             },
             reason = frontend.cut() => (reason, false),
         };
-        if !clean && let Some(fd) = stream.fd() {
+        drop(open);
+        if clean {
+            drop(timeout(LINGER, linger(&mut stream)).await);
+        } else if let Some(fd) = stream.fd() {
             // What is missing must not be taken for the end. Unix sockets have no such word.
             drop(SockRef::from(&fd).set_linger(Some(Duration::ZERO)));
         }
@@ -115,6 +119,21 @@ impl Dial for Dialler<'_> {
             reason,
         }
     }
+}
+
+/// Lets the client see the end: closing on what it has still sent would be a reset to it.
+async fn linger<S: Stream>(stream: &mut S) -> std::io::Result<()> {
+    stream.shutdown().await?;
+    let mut scrap = [0; 256];
+    let mut left = MOST_DISCARDED;
+    while left > 0 {
+        let read = stream.read(&mut scrap).await?;
+        if read == 0 {
+            break;
+        }
+        left = left.saturating_sub(read);
+    }
+    Ok(())
 }
 
 /// Returns the answer to a request that gets no tunnel, as upstream gives it.
@@ -147,6 +166,9 @@ fn status_of(text: &str) -> u16 {
     }
 }
 
+/// How long a client may take to see the end of its tunnel, and what it may send meanwhile.
+const LINGER: Duration = Duration::from_secs(1);
+const MOST_DISCARDED: usize = 64 << 10;
 /// How long a connection may take to end once it is cut.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
