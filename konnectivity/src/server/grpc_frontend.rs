@@ -302,7 +302,7 @@ impl<'a> Stream<'a> {
                 self.tunnel = Some((dialled.tunnel, open));
             }
             Err(error) => {
-                self.reason = self.reason.or(Some(error.reason()));
+                self.reason = self.reason.or_else(|| Some(error.reason()));
                 let reply = self.state.dial_failed(&error.to_string());
                 self.replies.extend(reply);
             }
@@ -401,7 +401,7 @@ impl<'a> Stream<'a> {
     /// Tells the client that its tunnel is over, and ends the stream behind that.
     fn ended(&mut self, reason: &EndReason) -> Step {
         self.tunnel = None;
-        self.reason = self.reason.or(Some(reason.reason()));
+        self.reason = self.reason.or_else(|| Some(reason.reason()));
         self.replies.extend(self.state.ended(reason));
         self.outgoing.clear();
         self.closing = true;
