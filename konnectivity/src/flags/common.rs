@@ -40,8 +40,8 @@ macro_rules! flags {
             skip_headers: bool = false;
             /// Accepted, has no effect: klog's.
             skip_log_headers: bool = false;
-            /// What happens to a tunnel whose reader is slower than a peer without flow control
-            /// sends, once 4MiB wait: the tunnel is closed, or all tunnels of the peer stand still.
+            /// What happens once 4MiB wait for a tunnel's reader and the peer knows no flow control:
+            /// all tunnels of the peer wait for it; with close, for a second if it takes nothing.
             slow_consumer: OverflowWord = OverflowWord::Close;
             /// Accepted, has no effect: klog's. Logs always go to standard error.
             stderrthreshold: String = "2".to_owned();
