@@ -5,8 +5,9 @@
 //!                                                                  └─▶ changed ───▶ a new client
 //! ```
 //!
-//! A kubeconfig that is broken keeps the last client that could be made. Asks the API server
-//! nothing: that is `token`'s and `lease`'s.
+//! A kubeconfig that is broken keeps the last client that could be made. One that wants a program
+//! run is refused: it would run here, with this process's rights, and hold up the thread. Asks the
+//! API server nothing: that is `token`'s and `lease`'s.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -38,7 +39,7 @@ pub enum ApiServerError {
         path: PathBuf,
         /// What is wrong with it.
         #[source]
-        source: Box<KubeconfigError>,
+        source: KubeconfigFault,
     },
     /// The kubeconfig, or a file that it names, cannot be read.
     #[error("reading {}", path.display())]
@@ -49,6 +50,82 @@ pub enum ApiServerError {
         #[source]
         source: io::Error,
     },
+}
+
+/// What is wrong with a kubeconfig. Nothing of its contents but names is in the text.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum KubeconfigFault {
+    /// It is YAML, but leads to no API server.
+    #[error(transparent)]
+    Contents(Box<KubeconfigError>),
+    /// It is not what a kubeconfig looks like.
+    #[error("it is no kubeconfig, or its YAML is wrong")]
+    Malformed,
+    /// Its user's credentials come from a program.
+    #[error("its user {user:?} has `{key}`, which runs a program: give it a token or certificate")]
+    Program {
+        /// The user's name.
+        user: String,
+        /// `auth-provider` or `exec`.
+        key: &'static str,
+    },
+}
+
+impl From<KubeconfigError> for KubeconfigFault {
+    fn from(error: KubeconfigError) -> Self {
+        // Where the text is wrong is shown with what is there, which may be secret.
+        if matches!(error, KubeconfigError::Parse(_)) {
+            Self::Malformed
+        } else {
+            Self::Contents(Box::new(error))
+        }
+    }
+}
+
+/// Checks that a kubeconfig's text leads to an API server, without reading the files it names.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn check_kubeconfig(octets: &[u8]) -> Result<(), KubeconfigFault> {
+    let text = std::str::from_utf8(octets).map_err(|_| KubeconfigFault::Malformed)?;
+    check(&Kubeconfig::from_yaml(text)?)
+}
+
+/// Checks what is used of a kubeconfig: the cluster and the user of its current context.
+fn check(file: &Kubeconfig) -> Result<(), KubeconfigFault> {
+    let name = file.current_context.as_ref();
+    let name = name.ok_or(KubeconfigError::CurrentContextNotSet)?;
+    let mut contexts = file.contexts.iter();
+    let context = contexts
+        .find(|context| &context.name == name)
+        .and_then(|context| context.context.as_ref())
+        .ok_or_else(|| KubeconfigError::LoadContext(name.clone()))?;
+    let mut clusters = file.clusters.iter();
+    let cluster = clusters
+        .find(|cluster| cluster.name == context.cluster)
+        .and_then(|cluster| cluster.cluster.as_ref())
+        .ok_or_else(|| KubeconfigError::LoadClusterOfContext(context.cluster.clone()))?;
+    let server = cluster.server.as_ref();
+    let server = server.ok_or(KubeconfigError::MissingClusterUrl)?;
+    let uri: Result<http::Uri, _> = server.parse();
+    uri.map_err(KubeconfigError::ParseClusterUrl)?;
+    let mut users = file.auth_infos.iter();
+    let user = users
+        .find(|user| Some(&user.name) == context.user.as_ref())
+        .and_then(|named| Some((&named.name, named.auth_info.as_ref()?)));
+    let program = user.and_then(|(name, user)| {
+        let key = match (&user.exec, &user.auth_provider) {
+            (Some(_), _) => "exec",
+            (None, Some(_)) => "auth-provider",
+            (None, None) => return None,
+        };
+        Some((name.clone(), key))
+    });
+    match program {
+        Some((user, key)) => Err(KubeconfigFault::Program { user, key }),
+        None => Ok(()),
+    }
 }
 
 /// One API server, and the account it is spoken to with. Clones are the same.
@@ -138,15 +215,17 @@ impl ApiServer {
         add(&mut context, path)?;
         let refused = |source| ApiServerError::Kubeconfig {
             path: path.to_path_buf(),
-            source: Box::new(source),
+            source,
         };
-        let file = Kubeconfig::read_from(path).map_err(refused)?;
+        let file = Kubeconfig::read_from(path).map_err(|error| refused(error.into()))?;
+        check(&file).map_err(refused)?;
         for named in files(&file) {
             add(&mut context, Path::new(named))?;
         }
         let options = KubeConfigOptions::default();
         let config = Config::from_custom_kubeconfig(file, &options).await;
-        Ok((config.map_err(refused)?, context.finish()))
+        let config = config.map_err(|error| refused(error.into()))?;
+        Ok((config, context.finish()))
     }
 }
 
@@ -211,7 +290,8 @@ pub(crate) const LOOK_PERIOD: Duration = Duration::from_secs(5);
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
-const MAX_FILE_BYTES: u64 = 1024 * 1024;
+/// The largest kubeconfig, or file that one names.
+pub(crate) const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
@@ -256,6 +336,71 @@ mod tests {
         dir.write("kubeconfig", kubeconfig("http://127.0.0.1:1"))
             .unwrap();
         api.client().await.unwrap();
+    }
+
+    fn with_user(user: &str) -> String {
+        kubeconfig("http://127.0.0.1:1").replace("{token: t}", user)
+    }
+
+    #[tokio::test]
+    async fn a_kubeconfig_that_runs_a_program_is_refused() {
+        let dir = TempDir::new("api-server-program").unwrap();
+        let path = dir.join("kubeconfig");
+        let ran = dir.join("ran");
+        let version = "client.authentication.k8s.io/v1";
+        for (key, user) in [
+            (
+                "exec",
+                format!(
+                    "{{exec: {{apiVersion: {version}, command: touch, args: [\"{}\"]}}}}",
+                    ran.display()
+                ),
+            ),
+            (
+                "auth-provider",
+                format!(
+                    "{{auth-provider: {{name: gcp, config: {{cmd-path: touch, cmd-args: \"{}\"}}}}}}",
+                    ran.display()
+                ),
+            ),
+        ] {
+            dir.replace("kubeconfig", with_user(&user)).unwrap();
+            let api = ApiServer::new(Some(path.clone()));
+            let error = api.client().await.map(drop).unwrap_err();
+            let text = telemetry::chain(&error).to_string();
+            assert!(text.contains(&format!("`{key}`")), "{text}");
+            assert!(!ran.exists(), "{key} was run");
+            let fault = check_kubeconfig(with_user(&user).as_bytes()).unwrap_err();
+            assert!(matches!(fault, KubeconfigFault::Program { .. }), "{fault}");
+        }
+    }
+
+    #[test]
+    fn a_kubeconfig_must_lead_to_an_api_server_and_its_secrets_stay_untold() {
+        let good = kubeconfig("http://127.0.0.1:1");
+        check_kubeconfig(good.as_bytes()).unwrap();
+        check_kubeconfig(with_user("null").as_bytes()).unwrap();
+        let mut broken = vec![
+            "{}".to_owned(),
+            String::new(),
+            "not: [yaml".to_owned(),
+            with_user("[secret-word]"),
+            with_user("{token: {secret-word: 1}}"),
+        ];
+        for (from, to) in [
+            ("current-context: a", "current-context: b"),
+            ("context: {cluster: a,", "context: {cluster: b,"),
+            ("http://127.0.0.1:1", ":://"),
+        ] {
+            assert!(good.contains(from));
+            broken.push(good.replace(from, to));
+        }
+        for text in broken {
+            let fault = check_kubeconfig(text.as_bytes()).unwrap_err();
+            let told = telemetry::chain(&fault).to_string();
+            assert!(!told.contains("secret-word"), "{told}");
+        }
+        assert!(check_kubeconfig(b"\xff").is_err());
     }
 
     #[test]

@@ -102,6 +102,9 @@ pub enum Parsed<C> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FlagError {
+    /// What is in effect cannot be written down.
+    #[error("writing down what is in effect")]
+    Effective(#[from] serde_json::Error),
     /// The configuration file cannot be read.
     #[error(transparent)]
     File(#[from] ConfigError),

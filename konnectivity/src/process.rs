@@ -12,6 +12,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use serde::Serialize;
 use telemetry::LogControl;
 
 use crate::agent::AgentConfig;
@@ -123,11 +124,14 @@ fn start<C: Config>(
 /// Validates what the configuration points to as well, and prints what is in effect.
 fn check(config: &impl Config) -> ExitCode {
     let verified = config.verify().map_err(Failed::configuration);
-    if verified.is_ok() {
-        let effective = settings::effective_yaml(config.process().effective());
-        return printed(&effective.unwrap_or_default());
+    match verified.and_then(|()| written(config.process().effective())) {
+        Ok(text) => printed(&text),
+        Err(error) => outcome(Err(error)),
     }
-    outcome(verified)
+}
+
+fn written(effective: &impl Serialize) -> Result<String, Failed> {
+    settings::effective_yaml(effective).map_err(Failed::configuration)
 }
 
 fn outcome(ended: Result<(), Failed>) -> ExitCode {
@@ -155,4 +159,27 @@ fn complained(text: &str) -> ExitCode {
         eprintln!("{}", text.trim_end());
     }
     EXIT_CONFIGURATION.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Serializer;
+    use serde::ser::Error as _;
+
+    use super::*;
+
+    struct Unspeakable;
+
+    impl Serialize for Unspeakable {
+        fn serialize<S: Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+            Err(S::Error::custom("no words"))
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_written_down_fails_the_check() {
+        let failed = written(&Unspeakable).unwrap_err();
+        assert!(matches!(failed, Failed::Configuration(_)), "{failed}");
+        assert!(written(&true).is_ok());
+    }
 }

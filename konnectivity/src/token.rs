@@ -1,9 +1,10 @@
 //! Tokens of agents: whose agent is it that shows this one?
 //!
 //! ```text
-//!     authorization ──▶ one bearer token ──▶ rate of its source ──▶ cluster it may be of
-//!         cluster by server name (a hint) or by issuer and audience        │
-//!                                          its keys, or its API server ◀───┘
+//!     authorization ──▶ one bearer token ──▶ cluster it may be of ──▶ its keys, what was said lately
+//!           by server name (a hint), or by issuer and audience          │              └──▶ verdict
+//!                                                                       └─neither can tell─┐
+//!     verdict ◀── its API server ◀── rate of this cluster and source ◀─────────────────────┘
 //! ```
 //!
 //! A token is never logged and never kept: what is remembered of it is a hash. Certificates are the
@@ -37,6 +38,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use self::choose::{Candidate, choose};
+use self::judge::Recalled;
 use self::rate::Rates;
 use crate::metrics::{ServerMetrics, TokenResult};
 use crate::registry::{ClusterSpec, Clusters, Registry, TokenSpec};
@@ -75,7 +77,7 @@ impl Tokens {
             metrics,
             runtime,
             verdicts: Verdicts::default(),
-            rates: Mutex::new(Rates::new(MAX_SOURCES)),
+            rates: Mutex::new(Rates::new(MAX_BUCKETS)),
             judges: Mutex::default(),
         };
         Self {
@@ -110,9 +112,6 @@ impl Inner {
         source: IpAddr,
     ) -> Result<(Arc<ClusterSpec>, Accepted), TokenRefused> {
         let token = Token::from_authorization(authorization)?;
-        if !lock(&self.rates).take(source, Instant::now()) {
-            return Err(TokenRefused::Limited);
-        }
         let clusters = self.registry.current();
         let cluster = match hint {
             // As it is now: the hint is as old as the handshake.
@@ -121,8 +120,19 @@ impl Inner {
         };
         let spec = cluster.tokens.as_ref().ok_or(TokenRefused::Unwanted)?;
         let judge = self.judge(&clusters, cluster, spec);
-        let accepted = judge.judge(&token, SystemTime::now()).await?;
-        lock(&self.rates).give_back(source, Instant::now());
+        let accepted = match judge.recall(&token, SystemTime::now())? {
+            Recalled::Accepted(accepted) => accepted,
+            Recalled::Unknown(question) => {
+                // Agents of many clusters may share a source, so guesses at one cluster must cost
+                // no other cluster's agents anything, nor those whose tokens are told here.
+                if !lock(&self.rates).take(&cluster.id, source, Instant::now()) {
+                    return Err(TokenRefused::Limited);
+                }
+                let accepted = judge.ask(&token, question).await?;
+                lock(&self.rates).give_back(&cluster.id, source, Instant::now());
+                accepted
+            }
+        };
         Ok((Arc::clone(cluster), accepted))
     }
 
@@ -196,5 +206,6 @@ fn lock<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sources whose checks are counted at a time; the one heard of longest ago is forgotten first.
-const MAX_SOURCES: usize = 10_000;
+/// Clusters and sources whose reviews are counted at a time; the pair heard of longest ago is
+/// forgotten first.
+const MAX_BUCKETS: usize = 10_000;

@@ -26,7 +26,7 @@ flags! {
         /// Key of the certificate shown to servers.
         agent_key: RelPath = RelPath::default();
         /// Destinations that may be dialled, each CIDR, CIDR:PORT or CIDR:FIRST-LAST, with an IPv6
-        /// CIDR before a port in brackets; empty is all.
+        /// CIDR before a port in brackets; all when it is not given, and never empty.
         allow_destinations: Vec<String> = Vec::new();
         /// Protocols offered to servers besides h2.
         alpn_proto: Vec<String> = Vec::new();
@@ -60,7 +60,7 @@ flags! {
         max_pending_dials: u32 = 1000;
         /// Tunnels at most.
         max_tunnels: u32 = 10_000;
-        /// How often links to servers are looked at.
+        /// Accepted, has no effect: the end of a link is noticed at once.
         probe_interval: GoDuration = GoDuration::from_secs(1);
         /// Host name or address of the servers, or of what stands in front of them.
         proxy_server_host: String = "127.0.0.1".to_owned();

@@ -34,7 +34,7 @@ impl AgentSetup {
         let mut checks = Checks::new(given);
         checks.channel_size(flags.xfr_channel_size);
         checks.profiling(flags.enable_profiling, flags.enable_contention_profiling);
-        let effective = settings::redact(flags).unwrap_or_default();
+        let effective = effective(flags)?;
         let agent = agent(flags, environment, effective.clone(), &mut checks);
         let mut warnings = checks.finish()?;
         warnings.extend(without_effect(flags, given));
@@ -48,6 +48,18 @@ impl AgentSetup {
         };
         Ok(Self { process, agent })
     }
+}
+
+/// What is in effect, such that it can be given as the file.
+fn effective(flags: &AgentFlags) -> Result<serde_json::Value, serde_json::Error> {
+    let mut effective = settings::redact(flags)?;
+    if let Some(keys) = effective.as_object_mut()
+        && flags.allow_destinations.is_empty()
+    {
+        // An empty list is refused when it is given.
+        keys.remove("allow-destinations");
+    }
+    Ok(effective)
 }
 
 fn agent(
@@ -114,6 +126,11 @@ fn identifiers(flags: &AgentFlags, checks: &mut Checks<'_>) -> Identifiers {
 }
 
 fn dial(flags: &AgentFlags, checks: &mut Checks<'_>) -> DialParams {
+    if flags.allow_destinations.is_empty() && checks.given("allow-destinations") {
+        // Who gives a list wants less than all; that it is empty is a mistake of what made it.
+        let message = "is empty, which would allow everything: leave it out if that is meant";
+        checks.refuse("allow-destinations", message);
+    }
     let mut ranges = Vec::new();
     for text in &flags.allow_destinations {
         match text.trim().parse::<AllowedRange>() {

@@ -37,8 +37,6 @@ flags! {
         cluster_cert: RelPath = RelPath::default();
         /// Key of the certificate shown to agents.
         cluster_key: RelPath = RelPath::default();
-        /// Keep metrics by cluster as well.
-        cluster_metrics: bool = false;
         /// Remove a socket that is in the way of --uds-name.
         delete_existing_uds_file: bool = true;
         /// Keep a lease for this server and count those of others. Not with --registry.

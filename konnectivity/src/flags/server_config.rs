@@ -36,8 +36,6 @@ pub struct ServerConfig {
     pub agent_keepalive: Keepalive,
     /// Where agents connect.
     pub agents: TlsPort,
-    /// Whether metrics of tunnels are kept by cluster.
-    pub cluster_metrics: bool,
     /// Whom this server is for.
     pub clusters: ClusterSource,
     /// Whether sockets that are in the way are removed.
@@ -185,7 +183,6 @@ impl ServerConfig {
             admin: checks.address("admin-bind-address", &flags.admin_bind_address, admin_port),
             agent_keepalive: keepalive(flags.keepalive_time.get(), 30),
             agents: agent_port(flags, &mut checks),
-            cluster_metrics: flags.cluster_metrics,
             delete_existing_sockets: flags.delete_existing_uds_file,
             dial_timeout: dial_timeout(flags, &mut checks),
             drain_timeout: flags.graceful_shutdown_timeout.get(),
@@ -210,7 +207,7 @@ impl ServerConfig {
                 log_format: flags.log_format.into(),
                 log_directives: String::new(),
                 warnings: Vec::new(),
-                effective: settings::redact(flags).unwrap_or_default(),
+                effective: settings::redact(flags)?,
             },
         };
         let mut warnings = checks.finish()?;

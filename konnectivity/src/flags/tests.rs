@@ -4,6 +4,7 @@ mod accepted;
 mod file;
 mod refused;
 mod upstream;
+mod verified;
 
 use std::ffi::OsString;
 

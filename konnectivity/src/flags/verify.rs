@@ -1,4 +1,5 @@
-//! Opens what a configuration points to, as a start would: certificates, keys, kubeconfigs.
+//! Opens what a configuration points to, as a start would: certificates, keys, kubeconfigs, the
+//! files of a registry and those they name.
 //!
 //! For `--check`. What can only be known by asking others is not asked: no connection is opened.
 
@@ -6,8 +7,10 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use kube::config::{Kubeconfig, KubeconfigError};
 use tls::{ClientAuth, ClientTls, ClientTlsParams, ServerTls, ServerTlsParams, TlsError};
+
+use crate::api_server::{KubeconfigFault, MAX_FILE_BYTES, check_kubeconfig, read_limited};
+use crate::registry::{Registry, RegistryError};
 
 use super::{AgentIdentity, AgentSetup, ClusterSource, KeyPair, ServerConfig};
 
@@ -22,7 +25,7 @@ pub enum VerifyError {
         path: PathBuf,
         /// What is wrong.
         #[source]
-        source: Box<KubeconfigError>,
+        source: KubeconfigFault,
     },
     /// A file or directory cannot be read.
     #[error("reading {}", path.display())]
@@ -33,20 +36,28 @@ pub enum VerifyError {
         #[source]
         source: io::Error,
     },
+    /// Files of the registry are refused.
+    #[error("refused in the registry {}:\n{faults}", directory.display())]
+    Registry {
+        /// Which registry.
+        directory: PathBuf,
+        /// What is wrong, by file and key, one a line.
+        faults: String,
+    },
     /// Certificates or keys are refused.
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
 
 impl ServerConfig {
-    /// Opens all files that this names, but not those that the files of a registry name.
+    /// Opens all files that this names, and those that the files of a registry name.
     ///
     /// # Errors
-    /// The first that cannot be used.
+    /// The first that cannot be used; of a registry all.
     pub fn verify(&self) -> Result<(), VerifyError> {
         let single = match &self.clusters {
             ClusterSource::Registry(directory) => {
-                std::fs::read_dir(directory).map_err(|source| read_error(directory, source))?;
+                registry(directory)?;
                 None
             }
             ClusterSource::Single(single) => Some(single),
@@ -126,11 +137,28 @@ fn kubeconfig(path: Option<&PathBuf>) -> Result<(), VerifyError> {
     let Some(path) = path else {
         return Ok(());
     };
-    match Kubeconfig::read_from(path) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(VerifyError::Kubeconfig {
-            path: path.clone(),
-            source: Box::new(error),
-        }),
+    let octets = read_limited(path, MAX_FILE_BYTES).map_err(|source| read_error(path, source))?;
+    check_kubeconfig(&octets).map_err(|source| VerifyError::Kubeconfig {
+        path: path.clone(),
+        source,
+    })
+}
+
+fn registry(directory: &Path) -> Result<(), VerifyError> {
+    let refused = |faults| VerifyError::Registry {
+        directory: directory.to_owned(),
+        faults,
+    };
+    let faults = Registry::faults(directory).map_err(|error| {
+        if let RegistryError::Directory { path, source } = error {
+            read_error(&path, source)
+        } else {
+            refused(telemetry::chain(&error).to_string())
+        }
+    })?;
+    if faults.is_empty() {
+        return Ok(());
     }
+    let lines: Vec<_> = faults.into_iter().map(|(_, reason)| reason).collect();
+    Err(refused(lines.join("\n")))
 }

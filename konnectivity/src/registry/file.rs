@@ -19,6 +19,8 @@ use settings::{ByteSize, ConfigError, ConfigErrors, RelPath};
 use super::authorities::{Authorities, digest, read_bounded};
 use super::spec::{CertificateSpec, ClusterSpec, FrontendMode, Identities, TokenSpec, UdsSpec};
 use super::values;
+use crate::api_server::check_kubeconfig;
+use crate::token::KeySet;
 
 /// A cluster of konnectivity-server's registry.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -205,6 +207,17 @@ impl Reading<'_> {
         }
     }
 
+    /// Expects what `key` names to have been understood.
+    fn accept<T, E>(&mut self, key: &str, path: &Path, parsed: Result<T, E>)
+    where
+        E: std::error::Error + 'static,
+    {
+        if let Err(error) = parsed {
+            let error = telemetry::chain(&error);
+            self.errors.add(key, format!("{}: {error}", path.display()));
+        }
+    }
+
     /// Returns where a named file is, and keeps in mind to look at it.
     fn name(&mut self, path: &RelPath) -> PathBuf {
         let path = path.resolve(self.path);
@@ -351,13 +364,13 @@ impl TokensFile {
         let jwks = self.jwks.map(|path| reading.name(&path));
         let jwks_octets = jwks.as_ref().and_then(|path| {
             let octets = reading.octets("agents.tokens.jwks", path)?;
-            let verdict = key_set(&octets).map_err(|fault| format!("{}: {fault}", path.display()));
-            reading.expect("agents.tokens.jwks", verdict);
+            reading.accept("agents.tokens.jwks", path, KeySet::parse(&octets));
             Some(Arc::from(octets))
         });
         let kubeconfig = self.kubeconfig.map(|path| reading.name(&path));
         let kubeconfig_digest = kubeconfig.as_ref().and_then(|path| {
             let octets = reading.octets("agents.tokens.kubeconfig", path)?;
+            reading.accept("agents.tokens.kubeconfig", path, check_kubeconfig(&octets));
             Some(digest(&octets))
         });
         TokenSpec {
@@ -413,15 +426,6 @@ impl LimitsFile {
 fn account(name: &str) -> Result<(), &'static str> {
     let good = name.len() <= 253 && name.split('.').all(values::is_label);
     good.then_some(()).ok_or("must be a Kubernetes name")
-}
-
-/// Whether it has the form of a key set; which keys are good is judged where tokens are.
-fn key_set(octets: &[u8]) -> Result<(), String> {
-    let value: serde_json::Value =
-        serde_json::from_slice(octets).map_err(|error| error.to_string())?;
-    let keys = value.get("keys").and_then(serde_json::Value::as_array);
-    keys.map(|_| ())
-        .ok_or_else(|| "no `keys`, so it is not a JSON Web Key Set".to_owned())
 }
 
 fn at_most(count: usize, most: usize) -> Result<(), String> {

@@ -117,6 +117,21 @@ impl Site {
     }
 }
 
+/// A set of one key, good by its form.
+const KEYS: &str = r#"{ "keys": [{
+    "kty": "EC", "crv": "P-256", "kid": "one",
+    "x": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
+    "y": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+}] }"#;
+
+/// Leads to an API server that nobody asks.
+const KUBECONFIG: &str = "\
+current-context: a
+clusters: [{ name: a, cluster: { server: \"https://127.0.0.1:1\" } }]
+users: [{ name: a, user: { token: t } }]
+contexts: [{ name: a, context: { cluster: a, user: a } }]
+";
+
 /// A cluster's file: its own authority, one identity a port, one server name.
 fn definition(id: &str) -> String {
     format!(

@@ -12,7 +12,7 @@ pub(super) struct Bounded<K, V> {
     limit: usize,
 }
 
-impl<K: Copy + Eq + Hash, V> Bounded<K, V> {
+impl<K: Clone + Eq + Hash, V> Bounded<K, V> {
     /// Makes a table for `limit` entries, at least one.
     pub(super) fn new(limit: usize) -> Self {
         Self {
@@ -36,7 +36,7 @@ impl<K: Copy + Eq + Hash, V> Bounded<K, V> {
         {
             self.entries.remove(&oldest);
         }
-        self.order.insert(self.next, key);
+        self.order.insert(self.next, key.clone());
         self.entries.insert(key, (self.next, value));
         self.next += 1;
     }

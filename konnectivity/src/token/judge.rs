@@ -1,17 +1,19 @@
 //! Says whether a token is one of a cluster's agents.
 //!
 //! ```text
-//!     token ──read──▶ keys known? ──yes──▶ signature, claims ───────────────▶ verdict
+//!     token ──recall──▶ keys known? ──yes──▶ signature, claims ─────────────▶ verdict
 //!                          └──no key of that name, or none at all──▶ cache ──▶ verdict
-//!                                                                     └─none─▶ review ─▶ verdict
+//!                                                                     └─none─▶ Question
+//!     Question ──ask──▶ review ──────────────────────────────────────────────▶ verdict
 //! ```
 //!
-//! Which cluster a token may be of is decided before; how often one may ask as well.
+//! Which cluster a token may be of is decided before; how often one may ask is decided between the
+//! two, for only asking costs anybody else.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -105,6 +107,17 @@ impl Judge {
     /// # Errors
     /// Why it is refused: `Unavailable` or `Busy` when that says nothing about the token.
     pub async fn judge(&self, token: &Token, now: SystemTime) -> Result<Accepted, TokenRefused> {
+        match self.recall(token, now)? {
+            Recalled::Accepted(accepted) => Ok(accepted),
+            Recalled::Unknown(question) => self.ask(token, question).await,
+        }
+    }
+
+    /// Judges `token` at `now` by what is known here, without asking anybody.
+    ///
+    /// # Errors
+    /// Why it is refused, as far as that can be told.
+    pub(super) fn recall(&self, token: &Token, now: SystemTime) -> Result<Recalled, TokenRefused> {
         let jwt = Jwt::read(token.as_str());
         if let Some(keys) = &self.keys {
             let jwt = jwt.as_ref().map_err(Clone::clone)?;
@@ -113,31 +126,71 @@ impl Judge {
                 Err(TokenRefused::Key) if self.reviewer.is_some() => {}
                 verified => {
                     verified.and_then(|()| jwt.claims.check(&self.rules, now))?;
-                    return Ok(Accepted { cached: false });
+                    return Ok(Recalled::Accepted(Accepted { cached: false }));
                 }
             }
         }
-        let Some(reviewer) = &self.reviewer else {
+        if self.reviewer.is_none() {
             return Err(TokenRefused::Unavailable);
-        };
+        }
         if self.rules.issuer.is_some() {
             let claims = &jwt.as_ref().map_err(Clone::clone)?.claims;
-            // What the API server confirms below is then this issuer's.
+            // What the API server confirms is then this issuer's.
             if claims.issuer != self.rules.issuer {
                 return Err(TokenRefused::Issuer);
             }
         }
         let key = cache::key(self.serial, token.as_str());
         if let Some(verdict) = self.verdicts.lock().get(&key, Instant::now()) {
-            return verdict.map(|()| Accepted { cached: true });
+            return verdict.map(|()| Recalled::Accepted(Accepted { cached: true }));
         }
+        let claims = jwt.ok().map(|jwt| jwt.claims);
+        Ok(Recalled::Unknown(Question {
+            key,
+            left: claims.as_ref().and_then(|claims| claims.left(now)),
+            names_audience: claims.is_some_and(|claims| claims.is_for(&self.rules.audience)),
+        }))
+    }
+
+    /// Asks an API server about `token`. Takes 10 s at most; cancel-safe.
+    ///
+    /// # Errors
+    /// Why it is refused: `Unavailable` or `Busy` when that says nothing about the token.
+    pub(super) async fn ask(
+        &self,
+        token: &Token,
+        question: Question,
+    ) -> Result<Accepted, TokenRefused> {
+        let Some(reviewer) = &self.reviewer else {
+            return Err(TokenRefused::Unavailable);
+        };
         // What a verdict lasts counts from when it was asked for.
         let asked = Instant::now();
-        let verdict = reviewer.review(token, &self.rules).await;
-        let left = jwt.ok().and_then(|jwt| jwt.claims.left(now));
-        self.verdicts.lock().put(key, verdict.clone(), left, asked);
+        let review = reviewer.review(token, &self.rules, question.names_audience);
+        let verdict = review.await;
+        let mut verdicts = self.verdicts.lock();
+        verdicts.put(question.key, verdict.clone(), question.left, asked);
         verdict.map(|()| Accepted { cached: false })
     }
+}
+
+/// What is known of a token without asking.
+#[derive(Debug)]
+pub(super) enum Recalled {
+    /// It is good.
+    Accepted(Accepted),
+    /// Only an API server can tell.
+    Unknown(Question),
+}
+
+/// What is to be asked about a token, and how the answer is kept.
+#[derive(Debug)]
+pub(super) struct Question {
+    key: cache::Key,
+    /// How long the token lasts, if it says so.
+    left: Option<Duration>,
+    /// Whether the token itself says that it is for the cluster's audience.
+    names_audience: bool,
 }
 
 const MAX_VERDICTS: usize = 10_000;

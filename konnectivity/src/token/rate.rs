@@ -1,67 +1,83 @@
-//! How often one source may have tokens checked: a bucket of places that fills up again.
+//! How often an API server is asked for one source: a bucket of places that fills up again.
 //!
-//! A source is an IPv4 address or the /64 of an IPv6 one. A check that ends well gives its place
-//! back, so that many good agents behind one address are not held up: what is limited is guessing,
-//! and how many checks are under way. Time is handed in.
+//! Each cluster has its own buckets, by source: an IPv4 address or the /64 of an IPv6 one. All
+//! agents may come from one, through a proxy, so whoever guesses there can use up no other
+//! cluster's places. A review that ends well gives its place back: what is limited is guessing,
+//! and how many reviews are under way. What keys or the cache can tell takes none. Time is handed
+//! in.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
+use knp_proto::ClusterId;
 use tokio::time::Instant;
 
 use super::bounded::Bounded;
 
-/// The buckets of all sources.
+/// The buckets of all clusters and sources.
 #[derive(Debug)]
 pub(super) struct Rates {
-    /// When each source's bucket will be full again.
-    full_at: Bounded<IpAddr, Instant>,
+    /// When each bucket will be full again.
+    full_at: Bounded<Payer, Instant>,
 }
 
+/// Whose bucket it is.
+type Payer = (ClusterId, IpAddr);
+
 impl Rates {
-    pub(super) fn new(sources: usize) -> Self {
+    /// Makes room for `buckets` of them; the one used longest ago is forgotten, so full, first.
+    pub(super) fn new(buckets: usize) -> Self {
         Self {
-            full_at: Bounded::new(sources),
+            full_at: Bounded::new(buckets),
         }
     }
 
-    /// Takes a place of `source`; tells whether there was one.
-    pub(super) fn take(&mut self, source: IpAddr, now: Instant) -> bool {
-        let source = serve::source_key(source);
-        let full_at = self.full_at.get(&source).copied();
+    /// Takes a place that `source` has with `cluster`; tells whether there was one.
+    pub(super) fn take(&mut self, cluster: &ClusterId, source: IpAddr, now: Instant) -> bool {
+        let payer = payer(cluster, source);
+        let full_at = self.full_at.get(&payer).copied();
         let full_at = full_at.map_or(now, |at| at.max(now)) + PERIOD;
         if full_at.duration_since(now) > PERIOD * BURST {
             return false;
         }
-        self.full_at.insert(source, full_at);
+        self.full_at.insert(payer, full_at);
         true
     }
 
     /// Gives a place back that was taken.
-    pub(super) fn give_back(&mut self, source: IpAddr, now: Instant) {
-        let source = serve::source_key(source);
-        let full_at = self.full_at.get(&source).copied();
+    pub(super) fn give_back(&mut self, cluster: &ClusterId, source: IpAddr, now: Instant) {
+        let payer = payer(cluster, source);
+        let full_at = self.full_at.get(&payer).copied();
         match full_at.and_then(|at| at.checked_sub(PERIOD)) {
-            Some(full_at) if full_at > now => self.full_at.insert(source, full_at),
-            Some(_) | None => drop(self.full_at.remove(&source)),
+            Some(full_at) if full_at > now => self.full_at.insert(payer, full_at),
+            Some(_) | None => drop(self.full_at.remove(&payer)),
         }
     }
+}
+
+fn payer(cluster: &ClusterId, source: IpAddr) -> Payer {
+    (cluster.clone(), serve::source_key(source))
 }
 
 /// A place comes back after this long, 10 a second.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// Places of one source: what an agent with a bad token needs in minutes, and enough for the good
-/// agents behind one address to have checked at a time.
+/// Places of one source with one cluster: what an agent with a bad token needs in minutes, and
+/// enough for the cluster's good agents behind one address to have reviewed at a time.
 const BURST: u32 = 100;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn taken_of(rates: &mut Rates, cluster: &str, source: &str, now: Instant) -> usize {
+        let (cluster, source) = (ClusterId::new(cluster), source.parse().unwrap());
+        let taken = (0..1000).take_while(|_| rates.take(&cluster, source, now));
+        taken.count()
+    }
+
     fn taken(rates: &mut Rates, source: &str, now: Instant) -> usize {
-        let source = source.parse().unwrap();
-        (0..1000).take_while(|_| rates.take(source, now)).count()
+        taken_of(rates, "a", source, now)
     }
 
     #[tokio::test(start_paused = true)]
@@ -70,6 +86,8 @@ mod tests {
         let now = Instant::now();
         assert_eq!(taken(&mut rates, "192.0.2.1", now), 100);
         assert_eq!(taken(&mut rates, "192.0.2.2", now), 100, "another source");
+        let other = taken_of(&mut rates, "b", "192.0.2.1", now);
+        assert_eq!(other, 100, "another cluster");
         let later = now + Duration::from_secs(1);
         assert_eq!(taken(&mut rates, "192.0.2.1", later), 10);
         let much_later = now + Duration::from_secs(3600);
@@ -80,11 +98,12 @@ mod tests {
     async fn a_place_given_back_can_be_taken_again() {
         let mut rates = Rates::new(10);
         let (now, source) = (Instant::now(), "192.0.2.1".parse().unwrap());
+        let cluster = ClusterId::new("a");
         assert_eq!(taken(&mut rates, "192.0.2.1", now), 100);
-        rates.give_back(source, now);
+        rates.give_back(&cluster, source, now);
         assert_eq!(taken(&mut rates, "192.0.2.1", now), 1);
         for _ in 0..200 {
-            rates.give_back(source, now);
+            rates.give_back(&cluster, source, now);
         }
         assert_eq!(taken(&mut rates, "192.0.2.1", now), 100, "no more than all");
     }

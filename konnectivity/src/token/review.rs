@@ -65,16 +65,18 @@ impl Reviewer {
         }
     }
 
-    /// Asks whether `token` is as `rules` demand. Takes 10 s at most; cancel-safe.
+    /// Asks whether `token`, which itself names the audience of `rules` or does not, is as those
+    /// demand. Takes 10 s at most; cancel-safe.
     pub(super) async fn review(
         &self,
         token: &Token,
         rules: &TokenRules,
+        names_audience: bool,
     ) -> Result<(), TokenRefused> {
         let (inner, token, rules) = (Arc::clone(&self.inner), token.clone(), rules.clone());
         let task = self
             .runtime
-            .spawn(async move { inner.review(&token, &rules).await });
+            .spawn(async move { inner.review(&token, &rules, names_audience).await });
         let mut task = Abandoned(task);
         // It ends otherwise only when the process does.
         (&mut task.0)
@@ -84,14 +86,19 @@ impl Reviewer {
 }
 
 impl Inner {
-    async fn review(&self, token: &Token, rules: &TokenRules) -> Result<(), TokenRefused> {
+    async fn review(
+        &self,
+        token: &Token,
+        rules: &TokenRules,
+        names_audience: bool,
+    ) -> Result<(), TokenRefused> {
         let _waiting = self.waiting.try_acquire().map_err(|_| TokenRefused::Busy)?;
         let asked = timeout(REVIEW_LIMIT, async {
             let _under_way = self.under_way.acquire().await;
             self.ask(token, rules).await
         });
         match asked.await.unwrap_or(Err(ReviewError::Late)) {
-            Ok(status) => judge(&status, rules),
+            Ok(status) => judge(&status, rules, names_audience),
             Err(error) => {
                 self.complain(&error);
                 Err(TokenRefused::Unavailable)
@@ -140,14 +147,20 @@ impl<T> Drop for Abandoned<T> {
 }
 
 /// Says what an answer means: only what the API server vouches for without reserve is good.
-fn judge(status: &TokenReviewStatus, rules: &TokenRules) -> Result<(), TokenRefused> {
+fn judge(
+    status: &TokenReviewStatus,
+    rules: &TokenRules,
+    names_audience: bool,
+) -> Result<(), TokenRefused> {
     let failed = status.error.as_ref().is_some_and(|text| !text.is_empty());
     if failed || status.authenticated != Some(true) {
         return Err(TokenRefused::Unauthenticated);
     }
-    // An API server that knows no audiences leaves them out.
+    // An API server that knows no audiences leaves them out and vouches for what the token says,
+    // so that the token must say whom it is for.
     let audiences = status.audiences.as_deref().unwrap_or_default();
-    if !audiences.is_empty() && !audiences.contains(&rules.audience) {
+    let for_us = audiences.contains(&rules.audience) || audiences.is_empty() && names_audience;
+    if !for_us {
         return Err(TokenRefused::Audience);
     }
     let username = status.user.as_ref().and_then(|user| user.username.as_ref());
@@ -199,8 +212,18 @@ mod tests {
 
     #[test]
     fn the_agents_account_is_let_in() {
-        assert_eq!(judge(&status(AGENT, Some(&["kn"])), &rules()), Ok(()));
-        assert_eq!(judge(&status(AGENT, None), &rules()), Ok(()));
+        let known = status(AGENT, Some(&["kn"]));
+        assert_eq!(judge(&known, &rules(), false), Ok(()));
+    }
+
+    #[test]
+    fn an_answer_without_audiences_leaves_it_to_what_the_token_says() {
+        for audiences in [None, Some([].as_slice())] {
+            let answer = status(AGENT, audiences);
+            assert_eq!(judge(&answer, &rules(), true), Ok(()));
+            let refused = judge(&answer, &rules(), false);
+            assert_eq!(refused, Err(TokenRefused::Audience));
+        }
     }
 
     #[test]
@@ -212,19 +235,19 @@ mod tests {
             "agent",
             "",
         ] {
-            let refused = judge(&status(username, Some(&["kn"])), &rules());
+            let refused = judge(&status(username, Some(&["kn"])), &rules(), true);
             assert_eq!(refused, Err(TokenRefused::Subject), "{username}");
         }
         let nobody = TokenReviewStatus {
             user: None,
             ..status(AGENT, None)
         };
-        assert_eq!(judge(&nobody, &rules()), Err(TokenRefused::Subject));
+        assert_eq!(judge(&nobody, &rules(), true), Err(TokenRefused::Subject));
     }
 
     #[test]
     fn another_audience_is_refused() {
-        let refused = judge(&status(AGENT, Some(&["other"])), &rules());
+        let refused = judge(&status(AGENT, Some(&["other"])), &rules(), true);
         assert_eq!(refused, Err(TokenRefused::Audience));
     }
 
@@ -239,7 +262,7 @@ mod tests {
             ..status(AGENT, Some(&["kn"]))
         };
         for status in [unsure, unknown, TokenReviewStatus::default()] {
-            let refused = judge(&status, &rules());
+            let refused = judge(&status, &rules(), true);
             assert_eq!(refused, Err(TokenRefused::Unauthenticated));
         }
     }

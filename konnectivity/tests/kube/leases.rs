@@ -100,22 +100,16 @@ fn foreign(stage: &Stage, name: &str, label: &str, valid: bool) {
     stage.must("POST", PATH, Some(&lease));
 }
 
-/// Asks for a lease without holding up the tasks of the test.
-async fn find(stage: &Arc<Stage>, name: &str) -> Option<Value> {
-    let (stage, path) = (Arc::clone(stage), format!("{PATH}/{name}"));
-    let asked = tokio::task::spawn_blocking(move || stage.request("GET", &path, None));
-    let (status, lease) = asked.await.unwrap();
+/// Asks for a lease. Blocks the test's own thread; its tasks have others.
+fn find(stage: &Stage, name: &str) -> Option<Value> {
+    let (status, lease) = stage.request("GET", &format!("{PATH}/{name}"), None);
     assert!(matches!(status, 200 | 404), "{status} {lease}");
     (status == 200).then_some(lease)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_keeps_its_lease_and_sweeps_others() {
-    let stage = Arc::new(Stage::new(
-        "kube-lease",
-        "konnectivity-server",
-        "server: leases",
-    ));
+    let stage = Stage::new("kube-lease", "konnectivity-server", "server: leases");
     foreign(&stage, "valid", "konnectivity-server", true);
     foreign(&stage, "expired", "konnectivity-server", false);
     foreign(&stage, "unrelated", "something-else", false);
@@ -123,7 +117,7 @@ async fn a_server_keeps_its_lease_and_sweeps_others() {
     reaches(&mut kept.count, 2).await;
 
     let name = "konnectivity-proxy-server-one";
-    let lease = find(&stage, name).await.unwrap();
+    let lease = find(&stage, name).unwrap();
     assert_eq!(lease["spec"]["holderIdentity"], "one");
     assert_eq!(lease["spec"]["leaseDurationSeconds"], 30);
     assert_eq!(
@@ -136,42 +130,33 @@ async fn a_server_keeps_its_lease_and_sweeps_others() {
     wait::until("the expired lease being swept", LIMIT, swept).unwrap();
     assert_eq!(metrics.deleted.load(Ordering::SeqCst), 1);
     assert!(metrics.listed.load(Ordering::SeqCst) >= 1);
-    assert!(find(&stage, "expired").await.is_none());
-    assert!(find(&stage, "valid").await.is_some());
-    assert!(find(&stage, "unrelated").await.is_some());
+    assert!(find(&stage, "expired").is_none());
+    assert!(find(&stage, "valid").is_some());
+    assert!(find(&stage, "unrelated").is_some());
 
-    let renewed = timeout(LIMIT, async {
-        loop {
-            let now = find(&stage, name).await.unwrap();
-            if now["spec"]["renewTime"] != lease["spec"]["renewTime"] {
-                break now;
-            }
-        }
+    let renewed = wait::until_some("the lease being renewed", LIMIT, || {
+        find(&stage, name).filter(|now| now["spec"]["renewTime"] != lease["spec"]["renewTime"])
     });
-    let renewed = renewed.await.unwrap();
+    let renewed = renewed.unwrap();
     let acquired = |lease: &Value| lease["spec"]["acquireTime"].clone();
     assert_eq!(acquired(&renewed), acquired(&lease));
 
     kept.stop().await;
-    assert!(find(&stage, name).await.is_none());
-    assert!(find(&stage, "valid").await.is_some());
+    assert!(find(&stage, name).is_none());
+    assert!(find(&stage, "valid").is_some());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_deleted_by_hand_is_made_again() {
-    let stage = Arc::new(Stage::new(
-        "kube-lease-again",
-        "konnectivity-server",
-        "server: leases",
-    ));
+    let stage = Stage::new("kube-lease-again", "konnectivity-server", "server: leases");
     let mut kept = Kept::start(&stage, "one");
     reaches(&mut kept.count, 1).await;
     let name = "konnectivity-proxy-server-one";
     stage.must("DELETE", &format!("{PATH}/{name}"), None);
-    let again = timeout(LIMIT, async { while find(&stage, name).await.is_none() {} });
-    again.await.unwrap();
+    let again = || find(&stage, name).is_some();
+    wait::until("the lease being made again", LIMIT, again).unwrap();
     kept.stop().await;
-    assert!(find(&stage, name).await.is_none());
+    assert!(find(&stage, name).is_none());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,9 +6,10 @@ use konnectivity::token::{
     Accepted, Judge, KeySet, Review, Token, TokenRefused, TokenRules, Verdicts,
 };
 use testkit::http::Connection;
-use tokio::runtime::Handle;
+use testkit::wait;
+use tokio::runtime::{Handle, Runtime};
 
-use crate::stage::Stage;
+use crate::stage::{LIMIT, Stage};
 
 const AUDIENCE: &str = "system:konnectivity-server";
 
@@ -66,30 +67,27 @@ async fn the_api_server_tells_the_agents_tokens_from_others() {
     assert_eq!(judged(&judge, &other).await, another);
 }
 
-#[tokio::test]
-async fn a_token_ends_with_its_account() {
+#[test]
+fn a_token_ends_with_its_account() {
     let stage = stage("kube-deleted");
     let review = Review::Kubeconfig(stage.kubeconfig("konnectivity-server"));
     let token = stage.token("kube-system", "konnectivity-agent", AUDIENCE);
-    let judge = |verdicts| {
-        Judge::new(
-            rules(None),
-            None,
-            review.clone(),
-            &verdicts,
-            Handle::current(),
-        )
+    let runtime = Runtime::new().unwrap();
+    // Each time by a judge that remembers nothing.
+    let judged_anew = || {
+        let (verdicts, runner) = (Verdicts::default(), runtime.handle().clone());
+        let judge = Judge::new(rules(None), None, review.clone(), &verdicts, runner);
+        runtime.block_on(judged(&judge, &token))
     };
-    assert_eq!(judged(&judge(Verdicts::default()), &token).await, ANSWERED);
+    assert_eq!(judged_anew(), ANSWERED);
 
     let path = "/api/v1/namespaces/kube-system/serviceaccounts/konnectivity-agent";
     stage.must("DELETE", path, None);
-    // The API server itself takes a moment to notice, so that it is asked until it has.
-    let noticed = tokio::time::timeout(crate::stage::LIMIT, async {
-        while judged(&judge(Verdicts::default()), &token).await == ANSWERED {}
-        judged(&judge(Verdicts::default()), &token).await
+    // The API server itself takes a moment to notice.
+    let noticed = wait::until_some("the deletion being noticed", LIMIT, || {
+        Some(judged_anew()).filter(|judged| *judged != ANSWERED)
     });
-    assert_eq!(noticed.await.unwrap(), Err(TokenRefused::Unauthenticated));
+    assert_eq!(noticed.unwrap(), Err(TokenRefused::Unauthenticated));
 }
 
 #[tokio::test]

@@ -66,6 +66,10 @@ fn mistakes_are_told_with_their_place() {
         ("check: true\n", "k.yaml:1:"),
         ("config: other.yaml\n", "k.yaml:1:"),
         ("probe-interval: 0\n", "k.yaml: probe-interval: 0s is not"),
+        (
+            "allow-destinations: []\n",
+            "k.yaml: allow-destinations: is empty",
+        ),
         ("", "the file is empty"),
     ] {
         let path = write(&dir, text);
@@ -90,13 +94,15 @@ fn what_a_registry_excludes_is_excluded_in_a_file_too() {
 #[test]
 fn what_is_in_effect_can_be_given_as_the_file() {
     let dir = TempDir::new("flags").unwrap();
-    let line = "--agent-id=a --allow-destinations=10.0.0.0/8,[fd00::/8]:443 --sync-interval=1500ms \
-                --ca-cert=/ca.crt --max-buffered-bytes=123456789";
-    let first = agent(line).unwrap();
-    let text = settings::effective_yaml(first.process.effective()).unwrap();
-    let path = write(&dir, &text);
-    let second = agent(&format!("--config={path}")).unwrap();
-    assert_eq!(first.process.effective(), second.process.effective());
-    assert_eq!(second.agent.connect.interval.as_millis(), 1500);
-    assert_eq!(first.agent.ca, second.agent.ca);
+    let line = "--agent-id=a --sync-interval=1500ms --ca-cert=/ca.crt \
+                --max-buffered-bytes=123456789";
+    for allowed in ["", " --allow-destinations=10.0.0.0/8,[fd00::/8]:443"] {
+        let first = agent(&format!("{line}{allowed}")).unwrap();
+        let text = settings::effective_yaml(first.process.effective()).unwrap();
+        let path = write(&dir, &text);
+        let second = agent(&format!("--config={path}")).unwrap();
+        assert_eq!(first.process.effective(), second.process.effective());
+        assert_eq!(second.agent.connect.interval.as_millis(), 1500);
+        assert_eq!(first.agent.ca, second.agent.ca);
+    }
 }

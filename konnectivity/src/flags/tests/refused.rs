@@ -256,6 +256,8 @@ fn an_agent_s_mistakes_are_named() {
             "--server-count-source=min",
             "--server-count-source=min: unknown variant",
         ),
+        ("--allow-destinations=", "--allow-destinations: is empty"),
+        ("--allow-destinations=10.0.0.0/8,", "--allow-destinations: "),
         (
             "--allow-destinations=*.example.com:443",
             "--allow-destinations: ",

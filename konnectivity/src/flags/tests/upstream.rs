@@ -26,7 +26,14 @@ const KLOG: [(&str, &str); 13] = [
     ("vmodule", ""),
 ];
 
-const SERVER: [(&str, &str); 44] = [
+/// Ours, that both programs have.
+const BOTH: [(&str, &str); 3] = [
+    ("log-format", "text"),
+    ("max-buffered-bytes", "256MiB"),
+    ("slow-consumer", "close"),
+];
+
+const SERVER: [(&str, &str); 49] = [
     ("admin-bind-address", "127.0.0.1"),
     ("admin-port", "8095"),
     ("agent-bind-address", ""),
@@ -72,10 +79,15 @@ const SERVER: [(&str, &str); 44] = [
     ("backend-dial-timeout", "10s"),
     ("keepalive-time", "30s"),
     // Ours.
-    ("max-buffered-bytes", "256MiB"),
+    ("access-log", "off"),
+    ("keepalive-timeout", "10s"),
+    ("max-agents", "1000"),
+    ("max-dials-per-second", "0"),
+    ("max-pending-dials", "1000"),
+    ("max-tunnels", "10000"),
+    ("per-cluster-metrics", "false"),
     ("registry", ""),
     ("workers", "0"),
-    ("access-log", "off"),
 ];
 
 const AGENT: [(&str, &str); 34] = [
@@ -115,7 +127,7 @@ const AGENT: [(&str, &str); 34] = [
     // Ours.
     ("allow-destinations", ""),
     ("dial-timeout", "5s"),
-    ("max-buffered-bytes", "256MiB"),
+    ("grace-period", "25s"),
     ("max-pending-dials", "1000"),
     ("max-tunnels", "10000"),
 ];
@@ -126,10 +138,24 @@ fn assert_flags<S: JsonSchema + Default + Serialize>(expected: &[&[(&str, &str)]
         .iter()
         .map(|flag| (flag.name.as_str(), flag.default_text()))
         .collect();
-    for (name, default) in expected.iter().copied().flatten() {
-        let found = defaults.get(name).map(String::as_str);
-        assert_eq!(found, Some(*default), "--{name}");
-    }
+    let listed = expected.iter().copied().flatten();
+    let expected: BTreeMap<_, _> = listed
+        .map(|(name, default)| (*name, (*default).to_owned()))
+        .collect();
+    let missing: Vec<_> = expected
+        .keys()
+        .filter(|name| !defaults.contains_key(*name))
+        .collect();
+    assert!(missing.is_empty(), "not there: {missing:?}");
+    let unknown: Vec<_> = defaults
+        .keys()
+        .filter(|name| !expected.contains_key(*name))
+        .collect();
+    assert!(
+        unknown.is_empty(),
+        "neither upstream's nor listed as ours: {unknown:?}"
+    );
+    assert_eq!(defaults, expected);
     for flag in &described {
         assert!(flag.help.ends_with('.'), "--{}: {}", flag.name, flag.help);
     }
@@ -137,12 +163,12 @@ fn assert_flags<S: JsonSchema + Default + Serialize>(expected: &[&[(&str, &str)]
 
 #[test]
 fn the_server_has_all_flags_with_their_defaults() {
-    assert_flags::<ServerFlags>(&[&SERVER, &KLOG]);
+    assert_flags::<ServerFlags>(&[&SERVER, &BOTH, &KLOG]);
 }
 
 #[test]
 fn the_agent_has_all_flags_with_their_defaults() {
-    assert_flags::<AgentFlags>(&[&AGENT, &KLOG]);
+    assert_flags::<AgentFlags>(&[&AGENT, &BOTH, &KLOG]);
 }
 
 #[test]
@@ -183,7 +209,9 @@ fn help_tells_which_flags_have_no_effect() {
         "warn-on-channel-limit",
         "xfr-channel-size",
     ];
-    assert_eq!(idle(describe::<AgentFlags>()), both);
+    let mut agent = [both.as_slice(), &["probe-interval"]].concat();
+    agent.sort_unstable();
+    assert_eq!(idle(describe::<AgentFlags>()), agent);
     both.extend(["kubeconfig-burst", "kubeconfig-qps"]);
     both.sort_unstable();
     assert_eq!(idle(describe::<ServerFlags>()), both);

@@ -36,8 +36,8 @@ fn the_documented_example_says_what_it_says() {
     let site = Site::new();
     let authority = Authority::new("a").unwrap();
     site.write("a-ca.crt", authority.pem());
-    site.write("a.jwks", "{\"keys\":[]}");
-    site.write("a.kubeconfig", "{}");
+    site.write("a.jwks", KEYS);
+    site.write("a.kubeconfig", KUBECONFIG);
     site.write("a.yaml", example);
 
     let spec = read(&site).unwrap();
@@ -205,7 +205,7 @@ fn nothing_that_tells_clusters_apart_is_shared() {
         let other = Authority::new("ca").unwrap();
         site.write("ca.crt", ca.pem());
         site.write("again.crt", other.pem().to_owned() + ca.pem());
-        site.write("keys", "{\"keys\":[]}");
+        site.write("keys", KEYS);
         site.write("a.yaml", format!("{agents}{frontends}"));
         site.write(
             "b.yaml",
@@ -272,7 +272,7 @@ proptest! {
         for ca in 0..2 {
             site.write(&format!("{ca}.crt"), Authority::new("ca").unwrap().pem());
         }
-        site.write("keys", "{\"keys\":[]}");
+        site.write("keys", KEYS);
         let registry = site.open();
         for files in rounds {
             for index in 0..5 {

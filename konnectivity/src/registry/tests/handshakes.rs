@@ -191,7 +191,7 @@ fn agents_with_tokens_need_no_certificate() {
     let site = Site::new();
     site.add("a");
     let b = site.add("b");
-    site.write("keys.jwks", "{\"keys\":[]}");
+    site.write("keys.jwks", KEYS);
     site.write("a.yaml", by_token("a"));
     let clusters = site.open().current();
 

@@ -46,17 +46,28 @@ fn a_broken_file_keeps_its_cluster_and_touches_no_other() {
 }
 
 #[test]
-fn a_broken_authority_or_key_set_keeps_its_cluster_too() {
+fn a_broken_authority_key_set_or_kubeconfig_keeps_its_cluster_too() {
     let site = Site::new();
     site.add("a");
-    site.write("keys.jwks", "{\"keys\":[]}");
-    let tokens = "  tokens: { issuer: i, audience: a, jwks: keys.jwks }\nfrontends:";
+    site.write("keys.jwks", KEYS);
+    site.write("api.kubeconfig", KUBECONFIG);
+    let tokens = "  tokens: { issuer: i, audience: a, jwks: keys.jwks, \
+                  kubeconfig: api.kubeconfig }\nfrontends:";
     site.write("a.yaml", definition("a").replace("frontends:", tokens));
     let registry = site.open();
     assert_eq!(registry.broken(), []);
     let before = registry.current();
 
-    for (name, text) in [("a.crt", "no PEM"), ("keys.jwks", "{}")] {
+    let program = KUBECONFIG.replace("token: t", "exec: { command: /bin/true }");
+    for (name, text) in [
+        ("a.crt", "no PEM"),
+        ("keys.jwks", "{}"),
+        ("keys.jwks", "{\"keys\":[]}"),
+        ("keys.jwks", "{\"keys\":[{\"kty\":\"EC\"}]}"),
+        ("api.kubeconfig", "no: [kubeconfig"),
+        ("api.kubeconfig", "{}"),
+        ("api.kubeconfig", &program),
+    ] {
         let good = std::fs::read(site.registry_dir().join(name)).unwrap();
         site.write(name, text);
         registry.reload();
@@ -71,13 +82,14 @@ fn a_broken_authority_or_key_set_keeps_its_cluster_too() {
         assert_eq!(registry.broken(), []);
     }
     // New keys are another value, and no reason to cut anybody.
-    site.write("keys.jwks", "{\"keys\":[{}]}");
+    let more = KEYS.replace("one", "another");
+    site.write("keys.jwks", &more);
     registry.reload();
     assert_eq!(changes(&registry, &before), Changes::default());
     let current = registry.current();
     let spec = current.get(&ClusterId::new("a")).unwrap();
     let keys = spec.tokens.as_ref().unwrap().jwks_octets.as_deref();
-    assert_eq!(keys, Some(b"{\"keys\":[{}]}".as_slice()));
+    assert_eq!(keys, Some(more.as_bytes()));
 }
 
 #[test]

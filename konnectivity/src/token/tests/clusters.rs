@@ -13,8 +13,10 @@ use tokio::runtime::Handle;
 use crate::metrics::ServerMetrics;
 use crate::registry::{ClusterSpec, FrontendMode, PairPaths, Registry, TlsParams};
 use crate::token::choose::{Candidate, choose};
-use crate::token::fixture::{AGENT, Issuer};
+use crate::token::fixture::{AGENT, Issuer, encode};
 use crate::token::{TokenRefused, Tokens};
+
+use super::reviews::{Reviewer, vouch};
 
 /// A registry whose clusters are known by tokens and nothing else.
 struct Stage {
@@ -82,6 +84,19 @@ fn define(dir: &TempDir, name: &str, url: &str, issuer: &Issuer) {
     write(format!("{name}.yaml"), cluster.to_string());
 }
 
+/// Makes a cluster anew as one whose tokens only an API server can tell.
+fn define_by_review(dir: &TempDir, name: &str, url: &str, reviewer: &Reviewer) {
+    let cluster = json!({
+        "agents": { "tokens": {
+            "issuer": url, "audience": "kn", "kubeconfig": reviewer.kubeconfig(),
+            "namespace": "kube-system", "serviceAccount": "agent",
+        } },
+        "frontends": { "uds": { "path": format!("{name}.sock"), "mode": "grpc" } },
+    });
+    let path = dir.join("clusters").join(format!("{name}.yaml"));
+    std::fs::write(path, cluster.to_string()).unwrap();
+}
+
 /// Returns what a good token says at this moment.
 fn claims(issuer: &str) -> Value {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
@@ -142,26 +157,71 @@ async fn keys_that_are_replaced_take_over() {
     assert_eq!(stage.check(None, &before).await, Err(TokenRefused::Key));
 }
 
+/// Returns the `number`th token of nobody's key that claims to be of `issuer`.
+fn guess(issuer: &str, number: usize) -> String {
+    let mut claims = claims(issuer);
+    claims["jti"] = json!(number);
+    let [header, claims] = [
+        r#"{"alg":"ES256","kid":"guess"}"#.to_owned(),
+        claims.to_string(),
+    ]
+    .map(encode);
+    format!("{header}.{claims}.{}", encode([0; 64]))
+}
+
 #[tokio::test]
-async fn guesses_from_one_place_are_limited_and_good_tokens_are_not() {
-    let a = Issuer::es256("a");
-    let stage = Stage::new(&[("a", "https://a", &a)]);
-    let good = a.token(&claims("https://a"));
-    for _ in 0..300 {
-        assert_eq!(stage.check(None, &good).await.as_deref(), Ok("a"));
+async fn guesses_shut_out_nobody_whose_token_is_told_by_keys() {
+    let (a, b) = (Issuer::es256("a"), Issuer::es256("b"));
+    let stage = Stage::new(&[("a", "https://a", &a), ("b", "https://b", &b)]);
+    for number in 0..1000 {
+        let guess = guess("https://a", number);
+        let hint = (number % 2 == 0).then_some("a");
+        assert_eq!(stage.check(hint, &guess).await, Err(TokenRefused::Key));
     }
+    let token = b.token(&claims("https://b"));
+    assert_eq!(stage.check(None, &token).await.as_deref(), Ok("b"));
+    let token = a.token(&claims("https://a"));
+    assert_eq!(stage.check(None, &token).await.as_deref(), Ok("a"));
+    assert_eq!(stage.check(Some("a"), &token).await.as_deref(), Ok("a"));
+}
+
+#[tokio::test]
+async fn guesses_are_limited_for_the_api_server_that_is_asked_and_no_other() {
+    let reviewer = Reviewer::start(|review| {
+        let token = review["spec"]["token"].as_str()?.to_owned();
+        let (_, rest) = token.split_once('.')?;
+        // What a guess is signed with is nothing.
+        let good = !rest.ends_with(&encode([0; 64]));
+        let mut status = vouch(review)?;
+        status["authenticated"] = json!(good);
+        Some(status)
+    });
+    let (a, b) = (Issuer::es256("a"), Issuer::es256("b"));
+    let stage = Stage::new(&[("a", "https://a", &a), ("b", "https://b", &b)]);
+    for (name, url) in [("a", "https://a"), ("b", "https://b")] {
+        define_by_review(&stage.dir, name, url, &reviewer);
+    }
+    stage.registry.reload();
+    assert_eq!(stage.registry.broken(), []);
+    let known = a.token(&claims("https://a"));
+    assert_eq!(stage.check(None, &known).await.as_deref(), Ok("a"));
+
     let mut guesses = 0;
-    while stage.check(None, "guess").await != Err(TokenRefused::Limited) {
+    while stage.check(None, &guess("https://a", guesses)).await != Err(TokenRefused::Limited) {
         guesses += 1;
         assert!(guesses < 10_000, "guesses are never limited");
     }
-    let value = HeaderValue::try_from(format!("Bearer {good}")).unwrap();
+    let asked = reviewer.asked();
+    assert!(asked > 50, "only {asked} asked");
+    assert_eq!(stage.check(None, &known).await.as_deref(), Ok("a"), "known");
+    assert_eq!(reviewer.asked(), asked, "what is known is not asked for");
+    let token = b.token(&claims("https://b"));
+    assert_eq!(stage.check(None, &token).await.as_deref(), Ok("b"));
+    let fresh = guess("https://a", 10_001);
+    let value = HeaderValue::try_from(format!("Bearer {fresh}")).unwrap();
     let elsewhere = "192.0.2.2".parse().unwrap();
-    let checked = stage.tokens.check(None, &[&value], elsewhere).await;
-    assert_eq!(
-        checked.map(|cluster| cluster.id.clone()),
-        Ok(ClusterId::new("a"))
-    );
+    let refused = stage.tokens.check(None, &[&value], elsewhere).await;
+    assert_eq!(refused.map(drop), Err(TokenRefused::Unauthenticated));
 }
 
 #[test]

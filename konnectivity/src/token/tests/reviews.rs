@@ -15,13 +15,13 @@ use crate::token::fixture::{AGENT, Issuer, NOW, claims};
 use crate::token::{Accepted, Judge, KeySet, Review, Token, TokenRefused, TokenRules, Verdicts};
 
 /// Answers every request with what `answer` makes of its body, or with 503.
-struct Reviewer {
+pub(super) struct Reviewer {
     dir: TempDir,
     asked: Arc<AtomicUsize>,
 }
 
 impl Reviewer {
-    fn start(answer: impl Fn(&Value) -> Option<Value> + Send + 'static) -> Self {
+    pub(super) fn start(answer: impl Fn(&Value) -> Option<Value> + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
         let dir = TempDir::new("reviewer").unwrap();
@@ -64,11 +64,11 @@ impl Reviewer {
         Self { dir, asked }
     }
 
-    fn kubeconfig(&self) -> PathBuf {
+    pub(super) fn kubeconfig(&self) -> PathBuf {
         self.dir.join("kubeconfig")
     }
 
-    fn asked(&self) -> usize {
+    pub(super) fn asked(&self) -> usize {
         self.asked.load(Ordering::SeqCst)
     }
 }
@@ -90,7 +90,7 @@ fn read_body(stream: &mut impl BufRead) -> Value {
 }
 
 /// Vouches for every token that is not "bad", as one for the audience that is asked for.
-fn vouch(review: &Value) -> Option<Value> {
+pub(super) fn vouch(review: &Value) -> Option<Value> {
     let good = review["spec"]["token"] != "bad";
     Some(json!({
         "authenticated": good, "audiences": review["spec"]["audiences"],
@@ -137,6 +137,21 @@ async fn an_answer_is_remembered_for_that_token_and_judge() {
     assert_eq!(reviewer.asked(), 3);
     let other = judge(&reviewer, None, None);
     assert_eq!(judged(&other, "good").await, ANSWERED);
+}
+
+#[tokio::test]
+async fn an_api_server_that_knows_no_audiences_leaves_them_to_the_token() {
+    let reviewer =
+        Reviewer::start(|_| Some(json!({ "authenticated": true, "user": { "username": AGENT } })));
+    let judge = judge(&reviewer, None, None);
+    let issuer = Issuer::es256("a");
+    let own = issuer.token(&claims("https://issuer", "kn"));
+    assert_eq!(judged(&judge, &own).await, ANSWERED);
+    let other = issuer.token(&claims("https://issuer", "other"));
+    for text in [&other, "opaque"] {
+        let refused = judged(&judge, text).await;
+        assert_eq!(refused, Err(TokenRefused::Audience), "{text}");
+    }
 }
 
 #[tokio::test]
