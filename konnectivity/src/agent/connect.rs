@@ -108,16 +108,21 @@ impl Connector {
         self.told = count;
         if !self.known.contains_key(server) {
             self.known.insert(server.to_owned(), now);
+            if self.short_lived <= LENIENCE {
+                // Whatever failed before is over.
+                self.pause = self.params.interval;
+            }
             self.look_soon(now, random);
             return Verdict::Keep;
         }
         self.duplicates = self.duplicates.saturating_add(1);
         let known = u32::try_from(self.known.len()).unwrap_or(u32::MAX);
         let missing = self.servers().saturating_sub(known);
-        self.pause = self.pause.max(self.params.interval);
         if self.duplicates <= missing.saturating_mul(PATIENCE) {
-            self.next = now + jittered(self.params.interval, random);
+            self.pause = self.params.interval;
+            self.next = now + jittered(self.pause, random);
         } else {
+            self.pause = self.pause.max(self.params.interval);
             self.back_off(now, random);
         }
         Verdict::Duplicate
@@ -193,5 +198,7 @@ fn jittered(pause: Duration, random: u64) -> Duration {
     pause + pause / 10 * thousandths / 1000
 }
 
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod tests;

@@ -132,6 +132,23 @@ fn servers_that_are_down_are_tried_at_most_every_cap() {
 }
 
 #[test]
+fn an_outage_that_is_over_slows_no_search() {
+    for found_again in [&["a"][..], &["a", "b"]] {
+        let mut world = World::new(ConnectParams::default(), &[], 1);
+        world.run(SECOND * 600);
+        world.servers = found_again.to_vec();
+        world.count = 3;
+        world.run(SECOND * 11);
+        assert!(world.connector.connected_servers() >= 1);
+        world.servers.clear();
+        world.run(SECOND * 2);
+        let before = world.attempts.len();
+        world.run(SECOND * 2);
+        assert!(world.attempts.len() > before, "{:?}", world.attempts);
+    }
+}
+
+#[test]
 fn a_lost_server_is_sought_at_once_and_again_within_its_restart() {
     let mut world = World::new(ConnectParams::default(), &["a"], 1);
     world.run(SECOND * 60);
