@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   control thread                          data thread
-//!     signals, files, leases ── orders ──▶    worker ──▶ sessions ──▶ tunnels ──▶ destinations
-//!     probes, admin ◀────────── Board ──────────┘           ▲
-//!                                                         servers
+//!     signals, files, leases ── orders ──▶    worker ──▶ links ──▶ tunnels ──▶ destinations
+//!     probes, admin ◀────────── Board ──────────┘          ▲
+//!                                                        servers
 //! ```
 //!
 //! It listens for nobody but probes and operators. When told to stop it asks its servers to dial
@@ -16,7 +16,7 @@ mod connect;
 mod dial;
 mod health;
 mod leases;
-mod session;
+mod server_link;
 mod trust;
 mod tunnel;
 mod worker;
@@ -44,6 +44,7 @@ use health::Health;
 use worker::{Orders, Phase, Task};
 
 use crate::metrics::{AGENT_BUILD, AgentMetrics};
+use crate::process::EXIT_CONFIGURATION;
 
 /// Why an agent did not start.
 #[derive(Debug, thiserror::Error)]
@@ -72,6 +73,17 @@ pub enum StartError {
     /// Certificates or authorities cannot be used.
     #[error(transparent)]
     Trust(#[from] TrustError),
+}
+
+impl StartError {
+    /// Returns what the process exits with: 64 when what the configuration points to cannot be used,
+    /// else 1.
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Endpoint { .. } | Self::System { .. } => 1,
+            Self::Trust(_) => EXIT_CONFIGURATION,
+        }
+    }
 }
 
 /// How an agent ended other than as asked.
@@ -174,7 +186,15 @@ impl Agent {
     ///
     /// # Errors
     /// See [`EndError`].
-    pub async fn run(mut self, mut signals: Option<Signals>) -> Result<(), EndError> {
+    pub async fn run(self, signals: Option<Signals>) -> Result<(), EndError> {
+        match signals {
+            Some(mut signals) => self.run_on(async || signals.next().await).await,
+            None => self.run_on(std::future::pending).await,
+        }
+    }
+
+    /// As [`Agent::run`], with signals from `next`, which is cancel-safe.
+    async fn run_on(mut self, mut next: impl AsyncFnMut() -> Signal) -> Result<(), EndError> {
         let mut orders = self.orders.subscribe();
         let draining = async move {
             // The sender lives as long as the agent.
@@ -187,26 +207,23 @@ impl Agent {
             draining.await;
             sleep(grace).await;
         });
+        // Not the same as draining, which an operator may have begun.
+        let mut signalled = false;
         loop {
-            let signal = async {
-                match &mut signals {
-                    Some(signals) => signals.next().await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 _ = &mut self.ended => break,
-                () = &mut time_is_up => {
+                () = &mut time_is_up, if self.phase() < Phase::Ending => {
                     tracing::info!(?grace, "the time to drain is up");
-                    self.end();
                     // What is left of its streams ends within a moment.
-                    let _ = (&mut self.ended).await;
-                    break;
+                    self.end();
                 }
-                signal = signal => match signal {
+                signal = next() => match signal {
                     Signal::Reload => self.reload(),
-                    Signal::Stop if self.phase() == Phase::Serving => self.drain(),
-                    Signal::Stop => return Err(EndError::Cut),
+                    Signal::Stop if signalled => return Err(EndError::Cut),
+                    Signal::Stop => {
+                        signalled = true;
+                        self.drain();
+                    }
                 }
             }
         }
@@ -300,7 +317,7 @@ pub fn run(config: AgentConfig, log: LogControl) -> ExitCode {
             Ok(started) => started,
             Err(error) => {
                 tracing::error!(error = %telemetry::chain(&error), "not started");
-                return ExitCode::FAILURE;
+                return error.exit_code().into();
             }
         };
         match agent.run(Some(signals)).await {

@@ -31,7 +31,7 @@ use telemetry::metrics::{Description, Gauge};
 use telemetry::process::Build;
 use telemetry::{LogControl, Registry};
 
-pub(crate) use agent::{AgentMetrics, ConnectResult, EndpointDialFailure, ServerDirection};
+pub(crate) use agent::{AgentMetrics, ConnectResult, EndpointDialFailure};
 pub(crate) use cluster::ClusterMetrics;
 pub(crate) use grpc_code::GrpcCode;
 pub(crate) use leases::LeaseAnswer;

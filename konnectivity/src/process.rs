@@ -25,7 +25,7 @@ use crate::flags::{
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// What configuration that cannot be used exits with (sysexits.h, EX_USAGE).
-const EXIT_CONFIGURATION: u8 = 64;
+pub(crate) const EXIT_CONFIGURATION: u8 = 64;
 
 /// Why a program ended other than it was asked to.
 #[derive(Debug, thiserror::Error)]

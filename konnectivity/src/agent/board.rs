@@ -22,7 +22,7 @@ pub(super) struct Board(Arc<Mutex<View>>);
 #[derive(Debug, Default)]
 pub(super) struct View {
     /// The servers that are connected, by their ids; at most as many as the agent seeks.
-    pub(super) sessions: BTreeMap<String, SessionInfo>,
+    pub(super) links: BTreeMap<String, LinkInfo>,
     /// How many servers there are thought to be.
     pub(super) servers: u32,
     /// Whether the agent drains.
@@ -31,9 +31,9 @@ pub(super) struct View {
     pub(super) last_failure: Option<String>,
 }
 
-/// One stream.
+/// One link.
 #[derive(Clone, Debug)]
-pub(super) struct SessionInfo {
+pub(super) struct LinkInfo {
     pub(super) extensions: Extensions,
     pub(super) since: Instant,
     pub(super) link: LinkHandle,
@@ -50,7 +50,7 @@ impl Board {
 impl View {
     /// Returns the number of tunnels, those being dialled or closed included.
     pub(super) fn tunnels(&self) -> usize {
-        let links = self.sessions.values().map(|session| &session.link);
+        let links = self.links.values().map(|info| &info.link);
         links.map(LinkHandle::tunnels).sum()
     }
 }

@@ -92,8 +92,6 @@ pub struct LeaseParams {
 pub struct LivenessParams {
     /// Time between pings, if it was set; else it is chosen by what the server is.
     pub keepalive: Option<Duration>,
-    /// How often a connection's state is looked at.
-    pub probe: Duration,
 }
 
 /// How an agent ends.

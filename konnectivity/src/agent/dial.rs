@@ -91,11 +91,16 @@ impl Dialer {
         }
         self.pending.set(self.pending.get() + 1);
         let _pending = Pending(&self.pending);
-        self.connect(&target, address, &self.params.allowed, self.params.timeout)
-            .await
+        let deadline = Instant::now() + self.params.timeout;
+        let addresses = self.addresses(&target, deadline).await?;
+        let mut addresses = self.allowed(&target, address, addresses)?;
+        // Stable: apart from the family, the order is the resolver's.
+        addresses.sort_by_key(SocketAddr::is_ipv4);
+        race::connect(target.network, &addresses, deadline).await
     }
 
-    /// Connects to a server by its `host` and `port`, to which no list applies. Cancel-safe.
+    /// Connects to a server by its `host` and `port`, to which no list applies; of several
+    /// addresses, that whose `turn` it is comes first. Cancel-safe.
     ///
     /// # Errors
     /// As of [`Dialer::dial`].
@@ -103,6 +108,7 @@ impl Dialer {
         &self,
         host: &str,
         port: u16,
+        turn: u64,
         limit: Duration,
     ) -> Result<TcpStream, DialError> {
         let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -111,7 +117,10 @@ impl Dialer {
             host: Host::parse(host),
             port,
         };
-        self.connect(&target, host, &Allowed::Any, limit).await
+        let deadline = Instant::now() + limit;
+        let mut addresses = self.addresses(&target, deadline).await?;
+        take_turns(&mut addresses, turn);
+        race::connect(target.network, &addresses, deadline).await
     }
 
     /// Reads the resolver's configuration anew for the next name.
@@ -119,24 +128,22 @@ impl Dialer {
         self.names.forget();
     }
 
-    async fn connect(
+    /// Returns those of `addresses` that may be dialled; never nothing.
+    fn allowed(
         &self,
         target: &Target,
         requested: &str,
-        allowed: &Allowed,
-        limit: Duration,
-    ) -> Result<TcpStream, DialError> {
-        let deadline = Instant::now() + limit;
-        let mut addresses = self.addresses(target, deadline).await?;
+        mut addresses: Vec<SocketAddr>,
+    ) -> Result<Vec<SocketAddr>, DialError> {
         let first = addresses.first().copied();
-        addresses.retain(|address| allowed.permits(*address));
+        addresses.retain(|address| self.params.allowed.permits(*address));
         match (first, addresses.is_empty()) {
             (Some(address), true) => Err(DialError::Forbidden {
                 network: target.network.as_str(),
                 address,
                 requested: requested.to_owned(),
             }),
-            _ => race::connect(target.network, &addresses, deadline).await,
+            _ => Ok(addresses),
         }
     }
 
@@ -187,6 +194,15 @@ impl Dialer {
             return Err(lookup(&name, LookupFault::NoSuchHost));
         }
         Ok(usable)
+    }
+}
+
+/// Puts the address whose `turn` it is first, the others after it in their order. Servers that share
+/// a name are all reached this way, in whatever order they are named each time.
+fn take_turns(addresses: &mut [SocketAddr], turn: u64) {
+    addresses.sort_unstable();
+    if let Some(first) = turn.checked_rem(addresses.len() as u64) {
+        addresses.rotate_left(usize::try_from(first).unwrap_or(0));
     }
 }
 

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use super::board::{Board, View};
 use super::config::AgentConfig;
+use crate::endpoints;
 
 /// Answers for the agent.
 pub(super) struct Health {
@@ -50,26 +51,26 @@ impl Health {
         match self.ready() {
             Ok(()) if verbose => {
                 let checks = "[+]ping ok\n[+]server-connected ok\ncheck passed\n";
-                (200, TEXT, checks.to_owned())
+                endpoints::text(200, checks)
             }
-            Ok(()) => (200, TEXT, "ok".to_owned()),
+            Ok(()) => endpoints::text(200, "ok"),
             Err(why) => {
                 let checks = format!("[+]ping ok\n[-]server-connected failed: {why}\n");
-                (503, TEXT, checks)
+                endpoints::text(503, checks)
             }
         }
     }
 
-    fn sessions(&self, limit: usize) -> Value {
+    fn links(&self, limit: usize) -> Value {
         let view = self.board.view();
-        let sessions = view.sessions.iter().take(limit);
-        sessions
-            .map(|(server, session)| {
+        let links = view.links.iter().take(limit);
+        links
+            .map(|(server, info)| {
                 json!({
                     "server": server,
-                    "extensions": session.extensions.to_string(),
-                    "age_seconds": session.since.elapsed().as_secs_f64(),
-                    "tunnels": session.link.tunnels(),
+                    "extensions": info.extensions.to_string(),
+                    "age_seconds": info.since.elapsed().as_secs_f64(),
+                    "tunnels": info.link.tunnels(),
                 })
             })
             .collect()
@@ -83,7 +84,7 @@ impl Process for Health {
 
     /// Stays ready while it drains, as upstream: it still serves what comes.
     fn ready(&self) -> Result<(), String> {
-        if self.board.view().sessions.is_empty() {
+        if self.board.view().links.is_empty() {
             return Err("no servers connected".to_owned());
         }
         Ok(())
@@ -94,19 +95,19 @@ impl Process for Health {
     }
 
     fn snapshot(&self) -> Value {
-        let sessions = self.sessions(usize::MAX);
+        let links = self.links(usize::MAX);
         let view = self.board.view();
         json!({
             "draining": view.draining,
             "last_failure": view.last_failure,
+            "links": links,
             "servers": view.servers,
-            "sessions": sessions,
         })
     }
 
     fn connections(&self, limit: usize) -> Pin<Box<dyn Future<Output = Value> + Send + '_>> {
-        let sessions = self.sessions(limit);
-        Box::pin(std::future::ready(sessions))
+        let links = self.links(limit);
+        Box::pin(std::future::ready(links))
     }
 
     fn drain(&self) {
@@ -128,18 +129,14 @@ impl Process for Health {
 
     fn extra(&self, method: &str, path: &str, query: Option<&str>) -> Option<Extra> {
         match (method, path) {
-            ("GET", "/healthz") => Some((200, TEXT, "ok".to_owned())),
+            ("GET", "/healthz") => Some(endpoints::text(200, "ok")),
             ("GET", "/ready" | "/readyz") => Some(self.readiness(query)),
             _ => None,
         }
     }
 
-    fn extra_admin(&self, method: &str, path: &str, _: Option<&str>) -> Option<Extra> {
-        let profile = method == "GET" && path.starts_with("/debug/pprof");
-        profile.then(|| {
-            let text = "profiles in Go's format are not available; see /metrics and /status\n";
-            (404, TEXT, text.to_owned())
-        })
+    fn extra_admin(&self, _method: &str, path: &str, _query: Option<&str>) -> Option<Extra> {
+        endpoints::profiles(path)
     }
 }
 
@@ -149,7 +146,7 @@ fn facts(config: &AgentConfig, view: &View) -> Vec<Fact> {
         value,
     };
     let server = format!("{}:{}", config.server_host, config.server_port);
-    let connected = format!("{} of {}", view.sessions.len(), view.servers);
+    let connected = format!("{} of {}", view.links.len(), view.servers);
     let mut facts = vec![
         fact("agent id", config.agent_id.clone()),
         fact("identifiers", config.identifiers.to_string()),
@@ -163,15 +160,12 @@ fn facts(config: &AgentConfig, view: &View) -> Vec<Fact> {
 }
 
 fn servers(view: &View) -> ClusterStatus {
-    let endpoints = view
-        .sessions
-        .iter()
-        .map(|(server, session)| EndpointStatus {
-            address: server.clone(),
-            state: "up",
-            active: session.link.tunnels() as u64,
-            ..EndpointStatus::default()
-        });
+    let endpoints = view.links.iter().map(|(server, info)| EndpointStatus {
+        address: server.clone(),
+        state: "up",
+        active: info.link.tunnels() as u64,
+        ..EndpointStatus::default()
+    });
     ClusterStatus {
         name: "servers".to_owned(),
         active: view.tunnels() as u64,
@@ -179,5 +173,3 @@ fn servers(view: &View) -> ClusterStatus {
         ..ClusterStatus::default()
     }
 }
-
-const TEXT: &str = "text/plain; charset=utf-8";

@@ -11,6 +11,7 @@ use testkit::tempdir::TempDir;
 use testkit::upstream::{Behaviour, Upstream};
 
 use super::*;
+use crate::endpoints;
 use crate::flags::{AgentFlags, Environment, Parsed};
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -39,33 +40,39 @@ impl Pki {
     }
 }
 
+/// Returns what the flags say of an agent whose server is at `port`; its files are in `dir`.
+fn configured(dir: &TempDir, pki: &Pki, port: u16, more: &[&str]) -> AgentConfig {
+    let ca = dir.write("ca.crt", pki.authority.pem()).unwrap();
+    let token = dir.write("token", "a.b.c\n").unwrap();
+    let mut args: Vec<OsString> = vec!["konnectivity-agent".into()];
+    args.extend([
+        format!("--ca-cert={}", ca.display()).into(),
+        format!("--service-account-token-path={}", token.display()).into(),
+        format!("--proxy-server-port={port}").into(),
+        "--agent-id=agent-1".into(),
+        "--agent-identifiers=host=node-1&ipv4=10.0.0.1".into(),
+        "--health-server-host=127.0.0.1".into(),
+        "--health-server-port=0".into(),
+        "--admin-server-port=0".into(),
+    ]);
+    args.extend(more.iter().map(OsString::from));
+    let parsed = AgentFlags::parse_from(args, &Environment::default()).unwrap();
+    let Parsed::Configured(config) = parsed else {
+        panic!("no configuration");
+    };
+    config.agent
+}
+
 impl Running {
     fn start(pki: &Pki, port: u16, more: &[&str]) -> Self {
         let dir = TempDir::new("agent").unwrap();
-        let ca = dir.write("ca.crt", pki.authority.pem()).unwrap();
-        let token = dir.write("token", "a.b.c\n").unwrap();
-        let mut args: Vec<OsString> = vec!["konnectivity-agent".into()];
-        args.extend([
-            format!("--ca-cert={}", ca.display()).into(),
-            format!("--service-account-token-path={}", token.display()).into(),
-            format!("--proxy-server-port={port}").into(),
-            "--agent-id=agent-1".into(),
-            "--agent-identifiers=host=node-1&ipv4=10.0.0.1".into(),
-            "--health-server-host=127.0.0.1".into(),
-            "--health-server-port=0".into(),
-            "--admin-server-port=0".into(),
-        ]);
-        args.extend(more.iter().map(OsString::from));
-        let parsed = AgentFlags::parse_from(args, &Environment::default()).unwrap();
-        let Parsed::Configured(config) = parsed else {
-            panic!("no configuration");
-        };
+        let config = configured(&dir, pki, port, more);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .unwrap();
-        let agent = runtime.block_on(async { Agent::start(config.agent, LogControl::detached()) });
+        let agent = runtime.block_on(async { Agent::start(config, LogControl::detached()) });
         Self {
             agent: Some(agent.unwrap()),
             runtime,
@@ -79,21 +86,43 @@ impl Running {
 
     /// Lets it run; what is returned hears how it ended.
     fn run(&mut self) -> mpsc::Receiver<Result<(), EndError>> {
+        self.run_on(std::future::pending)
+    }
+
+    fn run_on<N>(&mut self, next: N) -> mpsc::Receiver<Result<(), EndError>>
+    where
+        N: AsyncFnMut() -> Signal + Send + 'static,
+    {
         let (told, ended) = mpsc::channel();
         let agent = self.agent.take().unwrap();
-        self.runtime.spawn(async move {
-            let _ = told.send(agent.run(None).await);
+        let runtime = self.runtime.handle().clone();
+        std::thread::spawn(move || {
+            let _ = told.send(runtime.block_on(agent.run_on(next)));
         });
         ended
     }
 
     fn get(&self, path: &str) -> (u16, String) {
-        let EndpointAddr::Tcp(address) = self.agent().health_address() else {
-            panic!("no address");
-        };
-        let answer = testkit::http::get(&Target::plain(*address), path).unwrap();
-        (answer.status, String::from_utf8(answer.body).unwrap())
+        answer(self.agent().health_address(), path)
     }
+
+    fn admin(&self, path: &str) -> (u16, String) {
+        answer(self.agent().admin_address(), path)
+    }
+
+    /// Waits until `/metrics` has `line`.
+    fn wait_counted(&self, line: &str) {
+        let counted = || self.get("/metrics").1.lines().any(|told| told == line);
+        testkit::wait::until(line, LIMIT, counted).unwrap();
+    }
+}
+
+fn answer(address: &EndpointAddr, path: &str) -> (u16, String) {
+    let EndpointAddr::Tcp(address) = address else {
+        panic!("no address");
+    };
+    let answer = testkit::http::get(&Target::plain(*address), path).unwrap();
+    (answer.status, String::from_utf8(answer.body).unwrap())
 }
 
 fn connected(more: &[&str]) -> (Running, FakeServer, AgentLink) {
@@ -203,6 +232,56 @@ fn failures_are_told_in_the_words_of_go() {
 }
 
 #[test]
+fn a_link_is_counted_and_so_is_the_status_it_ends_with() {
+    let (running, server, link) = connected(&[]);
+    running.wait_counted("rhizome_konnectivity_links 1");
+    server.refuse(true);
+    link.wire.finish_with(8, "too many agents").unwrap();
+    running.wait_counted("rhizome_konnectivity_links 0");
+    running.wait_counted(
+        "konnectivity_network_proxy_agent_stream_errors_total{segment=\"to_agent\",\
+         code=\"ResourceExhausted\",packet_type=\"Unknown\"} 1",
+    );
+    running.wait_counted(
+        "konnectivity_network_proxy_agent_server_connection_failure_count\
+         {direction=\"from_server\"} 1",
+    );
+}
+
+#[test]
+fn a_link_that_ends_as_it_should_is_no_error() {
+    let (running, server, link) = connected(&[]);
+    running.wait_counted("rhizome_konnectivity_links 1");
+    server.refuse(true);
+    link.wire.finish_with(0, "").unwrap();
+    running.wait_counted("rhizome_konnectivity_links 0");
+    let (_, metrics) = running.get("/metrics");
+    assert!(!metrics.contains("stream_errors_total{"), "{metrics}");
+    assert!(!metrics.contains("failure_count{"), "{metrics}");
+}
+
+#[test]
+fn operators_see_links_and_are_told_that_there_are_no_profiles() {
+    let (running, _server, _link) = connected(&[]);
+    running.wait_counted("rhizome_konnectivity_links 1");
+    let (_, snapshot) = running.admin("/snapshot");
+    let snapshot: serde_json::Value = serde_json::from_str(&snapshot).unwrap();
+    assert_eq!(snapshot["links"][0]["server"], "s1");
+    let (status, text) = running.admin("/debug/pprof/heap");
+    assert_eq!((status, text.as_str()), (404, endpoints::NO_PROFILES));
+    assert_eq!(
+        running.admin("/debug/pprofile"),
+        (404, "no such endpoint\n".to_owned())
+    );
+    assert!(
+        running
+            .admin("/metrics")
+            .1
+            .contains("rhizome_konnectivity_links 1")
+    );
+}
+
+#[test]
 fn tunnels_end_with_their_server_and_the_agent_comes_back() {
     let pki = Pki::new();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -255,6 +334,77 @@ fn an_agent_whose_time_is_up_ends_with_its_tunnels() {
 }
 
 #[test]
+fn an_operators_drain_is_no_signal() {
+    let (mut running, _server, mut link) = connected(&["--grace-period=100s"]);
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let id = link.dial(&echo.addr().to_string()).unwrap();
+    running.agent().drain();
+    let (signal, mut signals) = tokio::sync::mpsc::channel(1);
+    let (asked, asks) = mpsc::channel();
+    let ended = running.run_on(async move || {
+        let _ = asked.send(());
+        match signals.recv().await {
+            Some(signal) => signal,
+            None => std::future::pending().await,
+        }
+    });
+    asks.recv_timeout(LIMIT).unwrap();
+    signal.blocking_send(Signal::Stop).unwrap();
+    // It has acted on the first once it waits for another.
+    asks.recv_timeout(LIMIT).unwrap();
+    link.write(id, b"still there").unwrap();
+    assert_eq!(link.read(id, 11).unwrap(), b"still there");
+    assert!(ended.try_recv().is_err());
+    signal.blocking_send(Signal::Stop).unwrap();
+    assert_eq!(ended.recv_timeout(LIMIT).unwrap(), Err(EndError::Cut));
+}
+
+#[test]
+fn a_second_signal_ends_an_agent_whose_time_is_up_too() {
+    let (mut running, _server, _link) = connected(&["--grace-period=1ms"]);
+    let mut orders = running.agent().orders.subscribe();
+    let mut signals = 0;
+    let ended = running.run_on(async move || {
+        if signals > 0 {
+            let ending = orders.wait_for(|orders| orders.phase == Phase::Ending);
+            drop(ending.await);
+        }
+        signals += 1;
+        Signal::Stop
+    });
+    assert_eq!(ended.recv_timeout(LIMIT).unwrap(), Err(EndError::Cut));
+}
+
+#[test]
+fn what_is_wrong_with_the_configuration_is_told_from_the_rest() {
+    let pki = Pki::new();
+    let dir = TempDir::new("agent").unwrap();
+    let config = configured(&dir, &pki, 1, &[]);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = EndpointAddr::Tcp(listener.local_addr().unwrap());
+    let wrong = dir.write("wrong.crt", "no certificate").unwrap();
+    for (config, code) in [
+        (
+            AgentConfig {
+                ca: Some(wrong),
+                ..config.clone()
+            },
+            64,
+        ),
+        (
+            AgentConfig {
+                health: taken,
+                ..config
+            },
+            1,
+        ),
+    ] {
+        let error = Agent::start(config, LogControl::detached()).unwrap_err();
+        assert_eq!(error.exit_code(), code, "{error}");
+    }
+}
+
+#[test]
 fn all_servers_behind_an_address_are_found() {
     let pki = Pki::new();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -266,10 +416,26 @@ fn all_servers_behind_an_address_are_found() {
     let servers: Vec<_> = ["a", "b", "c"]
         .map(|id| FakeServer::serve(listener.try_clone().unwrap(), &options(id)).unwrap())
         .into();
-    let running = Running::start(&pki, servers[0].addr().port(), &["--sync-interval=50ms"]);
-    let all = || {
-        let (_, metrics) = running.get("/metrics");
-        metrics.contains("konnectivity_network_proxy_agent_open_server_connections 3")
+    // Attempts never grow rare, so some hundreds of them fit into the limit.
+    let often = ["--sync-interval=50ms", "--sync-interval-cap=100ms"];
+    let running = Running::start(&pki, servers[0].addr().port(), &often);
+    running.wait_counted("konnectivity_network_proxy_agent_open_server_connections 3");
+}
+
+#[test]
+fn servers_with_an_address_each_behind_one_name_are_found() {
+    let pki = Pki::new();
+    let v4 = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = v4.local_addr().unwrap().port();
+    let Ok(v6) = std::net::TcpListener::bind(("::1", port)) else {
+        return;
     };
-    testkit::wait::until("three servers", Duration::from_secs(60), all).unwrap();
+    let options = |id| ServerOptions {
+        count: 2,
+        ..pki.options(id)
+    };
+    let _servers = [("a", v4), ("b", v6)]
+        .map(|(id, listener)| FakeServer::serve(listener, &options(id)).unwrap());
+    let running = Running::start(&pki, port, &["--proxy-server-host=localhost"]);
+    running.wait_counted("konnectivity_network_proxy_agent_open_server_connections 2");
 }

@@ -1,8 +1,8 @@
 //! The data thread: finds servers, serves their streams, and ends when it is drained.
 //!
 //! ```text
-//!                     ┌── due ──▶ attempt ──▶ Connector: keep? ──▶ session ──▶ tunnels
-//!   orders, leases ──▶│◀───────── lost ◀──────────────────────────────┘
+//!                     ┌── due ──▶ attempt ──▶ Connector: keep? ──▶ link ──▶ tunnels
+//!   orders, leases ──▶│◀───────── lost ◀───────────────────────────┘
 //!                     └── draining and idle ──▶ end
 //! ```
 //!
@@ -22,14 +22,14 @@ use tokio::sync::watch;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::board::{Board, SessionInfo};
+use super::board::{Board, LinkInfo};
 use super::config::AgentConfig;
 use super::connect::{Connector, Verdict};
 use super::dial::Dialer;
-use super::session::{OpenError, Opened, Sessions};
+use super::server_link::{self, Links, OpenError, Opened};
 use super::tunnel::Tunnels;
 use crate::link::now;
-use crate::metrics::{AgentMetrics, ConnectResult, ServerDirection};
+use crate::metrics::{AgentMetrics, ConnectResult, GrpcCode};
 use crate::pump::LinkEnd;
 
 /// How often a draining agent looks whether it is idle.
@@ -74,7 +74,7 @@ pub(super) struct Task {
 type Attempt = Pin<Box<dyn Future<Output = Result<Opened, OpenError>>>>;
 
 struct Worker {
-    sessions: Rc<Sessions>,
+    links: Rc<Links>,
     board: Board,
     connector: Connector,
     attempt: Option<Attempt>,
@@ -82,6 +82,8 @@ struct Worker {
     /// Whose stream each task serves.
     servers: HashMap<Id, String>,
     streams: u64,
+    /// At which of the server's addresses the first attempt begins: not all agents at the same.
+    first_turn: u64,
     chance: RandomState,
     rolls: u64,
     phase: Phase,
@@ -107,12 +109,13 @@ pub(super) async fn run(task: Task) {
         ..config.link
     };
     let tunnels = Tunnels::new(Dialer::new(config.dial.clone()), metrics);
+    let chance = RandomState::new();
     let mut worker = Worker {
         connector: Connector::new(config.connect, now()),
-        sessions: Rc::new(Sessions {
+        links: Rc::new(Links {
             config,
             cluster,
-            link,
+            params: link,
             tls,
             tunnels,
         }),
@@ -121,7 +124,8 @@ pub(super) async fn run(task: Task) {
         running: JoinSet::new(),
         servers: HashMap::new(),
         streams: 0,
-        chance: RandomState::new(),
+        first_turn: chance.hash_one(0),
+        chance,
         rolls: 0,
         phase: Phase::Serving,
         draining_since: None,
@@ -167,28 +171,28 @@ impl Worker {
 
     fn obey(&mut self, phase: Phase) {
         // Names are looked up anew after whatever was told: it happens a few times in a life.
-        self.sessions.tunnels.dialer.reload();
+        self.links.tunnels.dialer.reload();
         if phase == Phase::Draining && self.phase == Phase::Serving {
             self.connector.drain();
             self.attempt = None;
             self.draining_since = Some(Instant::now());
-            self.sessions.tunnels.metrics.draining();
+            self.links.tunnels.metrics.draining();
             let mut view = self.board.view();
             view.draining = true;
-            for session in view.sessions.values() {
-                session.link.drain();
+            for info in view.links.values() {
+                info.link.drain();
             }
         }
         self.phase = self.phase.max(phase);
     }
 
     fn end_if_idle(&mut self) {
-        let tunnels = &self.sessions.tunnels;
+        let tunnels = &self.links.tunnels;
         let (Some(draining), Some(idle)) = (self.draining_since, tunnels.idle_since()) else {
             return;
         };
         let since = draining.max(idle);
-        let limit = self.sessions.config.drain.idle;
+        let limit = self.links.config.drain.idle;
         if since.elapsed() >= limit && self.board.view().tunnels() == 0 {
             tracing::info!(idle = ?limit, "drained");
             self.phase = Phase::Ending;
@@ -198,13 +202,14 @@ impl Worker {
     fn begin(&mut self) {
         self.streams += 1;
         let stream = StreamId(self.streams);
-        let sessions = Rc::clone(&self.sessions);
-        self.attempt = Some(Box::pin(async move { sessions.open(stream).await }));
+        let turn = self.first_turn.wrapping_add(self.streams);
+        let links = Rc::clone(&self.links);
+        self.attempt = Some(Box::pin(async move { links.open(stream, turn).await }));
     }
 
     fn opened(&mut self, opened: Result<Opened, OpenError>) {
         let random = self.random();
-        let metrics = &self.sessions.tunnels.metrics;
+        let metrics = &self.links.tunnels.metrics;
         let opened = match opened {
             Ok(opened) => opened,
             Err(error) => {
@@ -232,16 +237,16 @@ impl Worker {
     }
 
     fn serve(&mut self, server: String, opened: Opened) {
-        let session = SessionInfo {
+        let info = LinkInfo {
             extensions: opened.extensions,
             since: Instant::now(),
             link: opened.link.clone(),
         };
         let mut view = self.board.view();
         view.last_failure = None;
-        view.sessions.insert(server.clone(), session);
+        view.links.insert(server.clone(), info);
         drop(view);
-        let tunnels = Rc::clone(&self.sessions.tunnels);
+        let tunnels = Rc::clone(&self.links.tunnels);
         let task = self.running.spawn_local(opened.serve(tunnels));
         self.servers.insert(task.id(), server);
     }
@@ -254,8 +259,8 @@ impl Worker {
         let Some(server) = self.servers.remove(&id) else {
             return;
         };
-        let session = self.board.view().sessions.remove(&server);
-        let lasted = session.map(|session| session.since.elapsed());
+        let info = self.board.view().links.remove(&server);
+        let lasted = info.map(|info| info.since.elapsed());
         match ended {
             Ok((_, end)) => {
                 let error = telemetry::chain(&end).to_string();
@@ -266,10 +271,7 @@ impl Worker {
                     ?lasted,
                     "the stream to a server ended"
                 );
-                if matches!(end, LinkEnd::Stream(_) | LinkEnd::Silent | LinkEnd::Link(_)) {
-                    let metrics = &self.sessions.tunnels.metrics;
-                    metrics.server_failure(ServerDirection::FromServer);
-                }
+                self.count(&end);
             }
             Err(error) => tracing::error!(server, %error, "the task of a stream failed"),
         }
@@ -277,10 +279,27 @@ impl Worker {
         self.connector.lost(now(), random, &server);
     }
 
+    /// Counts the end of a stream, unless it is as it should be.
+    fn count(&self, end: &LinkEnd) {
+        let metrics = &self.links.tunnels.metrics;
+        match end {
+            LinkEnd::Closed(_) => {}
+            LinkEnd::Finished(status) => {
+                let code = server_link::code(status.as_deref());
+                if code != GrpcCode::Ok {
+                    metrics.link().received().error(code, None);
+                    metrics.server_failure();
+                }
+            }
+            // Where there is an error of the stream, the pump has counted that.
+            LinkEnd::Link(_) | LinkEnd::Silent | LinkEnd::Stream(_) => metrics.server_failure(),
+        }
+    }
+
     fn publish(&self) {
         let servers = self.connector.servers();
         self.board.view().servers = servers;
-        self.sessions.tunnels.metrics.known_servers(servers);
+        self.links.tunnels.metrics.known_servers(servers);
     }
 
     /// Ends all streams, and waits a little for the servers to be told.
@@ -289,7 +308,7 @@ impl Worker {
         // A stream that is dropped is reset: only servers end it with a status. Its tunnels end with
         // the thread.
         self.running.shutdown().await;
-        self.board.view().sessions.clear();
+        self.board.view().links.clear();
         sleep(LAST_WORDS).await;
     }
 

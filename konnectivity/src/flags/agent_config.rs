@@ -76,6 +76,8 @@ fn agent(
     let health = checks.port("health-server-port", flags.health_server_port, true);
     let health = checks.address("health-server-host", &flags.health_server_host, health);
     let dial = dial(flags, checks);
+    // Refused as upstream does, though nothing is looked at in intervals: an end is noticed as such.
+    checks.lasting("probe-interval", flags.probe_interval.get());
     AgentConfig {
         admin: EndpointAddr::Tcp(admin),
         agent_id: checks.name("agent-id", &flags.agent_id, environment.agent_id.as_deref()),
@@ -109,7 +111,6 @@ fn agent(
             // Upstream's library does not ping more often either.
             keepalive: (!flags.keepalive_time.get().is_zero())
                 .then(|| flags.keepalive_time.get().max(MOST_OFTEN)),
-            probe: checks.lasting("probe-interval", flags.probe_interval.get()),
         },
         server_host: server_host(flags, checks),
         server_port: checks.port("proxy-server-port", flags.proxy_server_port, false),

@@ -22,15 +22,6 @@ pub(crate) enum EndpointDialFailure {
     Unknown,
 }
 
-/// Which way a stream to a server failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ServerDirection {
-    /// A packet could not be received.
-    FromServer,
-    /// A packet could not be sent.
-    ToServer,
-}
-
 /// What came of an attempt to connect to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectResult {
@@ -134,14 +125,11 @@ impl AgentMetrics {
         self.inner.server_count.set(servers.into());
     }
 
-    /// Counts a failure to send to, or to receive from, a server. Count it in
-    /// [`LinkMetrics::sent`] or [`LinkMetrics::received`] as well: this is the older of the two.
-    pub(crate) fn server_failure(&self, direction: ServerDirection) {
-        let direction = match direction {
-            ServerDirection::FromServer => "from_server",
-            ServerDirection::ToServer => "to_server",
-        };
-        self.inner.server_failures.with(&[direction]).inc();
+    /// Counts a stream to a server that broke. Count it in [`LinkMetrics::received`] as well: this
+    /// is the older of the two. Who reads a stream notices first that it is broken, so the other
+    /// direction that upstream has is never told.
+    pub(crate) fn server_failure(&self) {
+        self.inner.server_failures.with(&["from_server"]).inc();
     }
 
     /// Counts an attempt to connect to a server.
@@ -246,7 +234,7 @@ impl Inner {
             ),
             server_failures: counter(
                 "konnectivity_network_proxy_agent_server_connection_failure_count",
-                "Failures to send to or receive from a server, by direction; deprecated, see stream_errors_total.",
+                "Streams to a server that broke, all as from_server; deprecated, see stream_errors_total.",
                 &["direction"],
             ),
         }

@@ -117,6 +117,49 @@ impl DialError {
             | Self::UnknownNetwork { .. } => false,
         }
     }
+
+    /// Returns the one of two failures at different addresses that tells more; of equals this one.
+    pub(super) fn or_more_telling(self, other: Self) -> Self {
+        if other.weight() > self.weight() {
+            other
+        } else {
+            self
+        }
+    }
+
+    fn weight(&self) -> Weight {
+        use rustix::io::Errno;
+        if self.is_timeout() {
+            return Weight::Timeout;
+        }
+        let Self::Connect { error, .. } = self else {
+            return Weight::Other;
+        };
+        match Errno::from_io_error(error) {
+            Some(Errno::CONNREFUSED) => Weight::Refused,
+            Some(
+                Errno::ADDRNOTAVAIL
+                | Errno::AFNOSUPPORT
+                | Errno::HOSTUNREACH
+                | Errno::NETDOWN
+                | Errno::NETUNREACH,
+            ) => Weight::Unreachable,
+            _ => Weight::Other,
+        }
+    }
+}
+
+/// How much a failure at one of several addresses tells of why nobody was reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Weight {
+    /// There is no way to that address: so it is with IPv6 on a node that has none.
+    Unreachable,
+    /// Nobody answered there.
+    Timeout,
+    /// Anything else.
+    Other,
+    /// The host is there, and has nobody on that port.
+    Refused,
 }
 
 /// Returns Go's text for a system call's error: lower case and without the number, the same

@@ -28,17 +28,17 @@ const KEEPALIVE: Duration = Duration::from_secs(55);
 /// Unanswered questions after which they are given up.
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// Connects to one of `addresses`, which are not empty, by `deadline`. Cancel-safe: no connection
-/// outlives the future.
+/// Connects to one of `addresses`, which are not empty, by `deadline`; begins at the first of them
+/// and its family. Cancel-safe: no connection outlives the future.
 ///
 /// # Errors
-/// What happened at the first address; [`DialError::Timeout`] at the deadline.
+/// What tells most of what happened at the addresses; [`DialError::Timeout`] at the deadline.
 pub(super) async fn connect(
     network: Network,
     addresses: &[SocketAddr],
     deadline: Instant,
 ) -> Result<TcpStream, DialError> {
-    let first_is_v6 = addresses.iter().any(SocketAddr::is_ipv6);
+    let first_is_v6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
     let (first, second): (Vec<_>, Vec<_>) =
         (addresses.iter().copied()).partition(|address| address.is_ipv6() == first_is_v6);
     if second.is_empty() {
@@ -48,7 +48,9 @@ pub(super) async fn connect(
     tokio::select! {
         connected = &mut first_family => return match connected {
             Ok(stream) => Ok(stream),
-            Err(error) => in_turn(network, &second, deadline).await.map_err(|_| error),
+            Err(error) => in_turn(network, &second, deadline)
+                .await
+                .map_err(|other| error.or_more_telling(other)),
         },
         () = sleep(SECOND_FAMILY_AFTER) => {}
     }
@@ -56,39 +58,47 @@ pub(super) async fn connect(
     tokio::select! {
         connected = &mut first_family => match connected {
             Ok(stream) => Ok(stream),
-            Err(error) => second_family.await.map_err(|_| error),
+            Err(error) => second_family
+                .await
+                .map_err(|other| error.or_more_telling(other)),
         },
         connected = &mut second_family => match connected {
             Ok(stream) => Ok(stream),
-            Err(_) => first_family.await,
+            Err(other) => first_family
+                .await
+                .map_err(|error| error.or_more_telling(other)),
         },
     }
 }
 
-/// Tries one address after the other and tells what happened at the first.
+/// Tries one address after the other, and tells of what happened what tells most.
 async fn in_turn(
     network: Network,
     addresses: &[SocketAddr],
     deadline: Instant,
 ) -> Result<TcpStream, DialError> {
-    let mut first_error = None;
+    let mut told: Option<DialError> = None;
     for (number, address) in addresses.iter().enumerate() {
         let left = deadline.saturating_duration_since(Instant::now());
         let others = u32::try_from(addresses.len() - number).unwrap_or(u32::MAX);
         let share = (left / others).max(LEAST_SHARE.min(left));
-        match timeout_at(Instant::now() + share, one(network, *address)).await {
+        let error = match timeout_at(Instant::now() + share, one(network, *address)).await {
             Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => first_error.get_or_insert(error),
-            Err(_) => first_error.get_or_insert(DialError::Timeout {
+            Ok(Err(error)) => error,
+            Err(_) => DialError::Timeout {
                 network: network.as_str(),
                 address: *address,
-            }),
+            },
         };
+        told = Some(match told {
+            Some(before) => before.or_more_telling(error),
+            None => error,
+        });
         if Instant::now() >= deadline {
             break;
         }
     }
-    Err(first_error.unwrap_or_else(|| DialError::Timeout {
+    Err(told.unwrap_or_else(|| DialError::Timeout {
         network: network.as_str(),
         address: SocketAddr::from(([0, 0, 0, 0], 0)),
     }))

@@ -67,6 +67,29 @@ async fn a_closed_port_is_refused_in_the_words_of_go() {
 }
 
 #[tokio::test]
+async fn of_several_failures_the_one_that_tells_most_is_told() {
+    let (_kept, closed) = closed_port();
+    // A connection to a group is one to nowhere, on every host and without a packet.
+    let [nowhere, nowhere_v6] = ["224.0.0.1:1", "[ff0e::1]:1"].map(|text| text.parse().unwrap());
+    let (_socket, _filling, silent) = full().await;
+    let refused = format!("dial tcp {closed}: connect: connection refused");
+    let timeout = format!("dial tcp {silent}: i/o timeout");
+    for (addresses, expected) in [
+        (vec![nowhere_v6, closed], &refused),
+        (vec![nowhere, closed], &refused),
+        (vec![closed, nowhere], &refused),
+        (vec![nowhere_v6, nowhere, closed], &refused),
+        (vec![nowhere_v6, silent], &timeout),
+        (vec![nowhere, silent, nowhere], &timeout),
+    ] {
+        let deadline = Instant::now() + Duration::from_millis(200);
+        let dialling = race::connect(Network::Tcp, &addresses, deadline);
+        let error = dialling.await.unwrap_err();
+        assert_eq!(&error.to_string(), expected, "{addresses:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_name_nobody_knows_is_no_host() {
     let error = dialer(&[]).dial("tcp", "x.invalid:80").await.unwrap_err();
     assert_eq!(
@@ -185,11 +208,26 @@ async fn of_a_name_with_allowed_and_other_addresses_the_allowed_are_dialled() {
     assert_eq!(stream.peer_addr().unwrap(), address);
 }
 
+#[test]
+fn each_turn_begins_at_another_address() {
+    let addresses = ["10.0.0.2:1", "[fd00::1]:1", "10.0.0.1:1"].map(|text| text.parse().unwrap());
+    let mut first = std::collections::BTreeSet::new();
+    for turn in u64::MAX - 3..u64::MAX {
+        // Resolvers may name them in another order each time.
+        let mut named = addresses;
+        named.rotate_left(usize::try_from(turn % 2).unwrap());
+        take_turns(&mut named, turn);
+        first.insert(named[0]);
+    }
+    assert_eq!(first, addresses.into());
+    take_turns(&mut [], 7);
+}
+
 #[tokio::test]
 async fn no_list_applies_to_servers() {
     let (_listener, address) = listener(Ipv4Addr::LOCALHOST).await;
     let dialer = dialer(&["10.0.0.0/8"]);
     let limit = Duration::from_secs(5);
-    let dialling = dialer.dial_server("localhost", address.port(), limit);
+    let dialling = dialer.dial_server("localhost", address.port(), 0, limit);
     assert!(dialling.await.is_ok());
 }

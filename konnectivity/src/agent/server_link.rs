@@ -27,6 +27,7 @@ use super::trust::{self, TokenError};
 use super::tunnel::Tunnels;
 use crate::grpc::{self, Message, PacketReceiver, PacketSender, Side};
 use crate::link::{LinkHandle, News};
+use crate::metrics::GrpcCode;
 use crate::pump::{LinkEnd, Liveness, Pump};
 
 /// How long TCP, TLS and the answer to `Connect` may take, each.
@@ -46,11 +47,11 @@ const PING_OURS: Duration = Duration::from_secs(10);
 /// How long the answer to a ping may take.
 const PING_LIMIT: Duration = Duration::from_secs(10);
 
-/// What sessions of a thread share.
-pub(super) struct Sessions {
+/// What the links of a thread share.
+pub(super) struct Links {
     pub(super) config: Arc<AgentConfig>,
     pub(super) cluster: Arc<Cluster>,
-    pub(super) link: LinkConfig,
+    pub(super) params: LinkConfig,
     pub(super) tls: ClientTls,
     pub(super) tunnels: Rc<Tunnels>,
 }
@@ -109,14 +110,15 @@ impl Drop for Connection {
     }
 }
 
-impl Sessions {
-    /// Opens stream number `stream`. Cancel-safe: nothing stays open.
+impl Links {
+    /// Opens stream number `stream`, beginning at the address whose `turn` it is. Cancel-safe:
+    /// nothing stays open.
     ///
     /// # Errors
     /// See [`OpenError`].
-    pub(super) async fn open(&self, stream: StreamId) -> Result<Opened, OpenError> {
+    pub(super) async fn open(&self, stream: StreamId, turn: u64) -> Result<Opened, OpenError> {
         let request = self.request()?;
-        let (mut requests, mut pings, connection) = self.connect().await?;
+        let (mut requests, mut pings, connection) = self.connect(turn).await?;
         let exchange = async {
             let () = std::future::poll_fn(|cx| requests.poll_ready(cx)).await?;
             let (response, sending) = requests.send_request(request, false)?;
@@ -130,7 +132,7 @@ impl Sessions {
             server_count,
             extensions,
         } = Introduction::read(&head)?;
-        let link = Link::agent(&self.cluster, stream, extensions, self.link);
+        let link = Link::agent(&self.cluster, stream, extensions, self.params);
         let link = LinkHandle::new(link, self.tunnels.metrics.link().clone());
         let pump = Pump::new(
             link.clone(),
@@ -151,10 +153,11 @@ impl Sessions {
 
     async fn connect(
         &self,
+        turn: u64,
     ) -> Result<(SendRequest<Message>, Option<h2::PingPong>, Connection), OpenError> {
         let (host, port) = (&self.config.server_host, self.config.server_port);
-        let dialling = self.tunnels.dialer.dial_server(host, port, STEP_LIMIT);
-        let stream = Box::pin(dialling).await?;
+        let dialer = &self.tunnels.dialer;
+        let stream = Box::pin(dialer.dial_server(host, port, turn, STEP_LIMIT)).await?;
         let name = bare(host).to_owned();
         let name = ServerName::try_from(name)
             .map_err(|_| OpenError::Response("its host is no name a certificate can have"))?;
@@ -210,8 +213,8 @@ impl Sessions {
 impl Opened {
     /// Serves what the server asks for until the stream ends.
     pub(super) async fn serve(self, tunnels: Rc<Tunnels>) -> LinkEnd {
-        let _open = tunnels.metrics.server_connection();
         let link = self.link;
+        let _open = (tunnels.metrics.server_connection(), link.metrics().link());
         self.pump
             .run(|news| match news {
                 News::Dial(id, target) => {
@@ -223,6 +226,18 @@ impl Opened {
             })
             .await
     }
+}
+
+/// Returns the code with which a server ended its stream, whose `status` is a number and a text.
+pub(super) fn code(status: Option<&str>) -> GrpcCode {
+    // As upstream's library has it, which takes what has no status for a fault of the server.
+    let Some(status) = status else {
+        return GrpcCode::Internal;
+    };
+    let number = status.split(' ').next().unwrap_or_default();
+    number
+        .parse()
+        .map_or(GrpcCode::Unknown, GrpcCode::from_number)
 }
 
 /// What a server says of itself.
@@ -355,6 +370,20 @@ mod tests {
             error.to_string(),
             "the server refused with status 2: no token"
         );
+    }
+
+    #[test]
+    fn a_status_has_the_code_of_its_number() {
+        for (status, expected) in [
+            (Some("0 "), GrpcCode::Ok),
+            (Some("14 going away"), GrpcCode::Unavailable),
+            (Some("8"), GrpcCode::ResourceExhausted),
+            (Some("99 ?"), GrpcCode::Unknown),
+            (Some("nonsense"), GrpcCode::Unknown),
+            (None, GrpcCode::Internal),
+        ] {
+            assert_eq!(code(status), expected, "{status:?}");
+        }
     }
 
     #[test]
