@@ -158,7 +158,8 @@ impl ChildGuard {
         }
     }
 
-    /// Sends a signal. To a process that has ended and was waited for: an error.
+    /// Sends a signal. To a process that has ended and was waited for: an error. SIGSTOP has taken
+    /// effect on all threads when this returns.
     ///
     /// # Errors
     /// When the process has ended or the kernel refuses.
@@ -175,7 +176,13 @@ impl ChildGuard {
             .ok()
             .and_then(Pid::from_raw)
             .context("a process id")?;
-        kill_process(pid, signal).with_context(|| format!("signalling {}", self.name))
+        kill_process(pid, signal).with_context(|| format!("signalling {}", self.name))?;
+        if signal == Signal::STOP {
+            let what = format!("{} to be stopped", self.name);
+            let id = self.pid();
+            wait::until(&what, STOP_LIMIT, || is_stopped(id))?;
+        }
+        Ok(())
     }
 
     /// Asks the process to end (SIGTERM), kills it after `grace`, and returns how it ended.
@@ -297,6 +304,22 @@ fn bound_to_us(command: &Command) -> Command {
         bound.current_dir(dir);
     }
     bound
+}
+
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+
+/// Whether every thread of a process is stopped (proc(5), the third field of `stat`).
+fn is_stopped(pid: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+        return false;
+    };
+    threads.flatten().all(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        let state = stat
+            .rsplit_once(") ")
+            .map(|(_, fields)| fields.starts_with('T'));
+        state.unwrap_or_default()
+    })
 }
 
 const POLL: Duration = Duration::from_millis(10);

@@ -6,9 +6,9 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -18,8 +18,7 @@ use tokio::time::Instant;
 /// What is known about a tapped socket, and its switches.
 #[derive(Debug, Default)]
 pub(super) struct Control {
-    frozen: AtomicBool,
-    waiting: Mutex<Vec<Waker>>,
+    frozen: Mutex<Frozen>,
     pings: AtomicUsize,
     strikes: AtomicUsize,
     /// Told of each ping; whoever owns the connection may end it.
@@ -31,9 +30,9 @@ pub(super) struct Control {
 
 impl Control {
     pub(super) fn freeze(&self, frozen: bool) {
-        self.frozen.store(frozen, Ordering::SeqCst);
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.drain(..).for_each(Waker::wake);
+        let mut state = self.lock();
+        state.now = frozen;
+        state.waiting.drain(..).for_each(Waker::wake);
     }
 
     pub(super) fn pings(&self) -> usize {
@@ -59,17 +58,26 @@ impl Control {
         self.pinged.notify_one();
     }
 
-    fn check(&self, cx: &Context<'_>) -> Poll<()> {
-        if !self.frozen.load(Ordering::SeqCst) {
-            return Poll::Ready(());
+    /// Waits until it is not frozen, and keeps it so for as long as what is returned lives: who
+    /// freezes it knows that nothing is read or written any more.
+    fn open(&self, cx: &Context<'_>) -> Poll<MutexGuard<'_, Frozen>> {
+        let mut frozen = self.lock();
+        if !frozen.now {
+            return Poll::Ready(frozen);
         }
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.frozen.load(Ordering::SeqCst) {
-            return Poll::Ready(());
-        }
-        waiting.push(cx.waker().clone());
+        frozen.waiting.push(cx.waker().clone());
         Poll::Pending
     }
+
+    fn lock(&self) -> MutexGuard<'_, Frozen> {
+        self.frozen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Frozen {
+    now: bool,
+    waiting: Vec<Waker>,
 }
 
 /// A tapped socket.
@@ -104,9 +112,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Tap<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.control.check(cx).is_pending() {
-            return Poll::Pending;
-        }
+        let control = Arc::clone(&self.control);
+        let _open = ready!(control.open(cx));
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.inner).poll_read(cx, buf);
         let this = &mut *self;
@@ -123,23 +130,20 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Tap<S> {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if self.control.check(cx).is_pending() {
-            return Poll::Pending;
-        }
+        let control = Arc::clone(&self.control);
+        let _open = ready!(control.open(cx));
         Pin::new(&mut self.inner).poll_write(cx, buf)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.control.check(cx).is_pending() {
-            return Poll::Pending;
-        }
+        let control = Arc::clone(&self.control);
+        let _open = ready!(control.open(cx));
         Pin::new(&mut self.inner).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.control.check(cx).is_pending() {
-            return Poll::Pending;
-        }
+        let control = Arc::clone(&self.control);
+        let _open = ready!(control.open(cx));
         Pin::new(&mut self.inner).poll_shutdown(cx)
     }
 }
