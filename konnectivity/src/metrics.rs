@@ -13,12 +13,6 @@
 //! Label values come from closed sets. The label `cluster` exists only in families of its own,
 //! which are registered when asked for, and a cluster's series end with the cluster.
 
-#![allow(
-    dead_code,
-    unused_imports,
-    reason = "a part of the handles has no caller until the parts that count are all there"
-)]
-
 mod agent;
 mod cluster;
 mod grpc_code;
@@ -36,9 +30,7 @@ pub(crate) use cluster::ClusterMetrics;
 pub(crate) use grpc_code::GrpcCode;
 pub(crate) use leases::LeaseAnswer;
 pub(crate) use link::{Direction, LinkMetrics};
-pub(crate) use server::{
-    DialFailure, PeerPort, RegistryMetrics, ReloadResult, ServerMetrics, Service, TokenResult,
-};
+pub(crate) use server::{DialFailure, PeerPort, ReloadResult, ServerMetrics, Service, TokenResult};
 pub(crate) use stream::StreamCounters;
 
 /// What the server was built from.

@@ -3,17 +3,12 @@
 //! ```text
 //!   DIR/*.yaml, or flags ──load──▶ last good ClusterSpecs ──▶ Clusters (a snapshot) ──▶ tls, identify
 //!            ▲                          │
-//!            └── watch, reload          └─▶ changes(): a generation; differences_since()
+//!            └── watch, reload          └─▶ changes(): a generation
 //! ```
 //!
 //! A server of a single cluster is a registry of one, made from upstream's flags. What cannot be
 //! used leaves its cluster as it was and touches no other. Streams, sockets and tokens are
 //! elsewhere.
-#![expect(
-    dead_code,
-    unused_imports,
-    reason = "the server that asks all of this is being written"
-)]
 
 mod authorities;
 mod clusters;
@@ -41,12 +36,8 @@ use self::load::{Known, Outcome, Source, Survey};
 use self::tls::TlsPorts;
 
 pub(crate) use self::clusters::Clusters;
-pub(crate) use self::file::ClusterFile;
-pub(crate) use self::identity::{IdentityRefused, Peer};
-pub(crate) use self::spec::{
-    CertificateSpec, Changes, ClusterSpec, Difference, FrontendMode, Identities, Port, TokenSpec,
-    UdsSpec,
-};
+pub(crate) use self::identity::Peer;
+pub(crate) use self::spec::{ClusterSpec, FrontendMode, Port, TokenSpec, UdsSpec};
 pub(crate) use self::tls::{PairPaths, TlsParams};
 
 /// The clusters, always as they were last in order. Clones are the same.

@@ -56,6 +56,16 @@ pub(crate) enum TokenError {
     },
 }
 
+impl AgentConfig {
+    /// Reads what the agent trusts and shows, as it would at start.
+    ///
+    /// # Errors
+    /// See [`TrustError`].
+    pub fn check_trust(&self) -> Result<(), TrustError> {
+        load(self).map(drop)
+    }
+}
+
 /// Reads the TLS settings.
 ///
 /// # Errors

@@ -70,9 +70,11 @@ impl Tunnels {
         })
     }
 
-    /// Returns since when there has been no tunnel; nothing while there is one.
+    /// Returns since when there has been no tunnel; nothing while there is one, or a destination
+    /// still takes the last of one.
     pub(super) fn idle_since(&self) -> Option<Instant> {
-        (self.active.get() == 0).then(|| self.ended.get())
+        let idle = self.active.get() == 0 && self.lingering.get() == 0;
+        idle.then(|| self.ended.get())
     }
 
     /// Serves one tunnel until it is over.

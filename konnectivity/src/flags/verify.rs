@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use tls::{ClientAuth, ClientTls, ClientTlsParams, ServerTls, ServerTlsParams, TlsError};
+use tls::{ClientAuth, ServerTls, ServerTlsParams, TlsError};
 
 use crate::api_server::{KubeconfigFault, MAX_FILE_BYTES, check_kubeconfig, read_limited};
 use crate::registry::{Registry, RegistryError};
@@ -47,6 +47,9 @@ pub enum VerifyError {
     /// Certificates or keys are refused.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// What an agent trusts or shows is refused.
+    #[error(transparent)]
+    Trust(#[from] crate::agent::TrustError),
 }
 
 impl ServerConfig {
@@ -89,17 +92,7 @@ impl AgentSetup {
     /// The first that cannot be used.
     pub fn verify(&self) -> Result<(), VerifyError> {
         let agent = &self.agent;
-        let pair = agent.cert.clone().zip(agent.key.clone());
-        if let Some(ca) = agent.ca.clone() {
-            ClientTls::load(ClientTlsParams {
-                ca,
-                cert: agent.cert.clone(),
-                key: agent.key.clone(),
-                alpn: Vec::new(),
-            })?;
-        } else if let Some((cert, key)) = pair {
-            port(&KeyPair { cert, key }, None)?;
-        }
+        agent.check_trust()?;
         if let Some(path) = &agent.token {
             File::open(path).map_err(|source| read_error(path, source))?;
         }

@@ -61,7 +61,8 @@ struct Inner {
     endpoint_connections: Gauge,
     lease_list_latency: HistogramFamily,
     lease_lists: CounterFamily,
-    lease_watches: CounterFamily,
+    /// Upstream has it, and counts watches among the lists: it stays at nothing there as well.
+    _lease_watches: CounterFamily,
     link: LinkMetrics,
     links: Arc<LinkFamilies>,
     server_connections: Gauge,
@@ -150,14 +151,6 @@ impl AgentMetrics {
         let latency = self.inner.lease_list_latency.with(&[&code]);
         latency.observe_duration(answer.elapsed);
     }
-
-    /// Counts an answer to a request to watch leases. Upstream counts these among the lists, and
-    /// its own counter of watches stays at nothing.
-    pub(crate) fn leases_watched(&self, answer: LeaseAnswer<'_>) {
-        let code = answer.code_label();
-        let labels = [code.as_str(), answer.reason_label()];
-        self.inner.lease_watches.with(&labels).inc();
-    }
 }
 
 impl Inner {
@@ -217,7 +210,7 @@ impl Inner {
                 "Requests to list the servers' leases, by answer.",
                 lease_labels,
             ),
-            lease_watches: counter(
+            _lease_watches: counter(
                 "konnectivity_network_proxy_agent_lease_watches_total",
                 "Requests to watch the servers' leases, by answer.",
                 lease_labels,

@@ -403,7 +403,7 @@ fn a_lease_answer_of_an_unheard_of_reason_makes_no_series_of_its_own() {
     let registry = Registry::new();
     let agent = AgentMetrics::new(&registry);
     for (code, reason) in [(403, "Forbidden"), (409, "evil\n"), (9999, "Gone")] {
-        agent.leases_watched(LeaseAnswer {
+        agent.leases_listed(LeaseAnswer {
             code,
             reason,
             elapsed: Duration::ZERO,
@@ -414,7 +414,7 @@ fn a_lease_answer_of_an_unheard_of_reason_makes_no_series_of_its_own() {
         r#"{http_response_code="403",reason="Forbidden"} 1"#,
         r#"{http_response_code="409",reason="Unknown"} 1"#,
     ];
-    let name = format!("{AGENT_PREFIX}lease_watches_total");
+    let name = format!("{AGENT_PREFIX}lease_lists_total");
     assert_eq!(samples(&registry, &name), expected);
 }
 

@@ -19,7 +19,7 @@ use rustls::{CertificateError, ServerConfig};
 use tls::SubjectAltName;
 
 use super::authorities::Authorities;
-use super::spec::{ClusterSpec, Difference, Identities, Port};
+use super::spec::{ClusterSpec, Identities, Port};
 use super::tls::{Asked, TlsPorts};
 
 /// An immutable snapshot of the clusters.
@@ -185,28 +185,6 @@ impl Clusters {
     /// Returns the identities of all clusters.
     pub(super) fn index(&self) -> &Index {
         &self.index
-    }
-
-    /// Returns what became of each cluster since `older`, ordered by id; those that are the same
-    /// are left out.
-    pub(crate) fn differences_since(&self, older: &Self) -> Vec<Difference> {
-        let removed = older
-            .entries
-            .keys()
-            .filter(|id| !self.entries.contains_key(*id));
-        let mut differences: BTreeMap<&ClusterId, Difference> = removed
-            .map(|id| (id, Difference::Removed(id.clone())))
-            .collect();
-        for (id, entry) in &self.entries {
-            let spec = &entry.spec;
-            let difference = match older.get(id) {
-                None => Difference::Added(spec.clone()),
-                Some(before) if before == spec => continue,
-                Some(before) => Difference::Changed(spec.clone(), spec.changes_since(before)),
-            };
-            differences.insert(id, difference);
-        }
-        differences.into_values().collect()
     }
 }
 

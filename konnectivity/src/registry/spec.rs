@@ -28,14 +28,6 @@ impl Port {
     /// Returns both.
     pub(crate) const ALL: [Self; 2] = [Self::Agents, Self::Frontends];
 
-    /// Returns the other one.
-    pub(crate) const fn other(self) -> Self {
-        match self {
-            Self::Agents => Self::Frontends,
-            Self::Frontends => Self::Agents,
-        }
-    }
-
     /// Returns a label for logs and metrics.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
@@ -236,15 +228,4 @@ pub(crate) struct Changes {
     pub(crate) strategies: bool,
     /// The socket of frontends appeared, went, moved, or speaks otherwise.
     pub(crate) uds: bool,
-}
-
-/// What became of one cluster between two snapshots.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Difference {
-    /// It is new.
-    Added(Arc<ClusterSpec>),
-    /// It is defined otherwise.
-    Changed(Arc<ClusterSpec>, Changes),
-    /// It is no longer served: cut everything of it.
-    Removed(ClusterId),
 }

@@ -16,6 +16,9 @@ use testkit::certs::{Authority, Identity};
 use testkit::tempdir::TempDir;
 
 use super::authorities::provider;
+use super::file::ClusterFile;
+use super::identity::IdentityRefused;
+use super::spec::{Changes, Identities};
 use super::*;
 
 mod files;

@@ -47,9 +47,7 @@ fn thousands_of_clusters_are_told_apart() {
     // One change among them is one difference.
     site.remove("shoot-7.yaml");
     registry.reload();
-    let differences = registry.current().differences_since(&clusters);
-    assert_eq!(
-        differences,
-        [Difference::Removed(ClusterId::new("shoot-7"))]
-    );
+    let left = registry.current();
+    assert_eq!(left.len() + 1, clusters.len());
+    assert!(left.get(&ClusterId::new("shoot-7")).is_none());
 }
