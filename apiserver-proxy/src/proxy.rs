@@ -140,6 +140,7 @@ impl Proxy {
                 name: params.name.clone(),
                 address: *address,
                 protocol: config.upstream.announce.mode(),
+                datagrams: false,
             })
             .collect();
         let limit = connection_limit(config.connections, POOL.most_pipes(config.workers));

@@ -21,6 +21,7 @@ use self::file::{AccessLogFormat, Otherwise};
 
 mod file;
 mod source;
+mod wireguard;
 
 pub use self::file::{File, Protocol, ProxyProtocol};
 pub(crate) use self::source::{RouteSource, XdsConfig};
@@ -116,6 +117,7 @@ pub struct Config {
     pub(crate) drain: serve::DrainParams,
     pub(crate) trusted_proxies: Vec<IpPrefix>,
     pub(crate) connect: Connect,
+    pub(crate) wireguard: crate::wireguard::Params,
     pub(crate) routes: RouteSource,
     pub(crate) access_log: AccessFormat,
     effective: serde_json::Value,
@@ -129,6 +131,13 @@ pub(crate) struct ListenerConfig {
     pub(crate) protocol: Protocol,
     pub(crate) proxy_protocol: ProxyProtocol,
     pub(crate) tcp: TcpOptions,
+}
+
+impl ListenerConfig {
+    /// Tells whether it takes datagrams and not connections.
+    pub(crate) fn takes_datagrams(&self) -> bool {
+        self.protocol == Protocol::WireGuard
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -207,6 +216,7 @@ impl Config {
                 Protocol::Connect => xds::OwnProtocol::Connect,
                 Protocol::ProxyOrConnect => xds::OwnProtocol::Node,
                 Protocol::Tls => xds::OwnProtocol::Tls,
+                Protocol::WireGuard => xds::OwnProtocol::WireGuard,
             },
         });
         own.collect()
@@ -230,6 +240,7 @@ impl Config {
         validate_tcp(&file.tcp, "tcp", &mut errors);
         file.validate_listeners(&mut errors);
         file.validate_limits(&mut errors);
+        file.wireguard.validate(&mut errors);
         let trusted_proxies = file.prefixes(&mut errors);
         let mut headers = BTreeSet::new();
         for (index, header) in file.connect.headers.iter().enumerate() {
@@ -270,6 +281,7 @@ impl Config {
                 None => (&tcp).into(),
             },
         });
+        let wireguard = file.wireguard.params();
         Self {
             workers: match file.workers {
                 0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -301,6 +313,7 @@ impl Config {
                 redirect: file.connect.otherwise == Otherwise::Redirect,
                 headers: file.connect.headers,
             },
+            wireguard,
             routes,
             access_log: match file.access_log.format {
                 AccessLogFormat::Json => AccessFormat::Json,
@@ -345,6 +358,7 @@ impl File {
                 );
             }
             let address = listener.address.get();
+            let wireguard = listener.protocol == Protocol::WireGuard;
             // `[::]` takes IPv4 as well.
             let ip = address.ip().to_canonical();
             let ip = if ip.is_unspecified() {
@@ -352,19 +366,29 @@ impl File {
             } else {
                 ip
             };
-            if address.port() != 0 && !addresses.insert((ip, address.port())) {
+            // TCP and UDP have ports of their own.
+            if address.port() != 0 && !addresses.insert((ip, address.port(), wireguard)) {
                 errors.add(
                     format!("{key}.address"),
                     format!("two listeners listen on {address}"),
                 );
             }
-            if listener.proxy_protocol != ProxyProtocol::Off && self.trusted_proxies.is_empty() {
+            let balanced = listener.proxy_protocol != ProxyProtocol::Off && !wireguard;
+            if balanced && self.trusted_proxies.is_empty() {
                 errors.add(
                     "trustedProxies",
                     format!("must be given, because listener {name:?} takes a PROXY header"),
                 );
             }
-            if let Some(overrides) = &listener.tcp {
+            if wireguard {
+                let why = "means nothing to a listener that takes datagrams";
+                if listener.proxy_protocol != ProxyProtocol::Off {
+                    errors.add(format!("{key}.proxyProtocol"), why);
+                }
+                if listener.tcp.is_some() {
+                    errors.add(format!("{key}.tcp"), why);
+                }
+            } else if let Some(overrides) = &listener.tcp {
                 validate_tcp(&overrides.over(&self.tcp), &format!("{key}.tcp"), errors);
             }
         }
@@ -435,6 +459,7 @@ listeners:
 - { name: tls,  address: "[::]:443",  protocol: tls,              proxyProtocol: off }
 - { name: node, address: "[::]:8443", protocol: proxy-or-connect }
 - { name: vpn,  address: "[::]:8132", protocol: connect }
+- { name: wireguard, address: "[::]:51820", protocol: wireguard }
 limits:
   connections: 750000
   connectionsPerSource: 0
@@ -448,6 +473,16 @@ trustedProxies: ["10.0.0.0/8"]
 connect:
   headers: [X-Gardener-Destination, Reversed-VPN]
   otherwise: redirect
+wireguard:
+  flows: 65536
+  flowIdle: 180s
+  sourceRate: 500
+  sourceBurst: 1000
+  sourceSlots: 8192
+  scanRate: 200000
+  scanBurst: 100000
+  receiveBuffer: 4MiB
+  sendBuffer: 4MiB
 routing:
   file: routes.yaml
 accessLog: { format: off }
@@ -469,6 +504,7 @@ listeners:
 - { name: tls, address: "[::]:443", protocol: tls }
 - { name: node, address: "[::]:8443", protocol: proxy-or-connect }
 - { name: vpn, address: "[::]:8132", protocol: connect }
+- { name: wireguard, address: "[::]:51820", protocol: wireguard }
 routing: { file: routes.yaml }
 trustedProxies: ["10.0.0.0/8"]
 "#,

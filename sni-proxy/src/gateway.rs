@@ -7,7 +7,7 @@
 //! Runs on the control runtime of its caller; the data path is the workers'.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,19 +16,20 @@ use relay::PoolParams;
 use serve::{
     Accepting, Admin, AdminParams, Admission, BindError, BoundEndpoints, Closing, CurrentSnapshot,
     Dialer, Drain, EndpointError, Family, ListenerInfo, ListenerParams, Metrics, Resolver, Service,
-    Signals, WorkerFailed, WorkerSocket, Workers, bind_all, connection_limit, inherited_sockets,
+    Signals, WorkerFailed, Workers, bind_all, connection_limit, inherited_sockets,
 };
 use settings::{FileWatcher, WatchParams};
 use telemetry::access_log::Sink;
 use telemetry::{AccessLog, EndpointAddr, LogControl, Process, Registry};
 use tokio::runtime::Handle;
 
-use crate::config::{Config, Environment, RouteSource};
+use crate::config::{Config, Environment, ListenerConfig, RouteSource};
 use crate::metrics::BUILD;
 use crate::routes::RoutesError;
 use crate::routing::Routing;
 use crate::subscription::Subscription;
-use crate::worker::{Shared, Worker};
+use crate::wireguard::{self, Places, Scanner};
+use crate::worker::{Shared, Task, Worker};
 
 /// How soon a routing file that could not be read is tried again.
 const READ_AGAIN: Duration = Duration::from_secs(1);
@@ -45,6 +46,17 @@ pub enum StartError {
     Cache {
         /// The cache.
         path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// A listener of datagrams could not be bound.
+    #[error("listener {name}: binding UDP {address}")]
+    Datagrams {
+        /// The listener.
+        name: String,
+        /// Its address.
+        address: SocketAddr,
         /// Why not.
         #[source]
         source: io::Error,
@@ -68,9 +80,6 @@ pub enum StartError {
         source: io::Error,
     },
 }
-
-/// What a worker thread is given: what all share, and its own sockets.
-pub(crate) type Task = (Arc<Shared>, Vec<WorkerSocket>);
 
 /// A running gateway.
 #[derive(Debug)]
@@ -125,16 +134,11 @@ impl Gateway {
         // connections to one that does not come up.
         let probes = EndpointAddr::Tcp(config.probes);
         let endpoints = BoundEndpoints::bind(probes, config.admin.clone())?;
-        let params: Vec<_> = config.listeners.iter().map(listener_params).collect();
+        let tcp = config.listeners.iter().filter(|own| !own.takes_datagrams());
+        let params: Vec<_> = tcp.clone().map(listener_params).collect();
         let bound = bind_all(&params, config.workers, inherited)?;
-        let listeners = config.listeners.iter().zip(&bound.addresses);
-        let listeners: Vec<ListenerInfo> = listeners
-            .map(|(listener, address)| ListenerInfo {
-                name: listener.name.clone(),
-                address: *address,
-                protocol: listener.protocol.as_str(),
-            })
-            .collect();
+        let datagrams = bind_datagrams(&config)?;
+        let listeners = listener_infos(&config, &bound.addresses, &datagrams);
         let shared = Arc::new(Shared {
             zone,
             routing,
@@ -146,9 +150,14 @@ impl Gateway {
                 paused: metrics.accept_paused.clone(),
             },
             metrics,
+            wireguard: wireguard::Metrics::new(&registry),
             access_log: access_log.clone(),
             config,
         });
+        let scanner = (!datagrams.is_empty())
+            .then(|| scanner(&shared))
+            .transpose()
+            .map_err(system("starting the thread that tries keys"))?;
         let drain = shared.accepting.drain.clone();
         let workers =
             Workers::prepare("worker", shared.config.workers, pool, &drain, Worker::start)
@@ -162,8 +171,16 @@ impl Gateway {
         let admin = admin(&shared, &service, &listeners, &registry);
         log.register(&registry);
         service.answer(endpoints, &admin, registry, log);
-        let sockets = bound.per_worker.into_iter();
-        service.start(sockets.map(|own| (Arc::clone(&shared), own)).collect());
+        let places = Places::new(shared.config.wireguard.flows);
+        let mut datagrams: Vec<_> = datagrams.into_iter().map(Vec::into_iter).collect();
+        let tasks = bound.per_worker.into_iter().map(|sockets| Task {
+            shared: Arc::clone(&shared),
+            sockets,
+            datagrams: datagrams.iter_mut().filter_map(Iterator::next).collect(),
+            scanner: scanner.clone(),
+            places: places.clone(),
+        });
+        service.start(tasks.collect());
         Ok(Self {
             shared,
             service,
@@ -228,7 +245,69 @@ impl Gateway {
     }
 }
 
-fn listener_params(listener: &crate::config::ListenerConfig) -> ListenerParams {
+/// Binds the WireGuard listeners: for each, one socket per worker.
+fn bind_datagrams(config: &Config) -> Result<Vec<Vec<UdpSocket>>, StartError> {
+    let bind = |listener: &ListenerConfig| {
+        let (address, buffers) = (listener.address, config.wireguard.buffers);
+        let bound = wireguard::bind(address, config.workers, buffers);
+        let sockets = bound.map_err(|source| StartError::Datagrams {
+            name: listener.name.clone(),
+            address,
+            source,
+        })?;
+        if let Some(socket) = sockets.first() {
+            let (listener, address) = (&listener.name, bound_address(socket, address));
+            let receive = wireguard::granted(socket).unwrap_or(0);
+            tracing::info!(%listener, %address, receive_buffer = receive, "bound");
+            if receive < buffers.receive {
+                let wanted = buffers.receive;
+                tracing::warn!(%listener, receive, wanted, "net.core.rmem_max bounds the buffer");
+            }
+        }
+        Ok(sockets)
+    };
+    let listeners = config.listeners.iter().filter(|own| own.takes_datagrams());
+    listeners.map(bind).collect()
+}
+
+fn bound_address(socket: &UdpSocket, configured: SocketAddr) -> SocketAddr {
+    socket.local_addr().map_or(configured, serve::unmapped)
+}
+
+/// Describes all listeners in the order of the configuration.
+fn listener_infos(
+    config: &Config,
+    tcp: &[SocketAddr],
+    udp: &[Vec<UdpSocket>],
+) -> Vec<ListenerInfo> {
+    let (mut tcp, mut udp) = (tcp.iter(), udp.iter());
+    let infos = config.listeners.iter().map(|listener| {
+        let configured = listener.address;
+        let datagrams = listener.takes_datagrams();
+        let address = if datagrams {
+            let first = udp.next().and_then(|sockets| sockets.first());
+            first.map_or(configured, |socket| bound_address(socket, configured))
+        } else {
+            tcp.next().copied().unwrap_or(configured)
+        };
+        ListenerInfo {
+            name: listener.name.clone(),
+            address,
+            protocol: listener.protocol.as_str(),
+            datagrams,
+        }
+    });
+    infos.collect()
+}
+
+/// Starts the thread that tries the keys of handshakes; it ends with the workers.
+fn scanner(shared: &Arc<Shared>) -> io::Result<Scanner> {
+    let current = Arc::clone(shared);
+    let snapshot = move || Arc::clone(&current.routing.current().snapshot);
+    Scanner::start(shared.config.wireguard.scan, &shared.wireguard, snapshot)
+}
+
+fn listener_params(listener: &ListenerConfig) -> ListenerParams {
     ListenerParams {
         name: listener.name.clone(),
         address: listener.address,
@@ -248,6 +327,7 @@ fn admin(
         (Arc::clone(&routing.current().snapshot), routing.confirmed())
     });
     Metrics::collect_snapshot(registry, Arc::clone(&snapshot));
+    wireguard::Metrics::collect_snapshot(registry, Arc::clone(&snapshot));
     telemetry::process::register(registry, BUILD);
     let routing = Arc::clone(shared);
     Arc::new(Admin::new(AdminParams {

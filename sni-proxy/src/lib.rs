@@ -1,8 +1,10 @@
 //! The gateway of a seed: TLS passthrough by server name, and node proxies' connections by PROXY
-//! protocol or HTTP CONNECT, all to the API server of the right shoot.
+//! protocol or HTTP CONNECT, all to the API server of the right shoot; and WireGuard's datagrams to
+//! the tunnel servers of the right one.
 //!
 //! ```text
 //!     downstream ─▶ preamble ─▶ snapshot: route ─▶ cluster: endpoint ─▶ relay ─▶ upstream
+//!     datagrams ─▶ flow, or route ─▶ cluster: endpoint ─▶ wrapped ─▶ upstream
 //! ```
 //!
 //! The binary is a shell around this library, so that tests can run a gateway in process. Does
@@ -18,6 +20,7 @@ mod preamble;
 mod routes;
 mod routing;
 mod subscription;
+mod wireguard;
 mod worker;
 
 pub use config::{Config, Environment, File, Flags, Protocol, ProxyProtocol};

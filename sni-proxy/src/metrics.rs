@@ -1,6 +1,6 @@
 //! Which metrics this binary has.
 //!
-//! The families are those of the crates it is made of; none is defined here.
+//! The families are those of the crates it is made of, and those of WireGuard listeners.
 
 use std::sync::Arc;
 
@@ -31,7 +31,9 @@ pub fn describe_metrics() -> Vec<Description> {
     let _ = crate::routing::refused(&registry);
     let (snapshot, now) = (Arc::new(Snapshot::empty()), Instant::now());
     let current: Arc<CurrentSnapshot> = Arc::new(move || (Arc::clone(&snapshot), now));
-    Metrics::collect_snapshot(&registry, current);
+    Metrics::collect_snapshot(&registry, Arc::clone(&current));
+    let _ = crate::wireguard::Metrics::new(&registry);
+    crate::wireguard::Metrics::collect_snapshot(&registry, current);
     let _ = xds::ClientMetrics::new(&registry);
     telemetry::process::register(&registry, BUILD);
     registry.describe()

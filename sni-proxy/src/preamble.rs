@@ -162,6 +162,7 @@ pub(crate) async fn read(stream: &TcpStream, expected: &Expected<'_>) -> Result<
                 reader.connect_head(expected).await?
             }
         }
+        Protocol::WireGuard => return Err(Reason::Internal.into()), // accepts no connection
     };
     Ok(Preamble {
         balancer,

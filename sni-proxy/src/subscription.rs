@@ -14,8 +14,7 @@ use serve::Service;
 use telemetry::Registry;
 
 use crate::config::{Config, XdsConfig};
-use crate::gateway::Task;
-use crate::worker::Shared;
+use crate::worker::{Shared, Task};
 
 /// A client of a server of routes, before it starts.
 pub(crate) struct Subscription {

@@ -1,25 +1,32 @@
 //! What one worker thread has: its listeners, its connections, and the shared state they read.
 //!
-//! Turns accepted sockets into connection tasks. What a connection does is `connection`'s.
+//! ```text
+//!     listening sockets ─▶ accepted ─▶ a task per connection      UDP sockets ─▶ wireguard
+//! ```
+//!
+//! Turns accepted sockets into connection tasks. What a connection does is `connection`'s, what
+//! becomes of datagrams is `wireguard`'s.
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use relay::Pool;
 use serve::{
-    Accepting, Admission, ConnRecord, Dialer, ListenerContext, Metrics, Reason, WorkerHandle,
-    WorkerSocket, accept_all,
+    Accepting, Admission, ConnRecord, Connections, Dialer, ListenerContext, Metrics, Reason,
+    WorkerHandle, WorkerSocket, accept_all,
 };
 use telemetry::AccessLog;
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
-use crate::config::{Config, ListenerConfig, ProxyProtocol};
+use crate::config::{Config, ListenerConfig, Protocol, ProxyProtocol};
 use crate::connection::{self, Accepted};
 use crate::routing::Routing;
+use crate::wireguard::{self, Places, Scanner};
 
 /// What all workers share; nothing in it is locked on a connection's path.
 #[derive(Debug)]
@@ -31,7 +38,21 @@ pub(crate) struct Shared {
     pub(crate) dialer: Dialer,
     pub(crate) accepting: Accepting,
     pub(crate) metrics: Metrics,
+    pub(crate) wireguard: wireguard::Metrics,
     pub(crate) access_log: AccessLog,
+}
+
+/// What a worker thread is given: what all share, and its own sockets.
+#[derive(Debug)]
+pub(crate) struct Task {
+    pub(crate) shared: Arc<Shared>,
+    /// Those of TCP listeners, in the order of the configuration.
+    pub(crate) sockets: Vec<WorkerSocket>,
+    /// Those of WireGuard listeners, likewise.
+    pub(crate) datagrams: Vec<UdpSocket>,
+    /// There is one where there are WireGuard listeners.
+    pub(crate) scanner: Option<Scanner>,
+    pub(crate) places: Places,
 }
 
 /// One worker thread's state.
@@ -52,26 +73,48 @@ pub(crate) struct Listener {
 }
 
 impl Worker {
-    /// Runs the worker's accept loops until the process no longer accepts.
-    pub(crate) async fn start(
-        handle: WorkerHandle,
-        (shared, sockets): (Arc<Shared>, Vec<WorkerSocket>),
-    ) -> io::Result<()> {
+    /// Runs the worker's accept loops until the process no longer accepts, and forwards datagrams
+    /// until no flow is left.
+    pub(crate) async fn start(handle: WorkerHandle, task: Task) -> io::Result<()> {
         let seed = RandomState::new().hash_one(handle.index) | 1;
+        let shared = task.shared;
         let listeners = shared.config.listeners.iter().enumerate();
         let listeners =
             listeners.map(|(index, config)| Rc::new(Listener::new(index, config, &shared)));
-        let sockets = sockets.into_iter().zip(listeners).collect();
+        let (udp, tcp): (Vec<_>, Vec<_>) =
+            listeners.partition(|own| own.config.protocol == Protocol::WireGuard);
+        let sockets = task.sockets.into_iter().zip(tcp).collect();
         let accepting = shared.accepting.clone();
         let worker = Rc::new(Self {
             shared,
             handle,
             random: Cell::new(seed),
         });
-        accept_all(&accepting, sockets, move |stream, peer, listener| {
+        let mut forwarding = JoinSet::new();
+        for ((socket, listener), scanner) in { task.datagrams }
+            .into_iter()
+            .zip(udp)
+            .zip(std::iter::repeat(task.scanner))
+        {
+            let Some(scanner) = scanner else { continue };
+            let (worker, places) = (Rc::clone(&worker), task.places.clone());
+            forwarding.spawn_local(wireguard::serve(worker, listener, socket, scanner, places));
+        }
+        let accepted = accept_all(&accepting, sockets, move |stream, peer, listener| {
             worker.accepted(stream, peer, listener);
-        })
-        .await
+        });
+        let forwarded = async {
+            while let Some(ended) = forwarding.join_next().await {
+                ended.map_err(io::Error::other)??;
+            }
+            Ok(())
+        };
+        tokio::try_join!(accepted, forwarded).map(drop)
+    }
+
+    /// Returns the connections and flows of this worker.
+    pub(crate) fn connections(&self) -> &Rc<Connections> {
+        &self.handle.connections
     }
 
     pub(crate) fn pool(&self) -> Rc<Pool> {

@@ -35,6 +35,8 @@ pub struct ListenerInfo {
     pub address: SocketAddr,
     /// Protocol as the configuration names it.
     pub protocol: &'static str,
+    /// Whether it takes datagrams, whose flows no limit of connections counts.
+    pub datagrams: bool,
 }
 
 /// What an [`Admin`] answers from.
@@ -126,6 +128,15 @@ impl Admin {
         }
     }
 
+    /// Returns the flows of datagrams that are open; nobody admits those.
+    fn flows(&self) -> u64 {
+        let datagrams = |listener: &&ListenerInfo| listener.datagrams;
+        let listeners = self.params.listeners.iter().filter(datagrams);
+        listeners
+            .map(|listener| self.params.metrics.totals(&listener.name).active)
+            .sum()
+    }
+
     fn listener_status(&self, listener: &ListenerInfo) -> ListenerStatus {
         let totals = self.params.metrics.totals(&listener.name);
         ListenerStatus {
@@ -170,7 +181,7 @@ impl Process for Admin {
         Box::pin(async move {
             let open = self.params.asker.connections(limit).await;
             json!({
-                "open": self.params.admission.connections(),
+                "open": self.params.admission.connections() + self.flows(),
                 "connections": open.iter().map(connection_json).collect::<Vec<_>>(),
             })
         })

@@ -55,10 +55,11 @@ pub struct Connections {
 #[derive(Debug)]
 struct Slot {
     info: Rc<ConnInfo>,
-    task: AbortHandle,
+    /// Absent for what is held and not a task of its own.
+    task: Option<AbortHandle>,
 }
 
-/// Frees the slot when the record ends, which the connection's task owns, however it ends.
+/// Frees the slot when the record ends, which the connection's owner drops, however it ends.
 #[derive(Debug)]
 pub(crate) struct Leave {
     connections: Rc<Connections>,
@@ -71,21 +72,37 @@ impl Connections {
     where
         F: Future<Output = ()> + 'static,
     {
+        let info = Rc::clone(record.info());
+        let (record, index) = self.enter(record);
+        let task = tokio::task::spawn_local(serve(record)).abort_handle();
+        if self.cut.get() {
+            task.abort();
+        }
+        self.fill(index, info, Some(task));
+    }
+
+    /// Lists and counts what has no task of its own, such as a flow of datagrams, for as long as
+    /// the returned record lives; its owner ends it when connections are cut.
+    #[must_use]
+    pub fn hold(self: &Rc<Self>, record: ConnRecord) -> ConnRecord {
+        let info = Rc::clone(record.info());
+        let (record, index) = self.enter(record);
+        self.fill(index, info, None);
+        record
+    }
+
+    fn enter(self: &Rc<Self>, record: ConnRecord) -> (ConnRecord, usize) {
         let index = self.free.borrow_mut().pop().unwrap_or_else(|| {
             let mut slots = self.slots.borrow_mut();
             slots.push(None);
             slots.len() - 1
         });
         self.open.set(self.open.get() + 1);
-        let info = Rc::clone(record.info());
-        let record = record.leaving(Leave {
-            connections: Rc::clone(self),
-            index,
-        });
-        let task = tokio::task::spawn_local(serve(record)).abort_handle();
-        if self.cut.get() {
-            task.abort();
-        }
+        let connections = Rc::clone(self);
+        (record.leaving(Leave { connections, index }), index)
+    }
+
+    fn fill(&self, index: usize, info: Rc<ConnInfo>, task: Option<AbortHandle>) {
         if let Some(slot) = self.slots.borrow_mut().get_mut(index) {
             *slot = Some(Slot { info, task });
         }
@@ -109,11 +126,12 @@ impl Connections {
             .collect()
     }
 
-    /// Ends every connection at once, and those still to come.
+    /// Ends every connection that is a task at once, and those still to come.
     pub fn cut(&self) {
         self.cut.set(true);
-        for slot in self.slots.borrow().iter().flatten() {
-            slot.task.abort();
+        let slots = self.slots.borrow();
+        for task in slots.iter().flatten().filter_map(|slot| slot.task.as_ref()) {
+            task.abort();
         }
     }
 

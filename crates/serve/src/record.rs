@@ -46,7 +46,7 @@ pub struct ConnInfo {
     alpn: OnceCell<Box<str>>,
     connect: OnceCell<Box<str>>,
     route: OnceCell<Arc<Route>>,
-    endpoint: OnceCell<Arc<Endpoint>>,
+    endpoint: RefCell<Option<Arc<Endpoint>>>,
     /// Counted on the route's cluster.
     acquired: Cell<bool>,
     rx: Cell<u64>,
@@ -77,7 +77,7 @@ impl ConnRecord {
             alpn: OnceCell::new(),
             connect: OnceCell::new(),
             route: OnceCell::new(),
-            endpoint: OnceCell::new(),
+            endpoint: RefCell::new(None),
             acquired: Cell::new(false),
             rx: Cell::new(0),
             tx: Cell::new(0),
@@ -153,14 +153,13 @@ impl ConnRecord {
         acquired
     }
 
-    /// Notes the connected endpoint and counts the connection on it.
+    /// Notes the endpoint and counts the connection on it, and no longer on the one before; a TCP
+    /// connection has one for good, a flow of datagrams may get another.
     pub fn set_endpoint(&self, endpoint: Arc<Endpoint>, addr: SocketAddr) {
         endpoint.begin();
-        debug_assert!(
-            self.0.endpoint.get().is_none(),
-            "a connection has one endpoint"
-        );
-        let _ = self.0.endpoint.set(endpoint);
+        if let Some(before) = self.0.endpoint.replace(Some(endpoint)) {
+            before.end();
+        }
         self.0.endpoint_addr.set(Some(addr));
     }
 
@@ -188,7 +187,7 @@ impl Drop for ConnRecord {
         {
             route.cluster().release();
         }
-        if let Some(endpoint) = info.endpoint.get() {
+        if let Some(endpoint) = info.endpoint.take() {
             endpoint.end();
         }
         drop(info.permit.take());

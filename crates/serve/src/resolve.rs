@@ -280,6 +280,15 @@ impl NameSet {
         }
     }
 
+    /// Returns the addresses of `name` as far as they are known now; empty without an answer, and
+    /// for a name that is not in the set.
+    #[must_use]
+    pub fn known(&self, name: &str) -> Arc<Vec<IpAddr>> {
+        let name = self.names.get(name);
+        name.map(|name| Arc::clone(&name.state.load().addresses))
+            .unwrap_or_default()
+    }
+
     /// Tells whether every name has been answered at least once.
     #[must_use]
     pub fn resolved(&self) -> bool {

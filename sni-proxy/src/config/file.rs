@@ -44,6 +44,9 @@ pub struct File {
     /// How CONNECT requests are understood.
     #[serde(default)]
     pub(super) connect: ConnectFile,
+    /// Bounds of the listeners that take WireGuard.
+    #[serde(default)]
+    pub(super) wireguard: WireGuardLimitsFile,
     /// Where routes come from.
     pub(super) routing: RoutingFile,
     /// The access log, written to standard output.
@@ -87,6 +90,9 @@ pub enum Protocol {
     ProxyOrConnect,
     /// A TLS ClientHello, routed by its server name.
     Tls,
+    /// WireGuard's datagrams, on UDP.
+    #[serde(rename = "wireguard")]
+    WireGuard,
 }
 
 impl Protocol {
@@ -97,6 +103,7 @@ impl Protocol {
             Self::Connect => "connect",
             Self::ProxyOrConnect => "proxy-or-connect",
             Self::Tls => "tls",
+            Self::WireGuard => "wireguard",
         }
     }
 }
@@ -164,6 +171,48 @@ impl Default for ConnectFile {
                 "Reversed-VPN".to_owned(),
             ],
             otherwise: Otherwise::Redirect,
+        }
+    }
+}
+
+/// Bounds of the listeners that take WireGuard.
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub(super) struct WireGuardLimitsFile {
+    /// Flows of the process: clients by their address, counted for each server they use. Above it
+    /// the oldest that no server has answered with data goes, else one that has been silent long.
+    pub(super) flows: u32,
+    /// Silence of a client after which its flow ends, and nothing is sent to it any more.
+    pub(super) flow_idle: HumanDuration,
+    /// Datagrams per second, of one network (IPv4 /24, IPv6 /56) and worker, that belong to no
+    /// proven flow; handshakes whose sender knows the server's key are counted apart, as many.
+    pub(super) source_rate: u32,
+    /// How many of those may come at once.
+    pub(super) source_burst: u32,
+    /// Networks that are told apart, per worker; beyond that they share.
+    pub(super) source_slots: u32,
+    /// Public keys tried per second, for handshakes that name no route.
+    pub(super) scan_rate: u32,
+    /// How many of those may be tried at once.
+    pub(super) scan_burst: u32,
+    /// Octets that may wait to be received, for each socket.
+    pub(super) receive_buffer: ByteSize,
+    /// Octets that may wait to be sent, for each socket.
+    pub(super) send_buffer: ByteSize,
+}
+
+impl Default for WireGuardLimitsFile {
+    fn default() -> Self {
+        Self {
+            flows: 65_536,
+            flow_idle: HumanDuration(Duration::from_secs(180)),
+            source_rate: 500,
+            source_burst: 1000,
+            source_slots: 8192,
+            scan_rate: 200_000,
+            scan_burst: 100_000,
+            receive_buffer: ByteSize(4 * 1024 * 1024),
+            send_buffer: ByteSize(4 * 1024 * 1024),
         }
     }
 }

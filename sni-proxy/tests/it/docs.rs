@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::support::{Client, Gateway, Probe, routes_of};
+use crate::wireguard::peers::{Peer, wait_dropped};
 
 fn document(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -44,6 +45,7 @@ fn the_table_lists_what_a_running_gateway_exposes() {
     let config = r#"
 listeners:
 - { name: tls, address: "127.0.0.1:0", protocol: tls }
+- { name: wg, address: "127.0.0.1:0", protocol: wireguard }
 "#;
     let gateway = Gateway::start(
         config,
@@ -52,6 +54,8 @@ listeners:
     // A family is exposed once it has a series.
     Client::hello(gateway.addr("tls"), "a.test").end();
     gateway.wait_closed("tls", "connect_refused", 1);
+    Peer::new(&gateway).send(b"junk");
+    wait_dropped(&gateway, "unknown_kind", 1);
     let text = Probe::ask(gateway.probes, "GET", "/metrics").text();
     let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     let exposed: BTreeSet<String> = families

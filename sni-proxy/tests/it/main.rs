@@ -29,4 +29,5 @@ mod reload;
 mod support;
 mod tls;
 mod to_endpoint;
+mod wireguard;
 mod xds;

@@ -13,3 +13,4 @@ mod control;
 mod lifecycle;
 mod rotation;
 mod updates;
+mod wireguard;

@@ -1,0 +1,155 @@
+//! Why a datagram was not forwarded: the closed set that the metric has.
+//!
+//! Decides nothing; the words are a contract with dashboards and alerts.
+
+use tunnel_proto::datagram::DatagramError;
+use tunnel_proto::mac1::ScanError;
+use tunnel_proto::wrapped::WrappedError;
+
+/// Why a datagram was not forwarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(super) enum Dropped {
+    /// A handshake that names a server whose key its sender does not know.
+    BadMac1,
+    /// The size is not that of the kind, or leaves no room to wrap it.
+    BadSize,
+    /// The client has as many flows as one client may have, all of them in use.
+    ClientLimit,
+    /// The cluster has as many flows as it may have.
+    ClusterLimit,
+    /// The process takes no new flows any more.
+    Draining,
+    /// The table is full of flows that are in use.
+    FlowTable,
+    /// The cluster has no usable endpoint.
+    NoEndpoint,
+    /// From a server: not a wrapped datagram.
+    NotWrapped,
+    /// The reserved octets hold no route id.
+    ReservedBits,
+    /// The route id and the receiver's index name different servers.
+    RouteDisagrees,
+    /// The budget for trying keys was spent.
+    ScanBudget,
+    /// Too many handshakes wait for keys to be tried.
+    ScanQueue,
+    /// The kernel refused to send.
+    SendFailed,
+    /// The route does not allow this client.
+    SourceDenied,
+    /// The source has sent too much that belongs to no known flow.
+    SourceRate,
+    /// From a server: for a client that was not heard from lately.
+    UnknownClient,
+    /// None of WireGuard's kinds.
+    UnknownKind,
+    /// A handshake for no known server.
+    UnknownMac1,
+    /// No route has this number, or the datagram names none.
+    UnknownRoute,
+    /// To the servers' port, but not from the server of the client's flow.
+    UnknownSender,
+    /// From a server: more than the client asked for.
+    Unsolicited,
+}
+
+impl Dropped {
+    /// Every reason, in order.
+    pub(super) const ALL: [Self; 21] = [
+        Self::BadMac1,
+        Self::BadSize,
+        Self::ClientLimit,
+        Self::ClusterLimit,
+        Self::Draining,
+        Self::FlowTable,
+        Self::NoEndpoint,
+        Self::NotWrapped,
+        Self::ReservedBits,
+        Self::RouteDisagrees,
+        Self::ScanBudget,
+        Self::ScanQueue,
+        Self::SendFailed,
+        Self::SourceDenied,
+        Self::SourceRate,
+        Self::UnknownClient,
+        Self::UnknownKind,
+        Self::UnknownMac1,
+        Self::UnknownRoute,
+        Self::UnknownSender,
+        Self::Unsolicited,
+    ];
+
+    /// Returns the word that metrics use.
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::BadMac1 => "bad_mac1",
+            Self::BadSize => "bad_size",
+            Self::ClientLimit => "client_limit",
+            Self::ClusterLimit => "cluster_limit",
+            Self::Draining => "draining",
+            Self::FlowTable => "flow_table",
+            Self::NoEndpoint => "no_endpoint",
+            Self::NotWrapped => "not_wrapped",
+            Self::ReservedBits => "reserved_bits",
+            Self::RouteDisagrees => "route_disagrees",
+            Self::ScanBudget => "scan_budget",
+            Self::ScanQueue => "scan_queue",
+            Self::SendFailed => "send_failed",
+            Self::SourceDenied => "source_denied",
+            Self::SourceRate => "source_rate",
+            Self::UnknownClient => "unknown_client",
+            Self::UnknownKind => "unknown_kind",
+            Self::UnknownMac1 => "unknown_mac1",
+            Self::UnknownRoute => "unknown_route",
+            Self::UnknownSender => "unknown_sender",
+            Self::Unsolicited => "unsolicited",
+        }
+    }
+}
+
+impl From<DatagramError> for Dropped {
+    fn from(error: DatagramError) -> Self {
+        match error {
+            DatagramError::Disagree => Self::RouteDisagrees,
+            DatagramError::Kind { .. } => Self::UnknownKind,
+            DatagramError::Reserved => Self::ReservedBits,
+            // The error may grow.
+            DatagramError::Size { .. } | _ => Self::BadSize,
+        }
+    }
+}
+
+impl From<ScanError> for Dropped {
+    fn from(error: ScanError) -> Self {
+        match error {
+            ScanError::Budget => Self::ScanBudget,
+            ScanError::NotHandshake => Self::BadSize,
+            // As above.
+            ScanError::Unknown | _ => Self::UnknownMac1,
+        }
+    }
+}
+
+impl From<WrappedError> for Dropped {
+    fn from(_: WrappedError) -> Self {
+        Self::NotWrapped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_its_own_word_at_its_own_place() {
+        for (index, reason) in Dropped::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, index);
+        }
+        let mut words: Vec<&str> = Dropped::ALL.iter().map(|reason| reason.as_str()).collect();
+        let count = words.len();
+        words.dedup();
+        assert_eq!(words.len(), count);
+        assert!(words.is_sorted());
+    }
+}

@@ -1,0 +1,285 @@
+//! One client on one route: which server it goes to, and what it may be sent.
+//!
+//! ```text
+//!     route ─▶ cluster: endpoint, kept while it is healthy and answers handshakes
+//!     handshakes heard ─▶ credit ─▶ handshake answers        data heard ─▶ data
+//! ```
+//!
+//! An address may be a lie until its server has sent data to it, which servers do only for those
+//! whose datagrams they could open. So nobody is sent more octets of handshakes than came in
+//! handshakes from its address, and no data before any was heard. Opens nothing itself.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use route::{
+    Cluster, Endpoint, EndpointAddress, EndpointState, Matches, PickContext, Route, WireGuardMatch,
+};
+use serve::{ConnRecord, NameSet};
+use tunnel_proto::datagram::{Header, Kind};
+use tunnel_proto::mac1::Mac1Key;
+
+/// How often a flow in use asks whether its endpoint still is the right one.
+const CHECK: Duration = Duration::from_secs(1);
+
+/// Handshake octets that a client may be owed at most: a few answers under way.
+const MOST_CREDIT: usize = 4096;
+
+/// Sessions of a tunnel whose indices are remembered: the current one, the one before and the next.
+const SESSIONS: usize = 3;
+
+/// Endpoints tried for an address before a flow goes without.
+const TRIES: usize = 8;
+
+/// A client on a route.
+#[derive(Debug)]
+pub(super) struct Flow {
+    pub(super) route: Arc<Route>,
+    pub(super) record: ConnRecord,
+    /// The endpoint's address, in use.
+    pub(super) server: SocketAddr,
+    /// The address of ours that the client sends to.
+    pub(super) local: Option<IpAddr>,
+    endpoint: Arc<Endpoint>,
+    checked: Instant,
+    /// A handshake has been without an answer since.
+    asked: Option<Instant>,
+    credit: usize,
+    sent_data: bool,
+    /// Indices that the server chose last.
+    indices: [u32; SESSIONS],
+}
+
+/// What endpoints are chosen by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Choice<'a> {
+    pub(super) names: &'a NameSet,
+    pub(super) zone: Option<&'a str>,
+    pub(super) client: IpAddr,
+    pub(super) now: Instant,
+    pub(super) random: u64,
+}
+
+impl Flow {
+    /// Begins a flow to an endpoint that was chosen for it.
+    pub(super) fn new(
+        now: Instant,
+        route: Arc<Route>,
+        record: ConnRecord,
+        (endpoint, server): (Arc<Endpoint>, SocketAddr),
+    ) -> Self {
+        record.set_endpoint(Arc::clone(&endpoint), server);
+        Self {
+            route,
+            record,
+            server,
+            local: None,
+            endpoint,
+            checked: now,
+            asked: None,
+            credit: 0,
+            sent_data: false,
+            indices: [0; SESSIONS],
+        }
+    }
+
+    /// Tells whether `receiver` is an index that the server of this flow chose.
+    pub(super) fn is_known(&self, receiver: u32) -> bool {
+        receiver != 0 && self.indices.contains(&receiver)
+    }
+
+    /// Notes what the client sends, and moves on to another endpoint where that is due.
+    pub(super) fn heard(&mut self, header: &Header, octets: usize, choice: &Choice<'_>) {
+        match header.kind {
+            Kind::Initiation => {
+                self.credit = (self.credit + octets).min(MOST_CREDIT);
+                let since = *self.asked.get_or_insert(choice.now);
+                let patience = self.route.cluster().connect_timeout();
+                if choice.now.saturating_duration_since(since) >= patience {
+                    self.asked = Some(choice.now);
+                    self.move_on(choice);
+                }
+            }
+            Kind::Data => self.sent_data = true,
+            Kind::CookieReply | Kind::Response => {}
+        }
+        if choice.now.saturating_duration_since(self.checked) >= CHECK {
+            self.checked = choice.now;
+            self.check(choice);
+        }
+    }
+
+    /// Tells whether the client may be sent what the server answers, and counts it.
+    pub(super) fn may_answer(&mut self, header: &Header, octets: usize) -> bool {
+        let may = match header.kind {
+            Kind::Response | Kind::CookieReply => {
+                let left = self.credit.checked_sub(octets);
+                self.credit = left.unwrap_or(self.credit);
+                left.is_some()
+            }
+            Kind::Data | Kind::Initiation => self.sent_data,
+        };
+        if may {
+            self.asked = None;
+            if let (Kind::Response, Some(index)) = (header.kind, header.sender) {
+                self.indices.rotate_right(1);
+                self.indices[0] = index;
+            }
+        }
+        may
+    }
+
+    /// Tells whether `sender` may answer: the server in use, or another of its cluster.
+    pub(super) fn is_served_by(&self, sender: SocketAddr) -> bool {
+        let endpoints = self.route.cluster().endpoints();
+        sender == self.server
+            || endpoints.iter().any(|endpoint| match endpoint.address() {
+                EndpointAddress::Ip(address) => serve::unmapped(*address) == sender,
+                EndpointAddress::Host { .. } => false,
+            })
+    }
+
+    /// Goes on with the route of a new snapshot; false when it has no endpoint.
+    pub(super) fn follow(&mut self, route: &Arc<Route>, choice: &Choice<'_>) -> bool {
+        self.route = Arc::clone(route);
+        let endpoints = route.cluster().endpoints();
+        let same = endpoints
+            .iter()
+            .find(|endpoint| endpoint.address() == self.endpoint.address());
+        if let Some(endpoint) = same {
+            self.endpoint = Arc::clone(endpoint);
+            self.checked = choice.now;
+            self.check(choice);
+            return true;
+        }
+        match choose(route.cluster(), choice, None) {
+            Some(other) => {
+                self.take(other);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Keeps the endpoint if it is healthy and its name still has the address, or takes another.
+    fn check(&mut self, choice: &Choice<'_>) {
+        let healthy = self.endpoint.state(choice.now) == EndpointState::Healthy;
+        let resolved = match self.endpoint.address() {
+            EndpointAddress::Host { name, .. } => {
+                let known = choice.names.known(name);
+                known.is_empty() || known.iter().any(|ip| same_ip(*ip, self.server.ip()))
+            }
+            EndpointAddress::Ip(_) => true,
+        };
+        if !(healthy && resolved)
+            && let Some(other) = choose(self.route.cluster(), choice, None)
+        {
+            self.take(other);
+        }
+    }
+
+    /// Takes another endpoint, or another address of this one, because this one does not answer.
+    fn move_on(&mut self, choice: &Choice<'_>) {
+        let avoided = Some((&self.endpoint, self.server));
+        if let Some(other) = choose(self.route.cluster(), choice, avoided) {
+            tracing::debug!(from = %self.server, to = %other.1, "no answer to a handshake");
+            self.take(other);
+        }
+    }
+
+    fn take(&mut self, (endpoint, server): (Arc<Endpoint>, SocketAddr)) {
+        if server != self.server || !Arc::ptr_eq(&endpoint, &self.endpoint) {
+            self.record.set_endpoint(Arc::clone(&endpoint), server);
+            (self.endpoint, self.server) = (endpoint, server);
+        }
+    }
+}
+
+/// Returns the servers that a route matches.
+pub(super) fn servers(route: &Route) -> Option<&WireGuardMatch> {
+    match route.matches() {
+        Matches::WireGuard(servers) => Some(servers),
+        Matches::ConnectDestinations(_)
+        | Matches::Destinations { .. }
+        | Matches::ServerNames(_) => None,
+    }
+}
+
+/// Returns the number that datagrams of a route carry.
+pub(super) fn number(route: &Route) -> Option<u32> {
+    servers(route)?.route_id
+}
+
+/// Tells whether a handshake was made by somebody who knows a key of the route's servers.
+pub(super) fn knows_key(route: &Route, handshake: &[u8]) -> bool {
+    let keys = servers(route).map(|servers| &*servers.public_keys);
+    let mut keys = keys.unwrap_or_default().iter();
+    keys.any(|key| Mac1Key::new(key).verify(handshake))
+}
+
+/// Tells whether the keys of a route, if it has any, leave a handshake unanswered for sure.
+pub(super) fn rejects(route: &Route, handshake: &[u8]) -> bool {
+    has_keys(route) && !knows_key(route, handshake)
+}
+
+/// Tells whether handshakes of a route can be checked.
+pub(super) fn has_keys(route: &Route) -> bool {
+    servers(route).is_some_and(|servers| !servers.public_keys.is_empty())
+}
+
+/// Chooses an endpoint that has an address; another than `avoided` if there is one.
+pub(super) fn choose(
+    cluster: &Cluster,
+    choice: &Choice<'_>,
+    avoided: Option<(&Arc<Endpoint>, SocketAddr)>,
+) -> Option<(Arc<Endpoint>, SocketAddr)> {
+    let mut tried: Vec<Arc<Endpoint>> = Vec::new();
+    if let Some((endpoint, server)) = avoided {
+        if let Some(other) = address(endpoint, choice, Some(server)) {
+            return Some((Arc::clone(endpoint), other));
+        }
+        tried.push(Arc::clone(endpoint));
+    }
+    for _ in 0..TRIES {
+        let endpoint = cluster.pick(&PickContext {
+            source: choice.client,
+            zone: choice.zone,
+            now: choice.now,
+            random: choice.random,
+            tried: &tried,
+        })?;
+        if let Some(server) = address(endpoint, choice, None) {
+            return Some((Arc::clone(endpoint), server));
+        }
+        tried.push(Arc::clone(endpoint));
+    }
+    None
+}
+
+/// Returns an address of an endpoint, but not `avoided`.
+fn address(
+    endpoint: &Endpoint,
+    choice: &Choice<'_>,
+    avoided: Option<SocketAddr>,
+) -> Option<SocketAddr> {
+    match endpoint.address() {
+        EndpointAddress::Ip(address) => {
+            Some(serve::unmapped(*address)).filter(|address| Some(*address) != avoided)
+        }
+        EndpointAddress::Host { name, port } => {
+            let known = choice.names.known(name);
+            let addresses = known
+                .iter()
+                .map(|ip| SocketAddr::new(ip.to_canonical(), *port));
+            let addresses = addresses.filter(|address| Some(*address) != avoided);
+            let turn = usize::try_from(choice.random % known.len().max(1) as u64).unwrap_or(0);
+            let (mut all, mut again) = (addresses.clone().skip(turn), addresses);
+            all.next().or_else(|| again.next())
+        }
+    }
+}
+
+fn same_ip(left: IpAddr, right: IpAddr) -> bool {
+    left.to_canonical() == right.to_canonical()
+}

@@ -1,0 +1,116 @@
+//! The metrics of WireGuard listeners beyond those that all listeners have.
+//!
+//! Flows count as connections there: opened, active, closed by reason, octets relayed. Here are
+//! datagrams, why they were dropped, and what trying keys costs.
+
+use std::cell::OnceCell;
+use std::sync::Arc;
+
+use serve::CurrentSnapshot;
+use telemetry::Registry;
+use telemetry::metrics::{Counter, CounterFamily, GaugeFamily, Kind, LocalCounter, LocalGauge};
+
+use super::dropped::Dropped;
+
+/// The families, registered once per process.
+#[derive(Clone, Debug)]
+pub(crate) struct Metrics {
+    datagrams: CounterFamily,
+    dropped: CounterFamily,
+    flows: GaugeFamily,
+    /// Of trying keys.
+    pub(super) scans: ScanMetrics,
+}
+
+/// What trying keys costs, and what comes of it.
+#[derive(Clone, Debug)]
+pub(super) struct ScanMetrics {
+    pub(super) found: Counter,
+    pub(super) unknown: Counter,
+    pub(super) budget: Counter,
+}
+
+impl Metrics {
+    /// Registers the families.
+    pub(crate) fn new(registry: &Registry) -> Self {
+        let scans = registry.counter(
+            "rhizome_wireguard_scans_total",
+            "Handshakes without a route id that keys were tried for, by what came of it.",
+            &["result"],
+        );
+        Self {
+            datagrams: registry.counter(
+                "rhizome_wireguard_datagrams_total",
+                "Datagrams forwarded; rx came from clients, tx from servers.",
+                &["listener", "direction"],
+            ),
+            dropped: registry.counter(
+                "rhizome_wireguard_dropped_total",
+                "Datagrams not forwarded, by why.",
+                &["listener", "reason"],
+            ),
+            flows: registry.gauge(
+                "rhizome_wireguard_flows",
+                "Flows known now: fresh ones were only heard from, proven ones had data from their server.",
+                &["listener", "standing"],
+            ),
+            scans: ScanMetrics {
+                found: scans.with(&["found"]),
+                unknown: scans.with(&["unknown"]),
+                budget: scans.with(&["budget"]),
+            },
+        }
+    }
+
+    /// Registers what is read from the current snapshot at scrape time.
+    pub(crate) fn collect_snapshot(registry: &Registry, current: Arc<CurrentSnapshot>) {
+        registry.collect(move |out| {
+            let (snapshot, _) = current();
+            let keys = snapshot.wireguard_routes().map(|(keys, _)| keys.len());
+            let count: usize = keys.sum();
+            out.family(
+                "rhizome_wireguard_keys",
+                "Public keys of WireGuard servers in the routing snapshot in force.",
+                Kind::Gauge,
+                |family| family.sample(&[], count),
+            );
+        });
+    }
+
+    /// Resolves the series of one listener for one worker thread.
+    pub(super) fn listener(&self, name: &str) -> ListenerMetrics {
+        ListenerMetrics {
+            name: name.to_owned(),
+            rx: self.datagrams.with(&[name, "rx"]).local(),
+            tx: self.datagrams.with(&[name, "tx"]).local(),
+            fresh: self.flows.with(&[name, "fresh"]).local(),
+            proven: self.flows.with(&[name, "proven"]).local(),
+            dropped_family: self.dropped.clone(),
+            dropped: std::array::from_fn(|_| OnceCell::new()),
+        }
+    }
+}
+
+/// The series of one listener, written by one worker thread.
+#[derive(Debug)]
+pub(super) struct ListenerMetrics {
+    name: String,
+    pub(super) rx: LocalCounter,
+    pub(super) tx: LocalCounter,
+    pub(super) fresh: LocalGauge,
+    pub(super) proven: LocalGauge,
+    dropped_family: CounterFamily,
+    dropped: [OnceCell<LocalCounter>; Dropped::ALL.len()],
+}
+
+impl ListenerMetrics {
+    /// Counts datagrams that were not forwarded.
+    pub(super) fn dropped(&self, reason: Dropped, count: u64) {
+        self.dropped[reason as usize]
+            .get_or_init(|| {
+                let family = &self.dropped_family;
+                family.with(&[&self.name, reason.as_str()]).local()
+            })
+            .add(count);
+    }
+}
