@@ -1,0 +1,368 @@
+//! What programs hold of a tunnel: how it is started, told things and asked.
+//!
+//! ```text
+//!   program ── Command (bounded) ──▶ data thread ── Status ──▶ program
+//!   program ◀── Dial (bounded) ───── data thread
+//! ```
+//!
+//! Carries no packets and decides nothing.
+
+use std::fmt::Display;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, watch};
+use tunnel_proto::allowed::Network;
+use tunnel_proto::datagram::RouteId;
+use tunnel_proto::path::{LinkId, Transport};
+use tunnel_proto::{codel, filter, path};
+
+use crate::device::Device;
+use crate::keys::{PresharedKey, PrivateKey, PublicKey};
+use crate::status::Status;
+
+/// Commands that may wait for the data thread.
+const COMMANDS: usize = 256;
+/// Dials that may wait for the program: two transports to each of 64 servers, once over.
+const DIALS: usize = 256;
+
+/// What stays the same while the process runs.
+#[derive(Clone, Debug)]
+pub struct Params {
+    /// Which end this is.
+    pub role: Role,
+    /// What this end calls itself on TCP streams; a claim, for the other end's logs.
+    pub name: String,
+    /// The inner addresses of this end, at most one per family.
+    pub addresses: Vec<IpAddr>,
+    /// Octets of the largest inner packet where nothing smaller was found.
+    pub mtu: u16,
+    /// The queue in front of each TCP stream.
+    pub queue: codel::Params,
+}
+
+/// The two ends of a tunnel.
+#[derive(Clone, Debug)]
+pub enum Role {
+    /// In the shoot: connects, and carries what comes to the shoot's networks.
+    Client {
+        /// The shoot's networks: what packets may be for.
+        networks: Vec<Network>,
+        /// How transports are chosen.
+        path: path::Params,
+    },
+    /// In the seed: is connected to, and opens flows toward the shoot.
+    Server {
+        /// The number that leads datagrams here through a gateway.
+        route: Option<RouteId>,
+        /// The shoot's networks: what packets may come from.
+        networks: Vec<Network>,
+        /// Bounds of the filter.
+        filter: filter::Params,
+    },
+}
+
+/// Keys and peers: what a reload replaces.
+#[derive(Clone)]
+pub struct Identity {
+    /// Own keys, the preferred one first.
+    pub keys: Vec<PrivateKey>,
+    /// The other ends.
+    pub peers: Vec<PeerSpec>,
+}
+
+/// One other end.
+#[derive(Clone)]
+pub struct PeerSpec {
+    /// Its name, unique.
+    pub name: String,
+    /// Its keys, the preferred one first; several during a rotation.
+    pub public_keys: Vec<PublicKey>,
+    /// The key shared with it.
+    pub preshared_key: Option<PresharedKey>,
+    /// Its inner addresses.
+    pub addresses: Vec<IpAddr>,
+    /// The number that leads datagrams to it through a gateway; servers alone have one.
+    pub route: Option<RouteId>,
+}
+
+/// What the data thread takes over.
+#[derive(Debug)]
+pub struct Sockets {
+    /// The TUN device, configured and up.
+    pub device: Device,
+    /// Server: where datagrams come in.
+    pub udp: Option<std::net::UdpSocket>,
+    /// Server: where datagrams that a gateway wrapped come in.
+    pub wrapped: Option<std::net::UdpSocket>,
+    /// Who may send wrapped datagrams.
+    pub trusted_gateways: Vec<Network>,
+}
+
+/// The tunnels of this process.
+#[derive(Clone, Debug)]
+pub struct Tunnel {
+    commands: mpsc::Sender<Command>,
+    status: watch::Receiver<Arc<Status>>,
+}
+
+/// What the data thread is told.
+pub(crate) enum Command {
+    Accepted(std::net::TcpStream, SocketAddr),
+    Connected {
+        server: String,
+        link: LinkId,
+        socket: Connected,
+    },
+    DialFailed {
+        server: String,
+        link: LinkId,
+    },
+    Drain,
+    Replace(Identity),
+    Stop,
+}
+
+/// What a dial led to.
+pub(crate) enum Connected {
+    Tcp(std::net::TcpStream, Vec<u8>),
+    Udp(std::net::UdpSocket),
+}
+
+/// The data thread's ends of what a [`Tunnel`] holds.
+pub(crate) struct Ends {
+    pub(crate) commands: mpsc::Receiver<Command>,
+    pub(crate) status: watch::Sender<Arc<Status>>,
+    pub(crate) dials: mpsc::Sender<Dial>,
+    /// To be put into each [`Dial`].
+    pub(crate) answers: mpsc::Sender<Command>,
+}
+
+impl Tunnel {
+    /// Starts the data thread.
+    ///
+    /// # Errors
+    ///
+    /// - [`StartError::Thread`], [`StartError::Socket`]: what the kernel says;
+    /// - [`StartError::Identity`]: keys and peers that cannot be used together.
+    pub fn start(
+        params: Params,
+        identity: Identity,
+        sockets: Sockets,
+        registry: &telemetry::Registry,
+    ) -> Result<(Self, Dials), StartError> {
+        let (commands, received) = mpsc::channel(COMMANDS);
+        let (dials, asked) = mpsc::channel(DIALS);
+        let (told, status) = watch::channel(Arc::default());
+        let ends = Ends {
+            commands: received,
+            status: told,
+            dials,
+            answers: commands.clone(),
+        };
+        crate::runner::start(params, identity, sockets, registry, ends)?;
+        Ok((Self { commands, status }, Dials(asked)))
+    }
+
+    /// Replaces keys and peers. Sessions of pairs of keys that stay are kept. Cancel-safe: nothing
+    /// was replaced if it did not return.
+    ///
+    /// # Errors
+    ///
+    /// [`TunnelError::Stopped`].
+    pub async fn replace(&self, identity: Identity) -> Result<(), TunnelError> {
+        self.tell(Command::Replace(identity)).await
+    }
+
+    /// Hands over a TCP connection that was accepted; its first octets are frames. It is closed
+    /// when too many wait.
+    pub fn accept(&self, stream: std::net::TcpStream, from: SocketAddr) {
+        let told = self.commands.try_send(Command::Accepted(stream, from));
+        if told.is_err() {
+            tracing::warn!(%from, "connection closed: too many wait to be taken over");
+        }
+    }
+
+    /// Tells every peer to give no new flows to this end. Cancel-safe.
+    ///
+    /// # Errors
+    ///
+    /// [`TunnelError::Stopped`].
+    pub async fn drain(&self) -> Result<(), TunnelError> {
+        self.tell(Command::Drain).await
+    }
+
+    /// Ends all links and the data thread. Cancel-safe.
+    pub async fn stop(&self) {
+        // Already stopped is as good.
+        let _ = self.tell(Command::Stop).await;
+        self.commands.closed().await;
+    }
+
+    /// Returns what is known of all tunnels, at most 250 ms old.
+    #[must_use]
+    pub fn status(&self) -> Arc<Status> {
+        Arc::clone(&self.status.borrow())
+    }
+
+    /// Returns a receiver that is told of every new status.
+    #[must_use]
+    pub fn watch(&self) -> watch::Receiver<Arc<Status>> {
+        self.status.clone()
+    }
+
+    async fn tell(&self, command: Command) -> Result<(), TunnelError> {
+        let told = self.commands.send(command).await;
+        told.map_err(|_| TunnelError::Stopped)
+    }
+}
+
+/// What a client asks its program to connect.
+#[derive(Debug)]
+pub struct Dials(mpsc::Receiver<Dial>);
+
+impl Dials {
+    /// Returns the next one; `None` once the data thread has ended. Cancel-safe.
+    pub async fn next(&mut self) -> Option<Dial> {
+        self.0.recv().await
+    }
+}
+
+/// One attempt to connect. Dropping it is a failure.
+#[derive(Debug)]
+pub struct Dial {
+    /// The name of the server in the configuration.
+    pub server: String,
+    /// By what.
+    pub transport: Transport,
+    pub(crate) link: LinkId,
+    pub(crate) answers: Option<mpsc::Sender<Command>>,
+}
+
+impl Dial {
+    /// Hands over a connected stream, with what was read from it behind the gateway's answer.
+    pub fn tcp(mut self, stream: std::net::TcpStream, early: Vec<u8>) {
+        self.answer(Some(Connected::Tcp(stream, early)));
+    }
+
+    /// Hands over a socket that is connected to the gateway or the server.
+    pub fn udp(mut self, socket: std::net::UdpSocket) {
+        self.answer(Some(Connected::Udp(socket)));
+    }
+
+    /// Says that it did not work, and why.
+    pub fn failed(mut self, error: impl Display) {
+        tracing::info!(server = %self.server, transport = ?self.transport, %error, "could not connect");
+        self.answer(None);
+    }
+
+    fn answer(&mut self, connected: Option<Connected>) {
+        let Some(answers) = self.answers.take() else {
+            return;
+        };
+        let (server, link) = (self.server.clone(), self.link);
+        let command = match connected {
+            Some(socket) => Command::Connected {
+                server,
+                link,
+                socket,
+            },
+            None => Command::DialFailed { server, link },
+        };
+        // When the data thread is that far behind, the attempt times out there.
+        let _ = answers.try_send(command);
+    }
+}
+
+impl Drop for Dial {
+    fn drop(&mut self) {
+        self.answer(None);
+    }
+}
+
+/// Why a tunnel was not started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// Keys and peers that cannot be used together.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// A socket or the device cannot be used.
+    #[error("{what} cannot be used")]
+    Socket {
+        /// Which one.
+        what: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The data thread could not be started.
+    #[error("the data thread could not be started")]
+    Thread(#[source] io::Error),
+}
+
+/// Why keys and peers cannot be used together.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum IdentityError {
+    /// Two peers have an address in common.
+    #[error("peers {first:?} and {second:?} both have the address {address}")]
+    Address {
+        /// The address.
+        address: IpAddr,
+        /// The one named first.
+        first: String,
+        /// The other one.
+        second: String,
+    },
+    /// Two peers have a key in common, or one has it twice.
+    #[error("peers {first:?} and {second:?} both have the key {key}")]
+    Key {
+        /// The key.
+        key: PublicKey,
+        /// The one named first.
+        first: String,
+        /// The other one, or the same.
+        second: String,
+    },
+    /// Two peers have one name.
+    #[error("two peers are named {name:?}")]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// There is no own key.
+    #[error("there is no private key")]
+    NoKey,
+    /// A peer has no key.
+    #[error("peer {peer:?} has no public key")]
+    NoPeerKey {
+        /// Its name.
+        peer: String,
+    },
+    /// More pairs of an own and a peer's key than there are numbers for.
+    #[error("{pairs} pairs of an own key and a peer's key are more than {most}")]
+    Pairs {
+        /// How many there would be.
+        pairs: usize,
+        /// How many there may be.
+        most: usize,
+    },
+    /// More peers than a tunnel has.
+    #[error("{peers} peers are more than {most}")]
+    Peers {
+        /// How many there would be.
+        peers: usize,
+        /// How many there may be.
+        most: usize,
+    },
+}
+
+/// Why a tunnel cannot be told something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TunnelError {
+    /// The data thread has ended.
+    #[error("the tunnel has been stopped")]
+    Stopped,
+}

@@ -1,0 +1,70 @@
+//! What is known of the tunnels of a process, for probes, metrics and the admin page.
+//!
+//! ```text
+//!   Engine ── every 250 ms, and when a peer comes or goes ──▶ Arc<Status> ──▶ Tunnel::status, watch
+//! ```
+//!
+//! Plain values; decides nothing.
+
+use std::time::Duration;
+
+use tunnel_proto::path::Transport;
+
+/// All tunnels of this end.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Status {
+    /// One for each configured peer, in the order of the configuration.
+    pub peers: Vec<PeerStatus>,
+    /// Whether this end has told its peers to choose another one.
+    pub draining: bool,
+}
+
+impl Status {
+    /// Answers whether a probe came back through some tunnel lately.
+    #[must_use]
+    pub fn is_healthy(&self) -> bool {
+        self.peers.iter().any(|peer| peer.healthy)
+    }
+}
+
+/// The tunnel to one peer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PeerStatus {
+    /// The name it has in the configuration.
+    pub name: String,
+    /// Whether probes through the tunnel come back.
+    pub healthy: bool,
+    /// Whether it asked to be given no new flows.
+    pub draining: bool,
+    /// What carries packets at present.
+    pub transport: Option<Transport>,
+    /// Where packets are sent to: an address, or what stands for one.
+    pub remote: Option<String>,
+    /// Smoothed round trip through the tunnel.
+    pub rtt: Option<Duration>,
+    /// Probes that went unanswered, of those sent: 0 to 1.
+    pub loss: f64,
+    /// Since when the session in use exists.
+    pub handshake_age: Option<Duration>,
+    /// Octets of the largest inner packet.
+    pub mtu: u16,
+    /// Flows that go by this peer: a server's own count, to a client what the server told.
+    pub flows: u32,
+    /// All links to it.
+    pub links: Vec<LinkStatus>,
+}
+
+/// One link of a tunnel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LinkStatus {
+    /// What it is.
+    pub transport: Transport,
+    /// Where it leads.
+    pub remote: String,
+    /// Whether packets are sent by it.
+    pub active: bool,
+    /// Whether an authentic packet came by it.
+    pub proven: bool,
+    /// Smoothed round trip.
+    pub rtt: Option<Duration>,
+}
