@@ -1,63 +1,356 @@
 //! Keys of WireGuard: private, public and preshared ones, as text and in files.
+//!
+//! ```text
+//!   generate ─▶ PrivateKey ─ write_new ─▶ file ─ PrivateKey::read ─▶ PrivateKey ─ public ─▶ PublicKey
+//!                                              PresharedKey::read ─▶ PresharedKey   "base64" ─┘
+//! ```
+//!
+//! As text a key is its 32 octets in base64, as the programs `wg genkey`, `wg pubkey` and
+//! `wg genpsk` write it. Private and preshared keys are overwritten when they are dropped, and no
+//! error, log line or `Debug` shows any part of them. Public keys are not secret, but let whoever
+//! knows a server's make it work; so `Debug` shows only their beginning.
 
+use std::fmt::{self, Debug, Display};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use boringtun::x25519;
+use ring::rand::{SecureRandom, SystemRandom};
 use zeroize::Zeroizing;
 
-/// A private key. Never shown.
+/// Octets of every key.
+pub const KEY_LEN: usize = 32;
+
+/// Characters of a key as text.
+const TEXT_LEN: usize = 44;
+
+/// Where a file is too long: there may be white space behind the key, as editors leave it.
+const FILE_LEN: usize = 64;
+
+/// A private key.
 #[derive(Clone)]
-pub struct PrivateKey(Zeroizing<[u8; 32]>);
-
-/// A public key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PublicKey([u8; 32]);
-
-/// A key that two peers share beside their own ones. Never shown.
-#[derive(Clone)]
-pub struct PresharedKey(Zeroizing<[u8; 32]>);
-
-impl std::fmt::Display for PublicKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:02x?}", self.0)
-    }
-}
+pub struct PrivateKey(Zeroizing<[u8; KEY_LEN]>);
 
 impl PrivateKey {
     /// Takes the octets of a key.
     #[must_use]
-    pub fn from_octets(octets: [u8; 32]) -> Self {
+    pub fn from_octets(octets: [u8; KEY_LEN]) -> Self {
         Self(Zeroizing::new(octets))
     }
 
     /// Returns the octets.
     #[must_use]
-    pub fn octets(&self) -> &[u8; 32] {
+    pub fn octets(&self) -> &[u8; KEY_LEN] {
         &self.0
+    }
+
+    /// Reads a key from a file: one line of base64. Whether that line ends is all the same. When
+    /// everybody may read the file, a warning is logged.
+    ///
+    /// # Errors
+    ///
+    /// [`KeyError::Read`], [`KeyError::Content`].
+    pub fn read(path: &Path) -> Result<Self, KeyError> {
+        read(path)
+    }
+
+    /// Returns the public key that belongs to it.
+    #[must_use]
+    pub fn public(&self) -> PublicKey {
+        PublicKey(x25519::PublicKey::from(&self.secret()).to_bytes())
+    }
+
+    /// Returns it as the cryptography wants it; that copy is overwritten when dropped, too.
+    pub(crate) fn secret(&self) -> x25519::StaticSecret {
+        x25519::StaticSecret::from(*self.0)
     }
 }
 
-impl PublicKey {
+impl Debug for PrivateKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PrivateKey(..)")
+    }
+}
+
+impl FromStr for PrivateKey {
+    type Err = KeyTextError;
+
+    fn from_str(text: &str) -> Result<Self, KeyTextError> {
+        secret_octets(text.as_bytes()).map(Self)
+    }
+}
+
+/// A key that two ends share beside their own ones.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PresharedKey(Zeroizing<[u8; KEY_LEN]>);
+
+impl PresharedKey {
     /// Takes the octets of a key.
     #[must_use]
-    pub fn from_octets(octets: [u8; 32]) -> Self {
+    pub fn from_octets(octets: [u8; KEY_LEN]) -> Self {
+        Self(Zeroizing::new(octets))
+    }
+
+    /// Returns the octets.
+    #[must_use]
+    pub fn octets(&self) -> &[u8; KEY_LEN] {
+        &self.0
+    }
+
+    /// Reads a key from a file, as [`PrivateKey::read`] does.
+    ///
+    /// # Errors
+    ///
+    /// [`KeyError::Read`], [`KeyError::Content`].
+    pub fn read(path: &Path) -> Result<Self, KeyError> {
+        read(path)
+    }
+}
+
+impl Debug for PresharedKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PresharedKey(..)")
+    }
+}
+
+impl FromStr for PresharedKey {
+    type Err = KeyTextError;
+
+    fn from_str(text: &str) -> Result<Self, KeyTextError> {
+        secret_octets(text.as_bytes()).map(Self)
+    }
+}
+
+/// A public key that a secret can be agreed on with.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PublicKey([u8; KEY_LEN]);
+
+impl PublicKey {
+    /// Takes the octets of a key without looking at them.
+    pub(crate) fn from_octets(octets: [u8; KEY_LEN]) -> Self {
         Self(octets)
     }
 
     /// Returns the octets.
     #[must_use]
-    pub fn octets(&self) -> &[u8; 32] {
+    pub fn octets(&self) -> &[u8; KEY_LEN] {
         &self.0
+    }
+
+    fn text(&self) -> String {
+        STANDARD.encode(self.0)
     }
 }
 
-impl PresharedKey {
-    /// Takes the octets of a key.
-    #[must_use]
-    pub fn from_octets(octets: [u8; 32]) -> Self {
-        Self(Zeroizing::new(octets))
-    }
+impl TryFrom<[u8; KEY_LEN]> for PublicKey {
+    type Error = KeyTextError;
 
-    /// Returns the octets.
-    #[must_use]
-    pub fn octets(&self) -> &[u8; 32] {
-        &self.0
+    /// # Errors
+    ///
+    /// [`KeyTextError::Weak`] for the few keys that lead to the same secret whatever they are
+    /// combined with, zero among them.
+    fn try_from(octets: [u8; KEY_LEN]) -> Result<Self, KeyTextError> {
+        let any = x25519::StaticSecret::from([0x5a; KEY_LEN]);
+        let agreed = any.diffie_hellman(&x25519::PublicKey::from(octets));
+        let key = agreed.was_contributory().then_some(Self(octets));
+        key.ok_or(KeyTextError::Weak)
     }
 }
+
+impl Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.text();
+        write!(f, "PublicKey({}…)", text.get(..6).unwrap_or_default())
+    }
+}
+
+impl Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text())
+    }
+}
+
+impl FromStr for PublicKey {
+    type Err = KeyTextError;
+
+    fn from_str(text: &str) -> Result<Self, KeyTextError> {
+        Self::try_from(*decode(text.as_bytes())?)
+    }
+}
+
+/// Returns a new private key.
+///
+/// # Errors
+///
+/// [`KeyError::Random`] when the system has no random numbers.
+pub fn generate() -> Result<PrivateKey, KeyError> {
+    let mut octets = Zeroizing::new([0; KEY_LEN]);
+    let filled = SystemRandom::new().fill(octets.as_mut_slice());
+    filled.map_err(|_| KeyError::Random)?;
+    // The bits that X25519 sets anyway (RFC 7748 §5), so that the file looks like `wg genkey`'s.
+    octets[0] &= 0xf8;
+    octets[KEY_LEN - 1] = octets[KEY_LEN - 1] & 0x7f | 0x40;
+    Ok(PrivateKey(octets))
+}
+
+/// Writes a key to a file that only its owner may read. The file is there whole or not at all.
+///
+/// # Errors
+///
+/// - [`KeyError::Exists`]: there is something of that name, which stays as it is;
+/// - [`KeyError::Write`]: what the system says.
+pub fn write_new(path: &Path, key: &PrivateKey) -> Result<(), KeyError> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let draft = path.with_file_name(format!(".{name}.{}", std::process::id()));
+    let written = write_draft(&draft, key).and_then(|()| fs::hard_link(&draft, path));
+    // A draft that is left behind is of no use to anybody else: only the owner can read it.
+    let _ = fs::remove_file(&draft);
+    let path = path.to_owned();
+    written.map_err(|source| {
+        if source.kind() == io::ErrorKind::AlreadyExists {
+            KeyError::Exists { path }
+        } else {
+            KeyError::Write { path, source }
+        }
+    })
+}
+
+fn write_draft(draft: &Path, key: &PrivateKey) -> io::Result<()> {
+    let mut text = Zeroizing::new([b'\n'; TEXT_LEN + 1]);
+    let encoded = STANDARD.encode_slice(key.octets(), text.as_mut_slice());
+    encoded.map_err(io::Error::other)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(draft)?;
+    file.write_all(text.as_slice())?;
+    file.sync_all()
+}
+
+fn read<K: FromSecret>(path: &Path) -> Result<K, KeyError> {
+    let failed = |source| KeyError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let mut file = File::open(path).map_err(failed)?;
+    let mut text = Zeroizing::new([0; FILE_LEN]);
+    let mut len = 0;
+    loop {
+        let rest = text.get_mut(len..).unwrap_or_default();
+        match file.read(rest) {
+            Ok(0) => break,
+            Ok(more) => len += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    // The group is not everybody: that is how a pod's user gets at a mounted secret.
+    if file.metadata().is_ok_and(|meta| meta.mode() & 0o007 != 0) {
+        tracing::warn!(path = %path.display(), "everybody may read or write this key");
+    }
+    let content = match text.get(..len) {
+        Some(content) if len < FILE_LEN => content.trim_ascii_end(),
+        _ => &[],
+    };
+    let octets = secret_octets(content).map_err(|source| KeyError::Content {
+        path: path.to_owned(),
+        source,
+    })?;
+    Ok(K::from_secret(octets))
+}
+
+trait FromSecret {
+    fn from_secret(octets: Zeroizing<[u8; KEY_LEN]>) -> Self;
+}
+
+impl FromSecret for PrivateKey {
+    fn from_secret(octets: Zeroizing<[u8; KEY_LEN]>) -> Self {
+        Self(octets)
+    }
+}
+
+impl FromSecret for PresharedKey {
+    fn from_secret(octets: Zeroizing<[u8; KEY_LEN]>) -> Self {
+        Self(octets)
+    }
+}
+
+/// Decodes what is no key to anybody when it is zero.
+fn secret_octets(text: &[u8]) -> Result<Zeroizing<[u8; KEY_LEN]>, KeyTextError> {
+    let octets = decode(text)?;
+    let some = octets.iter().any(|octet| *octet != 0);
+    some.then_some(octets).ok_or(KeyTextError::Weak)
+}
+
+fn decode(text: &[u8]) -> Result<Zeroizing<[u8; KEY_LEN]>, KeyTextError> {
+    // A multiple of three: what the decoder wants to have, although the last octet stays unused.
+    let mut octets = Zeroizing::new([0; KEY_LEN + 1]);
+    if text.len() != TEXT_LEN {
+        return Err(KeyTextError::Malformed);
+    }
+    let len = STANDARD.decode_slice(text, octets.as_mut_slice());
+    match (len, octets.first_chunk()) {
+        (Ok(KEY_LEN), Some(key)) => Ok(Zeroizing::new(*key)),
+        _ => Err(KeyTextError::Malformed),
+    }
+}
+
+/// Why a key's file could not be used. None shows what is in the file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// What is in the file is no key.
+    #[error("{} holds no key", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: KeyTextError,
+    },
+    /// A file would have been overwritten.
+    #[error("{} exists", path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The system has no random numbers.
+    #[error("the system has no random numbers")]
+    Random,
+    /// The file could not be read.
+    #[error("reading the key in {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file could not be written.
+    #[error("writing a key to {}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Why a text is no key. Does not show the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyTextError {
+    /// Not 32 octets in base64.
+    #[error("a key is 44 characters of base64")]
+    Malformed,
+    /// A key that protects nothing.
+    #[error("this key protects nothing")]
+    Weak,
+}
+
+#[cfg(test)]
+mod tests;

@@ -20,6 +20,8 @@
 pub mod device;
 mod handle;
 pub mod keys;
+#[expect(dead_code, reason = "the engine that uses it comes next")]
+mod noise;
 mod runner;
 mod status;
 
