@@ -15,6 +15,8 @@ pub mod certs;
 pub mod client_hello;
 pub mod command;
 pub mod http;
+#[cfg(feature = "impair")]
+pub mod impair;
 pub mod konnectivity;
 pub mod kubelet;
 pub mod metrics;

@@ -1,0 +1,233 @@
+//! A bad line between two namespaces: delay, loss, reordering, a rate, holes, at the turn of a switch.
+//!
+//! ```text
+//!     namespace a                    a thread of this process                   namespace b
+//!     device ◀── TUN ──▶  Forth: Line { seed, queue } ──▶ due ──▶  TUN ──▶ device
+//!                ◀── due ◀── Line { seed, queue } :Back  ◀── TUN
+//! ```
+//!
+//! What is impaired are IP packets, so that a TCP connection across the line meets loss and delay
+//! where it meets them in the field: below it. Kernels do the same with `netem`, which many do not
+//! have. What is decided about a packet depends on the seed, on the packets before it and on the
+//! impairments in force, on nothing else.
+//!
+//! It does not look further into a packet than to its protocol, and it sends no ICMP errors: whatever
+//! it drops vanishes.
+
+mod line;
+mod random;
+mod relay;
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tun_rs::{DeviceBuilder, SyncDevice};
+
+use crate::netns::End;
+
+use self::relay::{Relay, Shared};
+
+/// What becomes of the packets of one direction. The default passes everything on at once.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Impairment {
+    /// What vanishes altogether.
+    pub black_hole: BlackHole,
+    /// How long a packet is on its way.
+    pub delay: Duration,
+    /// By how much the delay of a packet differs from that, at most, either way. Packets are not
+    /// reordered by it.
+    pub jitter: Duration,
+    /// The share of packets that vanish, 0 to 1.
+    pub loss: f64,
+    /// The share of packets that arrive twice, 0 to 1.
+    pub duplicate: f64,
+    /// The share of packets that are [`HELD_BACK`] longer on their way, so that later ones overtake
+    /// them, 0 to 1.
+    pub reorder: f64,
+    /// Bits a second, IP headers included; without a limit if `None`.
+    pub rate: Option<u64>,
+    /// How many packets may wait for their turn under `rate`; without a rate, how many may be on
+    /// their way. What comes above it is dropped.
+    pub queue: usize,
+    /// The largest packet that gets through, octets; larger ones vanish and nobody is told.
+    pub largest: Option<usize>,
+}
+
+/// What a direction swallows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BlackHole {
+    /// Every packet.
+    Everything,
+    /// No packet.
+    #[default]
+    Nothing,
+    /// TCP segments.
+    Tcp,
+    /// UDP datagrams and their fragments: what a strict firewall does.
+    Udp,
+}
+
+/// How much longer a reordered packet is on its way.
+pub const HELD_BACK: Duration = Duration::from_millis(5);
+
+impl Default for Impairment {
+    fn default() -> Self {
+        Self {
+            black_hole: BlackHole::Nothing,
+            delay: Duration::ZERO,
+            jitter: Duration::ZERO,
+            loss: 0.0,
+            duplicate: 0.0,
+            reorder: 0.0,
+            rate: None,
+            queue: 4096,
+            largest: None,
+        }
+    }
+}
+
+impl Impairment {
+    /// Returns the impairment of a line that is nothing but long, and loses `loss` of its packets.
+    #[must_use]
+    pub fn long(delay: Duration, loss: f64) -> Self {
+        Self {
+            delay,
+            loss,
+            ..Self::default()
+        }
+    }
+
+    /// Returns the impairment of a line that swallows `what`.
+    #[must_use]
+    pub fn swallowing(what: BlackHole) -> Self {
+        Self {
+            black_hole: what,
+            ..Self::default()
+        }
+    }
+}
+
+/// One of a line's two directions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the first end to the second.
+    Forth,
+    /// From the second end to the first.
+    Back,
+}
+
+impl Direction {
+    /// Both directions.
+    pub const BOTH: [Self; 2] = [Self::Forth, Self::Back];
+}
+
+/// What became of the packets of one direction so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Arrived at the other end, duplicates included.
+    pub delivered: u64,
+    /// Octets of those, IP headers included.
+    pub octets: u64,
+    /// Lost at random.
+    pub lost: u64,
+    /// Swallowed by the black hole.
+    pub swallowed: u64,
+    /// Larger than the line lets through.
+    pub too_large: u64,
+    /// Come while the queue was full.
+    pub overflowed: u64,
+    /// Refused by the device at the other end.
+    pub refused: u64,
+}
+
+/// A line between two namespaces, with a TUN device at each end. Dropping it takes both away.
+#[derive(Debug)]
+pub struct Link {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Link {
+    /// Lays a line whose devices take packets of `mtu` octets, without any impairment so far. The
+    /// devices are up and have no addresses, not even of IPv6's own accord.
+    ///
+    /// # Errors
+    /// When a device cannot be made (it takes root of the namespaces) or no thread started.
+    pub fn lay(one: End<'_>, other: End<'_>, mtu: u16, seed: u64) -> Result<Self> {
+        let devices = [device(one, mtu)?, device(other, mtu)?];
+        let shared = Arc::new(Shared::new()?);
+        let relay = Relay::new(devices, Arc::clone(&shared), seed);
+        let thread = std::thread::Builder::new()
+            .name("impair".to_owned())
+            .spawn(move || relay.run())
+            .context("starting a thread")?;
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// Impairs one direction from now on. Packets under way are not touched.
+    pub fn set(&self, direction: Direction, impairment: Impairment) {
+        self.shared.set(&[direction], impairment);
+    }
+
+    /// Impairs both directions from now on.
+    pub fn set_both(&self, impairment: Impairment) {
+        self.shared.set(&Direction::BOTH, impairment);
+    }
+
+    /// Returns what is in force in one direction.
+    #[must_use]
+    pub fn impairment(&self, direction: Direction) -> Impairment {
+        self.shared.impairment(direction)
+    }
+
+    /// Returns what became of the packets of one direction so far.
+    #[must_use]
+    pub fn counts(&self, direction: Direction) -> Counts {
+        self.shared.counts(direction)
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.shared.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Makes the device of one end. Its segments are cut by the kernel, so that each packet that could
+/// be lost is one.
+fn device(end: End<'_>, mtu: u16) -> Result<SyncDevice> {
+    let name = end.device;
+    let make = || {
+        let device = DeviceBuilder::new()
+            .name(name)
+            .mtu(mtu)
+            .with(|builder| {
+                builder.tx_queue_len(DEVICE_QUEUE);
+            })
+            .enable(false)
+            .build_sync()?;
+        device.set_nonblocking(true)?;
+        std::io::Result::Ok(device)
+    };
+    let device = end.namespace.run(make)?;
+    let device = device.with_context(|| format!("making the TUN device {name}"))?;
+    // Router solicitations of the kernel's own would take their turns in the random sequence.
+    let quiet = ["link", "set", "dev", name, "addrgenmode", "none"];
+    end.namespace.ip(&quiet)?;
+    end.namespace.ip(&["link", "set", "dev", name, "up"])?;
+    Ok(device)
+}
+
+/// How many packets a device holds for us: a whole window of one connection, which is sent at once.
+const DEVICE_QUEUE: u32 = 4096;
+
+#[cfg(test)]
+mod tests;
