@@ -14,7 +14,7 @@ use tracing::{debug, info, warn};
 
 use crate::{
     DeviceKind, KindError, Support,
-    attributes::messages,
+    attributes::{Request, messages},
     choose_kind,
     error::{NetConfigError, NetlinkError},
     netlink::Connection,
@@ -367,21 +367,30 @@ impl AddressKeeper {
     }
 }
 
-/// Adds `address` to the device; returns when packets to it stay on the node.
-///
-/// For IPv4 that is at once. The kernel makes an IPv6 address local in a work queue, after having
-/// accepted it: until then it can be bound, but packets to it take the default route.
+/// Adds `address` to the device; that it is there already is as good.
 async fn add_address(
     connection: &mut Connection,
     index: u32,
+    address: IpAddr,
+) -> Result<(), NetlinkError> {
+    let request = rtnl::add_address(connection.request(), index, address);
+    put_address(connection, &request, address).await
+}
+
+/// Sends `request`, which adds `address`; returns when packets to it stay on the node.
+///
+/// For IPv4 that is at once. The kernel makes an IPv6 address local in a work queue, after having
+/// accepted it: until then it can be bound, but packets to it take the default route.
+pub(crate) async fn put_address(
+    connection: &mut Connection,
+    request: &Request,
     address: IpAddr,
 ) -> Result<(), NetlinkError> {
     let mut routes = match address {
         IpAddr::V4(_) => None,
         IpAddr::V6(_) => Some(rtnl::subscribe_routes()?),
     };
-    let request = rtnl::add_address(connection.request(), index, address);
-    match connection.acknowledged(&request).await {
+    match connection.acknowledged(request).await {
         Err(source) if source.errno() == Some(libc::EEXIST) => return Ok(()),
         answer => answer?,
     }
@@ -481,7 +490,7 @@ fn explain(change: &Change, source: NetlinkError) -> NetConfigError {
 }
 
 /// What `dev_valid_name` of the kernel accepts.
-fn is_device_name(name: &str) -> bool {
+pub(crate) fn is_device_name(name: &str) -> bool {
     let banned = |c: char| c == '/' || c == ':' || c == '\0' || c.is_ascii_whitespace();
     (1..=15).contains(&name.len()) && name != "." && name != ".." && !name.contains(banned)
 }

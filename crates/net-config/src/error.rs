@@ -216,15 +216,11 @@ impl NoTrackError {
         }
     }
 
-    /// Sorts the kernel's answer. What it lacks shows in several ways: no netfilter netlink at all
-    /// (the socket), no nf_tables behind it (`EOPNOTSUPP`), no inet family (`EAFNOSUPPORT`), and
-    /// `ENOENT` for an expression or chain type that could not be loaded.
+    /// Sorts the kernel's answer.
     pub(crate) fn netlink(attempt: &'static str, source: NetlinkError) -> Self {
         match source.errno() {
             Some(libc::EPERM) => Self::Permission { attempt },
-            Some(libc::EAFNOSUPPORT | libc::ENOENT | libc::EOPNOTSUPP | libc::EPROTONOSUPPORT) => {
-                Self::NotSupported { attempt, source }
-            }
+            errno if lacks_nf_tables(errno) => Self::NotSupported { attempt, source },
             errno => Self::Other {
                 attempt,
                 errno,
@@ -232,6 +228,16 @@ impl NoTrackError {
             },
         }
     }
+}
+
+/// Whether the kernel lacks what was asked of nf_tables. That shows in several ways: no netfilter
+/// netlink at all (the socket), no nf_tables behind it (`EOPNOTSUPP`), no inet family
+/// (`EAFNOSUPPORT`), and `ENOENT` for an expression or chain type that could not be loaded.
+pub(crate) fn lacks_nf_tables(errno: Option<i32>) -> bool {
+    matches!(
+        errno,
+        Some(libc::EAFNOSUPPORT | libc::ENOENT | libc::EOPNOTSUPP | libc::EPROTONOSUPPORT)
+    )
 }
 
 #[cfg(test)]

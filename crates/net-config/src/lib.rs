@@ -12,6 +12,9 @@
 //!   NoTrack ──▶ one nf_tables batch: table, two chains, two rules each per destination
 //! ```
 //!
+//! The two ends of a tunnel set up what is around their TUN device: [`TunnelDevice`],
+//! [`TunnelRoutes`], [`SourceChecks`], [`Forwarding`] and [`Masquerade`], each read back.
+//!
 //! [`AddressKeeper`] keeps host addresses on a device of the node; [`NoTrack`] keeps connection
 //! tracking away from them; [`conntrack_active`] tells whether that is worth doing.
 //!
@@ -21,7 +24,7 @@
 //! For nf_tables `rustables` is GPL-3.0, `nftnl` binds a C library, and `nftables` runs the `nft`
 //! program, which an image of one static binary does not have.
 //!
-//! Not here: routes, rules and tunnels (no user yet), and no metrics: an [`Observer`] counts.
+//! Not here: the TUN device itself and its packets, and no metrics: an [`Observer`] counts.
 #![forbid(unsafe_code)]
 
 mod address;
@@ -29,17 +32,26 @@ mod attributes;
 mod conntrack;
 mod error;
 mod kind;
+mod masquerade;
 mod netlink;
 mod nft;
 mod notrack;
 mod pace;
 mod plan;
+mod prefix;
 mod rtnl;
+mod tunnel;
 mod watch;
 
 pub use address::{AddressKeeper, AddressParams, Changes, Observer};
 pub use conntrack::conntrack_active;
 pub use error::{NetConfigError, NetlinkError, NoTrackError};
 pub use kind::{DeviceKind, KindError, Support, choose_kind};
+pub use masquerade::{Masquerade, MasqueradeError};
 pub use notrack::NoTrack;
 pub use plan::Change;
+pub use prefix::{Prefix, PrefixError};
+pub use tunnel::{
+    Forwarded, Forwarding, ReversePath, SourceChecks, TunnelChange, TunnelDevice, TunnelError,
+    TunnelRoutes, ipv6_forwarding_enabled, setup_ipv6_forwarding,
+};

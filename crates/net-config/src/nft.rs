@@ -1,16 +1,20 @@
-//! nf_tables messages (nfnetlink): a table with two base chains and rules of a few expressions.
+//! nf_tables messages (nfnetlink): a table with base chains and rules of a few expressions.
 //!
 //! ```text
 //!   batch begin │ add table │ delete table │ add table │ add chain … │ add rule … │ batch end
 //! ```
 //!
-//! Only what [`NoTrack`](crate::NoTrack) needs. Numbers are from
+//! Only what [`NoTrack`](crate::NoTrack) and [`Masquerade`](crate::Masquerade) need. Numbers are from
 //! include/uapi/linux/netfilter/{nfnetlink,nf_tables}.h; integers travel in network byte order.
 
-use crate::attributes::{self, ACK, APPEND, CREATE, DUMP, Request, Writer, attribute, attributes};
+use crate::{
+    attributes::{self, ACK, APPEND, CREATE, DUMP, Request, Writer, attribute, attributes},
+    error::NetlinkError,
+    netlink::Connection,
+};
 
 /// Largest name octets, terminating zero excluded (`NFT_NAME_MAXLEN`).
-pub(crate) const NAME_LIMIT: usize = 255;
+const NAME_LIMIT: usize = 255;
 
 const SUBSYSTEM: u16 = 10;
 const BATCH_BEGIN: u16 = 16;
@@ -43,6 +47,7 @@ const NFTA_CMP_SREG: u16 = 1;
 const NFTA_CMP_OP: u16 = 2;
 const NFTA_CMP_DATA: u16 = 3;
 const NFTA_DATA_VALUE: u16 = 1;
+const NFTA_MASQ_FLAGS: u16 = 1;
 const NFTA_PAYLOAD_DREG: u16 = 1;
 const NFTA_PAYLOAD_BASE: u16 = 2;
 const NFTA_PAYLOAD_OFFSET: u16 = 3;
@@ -53,6 +58,9 @@ const NF_ACCEPT: u32 = 1;
 /// `NFT_REG_1`, the register every expression here uses; the kernel reports it as this number.
 const REGISTER: u32 = 1;
 const CMP_EQ: u32 = 0;
+const CMP_NEQ: u32 = 1;
+/// `IFNAMSIZ`, terminating zero included.
+const DEVICE_NAME: usize = 16;
 
 /// Where a base chain hooks in, and before whom (lower runs earlier).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,10 +69,28 @@ pub(crate) struct Hook {
     pub(crate) priority: i32,
 }
 
-/// A base chain of type `filter`.
+/// What a base chain is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum ChainKind {
+    Filter,
+    Nat,
+}
+
+impl ChainKind {
+    /// The kernel's name for it.
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Filter => "filter",
+            Self::Nat => "nat",
+        }
+    }
+}
+
+/// A base chain.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Chain {
     pub(crate) name: String,
+    pub(crate) kind: ChainKind,
     pub(crate) hook: Hook,
 }
 
@@ -80,8 +106,13 @@ pub(crate) struct Rule {
 pub(crate) enum Expression {
     /// Goes on if the register's first octets are these.
     Equal(Vec<u8>),
+    /// Gives the connection the leaving device's address as its source; `flags` are
+    /// `NF_NAT_RANGE_*`.
+    Masquerade { flags: u32 },
     /// Loads a property of the packet into the register.
     Meta(u32),
+    /// Goes on if the register's first octets are not these.
+    NotEqual(Vec<u8>),
     /// Keeps the packet from being tracked.
     NoTrack,
     /// One that this crate never writes.
@@ -90,12 +121,48 @@ pub(crate) enum Expression {
     Payload { base: u32, offset: u32, length: u32 },
 }
 
+/// `NFT_META_IIFNAME` and `NFT_META_OIFNAME`, compared with [`device_name`].
+pub(crate) const META_IIFNAME: u32 = 6;
+pub(crate) const META_OIFNAME: u32 = 7;
+/// `NF_NAT_RANGE_PROTO_RANDOM_FULLY`.
+pub(crate) const RANDOM_PORTS: u32 = 1 << 4;
 /// `NFT_META_NFPROTO` and `NFT_META_L4PROTO`.
 pub(crate) const META_NFPROTO: u32 = 15;
 pub(crate) const META_L4PROTO: u32 = 16;
 /// `NFT_PAYLOAD_NETWORK_HEADER` and `NFT_PAYLOAD_TRANSPORT_HEADER`.
 pub(crate) const NETWORK_HEADER: u32 = 1;
 pub(crate) const TRANSPORT_HEADER: u32 = 2;
+
+/// Whether the kernel takes `table` as the name of one.
+pub(crate) fn is_table_name(table: &str) -> bool {
+    (1..=NAME_LIMIT).contains(&table.len()) && !table.contains('\0')
+}
+
+/// A device's name as the register holds it.
+pub(crate) fn device_name(name: &str) -> Vec<u8> {
+    let mut octets = name.as_bytes().to_vec();
+    octets.resize(DEVICE_NAME, 0);
+    octets
+}
+
+/// Reads the base chains and rules of inet table `table`, none if there is no such table.
+pub(crate) async fn read_table(
+    connection: &mut Connection,
+    table: &str,
+) -> Result<(Vec<Chain>, Vec<Rule>), NetlinkError> {
+    let chains = connection
+        .dump(dump_chains, |kind, payload| {
+            decode_chain(kind, payload, table)
+        })
+        .await?;
+    let rules = connection
+        .dump(
+            |request| dump_rules(request, table),
+            |kind, payload| decode_rule(kind, payload, table),
+        )
+        .await?;
+    Ok((chains, rules))
+}
 
 /// A batch that makes inet table `table` hold exactly `chains` and `rules`, whatever it held.
 pub(crate) fn replace_table(
@@ -136,26 +203,30 @@ pub(crate) fn delete_table(request: Request, table: &str) -> Request {
 }
 
 /// Asks for all chains of the inet family.
-pub(crate) fn dump_chains(request: Request) -> Request {
+fn dump_chains(request: Request) -> Request {
     request.message(GET_CHAIN, DUMP, &header(), |_| {})
 }
 
 /// Asks for the rules of inet table `table`.
-pub(crate) fn dump_rules(request: Request, table: &str) -> Request {
+fn dump_rules(request: Request, table: &str) -> Request {
     request.message(GET_RULE, DUMP, &header(), |out| {
         out.put_str(NFTA_RULE_TABLE, table)
     })
 }
 
 /// The base chain of `table` that a message of a dump describes.
-pub(crate) fn decode_chain(kind: u16, payload: &[u8], table: &str) -> Option<Chain> {
+fn decode_chain(kind: u16, payload: &[u8], table: &str) -> Option<Chain> {
     let found = family_payload(kind, NEW_CHAIN, payload)?;
     if attribute(found, NFTA_CHAIN_TABLE).and_then(attributes::text) != Some(table) {
         return None;
     }
     let hook = attribute(found, NFTA_CHAIN_HOOK)?;
+    let kind = attributes::text(attribute(found, NFTA_CHAIN_TYPE)?)?;
     Some(Chain {
         name: attributes::text(attribute(found, NFTA_CHAIN_NAME)?)?.to_owned(),
+        kind: [ChainKind::Filter, ChainKind::Nat]
+            .into_iter()
+            .find(|known| known.as_str() == kind)?,
         hook: Hook {
             number: attributes::u32_be(attribute(hook, NFTA_HOOK_HOOKNUM)?)?,
             priority: attributes::u32_be(attribute(hook, NFTA_HOOK_PRIORITY)?)?.cast_signed(),
@@ -164,7 +235,7 @@ pub(crate) fn decode_chain(kind: u16, payload: &[u8], table: &str) -> Option<Cha
 }
 
 /// The rule of `table` that a message of a dump describes.
-pub(crate) fn decode_rule(kind: u16, payload: &[u8], table: &str) -> Option<Rule> {
+fn decode_rule(kind: u16, payload: &[u8], table: &str) -> Option<Rule> {
     let found = family_payload(kind, NEW_RULE, payload)?;
     if attribute(found, NFTA_RULE_TABLE).and_then(attributes::text) != Some(table) {
         return None;
@@ -205,7 +276,7 @@ fn put_chain(out: &mut Writer<'_>, table: &str, chain: &Chain) {
         out.put_u32_be(NFTA_HOOK_PRIORITY, chain.hook.priority.cast_unsigned());
     });
     out.put_u32_be(NFTA_CHAIN_POLICY, NF_ACCEPT);
-    out.put_str(NFTA_CHAIN_TYPE, "filter");
+    out.put_str(NFTA_CHAIN_TYPE, chain.kind.as_str());
 }
 
 fn put_rule(out: &mut Writer<'_>, table: &str, rule: &Rule) {
@@ -221,15 +292,15 @@ fn put_rule(out: &mut Writer<'_>, table: &str, rule: &Rule) {
 fn put_expression(out: &mut Writer<'_>, expression: &Expression) {
     out.put_str(NFTA_EXPR_NAME, expression.name());
     match expression {
-        Expression::Equal(value) => out.nest(NFTA_EXPR_DATA, |out| {
-            out.put_u32_be(NFTA_CMP_SREG, REGISTER);
-            out.put_u32_be(NFTA_CMP_OP, CMP_EQ);
-            out.nest(NFTA_CMP_DATA, |out| out.put(NFTA_DATA_VALUE, value));
+        Expression::Equal(value) => put_comparison(out, CMP_EQ, value),
+        Expression::Masquerade { flags } => out.nest(NFTA_EXPR_DATA, |out| {
+            out.put_u32_be(NFTA_MASQ_FLAGS, *flags);
         }),
         Expression::Meta(key) => out.nest(NFTA_EXPR_DATA, |out| {
             out.put_u32_be(NFTA_META_KEY, *key);
             out.put_u32_be(NFTA_META_DREG, REGISTER);
         }),
+        Expression::NotEqual(value) => put_comparison(out, CMP_NEQ, value),
         Expression::NoTrack | Expression::Other(_) => {}
         Expression::Payload {
             base,
@@ -242,6 +313,14 @@ fn put_expression(out: &mut Writer<'_>, expression: &Expression) {
             out.put_u32_be(NFTA_PAYLOAD_LEN, *length);
         }),
     }
+}
+
+fn put_comparison(out: &mut Writer<'_>, operator: u32, value: &[u8]) {
+    out.nest(NFTA_EXPR_DATA, |out| {
+        out.put_u32_be(NFTA_CMP_SREG, REGISTER);
+        out.put_u32_be(NFTA_CMP_OP, operator);
+        out.nest(NFTA_CMP_DATA, |out| out.put(NFTA_DATA_VALUE, value));
+    });
 }
 
 fn family_payload(kind: u16, wanted: u16, payload: &[u8]) -> Option<&[u8]> {
@@ -262,10 +341,17 @@ fn decode_expression(element: &[u8]) -> Expression {
 fn decode_known(name: &str, data: &[u8]) -> Option<Expression> {
     let number = |kind| attribute(data, kind).and_then(attributes::u32_be);
     match name {
-        "cmp" if number(NFTA_CMP_SREG)? == REGISTER && number(NFTA_CMP_OP)? == CMP_EQ => {
+        "cmp" if number(NFTA_CMP_SREG)? == REGISTER => {
             let value = attribute(attribute(data, NFTA_CMP_DATA)?, NFTA_DATA_VALUE)?;
-            Some(Expression::Equal(value.to_vec()))
+            match number(NFTA_CMP_OP)? {
+                CMP_EQ => Some(Expression::Equal(value.to_vec())),
+                CMP_NEQ => Some(Expression::NotEqual(value.to_vec())),
+                _ => None,
+            }
         }
+        "masq" => Some(Expression::Masquerade {
+            flags: number(NFTA_MASQ_FLAGS).unwrap_or_default(),
+        }),
         "meta" if number(NFTA_META_DREG)? == REGISTER => {
             Some(Expression::Meta(number(NFTA_META_KEY)?))
         }
@@ -283,7 +369,8 @@ impl Expression {
     /// The kernel's name for it.
     fn name(&self) -> &str {
         match self {
-            Self::Equal(_) => "cmp",
+            Self::Equal(_) | Self::NotEqual(_) => "cmp",
+            Self::Masquerade { .. } => "masq",
             Self::Meta(_) => "meta",
             Self::NoTrack => "notrack",
             Self::Other(name) => name,
@@ -323,11 +410,49 @@ mod tests {
     fn chain() -> Chain {
         Chain {
             name: "output".to_owned(),
+            kind: ChainKind::Filter,
             hook: Hook {
                 number: 3,
                 priority: -300,
             },
         }
+    }
+
+    #[test]
+    fn a_masquerade_rule_reads_back() {
+        let device = device_name("rhizome0");
+        let rule = Rule {
+            chain: "postrouting".to_owned(),
+            expressions: vec![
+                Expression::Meta(META_IIFNAME),
+                Expression::Equal(device.clone()),
+                Expression::NotEqual(device),
+                Expression::Masquerade {
+                    flags: RANDOM_PORTS,
+                },
+            ],
+        };
+        let chain = Chain {
+            kind: ChainKind::Nat,
+            ..chain()
+        };
+
+        let request = replace_table(
+            Request::new(1),
+            "rhizome",
+            std::slice::from_ref(&chain),
+            std::slice::from_ref(&rule),
+        );
+
+        let found = sent(&request);
+        let chains = found
+            .iter()
+            .filter_map(|m| decode_chain(m.kind, m.payload, "rhizome"));
+        let rules = found
+            .iter()
+            .filter_map(|m| decode_rule(m.kind, m.payload, "rhizome"));
+        assert_eq!(chains.collect::<Vec<_>>(), [chain]);
+        assert_eq!(rules.collect::<Vec<_>>(), [rule]);
     }
 
     fn sent(request: &Request) -> Vec<Message<'_>> {

@@ -19,7 +19,7 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 use crate::{
     error::{NetlinkError, NoTrackError},
     netlink::Connection,
-    nft::{self, Chain, Expression, Hook, Rule},
+    nft::{self, Chain, ChainKind, Expression, Hook, Rule},
 };
 
 /// `NF_IP_PRI_RAW`: before connection tracking, which is at -200.
@@ -121,17 +121,7 @@ impl NoTrack {
 
     async fn read(&self) -> Result<(BTreeSet<Chain>, BTreeSet<Rule>), NetlinkError> {
         let mut connection = Connection::open(NETLINK_NETFILTER, 0)?;
-        let chains = connection
-            .dump(nft::dump_chains, |kind, payload| {
-                nft::decode_chain(kind, payload, &self.table)
-            })
-            .await?;
-        let rules = connection
-            .dump(
-                |request| nft::dump_rules(request, &self.table),
-                |kind, payload| nft::decode_rule(kind, payload, &self.table),
-            )
-            .await?;
+        let (chains, rules) = nft::read_table(&mut connection, &self.table).await?;
         Ok((chains.into_iter().collect(), rules.into_iter().collect()))
     }
 
@@ -145,10 +135,9 @@ impl NoTrack {
     }
 
     fn check(&self) -> Result<(), NoTrackError> {
-        let table = &self.table;
-        if table.is_empty() || table.len() > nft::NAME_LIMIT || table.contains('\0') {
+        if !nft::is_table_name(&self.table) {
             return Err(NoTrackError::TableName {
-                table: table.clone(),
+                table: self.table.clone(),
             });
         }
         let unfit = |at: &&SocketAddr| at.ip().is_unspecified() || at.port() == 0;
@@ -168,6 +157,7 @@ fn connect(attempt: &'static str) -> Result<Connection, NoTrackError> {
 fn chains() -> [Chain; 2] {
     HOOKS.map(|(name, number)| Chain {
         name: name.to_owned(),
+        kind: ChainKind::Filter,
         hook: Hook {
             number,
             priority: RAW,

@@ -1,7 +1,11 @@
-//! The few rtnetlink messages this crate needs: links and addresses, read and changed.
+//! The few rtnetlink messages this crate needs: links and addresses, read and changed; [`device`]
+//! has one device's settings, [`route`] routes and rules.
 //!
 //! Decoding is total and takes only the attributes that are used, so what other devices carry
 //! cannot make it fail. Numbers are from include/uapi/linux/{rtnetlink,if_link,if_addr}.h.
+
+pub(crate) mod device;
+pub(crate) mod route;
 
 use std::net::IpAddr;
 

@@ -1,0 +1,296 @@
+//! Routes that only sockets bound to the tunnel device use.
+//!
+//! ```text
+//!   socket bound to the device ──▶ rule: oif DEVICE ──▶ table of its own: NETWORK dev DEVICE src OWN
+//!   any other socket           ──▶ local, main: as if there were no tunnel
+//! ```
+//!
+//! So a network may exist on both sides. The rule for the kernel's `local` table comes first and
+//! stays where it is: a look-up for a socket bound to a device passes over every route that leads
+//! to another, in `local` too and in both families (`fib_lookup_good_nhc`, `RT6_LOOKUP_F_IFACE`).
+//! The namespace's own address, and its subnet's broadcast address, are therefore looked up in our
+//! table and reached through the tunnel.
+//!
+//! Each route names its source, because IPv6 would choose the destination itself as the source of
+//! a packet to an own address (RFC 6724 section 5, rule 1), and such a reply comes back to nobody.
+//!
+//! Lets no packet in: that is [`SourceChecks`](super::SourceChecks).
+
+use std::net::IpAddr;
+
+use super::{TunnelChange, TunnelError, check_device, check_networks, connect, device_settings};
+use crate::{
+    Prefix,
+    netlink::Connection,
+    rtnl::{
+        device,
+        route::{self, PROTOCOL, Route, Rule},
+    },
+};
+
+/// Which networks sockets bound to the tunnel device reach through it.
+#[derive(Clone, Debug)]
+pub struct TunnelRoutes {
+    /// Name of the device.
+    pub device: String,
+    /// Number of a routing table that belongs to this tunnel alone; see
+    /// [`TunnelRoutes::DEFAULT_TABLE`].
+    pub table: u32,
+    /// Place of the rule: below 32766, where the main table is; see
+    /// [`TunnelRoutes::DEFAULT_PRIORITY`].
+    pub priority: u32,
+    /// The device's own addresses; the first of a family is the source toward its networks.
+    pub sources: Vec<IpAddr>,
+    /// The networks behind the tunnel, of both families.
+    pub networks: Vec<Prefix>,
+}
+
+impl TunnelRoutes {
+    /// The table that is used where none is configured.
+    pub const DEFAULT_TABLE: u32 = 51820;
+    /// The rule's place where none is configured: after `local`, before everybody else's.
+    pub const DEFAULT_PRIORITY: u32 = 100;
+
+    /// Puts routes and rules in place and has the kernel look up every network, and every own
+    /// address in one of them, for a socket bound to the device. Calling it again changes nothing;
+    /// routes and rules of ours that are no longer wanted are removed, and nobody else's.
+    ///
+    /// Not cancel-safe in the sense that some changes may have been made; calling it again is
+    /// always right.
+    ///
+    /// # Errors
+    /// `DeviceName`, `Table`, `Address` and `NoAddress` (a network without a source of its family)
+    /// before anything is touched; `DeviceMissing`; `Permission` without `CAP_NET_ADMIN`;
+    /// `NotInPlace` when somebody's rule before ours wins; `Netlink` for the rest.
+    pub async fn install(&self) -> Result<Vec<TunnelChange>, TunnelError> {
+        self.check()?;
+        let mut connection = connect()?;
+        let index = device_settings(&mut connection, &self.device).await?.index;
+        let (routes, rules) = (self.routes(index)?, self.rules());
+        let mut changes = self.remove_others(&mut connection, &routes, &rules).await?;
+        self.add(&mut connection, &routes, &rules, &mut changes)
+            .await?;
+        self.verify(&mut connection, index).await?;
+        Ok(changes)
+    }
+
+    /// Removes our rules for the device and our routes in the table; that there are none, or no
+    /// device, is success.
+    ///
+    /// # Errors
+    /// `DeviceName`, `Table`, `Permission`, `Netlink`.
+    pub async fn remove(&self) -> Result<Vec<TunnelChange>, TunnelError> {
+        self.check()?;
+        self.remove_others(&mut connect()?, &[], &[]).await
+    }
+
+    fn routes(&self, index: u32) -> Result<Vec<Route>, TunnelError> {
+        let route = |network: &Prefix| {
+            Ok(Route {
+                destination: network.network(),
+                table: self.table,
+                protocol: PROTOCOL,
+                devices: vec![index],
+                source: Some(self.source(network)?),
+            })
+        };
+        self.networks.iter().map(route).collect()
+    }
+
+    fn rules(&self) -> Vec<Rule> {
+        let rule = |ipv6| Rule {
+            ipv6,
+            priority: self.priority,
+            table: self.table,
+            device: self.device.clone(),
+            protocol: PROTOCOL,
+        };
+        let needed = |ipv6: &bool| {
+            self.networks
+                .iter()
+                .any(|at| at.address().is_ipv6() == *ipv6)
+        };
+        [false, true].into_iter().filter(needed).map(rule).collect()
+    }
+
+    fn source(&self, network: &Prefix) -> Result<IpAddr, TunnelError> {
+        let ipv6 = network.address().is_ipv6();
+        let mut of_family = self
+            .sources
+            .iter()
+            .filter(|source| source.is_ipv6() == ipv6);
+        of_family
+            .next()
+            .copied()
+            .ok_or_else(|| TunnelError::NoAddress {
+                device: self.device.clone(),
+                network: *network,
+            })
+    }
+
+    /// Removes what is ours and in neither list. Rules go first, so that no packet meets a table
+    /// that is half empty.
+    async fn remove_others(
+        &self,
+        connection: &mut Connection,
+        routes: &[Route],
+        rules: &[Rule],
+    ) -> Result<Vec<TunnelChange>, TunnelError> {
+        let mut changes = Vec::new();
+        for rule in self.our_rules(connection).await? {
+            if rules.contains(&rule) {
+                continue;
+            }
+            let request = route::delete_rule(connection.request(), &rule);
+            done(connection.acknowledged(&request).await, libc::ENOENT)
+                .map_err(|source| TunnelError::netlink("removing a rule", source))?;
+            let (ipv6, table) = (rule.ipv6, rule.table);
+            changes.push(TunnelChange::RemoveRule { ipv6, table });
+        }
+        for stale in self.our_routes(connection).await? {
+            let destination = |route: &Route| route.destination == stale.destination;
+            if routes.iter().any(destination) {
+                continue;
+            }
+            let request = route::delete_route(connection.request(), &stale);
+            done(connection.acknowledged(&request).await, libc::ESRCH)
+                .map_err(|source| TunnelError::netlink("removing a route", source))?;
+            let (network, table) = (stale.destination, stale.table);
+            changes.push(TunnelChange::RemoveRoute { network, table });
+        }
+        Ok(changes)
+    }
+
+    async fn add(
+        &self,
+        connection: &mut Connection,
+        routes: &[Route],
+        rules: &[Rule],
+        changes: &mut Vec<TunnelChange>,
+    ) -> Result<(), TunnelError> {
+        let there = self.our_routes(connection).await?;
+        for route in routes.iter().filter(|route| !there.contains(route)) {
+            let (network, table) = (route.destination, route.table);
+            let request = route::put_route(connection.request(), route);
+            let answer = connection.acknowledged(&request).await;
+            answer.map_err(|source| {
+                TunnelError::netlink(format!("adding the route to {network}"), source)
+            })?;
+            changes.push(TunnelChange::AddRoute { network, table });
+        }
+        let there = self.our_rules(connection).await?;
+        for rule in rules.iter().filter(|rule| !there.contains(rule)) {
+            let request = route::add_rule(connection.request(), rule);
+            done(connection.acknowledged(&request).await, libc::EEXIST)
+                .map_err(|source| TunnelError::netlink("adding a rule", source))?;
+            let (ipv6, table) = (rule.ipv6, rule.table);
+            changes.push(TunnelChange::AddRule { ipv6, table });
+        }
+        Ok(())
+    }
+
+    async fn verify(&self, connection: &mut Connection, index: u32) -> Result<(), TunnelError> {
+        const ATTEMPT: &str = "looking up the way to a network";
+        let failed = |source| TunnelError::netlink(ATTEMPT, source);
+        let held = device::device_addresses(connection).await.map_err(failed)?;
+        let own = held.iter().map(|held| held.prefix.address());
+        let inside = |address: &IpAddr| self.networks.iter().any(|at| at.contains(*address));
+        let firsts = self.networks.iter().map(|at| at.network().address());
+        for address in firsts.chain(own.filter(inside)) {
+            let way = route::look_up(connection, address, index)
+                .await
+                .map_err(failed)?;
+            let ours = |way: &Route| way.table == self.table && way.devices == [index];
+            if !way.as_ref().is_some_and(ours) {
+                let missing = format!("a way to {address} by table {}", self.table);
+                return Err(TunnelError::NotInPlace { missing });
+            }
+        }
+        Ok(())
+    }
+
+    async fn our_routes(&self, connection: &mut Connection) -> Result<Vec<Route>, TunnelError> {
+        let all = route::routes(connection)
+            .await
+            .map_err(|source| TunnelError::netlink("reading the routes", source))?;
+        let ours = |route: &Route| route.protocol == PROTOCOL && route.table == self.table;
+        Ok(all.into_iter().filter(ours).collect())
+    }
+
+    async fn our_rules(&self, connection: &mut Connection) -> Result<Vec<Rule>, TunnelError> {
+        let all = route::rules(connection)
+            .await
+            .map_err(|source| TunnelError::netlink("reading the rules", source))?;
+        let ours = |rule: &Rule| rule.protocol == PROTOCOL && rule.device == self.device;
+        Ok(all.into_iter().filter(ours).collect())
+    }
+
+    fn check(&self) -> Result<(), TunnelError> {
+        check_device(&self.device)?;
+        check_networks(&self.device, &self.networks)?;
+        match self.table {
+            table @ (0 | 253..=255) => Err(TunnelError::Table { table }),
+            _ => self.routes(0).map(|_| ()),
+        }
+    }
+}
+
+/// That somebody was faster is success.
+fn done(answer: Result<(), crate::NetlinkError>, already: i32) -> Result<(), crate::NetlinkError> {
+    match answer {
+        Err(source) if source.errno() == Some(already) => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn routes() -> TunnelRoutes {
+        TunnelRoutes {
+            device: "rhizome0".to_owned(),
+            table: TunnelRoutes::DEFAULT_TABLE,
+            priority: TunnelRoutes::DEFAULT_PRIORITY,
+            sources: vec!["192.168.123.1".parse().unwrap()],
+            networks: vec!["10.96.0.1/11".parse().unwrap()],
+        }
+    }
+
+    async fn refused(routes: TunnelRoutes) -> &'static str {
+        routes.install().await.unwrap_err().reason()
+    }
+
+    #[tokio::test]
+    async fn values_that_cannot_work_are_refused_before_anything_is_touched() {
+        for table in [0, 253, 254, 255] {
+            assert_eq!(refused(TunnelRoutes { table, ..routes() }).await, "table");
+        }
+        let networks = vec!["fd00::/64".parse().unwrap()];
+        assert_eq!(
+            refused(TunnelRoutes {
+                networks,
+                ..routes()
+            })
+            .await,
+            "no_address"
+        );
+        let networks = vec!["127.0.0.0/8".parse().unwrap()];
+        assert_eq!(
+            refused(TunnelRoutes {
+                networks,
+                ..routes()
+            })
+            .await,
+            "address"
+        );
+    }
+
+    #[test]
+    fn a_network_is_routed_without_the_bits_behind_its_prefix() {
+        let wanted = routes().routes(7).unwrap();
+
+        assert_eq!(wanted[0].destination, "10.96.0.0/11".parse().unwrap());
+        assert_eq!(routes().rules().len(), 1, "one family, one rule");
+    }
+}

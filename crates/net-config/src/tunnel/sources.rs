@@ -1,0 +1,140 @@
+//! Lets packets in whose source is an address of the namespace itself, or of its own subnet.
+//!
+//! ```text
+//!   shoot pod 10.0.0.5 ──▶ tunnel device ──▶ socket      while 10.0.0.5 is also eth0's address here
+//! ```
+//!
+//! IPv4 drops such packets as martians unless the device says otherwise; IPv6 has no such check.
+//! Of the three switches `accept_local` is or-ed with the one for all devices and `log_martians`
+//! too, but of `rp_filter` the larger value counts. So `all.rp_filter` 1 (strict) cannot be undone
+//! with 0 on the device; it can with 2 (loose), which asks only for any route to the source, by
+//! whatever device. That is weaker in two ways: a source without a route is dropped, and one that
+//! is the broadcast address of a subnet of the namespace.
+//!
+//! Decides nothing about who may open connections.
+
+use super::{TunnelChange, TunnelError, check_device, check_networks, connect, device_settings};
+use crate::{
+    Prefix,
+    netlink::Connection,
+    rtnl::{
+        device::{self, AllDevices, Settings, Switch},
+        route,
+    },
+};
+
+/// Which sources may arrive on the tunnel device.
+#[derive(Clone, Debug)]
+pub struct SourceChecks {
+    /// Name of the device.
+    pub device: String,
+    /// The networks behind the tunnel; the IPv6 ones need nothing.
+    pub networks: Vec<Prefix>,
+}
+
+/// What is left of the kernel's check of sources on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReversePath {
+    /// Any source is accepted that has a route by any device: `net.ipv4.conf.all.rp_filter` is 1
+    /// or 2.
+    Loose,
+    /// Every source is accepted.
+    Off,
+}
+
+impl SourceChecks {
+    /// Sets the device's switches, reads them back and tells what is left of the check. Calling it
+    /// again changes nothing.
+    ///
+    /// Where the loose check is left, the kernel is asked for a route to the first address of each
+    /// IPv4 network: with a default route, as pods have one, there is.
+    ///
+    /// # Errors
+    /// `DeviceName` and `Address`; `DeviceMissing`; `ReversePath` when packets of a network would
+    /// be dropped whatever the device says; `NotInPlace` when reading back shows something else;
+    /// `Permission` without `CAP_NET_ADMIN`; `Netlink` for the rest.
+    pub async fn relax(&self) -> Result<(ReversePath, Vec<TunnelChange>), TunnelError> {
+        check_device(&self.device)?;
+        check_networks(&self.device, &self.networks)?;
+        let mut connection = connect()?;
+        let all = reverse_path_of_all(&mut connection).await?;
+        let wanted = [
+            (Switch::AcceptLocal, 1),
+            (Switch::LogMartians, 0),
+            (Switch::ReversePathFilter, if all == 1 { LOOSE } else { 0 }),
+        ];
+        let changes = set_switches(&mut connection, &self.device, &wanted).await?;
+        if all == 0 {
+            return Ok((ReversePath::Off, changes));
+        }
+        self.check_routes(&mut connection, all).await?;
+        Ok((ReversePath::Loose, changes))
+    }
+
+    async fn check_routes(&self, connection: &mut Connection, all: u32) -> Result<(), TunnelError> {
+        let ipv4 = |network: &&Prefix| network.address().is_ipv4();
+        for network in self.networks.iter().filter(ipv4) {
+            let first = network.network().address();
+            let reachable = route::is_reachable(connection, first)
+                .await
+                .map_err(|source| {
+                    TunnelError::netlink(format!("looking for a route to {network}"), source)
+                })?;
+            if !reachable {
+                return Err(TunnelError::ReversePath {
+                    device: self.device.clone(),
+                    network: *network,
+                    all,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `rp_filter` that accepts a source with a route by any device.
+const LOOSE: u32 = 2;
+
+async fn reverse_path_of_all(connection: &mut Connection) -> Result<u32, TunnelError> {
+    let value = device::all_devices(connection, AllDevices::Ipv4ReversePathFilter)
+        .await
+        .map_err(|source| TunnelError::netlink("reading net.ipv4.conf.all.rp_filter", source))?;
+    Ok(value.unwrap_or_default())
+}
+
+/// Sets the switches of `device` that differ, and reads them back.
+pub(super) async fn set_switches(
+    connection: &mut Connection,
+    device: &str,
+    wanted: &[(Switch, u32)],
+) -> Result<Vec<TunnelChange>, TunnelError> {
+    let before = device_settings(connection, device).await?;
+    let different = differing(&before, wanted);
+    if different.is_empty() {
+        return Ok(Vec::new());
+    }
+    let request = device::set_switches(connection.request(), before.index, &different);
+    connection.acknowledged(&request).await.map_err(|source| {
+        TunnelError::netlink(format!("setting the IPv4 switches of {device}"), source)
+    })?;
+    let after = device_settings(connection, device).await?;
+    if let Some((switch, value)) = differing(&after, wanted).first() {
+        let missing = format!("net.ipv4.conf.{device}.{} being {value}", switch.name());
+        return Err(TunnelError::NotInPlace { missing });
+    }
+    let change = |(switch, value): &(Switch, u32)| TunnelChange::SetSwitch {
+        device: device.to_owned(),
+        switch: switch.name(),
+        value: *value,
+    };
+    Ok(different.iter().map(change).collect())
+}
+
+fn differing(settings: &Settings, wanted: &[(Switch, u32)]) -> Vec<(Switch, u32)> {
+    wanted
+        .iter()
+        .filter(|(switch, value)| settings.switch(*switch) != Some(*value))
+        .copied()
+        .collect()
+}
