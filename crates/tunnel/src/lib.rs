@@ -23,6 +23,7 @@ pub mod keys;
 #[expect(dead_code, reason = "the engine that uses it comes next")]
 mod noise;
 mod runner;
+pub mod settings;
 mod status;
 
 pub use handle::{

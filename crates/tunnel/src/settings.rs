@@ -1,0 +1,201 @@
+//! What the configuration files of both ends have in common: networks, inner addresses, the queue,
+//! offloads, options of TCP sockets.
+//!
+//! ```text
+//!   file ──serde──▶ Networks, TunnelAddress, … ──▶ tunnel::Params, net_config, sockets
+//!   environment ──▶ the same types, by FromStr and the functions of `transfer`
+//! ```
+//!
+//! Values that are read are well-formed; whether they go together is `validate`'s to say. Reads
+//! no file and no environment.
+
+mod address;
+mod name;
+mod transfer;
+
+use std::collections::BTreeSet;
+
+use ::settings::{ByteSize, ConfigErrors, HumanDuration, TcpOverrides, TcpSettings};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use socket2::{Domain, Protocol, Socket, Type};
+use tunnel_proto::allowed::Network;
+use tunnel_proto::codel;
+
+pub use address::{AddressError, Cidr, TunnelAddress, validate_addresses};
+pub use name::{DeviceName, DeviceNameError};
+pub use transfer::{End, TransferError, trailing_number, transfer_address, transfer_addresses};
+
+/// The shoot's networks, by what they hold. Of a list that is empty or absent, the environment's
+/// is used: `SHOOT_POD_NETWORKS`, `SHOOT_SERVICE_NETWORKS`, `SHOOT_NODE_NETWORKS`, with commas
+/// between.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub struct Networks {
+    /// Of pods.
+    pub pods: Vec<Cidr>,
+    /// Of services.
+    pub services: Vec<Cidr>,
+    /// Of nodes.
+    pub nodes: Vec<Cidr>,
+}
+
+impl Networks {
+    /// Returns all of them in order, each once: ranges of nodes and pods may be the same.
+    #[must_use]
+    pub fn all(&self) -> Vec<Network> {
+        let lists = [&self.pods, &self.services, &self.nodes];
+        let all: BTreeSet<Network> = lists.into_iter().flatten().map(|cidr| cidr.0).collect();
+        all.into_iter().collect()
+    }
+
+    /// Takes of `other` each list that is empty here.
+    pub fn or(&mut self, other: Self) {
+        let lists = [
+            (&mut self.pods, other.pods),
+            (&mut self.services, other.services),
+            (&mut self.nodes, other.nodes),
+        ];
+        for (mine, others) in lists {
+            if mine.is_empty() {
+                *mine = others;
+            }
+        }
+    }
+
+    /// Adds to `errors` what no shoot has. `key` is the path of this block.
+    pub fn validate(&self, key: &str, errors: &mut ConfigErrors) {
+        if self.all().is_empty() {
+            errors.add(key, "at least one network of the shoot is needed");
+        }
+        let lists = [
+            ("pods", &self.pods),
+            ("services", &self.services),
+            ("nodes", &self.nodes),
+        ];
+        for (name, list) in lists {
+            for (index, cidr) in list.iter().enumerate() {
+                if let Some(problem) = cidr.problem() {
+                    errors.add(format_args!("{key}.{name}[{index}]"), problem);
+                }
+            }
+        }
+    }
+}
+
+/// What waits for a tunnel over TCP (CoDel, RFC 8289). It drops rather than delays.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub struct Queue {
+    /// Delay that is always acceptable.
+    pub target: HumanDuration,
+    /// For how long the delay may stay above it.
+    pub interval: HumanDuration,
+    /// Packets held at most.
+    pub packets: usize,
+    /// Octets held at most.
+    pub bytes: ByteSize,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        let params = codel::Params::default();
+        Self {
+            target: HumanDuration(params.target),
+            interval: HumanDuration(params.interval),
+            packets: params.max_packets,
+            bytes: ByteSize(params.max_bytes as u64),
+        }
+    }
+}
+
+impl Queue {
+    /// Adds to `errors` what cannot work. `key` is the path of this block.
+    pub fn validate(&self, key: &str, errors: &mut ConfigErrors) {
+        if self.target.0.is_zero() {
+            errors.add(format_args!("{key}.target"), "0 would drop everything");
+        }
+        if self.interval < self.target {
+            errors.add(
+                format_args!("{key}.interval"),
+                "must be at least the target",
+            );
+        }
+        if !(16..=65_536).contains(&self.packets) {
+            errors.add(format_args!("{key}.packets"), "must be from 16 to 65536");
+        }
+        if !((64 << 10)..=(1 << 30)).contains(&self.bytes.0) {
+            errors.add(format_args!("{key}.bytes"), "must be from 64KiB to 1GiB");
+        }
+    }
+
+    /// Returns it as the queue takes it.
+    #[must_use]
+    pub fn params(&self) -> codel::Params {
+        codel::Params {
+            target: self.target.0,
+            interval: self.interval.0,
+            max_packets: self.packets,
+            max_bytes: usize::try_from(self.bytes.0).unwrap_or(usize::MAX),
+            ..codel::Params::default()
+        }
+    }
+}
+
+/// What the kernel does for packets in batches, where it can; `false` switches it off, for kernels
+/// and devices that get it wrong.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub struct Offloads {
+    /// Segmentation and checksums on the TUN device.
+    pub device: bool,
+    /// Datagrams sent and received in batches.
+    pub udp: bool,
+}
+
+impl Default for Offloads {
+    fn default() -> Self {
+        Self {
+            device: true,
+            udp: true,
+        }
+    }
+}
+
+/// `congestion: auto`: [`BBR`] where this kernel has it and lets us, else the kernel's default.
+pub const AUTO: &str = "auto";
+
+/// Does not take every lost packet for congestion, which on long paths is what decides.
+const BBR: &str = "bbr";
+
+/// Returns the `tcp` block that is in effect for a tunnel's streams: `overrides` over our defaults
+/// for them, which are `congestion: auto`, `notsentLowat: 64KiB`, `userTimeout: 10s` and keepalive
+/// after 15 s, each 5 s. Nothing is resolved or checked yet.
+#[must_use]
+pub fn tcp(overrides: &TcpOverrides) -> TcpSettings {
+    let defaults = TcpSettings {
+        keepalive: HumanDuration::from_secs(15),
+        keepalive_interval: HumanDuration::from_secs(5),
+        keepalive_probes: 3,
+        user_timeout: HumanDuration::from_secs(10),
+        congestion: AUTO.to_owned(),
+        notsent_lowat: ByteSize(64 << 10),
+    };
+    overrides.over(&defaults)
+}
+
+/// Replaces `congestion: auto` by what this host has, which it is asked for.
+pub fn resolve_congestion(tcp: &mut TcpSettings) {
+    if tcp.congestion != AUTO {
+        return;
+    }
+    tcp.congestion.clear();
+    if let Ok(socket) = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))
+        && socket.set_tcp_congestion(BBR.as_bytes()).is_ok()
+    {
+        BBR.clone_into(&mut tcp.congestion);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,232 @@
+//! Networks and inner addresses as they are written.
+//!
+//! `10.250.0.0/16` is a [`Cidr`], `192.168.123.1/24` an address of ours on a network: a
+//! [`TunnelAddress`]. Knows nothing of devices and routes.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use ::settings::ConfigErrors;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use tunnel_proto::allowed::{AllowedError, Network};
+
+/// A network, such as `10.250.0.0/16`: no bits behind its prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Cidr(pub Network);
+
+impl Cidr {
+    /// Reads networks with commas between, as environment variables carry them; blanks around them
+    /// and empty ones do not matter.
+    ///
+    /// # Errors
+    /// [`AddressError`], for the first that is none.
+    pub fn list(text: &str) -> Result<Vec<Self>, AddressError> {
+        let parts = text.split(',').map(str::trim);
+        parts
+            .filter(|part| !part.is_empty())
+            .map(str::parse)
+            .collect()
+    }
+
+    /// Says why packets are never for such a network.
+    pub(super) fn problem(self) -> Option<&'static str> {
+        let first = self.0.address();
+        if self.0.prefix_len() == 0 {
+            return Some("would be every address, and the tunnel's own packets go in circles");
+        }
+        reserved(first)
+    }
+}
+
+impl FromStr for Cidr {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let network = text.parse();
+        network.map(Self).map_err(|source| AddressError::Network {
+            text: shown(text),
+            source,
+        })
+    }
+}
+
+impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// An inner address with the prefix length of its transfer network, such as `192.168.123.1/24`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TunnelAddress {
+    address: IpAddr,
+    prefix_len: u8,
+}
+
+impl TunnelAddress {
+    /// Returns the pair.
+    ///
+    /// # Errors
+    /// [`AddressError::Length`], [`AddressError::Reserved`].
+    pub fn new(address: IpAddr, prefix_len: u8) -> Result<Self, AddressError> {
+        let width = if address.is_ipv4() { 32 } else { 128 };
+        if !(1..=width).contains(&prefix_len) {
+            return Err(AddressError::Length { address, width });
+        }
+        let why = reserved(address).or_else(|| {
+            (address != address.to_canonical())
+                .then_some("is IPv4 written as IPv6; write it as IPv4")
+        });
+        match why {
+            Some(why) => Err(AddressError::Reserved { address, why }),
+            None => Ok(Self {
+                address,
+                prefix_len,
+            }),
+        }
+    }
+
+    /// Returns the address.
+    #[must_use]
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// Returns the prefix length, 1 to 32 or 128.
+    #[must_use]
+    pub fn prefix_len(&self) -> u8 {
+        self.prefix_len
+    }
+}
+
+impl FromStr for TunnelAddress {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let malformed = || AddressError::Malformed { text: shown(text) };
+        let (address, length) = text.split_once('/').ok_or_else(malformed)?;
+        let address = address.parse().map_err(|_| malformed())?;
+        let digits = !length.is_empty() && length.bytes().all(|byte| byte.is_ascii_digit());
+        let length = length.parse().ok().filter(|_| digits);
+        // What does not fit an octet is longer than any address.
+        Self::new(
+            address,
+            if digits {
+                length.unwrap_or(u8::MAX)
+            } else {
+                return Err(malformed());
+            },
+        )
+    }
+}
+
+impl fmt::Display for TunnelAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix_len)
+    }
+}
+
+/// Adds to `errors` when there is no address, or more than one of a family. `key` is the list's.
+pub fn validate_addresses(addresses: &[TunnelAddress], key: &str, errors: &mut ConfigErrors) {
+    if addresses.is_empty() {
+        errors.add(key, "at least one address is needed, or VPN_NETWORK");
+    }
+    for family in [true, false] {
+        let of_family = |address: &&TunnelAddress| address.address.is_ipv4() == family;
+        if addresses.iter().filter(of_family).count() > 1 {
+            let name = if family { "IPv4" } else { "IPv6" };
+            errors.add(key, format_args!("more than one address of {name}"));
+        }
+    }
+}
+
+/// Why a text is no network or no inner address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddressError {
+    /// Not as many leading bits as an address of the family can share.
+    #[error("the prefix length of {address} must be from 1 to {width}")]
+    Length {
+        /// The address.
+        address: IpAddr,
+        /// Bits of such an address.
+        width: u8,
+    },
+    /// Not an address with a prefix length.
+    #[error("`{text}` is not an address with a prefix length; write it like `192.168.123.1/24`")]
+    Malformed {
+        /// As given.
+        text: String,
+    },
+    /// Not a network.
+    #[error("`{text}` is not a network: {source}")]
+    Network {
+        /// As given.
+        text: String,
+        /// Why not.
+        source: AllowedError,
+    },
+    /// No packet of a tunnel has such an address.
+    #[error("{address} {why}")]
+    Reserved {
+        /// The address.
+        address: IpAddr,
+        /// What it is instead.
+        why: &'static str,
+    },
+}
+
+/// Says what an address is that no host in a tunnel has.
+fn reserved(address: IpAddr) -> Option<&'static str> {
+    match address {
+        address if address.is_loopback() => Some("is of the loopback device"),
+        address if address.is_multicast() => Some("is of multicast"),
+        address if address.is_unspecified() => Some("is the unspecified address"),
+        _ => None,
+    }
+}
+
+fn shown(text: &str) -> String {
+    text.chars().take(60).collect()
+}
+
+/// Text in files, by [`FromStr`] and `Display`.
+macro_rules! as_text {
+    ($($type:ty, $description:literal, $example:literal;)*) => {$(
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                text.parse().map_err(D::Error::custom)
+            }
+        }
+
+        impl JsonSchema for $type {
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($type).into()
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                json_schema!({
+                    "description": $description,
+                    "examples": [$example],
+                    "type": "string"
+                })
+            }
+        }
+    )*};
+}
+pub(super) use as_text;
+
+as_text! {
+    Cidr, "A network: an address and a prefix length, with only zeros behind it.", "10.250.0.0/16";
+    TunnelAddress, "An address with the prefix length of its network.", "192.168.123.1/24";
+}

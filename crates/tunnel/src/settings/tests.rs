@@ -1,0 +1,250 @@
+//! Values as files and the environment write them.
+
+use ::settings::{ByteSize, ConfigErrors, HumanDuration, TcpOverrides, yaml};
+
+use super::*;
+
+fn read<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
+    yaml::from_str(text, "a.yaml".as_ref()).map_err(|error| error.to_string())
+}
+
+fn findings(validate: impl FnOnce(&mut ConfigErrors)) -> Vec<String> {
+    let mut errors = ConfigErrors::new();
+    validate(&mut errors);
+    errors
+        .iter()
+        .map(|(key, why)| format!("{key}: {why}"))
+        .collect()
+}
+
+#[test]
+fn networks_are_one_list_without_duplicates() {
+    let networks: Networks = read(
+        r#"{ pods: ["100.96.0.0/11", "fd00:10::/48"], nodes: ["10.250.0.0/16", "100.96.0.0/11"] }"#,
+    )
+    .unwrap();
+    let all: Vec<String> = networks.all().iter().map(ToString::to_string).collect();
+    assert_eq!(all, ["10.250.0.0/16", "100.96.0.0/11", "fd00:10::/48"]);
+    assert!(findings(|errors| networks.validate("networks", errors)).is_empty());
+}
+
+#[test]
+fn networks_nobody_has_are_named() {
+    assert_eq!(
+        findings(|errors| Networks::default().validate("networks", errors)),
+        ["networks: at least one network of the shoot is needed"]
+    );
+    let networks: Networks = read(
+        r#"{ pods: ["0.0.0.0/0"], services: ["10.0.0.0/8", "127.0.0.0/8"], nodes: ["ff00::/8"] }"#,
+    )
+    .unwrap();
+    let found = findings(|errors| networks.validate("networks", errors));
+    assert!(
+        found[0].starts_with("networks.pods[0]: would be every"),
+        "{found:?}"
+    );
+    assert!(
+        found[1].starts_with("networks.services[1]: is of the loopback"),
+        "{found:?}"
+    );
+    assert!(
+        found[2].starts_with("networks.nodes[0]: is of multicast"),
+        "{found:?}"
+    );
+    for bad in ["10.0.0.1/8", "10.0.0.0/33", "pods", "::ffff:10.0.0.0/104"] {
+        let error = read::<Networks>(&format!("{{ pods: [\"{bad}\"] }}")).unwrap_err();
+        assert!(
+            error.starts_with("a.yaml:1:") && error.contains("pods[0]"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn lists_of_the_environment_fill_what_the_file_leaves_out() {
+    let mut networks: Networks = read(r#"{ pods: ["100.96.0.0/11"] }"#).unwrap();
+    networks.or(Networks {
+        pods: Cidr::list("10.0.0.0/8").unwrap(),
+        services: Cidr::list(" 100.64.0.0/13, fd00::/108,").unwrap(),
+        nodes: Cidr::list("").unwrap(),
+    });
+    assert_eq!(networks.pods, ["100.96.0.0/11".parse().unwrap()]);
+    assert_eq!(networks.services.len(), 2);
+    assert!(networks.nodes.is_empty());
+    assert!(Cidr::list("10.0.0.0/8,x").is_err());
+}
+
+#[test]
+fn addresses_keep_the_bits_behind_their_prefix() {
+    for text in ["192.168.123.1/24", "fd8f:6d53:b97a:1::b:0/96"] {
+        let address: TunnelAddress = text.parse().unwrap();
+        assert_eq!(address.to_string(), text);
+    }
+    for (bad, why) in [
+        ("192.168.123.1", "is not an address with a prefix length"),
+        ("192.168.123.1/", "is not an address with a prefix length"),
+        ("192.168.123.1/+8", "is not an address with a prefix length"),
+        ("192.168.123.1/33", "must be from 1 to 32"),
+        ("192.168.123.1/999", "must be from 1 to 32"),
+        ("fd00::1/0", "must be from 1 to 128"),
+        ("127.0.0.1/8", "is of the loopback device"),
+        ("::/96", "is the unspecified address"),
+        ("ff02::1/16", "is of multicast"),
+        ("::ffff:10.0.0.1/104", "is IPv4 written as IPv6"),
+    ] {
+        let error = bad.parse::<TunnelAddress>().unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    }
+}
+
+#[test]
+fn there_is_one_address_of_a_family() {
+    let addresses = |texts: &[&str]| -> Vec<TunnelAddress> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    };
+    let found = |texts: &[&str]| {
+        findings(|errors| validate_addresses(&addresses(texts), "addresses", errors))
+    };
+    assert!(found(&["10.0.0.1/24", "fd00::1/96"]).is_empty());
+    assert_eq!(
+        found(&["10.0.0.1/24", "10.0.0.2/24"]),
+        ["addresses: more than one address of IPv4"]
+    );
+    assert_eq!(
+        found(&[]),
+        ["addresses: at least one address is needed, or VPN_NETWORK"]
+    );
+}
+
+#[test]
+fn both_ends_compute_the_same_transfer_addresses() {
+    for (network, end, address) in [
+        (
+            "fd8f:6d53:b97a:1::/96",
+            End::Server(0),
+            "fd8f:6d53:b97a:1::1/96",
+        ),
+        (
+            "fd8f:6d53:b97a:1::/96",
+            End::Server(1),
+            "fd8f:6d53:b97a:1::2/96",
+        ),
+        (
+            "fd8f:6d53:b97a:1::/96",
+            End::Client(0),
+            "fd8f:6d53:b97a:1::b:0/96",
+        ),
+        (
+            "fd8f:6d53:b97a:1::/96",
+            End::Client(1),
+            "fd8f:6d53:b97a:1::b:1/96",
+        ),
+        ("192.168.123.0/24", End::Server(0), "192.168.123.1/24"),
+        ("192.168.123.0/24", End::Client(1), "192.168.123.65/24"),
+    ] {
+        let got = transfer_address(network.parse().unwrap(), end).unwrap();
+        assert_eq!(got.to_string(), address);
+    }
+    for (network, end) in [
+        ("192.168.123.0/26", End::Client(0)),
+        ("192.168.123.0/24", End::Client(191)),
+        ("192.168.123.0/24", End::Server(63)),
+        ("192.168.123.1/32", End::Server(0)),
+        ("fd00::/120", End::Client(0)),
+        ("fd00::1/128", End::Server(1)),
+    ] {
+        assert!(
+            transfer_address(network.parse().unwrap(), end).is_err(),
+            "{network} {end:?}"
+        );
+    }
+}
+
+#[test]
+fn a_family_without_a_transfer_network_has_the_customary_one() {
+    let list = |texts: &[&str]| -> Vec<Network> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    };
+    let got = |given: &[&str], networks: &[&str]| -> Vec<String> {
+        let addresses = transfer_addresses(&list(given), &list(networks), End::Client(0));
+        addresses.unwrap().iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(
+        got(&["fd00::/96"], &["10.0.0.0/8"]),
+        ["fd00::b:0/96", "192.168.123.64/24"]
+    );
+    assert_eq!(got(&[], &["fd01::/64"]), ["fd8f:6d53:b97a:1::b:0/96"]);
+    assert!(got(&[], &[]).is_empty());
+}
+
+#[test]
+fn pods_are_numbered_by_the_end_of_their_names() {
+    assert_eq!(trailing_number("vpn-shoot-1"), Some(1));
+    assert_eq!(trailing_number("vpn-seed-server-0"), Some(0));
+    for name in [
+        "vpn-shoot",
+        "vpn-shoot-7c9d",
+        "vpn-shoot-",
+        "vpn-shoot-99999",
+        "3",
+        "a-+1",
+    ] {
+        assert_eq!(trailing_number(name), None, "{name}");
+    }
+}
+
+#[test]
+fn the_names_of_devices_are_those_the_kernel_takes() {
+    for name in ["rhizome0", "a", "exactly15octets"] {
+        assert_eq!(name.parse::<DeviceName>().unwrap().as_str(), name);
+    }
+    for name in [
+        "",
+        ".",
+        "..",
+        "a/b",
+        "a b",
+        "a:0",
+        "tun%d",
+        "sixteen-octets-x",
+    ] {
+        assert!(name.parse::<DeviceName>().is_err(), "{name}");
+    }
+    assert_eq!(DeviceName::default().as_str(), "rhizome0");
+}
+
+#[test]
+fn a_queue_that_cannot_work_is_refused() {
+    let found = |text: &str| {
+        let queue: Queue = read(text).unwrap();
+        findings(|errors| queue.validate("queue", errors))
+    };
+    assert!(found("{}").is_empty());
+    assert_eq!(
+        found("{ target: 0, interval: 1ms, packets: 1, bytes: 1KiB }"),
+        [
+            "queue.target: 0 would drop everything",
+            "queue.packets: must be from 16 to 65536",
+            "queue.bytes: must be from 64KiB to 1GiB"
+        ]
+    );
+    assert_eq!(
+        found("{ interval: 1ms }"),
+        ["queue.interval: must be at least the target"]
+    );
+}
+
+#[test]
+fn tcp_has_defaults_of_its_own_and_auto_is_resolved() {
+    let mut settings = tcp(&TcpOverrides::default());
+    assert_eq!(settings.congestion, "auto");
+    assert_eq!(settings.notsent_lowat, ByteSize(65_536));
+    assert_eq!(settings.user_timeout, HumanDuration::from_secs(10));
+    assert!(findings(|errors| settings.validate("tcp", errors)).is_empty());
+    resolve_congestion(&mut settings);
+    assert!(["", "bbr"].contains(&settings.congestion.as_str()));
+
+    let mut named = tcp(&read("{ congestion: cubic }").unwrap());
+    resolve_congestion(&mut named);
+    assert_eq!(named.congestion, "cubic");
+}
