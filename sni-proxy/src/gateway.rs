@@ -249,7 +249,7 @@ impl Gateway {
 fn bind_datagrams(config: &Config) -> Result<Vec<Vec<UdpSocket>>, StartError> {
     let bind = |listener: &ListenerConfig| {
         let (address, buffers) = (listener.address, config.wireguard.buffers);
-        let bound = wireguard::bind(address, config.workers, buffers);
+        let bound = udp::bind(address, config.workers, buffers);
         let sockets = bound.map_err(|source| StartError::Datagrams {
             name: listener.name.clone(),
             address,
@@ -257,7 +257,7 @@ fn bind_datagrams(config: &Config) -> Result<Vec<Vec<UdpSocket>>, StartError> {
         })?;
         if let Some(socket) = sockets.first() {
             let (listener, address) = (&listener.name, bound_address(socket, address));
-            let receive = wireguard::granted(socket).unwrap_or(0);
+            let receive = udp::granted(socket).unwrap_or(0);
             tracing::info!(%listener, %address, receive_buffer = receive, "bound");
             if receive < buffers.receive {
                 let wanted = buffers.receive;

@@ -25,28 +25,24 @@ use tokio::task::yield_now;
 use tokio::time::{Duration, Instant, MissedTickBehavior, interval};
 use tunnel_proto::datagram::INITIATION_LEN;
 use tunnel_proto::wrapped;
+use udp::{Datagrams, Inbox, Outbox};
 
 mod dropped;
 mod flow;
 mod flows;
 mod limits;
 mod metrics;
-mod outbox;
 mod router;
 mod scanner;
-mod socket;
 
 use self::dropped::Dropped;
-use self::outbox::Outbox;
 use self::router::{Answer, Router, Verdict};
 use self::scanner::{Handshake, Scanned};
-use self::socket::{Datagrams, Inbox};
 use crate::worker::{Listener, Worker};
 
 pub(crate) use self::limits::{Limits, Params, Places};
 pub(crate) use self::metrics::Metrics;
 pub(crate) use self::scanner::{ScanBudget, Scanner};
-pub(crate) use self::socket::{BufferSizes, bind, granted};
 
 /// How often flows are looked at that may have ended.
 const TICK: Duration = Duration::from_secs(1);

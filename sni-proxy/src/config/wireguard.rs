@@ -4,9 +4,10 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use settings::{ByteSize, ConfigErrors};
+use udp::BufferSizes;
 
 use super::file::WireGuardLimitsFile;
-use crate::wireguard::{BufferSizes, Limits, Params, ScanBudget};
+use crate::wireguard::{Limits, Params, ScanBudget};
 
 /// Most flows; each takes about a kilobyte.
 const MOST_FLOWS: u32 = 16 * 1024 * 1024;

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use udp::BufferSizes;
+
 use super::scanner::ScanBudget;
-use super::socket::BufferSizes;
 
 /// All settings of WireGuard listeners.
 #[derive(Clone, Copy, Debug)]

@@ -25,9 +25,9 @@ const BUFFERS: usize = 16;
 
 /// Octets that the kernel may queue for one socket.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct BufferSizes {
-    pub(crate) receive: usize,
-    pub(crate) send: usize,
+pub struct BufferSizes {
+    pub receive: usize,
+    pub send: usize,
 }
 
 /// Opens one socket for each worker on `address`; port 0 lets the kernel choose one for all.
@@ -36,7 +36,7 @@ pub(crate) struct BufferSizes {
 ///
 /// # Errors
 /// What the kernel says.
-pub(crate) fn bind(
+pub fn bind(
     address: SocketAddr,
     workers: usize,
     sizes: BufferSizes,
@@ -76,7 +76,7 @@ fn open(address: SocketAddr, sizes: BufferSizes) -> io::Result<std::net::UdpSock
 ///
 /// # Errors
 /// What the kernel says.
-pub(crate) fn granted(socket: &std::net::UdpSocket) -> io::Result<usize> {
+pub fn granted(socket: &std::net::UdpSocket) -> io::Result<usize> {
     // The kernel doubles what it was asked for, for its own book-keeping (socket(7)).
     SockRef::from(socket)
         .recv_buffer_size()
@@ -85,7 +85,7 @@ pub(crate) fn granted(socket: &std::net::UdpSocket) -> io::Result<usize> {
 
 /// A socket in use by its worker.
 #[derive(Debug)]
-pub(super) struct Datagrams {
+pub struct Datagrams {
     socket: UdpSocket,
     state: UdpSocketState,
     ipv6: bool,
@@ -96,7 +96,7 @@ impl Datagrams {
     ///
     /// # Errors
     /// What the kernel says of its options.
-    pub(super) fn new(socket: std::net::UdpSocket) -> io::Result<Self> {
+    pub fn new(socket: std::net::UdpSocket) -> io::Result<Self> {
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         let ipv6 = socket.local_addr()?.is_ipv6();
         // Whoever forwards does not choose the sizes: what is too large for a path is fragmented
@@ -116,7 +116,7 @@ impl Datagrams {
     ///
     /// # Errors
     /// What the kernel says.
-    pub(super) fn upstream(sizes: BufferSizes) -> io::Result<Self> {
+    pub fn upstream(sizes: BufferSizes) -> io::Result<Self> {
         let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0);
         let mut sockets = bind(any, 1, sizes)?;
         sockets
@@ -124,27 +124,27 @@ impl Datagrams {
             .map_or_else(|| Err(io::ErrorKind::AddrNotAvailable.into()), Self::new)
     }
 
-    pub(super) fn socket(&self) -> &UdpSocket {
+    pub fn socket(&self) -> &UdpSocket {
         &self.socket
     }
 
     /// Tells whether the socket is IPv6, whose addresses of IPv4 are written as mapped ones.
-    pub(super) fn is_ipv6(&self) -> bool {
+    pub fn is_ipv6(&self) -> bool {
         self.ipv6
     }
 
     /// Returns how many datagrams the kernel takes in one call; 1 where it cannot split them.
-    pub(super) fn max_segments(&self) -> usize {
+    pub fn max_segments(&self) -> usize {
         self.state.max_gso_segments()
     }
 
     /// Waits until there may be something to receive. Cancel-safe.
-    pub(super) async fn readable(&self) -> io::Result<()> {
+    pub async fn readable(&self) -> io::Result<()> {
         self.socket.readable().await
     }
 
     /// Receives a batch without waiting; the number of buffers filled, 0 when there is nothing.
-    pub(super) fn receive(&self, inbox: &mut Inbox) -> usize {
+    pub fn receive(&self, inbox: &mut Inbox) -> usize {
         let mut buffers = inbox.buffers.chunks_mut(BUFFER).map(IoSliceMut::new);
         let mut slices: [IoSliceMut<'_>; BUFFERS] =
             std::array::from_fn(|_| buffers.next().unwrap_or_else(|| IoSliceMut::new(&mut [])));
@@ -159,23 +159,23 @@ impl Datagrams {
 
 /// Where batches are received, shared by the sockets of one worker.
 #[derive(Debug)]
-pub(super) struct Inbox {
+pub struct Inbox {
     buffers: Vec<u8>,
     meta: [RecvMeta; BUFFERS],
 }
 
 /// Datagrams of one sender, all of one size but for the last, which may be shorter.
 #[derive(Debug)]
-pub(super) struct Run<'a> {
-    pub(super) sender: SocketAddr,
+pub struct Run<'a> {
+    pub sender: SocketAddr,
     /// The address of ours that they were sent to.
-    pub(super) local: Option<IpAddr>,
+    pub local: Option<IpAddr>,
     bytes: &'a mut [u8],
     stride: usize,
 }
 
 impl Inbox {
-    pub(super) fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             buffers: vec![0; BUFFER * BUFFERS],
             meta: [RecvMeta::default(); BUFFERS],
@@ -183,7 +183,7 @@ impl Inbox {
     }
 
     /// Returns what the first `filled` buffers hold.
-    pub(super) fn runs(&mut self, filled: usize) -> impl Iterator<Item = Run<'_>> {
+    pub fn runs(&mut self, filled: usize) -> impl Iterator<Item = Run<'_>> {
         let buffers = self.buffers.chunks_mut(BUFFER).zip(&self.meta);
         buffers.take(filled).map(|(buffer, meta)| Run {
             sender: plain(meta.addr),
@@ -196,7 +196,7 @@ impl Inbox {
 
 impl Run<'_> {
     /// Returns the datagrams one by one; an empty one is one, too.
-    pub(super) fn datagrams(&mut self) -> impl Iterator<Item = &mut [u8]> {
+    pub fn datagrams(&mut self) -> impl Iterator<Item = &mut [u8]> {
         let empty = self.bytes.is_empty().then_some(&mut [][..]);
         self.bytes.chunks_mut(self.stride).chain(empty)
     }

@@ -14,14 +14,14 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 use socket2::{MsgHdr, SockAddr, SockRef};
 
-use super::socket::Datagrams;
+use crate::socket::Datagrams;
 
 /// Octets of one run: what UDP over IPv6 carries, which is what the kernel checks.
 const RUN: usize = 65_487;
 
 /// What waits to be sent on one socket.
 #[derive(Debug)]
-pub(super) struct Outbox {
+pub struct Outbox {
     bytes: Vec<u8>,
     to: Option<(SocketAddr, Option<IpAddr>)>,
     /// Octets of each datagram of the run, the last one excepted.
@@ -35,7 +35,7 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    pub(super) fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             bytes: Vec::with_capacity(RUN),
             to: None,
@@ -48,7 +48,7 @@ impl Outbox {
     }
 
     /// Adds a datagram, put together from `head` and `body`, from the address `from` of ours.
-    pub(super) fn push(
+    pub fn push(
         &mut self,
         through: &Datagrams,
         to: SocketAddr,
@@ -73,7 +73,7 @@ impl Outbox {
     }
 
     /// Sends what waits.
-    pub(super) fn flush(&mut self, through: &Datagrams) {
+    pub fn flush(&mut self, through: &Datagrams) {
         let Some((to, from)) = self.to.take() else {
             return;
         };
@@ -114,7 +114,7 @@ impl Outbox {
     }
 
     /// Returns what was sent in vain since the last call.
-    pub(super) fn take_failed(&mut self) -> u64 {
+    pub fn take_failed(&mut self) -> u64 {
         std::mem::take(&mut self.failed)
     }
 }

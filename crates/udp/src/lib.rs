@@ -1,0 +1,17 @@
+//! UDP in batches: sockets that receive many datagrams in one call, and runs of datagrams that are
+//! sent in one.
+//!
+//! ```text
+//!   recvmmsg, UDP_GRO ─▶ Inbox ─▶ runs of datagrams ─▶ whoever knows what they mean
+//!   sendmsg, UDP_SEGMENT ◀─ Outbox ◀─ datagrams to one receiver ◀─┘
+//! ```
+//!
+//! Knows nothing of what datagrams say. Waits for nothing but readiness: what the kernel does not
+//! take now is lost and counted.
+#![forbid(unsafe_code)]
+
+mod outbox;
+mod socket;
+
+pub use outbox::Outbox;
+pub use socket::{BufferSizes, Datagrams, Inbox, Run, bind, granted};
