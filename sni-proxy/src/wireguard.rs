@@ -16,6 +16,7 @@
 //! Opens no datagram, keeps no key, decides nothing about roaming, and stores nothing.
 
 use std::io;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::pin::pin;
 use std::rc::Rc;
 
@@ -25,7 +26,7 @@ use tokio::task::yield_now;
 use tokio::time::{Duration, Instant, MissedTickBehavior, interval};
 use tunnel_proto::datagram::INITIATION_LEN;
 use tunnel_proto::wrapped;
-use udp::{Datagrams, Inbox, Outbox};
+use udp::{BufferSizes, Datagrams, Inbox, MtuDiscovery, Offloads, Options, Outbox};
 
 mod dropped;
 mod flow;
@@ -47,6 +48,15 @@ pub(crate) use self::scanner::{ScanBudget, Scanner};
 /// How often flows are looked at that may have ended.
 const TICK: Duration = Duration::from_secs(1);
 
+/// Who forwards does not choose the sizes.
+const OPTIONS: Options = Options {
+    mtu_discovery: MtuDiscovery::Fragment,
+    offloads: Offloads {
+        gso: true,
+        gro: true,
+    },
+};
+
 /// Handshakes whose keys were tried and that wait for their worker.
 const SCANNED: usize = 512;
 
@@ -66,8 +76,8 @@ pub(crate) async fn serve(
     let (answers, mut scanned) = mpsc::channel(SCANNED);
     let sizes = worker.shared.config.wireguard.buffers;
     let mut forwarder = Forwarder {
-        downstream: Datagrams::new(socket)?,
-        upstream: Datagrams::upstream(sizes)?,
+        downstream: Datagrams::new(socket, OPTIONS)?,
+        upstream: toward_servers(sizes)?,
         inbox: Inbox::new(),
         to_servers: Outbox::new(),
         to_clients: Outbox::new(),
@@ -97,6 +107,14 @@ pub(crate) async fn serve(
             yield_now().await; // connections of this worker get their turn
         }
     }
+}
+
+/// Opens a socket toward servers: any address, a port of the kernel's choice.
+fn toward_servers(sizes: BufferSizes) -> io::Result<Datagrams> {
+    let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0);
+    let socket = udp::bind(any, 1, sizes)?.pop();
+    let socket = socket.ok_or(io::ErrorKind::AddrNotAvailable)?;
+    Datagrams::new(socket, OPTIONS)
 }
 
 fn now() -> std::time::Instant {
@@ -195,7 +213,7 @@ impl Forwarder {
     fn flush(&mut self) {
         self.to_servers.flush(&self.upstream);
         self.to_clients.flush(&self.downstream);
-        let failed = self.to_servers.take_failed() + self.to_clients.take_failed();
+        let failed = self.to_servers.take_tally().lost() + self.to_clients.take_tally().lost();
         if failed > 0 {
             self.router.metrics.dropped(Dropped::SendFailed, failed);
         }

@@ -10,8 +10,10 @@
 //! take now is lost and counted.
 #![forbid(unsafe_code)]
 
+mod open;
 mod outbox;
 mod socket;
 
-pub use outbox::Outbox;
-pub use socket::{BufferSizes, Datagrams, Inbox, Run, bind, granted};
+pub use open::{BufferSizes, bind, connect, granted};
+pub use outbox::{Outbox, Tally};
+pub use socket::{Datagrams, Inbox, MtuDiscovery, Offloads, Options, Run};

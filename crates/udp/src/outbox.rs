@@ -1,29 +1,33 @@
 //! Sends datagrams, those that follow each other to one receiver in one call.
 //!
 //! ```text
-//!     push(to, parts) ─▶ a run: one receiver, one size ─▶ sendmsg with UDP_SEGMENT
-//!                          another receiver or size, or full: the run is sent first
+//!     push(to, parts), slot(to, fill) ─▶ a run: one receiver, one size ─▶ sendmsg, UDP_SEGMENT
+//!                                          another receiver or size, or full: the run is sent first
 //! ```
 //!
 //! What the kernel does not take is counted and forgotten, since whoever sends datagrams sends
 //! them again. A run that cannot be split (a device without the offload, a path narrower than the
 //! datagrams) is sent one by one, and datagrams of that size are from then on.
 
-use std::io::{self, IoSlice};
-use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+mod message;
+#[cfg(test)]
+mod tests;
 
-use socket2::{MsgHdr, SockAddr, SockRef};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 
+use self::message::Message;
 use crate::socket::Datagrams;
 
 /// Octets of one run: what UDP over IPv6 carries, which is what the kernel checks.
 const RUN: usize = 65_487;
 
-/// What waits to be sent on one socket.
+/// What waits to be sent on one socket: 64 KiB, which take memory as far as they were used.
 #[derive(Debug)]
 pub struct Outbox {
     bytes: Vec<u8>,
-    to: Option<(SocketAddr, Option<IpAddr>)>,
+    len: usize,
+    route: Option<Route>,
     /// Octets of each datagram of the run, the last one excepted.
     size: usize,
     count: usize,
@@ -31,165 +35,225 @@ pub struct Outbox {
     complete: bool,
     /// Datagrams above this are sent one by one.
     largest_joined: usize,
-    failed: u64,
+    tally: Tally,
+}
+
+/// Where a datagram goes, and which address of ours it comes from. A connected socket needs
+/// neither.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Route {
+    to: Option<SocketAddr>,
+    from: Option<IpAddr>,
+}
+
+/// What became of datagrams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Datagrams that the kernel took.
+    pub sent: u64,
+    /// Calls that this needed.
+    pub messages: u64,
+    /// Datagrams lost because the socket's buffer was full.
+    pub blocked: u64,
+    /// Datagrams larger than the device takes, or than any.
+    pub too_large: u64,
+    /// Datagrams refused for another reason, such as for want of a route.
+    pub failed: u64,
+    /// Runs that the kernel would not split, and that went one by one.
+    pub gso_refused: u64,
+}
+
+impl Tally {
+    /// Returns the datagrams that were not sent.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.blocked + self.too_large + self.failed
+    }
 }
 
 impl Outbox {
+    /// Returns an empty one.
+    #[must_use]
     pub fn new() -> Self {
         Self {
-            bytes: Vec::with_capacity(RUN),
-            to: None,
+            bytes: vec![0; RUN],
+            len: 0,
+            route: None,
             size: 0,
             count: 0,
             complete: false,
             largest_joined: RUN,
-            failed: 0,
+            tally: Tally::default(),
         }
     }
 
-    /// Adds a datagram, put together from `head` and `body`, from the address `from` of ours.
+    /// Adds a datagram, put together from `head` and `body`, from the address `from` of ours. On a
+    /// connected socket `to` is `None`.
     pub fn push(
         &mut self,
         through: &Datagrams,
-        to: SocketAddr,
+        to: impl Into<Option<SocketAddr>>,
         from: Option<IpAddr>,
         (head, body): (&[u8], &[u8]),
     ) {
-        let len = head.len() + body.len();
-        let joins = self.to == Some((to, from))
-            && !self.complete
-            && len <= self.size
-            && self.size <= self.largest_joined
-            && self.count < through.max_segments()
-            && self.bytes.len() + len <= RUN;
-        if !joins {
+        if !self.has_room_for(head.len() + body.len()) {
+            self.flush(through); // rather than move the datagram afterwards
+        }
+        let route = Route {
+            to: to.into(),
+            from,
+        };
+        self.add(through, route, head, body.len(), |room| {
+            room.copy_from_slice(body);
+            Some(body.len())
+        });
+    }
+
+    /// Adds a datagram that begins with `head` and whose other octets, `max` at most, `fill` puts
+    /// where they are sent from. It answers how many there are; if none, nothing is sent.
+    pub fn slot(
+        &mut self,
+        through: &Datagrams,
+        to: impl Into<Option<SocketAddr>>,
+        from: Option<IpAddr>,
+        head: &[u8],
+        max: usize,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) {
+        let route = Route {
+            to: to.into(),
+            from,
+        };
+        self.add(through, route, head, max, |room| {
+            Some(fill(room)).filter(|filled| *filled > 0)
+        });
+    }
+
+    fn add(
+        &mut self,
+        through: &Datagrams,
+        route: Route,
+        head: &[u8],
+        max: usize,
+        fill: impl FnOnce(&mut [u8]) -> Option<usize>,
+    ) {
+        let most = head.len() + max;
+        if most > RUN {
+            self.tally.too_large += 1;
+            return;
+        }
+        if !self.may_go_on(through, route, most) {
             self.flush(through);
-            (self.to, self.size) = (Some((to, from)), len);
+        }
+        let start = self.len;
+        let room = self.bytes.get_mut(start..start + most).unwrap_or_default();
+        let (front, body) = room.split_at_mut(head.len());
+        front.copy_from_slice(head);
+        let Some(filled) = fill(body) else {
+            return;
+        };
+        let len = head.len() + filled.min(max);
+        if !self.has_room_for(len) {
+            self.flush(through);
+            self.bytes.copy_within(start..start + len, 0);
+        }
+        if self.count == 0 {
+            (self.route, self.size) = (Some(route), len);
         }
         self.complete = len < self.size;
         self.count += 1;
-        self.bytes.extend_from_slice(head);
-        self.bytes.extend_from_slice(body);
+        self.len += len;
+    }
+
+    /// Tells whether the run may get another datagram of at most `most` octets.
+    fn may_go_on(&self, through: &Datagrams, route: Route, most: usize) -> bool {
+        self.count == 0
+            || self.route == Some(route)
+                && !self.complete
+                && (1..=self.largest_joined).contains(&self.size)
+                && self.count < through.max_segments()
+                && self.len + most <= RUN
+    }
+
+    /// Tells whether a datagram is no larger than the others of the run.
+    fn has_room_for(&self, len: usize) -> bool {
+        self.count == 0 || len <= self.size
     }
 
     /// Sends what waits.
     pub fn flush(&mut self, through: &Datagrams) {
-        let Some((to, from)) = self.to.take() else {
+        let Some(route) = self.route.take() else {
             return;
         };
-        let control = Control::new(through.is_ipv6(), to, from);
-        let to = SockAddr::from(written(through.is_ipv6(), to));
-        let whole = if self.count > 1 {
-            let segments = control.clone().segments(self.size);
-            send(through, &to, &segments, &self.bytes)
-        } else {
-            Err(io::ErrorKind::Unsupported.into())
+        let (count, size) = (self.count, self.size);
+        let run = self.bytes.get(..self.len).unwrap_or_default();
+        (self.len, self.count, self.complete) = (0, 0, false);
+        let message = Message::new(through, route.to, route.from);
+        let tally = &mut self.tally;
+        if count == 1 {
+            tally.one(message.send(run));
+            return;
+        }
+        let error = match message.send_joined(run, size) {
+            Ok(()) => return tally.taken(count),
+            Err(error) => error,
         };
-        let joined = match whole {
-            Ok(()) => true,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.failed += self.count as u64;
-                true
-            }
-            Err(_) => false,
+        if !is_refusal(&error) {
+            return tally.lose(count, &error);
+        }
+        tally.gso_refused += 1;
+        let before = tally.sent;
+        for datagram in run.chunks(size.max(1)) {
+            tally.one(message.send(datagram));
+        }
+        if tally.sent > before {
+            // The device cannot do it, whatever the size; or this size was too large for it.
+            let never = error.raw_os_error() == Some(libc::EIO);
+            self.largest_joined = if never { 0 } else { size.saturating_sub(1) };
+            tracing::info!(octets = size, %error, "datagrams are sent one by one");
+        }
+    }
+
+    /// Returns what became of datagrams since the last call.
+    pub fn take_tally(&mut self) -> Tally {
+        std::mem::take(&mut self.tally)
+    }
+}
+
+impl Default for Outbox {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Tally {
+    fn taken(&mut self, datagrams: usize) {
+        self.sent += datagrams as u64;
+        self.messages += 1;
+    }
+
+    fn one(&mut self, sent: io::Result<()>) {
+        match sent {
+            Ok(()) => self.taken(1),
+            Err(error) => self.lose(1, &error),
+        }
+    }
+
+    fn lose(&mut self, datagrams: usize, error: &io::Error) {
+        let lost = match error.raw_os_error() {
+            Some(libc::EAGAIN) => &mut self.blocked,
+            Some(libc::EMSGSIZE) => &mut self.too_large,
+            _ => &mut self.failed,
         };
-        if !joined {
-            let mut sent = 0;
-            for datagram in self.bytes.chunks(self.size.max(1)) {
-                match send(through, &to, &control, datagram) {
-                    Ok(()) => sent += 1,
-                    Err(_) => self.failed += 1,
-                }
-            }
-            if self.count > 1 && sent > 0 {
-                self.largest_joined = self.size.saturating_sub(1);
-                tracing::info!(
-                    octets = self.size,
-                    "datagrams of this size are sent one by one"
-                );
-            }
-        }
-        self.bytes.clear();
-        (self.count, self.complete) = (0, false);
-    }
-
-    /// Returns what was sent in vain since the last call.
-    pub fn take_failed(&mut self) -> u64 {
-        std::mem::take(&mut self.failed)
+        *lost += datagrams as u64;
     }
 }
 
-fn send(through: &Datagrams, to: &SockAddr, control: &Control, bytes: &[u8]) -> io::Result<()> {
-    let buffers = [IoSlice::new(bytes)];
-    let message = MsgHdr::new().with_addr(to).with_buffers(&buffers);
-    let message = message.with_control(&control.0);
-    // Not by way of the runtime: what does not fit is dropped now and not sent later.
-    let sent = SockRef::from(through.socket()).sendmsg(&message, 0);
-    sent.map(drop)
-}
-
-/// Returns an address as a socket of the family wants it.
-fn written(ipv6: bool, address: SocketAddr) -> SocketAddr {
-    match address.ip() {
-        IpAddr::V4(ip) if ipv6 => {
-            SocketAddrV6::new(ip.to_ipv6_mapped(), address.port(), 0, 0).into()
-        }
-        IpAddr::V4(_) | IpAddr::V6(_) => address,
-    }
-}
-
-/// Ancillary data of one message (cmsg(3)): length, level, type and data, aligned to a word.
-#[derive(Clone, Debug)]
-struct Control(Vec<u8>);
-
-impl Control {
-    /// Which address of ours it comes from, and that IPv6 may fragment it at its source.
-    fn new(ipv6: bool, to: SocketAddr, from: Option<IpAddr>) -> Self {
-        let mut control = Self(Vec::with_capacity(128));
-        if ipv6 && to.is_ipv6() {
-            control.add(
-                libc::IPPROTO_IPV6,
-                libc::IPV6_DONTFRAG,
-                &0_i32.to_ne_bytes(),
-            );
-        }
-        match from {
-            // struct in_pktinfo: interface, source, and an address that is not looked at.
-            Some(IpAddr::V4(ip)) if !ipv6 => {
-                let mut info = [0; 12];
-                info[4..8].copy_from_slice(&ip.octets());
-                control.add(libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
-            }
-            // struct in6_pktinfo: source, interface.
-            Some(ip) if ipv6 => {
-                let octets = match ip {
-                    IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
-                    IpAddr::V6(ip) => ip.octets(),
-                };
-                let mut info = [0; 20];
-                info[..16].copy_from_slice(&octets);
-                control.add(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
-            }
-            Some(_) | None => {}
-        }
-        control
-    }
-
-    /// That the message is several datagrams of `size` octets.
-    fn segments(mut self, size: usize) -> Self {
-        // A run is at most 64 KiB.
-        let size = u16::try_from(size).unwrap_or(u16::MAX);
-        self.add(libc::SOL_UDP, libc::UDP_SEGMENT, &size.to_ne_bytes());
-        self
-    }
-
-    fn add(&mut self, level: i32, kind: i32, data: &[u8]) {
-        const WORD: usize = size_of::<usize>();
-        let len = WORD + 8 + data.len();
-        self.0.extend_from_slice(&len.to_ne_bytes());
-        self.0.extend_from_slice(&level.to_ne_bytes());
-        self.0.extend_from_slice(&kind.to_ne_bytes());
-        self.0.extend_from_slice(data);
-        self.0.resize(self.0.len().next_multiple_of(WORD), 0);
-    }
+/// Tells whether the kernel would not split a run, which says nothing of its datagrams: no
+/// checksums by the device (EIO), larger than the path (EINVAL, later EMSGSIZE), not implemented.
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP | libc::ENOPROTOOPT)
+    )
 }

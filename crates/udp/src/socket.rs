@@ -1,4 +1,4 @@
-//! UDP sockets that receive in batches: one per worker and listener, one per worker toward servers.
+//! UDP sockets that receive in batches, and what a receiver is told of each batch.
 //!
 //! ```text
 //!     recvmmsg, UDP_GRO ─▶ buffers ─▶ runs of datagrams of one sender and size
@@ -9,11 +9,13 @@
 //! what datagrams mean. Sending is `outbox`'s.
 
 use std::io::{self, IoSliceMut};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
+use std::task::{Context, Poll, ready};
 
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::UdpGroSegment;
 use quinn_udp::{RecvMeta, UdpSockRef, UdpSocketState};
 use rustix::net::sockopt;
-use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
@@ -23,124 +25,142 @@ const BUFFER: usize = 64 * 1024;
 /// Receive buffers, and so messages of one call.
 const BUFFERS: usize = 16;
 
-/// Octets that the kernel may queue for one socket.
+/// How a socket is used.
 #[derive(Clone, Copy, Debug)]
-pub struct BufferSizes {
-    pub receive: usize,
-    pub send: usize,
+pub struct Options {
+    /// What becomes of datagrams that are larger than a path takes.
+    pub mtu_discovery: MtuDiscovery,
+    /// What is left to the kernel.
+    pub offloads: Offloads,
 }
 
-/// Opens one socket for each worker on `address`; port 0 lets the kernel choose one for all.
-///
-/// `[::]` also takes IPv4; on a host without IPv6 it means `0.0.0.0`.
-///
-/// # Errors
-/// What the kernel says.
-pub fn bind(
-    address: SocketAddr,
-    workers: usize,
-    sizes: BufferSizes,
-) -> io::Result<Vec<std::net::UdpSocket>> {
-    let mut address = address;
-    let mut sockets: Vec<std::net::UdpSocket> = Vec::with_capacity(workers);
-    for _ in 0..workers {
-        let socket = match open(address, sizes) {
-            Err(_) if address.ip() == Ipv6Addr::UNSPECIFIED && sockets.is_empty() => {
-                address.set_ip(Ipv4Addr::UNSPECIFIED.into());
-                open(address, sizes)?
-            }
-            opened => opened?,
-        };
-        address.set_port(socket.local_addr()?.port());
-        sockets.push(socket);
+/// What becomes of datagrams that are larger than a path takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MtuDiscovery {
+    /// They are fragmented: right for whoever forwards and does not choose the sizes, as the
+    /// kernel's WireGuard has it.
+    Fragment,
+    /// They are lost, and what routers say of it is not believed (`IP_PMTUDISC_PROBE`): right for
+    /// whoever searches for the size by trying. What the device itself cannot take is counted.
+    Probe,
+}
+
+/// What is left to the kernel, where it can.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offloads {
+    /// Cutting runs into datagrams when sending (`UDP_SEGMENT`).
+    pub gso: bool,
+    /// Joining datagrams into runs when receiving (`UDP_GRO`).
+    pub gro: bool,
+}
+
+impl Default for Offloads {
+    fn default() -> Self {
+        Self {
+            gso: true,
+            gro: true,
+        }
     }
-    Ok(sockets)
 }
 
-fn open(address: SocketAddr, sizes: BufferSizes) -> io::Result<std::net::UdpSocket> {
-    let domain = Domain::for_address(address);
-    let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
-    socket.set_nonblocking(true)?;
-    if address.is_ipv6() {
-        socket.set_only_v6(false)?;
-    }
-    socket.set_reuse_port(true)?;
-    // The kernel grants less where its limits are lower (net.core.rmem_max, wmem_max).
-    socket.set_recv_buffer_size(sizes.receive)?;
-    socket.set_send_buffer_size(sizes.send)?;
-    socket.bind(&SockAddr::from(address))?;
-    Ok(socket.into())
-}
-
-/// Returns how much the kernel granted to a socket for receiving.
-///
-/// # Errors
-/// What the kernel says.
-pub fn granted(socket: &std::net::UdpSocket) -> io::Result<usize> {
-    // The kernel doubles what it was asked for, for its own book-keeping (socket(7)).
-    SockRef::from(socket)
-        .recv_buffer_size()
-        .map(|size| size / 2)
-}
-
-/// A socket in use by its worker.
+/// A socket in use by its thread.
 #[derive(Debug)]
 pub struct Datagrams {
     socket: UdpSocket,
     state: UdpSocketState,
     ipv6: bool,
+    connected: bool,
+    options: Options,
 }
 
 impl Datagrams {
-    /// Takes over a bound socket. Must be called within the worker's runtime.
+    /// Takes over a bound or connected socket. Must be called within the runtime that polls it.
     ///
     /// # Errors
     /// What the kernel says of its options.
-    pub fn new(socket: std::net::UdpSocket) -> io::Result<Self> {
+    pub fn new(socket: std::net::UdpSocket, options: Options) -> io::Result<Self> {
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         let ipv6 = socket.local_addr()?.is_ipv6();
-        // Whoever forwards does not choose the sizes: what is too large for a path is fragmented
-        // rather than lost, as the kernel's WireGuard does it.
-        sockopt::set_ip_mtu_discover(&socket, sockopt::Ipv4PathMtuDiscovery::WANT)?;
+        let connected = socket.peer_addr().is_ok();
+        let (v4, v6) = match options.mtu_discovery {
+            MtuDiscovery::Fragment => (
+                sockopt::Ipv4PathMtuDiscovery::WANT,
+                sockopt::Ipv6PathMtuDiscovery::WANT,
+            ),
+            MtuDiscovery::Probe => (
+                sockopt::Ipv4PathMtuDiscovery::PROBE,
+                sockopt::Ipv6PathMtuDiscovery::PROBE,
+            ),
+        };
+        sockopt::set_ip_mtu_discover(&socket, v4)?;
         if ipv6 {
-            sockopt::set_ipv6_mtu_discover(&socket, sockopt::Ipv6PathMtuDiscovery::WANT)?;
+            sockopt::set_ipv6_mtu_discover(&socket, v6)?;
+        }
+        if !options.offloads.gro && state.gro_segments() > 1 {
+            // The state has turned it on.
+            setsockopt(&socket, UdpGroSegment, &false)?;
         }
         Ok(Self {
             socket: UdpSocket::from_std(socket)?,
             state,
             ipv6,
+            connected,
+            options,
         })
     }
 
-    /// Opens a socket toward servers: any address, a port of the kernel's choice.
-    ///
-    /// # Errors
-    /// What the kernel says.
-    pub fn upstream(sizes: BufferSizes) -> io::Result<Self> {
-        let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0);
-        let mut sockets = bind(any, 1, sizes)?;
-        sockets
-            .pop()
-            .map_or_else(|| Err(io::ErrorKind::AddrNotAvailable.into()), Self::new)
-    }
-
-    pub fn socket(&self) -> &UdpSocket {
+    pub(crate) fn socket(&self) -> &UdpSocket {
         &self.socket
     }
 
     /// Tells whether the socket is IPv6, whose addresses of IPv4 are written as mapped ones.
-    pub fn is_ipv6(&self) -> bool {
+    pub(crate) fn is_ipv6(&self) -> bool {
         self.ipv6
     }
 
+    /// Tells whether the kernel may report an earlier datagram's error when the next one is sent.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.connected
+    }
+
+    /// Tells whether IPv6 datagrams may be fragmented at their source.
+    pub(crate) fn fragments(&self) -> bool {
+        self.options.mtu_discovery == MtuDiscovery::Fragment
+    }
+
     /// Returns how many datagrams the kernel takes in one call; 1 where it cannot split them.
+    #[must_use]
     pub fn max_segments(&self) -> usize {
-        self.state.max_gso_segments()
+        if self.options.offloads.gso {
+            self.state.max_gso_segments()
+        } else {
+            1
+        }
+    }
+
+    /// Returns the address that the socket is bound to.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr().map(plain)
     }
 
     /// Waits until there may be something to receive. Cancel-safe.
+    ///
+    /// # Errors
+    /// The runtime is shutting down.
     pub async fn readable(&self) -> io::Result<()> {
         self.socket.readable().await
+    }
+
+    /// Is ready when there may be something to receive; call [`Datagrams::receive`] until it
+    /// answers 0 before asking again.
+    ///
+    /// # Errors
+    /// The runtime is shutting down.
+    pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(ready!(self.socket.poll_recv_ready(cx)))
     }
 
     /// Receives a batch without waiting; the number of buffers filled, 0 when there is nothing.
@@ -157,7 +177,8 @@ impl Datagrams {
     }
 }
 
-/// Where batches are received, shared by the sockets of one worker.
+/// Where batches are received, shared by the sockets of one thread: 1 MiB, which takes memory as
+/// far as it was used.
 #[derive(Debug)]
 pub struct Inbox {
     buffers: Vec<u8>,
@@ -167,6 +188,7 @@ pub struct Inbox {
 /// Datagrams of one sender, all of one size but for the last, which may be shorter.
 #[derive(Debug)]
 pub struct Run<'a> {
+    /// Who sent them.
     pub sender: SocketAddr,
     /// The address of ours that they were sent to.
     pub local: Option<IpAddr>,
@@ -175,6 +197,8 @@ pub struct Run<'a> {
 }
 
 impl Inbox {
+    /// Returns an empty one.
+    #[must_use]
     pub fn new() -> Self {
         Self {
             buffers: vec![0; BUFFER * BUFFERS],
@@ -187,10 +211,16 @@ impl Inbox {
         let buffers = self.buffers.chunks_mut(BUFFER).zip(&self.meta);
         buffers.take(filled).map(|(buffer, meta)| Run {
             sender: plain(meta.addr),
-            local: meta.dst_ip,
+            local: meta.dst_ip.map(|ip| ip.to_canonical()),
             bytes: buffer.get_mut(..meta.len).unwrap_or_default(),
             stride: meta.stride.max(1),
         })
+    }
+}
+
+impl Default for Inbox {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

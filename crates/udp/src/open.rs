@@ -1,0 +1,87 @@
+//! Opens UDP sockets: bound for listeners, connected for one receiver; with room in the kernel.
+//!
+//! What is done with them is `socket`'s and `outbox`'s.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+use rustix::net::sockopt;
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+
+/// Octets that the kernel may queue for one socket.
+#[derive(Clone, Copy, Debug)]
+pub struct BufferSizes {
+    /// That were received and not yet read.
+    pub receive: usize,
+    /// That were sent and are still in this host.
+    pub send: usize,
+}
+
+/// Opens one socket for each worker on `address`; port 0 lets the kernel choose one for all.
+///
+/// `[::]` also takes IPv4; on a host without IPv6 it means `0.0.0.0`.
+///
+/// # Errors
+/// What the kernel says.
+pub fn bind(address: SocketAddr, workers: usize, sizes: BufferSizes) -> io::Result<Vec<UdpSocket>> {
+    let mut address = address;
+    let mut sockets: Vec<UdpSocket> = Vec::with_capacity(workers);
+    for _ in 0..workers {
+        let socket = match bind_one(address, sizes) {
+            Err(_) if address.ip() == Ipv6Addr::UNSPECIFIED && sockets.is_empty() => {
+                address.set_ip(Ipv4Addr::UNSPECIFIED.into());
+                bind_one(address, sizes)?
+            }
+            opened => opened?,
+        };
+        address.set_port(socket.local_addr()?.port());
+        sockets.push(socket);
+    }
+    Ok(sockets)
+}
+
+/// Opens a socket that sends to `address` only and hears from nobody else.
+///
+/// # Errors
+/// What the kernel says; a host without a route to `address` is told here.
+pub fn connect(address: SocketAddr, sizes: BufferSizes) -> io::Result<UdpSocket> {
+    let socket = open(address, sizes)?;
+    socket.connect(&SockAddr::from(address))?;
+    Ok(socket.into())
+}
+
+/// Returns how much the kernel granted to a socket for receiving.
+///
+/// # Errors
+/// What the kernel says.
+pub fn granted(socket: &UdpSocket) -> io::Result<usize> {
+    // The kernel doubles what it was asked for, for its own book-keeping (socket(7)).
+    SockRef::from(socket)
+        .recv_buffer_size()
+        .map(|size| size / 2)
+}
+
+fn bind_one(address: SocketAddr, sizes: BufferSizes) -> io::Result<UdpSocket> {
+    let socket = open(address, sizes)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    socket.set_reuse_port(true)?;
+    socket.bind(&SockAddr::from(address))?;
+    Ok(socket.into())
+}
+
+fn open(address: SocketAddr, sizes: BufferSizes) -> io::Result<Socket> {
+    let domain = Domain::for_address(address);
+    let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_nonblocking(true)?;
+    // With NET_ADMIN the limits of the host do not hold; else it grants what they allow
+    // (net.core.rmem_max, wmem_max).
+    if sockopt::set_socket_recv_buffer_size_force(&socket, sizes.receive).is_err() {
+        socket.set_recv_buffer_size(sizes.receive)?;
+    }
+    if sockopt::set_socket_send_buffer_size_force(&socket, sizes.send).is_err() {
+        socket.set_send_buffer_size(sizes.send)?;
+    }
+    Ok(socket)
+}
