@@ -6,11 +6,13 @@
 //! test, listens where it is told, and ends with its value.
 
 pub mod cache;
+pub mod crates;
 pub mod envoy;
 pub mod haproxy;
 pub mod kube;
 pub mod nginx;
 pub mod packages;
+pub mod wireguard;
 
 use anyhow::Result;
 
@@ -22,5 +24,6 @@ pub fn install(say: &dyn Fn(&str)) -> Result<()> {
     packages::install(packages::ALL, say)?;
     envoy::install(say)?;
     kube::install(say)?;
+    wireguard::install(say)?;
     Ok(())
 }

@@ -27,14 +27,18 @@ pub const ALL: &[Need] = &[
     need("etcd", &["etcd-server"]),
     need("haproxy", &["haproxy"]),
     need("ip", &["iproute2"]),
+    need("iperf3", &["iperf3"]),
     need("kubectl", &["kubernetes-client"]),
     need("nft", &["nftables"]),
     need("nginx", &["nginx"]),
     need(super::nginx::STREAM_MODULE, &["libnginx-mod-stream"]),
     need("openssl", &["openssl"]),
+    need("openvpn", &["openvpn"]),
     need("python3", &["python3"]),
     need("python3:pip", &["python3-pip"]),
     need("setpriv", &["util-linux"]),
+    need("wg", &["wireguard-tools"]),
+    need("wireguard-go", &["wireguard-go"]),
 ];
 
 /// What making namespaces needs of Debian.

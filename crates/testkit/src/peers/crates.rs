@@ -1,0 +1,88 @@
+//! Programs from crates.io, at a pinned version: found in `PATH`, else built once into the cache.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::cache;
+use crate::command;
+
+/// A program that a crate brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// The program.
+    pub name: &'static str,
+    /// The crate.
+    pub package: &'static str,
+    /// The version that is built.
+    pub version: &'static str,
+    /// Whether it is built for speed. Without, it is there in a third of the time.
+    pub optimised: bool,
+}
+
+impl Program {
+    /// Returns the program.
+    ///
+    /// # Errors
+    /// When it is neither in `PATH` nor in the cache.
+    pub fn binary(&self) -> Result<PathBuf> {
+        command::find(self.name)
+            .or_else(|| self.cached().ok().filter(|path| path.is_file()))
+            .with_context(|| {
+                let Self { name, version, .. } = self;
+                format!("{name} {version} is missing; `cargo xtask test` builds it")
+            })
+    }
+
+    /// Builds the program and keeps it in the cache, unless it is there.
+    ///
+    /// # Errors
+    /// When it cannot be fetched or built.
+    pub fn install(&self, say: &dyn Fn(&str)) -> Result<PathBuf> {
+        if let Ok(path) = self.binary() {
+            return Ok(path);
+        }
+        let _lock = cache::lock()?;
+        let path = self.cached()?;
+        if path.is_file() {
+            return Ok(path);
+        }
+        let root = tools()?;
+        let Self {
+            package, version, ..
+        } = self;
+        say(&format!(
+            "building {package} {version} into {} (once)",
+            root.display()
+        ));
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+        let mut install = Command::new(cargo);
+        install
+            // By the toolchain that the workspace is pinned to.
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .env_remove("CARGO_TARGET_DIR")
+            .args([
+                "install",
+                "--locked",
+                "--quiet",
+                "--version",
+                version,
+                "--root",
+            ])
+            .arg(&root)
+            .args((!self.optimised).then_some("--debug"))
+            .arg(package);
+        command::run(&mut install)?;
+        Ok(path)
+    }
+
+    fn cached(&self) -> Result<PathBuf> {
+        Ok(tools()?.join("bin").join(self.name))
+    }
+}
+
+fn tools() -> Result<PathBuf> {
+    Ok(cache::directory()?.join("tools"))
+}

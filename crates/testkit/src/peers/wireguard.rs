@@ -1,0 +1,225 @@
+//! WireGuard in user space, by others: the far end of a tunnel of ours, and what ours is measured by.
+//!
+//! ```text
+//!     wg (wireguard-tools) ── /var/run/wireguard/DEVICE.sock ──▶ program ── TUN DEVICE, UDP port
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::{cache, crates};
+use crate::command;
+use crate::netns::Namespace;
+use crate::process::ChildGuard;
+use crate::tempdir::TempDir;
+
+/// Somebody else's WireGuard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Program {
+    /// Cloudflare's, in Rust.
+    BoringTun,
+    /// Mullvad's, which began as the one above.
+    GotaTun,
+    /// The protocol's author's, in Go, of Debian 12: a system call for each packet.
+    WireguardGo2022,
+    /// The same of Debian 13, with segmentation offloads: the fastest there is.
+    WireguardGo2023,
+}
+
+impl Program {
+    /// Every one.
+    pub const ALL: [Self; 4] = [
+        Self::BoringTun,
+        Self::GotaTun,
+        Self::WireguardGo2022,
+        Self::WireguardGo2023,
+    ];
+
+    /// Returns what tables and errors call it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::BoringTun => "boringtun",
+            Self::GotaTun => "gotatun",
+            Self::WireguardGo2022 => "wireguard-go 2022",
+            Self::WireguardGo2023 => "wireguard-go 2023",
+        }
+    }
+
+    /// Returns the program.
+    ///
+    /// # Errors
+    /// When it is not installed; the text says how it gets here.
+    pub fn binary(self) -> Result<PathBuf> {
+        match self {
+            Self::BoringTun => BORINGTUN.binary(),
+            Self::GotaTun => GOTATUN.binary(),
+            Self::WireguardGo2022 => command::require("wireguard-go"),
+            Self::WireguardGo2023 => Some(unpacked()?)
+                .filter(|path| path.is_file())
+                .context("wireguard-go of Debian 13 is missing; `cargo xtask test` fetches it"),
+        }
+    }
+
+    /// Starts it in `namespace` with a device that has no addresses, keys or peers yet, and waits
+    /// until it can be told some. Logs go into `dir`.
+    ///
+    /// # Errors
+    /// When it is not installed, or not up within 20 s; the text shows the end of its log.
+    pub fn start(self, namespace: &Namespace, dir: &Path) -> Result<Wireguard> {
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        // The sockets of all namespaces lie in one directory: so a name that nobody else has.
+        let device = format!("wg{}-{number}", std::process::id());
+        let mut command = namespace.command(self.binary()?);
+        command.arg("--foreground");
+        match self {
+            // Without these it gives up the right to its own device.
+            Self::BoringTun | Self::GotaTun => command.arg("--disable-drop-privileges"),
+            Self::WireguardGo2022 | Self::WireguardGo2023 => &mut command,
+        };
+        command.arg(&device);
+        let log = dir.join(format!("{device}.log"));
+        let mut child = ChildGuard::spawn(self.name(), &command, &log)?;
+        let shown = || show(namespace, &device).is_ok();
+        child.wait_ready(Duration::from_secs(20), shown)?;
+        Ok(Wireguard { child, device })
+    }
+}
+
+/// A running WireGuard. Dropping it ends the program, and the device with it.
+#[derive(Debug)]
+pub struct Wireguard {
+    child: ChildGuard,
+    device: String,
+}
+
+impl Wireguard {
+    /// Returns the device's name.
+    #[must_use]
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// Returns the process.
+    pub fn child(&mut self) -> &mut ChildGuard {
+        &mut self.child
+    }
+
+    /// Runs `wg set DEVICE` with `words`, as wg(8) has them.
+    ///
+    /// # Errors
+    /// When `wg` is missing or refuses.
+    pub fn set(&self, words: &[&str]) -> Result<()> {
+        let mut wg = Command::new(command::require("wg")?);
+        command::run(wg.args(["set", &self.device]).args(words))?;
+        Ok(())
+    }
+}
+
+/// A key pair as `wg genkey` and `wg pubkey` write them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyPair {
+    /// The private key, base64.
+    pub private: String,
+    /// The public key, base64.
+    pub public: String,
+}
+
+impl KeyPair {
+    /// Makes a pair with wireguard-tools.
+    ///
+    /// # Errors
+    /// When `wg` is missing.
+    pub fn generate() -> Result<Self> {
+        let wg = command::require("wg")?;
+        let dir = TempDir::new("wg-key")?;
+        let private = command::run(Command::new(&wg).arg("genkey"))?;
+        let path = dir.write("private", &private)?;
+        let mut pubkey = Command::new("sh");
+        pubkey.args(["-c", r#""$1" pubkey < "$2""#, "sh"]);
+        let public = command::run(pubkey.arg(&wg).arg(&path))?;
+        Ok(Self {
+            private: private.trim().to_owned(),
+            public: public.trim().to_owned(),
+        })
+    }
+}
+
+/// Installs what is missing of those that Debian 12 has no package for.
+///
+/// # Errors
+/// When one cannot be had.
+pub fn install(say: &dyn Fn(&str)) -> Result<()> {
+    BORINGTUN.install(say)?;
+    GOTATUN.install(say)?;
+    install_2023(say)
+}
+
+/// Fetches wireguard-go of Debian 13 with apt, which checks its signature, by lists and a cache of
+/// their own: what this machine has installed, and from where, stays as it is.
+fn install_2023(say: &dyn Fn(&str)) -> Result<()> {
+    if Program::WireguardGo2023.binary().is_ok() {
+        return Ok(());
+    }
+    let _lock = cache::lock()?;
+    say("apt-get download wireguard-go, of Debian 13, to be unpacked beside");
+    let dir = TempDir::new("apt")?;
+    let sources = dir.write("sources.list", SOURCES)?;
+    for directory in ["lists/partial", "cache/archives/partial"] {
+        std::fs::create_dir_all(dir.join(directory)).context("making apt's directories")?;
+    }
+    let set = |key: &str, value: &Path| format!("--option={key}={}", value.display());
+    let options = [
+        set("Dir::Etc::SourceList", &sources),
+        set("Dir::Etc::SourceParts", Path::new("/dev/null")),
+        set("Dir::State::Lists", &dir.join("lists")),
+        set("Dir::Cache", &dir.join("cache")),
+        "--quiet".to_owned(),
+    ];
+    for words in [&["update"][..], &["download", "wireguard-go"]] {
+        let mut apt = Command::new("apt-get");
+        command::run(apt.current_dir(dir.path()).args(&options).args(words))?;
+    }
+    let mut unpack = Command::new("sh");
+    unpack.current_dir(dir.path());
+    command::run(unpack.args(["-c", "dpkg-deb --extract wireguard-go_*.deb unpacked"]))?;
+    let path = unpacked()?;
+    let fresh = path.with_extension("fresh");
+    std::fs::copy(dir.join("unpacked/usr/bin/wireguard-go"), &fresh)
+        .context("copying wireguard-go into the cache")?;
+    std::fs::rename(&fresh, &path).context("moving wireguard-go into its place")
+}
+
+fn unpacked() -> Result<PathBuf> {
+    Ok(cache::directory()?.join("wireguard-go-0.0.20231211"))
+}
+
+fn show(namespace: &Namespace, device: &str) -> Result<String> {
+    command::run(
+        namespace
+            .command(command::require("wg")?)
+            .args(["show", device]),
+    )
+}
+
+const SOURCES: &str = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] \
+    http://deb.debian.org/debian trixie main\n";
+
+const BORINGTUN: crates::Program = crates::Program {
+    name: "boringtun-cli",
+    package: "boringtun-cli",
+    version: "0.7.1",
+    optimised: true,
+};
+
+const GOTATUN: crates::Program = crates::Program {
+    name: "gotatun",
+    package: "gotatun-cli",
+    version: "0.10.2",
+    optimised: true,
+};
