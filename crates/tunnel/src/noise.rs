@@ -15,6 +15,13 @@
 //! Only the end that was told to initiates handshakes (the client); the other one answers. Nothing
 //! here waits or queues: what cannot be sealed now is the caller's to drop.
 
+pub(crate) mod boring;
+#[cfg(test)]
+pub(crate) mod plain;
+mod sessions;
+#[cfg(test)]
+mod tests;
+
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 

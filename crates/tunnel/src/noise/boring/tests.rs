@@ -1,0 +1,210 @@
+//! What only boringtun has: cookies, checks of contents, and its own timers and queue.
+
+use super::super::tests::{Ends, SOURCE, open, packet, replied, seal};
+use super::*;
+use crate::keys::generate;
+use crate::noise::{Identified, Keys};
+
+const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(198, 51, 100, 9));
+
+/// Brings the server's keys under load and returns the cookie that an initiation leads to.
+fn cookie(ends: &mut Ends<BoringKeys>, initiation: &[u8]) -> Vec<u8> {
+    for _ in 0..200 {
+        let mut out = [0; OUT_LEN];
+        let found = ends
+            .server_keys
+            .identify(SOURCE, initiation, &mut out, || false);
+        if let Identified::Cookie { len } = found {
+            return out[..len].to_vec();
+        }
+    }
+    panic!("never under load");
+}
+
+#[test]
+fn under_load_a_cookie_is_asked_for_before_anything_costly() {
+    let mut ends = Ends::<BoringKeys>::new();
+    let initiation = ends.initiation();
+    let cookie = cookie(&mut ends, &initiation);
+    assert_eq!(ends.at_client(&cookie).0, Opened::Cookie);
+    ends.now += Duration::from_secs(1);
+    let mut out = [0; OUT_LEN];
+    let due = ends.client.tick(ends.now, &mut out);
+    assert_eq!(
+        due,
+        Some(Due::Initiation(148)),
+        "sooner than without a cookie"
+    );
+    let with_cookie = out;
+    let theirs = ends.client_key.public();
+    let keys = &mut ends.server_keys;
+    let found = keys.identify(SOURCE, &with_cookie, &mut out, || true);
+    assert_eq!(found, Identified::Pair { own: 0, theirs });
+    let found = keys.identify(OTHER, &with_cookie, &mut out, || panic!("asked to spend"));
+    assert_eq!(
+        found,
+        Identified::Cookie { len: 64 },
+        "the cookie is another address's"
+    );
+    let opened = ends.at_server(&with_cookie).0;
+    assert_eq!(
+        opened,
+        replied(Reply::Response, 92),
+        "the pair counts nothing itself"
+    );
+}
+
+#[test]
+fn key_that_stays_keeps_its_load_and_sessions_go_on() {
+    let mut ends = Ends::<BoringKeys>::new();
+    ends.connect();
+    let key = generate().unwrap();
+    ends.server_keys.replace(std::slice::from_ref(&key));
+    ends.exchange();
+    let initiation = ends.initiation();
+    let found = ends
+        .server_keys
+        .identify(SOURCE, &initiation, &mut [0; OUT_LEN], || true);
+    assert_eq!(found, Identified::Refused(Refused::Mac));
+}
+
+#[test]
+fn forged_cookie_is_refused() {
+    let mut ends = Ends::<BoringKeys>::new();
+    let initiation = ends.initiation();
+    let mut cookie = cookie(&mut ends, &initiation);
+    cookie[40] ^= 1;
+    assert_eq!(ends.at_client(&cookie).0, Opened::Refused(Refused::Key));
+    cookie[4] ^= 1;
+    assert_eq!(ends.at_client(&cookie).0, Opened::Refused(Refused::Index));
+}
+
+#[test]
+fn authentic_content_that_is_no_ip_packet_confirms_the_session_all_the_same() {
+    let mut ends = Ends::<BoringKeys>::new();
+    ends.begin();
+    for content in [&b"hello"[..], &[0x45; 20], &[0x60; 40]] {
+        let datagram = seal(&mut ends.client, content).unwrap();
+        assert_eq!(ends.at_server(&datagram).0, Opened::Refused(Refused::NotIp));
+    }
+    assert!(ends.server.is_ready(ends.now));
+    ends.exchange();
+}
+
+#[test]
+fn padding_is_taken_off() {
+    let mut ends = Ends::<BoringKeys>::new();
+    ends.connect();
+    let mut padded = vec![0; 48];
+    (padded[0], padded[3]) = (0x45, 28);
+    let datagram = seal(&mut ends.client, &padded).unwrap();
+    assert_eq!(ends.at_server(&datagram).0, packet());
+}
+
+#[test]
+fn counters_that_nobody_may_use_are_refused() {
+    let mut ends = Ends::<BoringKeys>::new();
+    ends.connect();
+    for counter in [u64::MAX, u64::MAX - 1024, COUNTER_END] {
+        let mut datagram = seal(&mut ends.client, &[]).unwrap();
+        datagram[8..16].copy_from_slice(&counter.to_le_bytes());
+        assert_eq!(
+            ends.at_server(&datagram).0,
+            Opened::Refused(Refused::Counter)
+        );
+    }
+    ends.exchange();
+}
+
+#[test]
+fn packets_may_be_late_by_a_thousand() {
+    let mut ends = Ends::<BoringKeys>::new();
+    ends.connect();
+    let datagrams: Vec<_> = (0..1100)
+        .map(|_| seal(&mut ends.client, &[]).unwrap())
+        .collect();
+    for datagram in datagrams.iter().rev().take(1024) {
+        assert_eq!(ends.at_server(datagram).0, Opened::Keepalive);
+    }
+    assert_eq!(
+        ends.at_server(&datagrams[0]).0,
+        Opened::Refused(Refused::Counter)
+    );
+}
+
+#[test]
+fn nothing_is_ever_left_in_the_queue() {
+    let mut ends = Ends::<BoringKeys>::new();
+    for _ in 0..3 {
+        seal(&mut ends.client, &[0x45; 60]);
+        seal(&mut ends.server, &[0x45; 60]);
+    }
+    ends.connect();
+    for end in [&mut ends.client, &mut ends.server] {
+        let mut out = [0; 2048];
+        let queued = end.main.decapsulate(None, &[], &mut out);
+        assert!(matches!(queued, TunnResult::Done));
+    }
+}
+
+/// The state that would hold a session knows nothing yet and would take anything; what comes before
+/// it does not let a copy through.
+#[test]
+fn copies_of_initiations_do_not_reach_the_session() {
+    let mut ends = Ends::<BoringKeys>::new();
+    let old = ends.initiation();
+    ends.at_server(&old);
+    ends.connect();
+    ends.now += Duration::from_secs(10);
+    ends.server.main = ends.server.maker.tunn();
+    for _ in 0..50 {
+        assert_eq!(ends.at_server(&old).0, Opened::Refused(Refused::Stamp));
+    }
+    ends.connect();
+}
+
+/// boringtun gives its session up behind the harness's back; the harness notices and begins anew.
+#[test]
+fn lost_state_is_noticed_and_made_anew() {
+    let mut ends = Ends::<BoringKeys>::new();
+    ends.connect();
+    ends.client.main = ends.client.maker.tunn();
+    assert_eq!(seal(&mut ends.client, &[0x45; 60]), None);
+    assert!(!ends.client.is_ready(ends.now));
+    ends.connect();
+    ends.server.main = ends.server.maker.tunn();
+    assert_eq!(seal(&mut ends.server, &[0x45; 60]), None);
+    assert!(!ends.server.is_ready(ends.now));
+    ends.now += Duration::from_secs(5);
+    ends.connect();
+}
+
+#[test]
+fn response_to_the_initiation_before_the_latest_is_taken() {
+    let mut ends = Ends::<BoringKeys>::new();
+    let first = ends.initiation();
+    let second = ends.initiation();
+    let (_, response) = ends.at_server(&first);
+    assert_eq!(
+        ends.at_client(&response).0,
+        replied(Reply::Confirmation, 32)
+    );
+    let (_, response) = ends.at_server(&second);
+    assert_eq!(
+        ends.at_client(&response).0,
+        replied(Reply::Confirmation, 32)
+    );
+    let datagram = seal(&mut ends.client, &[]).unwrap();
+    let (opened, _) = open(&mut ends.server, ends.now, &datagram);
+    assert_eq!(opened, Opened::Keepalive);
+    ends.exchange();
+}
+
+#[test]
+fn nothing_shows_a_key() {
+    let ends = Ends::<BoringKeys>::new();
+    let shown = format!("{:?} {:?}", ends.client, ends.server_keys);
+    let public = ends.server_keys.own()[0].to_string();
+    assert!(!shown.contains(&public), "{shown}");
+    assert!(shown.starts_with("Boring { sessions:"), "{shown}");
+}

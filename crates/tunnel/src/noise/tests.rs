@@ -1,0 +1,540 @@
+//! What every [`Noise`] does, shown with both: boringtun's and the one without cryptography.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+
+use super::boring::BoringKeys;
+use super::plain::PlainKeys;
+use super::*;
+use crate::keys::{PresharedKey, PrivateKey, generate};
+
+pub(super) const SOURCE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7));
+const PACKET: [u8; 28] = *b"\x45\0\0\x1c\0\0\0\0\x40\x11\0\0\x0a\0\0\x01\x0a\0\0\x02abcdefgh";
+/// Larger than any datagram here.
+const ROOM: usize = 2048;
+
+/// A client and a server that are connected by the test's hands.
+pub(super) struct Ends<K: Keys> {
+    pub(super) client_key: PrivateKey,
+    pub(super) client: K::Noise,
+    pub(super) server_keys: K,
+    pub(super) server: K::Noise,
+    pub(super) now: Instant,
+}
+
+impl<K: Keys + Default> Ends<K> {
+    pub(super) fn new() -> Self {
+        Self::with([None, None])
+    }
+
+    fn with(preshared: [Option<PresharedKey>; 2]) -> Self {
+        let [client_key, server_key] = [(); 2].map(|()| generate().unwrap());
+        let now = tokio::time::Instant::now().into_std();
+        let mut server_keys = K::default();
+        server_keys.replace(std::slice::from_ref(&server_key));
+        let [at_client, at_server] = preshared;
+        let server = Pairing {
+            own: 0,
+            theirs: client_key.public(),
+            preshared: at_server,
+            index: 0x0001_2340,
+            initiator: false,
+        };
+        let server = server_keys.pair(&server, now).unwrap();
+        let client = client(&server_keys, &client_key, at_client, now);
+        Self {
+            client_key,
+            client,
+            server_keys,
+            server,
+            now,
+        }
+    }
+
+    /// The client's process restarts.
+    pub(super) fn restart_client(&mut self) {
+        self.client = client(&self.server_keys, &self.client_key, None, self.now);
+    }
+
+    pub(super) fn initiation(&mut self) -> Vec<u8> {
+        let mut out = [0; ROOM];
+        let len = self.client.initiate(self.now, &mut out).unwrap();
+        out[..len].to_vec()
+    }
+
+    pub(super) fn at_server(&mut self, datagram: &[u8]) -> (Opened, Vec<u8>) {
+        open(&mut self.server, self.now, datagram)
+    }
+
+    pub(super) fn at_client(&mut self, datagram: &[u8]) -> (Opened, Vec<u8>) {
+        open(&mut self.client, self.now, datagram)
+    }
+
+    /// A handshake up to the client's confirmation, which is returned.
+    pub(super) fn begin(&mut self) -> Vec<u8> {
+        let initiation = self.initiation();
+        let (opened, response) = self.at_server(&initiation);
+        assert_eq!(opened, replied(Reply::Response, 92));
+        let (opened, confirmation) = self.at_client(&response);
+        assert_eq!(opened, replied(Reply::Confirmation, 32));
+        confirmation
+    }
+
+    pub(super) fn connect(&mut self) {
+        let confirmation = self.begin();
+        assert_eq!(self.at_server(&confirmation).0, Opened::Keepalive);
+        self.exchange();
+    }
+
+    /// A packet each way.
+    pub(super) fn exchange(&mut self) {
+        let datagram = seal(&mut self.client, &PACKET).unwrap();
+        assert_eq!(self.at_server(&datagram), (packet(), PACKET.to_vec()));
+        let datagram = seal(&mut self.server, &PACKET).unwrap();
+        assert_eq!(self.at_client(&datagram), (packet(), PACKET.to_vec()));
+    }
+
+    fn tick(noise: &mut K::Noise, now: Instant) -> Option<(Due, Vec<u8>)> {
+        let mut out = [0; ROOM];
+        let due = noise.tick(now, &mut out)?;
+        let (Due::Initiation(len) | Due::Keepalive(len)) = due;
+        Some((due, out[..len].to_vec()))
+    }
+}
+
+fn client<K: Keys + Default>(
+    server: &K,
+    key: &PrivateKey,
+    preshared: Option<PresharedKey>,
+    now: Instant,
+) -> K::Noise {
+    let mut keys = K::default();
+    keys.replace(std::slice::from_ref(key));
+    let pairing = Pairing {
+        own: 0,
+        theirs: server.own()[0],
+        preshared,
+        index: 0x00ab_cde0,
+        initiator: true,
+    };
+    keys.pair(&pairing, now).unwrap()
+}
+
+pub(super) fn packet() -> Opened {
+    Opened::Packet { len: PACKET.len() }
+}
+
+pub(super) fn replied(reply: Reply, len: usize) -> Opened {
+    Opened::Reply { len, reply }
+}
+
+pub(super) fn seal(noise: &mut impl Noise, packet: &[u8]) -> Option<Vec<u8>> {
+    let mut out = vec![0; packet.len() + 32];
+    let len = noise.seal(packet, &mut out)?;
+    assert_eq!(len, out.len());
+    Some(out)
+}
+
+/// Opens a datagram and returns what was written beside.
+pub(super) fn open(noise: &mut impl Noise, now: Instant, datagram: &[u8]) -> (Opened, Vec<u8>) {
+    let mut out = vec![0; datagram.len().max(OUT_LEN)];
+    let opened = noise.open(now, SOURCE, datagram, &mut out);
+    let len = match opened {
+        Opened::Packet { len } | Opened::Reply { len, .. } => len,
+        Opened::Cookie | Opened::Keepalive | Opened::Refused(_) => 0,
+    };
+    out.truncate(len);
+    (opened, out)
+}
+
+/// Makes a module of tests for each of the two.
+macro_rules! for_both {
+    ($($name:ident),* $(,)?) => {
+        mod boring {
+            $(#[test] fn $name() { super::$name::<super::BoringKeys>(); })*
+        }
+        mod plain {
+            $(#[test] fn $name() { super::$name::<super::PlainKeys>(); })*
+        }
+    };
+}
+
+for_both!(
+    packets_go_both_ways_after_a_handshake,
+    server_seals_only_once_the_client_confirmed,
+    nothing_is_sealed_or_kept_without_a_session,
+    both_preshared_keys_have_to_agree,
+    data_is_taken_once,
+    initiation_that_comes_by_two_links_has_one_response,
+    handshakes_go_one_way,
+    client_renews_the_session_and_tries_again_until_it_has_one,
+    server_never_begins,
+    session_ends_after_three_minutes,
+    rekey_under_traffic_loses_nothing,
+    unanswered_handshakes_leave_the_session_alone,
+    keepalive_is_owed_to_a_peer_that_sends,
+    restart_of_either_end_is_overcome,
+    older_initiation_is_taken_once_the_tunnel_was_dead,
+    unknown_indices_and_small_buffers_are_refused,
+    whose_an_initiation_is,
+    junk_of_any_size_changes_nothing,
+);
+
+fn packets_go_both_ways_after_a_handshake<K: Keys + Default>() {
+    let mut ends = Ends::<K>::new();
+    assert!(!ends.client.is_ready(ends.now) && !ends.server.is_ready(ends.now));
+    ends.connect();
+    assert_eq!(ends.client.handshake_age(ends.now), Some(Duration::ZERO));
+}
+
+fn server_seals_only_once_the_client_confirmed<K: Keys + Default>() {
+    let mut ends = Ends::<K>::new();
+    let confirmation = ends.begin();
+    assert!(ends.client.is_ready(ends.now));
+    assert!(!ends.server.is_ready(ends.now));
+    assert_eq!(seal(&mut ends.server, &PACKET), None);
+    ends.at_server(&confirmation);
+    assert!(ends.server.is_ready(ends.now));
+    ends.exchange();
+}
+
+fn nothing_is_sealed_or_kept_without_a_session<K: Keys + Default>() {
+    let mut ends = Ends::<K>::new();
+    for _ in 0..10 {
+        assert_eq!(seal(&mut ends.client, &PACKET), None);
+        assert_eq!(seal(&mut ends.server, &PACKET), None);
+    }
+    assert_eq!(
+        Ends::<K>::tick(&mut ends.client, ends.now),
+        None,
+        "no handshake was asked for"
+    );
+    ends.connect();
+}
+
+fn both_preshared_keys_have_to_agree<K: Keys + Default>() {
+    let key = |octet| Some(PresharedKey::from_octets([octet; 32]));
+    Ends::<K>::with([key(1), key(1)]).connect();
+    for preshared in [[key(1), key(2)], [None, key(1)], [key(1), None]] {
+        let mut ends = Ends::<K>::with(preshared);
+        let initiation = ends.initiation();
+        let (_, response) = ends.at_server(&initiation);
+        assert_eq!(ends.at_client(&response).0, Opened::Refused(Refused::Key));
+        assert!(!ends.client.is_ready(ends.now));
+    }
+}
+
+fn data_is_taken_once<K: Keys + Default>() {
+    let mut ends = Ends::<K>::new();
+    ends.connect();
+    let datagrams: Vec<_> = (0..5)
+        .map(|_| seal(&mut ends.client, &PACKET).unwrap())
+        .collect();
+    for at in [2, 0, 4, 1, 3] {
+        assert_eq!(ends.at_server(&datagrams[at]).0, packet());
+        assert_eq!(
+            ends.at_server(&datagrams[at]).0,
+            Opened::Refused(Refused::Counter)
+        );
+    }
+}
+
+fn initiation_that_comes_by_two_links_has_one_response<K: Keys + Default>() {
+    let mut ends = Ends::<K>::new();
+    let initiation = ends.initiation();
+    let (_, first) = ends.at_server(&initiation);
+    let (opened, second) = ends.at_server(&initiation);
+    assert_eq!(opened, replied(Reply::Response, 92));
+    assert_eq!(first, second);
+    assert_eq!(ends.at_client(&second).0, replied(Reply::Confirmation, 32));
+    let late = ends.at_client(&first).0;
+    assert_eq!(late, Opened::Refused(Refused::Unexpected));
+    let datagram = seal(&mut ends.client, &PACKET).unwrap();
+    assert_eq!(ends.at_server(&datagram).0, packet());
+    ends.now += Duration::from_secs(5);
+    let old = ends.at_server(&initiation).0;
+    assert_eq!(old, Opened::Refused(Refused::Stamp));
+    ends.exchange();
+}
+
+fn handshakes_go_one_way<K: Keys + Default>() {
+    let mut ends = Ends::<K>::new();
+    let role = Opened::Refused(Refused::Role);
+    assert_eq!(ends.server.initiate(ends.now, &mut [0; OUT_LEN]), None);
+    let initiation = ends.initiation();
+    assert_eq!(ends.at_client(&initiation).0, role);
+    let (_, response) = ends.at_server(&initiation);
+    assert_eq!(ends.at_server(&response).0, role);
+    assert_eq!(
+        ends.at_client(&response).0,
+        replied(Reply::Confirmation, 32)
+    );
+}
+
+fn client_renews_the_session_and_tries_again_until_it_has_one<K: Keys + Default>() {
+    let mut ends = Ends::<K>::new();
+    ends.connect();
+    seal(&mut ends.client, &[]).unwrap(); // so that no keepalive is owed
+    let start = ends.now;
+    let mut initiations = Vec::new();
+    for quarter in 0..4 * 600 {
+        ends.now = start + Duration::from_millis(250) * quarter;
+        if let Some((due, datagram)) = Ends::<K>::tick(&mut ends.client, ends.now) {
+            assert_eq!(due, Due::Initiation(148));
+            initiations.push((ends.now - start, datagram));
+        }
+    }
+    let times: Vec<_> = initiations.iter().map(|(at, _)| at.as_secs()).collect();
+    assert_eq!(times, (120..600).step_by(5).collect::<Vec<_>>());
+    assert!(!ends.client.is_ready(ends.now));
+    let (_, latest) = initiations.last().unwrap();
+    let (_, response) = ends.at_server(latest);
+    assert_eq!(
+        ends.at_client(&response).0,
+        replied(Reply::Confirmation, 32)
+    );
+    assert!(
+        ends.client.is_ready(ends.now),
+        "ten minutes later still willing"
+    );
+}
+
+fn server_never_begins<K: Keys + Default>() {
+    let mut ends = Ends::<K>::new();
+    ends.connect();
+    let start = ends.now;
+    for second in 0..400 {
+        ends.now = start + Duration::from_secs(second);
+        assert_eq!(ends.server.is_ready(ends.now), second < 179);
+        let sealed = seal(&mut ends.server, &PACKET);
+        assert_eq!(
+            sealed.is_some(),
+            second < 180,
+            "at {second} s, before the tick"
+        );
+        assert_eq!(Ends::<K>::tick(&mut ends.server, ends.now), None);
+    }
+}
+
+fn session_ends_after_three_minutes<K: Keys + Default>() {
+    let mut ends = Ends::<K>::new();
+    ends.connect();
+    let late = seal(&mut ends.client, &PACKET).unwrap();
+    let later = seal(&mut ends.client, &PACKET).unwrap();
+    ends.now += Duration::from_secs(178);
+    assert_eq!(ends.at_server(&late).0, packet());
+    ends.now += Duration::from_secs(2);
+    assert!(!ends.client.is_ready(ends.now) && !ends.server.is_ready(ends.now));
+    assert_eq!(ends.client.handshake_age(ends.now), None);
+    assert_eq!(ends.at_server(&later).0, Opened::Refused(Refused::Stale));
+    Ends::<K>::tick(&mut ends.server, ends.now);
+    assert_eq!(seal(&mut ends.server, &PACKET), None);
+    assert_eq!(ends.at_server(&later).0, Opened::Refused(Refused::Index));
+    ends.connect();
+}
+
+fn rekey_under_traffic_loses_nothing<K: Keys + Default>() {
+    let mut ends = Ends::<K>::new();
+    ends.connect();
+    for _ in 0..20 {
+        ends.now += Duration::from_secs(120);
+        let to_client: Vec<_> = (0..4)
+            .map(|_| seal(&mut ends.server, &PACKET).unwrap())
+            .collect();
+        let to_server: Vec<_> = (0..4)
+            .map(|_| seal(&mut ends.client, &PACKET).unwrap())
+            .collect();
+        let confirmation = ends.begin();
+        // What was sealed before comes after.
+        for datagram in to_client {
+            assert_eq!(ends.at_client(&datagram).0, packet());
+        }
+        assert_eq!(ends.at_server(&to_server[0]).0, packet());
+        assert_eq!(ends.at_server(&confirmation).0, Opened::Keepalive);
+        for datagram in &to_server[1..] {
+            assert_eq!(ends.at_server(datagram).0, packet());
+        }
+        // Neither end went back to the old session for it.
+        let newest = |datagram: &[u8]| datagram[4..8].to_vec();
+        let sealed = seal(&mut ends.client, &PACKET).unwrap();
+        assert_eq!(newest(&sealed), newest(&confirmation));
+        assert_ne!(newest(&sealed), newest(&to_server[0]));
+        let age = ends.server.handshake_age(ends.now);
+        assert_eq!(age, Some(Duration::ZERO));
+        ends.exchange();
+    }
+}
+
+fn unanswered_handshakes_leave_the_session_alone<K: Keys + Default>() {
+    let mut ends = Ends::<K>::new();
+    ends.connect();
+    for _ in 0..30 {
+        ends.now += Duration::from_secs(5);
+        let initiation = ends.initiation();
+        assert_eq!(ends.at_server(&initiation).0, replied(Reply::Response, 92));
+        ends.exchange();
+    }
+    ends.connect();
+}
+
+fn keepalive_is_owed_to_a_peer_that_sends<K: Keys + Default>() {
+    let mut ends = Ends::<K>::new();
+    ends.connect();
+    let datagram = seal(&mut ends.client, &PACKET).unwrap();
+    ends.at_server(&datagram);
+    ends.now += Duration::from_secs(9);
+    assert_eq!(Ends::<K>::tick(&mut ends.server, ends.now), None);
+    ends.now += Duration::from_secs(1);
+    let (due, keepalive) = Ends::<K>::tick(&mut ends.server, ends.now).unwrap();
+    assert_eq!(due, Due::Keepalive(32));
+    assert_eq!(ends.at_client(&keepalive).0, Opened::Keepalive);
+    ends.now += Duration::from_secs(20);
+    assert_eq!(
+        Ends::<K>::tick(&mut ends.server, ends.now),
+        None,
+        "owed once"
+    );
+    assert_eq!(
+        Ends::<K>::tick(&mut ends.client, ends.now),
+        None,
+        "a keepalive owes none"
+    );
+}
+
+fn restart_of_either_end_is_overcome<K: Keys + Default>() {
+    let mut ends = Ends::<K>::new();
+    ends.connect();
+    ends.now += Duration::from_secs(30);
+    ends.restart_client();
+    ends.connect();
+    ends.now += Duration::from_secs(30);
+    let pairing = Pairing {
+        own: 0,
+        theirs: ends.client_key.public(),
+        preshared: None,
+        index: 0x0001_2340,
+        initiator: false,
+    };
+    ends.server = ends.server_keys.pair(&pairing, ends.now).unwrap();
+    let unknown = Pairing { own: 1, ..pairing };
+    assert!(ends.server_keys.pair(&unknown, ends.now).is_none());
+    let datagram = seal(&mut ends.client, &PACKET).unwrap();
+    assert_eq!(ends.at_server(&datagram).0, Opened::Refused(Refused::Index));
+    ends.connect();
+}
+
+fn older_initiation_is_taken_once_the_tunnel_was_dead<K: Keys + Default>() {
+    let mut ends = Ends::<K>::new();
+    let stamp = Opened::Refused(Refused::Stamp);
+    let old: Vec<_> = (0..3).map(|_| ends.initiation()).collect();
+    ends.connect();
+    ends.now += Duration::from_secs(180);
+    assert_eq!(ends.at_server(&old[1]).0, stamp);
+    ends.now += Duration::from_secs(1);
+    assert_eq!(ends.at_server(&old[1]).0, replied(Reply::Response, 92));
+    assert!(!ends.server.is_ready(ends.now));
+    // One in five seconds, and meanwhile no others replace its session.
+    ends.now += Duration::from_secs(4);
+    assert_eq!(ends.at_server(&old[0]).0, stamp);
+    ends.now += Duration::from_secs(1);
+    assert_eq!(ends.at_server(&old[0]).0, replied(Reply::Response, 92));
+    // Whose clock is right gets in at any time, and the others stay out then.
+    ends.connect();
+    ends.now += Duration::from_secs(60);
+    assert_eq!(ends.at_server(&old[2]).0, stamp);
+    ends.exchange();
+}
+
+fn unknown_indices_and_small_buffers_are_refused<K: Keys + Default>() {
+    let mut ends = Ends::<K>::new();
+    ends.connect();
+    let datagram = seal(&mut ends.client, &PACKET).unwrap();
+    let room = Opened::Refused(Refused::Room);
+    let opened = ends
+        .server
+        .open(ends.now, SOURCE, &datagram, &mut [0; OUT_LEN - 1]);
+    assert_eq!(opened, room);
+    let large = vec![4; 65_507];
+    assert_eq!(
+        ends.server.open(ends.now, SOURCE, &large, &mut [0; 65_506]),
+        room
+    );
+    for other in [0, 1, 8, 0x80] {
+        let mut wrong = datagram.clone();
+        wrong[4] = wrong[4].wrapping_add(other);
+        wrong[7] ^= 1;
+        assert_eq!(ends.at_server(&wrong).0, Opened::Refused(Refused::Index));
+    }
+    let mut reserved = datagram.clone();
+    reserved[3] = 1;
+    assert_eq!(
+        ends.at_server(&reserved).0,
+        Opened::Refused(Refused::Malformed)
+    );
+    assert_eq!(ends.server.seal(&PACKET, &mut [0; 59]), None);
+    assert_eq!(ends.server.tick(ends.now, &mut []), None);
+    assert_eq!(ends.client.initiate(ends.now, &mut [0; OUT_LEN - 1]), None);
+    assert_eq!(ends.at_server(&datagram).0, packet());
+}
+
+fn whose_an_initiation_is<K: Keys + Default>() {
+    let mut ends = Ends::<K>::new();
+    let initiation = ends.initiation();
+    let own = ends.server_keys.own()[0];
+    let mut keys = K::default();
+    let identify =
+        |keys: &mut K, afford| keys.identify(SOURCE, &initiation, &mut [0; OUT_LEN], || afford);
+    assert_eq!(identify(&mut keys, true), Identified::Refused(Refused::Mac));
+    keys.replace(&[generate().unwrap(), generate().unwrap()]);
+    assert_eq!(identify(&mut keys, true), Identified::Refused(Refused::Mac));
+    let theirs = ends.client_key.public();
+    let found = identify(&mut ends.server_keys, true);
+    assert_eq!(found, Identified::Pair { own: 0, theirs });
+    let refused = identify(&mut ends.server_keys, false);
+    assert_eq!(refused, Identified::Refused(Refused::Budget));
+    assert_eq!(ends.server_keys.own(), [own]);
+}
+
+fn junk_of_any_size_changes_nothing<K: Keys + Default>() {
+    let mut ends = Ends::<K>::new();
+    ends.connect();
+    let valid = seal(&mut ends.client, &PACKET).unwrap();
+    let initiation = ends.initiation();
+    let mut state = 7_u64;
+    let mut random = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 56) as u8
+    };
+    for len in 0..2000 {
+        for kind in 0..6 {
+            let mut junk: Vec<u8> = (0..len).map(|_| random()).collect();
+            // Half of it looks as if it were of this session.
+            if kind > 0 && len > 4 && random() > 127 {
+                let shared = 4..len.min(16);
+                junk[shared.clone()].copy_from_slice(&valid[shared]);
+                junk[..4].copy_from_slice(&[kind, 0, 0, 0]);
+            }
+            for opened in [ends.at_server(&junk).0, ends.at_client(&junk).0] {
+                assert!(matches!(opened, Opened::Refused(_)), "{junk:?} {opened:?}");
+            }
+            let keys = &mut ends.server_keys;
+            let found = keys.identify(SOURCE, &junk, &mut [0; OUT_LEN], || true);
+            assert!(matches!(found, Identified::Refused(_)), "{junk:?}");
+        }
+    }
+    for at in 0..initiation.len() {
+        let mut broken = initiation.clone();
+        broken[at] ^= 0x10;
+        let (opened, _) = ends.at_server(&broken);
+        // mac2 is nothing to anybody without load.
+        let is_unchecked = at >= 132 && opened == replied(Reply::Response, 92);
+        assert!(
+            matches!(opened, Opened::Refused(_)) || is_unchecked,
+            "octet {at}"
+        );
+    }
+    assert_eq!(ends.at_server(&valid).0, packet());
+    ends.exchange();
+}
