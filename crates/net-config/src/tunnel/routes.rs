@@ -74,8 +74,8 @@ impl TunnelRoutes {
         Ok(changes)
     }
 
-    /// Removes our rules for the device and our routes in the table; that there are none, or no
-    /// device, is success.
+    /// Removes our rules for the device and our routes; that there are none, or no device, is
+    /// success.
     ///
     /// # Errors
     /// `DeviceName`, `Table`, `Permission`, `Netlink`.
@@ -148,8 +148,8 @@ impl TunnelRoutes {
             changes.push(TunnelChange::RemoveRule { ipv6, table });
         }
         for stale in self.our_routes(connection).await? {
-            let destination = |route: &Route| route.destination == stale.destination;
-            if routes.iter().any(destination) {
+            let place = |route: &Route| (route.destination, route.table);
+            if routes.iter().any(|route| place(route) == place(&stale)) {
                 continue;
             }
             let request = route::delete_route(connection.request(), &stale);
@@ -209,11 +209,17 @@ impl TunnelRoutes {
         Ok(())
     }
 
+    /// Those in our table, and those out of our device in a table that was configured earlier.
     async fn our_routes(&self, connection: &mut Connection) -> Result<Vec<Route>, TunnelError> {
-        let all = route::routes(connection)
+        let failed = |source| TunnelError::netlink("reading the routes", source);
+        let settings = device::settings(connection, &self.device)
             .await
-            .map_err(|source| TunnelError::netlink("reading the routes", source))?;
-        let ours = |route: &Route| route.protocol == PROTOCOL && route.table == self.table;
+            .map_err(failed)?;
+        let all = route::routes(connection).await.map_err(failed)?;
+        let ours = |route: &Route| {
+            let by_us = settings.iter().any(|own| route.devices == [own.index]);
+            route.protocol == PROTOCOL && (route.table == self.table || by_us)
+        };
         Ok(all.into_iter().filter(ours).collect())
     }
 

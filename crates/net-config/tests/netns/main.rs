@@ -17,3 +17,6 @@ mod keeper;
 mod notrack;
 mod running;
 mod support;
+mod tunnel_device;
+mod tunnel_path;
+mod tunnel_routes;

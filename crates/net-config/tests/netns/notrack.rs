@@ -137,14 +137,6 @@ fn without_the_capability_it_says_so() {
     });
 }
 
-fn drop_net_admin() {
-    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
-
-    let mut sets = capabilities(None).unwrap();
-    sets.effective -= CapabilitySet::NET_ADMIN;
-    set_capabilities(None, sets).unwrap();
-}
-
 /// A rule on connection state makes the kernel track what passes.
 fn track_connections() {
     nft(&["add", "table", "inet", "firewall"]);

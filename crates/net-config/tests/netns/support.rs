@@ -135,3 +135,12 @@ pub(crate) fn addresses_of(device: &str) -> Vec<String> {
         })
         .collect()
 }
+
+/// Takes the capability from this thread, for good.
+pub(crate) fn drop_net_admin() {
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+    let mut sets = capabilities(None).unwrap();
+    sets.effective -= CapabilitySet::NET_ADMIN;
+    set_capabilities(None, sets).unwrap();
+}
