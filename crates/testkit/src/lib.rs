@@ -28,5 +28,7 @@ pub mod process;
 pub mod proxy_header;
 mod request;
 pub mod tempdir;
+#[cfg(feature = "impair")]
+pub mod tunnel_world;
 pub mod upstream;
 pub mod wait;

@@ -129,6 +129,12 @@ impl Connection {
         Ok(Upgraded(self.stream))
     }
 
+    /// Leaves HTTP aside: both sides say what they like from here on.
+    #[must_use]
+    pub fn raw(self) -> Upgraded {
+        Upgraded(self.stream)
+    }
+
     fn send(&mut self, method: &str, path: &str, body: Option<&str>) -> io::Result<()> {
         let mut text = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\n", self.host);
         for (name, value) in &self.headers {
