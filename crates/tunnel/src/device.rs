@@ -1,23 +1,328 @@
-//! The TUN device.
+//! The TUN device: opened with its offloads, read one super-packet at a time, written in batches.
+//!
+//! ```text
+//!   kernel ─ read ──▶ Port ──▶ Packet: VnetHeader, one packet or a super-packet
+//!   kernel ◀─ writev ─ Port ◀── Batch: opened packets, joined into super-packets
+//! ```
+//!
+//! With offloads the kernel hands over and takes up to 64 KiB at once, and leaves checksums to
+//! us. What it cannot do is found out at the start or at the first refusal, and done without.
+//!
+//! Addresses, routes and size of the device are `net_config`'s; cutting and joining packets is
+//! `tunnel_proto::ip`'s.
 
-use std::os::fd::OwnedFd;
+mod batch;
 
-/// An open TUN device.
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, OwnedFd};
+use std::task::{Context, Poll, ready};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tun_rs::{DeviceBuilder, SyncDevice};
+use tunnel_proto::ip::vnet::{self, VnetHeader};
+
+pub use batch::{Batch, Written};
+
+/// Octets to read into: the largest packet of IP with a header in front.
+pub const READ_BUFFER: usize = vnet::LEN + 65_535;
+
+/// The most octets of a device's name: IFNAMSIZ of linux/if.h without the closing zero.
+const MAX_NAME: usize = 15;
+
+/// Which device, and how it is used.
+#[derive(Clone, Debug)]
+pub struct DeviceParams {
+    /// Its name, 1 to 15 octets. A device of this name is used if it is there and nobody uses it,
+    /// else one is made that goes with the process.
+    pub name: String,
+    /// What is left to the kernel.
+    pub offloads: Offloads,
+}
+
+/// What is left to the kernel, where it can.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offloads {
+    /// Packets come in up to 64 KiB at once, with unfinished checksums (`IFF_VNET_HDR`).
+    pub segmentation: bool,
+    /// Packets are joined before they are written; needs `segmentation`.
+    pub coalescing: bool,
+}
+
+impl Default for Offloads {
+    fn default() -> Self {
+        Self {
+            segmentation: true,
+            coalescing: true,
+        }
+    }
+}
+
+/// What an open device does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Abilities {
+    /// There is a [`VnetHeader`] in front of every packet.
+    pub vnet: bool,
+    /// TCP segments are joined before they are written.
+    pub join_tcp: bool,
+    /// UDP datagrams are (Linux 6.2).
+    pub join_udp: bool,
+}
+
+/// An open TUN device that no thread uses yet.
 #[derive(Debug)]
 pub struct Device {
     fd: OwnedFd,
+    abilities: Abilities,
 }
 
 impl Device {
-    /// Takes over an open TUN device.
-    #[must_use]
-    pub fn from_fd(fd: OwnedFd) -> Self {
-        Self { fd }
+    /// Opens or makes the device, in the network namespace of the calling thread. It is not up and
+    /// has no addresses when it was made.
+    ///
+    /// # Errors
+    ///
+    /// - [`DeviceError::Name`]: not the name of a device;
+    /// - [`DeviceError::Missing`], [`DeviceError::Permission`], [`DeviceError::Busy`]: what an
+    ///   operator can do something about;
+    /// - [`DeviceError::Open`]: anything else.
+    pub fn open(params: &DeviceParams) -> Result<Self, DeviceError> {
+        let name = &params.name;
+        if !is_name(name) {
+            return Err(DeviceError::Name { name: name.clone() });
+        }
+        let wanted = params.offloads.segmentation;
+        let (device, vnet) = match build(name, wanted) {
+            // A kernel without the header or without its offloads.
+            Err(error) if wanted && error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
+                (build(name, false), false)
+            }
+            built => (built, wanted),
+        };
+        let device = device.map_err(|source| DeviceError::of(name, source))?;
+        let open = |source| DeviceError::Open {
+            name: name.clone(),
+            source,
+        };
+        let abilities = Abilities {
+            vnet,
+            join_tcp: vnet && params.offloads.coalescing,
+            join_udp: vnet && params.offloads.coalescing && device.udp_gso(),
+        };
+        tracing::info!(device = %name, ?abilities, "opened");
+        let fd = device.as_fd().try_clone_to_owned().map_err(open)?;
+        Ok(Self { fd, abilities })
     }
 
-    /// Returns its descriptor.
+    /// Takes over an open TUN device without packet information (`IFF_NO_PI`), with the abilities
+    /// it was made with.
     #[must_use]
-    pub fn fd(&self) -> &OwnedFd {
-        &self.fd
+    pub fn from_fd(fd: OwnedFd, abilities: Abilities) -> Self {
+        Self { fd, abilities }
+    }
+
+    /// Returns two that are each other's network, without a kernel's network between them: what
+    /// one writes the other one reads. For tests.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    pub fn pair(abilities: Abilities) -> io::Result<(Self, Self)> {
+        let flags = SocketFlags::CLOEXEC;
+        let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        Ok((
+            Self::from_fd(one, abilities),
+            Self::from_fd(other, abilities),
+        ))
+    }
+
+    /// Returns what the device does.
+    #[must_use]
+    pub fn abilities(&self) -> Abilities {
+        self.abilities
     }
 }
+
+/// A device in use by its thread.
+#[derive(Debug)]
+pub struct Port {
+    fd: AsyncFd<OwnedFd>,
+    abilities: Abilities,
+    broken: u64,
+}
+
+/// What was read from a device.
+#[derive(Debug)]
+pub struct Packet<'a> {
+    /// What is left to do for it.
+    pub vnet: VnetHeader,
+    /// From the IP header to the end of the data.
+    pub bytes: &'a mut [u8],
+}
+
+impl Port {
+    /// Takes the device into use. Must be called within the runtime that polls it.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    pub fn new(device: Device) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&device.fd, true)?;
+        #[expect(
+            deprecated,
+            reason = "sound for a descriptor that is owned; its replacement is unsafe code"
+        )]
+        let fd = AsyncFd::with_interest(device.fd, Interest::READABLE)?;
+        Ok(Self {
+            fd,
+            abilities: device.abilities,
+            broken: 0,
+        })
+    }
+
+    /// Returns what the device does.
+    #[must_use]
+    pub fn abilities(&self) -> Abilities {
+        self.abilities
+    }
+
+    /// Is ready when there may be something to read; call [`Port::read`] until it answers `None`
+    /// before asking again.
+    ///
+    /// # Errors
+    ///
+    /// The runtime is shutting down.
+    pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // The readiness stays until a read finds nothing.
+        Poll::Ready(ready!(self.fd.poll_read_ready(cx)).map(drop))
+    }
+
+    /// Reads a packet without waiting; `None` when there is none. What does not fit `buffer` is
+    /// cut off, so that it should have [`READ_BUFFER`] octets.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says: the device is gone.
+    pub fn read<'a>(&mut self, buffer: &'a mut [u8]) -> io::Result<Option<Packet<'a>>> {
+        let (vnet, front, len) = loop {
+            let Some(len) = self.read_once(buffer)? else {
+                return Ok(None);
+            };
+            if !self.abilities.vnet {
+                break (VnetHeader::default(), 0, len);
+            }
+            let read = buffer.get(..len).unwrap_or_default();
+            match VnetHeader::parse(read) {
+                Ok(vnet) => break (vnet, vnet::LEN, len),
+                Err(_) => self.broken += 1,
+            }
+        };
+        let bytes = buffer.get_mut(front..len).unwrap_or_default();
+        Ok(Some(Packet { vnet, bytes }))
+    }
+
+    fn read_once(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        let read = self.fd.try_io(Interest::READABLE, |fd| {
+            Ok(rustix::io::retry_on_intr(|| {
+                rustix::io::read(fd, &mut *buffer)
+            })?)
+        });
+        match read {
+            // The other end of a pair has been closed; a device does not end.
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(len) => Ok(Some(len)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes one packet or super-packet, put together from `parts`, the first of which is the
+    /// encoded [`VnetHeader`] if the device has one. At most 1024 parts.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says; nothing was written then.
+    pub fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        let write = || rustix::io::writev(self.fd.get_ref(), parts);
+        rustix::io::retry_on_intr(write)?;
+        Ok(())
+    }
+
+    /// Returns how many packets were read since the last call whose header is not understood.
+    pub fn take_broken(&mut self) -> u64 {
+        std::mem::take(&mut self.broken)
+    }
+}
+
+fn build(name: &str, offloads: bool) -> io::Result<SyncDevice> {
+    // Up or down is not ours.
+    let builder = DeviceBuilder::new().name(name).inherit_enable_state();
+    builder.offload(offloads).build_sync()
+}
+
+fn is_name(name: &str) -> bool {
+    // dev_valid_name() of the kernel; a `%` would be a pattern.
+    let valid = |c: u8| c.is_ascii_graphic() && !b"/:%".contains(&c);
+    (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(valid) && name != "." && name != ".."
+}
+
+/// Why there is no device.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// Another process uses a device of this name.
+    #[error("the device {name} is in use by another process")]
+    Busy {
+        /// Its name.
+        name: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The kernel has no TUN driver, or a container does not show it.
+    #[error(
+        "there is no /dev/net/tun: the module `tun` is missing, or the container lacks the device"
+    )]
+    Missing(#[source] io::Error),
+    /// The name cannot be one.
+    #[error(
+        "{name:?} is not the name of a device: 1 to {MAX_NAME} visible characters without /, : and %"
+    )]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// The kernel does not make or open it.
+    #[error("the TUN device {name} cannot be opened; is another kind of device called so?")]
+    Open {
+        /// Its name.
+        name: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// This process may not.
+    #[error("the TUN device {name} needs the capability NET_ADMIN, and access to /dev/net/tun")]
+    Permission {
+        /// Its name.
+        name: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl DeviceError {
+    fn of(name: &str, source: io::Error) -> Self {
+        let name = name.to_owned();
+        let errno = source.raw_os_error().map(Errno::from_raw_os_error);
+        match errno {
+            Some(Errno::BUSY) => Self::Busy { name, source },
+            Some(Errno::NOENT | Errno::NODEV | Errno::NXIO) => Self::Missing(source),
+            Some(Errno::PERM | Errno::ACCESS) => Self::Permission { name, source },
+            _ => Self::Open { name, source },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

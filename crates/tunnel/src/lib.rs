@@ -25,6 +25,7 @@ mod noise;
 mod runner;
 pub mod settings;
 mod status;
+pub mod stream;
 
 pub use handle::{
     Dial, Dials, Identity, IdentityError, Params, PeerSpec, Role, Sockets, StartError, Tunnel,

@@ -1,0 +1,237 @@
+//! What is read from a device and what is written, against the other end of a pair.
+
+use tunnel_proto::ip::segment::Segments;
+use tunnel_proto::ip::vnet::Gso;
+
+use super::*;
+
+const ALL: Abilities = Abilities {
+    vnet: true,
+    join_tcp: true,
+    join_udp: true,
+};
+
+/// A super-packet of IPv4 with `data` octets behind its headers, checksum left to whoever takes it.
+fn super_packet(gso: Gso, data: usize) -> (VnetHeader, Vec<u8>) {
+    let (protocol, header, csum_offset) = match gso {
+        Gso::Udp => (17, 8, 6),
+        Gso::TcpV4 | Gso::TcpV6 | Gso::None => (6, 20, 16),
+    };
+    let len = u16::try_from(20 + header + data).unwrap();
+    let mut packet = vec![0x45, 0];
+    packet.extend(len.to_be_bytes());
+    packet.extend([0, 1, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    packet.extend([0x30, 0x39, 0x00, 0x50]); // ports
+    if protocol == 6 {
+        // sequence, acknowledgment, length, ACK, window, checksum, urgent
+        packet.extend([0, 0, 1, 0, 0, 0, 2, 0, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
+    } else {
+        packet.extend((len - 20).to_be_bytes());
+        packet.extend([0, 0]);
+    }
+    packet.extend((0..data).map(|at| u8::try_from(at % 251).unwrap()));
+    let vnet = VnetHeader {
+        needs_csum: true,
+        gso,
+        hdr_len: u16::try_from(20 + header).unwrap(),
+        gso_size: 1000,
+        csum_start: 20,
+        csum_offset,
+    };
+    (vnet, packet)
+}
+
+/// The packets that it stands for.
+fn packets(gso: Gso, data: usize) -> Vec<Vec<u8>> {
+    let (vnet, mut packet) = super_packet(gso, data);
+    let (mut segments, mut packets) = (Segments::new(&vnet, &mut packet).unwrap(), Vec::new());
+    while let Some(packet) = segments.next() {
+        packets.push(packet.to_vec());
+    }
+    packets
+}
+
+fn put(batch: &mut Batch, packet: &[u8]) {
+    batch.room(packet.len()).unwrap().copy_from_slice(packet);
+    batch.commit(packet.len());
+}
+
+/// Flushes to a writer that answers `answer`; the calls that it took.
+fn flushed(
+    batch: &mut Batch,
+    mut answer: impl FnMut(&[IoSlice<'_>]) -> io::Result<()>,
+) -> Vec<Vec<u8>> {
+    let mut calls = Vec::new();
+    batch.flush_by(|parts| {
+        answer(parts).inspect(|()| {
+            let octets = parts.iter().flat_map(|part| part.iter().copied());
+            calls.push(octets.collect());
+        })
+    });
+    calls
+}
+
+fn plain(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let with = |packet: &Vec<u8>| [&[0; vnet::LEN][..], packet].concat();
+    packets.iter().map(with).collect()
+}
+
+#[tokio::test]
+async fn a_super_packet_comes_out_of_the_other_device_as_one() {
+    let (ours, theirs) = Device::pair(ALL).unwrap();
+    let (mut ours, mut theirs) = (Port::new(ours).unwrap(), Port::new(theirs).unwrap());
+    let (mut batch, mut buffer) = (Batch::new(ALL), vec![0; READ_BUFFER]);
+    for gso in [Gso::TcpV4, Gso::Udp] {
+        let (vnet, packet) = super_packet(gso, 9_500);
+        theirs
+            .write(&[IoSlice::new(&vnet.encode()), IoSlice::new(&packet)])
+            .unwrap();
+        std::future::poll_fn(|cx| ours.poll_readable(cx))
+            .await
+            .unwrap();
+        let read = ours.read(&mut buffer).unwrap().expect("a packet");
+        assert_eq!(read.vnet, vnet);
+        let mut segments = Segments::new(&read.vnet, read.bytes).unwrap();
+        while let Some(packet) = segments.next() {
+            put(&mut batch, packet);
+        }
+        assert!(ours.read(&mut buffer).unwrap().is_none());
+        batch.flush(&ours);
+        let written = batch.take_written();
+        assert_eq!((written.packets, written.writes), (10, 1), "{gso:?}");
+        std::future::poll_fn(|cx| theirs.poll_readable(cx))
+            .await
+            .unwrap();
+        let back = theirs.read(&mut buffer).unwrap().expect("a packet");
+        assert_eq!(back.vnet, vnet);
+        let mut again = Vec::new();
+        let mut segments = Segments::new(&back.vnet, back.bytes).unwrap();
+        while let Some(packet) = segments.next() {
+            again.push(packet.to_vec());
+        }
+        assert_eq!(again, packets(gso, 9_500));
+    }
+}
+
+#[test]
+fn a_kernel_that_refuses_joined_packets_gets_them_one_by_one() {
+    let mut batch = Batch::new(ALL);
+    let refuse = |parts: &[IoSlice<'_>]| match parts.len() {
+        2 => Ok(()),
+        _ => Err(Errno::INVAL.into()),
+    };
+    for round in 0..2 {
+        let packets = packets(Gso::TcpV4, 5_400);
+        for packet in &packets {
+            put(&mut batch, packet);
+        }
+        assert_eq!(
+            flushed(&mut batch, refuse),
+            plain(&packets),
+            "round {round}"
+        );
+        let written = batch.take_written();
+        assert_eq!((written.packets, written.writes), (6, 6));
+        assert_eq!(written.join_refused, u64::from(round == 0));
+    }
+    assert!(!batch.abilities().join_tcp && !batch.abilities().join_udp);
+}
+
+#[test]
+fn a_kernel_that_refuses_joined_datagrams_still_gets_joined_segments() {
+    let mut batch = Batch::new(ALL);
+    let refuse_datagrams = |parts: &[IoSlice<'_>]| match (parts.len(), parts[0][1]) {
+        (3.., 5) => Err(Errno::INVAL.into()),
+        _ => Ok(()),
+    };
+    let datagrams = packets(Gso::Udp, 3_000);
+    for packet in datagrams.iter().chain(&packets(Gso::TcpV4, 3_000)) {
+        put(&mut batch, packet);
+    }
+    let calls = flushed(&mut batch, refuse_datagrams);
+    assert_eq!(calls[..3], plain(&datagrams));
+    assert_eq!(calls.len(), 4);
+    assert_eq!(
+        (batch.abilities().join_tcp, batch.abilities().join_udp),
+        (true, false)
+    );
+}
+
+#[test]
+fn a_device_without_headers_gets_packets_alone() {
+    let mut batch = Batch::new(Abilities {
+        vnet: false,
+        join_tcp: false,
+        join_udp: false,
+    });
+    let packets = packets(Gso::TcpV4, 5_000);
+    for packet in &packets {
+        put(&mut batch, packet);
+    }
+    assert_eq!(flushed(&mut batch, |_| Ok(())), packets);
+}
+
+#[test]
+fn what_the_device_does_not_take_is_counted_and_gone() {
+    let mut batch = Batch::new(ALL);
+    for packet in packets(Gso::TcpV4, 4_000) {
+        put(&mut batch, &packet);
+    }
+    assert!(flushed(&mut batch, |_| Err(Errno::AGAIN.into())).is_empty());
+    put(&mut batch, &packets(Gso::TcpV4, 10)[0]);
+    assert!(flushed(&mut batch, |_| Err(Errno::IO.into())).is_empty());
+    let written = batch.take_written();
+    assert_eq!(
+        (written.blocked, written.failed, written.packets),
+        (4, 1, 0)
+    );
+    assert!(batch.is_empty() && flushed(&mut batch, |_| Ok(())).is_empty());
+}
+
+#[test]
+fn a_batch_is_bounded_and_takes_any_number_of_parts() {
+    let mut batch = Batch::new(ALL);
+    let packets: Vec<_> = (0..3).flat_map(|_| packets(Gso::Udp, 1_000)).collect();
+    let mut count = 0;
+    while let Some(room) = batch.room(packets[0].len()) {
+        room.copy_from_slice(&packets[0]);
+        batch.commit(packets[0].len());
+        count += 1;
+    }
+    assert_eq!(batch.len(), count);
+    let (mut parts, mut octets) = (0, 0);
+    batch.flush_by(|call| {
+        parts = call.len().max(parts);
+        octets += call.iter().skip(1).map(|part| part.len()).sum::<usize>();
+        Ok(())
+    });
+    assert_eq!(batch.take_written().packets, count as u64);
+    assert!(parts <= 1024 && octets > 0);
+    batch.shrink();
+    assert!(batch.room(1).is_some() && batch.room(2 << 20).is_none());
+}
+
+#[test]
+fn names_that_cannot_be_are_refused_before_the_kernel_is_asked() {
+    for name in ["", "sixteen-letters-", "a/b", "tun%d", "..", "a b", "ä"] {
+        let params = DeviceParams {
+            name: name.to_owned(),
+            offloads: Offloads::default(),
+        };
+        let refused = Device::open(&params).unwrap_err();
+        assert!(
+            matches!(refused, DeviceError::Name { .. }),
+            "{name}: {refused}"
+        );
+    }
+}
+
+#[test]
+fn what_an_operator_can_do_something_about_is_told_apart() {
+    let of = |errno: Errno| DeviceError::of("rhizome0", errno.into());
+    assert!(matches!(of(Errno::BUSY), DeviceError::Busy { .. }));
+    assert!(matches!(of(Errno::NOENT), DeviceError::Missing(_)));
+    assert!(matches!(of(Errno::PERM), DeviceError::Permission { .. }));
+    assert!(matches!(of(Errno::ACCESS), DeviceError::Permission { .. }));
+    assert!(matches!(of(Errno::INVAL), DeviceError::Open { .. }));
+}

@@ -1,0 +1,333 @@
+//! A TCP stream that carries frames: datagrams and control messages, both ways.
+//!
+//! ```text
+//!   slot(fill), control ─▶ CoDel queue ─▶ frames being written ─ writev, when writable ─▶ socket
+//!   Frame ◀─ Decoder ◀─ read, at most 256 KiB in a row ◀───────────────────────────────── socket
+//! ```
+//!
+//! The kernel holds little that is unsent (`TCP_NOTSENT_LOWAT`), so what must wait does so in the
+//! queue, where what has become useless is dropped. A frame that was begun is finished; nothing is
+//! dropped within one. Polled by the loop that owns it: no task, no lock, and no more work at a
+//! time than leaves the others their turn.
+//!
+//! Connecting is the program's matter. Knows no keys; what is in a datagram is not looked at.
+
+mod options;
+mod outgoing;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use route::TcpOptions;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tunnel_proto::codel::{self, Band};
+use tunnel_proto::frame::{Control, Decoder, Frame, FrameError, MAX_LEN};
+
+use outgoing::Outgoing;
+
+/// Octets that are good to read into; any number works.
+pub const READ_BUFFER: usize = 64 * 1024;
+
+/// Octets read in a row at most, so that others get their turn.
+const READ_BUDGET: usize = 256 * 1024;
+
+/// Bounds of a stream.
+#[derive(Clone, Debug)]
+pub struct StreamParams {
+    /// The queue in front of the socket.
+    pub queue: codel::Params,
+    /// Options of the socket.
+    pub tcp: TcpOptions,
+    /// Octets of the largest datagram the other end may send; at most 16,383.
+    pub max_datagram: u16,
+    /// How long the other end may take to introduce itself.
+    pub hello_timeout: Duration,
+}
+
+impl Default for StreamParams {
+    fn default() -> Self {
+        Self {
+            queue: codel::Params::default(),
+            tcp: options::defaults(),
+            max_datagram: MAX_LEN,
+            hello_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// What went through a stream so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Frames received.
+    pub rx_frames: u64,
+    /// Octets received.
+    pub rx_bytes: u64,
+    /// Octets that the kernel took.
+    pub tx_bytes: u64,
+    /// Calls that this needed.
+    pub tx_writes: u64,
+    /// Frames that could not be made: longer than a frame can be.
+    pub tx_too_large: u64,
+    /// What became of frames in the queue.
+    pub queue: codel::Stats,
+}
+
+/// One connected stream.
+#[derive(Debug)]
+pub struct Stream {
+    socket: TcpStream,
+    outgoing: Outgoing,
+    decoder: Decoder,
+    /// Octets that were read ahead of us.
+    early: Vec<u8>,
+    /// Until when a hello must have come; `None` once it has.
+    hello_by: Option<Instant>,
+    /// Octets read in a row.
+    turn: usize,
+    traffic: Traffic,
+}
+
+impl Stream {
+    /// Takes over a connected socket, from which `early` has been read already. Must be called
+    /// within the runtime that polls it.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says of the socket or its options. A congestion control that the kernel
+    /// does not have is no error.
+    pub fn new(
+        socket: std::net::TcpStream,
+        early: Vec<u8>,
+        params: &StreamParams,
+        now: Instant,
+    ) -> io::Result<Self> {
+        options::apply(&socket, &params.tcp)?;
+        socket.set_nonblocking(true)?;
+        Ok(Self {
+            socket: TcpStream::from_std(socket)?,
+            outgoing: Outgoing::new(params.queue, params.tcp.notsent_lowat),
+            decoder: Decoder::new(params.max_datagram),
+            early,
+            hello_by: Some(now + params.hello_timeout),
+            turn: READ_BUDGET,
+            traffic: Traffic::default(),
+        })
+    }
+
+    /// Returns the address of the other end.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says: the stream has ended.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.peer_addr()
+    }
+
+    /// Queues a datagram whose octets, `max` at most, `fill` puts where they are sent from. It
+    /// answers how many there are; if none, nothing is queued.
+    pub fn slot(
+        &mut self,
+        now: Instant,
+        band: Band,
+        max: usize,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) {
+        self.outgoing.slot(now, band, max, fill);
+    }
+
+    /// Queues a control message, ahead of bulk.
+    pub fn control(&mut self, now: Instant, control: &Control<'_>) {
+        self.outgoing.control(now, control);
+    }
+
+    /// Writes what waits, as far as the socket takes it. Ready when nothing waits any more.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamError::Write`]; the stream is of no use then.
+    pub fn poll_flush(
+        &mut self,
+        now: Instant,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), StreamError>> {
+        loop {
+            if self.outgoing.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            // Frames leave the queue when they can be written and not before: until then they may
+            // still be dropped.
+            ready!(self.socket.poll_write_ready(cx)).map_err(StreamError::Write)?;
+            self.outgoing.refill(now);
+            if self.outgoing.is_empty() {
+                return Poll::Ready(Ok(())); // what waited was dropped
+            }
+            let socket = Pin::new(&mut self.socket);
+            let written = self
+                .outgoing
+                .with_slices(|slices| socket.poll_write_vectored(cx, slices));
+            match ready!(written) {
+                Ok(len) => {
+                    self.traffic.tx_writes += 1;
+                    self.traffic.tx_bytes += len as u64;
+                    self.outgoing.advance(len);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Poll::Ready(Err(StreamError::Write(error))),
+            }
+        }
+    }
+
+    /// Reads frames and gives them to `each`, with `buffer` to read into. Ready when there may be
+    /// more than one turn's octets, 256 KiB: poll again after the others.
+    ///
+    /// # Errors
+    ///
+    /// - [`StreamError::Closed`], [`StreamError::Truncated`]: the other end has closed;
+    /// - [`StreamError::Frame`]: what it sent cannot be understood;
+    /// - [`StreamError::Read`]: the connection is lost.
+    ///
+    /// The stream is of no use then. Frames in front of the error have been given.
+    pub fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+        mut each: impl FnMut(Frame<'_>),
+    ) -> Poll<Result<(), StreamError>> {
+        if !self.early.is_empty() {
+            let early = std::mem::take(&mut self.early);
+            self.decode(&early, &mut each)?;
+        }
+        let mut read = 0;
+        while read < self.turn {
+            let mut into = ReadBuf::new(buffer);
+            match ready!(Pin::new(&mut self.socket).poll_read(cx, &mut into)) {
+                Ok(()) if into.filled().is_empty() => return Poll::Ready(Err(self.ended())),
+                Ok(()) => {
+                    read += into.filled().len();
+                    self.decode(into.filled(), &mut each)?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Poll::Ready(Err(StreamError::Read(error))),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Returns when [`Stream::handle_timeout`] wants to be called.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.hello_by
+    }
+
+    /// Looks whether the other end has introduced itself in time.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamError::NoHello`]: it has not; close the stream.
+    pub fn handle_timeout(&self, now: Instant) -> Result<(), StreamError> {
+        match self.hello_by {
+            Some(by) if now >= by => Err(StreamError::NoHello),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Drops what waits, but for the rest of a frame that was begun: for when the packets in it
+    /// have become stale.
+    pub fn flush(&mut self) {
+        self.outgoing.flush();
+    }
+
+    /// Gives the memory of frames that were sent back: for when there has been none for a while.
+    pub fn shrink(&mut self) {
+        self.outgoing.shrink();
+    }
+
+    /// Returns the octets of datagrams that wait in the queue.
+    #[must_use]
+    pub fn queued_bytes(&self) -> usize {
+        self.outgoing.queued_bytes()
+    }
+
+    /// Returns what went through so far.
+    #[must_use]
+    pub fn traffic(&self) -> Traffic {
+        Traffic {
+            queue: self.outgoing.stats(),
+            tx_too_large: self.outgoing.too_large(),
+            ..self.traffic
+        }
+    }
+
+    fn decode(
+        &mut self,
+        mut input: &[u8],
+        each: &mut impl FnMut(Frame<'_>),
+    ) -> Result<(), StreamError> {
+        self.traffic.rx_bytes += input.len() as u64;
+        while let Some(frame) = self.decoder.next(&mut input)? {
+            self.traffic.rx_frames += 1;
+            if matches!(frame, Frame::Control(Control::Hello { .. })) {
+                self.hello_by = None;
+            }
+            each(frame);
+        }
+        Ok(())
+    }
+
+    fn ended(&self) -> StreamError {
+        match self.decoder.pending() {
+            0 => StreamError::Closed,
+            octets => StreamError::Truncated { octets },
+        }
+    }
+}
+
+/// Why a stream has ended or must.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StreamError {
+    /// The other end has closed it, between two frames.
+    #[error("the other end has closed the stream")]
+    Closed,
+    /// What the other end sent cannot be understood.
+    #[error("the other end sent what is no frame")]
+    Frame(#[from] FrameError),
+    /// The other end did not introduce itself in time.
+    #[error("the other end did not say hello in time")]
+    NoHello,
+    /// The connection is lost.
+    #[error("reading from the stream")]
+    Read(#[source] io::Error),
+    /// The other end has closed it within a frame.
+    #[error("the other end has closed the stream {octets} octets into a frame")]
+    Truncated {
+        /// Octets of the frame that arrived.
+        octets: usize,
+    },
+    /// The connection is lost.
+    #[error("writing to the stream")]
+    Write(#[source] io::Error),
+}
+
+impl StreamError {
+    /// Returns the label for metrics.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Frame(error) => error.reason(),
+            Self::NoHello => "no_hello",
+            Self::Read(error) | Self::Write(error) if error.kind() == io::ErrorKind::TimedOut => {
+                "timed_out"
+            }
+            Self::Read(_) | Self::Write(_) => "reset",
+            Self::Truncated { .. } => "truncated",
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! What waits to be written on a stream, as frames.
+//!
+//! ```text
+//!   slot, control ─▶ buffer with header ─▶ Queue ─ refill ─▶ writing ─▶ with_slices, advance
+//!                        ▲                   │ dropped          │ written
+//!                        └────── free ◀──────┴──────────────────┘
+//! ```
+//!
+//! Frames in the queue may be dropped, whole. Those being written have left it, few at a time: a
+//! socket that stopped in the middle of one goes on there. No sockets and no clock.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::time::Instant;
+
+use bytes::BytesMut;
+use tunnel_proto::codel::{Band, Params, Queue, Stats};
+use tunnel_proto::frame::{self, Control, HEADER_LEN};
+
+/// Frames of one call.
+const MAX_SLICES: usize = 64;
+/// Octets of one call where the kernel's buffer has no limit of ours.
+const MAX_WRITE: usize = 64 * 1024;
+/// Octets of buffers that are kept for the next frames.
+const MAX_FREE: usize = 512 * 1024;
+
+/// The outgoing half of a stream.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    queue: Queue<Buffer>,
+    writing: VecDeque<Buffer>,
+    /// Octets of the first frame being written that are written.
+    offset: usize,
+    /// Octets that leave the queue at once.
+    quantum: usize,
+    free: Free,
+    too_large: u64,
+}
+
+/// A frame, in memory that may be larger.
+#[derive(Debug)]
+struct Buffer {
+    bytes: Vec<u8>,
+    len: usize,
+}
+
+impl Buffer {
+    fn frame(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+}
+
+impl Outgoing {
+    pub(super) fn new(queue: Params, notsent_lowat: u32) -> Self {
+        // The socket becomes writable again when the kernel holds less than half of its limit
+        // (tcp_stream_memory_free): what then leaves the queue finds room and waits nowhere else.
+        let half = usize::try_from(notsent_lowat / 2).unwrap_or(MAX_WRITE);
+        Self {
+            queue: Queue::new(queue),
+            writing: VecDeque::new(),
+            offset: 0,
+            quantum: if half == 0 {
+                MAX_WRITE
+            } else {
+                half.min(MAX_WRITE)
+            },
+            free: Free::default(),
+            too_large: 0,
+        }
+    }
+
+    pub(super) fn slot(
+        &mut self,
+        now: Instant,
+        band: Band,
+        max: usize,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) {
+        let mut bytes = self.free.take();
+        let most = HEADER_LEN + max;
+        if bytes.len() < most {
+            bytes.resize(most, 0);
+        }
+        let room = bytes.get_mut(HEADER_LEN..most).unwrap_or_default();
+        let filled = fill(room).min(max);
+        let Ok(header) = frame::header(filled) else {
+            self.too_large += u64::from(filled > 0);
+            return self.free.put(bytes);
+        };
+        bytes[..HEADER_LEN].copy_from_slice(&header);
+        let len = HEADER_LEN + filled;
+        self.push(now, band, Buffer { bytes, len });
+    }
+
+    pub(super) fn control(&mut self, now: Instant, control: &Control<'_>) {
+        let mut encoded = BytesMut::new();
+        // Only a message of an unknown type cannot be written; none is made here.
+        if frame::put_control(control, &mut encoded).is_err() {
+            return;
+        }
+        let mut bytes = self.free.take();
+        let len = encoded.len();
+        if bytes.len() < len {
+            bytes.resize(len, 0);
+        }
+        bytes[..len].copy_from_slice(&encoded);
+        self.push(now, Band::Urgent, Buffer { bytes, len });
+    }
+
+    fn push(&mut self, now: Instant, band: Band, buffer: Buffer) {
+        let (free, len) = (&mut self.free, buffer.len);
+        self.queue
+            .push(now, band, buffer, len, |dropped, _| free.put(dropped.bytes));
+    }
+
+    /// Takes frames from the queue once those being written are.
+    pub(super) fn refill(&mut self, now: Instant) {
+        if !self.writing.is_empty() {
+            return;
+        }
+        let (free, mut octets) = (&mut self.free, 0);
+        while self.writing.len() < MAX_SLICES && octets < self.quantum {
+            let popped = self.queue.pop(now, |dropped, _| free.put(dropped.bytes));
+            let Some(buffer) = popped else {
+                break;
+            };
+            octets += buffer.len;
+            self.writing.push_back(buffer);
+        }
+    }
+
+    /// Hands out the octets being written.
+    pub(super) fn with_slices<T>(&self, write: impl FnOnce(&[IoSlice<'_>]) -> T) -> T {
+        let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+        let mut offset = self.offset;
+        for (slice, buffer) in slices.iter_mut().zip(&self.writing) {
+            let rest = buffer.frame().get(offset..).unwrap_or_default();
+            (*slice, offset) = (IoSlice::new(rest), 0);
+        }
+        let count = self.writing.len().min(MAX_SLICES);
+        write(slices.get(..count).unwrap_or_default())
+    }
+
+    /// Tells that the first `len` of those octets are written.
+    pub(super) fn advance(&mut self, len: usize) {
+        self.offset += len;
+        while let Some(buffer) = self.writing.front() {
+            if self.offset < buffer.len {
+                break;
+            }
+            self.offset -= buffer.len;
+            if let Some(written) = self.writing.pop_front() {
+                self.free.put(written.bytes);
+            }
+        }
+    }
+
+    /// Drops all frames but one that was begun.
+    pub(super) fn flush(&mut self) {
+        let begun = usize::from(self.offset > 0);
+        let unbegun = begun.min(self.writing.len())..;
+        for buffer in self.writing.drain(unbegun) {
+            self.free.put(buffer.bytes);
+        }
+        let free = &mut self.free;
+        self.queue.flush(|dropped, _| free.put(dropped.bytes));
+    }
+
+    pub(super) fn shrink(&mut self) {
+        self.free = Free::default();
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.writing.is_empty() && self.queue.is_empty()
+    }
+
+    pub(super) fn queued_bytes(&self) -> usize {
+        self.queue.bytes()
+    }
+
+    pub(super) fn stats(&self) -> Stats {
+        self.queue.stats()
+    }
+
+    pub(super) fn too_large(&self) -> u64 {
+        self.too_large
+    }
+}
+
+/// Buffers of frames that are gone.
+#[derive(Debug, Default)]
+struct Free {
+    buffers: Vec<Vec<u8>>,
+    octets: usize,
+}
+
+impl Free {
+    fn take(&mut self) -> Vec<u8> {
+        let buffer = self.buffers.pop().unwrap_or_default();
+        self.octets -= buffer.capacity();
+        buffer
+    }
+
+    fn put(&mut self, buffer: Vec<u8>) {
+        if self.octets + buffer.capacity() <= MAX_FREE {
+            self.octets += buffer.capacity();
+            self.buffers.push(buffer);
+        }
+    }
+}

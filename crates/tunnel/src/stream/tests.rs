@@ -1,0 +1,289 @@
+//! Frames over a real TCP connection on loopback, and the outgoing half on its own.
+
+use std::future::poll_fn;
+use std::net::TcpListener;
+
+use socket2::SockRef;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tunnel_proto::frame::{Identity, put_control};
+
+use super::*;
+
+/// A stream of ours and the other end of its connection.
+fn connected(params: &StreamParams, early: &[u8]) -> (Stream, TcpStream) {
+    connected_by(TcpListener::bind("127.0.0.1:0").unwrap(), params, early)
+}
+
+/// The same, with so little room in the kernel that a write is rarely taken whole.
+fn cramped() -> (Stream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    SockRef::from(&listener).set_recv_buffer_size(4096).unwrap();
+    let (stream, other) = connected_by(listener, &StreamParams::default(), &[]);
+    let socket = SockRef::from(&stream.socket);
+    socket.set_send_buffer_size(4096).unwrap();
+    (stream, other)
+}
+
+fn connected_by(listener: TcpListener, params: &StreamParams, early: &[u8]) -> (Stream, TcpStream) {
+    let ours = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (other, _) = listener.accept().unwrap();
+    other.set_nonblocking(true).unwrap();
+    let stream = Stream::new(ours, early.to_vec(), params, start()).unwrap();
+    (stream, TcpStream::from_std(other).unwrap())
+}
+fn start() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+/// Polls once; the loop that owns streams does no more.
+async fn flush(stream: &mut Stream, now: Instant) -> Poll<Result<(), StreamError>> {
+    poll_fn(|cx| Poll::Ready(stream.poll_flush(now, cx))).await
+}
+
+/// A datagram that tells its number, and whose octets follow from it.
+fn datagram(number: u32) -> Vec<u8> {
+    let len = 4 + number as usize * 977 % 1400;
+    let mut octets = vec![number.to_be_bytes()[3]; len];
+    octets[..4].copy_from_slice(&number.to_be_bytes());
+    octets
+}
+
+fn put(stream: &mut Stream, now: Instant, datagram: &[u8]) {
+    stream.slot(now, Band::Bulk, 1500, |room| {
+        room[..datagram.len()].copy_from_slice(datagram);
+        datagram.len()
+    });
+}
+
+/// Takes frames apart as the format says, without the code under test: kinds and bodies.
+fn take_apart(mut octets: &[u8]) -> Vec<(u8, Vec<u8>)> {
+    let mut frames = Vec::new();
+    while let [high, low, rest @ ..] = octets {
+        let len = usize::from(u16::from_be_bytes([high & 0x3f, *low]));
+        frames.push((high >> 6, rest[..len].to_vec()));
+        octets = &rest[len..];
+    }
+    assert!(octets.is_empty(), "a whole number of frames");
+    frames
+}
+
+async fn within<T>(wait: impl Future<Output = T>) -> T {
+    let limit = Duration::from_secs(30);
+    tokio::time::timeout(limit, wait).await.expect("in time")
+}
+
+#[tokio::test]
+async fn a_slow_reader_gets_whole_frames_and_the_rest_is_dropped() {
+    let (mut stream, mut other) = cramped();
+    let (mut now, mut received) = (start(), Vec::new());
+    let mut buffer = [0; 1000];
+    for number in 0..4000 {
+        put(&mut stream, now, &datagram(number));
+        now += Duration::from_millis(1);
+        let _ = flush(&mut stream, now).await;
+        if number % 8 == 0
+            && let Ok(len) = other.try_read(&mut buffer)
+        {
+            received.extend_from_slice(&buffer[..len]);
+        }
+        if number % 64 == 0 {
+            tokio::task::yield_now().await; // the runtime looks which sockets are ready
+        }
+    }
+    let read = async {
+        let done = poll_fn(|cx| stream.poll_flush(now, cx)).await;
+        drop(stream.socket.shutdown().await);
+        done
+    };
+    let (done, rest) = within(async { tokio::join!(read, read_all(&mut other)) }).await;
+    done.unwrap();
+    received.extend(rest);
+    let mut last = None;
+    let frames = take_apart(&received);
+    for (kind, body) in &frames {
+        let number = u32::from_be_bytes(body[..4].try_into().unwrap());
+        assert_eq!((*kind, body), (0, &datagram(number)));
+        assert!(last < Some(number), "{last:?} before {number}");
+        last = Some(number);
+    }
+    let queue = stream.traffic().queue;
+    assert_eq!(queue.popped, frames.len() as u64);
+    assert!(queue.delay > 0, "{queue:?}");
+    assert_eq!(
+        queue.pushed - queue.popped,
+        queue.delay + queue.full_packets + queue.full_bytes
+    );
+    assert_eq!(stream.traffic().tx_bytes, received.len() as u64);
+}
+
+async fn read_all(other: &mut TcpStream) -> Vec<u8> {
+    let mut octets = Vec::new();
+    other.read_to_end(&mut octets).await.unwrap();
+    octets
+}
+
+#[tokio::test]
+async fn control_goes_ahead_of_bulk() {
+    let (mut stream, mut other) = connected(&StreamParams::default(), &[]);
+    let now = start();
+    put(&mut stream, now, b"bulk");
+    stream.control(now, &Control::Ping { id: 7, sent: 9 });
+    within(poll_fn(|cx| stream.poll_flush(now, cx)))
+        .await
+        .unwrap();
+    stream.socket.shutdown().await.unwrap();
+    let frames = take_apart(&within(read_all(&mut other)).await);
+    let ping = [2, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 9];
+    assert_eq!(frames, [(1, ping.to_vec()), (0, b"bulk".to_vec())]);
+}
+
+#[tokio::test]
+async fn frames_arrive_whole_however_they_were_cut() {
+    let identity = Identity::new("vpn-shoot-0").unwrap();
+    let hello = Control::Hello {
+        version: 1,
+        instance: 5,
+        identity,
+    };
+    let mut encoded = bytes::BytesMut::new();
+    put_control(&hello, &mut encoded).unwrap();
+    for number in 0..200 {
+        let body = datagram(number);
+        encoded.extend_from_slice(&u16::try_from(body.len()).unwrap().to_be_bytes());
+        encoded.extend_from_slice(&body);
+    }
+    for cut in [1, 2, 700, 4000] {
+        let (early, rest) = encoded.split_at(cut);
+        let (mut stream, mut other) = connected(&StreamParams::default(), early);
+        assert!(stream.poll_timeout().is_some());
+        let send = async {
+            for chunk in rest.chunks(cut * 3) {
+                other.write_all(chunk).await.unwrap();
+            }
+            other.shutdown().await.unwrap();
+        };
+        let (mut hellos, mut datagrams) = (0, Vec::new());
+        let mut buffer = vec![0; 1111];
+        let receive = async {
+            loop {
+                let each = |frame: Frame<'_>| match frame {
+                    Frame::Control(control) => {
+                        assert_eq!(control, hello);
+                        hellos += 1;
+                    }
+                    Frame::Datagram(body) => datagrams.push(body.to_vec()),
+                };
+                let mut each = each;
+                if let Err(error) = poll_fn(|cx| stream.poll_read(cx, &mut buffer, &mut each)).await
+                {
+                    return error;
+                }
+            }
+        };
+        let ((), error) = within(async { tokio::join!(send, receive) }).await;
+        assert_eq!(error.reason(), "closed");
+        assert_eq!(hellos, 1);
+        assert!(datagrams.into_iter().eq((0..200).map(datagram)));
+        assert_eq!(stream.traffic().rx_bytes, encoded.len() as u64);
+        assert!(
+            stream
+                .handle_timeout(start() + Duration::from_secs(60))
+                .is_ok()
+        );
+    }
+}
+
+#[tokio::test]
+async fn one_poll_reads_no_more_than_its_turn() {
+    let (mut stream, mut other) = connected(&StreamParams::default(), &[]);
+    stream.turn = 1000;
+    let frame = [&100_u16.to_be_bytes()[..], &[1; 100]].concat();
+    // One segment on loopback, so that all of it is there when the first of it is.
+    other.write_all(&frame.repeat(20)).await.unwrap();
+    let mut buffer = vec![0; 600];
+    let turn = poll_fn(|cx| stream.poll_read(cx, &mut buffer, |_| ()));
+    within(turn).await.unwrap();
+    assert_eq!(stream.traffic().rx_bytes, 1200);
+    let last = poll_fn(|cx| Poll::Ready(stream.poll_read(cx, &mut buffer, |_| ())));
+    assert!(last.await.is_pending());
+    assert_eq!(stream.traffic().rx_frames, 20);
+}
+
+#[tokio::test]
+async fn what_is_no_frame_ends_the_stream_behind_what_was() {
+    let cases: [(&[u8], &str); 4] = [
+        (&[0x80, 1, 0], "frame_kind"),
+        (&[0, 0], "frame_empty"),
+        (&[0x05, 0xdd], "frame_too_long"),
+        (&[0, 5, 1, 2], "truncated"),
+    ];
+    for (octets, reason) in cases {
+        let params = StreamParams {
+            max_datagram: 1500,
+            ..StreamParams::default()
+        };
+        let (mut stream, mut other) = connected(&params, &[0, 1, 9]);
+        other.write_all(octets).await.unwrap();
+        other.shutdown().await.unwrap();
+        let (mut frames, mut buffer) = (0, [0; 100]);
+        let read = poll_fn(|cx| stream.poll_read(cx, &mut buffer, |_| frames += 1));
+        let error = within(read).await.unwrap_err();
+        assert_eq!((error.reason(), frames), (reason, 1));
+    }
+}
+
+#[tokio::test]
+async fn who_does_not_say_hello_in_time_is_told_apart() {
+    let (stream, _other) = connected(&StreamParams::default(), &[]);
+    let by = stream.poll_timeout().unwrap();
+    assert!(stream.handle_timeout(by - Duration::from_millis(1)).is_ok());
+    let late = stream.handle_timeout(by).unwrap_err();
+    assert_eq!(late.reason(), "no_hello");
+}
+
+#[tokio::test]
+async fn the_socket_has_the_options_of_a_tunnel() {
+    let (stream, _other) = connected(&StreamParams::default(), &[]);
+    let socket = SockRef::from(&stream.socket);
+    assert!(socket.tcp_nodelay().unwrap() && !socket.keepalive().unwrap());
+    assert_eq!(socket.tcp_notsent_lowat().unwrap(), 64 * 1024);
+    let timeout = socket.tcp_user_timeout().unwrap();
+    assert_eq!(timeout, Some(Duration::from_secs(10)));
+    let unknown = StreamParams {
+        tcp: TcpOptions {
+            congestion: "nosuch".to_owned(),
+            ..options::defaults()
+        },
+        ..StreamParams::default()
+    };
+    let (_stream, _other) = connected(&unknown, &[]);
+}
+
+#[test]
+fn a_flush_leaves_the_rest_of_a_frame_that_was_begun() {
+    let (now, mut outgoing) = (start(), Outgoing::new(codel::Params::default(), 0));
+    for octet in 1..=5 {
+        outgoing.slot(now, Band::Bulk, 100, |room| {
+            room.fill(octet);
+            100
+        });
+    }
+    outgoing.refill(now);
+    outgoing.advance(102 + 10);
+    outgoing.flush();
+    let copied =
+        |slices: &[io::IoSlice<'_>]| slices.iter().flat_map(|slice| slice.to_vec()).collect();
+    let rest: Vec<u8> = outgoing.with_slices(copied);
+    assert_eq!(rest, [2; 92]);
+    outgoing.advance(92);
+    assert!(outgoing.is_empty());
+}
+
+#[test]
+fn a_frame_that_cannot_be_is_not_queued() {
+    let (now, mut outgoing) = (start(), Outgoing::new(codel::Params::default(), 0));
+    outgoing.slot(now, Band::Bulk, 100, |_| 0);
+    outgoing.slot(now, Band::Bulk, 20_000, |_| 20_000);
+    assert!(outgoing.is_empty());
+    assert_eq!(outgoing.too_large(), 1);
+}
