@@ -144,3 +144,12 @@ pub(crate) fn drop_net_admin() {
     sets.effective -= CapabilitySet::NET_ADMIN;
     set_capabilities(None, sets).unwrap();
 }
+
+/// Takes every other capability from this thread, for good: what a pod of ours has.
+pub(crate) fn keep_net_admin_alone() {
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+    let mut sets = capabilities(None).unwrap();
+    sets.effective = CapabilitySet::NET_ADMIN;
+    set_capabilities(None, sets).unwrap();
+}

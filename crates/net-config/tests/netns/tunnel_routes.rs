@@ -5,7 +5,7 @@ use std::{fs, net::IpAddr};
 
 use net_config::{
     Forwarding, Masquerade, MasqueradeError, Prefix, ReversePath, SourceChecks, TunnelChange,
-    TunnelError, TunnelRoutes, ipv6_forwarding_enabled, setup_ipv6_forwarding,
+    TunnelDevice, TunnelError, TunnelRoutes, ipv6_forwarding_enabled, setup_ipv6_forwarding,
 };
 
 use crate::support::*;
@@ -293,6 +293,24 @@ fn without_the_capability_every_part_says_so() {
     });
 }
 
+#[test]
+fn the_capability_alone_is_enough_for_every_part() {
+    in_namespace(async {
+        tunnel();
+        uplink();
+        keep_net_admin_alone();
+
+        device().configure().await.unwrap();
+        routes(&["10.96.0.0/11", "fd00:1::/64"])
+            .install()
+            .await
+            .unwrap();
+        checks().relax().await.unwrap();
+        forwarding(&["10.96.0.0/11"]).enable().await.unwrap();
+        Masquerade::new("rhizome", TUNNEL).install().await.unwrap();
+    });
+}
+
 /// A tunnel device with an address of each family, and no other way anywhere.
 fn tunnel() {
     ip(&["tuntap", "add", TUNNEL, "mode", "tun"]);
@@ -325,6 +343,16 @@ fn uplink() {
     ip(&["link", "set", "far0", "up"]);
     ip(&["link", "set", "eth0", "up"]);
     ip(&["route", "add", "default", "via", "10.0.0.1"]);
+}
+
+fn device() -> TunnelDevice {
+    TunnelDevice {
+        device: TUNNEL.to_owned(),
+        mtu: 1420,
+        queue_packets: 1000,
+        addresses: prefixes(&["192.168.123.1/24", "fd8f::1/96"]),
+        prefix_routes: false,
+    }
 }
 
 fn routes(networks: &[&str]) -> TunnelRoutes {
