@@ -203,19 +203,29 @@ pub fn generate() -> Result<PrivateKey, KeyError> {
 /// # Errors
 ///
 /// - [`KeyError::Exists`]: there is something of that name, which stays as it is;
-/// - [`KeyError::Write`]: what the system says.
+/// - [`KeyError::Random`]: the system has no random numbers;
+/// - [`KeyError::Write`]: what the system says, also of a file system without hard links.
 pub fn write_new(path: &Path, key: &PrivateKey) -> Result<(), KeyError> {
+    let failed = |source| KeyError::Write {
+        path: path.to_owned(),
+        source,
+    };
+    let mut random = [0; 8];
+    let filled = SystemRandom::new().fill(&mut random);
+    filled.map_err(|_| KeyError::Random)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let draft = path.with_file_name(format!(".{name}.{}", std::process::id()));
-    let written = write_draft(&draft, key).and_then(|()| fs::hard_link(&draft, path));
+    let draft = path.with_file_name(format!(".{name}.{:016x}", u64::from_ne_bytes(random)));
+    write_draft(&draft, key).map_err(failed)?;
+    // Unlike renaming, this does not replace what is there.
+    let linked = fs::hard_link(&draft, path);
     // A draft that is left behind is of no use to anybody else: only the owner can read it.
     let _ = fs::remove_file(&draft);
-    let path = path.to_owned();
-    written.map_err(|source| {
+    linked.map_err(|source| {
         if source.kind() == io::ErrorKind::AlreadyExists {
+            let path = path.to_owned();
             KeyError::Exists { path }
         } else {
-            KeyError::Write { path, source }
+            failed(source)
         }
     })
 }
@@ -224,13 +234,15 @@ fn write_draft(draft: &Path, key: &PrivateKey) -> io::Result<()> {
     let mut text = Zeroizing::new([b'\n'; TEXT_LEN + 1]);
     let encoded = STANDARD.encode_slice(key.octets(), text.as_mut_slice());
     encoded.map_err(io::Error::other)?;
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(draft)?;
-    file.write_all(text.as_slice())?;
-    file.sync_all()
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    let mut file = options.open(draft)?;
+    let written = file.write_all(text.as_slice());
+    let written = written.and_then(|()| file.sync_all());
+    if written.is_err() {
+        let _ = fs::remove_file(draft); // the first error says more
+    }
+    written
 }
 
 fn read<K: FromSecret>(path: &Path) -> Result<K, KeyError> {

@@ -124,6 +124,7 @@ impl Boring {
         self.sessions = Sessions::default();
         if let Role::Initiator { clock, awaited } = &mut self.role {
             (*clock, *awaited) = (self.now, None);
+            self.schedule.hurry(self.now);
         }
     }
 

@@ -144,6 +144,11 @@ impl Schedule {
         self.next_initiation = Some(now + RETRY_AFTER);
     }
 
+    /// The session that was to be renewed some time is gone.
+    pub(super) fn hurry(&mut self, now: Instant) {
+        self.next_initiation = self.next_initiation.map(|next| next.min(now));
+    }
+
     /// This end's initiation made a session.
     pub(super) fn established(&mut self, since: Instant) {
         self.next_initiation = Some(since + REKEY_AFTER);

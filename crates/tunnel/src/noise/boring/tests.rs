@@ -171,6 +171,8 @@ fn lost_state_is_noticed_and_made_anew() {
     ends.client.main = ends.client.maker.tunn();
     assert_eq!(seal(&mut ends.client, &[0x45; 60]), None);
     assert!(!ends.client.is_ready(ends.now));
+    let due = ends.client.tick(ends.now, &mut [0; OUT_LEN]);
+    assert_eq!(due, Some(Due::Initiation(148)));
     ends.connect();
     ends.server.main = ends.server.maker.tunn();
     assert_eq!(seal(&mut ends.server, &[0x45; 60]), None);
