@@ -32,6 +32,7 @@ mod octets;
 pub mod allowed;
 pub mod codel;
 pub mod datagram;
+pub mod echo;
 pub mod filter;
 pub mod frame;
 pub mod ip;

@@ -26,8 +26,7 @@ use std::time::{Duration, Instant};
 use crate::octets::mix;
 
 pub use mtu::{Mtu, MtuEvent, MtuParams};
-use probe::Prober;
-pub use probe::{LinkStats, ProbeParams};
+pub use probe::{LinkStats, ProbeParams, Prober};
 
 /// What carries the datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -327,6 +326,13 @@ impl Selector {
         let id = self.active?;
         let slot = self.slots.iter().find(|slot| slot.has(id))?;
         Some((id, slot.transport))
+    }
+
+    /// Answers whether a link was asked for and is neither connected nor given up.
+    #[must_use]
+    pub fn awaits(&self, id: LinkId) -> bool {
+        let mut links = self.slots.iter().flat_map(Slot::links);
+        links.any(|link| link.id == id && link.prober.is_none())
     }
 
     /// Returns what is known of a link's quality; `None` while it is connecting and once closed.

@@ -16,11 +16,12 @@ use tokio::sync::{mpsc, watch};
 use tunnel_proto::allowed::Network;
 use tunnel_proto::datagram::RouteId;
 use tunnel_proto::path::{LinkId, Transport};
-use tunnel_proto::{codel, filter, path};
+use tunnel_proto::{filter, path};
 
 use crate::device::Device;
 use crate::keys::{PresharedKey, PrivateKey, PublicKey};
 use crate::status::Status;
+use crate::stream::StreamParams;
 
 /// Commands that may wait for the data thread.
 const COMMANDS: usize = 256;
@@ -38,8 +39,10 @@ pub struct Params {
     pub addresses: Vec<IpAddr>,
     /// Octets of the largest inner packet where nothing smaller was found.
     pub mtu: u16,
-    /// The queue in front of each TCP stream.
-    pub queue: codel::Params,
+    /// Queue, options and bounds of each TCP stream.
+    pub stream: StreamParams,
+    /// What of UDP is left to the kernel.
+    pub offloads: udp::Offloads,
 }
 
 /// The two ends of a tunnel.
@@ -105,6 +108,7 @@ pub struct Sockets {
 pub struct Tunnel {
     commands: mpsc::Sender<Command>,
     status: watch::Receiver<Arc<Status>>,
+    stopped: watch::Receiver<()>,
 }
 
 /// What the data thread is told.
@@ -137,6 +141,8 @@ pub(crate) struct Ends {
     pub(crate) dials: mpsc::Sender<Dial>,
     /// To be put into each [`Dial`].
     pub(crate) answers: mpsc::Sender<Command>,
+    /// Dropped when the data thread has ended.
+    pub(crate) stopped: Arc<watch::Sender<()>>,
 }
 
 impl Tunnel {
@@ -155,14 +161,21 @@ impl Tunnel {
         let (commands, received) = mpsc::channel(COMMANDS);
         let (dials, asked) = mpsc::channel(DIALS);
         let (told, status) = watch::channel(Arc::default());
+        let (runs, stopped) = watch::channel(());
         let ends = Ends {
             commands: received,
             status: told,
             dials,
             answers: commands.clone(),
+            stopped: Arc::new(runs),
         };
         crate::runner::start(params, identity, sockets, registry, ends)?;
-        Ok((Self { commands, status }, Dials(asked)))
+        let tunnel = Self {
+            commands,
+            status,
+            stopped,
+        };
+        Ok((tunnel, Dials(asked)))
     }
 
     /// Replaces keys and peers. Sessions of pairs of keys that stay are kept. Cancel-safe: nothing
@@ -197,7 +210,9 @@ impl Tunnel {
     pub async fn stop(&self) {
         // Already stopped is as good.
         let _ = self.tell(Command::Stop).await;
-        self.commands.closed().await;
+        let mut stopped = self.stopped.clone();
+        // Ends with an error, which is what is waited for.
+        while stopped.changed().await.is_ok() {}
     }
 
     /// Returns what is known of all tunnels, at most 250 ms old.
@@ -347,6 +362,12 @@ pub enum IdentityError {
         pairs: usize,
         /// How many there may be.
         most: usize,
+    },
+    /// An address or network that cannot be a peer's: a special one, or another peer's.
+    #[error("{address} cannot be given to a peer, or is another's")]
+    Unusable {
+        /// The address, or the network's.
+        address: IpAddr,
     },
     /// More peers than a tunnel has.
     #[error("{peers} peers are more than {most}")]

@@ -18,9 +18,9 @@
 #![forbid(unsafe_code)]
 
 pub mod device;
+mod engine;
 mod handle;
 pub mod keys;
-#[expect(dead_code, reason = "the engine that uses it comes next")]
 mod noise;
 mod runner;
 pub mod settings;

@@ -1,13 +1,465 @@
-//! The data thread: one loop over the device, sockets, streams and timers.
+//! The data thread: one loop that takes what there is from sockets, streams and the device, and
+//! sleeps when there is nothing.
+//!
+//! ```text
+//!   poll ─▶ commands ─▶ sockets ─▶ streams ─▶ device ─▶ timers ─▶ requests ─▶ flush ─┐
+//!    ▲         (each at most a turn's work, the engine decides, Ports sends)         │
+//!    └── something was left ─────────────────── nothing left: asleep until woken ◀───┘
+//! ```
+//!
+//! Everything that came in by one turn goes out at its end, in as few calls as can be. Decides
+//! nothing: that is the engine's.
 
-use crate::handle::{Ends, Identity, Params, Sockets, StartError};
+mod counters;
+mod ports;
 
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tokio::time::Sleep;
+use tunnel_proto::frame::{Decoder, Frame};
+
+use crate::device::{Port, READ_BUFFER};
+use crate::engine::{Engine, Remote, Request, SocketId, StreamId};
+use crate::handle::{Command, Connected, Dial, Ends, Identity, Params, Sockets, StartError};
+use crate::noise::Keys;
+use crate::noise::boring::BoringKeys;
+use crate::stream;
+
+use counters::Counters;
+use ports::{Ports, Way};
+
+/// Super-packets read from the device in a row: about 1 MiB.
+const DEVICE_TURN: usize = 16;
+
+/// Calls that receive from one socket in a row, of up to 16 runs of datagrams each.
+const SOCKET_TURN: usize = 4;
+
+/// Turns without sleep before other tasks of the runtime, which there are none of, and its timers
+/// are looked at.
+const TURNS: usize = 16;
+
+/// How often status and metrics are brought up to date.
+const PUBLISH: Duration = Duration::from_millis(250);
+
+/// For how long there must be no traffic before memory is given back.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// Starts the data thread.
 pub(crate) fn start(
-    _params: Params,
-    _identity: Identity,
-    _sockets: Sockets,
-    _registry: &telemetry::Registry,
-    _ends: Ends,
+    params: Params,
+    identity: Identity,
+    sockets: Sockets,
+    registry: &telemetry::Registry,
+    ends: Ends,
 ) -> Result<(), StartError> {
-    Err(StartError::Thread(std::io::ErrorKind::Unsupported.into()))
+    let counters = Counters::new(registry);
+    let stopped = ends.stopped.clone();
+    let (said, ready) = std::sync::mpsc::sync_channel(1);
+    let body = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let runtime = match runtime {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                // Nobody listens only when the starter is gone.
+                let _ = said.send(Err(StartError::Thread(error)));
+                return;
+            }
+        };
+        runtime.block_on(async {
+            match Runner::new(params, identity, sockets, counters, ends) {
+                Ok(runner) => {
+                    let _ = said.send(Ok(()));
+                    runner.run().await;
+                }
+                Err(error) => {
+                    let _ = said.send(Err(error));
+                }
+            }
+        });
+        drop(stopped);
+    };
+    let thread = std::thread::Builder::new().name("tunnel".to_owned());
+    thread.spawn(body).map_err(StartError::Thread)?;
+    let ended = || StartError::Thread(io::ErrorKind::BrokenPipe.into());
+    ready.recv().unwrap_or_else(|_| Err(ended()))
+}
+
+/// Reads the clock, once for each turn.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+struct Runner<K: Keys> {
+    engine: Engine<K>,
+    ports: Ports,
+    device: Port,
+    device_buffer: Box<[u8]>,
+    inbox: udp::Inbox,
+    stream_buffer: Box<[u8]>,
+    timer: Pin<Box<Sleep>>,
+    ends: Ends,
+    counters: Counters,
+    publish_at: Instant,
+    busy_at: Instant,
+    last_id: u64,
+    is_small: bool,
+}
+
+impl Runner<BoringKeys> {
+    fn new(
+        params: Params,
+        identity: Identity,
+        sockets: Sockets,
+        counters: Counters,
+        ends: Ends,
+    ) -> Result<Self, StartError> {
+        let now = now();
+        let socket = |what| move |source| StartError::Socket { what, source };
+        let device = Port::new(sockets.device).map_err(socket("the TUN device"))?;
+        let mut ports = Ports::new(device.abilities(), &params, sockets.trusted_gateways);
+        if let Some(udp) = sockets.udp {
+            let opened = ports.open(SocketId(0), Way::Plain, udp);
+            opened.map_err(socket("the UDP socket"))?;
+        }
+        if let Some(wrapped) = sockets.wrapped {
+            let opened = ports.open(SocketId(1), Way::Wrapped, wrapped);
+            opened.map_err(socket("the UDP socket for gateways"))?;
+        }
+        let secret = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0);
+        let engine = Engine::new(params, identity, BoringKeys::default(), secret, now)?;
+        Ok(Self {
+            engine,
+            ports,
+            device,
+            device_buffer: vec![0; READ_BUFFER].into(),
+            inbox: udp::Inbox::new(),
+            stream_buffer: vec![0; stream::READ_BUFFER].into(),
+            timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
+            ends,
+            counters,
+            publish_at: now,
+            busy_at: now,
+            last_id: 1,
+            is_small: true,
+        })
+    }
+}
+
+impl<K: Keys> Runner<K> {
+    async fn run(mut self) {
+        let turns = std::future::poll_fn(|cx| self.poll(cx));
+        tokio::task::unconstrained(turns).await;
+        tracing::info!("tunnel stopped");
+    }
+
+    /// Works until there is nothing to do, or for some turns.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        for _ in 0..TURNS {
+            let now = now();
+            self.ports.now = now;
+            if self.take_commands(now, cx) {
+                return Poll::Ready(());
+            }
+            let mut busy = self.take_datagrams(now, cx);
+            busy |= self.take_frames(now, cx);
+            match self.take_packets(now, cx) {
+                Ok(taken) => busy |= taken,
+                Err(error) => {
+                    tracing::error!(%error, "the TUN device is gone");
+                    return Poll::Ready(());
+                }
+            }
+            self.engine_timers(now, cx);
+            self.obey(now, cx);
+            self.flush(now, cx);
+            if busy {
+                self.busy_at = now;
+                self.is_small = false;
+            } else if !self.timer_is_due(cx) {
+                return Poll::Pending;
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Takes what the program says; answers whether that is to stop.
+    fn take_commands(&mut self, now: Instant, cx: &mut Context<'_>) -> bool {
+        while let Poll::Ready(command) = self.ends.commands.poll_recv(cx) {
+            let engine = &mut self.engine;
+            match command {
+                None | Some(Command::Stop) => return true,
+                Some(Command::Drain) => engine.drain(now, &mut self.ports),
+                Some(Command::Replace(identity)) => {
+                    if let Err(error) = engine.replace(now, identity) {
+                        tracing::error!(%error, "keys and peers stay as they were");
+                    }
+                }
+                Some(Command::DialFailed { server, link }) => {
+                    engine.handle_failed(now, &server, link, &mut self.ports);
+                }
+                Some(Command::Accepted(stream, from)) => {
+                    self.last_id += 1;
+                    let id = StreamId(self.last_id);
+                    match self.ports.accept(id, stream, Vec::new()) {
+                        Ok(()) => engine.handle_accepted(now, id, from, &mut self.ports),
+                        Err(error) => tracing::info!(%error, %from, "stream closed"),
+                    }
+                }
+                Some(Command::Connected {
+                    server,
+                    link,
+                    socket,
+                }) => self.take_link(now, &server, link, socket),
+            }
+        }
+        false
+    }
+
+    fn take_link(
+        &mut self,
+        now: Instant,
+        server: &str,
+        link: tunnel_proto::path::LinkId,
+        connected: Connected,
+    ) {
+        self.last_id += 1;
+        let (remote, opened) = match connected {
+            Connected::Tcp(stream, early) => {
+                let id = StreamId(self.last_id);
+                (Remote::Stream(id), self.ports.accept(id, stream, early))
+            }
+            Connected::Udp(udp) => {
+                let socket = SocketId(self.last_id);
+                let remote = Remote::Udp {
+                    socket,
+                    to: None,
+                    local: None,
+                };
+                (remote, self.ports.open(socket, Way::Connected, udp))
+            }
+        };
+        let (engine, ports) = (&mut self.engine, &mut self.ports);
+        if let Err(error) = opened {
+            tracing::info!(%error, server, "link cannot be used");
+            engine.handle_failed(now, server, link, ports);
+        } else if !engine.handle_connected(now, server, link, remote, ports) {
+            ports.close(&remote);
+        }
+    }
+
+    fn take_datagrams(&mut self, now: Instant, cx: &mut Context<'_>) -> bool {
+        let mut busy = false;
+        for at in 0.. {
+            let Some((id, way)) = self.ports.socket_at(at) else {
+                break;
+            };
+            let mut turns = SOCKET_TURN;
+            while self.ports.poll_readable(id, cx) {
+                if turns == 0 {
+                    busy = true;
+                    break;
+                }
+                turns -= 1;
+                let filled = self.ports.receive(id, &mut self.inbox);
+                for mut run in self.inbox.runs(filled) {
+                    let (sender, local) = (run.sender, run.local);
+                    if way == Way::Wrapped && !self.ports.trusts(sender.ip()) {
+                        continue;
+                    }
+                    for datagram in run.datagrams() {
+                        let Some((from, datagram)) =
+                            ports::unwrap(id, way, sender, local, datagram)
+                        else {
+                            continue;
+                        };
+                        let (engine, ports) = (&mut self.engine, &mut self.ports);
+                        engine.handle_datagram(now, &from, datagram, ports);
+                    }
+                    // While the packets are still in the processor's cache.
+                    self.ports.flush_device(&self.device);
+                }
+            }
+        }
+        busy
+    }
+
+    fn take_frames(&mut self, now: Instant, cx: &mut Context<'_>) -> bool {
+        let mut busy = false;
+        for at in 0.. {
+            let Some(id) = self.ports.stream_at(at) else {
+                break;
+            };
+            let Some(mut decoder) = self.ports.take_decoder(id) else {
+                continue;
+            };
+            let ended = self.take_stream(now, cx, id, &mut decoder);
+            self.ports.flush_device(&self.device);
+            match ended {
+                Ok(more) => {
+                    busy |= more;
+                    self.ports.put_decoder(id, decoder);
+                }
+                Err(error) => self.close_stream(now, id, &error, decoder.pending()),
+            }
+        }
+        busy
+    }
+
+    /// Reads one stream for a turn, and answers whether there may be more.
+    fn take_stream(
+        &mut self,
+        now: Instant,
+        cx: &mut Context<'_>,
+        id: StreamId,
+        decoder: &mut Decoder,
+    ) -> Result<bool, stream::StreamError> {
+        let from = Remote::Stream(id);
+        let (mut turn, mut greeted) = (stream::READ_TURN, false);
+        while turn > 0 {
+            let read = self.ports.poll_read(id, cx, &mut self.stream_buffer);
+            let Poll::Ready(read) = read else {
+                return Ok(false);
+            };
+            let len = read?;
+            turn = turn.saturating_sub(len);
+            let mut input = self.stream_buffer.get(..len).unwrap_or_default();
+            let (engine, ports) = (&mut self.engine, &mut self.ports);
+            while let Some(frame) = decoder.next(&mut input)? {
+                if !std::mem::replace(&mut greeted, true) {
+                    ports.greeted(id);
+                }
+                match frame {
+                    Frame::Control(control) => {
+                        engine.handle_control(now, id, &control, ports);
+                    }
+                    Frame::Datagram(datagram) => {
+                        engine.handle_frame(now, &from, datagram, ports);
+                    }
+                }
+            }
+            self.ports.flush_device(&self.device);
+        }
+        Ok(true)
+    }
+
+    fn close_stream(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        error: &stream::StreamError,
+        pending: usize,
+    ) {
+        tracing::info!(%error, stream = id.0, pending, "stream ended");
+        self.counters.stream_ended(error.reason());
+        self.ports.close(&Remote::Stream(id));
+        self.engine.handle_closed(now, id, &mut self.ports);
+    }
+
+    fn take_packets(&mut self, now: Instant, cx: &mut Context<'_>) -> io::Result<bool> {
+        let mut turns = DEVICE_TURN;
+        while let Poll::Ready(ready) = self.device.poll_readable(cx) {
+            ready?;
+            while let Some(packet) = self.device.read(&mut self.device_buffer)? {
+                let (engine, ports) = (&mut self.engine, &mut self.ports);
+                engine.handle_packet(now, &packet.vnet, packet.bytes, ports);
+                turns -= 1;
+                if turns == 0 {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    fn engine_timers(&mut self, now: Instant, cx: &mut Context<'_>) {
+        if now >= self.engine.poll_timeout() {
+            self.engine.handle_timeout(now, &mut self.ports);
+        }
+        if now >= self.publish_at {
+            self.publish_at = now + PUBLISH;
+            self.publish(now);
+            self.end_late_streams(now, cx);
+            if !self.is_small && now >= self.busy_at + IDLE {
+                self.is_small = true;
+                self.ports.shrink();
+                self.inbox = udp::Inbox::new();
+            }
+        }
+    }
+
+    /// Closes streams whose other end has not introduced itself.
+    fn end_late_streams(&mut self, now: Instant, _cx: &mut Context<'_>) {
+        for (id, error) in self.ports.late_streams(now) {
+            self.close_stream(now, id, &error, 0);
+        }
+    }
+
+    /// Does what the engine wants.
+    fn obey(&mut self, now: Instant, _cx: &mut Context<'_>) {
+        while let Some(request) = self.engine.poll_request() {
+            match request {
+                Request::Close { remote, reason } => {
+                    self.counters.link_closed(reason);
+                    self.ports.close(&remote);
+                }
+                Request::Dial {
+                    server,
+                    link,
+                    transport,
+                } => {
+                    let dial = Dial {
+                        server,
+                        transport,
+                        link,
+                        answers: Some(self.ends.answers.clone()),
+                    };
+                    // Given up, it would answer itself by way of the full channel; the engine is
+                    // told here.
+                    if let Err(refused) = self.ends.dials.try_send(dial) {
+                        let mut dial = refused.into_inner();
+                        dial.answers = None;
+                        let ports = &mut self.ports;
+                        let server = dial.server.clone();
+                        self.engine.handle_failed(now, &server, dial.link, ports);
+                    }
+                }
+            }
+        }
+    }
+
+    fn flush(&mut self, now: Instant, cx: &mut Context<'_>) {
+        self.ports.flush_device(&self.device);
+        self.ports.flush_sockets();
+        for (id, error) in self.ports.flush_streams(now, cx) {
+            self.close_stream(now, id, &error, 0);
+        }
+    }
+
+    /// Sets the timer to what is next; answers whether that is now.
+    fn timer_is_due(&mut self, cx: &mut Context<'_>) -> bool {
+        let due = self.engine.poll_timeout().min(self.publish_at);
+        self.timer.as_mut().reset(due.into());
+        self.timer.as_mut().poll(cx).is_ready()
+    }
+
+    fn publish(&mut self, now: Instant) {
+        let status = self.engine.status(now);
+        let (engine, ports) = (&self.engine, &mut self.ports);
+        self.counters
+            .publish(engine.counts(), engine.filter(), ports, &status);
+        self.ends.status.send_if_modified(|known| {
+            let changed = **known != status;
+            if changed {
+                *known = Arc::new(status);
+            }
+            changed
+        });
+    }
 }

@@ -27,7 +27,7 @@ use route::TcpOptions;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tunnel_proto::codel::{self, Band};
-use tunnel_proto::frame::{Control, Decoder, Frame, FrameError, MAX_LEN};
+use tunnel_proto::frame::{Control, FrameError, MAX_LEN};
 
 use outgoing::Outgoing;
 
@@ -35,7 +35,7 @@ use outgoing::Outgoing;
 pub const READ_BUFFER: usize = 64 * 1024;
 
 /// Octets read in a row at most, so that others get their turn.
-const READ_BUDGET: usize = 256 * 1024;
+pub const READ_TURN: usize = 256 * 1024;
 
 /// Bounds of a stream.
 #[derive(Clone, Debug)]
@@ -64,8 +64,6 @@ impl Default for StreamParams {
 /// What went through a stream so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Frames received.
-    pub rx_frames: u64,
     /// Octets received.
     pub rx_bytes: u64,
     /// Octets that the kernel took.
@@ -83,13 +81,10 @@ pub struct Traffic {
 pub struct Stream {
     socket: TcpStream,
     outgoing: Outgoing,
-    decoder: Decoder,
     /// Octets that were read ahead of us.
     early: Vec<u8>,
     /// Until when a hello must have come; `None` once it has.
     hello_by: Option<Instant>,
-    /// Octets read in a row.
-    turn: usize,
     traffic: Traffic,
 }
 
@@ -112,10 +107,8 @@ impl Stream {
         Ok(Self {
             socket: TcpStream::from_std(socket)?,
             outgoing: Outgoing::new(params.queue, params.tcp.notsent_lowat),
-            decoder: Decoder::new(params.max_datagram),
             early,
             hello_by: Some(now + params.hello_timeout),
-            turn: READ_BUDGET,
             traffic: Traffic::default(),
         })
     }
@@ -183,40 +176,48 @@ impl Stream {
         }
     }
 
-    /// Reads frames and gives them to `each`, with `buffer` to read into. Ready when there may be
-    /// more than one turn's octets, 256 KiB: poll again after the others.
+    /// Reads octets for a [`Decoder`] into `buffer` and returns how many, at least one.
     ///
     /// # Errors
     ///
-    /// - [`StreamError::Closed`], [`StreamError::Truncated`]: the other end has closed;
-    /// - [`StreamError::Frame`]: what it sent cannot be understood;
+    /// - [`StreamError::Closed`]: the other end has closed;
     /// - [`StreamError::Read`]: the connection is lost.
     ///
-    /// The stream is of no use then. Frames in front of the error have been given.
+    /// The stream is of no use then.
     pub fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
         buffer: &mut [u8],
-        mut each: impl FnMut(Frame<'_>),
-    ) -> Poll<Result<(), StreamError>> {
+    ) -> Poll<Result<usize, StreamError>> {
         if !self.early.is_empty() {
-            let early = std::mem::take(&mut self.early);
-            self.decode(&early, &mut each)?;
+            let len = self.early.len().min(buffer.len());
+            let early = self.early.drain(..len);
+            for (to, from) in buffer.iter_mut().zip(early) {
+                *to = from;
+            }
+            self.traffic.rx_bytes += len as u64;
+            return Poll::Ready(Ok(len));
         }
-        let mut read = 0;
-        while read < self.turn {
+        loop {
             let mut into = ReadBuf::new(buffer);
             match ready!(Pin::new(&mut self.socket).poll_read(cx, &mut into)) {
-                Ok(()) if into.filled().is_empty() => return Poll::Ready(Err(self.ended())),
+                Ok(()) if into.filled().is_empty() => {
+                    return Poll::Ready(Err(StreamError::Closed));
+                }
                 Ok(()) => {
-                    read += into.filled().len();
-                    self.decode(into.filled(), &mut each)?;
+                    let len = into.filled().len();
+                    self.traffic.rx_bytes += len as u64;
+                    return Poll::Ready(Ok(len));
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Poll::Ready(Err(StreamError::Read(error))),
             }
         }
-        Poll::Ready(Ok(()))
+    }
+
+    /// Takes note that the other end has introduced itself.
+    pub fn greeted(&mut self) {
+        self.hello_by = None;
     }
 
     /// Returns when [`Stream::handle_timeout`] wants to be called.
@@ -263,36 +264,13 @@ impl Stream {
             ..self.traffic
         }
     }
-
-    fn decode(
-        &mut self,
-        mut input: &[u8],
-        each: &mut impl FnMut(Frame<'_>),
-    ) -> Result<(), StreamError> {
-        self.traffic.rx_bytes += input.len() as u64;
-        while let Some(frame) = self.decoder.next(&mut input)? {
-            self.traffic.rx_frames += 1;
-            if matches!(frame, Frame::Control(Control::Hello { .. })) {
-                self.hello_by = None;
-            }
-            each(frame);
-        }
-        Ok(())
-    }
-
-    fn ended(&self) -> StreamError {
-        match self.decoder.pending() {
-            0 => StreamError::Closed,
-            octets => StreamError::Truncated { octets },
-        }
-    }
 }
 
 /// Why a stream has ended or must.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// The other end has closed it, between two frames.
+    /// The other end has closed it.
     #[error("the other end has closed the stream")]
     Closed,
     /// What the other end sent cannot be understood.
@@ -304,12 +282,6 @@ pub enum StreamError {
     /// The connection is lost.
     #[error("reading from the stream")]
     Read(#[source] io::Error),
-    /// The other end has closed it within a frame.
-    #[error("the other end has closed the stream {octets} octets into a frame")]
-    Truncated {
-        /// Octets of the frame that arrived.
-        octets: usize,
-    },
     /// The connection is lost.
     #[error("writing to the stream")]
     Write(#[source] io::Error),
@@ -327,7 +299,6 @@ impl StreamError {
                 "timed_out"
             }
             Self::Read(_) | Self::Write(_) => "reset",
-            Self::Truncated { .. } => "truncated",
         }
     }
 }

@@ -15,6 +15,7 @@ mod tests;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::AddAssign;
 
 use self::message::Message;
 use crate::socket::Datagrams;
@@ -68,6 +69,17 @@ impl Tally {
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.blocked + self.too_large + self.failed
+    }
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.sent += other.sent;
+        self.messages += other.messages;
+        self.blocked += other.blocked;
+        self.too_large += other.too_large;
+        self.failed += other.failed;
+        self.gso_refused += other.gso_refused;
     }
 }
 

@@ -60,8 +60,9 @@ pub struct LinkStats {
     pub answered: u64,
 }
 
+/// The state machine of one link's liveness.
 #[derive(Debug)]
-pub(super) struct Prober {
+pub struct Prober {
     params: ProbeParams,
     active: bool,
     next: Instant,
@@ -86,8 +87,11 @@ struct Waiting {
 }
 
 impl Prober {
+    /// Returns one for a link that has just come up, to be probed at once.
+    ///
     /// `connecting` is how long that took: as much as a round trip or more.
-    pub(super) fn new(params: ProbeParams, connecting: Duration, now: Instant) -> Self {
+    #[must_use]
+    pub fn new(params: ProbeParams, connecting: Duration, now: Instant) -> Self {
         let most = params.timeout_most;
         Self {
             params,
@@ -106,18 +110,20 @@ impl Prober {
     }
 
     /// Tells whether the link is in use; one that comes into use is probed at once.
-    pub(super) fn set_active(&mut self, now: Instant, active: bool) {
+    pub fn set_active(&mut self, now: Instant, active: bool) {
         if active && !self.active {
             self.next = self.next.min(now);
         }
         self.active = active;
     }
 
-    pub(super) fn received(&mut self, now: Instant) {
+    /// Takes note of an authentic packet other than an answer.
+    pub fn received(&mut self, now: Instant) {
         self.received = Some(now);
     }
 
-    pub(super) fn answered(&mut self, now: Instant, id: u32) {
+    /// Takes note of the answer to a probe, a late one too.
+    pub fn answered(&mut self, now: Instant, id: u32) {
         let Some(at) = self.waiting.iter().position(|waiting| waiting.id == id) else {
             return;
         };
@@ -134,7 +140,7 @@ impl Prober {
     }
 
     /// Counts misses and answers whether there are too many.
-    pub(super) fn is_dead(&mut self, now: Instant) -> bool {
+    pub fn is_dead(&mut self, now: Instant) -> bool {
         let timeout = self.timeout();
         let excused = now < self.last_answer + self.params.excused;
         for waiting in &mut self.waiting {
@@ -153,13 +159,20 @@ impl Prober {
         self.misses >= self.params.misses
     }
 
+    /// Answers whether so many were missed in a row, when last asked, that the link is dead.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.misses >= self.params.misses
+    }
+
     /// Answers whether the last probe due was missed.
-    pub(super) fn is_suspect(&self) -> bool {
+    #[must_use]
+    pub fn is_suspect(&self) -> bool {
         self.misses > 0
     }
 
     /// Returns the id of the probe to send now, if one is due.
-    pub(super) fn due(&mut self, now: Instant) -> Option<u32> {
+    pub fn due(&mut self, now: Instant) -> Option<u32> {
         if now < self.next {
             return None;
         }
@@ -184,14 +197,18 @@ impl Prober {
         Some(id)
     }
 
-    pub(super) fn deadline(&self) -> Instant {
+    /// Returns when [`Prober::is_dead`] and [`Prober::due`] are to be asked next, at the latest.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
         let timeout = self.timeout();
         let waiting = self.waiting.iter().filter(|waiting| !waiting.missed);
         let miss = waiting.map(|waiting| waiting.sent + timeout).min();
         miss.map_or(self.next, |miss| miss.min(self.next))
     }
 
-    pub(super) fn stats(&self) -> LinkStats {
+    /// Returns what the probes showed so far.
+    #[must_use]
+    pub fn stats(&self) -> LinkStats {
         LinkStats {
             rtt: self.rtt.map(|(rtt, _)| rtt),
             timeout: self.timeout(),

@@ -4,6 +4,7 @@
 mod allowed;
 mod codel;
 mod datagram;
+mod echo;
 mod filter;
 mod filter_model;
 mod frame;

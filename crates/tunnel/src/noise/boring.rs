@@ -43,10 +43,6 @@ use tunnel_proto::datagram::{self, DATA_MIN_LEN, Header, INITIATION_LEN, Kind, R
 use super::sessions::{Schedule, Session, Sessions};
 use super::{Due, Noise, OUT_LEN, Opened, Refused, Reply};
 
-#[cfg_attr(
-    not(test),
-    expect(unused_imports, reason = "the engine that uses it comes next")
-)]
 pub(crate) use keys::BoringKeys;
 use keys::Maker;
 

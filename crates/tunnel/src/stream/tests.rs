@@ -5,7 +5,7 @@ use std::net::TcpListener;
 
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tunnel_proto::frame::{Identity, put_control};
+use tunnel_proto::frame::{Decoder, Frame, Identity, put_control};
 
 use super::*;
 
@@ -164,19 +164,22 @@ async fn frames_arrive_whole_however_they_were_cut() {
         };
         let (mut hellos, mut datagrams) = (0, Vec::new());
         let mut buffer = vec![0; 1111];
+        let mut decoder = Decoder::new(MAX_LEN);
         let receive = async {
             loop {
-                let each = |frame: Frame<'_>| match frame {
-                    Frame::Control(control) => {
-                        assert_eq!(control, hello);
-                        hellos += 1;
-                    }
-                    Frame::Datagram(body) => datagrams.push(body.to_vec()),
+                let len = match poll_fn(|cx| stream.poll_read(cx, &mut buffer)).await {
+                    Ok(len) => len,
+                    Err(error) => return error,
                 };
-                let mut each = each;
-                if let Err(error) = poll_fn(|cx| stream.poll_read(cx, &mut buffer, &mut each)).await
-                {
-                    return error;
+                let mut input = &buffer[..len];
+                while let Some(frame) = decoder.next(&mut input).unwrap() {
+                    match frame {
+                        Frame::Control(control) => {
+                            assert_eq!(control, hello);
+                            hellos += 1;
+                        }
+                        Frame::Datagram(body) => datagrams.push(body.to_vec()),
+                    }
                 }
             }
         };
@@ -185,6 +188,7 @@ async fn frames_arrive_whole_however_they_were_cut() {
         assert_eq!(hellos, 1);
         assert!(datagrams.into_iter().eq((0..200).map(datagram)));
         assert_eq!(stream.traffic().rx_bytes, encoded.len() as u64);
+        stream.greeted();
         assert!(
             stream
                 .handle_timeout(start() + Duration::from_secs(60))
@@ -194,42 +198,19 @@ async fn frames_arrive_whole_however_they_were_cut() {
 }
 
 #[tokio::test]
-async fn one_poll_reads_no_more_than_its_turn() {
-    let (mut stream, mut other) = connected(&StreamParams::default(), &[]);
-    stream.turn = 1000;
-    let frame = [&100_u16.to_be_bytes()[..], &[1; 100]].concat();
-    // One segment on loopback, so that all of it is there when the first of it is.
-    other.write_all(&frame.repeat(20)).await.unwrap();
+async fn what_was_read_ahead_comes_first_and_one_call_reads_one_buffer() {
+    let (mut stream, mut other) = connected(&StreamParams::default(), &[1; 700]);
+    other.write_all(&[2; 100]).await.unwrap();
     let mut buffer = vec![0; 600];
-    let turn = poll_fn(|cx| stream.poll_read(cx, &mut buffer, |_| ()));
-    within(turn).await.unwrap();
-    assert_eq!(stream.traffic().rx_bytes, 1200);
-    let last = poll_fn(|cx| Poll::Ready(stream.poll_read(cx, &mut buffer, |_| ())));
-    assert!(last.await.is_pending());
-    assert_eq!(stream.traffic().rx_frames, 20);
-}
-
-#[tokio::test]
-async fn what_is_no_frame_ends_the_stream_behind_what_was() {
-    let cases: [(&[u8], &str); 4] = [
-        (&[0x80, 1, 0], "frame_kind"),
-        (&[0, 0], "frame_empty"),
-        (&[0x05, 0xdd], "frame_too_long"),
-        (&[0, 5, 1, 2], "truncated"),
-    ];
-    for (octets, reason) in cases {
-        let params = StreamParams {
-            max_datagram: 1500,
-            ..StreamParams::default()
-        };
-        let (mut stream, mut other) = connected(&params, &[0, 1, 9]);
-        other.write_all(octets).await.unwrap();
-        other.shutdown().await.unwrap();
-        let (mut frames, mut buffer) = (0, [0; 100]);
-        let read = poll_fn(|cx| stream.poll_read(cx, &mut buffer, |_| frames += 1));
-        let error = within(read).await.unwrap_err();
-        assert_eq!((error.reason(), frames), (reason, 1));
+    let mut sizes = Vec::new();
+    for _ in 0..3 {
+        let read = poll_fn(|cx| stream.poll_read(cx, &mut buffer));
+        sizes.push((within(read).await.unwrap(), buffer[0]));
     }
+    assert_eq!(sizes, [(600, 1), (100, 1), (100, 2)]);
+    let last = poll_fn(|cx| Poll::Ready(stream.poll_read(cx, &mut buffer)));
+    assert!(last.await.is_pending());
+    assert_eq!(stream.traffic().rx_bytes, 800);
 }
 
 #[tokio::test]

@@ -1,0 +1,140 @@
+//! Probes through the tunnel: ICMP echoes between the inner addresses of its two ends.
+//!
+//! ```text
+//!   IP header · ICMP echo, identifier and sequence number = probe id · payload · padding to a size
+//!
+//!    0      4       5      6     8       12     16
+//!   ┌──────┬───────┬──────┬─────┬───────┬──────┐
+//!   │ RZP1 │ flags │ zero │ MTU │ flows │ zero │      flags: 1 active, 2 draining, 128 answer
+//!   └──────┴───────┴──────┴─────┴───────┴──────┘
+//! ```
+//!
+//! Being ICMP, they are answered by every WireGuard peer that has an inner address; an end of ours
+//! answers them itself and tells about itself in the payload. They travel sealed, so they are
+//! authentic. Numbers are big-endian.
+//!
+//! When to send them and what an answer means is [`crate::path`]'s.
+
+use std::net::IpAddr;
+
+use crate::ip::checksum::update_octets;
+use crate::ip::icmp::{IcmpError, echo_request, make_echo_reply};
+use crate::ip::transport::Icmp;
+use crate::ip::{Header, protocol};
+use crate::octets::{array, put, u8_at, u16_at, u32_at};
+
+/// Octets of the payload.
+pub const PAYLOAD_LEN: usize = 16;
+
+/// What one end tells the other in a probe or its answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// Whether the sender sends its packets by the link this came by. Meaningless in answers.
+    pub active: bool,
+    /// Whether the sender wants no new flows.
+    pub draining: bool,
+    /// Octets of the largest inner packet that is known to come through; 0: not known.
+    pub mtu: u16,
+    /// Open flows that go by the receiver.
+    pub flows: u32,
+}
+
+/// A probe, or what came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Echo {
+    /// To be answered by [`answer`].
+    Request(Told),
+    /// An answer. `told` is `None` when it came from a peer that only reflects.
+    Reply {
+        /// The probe's.
+        id: u32,
+        /// What the answering end tells.
+        told: Option<Told>,
+    },
+}
+
+/// Writes a probe of `size` octets, or as few as it takes, and returns its length.
+///
+/// # Errors
+///
+/// - [`IcmpError::Family`]: the addresses are not of one family;
+/// - [`IcmpError::NoRoom`]: `out` is too small.
+pub fn request(
+    (from, to): (IpAddr, IpAddr),
+    id: u32,
+    told: Told,
+    size: usize,
+    out: &mut [u8],
+) -> Result<usize, IcmpError> {
+    let headers = if to.is_ipv4() { 28 } else { 48 };
+    let data = size.saturating_sub(headers).max(PAYLOAD_LEN);
+    let [a, b, c, d] = id.to_be_bytes();
+    let (id, seq) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+    let len = echo_request(from, to, id, seq, data, out)?;
+    replace_payload(out, headers - 8, &payload(told, 0));
+    Ok(len)
+}
+
+/// Returns what a packet is, if it is a probe or its answer.
+#[must_use]
+pub fn parse(header: &Header, packet: &[u8]) -> Option<Echo> {
+    let is_icmp = matches!(header.protocol, protocol::ICMP | protocol::ICMPV6);
+    if !is_icmp || header.fragment.is_some() {
+        return None;
+    }
+    let icmp = Icmp::new(header.segment(packet))?;
+    let payload = icmp.body;
+    if icmp.code != 0 || array::<4>(payload, 0)? != MAGIC {
+        return None;
+    }
+    let flags = u8_at(payload, 4)?;
+    let told = Told {
+        active: flags & ACTIVE != 0,
+        draining: flags & DRAINING != 0,
+        mtu: u16_at(payload, 6)?,
+        flows: u32_at(payload, 8)?,
+    };
+    match (header.protocol, icmp.kind) {
+        (protocol::ICMP, 8) | (protocol::ICMPV6, 128) => Some(Echo::Request(told)),
+        (protocol::ICMP, 0) | (protocol::ICMPV6, 129) => Some(Echo::Reply {
+            id: u32::from_be_bytes(icmp.rest),
+            told: (flags & ANSWER != 0).then_some(told),
+        }),
+        _ => None,
+    }
+}
+
+/// Turns a probe into its answer, in place, and answers whether it was one.
+pub fn answer(header: &Header, packet: &mut [u8], told: Told) -> bool {
+    if !matches!(parse(header, packet), Some(Echo::Request(_))) {
+        return false;
+    }
+    make_echo_reply(header, packet)
+        && replace_payload(packet, header.transport, &payload(told, ANSWER))
+}
+
+fn payload(told: Told, flags: u8) -> [u8; PAYLOAD_LEN] {
+    let flags =
+        flags | if told.active { ACTIVE } else { 0 } | if told.draining { DRAINING } else { 0 };
+    let mut octets = [0; PAYLOAD_LEN];
+    put(&mut octets, 0, &MAGIC);
+    put(&mut octets, 4, &[flags]);
+    put(&mut octets, 6, &told.mtu.to_be_bytes());
+    put(&mut octets, 8, &told.flows.to_be_bytes());
+    octets
+}
+
+/// Replaces the payload of an ICMP message at `at`; its checksum changes by the difference.
+fn replace_payload(packet: &mut [u8], at: usize, payload: &[u8; PAYLOAD_LEN]) -> bool {
+    let (Some(sum), Some(old)) = (u16_at(packet, at + 2), array(packet, at + 8)) else {
+        return false;
+    };
+    let old: [u8; PAYLOAD_LEN] = old;
+    let sum = update_octets(sum, &old, payload);
+    put(packet, at + 2, &sum.to_be_bytes()) && put(packet, at + 8, payload)
+}
+
+const MAGIC: [u8; 4] = *b"RZP1";
+const ACTIVE: u8 = 1;
+const DRAINING: u8 = 2;
+const ANSWER: u8 = 128;

@@ -1,0 +1,280 @@
+//! Everything a tunnel decides: packets, datagrams and time go in; datagrams, packets and requests
+//! come out.
+//!
+//! ```text
+//!   device ── handle_packet ──▶ filter │ address ─▶ peer ─▶ link ─▶ seal ──▶ Out::datagram
+//!   link ─── handle_datagram ─▶ pair ─▶ open ─▶ probe? allowed? filter ────▶ Out::packet
+//!   link ─── handle_control, handle_connected, handle_closed     handle_timeout ◀─ time
+//!                                   poll_request ──▶ Dial, Close
+//! ```
+//!
+//! The two roles differ in who connects and in who may open flows. A client dials each server by
+//! both transports, begins all handshakes, and chooses the link by probes; destination addresses
+//! tell the server. A server follows its clients' choice, gives each flow to one of them, and lets
+//! in only what belongs to a flow.
+//!
+//! Knows no socket, device, clock or random number, and no cryptography: that is [`Noise`]'s.
+
+mod client;
+mod dropped;
+mod inbound;
+mod outbound;
+mod peer;
+mod peers;
+mod server;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::hash::RandomState;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use tunnel_proto::TokenBucket;
+use tunnel_proto::allowed::{AllowedIps, Network, PeerIndex};
+use tunnel_proto::codel::Band;
+use tunnel_proto::datagram::RouteId;
+use tunnel_proto::filter::Filter;
+use tunnel_proto::frame::Control;
+use tunnel_proto::path::{self, LinkId, ProbeParams, Transport};
+
+use crate::handle::{Identity, IdentityError, Params, Role};
+use crate::noise::Keys;
+use crate::status::Status;
+
+pub(crate) use dropped::Counts;
+use peer::{Peer, Steering};
+pub(crate) use peer::{Remote, SocketId, StreamId};
+use peers::Side;
+
+/// How often sessions are looked after.
+const TICK: Duration = Duration::from_millis(250);
+
+/// Handshakes a server answers per second, and at once: each costs about 0.3 ms.
+const HANDSHAKES: (u32, u32) = (500, 500);
+
+/// For how long flows stay with a client whose probes go unanswered.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// For how long a stream may go without an authentic packet before a server closes it.
+const PROOF: Duration = Duration::from_secs(10);
+
+/// Probes that find the size of packets have numbers from here on.
+const MTU_PROBE: u32 = 1 << 31;
+
+/// Where the engine's output goes.
+pub(crate) trait Out {
+    /// Adds a datagram of at most `max` octets; `fill` writes it and answers its size, 0 for none.
+    fn datagram(
+        &mut self,
+        to: &Remote,
+        band: Band,
+        max: usize,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    );
+
+    /// Adds a control message to a stream.
+    fn control(&mut self, stream: StreamId, control: &Control<'_>);
+
+    /// Adds a packet of at most `max` octets for the device; `fill` as above.
+    fn packet(&mut self, max: usize, fill: impl FnOnce(&mut [u8]) -> usize);
+}
+
+/// What the engine wants done by others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    /// Close a socket or stream.
+    Close {
+        remote: Remote,
+        reason: &'static str,
+    },
+    /// Connect to a server.
+    Dial {
+        server: String,
+        link: LinkId,
+        transport: Transport,
+    },
+}
+
+/// The tunnels of one end.
+#[derive(Debug)]
+pub(crate) struct Engine<K: Keys> {
+    name: String,
+    own: Vec<IpAddr>,
+    mtu: u16,
+    keys: K,
+    /// By [`PeerIndex`]; a peer that was taken away leaves its place.
+    peers: Vec<Option<Peer<K::Noise>>>,
+    /// Index, peer, place of the pair; few, so searched one by one.
+    by_index: Vec<(u32, PeerIndex, usize)>,
+    allowed: AllowedIps,
+    networks: Vec<Network>,
+    side: Side,
+    /// Drawn at the start, so that others can tell a restart.
+    instance: u64,
+    secret: RandomState,
+    scratch: Vec<u8>,
+    streams: BTreeMap<StreamId, Stream>,
+    requests: VecDeque<Request>,
+    last_link: u64,
+    next_tick: Instant,
+    draining: bool,
+    counts: Counts,
+}
+
+/// A stream at a server.
+#[derive(Debug)]
+struct Stream {
+    from: SocketAddr,
+    since: Instant,
+    proven: bool,
+}
+
+impl<K: Keys> Engine<K> {
+    /// Returns an engine that has begun to dial, if it is a client's. `secret` is a random number.
+    ///
+    /// # Errors
+    ///
+    /// Keys and peers that cannot be used together.
+    pub(crate) fn new(
+        params: Params,
+        identity: Identity,
+        keys: K,
+        secret: u64,
+        now: Instant,
+    ) -> Result<Self, IdentityError> {
+        let (side, networks) = match params.role {
+            Role::Client { networks, path } => (
+                Side::Client {
+                    path: Box::new(path),
+                },
+                networks,
+            ),
+            Role::Server {
+                route,
+                networks,
+                filter,
+            } => {
+                let filter = Box::new(Filter::new(filter, secret, now));
+                let budget = TokenBucket::new(HANDSHAKES.0, HANDSHAKES.1, now);
+                let side = Side::Server {
+                    route,
+                    filter,
+                    budget,
+                };
+                (side, networks)
+            }
+        };
+        let mut engine = Self {
+            name: params.name,
+            own: params.addresses,
+            mtu: params.mtu,
+            keys,
+            peers: Vec::new(),
+            by_index: Vec::new(),
+            allowed: AllowedIps::default(),
+            networks,
+            side,
+            instance: secret.rotate_left(21) ^ 0x5851_f42d_4c95_7f2d,
+            secret: RandomState::new(),
+            scratch: vec![0; 2048 + usize::from(params.mtu)],
+            streams: BTreeMap::new(),
+            requests: VecDeque::new(),
+            last_link: 0,
+            next_tick: now + TICK,
+            draining: false,
+            counts: Counts::default(),
+        };
+        engine.replace(now, identity)?;
+        Ok(engine)
+    }
+
+    /// Tells all peers, with the next probes, to give no new flows to this end.
+    pub(crate) fn drain(&mut self, now: Instant, out: &mut impl Out) {
+        self.draining = true;
+        self.tell_all(now, out);
+    }
+
+    /// Does what is due.
+    pub(crate) fn handle_timeout(&mut self, now: Instant, out: &mut impl Out) {
+        let tick = now >= self.next_tick;
+        if tick {
+            self.next_tick = now + TICK;
+        }
+        for at in 0..self.peers.len() {
+            match &self.side {
+                Side::Client { .. } => self.steer_client(now, at, tick, out),
+                Side::Server { .. } => self.steer_server(now, at, tick, out),
+            }
+        }
+        if tick {
+            self.close_unproven(now);
+            self.keys.tick();
+        }
+    }
+
+    /// Returns when [`Engine::handle_timeout`] is to be called next, at the latest.
+    pub(crate) fn poll_timeout(&self) -> Instant {
+        let peers = self.peers.iter().flatten();
+        let due = peers.filter_map(|peer| match &peer.steering {
+            Steering::Client(selector) => {
+                let mtus = peer.links.iter().filter_map(|link| link.mtu.as_ref());
+                let mtus = mtus.filter_map(path::Mtu::poll_timeout);
+                mtus.chain(selector.poll_timeout()).min()
+            }
+            Steering::Server { prober, .. } => prober.as_ref().map(|prober| prober.deadline()),
+        });
+        due.chain([self.next_tick]).min().unwrap_or(self.next_tick)
+    }
+
+    /// Returns the next thing for others to do.
+    pub(crate) fn poll_request(&mut self) -> Option<Request> {
+        self.requests.pop_front()
+    }
+
+    /// Describes all tunnels.
+    pub(crate) fn status(&self, now: Instant) -> Status {
+        let peers = self.peers.iter().enumerate();
+        let peers = peers.filter_map(|(at, peer)| {
+            let flows = match &self.side {
+                Side::Client { .. } => None,
+                Side::Server { filter, .. } => peer_index(at).map(|peer| filter.open_flows(peer)),
+            };
+            Some(peer.as_ref()?.status(now, self.mtu, flows))
+        });
+        Status {
+            peers: peers.collect(),
+            draining: self.draining,
+        }
+    }
+
+    /// Returns what was counted.
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Returns the filter of a server.
+    pub(crate) fn filter(&self) -> Option<&Filter> {
+        match &self.side {
+            Side::Client { .. } => None,
+            Side::Server { filter, .. } => Some(filter),
+        }
+    }
+
+    fn probe_params(&self) -> ProbeParams {
+        match &self.side {
+            Side::Client { path } => path.probes,
+            Side::Server { .. } => path::Params::default().probes,
+        }
+    }
+
+    /// Returns the route id to write into datagrams for a peer, if it has one and they are UDP.
+    fn route_of(&self, at: usize, remote: &Remote) -> Option<RouteId> {
+        let peer = self.peers.get(at)?.as_ref()?;
+        peer.route.filter(|_| remote.transport() == Transport::Udp)
+    }
+}
+
+fn peer_index(at: usize) -> Option<PeerIndex> {
+    u8::try_from(at).ok().and_then(PeerIndex::new)
+}

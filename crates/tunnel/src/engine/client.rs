@@ -1,0 +1,502 @@
+//! A client's part: it connects to each server by both transports, begins the handshakes, and uses
+//! the link that its probes speak for.
+//!
+//! ```text
+//!   Selector ─ Dial ─▶ program ─▶ handle_connected ─▶ initiation on every open link
+//!                                                     └ authentic packet: the link is proven
+//!   Selector ─ Probe, Use, Close ─▶ probes, link in use, closed sockets        Mtu ─▶ probes
+//! ```
+//!
+//! There is one session for all links of a server, so changing the link needs no handshake. While
+//! no link is proven a handshake is begun every second, whatever sessions there still are: the
+//! server may have been restarted and know none of them.
+
+use std::time::{Duration, Instant};
+
+use tunnel_proto::codel::Band;
+use tunnel_proto::echo::{self, Told};
+use tunnel_proto::frame::{Control, Identity as FrameIdentity, MAX_IDENTITY_LEN};
+use tunnel_proto::path::{Event, LinkId, Mtu, MtuEvent, MtuParams, Transport};
+
+use crate::noise::{Due, Keys, Noise, OUT_LEN};
+
+use super::inbound::Of;
+use super::outbound::{OVERHEAD, mark};
+use super::peer::{Link, Pending, Remote, Steering};
+use super::peers::close;
+use super::{Engine, MTU_PROBE, Out, Request, StreamId};
+
+/// Between handshakes while there is no session that works.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Between handshakes with a key that is preferred to the one in use, but was not answered.
+const RETRY_PREFERRED: Duration = Duration::from_secs(30);
+
+/// Between attempts to prove a link.
+const PROVE: Duration = Duration::from_millis(250);
+
+/// The age at which an initiation is of no use on a new link: its answer would come too late.
+const STALE: Duration = Duration::from_secs(4);
+
+/// Probes of half an IPv6 packet's least size are the smallest packets that prove a path.
+const MTU_FLOOR: u16 = 1280;
+
+impl<K: Keys> Engine<K> {
+    /// Takes a link that the program connected. Answers `false` when nobody waits for it any more;
+    /// then it is to be closed.
+    pub(crate) fn handle_connected(
+        &mut self,
+        now: Instant,
+        server: &str,
+        id: LinkId,
+        remote: Remote,
+        out: &mut impl Out,
+    ) -> bool {
+        let Some(at) = self.place_of(server) else {
+            return false;
+        };
+        let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
+            return false;
+        };
+        let Steering::Client(selector) = &peer.steering else {
+            return false;
+        };
+        if !selector.awaits(id) || peer.link(id).is_some() {
+            return false;
+        }
+        peer.links.push(Link::new(id, remote, now));
+        if let Remote::Stream(stream) = remote {
+            self.greet(stream, out);
+        }
+        self.prove(now, at, id, out);
+        true
+    }
+
+    /// Takes note that the program could not connect.
+    pub(crate) fn handle_failed(
+        &mut self,
+        now: Instant,
+        server: &str,
+        id: LinkId,
+        out: &mut impl Out,
+    ) {
+        let Some(at) = self.place_of(server) else {
+            return;
+        };
+        let peer = self.peers.get_mut(at).and_then(Option::as_mut);
+        if let Some(Steering::Client(selector)) = peer.map(|peer| &mut peer.steering) {
+            selector.handle_failed(now, id);
+            self.steer_client(now, at, false, out);
+        }
+    }
+
+    /// Takes note that the other end of a stream will close it.
+    pub(super) fn handle_drain(&mut self, now: Instant, stream: StreamId, out: &mut impl Out) {
+        let remote = Remote::Stream(stream);
+        for at in 0..self.peers.len() {
+            let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
+                continue;
+            };
+            let link = peer.link_of(&remote);
+            if let (Some(link), Steering::Client(selector)) = (link, &mut peer.steering) {
+                selector.handle_drain(now, link);
+                self.steer_client(now, at, false, out);
+            }
+        }
+    }
+
+    /// Takes the number of the process behind a stream: another one knows none of our sessions.
+    pub(super) fn handle_instance(
+        &mut self,
+        now: Instant,
+        stream: StreamId,
+        instance: u64,
+        out: &mut impl Out,
+    ) {
+        let remote = Remote::Stream(stream);
+        for at in 0..self.peers.len() {
+            let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
+                continue;
+            };
+            if peer.link_of(&remote).is_none() || !matches!(peer.steering, Steering::Client(_)) {
+                continue;
+            }
+            let before = peer.instance.replace(instance);
+            if before.is_some_and(|before| before != instance) {
+                tracing::info!(peer = %peer.name, "server was restarted");
+                for pair in &mut peer.pairs {
+                    pair.next_initiation = now;
+                }
+                self.initiate(now, at, true, out);
+            }
+        }
+    }
+
+    pub(super) fn heard_server(
+        &mut self,
+        now: Instant,
+        of: Of,
+        from: &Remote,
+        out: &mut impl Out,
+    ) -> Option<LinkId> {
+        let most = self.mtu;
+        let peer = self.peers.get_mut(of.peer)?.as_mut()?;
+        let id = peer.link_of(from)?;
+        if let Some(pair) = peer.pairs.get_mut(of.pair) {
+            pair.pending = pair.pending.take().filter(|_| !pair.noise.is_ready(now));
+        }
+        let link = peer.link_mut(id)?;
+        link.heard = now;
+        let first = !std::mem::replace(&mut link.proven, true);
+        if first && link.remote.transport() == Transport::Udp {
+            let params = MtuParams {
+                floor: MTU_FLOOR.min(most),
+                ceiling: most,
+                ..MtuParams::default()
+            };
+            link.mtu = Some(Mtu::new(params, now));
+        }
+        let Steering::Client(selector) = &mut peer.steering else {
+            return None;
+        };
+        if first {
+            selector.handle_connected(now, id);
+            self.steer_client(now, of.peer, false, out);
+        } else {
+            selector.handle_received(now, id);
+        }
+        Some(id)
+    }
+
+    /// Does what a server's selector and the timers of its sessions ask for.
+    pub(super) fn steer_client(&mut self, now: Instant, at: usize, tick: bool, out: &mut impl Out) {
+        let peer = self.peers.get_mut(at).and_then(Option::as_mut);
+        let Some(Steering::Client(selector)) = peer.map(|peer| &mut peer.steering) else {
+            return;
+        };
+        selector.handle_timeout(now);
+        while let Some(event) = self.next_event(at) {
+            self.obey(now, at, event, out);
+        }
+        self.find_mtu(now, at, out);
+        if tick {
+            self.tick_pairs(now, at, out);
+            self.initiate(now, at, false, out);
+            let peer = self.peers.get(at).and_then(Option::as_ref);
+            let links = peer.map(|peer| peer.links.iter()).into_iter().flatten();
+            let unproven = links.filter(|link| !link.proven).map(|link| link.id);
+            for link in unproven.collect::<Vec<_>>() {
+                self.prove(now, at, link, out);
+            }
+        }
+    }
+
+    fn next_event(&mut self, at: usize) -> Option<Event> {
+        match &mut self.peers.get_mut(at)?.as_mut()?.steering {
+            Steering::Client(selector) => selector.poll_event(),
+            Steering::Server { .. } => None,
+        }
+    }
+
+    fn obey(&mut self, now: Instant, at: usize, event: Event, out: &mut impl Out) {
+        let probes = self.probe_params();
+        let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
+            return;
+        };
+        match event {
+            Event::Dial { link, transport } => {
+                let server = peer.name.clone();
+                self.requests.push_back(Request::Dial {
+                    server,
+                    link,
+                    transport,
+                });
+            }
+            Event::Close { link, reason } => {
+                if let Some(known) = peer.link(link) {
+                    let remote = known.remote;
+                    tracing::info!(peer = %peer.name, link = %remote.describe(), reason = reason.reason(), "link closed");
+                    self.requests.push_back(close(remote, reason.reason()));
+                }
+                peer.forget(link, probes, now);
+            }
+            Event::Down => {
+                tracing::warn!(peer = %peer.name, "no link works");
+                peer.active = None;
+                for pair in &mut peer.pairs {
+                    pair.next_initiation = pair.next_initiation.min(now + RETRY);
+                }
+            }
+            Event::Use { link, transport } => {
+                tracing::info!(peer = %peer.name, ?transport, "link in use");
+                if peer
+                    .active
+                    .replace(link)
+                    .is_some_and(|before| before != link)
+                {
+                    self.counts.path_changes += 1;
+                }
+            }
+            Event::Probe { link, id } => {
+                let active = peer.active == Some(link);
+                let mtu = peer.link(link).and_then(|link| link.mtu.as_ref());
+                let mtu = mtu.map_or(self.mtu, Mtu::mtu);
+                let told = self.tell(at, active, mtu);
+                self.send_probe(now, at, link, (id, told, 0), out);
+            }
+        }
+    }
+
+    /// Sends a probe by a link, if there is a session.
+    pub(super) fn send_probe(
+        &mut self,
+        now: Instant,
+        at: usize,
+        link: LinkId,
+        (id, told, size): (u32, Told, usize),
+        out: &mut impl Out,
+    ) {
+        let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
+            return;
+        };
+        let Some(addresses) = peer.probe_addresses(&self.own) else {
+            return;
+        };
+        let Some(remote) = peer.link(link).map(|link| link.remote) else {
+            return;
+        };
+        let Ok(len) = echo::request(addresses, id, told, size, &mut self.scratch) else {
+            return;
+        };
+        let route = peer.route.filter(|_| remote.transport() == Transport::Udp);
+        let sealing = peer.sealing(now);
+        let Some(pair) = sealing.and_then(|at| peer.pairs.get_mut(at)) else {
+            return;
+        };
+        let packet = self.scratch.get(..len).unwrap_or_default();
+        out.datagram(&remote, Band::Urgent, len + OVERHEAD, |room| {
+            let len = pair.noise.seal(packet, room).unwrap_or(0);
+            mark(room, len, route)
+        });
+    }
+
+    /// Sends what may prove a new link: the initiations under way, or a probe.
+    fn prove(&mut self, now: Instant, at: usize, id: LinkId, out: &mut impl Out) {
+        self.initiate(now, at, false, out);
+        let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
+            return;
+        };
+        let Some(link) = peer.link_mut(id) else {
+            return;
+        };
+        let recent = |tried: Instant| now.saturating_duration_since(tried) < PROVE;
+        if link.tried.is_some_and(recent) {
+            return;
+        }
+        let first = link.tried.replace(now).is_none();
+        let remote = link.remote;
+        let route = peer.route.filter(|_| remote.transport() == Transport::Udp);
+        let fresh = |pending: &&Pending| {
+            let age = now.saturating_duration_since(pending.sent);
+            age < STALE && (first || age >= PROVE)
+        };
+        for pair in &peer.pairs {
+            if let Some(pending) = pair.pending.as_ref().filter(fresh) {
+                send(&remote, &pending.octets, route, out);
+            }
+        }
+        if peer.sealing(now).is_some() {
+            let told = self.tell(at, false, 0);
+            // Nobody waits for the answer: that it comes proves the link.
+            self.send_probe(now, at, id, (MTU_PROBE - 1, told, 0), out);
+        }
+    }
+
+    /// Begins the handshakes that are due, on all links. `force`: whatever sessions there are.
+    fn initiate(&mut self, now: Instant, at: usize, force: bool, out: &mut impl Out) {
+        let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
+            return;
+        };
+        if peer.links.is_empty() {
+            return;
+        }
+        let works = peer.active.is_some() && !force;
+        let best = peer.pairs.iter().position(|pair| pair.noise.is_ready(now));
+        let (links, route) = (&peer.links, peer.route);
+        for (place, pair) in peer.pairs.iter_mut().enumerate() {
+            let preferred = best.is_none_or(|best| place < best);
+            let wanted = !works || preferred;
+            if !wanted || now < pair.next_initiation {
+                continue;
+            }
+            let pause = if works && best.is_some() {
+                RETRY_PREFERRED
+            } else {
+                RETRY
+            };
+            pair.next_initiation = now + pause;
+            let mut octets = [0; OUT_LEN];
+            if pair.noise.initiate(now, &mut octets).is_none() {
+                continue;
+            }
+            for link in links {
+                let udp = link.remote.transport() == Transport::Udp;
+                send(&link.remote, &octets, route.filter(|_| udp), out);
+            }
+            pair.pending = Some(Pending { octets, sent: now });
+        }
+    }
+
+    /// Sends what the sessions' timers ask for: a client's new handshakes, and keepalives.
+    pub(super) fn tick_pairs(&mut self, now: Instant, at: usize, out: &mut impl Out) {
+        let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
+            return;
+        };
+        let (links, route, active) = (&peer.links, peer.route, peer.active);
+        for pair in &mut peer.pairs {
+            let mut octets = [0; OUT_LEN];
+            let due = pair.noise.tick(now, &mut octets);
+            let (len, everywhere) = match due {
+                None => continue,
+                Some(Due::Initiation(len)) => (len, true),
+                Some(Due::Keepalive(len)) => (len, false),
+            };
+            let message = octets.get(..len).unwrap_or_default();
+            for link in links
+                .iter()
+                .filter(|link| everywhere || Some(link.id) == active)
+            {
+                let udp = link.remote.transport() == Transport::Udp;
+                send(&link.remote, message, route.filter(|_| udp), out);
+            }
+            if everywhere {
+                pair.next_initiation = now + RETRY;
+                pair.pending = Some(Pending { octets, sent: now });
+            }
+        }
+    }
+
+    pub(super) fn answered_alive(
+        &mut self,
+        now: Instant,
+        at: usize,
+        link: LinkId,
+        id: u32,
+        out: &mut impl Out,
+    ) {
+        let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
+            return;
+        };
+        let Steering::Client(selector) = &mut peer.steering else {
+            return self.answered_server(now, at, link, id);
+        };
+        selector.handle_pong(now, link, id);
+        let timeout = selector.stats(link).map(|stats| stats.timeout);
+        if let (Some(timeout), Some(known)) = (timeout, peer.link_mut(link))
+            && let Some(mtu) = &mut known.mtu
+        {
+            mtu.handle_alive(now, timeout);
+        }
+        self.steer_client(now, at, false, out);
+    }
+
+    pub(super) fn answered_mtu(&mut self, now: Instant, at: usize, link: LinkId, id: u32) {
+        let peer = self.peers.get_mut(at).and_then(Option::as_mut);
+        if let Some(mtu) = peer.and_then(|peer| peer.link_mut(link)?.mtu.as_mut()) {
+            mtu.handle_pong(now, id);
+        }
+    }
+
+    /// Sends the probes that find how large packets may be.
+    fn find_mtu(&mut self, now: Instant, at: usize, out: &mut impl Out) {
+        let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
+            return;
+        };
+        let mut events: Vec<(LinkId, MtuEvent)> = Vec::new();
+        for link in &mut peer.links {
+            if let Some(mtu) = &mut link.mtu {
+                mtu.handle_timeout(now);
+                while let Some(event) = mtu.poll_event() {
+                    events.push((link.id, event));
+                }
+            }
+        }
+        for (link, event) in events {
+            match event {
+                MtuEvent::Changed { mtu } => {
+                    tracing::info!(mtu, "packets may be this large");
+                    self.tell_mtu(now, at, link, mtu, out);
+                }
+                MtuEvent::Probe { id, size } => {
+                    let told = self.tell(at, false, 0);
+                    let probe = (MTU_PROBE + id, told, usize::from(size));
+                    self.send_probe(now, at, link, probe, out);
+                }
+                MtuEvent::Unfit => {
+                    let peer = self.peers.get_mut(at).and_then(Option::as_mut);
+                    if let Some(Steering::Client(selector)) = peer.map(|peer| &mut peer.steering) {
+                        selector.handle_unfit(now, link);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells the server at once: it sends the larger packets.
+    fn tell_mtu(&mut self, now: Instant, at: usize, link: LinkId, mtu: u16, out: &mut impl Out) {
+        let peer = self.peers.get(at).and_then(Option::as_ref);
+        let active = peer.is_some_and(|peer| peer.active == Some(link));
+        let told = self.tell(at, active, mtu);
+        self.send_probe(now, at, link, (MTU_PROBE - 1, told, 0), out);
+    }
+
+    /// Sends a probe by every link in use, for what it tells.
+    pub(super) fn tell_all(&mut self, now: Instant, out: &mut impl Out) {
+        for at in 0..self.peers.len() {
+            let peer = self.peers.get(at).and_then(Option::as_ref);
+            let link = peer.and_then(|peer| peer.active_link());
+            if let Some((id, mtu)) = link.map(|link| (link.id, link.mtu(self.mtu))) {
+                let told = self.tell(at, true, mtu);
+                self.send_probe(now, at, id, (MTU_PROBE - 1, told, 0), out);
+            }
+        }
+    }
+
+    /// Sends the first control message of a stream.
+    pub(super) fn greet(&self, stream: StreamId, out: &mut impl Out) {
+        let end = (0..=self.name.len().min(MAX_IDENTITY_LEN))
+            .rev()
+            .find(|end| self.name.is_char_boundary(*end));
+        let name = end.and_then(|end| self.name.get(..end)).unwrap_or_default();
+        if let Some(identity) = FrameIdentity::new(name) {
+            let hello = Control::Hello {
+                version: 1,
+                instance: self.instance,
+                identity,
+            };
+            out.control(stream, &hello);
+        }
+    }
+
+    fn place_of(&self, server: &str) -> Option<usize> {
+        let named = |peer: &Option<super::Peer<K::Noise>>| {
+            peer.as_ref().is_some_and(|peer| peer.name == server)
+        };
+        self.peers.iter().position(named)
+    }
+}
+
+/// Sends a handshake message.
+fn send(
+    to: &Remote,
+    octets: &[u8],
+    route: Option<tunnel_proto::datagram::RouteId>,
+    out: &mut impl Out,
+) {
+    out.datagram(to, Band::Urgent, octets.len(), |room| {
+        if let Some(room) = room.get_mut(..octets.len()) {
+            room.copy_from_slice(octets);
+        }
+        mark(room, octets.len(), route)
+    });
+}

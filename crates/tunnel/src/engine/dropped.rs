@@ -1,0 +1,89 @@
+//! Why a packet or a datagram went no further: the closed set that the metric has.
+//!
+//! Decides nothing; the words are a contract with dashboards and alerts.
+
+use std::collections::BTreeMap;
+
+/// Why a packet or a datagram was dropped here. What is no WireGuard, what cannot be opened and
+/// what the filter refuses have their own words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Dropped {
+    /// From the tunnel: an inner destination that is not behind this end.
+    Destination,
+    /// A handshake that is for nobody here, or comes from nobody known.
+    Handshake,
+    /// From the device: no link to the peer is up.
+    NoLink,
+    /// From the device: for nobody's address.
+    NoPeer,
+    /// From the device: no session with the peer yet.
+    NoSession,
+    /// From the tunnel: an IP packet only by its looks.
+    NotIp,
+    /// From the device: the packet is not what the header in front of it says.
+    Offload,
+    /// From the tunnel: an inner source that the peer may not use.
+    Source,
+    /// From the device: larger than the path, and may not be answered with an error.
+    TooBig,
+    /// From the tunnel: for a session this end does not have.
+    UnknownSession,
+}
+
+impl Dropped {
+    /// Returns the label for metrics.
+    pub(crate) fn reason(self) -> &'static str {
+        match self {
+            Self::Destination => "destination",
+            Self::Handshake => "handshake",
+            Self::NoLink => "no_link",
+            Self::NoPeer => "no_peer",
+            Self::NoSession => "no_session",
+            Self::NotIp => "not_ip",
+            Self::Offload => "offload",
+            Self::Source => "source",
+            Self::TooBig => "too_big",
+            Self::UnknownSession => "unknown_session",
+        }
+    }
+}
+
+/// What the engine counted since its start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Packets and octets taken from the device and sealed.
+    pub(crate) sealed: Traffic,
+    /// Packets and octets opened and given to the device.
+    pub(crate) opened: Traffic,
+    /// Handshakes that led to a session, or were answered.
+    pub(crate) handshakes: u64,
+    /// Times the link in use changed.
+    pub(crate) path_changes: u64,
+    /// By reason.
+    dropped: BTreeMap<&'static str, u64>,
+}
+
+/// Packets and their octets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Traffic {
+    pub(crate) packets: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Traffic {
+    pub(crate) fn add(&mut self, bytes: usize) {
+        self.packets += 1;
+        self.bytes += bytes as u64;
+    }
+}
+
+impl Counts {
+    pub(crate) fn drop(&mut self, reason: &'static str) {
+        *self.dropped.entry(reason).or_default() += 1;
+    }
+
+    /// Returns how often each happened that happened at all.
+    pub(crate) fn dropped(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        self.dropped.iter().map(|(reason, count)| (*reason, *count))
+    }
+}

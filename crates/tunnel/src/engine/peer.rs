@@ -1,0 +1,367 @@
+//! One other end: its keys, the links to it, and which of them is used.
+//!
+//! ```text
+//!   Peer ── Pair (own key × its key): one WireGuard state, for all links
+//!      └─── Link (a UDP address or a stream): proven once an authentic packet came by it
+//!              └─ used: what the client's Selector chose; at a server, where the newest came from
+//! ```
+//!
+//! Holds state and answers questions about it; what is sent when is the engine's.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use tunnel_proto::datagram::{INITIATION_LEN, RouteId};
+use tunnel_proto::path::{LinkId, LinkStats, Mtu, ProbeParams, Prober, Selector, Transport};
+
+use crate::keys::{PresharedKey, PublicKey};
+use crate::noise::Noise;
+use crate::status::{LinkStatus, PeerStatus};
+
+/// Links of one peer at a server. A client has two or, while one replaces another, four.
+const LINKS: usize = 8;
+
+/// For how long a link that nothing came by may be fallen back to.
+const FALL_BACK: Duration = Duration::from_secs(15);
+
+/// A stream, for as long as the process runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct StreamId(pub(crate) u64);
+
+/// A UDP socket, for as long as the process runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct SocketId(pub(crate) u64);
+
+/// Where datagrams go and come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Remote {
+    /// Frames on a stream.
+    Stream(StreamId),
+    /// Datagrams of a socket; `to` is `None` when it is connected.
+    Udp {
+        socket: SocketId,
+        to: Option<SocketAddr>,
+        /// The address of ours that they are sent to.
+        local: Option<IpAddr>,
+    },
+    /// Datagrams that a gateway wraps.
+    Wrapped {
+        gateway: SocketAddr,
+        local: Option<IpAddr>,
+        client: SocketAddr,
+    },
+}
+
+impl Remote {
+    pub(crate) fn transport(&self) -> Transport {
+        match self {
+            Self::Stream(_) => Transport::Tcp,
+            Self::Udp { .. } | Self::Wrapped { .. } => Transport::Udp,
+        }
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Self::Stream(StreamId(id)) => format!("stream {id}"),
+            Self::Udp { to: Some(to), .. } => to.to_string(),
+            Self::Udp { to: None, .. } => "the gateway".to_owned(),
+            Self::Wrapped {
+                gateway, client, ..
+            } => format!("{client} by way of {gateway}"),
+        }
+    }
+}
+
+/// A pair of keys and what WireGuard knows of it.
+#[derive(Debug)]
+pub(crate) struct Pair<N> {
+    /// What its datagrams name it by: the upper 24 bits of every index.
+    pub(crate) index: u32,
+    pub(crate) own: PublicKey,
+    pub(crate) theirs: PublicKey,
+    pub(crate) noise: N,
+    /// The highest counter opened so far, of the session `session`.
+    newest: u64,
+    session: u32,
+    /// Client: when the next handshake may begin.
+    pub(crate) next_initiation: Instant,
+    /// Client: the initiation that waits for its response.
+    pub(crate) pending: Option<Pending>,
+}
+
+/// An initiation on its way.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub(crate) octets: [u8; INITIATION_LEN],
+    pub(crate) sent: Instant,
+}
+
+impl<N: Noise> Pair<N> {
+    pub(crate) fn new(
+        index: u32,
+        own: PublicKey,
+        theirs: PublicKey,
+        noise: N,
+        now: Instant,
+    ) -> Self {
+        Self {
+            index,
+            own,
+            theirs,
+            noise,
+            newest: 0,
+            session: 0,
+            next_initiation: now,
+            pending: None,
+        }
+    }
+
+    /// Takes note of an authentic datagram and answers whether none newer came before.
+    pub(crate) fn is_newest(&mut self, session: u32, counter: u64) -> bool {
+        let newer = session != self.session || counter >= self.newest;
+        if newer {
+            (self.session, self.newest) = (session, counter);
+        }
+        newer
+    }
+}
+
+/// One way to a peer.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) id: LinkId,
+    pub(crate) remote: Remote,
+    /// Whether an authentic packet came by it.
+    pub(crate) proven: bool,
+    pub(crate) heard: Instant,
+    /// Client: when something was last sent to prove it.
+    pub(crate) tried: Option<Instant>,
+    /// Client, UDP: how large packets may be.
+    pub(crate) mtu: Option<Mtu>,
+    /// Server: how large the client found that packets may be; 0: not known.
+    pub(crate) told_mtu: u16,
+}
+
+impl Link {
+    pub(crate) fn new(id: LinkId, remote: Remote, now: Instant) -> Self {
+        Self {
+            id,
+            remote,
+            proven: false,
+            heard: now,
+            tried: None,
+            mtu: None,
+            told_mtu: 0,
+        }
+    }
+
+    /// Returns the octets of the largest inner packet, at most `most`.
+    pub(crate) fn mtu(&self, most: u16) -> u16 {
+        match (&self.mtu, self.told_mtu) {
+            (Some(mtu), _) => mtu.mtu().min(most),
+            (None, 0) => most,
+            (None, told) => told.min(most),
+        }
+    }
+}
+
+/// Who decides which link is used, and whether it works.
+#[derive(Debug)]
+pub(crate) enum Steering {
+    /// A client chooses.
+    Client(Box<Selector>),
+    /// A server follows, and knows by probes of its own whether answers arrive.
+    Server {
+        prober: Option<Box<Prober>>,
+        last_healthy: Option<Instant>,
+    },
+}
+
+/// One other end.
+#[derive(Debug)]
+pub(crate) struct Peer<N> {
+    pub(crate) name: String,
+    pub(crate) addresses: Vec<IpAddr>,
+    pub(crate) route: Option<RouteId>,
+    pub(crate) preshared: Option<PresharedKey>,
+    /// The preferred one first.
+    pub(crate) pairs: Vec<Pair<N>>,
+    pub(crate) links: Vec<Link>,
+    pub(crate) active: Option<LinkId>,
+    /// Server: the place in `pairs` of what the newest packet was opened with.
+    pub(crate) latest: usize,
+    pub(crate) steering: Steering,
+    /// Whether it asked for no new flows.
+    pub(crate) draining: bool,
+    /// Client: open flows that the server counted.
+    pub(crate) flows: u32,
+    /// The number of the server process behind the latest stream.
+    pub(crate) instance: Option<u64>,
+}
+
+impl<N: Noise> Peer<N> {
+    /// Returns the place of the pair to seal with.
+    pub(crate) fn sealing(&self, now: Instant) -> Option<usize> {
+        let ready = |pair: &Pair<N>| pair.noise.is_ready(now);
+        match self.steering {
+            Steering::Client(_) => self.pairs.iter().position(ready),
+            Steering::Server { .. } => {
+                let latest = self.pairs.get(self.latest).is_some_and(ready);
+                let other = || self.pairs.iter().position(ready);
+                latest.then_some(self.latest).or_else(other)
+            }
+        }
+    }
+
+    pub(crate) fn link(&self, id: LinkId) -> Option<&Link> {
+        self.links.iter().find(|link| link.id == id)
+    }
+
+    pub(crate) fn link_mut(&mut self, id: LinkId) -> Option<&mut Link> {
+        self.links.iter_mut().find(|link| link.id == id)
+    }
+
+    pub(crate) fn link_of(&self, remote: &Remote) -> Option<LinkId> {
+        let link = self.links.iter().find(|link| link.remote == *remote);
+        link.map(|link| link.id)
+    }
+
+    /// Returns the link that packets are sent by.
+    pub(crate) fn active_link(&self) -> Option<&Link> {
+        self.active.and_then(|id| self.link(id))
+    }
+
+    /// Returns the inner addresses of both ends, of a family that both have.
+    pub(crate) fn probe_addresses(&self, own: &[IpAddr]) -> Option<(IpAddr, IpAddr)> {
+        let pairs = self.addresses.iter().filter_map(|theirs| {
+            let same = own.iter().find(|own| own.is_ipv4() == theirs.is_ipv4());
+            same.map(|own| (*own, *theirs))
+        });
+        pairs.into_iter().next()
+    }
+
+    /// Answers whether probes through the tunnel come back.
+    pub(crate) fn is_healthy(&self) -> bool {
+        match &self.steering {
+            Steering::Client(selector) => selector
+                .active()
+                .and_then(|(id, _)| selector.stats(id))
+                .is_some_and(|stats| stats.answered > 0),
+            Steering::Server {
+                prober,
+                last_healthy,
+            } => last_healthy.is_some() && prober.as_ref().is_some_and(|prober| !prober.is_lost()),
+        }
+    }
+
+    /// Server: answers whether flows that it has may stay with it: it is healthy, or was a moment
+    /// ago. Its address translation knows them, so another client can only end them.
+    pub(crate) fn keeps_flows(&self, now: Instant, patience: Duration) -> bool {
+        match self.steering {
+            Steering::Client(_) => true,
+            Steering::Server { last_healthy, .. } => {
+                last_healthy.is_some_and(|last| now.saturating_duration_since(last) < patience)
+            }
+        }
+    }
+
+    /// Server: adds a link, or finds it; the one that was silent longest makes room.
+    pub(crate) fn remember(&mut self, remote: Remote, new: LinkId, now: Instant) -> LinkId {
+        if let Some(id) = self.link_of(&remote) {
+            return id;
+        }
+        if self.links.len() >= LINKS {
+            let active = self.active;
+            let silent = self.links.iter().enumerate();
+            let silent = silent.filter(|(_, link)| Some(link.id) != active);
+            if let Some((at, _)) = silent.min_by_key(|(_, link)| link.heard) {
+                self.links.remove(at);
+            }
+        }
+        self.links.push(Link::new(new, remote, now));
+        new
+    }
+
+    /// Server: uses a link from now on and answers whether that is a change.
+    pub(crate) fn follow(&mut self, id: LinkId, probes: ProbeParams, now: Instant) -> bool {
+        if self.active == Some(id) {
+            return false;
+        }
+        self.active = Some(id);
+        if let Steering::Server { prober, .. } = &mut self.steering {
+            let mut fresh = Prober::new(probes, Duration::ZERO, now);
+            fresh.set_active(now, true);
+            *prober = Some(Box::new(fresh));
+        }
+        true
+    }
+
+    /// Forgets a link. At a server another one that was heard from lately takes over.
+    pub(crate) fn forget(&mut self, id: LinkId, probes: ProbeParams, now: Instant) {
+        self.links.retain(|link| link.id != id);
+        if self.active != Some(id) {
+            return;
+        }
+        self.active = None;
+        if let Steering::Server { prober, .. } = &mut self.steering {
+            *prober = None;
+            let lately = self.links.iter().filter(|link| {
+                link.proven && now.saturating_duration_since(link.heard) < FALL_BACK
+            });
+            if let Some(next) = lately.max_by_key(|link| link.heard).map(|link| link.id) {
+                self.follow(next, probes, now);
+            }
+        }
+    }
+
+    /// Returns what the probes of a link showed.
+    pub(crate) fn stats(&self, link: LinkId) -> Option<LinkStats> {
+        match &self.steering {
+            Steering::Client(selector) => selector.stats(link),
+            Steering::Server { prober, .. } => {
+                let prober = prober.as_ref().filter(|_| self.active == Some(link));
+                prober.map(|prober| prober.stats())
+            }
+        }
+    }
+
+    /// Describes it; `flows` is the number of open flows by it that this end counted.
+    pub(crate) fn status(&self, now: Instant, mtu: u16, flows: Option<u32>) -> PeerStatus {
+        let active = self.active_link();
+        let stats = self
+            .active
+            .and_then(|id| self.stats(id))
+            .unwrap_or_default();
+        let ages = self.pairs.iter().filter(|pair| pair.noise.is_ready(now));
+        let ages = ages.filter_map(|pair| pair.noise.handshake_age(now));
+        let links = self.links.iter().map(|link| LinkStatus {
+            transport: link.remote.transport(),
+            remote: link.remote.describe(),
+            active: self.active == Some(link.id),
+            proven: link.proven,
+            rtt: self.stats(link.id).and_then(|stats| stats.rtt),
+        });
+        PeerStatus {
+            name: self.name.clone(),
+            healthy: self.is_healthy(),
+            draining: self.draining,
+            transport: active.map(|link| link.remote.transport()),
+            remote: active.map(|link| link.remote.describe()),
+            rtt: stats.rtt,
+            loss: lost(stats),
+            handshake_age: ages.min(),
+            mtu: active.map_or(mtu, |link| link.mtu(mtu)),
+            flows: flows.unwrap_or(self.flows),
+            links: links.collect(),
+        }
+    }
+}
+
+/// Returns the share of probes that went unanswered; the one on its way does not count.
+fn lost(stats: LinkStats) -> f64 {
+    let due = stats.sent.saturating_sub(1);
+    let missing = due.saturating_sub(stats.answered);
+    #[expect(clippy::cast_precision_loss, reason = "a share needs no more digits")]
+    let share = missing as f64 / due.max(1) as f64;
+    share
+}

@@ -1,0 +1,313 @@
+//! Who the other ends are: made from the configuration, and made anew when it changes.
+//!
+//! ```text
+//!   Identity ── check ──▶ peers, pairs, indices, allowed addresses
+//!                 └─ pairs of keys that were there before keep their sessions, peers their links
+//! ```
+//!
+//! A change is taken whole or not at all.
+
+use std::net::IpAddr;
+use std::time::Instant;
+
+use tunnel_proto::TokenBucket;
+use tunnel_proto::allowed::{AllowedIps, Builder, Network, PeerIndex, Sharing};
+use tunnel_proto::datagram::RouteId;
+use tunnel_proto::filter::Filter;
+use tunnel_proto::path::{self, Selector};
+
+use crate::handle::{Identity, IdentityError, PeerSpec};
+use crate::keys::{PresharedKey, PublicKey};
+use crate::noise::{Keys, Pairing};
+
+use super::peer::{Pair, Peer, Remote, Steering};
+use super::{Engine, Request, peer_index};
+
+/// Pairs of keys that a server has numbers for, beside its route id.
+const PAIRS: usize = 16;
+
+/// What only one of the two roles has.
+#[derive(Debug)]
+pub(super) enum Side {
+    Client {
+        path: Box<path::Params>,
+    },
+    Server {
+        route: Option<RouteId>,
+        filter: Box<Filter>,
+        budget: TokenBucket,
+    },
+}
+
+impl<K: Keys> Engine<K> {
+    /// Replaces keys and peers. Sessions of pairs of keys that stay are kept, and so are links and
+    /// flows of peers whose names stay.
+    ///
+    /// # Errors
+    ///
+    /// Keys and peers that cannot be used together; nothing is changed.
+    pub(crate) fn replace(
+        &mut self,
+        now: Instant,
+        identity: Identity,
+    ) -> Result<(), IdentityError> {
+        check(&identity)?;
+        let names = self.places(&identity.peers)?;
+        let allowed = self.allowed_ips(&identity.peers, &names)?;
+        self.keys.replace(&identity.keys);
+        let mut before = std::mem::take(&mut self.peers);
+        self.by_index.clear();
+        for (place, spec) in names.iter().zip(identity.peers) {
+            let at = usize::from(place.get());
+            if self.peers.len() <= at {
+                self.peers.resize_with(at + 1, || None);
+            }
+            let old = before.get_mut(at).and_then(Option::take);
+            let peer = self.peer(now, *place, spec, old);
+            if let Some(slot) = self.peers.get_mut(at) {
+                *slot = Some(peer);
+            }
+        }
+        self.allowed = allowed;
+        for gone in before.into_iter().flatten() {
+            tracing::info!(peer = %gone.name, "peer removed");
+            let closed = gone.links.iter().map(|link| close(link.remote, "removed"));
+            self.requests.extend(closed);
+        }
+        self.index();
+        Ok(())
+    }
+
+    /// Returns the place of each peer: the one it has, else a free one.
+    fn places(&self, specs: &[PeerSpec]) -> Result<Vec<PeerIndex>, IdentityError> {
+        let place_of = |spec: &PeerSpec| {
+            let named = |peer: &Option<Peer<K::Noise>>| {
+                peer.as_ref().is_some_and(|peer| peer.name == spec.name)
+            };
+            self.peers.iter().position(named)
+        };
+        let mut taken: Vec<usize> = specs.iter().filter_map(place_of).collect();
+        let mut places = Vec::with_capacity(specs.len());
+        for spec in specs {
+            let at = place_of(spec).or_else(|| {
+                let free = (0..usize::from(PeerIndex::COUNT)).find(|at| !taken.contains(at));
+                taken.extend(free);
+                free
+            });
+            let Some(place) = at.and_then(peer_index) else {
+                return Err(IdentityError::Peers {
+                    peers: specs.len(),
+                    most: PeerIndex::COUNT.into(),
+                });
+            };
+            places.push(place);
+        }
+        Ok(places)
+    }
+
+    fn allowed_ips(
+        &self,
+        specs: &[PeerSpec],
+        places: &[PeerIndex],
+    ) -> Result<AllowedIps, IdentityError> {
+        let mut builder = Builder::default();
+        for (spec, place) in specs.iter().zip(places) {
+            for address in &spec.addresses {
+                let host = Network::host(*address).ok();
+                let host = host.ok_or(IdentityError::Unusable { address: *address })?;
+                let given = builder.insert(host, *place, Sharing::Exclusive);
+                given.map_err(|_| IdentityError::Unusable { address: *address })?;
+            }
+        }
+        if matches!(self.side, Side::Server { .. }) {
+            for (network, place) in self.networks.iter().flat_map(|network| {
+                let places = places.iter();
+                places.map(move |place| (network, place))
+            }) {
+                let given = builder.insert(*network, *place, Sharing::Shared);
+                given.map_err(|_| IdentityError::Unusable {
+                    address: network.address(),
+                })?;
+            }
+        }
+        Ok(builder.build())
+    }
+
+    fn peer(
+        &self,
+        now: Instant,
+        place: PeerIndex,
+        spec: PeerSpec,
+        old: Option<Peer<K::Noise>>,
+    ) -> Peer<K::Noise> {
+        let preshared = spec.preshared_key.clone();
+        let mut peer = old.unwrap_or_else(|| self.fresh(now, place, &spec));
+        let octets = |key: &Option<PresharedKey>| key.as_ref().map(|key| *key.octets());
+        let same_secret = octets(&peer.preshared) == octets(&preshared);
+        let mut before = std::mem::take(&mut peer.pairs);
+        let own: Vec<PublicKey> = self.keys.own().to_vec();
+        let wanted = own.iter().enumerate().flat_map(|(number, own)| {
+            let theirs = spec.public_keys.iter();
+            theirs.map(move |theirs| (number, *own, *theirs))
+        });
+        let wanted: Vec<_> = wanted.collect();
+        before.retain(|pair| {
+            let wanted = wanted.iter();
+            same_secret
+                && wanted
+                    .into_iter()
+                    .any(|(_, own, theirs)| pair.own == *own && pair.theirs == *theirs)
+        });
+        let mut used: Vec<u32> = self
+            .indices()
+            .chain(before.iter().map(|pair| pair.index))
+            .collect();
+        for (number, own, theirs) in wanted {
+            let kept = before
+                .iter()
+                .position(|pair| pair.own == own && pair.theirs == theirs);
+            let pair = match kept {
+                Some(at) => before.remove(at),
+                None => {
+                    let index = self.free_index(place, &used);
+                    used.push(index);
+                    let pairing = Pairing {
+                        own: number,
+                        theirs,
+                        preshared: preshared.clone(),
+                        index,
+                        initiator: matches!(self.side, Side::Client { .. }),
+                    };
+                    let Some(noise) = self.keys.pair(&pairing, now) else {
+                        continue; // `own` is one of the keys that were just given
+                    };
+                    Pair::new(index, own, theirs, noise, now)
+                }
+            };
+            peer.pairs.push(pair);
+        }
+        Peer {
+            addresses: spec.addresses,
+            route: spec.route,
+            preshared,
+            latest: 0,
+            ..peer
+        }
+    }
+
+    fn fresh(&self, now: Instant, place: PeerIndex, spec: &PeerSpec) -> Peer<K::Noise> {
+        let steering = match &self.side {
+            Side::Client { path } => {
+                let secret = self.instance ^ u64::from(place.get()) << 40;
+                Steering::Client(Box::new(Selector::new(**path, secret, now)))
+            }
+            Side::Server { .. } => Steering::Server {
+                prober: None,
+                last_healthy: None,
+            },
+        };
+        Peer {
+            name: spec.name.clone(),
+            addresses: Vec::new(),
+            route: None,
+            preshared: None,
+            pairs: Vec::new(),
+            links: Vec::new(),
+            active: None,
+            latest: 0,
+            steering,
+            draining: false,
+            flows: 0,
+            instance: None,
+        }
+    }
+
+    /// Returns an index that no pair has. A server's begin with its route id; a client's, which
+    /// only servers see, with the place of the server.
+    fn free_index(&self, place: PeerIndex, used: &[u32]) -> u32 {
+        let route = match &self.side {
+            Side::Client { .. } => None,
+            Side::Server { route, .. } => *route,
+        };
+        let base = match route {
+            Some(route) => route.get() << 4,
+            None => {
+                let random = u32::try_from(self.instance & 0x3fff).unwrap_or(0);
+                random << 10 | u32::from(place.get()) << 4
+            }
+        };
+        let free = (0..)
+            .map(|pair| base | pair)
+            .find(|index| !used.contains(index));
+        free.unwrap_or(base)
+    }
+
+    fn indices(&self) -> impl Iterator<Item = u32> + '_ {
+        let peers = self.peers.iter().flatten();
+        peers.flat_map(|peer| peer.pairs.iter().map(|pair| pair.index))
+    }
+
+    /// Makes the table of indices anew.
+    fn index(&mut self) {
+        self.by_index.clear();
+        for (at, peer) in self.peers.iter().enumerate() {
+            let (Some(peer), Some(place)) = (peer, peer_index(at)) else {
+                continue;
+            };
+            let pairs = peer.pairs.iter().enumerate();
+            let entries = pairs.map(|(pair, entry)| (entry.index, place, pair));
+            self.by_index.extend(entries);
+        }
+    }
+}
+
+pub(super) fn close(remote: Remote, reason: &'static str) -> Request {
+    Request::Close { remote, reason }
+}
+
+fn check(identity: &Identity) -> Result<(), IdentityError> {
+    if identity.keys.is_empty() {
+        return Err(IdentityError::NoKey);
+    }
+    let keys = identity.peers.iter().map(|peer| peer.public_keys.len());
+    let pairs = keys.sum::<usize>() * identity.keys.len();
+    if pairs > PAIRS {
+        return Err(IdentityError::Pairs { pairs, most: PAIRS });
+    }
+    let mut names: Vec<&str> = Vec::new();
+    let mut keys: Vec<(PublicKey, &str)> = Vec::new();
+    let mut addresses: Vec<(IpAddr, &str)> = Vec::new();
+    for peer in &identity.peers {
+        let name = peer.name.as_str();
+        if names.contains(&name) {
+            let name = name.to_owned();
+            return Err(IdentityError::Name { name });
+        }
+        names.push(name);
+        if peer.public_keys.is_empty() {
+            let peer = name.to_owned();
+            return Err(IdentityError::NoPeerKey { peer });
+        }
+        for key in &peer.public_keys {
+            if let Some((key, first)) = keys.iter().find(|(other, _)| other == key) {
+                return Err(IdentityError::Key {
+                    key: *key,
+                    first: (*first).to_owned(),
+                    second: name.to_owned(),
+                });
+            }
+            keys.push((*key, name));
+        }
+        for address in &peer.addresses {
+            if let Some((address, first)) = addresses.iter().find(|(other, _)| other == address) {
+                return Err(IdentityError::Address {
+                    address: *address,
+                    first: (*first).to_owned(),
+                    second: name.to_owned(),
+                });
+            }
+            addresses.push((*address, name));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,271 @@
+//! The metrics of a tunnel: totals and gauges as the data thread last published them.
+//!
+//! ```text
+//!   engine, filter, sockets, streams ── every 250 ms ──▶ Totals ── at a scrape ──▶ series
+//! ```
+//!
+//! Counting costs the data path plain additions; nothing is shared with it but what is published.
+//! Peers that are gone have no series.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use telemetry::Registry;
+use telemetry::metrics::{Encoder, Kind};
+use tunnel_proto::codel::DropReason;
+use tunnel_proto::filter::{Filter, Refusal};
+use tunnel_proto::path::Transport;
+
+use crate::engine::Counts;
+use crate::status::Status;
+
+use super::ports::Ports;
+
+/// What was counted since the start, and what is known now.
+#[derive(Clone, Debug, Default)]
+struct Totals {
+    counts: Counts,
+    dropped: BTreeMap<&'static str, u64>,
+    closed: BTreeMap<&'static str, u64>,
+    fallbacks: BTreeMap<&'static str, u64>,
+    calls: BTreeMap<&'static str, u64>,
+    flows: usize,
+    evicted: u64,
+    status: Status,
+}
+
+/// Collects and publishes.
+#[derive(Debug)]
+pub(super) struct Counters {
+    totals: Totals,
+    published: Arc<Mutex<Totals>>,
+}
+
+impl Counters {
+    /// Registers the families.
+    pub(super) fn new(registry: &Registry) -> Self {
+        let published = Arc::new(Mutex::new(Totals::default()));
+        let scraped = Arc::clone(&published);
+        registry.collect(move |out| {
+            let totals = scraped.lock().unwrap_or_else(PoisonError::into_inner);
+            write_totals(out, &totals);
+            write_peers(out, &totals.status);
+        });
+        Self {
+            totals: Totals::default(),
+            published,
+        }
+    }
+
+    /// Counts a link that the engine closed.
+    pub(super) fn link_closed(&mut self, reason: &'static str) {
+        *self.totals.closed.entry(reason).or_default() += 1;
+    }
+
+    /// Counts a stream that ended by itself.
+    pub(super) fn stream_ended(&mut self, reason: &'static str) {
+        *self.totals.closed.entry(reason).or_default() += 1;
+    }
+
+    /// Brings everything up to date.
+    pub(super) fn publish(
+        &mut self,
+        counts: &Counts,
+        filter: Option<&Filter>,
+        ports: &mut Ports,
+        status: &Status,
+    ) {
+        let totals = &mut self.totals;
+        totals.counts = counts.clone();
+        totals.status = status.clone();
+        totals.flows = filter.map_or(0, Filter::len);
+        totals.evicted = filter.map_or(0, Filter::evicted);
+        let dropped = &mut totals.dropped;
+        for (reason, count) in counts.dropped() {
+            dropped.insert(reason, count);
+        }
+        for (refusal, count) in filter.into_iter().flat_map(Filter::refused) {
+            dropped.insert(filter_reason(refusal), count);
+        }
+        for (reason, count) in ports.queue_drops() {
+            dropped.insert(queue_reason(reason), count);
+        }
+        dropped.insert("untrusted_gateway", ports.untrusted);
+        let (sent, written) = (ports.take_tally(), ports.take_written());
+        let add = |map: &mut BTreeMap<&'static str, u64>, key, count| {
+            *map.entry(key).or_default() += count;
+        };
+        add(dropped, "socket_full", sent.blocked);
+        add(dropped, "socket_too_large", sent.too_large);
+        add(dropped, "socket_failed", sent.failed);
+        add(dropped, "device_full", written.blocked);
+        add(dropped, "device_failed", written.failed);
+        add(&mut totals.fallbacks, "udp_gso", sent.gso_refused);
+        add(&mut totals.fallbacks, "device_joined", written.join_refused);
+        add(&mut totals.calls, "send", sent.messages);
+        add(&mut totals.calls, "device_write", written.writes);
+        let mut published = self
+            .published
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        published.clone_from(totals);
+    }
+}
+
+fn write_totals(out: &mut Encoder, totals: &Totals) {
+    let counts = &totals.counts;
+    let directions = [("rx", counts.opened), ("tx", counts.sealed)];
+    out.family(
+        "rhizome_tunnel_bytes_total",
+        "Octets of inner packets; rx: out of the tunnel, to the device.",
+        Kind::Counter,
+        |family| {
+            family.labels(&["direction"]);
+            for (direction, traffic) in directions {
+                family.sample(&[("direction", direction)], traffic.bytes);
+            }
+        },
+    );
+    out.family(
+        "rhizome_tunnel_packets_total",
+        "Inner packets; rx: out of the tunnel, to the device.",
+        Kind::Counter,
+        |family| {
+            family.labels(&["direction"]);
+            for (direction, traffic) in directions {
+                family.sample(&[("direction", direction)], traffic.packets);
+            }
+        },
+    );
+    let labelled = [
+        (
+            "rhizome_tunnel_dropped_total",
+            "Packets and datagrams that went no further, by reason.",
+            "reason",
+            &totals.dropped,
+        ),
+        (
+            "rhizome_tunnel_links_closed_total",
+            "Links that were closed or ended, by reason.",
+            "reason",
+            &totals.closed,
+        ),
+        (
+            "rhizome_tunnel_offload_fallbacks_total",
+            "Times that the kernel refused an offload, which is then done without.",
+            "offload",
+            &totals.fallbacks,
+        ),
+        (
+            "rhizome_tunnel_system_calls_total",
+            "System calls that sent datagrams or wrote packets.",
+            "call",
+            &totals.calls,
+        ),
+    ];
+    for (name, help, label, values) in labelled {
+        out.family(name, help, Kind::Counter, |family| {
+            family.labels(&[label]);
+            for (value, count) in values {
+                family.sample(&[(label, value)], *count);
+            }
+        });
+    }
+    let plain = [
+        (
+            "rhizome_tunnel_flows_evicted_total",
+            "Flows that made room for others in a full table.",
+            totals.evicted,
+        ),
+        (
+            "rhizome_tunnel_handshakes_total",
+            "Handshakes completed or answered.",
+            counts.handshakes,
+        ),
+        (
+            "rhizome_tunnel_path_changes_total",
+            "Times that the link in use of a peer changed.",
+            counts.path_changes,
+        ),
+    ];
+    for (name, help, count) in plain {
+        out.family(name, help, Kind::Counter, |family| {
+            family.sample(&[], count);
+        });
+    }
+    let flows = u64::try_from(totals.flows).unwrap_or(u64::MAX);
+    out.family(
+        "rhizome_tunnel_flows",
+        "Flows that the filter knows; servers alone have one.",
+        Kind::Gauge,
+        |family| family.sample(&[], flows),
+    );
+}
+
+fn write_peers(out: &mut Encoder, status: &Status) {
+    type Value = fn(&crate::PeerStatus) -> Option<f64>;
+    let gauges: [(&str, &str, Value); 6] = [
+        (
+            "rhizome_tunnel_peer_handshake_age_seconds",
+            "Age of the session in use; none without a session.",
+            |peer| peer.handshake_age.map(|age| age.as_secs_f64()),
+        ),
+        (
+            "rhizome_tunnel_peer_flows",
+            "Open flows by this peer.",
+            |peer| Some(f64::from(peer.flows)),
+        ),
+        (
+            "rhizome_tunnel_peer_loss_ratio",
+            "Probes by the link in use that went unanswered, 0 to 1.",
+            |peer| Some(peer.loss),
+        ),
+        (
+            "rhizome_tunnel_peer_mtu_bytes",
+            "The largest inner packet to this peer.",
+            |peer| Some(f64::from(peer.mtu)),
+        ),
+        (
+            "rhizome_tunnel_peer_rtt_seconds",
+            "Smoothed round trip through the tunnel; none before the first answer.",
+            |peer| peer.rtt.map(|rtt| rtt.as_secs_f64()),
+        ),
+        (
+            "rhizome_tunnel_peer_up",
+            "Whether probes through the tunnel come back: 1 or 0.",
+            |peer| Some(f64::from(u8::from(peer.healthy))),
+        ),
+    ];
+    for (name, help, value) in gauges {
+        out.family(name, help, Kind::Gauge, |family| {
+            family.labels(&["peer"]);
+            for peer in &status.peers {
+                if let Some(value) = value(peer) {
+                    family.sample(&[("peer", &peer.name)], value);
+                }
+            }
+        });
+    }
+    out.family(
+        "rhizome_tunnel_peer_transport",
+        "Which transport is in use: 1 for that one.",
+        Kind::Gauge,
+        |family| {
+            family.labels(&["peer", "transport"]);
+            for peer in &status.peers {
+                for (transport, name) in [(Transport::Tcp, "tcp"), (Transport::Udp, "udp")] {
+                    let used = u64::from(peer.transport == Some(transport));
+                    family.sample(&[("peer", &peer.name), ("transport", name)], used);
+                }
+            }
+        },
+    );
+}
+
+fn filter_reason(refusal: Refusal) -> &'static str {
+    refusal.reason()
+}
+
+fn queue_reason(reason: DropReason) -> &'static str {
+    reason.reason()
+}

@@ -1,0 +1,379 @@
+//! Sockets, streams and the batch for the device: where the engine's output goes.
+//!
+//! ```text
+//!   Out::datagram ─▶ Outbox of a socket (wrapped, if a gateway asked) │ Stream
+//!   Out::control ──▶ Stream                     Out::packet ─▶ Batch ─▶ device
+//! ```
+//!
+//! Holds what is open and sends; decides nothing.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use tunnel_proto::allowed::Network;
+use tunnel_proto::codel::{Band, DropReason};
+use tunnel_proto::frame::{Control, Decoder};
+use tunnel_proto::wrapped;
+use udp::{Datagrams, MtuDiscovery, Outbox};
+
+use crate::device::{Abilities, Batch, Port, Written};
+use crate::engine::{Out, Remote, SocketId, StreamId};
+use crate::handle::Params;
+use crate::stream::{Stream, StreamError, StreamParams};
+
+/// How a socket is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// By one other end.
+    Connected,
+    /// By whoever has the key.
+    Plain,
+    /// By gateways.
+    Wrapped,
+}
+
+#[derive(Debug)]
+struct Socket {
+    id: SocketId,
+    way: Way,
+    datagrams: Datagrams,
+    outbox: Outbox,
+}
+
+#[derive(Debug)]
+struct Open {
+    id: StreamId,
+    stream: Stream,
+    /// `None` while what it decodes is handled.
+    decoder: Option<Decoder>,
+}
+
+/// Everything that is open.
+#[derive(Debug)]
+pub(super) struct Ports {
+    pub(super) now: Instant,
+    sockets: Vec<Socket>,
+    streams: Vec<Open>,
+    batch: Batch,
+    trusted: Vec<Network>,
+    stream_params: StreamParams,
+    offloads: udp::Offloads,
+    /// Wrapped datagrams from elsewhere than a gateway.
+    pub(super) untrusted: u64,
+    /// What became of the datagrams of sockets that were closed since.
+    closed: udp::Tally,
+    /// What the queues of closed streams dropped.
+    closed_drops: [(DropReason, u64); 6],
+}
+
+impl Ports {
+    pub(super) fn new(abilities: Abilities, params: &Params, trusted: Vec<Network>) -> Self {
+        Self {
+            now: super::now(),
+            sockets: Vec::new(),
+            streams: Vec::new(),
+            batch: Batch::new(abilities),
+            trusted,
+            stream_params: params.stream.clone(),
+            offloads: params.offloads,
+            untrusted: 0,
+            closed: udp::Tally::default(),
+            closed_drops: DROPS.map(|reason| (reason, 0)),
+        }
+    }
+
+    pub(super) fn open(
+        &mut self,
+        id: SocketId,
+        way: Way,
+        socket: std::net::UdpSocket,
+    ) -> io::Result<()> {
+        socket.set_nonblocking(true)?;
+        let options = udp::Options {
+            // Between gateway and server what is too large by the wrapping is fragmented: the
+            // size was found on the client's side.
+            mtu_discovery: match way {
+                Way::Connected | Way::Plain => MtuDiscovery::Probe,
+                Way::Wrapped => MtuDiscovery::Fragment,
+            },
+            offloads: self.offloads,
+        };
+        self.sockets.push(Socket {
+            id,
+            way,
+            datagrams: Datagrams::new(socket, options)?,
+            outbox: Outbox::new(),
+        });
+        Ok(())
+    }
+
+    pub(super) fn accept(
+        &mut self,
+        id: StreamId,
+        stream: std::net::TcpStream,
+        early: Vec<u8>,
+    ) -> io::Result<()> {
+        let stream = Stream::new(stream, early, &self.stream_params, self.now)?;
+        self.streams.push(Open {
+            id,
+            stream,
+            decoder: Some(Decoder::new(self.stream_params.max_datagram)),
+        });
+        Ok(())
+    }
+
+    pub(super) fn close(&mut self, remote: &Remote) {
+        match remote {
+            Remote::Stream(stream) => {
+                for open in self.streams.iter().filter(|open| open.id == *stream) {
+                    self.closed_drops = sum(self.closed_drops, drops(&open.stream));
+                }
+                self.streams.retain(|open| open.id != *stream);
+            }
+            // A server's socket serves all clients.
+            Remote::Udp {
+                socket, to: None, ..
+            } => {
+                for socket in self.sockets.iter_mut().filter(|open| open.id == *socket) {
+                    self.closed += socket.outbox.take_tally();
+                }
+                self.sockets.retain(|open| open.id != *socket);
+            }
+            Remote::Udp { .. } | Remote::Wrapped { .. } => {}
+        }
+    }
+
+    pub(super) fn trusts(&mut self, gateway: IpAddr) -> bool {
+        let trusts = self.trusted.iter().any(|network| network.contains(gateway));
+        self.untrusted += u64::from(!trusts);
+        trusts
+    }
+
+    pub(super) fn socket_at(&self, at: usize) -> Option<(SocketId, Way)> {
+        self.sockets.get(at).map(|socket| (socket.id, socket.way))
+    }
+
+    pub(super) fn stream_at(&self, at: usize) -> Option<StreamId> {
+        self.streams.get(at).map(|open| open.id)
+    }
+
+    /// Takes note that the other end of a stream has introduced itself.
+    pub(super) fn greeted(&mut self, id: StreamId) {
+        if let Some(open) = self.stream_mut(id) {
+            open.stream.greeted();
+        }
+    }
+
+    pub(super) fn poll_readable(&self, id: SocketId, cx: &mut Context<'_>) -> bool {
+        let socket = self.sockets.iter().find(|socket| socket.id == id);
+        socket.is_some_and(|socket| socket.datagrams.poll_readable(cx).is_ready())
+    }
+
+    pub(super) fn receive(&self, id: SocketId, inbox: &mut udp::Inbox) -> usize {
+        let socket = self.sockets.iter().find(|socket| socket.id == id);
+        socket.map_or(0, |socket| socket.datagrams.receive(inbox))
+    }
+
+    /// Lends the decoder of a stream, so that the stream can be written to meanwhile.
+    pub(super) fn take_decoder(&mut self, id: StreamId) -> Option<Decoder> {
+        self.stream_mut(id)?.decoder.take()
+    }
+
+    pub(super) fn put_decoder(&mut self, id: StreamId, decoder: Decoder) {
+        if let Some(open) = self.stream_mut(id) {
+            open.decoder = Some(decoder);
+        }
+    }
+
+    pub(super) fn poll_read(
+        &mut self,
+        id: StreamId,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<Result<usize, StreamError>> {
+        match self.stream_mut(id) {
+            Some(open) => open.stream.poll_read(cx, buffer),
+            None => Poll::Pending, // closed by what came
+        }
+    }
+
+    /// Returns the streams whose other end has not introduced itself in time.
+    pub(super) fn late_streams(&self, now: Instant) -> Vec<(StreamId, StreamError)> {
+        let late = self.streams.iter().filter_map(|open| {
+            let error = open.stream.handle_timeout(now).err()?;
+            Some((open.id, error))
+        });
+        late.collect()
+    }
+
+    pub(super) fn flush_device(&mut self, device: &Port) {
+        if !self.batch.is_empty() {
+            self.batch.flush(device);
+        }
+    }
+
+    pub(super) fn flush_sockets(&mut self) {
+        for socket in &mut self.sockets {
+            socket.outbox.flush(&socket.datagrams);
+        }
+    }
+
+    /// Writes what waits; returns the streams that have ended.
+    pub(super) fn flush_streams(
+        &mut self,
+        now: Instant,
+        cx: &mut Context<'_>,
+    ) -> Vec<(StreamId, StreamError)> {
+        let mut ended = Vec::new();
+        for open in &mut self.streams {
+            if let Poll::Ready(Err(error)) = open.stream.poll_flush(now, cx) {
+                ended.push((open.id, error));
+            }
+        }
+        ended
+    }
+
+    /// Gives back memory that only traffic needs.
+    pub(super) fn shrink(&mut self) {
+        self.batch.shrink();
+        for open in &mut self.streams {
+            open.stream.shrink();
+        }
+    }
+
+    pub(super) fn take_written(&mut self) -> Written {
+        self.batch.take_written()
+    }
+
+    pub(super) fn take_tally(&mut self) -> udp::Tally {
+        let mut tally = std::mem::take(&mut self.closed);
+        for socket in &mut self.sockets {
+            tally += socket.outbox.take_tally();
+        }
+        tally
+    }
+
+    /// Returns how often the queues of all streams dropped a packet, by reason.
+    pub(super) fn queue_drops(&self) -> [(DropReason, u64); 6] {
+        let open = self.streams.iter().map(|open| drops(&open.stream));
+        open.fold(self.closed_drops, sum)
+    }
+
+    fn stream_mut(&mut self, id: StreamId) -> Option<&mut Open> {
+        self.streams.iter_mut().find(|open| open.id == id)
+    }
+}
+
+impl Out for Ports {
+    fn datagram(
+        &mut self,
+        to: &Remote,
+        band: Band,
+        max: usize,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) {
+        let (id, address, from, head) = match to {
+            Remote::Stream(id) => {
+                let now = self.now;
+                if let Some(open) = self.stream_mut(*id) {
+                    open.stream.slot(now, band, max, fill);
+                }
+                return;
+            }
+            Remote::Udp { socket, to, local } => (*socket, *to, *local, None),
+            Remote::Wrapped {
+                gateway,
+                local,
+                client,
+            } => (SocketId(1), Some(*gateway), *local, Some(*client)),
+        };
+        let head = head.map(wrapped::header);
+        let head = head.as_ref().map_or(&[][..], |head| &head[..]);
+        if let Some(socket) = self.sockets.iter_mut().find(|socket| socket.id == id) {
+            let through = &socket.datagrams;
+            socket.outbox.slot(through, address, from, head, max, fill);
+        }
+    }
+
+    fn control(&mut self, stream: StreamId, control: &Control<'_>) {
+        let now = self.now;
+        if let Some(open) = self.stream_mut(stream) {
+            open.stream.control(now, control);
+        }
+    }
+
+    fn packet(&mut self, max: usize, fill: impl FnOnce(&mut [u8]) -> usize) {
+        // There is always room: the batch is flushed after every run of datagrams, and holds one.
+        if let Some(room) = self.batch.room(max) {
+            let len = fill(room);
+            self.batch.commit(len);
+        }
+    }
+}
+
+const DROPS: [DropReason; 6] = [
+    DropReason::Delay,
+    DropReason::Flushed,
+    DropReason::FullBytes,
+    DropReason::FullPackets,
+    DropReason::Oversize,
+    DropReason::Stale,
+];
+
+fn drops(stream: &Stream) -> [(DropReason, u64); 6] {
+    let stats = stream.traffic().queue;
+    DROPS.map(|reason| {
+        let count = match reason {
+            DropReason::Delay => stats.delay,
+            DropReason::Flushed => stats.flushed,
+            DropReason::FullBytes => stats.full_bytes,
+            DropReason::FullPackets => stats.full_packets,
+            DropReason::Oversize => stats.oversize,
+            DropReason::Stale => stats.stale,
+        };
+        (reason, count)
+    })
+}
+
+fn sum(one: [(DropReason, u64); 6], other: [(DropReason, u64); 6]) -> [(DropReason, u64); 6] {
+    let mut sum = one;
+    for ((_, count), (_, more)) in sum.iter_mut().zip(other) {
+        *count += more;
+    }
+    sum
+}
+
+/// Returns who a datagram is from and the datagram, without what a gateway wrapped it in.
+pub(super) fn unwrap(
+    id: SocketId,
+    way: Way,
+    sender: SocketAddr,
+    local: Option<IpAddr>,
+    datagram: &mut [u8],
+) -> Option<(Remote, &mut [u8])> {
+    let remote = match way {
+        Way::Connected => Remote::Udp {
+            socket: id,
+            to: None,
+            local: None,
+        },
+        Way::Plain => Remote::Udp {
+            socket: id,
+            to: Some(sender),
+            local,
+        },
+        Way::Wrapped => {
+            let client = wrapped::parse(datagram).ok()?.client;
+            let datagram = datagram.get_mut(wrapped::HEADER_LEN..)?;
+            let remote = Remote::Wrapped {
+                gateway: sender,
+                local,
+                client,
+            };
+            return Some((remote, datagram));
+        }
+    };
+    Some((remote, datagram))
+}
