@@ -17,6 +17,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 use std::task::{Context, Poll, ready};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::io::Interest;
@@ -31,6 +32,10 @@ pub const READ_BUFFER: usize = vnet::LEN + 65_535;
 
 /// The most octets of a device's name: IFNAMSIZ of linux/if.h without the closing zero.
 const MAX_NAME: usize = 15;
+
+/// Packets and super-packets that the kernel holds until they are read, as for its own WireGuard;
+/// its default for TUN is 500. They are read at once, so that this is for bursts.
+const TX_QUEUE: u32 = 1000;
 
 /// Which device, and how it is used.
 #[derive(Clone, Debug)]
@@ -111,6 +116,9 @@ impl Device {
             join_tcp: vnet && params.offloads.coalescing,
             join_udp: vnet && params.offloads.coalescing && device.udp_gso(),
         };
+        if let Err(error) = device.set_tx_queue_len(TX_QUEUE) {
+            tracing::debug!(device = %name, %error, "the queue stays as short as it is");
+        }
         tracing::info!(device = %name, ?abilities, "opened");
         let fd = device.as_fd().try_clone_to_owned().map_err(open)?;
         Ok(Self { fd, abilities })
@@ -248,6 +256,17 @@ impl Port {
         let write = || rustix::io::writev(self.fd.get_ref(), parts);
         rustix::io::retry_on_intr(write)?;
         Ok(())
+    }
+
+    /// Tells whether somebody has deleted the device. Nothing can be read any more then, and its
+    /// readiness does not tell.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        let mut fds = [PollFd::new(self.fd.get_ref(), PollFlags::empty())];
+        let told = rustix::event::poll(&mut fds, Some(&Timespec::default()));
+        // A deleted device polls as an error, the closed end of a pair as hung up.
+        let gone = PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL;
+        told.is_ok() && fds.iter().any(|fd| fd.revents().intersects(gone))
     }
 
     /// Returns how many packets were read since the last call whose header is not understood.

@@ -122,7 +122,8 @@ impl Outbox {
     }
 
     /// Adds a datagram that begins with `head` and whose other octets, `max` at most, `fill` puts
-    /// where they are sent from. It answers how many there are; if none, nothing is sent.
+    /// where they are sent from. It answers how many there are; if none, nothing is sent. A `max`
+    /// above what a datagram can hold, 65,487 octets with the head, is counted as too large.
     pub fn slot(
         &mut self,
         through: &Datagrams,
@@ -213,12 +214,12 @@ impl Outbox {
         if !is_refusal(&error) {
             return tally.lose(count, &error);
         }
-        tally.gso_refused += 1;
         let before = tally.sent;
         for datagram in run.chunks(size.max(1)) {
             tally.one(message.send(datagram));
         }
         if tally.sent > before {
+            tally.gso_refused += 1;
             // The device cannot do it, whatever the size; or this size was too large for it.
             let never = error.raw_os_error() == Some(libc::EIO);
             self.largest_joined = if never { 0 } else { size.saturating_sub(1) };

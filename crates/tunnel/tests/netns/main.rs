@@ -14,7 +14,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use testkit::netns::Namespace;
-use tunnel::device::{Device, DeviceError, DeviceParams, Offloads};
+use tunnel::device::{Device, DeviceError, DeviceParams, Offloads, Port};
 use udp::{BufferSizes, Datagrams, MtuDiscovery, Options, Outbox, connect};
 
 use carrier::{Carried, Carrier};
@@ -166,4 +166,25 @@ fn a_device_in_use_is_told_apart() {
     let (second, third) = outcome.unwrap();
     assert!(matches!(second, DeviceError::Busy { .. }), "{second}");
     third.expect("it goes with whoever used it");
+}
+
+#[test]
+fn a_device_that_somebody_deletes_is_gone() {
+    let namespace = Namespace::new("gone").unwrap();
+    let device = namespace
+        .run(|| open(Offloads::default()).unwrap())
+        .unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let port = Port::new(device).unwrap();
+        assert!(!port.is_gone());
+        namespace.ip(&["link", "set", DEVICE, "up"]).unwrap();
+        namespace.ip(&["link", "set", DEVICE, "down"]).unwrap();
+        assert!(!port.is_gone());
+        namespace.ip(&["link", "del", DEVICE]).unwrap();
+        assert!(port.is_gone());
+    });
 }
