@@ -130,6 +130,10 @@ pub struct Counts {
     pub delivered: u64,
     /// Octets of those, IP headers included.
     pub octets: u64,
+    /// Of those, what TCP segments had.
+    pub tcp_octets: u64,
+    /// Of those, what UDP datagrams had.
+    pub udp_octets: u64,
     /// Lost at random.
     pub lost: u64,
     /// Swallowed by the black hole.

@@ -17,6 +17,8 @@ pub mod command;
 pub mod http;
 #[cfg(feature = "impair")]
 pub mod impair;
+#[cfg(feature = "impair")]
+pub mod inject;
 pub mod konnectivity;
 pub mod kubelet;
 pub mod metrics;

@@ -92,7 +92,13 @@ impl Line {
     pub(super) fn arrived(&mut self, packet: Vec<u8>, accepted: bool) {
         if accepted {
             self.counts.delivered += 1;
-            self.counts.octets += packet.len() as u64;
+            let octets = packet.len() as u64;
+            self.counts.octets += octets;
+            match protocol(&packet) {
+                Some(TCP) => self.counts.tcp_octets += octets,
+                Some(UDP) => self.counts.udp_octets += octets,
+                _ => {}
+            }
         } else {
             self.counts.refused += 1;
         }
@@ -142,24 +148,31 @@ impl Line {
     }
 }
 
-/// Whether the black hole is for packets of this kind. By the protocol of the IP header alone, which
-/// fragments have as well; IPv6 headers between are not followed.
+/// Whether the black hole is for packets of this kind.
 fn is_swallowed(packet: &[u8], what: BlackHole) -> bool {
-    let protocol = match packet.first().map(|first| first >> 4) {
-        Some(4) => packet.get(9),
-        Some(6) => match packet.get(6) {
-            Some(&FRAGMENT) => packet.get(40),
-            other => other,
-        },
-        _ => None,
-    };
     match what {
         BlackHole::Everything => true,
         BlackHole::Nothing => false,
-        BlackHole::Tcp => protocol == Some(&6),
-        BlackHole::Udp => protocol == Some(&17),
+        BlackHole::Tcp => protocol(packet) == Some(TCP),
+        BlackHole::Udp => protocol(packet) == Some(UDP),
     }
 }
+
+/// Returns what the IP header says is in it, which fragments say as well; IPv6 headers between are
+/// not followed.
+fn protocol(packet: &[u8]) -> Option<u8> {
+    match packet.first()? >> 4 {
+        4 => packet.get(9).copied(),
+        6 => match packet.get(6) {
+            Some(&FRAGMENT) => packet.get(40).copied(),
+            other => other.copied(),
+        },
+        _ => None,
+    }
+}
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
 
 /// The next header that says "a fragment" (RFC 8200, section 4.5).
 const FRAGMENT: u8 = 44;
