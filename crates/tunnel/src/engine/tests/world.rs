@@ -1,0 +1,627 @@
+//! Engines joined by a network that delays, blocks and limits, driven in simulated time.
+//!
+//! Every datagram takes [`DELAY`]. Streams are reliable and in order; closing one end closes the
+//! other. Programs connect at once, or fail when the server is gone.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use bytes::BytesMut;
+use tunnel_proto::frame::{Decoder, Frame, MAX_LEN, put_control};
+use tunnel_proto::ip::checksum::Sum;
+use tunnel_proto::ip::vnet::VnetHeader;
+use tunnel_proto::path::Mode;
+
+use super::super::*;
+use crate::handle::{Params, PeerSpec, Role};
+use crate::keys::{PrivateKey, PublicKey};
+use crate::noise::plain::PlainKeys;
+
+const DELAY: Duration = Duration::from_millis(5);
+
+pub(super) fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+pub(super) fn key(number: u8) -> PrivateKey {
+    PrivateKey::from_octets([number; 32])
+}
+
+/// One end, its device, and what it sent by one call.
+pub(super) struct End {
+    pub(super) engine: Engine<PlainKeys>,
+    device: Vec<Vec<u8>>,
+    pub(super) dead: bool,
+    pub(super) longest_down: Duration,
+    down_since: Option<Instant>,
+    was_up: bool,
+}
+
+#[derive(Default)]
+struct Sink {
+    datagrams: Vec<(Remote, Vec<u8>)>,
+    packets: Vec<Vec<u8>>,
+}
+
+impl Out for Sink {
+    fn datagram(
+        &mut self,
+        to: &Remote,
+        _band: Band,
+        max: usize,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) {
+        let mut room = vec![0; max];
+        let len = fill(&mut room);
+        room.truncate(len);
+        if len == 0 {
+            return;
+        }
+        if let Remote::Stream(_) = to {
+            let mut frame = u16::try_from(len).unwrap().to_be_bytes().to_vec();
+            frame.append(&mut room);
+            room = frame;
+        }
+        self.datagrams.push((*to, room));
+    }
+
+    fn control(&mut self, stream: StreamId, control: &Control<'_>) {
+        let mut frame = BytesMut::new();
+        put_control(control, &mut frame).unwrap();
+        self.datagrams
+            .push((Remote::Stream(stream), frame.to_vec()));
+    }
+
+    fn packet(&mut self, max: usize, fill: impl FnOnce(&mut [u8]) -> usize) {
+        let mut room = vec![0; max];
+        let len = fill(&mut room);
+        room.truncate(len);
+        if len > 0 {
+            self.packets.push(room);
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Who {
+    Client(usize),
+    Server(usize),
+}
+
+/// What a link joins.
+#[derive(Clone, Copy)]
+struct Wire {
+    client: usize,
+    server: usize,
+}
+
+/// Arrival, order, receiver, wire, whether it is a stream, octets.
+type Flying = (Instant, u64, Who, u64, bool, Vec<u8>);
+
+pub(super) struct World {
+    pub(super) now: Instant,
+    pub(super) clients: Vec<End>,
+    pub(super) servers: Vec<End>,
+    /// Whether UDP goes through.
+    pub(super) udp: bool,
+    /// Octets of the largest UDP datagram that goes through, headers included.
+    pub(super) largest: Option<usize>,
+    mode: Mode,
+    flying: BinaryHeap<Reverse<Flying>>,
+    order: u64,
+    wires: Vec<(u64, bool, Wire)>,
+    last_wire: u64,
+}
+
+fn start() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+fn client_name(at: usize) -> String {
+    format!("vpn-shoot-{at}")
+}
+
+fn server_name(at: usize) -> String {
+    format!("vpn-seed-server-{at}")
+}
+
+fn client_address(at: usize) -> String {
+    format!("192.168.123.{}", 64 + at)
+}
+
+impl World {
+    pub(super) fn new(servers: usize, clients: usize, mode: Mode) -> Self {
+        let now = start();
+        let mut world = Self {
+            now,
+            clients: Vec::new(),
+            servers: Vec::new(),
+            udp: true,
+            largest: None,
+            mode,
+            flying: BinaryHeap::new(),
+            order: 0,
+            wires: Vec::new(),
+            last_wire: 100,
+        };
+        for at in 0..servers {
+            let engine = world.server(at, clients);
+            world.servers.push(End::new(engine));
+        }
+        for at in 0..clients {
+            let engine = world.client(at, servers);
+            world.clients.push(End::new(engine));
+        }
+        world
+    }
+
+    fn server(&self, at: usize, clients: usize) -> Engine<PlainKeys> {
+        let params = Params {
+            role: Role::Server {
+                route: RouteId::new(17 + u32::try_from(at).unwrap()),
+                networks: vec!["100.96.0.0/11".parse().unwrap()],
+                filter: tunnel_proto::filter::Params::default(),
+            },
+            name: server_name(at),
+            addresses: vec![self.server_address(at).parse().unwrap()],
+            mtu: 1420,
+            stream: crate::stream::StreamParams::default(),
+            offloads: udp::Offloads::default(),
+        };
+        let identity = Identity {
+            keys: vec![key(50 + u8::try_from(at).unwrap())],
+            peers: (0..clients).map(client_spec).collect(),
+        };
+        Engine::new(
+            params,
+            identity,
+            PlainKeys::default(),
+            7 + self.order,
+            self.now,
+        )
+        .unwrap()
+    }
+
+    pub(super) fn server_identity(&self, at: usize) -> Identity {
+        Identity {
+            keys: vec![key(50 + u8::try_from(at).unwrap())],
+            peers: (0..self.clients.len()).map(client_spec).collect(),
+        }
+    }
+
+    fn client(&self, at: usize, servers: usize) -> Engine<PlainKeys> {
+        let params = Params {
+            role: Role::Client {
+                networks: vec!["100.96.0.0/11".parse().unwrap()],
+                path: path::Params {
+                    mode: self.mode,
+                    ..path::Params::default()
+                },
+            },
+            name: client_name(at),
+            addresses: vec![client_address(at).parse().unwrap()],
+            mtu: 1420,
+            stream: crate::stream::StreamParams::default(),
+            offloads: udp::Offloads::default(),
+        };
+        let identity = Identity {
+            keys: vec![key(1 + u8::try_from(at).unwrap())],
+            peers: (0..servers).map(|at| self.server_spec(at)).collect(),
+        };
+        Engine::new(params, identity, PlainKeys::default(), 3, self.now).unwrap()
+    }
+
+    fn server_spec(&self, at: usize) -> PeerSpec {
+        PeerSpec {
+            name: server_name(at),
+            public_keys: vec![key(50 + u8::try_from(at).unwrap()).public()],
+            preshared_key: None,
+            addresses: vec![self.server_address(at).parse().unwrap()],
+            route: RouteId::new(17 + u32::try_from(at).unwrap()),
+        }
+    }
+
+    #[expect(clippy::unused_self, reason = "reads as what the world has")]
+    pub(super) fn server_address(&self, at: usize) -> String {
+        format!("192.168.123.{}", 1 + at)
+    }
+
+    /// Gives the server the client's public keys, and the client its private ones.
+    pub(super) fn rotate_client_key(&mut self, public: &[&PrivateKey], private: &[&PrivateKey]) {
+        let now = self.now;
+        let mut identity = self.server_identity(0);
+        identity.peers[0].public_keys = public.iter().map(|key| key.public()).collect();
+        self.servers[0].engine.replace(now, identity).unwrap();
+        let identity = Identity {
+            keys: private.iter().map(|key| (*key).clone()).collect(),
+            peers: vec![self.server_spec(0)],
+        };
+        self.clients[0].engine.replace(now, identity).unwrap();
+    }
+
+    pub(super) fn restart_server(&mut self, at: usize) {
+        self.order += 1;
+        let engine = self.server(at, self.clients.len());
+        self.servers[at] = End::new(engine);
+        let streams = self
+            .wires
+            .iter()
+            .filter(|(_, tcp, wire)| *tcp && wire.server == at);
+        let streams: Vec<(u64, usize)> = streams.map(|(id, _, wire)| (*id, wire.client)).collect();
+        self.wires
+            .retain(|(_, tcp, wire)| !(*tcp && wire.server == at));
+        for (id, client) in streams {
+            let now = self.now;
+            self.call(Who::Client(client), |engine, out| {
+                engine.handle_closed(now, StreamId(id), out);
+            });
+        }
+    }
+
+    pub(super) fn drain_client(&mut self, at: usize) {
+        let now = self.now;
+        self.call(Who::Client(at), |engine, out| engine.drain(now, out));
+    }
+
+    pub(super) fn transport(&self, client: usize, server: usize) -> Option<Transport> {
+        self.clients[client].engine.status(self.now).peers[server].transport
+    }
+
+    pub(super) fn server_transport(&self, server: usize, client: usize) -> Option<Transport> {
+        self.servers[server].engine.status(self.now).peers[client].transport
+    }
+
+    pub(super) fn dropped_at_server(&self, at: usize, reason: &str) -> u64 {
+        let counts = self.servers[at].engine.counts();
+        let mut found = counts.dropped().filter(|(name, _)| *name == reason);
+        found.next().map_or(0, |(_, count)| count)
+    }
+
+    pub(super) fn server_sends(&mut self, at: usize, packet: Vec<u8>) {
+        self.device_gives(Who::Server(at), packet);
+    }
+
+    pub(super) fn server_sends_port(
+        &mut self,
+        at: usize,
+        source: &str,
+        target: &str,
+        flags: u8,
+        port: u16,
+    ) {
+        let packet = tcp(source, target, (2000 + port, 443), flags, &[], 0);
+        self.server_sends(at, packet);
+    }
+
+    pub(super) fn client_sends(&mut self, at: usize, packet: Vec<u8>) {
+        self.device_gives(Who::Client(at), packet);
+    }
+
+    fn device_gives(&mut self, who: Who, mut packet: Vec<u8>) {
+        let now = self.now;
+        self.call(who, |engine, out| {
+            engine.handle_packet(now, &VnetHeader::default(), &mut packet, out);
+        });
+    }
+
+    pub(super) fn at_client(&self, at: usize) -> Vec<Vec<u8>> {
+        self.clients[at].device.clone()
+    }
+
+    pub(super) fn take_at_client(&mut self, at: usize) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.clients[at].device)
+    }
+
+    pub(super) fn at_server(&self, at: usize) -> Vec<Vec<u8>> {
+        self.servers[at].device.clone()
+    }
+
+    /// Hands octets to both ends, as datagrams and as frames of a stream.
+    pub(super) fn junk(&mut self, octets: Vec<u8>) {
+        let now = self.now;
+        let stranger = Remote::Udp {
+            socket: SocketId(0),
+            to: Some("203.0.113.9:4000".parse().unwrap()),
+            local: None,
+        };
+        for who in [Who::Client(0), Who::Server(0)] {
+            let mut octets = octets.clone();
+            self.call(who, |engine, out| {
+                engine.handle_datagram(now, &stranger, &mut octets, out);
+            });
+            self.call(who, |engine, out| {
+                engine.handle_frame(now, &Remote::Stream(StreamId(1)), &octets, out);
+            });
+            self.call(who, |engine, out| {
+                engine.handle_packet(now, &VnetHeader::default(), &mut octets, out);
+            });
+        }
+    }
+
+    pub(super) fn run_for(&mut self, time: Duration) {
+        let end = self.now + time;
+        self.settle();
+        loop {
+            let arrival = self.flying.peek().map(|Reverse((at, ..))| *at);
+            let ends = self.clients.iter().chain(&self.servers);
+            let timers = ends
+                .filter(|end| !end.dead)
+                .map(|end| end.engine.poll_timeout());
+            let next = timers.chain(arrival).min().unwrap_or(end);
+            if next > end {
+                break;
+            }
+            self.now = self.now.max(next);
+            self.deliver();
+            self.fire();
+        }
+        self.now = end;
+    }
+
+    fn fire(&mut self) {
+        let now = self.now;
+        let clients = (0..self.clients.len()).map(Who::Client);
+        let all: Vec<Who> = clients
+            .chain((0..self.servers.len()).map(Who::Server))
+            .collect();
+        for who in all {
+            if !self.end(who).dead && self.end(who).engine.poll_timeout() <= now {
+                self.call(who, |engine, out| engine.handle_timeout(now, out));
+            }
+        }
+        for client in &mut self.clients {
+            client.watch(now);
+        }
+    }
+
+    fn deliver(&mut self) {
+        while let Some(Reverse((at, _, who, wire, tcp, octets))) = self.flying.peek().cloned() {
+            if at > self.now {
+                break;
+            }
+            self.flying.pop();
+            let known = self.wires.iter().any(|(id, ..)| *id == wire);
+            if self.end(who).dead || !known {
+                continue;
+            }
+            self.receive(who, wire, tcp, octets);
+        }
+    }
+
+    fn receive(&mut self, who: Who, wire: u64, tcp: bool, mut octets: Vec<u8>) {
+        let now = self.now;
+        let remote = remote(who, wire, tcp);
+        if !tcp {
+            self.call(who, |engine, out| {
+                engine.handle_datagram(now, &remote, &mut octets, out);
+            });
+            return;
+        }
+        let mut decoder = Decoder::new(MAX_LEN);
+        let mut input = octets.as_slice();
+        while let Some(frame) = decoder.next(&mut input).unwrap() {
+            self.call(who, |engine, out| match frame {
+                Frame::Control(control) => {
+                    engine.handle_control(now, StreamId(wire), &control, out);
+                }
+                Frame::Datagram(datagram) => engine.handle_frame(now, &remote, datagram, out),
+            });
+        }
+    }
+
+    fn end(&mut self, who: Who) -> &mut End {
+        match who {
+            Who::Client(at) => &mut self.clients[at],
+            Who::Server(at) => &mut self.servers[at],
+        }
+    }
+
+    /// Calls an engine, and carries off what it says.
+    fn call(&mut self, who: Who, work: impl FnOnce(&mut Engine<PlainKeys>, &mut Sink)) {
+        let mut sink = Sink::default();
+        let end = self.end(who);
+        work(&mut end.engine, &mut sink);
+        end.device.append(&mut sink.packets);
+        for (to, octets) in sink.datagrams {
+            self.send(who, &to, octets);
+        }
+        self.settle();
+    }
+
+    fn send(&mut self, from: Who, to: &Remote, octets: Vec<u8>) {
+        let (id, tcp) = match (to, from) {
+            (Remote::Stream(StreamId(id)), _) => (*id, true),
+            (Remote::Udp { socket, .. }, Who::Client(_)) => (socket.0, false),
+            (Remote::Udp { to, .. }, Who::Server(_)) => (u64::from(to.unwrap().port()), false),
+            (Remote::Wrapped { .. }, _) => unreachable!("no gateway in this world"),
+        };
+        let Some((.., wire)) = self.wires.iter().find(|(known, ..)| *known == id) else {
+            return;
+        };
+        let fits = self
+            .largest
+            .is_none_or(|largest| octets.len() + 28 <= largest);
+        if !tcp && (!self.udp || !fits) {
+            return;
+        }
+        let target = match from {
+            Who::Client(_) => Who::Server(wire.server),
+            Who::Server(_) => Who::Client(wire.client),
+        };
+        self.order += 1;
+        let arrival = (self.now + DELAY, self.order, target, id, tcp, octets);
+        self.flying.push(Reverse(arrival));
+    }
+
+    /// Does what engines asked for.
+    fn settle(&mut self) {
+        for at in 0..self.clients.len() {
+            let mut requests = VecDeque::new();
+            while let Some(request) = self.clients[at].engine.poll_request() {
+                requests.push_back(request);
+            }
+            for request in requests {
+                self.obey(at, request);
+            }
+        }
+        for server in &mut self.servers {
+            while server.engine.poll_request().is_some() {}
+        }
+    }
+
+    fn obey(&mut self, client: usize, request: Request) {
+        let now = self.now;
+        match request {
+            Request::Close { remote, .. } => {
+                let id = match remote {
+                    Remote::Stream(StreamId(id)) => id,
+                    Remote::Udp { socket, .. } => socket.0,
+                    Remote::Wrapped { .. } => return,
+                };
+                let closed = self.wires.iter().position(|(known, ..)| *known == id);
+                let Some((_, tcp, wire)) = closed.map(|at| self.wires.remove(at)) else {
+                    return;
+                };
+                if tcp {
+                    self.call(Who::Server(wire.server), |engine, out| {
+                        engine.handle_closed(now, StreamId(id), out);
+                    });
+                }
+            }
+            Request::Dial {
+                server,
+                link,
+                transport,
+            } => {
+                let at = (0..self.servers.len())
+                    .find(|at| server_name(*at) == server)
+                    .unwrap();
+                self.last_wire += 1;
+                let (id, tcp) = (self.last_wire, transport == Transport::Tcp);
+                self.wires.push((id, tcp, Wire { client, server: at }));
+                if tcp {
+                    let from = "10.0.0.1:1".parse().unwrap();
+                    self.call(Who::Server(at), |engine, out| {
+                        engine.handle_accepted(now, StreamId(id), from, out);
+                    });
+                }
+                let remote = remote(Who::Client(client), id, tcp);
+                self.call(Who::Client(client), |engine, out| {
+                    assert!(engine.handle_connected(now, &server, link, remote, out));
+                });
+            }
+        }
+    }
+}
+
+impl End {
+    fn new(engine: Engine<PlainKeys>) -> Self {
+        Self {
+            engine,
+            device: Vec::new(),
+            dead: false,
+            longest_down: Duration::ZERO,
+            down_since: None,
+            was_up: false,
+        }
+    }
+
+    /// Measures for how long no link was in use, once there was one.
+    fn watch(&mut self, now: Instant) {
+        let up = self
+            .engine
+            .status(now)
+            .peers
+            .iter()
+            .all(|peer| peer.transport.is_some());
+        self.was_up |= up;
+        if up {
+            self.down_since = None;
+        } else if self.was_up {
+            let since = *self.down_since.get_or_insert(now);
+            self.longest_down = self.longest_down.max(now - since + Duration::from_nanos(1));
+        }
+    }
+}
+
+fn remote(who: Who, wire: u64, tcp: bool) -> Remote {
+    match (who, tcp) {
+        (_, true) => Remote::Stream(StreamId(wire)),
+        (Who::Client(_), false) => Remote::Udp {
+            socket: SocketId(wire),
+            to: None,
+            local: None,
+        },
+        (Who::Server(_), false) => Remote::Udp {
+            socket: SocketId(0),
+            to: Some(([198, 51, 100, 1], u16::try_from(wire).unwrap()).into()),
+            local: None,
+        },
+    }
+}
+
+fn client_spec(at: usize) -> PeerSpec {
+    let public: PublicKey = key(1 + u8::try_from(at).unwrap()).public();
+    PeerSpec {
+        name: client_name(at),
+        public_keys: vec![public],
+        preshared_key: None,
+        addresses: vec![client_address(at).parse().unwrap()],
+        route: None,
+    }
+}
+
+/// A TCP segment between two addresses, from the server's port 2000 to 443 and back.
+pub(super) fn packet(source: &str, target: &str, flags: u8, data: usize) -> Vec<u8> {
+    let ports = if source.starts_with("100.") {
+        (443, 2000)
+    } else {
+        (2000, 443)
+    };
+    let data = if flags & tunnel_proto::ip::transport::flags::SYN == 0 {
+        data
+    } else {
+        0
+    };
+    tcp(source, target, ports, flags, &[], data)
+}
+
+pub(super) fn syn_with_mss(source: &str, target: &str, mss: u16) -> Vec<u8> {
+    let [high, low] = mss.to_be_bytes();
+    let syn = tunnel_proto::ip::transport::flags::SYN;
+    tcp(source, target, (2000, 443), syn, &[2, 4, high, low], 0)
+}
+
+fn tcp(
+    source: &str,
+    target: &str,
+    (from, to): (u16, u16),
+    flags: u8,
+    options: &[u8],
+    data: usize,
+) -> Vec<u8> {
+    let source: std::net::Ipv4Addr = source.parse().unwrap();
+    let target: std::net::Ipv4Addr = target.parse().unwrap();
+    let header = 20 + options.len();
+    let total = u16::try_from(20 + header + data).unwrap();
+    let mut packet = vec![0; usize::from(total)];
+    packet[0] = 0x45;
+    packet[2..4].copy_from_slice(&total.to_be_bytes());
+    packet[6] = 0x40;
+    packet[8] = 64;
+    packet[9] = 6;
+    packet[12..16].copy_from_slice(&source.octets());
+    packet[16..20].copy_from_slice(&target.octets());
+    let sum = Sum::default().octets(&packet[..20]).checksum();
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet[20..22].copy_from_slice(&from.to_be_bytes());
+    packet[22..24].copy_from_slice(&to.to_be_bytes());
+    packet[32] = u8::try_from(header / 4).unwrap() << 4;
+    packet[33] = flags;
+    packet[40..40 + options.len()].copy_from_slice(options);
+    let len = u32::from(total) - 20;
+    let sum = Sum::default().pseudo_header(&packet[12..20], 6, len);
+    let sum = sum.octets(&packet[20..]).checksum();
+    packet[36..38].copy_from_slice(&sum.to_be_bytes());
+    packet
+}
