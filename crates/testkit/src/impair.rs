@@ -11,12 +11,13 @@
 //! have. What is decided about a packet depends on the seed, on the packets before it and on the
 //! impairments in force, on nothing else.
 //!
-//! It does not look further into a packet than to its protocol, and it sends no ICMP errors: whatever
-//! it drops vanishes.
+//! It does not look further into a packet than to its protocol, and what it drops vanishes, unless it
+//! was told to answer what is too large.
 
 mod line;
 mod random;
 mod relay;
+mod too_big;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -51,8 +52,10 @@ pub struct Impairment {
     /// How many packets may wait for their turn under `rate`; without a rate, how many may be on
     /// their way. What comes above it is dropped.
     pub queue: usize,
-    /// The largest packet that gets through, octets; larger ones vanish and nobody is told.
+    /// The largest packet that gets through, octets; larger ones vanish.
     pub largest: Option<usize>,
+    /// Whether their senders are told, by ICMP, as routers should and many do not.
+    pub tells: bool,
 }
 
 /// What a direction swallows.
@@ -84,6 +87,7 @@ impl Default for Impairment {
             rate: None,
             queue: 4096,
             largest: None,
+            tells: false,
         }
     }
 }

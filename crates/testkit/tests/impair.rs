@@ -146,6 +146,25 @@ fn a_black_hole_for_udp_leaves_tcp_alone_until_it_is_closed() {
 }
 
 #[test]
+fn a_narrow_line_that_tells_is_fitted_by_tcp() {
+    let world = World::new();
+    for addr in ["192.0.2.2:5000", "[2001:db8::2]:5000"] {
+        let (_upstream, mut stream) = world.echo(addr);
+        world.link.set_both(Impairment {
+            largest: Some(1300),
+            tells: true,
+            ..Impairment::default()
+        });
+        let sent = vec![7; 50_000];
+        let mut back = vec![0; sent.len()];
+        stream.write_all(&sent).unwrap();
+        stream.read_exact(&mut back).unwrap();
+        assert!(world.link.counts(Direction::Forth).too_large > 0);
+        world.link.set_both(Impairment::default());
+    }
+}
+
+#[test]
 fn a_line_goes_with_its_value() {
     let world = World::new();
     assert!(world.left.ip(&["link", "show", "line"]).is_ok());

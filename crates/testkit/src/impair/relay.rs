@@ -13,7 +13,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tun_rs::SyncDevice;
 
 use super::line::Line;
-use super::{Counts, Direction, Impairment};
+use super::{Counts, Direction, Impairment, too_big};
 use crate::wait::Stopwatch;
 
 /// What the thread shares with the value that stands for it.
@@ -124,8 +124,14 @@ impl Relay {
             let Ok(length) = self.devices[from].recv(&mut self.buffer) else {
                 return;
             };
-            let packet = &self.buffer[..length];
-            self.lines[from].offer(now, packet, &self.impairments[from]);
+            let (packet, how) = (&self.buffer[..length], &self.impairments[from]);
+            self.lines[from].offer(now, packet, how);
+            if let Some(largest) = how.largest.filter(|largest| how.tells && length > *largest)
+                && let Some(answer) = too_big::answer(packet, largest)
+            {
+                // An answer that the device does not take is lost, as on any way.
+                let _ = self.devices[from].send(&answer);
+            }
         }
     }
 
