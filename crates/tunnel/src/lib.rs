@@ -31,6 +31,7 @@ pub use handle::{
     Dial, Dials, Identity, IdentityError, Params, PeerSpec, Role, Sockets, StartError, Tunnel,
     TunnelError,
 };
+pub use runner::register_metrics;
 pub use status::{LinkStatus, PeerStatus, Status};
 pub use tunnel_proto::allowed::Network;
 pub use tunnel_proto::codel;

@@ -48,6 +48,11 @@ const PUBLISH: Duration = Duration::from_millis(250);
 /// For how long there must be no traffic before memory is given back.
 const IDLE: Duration = Duration::from_secs(10);
 
+/// Registers the metrics of a tunnel without starting one, for documents that list them.
+pub fn register_metrics(registry: &telemetry::Registry) {
+    drop(Counters::new(registry));
+}
+
 /// Starts the data thread.
 pub(crate) fn start(
     params: Params,

@@ -153,6 +153,26 @@ pub struct Offloads {
     pub udp: bool,
 }
 
+impl Offloads {
+    /// Returns it as the device takes it.
+    #[must_use]
+    pub fn of_device(&self) -> crate::device::Offloads {
+        crate::device::Offloads {
+            segmentation: self.device,
+            coalescing: self.device,
+        }
+    }
+
+    /// Returns it as UDP sockets take it.
+    #[must_use]
+    pub fn of_udp(&self) -> udp::Offloads {
+        udp::Offloads {
+            gso: self.udp,
+            gro: self.udp,
+        }
+    }
+}
+
 impl Default for Offloads {
     fn default() -> Self {
         Self {
@@ -169,17 +189,16 @@ pub const AUTO: &str = "auto";
 const BBR: &str = "bbr";
 
 /// Returns the `tcp` block that is in effect for a tunnel's streams: `overrides` over our defaults
-/// for them, which are `congestion: auto`, `notsentLowat: 64KiB`, `userTimeout: 10s` and keepalive
-/// after 15 s, each 5 s. Nothing is resolved or checked yet.
+/// for them, which are `congestion: auto`, `notsentLowat: 64KiB`, `userTimeout: 10s` and no keepalive,
+/// since probes go through the tunnel. Nothing is resolved or checked yet.
 #[must_use]
 pub fn tcp(overrides: &TcpOverrides) -> TcpSettings {
     let defaults = TcpSettings {
-        keepalive: HumanDuration::from_secs(15),
-        keepalive_interval: HumanDuration::from_secs(5),
-        keepalive_probes: 3,
+        keepalive: HumanDuration::default(),
         user_timeout: HumanDuration::from_secs(10),
         congestion: AUTO.to_owned(),
         notsent_lowat: ByteSize(64 << 10),
+        ..TcpSettings::default()
     };
     overrides.over(&defaults)
 }

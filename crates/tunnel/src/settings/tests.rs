@@ -240,6 +240,10 @@ fn tcp_has_defaults_of_its_own_and_auto_is_resolved() {
     assert_eq!(settings.congestion, "auto");
     assert_eq!(settings.notsent_lowat, ByteSize(65_536));
     assert_eq!(settings.user_timeout, HumanDuration::from_secs(10));
+    let streams = crate::stream::StreamParams::default().tcp;
+    assert_eq!(settings.keepalive.0, streams.keepalive);
+    assert_eq!(settings.user_timeout.0, streams.user_timeout);
+    assert_eq!(settings.notsent_lowat.0, u64::from(streams.notsent_lowat));
     assert!(findings(|errors| settings.validate("tcp", errors)).is_empty());
     resolve_congestion(&mut settings);
     assert!(["", "bbr"].contains(&settings.congestion.as_str()));

@@ -1,0 +1,378 @@
+//! The client as one running thing: started from a configuration, reloaded, drained, ended.
+//!
+//! ```text
+//!     probes bound ─▶ keys ─▶ device, forwarding, masquerade ─▶ tunnel ─▶ dials ─▶ run
+//!     SIGTERM ─▶ unready ─▶ servers told ─▶ no flows left, or the limit ─▶ tunnel ended ─▶ clean up
+//! ```
+//!
+//! Runs on the control runtime of its caller; the data path is the tunnel's own thread.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use route::EndpointAddress;
+use serde_json::Value;
+use serve::{Drain, Phase, Resolver, Signal, Signals};
+use settings::{ConfigError, FileWatcher, WatchParams};
+use telemetry::{Bound, EndpointAddr, Endpoints, LogControl, Process, Registry};
+use tokio::runtime::Handle;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep, timeout};
+use tunnel::keys::KeyError;
+use tunnel::{Identity, Sockets, Tunnel};
+
+use crate::config::{Config, Environment};
+use crate::dial::Connector;
+use crate::metrics::Metrics;
+use crate::names::Names;
+use crate::network::{Network, NetworkError};
+use crate::status::Answers;
+
+/// How long after servers were told that this client goes their count of flows may be of before.
+const SETTLE: Duration = Duration::from_secs(1);
+/// How long the tunnel's thread may take to end.
+const STOP_LIMIT: Duration = Duration::from_secs(2);
+
+/// Why the client did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// An address could not be bound.
+    #[error("serving {what} on {address}")]
+    Bind {
+        /// What was to be served.
+        what: &'static str,
+        /// Where.
+        address: EndpointAddr,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// A key cannot be used.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The kernel's side is not as it is to be.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// The tunnel did not start.
+    #[error(transparent)]
+    Tunnel(#[from] tunnel::StartError),
+    /// Files cannot be watched.
+    #[error("watching the files of keys")]
+    Watch(#[source] io::Error),
+}
+
+impl StartError {
+    /// Tells whether the configuration is at fault.
+    #[must_use]
+    pub fn is_configuration(&self) -> bool {
+        match self {
+            Self::Key(_) | Self::Tunnel(tunnel::StartError::Identity(_)) => true,
+            Self::Network(error) => error.is_configuration(),
+            Self::Bind { .. } | Self::Tunnel(_) | Self::Watch(_) => false,
+        }
+    }
+}
+
+/// How the client ended other than as asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EndError {
+    /// The masquerade rule could not be taken back.
+    #[error("cleaning up")]
+    CleanUp(#[from] NetworkError),
+    /// The tunnel's thread ended by itself.
+    #[error("the tunnels' thread has ended")]
+    Tunnel,
+}
+
+/// Where the configuration comes from, each time it is read.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// The file.
+    pub path: PathBuf,
+    /// What stands in for what it leaves out.
+    pub environment: Environment,
+}
+
+/// Why a reload changed nothing.
+#[derive(Debug, thiserror::Error)]
+enum ReloadError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Key(#[from] KeyError),
+}
+
+impl Source {
+    fn read(&self) -> Result<(Config, Identity), ReloadError> {
+        let config = Config::load(&self.path, &self.environment)?;
+        let identity = config.identity()?;
+        Ok((config, identity))
+    }
+
+    fn watcher(&self, config: &Config) -> io::Result<FileWatcher> {
+        let mut files = config.key_files();
+        files.push(self.path.clone());
+        FileWatcher::new(files, WatchParams::default())
+    }
+}
+
+/// A running client.
+#[derive(Debug)]
+pub struct Client {
+    source: Source,
+    config: Config,
+    shown: Arc<ArcSwap<Value>>,
+    watcher: FileWatcher,
+    network: Arc<Network>,
+    tunnel: Tunnel,
+    connector: Arc<Connector>,
+    dialling: JoinHandle<()>,
+    tasks: JoinSet<()>,
+    drain: Drain,
+    metrics: Metrics,
+    probes: EndpointAddr,
+    admin: EndpointAddr,
+}
+
+impl Client {
+    /// Starts the client on the current runtime. When it returns, it connects.
+    ///
+    /// # Errors
+    /// Why it did not start; nothing of it is left in the kernel then.
+    pub async fn start(
+        source: Source,
+        config: Config,
+        log: LogControl,
+    ) -> Result<Self, StartError> {
+        let registry = Registry::new();
+        let metrics = Metrics::register(&registry, &log);
+        // Whatever may fail without touching the kernel goes first.
+        let probes = bind("probes", EndpointAddr::Tcp(config.probes))?;
+        let admin = bind("admin", config.admin.clone())?;
+        let watcher = source.watcher(&config).map_err(StartError::Watch)?;
+        let identity = config.identity()?;
+        metrics.reload_good.set(1);
+        let network = Arc::new(Network::new(&config, metrics.clone())?);
+        let started = start_tunnel(&config, identity, &network, &registry).await;
+        let (tunnel, dials) = match started {
+            Ok(started) => started,
+            Err(error) => {
+                let _ = network.clean_up().await;
+                return Err(error);
+            }
+        };
+        let endpoint = config.endpoint.clone();
+        let names = names(&config);
+        let connector = Connector::new(endpoint, names, config.values(), metrics.clone());
+        let connector = Arc::new(connector);
+        let dialling = tokio::spawn(Arc::clone(&connector).serve(dials));
+        let drain = Drain::new(config.drain);
+        let shown = Arc::new(ArcSwap::from_pointee(config.effective().clone()));
+        let answers: Arc<dyn Process> = Arc::new(Answers {
+            tunnel: tunnel.clone(),
+            network: Arc::clone(&network),
+            drain: drain.clone(),
+            config: Arc::clone(&shown),
+            started: Instant::now(),
+            runtime: Handle::current(),
+        });
+        let mut tasks = JoinSet::new();
+        let of = Endpoints::probes(Arc::clone(&answers), registry.clone(), log.clone());
+        let probes = answer(&mut tasks, "probes", probes, of);
+        let of = Endpoints::admin(answers, registry, log);
+        let admin = answer(&mut tasks, "admin", admin, of);
+        tasks.spawn(tell_servers(tunnel.clone(), drain.clone()));
+        let kept = Arc::clone(&network);
+        tasks.spawn(async move { kept.keep().await });
+        Ok(Self {
+            source,
+            config,
+            shown,
+            watcher,
+            network,
+            tunnel,
+            connector,
+            dialling,
+            tasks,
+            drain,
+            metrics,
+            probes,
+            admin,
+        })
+    }
+
+    /// Returns where probes answer.
+    #[must_use]
+    pub fn probes_address(&self) -> &EndpointAddr {
+        &self.probes
+    }
+
+    /// Returns where operators look in.
+    #[must_use]
+    pub fn admin_address(&self) -> &EndpointAddr {
+        &self.admin
+    }
+
+    /// Runs until a stop signal has been followed, then cleans up.
+    ///
+    /// # Errors
+    /// The tunnel failed, or what could not be taken back.
+    pub async fn run(mut self, mut signals: Signals) -> Result<(), EndError> {
+        let mut stopping = false;
+        let failed = loop {
+            tokio::select! {
+                signal = signals.next() => match signal {
+                    Signal::Reload => {
+                        self.reload().await;
+                        self.network.look_again();
+                    }
+                    Signal::Stop if stopping => self.drain.cut(),
+                    Signal::Stop => {
+                        stopping = true;
+                        self.drain.begin();
+                    }
+                },
+                () = self.watcher.changed() => self.reload().await,
+                _ = &mut self.dialling => break true,
+                () = left(&self.tunnel, &self.drain), if stopping => break false,
+            }
+        };
+        if timeout(STOP_LIMIT, self.tunnel.stop()).await.is_err() {
+            tracing::warn!(limit = ?STOP_LIMIT, "the tunnels' thread has not ended in time");
+        }
+        self.dialling.abort();
+        self.tasks.abort_all();
+        self.network.clean_up().await?;
+        tracing::info!("ended");
+        if failed {
+            Err(EndError::Tunnel)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Reads keys and servers again; what cannot be used changes nothing.
+    async fn reload(&mut self) {
+        let (config, identity) = match self.source.read() {
+            Ok(read) => read,
+            Err(error) => {
+                self.metrics.reload_failures.inc();
+                self.metrics.reload_good.set(0);
+                let error = telemetry::chain(&error);
+                tracing::warn!(%error, "keys and servers cannot be used; the last good ones stay");
+                return;
+            }
+        };
+        if !config.is_reload_of(&self.config) {
+            tracing::warn!("of the configuration only keys and servers change without a restart");
+        }
+        // A tunnel that has ended is noticed elsewhere.
+        let _ = self.tunnel.replace(identity).await;
+        self.connector.set_values(config.values());
+        if config.key_files() != self.config.key_files() {
+            match self.source.watcher(&config) {
+                Ok(watcher) => self.watcher = watcher,
+                Err(error) => tracing::warn!(%error, "files of keys are not watched"),
+            }
+        }
+        self.metrics.reloads.inc();
+        self.metrics.reload_good.set(1);
+        tracing::info!(
+            servers = config.servers.len(),
+            "keys and servers read again"
+        );
+        self.shown.store(Arc::new(config.effective().clone()));
+        self.config = config;
+    }
+}
+
+async fn start_tunnel(
+    config: &Config,
+    identity: Identity,
+    network: &Network,
+    registry: &Registry,
+) -> Result<(Tunnel, tunnel::Dials), StartError> {
+    let device = network.open(&config.device_params()).await?;
+    let sockets = Sockets {
+        device,
+        udp: None,
+        wrapped: None,
+        trusted_gateways: Vec::new(),
+    };
+    let params = config.tunnel_params();
+    Ok(Tunnel::start(params, identity, sockets, registry)?)
+}
+
+/// Returns what resolves the gateway's name, where it is one.
+fn names(config: &Config) -> Option<Names> {
+    let family = config.endpoint.family;
+    match &config.endpoint.tcp {
+        EndpointAddress::Ip(_) => None,
+        EndpointAddress::Host { name, .. } => {
+            let runtime = Handle::current();
+            let resolver = move || Resolver::system(runtime.clone(), family);
+            Some(Names::new(name.clone(), resolver))
+        }
+    }
+}
+
+/// Has servers give no new flows to this client once it drains.
+async fn tell_servers(tunnel: Tunnel, drain: Drain) {
+    drain.reached(Phase::Closing).await;
+    // A tunnel that has ended has nobody to tell.
+    let _ = tunnel.drain().await;
+    std::future::pending::<()>().await;
+}
+
+/// Waits until servers have no flow through this client any more, or the drain's end.
+async fn left(tunnel: &Tunnel, drain: &Drain) {
+    let idle = async {
+        drain.reached(Phase::Closing).await;
+        let told = tunnel.status();
+        if told.is_healthy() {
+            sleep(SETTLE).await;
+        }
+        let mut status = tunnel.watch();
+        let empty = |status: &Arc<tunnel::Status>| {
+            let mut reached = status.peers.iter().filter(|peer| peer.healthy);
+            reached.all(|peer| peer.flows == 0)
+        };
+        // An end of the tunnel is one of its flows, too.
+        let _ = status.wait_for(empty).await;
+    };
+    tokio::select! {
+        () = idle => {}
+        () = drain.reached(Phase::Cut) => {}
+    }
+}
+
+fn bind(what: &'static str, address: EndpointAddr) -> Result<Bound, StartError> {
+    Endpoints::bind(&address).map_err(|source| StartError::Bind {
+        what,
+        address,
+        source,
+    })
+}
+
+fn answer(
+    tasks: &mut JoinSet<()>,
+    what: &'static str,
+    bound: Bound,
+    endpoints: Endpoints,
+) -> EndpointAddr {
+    let local = bound.local_addr().clone();
+    if local != EndpointAddr::None {
+        tracing::info!(address = %local, "serving {what}");
+        tasks.spawn(async move {
+            if let Err(error) = endpoints.serve(bound, std::future::pending()).await {
+                tracing::error!(%error, "no longer serving {what}");
+            }
+        });
+    }
+    local
+}

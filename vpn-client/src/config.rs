@@ -1,0 +1,304 @@
+//! Flags, environment and configuration of the tunnel's client, validated.
+//!
+//! ```text
+//!   file ─▶ File ─ fill (environment) ─▶ check ─▶ Config ─ identity ─▶ keys and peers
+//! ```
+//!
+//! Produces a [`Config`] that needs no further checking; the files of keys it names are read by
+//! [`Config::identity`], when they are needed and again when they change.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+use route::{EndpointAddress, TcpOptions};
+use serve::{DrainParams, Family};
+use settings::{AdminAddress, ConfigError, ConfigErrors, yaml};
+use telemetry::{EndpointAddr, LogFormat};
+use tunnel::device::DeviceParams;
+use tunnel::keys::{KeyError, PresharedKey, PrivateKey, PublicKey};
+use tunnel::settings::{DeviceName, Offloads, TunnelAddress};
+use tunnel::stream::StreamParams;
+use tunnel::{Identity, Network, PeerSpec, Role, RouteId, codel, path};
+use udp::BufferSizes;
+
+mod checks;
+mod environment;
+mod file;
+#[cfg(test)]
+mod tests;
+
+pub use self::environment::Environment;
+pub use self::file::File;
+
+/// Holds the tunnels of a shoot: connects to its servers in the seed, and carries what API servers
+/// send to the shoot's networks.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "vpn-client", version, max_term_width = 100, after_help = EXAMPLES)]
+pub struct Flags {
+    /// Configuration file (YAML).
+    #[arg(
+        long,
+        value_name = "FILE",
+        global = true,
+        default_value = "/etc/rhizome/vpn-client.yaml"
+    )]
+    pub config: PathBuf,
+
+    /// Validate the configuration and the keys it names, print what is in effect, and exit.
+    #[arg(long)]
+    pub check: bool,
+
+    /// How logs are written to standard error: text or json.
+    #[arg(long, value_name = "FORMAT", default_value = "text", global = true)]
+    pub log_format: LogFormat,
+
+    /// What to do instead.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+/// What to do instead of holding tunnels.
+#[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
+pub enum Command {
+    /// Remove what a client that was killed left in the kernel: the masquerade rule.
+    Cleanup,
+    /// Write a new private key to a file that is not there yet, and print its public key.
+    Keygen {
+        /// The file, which only its owner may read.
+        file: PathBuf,
+    },
+    /// Switch IPv6 and its forwarding on, as a privileged init container does, where the
+    /// configuration has an IPv6 network.
+    Setup,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  vpn-client --config vpn-client.yaml
+  vpn-client --config vpn-client.yaml --check
+  vpn-client setup --config vpn-client.yaml
+  vpn-client keygen /keys/client
+
+Signals:
+  SIGTERM, SIGINT  have servers choose other clients, wait for connections, exit; the second time
+                   exit at once
+  SIGHUP           read keys and servers again, and look after the kernel's settings
+
+Environment:
+  RUST_LOG         log levels, such as info or info,tunnel=debug
+  ENDPOINT, OPENVPN_PORT, REVERSED_VPN_HEADER_KEY, REVERSED_VPN_HEADER, VPN_NETWORK, POD_NAME,
+  IS_HA, SHOOT_POD_NETWORKS, SHOOT_SERVICE_NETWORKS, SHOOT_NODE_NETWORKS
+                   stand in for keys that the file leaves out
+
+Exit codes: 0 ended as asked, 64 configuration refused, 1 anything else.";
+
+/// A validated configuration.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub(crate) name: String,
+    pub(crate) device: DeviceName,
+    pub(crate) mtu: u16,
+    pub(crate) addresses: Vec<TunnelAddress>,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) servers: Vec<Server>,
+    pub(crate) private_keys: Vec<PathBuf>,
+    pub(crate) networks: Vec<Network>,
+    pub(crate) masquerade: bool,
+    pub(crate) path: path::Params,
+    pub(crate) queue: codel::Params,
+    pub(crate) offloads: Offloads,
+    pub(crate) drain: DrainParams,
+    pub(crate) probes: SocketAddr,
+    pub(crate) admin: EndpointAddr,
+    effective: serde_json::Value,
+}
+
+/// How the gateway is reached.
+#[derive(Clone, Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) tcp: EndpointAddress,
+    pub(crate) udp: EndpointAddress,
+    pub(crate) header: String,
+    pub(crate) family: Family,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) options: TcpOptions,
+    pub(crate) buffers: BufferSizes,
+}
+
+/// One server.
+#[derive(Clone, Debug)]
+pub(crate) struct Server {
+    pub(crate) name: String,
+    pub(crate) public_keys: Vec<PublicKey>,
+    pub(crate) preshared_key: Option<PathBuf>,
+    pub(crate) route: Option<RouteId>,
+    pub(crate) value: String,
+    pub(crate) addresses: Vec<IpAddr>,
+}
+
+impl Config {
+    /// Reads and validates the configuration file at `path`; what it leaves open is taken from
+    /// `environment`. No file it names is read.
+    ///
+    /// # Errors
+    /// What is wrong, with file, line or key.
+    pub fn load(path: &Path, environment: &Environment) -> Result<Self, ConfigError> {
+        Self::validated(yaml::load(path)?, path, environment)
+    }
+
+    /// As [`Config::load`], from text.
+    ///
+    /// # Errors
+    /// What is wrong, with file, line or key.
+    pub fn from_text(
+        text: &str,
+        origin: &Path,
+        environment: &Environment,
+    ) -> Result<Self, ConfigError> {
+        Self::validated(yaml::from_str(text, origin)?, origin, environment)
+    }
+
+    /// Returns the configuration in effect, defaults included.
+    #[must_use]
+    pub fn effective(&self) -> &serde_json::Value {
+        &self.effective
+    }
+
+    /// Reads the keys that the configuration names. Blocks: the files are small and local.
+    ///
+    /// # Errors
+    /// The first file that holds no key.
+    pub fn identity(&self) -> Result<Identity, KeyError> {
+        let keys = self.private_keys.iter().map(|path| PrivateKey::read(path));
+        let peers = self.servers.iter().map(|server| {
+            let preshared = server.preshared_key.as_deref();
+            Ok(PeerSpec {
+                name: server.name.clone(),
+                public_keys: server.public_keys.clone(),
+                preshared_key: preshared.map(PresharedKey::read).transpose()?,
+                addresses: server.addresses.clone(),
+                route: server.route,
+            })
+        });
+        Ok(Identity {
+            keys: keys.collect::<Result<_, _>>()?,
+            peers: peers.collect::<Result<_, KeyError>>()?,
+        })
+    }
+
+    /// Returns the files of keys, each once.
+    pub(crate) fn key_files(&self) -> Vec<PathBuf> {
+        let preshared = self
+            .servers
+            .iter()
+            .filter_map(|own| own.preshared_key.clone());
+        let mut files: Vec<_> = self.private_keys.iter().cloned().chain(preshared).collect();
+        files.sort_unstable();
+        files.dedup();
+        files
+    }
+
+    /// Returns what is said in the header for each server.
+    pub(crate) fn values(&self) -> BTreeMap<String, String> {
+        let servers = self.servers.iter();
+        servers
+            .map(|own| (own.name.clone(), own.value.clone()))
+            .collect()
+    }
+
+    /// Returns how the TUN device is opened.
+    pub(crate) fn device_params(&self) -> DeviceParams {
+        DeviceParams {
+            name: self.device.to_string(),
+            offloads: self.offloads.of_device(),
+        }
+    }
+
+    /// Returns what the tunnel is started with.
+    pub(crate) fn tunnel_params(&self) -> tunnel::Params {
+        tunnel::Params {
+            role: Role::Client {
+                networks: self.networks.clone(),
+                path: self.path,
+            },
+            name: self.name.clone(),
+            addresses: self.addresses.iter().map(|own| own.address()).collect(),
+            mtu: self.mtu,
+            stream: StreamParams {
+                queue: self.queue,
+                tcp: self.endpoint.options.clone(),
+                ..StreamParams::default()
+            },
+            offloads: self.offloads.of_udp(),
+        }
+    }
+
+    /// Returns whether packets for an IPv6 network come out of the tunnel.
+    pub(crate) fn forwards_ipv6(&self) -> bool {
+        let mut networks = self.networks.iter();
+        networks.any(|network| network.address().is_ipv6())
+    }
+
+    /// Returns whether there is IPv6 in the tunnel at all.
+    pub(crate) fn uses_ipv6(&self) -> bool {
+        let mut addresses = self.addresses.iter();
+        self.forwards_ipv6() || addresses.any(|own| own.address().is_ipv6())
+    }
+
+    /// Returns whether `other` differs in nothing that only a new start brings into force.
+    pub(crate) fn is_reload_of(&self, other: &Self) -> bool {
+        let fixed = |config: &Self| {
+            let mut value = config.effective.clone();
+            if let Some(keys) = value.as_object_mut() {
+                keys.remove("servers");
+                keys.remove("keys");
+            }
+            value
+        };
+        fixed(self) == fixed(other)
+    }
+
+    fn validated(
+        mut file: File,
+        origin: &Path,
+        environment: &Environment,
+    ) -> Result<Self, ConfigError> {
+        let mut errors = ConfigErrors::new();
+        environment.fill(&mut file, &mut errors);
+        file.fill_tcp();
+        let checked = file.check(origin, &mut errors);
+        errors.into_result(origin)?;
+        let Some(checked) = checked else {
+            unreachable!("what cannot be used is an error")
+        };
+        let effective = settings::redact(&file).unwrap_or_default();
+        Ok(Self {
+            name: file.name,
+            device: file.device,
+            mtu: file.mtu,
+            addresses: file.addresses,
+            endpoint: checked.endpoint,
+            servers: checked.servers,
+            private_keys: checked.private_keys,
+            networks: file.networks.all(),
+            masquerade: file.masquerade,
+            path: checked.path,
+            queue: file.queue.params(),
+            offloads: file.offloads,
+            drain: DrainParams {
+                delay: file.drain.delay.0,
+                timeout: file.drain.timeout.0,
+            },
+            probes: file.probes.address(),
+            admin: match file.admin.address {
+                AdminAddress::Off => EndpointAddr::None,
+                AdminAddress::Tcp(address) => EndpointAddr::Tcp(address.get()),
+                AdminAddress::Unix(path) => EndpointAddr::Unix(path),
+            },
+            effective,
+        })
+    }
+}

@@ -1,0 +1,180 @@
+//! Gardener's environment variables: what they say where the file says nothing.
+//!
+//! ```text
+//!   ENDPOINT, OPENVPN_PORT, REVERSED_VPN_HEADER_KEY ─▶ endpoint     REVERSED_VPN_HEADER ─▶ value
+//!   SHOOT_*_NETWORKS ─▶ networks      VPN_NETWORK, POD_NAME, IS_HA ─▶ addresses, name
+//! ```
+//!
+//! The file always wins, key by key. Whether the outcome can be used is `checks`' to say.
+
+use settings::ConfigErrors;
+use tunnel::Network;
+use tunnel::settings::{Cidr, End, Networks, trailing_number, transfer_addresses};
+
+use super::file::{File, ServerFile};
+
+/// What this program takes from its environment.
+#[derive(Clone, Debug, Default)]
+pub struct Environment {
+    /// `RUST_LOG`: levels of the log.
+    pub log: Option<String>,
+    /// `ENDPOINT`: host name or address of the gateway.
+    pub endpoint: Option<String>,
+    /// `IS_HA`: whether several clients share the work; `POD_NAME` must then end in a number.
+    pub is_ha: Option<String>,
+    /// `OPENVPN_PORT`: the gateway's port for HTTP CONNECT.
+    pub openvpn_port: Option<String>,
+    /// `POD_NAME`: the name of this client; the number at its end is which one it is.
+    pub pod_name: Option<String>,
+    /// `REVERSED_VPN_HEADER`: what the header says that leads to the server.
+    pub reversed_vpn_header: Option<String>,
+    /// `REVERSED_VPN_HEADER_KEY`: the name of that header.
+    pub reversed_vpn_header_key: Option<String>,
+    /// `SHOOT_NODE_NETWORKS`, with commas between.
+    pub shoot_node_networks: Option<String>,
+    /// `SHOOT_POD_NETWORKS`.
+    pub shoot_pod_networks: Option<String>,
+    /// `SHOOT_SERVICE_NETWORKS`.
+    pub shoot_service_networks: Option<String>,
+    /// `VPN_NETWORK`: the transfer network.
+    pub vpn_network: Option<String>,
+}
+
+impl Environment {
+    /// Reads the variables this program knows; values that are not UTF-8, and empty ones, count as
+    /// absent.
+    #[must_use]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the room that reads the environment"
+    )]
+    pub fn read() -> Self {
+        let value = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        Self {
+            log: value("RUST_LOG"),
+            endpoint: value("ENDPOINT"),
+            is_ha: value("IS_HA"),
+            openvpn_port: value("OPENVPN_PORT"),
+            pod_name: value("POD_NAME"),
+            reversed_vpn_header: value("REVERSED_VPN_HEADER"),
+            reversed_vpn_header_key: value("REVERSED_VPN_HEADER_KEY"),
+            shoot_node_networks: value("SHOOT_NODE_NETWORKS"),
+            shoot_pod_networks: value("SHOOT_POD_NETWORKS"),
+            shoot_service_networks: value("SHOOT_SERVICE_NETWORKS"),
+            vpn_network: value("VPN_NETWORK"),
+        }
+    }
+
+    /// Fills what `file` leaves open.
+    pub(super) fn fill(&self, file: &mut File, errors: &mut ConfigErrors) {
+        or_else(&mut file.name, self.pod_name.as_deref(), "vpn-shoot");
+        let endpoint = &mut file.endpoint;
+        or_else(&mut endpoint.address, self.endpoint.as_deref(), "");
+        let header = self.reversed_vpn_header_key.as_deref();
+        or_else(&mut endpoint.header, header, "Reversed-VPN");
+        if endpoint.tcp_port.is_none() {
+            endpoint.tcp_port = Some(self.port(errors));
+        }
+        if let [only] = file.servers.as_mut_slice() {
+            or_else(&mut only.value, self.reversed_vpn_header.as_deref(), "");
+        }
+        file.networks.or(self.networks(errors));
+        self.fill_addresses(file, errors);
+    }
+
+    fn port(&self, errors: &mut ConfigErrors) -> u16 {
+        match self.openvpn_port.as_deref().map(str::parse) {
+            None => DEFAULT_PORT,
+            Some(Ok(port)) => port,
+            Some(Err(_)) => {
+                errors.add("OPENVPN_PORT", "not a port");
+                DEFAULT_PORT
+            }
+        }
+    }
+
+    fn networks(&self, errors: &mut ConfigErrors) -> Networks {
+        let mut list = |name, text: &Option<String>| {
+            let parsed = Cidr::list(text.as_deref().unwrap_or_default());
+            parsed.unwrap_or_else(|error| {
+                errors.add(name, error);
+                Vec::new()
+            })
+        };
+        Networks {
+            pods: list("SHOOT_POD_NETWORKS", &self.shoot_pod_networks),
+            services: list("SHOOT_SERVICE_NETWORKS", &self.shoot_service_networks),
+            nodes: list("SHOOT_NODE_NETWORKS", &self.shoot_node_networks),
+        }
+    }
+
+    /// Derives inner addresses of both ends, where the file names none.
+    fn fill_addresses(&self, file: &mut File, errors: &mut ConfigErrors) {
+        let given = Cidr::list(self.vpn_network.as_deref().unwrap_or_default());
+        let given: Vec<Network> = match given {
+            Ok(given) => given.iter().map(|cidr| cidr.0).collect(),
+            Err(error) => return errors.add("VPN_NETWORK", error),
+        };
+        let networks = file.networks.all();
+        if file.addresses.is_empty()
+            && let Some(number) = self.number(errors)
+        {
+            match transfer_addresses(&given, &networks, End::Client(number)) {
+                Ok(addresses) => file.addresses = addresses,
+                Err(error) => errors.add("VPN_NETWORK", error),
+            }
+        }
+        for (place, server) in (0_u16..).zip(&mut file.servers) {
+            if !server.addresses.is_empty() {
+                continue;
+            }
+            let number = number_of(server).unwrap_or(place);
+            match transfer_addresses(&given, &networks, End::Server(number)) {
+                Ok(addresses) => {
+                    server.addresses = addresses.iter().map(|own| own.address()).collect();
+                }
+                Err(error) => errors.add("VPN_NETWORK", error),
+            }
+        }
+    }
+
+    /// Returns which of several clients this is.
+    fn number(&self, errors: &mut ConfigErrors) -> Option<u16> {
+        let several = match self
+            .is_ha
+            .as_deref()
+            .map(str::to_ascii_lowercase)
+            .as_deref()
+        {
+            None | Some("0" | "f" | "false") => false,
+            Some("1" | "t" | "true") => true,
+            Some(other) => {
+                errors.add("IS_HA", format_args!("`{other}` is neither true nor false"));
+                return None;
+            }
+        };
+        if !several {
+            return Some(0);
+        }
+        let name = self.pod_name.as_deref().unwrap_or_default();
+        let number = trailing_number(name);
+        if number.is_none() {
+            let why = format_args!("with IS_HA it must end in `-` and a number; it is `{name}`");
+            errors.add("POD_NAME", why);
+        }
+        number
+    }
+}
+
+/// The port of Gardener's listener for tunnels.
+const DEFAULT_PORT: u16 = 8132;
+
+fn number_of(server: &ServerFile) -> Option<u16> {
+    trailing_number(&server.name)
+}
+
+fn or_else(value: &mut String, variable: Option<&str>, default: &str) {
+    if value.is_empty() {
+        variable.unwrap_or(default).clone_into(value);
+    }
+}

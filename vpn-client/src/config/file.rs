@@ -1,0 +1,273 @@
+//! The configuration file as it is written: keys, their meaning and their defaults.
+//!
+//! What these comments say is also what the published schema says. Checks nothing beyond types;
+//! what values must be, and what becomes of them, is `config`'s.
+
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use settings::{
+    AdminSettings, ByteSize, DrainSettings, HumanDuration, ProbesSettings, RelPath, TcpOverrides,
+};
+use tunnel::path;
+use tunnel::settings::{DeviceName, Networks, Offloads, Queue, TunnelAddress};
+
+/// The configuration file of `vpn-client`.
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct File {
+    /// What this client calls itself toward servers; without it `POD_NAME`, else `vpn-shoot`.
+    #[serde(default)]
+    pub(super) name: String,
+    /// The TUN device.
+    #[serde(default)]
+    pub(super) device: DeviceName,
+    /// Octets of the largest packet in the tunnel, where the way there carries it.
+    #[serde(default = "default_mtu")]
+    pub(super) mtu: u16,
+    /// Own addresses on the transfer networks, with prefix length, at most one of each family.
+    /// Without any from `VPN_NETWORK`, and with `IS_HA` from the number `POD_NAME` ends in.
+    #[serde(default)]
+    pub(super) addresses: Vec<TunnelAddress>,
+    /// The gateway in front of the servers.
+    #[serde(default)]
+    pub(super) endpoint: EndpointFile,
+    /// The servers; a tunnel is held to each.
+    pub(super) servers: Vec<ServerFile>,
+    /// Own keys of WireGuard.
+    pub(super) keys: KeysFile,
+    /// The shoot's networks: what packets from the tunnel may be for.
+    #[serde(default)]
+    pub(super) networks: Networks,
+    /// Whether packets from the tunnel leave with this pod's address as their source. Without it
+    /// the shoot must route the transfer networks back to this pod.
+    #[serde(default = "yes")]
+    pub(super) masquerade: bool,
+    /// How the way to each server is found and watched.
+    #[serde(default)]
+    pub(super) path: PathFile,
+    /// What waits for a tunnel over TCP.
+    #[serde(default)]
+    pub(super) queue: Queue,
+    /// What the kernel does for packets in batches.
+    #[serde(default)]
+    pub(super) offloads: Offloads,
+    /// Options of the tunnels' TCP sockets. Defaults that differ from other programs':
+    /// `congestion` `auto` (bbr where the kernel has it), `notsentLowat` `64KiB`, `userTimeout`
+    /// `10s`, and no `keepalive`: probes go through the tunnel.
+    #[serde(default)]
+    pub(super) tcp: TcpOverrides,
+    /// Buffers of the tunnels' UDP sockets.
+    #[serde(default)]
+    pub(super) udp: UdpFile,
+    /// Where `/healthz`, `/readyz` and `/metrics` answer.
+    #[serde(default = "default_probes")]
+    pub(super) probes: ProbesSettings,
+    /// Where operators look in: the probes' paths and `/`, `/status`, `/config`, `/tunnels`,
+    /// `/drain`, `/log`.
+    #[serde(default)]
+    pub(super) admin: AdminSettings,
+    /// How the process stops. `delay` is how long it is unready before servers are told; then
+    /// `timeout` is how long connections may take to end.
+    #[serde(default = "default_drain")]
+    pub(super) drain: DrainSettings,
+}
+
+fn default_mtu() -> u16 {
+    1420
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn default_probes() -> ProbesSettings {
+    ProbesSettings::on_port(8080)
+}
+
+fn default_drain() -> DrainSettings {
+    DrainSettings {
+        delay: HumanDuration::default(),
+        ..DrainSettings::default()
+    }
+}
+
+/// The gateway in front of the servers.
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub(super) struct EndpointFile {
+    /// Host name or IP address, without a port; without it `ENDPOINT`.
+    pub(super) address: String,
+    /// Port for HTTP CONNECT; without it `OPENVPN_PORT`, else 8132.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tcp_port: Option<u16>,
+    /// Port for datagrams.
+    pub(super) udp_port: u16,
+    /// Header of the CONNECT request that carries a server's `value`; without it
+    /// `REVERSED_VPN_HEADER_KEY`, else `Reversed-VPN`.
+    pub(super) header: String,
+    /// What datagrams travel by.
+    pub(super) transport: TransportFile,
+    /// Which addresses of the name are used.
+    pub(super) family: FamilyFile,
+    /// By when the gateway must be resolved, connected, and have answered a CONNECT.
+    pub(super) connect_timeout: HumanDuration,
+}
+
+impl Default for EndpointFile {
+    fn default() -> Self {
+        Self {
+            address: String::new(),
+            tcp_port: None,
+            udp_port: 51_820,
+            header: String::new(),
+            transport: TransportFile::default(),
+            family: FamilyFile::default(),
+            connect_timeout: HumanDuration::from_secs(5),
+        }
+    }
+}
+
+/// What datagrams travel by.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum TransportFile {
+    /// Both are tried together; UDP is used where it works.
+    #[default]
+    Auto,
+    /// TCP alone, through HTTP CONNECT.
+    Tcp,
+    /// UDP alone.
+    Udp,
+}
+
+/// Which addresses of a name are used.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum FamilyFile {
+    /// Both families; the first that answers wins.
+    #[default]
+    Auto,
+    /// IPv4 alone.
+    Ipv4,
+    /// IPv6 alone.
+    Ipv6,
+}
+
+/// One server.
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct ServerFile {
+    /// Its name in logs and metrics.
+    pub(super) name: String,
+    /// Its public keys in base64, as `wg pubkey` writes them; several during a rotation.
+    pub(super) public_keys: Vec<String>,
+    /// File of a key that is shared with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) preshared_key: Option<RelPath>,
+    /// Number by which gateways know it, from 1 to 1048575. Without it a gateway must find it by
+    /// its public key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) route_id: Option<u32>,
+    /// What the header of the CONNECT request says; of a single server without it
+    /// `REVERSED_VPN_HEADER`.
+    #[serde(default)]
+    pub(super) value: String,
+    /// Its addresses on the transfer networks. Without any from `VPN_NETWORK` and the number its
+    /// name ends in, else its place in the list.
+    #[serde(default)]
+    pub(super) addresses: Vec<std::net::IpAddr>,
+}
+
+/// Own keys of WireGuard; files are read again when they change, and on SIGHUP.
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct KeysFile {
+    /// File of the private key, as `wg genkey` writes it; during a rotation a list of files, the
+    /// preferred one first.
+    pub(super) private: PathsFile,
+}
+
+/// One file, or a list of files.
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(untagged)]
+pub(super) enum PathsFile {
+    /// One.
+    One(PathBuf),
+    /// Several.
+    Several(Vec<PathBuf>),
+}
+
+impl PathsFile {
+    pub(super) fn list(&self) -> Vec<RelPath> {
+        let paths = match self {
+            Self::One(path) => std::slice::from_ref(path),
+            Self::Several(paths) => paths,
+        };
+        paths.iter().cloned().map(RelPath).collect()
+    }
+}
+
+/// How the way to each server is found and watched.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub(super) struct PathFile {
+    /// Between probes of the way in use.
+    pub(super) interval: HumanDuration,
+    /// Between probes of the other one, which also keep a NAT's entry for it.
+    pub(super) standby: HumanDuration,
+    /// Between probes after one was missed.
+    pub(super) fast: HumanDuration,
+    /// Missed probes in a row after which a way counts as dead.
+    pub(super) misses: u32,
+    /// The shortest time to wait for an answer; it follows the round trip.
+    pub(super) timeout_least: HumanDuration,
+    /// The longest time to wait for an answer, unless the round trip itself is longer.
+    pub(super) timeout_most: HumanDuration,
+    /// By when the server itself must have answered.
+    pub(super) dial_timeout: HumanDuration,
+    /// The first pause after a failed attempt; it is doubled for each further one.
+    pub(super) retry_first: HumanDuration,
+    /// The longest pause between attempts by TCP.
+    pub(super) retry_tcp: HumanDuration,
+    /// The longest pause between attempts by UDP: how late an opened firewall is noticed.
+    pub(super) retry_udp: HumanDuration,
+}
+
+impl Default for PathFile {
+    fn default() -> Self {
+        let params = path::Params::default();
+        Self {
+            interval: HumanDuration(params.probes.interval),
+            standby: HumanDuration(params.probes.standby),
+            fast: HumanDuration(params.probes.fast),
+            misses: params.probes.misses,
+            timeout_least: HumanDuration(params.probes.timeout_least),
+            timeout_most: HumanDuration(params.probes.timeout_most),
+            dial_timeout: HumanDuration(params.dial_timeout),
+            retry_first: HumanDuration(params.retry_first),
+            retry_tcp: HumanDuration(params.retry_tcp),
+            retry_udp: HumanDuration(params.retry_udp),
+        }
+    }
+}
+
+/// Buffers of the tunnels' UDP sockets.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub(super) struct UdpFile {
+    /// Octets that may wait to be received.
+    pub(super) receive_buffer: ByteSize,
+    /// Octets that may wait to be sent.
+    pub(super) send_buffer: ByteSize,
+}
+
+impl Default for UdpFile {
+    fn default() -> Self {
+        Self {
+            receive_buffer: ByteSize(4 << 20),
+            send_buffer: ByteSize(4 << 20),
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! What a file, and the environment, may and may not say.
+
+use std::path::Path;
+
+use tunnel::path::Mode;
+
+use super::*;
+
+/// Two servers, as the documentation has them.
+fn sample() -> String {
+    let (one, other) = (public(1), public(2));
+    format!(
+        r#"
+device: rhizome0
+addresses: ["fd8f:6d53:b97a:1::b:0/96", "192.168.123.64/24"]
+endpoint: {{ address: "api.example.com", tcpPort: 8132, udpPort: 51820, header: Reversed-VPN, transport: auto }}
+servers:
+- {{ name: vpn-seed-server-0, publicKeys: ["{one}"], routeId: 17, value: "outbound|1194||vpn-seed-server-0.shoot--foo--bar.svc.cluster.local", addresses: ["fd8f:6d53:b97a:1::1", "192.168.123.1"] }}
+- {{ name: vpn-seed-server-1, publicKeys: ["{other}"], presharedKey: psk-1, routeId: 18, value: "outbound|1194||vpn-seed-server-1.shoot--foo--bar.svc.cluster.local", addresses: ["fd8f:6d53:b97a:1::2", "192.168.123.2"] }}
+keys: {{ private: /keys/client }}
+networks: {{ pods: ["100.96.0.0/11"], services: ["100.64.0.0/13"], nodes: ["10.250.0.0/16"] }}
+masquerade: true
+probes: {{ address: "[::]:8080" }}
+"#
+    )
+}
+
+fn public(seed: u8) -> PublicKey {
+    PrivateKey::from_octets([seed; 32]).public()
+}
+
+fn load(text: &str, environment: &Environment) -> Result<Config, String> {
+    let origin = Path::new("/etc/rhizome/vpn-client.yaml");
+    Config::from_text(text, origin, environment).map_err(|error| error.to_string())
+}
+
+fn config(text: &str) -> Result<Config, String> {
+    load(text, &Environment::default())
+}
+
+#[test]
+fn the_documented_sample_is_what_the_defaults_are() {
+    let sample = sample();
+    let config = config(&sample).unwrap();
+    assert_eq!(config.name, "vpn-shoot");
+    assert_eq!(config.path.mode, Mode::Auto);
+    assert_eq!(config.endpoint.tcp.to_string(), "api.example.com:8132");
+    assert_eq!(config.endpoint.udp.to_string(), "api.example.com:51820");
+    assert_eq!(config.private_keys, [Path::new("/keys/client")]);
+    let preshared = config.servers[1].preshared_key.as_deref();
+    assert_eq!(preshared, Some(Path::new("/etc/rhizome/psk-1")));
+    assert_eq!(config.servers[0].route, RouteId::new(17));
+    assert!(config.uses_ipv6() && !config.forwards_ipv6());
+    assert_eq!(config.drain.delay, Duration::ZERO);
+
+    let given = "device: rhizome0\n";
+    let less = sample
+        .replace(given, "")
+        .replace("masquerade: true\n", "")
+        .replace(r#"probes: { address: "[::]:8080" }"#, "")
+        .replace(
+            ", tcpPort: 8132, udpPort: 51820, header: Reversed-VPN, transport: auto",
+            "",
+        );
+    assert_eq!(config.effective(), self::config(&less).unwrap().effective());
+}
+
+#[test]
+fn mistakes_are_named() {
+    let sample = sample();
+    let (one, other) = (public(1).to_string(), public(2).to_string());
+    for (from, to, problem) in [
+        (
+            "masquerade: true",
+            "masquarade: true",
+            "vpn-client.yaml:10:",
+        ),
+        (
+            "masquerade: true",
+            "mtu: 1279",
+            "mtu: 1279 is not between 1280 and 9000",
+        ),
+        ("rhizome0", "a/b", "device: not the name of a device"),
+        (
+            "fd8f:6d53:b97a:1::b:0/96",
+            "fd8f:6d53:b97a:1::b:0",
+            "addresses[0]: `fd8f",
+        ),
+        (
+            "192.168.123.64/24",
+            "fd00::1/96",
+            "addresses: more than one address of IPv6",
+        ),
+        (
+            r#", "192.168.123.64/24""#,
+            "",
+            "addresses: an IPv4 address is needed for 10.250.0.0/16",
+        ),
+        (
+            "10.250.0.0/16",
+            "192.168.0.0/16",
+            "192.168.123.0/24 overlaps 192.168.0.0/16",
+        ),
+        ("10.250.0.0/16", "10.250.0.1/16", "networks.nodes[0]"),
+        (
+            "10.250.0.0/16",
+            "0.0.0.0/0",
+            "networks.nodes[0]: would be every address",
+        ),
+        (
+            "api.example.com",
+            "",
+            "endpoint.address: needed, here or in ENDPOINT",
+        ),
+        (
+            "api.example.com",
+            "api.example.com:443",
+            "endpoint.address: `api.example.com:443` is no",
+        ),
+        ("api.example.com", "a b", "endpoint.address"),
+        (
+            "tcpPort: 8132",
+            "tcpPort: 0",
+            "endpoint.tcpPort: 0 is no port",
+        ),
+        (
+            "udpPort: 51820",
+            "udpPort: 0",
+            "endpoint.udpPort: 0 is no port",
+        ),
+        ("header: Reversed-VPN", "header: Host", "endpoint.header"),
+        ("header: Reversed-VPN", "header: 'a b'", "endpoint.header"),
+        ("transport: auto", "transport: both", "vpn-client.yaml:4:"),
+        (
+            "transport: auto",
+            "connectTimeout: 0s",
+            "endpoint.connectTimeout: 0 would fail",
+        ),
+        (
+            "transport: auto",
+            "connectTimeout: 7s",
+            "longer than path.dialTimeout",
+        ),
+        (
+            "name: vpn-seed-server-1",
+            "name: vpn-seed-server-0",
+            "servers[1].name: \"vpn-seed-server-0\" has",
+        ),
+        (
+            "name: vpn-seed-server-1",
+            "name: ''",
+            "servers[1].name: a name is needed",
+        ),
+        (
+            &other,
+            &one,
+            "servers[1].publicKeys: \"vpn-seed-server-0\" has the same",
+        ),
+        (&other, "c2hvcnQ=", "servers[1].publicKeys[0]: a key is 44"),
+        (
+            &format!("[\"{other}\"]"),
+            "[]",
+            "servers[1].publicKeys: at least one",
+        ),
+        (
+            &format!("[\"{other}\"]"),
+            &format!("[\"{other}\", \"{other}\"]"),
+            "publicKeys[1]: listed twice",
+        ),
+        (
+            "routeId: 18",
+            "routeId: 17",
+            "servers[1].routeId: \"vpn-seed-server-0\" has the same",
+        ),
+        (
+            "routeId: 18",
+            "routeId: 0",
+            "servers[1].routeId: 0 is not between 1 and 1048575",
+        ),
+        (
+            "routeId: 18",
+            "routeId: 1048576",
+            "servers[1].routeId: 1048576 is not",
+        ),
+        (
+            "vpn-seed-server-1.shoot",
+            "vpn-seed-server-0.shoot",
+            "servers[1].value: \"vpn",
+        ),
+        (
+            "value: \"outbound|1194||vpn-seed-server-1",
+            "value: \"\\r\\noutbound",
+            "servers[1].value: cannot",
+        ),
+        (
+            "\"192.168.123.2\"",
+            "\"192.168.123.1\"",
+            "servers[1].addresses: \"vpn-seed-server-0\"",
+        ),
+        (
+            "\"192.168.123.2\"",
+            "\"192.168.123.64\"",
+            "servers[1].addresses[1]: 192.168.123.64 is our own",
+        ),
+        (
+            "\"192.168.123.2\"",
+            "\"10.0.0.1\"",
+            "10.0.0.1 is on no transfer network",
+        ),
+        (
+            ", \"192.168.123.2\"",
+            "",
+            "servers[1].addresses: an IPv4 address is needed",
+        ),
+        (
+            "presharedKey: psk-1",
+            "presharedKey: ''",
+            "servers[1].presharedKey: an empty name",
+        ),
+        (
+            "private: /keys/client",
+            "private: []",
+            "keys.private: at least one key",
+        ),
+        (
+            "private: /keys/client",
+            "private: [a, a]",
+            "keys.private: a is listed twice",
+        ),
+        (
+            "private: /keys/client",
+            "private: [a, b, c, d, e, f, g, h, i]",
+            "keys.private: 18 pairs of an own key",
+        ),
+        (
+            "private: /keys/client",
+            "private: ''",
+            "keys.private: an empty name",
+        ),
+        (
+            "masquerade: true",
+            "path: { interval: 6s }",
+            "path.interval: must be from 50ms to 5s",
+        ),
+        (
+            "masquerade: true",
+            "path: { standby: 26s }",
+            "path.standby: must be from 100ms to 25s",
+        ),
+        (
+            "masquerade: true",
+            "path: { misses: 0 }",
+            "path.misses: must be",
+        ),
+        (
+            "masquerade: true",
+            "path: { timeoutLeast: 1s }",
+            "path.timeoutLeast: more than",
+        ),
+        (
+            "masquerade: true",
+            "udp: { receiveBuffer: 1KiB }",
+            "udp.receiveBuffer: must be",
+        ),
+        (
+            "masquerade: true",
+            "queue: { packets: 1 }",
+            "queue.packets: must be",
+        ),
+        ("masquerade: true", "tcp: { congestion: nonesuch }", "tcp: "),
+        (
+            "masquerade: true",
+            "tcp: { keepalive: 1500ms }",
+            "tcp.keepalive: must be whole",
+        ),
+    ] {
+        let text = sample.replace(from, to);
+        assert_ne!(text, sample, "{from}");
+        let Err(error) = config(&text) else {
+            panic!("{to} was taken")
+        };
+        assert!(error.contains(problem), "{problem:?} is not in {error}");
+    }
+}
+
+#[test]
+fn by_udp_alone_nobody_needs_a_value() {
+    let (start, rest) = sample()
+        .split_once("servers:")
+        .map(|(a, b)| (a.to_owned(), b.to_owned()))
+        .unwrap();
+    let rest: String = rest
+        .lines()
+        .map(|line| without(line, "value: \"", "\", ") + "\n")
+        .collect();
+    let text = format!("{start}servers:{rest}");
+    let error = config(&text).unwrap_err();
+    assert!(error.contains("servers[0].value: needed by TCP"), "{error}");
+    let config = config(&text.replace("transport: auto", "transport: udp")).unwrap();
+    assert_eq!(config.path.mode, Mode::Udp);
+}
+
+/// Removes what is between `from` and `to`, both included.
+fn without(line: &str, from: &str, to: &str) -> String {
+    let Some((head, tail)) = line.split_once(from) else {
+        return line.to_owned();
+    };
+    let (_, tail) = tail.split_once(to).unwrap();
+    format!("{head}{tail}")
+}
+
+#[test]
+fn an_address_may_stand_for_a_name() {
+    for (address, tcp) in [
+        ("192.0.2.1", "192.0.2.1:8132"),
+        ("2001:db8::1", "[2001:db8::1]:8132"),
+        ("[2001:db8::1]", "[2001:db8::1]:8132"),
+        ("api.example.com.", "api.example.com.:8132"),
+    ] {
+        let config = config(&sample().replace("api.example.com", address)).unwrap();
+        assert_eq!(config.endpoint.tcp.to_string(), tcp);
+    }
+}
+
+/// What Gardener sets, and the least that a file must say beside it.
+fn gardeners() -> (Environment, String) {
+    let some = |text: &str| Some(text.to_owned());
+    let environment = Environment {
+        log: None,
+        endpoint: some("api.example.com"),
+        is_ha: some("true"),
+        openvpn_port: some("8443"),
+        pod_name: some("vpn-shoot-1"),
+        reversed_vpn_header: some("outbound|1194||vpn-seed-server.shoot--foo--bar"),
+        reversed_vpn_header_key: some("X-Gardener-Destination"),
+        shoot_node_networks: some(""),
+        shoot_pod_networks: some("100.96.0.0/11,fd01::/64"),
+        shoot_service_networks: some("100.64.0.0/13"),
+        vpn_network: some("fd8f:6d53:b97a:1::/96"),
+    };
+    let key = public(1);
+    let text = format!(
+        "servers: [{{ name: vpn-seed-server, publicKeys: [\"{key}\"] }}]\nkeys: {{ private: a }}"
+    );
+    (environment, text)
+}
+
+#[test]
+fn gardeners_variables_stand_in_for_what_the_file_leaves_out() {
+    let (environment, text) = gardeners();
+    let config = load(&text, &environment).unwrap();
+    assert_eq!(config.name, "vpn-shoot-1");
+    assert_eq!(config.endpoint.tcp.to_string(), "api.example.com:8443");
+    assert_eq!(config.endpoint.header, "X-Gardener-Destination");
+    assert_eq!(
+        config.servers[0].value,
+        "outbound|1194||vpn-seed-server.shoot--foo--bar"
+    );
+    let own: Vec<_> = config.addresses.iter().map(ToString::to_string).collect();
+    assert_eq!(own, ["fd8f:6d53:b97a:1::b:1/96", "192.168.123.65/24"]);
+    let theirs: Vec<_> = config.servers[0]
+        .addresses
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(theirs, ["fd8f:6d53:b97a:1::1", "192.168.123.1"]);
+    assert_eq!(config.networks.len(), 3);
+    assert!(config.forwards_ipv6());
+}
+
+#[test]
+fn the_file_wins_over_the_environment() {
+    let (environment, _) = gardeners();
+    let config = load(&sample(), &environment).unwrap();
+    let alone = self::config(&sample()).unwrap();
+    let endpoint = &config.endpoint;
+    assert_eq!(endpoint.tcp, alone.endpoint.tcp);
+    assert_eq!(endpoint.header, "Reversed-VPN");
+    assert_eq!(config.addresses, alone.addresses);
+    assert_eq!(config.values(), alone.values());
+    assert_eq!(config.networks, alone.networks);
+    assert_eq!(config.name, "vpn-shoot-1", "which the file does not say");
+}
+
+#[test]
+fn variables_that_cannot_be_used_are_named() {
+    let (good, text) = gardeners();
+    type Change = fn(&mut Environment, String);
+    for (change, value, problem) in [
+        (
+            (|own, value| own.openvpn_port = Some(value)) as Change,
+            "http",
+            "OPENVPN_PORT: not a port",
+        ),
+        (
+            |own, value| own.is_ha = Some(value),
+            "perhaps",
+            "IS_HA: `perhaps` is neither",
+        ),
+        (
+            |own, value| own.pod_name = Some(value),
+            "vpn-shoot-7d9f",
+            "POD_NAME: with IS_HA",
+        ),
+        (
+            |own, value| own.vpn_network = Some(value),
+            "192.168.123.0",
+            "VPN_NETWORK: ",
+        ),
+        (
+            |own, value| own.vpn_network = Some(value),
+            "fd8f::1/96",
+            "VPN_NETWORK: `fd8f::1/96`",
+        ),
+        (
+            |own, value| own.shoot_pod_networks = Some(value),
+            "pods",
+            "SHOOT_POD_NETWORKS: `pods`",
+        ),
+        (
+            |own, value| own.endpoint = Some(value),
+            "a:1",
+            "endpoint.address: `a:1`",
+        ),
+    ] {
+        let mut environment = good.clone();
+        change(&mut environment, value.to_owned());
+        let error = load(&text, &environment).unwrap_err();
+        assert!(error.contains(problem), "{problem:?} is not in {error}");
+    }
+    // A pod of a Deployment has no number, and needs none.
+    let mut environment = good;
+    environment.is_ha = None;
+    environment.pod_name = Some("vpn-shoot-7d9f-x2".to_owned());
+    let config = load(&text, &environment).unwrap();
+    assert_eq!(config.addresses[0].to_string(), "fd8f:6d53:b97a:1::b:0/96");
+}
+
+#[test]
+fn only_keys_and_servers_change_while_running() {
+    let old = config(&sample()).unwrap();
+    let keys = sample().replace(
+        "private: /keys/client",
+        "private: [/keys/new, /keys/client]",
+    );
+    assert!(config(&keys).unwrap().is_reload_of(&old));
+    let server = sample().replace(&public(2).to_string(), &public(3).to_string());
+    assert!(config(&server).unwrap().is_reload_of(&old));
+    let other = sample().replace("masquerade: true", "masquerade: false");
+    assert!(!config(&other).unwrap().is_reload_of(&old));
+}
+
+#[test]
+fn keys_are_read_when_they_are_asked_for() {
+    let dir = testkit::tempdir::TempDir::new("vpn-client").unwrap();
+    let origin = dir.join("vpn-client.yaml");
+    let text = sample().replace("/keys/client", "client");
+    let config = Config::from_text(&text, &origin, &Environment::default()).unwrap();
+    let missing = config.identity().err().map(|error| error.to_string());
+    assert!(missing.is_some_and(|text| text.contains("client")));
+
+    let key = PrivateKey::from_octets([9; 32]);
+    tunnel::keys::write_new(&dir.join("client"), &key).unwrap();
+    dir.write("psk-1", format!("{}\n", public(4))).unwrap();
+    let identity = config.identity().unwrap();
+    assert_eq!(identity.keys.len(), 1);
+    assert_eq!(identity.keys[0].public(), key.public());
+    assert!(identity.peers[0].preshared_key.is_none());
+    assert!(identity.peers[1].preshared_key.is_some());
+    assert_eq!(config.key_files(), [dir.join("client"), dir.join("psk-1")]);
+}

@@ -1,0 +1,303 @@
+//! Connects the gateway for the tunnel, whenever that asks for it.
+//!
+//! ```text
+//!   Dials ─▶ TCP: name ─▶ connect ─▶ CONNECT, 200 ─▶ Dial::tcp
+//!         └▶ UDP: name ─▶ connected socket ────────▶ Dial::udp        else: Dial::failed
+//! ```
+//!
+//! Decides neither when to connect nor what is used: that is the tunnel's. Every attempt is a task
+//! of its own and ends by `endpoint.connectTimeout`.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use route::EndpointAddress;
+use serve::Dialer;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+use tunnel::{Dial, Dials, Transport};
+
+use crate::config::Endpoint;
+use crate::connect::{self, ConnectError};
+use crate::metrics::Metrics;
+use crate::names::Names;
+
+/// Attempts under way at once: two transports to each of 64 servers, once over while those that
+/// the tunnel has given up end.
+const MOST_ATTEMPTS: usize = 256;
+
+/// Why the gateway was not connected.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum DialError {
+    /// It did not give us a stream to the server.
+    #[error(transparent)]
+    Ask(#[from] ConnectError),
+    /// More attempts are under way than there can be servers.
+    #[error("too many attempts to connect at once")]
+    Busy,
+    /// It could not be reached.
+    #[error("reaching the gateway")]
+    Reach(#[source] serve::DialError),
+    /// A socket could not be handed over.
+    #[error("preparing a socket")]
+    Socket(#[source] io::Error),
+    /// It did not answer in time.
+    #[error("no answer from the gateway within {limit:?}")]
+    Timeout {
+        /// The limit.
+        limit: Duration,
+    },
+    /// The server has been removed from the configuration.
+    #[error("there is no such server any more")]
+    Unknown,
+    /// The gateway's name has no address.
+    #[error("no address for the gateway's name")]
+    Unresolved,
+}
+
+impl DialError {
+    /// Returns the label for metrics.
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Ask(error) => error.reason(),
+            Self::Busy => "busy",
+            Self::Reach(serve::DialError::Unresolved) => "unresolved",
+            Self::Reach(error) => error.reason().as_str(),
+            Self::Socket(_) => "socket",
+            Self::Timeout { .. } => "timeout",
+            Self::Unknown => "unknown_server",
+            Self::Unresolved => "unresolved",
+        }
+    }
+}
+
+/// A stream to a server, and what was read from it already.
+pub(crate) type Stream = (std::net::TcpStream, Vec<u8>);
+
+/// Connects the gateway.
+#[derive(Debug)]
+pub(crate) struct Connector {
+    endpoint: Endpoint,
+    names: Option<Names>,
+    /// What the header says for each server.
+    values: ArcSwap<BTreeMap<String, String>>,
+    dialer: Dialer,
+    metrics: Metrics,
+    /// Attempts by TCP so far, so that each begins at another address.
+    turn: AtomicUsize,
+    /// The same by UDP, for each server.
+    udp_turns: Mutex<BTreeMap<String, usize>>,
+    /// Where TCP reached the gateway last; UDP most likely reaches it there too.
+    reached: Mutex<Option<IpAddr>>,
+}
+
+impl Connector {
+    /// Makes one; `names` resolves the endpoint's host name where it is one.
+    pub(crate) fn new(
+        endpoint: Endpoint,
+        names: Option<Names>,
+        values: BTreeMap<String, String>,
+        metrics: Metrics,
+    ) -> Self {
+        Self {
+            endpoint,
+            names,
+            values: ArcSwap::from_pointee(values),
+            dialer: Dialer::new(metrics.connect_seconds.clone()),
+            metrics,
+            turn: AtomicUsize::new(0),
+            udp_turns: Mutex::default(),
+            reached: Mutex::new(None),
+        }
+    }
+
+    /// Replaces what the header says for each server.
+    pub(crate) fn set_values(&self, values: BTreeMap<String, String>) {
+        self.metrics
+            .retain_servers(|server| values.contains_key(server));
+        let mut turns = self
+            .udp_turns
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        turns.retain(|server, _| values.contains_key(server));
+        drop(turns);
+        self.values.store(Arc::new(values));
+    }
+
+    /// Serves attempts until the tunnel has ended. Dropping it ends those under way.
+    pub(crate) async fn serve(self: Arc<Self>, mut dials: Dials) {
+        let mut attempts = JoinSet::new();
+        loop {
+            tokio::select! {
+                dial = dials.next() => match dial {
+                    None => return,
+                    Some(dial) if attempts.len() >= MOST_ATTEMPTS => {
+                        self.failed(dial, &DialError::Busy);
+                    }
+                    Some(dial) => {
+                        attempts.spawn(Arc::clone(&self).attempt(dial));
+                    }
+                },
+                Some(_) = attempts.join_next() => {}
+            }
+        }
+    }
+
+    async fn attempt(self: Arc<Self>, dial: Dial) {
+        let (server, transport) = (dial.server.clone(), dial.transport);
+        match transport {
+            Transport::Tcp => match self.tcp(&server).await {
+                Ok((stream, early)) => {
+                    self.metrics.dialled(&server, transport, "connected");
+                    dial.tcp(stream, early);
+                }
+                Err(error) => self.failed(dial, &error),
+            },
+            Transport::Udp => match self.udp(&server).await {
+                Ok(socket) => {
+                    self.metrics.dialled(&server, transport, "connected");
+                    dial.udp(socket);
+                }
+                Err(error) => self.failed(dial, &error),
+            },
+        }
+    }
+
+    fn failed(&self, dial: Dial, error: &DialError) {
+        if let DialError::Ask(ConnectError::Refused { status }) = error {
+            self.metrics.refused(&dial.server, *status);
+        }
+        self.metrics
+            .dialled(&dial.server, dial.transport, error.reason());
+        self.doubt();
+        dial.failed(telemetry::chain(error));
+    }
+
+    fn doubt(&self) {
+        if let Some(names) = &self.names {
+            names.doubt();
+        }
+    }
+
+    /// Opens a stream to a server through the gateway. Cancel-safe: what is dropped is closed.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(crate) async fn tcp(&self, server: &str) -> Result<Stream, DialError> {
+        let limit = self.endpoint.connect_timeout;
+        let deadline = Instant::now() + limit;
+        let value = self.values.load().get(server).cloned();
+        let value = value.ok_or(DialError::Unknown)?;
+        let names = match &self.names {
+            Some(names) => timeout_at(deadline, names.current())
+                .await
+                .map_err(|_| DialError::Timeout { limit })?,
+            None => serve::NameSet::default(),
+        };
+        let endpoint = &self.endpoint;
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let dialled = self
+            .dialer
+            .connect(&endpoint.tcp, &names, &endpoint.options, deadline, turn);
+        let (mut stream, addr) = Box::pin(dialled).await.map_err(DialError::Reach)?;
+        let target = endpoint.tcp.to_string();
+        let answer = connect::ask(&mut stream, &target, &endpoint.header, &value);
+        let early = timeout_at(deadline, answer)
+            .await
+            .map_err(|_| DialError::Timeout { limit })??;
+        *self.reached.lock().unwrap_or_else(PoisonError::into_inner) = Some(addr.ip());
+        tracing::debug!(server, gateway = %addr, "connected by TCP");
+        Ok((stream.into_std().map_err(DialError::Socket)?, early))
+    }
+
+    /// Opens a socket that is connected to the gateway. That says nothing of whether datagrams
+    /// arrive. Cancel-safe.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(crate) async fn udp(&self, server: &str) -> Result<std::net::UdpSocket, DialError> {
+        let limit = self.endpoint.connect_timeout;
+        let addresses = tokio::time::timeout(limit, self.udp_addresses(server))
+            .await
+            .map_err(|_| DialError::Timeout { limit })?;
+        let mut failure = DialError::Unresolved;
+        for addr in addresses {
+            match udp::connect(addr, self.endpoint.buffers) {
+                Ok(socket) => {
+                    tracing::debug!(server, gateway = %addr, "connected by UDP");
+                    return Ok(socket);
+                }
+                Err(error) => failure = DialError::Socket(error),
+            }
+        }
+        Err(failure)
+    }
+
+    /// Returns the addresses to try, best first. A wrong one shows only later, by silence, so that
+    /// each attempt begins at another one.
+    async fn udp_addresses(&self, server: &str) -> Vec<SocketAddr> {
+        let (name, port) = match &self.endpoint.udp {
+            EndpointAddress::Ip(addr) => return vec![*addr],
+            EndpointAddress::Host { name, port } => (name, *port),
+        };
+        let Some(names) = &self.names else {
+            return Vec::new();
+        };
+        let known = names.current().await.addresses(name).await;
+        let reached = *self.reached.lock().unwrap_or_else(PoisonError::into_inner);
+        let ordered = in_order(&known, reached, self.next_udp_turn(server));
+        ordered
+            .into_iter()
+            .map(|ip| SocketAddr::new(ip, port))
+            .collect()
+    }
+
+    fn next_udp_turn(&self, server: &str) -> usize {
+        let mut turns = self
+            .udp_turns
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        match turns.get_mut(server) {
+            Some(turn) => {
+                *turn = turn.wrapping_add(1);
+                *turn
+            }
+            None => {
+                turns.insert(server.to_owned(), 0);
+                0
+            }
+        }
+    }
+}
+
+/// Orders addresses: where TCP reached the gateway first, then IPv6 and IPv4 in turn (RFC 8305
+/// §4); each further attempt begins one later.
+fn in_order(known: &[IpAddr], reached: Option<IpAddr>, turn: usize) -> Vec<IpAddr> {
+    let family = |ipv6: bool| known.iter().copied().filter(move |ip| ip.is_ipv6() == ipv6);
+    let (mut six, mut four) = (family(true), family(false));
+    let mut ordered: Vec<IpAddr> = reached
+        .into_iter()
+        .filter(|ip| known.contains(ip))
+        .collect();
+    let longest = known.len();
+    let turns = (0..longest).flat_map(|_| [six.next(), four.next()]);
+    for ip in turns.flatten() {
+        if !ordered.contains(&ip) {
+            ordered.push(ip);
+        }
+    }
+    if !ordered.is_empty() {
+        let start = turn % ordered.len();
+        ordered.rotate_left(start);
+    }
+    ordered
+}
+
+#[cfg(test)]
+mod tests;

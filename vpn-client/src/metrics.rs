@@ -1,0 +1,149 @@
+//! Every metric of the process, registered in one place so that the document of them is complete.
+//!
+//! What moves the counters is elsewhere: attempts to connect, the kernel's settings, reloads, and
+//! the tunnel itself.
+
+use std::fmt::Write;
+
+use telemetry::metrics::{Counter, CounterFamily, Gauge, Histogram};
+use telemetry::process::Build;
+use telemetry::{LogControl, Registry};
+use tunnel::Transport;
+
+/// What the process says it is.
+pub(crate) const BUILD: Build = Build {
+    binary: "vpn-client",
+    version: env!("CARGO_PKG_VERSION"),
+    revision: option_env!("RHIZOME_REVISION"),
+};
+
+/// Seconds until the gateway was connected: from a LAN to a time-out.
+const CONNECT_BUCKETS: [f64; 9] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
+
+/// Statuses that gateways are known to answer a CONNECT with; others are `other`.
+const STATUSES: [u16; 14] = [
+    301, 302, 307, 308, 400, 401, 403, 404, 407, 429, 431, 502, 503, 504,
+];
+
+/// What counts.
+#[derive(Clone, Debug)]
+pub(crate) struct Metrics {
+    dials: CounterFamily,
+    refusals: CounterFamily,
+    pub(crate) connect_seconds: Histogram,
+    pub(crate) reloads: Counter,
+    pub(crate) reload_failures: Counter,
+    pub(crate) reload_good: Gauge,
+    pub(crate) network_settled: Gauge,
+    network_failures: CounterFamily,
+    pub(crate) masquerade: Gauge,
+}
+
+impl Metrics {
+    /// Registers everything that the process exposes, but the tunnel's own.
+    pub(crate) fn register(registry: &Registry, log: &LogControl) -> Self {
+        log.register(registry);
+        telemetry::process::register(registry, BUILD);
+        let counter = |name, help| registry.counter(name, help, &[]).with(&[]);
+        let gauge = |name, help| registry.gauge(name, help, &[]).with(&[]);
+        Self {
+            dials: registry.counter(
+                "rhizome_vpn_client_dials_total",
+                "Attempts to connect the gateway, by what came of them.",
+                &["server", "transport", "result"],
+            ),
+            refusals: registry.counter(
+                "rhizome_vpn_client_connect_refusals_total",
+                "Answers to CONNECT requests other than consent, by their status.",
+                &["server", "status"],
+            ),
+            connect_seconds: registry
+                .histogram(
+                    "rhizome_vpn_client_connect_seconds",
+                    "Seconds until a TCP connection to the gateway was open.",
+                    &[],
+                    &CONNECT_BUCKETS,
+                )
+                .with(&[]),
+            reloads: counter(
+                "rhizome_vpn_client_reloads_total",
+                "Times that keys and servers were read again and put in force.",
+            ),
+            reload_failures: counter(
+                "rhizome_vpn_client_reload_failures_total",
+                "Times that they could not be used, and the last good ones stayed.",
+            ),
+            reload_good: gauge(
+                "rhizome_vpn_client_reload_good",
+                "1 while keys and servers in force are those that the files hold.",
+            ),
+            network_settled: gauge(
+                "rhizome_vpn_client_network_settled",
+                "1 while forwarding and masquerading are as they are to be.",
+            ),
+            network_failures: registry.counter(
+                "rhizome_vpn_client_network_failures_total",
+                "Attempts to look after forwarding and masquerading that failed, by why.",
+                &["reason"],
+            ),
+            masquerade: gauge(
+                "rhizome_vpn_client_masquerade_active",
+                "1 while the rule is in place that gives packets this pod's address.",
+            ),
+        }
+    }
+
+    /// Counts an attempt to connect.
+    pub(crate) fn dialled(&self, server: &str, transport: Transport, result: &'static str) {
+        self.dials.with(&[server, name(transport), result]).inc();
+    }
+
+    /// Counts an answer of a gateway that is no consent.
+    pub(crate) fn refused(&self, server: &str, status: u16) {
+        let known = STATUSES.contains(&status).then(|| status.to_string());
+        let status = known.as_deref().unwrap_or("other");
+        self.refusals.with(&[server, status]).inc();
+    }
+
+    /// Ends the series of servers for which `keep` says no.
+    pub(crate) fn retain_servers(&self, keep: impl Fn(&str) -> bool) {
+        let of_kept = |labels: &[String]| labels.first().is_some_and(|server| keep(server));
+        self.dials.retain(of_kept);
+        self.refusals.retain(of_kept);
+    }
+
+    /// Counts a failure to look after the kernel's settings.
+    pub(crate) fn network_failed(&self, reason: &'static str) {
+        self.network_failures.with(&[reason]).inc();
+        self.network_settled.set(0);
+    }
+}
+
+/// Returns how metrics and the admin address call a transport.
+pub(crate) fn name(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Tcp => "tcp",
+        Transport::Udp => "udp",
+    }
+}
+
+/// Returns the document of every metric: Markdown, a row for each, sorted by name.
+#[must_use]
+pub fn describe_metrics() -> String {
+    let registry = Registry::new();
+    Metrics::register(&registry, &LogControl::detached());
+    tunnel::register_metrics(&registry);
+    let mut text = String::from(
+        "# Metrics of `vpn-client`, generated by \
+         `UPDATE_DOCS=1 cargo test -p vpn-client --test it docs`\n\n\
+         | name | type | labels | help |\n|---|---|---|---|\n",
+    );
+    for metric in registry.describe() {
+        let labels: Vec<_> = metric.labels.iter().map(|l| format!("`{l}`")).collect();
+        let (name, kind) = (metric.name, metric.kind.as_str());
+        let labels = labels.join(", ");
+        let written = writeln!(text, "| `{name}` | {kind} | {labels} | {} |", metric.help);
+        debug_assert!(written.is_ok(), "a String takes everything");
+    }
+    text
+}

@@ -1,0 +1,260 @@
+//! What the client needs of the kernel: the TUN device, forwarding, masquerading.
+//!
+//! ```text
+//!   init container: set_up ─▶ IPv6, its forwarding
+//!   start: device ─▶ addresses ─▶ forwarding ─▶ masquerade        each minute, SIGHUP: still so?
+//!   end, `cleanup`: masquerade ─▶ gone                            the device goes with the process
+//! ```
+//!
+//! Counts and reports; how the kernel is asked is `net-config`'s.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use net_config::{
+    Forwarding, Masquerade, MasqueradeError, Prefix, TunnelDevice, TunnelError,
+    ipv6_forwarding_enabled, setup_ipv6_forwarding,
+};
+use tokio::sync::Notify;
+use tunnel::device::{Device, DeviceError, DeviceParams};
+
+use crate::config::Config;
+use crate::metrics::Metrics;
+
+/// Name of the table that holds the masquerade rule.
+const TABLE: &str = "rhizome-vpn-client";
+/// Packets that may wait in the device for the data thread; what OpenVPN's `txqueuelen` was.
+const QUEUE_PACKETS: u32 = 1000;
+/// How often the kernel's settings are looked at: others may flush rules and add devices.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// Why the kernel's side is not as it is to be.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NetworkError {
+    /// The TUN device cannot be opened.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// IPv6 would not be forwarded although there is an IPv6 network, or is switched off.
+    #[error(
+        "{what}: run `vpn-client setup` in a privileged init container, or leave IPv6 out of the \
+         configuration"
+    )]
+    Ipv6 {
+        /// What is missing.
+        what: &'static str,
+    },
+    /// The masquerade rule cannot be had.
+    #[error(
+        "masquerading; with `masquerade: false` the shoot itself has to route the transfer networks \
+         to this pod"
+    )]
+    Masquerade(#[from] MasqueradeError),
+    /// A network that is none.
+    #[error("{0} is no network")]
+    Prefix(String),
+    /// The device or forwarding cannot be set up.
+    #[error("setting up the network of the tunnel")]
+    Tunnel(#[source] TunnelError),
+}
+
+impl NetworkError {
+    /// Tells whether the configuration asks for what this pod was not prepared for.
+    #[must_use]
+    pub fn is_configuration(&self) -> bool {
+        matches!(self, Self::Ipv6 { .. } | Self::Prefix(_))
+    }
+
+    /// Returns the label for metrics.
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Device(_) => "device",
+            Self::Ipv6 { .. } => "ipv6",
+            Self::Masquerade(error) => error.reason(),
+            Self::Prefix(_) => "address",
+            Self::Tunnel(error) => error.reason(),
+        }
+    }
+}
+
+impl From<TunnelError> for NetworkError {
+    fn from(error: TunnelError) -> Self {
+        if matches!(error, TunnelError::Ipv6Forwarding { .. }) {
+            Self::Ipv6 {
+                what: NO_FORWARDING,
+            }
+        } else if matches!(error, TunnelError::Ipv6Disabled { .. }) {
+            Self::Ipv6 { what: DISABLED }
+        } else {
+            Self::Tunnel(error)
+        }
+    }
+}
+
+const NO_FORWARDING: &str = "there is an IPv6 network, and this pod does not forward IPv6";
+const DISABLED: &str = "there is an IPv6 address, and IPv6 is disabled in this pod";
+
+/// Forwarding and masquerading, looked after.
+#[derive(Debug)]
+pub(crate) struct Network {
+    device: TunnelDevice,
+    forwarding: Forwarding,
+    rule: Masquerade,
+    masquerade: bool,
+    settled: AtomicBool,
+    look_again: Notify,
+    metrics: Metrics,
+}
+
+impl Network {
+    /// Takes from the configuration what concerns the kernel; touches nothing.
+    ///
+    /// # Errors
+    /// `Prefix`.
+    pub(crate) fn new(config: &Config, metrics: Metrics) -> Result<Self, NetworkError> {
+        let networks = config.networks.iter();
+        let networks = networks.map(|at| prefix(at.address(), at.prefix_len()));
+        let addresses = config.addresses.iter();
+        let addresses = addresses.map(|at| prefix(at.address(), at.prefix_len()));
+        let name = config.device.as_str();
+        Ok(Self {
+            device: TunnelDevice {
+                device: name.to_owned(),
+                mtu: config.mtu,
+                queue_packets: QUEUE_PACKETS,
+                addresses: addresses.collect::<Result<_, _>>()?,
+                prefix_routes: true,
+            },
+            forwarding: Forwarding {
+                device: name.to_owned(),
+                networks: networks.collect::<Result<_, _>>()?,
+            },
+            rule: rule(config),
+            masquerade: config.masquerade,
+            settled: AtomicBool::new(false),
+            look_again: Notify::new(),
+            metrics,
+        })
+    }
+
+    /// Opens the device and puts everything in place.
+    ///
+    /// # Errors
+    /// Why it is not. What was done until then stays, and is found done the next time.
+    pub(crate) async fn open(&self, params: &DeviceParams) -> Result<Device, NetworkError> {
+        let networks = &self.forwarding.networks;
+        let ipv6 = networks.iter().any(|network| network.address().is_ipv6());
+        if ipv6 && !ipv6_forwarding_enabled().await? {
+            return Err(NetworkError::Ipv6 {
+                what: NO_FORWARDING,
+            });
+        }
+        let device = Device::open(params)?;
+        for change in self.device.configure().await? {
+            tracing::info!(device = %self.device.device, %change, "changed");
+        }
+        self.put_in_place().await?;
+        if !self.masquerade {
+            // An earlier start may have left it.
+            self.rule.remove().await?;
+        }
+        Ok(device)
+    }
+
+    /// Tells whether everything was in place when last looked at.
+    pub(crate) fn settled(&self) -> bool {
+        self.settled.load(Ordering::Relaxed)
+    }
+
+    /// Has everything looked at now.
+    pub(crate) fn look_again(&self) {
+        self.look_again.notify_one();
+    }
+
+    /// Looks after forwarding and masquerading until it is dropped.
+    pub(crate) async fn keep(&self) {
+        loop {
+            let asked = self.look_again.notified();
+            let _ = tokio::time::timeout(LOOK, asked).await;
+            if let Err(error) = self.put_in_place().await {
+                let error = telemetry::chain(&error);
+                tracing::warn!(%error, "the network of the tunnel is not as it is to be");
+            }
+        }
+    }
+
+    async fn put_in_place(&self) -> Result<(), NetworkError> {
+        let result = self.try_put_in_place().await;
+        match &result {
+            Ok(()) => self.metrics.network_settled.set(1),
+            Err(error) => self.metrics.network_failed(error.reason()),
+        }
+        self.settled.store(result.is_ok(), Ordering::Relaxed);
+        result
+    }
+
+    async fn try_put_in_place(&self) -> Result<(), NetworkError> {
+        let forwarded = self.forwarding.enable().await?;
+        for change in &forwarded.changes {
+            tracing::info!(%change, uplinks = ?forwarded.uplinks, "forwarding");
+        }
+        if self.masquerade && !self.installed().await? {
+            self.rule.install().await?;
+            self.metrics.masquerade.set(1);
+            tracing::info!(table = TABLE, "masquerading");
+        }
+        Ok(())
+    }
+
+    async fn installed(&self) -> Result<bool, NetworkError> {
+        let installed = self.rule.installed().await;
+        let there = matches!(installed, Ok(true));
+        self.metrics.masquerade.set(i64::from(there));
+        Ok(installed?)
+    }
+
+    /// Takes the rule back.
+    ///
+    /// # Errors
+    /// `Masquerade`.
+    pub(crate) async fn clean_up(&self) -> Result<(), NetworkError> {
+        self.metrics.masquerade.set(0);
+        Ok(self.rule.remove().await?)
+    }
+}
+
+/// Switches IPv6 and its forwarding on where the configuration needs them, as a privileged init
+/// container does, and has a look.
+///
+/// # Errors
+/// Why they are not on.
+pub async fn set_up(config: &Config) -> Result<(), NetworkError> {
+    if !config.uses_ipv6() {
+        tracing::info!("nothing to set up: there is no IPv6 in the configuration");
+        return Ok(());
+    }
+    let written = setup_ipv6_forwarding(true)?;
+    tracing::info!(?written, "set up");
+    if !ipv6_forwarding_enabled().await? {
+        return Err(NetworkError::Ipv6 {
+            what: NO_FORWARDING,
+        });
+    }
+    Ok(())
+}
+
+/// Removes what a client that was killed left in the kernel.
+///
+/// # Errors
+/// What could not be removed.
+pub async fn clean_up(config: &Config) -> Result<(), NetworkError> {
+    Ok(rule(config).remove().await?)
+}
+
+fn rule(config: &Config) -> Masquerade {
+    Masquerade::new(TABLE, config.device.as_str())
+}
+
+fn prefix(address: std::net::IpAddr, length: u8) -> Result<Prefix, NetworkError> {
+    Prefix::new(address, length).map_err(|_| NetworkError::Prefix(format!("{address}/{length}")))
+}

@@ -1,0 +1,218 @@
+//! What probes and operators are told of the client.
+//!
+//! ```text
+//!   Tunnel::status, at most 250 ms old ─▶ /readyz, /tunnels, /status
+//! ```
+//!
+//! Only reads; the one thing it does is to begin a drain.
+
+use std::future::{Future, ready};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use serde_json::{Value, json};
+use serve::{Drain, Phase};
+use telemetry::{ClusterStatus, EndpointStatus, Fact, Process, Status};
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+use tunnel::{LinkStatus, PeerStatus, Tunnel};
+
+use crate::metrics::{BUILD, name};
+use crate::network::Network;
+
+/// What the endpoints ask.
+pub(crate) struct Answers {
+    pub(crate) tunnel: Tunnel,
+    pub(crate) network: Arc<Network>,
+    pub(crate) drain: Drain,
+    pub(crate) config: Arc<ArcSwap<Value>>,
+    pub(crate) started: Instant,
+    /// On which a drain that is asked for runs.
+    pub(crate) runtime: Handle,
+}
+
+impl Process for Answers {
+    fn binary(&self) -> &'static str {
+        BUILD.binary
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        if self.drain.phase() != Phase::Serving {
+            return Err("draining".to_owned());
+        }
+        if !self.network.settled() {
+            return Err("forwarding or masquerading is not in place".to_owned());
+        }
+        self.healthy()?;
+        if !self.tunnel.status().is_healthy() {
+            return Err("no probe came back through a tunnel lately".to_owned());
+        }
+        Ok(())
+    }
+
+    fn healthy(&self) -> Result<(), String> {
+        // Its end is told by its status not being written any more.
+        match self.tunnel.watch().has_changed() {
+            Ok(_) => Ok(()),
+            Err(_) => Err("the tunnels' thread has ended".to_owned()),
+        }
+    }
+
+    fn config(&self) -> Value {
+        Value::clone(&self.config.load())
+    }
+
+    fn snapshot(&self) -> Value {
+        tunnels(&self.tunnel.status())
+    }
+
+    fn connections(&self, _limit: usize) -> Pin<Box<dyn Future<Output = Value> + Send + '_>> {
+        // Flows are the servers' to know; a client sees packets.
+        Box::pin(ready(json!({ "open": 0, "connections": [] })))
+    }
+
+    fn drain(&self) {
+        let _runtime = self.runtime.enter();
+        self.drain.begin();
+    }
+
+    fn status(&self) -> Status {
+        let status = self.tunnel.status();
+        let clusters: Vec<_> = status.peers.iter().map(cluster).collect();
+        Status {
+            version: BUILD.version,
+            uptime: self.started.elapsed(),
+            draining: self.drain.phase() != Phase::Serving,
+            facts: status.peers.iter().map(fact).collect(),
+            clusters_total: clusters.len(),
+            clusters,
+            ..Status::default()
+        }
+    }
+
+    fn extra_admin(
+        &self,
+        method: &str,
+        path: &str,
+        _query: Option<&str>,
+    ) -> Option<(u16, &'static str, String)> {
+        if method != "GET" || path != "/tunnels" {
+            return None;
+        }
+        let text = format!("{:#}\n", self.snapshot());
+        Some((200, "application/json", text))
+    }
+}
+
+/// Returns what is known of all tunnels, as `/tunnels` tells it.
+fn tunnels(status: &tunnel::Status) -> Value {
+    json!({
+        "draining": status.draining,
+        "tunnels": status.peers.iter().map(tunnel).collect::<Vec<_>>(),
+    })
+}
+
+fn tunnel(peer: &PeerStatus) -> Value {
+    json!({
+        "name": peer.name,
+        "healthy": peer.healthy,
+        "draining": peer.draining,
+        "transport": peer.transport.map(name),
+        "remote": peer.remote,
+        "rttSeconds": peer.rtt.map(seconds),
+        "loss": peer.loss,
+        "handshakeAgeSeconds": peer.handshake_age.map(seconds),
+        "mtu": peer.mtu,
+        "flows": peer.flows,
+        "links": peer.links.iter().map(link).collect::<Vec<_>>(),
+    })
+}
+
+fn link(link: &LinkStatus) -> Value {
+    json!({
+        "transport": name(link.transport),
+        "remote": link.remote,
+        "active": link.active,
+        "proven": link.proven,
+        "rttSeconds": link.rtt.map(seconds),
+    })
+}
+
+fn seconds(duration: Duration) -> f64 {
+    duration.as_secs_f64()
+}
+
+fn cluster(peer: &PeerStatus) -> ClusterStatus {
+    let endpoints = peer.links.iter().map(|link| EndpointStatus {
+        address: format!("{} by {}", link.remote, name(link.transport)),
+        zone: None,
+        state: match (link.active && peer.healthy, link.proven) {
+            (true, _) => "up",
+            (false, true) => "standby",
+            (false, false) => "down",
+        },
+        active: u64::from(link.active),
+    });
+    ClusterStatus {
+        name: peer.name.clone(),
+        active: u64::from(peer.flows),
+        failures: 0,
+        endpoints: endpoints.collect(),
+    }
+}
+
+fn fact(peer: &PeerStatus) -> Fact {
+    let state = match (peer.healthy, peer.draining) {
+        (false, _) => "down",
+        (true, true) => "up, draining",
+        (true, false) => "up",
+    };
+    let by = peer.transport.map_or("nothing", name);
+    let rtt = peer.rtt.map(|rtt| format!(", round trip {rtt:.1?}"));
+    let rtt = rtt.unwrap_or_default();
+    Fact {
+        name: format!("tunnel to {}", peer.name),
+        value: format!("{state}, by {by}{rtt}, MTU {}", peer.mtu),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tunnel::Transport;
+
+    use super::*;
+
+    #[test]
+    fn a_tunnel_is_told_with_its_links() {
+        let link = LinkStatus {
+            transport: Transport::Tcp,
+            remote: "192.0.2.1:8132".to_owned(),
+            active: true,
+            proven: true,
+            rtt: Some(Duration::from_millis(20)),
+        };
+        let peer = PeerStatus {
+            name: "vpn-seed-server-0".to_owned(),
+            healthy: true,
+            transport: Some(Transport::Tcp),
+            remote: Some("192.0.2.1:8132".to_owned()),
+            mtu: 1420,
+            flows: 3,
+            links: vec![link],
+            ..PeerStatus::default()
+        };
+        let told = tunnels(&tunnel::Status {
+            peers: vec![peer.clone()],
+            draining: false,
+        });
+        assert_eq!(told["draining"], false);
+        let first = &told["tunnels"][0];
+        assert_eq!(first["transport"], "tcp");
+        assert_eq!(first["rttSeconds"], Value::Null);
+        assert_eq!(first["links"][0]["rttSeconds"], 0.02);
+        assert_eq!(cluster(&peer).endpoints[0].state, "up");
+        assert_eq!(fact(&peer).value, "up, by tcp, MTU 1420");
+    }
+}
