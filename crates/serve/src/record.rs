@@ -163,6 +163,11 @@ impl ConnRecord {
         self.0.endpoint_addr.set(Some(addr));
     }
 
+    /// Notes the address that was connected where no cluster has an endpoint for it.
+    pub fn set_endpoint_address(&self, addr: SocketAddr) {
+        self.0.endpoint_addr.set(Some(addr));
+    }
+
     /// Counts the bytes of a preamble that were handed to the upstream.
     pub fn forwarded(&self, bytes: usize) {
         self.0.relayed(Direction::Rx, bytes as u64, true);
