@@ -1,0 +1,118 @@
+//! Gardener's environment variables: what they say where the file says nothing.
+//!
+//! ```text
+//!   SHOOT_*_NETWORKS ─────────▶ networks          VPN_NETWORK, POD_NAME, IS_HA ─▶ addresses, name
+//! ```
+//!
+//! The file always wins, key by key.
+
+use settings::ConfigErrors;
+use tunnel::settings::{Cidr, End, Networks, trailing_number, transfer_addresses};
+
+use super::file::File;
+
+/// What this program takes from its environment.
+#[derive(Clone, Debug, Default)]
+pub struct Environment {
+    /// `RUST_LOG`: levels of the log.
+    pub log: Option<String>,
+    /// `IS_HA`: whether several servers share the work; `POD_NAME` must then end in a number.
+    pub is_ha: Option<String>,
+    /// `POD_NAME`: the name of this server; the number at its end is which one it is.
+    pub pod_name: Option<String>,
+    /// `SHOOT_NODE_NETWORKS`, with commas between.
+    pub shoot_node_networks: Option<String>,
+    /// `SHOOT_POD_NETWORKS`.
+    pub shoot_pod_networks: Option<String>,
+    /// `SHOOT_SERVICE_NETWORKS`.
+    pub shoot_service_networks: Option<String>,
+    /// `VPN_NETWORK`: the transfer network.
+    pub vpn_network: Option<String>,
+}
+
+impl Environment {
+    /// Reads the variables this program knows; values that are not UTF-8, and empty ones, count as
+    /// absent.
+    #[must_use]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the room that reads the environment"
+    )]
+    pub fn read() -> Self {
+        let value = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        Self {
+            log: value("RUST_LOG"),
+            is_ha: value("IS_HA"),
+            pod_name: value("POD_NAME"),
+            shoot_node_networks: value("SHOOT_NODE_NETWORKS"),
+            shoot_pod_networks: value("SHOOT_POD_NETWORKS"),
+            shoot_service_networks: value("SHOOT_SERVICE_NETWORKS"),
+            vpn_network: value("VPN_NETWORK"),
+        }
+    }
+
+    /// Fills what `file` leaves open.
+    pub(super) fn fill(&self, file: &mut File, errors: &mut ConfigErrors) {
+        let mut list = |variable: &str, value: &Option<String>| {
+            let list = Cidr::list(value.as_deref().unwrap_or_default());
+            list.unwrap_or_else(|error| {
+                errors.add(variable, error);
+                Vec::new()
+            })
+        };
+        file.networks.or(Networks {
+            pods: list("SHOOT_POD_NETWORKS", &self.shoot_pod_networks),
+            services: list("SHOOT_SERVICE_NETWORKS", &self.shoot_service_networks),
+            nodes: list("SHOOT_NODE_NETWORKS", &self.shoot_node_networks),
+        });
+        if file.name.is_empty() {
+            let name = self.pod_name.as_deref().unwrap_or("vpn-seed-server");
+            name.clone_into(&mut file.name);
+        }
+        if file.addresses.is_empty() {
+            self.fill_addresses(file, errors);
+        }
+    }
+
+    fn fill_addresses(&self, file: &mut File, errors: &mut ConfigErrors) {
+        let given = Cidr::list(self.vpn_network.as_deref().unwrap_or_default());
+        let given = match given {
+            Ok(given) => given.into_iter().map(|cidr| cidr.0).collect::<Vec<_>>(),
+            Err(error) => return errors.add("VPN_NETWORK", error),
+        };
+        let Some(number) = self.number(errors) else {
+            return;
+        };
+        match transfer_addresses(&given, &file.networks.all(), End::Server(number)) {
+            Ok(addresses) => file.addresses = addresses,
+            Err(error) => errors.add("VPN_NETWORK", error),
+        }
+    }
+
+    /// Returns which of several servers this is.
+    fn number(&self, errors: &mut ConfigErrors) -> Option<u16> {
+        let several = match self.is_ha.as_deref() {
+            None => false,
+            Some(text) => match text.to_ascii_lowercase().as_str() {
+                "1" | "t" | "true" => true,
+                "0" | "f" | "false" => false,
+                _ => {
+                    let text = text.escape_debug();
+                    errors.add("IS_HA", format!("`{text}` is neither true nor false"));
+                    return None;
+                }
+            },
+        };
+        if !several {
+            return Some(0);
+        }
+        let name = self.pod_name.as_deref().unwrap_or_default();
+        let number = trailing_number(name);
+        if number.is_none() {
+            let name = name.escape_debug();
+            let why = format!("with IS_HA it must end in `-` and a number; it is `{name}`");
+            errors.add("POD_NAME", why);
+        }
+        number
+    }
+}

@@ -1,0 +1,330 @@
+use super::*;
+
+const SAMPLE: &str = r#"
+device: rhizome0
+routeId: 17
+addresses: ["fd8f:6d53:b97a:1::1/96", "192.168.123.1/24"]
+networks: { pods: ["100.96.0.0/11"], services: ["100.64.0.0/13"], nodes: ["10.250.0.0/16"] }
+keys: { private: [/keys/server-0, /keys/server-1], peers: /keys/peers.yaml }
+listen: { tcp: "[::]:1194", udp: "[::]:51820", wrapped: "[::]:51821" }
+trustedGateways: ["10.0.0.0/8"]
+proxy: { address: "[::]:9443", ca: ca.crt, cert: tls.crt, key: tls.key, connectTimeout: 20s, connections: 8192, resolvers: ["100.64.0.10:53"] }
+probes: { address: "[::]:15000" }
+drain: { delay: 0s, timeout: 30s }
+"#;
+
+/// All that must be given when the environment has the rest.
+const LEAST: &str = r#"
+keys: { private: [key], peers: peers.yaml }
+proxy: { ca: ca.crt, cert: tls.crt, key: tls.key }
+"#;
+
+fn config_in(text: &str, environment: &Environment) -> Result<Config, String> {
+    let origin = Path::new("/etc/vpn/server.yaml");
+    Config::from_text(text, origin, environment).map_err(|error| error.to_string())
+}
+
+fn config(text: &str) -> Result<Config, String> {
+    config_in(text, &Environment::default())
+}
+
+fn some(text: &str) -> Option<String> {
+    Some(text.to_owned())
+}
+
+fn addresses(config: &Config) -> Vec<String> {
+    let own = config.addresses.iter();
+    own.map(|own| format!("{}/{}", own.address, own.network.prefix_len()))
+        .collect()
+}
+
+fn networks(config: &Config) -> Vec<String> {
+    config.networks.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn the_documented_sample_says_what_the_defaults_are() {
+    let sample = config(SAMPLE).unwrap();
+    let shorter = r#"
+routeId: 17
+addresses: ["fd8f:6d53:b97a:1::1/96", "192.168.123.1/24"]
+networks: { pods: ["100.96.0.0/11"], services: ["100.64.0.0/13"], nodes: ["10.250.0.0/16"] }
+keys: { private: [/keys/server-0, /keys/server-1], peers: /keys/peers.yaml }
+trustedGateways: ["10.0.0.0/8"]
+proxy: { ca: ca.crt, cert: tls.crt, key: tls.key, resolvers: ["100.64.0.10:53"] }
+"#;
+    assert_eq!(sample.effective(), config(shorter).unwrap().effective());
+    assert_eq!(sample.route.map(RouteId::get), Some(17));
+    assert_eq!(sample.name, "vpn-seed-server");
+    assert_eq!(sample.mtu, 1420);
+    assert_eq!(sample.tcp.notsent_lowat, 64 << 10);
+    assert_eq!(sample.admin, EndpointAddr::None);
+}
+
+#[test]
+fn files_are_named_relative_to_the_file_that_names_them() {
+    let config = config(SAMPLE).unwrap();
+    assert_eq!(config.proxy.tls.cert, Path::new("/etc/vpn/tls.crt"));
+    assert_eq!(config.keys.private[1], Path::new("/keys/server-1"));
+}
+
+#[test]
+fn wrapped_datagrams_are_taken_from_trusted_gateways_or_not_at_all() {
+    let trusting = config(SAMPLE).unwrap();
+    assert!(trusting.listen.wrapped.is_some());
+    let text = SAMPLE.replace(r#"["10.0.0.0/8"]"#, "[]");
+    assert!(config(&text).unwrap().listen.wrapped.is_none());
+}
+
+#[test]
+fn a_port_can_be_left_closed() {
+    let text = SAMPLE.replace(r#"udp: "[::]:51820""#, "udp: null");
+    let config = config(&text).unwrap();
+    assert!(config.listen.udp.is_none());
+    assert!(config.listen.tcp.is_some());
+}
+
+#[test]
+fn congestion_control_is_what_the_file_says_or_the_best_there_is() {
+    let with = |tcp: &str| config(&format!("{SAMPLE}\ntcp: {tcp}\n")).map(|config| config.tcp);
+    assert_eq!(with("{ congestion: reno }").unwrap().congestion, "reno");
+    assert_eq!(with("{ congestion: '' }").unwrap().congestion, "");
+    assert!(["", "bbr"].contains(&with("{ congestion: auto }").unwrap().congestion.as_str()));
+    // What is not named keeps this program's default.
+    let other = with("{ congestion: reno }").unwrap();
+    assert_eq!(other.user_timeout, Duration::from_secs(10));
+    assert!(with("{ congestion: nonesuch }").is_err());
+}
+
+#[test]
+fn mistakes_are_named() {
+    let device = |other| ("device: rhizome0", other);
+    for ((from, to), problem) in [
+        (device("devise: rhizome0"), "server.yaml:2:"),
+        (
+            device("device: a/b"),
+            "server.yaml:2:9: device: not the name",
+        ),
+        (
+            device("table: 254"),
+            "table: 254 is a table of the kernel's own",
+        ),
+        (device("mtu: 1279"), "mtu: 1279 is not between"),
+        (device("flows: 0"), "flows: not between 1"),
+        (device("workers: 65"), "workers: not between 1"),
+        (device("queue: { packets: 1 }"), "queue.packets: must be"),
+        (
+            device("buffers: { receive: 1KiB }"),
+            "buffers.receive: not between",
+        ),
+        (
+            device("limits: { links: 0 }"),
+            "limits.links: 0 would refuse",
+        ),
+        (
+            device("limits: { helloTimeout: 0 }"),
+            "limits.helloTimeout: 0",
+        ),
+        (
+            ("routeId: 17", "routeId: 0"),
+            "routeId: 0 is not between 1 and 1048575",
+        ),
+        (
+            ("routeId: 17", "routeId: 1048576"),
+            "routeId: 1048576 is not between",
+        ),
+        (
+            ("192.168.123.1/24", "192.168.123.0/24"),
+            "addresses[1]: 192.168.123.0/24 is a network",
+        ),
+        (("192.168.123.1/24", "192.168.123.1"), "server.yaml:4:"),
+        (
+            ("192.168.123.1/24", "fd00::1/96"),
+            "addresses: more than one address of IPv6",
+        ),
+        (
+            ("192.168.123.1/24", "10.250.0.1/24"),
+            "addresses[1]: the transfer network 10.250.0.0/24 overlaps 10.250.0.0/16",
+        ),
+        (
+            (r#", "192.168.123.1/24""#, ""),
+            "addresses: an IPv4 address is needed for 10.250.0.0/16",
+        ),
+        (("100.96.0.0/11", "100.96.0.1/11"), "server.yaml:5:"),
+        (
+            ("100.96.0.0/11", "0.0.0.0/0"),
+            "networks.pods[0]: would be every address",
+        ),
+        (
+            ("/keys/server-1", "/keys/server-0"),
+            "keys.private[1]: /keys/server-0 is there twice",
+        ),
+        (
+            ("[/keys/server-0, /keys/server-1]", "[]"),
+            "keys.private: at least one key",
+        ),
+        (
+            ("peers: /keys/peers.yaml", "peers: ''"),
+            "keys.peers: not a file",
+        ),
+        (("10.0.0.0/8", "10.0.0.1/8"), "server.yaml:8:"),
+        (
+            ("[::]:51821", "[::]:51820"),
+            "listen.wrapped: [::]:51820 is `listen.udp` already",
+        ),
+        (
+            ("[::]:9443", "[::]:1194"),
+            "listen.tcp: [::]:1194 is `proxy.address` already",
+        ),
+        (("20s", "0s"), "proxy.connectTimeout: 0 would refuse"),
+        (("8192", "0"), "proxy.connections: 0 would refuse"),
+        (
+            ("100.64.0.10:53", "100.128.0.10:53"),
+            "proxy.resolvers[0]: 100.128.0.10:53 is in none",
+        ),
+        (
+            ("connections: 8192", "clusterDomain: a..b"),
+            "proxy.clusterDomain: `a..b` is not a domain",
+        ),
+    ] {
+        let text = SAMPLE.replace(from, to);
+        assert_ne!(text, SAMPLE, "{from}");
+        let error = config(&text).unwrap_err();
+        assert!(error.contains(problem), "{problem:?} is not in {error}");
+    }
+}
+
+#[test]
+fn a_server_without_a_way_in_is_refused() {
+    let ports = r#"{ tcp: "[::]:1194", udp: "[::]:51820", wrapped: "[::]:51821" }"#;
+    let closed = SAMPLE.replace(ports, "{ tcp: null, udp: null, wrapped: null }");
+    let error = config(&closed).unwrap_err();
+    assert!(error.contains("listen: no client"), "{error}");
+    let untrusted = SAMPLE
+        .replace(ports, "{ tcp: null, udp: null }")
+        .replace(r#"["10.0.0.0/8"]"#, "[]");
+    let error = config(&untrusted).unwrap_err();
+    assert!(error.contains("trustedGateways: needed"), "{error}");
+}
+
+#[test]
+fn a_server_without_networks_is_refused() {
+    let error = config(LEAST).unwrap_err();
+    assert!(error.contains("networks: at least one network"), "{error}");
+}
+
+#[test]
+fn the_environment_fills_what_the_file_leaves_open() {
+    let environment = Environment {
+        pod_name: some("vpn-seed-server-1"),
+        is_ha: some("true"),
+        shoot_pod_networks: some("100.96.0.0/11, 100.128.0.0/11"),
+        shoot_service_networks: some("100.64.0.0/13"),
+        vpn_network: some("fd8f:6d53:b97a:1::/96"),
+        ..Environment::default()
+    };
+    let config = config_in(LEAST, &environment).unwrap();
+    assert_eq!(config.name, "vpn-seed-server-1");
+    // IPv4 has a customary network, since the variable names one network alone.
+    assert_eq!(
+        addresses(&config),
+        ["fd8f:6d53:b97a:1::2/96", "192.168.123.2/24"]
+    );
+    assert_eq!(
+        networks(&config),
+        ["100.64.0.0/13", "100.96.0.0/11", "100.128.0.0/11"]
+    );
+}
+
+#[test]
+fn the_file_wins_over_the_environment() {
+    let environment = Environment {
+        pod_name: some("other-4"),
+        is_ha: some("true"),
+        shoot_pod_networks: some("10.1.0.0/16"),
+        vpn_network: some("10.2.0.0/24"),
+        ..Environment::default()
+    };
+    let text = format!("{SAMPLE}\nname: mine\n");
+    let config = config_in(&text, &environment).unwrap();
+    assert_eq!(config.name, "mine");
+    assert_eq!(networks(&config)[1], "100.64.0.0/13");
+    assert_eq!(addresses(&config)[1], "192.168.123.1/24");
+}
+
+#[test]
+fn each_list_of_networks_is_filled_for_itself() {
+    let environment = Environment {
+        shoot_node_networks: some("10.250.0.0/16"),
+        shoot_pod_networks: some("10.1.0.0/16"),
+        ..Environment::default()
+    };
+    let text = format!("{LEAST}\nnetworks: {{ pods: [\"100.96.0.0/11\"] }}\n");
+    let config = config_in(&text, &environment).unwrap();
+    assert_eq!(networks(&config), ["10.250.0.0/16", "100.96.0.0/11"]);
+    assert_eq!(addresses(&config), ["192.168.123.1/24"]);
+}
+
+#[test]
+fn mistakes_of_the_environment_are_named() {
+    let good = Environment {
+        shoot_pod_networks: some("100.96.0.0/11"),
+        ..Environment::default()
+    };
+    assert!(config_in(LEAST, &good).is_ok());
+    let cases = [
+        (
+            Environment {
+                is_ha: some("perhaps"),
+                ..good.clone()
+            },
+            "IS_HA: `perhaps`",
+        ),
+        (
+            Environment {
+                is_ha: some("true"),
+                pod_name: some("vpn-seed-server"),
+                ..good.clone()
+            },
+            "POD_NAME: with IS_HA it must end",
+        ),
+        (
+            Environment {
+                vpn_network: some("10.0.0.1/8"),
+                ..good.clone()
+            },
+            "VPN_NETWORK: `10.0.0.1/8`",
+        ),
+        (
+            Environment {
+                vpn_network: some("192.168.123.4/31"),
+                ..good.clone()
+            },
+            "VPN_NETWORK: the transfer network 192.168.123.4/31 is too small",
+        ),
+        (
+            Environment {
+                shoot_pod_networks: some("100.96.0.0"),
+                shoot_node_networks: some("x"),
+                ..good
+            },
+            "SHOOT_NODE_NETWORKS: `x`",
+        ),
+    ];
+    for (environment, problem) in cases {
+        let error = config_in(LEAST, &environment).unwrap_err();
+        assert!(error.contains(problem), "{problem:?} is not in {error}");
+    }
+}
+
+#[test]
+fn what_is_in_effect_can_be_read_back() {
+    let environment = Environment {
+        shoot_pod_networks: some("100.96.0.0/11"),
+        ..Environment::default()
+    };
+    let config = config_in(LEAST, &environment).unwrap();
+    let text = settings::effective_yaml(config.effective()).unwrap();
+    let again = config_in(&text, &Environment::default()).unwrap();
+    assert_eq!(again.effective(), config.effective());
+}

@@ -1,0 +1,30 @@
+//! The server of a shoot's tunnel, in the seed: API servers ask it by HTTP CONNECT for connections
+//! into the shoot, and clients in the shoot connect to it.
+//!
+//! ```text
+//!   kube-apiserver ── CONNECT, mTLS ──▶ :9443 ─▶ socket bound to the TUN device ─▶ tunnel ─▶ shoot
+//! ```
+//!
+//! Packets are the `tunnel` crate's, CONNECT requests the `connect` crate's, the kernel's tables
+//! `net_config`'s.
+#![forbid(unsafe_code)]
+
+mod config;
+mod identity;
+mod link;
+mod links;
+mod metrics;
+mod network;
+mod process;
+mod proxy;
+mod server;
+mod view;
+
+pub use config::{CheckError, Command, Config, Environment, File, Flags, PeersFile};
+pub use identity::IdentityError;
+pub use link::Link;
+pub use metrics::describe_metrics;
+pub use network::NetworkError;
+pub use process::{RunError, keygen, run};
+pub use proxy::Shoot;
+pub use server::{EndError, Parts, Server, StartError};

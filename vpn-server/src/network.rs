@@ -1,0 +1,130 @@
+//! The TUN device and what the kernel must know of it.
+//!
+//! ```text
+//!   open ─▶ size, addresses, up ─▶ routes for sockets bound to it ─▶ checks of sources ─▶ tunnel
+//! ```
+//!
+//! The device goes with the process; the rules and routes are taken back at its end.
+
+use net_config::{
+    Prefix, PrefixError, ReversePath, SourceChecks, TunnelDevice, TunnelError, TunnelRoutes,
+};
+use tunnel::Network;
+use tunnel::device::{Device, DeviceError, DeviceParams, Offloads};
+
+use crate::config::Config;
+
+/// Packets that may wait in the device for the tunnel: what the kernel takes by default times two,
+/// since one read of a full queue is a batch.
+const QUEUE_PACKETS: u32 = 1000;
+
+/// Why the network could not be set up.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NetworkError {
+    /// The kernel cannot be told, or does not do it.
+    #[error("setting up {device}")]
+    Configure {
+        /// The device.
+        device: String,
+        /// What is missing.
+        #[source]
+        source: TunnelError,
+    },
+    /// The device cannot be opened.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// A network cannot be written as the kernel wants it.
+    #[error("a network the kernel cannot be told")]
+    Prefix(#[from] PrefixError),
+}
+
+/// What was set up and is to be taken back.
+#[derive(Debug)]
+pub(crate) struct Networking {
+    routes: TunnelRoutes,
+}
+
+impl Networking {
+    /// Opens the device and sets everything up around it; returns the device for the tunnel.
+    ///
+    /// # Errors
+    /// [`NetworkError`]; routes and rules were taken back.
+    pub(crate) async fn set_up(config: &Config) -> Result<(Device, Self), NetworkError> {
+        let (addresses, networks) = (addresses(config)?, networks(config)?);
+        let name = &config.device;
+        let device = Device::open(&DeviceParams {
+            name: name.clone(),
+            offloads: Offloads {
+                segmentation: config.offloads.device,
+                coalescing: config.offloads.device,
+            },
+        })?;
+        let own = TunnelDevice {
+            device: name.clone(),
+            mtu: config.mtu,
+            queue_packets: QUEUE_PACKETS,
+            addresses,
+            prefix_routes: false,
+        };
+        let routes = TunnelRoutes {
+            device: name.clone(),
+            table: config.table,
+            priority: TunnelRoutes::DEFAULT_PRIORITY,
+            sources: config.addresses.iter().map(|own| own.address).collect(),
+            networks: networks.clone(),
+        };
+        let checks = SourceChecks {
+            device: name.clone(),
+            networks,
+        };
+        let networking = Self { routes };
+        match networking.apply(&own, &checks).await {
+            Ok(()) => Ok((device, networking)),
+            Err(source) => {
+                networking.take_down().await;
+                Err(NetworkError::Configure {
+                    device: name.clone(),
+                    source,
+                })
+            }
+        }
+    }
+
+    async fn apply(&self, own: &TunnelDevice, checks: &SourceChecks) -> Result<(), TunnelError> {
+        let mut changes = own.configure().await?;
+        changes.extend(self.routes.install().await?);
+        let (left, more) = checks.relax().await?;
+        changes.extend(more);
+        for change in changes {
+            tracing::info!("{change}");
+        }
+        if left == ReversePath::Loose {
+            tracing::info!(
+                "sources need a route by any device: net.ipv4.conf.all.rp_filter is set"
+            );
+        }
+        Ok(())
+    }
+
+    /// Takes routes and rules back.
+    pub(crate) async fn take_down(&self) {
+        if let Err(error) = self.routes.remove().await {
+            let error = telemetry::chain(&error);
+            tracing::warn!(%error, "rules of the tunnel device stay behind");
+        }
+    }
+}
+
+fn addresses(config: &Config) -> Result<Vec<Prefix>, PrefixError> {
+    let own = config.addresses.iter();
+    own.map(|own| Prefix::new(own.address, own.network.prefix_len()))
+        .collect()
+}
+
+/// The shoot's networks, and the transfer networks for whoever looks after the tunnel.
+fn networks(config: &Config) -> Result<Vec<Prefix>, PrefixError> {
+    let prefix = |network: &Network| Prefix::new(network.address(), network.prefix_len());
+    let transfer = config.addresses.iter().map(|own| &own.network);
+    config.networks.iter().chain(transfer).map(prefix).collect()
+}

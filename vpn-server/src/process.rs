@@ -1,0 +1,164 @@
+//! The program around the server: keys and network in place, then the tunnel, then the server, and
+//! all of it taken back.
+//!
+//! ```text
+//!   keys, peers ─▶ TUN device, routes ─▶ UDP ports ─▶ Tunnel ─▶ Server ─▶ … ─▶ routes removed
+//! ```
+//!
+//! Needs `CAP_NET_ADMIN`; what works without it is `server`'s.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use serve::Signals;
+use telemetry::{LogControl, Registry};
+use tunnel::device::Device;
+use tunnel::keys::{self, KeyError, PublicKey};
+use tunnel::stream::StreamParams;
+use tunnel::{Identity, Params, Role, Sockets, Tunnel, filter};
+
+use crate::config::Config;
+use crate::identity::IdentityError;
+use crate::network::{NetworkError, Networking};
+use crate::proxy::Shoot;
+use crate::server::{EndError, Parts, Server, StartError};
+
+/// Why the program ended other than it was asked to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The server ended early.
+    #[error(transparent)]
+    Ended(#[from] EndError),
+    /// Keys and peers are refused.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The device or its routes are not in place.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// A port for datagrams could not be bound.
+    #[error("listening on UDP {address}")]
+    Port {
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The server did not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The tunnel did not start.
+    #[error("starting the tunnel")]
+    Tunnel(#[from] tunnel::StartError),
+}
+
+impl RunError {
+    /// Tells whether the configuration is to blame, or what it points to.
+    #[must_use]
+    pub fn is_configuration(&self) -> bool {
+        matches!(self, Self::Identity(_) | Self::Start(StartError::Tls(_)))
+    }
+}
+
+/// Runs the program until it is told to end.
+///
+/// # Errors
+/// Why it did not start or go on; routes and rules were taken back.
+pub async fn run(config: Config, log: LogControl, signals: Signals) -> Result<(), RunError> {
+    let identity = config.identity()?;
+    let (device, networking) = Networking::set_up(&config).await?;
+    let ended = serve(config, identity, device, log, signals).await;
+    networking.take_down().await;
+    ended
+}
+
+async fn serve(
+    config: Config,
+    identity: Identity,
+    device: Device,
+    log: LogControl,
+    signals: Signals,
+) -> Result<(), RunError> {
+    let registry = Registry::new();
+    let sockets = Sockets {
+        device,
+        udp: config.listen.udp.map(|at| bind(at, &config)).transpose()?,
+        wrapped: config
+            .listen
+            .wrapped
+            .map(|at| bind(at, &config))
+            .transpose()?,
+        trusted_gateways: config.trusted_gateways.clone(),
+    };
+    let (link, _) = Tunnel::start(params(&config), identity.clone(), sockets, &registry)?;
+    let parts = Parts {
+        shoot: Shoot::behind_tunnel(&config),
+        link: link.clone(),
+        identity,
+        registry,
+        log,
+    };
+    match Server::start(config, parts) {
+        Ok(server) => Ok(server.run(Some(signals)).await?),
+        Err(error) => {
+            link.stop().await;
+            Err(error.into())
+        }
+    }
+}
+
+fn params(config: &Config) -> Params {
+    Params {
+        role: Role::Server {
+            route: config.route,
+            networks: config.networks.clone(),
+            filter: filter::Params {
+                max_flows: config.flows,
+                ..filter::Params::default()
+            },
+        },
+        name: config.name.clone(),
+        addresses: config.addresses.iter().map(|own| own.address).collect(),
+        mtu: config.mtu,
+        stream: StreamParams {
+            queue: config.queue,
+            tcp: config.tcp.clone(),
+            hello_timeout: config.limits.hello_timeout,
+            ..StreamParams::default()
+        },
+        offloads: udp::Offloads {
+            gso: config.offloads.udp,
+            gro: config.offloads.udp,
+        },
+    }
+}
+
+fn bind(address: SocketAddr, config: &Config) -> Result<std::net::UdpSocket, RunError> {
+    let failed = |source| RunError::Port { address, source };
+    let mut sockets = udp::bind(address, 1, config.buffers).map_err(failed)?;
+    let socket = sockets.pop();
+    let socket = socket.ok_or_else(|| failed(io::ErrorKind::AddrNotAvailable.into()))?;
+    let bound = socket.local_addr().map_or(address, serve::unmapped);
+    let (granted, wanted) = (udp::granted(&socket).unwrap_or(0), config.buffers.receive);
+    tracing::info!(address = %bound, receive_buffer = granted, "bound for datagrams");
+    if granted < wanted {
+        tracing::warn!(
+            granted,
+            wanted,
+            "net.core.rmem_max bounds the receive buffer"
+        );
+    }
+    Ok(socket)
+}
+
+/// Makes a private key, writes it to `path`, which must not exist, and returns its public key.
+///
+/// # Errors
+/// [`KeyError`]; no file was left behind.
+pub fn keygen(path: &Path) -> Result<PublicKey, KeyError> {
+    let key = keys::generate()?;
+    keys::write_new(path, &key)?;
+    Ok(key.public())
+}

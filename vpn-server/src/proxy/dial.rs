@@ -1,0 +1,143 @@
+//! From what a request asks for to a connection in the shoot, or to the answer why there is none.
+//!
+//! ```text
+//!   host:port ─▶ address? in networks? ─▶ a tunnel? ─▶ name? resolved, those in networks ─▶ connect
+//! ```
+//!
+//! Writes no answer.
+
+use std::net::{IpAddr, SocketAddr};
+
+use connect::Request;
+use serve::{DialError, Reason};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+
+use super::names::LookupError;
+use super::{Shared, Worker, race};
+
+/// Why there is no connection; the text is the answer's body.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(super) enum Refused {
+    /// It could not be connected.
+    #[error("the destination cannot be connected")]
+    Connect(#[source] DialError),
+    /// Its name could not be resolved.
+    #[error("the name cannot be resolved in the shoot")]
+    Lookup(#[source] LookupError),
+    /// There are no DNS servers to ask.
+    #[error("names are not resolved here: no DNS server of the shoot is configured")]
+    NoResolver,
+    /// No tunnel works.
+    #[error("no tunnel into the shoot is open")]
+    NoTunnel,
+    /// It is not in the shoot.
+    #[error("the destination is in none of the shoot's networks")]
+    Outside,
+    /// It is not a host and a port.
+    #[error("the target is not a host and a port")]
+    Target,
+    /// It did not answer in time.
+    #[error("the destination did not answer in time")]
+    Timeout,
+}
+
+impl Refused {
+    /// Returns the status of the answer.
+    pub(super) fn status(&self) -> u16 {
+        match self {
+            Self::Target => 400,
+            Self::NoResolver | Self::Outside => 403,
+            Self::Connect(_) | Self::Lookup(_) => 502,
+            Self::NoTunnel => 503,
+            Self::Timeout => 504,
+        }
+    }
+
+    /// Returns the word for logs and metrics.
+    pub(super) fn reason(&self) -> Reason {
+        match self {
+            Self::Connect(error) => error.reason(),
+            Self::Lookup(_) => Reason::ConnectFailed,
+            Self::NoTunnel => Reason::NoEndpoint,
+            Self::NoResolver | Self::Outside => Reason::UnknownDestination,
+            Self::Target => Reason::Malformed,
+            Self::Timeout => Reason::ConnectTimeout,
+        }
+    }
+}
+
+/// Connects to what a request asks for. Cancel-safe: a dropped attempt closes its sockets.
+///
+/// # Errors
+/// [`Refused`].
+pub(super) async fn dial(
+    request: &Request,
+    worker: &Worker,
+) -> Result<(TcpStream, SocketAddr), Refused> {
+    let shared = &*worker.shared;
+    let (host, port) = request.host_port().ok_or(Refused::Target)?;
+    let deadline = Instant::now() + shared.config.connect_timeout;
+    let addresses = match host.parse::<IpAddr>() {
+        Ok(address) => {
+            let address = within(shared, [address]);
+            if !address.is_empty() {
+                tunnel_is_open(shared)?;
+            }
+            address
+        }
+        Err(_) => {
+            let names = worker.names.as_ref().ok_or(Refused::NoResolver)?;
+            tunnel_is_open(shared)?;
+            let looked_up = timeout_at(deadline, names.addresses(host)).await;
+            let found = looked_up.map_err(|_| {
+                shared.metrics.looked_up("timeout");
+                Refused::Timeout
+            })?;
+            shared.metrics.looked_up(match &found {
+                Ok(_) => "found",
+                Err(error) => error.reason(),
+            });
+            let found = found.map_err(|error| match error {
+                LookupError::Timeout => Refused::Timeout,
+                LookupError::Failed(_) | LookupError::Malformed | LookupError::NotFound => {
+                    Refused::Lookup(error)
+                }
+            })?;
+            within(shared, found)
+        }
+    };
+    if addresses.is_empty() {
+        return Err(Refused::Outside);
+    }
+    let started = Instant::now();
+    let connect = |address| {
+        let address = SocketAddr::new(address, port);
+        shared.shoot.connect(address, &shared.config.tcp)
+    };
+    let connected = timeout_at(deadline, race::race(addresses, connect)).await;
+    match connected {
+        Ok(Ok((stream, address))) => {
+            let seconds = &shared.listeners.connect_seconds;
+            seconds.observe_duration(started.elapsed());
+            Ok((stream, SocketAddr::new(address, port)))
+        }
+        Ok(Err(DialError::Timeout)) | Err(_) => Err(Refused::Timeout),
+        Ok(Err(error)) => Err(Refused::Connect(error)),
+    }
+}
+
+/// Returns the addresses that are in the shoot.
+fn within(shared: &Shared, addresses: impl IntoIterator<Item = IpAddr>) -> Vec<IpAddr> {
+    // An IPv4 address has one spelling only, whatever a client or a DNS server writes.
+    let addresses = addresses.into_iter().map(|address| address.to_canonical());
+    addresses
+        .filter(|address| shared.shoot.contains(*address))
+        .collect()
+}
+
+fn tunnel_is_open(shared: &Shared) -> Result<(), Refused> {
+    let open = shared.status.borrow().is_healthy();
+    open.then_some(()).ok_or(Refused::NoTunnel)
+}

@@ -1,0 +1,359 @@
+//! The server as one running thing: started from a configuration, drained, ended.
+//!
+//! ```text
+//!   certificates ─▶ probes, admin, proxy, tunnel's port bound ─▶ workers ─▶ listening ─▶ run
+//!                                                    keys and peers watched ─┘
+//! ```
+//!
+//! Runs on the control runtime of its caller; connections are the workers', packets the tunnel's.
+
+use std::future::pending;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use relay::PoolParams;
+use route::TcpOptions;
+use serve::{
+    Accepting, Admission, BindError, BoundEndpoints, BoundListeners, Closing, Drain, DrainParams,
+    EndpointError, ListenerParams, Phase, Service, Signals, WorkerFailed, WorkerHandle,
+    WorkerSocket, Workers, accept_all, bind_all, connection_limit,
+};
+use telemetry::access_log::Sink;
+use telemetry::{AccessLog, EndpointAddr, LogControl, Process, Registry};
+use tls::ServerTls;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+use tunnel::Identity;
+
+use crate::config::Config;
+use crate::identity::Keeper;
+use crate::link::Link;
+use crate::links::{Links, LinksParams};
+use crate::metrics::Instruments;
+use crate::proxy::{self, Shared, Shoot};
+use crate::view::{View, ViewParams};
+
+/// How long the tunnels may take to end with the process.
+const STOP_LIMIT: Duration = Duration::from_secs(2);
+
+/// The proxy copies, since TLS is in between; nothing is spliced.
+const NO_PIPES: PoolParams = PoolParams {
+    pipes: 0,
+    pipe_bytes: 0,
+};
+
+/// Why the server did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// A listener could not be bound.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// An endpoint for probes or operators could not be bound.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// The system refused something else.
+    #[error("{attempt}")]
+    System {
+        /// What was tried.
+        attempt: &'static str,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+    /// Certificates are refused.
+    #[error(transparent)]
+    Tls(#[from] tls::TlsError),
+}
+
+/// How the server ended other than as asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EndError {
+    /// The tunnels ended by themselves.
+    #[error("the tunnels have ended")]
+    Tunnels,
+    /// A worker failed.
+    #[error(transparent)]
+    Worker(#[from] WorkerFailed),
+}
+
+/// What a server works with.
+pub struct Parts<L> {
+    /// The shoot as the proxy reaches it.
+    pub shoot: Shoot,
+    /// The tunnels.
+    pub link: L,
+    /// The keys and peers that they began with.
+    pub identity: Identity,
+    /// Where metrics are registered.
+    pub registry: Registry,
+    /// What `/log` sets.
+    pub log: LogControl,
+}
+
+/// A running server.
+pub struct Server<L> {
+    link: L,
+    service: Service<Task>,
+    tls: ServerTls,
+    /// Has keys and peers read again.
+    asked: Arc<Notify>,
+    proxy: SocketAddr,
+    tunnel: Option<SocketAddr>,
+}
+
+/// What a worker thread is given.
+struct Task {
+    shared: Arc<Shared>,
+    proxy: WorkerSocket,
+    /// One of the workers has the tunnel's port as well.
+    links: Option<(WorkerSocket, LinksParams)>,
+}
+
+impl<L: Link> Server<L> {
+    /// Starts the server on the current runtime. When it returns, it listens.
+    ///
+    /// # Errors
+    /// Why it did not start; nothing of it is left running then, but for the tunnels.
+    pub fn start(config: Config, parts: Parts<L>) -> Result<Self, StartError> {
+        let Parts {
+            shoot,
+            link,
+            identity,
+            registry,
+            log,
+        } = parts;
+        let system = |attempt| move |source| StartError::System { attempt, source };
+        let access_log = AccessLog::new(config.access_log, Sink::Stdout)
+            .map_err(system("starting the access log"))?;
+        let instruments = Instruments::register(&registry, &access_log, &log);
+        let tls = ServerTls::load(config.proxy.tls.clone())?;
+        tls.count_in(&instruments.tls, "proxy");
+        // Whatever may fail goes before listening: another process on the same ports must not lose
+        // connections to one that does not come up.
+        let probes = EndpointAddr::Tcp(config.probes);
+        let endpoints = BoundEndpoints::bind(probes, config.admin.clone())?;
+        let own = listener(proxy::LISTENER, config.proxy.address, &config.proxy.tcp);
+        let bound = bind_all(&[own], config.workers, Vec::new())?;
+        let tunnel = bind_tunnel(&config)?;
+        let limit = connection_limit(config.proxy.connections, 0);
+        let admission = Admission::new(limit, config.proxy.connections_per_source);
+        let drain = Drain::new(config.drain);
+        let workers = Workers::prepare("worker", config.workers, NO_PIPES, &drain, work)
+            .map_err(system("preparing the workers"))?;
+        for bound in tunnel.iter().chain([&bound]) {
+            bound.listen().map_err(system("listening"))?;
+        }
+        let (proxy, tunnel_address) = (first(&bound), tunnel.as_ref().and_then(first));
+        let mut service = Service::new(drain.clone(), workers, access_log.clone());
+        let (keeper, asked) = Keeper::new(
+            config.keys.clone(),
+            config.addresses.clone(),
+            identity,
+            instruments.keys.clone(),
+        );
+        let view: Arc<dyn Process> = Arc::new(View::new(ViewParams {
+            config: config.effective().clone(),
+            proxy: proxy.unwrap_or(config.proxy.address),
+            drain: drain.clone(),
+            admission: Arc::clone(&admission),
+            listeners: instruments.listeners.clone(),
+            asker: service.asker(),
+            status: link.watch(),
+        }));
+        service.answer(endpoints, &view, registry, log);
+        let accepting = Accepting {
+            drain: drain.clone(),
+            closing: Closing::default(),
+            paused: instruments.listeners.accept_paused.clone(),
+        };
+        let links = links(&link, &config, &instruments);
+        let address = config.proxy.address;
+        let shared = Arc::new(Shared {
+            config: config.proxy,
+            limits: config.limits,
+            shoot,
+            tls: tls.clone(),
+            status: link.watch(),
+            admission,
+            accepting,
+            listeners: instruments.listeners,
+            metrics: instruments.proxy,
+            access_log,
+        });
+        service.start(tasks(&shared, bound, tunnel, links));
+        keep(&mut service, &link, &tls, keeper, drain);
+        Ok(Self {
+            link,
+            service,
+            tls,
+            asked,
+            proxy: proxy.unwrap_or(address),
+            tunnel: tunnel_address,
+        })
+    }
+
+    /// Returns where the proxy listens.
+    #[must_use]
+    pub fn proxy_address(&self) -> SocketAddr {
+        self.proxy
+    }
+
+    /// Returns where tunnels over TCP come in, if they do.
+    #[must_use]
+    pub fn tunnel_address(&self) -> Option<SocketAddr> {
+        self.tunnel
+    }
+
+    /// Returns where probes answer.
+    #[must_use]
+    pub fn probes_address(&self) -> &EndpointAddr {
+        self.service.probes_address()
+    }
+
+    /// Returns where operators look in.
+    #[must_use]
+    pub fn admin_address(&self) -> &EndpointAddr {
+        self.service.admin_address()
+    }
+
+    /// Returns the handle by which it is drained or cut.
+    #[must_use]
+    pub fn drain(&self) -> &Drain {
+        self.service.drain()
+    }
+
+    /// Runs until everything has ended: after a stop signal, or, without `signals`, once drained.
+    /// Then the tunnels are stopped.
+    ///
+    /// # Errors
+    /// The tunnels or a worker ended early.
+    pub async fn run(self, signals: Option<Signals>) -> Result<(), EndError> {
+        let Self {
+            link,
+            service,
+            tls,
+            asked,
+            ..
+        } = self;
+        let mut status = link.watch();
+        let tunnels = async { while status.changed().await.is_ok() {} };
+        let served = service.run(
+            signals,
+            async || pending().await,
+            || {
+                asked.notify_one();
+                if let Err(error) = tls.reload() {
+                    let error = telemetry::chain(&error);
+                    tracing::error!(%error, "certificates refused, the last good ones stay");
+                }
+            },
+        );
+        let ended = tokio::select! {
+            served = served => served.map_err(EndError::from),
+            () = tunnels => Err(EndError::Tunnels),
+        };
+        if timeout(STOP_LIMIT, link.stop()).await.is_err() {
+            tracing::warn!("the tunnels did not end in time");
+        }
+        ended
+    }
+}
+
+/// Runs one worker until the process no longer accepts.
+async fn work(handle: WorkerHandle, task: Task) -> io::Result<()> {
+    let Task {
+        shared,
+        proxy,
+        links,
+    } = task;
+    let accepting = Accepting {
+        // Clients may have to connect again until the very end.
+        drain: Drain::new(DrainParams {
+            delay: Duration::ZERO,
+            timeout: Duration::ZERO,
+        }),
+        closing: Closing::default(),
+        paused: shared.accepting.paused.clone(),
+    };
+    let links = tokio::task::spawn_local(async move {
+        let Some((socket, params)) = links else {
+            return pending().await;
+        };
+        let links = Links::new(params);
+        accept_all(&accepting, vec![(socket, ())], move |stream, peer, ()| {
+            links.accepted(stream, peer);
+        })
+        .await
+    });
+    tokio::select! {
+        accepted = proxy::run(shared, handle, proxy) => accepted,
+        failed = links => failed.map_err(io::Error::other)?,
+    }
+}
+
+fn listener(name: &str, address: SocketAddr, tcp: &TcpOptions) -> ListenerParams {
+    ListenerParams {
+        name: name.to_owned(),
+        address,
+        tcp: tcp.clone(),
+    }
+}
+
+fn bind_tunnel(config: &Config) -> Result<Option<BoundListeners>, BindError> {
+    let own = config.listen.tcp;
+    let own = own.map(|address| listener("tunnel", address, &config.tcp));
+    own.map(|own| bind_all(&[own], 1, Vec::new())).transpose()
+}
+
+fn first(bound: &BoundListeners) -> Option<SocketAddr> {
+    bound.addresses.first().copied()
+}
+
+fn links<L: Link>(link: &L, config: &Config, instruments: &Instruments) -> LinksParams {
+    let taker = link.clone();
+    LinksParams {
+        take: Box::new(move |stream, from| taker.accept(stream, from)),
+        status: link.watch(),
+        limits: config.limits,
+        metrics: instruments.links.clone(),
+    }
+}
+
+fn tasks(
+    shared: &Arc<Shared>,
+    proxy: BoundListeners,
+    tunnel: Option<BoundListeners>,
+    links: LinksParams,
+) -> Vec<Task> {
+    let tunnel = tunnel.and_then(|bound| bound.per_worker.into_iter().flatten().next());
+    let mut links = tunnel.map(|socket| (socket, links));
+    let sockets = proxy.per_worker.into_iter().flatten();
+    let tasks = sockets.map(|proxy| Task {
+        shared: Arc::clone(shared),
+        proxy,
+        links: links.take(),
+    });
+    tasks.collect()
+}
+
+/// Starts what goes on for as long as the process serves.
+fn keep<L: Link>(
+    service: &mut Service<Task>,
+    link: &L,
+    tls: &ServerTls,
+    keeper: Keeper,
+    drain: Drain,
+) {
+    service.keep(tokio::spawn(keeper.run(link.clone())));
+    let tls = tls.clone();
+    service.keep(tokio::spawn(async move { tls.watch().await }));
+    let link = link.clone();
+    service.keep(tokio::spawn(async move {
+        drain.reached(Phase::Unready).await;
+        link.drain().await;
+    }));
+}

@@ -1,0 +1,243 @@
+//! What the process tells its probes and its operators.
+//!
+//! ```text
+//!   drain, Status of the tunnels ─▶ /readyz     Status ─▶ /tunnels, /snapshot, the page
+//! ```
+//!
+//! Only reads; the one thing it does is to begin a drain.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use serve::{Admission, Asker, ConnectionSummary, Drain, Metrics, Phase};
+use telemetry::admin::Extra;
+use telemetry::{ClusterStatus, EndpointStatus, ListenerStatus, Process};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tunnel::{LinkStatus, PeerStatus, Status, Transport};
+
+use crate::metrics::BUILD;
+use crate::proxy::{LISTENER, PROTOCOL};
+
+/// What a [`View`] answers from.
+pub(crate) struct ViewParams {
+    /// The configuration in effect, without secrets.
+    pub(crate) config: Value,
+    /// Where the proxy listens.
+    pub(crate) proxy: SocketAddr,
+    pub(crate) drain: Drain,
+    pub(crate) admission: Arc<Admission>,
+    pub(crate) listeners: Metrics,
+    pub(crate) asker: Asker,
+    pub(crate) status: watch::Receiver<Arc<Status>>,
+}
+
+/// Answers probes and operators.
+pub(crate) struct View {
+    params: ViewParams,
+    started: Instant,
+    runtime: Handle,
+}
+
+impl View {
+    /// Creates the answers. Must be called within the control runtime, on which a drain that is
+    /// asked for then runs.
+    pub(crate) fn new(params: ViewParams) -> Self {
+        Self {
+            params,
+            started: Instant::now(),
+            runtime: Handle::current(),
+        }
+    }
+
+    fn tunnels(&self) -> Arc<Status> {
+        Arc::clone(&self.params.status.borrow())
+    }
+
+    /// Returns whether the thread of the tunnels lives.
+    fn tunnels_run(&self) -> bool {
+        self.params.status.has_changed().is_ok()
+    }
+}
+
+impl Process for View {
+    fn binary(&self) -> &'static str {
+        BUILD.binary
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        match self.params.drain.phase() {
+            Phase::Serving => {}
+            Phase::Unready | Phase::Closing | Phase::Cut => return Err("draining".to_owned()),
+        }
+        if !self.tunnels_run() {
+            return Err("the tunnels have ended".to_owned());
+        }
+        ready(&self.tunnels())
+    }
+
+    fn healthy(&self) -> Result<(), String> {
+        match self.tunnels_run() {
+            true => Ok(()),
+            false => Err("the tunnels have ended".to_owned()),
+        }
+    }
+
+    fn config(&self) -> Value {
+        self.params.config.clone()
+    }
+
+    fn snapshot(&self) -> Value {
+        tunnels_json(&self.tunnels())
+    }
+
+    fn connections(&self, limit: usize) -> Pin<Box<dyn Future<Output = Value> + Send + '_>> {
+        Box::pin(async move {
+            let open = self.params.asker.connections(limit).await;
+            json!({
+                "open": self.params.admission.connections(),
+                "connections": open.iter().map(connection_json).collect::<Vec<_>>(),
+            })
+        })
+    }
+
+    fn drain(&self) {
+        let _runtime = self.runtime.enter();
+        self.params.drain.begin();
+    }
+
+    fn status(&self) -> telemetry::Status {
+        let totals = self.params.listeners.totals(LISTENER);
+        let clusters: Vec<_> = self.tunnels().peers.iter().map(peer_status).collect();
+        telemetry::Status {
+            version: BUILD.version,
+            uptime: self.started.elapsed(),
+            draining: self.params.drain.phase() != Phase::Serving,
+            listeners: vec![ListenerStatus {
+                name: LISTENER.to_owned(),
+                address: self.params.proxy.to_string(),
+                protocol: PROTOCOL.to_owned(),
+                active: totals.active,
+                total: totals.connections,
+                rx_bytes: totals.rx_bytes,
+                tx_bytes: totals.tx_bytes,
+            }],
+            clusters_total: clusters.len(),
+            clusters,
+            ..telemetry::Status::default()
+        }
+    }
+
+    fn extra_admin(&self, method: &str, path: &str, _query: Option<&str>) -> Option<Extra> {
+        (method == "GET" && path == "/tunnels").then(|| {
+            let body = format!("{}\n", tunnels_json(&self.tunnels()));
+            (200, "application/json", body)
+        })
+    }
+}
+
+/// Says whether connections can be made: through a client that answers and takes new ones.
+fn ready(status: &Status) -> Result<(), String> {
+    if status
+        .peers
+        .iter()
+        .any(|peer| peer.healthy && !peer.draining)
+    {
+        return Ok(());
+    }
+    Err(match status.is_healthy() {
+        true => "every client that can be reached is draining".to_owned(),
+        false => "no tunnel: no probe came back from any client".to_owned(),
+    })
+}
+
+fn peer_status(peer: &PeerStatus) -> ClusterStatus {
+    let state = match (peer.healthy, peer.draining) {
+        (true, false) => "up",
+        (true, true) => "draining",
+        (false, _) => "down",
+    };
+    let links = peer.links.iter().map(|link| EndpointStatus {
+        address: format!("{} {}", transport(link.transport), link.remote),
+        zone: None,
+        state: if link.active { state } else { "standby" },
+        active: u64::from(link.active),
+    });
+    let mut endpoints: Vec<_> = links.collect();
+    if endpoints.is_empty() {
+        endpoints.push(EndpointStatus {
+            address: "no link".to_owned(),
+            zone: None,
+            state,
+            active: 0,
+        });
+    }
+    ClusterStatus {
+        name: peer.name.clone(),
+        active: u64::from(peer.flows),
+        failures: 0,
+        endpoints,
+    }
+}
+
+fn tunnels_json(status: &Status) -> Value {
+    json!({
+        "draining": status.draining,
+        "peers": status.peers.iter().map(peer_json).collect::<Vec<_>>(),
+    })
+}
+
+fn peer_json(peer: &PeerStatus) -> Value {
+    json!({
+        "name": peer.name,
+        "healthy": peer.healthy,
+        "draining": peer.draining,
+        "transport": peer.transport.map(transport),
+        "remote": peer.remote,
+        "rttSeconds": peer.rtt.map(seconds),
+        "loss": peer.loss,
+        "handshakeAgeSeconds": peer.handshake_age.map(seconds),
+        "mtu": peer.mtu,
+        "flows": peer.flows,
+        "links": peer.links.iter().map(link_json).collect::<Vec<_>>(),
+    })
+}
+
+fn link_json(link: &LinkStatus) -> Value {
+    json!({
+        "transport": transport(link.transport),
+        "remote": link.remote,
+        "active": link.active,
+        "proven": link.proven,
+        "rttSeconds": link.rtt.map(seconds),
+    })
+}
+
+fn transport(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Tcp => "tcp",
+        Transport::Udp => "udp",
+    }
+}
+
+fn seconds(duration: Duration) -> f64 {
+    duration.as_secs_f64()
+}
+
+fn connection_json(connection: &ConnectionSummary) -> Value {
+    json!({
+        "listener": connection.listener,
+        "peer": connection.peer,
+        "serverName": connection.server_name,
+        "connect": connection.connect,
+        "endpoint": connection.endpoint,
+        "rxBytes": connection.rx_bytes,
+        "txBytes": connection.tx_bytes,
+        "ageSeconds": connection.age.as_secs_f64(),
+    })
+}

@@ -1,0 +1,54 @@
+//! Stopping without losing what is under way.
+
+use std::net::TcpStream;
+
+use serde_json::json;
+use serve::Phase;
+use testkit::upstream::{Behaviour, Upstream};
+use testkit::wait;
+
+use crate::support::{LIMIT, Rig, Told};
+
+#[test]
+fn a_drain_tells_the_clients_and_lets_connections_finish() {
+    let mut rig = Rig::start(&json!({ "drain": { "timeout": "60s" } }));
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let target = echo.addr().to_string();
+    let mut tunnel = rig.api_server().connect(&target).unwrap().unwrap();
+    tunnel.echo(b"before").unwrap();
+    assert_eq!(rig.ready(), 200);
+    let drained = Rig::ask(rig.admin, "POST", "/drain");
+    assert_eq!(drained.status, 200);
+    assert!(matches!(rig.told(), Told::Drain));
+    assert_eq!(rig.ready(), 503);
+    wait::until("the proxy to be closed", LIMIT, || {
+        TcpStream::connect(rig.proxy).is_err()
+    })
+    .unwrap();
+    assert_eq!(tunnel.echo(b"after").unwrap(), b"after");
+    // Clients may have to come back for what is still open.
+    assert!(TcpStream::connect(rig.tunnel).is_ok());
+    drop(tunnel);
+    assert!(rig.end());
+    assert!(matches!(rig.told(), Told::Stop));
+}
+
+#[test]
+fn what_is_left_at_the_end_is_cut() {
+    let mut rig = Rig::start(&json!({ "drain": { "timeout": "100ms" } }));
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let target = echo.addr().to_string();
+    let mut tunnel = rig.api_server().connect(&target).unwrap().unwrap();
+    tunnel.echo(b"x").unwrap();
+    assert_eq!(Rig::ask(rig.admin, "POST", "/drain").status, 200);
+    assert!(tunnel.reader.rest().is_ok_and(|rest| rest.is_empty()));
+    assert!(rig.end());
+    assert_eq!(rig.drain.phase(), Phase::Cut);
+}
+
+#[test]
+fn a_server_whose_tunnels_end_ends() {
+    let mut rig = Rig::start(&json!({}));
+    drop(rig.status.take());
+    assert!(!rig.end());
+}

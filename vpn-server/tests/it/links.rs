@@ -1,0 +1,91 @@
+//! TCP connections to the tunnel's port.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use serde_json::json;
+use tunnel::{LinkStatus, PeerStatus, Status, Transport};
+
+use crate::support::{LIMIT, Rig, Told};
+
+const LINKS: &str = "rhizome_vpn_links_total";
+
+fn connect(rig: &Rig) -> TcpStream {
+    let stream = TcpStream::connect(rig.tunnel).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream
+}
+
+#[test]
+fn who_says_something_is_handed_over_with_all_of_it() {
+    let rig = Rig::start(&json!({}));
+    let mut client = connect(&rig);
+    client.write_all(b"frames").unwrap();
+    let Told::Accepted(mut stream, from) = rig.told() else {
+        panic!("told something else");
+    };
+    assert_eq!(from, client.local_addr().unwrap());
+    stream.set_nonblocking(false).unwrap();
+    let mut read = [0; 6];
+    stream.read_exact(&mut read).unwrap();
+    assert_eq!(&read, b"frames");
+    rig.wait_value(LINKS, &[("result", "taken")], 1.0);
+}
+
+#[test]
+fn who_says_nothing_is_closed() {
+    let rig = Rig::start(&json!({ "limits": { "helloTimeout": "100ms" } }));
+    let mut silent = connect(&rig);
+    assert_eq!(silent.read(&mut [0; 1]).unwrap(), 0);
+    rig.wait_value(LINKS, &[("result", "silent")], 1.0);
+    drop(connect(&rig));
+    rig.wait_value(LINKS, &[("result", "gone")], 1.0);
+    assert!(rig.untold());
+}
+
+#[test]
+fn those_who_wait_are_bounded() {
+    let rig = Rig::start(&json!({ "limits": { "links": 1 } }));
+    let waiting = connect(&rig);
+    let mut refused = connect(&rig);
+    assert_eq!(refused.read(&mut [0; 1]).unwrap_or(0), 0);
+    rig.wait_value(LINKS, &[("result", "limit")], 1.0);
+    drop(waiting);
+    rig.wait_value(LINKS, &[("result", "gone")], 1.0);
+    connect(&rig).write_all(b"x").unwrap();
+    assert!(matches!(rig.told(), Told::Accepted(..)));
+}
+
+#[test]
+fn tunnels_of_one_address_are_bounded_when_that_is_asked_for() {
+    let rig = Rig::start(&json!({ "limits": { "linksPerSource": 1 } }));
+    let with_link = |transport, remote: &str| {
+        let link = LinkStatus {
+            transport,
+            remote: remote.to_owned(),
+            active: true,
+            proven: true,
+            rtt: None,
+        };
+        let peers = vec![PeerStatus {
+            links: vec![link],
+            ..PeerStatus::default()
+        }];
+        let draining = false;
+        rig.set_status(Arc::new(Status { peers, draining }));
+    };
+    with_link(Transport::Tcp, "127.0.0.1:1");
+    let mut refused = connect(&rig);
+    assert_eq!(refused.read(&mut [0; 1]).unwrap_or(0), 0);
+    rig.wait_value(LINKS, &[("result", "source_limit")], 1.0);
+    // Neither another address's tunnel counts, nor one over UDP.
+    for (transport, remote) in [
+        (Transport::Tcp, "192.0.2.1:1"),
+        (Transport::Udp, "127.0.0.1:1"),
+    ] {
+        with_link(transport, remote);
+        connect(&rig).write_all(b"x").unwrap();
+        assert!(matches!(rig.told(), Told::Accepted(..)));
+    }
+}

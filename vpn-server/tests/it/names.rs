@@ -1,0 +1,82 @@
+//! Names that API servers ask for.
+
+use std::net::{SocketAddr, TcpListener};
+
+use serde_json::json;
+use testkit::upstream::{Behaviour, Upstream};
+
+use crate::support::{Dns, Rig};
+
+fn status(rig: &Rig, target: &str) -> u16 {
+    match rig.api_server().connect(target).unwrap() {
+        Ok(_) => 200,
+        Err(refusal) => refusal.status,
+    }
+}
+
+fn lookups(rig: &Rig, result: &str, count: u32) {
+    let labels = [("result", result)];
+    rig.wait_value("rhizome_vpn_proxy_lookups_total", &labels, count.into());
+}
+
+#[test]
+fn names_are_asked_of_the_shoot_and_kept() {
+    let dns = Dns::start(&[("echo.ns.svc.cluster.local", &["127.0.0.1", "::1"])]);
+    let rig = Rig::start_with(&json!({}), &[dns.addr]);
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let port = echo.addr().port();
+    let target = format!("echo.ns.svc:{port}");
+    let mut tunnel = rig.api_server().connect(&target).unwrap().unwrap();
+    assert_eq!(tunnel.echo(b"x").unwrap(), b"x");
+    let asked = dns.asked();
+    assert!(asked > 0);
+    let whole = format!("echo.ns.svc.cluster.local:{port}");
+    assert_eq!(status(&rig, &whole), 200);
+    assert_eq!(dns.asked(), asked, "the answer was not kept");
+    lookups(&rig, "found", 2);
+}
+
+#[test]
+fn addresses_of_names_must_be_in_the_shoot() {
+    let dns = Dns::start(&[
+        ("outside.example.com", &["10.0.0.1", "fd00::1"]),
+        ("mixed.example.com", &["10.0.0.1", "127.0.0.1"]),
+    ]);
+    let rig = Rig::start_with(&json!({}), &[dns.addr]);
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let port = echo.addr().port();
+    assert_eq!(status(&rig, &format!("outside.example.com:{port}")), 403);
+    assert_eq!(status(&rig, &format!("mixed.example.com:{port}")), 200);
+}
+
+#[test]
+fn another_address_is_tried_when_one_refuses() {
+    let dns = Dns::start(&[("two.example.com", &["::1", "127.0.0.1"])]);
+    let rig = Rig::start_with(&json!({}), &[dns.addr]);
+    // Listens on IPv4 alone, so IPv6, which is tried first, is refused.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    assert_eq!(status(&rig, &format!("two.example.com:{port}")), 200);
+}
+
+#[test]
+fn names_that_do_not_exist_are_bad_gateways() {
+    let dns = Dns::start(&[]);
+    let rig = Rig::start_with(&json!({}), &[dns.addr]);
+    assert_eq!(status(&rig, "nowhere.example.com:443"), 502);
+    lookups(&rig, "not_found", 1);
+    // Not a name, so nobody is asked.
+    let asked = dns.asked();
+    assert_eq!(status(&rig, "a..b:443"), 502);
+    assert_eq!(dns.asked(), asked);
+    lookups(&rig, "malformed", 1);
+}
+
+#[test]
+fn dns_servers_that_do_not_answer_are_a_timeout() {
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let addr: SocketAddr = silent.local_addr().unwrap();
+    let rig = Rig::start_with(&json!({ "proxy": { "connectTimeout": "300ms" } }), &[addr]);
+    assert_eq!(status(&rig, "slow.example.com:443"), 504);
+    lookups(&rig, "timeout", 1);
+}

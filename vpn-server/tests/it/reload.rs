@@ -1,0 +1,73 @@
+//! Keys, peers and certificates that change under a running server.
+
+use serde_json::json;
+use testkit::certs::Authority;
+use testkit::upstream::{Behaviour, Upstream};
+use testkit::wait;
+use vpn_server::keygen;
+
+use crate::support::{LIMIT, Rig, Told, peers};
+
+const RELOADS: &str = "rhizome_vpn_keys_reloads_total";
+
+#[test]
+fn changed_peers_are_in_force_and_broken_ones_are_not() {
+    let rig = Rig::start(&json!({}));
+    let key = keygen(&rig.dir.join("b")).unwrap().to_string();
+    rig.dir
+        .replace("peers.yaml", peers(&[("b", &key)]))
+        .unwrap();
+    let Told::Replace(identity) = rig.told() else {
+        panic!("told something else");
+    };
+    assert_eq!(identity.peers.len(), 1);
+    assert_eq!(identity.peers[0].name, "b");
+    rig.wait_value(RELOADS, &[("result", "taken")], 1.0);
+
+    rig.dir
+        .replace("peers.yaml", "peers: [{ name: c }]")
+        .unwrap();
+    rig.wait_value(RELOADS, &[("result", "refused")], 1.0);
+    assert!(rig.untold());
+
+    let other = keygen(&rig.dir.join("c")).unwrap().to_string();
+    let both = peers(&[("b", &key), ("c", &other)]);
+    rig.dir.replace("peers.yaml", both).unwrap();
+    let Told::Replace(identity) = rig.told() else {
+        panic!("told something else");
+    };
+    assert_eq!(identity.peers.len(), 2);
+}
+
+#[test]
+fn an_own_key_that_changes_is_in_force() {
+    let rig = Rig::start(&json!({}));
+    let key = keygen(&rig.dir.join("new")).unwrap();
+    let text = std::fs::read(rig.dir.join("new")).unwrap();
+    rig.dir.replace("own", text).unwrap();
+    let Told::Replace(identity) = rig.told() else {
+        panic!("told something else");
+    };
+    assert_eq!(identity.keys[0].public(), key);
+}
+
+#[test]
+fn a_changed_authority_is_in_force_without_dropping_a_connection() {
+    let rig = Rig::start(&json!({}));
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let target = echo.addr().to_string();
+    let mut before = rig.api_server().connect(&target).unwrap().unwrap();
+    before.echo(b"x").unwrap();
+    let next = Authority::new("next").unwrap();
+    let client = next.client("kube-apiserver", &[], &[]).unwrap();
+    let both = format!("{}{}", rig.authority.pem(), next.pem());
+    rig.dir.replace("ca.crt", both).unwrap();
+    wait::until("the new authority to be trusted", LIMIT, || {
+        rig.client(Some(&client))
+            .connect(&target)
+            .is_ok_and(|answer| answer.is_ok())
+    })
+    .unwrap();
+    assert!(rig.api_server().connect(&target).unwrap().is_ok());
+    assert_eq!(before.echo(b"still").unwrap(), b"still");
+}
