@@ -112,5 +112,6 @@ pub fn describe_metrics() -> Vec<Description> {
     if let Ok(access_log) = AccessLog::new(off, telemetry::access_log::Sink::Stdout) {
         Instruments::register(&registry, &access_log, &LogControl::detached());
     }
+    tunnel::register_metrics(&registry);
     registry.describe()
 }

@@ -69,8 +69,8 @@ pub struct File {
     #[serde(default)]
     pub(super) buffers: BuffersFile,
     /// Options of the tunnels' TCP sockets. Their defaults are `congestion` `auto` (bbr where the
-    /// kernel has it), `notsentLowat` `64KiB`, `userTimeout` `10s`, and keepalive after 15 s, each
-    /// 5 s.
+    /// kernel has it), `notsentLowat` `64KiB`, `userTimeout` `10s` and no keepalive, since the
+    /// tunnel sends probes of its own.
     #[serde(default)]
     pub(super) tcp: TcpOverrides,
     /// Threads of the proxy.
