@@ -131,3 +131,18 @@ fn reason(end: End) -> Reason {
         End::TooLarge => Reason::PreambleTooLong,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size_of_future<A, B, C, F>(_: impl Fn(A, B, C) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn what_lives_as_long_as_a_connection_is_small() {
+        let size = size_of_future(serve);
+        assert!(size <= 1024, "{size} octets");
+    }
+}
