@@ -216,9 +216,11 @@ where
 /// Reads directives, stricter than `Targets` does: there a misspelt level is taken for a target,
 /// which silences everything else.
 fn parse(directives: &str) -> Result<(Targets, String), LogError> {
-    // The DNS server of the node proxy writes two lines for each query at INFO.
+    // The DNS server of the node proxy writes two lines for each query at INFO; the WireGuard of
+    // the tunnel warns of every handshake that is sent again, which the tunnel counts.
     let mut targets = Targets::new()
         .with_default(LevelFilter::INFO)
+        .with_target("boringtun", LevelFilter::OFF)
         .with_target("hickory_server", LevelFilter::WARN);
     let mut kept = Vec::new();
     for directive in directives

@@ -113,7 +113,10 @@ struct Runner<K: Keys> {
     publish_at: Instant,
     busy_at: Instant,
     last_id: u64,
+    /// Packets carried when last published.
+    packets: u64,
     is_small: bool,
+    gone: bool,
 }
 
 impl Runner<BoringKeys> {
@@ -151,7 +154,9 @@ impl Runner<BoringKeys> {
             publish_at: now,
             busy_at: now,
             last_id: 1,
+            packets: 0,
             is_small: true,
+            gone: false,
         })
     }
 }
@@ -180,13 +185,14 @@ impl<K: Keys> Runner<K> {
                     return Poll::Ready(());
                 }
             }
-            self.engine_timers(now, cx);
-            self.obey(now, cx);
+            if self.gone {
+                tracing::error!("the TUN device was deleted");
+                return Poll::Ready(());
+            }
+            self.handle_timers(now);
+            self.obey(now);
             self.flush(now, cx);
-            if busy {
-                self.busy_at = now;
-                self.is_small = false;
-            } else if !self.timer_is_due(cx) {
+            if !busy && !self.timer_is_due(cx) {
                 return Poll::Pending;
             }
         }
@@ -383,14 +389,20 @@ impl<K: Keys> Runner<K> {
         Ok(false)
     }
 
-    fn engine_timers(&mut self, now: Instant, cx: &mut Context<'_>) {
+    fn handle_timers(&mut self, now: Instant) {
         if now >= self.engine.poll_timeout() {
             self.engine.handle_timeout(now, &mut self.ports);
         }
         if now >= self.publish_at {
             self.publish_at = now + PUBLISH;
+            self.gone = self.device.is_gone();
             self.publish(now);
-            self.end_late_streams(now, cx);
+            self.end_late_streams(now);
+            let counts = self.engine.counts();
+            let packets = counts.sealed.packets + counts.opened.packets;
+            if packets != self.packets {
+                (self.packets, self.busy_at, self.is_small) = (packets, now, false);
+            }
             if !self.is_small && now >= self.busy_at + IDLE {
                 self.is_small = true;
                 self.ports.shrink();
@@ -400,14 +412,14 @@ impl<K: Keys> Runner<K> {
     }
 
     /// Closes streams whose other end has not introduced itself.
-    fn end_late_streams(&mut self, now: Instant, _cx: &mut Context<'_>) {
+    fn end_late_streams(&mut self, now: Instant) {
         for (id, error) in self.ports.late_streams(now) {
             self.close_stream(now, id, &error, 0);
         }
     }
 
     /// Does what the engine wants.
-    fn obey(&mut self, now: Instant, _cx: &mut Context<'_>) {
+    fn obey(&mut self, now: Instant) {
         while let Some(request) = self.engine.poll_request() {
             match request {
                 Request::Close { remote, reason } => {

@@ -1,5 +1,6 @@
 //! Two ends and what is between them, in simulated time and without cryptography.
 
+mod packets;
 mod world;
 
 use std::time::Duration;
@@ -10,7 +11,8 @@ use tunnel_proto::path::{Mode, Transport};
 
 use super::*;
 use crate::keys::PrivateKey;
-use world::{World, ms, packet};
+use packets::packet;
+use world::{World, ms};
 
 const POD: &str = "100.96.0.5";
 
@@ -223,7 +225,7 @@ fn a_syn_is_told_what_the_path_carries() {
     let mtu = world.clients[0].engine.status(world.now).peers[0].mtu;
     assert!((1300..=1368).contains(&mtu), "{mtu}");
     let source = world.server_address(0);
-    world.server_sends(0, world::syn_with_mss(&source, POD, 1460));
+    world.server_sends(0, packets::syn_with_mss(&source, POD, 1460));
     world.run_for(ms(100));
     let mut arrived = world.at_client(0).remove(0);
     let header = Header::parse(&arrived).unwrap();

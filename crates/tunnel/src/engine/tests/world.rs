@@ -8,7 +8,6 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use bytes::BytesMut;
 use tunnel_proto::frame::{Decoder, Frame, MAX_LEN, put_control};
-use tunnel_proto::ip::checksum::Sum;
 use tunnel_proto::ip::vnet::VnetHeader;
 use tunnel_proto::path::Mode;
 
@@ -16,6 +15,8 @@ use super::super::*;
 use crate::handle::{Params, PeerSpec, Role};
 use crate::keys::{PrivateKey, PublicKey};
 use crate::noise::plain::PlainKeys;
+
+use super::packets::tcp;
 
 const DELAY: Duration = Duration::from_millis(5);
 
@@ -569,59 +570,4 @@ fn client_spec(at: usize) -> PeerSpec {
         addresses: vec![client_address(at).parse().unwrap()],
         route: None,
     }
-}
-
-/// A TCP segment between two addresses, from the server's port 2000 to 443 and back.
-pub(super) fn packet(source: &str, target: &str, flags: u8, data: usize) -> Vec<u8> {
-    let ports = if source.starts_with("100.") {
-        (443, 2000)
-    } else {
-        (2000, 443)
-    };
-    let data = if flags & tunnel_proto::ip::transport::flags::SYN == 0 {
-        data
-    } else {
-        0
-    };
-    tcp(source, target, ports, flags, &[], data)
-}
-
-pub(super) fn syn_with_mss(source: &str, target: &str, mss: u16) -> Vec<u8> {
-    let [high, low] = mss.to_be_bytes();
-    let syn = tunnel_proto::ip::transport::flags::SYN;
-    tcp(source, target, (2000, 443), syn, &[2, 4, high, low], 0)
-}
-
-fn tcp(
-    source: &str,
-    target: &str,
-    (from, to): (u16, u16),
-    flags: u8,
-    options: &[u8],
-    data: usize,
-) -> Vec<u8> {
-    let source: std::net::Ipv4Addr = source.parse().unwrap();
-    let target: std::net::Ipv4Addr = target.parse().unwrap();
-    let header = 20 + options.len();
-    let total = u16::try_from(20 + header + data).unwrap();
-    let mut packet = vec![0; usize::from(total)];
-    packet[0] = 0x45;
-    packet[2..4].copy_from_slice(&total.to_be_bytes());
-    packet[6] = 0x40;
-    packet[8] = 64;
-    packet[9] = 6;
-    packet[12..16].copy_from_slice(&source.octets());
-    packet[16..20].copy_from_slice(&target.octets());
-    let sum = Sum::default().octets(&packet[..20]).checksum();
-    packet[10..12].copy_from_slice(&sum.to_be_bytes());
-    packet[20..22].copy_from_slice(&from.to_be_bytes());
-    packet[22..24].copy_from_slice(&to.to_be_bytes());
-    packet[32] = u8::try_from(header / 4).unwrap() << 4;
-    packet[33] = flags;
-    packet[40..40 + options.len()].copy_from_slice(options);
-    let len = u32::from(total) - 20;
-    let sum = Sum::default().pseudo_header(&packet[12..20], 6, len);
-    let sum = sum.octets(&packet[20..]).checksum();
-    packet[36..38].copy_from_slice(&sum.to_be_bytes());
-    packet
 }
