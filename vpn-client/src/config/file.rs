@@ -7,9 +7,7 @@ use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use settings::{
-    AdminSettings, ByteSize, DrainSettings, HumanDuration, ProbesSettings, RelPath, TcpOverrides,
-};
+use settings::{AdminSettings, ByteSize, HumanDuration, ProbesSettings, RelPath, TcpOverrides};
 use tunnel::path;
 use tunnel::settings::{DeviceName, Networks, Offloads, Queue, TunnelAddress};
 
@@ -68,10 +66,9 @@ pub struct File {
     /// `/drain`, `/log`.
     #[serde(default)]
     pub(super) admin: AdminSettings,
-    /// How the process stops. `delay` is how long it is unready before servers are told; then
-    /// `timeout` is how long connections may take to end.
-    #[serde(default = "default_drain")]
-    pub(super) drain: DrainSettings,
+    /// How the process stops.
+    #[serde(default)]
+    pub(super) drain: DrainFile,
 }
 
 fn default_mtu() -> u16 {
@@ -84,13 +81,6 @@ fn yes() -> bool {
 
 fn default_probes() -> ProbesSettings {
     ProbesSettings::on_port(8080)
-}
-
-fn default_drain() -> DrainSettings {
-    DrainSettings {
-        delay: HumanDuration::default(),
-        ..DrainSettings::default()
-    }
 }
 
 /// The gateway in front of the servers.
@@ -268,6 +258,25 @@ impl Default for UdpFile {
         Self {
             receive_buffer: ByteSize(4 << 20),
             send_buffer: ByteSize(4 << 20),
+        }
+    }
+}
+
+/// How the process stops.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub(super) struct DrainFile {
+    /// From unready until servers are told to give this client no new connections.
+    pub(super) delay: HumanDuration,
+    /// From then until the tunnels end, unless no connection is left before.
+    pub(super) timeout: HumanDuration,
+}
+
+impl Default for DrainFile {
+    fn default() -> Self {
+        Self {
+            delay: HumanDuration::default(),
+            timeout: HumanDuration::from_secs(30),
         }
     }
 }

@@ -1,0 +1,78 @@
+//! Keys and servers that change while the client runs.
+
+use serde_json::json;
+use testkit::process::Signal;
+use testkit::wait;
+use tunnel::keys::{generate, write_new};
+
+use crate::seed::Seed;
+use crate::shoot::{LIMIT, SERVER, Shoot};
+
+const FAILURES: &str = "rhizome_vpn_client_reload_failures_total";
+const RELOADS: &str = "rhizome_vpn_client_reloads_total";
+const GOOD: &str = "rhizome_vpn_client_reload_good";
+
+#[test]
+fn a_broken_file_keeps_the_last_good_key() {
+    let shoot = Shoot::new("broken");
+    let _seed = Seed::start(&shoot, vec![shoot.client]);
+    let client = shoot.start(&shoot.config(json!({})));
+    shoot.wait_ready(true);
+    let good = std::fs::read(shoot.dir.join("client")).unwrap();
+    shoot.dir.replace("client", "no key").unwrap();
+    shoot.wait_metric(FAILURES, &[], 1.0);
+    assert_eq!(shoot.metric(GOOD, &[]), Some(0.0));
+    assert!(shoot.is_ready());
+    shoot.dir.replace("client", good).unwrap();
+    shoot.wait_metric(RELOADS, &[], 1.0);
+    assert_eq!(shoot.metric(GOOD, &[]), Some(1.0));
+    assert!(shoot.is_ready());
+    assert_eq!(client.stop(LIMIT).unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_second_key_joins_and_the_first_one_goes() {
+    let shoot = Shoot::new("rotate");
+    let next = generate().unwrap();
+    write_new(&shoot.dir.join("next"), &next).unwrap();
+    let seed = Seed::start(&shoot, vec![shoot.client]);
+    let client = shoot.start(&shoot.config(json!({})));
+    shoot.wait_ready(true);
+    shoot.write(&shoot.config(json!({ "keys": { "private": ["next", "client"] } })));
+    shoot.wait_metric(RELOADS, &[], 1.0);
+    assert!(shoot.is_ready());
+    // A server that knows the second one alone.
+    drop(seed);
+    shoot.wait_ready(false);
+    let _seed = Seed::start(&shoot, vec![next.public()]);
+    shoot.wait_ready(true);
+    shoot.write(&shoot.config(json!({ "keys": { "private": "next" } })));
+    shoot.wait_metric(RELOADS, &[], 2.0);
+    assert!(shoot.is_ready());
+    assert_eq!(client.stop(LIMIT).unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_hangup_reads_everything_again() {
+    let shoot = Shoot::new("hangup");
+    let mut client = shoot.start(&shoot.config(json!({})));
+    client.signal(Signal::HUP).unwrap();
+    shoot.wait_metric(RELOADS, &[], 1.0);
+    // What needs a restart is told, and servers are taken all the same.
+    let mut config = shoot.config(json!({ "masquerade": false }));
+    let mut another = config["servers"][0].clone();
+    another["name"] = json!("another");
+    another["publicKeys"] = json!([generate().unwrap().public().to_string()]);
+    another["routeId"] = json!(18);
+    another["value"] = json!("outbound|1194||b");
+    another["addresses"] = json!(["192.168.123.2"]);
+    config["servers"].as_array_mut().unwrap().push(another);
+    shoot.write(&config);
+    shoot.wait_metric(RELOADS, &[], 2.0);
+    wait::until("the other server to be shown", LIMIT, || {
+        let told = shoot.admin("/tunnels").text();
+        told.contains("another") && told.contains(SERVER)
+    })
+    .unwrap();
+    assert!(shoot.nft(&["list", "ruleset"]).contains("masquerade"));
+}

@@ -1,0 +1,122 @@
+//! From the first connection to the last.
+
+use std::net::{SocketAddr, UdpSocket};
+
+use serde_json::{Value, json};
+use testkit::netns::Place;
+use testkit::process::Signal;
+use testkit::upstream::{Behaviour, Upstream};
+use testkit::wait;
+
+use crate::seed::Seed;
+use crate::shoot::{LIMIT, POD, SERVER, SHOOT, Shoot};
+
+fn pod(shoot: &Shoot) -> UdpSocket {
+    let bind = || UdpSocket::bind((POD, 0)).unwrap();
+    let socket = Place::In(&shoot.seed).run(bind).unwrap();
+    socket.set_read_timeout(Some(LIMIT)).unwrap();
+    socket
+}
+
+/// Has a datagram go from the server to a pod, and its answer back. Returns whom the pod saw.
+fn converse(seed: &mut Seed, pod: &UdpSocket) -> SocketAddr {
+    seed.send(pod.local_addr().unwrap(), b"question");
+    let mut buf = [0; 64];
+    let (len, from) = pod.recv_from(&mut buf).unwrap();
+    assert_eq!(&buf[..len], b"question");
+    pod.send_to(b"answer", from).unwrap();
+    assert!(seed.receive().ends_with(b"answer"));
+    from
+}
+
+#[test]
+fn what_comes_out_of_the_tunnel_has_this_pods_address() {
+    let shoot = Shoot::new("masquerade");
+    for transport in ["tcp", "udp", "auto"] {
+        let mut seed = Seed::start(&shoot, vec![shoot.client]);
+        let endpoint = json!({ "address": "10.9.0.2", "transport": transport });
+        // A flow of UDP stays open for long after its last datagram.
+        let drain = json!({ "timeout": "0s" });
+        let client = shoot.start(&shoot.config(json!({ "endpoint": endpoint, "drain": drain })));
+        shoot.wait_ready(true);
+        let from = converse(&mut seed, &pod(&shoot));
+        assert_eq!(from.ip().to_string(), SHOOT, "{transport}");
+        let told: Value = serde_json::from_str(&shoot.admin("/tunnels").text()).unwrap();
+        let tunnel = &told["tunnels"][0];
+        assert_eq!(tunnel["name"], SERVER);
+        assert_eq!(tunnel["healthy"], true);
+        if transport != "auto" {
+            assert_eq!(tunnel["transport"], transport);
+        }
+        client.stop(LIMIT).unwrap();
+    }
+}
+
+#[test]
+fn it_is_ready_while_a_probe_comes_back() {
+    let shoot = Shoot::new("ready");
+    let client = shoot.start(&shoot.config(json!({})));
+    assert!(!shoot.is_ready());
+    let answer = shoot.probe("/readyz").unwrap();
+    assert!(
+        answer.text().contains("no probe came back"),
+        "{}",
+        answer.text()
+    );
+    let seed = Seed::start(&shoot, vec![shoot.client]);
+    shoot.wait_ready(true);
+    drop(seed);
+    shoot.wait_ready(false);
+    assert_eq!(shoot.probe("/healthz").unwrap().status, 200);
+    let _seed = Seed::start(&shoot, vec![shoot.client]);
+    shoot.wait_ready(true);
+    assert_eq!(client.stop(LIMIT).unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_refusal_is_counted_with_its_status() {
+    let shoot = Shoot::new("refused");
+    let listener = Place::In(&shoot.seed).bind("10.9.0.2:8132".parse().unwrap());
+    let redirect = Behaviour::EndsWriteFirst {
+        greeting: b"HTTP/1.1 308 Permanent Redirect\r\nlocation: https://x/\r\n\r\n".to_vec(),
+    };
+    let _gateway = Upstream::serve(listener.unwrap(), redirect).unwrap();
+    let _client = shoot.start(&shoot.config(json!({})));
+    let name = "rhizome_vpn_client_connect_refusals_total";
+    shoot.wait_metric(name, &[("server", SERVER), ("status", "308")], 1.0);
+}
+
+#[test]
+fn without_flows_it_leaves_soon_and_has_servers_told() {
+    let shoot = Shoot::new("leave");
+    let seed = Seed::start(&shoot, vec![shoot.client]);
+    let mut client = shoot.start(&shoot.config(json!({})));
+    shoot.wait_ready(true);
+    client.signal(Signal::TERM).unwrap();
+    wait::until("the server to be told", LIMIT, || seed.client_drains()).unwrap();
+    // Well before the drain's end, which is as long as LIMIT.
+    let ended = client.wait_exit(LIMIT / 2).unwrap();
+    assert_eq!(ended.code(), Some(0));
+    assert!(!shoot.has_device());
+}
+
+#[test]
+fn a_flow_is_waited_for_and_a_second_signal_is_not() {
+    let shoot = Shoot::new("flow");
+    let mut seed = Seed::start(&shoot, vec![shoot.client]);
+    let mut client = shoot.start(&shoot.config(json!({})));
+    shoot.wait_ready(true);
+    let pod = pod(&shoot);
+    converse(&mut seed, &pod);
+    let flows = [("peer", SERVER)];
+    shoot.wait_metric("rhizome_tunnel_peer_flows", &flows, 1.0);
+    client.signal(Signal::TERM).unwrap();
+    wait::until("the server to be told", LIMIT, || seed.client_drains()).unwrap();
+    assert!(!shoot.is_ready());
+    // The flow still gets through.
+    converse(&mut seed, &pod);
+    assert!(client.exit_status().unwrap().is_none());
+    client.signal(Signal::TERM).unwrap();
+    assert_eq!(client.wait_exit(LIMIT / 2).unwrap().code(), Some(0));
+    assert_eq!(shoot.nft(&["list", "tables"]), "");
+}
