@@ -1,3 +1,5 @@
+//! The configuration file and the environment: what is in effect, and what is refused by which name.
+
 use super::*;
 
 const SAMPLE: &str = r#"
