@@ -1,0 +1,361 @@
+//! One connection, seen from the server.
+//!
+//! ```text
+//!   handle_input ──▶ receive ──▶ streams ──▶ poll_event, read
+//!   output, written ◀── transmit ◀── streams, answers ◀── respond, send, end, reset, consumed
+//! ```
+//!
+//! Streams take turns of one frame each. Whatever a client does wrong has one of two consequences:
+//! its stream is reset, or the connection ends with a GOAWAY that says why.
+
+mod receive;
+mod send;
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use crate::error::{ConnectionError, ErrorCode, StreamEnd};
+use crate::flow::{FIRST_WINDOW, Window};
+use crate::hpack;
+use crate::pieces::Pieces;
+use crate::reader::{self, Reader};
+use crate::request::Request;
+use crate::settings::{Params, Peer};
+use crate::stream::{Local, Read, Stream, StreamId};
+use receive::Block;
+
+/// The protocol's state of one connection.
+#[derive(Debug)]
+pub struct Connection {
+    params: Params,
+    reader: Reader,
+    decoder: hpack::Decoder,
+    /// A block of headers of which something is missing.
+    block: Option<Box<Block>>,
+    /// By number, which only grows.
+    #[expect(
+        clippy::vec_box,
+        reason = "most connections have one stream, and should not hold room for more"
+    )]
+    streams: Vec<Box<Stream>>,
+    /// The newest stream.
+    last: StreamId,
+    window: Window,
+    send_window: i64,
+    peer: Peer,
+    /// Frames that go out next: answers, and those that are not subject to flow control.
+    control: Vec<u8>,
+    /// Frames on their way.
+    output: Pieces,
+    /// Streams with something to send.
+    queue: VecDeque<StreamId>,
+    /// Streams whose owner waits until the connection has room.
+    crowd: Vec<StreamId>,
+    events: VecDeque<Event>,
+    /// Streams that were reset before they were answered, less those that were answered.
+    hasty: u32,
+    /// SETTINGS of the client so far.
+    changes: u32,
+    /// SETTINGS of this side have been agreed to.
+    settled: bool,
+    ended: Ended,
+}
+
+/// Whether frames are still taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    No,
+    /// No new streams.
+    GoneAway,
+    Yes,
+}
+
+/// What has happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Something may be read from a stream, or there is room again, or it is over.
+    Changed(StreamId),
+    /// The answer to [`Connection::ping`].
+    Pong,
+    /// A stream was begun. Its owner must [`Connection::release`] it some time.
+    Request(StreamId, Request),
+}
+
+impl Connection {
+    /// Makes the state of a new connection, whose settings are to be sent at once.
+    #[must_use]
+    pub fn new(params: Params) -> Self {
+        let mut control = Vec::new();
+        let settings = params.payload();
+        control.extend(reader::head(30, reader::SETTINGS, 0, 0));
+        control.extend(settings);
+        let more = params.connection_window.saturating_sub(FIRST_WINDOW);
+        if more > 0 {
+            control.extend(reader::head(4, reader::WINDOW_UPDATE, 0, 0));
+            control.extend(more.to_be_bytes());
+        }
+        Self {
+            params,
+            reader: Reader::new(params.max_frame),
+            decoder: hpack::Decoder::new(),
+            block: None,
+            streams: Vec::new(),
+            last: StreamId(0),
+            window: Window::new(params.connection_window.max(FIRST_WINDOW)),
+            send_window: i64::from(FIRST_WINDOW),
+            peer: Peer::new(),
+            control,
+            output: Pieces::default(),
+            queue: VecDeque::new(),
+            crowd: Vec::new(),
+            events: VecDeque::new(),
+            hasty: 0,
+            changes: 0,
+            settled: false,
+            ended: Ended::No,
+        }
+    }
+
+    /// Returns whether the client has begun as HTTP/2 does.
+    #[must_use]
+    pub fn is_begun(&self) -> bool {
+        self.reader.is_begun()
+    }
+
+    /// Takes octets as they came. What is worth it is kept and not copied.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectionError`] when the connection is over: send the output and close it.
+    pub fn handle_input(&mut self, mut input: Bytes) -> Result<(), ConnectionError> {
+        while self.ended != Ended::Yes {
+            let handled = match self.reader.next(&mut input) {
+                Ok(Some(frame)) => self.handle_frame(frame),
+                Ok(None) => return Ok(()),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = handled.and_then(|()| self.check_backlog()) {
+                self.break_off(error);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the end of the input, or of the connection.
+    pub fn handle_end(&mut self) {
+        self.end_all(StreamEnd::Lost);
+    }
+
+    /// Takes what has happened.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        loop {
+            let event = self.events.pop_front();
+            if self.events.is_empty() {
+                self.events = VecDeque::new();
+            }
+            match event? {
+                Event::Changed(id) => {
+                    if let Some(stream) = self.stream(id) {
+                        stream.noted = false;
+                        return Some(Event::Changed(id));
+                    }
+                }
+                Event::Request(id, request) => {
+                    let over = self.stream(id).is_none_or(|stream| stream.end.is_some());
+                    if !over {
+                        return Some(Event::Request(id, request));
+                    }
+                    // Nobody has seen it, nor needs to.
+                    self.release(id);
+                }
+                Event::Pong => return Some(Event::Pong),
+            }
+        }
+    }
+
+    /// Returns what a stream has for its reader; `None` when nothing is there yet.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamEnd`] when the stream is over before its time, and all that came before is read.
+    pub fn read(&mut self, id: StreamId) -> Result<Option<Read>, StreamEnd> {
+        let stream = self.stream(id).ok_or(StreamEnd::Lost)?;
+        if let Some(octets) = stream.received.pop() {
+            return Ok(Some(Read::Data(octets)));
+        }
+        match stream.end {
+            _ if stream.remote_ended => Ok(Some(Read::End)),
+            Some(end) => Err(end),
+            None => Ok(None),
+        }
+    }
+
+    /// Says that octets which were read are not held any more: the client may send as many.
+    pub fn consumed(&mut self, id: StreamId, octets: usize) {
+        let octets = u32::try_from(octets).unwrap_or(u32::MAX);
+        self.give_back(octets);
+        let Some(stream) = self.stream(id) else {
+            return;
+        };
+        if stream.remote_ended || stream.end.is_some() {
+            return;
+        }
+        if let Some(increment) = stream.window.give(octets) {
+            self.answer(reader::WINDOW_UPDATE, 0, id, &increment.to_be_bytes());
+        }
+    }
+
+    /// Tells whether a stream is over before its time.
+    #[must_use]
+    pub fn end_of(&self, id: StreamId) -> Option<StreamEnd> {
+        match self.find(id) {
+            Ok(at) => self.streams.get(at).and_then(|stream| stream.end),
+            Err(_) => Some(StreamEnd::Lost),
+        }
+    }
+
+    /// Lets go of a stream. One that has not been ended is reset; what was sent still goes out.
+    pub fn release(&mut self, id: StreamId) {
+        let Some(stream) = self.stream(id) else {
+            return;
+        };
+        stream.released = true;
+        let unread = stream.received.clear();
+        let over = stream.end.is_some();
+        let unfinished = matches!(stream.local, Local::Asked | Local::Open);
+        self.give_back(u32::try_from(unread).unwrap_or(u32::MAX));
+        if !over && unfinished {
+            self.reset(id, ErrorCode::CANCEL);
+        }
+        self.remove_if_over(id);
+    }
+
+    /// Asks the client for a sign of life: [`Event::Pong`].
+    pub fn ping(&mut self) {
+        self.answer(reader::PING, 0, StreamId(0), OPAQUE);
+    }
+
+    /// Tells the client that no new streams are taken.
+    pub fn go_away(&mut self) {
+        if self.ended == Ended::No {
+            self.ended = Ended::GoneAway;
+            self.say_goodbye(ErrorCode::NO_ERROR, "");
+        }
+    }
+
+    /// Returns how many streams there are, those included that their owners have not let go of.
+    #[must_use]
+    pub fn streams(&self) -> usize {
+        self.streams.len()
+    }
+
+    fn find(&self, id: StreamId) -> Result<usize, usize> {
+        self.streams.binary_search_by_key(&id, |stream| stream.id)
+    }
+
+    fn stream(&mut self, id: StreamId) -> Option<&mut Stream> {
+        let at = self.find(id).ok()?;
+        self.streams.get_mut(at).map(|stream| &mut **stream)
+    }
+
+    /// Tells the owner of a stream to look at it.
+    fn note(&mut self, id: StreamId) {
+        let Some(stream) = self.stream(id) else {
+            return;
+        };
+        if !std::mem::replace(&mut stream.noted, true) {
+            self.events.push_back(Event::Changed(id));
+        }
+    }
+
+    fn remove_if_over(&mut self, id: StreamId) {
+        let Ok(at) = self.find(id) else { return };
+        let over = |stream: &Stream| stream.released && !stream.is_open();
+        if self.streams.get(at).is_some_and(|stream| over(stream)) {
+            self.streams.remove(at);
+            if self.streams.is_empty() {
+                self.streams = Vec::new();
+            }
+        }
+    }
+
+    /// Returns octets to the window of the connection.
+    fn give_back(&mut self, octets: u32) {
+        if let Some(increment) = self.window.give(octets) {
+            self.answer(
+                reader::WINDOW_UPDATE,
+                0,
+                StreamId(0),
+                &increment.to_be_bytes(),
+            );
+        }
+    }
+
+    /// Ends a stream before its time, and tells its owner.
+    fn cut(&mut self, id: StreamId, end: StreamEnd) {
+        let Some(stream) = self.stream(id) else {
+            return;
+        };
+        if stream.end.is_none() {
+            stream.end = Some(end);
+            stream.out = Pieces::default();
+            self.note(id);
+            self.remove_if_over(id);
+        }
+    }
+
+    fn end_all(&mut self, end: StreamEnd) {
+        self.ended = Ended::Yes;
+        let ids: Vec<StreamId> = self.streams.iter().map(|stream| stream.id).collect();
+        for id in ids {
+            self.cut(id, end);
+        }
+    }
+
+    fn break_off(&mut self, error: ConnectionError) {
+        // Who does not begin as HTTP/2 does would not understand it.
+        if self.is_begun() {
+            self.say_goodbye(error.code, error.text);
+        }
+        self.end_all(StreamEnd::Broken(error.code));
+    }
+
+    fn say_goodbye(&mut self, code: ErrorCode, text: &'static str) {
+        let mut payload = self.last.0.to_be_bytes().to_vec();
+        payload.extend(code.0.to_be_bytes());
+        payload.extend(text.as_bytes());
+        self.answer(reader::GOAWAY, 0, StreamId(0), &payload);
+    }
+
+    /// Appends a frame that is not subject to flow control.
+    fn answer(&mut self, kind: u8, flags: u8, id: StreamId, payload: &[u8]) {
+        let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+        self.control.extend(reader::head(len, kind, flags, id.0));
+        self.control.extend_from_slice(payload);
+    }
+
+    /// Refuses to pile up answers for a client that does not read them.
+    fn check_backlog(&self) -> Result<(), ConnectionError> {
+        if self.control.len() > MAX_BACKLOG {
+            return Err(ConnectionError::calm("answers are asked for and not read"));
+        }
+        if self.hasty > MAX_HASTY {
+            let text = "streams are begun and reset at once";
+            return Err(ConnectionError::calm(text));
+        }
+        Ok(())
+    }
+}
+
+/// Octets of answers that may wait: more than two for each of a thousand streams, which is what a
+/// client can have earned that does not read for a while.
+const MAX_BACKLOG: usize = 64 << 10;
+/// Streams that may be reset before they were answered, in excess of those that were.
+const MAX_HASTY: u32 = 100;
+/// Eight octets of no meaning.
+const OPAQUE: &[u8; 8] = b"rhizome.";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,331 @@
+//! What each frame of a client does (RFC 9113 sections 5 and 6).
+//!
+//! ```text
+//!   Frame ──▶ handle_frame ──▶ Stream, Event, answers, or an error for the whole connection
+//! ```
+//!
+//! Cutting input into frames was done before.
+
+use bytes::Bytes;
+
+use super::{Connection, Ended, Event};
+use crate::error::{ConnectionError, ErrorCode, StreamEnd};
+use crate::flow::widen;
+use crate::hpack;
+use crate::reader::{self, Frame};
+use crate::request::{BadRequest, Builder};
+use crate::stream::{Local, Stream, StreamId};
+
+/// A block of headers that has not ended.
+#[derive(Debug)]
+pub(super) struct Block {
+    stream: StreamId,
+    end_stream: bool,
+    octets: Vec<u8>,
+    frames: u32,
+}
+
+impl Connection {
+    pub(super) fn handle_frame(&mut self, frame: Frame) -> Result<(), ConnectionError> {
+        match frame {
+            Frame::Continuation { block, end } => self.on_continuation(&block, end),
+            Frame::Data {
+                stream,
+                len,
+                padding,
+            } => self.on_data(stream, len, padding),
+            Frame::Headers {
+                stream,
+                block,
+                end,
+                end_stream,
+            } => self.on_headers(stream, &block, end, end_stream),
+            Frame::Octets {
+                stream,
+                octets,
+                end_stream,
+            } => {
+                self.on_octets(stream, octets, end_stream);
+                Ok(())
+            }
+            Frame::Ping(octets) => {
+                self.answer(reader::PING, reader::ACK, StreamId(0), &octets);
+                Ok(())
+            }
+            Frame::Pong(octets) => {
+                if octets == *super::OPAQUE {
+                    self.events.push_back(Event::Pong);
+                }
+                Ok(())
+            }
+            Frame::Reset { stream, code } => self.on_reset(stream, code),
+            Frame::Settings(payload) => self.on_settings(&payload),
+            Frame::SettingsAck => self.on_settings_ack(),
+            Frame::WindowUpdate { stream, increment } => self.on_window(stream, increment),
+        }
+    }
+
+    fn on_data(&mut self, id: StreamId, len: u32, padding: u32) -> Result<(), ConnectionError> {
+        self.check_begun(id)?;
+        self.window.take(len).ok_or(TOO_MUCH)?;
+        let code = match self.stream(id) {
+            Some(stream) if stream.end.is_some() => None,
+            Some(stream) if stream.remote_ended => Some(ErrorCode::STREAM_CLOSED),
+            Some(stream) => match stream.window.take(len) {
+                Some(()) => {
+                    if padding > 0 {
+                        self.consumed(id, padding as usize);
+                    }
+                    return Ok(());
+                }
+                None => Some(ErrorCode::FLOW_CONTROL_ERROR),
+            },
+            // Of those that are over it is not known any more who has ended them.
+            None => Some(ErrorCode::STREAM_CLOSED),
+        };
+        self.reader.skip();
+        self.give_back(len);
+        if let Some(code) = code {
+            self.reset(id, code);
+        }
+        Ok(())
+    }
+
+    fn on_octets(&mut self, id: StreamId, octets: Bytes, end_stream: bool) {
+        let len = u32::try_from(octets.len()).unwrap_or(u32::MAX);
+        match self.stream(id) {
+            Some(stream) if stream.end.is_none() => {
+                if !stream.released {
+                    stream.received.push(octets);
+                }
+                let unwanted = stream.released && len > 0;
+                stream.remote_ended |= end_stream;
+                if unwanted {
+                    // The stream's own window stays: nobody is to send what nobody reads.
+                    self.give_back(len);
+                } else if len > 0 || end_stream {
+                    self.note(id);
+                }
+                self.remove_if_over(id);
+            }
+            Some(_) | None => self.give_back(len),
+        }
+    }
+
+    fn on_headers(
+        &mut self,
+        id: StreamId,
+        octets: &[u8],
+        end: bool,
+        end_stream: bool,
+    ) -> Result<(), ConnectionError> {
+        if id.0.is_multiple_of(2) {
+            return Err(ConnectionError::protocol("a client's streams are odd"));
+        }
+        if end {
+            return self.on_block(id, end_stream, octets);
+        }
+        self.block = Some(Box::new(Block {
+            stream: id,
+            end_stream,
+            octets: octets.to_vec(),
+            frames: 1,
+        }));
+        self.check_block()
+    }
+
+    fn on_continuation(&mut self, octets: &[u8], end: bool) -> Result<(), ConnectionError> {
+        // There is one: the reader lets none come otherwise.
+        let Some(block) = &mut self.block else {
+            return Ok(());
+        };
+        block.octets.extend_from_slice(octets);
+        block.frames += 1;
+        self.check_block()?;
+        if end && let Some(block) = self.block.take() {
+            return self.on_block(block.stream, block.end_stream, &block.octets);
+        }
+        Ok(())
+    }
+
+    fn check_block(&self) -> Result<(), ConnectionError> {
+        let Some(block) = &self.block else {
+            return Ok(());
+        };
+        if block.octets.len() > self.params.max_head as usize || block.frames > MAX_BLOCK_FRAMES {
+            return Err(ConnectionError::calm(
+                "a block of headers that does not end",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Takes a whole block, which begins a stream or ends what a client sends on one.
+    fn on_block(
+        &mut self,
+        id: StreamId,
+        end_stream: bool,
+        block: &[u8],
+    ) -> Result<(), ConnectionError> {
+        let mut builder = Builder::new(self.params.max_head);
+        // Also of requests that nobody wants: the table goes on behind them.
+        self.decoder
+            .decode(block, |name, value| builder.field(name, value))
+            .map_err(compression)?;
+        if id <= self.last {
+            self.on_trailers(id, end_stream, builder);
+            return Ok(());
+        }
+        self.last = id;
+        let open = self.streams.iter().filter(|stream| stream.is_open());
+        if self.ended != Ended::No || open.count() >= self.params.max_streams as usize {
+            self.reset(id, ErrorCode::REFUSED_STREAM);
+            return Ok(());
+        }
+        match builder.request() {
+            Ok(request) => {
+                let (receive, send) = (self.params.stream_window, self.peer.stream_window);
+                let mut stream = Box::new(Stream::new(id, receive, send));
+                stream.remote_ended = end_stream;
+                self.streams.push(stream);
+                self.events.push_back(Event::Request(id, request));
+            }
+            Err(BadRequest::Malformed) => self.reset(id, ErrorCode::PROTOCOL_ERROR),
+            Err(BadRequest::TooLarge) => self.refuse_head(id, end_stream),
+        }
+        Ok(())
+    }
+
+    /// Says that a request's head is too large.
+    fn refuse_head(&mut self, id: StreamId, end_stream: bool) {
+        let mut block = Vec::new();
+        hpack::encode(b":status", b"431", &mut block);
+        let flags = reader::END_HEADERS | reader::END_STREAM;
+        self.answer(reader::HEADERS, flags, id, &block);
+        if !end_stream {
+            self.reset(id, ErrorCode::NO_ERROR);
+        }
+    }
+
+    fn on_trailers(&mut self, id: StreamId, end_stream: bool, builder: Builder) {
+        let code = match self.stream(id) {
+            Some(stream) if stream.end.is_some() => return,
+            Some(stream) if stream.remote_ended => ErrorCode::STREAM_CLOSED,
+            Some(stream) if end_stream && builder.trailers().is_ok() => {
+                stream.remote_ended = true;
+                self.note(id);
+                self.remove_if_over(id);
+                return;
+            }
+            Some(_) => ErrorCode::PROTOCOL_ERROR,
+            None => ErrorCode::STREAM_CLOSED,
+        };
+        self.reset(id, code);
+    }
+
+    fn on_reset(&mut self, id: StreamId, code: ErrorCode) -> Result<(), ConnectionError> {
+        self.check_begun(id)?;
+        if let Some(stream) = self.stream(id)
+            && stream.end.is_none()
+        {
+            if stream.local == Local::Asked {
+                self.hasty += 1;
+            }
+            self.cut(id, StreamEnd::Reset(code));
+        }
+        Ok(())
+    }
+
+    fn on_settings(&mut self, payload: &[u8]) -> Result<(), ConnectionError> {
+        self.changes += 1;
+        if self.changes > MAX_CHANGES {
+            return Err(ConnectionError::calm("settings change all the time"));
+        }
+        let before = i64::from(self.peer.stream_window);
+        self.peer.apply(payload)?;
+        let change = i64::from(self.peer.stream_window) - before;
+        if change != 0 {
+            for stream in &mut self.streams {
+                stream.send_window = widen(stream.send_window, change).ok_or(TOO_WIDE)?;
+            }
+            let ids: Vec<StreamId> = self.streams.iter().map(|stream| stream.id).collect();
+            for id in ids {
+                self.on_room(id);
+            }
+        }
+        self.answer(reader::SETTINGS, reader::ACK, StreamId(0), &[]);
+        Ok(())
+    }
+
+    fn on_settings_ack(&mut self) -> Result<(), ConnectionError> {
+        if std::mem::replace(&mut self.settled, true) {
+            let text = "settings were acknowledged that were not sent";
+            return Err(ConnectionError::protocol(text));
+        }
+        self.decoder.set_limit(0);
+        Ok(())
+    }
+
+    fn on_window(&mut self, id: u32, increment: u32) -> Result<(), ConnectionError> {
+        if id == 0 {
+            if increment == 0 {
+                return Err(ConnectionError::protocol("a window is widened by nothing"));
+            }
+            let wider = widen(self.send_window, i64::from(increment));
+            self.send_window = wider.ok_or(TOO_WIDE)?;
+            self.wake_crowd();
+            return Ok(());
+        }
+        let id = StreamId(id);
+        self.check_begun(id)?;
+        let Some(stream) = self.stream(id) else {
+            // What was under way when the stream ended.
+            return Ok(());
+        };
+        if stream.end.is_some() {
+            return Ok(());
+        }
+        match widen(stream.send_window, i64::from(increment)) {
+            _ if increment == 0 => self.reset(id, ErrorCode::PROTOCOL_ERROR),
+            None => self.reset(id, ErrorCode::FLOW_CONTROL_ERROR),
+            Some(wider) => {
+                stream.send_window = wider;
+                self.on_room(id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses frames of streams that no request has begun.
+    fn check_begun(&self, id: StreamId) -> Result<(), ConnectionError> {
+        if id > self.last || id.0.is_multiple_of(2) {
+            return Err(ConnectionError::protocol(
+                "a frame of a stream that is not begun",
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn compression(error: hpack::HpackError) -> ConnectionError {
+    let text = match error {
+        hpack::HpackError::Huffman => "headers: a string is not in the Huffman code",
+        hpack::HpackError::Index => "headers: there is no field with that index",
+        hpack::HpackError::Integer => "headers: a number is too large",
+        hpack::HpackError::TableSize => "headers: the table's size is not as agreed on",
+        hpack::HpackError::Truncated => "headers: the block ends within a field",
+    };
+    ConnectionError::new(ErrorCode::COMPRESSION_ERROR, text)
+}
+
+const TOO_MUCH: ConnectionError = ConnectionError::new(
+    ErrorCode::FLOW_CONTROL_ERROR,
+    "more data than the window allows",
+);
+const TOO_WIDE: ConnectionError =
+    ConnectionError::new(ErrorCode::FLOW_CONTROL_ERROR, "a window wider than 2^31-1");
+/// Frames of one block of headers: clients cut theirs at 16 KiB.
+const MAX_BLOCK_FRAMES: u32 = 64;
+/// SETTINGS in the life of a connection. Each may concern all streams; Go's gRPC sends a dozen, to
+/// make its windows larger.
+const MAX_CHANGES: u32 = 1000;

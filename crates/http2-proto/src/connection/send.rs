@@ -1,0 +1,236 @@
+//! What goes out, and when there is room for more.
+//!
+//! ```text
+//!   send ──▶ Stream::out ─┐
+//!   respond, answers ──▶ control ─┴─ transmit ──▶ output ──▶ slices, written
+//! ```
+//!
+//! Frames are made when they can be written, no sooner: whoever has to wait does so in its stream,
+//! and not before the others.
+
+use bytes::Bytes;
+
+use super::{Connection, Ended};
+use crate::error::{ErrorCode, StreamEnd};
+use crate::hpack;
+use crate::pieces::Pieces;
+use crate::reader;
+use crate::stream::{Local, StreamId};
+
+impl Connection {
+    /// Answers a request with the fields of a head, in which `:status` comes first; `end` says that
+    /// nothing follows. Only the first answer counts.
+    pub fn respond(&mut self, id: StreamId, fields: &[(&[u8], &[u8])], end: bool) {
+        let Some(stream) = self.stream(id) else {
+            return;
+        };
+        if stream.end.is_some() || stream.local != Local::Asked {
+            return;
+        }
+        stream.local = match end {
+            true => Local::Ended,
+            false => Local::Open,
+        };
+        let remote_ended = stream.remote_ended;
+        self.hasty = self.hasty.saturating_sub(1);
+        let flags = match end {
+            true => reader::END_HEADERS | reader::END_STREAM,
+            false => reader::END_HEADERS,
+        };
+        self.answer(reader::HEADERS, flags, id, &encoded(fields));
+        if end && !remote_ended {
+            self.reset(id, ErrorCode::NO_ERROR);
+        }
+    }
+
+    /// Returns for how many octets there is room now. When there is none, [`Event::Changed`] tells
+    /// of it later. More may be sent than there is room for; it waits.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamEnd`] when the stream is over.
+    ///
+    /// [`Event::Changed`]: super::Event::Changed
+    pub fn room(&mut self, id: StreamId) -> Result<usize, StreamEnd> {
+        let shared = self.shared_room();
+        let stream = self.stream(id).ok_or(StreamEnd::Lost)?;
+        if let Some(end) = stream.end {
+            return Err(end);
+        }
+        let own = stream.room();
+        let room = own.min(shared.saturating_sub(stream.out.len()));
+        stream.waits = room == 0;
+        if room == 0 && own > 0 && !std::mem::replace(&mut stream.crowded, true) {
+            self.crowd.push(id);
+        }
+        Ok(room)
+    }
+
+    /// Sends `head`, which is copied, and `payload` behind it, which is not if it is worth it.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamEnd`] when the stream is over.
+    pub fn send(&mut self, id: StreamId, head: &[u8], payload: Bytes) -> Result<(), StreamEnd> {
+        let stream = self.stream(id).ok_or(StreamEnd::Lost)?;
+        if let Some(end) = stream.end {
+            return Err(end);
+        }
+        stream.out.put(head);
+        stream.out.push(payload);
+        self.enqueue(id);
+        Ok(())
+    }
+
+    /// Ends a stream in order: trailers, of 16,384 octets at most, go out behind all that was sent.
+    pub fn end(&mut self, id: StreamId, trailers: &[(&[u8], &[u8])]) {
+        let block = encoded(trailers);
+        let Some(stream) = self.stream(id) else {
+            return;
+        };
+        if stream.end.is_none() && stream.local == Local::Open {
+            stream.local = Local::Ending(block);
+            self.enqueue(id);
+        }
+    }
+
+    /// Ends a stream now; what was not sent is dropped.
+    pub fn reset(&mut self, id: StreamId, code: ErrorCode) {
+        let over = self.stream(id).is_some_and(|stream| stream.end.is_some());
+        if over || self.ended == Ended::Yes {
+            return;
+        }
+        self.answer(reader::RST_STREAM, 0, id, &code.0.to_be_bytes());
+        self.cut(id, StreamEnd::Reset(code));
+    }
+
+    /// Makes frames of what may be sent now, and returns what is to be written. Say with
+    /// [`Connection::written`] how much was.
+    pub fn transmit(&mut self) -> &Pieces {
+        if self.output.len() < self.params.send_buffer {
+            self.output.put(&std::mem::take(&mut self.control));
+        }
+        while self.output.len() < self.params.send_buffer
+            && let Some(id) = self.queue.pop_front()
+        {
+            if !self.frame_of(id) {
+                // Its turn comes as soon as the connection's window opens.
+                self.queue.push_front(id);
+                break;
+            }
+        }
+        if self.queue.is_empty() {
+            self.queue = std::collections::VecDeque::new();
+        }
+        &self.output
+    }
+
+    /// Makes a frame of a stream whose turn it is; false when the connection's window is closed.
+    fn frame_of(&mut self, id: StreamId) -> bool {
+        let largest = self.peer.max_frame.min(self.params.max_frame);
+        let most = usize::try_from(self.send_window.min(i64::from(largest))).unwrap_or(0);
+        let output = &mut self.output;
+        let Ok(at) = (self.streams).binary_search_by_key(&id, |stream| stream.id) else {
+            return true;
+        };
+        let Some(stream) = self.streams.get_mut(at) else {
+            return true;
+        };
+        stream.queued = false;
+        if !stream.out.is_empty() {
+            let window = usize::try_from(stream.send_window).unwrap_or(0);
+            let len = stream.out.len().min(window).min(most);
+            if len == 0 {
+                stream.queued = most == 0 && window > 0;
+                return !stream.queued;
+            }
+            let octets = u32::try_from(len).unwrap_or(u32::MAX);
+            output.put(&reader::head(octets, reader::DATA, 0, id.0));
+            stream.out.move_to(len, output);
+            stream.send_window -= i64::from(octets);
+            self.send_window -= i64::from(octets);
+        }
+        if let (true, Local::Ending(block)) = (stream.out.is_empty(), &mut stream.local) {
+            let len = u32::try_from(block.len()).unwrap_or(u32::MAX);
+            let flags = reader::END_HEADERS | reader::END_STREAM;
+            output.put(&reader::head(len, reader::HEADERS, flags, id.0));
+            output.put(block);
+            stream.local = Local::Ended;
+            if !stream.remote_ended {
+                // What it would still send, nobody wants.
+                let code = ErrorCode::NO_ERROR;
+                output.put(&reader::head(4, reader::RST_STREAM, 0, id.0));
+                output.put(&code.0.to_be_bytes());
+                self.cut(id, StreamEnd::Reset(code));
+            }
+            self.remove_if_over(id);
+        } else {
+            self.enqueue(id);
+        }
+        true
+    }
+
+    /// Takes note of what was written of the output.
+    pub fn written(&mut self, octets: usize) {
+        self.output.advance(octets);
+        self.wake_crowd();
+    }
+
+    /// Returns whether something waits to be written that can be.
+    #[must_use]
+    pub fn wants_write(&self) -> bool {
+        !self.output.is_empty() || !self.control.is_empty()
+    }
+
+    /// Puts a stream in the queue, once and if there is something that it may send.
+    pub(super) fn enqueue(&mut self, id: StreamId) {
+        let Some(stream) = self.stream(id) else {
+            return;
+        };
+        if stream.end.is_none() && stream.is_sendable() && !stream.queued {
+            stream.queued = true;
+            self.queue.push_back(id);
+        }
+    }
+
+    /// Goes on with a stream whose window may have become wider.
+    pub(super) fn on_room(&mut self, id: StreamId) {
+        self.enqueue(id);
+        let Some(stream) = self.stream(id) else {
+            return;
+        };
+        if stream.waits && stream.room() > 0 {
+            stream.waits = false;
+            self.note(id);
+        }
+    }
+
+    /// Tells those who wait for the connection that it takes more.
+    pub(super) fn wake_crowd(&mut self) {
+        // Not for every octet that was written.
+        let full = self.output.len() > self.params.send_buffer / 2 || self.send_window <= 0;
+        if full || self.crowd.is_empty() {
+            return;
+        }
+        for id in std::mem::take(&mut self.crowd) {
+            if let Some(stream) = self.stream(id) {
+                stream.crowded = false;
+                self.note(id);
+            }
+        }
+    }
+
+    /// Returns what there is room for on the connection.
+    fn shared_room(&self) -> usize {
+        let window = usize::try_from(self.send_window).unwrap_or(0);
+        window.min(self.params.send_buffer.saturating_sub(self.output.len()))
+    }
+}
+
+fn encoded(fields: &[(&[u8], &[u8])]) -> Vec<u8> {
+    let mut block = Vec::new();
+    for (name, value) in fields {
+        hpack::encode(name, value, &mut block);
+    }
+    block
+}

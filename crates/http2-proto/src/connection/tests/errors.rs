@@ -1,0 +1,391 @@
+//! What RFC 9113 calls errors, each with its consequence.
+
+use super::*;
+
+/// Feeds `octets` to a connection with stream 1, and returns the code of the GOAWAY.
+fn fatal(octets: &[u8]) -> ErrorCode {
+    let mut connection = with_streams(1);
+    let error = feed(&mut connection, octets).expect_err("taken");
+    let last = sent(&mut connection).pop().unwrap();
+    assert_eq!(last.kind, GOAWAY, "{error}");
+    assert_eq!(
+        last.payload[..8],
+        [&1u32.to_be_bytes()[..], &error.code.0.to_be_bytes()].concat()
+    );
+    let end = StreamEnd::Broken(error.code);
+    assert_eq!(connection.end_of(StreamId(1)), Some(end));
+    // And nothing more is taken.
+    feed(&mut connection, &frame(PING, 0, 0, &[0; 8])).unwrap();
+    assert!(sent(&mut connection).is_empty());
+    error.code
+}
+
+#[test]
+fn frames_that_cannot_be_end_the_connection() {
+    let continued = frame(HEADERS, 0, 3, &block(&POST));
+    for (what, octets, code) in [
+        (
+            "data of no stream",
+            frame(DATA, 0, 0, b"x"),
+            ErrorCode::PROTOCOL_ERROR,
+        ),
+        (
+            "data of a stream to come",
+            frame(DATA, 0, 3, b"x"),
+            ErrorCode::PROTOCOL_ERROR,
+        ),
+        (
+            "headers of no stream",
+            request(0, 0),
+            ErrorCode::PROTOCOL_ERROR,
+        ),
+        (
+            "headers of a server's stream",
+            request(2, 0),
+            ErrorCode::PROTOCOL_ERROR,
+        ),
+        (
+            "a reset to come",
+            frame(RST_STREAM, 0, 3, &[0; 4]),
+            ErrorCode::PROTOCOL_ERROR,
+        ),
+        (
+            "a reset of no stream",
+            frame(RST_STREAM, 0, 0, &[0; 4]),
+            ErrorCode::PROTOCOL_ERROR,
+        ),
+        (
+            "a window to come",
+            frame(WINDOW_UPDATE, 0, 3, &[0, 0, 0, 1]),
+            ErrorCode::PROTOCOL_ERROR,
+        ),
+        (
+            "a window of nothing",
+            frame(WINDOW_UPDATE, 0, 0, &[0; 4]),
+            ErrorCode::PROTOCOL_ERROR,
+        ),
+        (
+            "a push",
+            frame(5, END_HEADERS, 1, &[0; 8]),
+            ErrorCode::PROTOCOL_ERROR,
+        ),
+        (
+            "a continuation of nothing",
+            frame(9, END_HEADERS, 1, &[]),
+            ErrorCode::PROTOCOL_ERROR,
+        ),
+        (
+            "a ping of a stream",
+            frame(PING, 0, 1, &[0; 8]),
+            ErrorCode::PROTOCOL_ERROR,
+        ),
+        (
+            "settings of a stream",
+            frame(SETTINGS, 0, 1, &[]),
+            ErrorCode::PROTOCOL_ERROR,
+        ),
+        (
+            "a goaway of a stream",
+            frame(GOAWAY, 0, 1, &[0; 8]),
+            ErrorCode::PROTOCOL_ERROR,
+        ),
+        (
+            "a priority of no stream",
+            frame(2, 0, 0, &[0; 5]),
+            ErrorCode::PROTOCOL_ERROR,
+        ),
+        (
+            "push as a number",
+            settings(2, 2),
+            ErrorCode::PROTOCOL_ERROR,
+        ),
+        (
+            "small frames",
+            settings(5, 16_383),
+            ErrorCode::PROTOCOL_ERROR,
+        ),
+        (
+            "large frames",
+            settings(5, 1 << 24),
+            ErrorCode::PROTOCOL_ERROR,
+        ),
+        (
+            "a large window",
+            settings(4, 1 << 31),
+            ErrorCode::FLOW_CONTROL_ERROR,
+        ),
+        (
+            "padding alone and more",
+            frame(DATA, 8, 1, &[3, 0, 0]),
+            ErrorCode::PROTOCOL_ERROR,
+        ),
+        (
+            "padding over headers",
+            frame(HEADERS, 0xc, 3, &[9, 0x83]),
+            ErrorCode::PROTOCOL_ERROR,
+        ),
+        (
+            "headers without their padding",
+            frame(HEADERS, 0xc, 3, &[]),
+            ErrorCode::FRAME_SIZE_ERROR,
+        ),
+        (
+            "headers too short for a priority",
+            frame(HEADERS, 0x24, 3, &[0; 4]),
+            ErrorCode::FRAME_SIZE_ERROR,
+        ),
+        (
+            "settings of five octets",
+            frame(SETTINGS, 0, 0, &[0; 5]),
+            ErrorCode::FRAME_SIZE_ERROR,
+        ),
+        (
+            "settings agreed to and more",
+            frame(SETTINGS, ACK, 0, &[0; 6]),
+            ErrorCode::FRAME_SIZE_ERROR,
+        ),
+        (
+            "a short ping",
+            frame(PING, 0, 0, &[0; 7]),
+            ErrorCode::FRAME_SIZE_ERROR,
+        ),
+        (
+            "a short reset",
+            frame(RST_STREAM, 0, 1, &[0; 3]),
+            ErrorCode::FRAME_SIZE_ERROR,
+        ),
+        (
+            "a long window",
+            frame(WINDOW_UPDATE, 0, 1, &[0; 5]),
+            ErrorCode::FRAME_SIZE_ERROR,
+        ),
+        (
+            "a short priority",
+            frame(2, 0, 1, &[0; 4]),
+            ErrorCode::FRAME_SIZE_ERROR,
+        ),
+        (
+            "a short goaway",
+            frame(GOAWAY, 0, 0, &[0; 7]),
+            ErrorCode::FRAME_SIZE_ERROR,
+        ),
+        (
+            "a long frame",
+            frame(DATA, 0, 1, &[0; 20_001]),
+            ErrorCode::FRAME_SIZE_ERROR,
+        ),
+        (
+            "a frame within headers",
+            [&continued[..], &frame(PING, 0, 0, &[0; 8])].concat(),
+            ErrorCode::PROTOCOL_ERROR,
+        ),
+        (
+            "headers within headers",
+            [&continued[..], &request(5, 0)].concat(),
+            ErrorCode::PROTOCOL_ERROR,
+        ),
+        (
+            "another's continuation",
+            [&continued[..], &frame(9, 4, 1, &[])].concat(),
+            ErrorCode::PROTOCOL_ERROR,
+        ),
+        (
+            "no such header",
+            frame(HEADERS, 4, 3, &[0xbe]),
+            ErrorCode::COMPRESSION_ERROR,
+        ),
+        (
+            "headers that end too soon",
+            frame(HEADERS, 4, 3, &[0x40]),
+            ErrorCode::COMPRESSION_ERROR,
+        ),
+    ] {
+        assert_eq!(fatal(&octets), code, "{what}");
+    }
+}
+
+#[test]
+fn agreeing_twice_ends_the_connection() {
+    let ack = frame(SETTINGS, ACK, 0, &[]);
+    assert_eq!(fatal(&[&ack[..], &ack].concat()), ErrorCode::PROTOCOL_ERROR);
+}
+
+#[test]
+fn a_table_of_headers_that_was_given_up_is_not_used() {
+    let ack = frame(SETTINGS, ACK, 0, &[]);
+    let indexed = frame(HEADERS, END_HEADERS, 3, &[0x83, 0x86, 0x84]);
+    assert_eq!(
+        fatal(&[&ack[..], &indexed].concat()),
+        ErrorCode::COMPRESSION_ERROR
+    );
+    let confirmed = frame(HEADERS, END_HEADERS, 3, &[0x20, 0x83, 0x86, 0x84]);
+    let mut connection = begun();
+    feed(&mut connection, &[&ack[..], &confirmed].concat()).unwrap();
+    assert!(matches!(connection.poll_event(), Some(Event::Request(..))));
+}
+
+#[test]
+fn what_does_not_begin_as_http2_is_not_answered() {
+    for octets in [
+        &b"GET / HTTP/1.1\r\n"[..],
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\rx",
+    ] {
+        let mut connection = Connection::new(PARAMS);
+        let error = feed(&mut connection, octets).unwrap_err();
+        assert_eq!(error.code, ErrorCode::PROTOCOL_ERROR);
+        assert!(!connection.is_begun());
+        let kinds = kinds(&sent(&mut connection));
+        assert_eq!(kinds, [(SETTINGS, 0), (WINDOW_UPDATE, 0)]);
+    }
+}
+
+#[test]
+fn settings_come_first() {
+    for first in [
+        frame(PING, 0, 0, &[0; 8]),
+        frame(SETTINGS, ACK, 0, &[]),
+        request(1, 0),
+    ] {
+        let mut connection = Connection::new(PARAMS);
+        let error = feed(&mut connection, &[preface(), first].concat()).unwrap_err();
+        assert_eq!(error.code, ErrorCode::PROTOCOL_ERROR);
+    }
+}
+
+/// Feeds `octets` to a connection with stream 1, and returns stream and code of the reset.
+fn reset(octets: &[u8]) -> (u32, ErrorCode) {
+    let mut connection = with_streams(1);
+    feed(&mut connection, octets).unwrap();
+    let resets: Vec<Sent> = sent(&mut connection)
+        .into_iter()
+        .filter(|frame| frame.kind == RST_STREAM)
+        .collect();
+    let [reset] = &resets[..] else {
+        panic!("{resets:?}")
+    };
+    let code = u32::from_be_bytes(reset.payload[..].try_into().unwrap());
+    (reset.stream, ErrorCode(code))
+}
+
+#[test]
+fn what_is_wrong_with_a_stream_ends_it_alone() {
+    let end = frame(DATA, END_STREAM, 1, b"x");
+    let far = frame(WINDOW_UPDATE, 0, 1, &[0x7f, 0xff, 0xff, 0xff]);
+    let head = |fields: &[(&str, &str)]| frame(HEADERS, END_HEADERS, 3, &block(fields));
+    for (what, octets, answer) in [
+        (
+            "data behind the end",
+            [&end[..], &end].concat(),
+            (1, ErrorCode::STREAM_CLOSED),
+        ),
+        (
+            "headers behind the end",
+            [&end[..], &request(1, 1)].concat(),
+            (1, ErrorCode::STREAM_CLOSED),
+        ),
+        (
+            "trailers that end nothing",
+            request(1, 0),
+            (1, ErrorCode::PROTOCOL_ERROR),
+        ),
+        (
+            "trailers with a path",
+            request(1, END_STREAM),
+            (1, ErrorCode::PROTOCOL_ERROR),
+        ),
+        (
+            "a window of nothing",
+            frame(WINDOW_UPDATE, 0, 1, &[0; 4]),
+            (1, ErrorCode::PROTOCOL_ERROR),
+        ),
+        ("a window too wide", far, (1, ErrorCode::FLOW_CONTROL_ERROR)),
+        (
+            "more than the window",
+            frame(DATA, 0, 1, &[0; 1001]),
+            (1, ErrorCode::FLOW_CONTROL_ERROR),
+        ),
+        ("no path", head(&POST[..2]), (3, ErrorCode::PROTOCOL_ERROR)),
+    ] {
+        assert_eq!(reset(&octets), answer, "{what}");
+    }
+}
+
+#[test]
+fn a_head_that_is_too_large_is_answered() {
+    let long = "x".repeat(980);
+    let fields = [&POST[..], &[("long", &long)]].concat();
+    let mut connection = begun();
+    feed(
+        &mut connection,
+        &frame(HEADERS, END_HEADERS, 1, &block(&fields)),
+    )
+    .unwrap();
+    let sent = sent(&mut connection);
+    assert_eq!(kinds(&sent), [(HEADERS, 1), (RST_STREAM, 1)]);
+    assert_eq!(sent[0].payload, block(&[(":status", "431")]));
+    assert_eq!((connection.poll_event(), connection.streams()), (None, 0));
+}
+
+#[test]
+fn more_streams_than_allowed_are_refused() {
+    let mut connection = with_streams(10);
+    feed(&mut connection, &request(21, 0)).unwrap();
+    let [refused] = &sent(&mut connection)[..] else {
+        panic!("not one frame")
+    };
+    assert_eq!((refused.kind, refused.stream), (RST_STREAM, 21));
+    assert_eq!(refused.payload, ErrorCode::REFUSED_STREAM.0.to_be_bytes());
+    // One that is over makes room.
+    feed(&mut connection, &frame(RST_STREAM, 0, 1, &[0; 4])).unwrap();
+    feed(&mut connection, &request(23, 0)).unwrap();
+    assert!(sent(&mut connection).is_empty());
+}
+
+fn calm(octets: &[u8], times: usize) {
+    let mut connection = with_streams(1);
+    let error = feed(&mut connection, &octets.repeat(times)).unwrap_err();
+    assert_eq!(error.code, ErrorCode::ENHANCE_YOUR_CALM);
+}
+
+#[test]
+fn floods_end_the_connection() {
+    calm(&frame(PING, 0, 0, &[0; 8]), 4000);
+    calm(&settings(4, 1), 1001);
+    let mut endless = frame(HEADERS, 0, 3, &[]);
+    endless.extend(frame(9, 0, 3, &[]).repeat(64));
+    calm(&endless, 1);
+    let mut long = frame(HEADERS, 0, 3, &[0; 600]);
+    long.extend(frame(9, 0, 3, &[0; 600]));
+    calm(&long, 1);
+}
+
+#[test]
+fn streams_that_are_reset_at_once_end_the_connection() {
+    let mut connection = begun();
+    let mut octets = Vec::new();
+    for at in 0..102 {
+        octets.extend(request(at * 2 + 1, 0));
+        octets.extend(frame(RST_STREAM, 0, at * 2 + 1, &[0, 0, 0, 8]));
+    }
+    let error = feed(&mut connection, &octets).unwrap_err();
+    assert_eq!(error.code, ErrorCode::ENHANCE_YOUR_CALM);
+    // Nobody has to look at any of them.
+    assert_eq!((connection.poll_event(), connection.streams()), (None, 0));
+}
+
+#[test]
+fn streams_that_are_reset_once_they_were_answered_are_welcome() {
+    let mut connection = begun();
+    for at in 0..1000 {
+        let id = StreamId(at * 2 + 1);
+        feed(&mut connection, &request(id.0, 0)).unwrap();
+        assert!(matches!(connection.poll_event(), Some(Event::Request(..))));
+        connection.respond(id, &[(b":status", b"200")], false);
+        feed(&mut connection, &frame(RST_STREAM, 0, id.0, &[0, 0, 0, 8])).unwrap();
+        let end = StreamEnd::Reset(ErrorCode::CANCEL);
+        assert_eq!(connection.read(id), Err(end));
+        connection.release(id);
+        sent(&mut connection);
+    }
+    assert_eq!(connection.streams(), 0);
+}

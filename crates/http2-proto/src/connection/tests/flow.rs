@@ -1,0 +1,165 @@
+//! Windows, in both directions, and who may send next.
+
+use super::*;
+
+#[test]
+fn no_more_is_sent_than_both_windows_allow() {
+    let mut connection = with_streams(2);
+    let (one, three) = (StreamId(1), StreamId(3));
+    connection
+        .send(one, b"", Bytes::from(vec![1; 70_000]))
+        .unwrap();
+    connection
+        .send(three, b"", Bytes::from(vec![3; 10]))
+        .unwrap();
+    let frames = sent(&mut connection);
+    // In turns, in frames of 16 KiB, until the connection's window is used up.
+    let lens: Vec<_> = frames
+        .iter()
+        .map(|frame| (frame.stream, frame.payload.len()))
+        .collect();
+    assert_eq!(
+        lens,
+        [(1, 16_384), (3, 10), (1, 16_384), (1, 16_384), (1, 16_373)]
+    );
+    feed(
+        &mut connection,
+        &frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 100]),
+    )
+    .unwrap();
+    let frames = sent(&mut connection);
+    assert_eq!(
+        (frames.len(), frames[0].payload.len()),
+        (1, 10),
+        "the stream's window"
+    );
+    feed(&mut connection, &frame(WINDOW_UPDATE, 0, 1, &[0, 1, 0, 0])).unwrap();
+    let frames = sent(&mut connection);
+    assert_eq!(
+        (frames.len(), frames[0].payload.len()),
+        (1, 90),
+        "the connection's window"
+    );
+}
+
+#[test]
+fn a_smaller_window_holds_for_streams_that_are_open() {
+    let mut connection = with_streams(1);
+    let id = StreamId(1);
+    connection
+        .send(id, b"", Bytes::from(vec![1; 1000]))
+        .unwrap();
+    assert_eq!(sent(&mut connection).len(), 1);
+    feed(&mut connection, &settings(4, 100)).unwrap();
+    assert_eq!(kinds(&sent(&mut connection)), [(SETTINGS, 0)]);
+    connection.send(id, b"", Bytes::from(vec![1; 10])).unwrap();
+    assert!(sent(&mut connection).is_empty());
+    assert_eq!(connection.room(id), Ok(0));
+    feed(
+        &mut connection,
+        &frame(WINDOW_UPDATE, 0, 1, &[0, 0, 3, 0x84]),
+    )
+    .unwrap();
+    assert!(sent(&mut connection).is_empty(), "just not below nothing");
+    feed(&mut connection, &frame(WINDOW_UPDATE, 0, 1, &[0, 0, 0, 11])).unwrap();
+    assert_eq!(sent(&mut connection)[0].payload.len(), 10);
+    assert_eq!(connection.poll_event(), Some(Event::Changed(id)));
+    assert_eq!(connection.room(id), Ok(1));
+}
+
+#[test]
+fn who_waits_for_room_is_told_of_it() {
+    let mut connection = with_streams(3);
+    let [one, three, five] = [1, 3, 5].map(StreamId);
+    let full = connection.room(one).unwrap();
+    assert_eq!(full, PARAMS.send_buffer);
+    connection
+        .send(one, b"", Bytes::from(vec![1; 60_000]))
+        .unwrap();
+    assert_eq!(connection.room(one), Ok(0));
+    // What one has is not on its way yet, and is in nobody's.
+    assert_eq!(connection.room(three), Ok(full));
+    connection.transmit();
+    assert_eq!(connection.room(three), Ok(0));
+    assert_eq!(connection.room(five), Ok(0));
+    assert_eq!(connection.poll_event(), None);
+    connection.written(40_000);
+    for id in [one, three, five] {
+        assert_eq!(connection.poll_event(), Some(Event::Changed(id)));
+    }
+    assert_eq!(connection.poll_event(), None);
+}
+
+#[test]
+fn what_is_consumed_may_be_sent_again() {
+    let mut connection = with_streams(1);
+    let id = StreamId(1);
+    // 100 octets, of which 40 are padding and its length.
+    let padded = [&[39][..], &[b'x'; 60], &[0; 39]].concat();
+    for round in 0..100 {
+        for _ in 0..5 {
+            feed(&mut connection, &frame(DATA, 8, 1, &padded)).unwrap();
+        }
+        let mut read = 0;
+        while let Some(Read::Data(octets)) = connection.read(id).unwrap() {
+            read += octets.len();
+            assert!(octets.iter().all(|octet| *octet == b'x'));
+        }
+        assert_eq!(read, 300, "round {round}");
+        connection.consumed(id, read);
+        let kinds = kinds(&sent(&mut connection));
+        assert!(
+            kinds.contains(&(WINDOW_UPDATE, 1)),
+            "round {round}: {kinds:?}"
+        );
+    }
+}
+
+#[test]
+fn data_of_streams_that_are_over_leaves_the_connections_window_open() {
+    let mut connection = with_streams(1);
+    let mut updates = 0;
+    for round in 0..100 {
+        let id = round * 2 + 1;
+        feed(&mut connection, &frame(DATA, 0, id, &[0; 900])).unwrap();
+        // Some of it comes when nobody is there any more.
+        connection.release(StreamId(id));
+        feed(&mut connection, &frame(DATA, 0, id, &[0; 900])).unwrap();
+        feed(&mut connection, &request(id + 2, 0)).unwrap();
+        let frames = sent(&mut connection);
+        updates += frames
+            .iter()
+            .filter(|frame| frame.kind == WINDOW_UPDATE)
+            .count();
+    }
+    assert_eq!(updates, 100 * 1800 / 50_000);
+}
+
+#[test]
+fn single_octets_cost_about_what_they_are() {
+    let mut connection = with_streams(1);
+    let octets = frame(DATA, 0, 1, b"x").repeat(1000);
+    feed(&mut connection, &octets).unwrap();
+    let Some(Read::Data(octets)) = connection.read(StreamId(1)).unwrap() else {
+        panic!("nothing to read")
+    };
+    assert_eq!(octets.len(), 1000);
+}
+
+#[test]
+fn a_stream_that_is_not_read_does_not_hold_others_up() {
+    let mut connection = with_streams(2);
+    feed(&mut connection, &settings(4, 10)).unwrap();
+    connection
+        .send(StreamId(1), b"", Bytes::from(vec![1; 1000]))
+        .unwrap();
+    connection
+        .send(StreamId(3), b"", Bytes::from_static(b"short"))
+        .unwrap();
+    let frames = sent(&mut connection);
+    assert_eq!(kinds(&frames), [(SETTINGS, 0), (DATA, 1), (DATA, 3)]);
+    connection
+        .send(StreamId(3), b"", Bytes::from_static(b"again"))
+        .unwrap();
+    assert_eq!(kinds(&sent(&mut connection)), [(DATA, 3)]);
+}

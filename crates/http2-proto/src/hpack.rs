@@ -1,0 +1,288 @@
+//! Header compression (RFC 7541): all of it is read, and next to nothing of it written.
+//!
+//! ```text
+//!   block of a request ──▶ Decoder (static table, dynamic table, Huffman) ──▶ names and values
+//!   names and values ──▶ encode (literals) ──▶ block of a response
+//! ```
+//!
+//! What fields mean, and which may occur, is not known here.
+
+mod huffman;
+mod statics;
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+
+/// Why a block of headers cannot be read. Later blocks of the connection cannot be either.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HpackError {
+    /// A string that is not in Huffman's code, though it says so.
+    #[error("a string is not in the Huffman code")]
+    Huffman,
+    /// A place in the tables where nothing is.
+    #[error("there is no field with that index")]
+    Index,
+    /// A number too large for any use.
+    #[error("a number is too large")]
+    Integer,
+    /// A table larger than was agreed on, or its size in a wrong place, or not where it must be.
+    #[error("the size of the table is not as agreed on")]
+    TableSize,
+    /// The block ends within a field.
+    #[error("the block ends within a field")]
+    Truncated,
+}
+
+/// Reads the blocks of one connection.
+#[derive(Debug)]
+pub struct Decoder {
+    /// The newest comes first.
+    entries: VecDeque<Entry>,
+    /// As RFC 7541 section 4.1 counts.
+    size: usize,
+    max_size: usize,
+    /// What the peer may make `max_size`.
+    limit: usize,
+    /// The limit has come below `max_size`: the next block has to begin with a size.
+    owed: bool,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// The name, and the value behind it.
+    octets: Box<[u8]>,
+    name: usize,
+}
+
+impl Entry {
+    fn size(&self) -> usize {
+        self.octets.len() + OVERHEAD
+    }
+
+    fn field(&self) -> (&[u8], &[u8]) {
+        self.octets.split_at_checked(self.name).unwrap_or_default()
+    }
+}
+
+impl Decoder {
+    /// Makes the decoder of a new connection, which may have a table of 4096 octets.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            entries: VecDeque::new(),
+            size: 0,
+            max_size: FIRST_LIMIT,
+            limit: FIRST_LIMIT,
+            owed: false,
+        }
+    }
+
+    /// Sets what the peer's table may hold, once it has agreed to that.
+    pub fn set_limit(&mut self, octets: usize) {
+        self.limit = octets;
+        self.owed = octets < self.max_size;
+    }
+
+    /// Returns the size of the table as RFC 7541 section 4.1 counts.
+    #[must_use]
+    pub fn table_size(&self) -> usize {
+        self.size
+    }
+
+    /// Reads a whole block, and calls `each` with every name and value in it.
+    ///
+    /// # Errors
+    ///
+    /// [`HpackError`]; some fields may have been read.
+    pub fn decode(
+        &mut self,
+        block: &[u8],
+        mut each: impl FnMut(&[u8], &[u8]),
+    ) -> Result<(), HpackError> {
+        let mut input = Input(block);
+        let mut first = true;
+        while let Some(octet) = input.peek() {
+            if octet & 0xe0 == 0x20 {
+                let size = input.integer(5)?;
+                if !first || size > self.limit {
+                    return Err(HpackError::TableSize);
+                }
+                self.resize(size);
+                continue;
+            }
+            if self.owed {
+                return Err(HpackError::TableSize);
+            }
+            first = false;
+            self.field(octet, &mut input, &mut each)?;
+        }
+        Ok(())
+    }
+
+    fn field(
+        &mut self,
+        octet: u8,
+        input: &mut Input<'_>,
+        each: &mut impl FnMut(&[u8], &[u8]),
+    ) -> Result<(), HpackError> {
+        if octet & 0x80 != 0 {
+            let (name, value) = self.lookup(input.integer(7)?)?;
+            each(name, value);
+            return Ok(());
+        }
+        let indexed = octet & 0xc0 == 0x40;
+        let index = input.integer(if indexed { 6 } else { 4 })?;
+        let literal = match index {
+            0 => Some(input.string()?),
+            _ => None,
+        };
+        let value = input.string()?;
+        let name = match &literal {
+            Some(name) => name,
+            None => self.lookup(index)?.0,
+        };
+        each(name, &value);
+        if indexed {
+            let octets = [name, &value].concat().into_boxed_slice();
+            let name = name.len();
+            self.insert(Entry { octets, name });
+        }
+        Ok(())
+    }
+
+    fn lookup(&self, index: usize) -> Result<(&[u8], &[u8]), HpackError> {
+        if let Some((name, value)) = statics::field(index) {
+            return Ok((name.as_bytes(), value.as_bytes()));
+        }
+        let dynamic = index.checked_sub(statics::COUNT + 1);
+        let entry = dynamic.and_then(|index| self.entries.get(index));
+        entry.map(Entry::field).ok_or(HpackError::Index)
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        let size = entry.size();
+        self.shrink(self.max_size.saturating_sub(size));
+        // One that is larger than the table leaves it empty.
+        if size <= self.max_size {
+            self.size += size;
+            self.entries.push_front(entry);
+        }
+    }
+
+    fn resize(&mut self, size: usize) {
+        self.max_size = size;
+        self.owed = false;
+        self.shrink(size);
+        if size == 0 {
+            self.entries = VecDeque::new();
+        }
+    }
+
+    fn shrink(&mut self, size: usize) {
+        while self.size > size {
+            let Some(entry) = self.entries.pop_back() else {
+                break;
+            };
+            self.size -= entry.size();
+        }
+    }
+}
+
+impl Default for Decoder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What is left of a block.
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn peek(&self) -> Option<u8> {
+        self.0.first().copied()
+    }
+
+    fn octet(&mut self) -> Result<u8, HpackError> {
+        let (octet, rest) = self.0.split_first().ok_or(HpackError::Truncated)?;
+        self.0 = rest;
+        Ok(*octet)
+    }
+
+    /// Reads a number whose first octet has `prefix` bits of it (RFC 7541 section 5.1).
+    fn integer(&mut self, prefix: u32) -> Result<usize, HpackError> {
+        let most = (1_usize << prefix) - 1;
+        let mut value = usize::from(self.octet()?) & most;
+        if value < most {
+            return Ok(value);
+        }
+        // Four octets say more than a block can hold.
+        for shift in [0, 7, 14, 21] {
+            let octet = self.octet()?;
+            value += usize::from(octet & 0x7f) << shift;
+            if octet & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err(HpackError::Integer)
+    }
+
+    /// Reads a string (RFC 7541 section 5.2).
+    fn string(&mut self) -> Result<Cow<'a, [u8]>, HpackError> {
+        let huffman = self.peek().is_some_and(|octet| octet & 0x80 != 0);
+        let len = self.integer(7)?;
+        let (octets, rest) = self.0.split_at_checked(len).ok_or(HpackError::Truncated)?;
+        self.0 = rest;
+        if !huffman {
+            return Ok(Cow::Borrowed(octets));
+        }
+        // Codes have five bits at least.
+        let mut decoded = Vec::with_capacity(len * 8 / 5);
+        huffman::decode(octets, &mut decoded)?;
+        Ok(Cow::Owned(decoded))
+    }
+}
+
+/// Appends a field that no table is to keep. The name is in lower case.
+pub fn encode(name: &[u8], value: &[u8], to: &mut Vec<u8>) {
+    match (name, value) {
+        (b":status", b"200") => return to.push(0x80 | STATUS_200),
+        (b":status", _) => to.push(STATUS_200),
+        _ => {
+            to.push(0);
+            string(name, to);
+        }
+    }
+    string(value, to);
+}
+
+fn string(octets: &[u8], to: &mut Vec<u8>) {
+    integer(octets.len(), 7, to);
+    to.extend_from_slice(octets);
+}
+
+/// Writes a number with `prefix` bits in the first octet, the others of which are 0.
+fn integer(value: usize, prefix: u32, to: &mut Vec<u8>) {
+    let most = (1_usize << prefix) - 1;
+    let octet = |value: usize| value.to_le_bytes().first().copied().unwrap_or_default();
+    if value < most {
+        return to.push(octet(value));
+    }
+    to.push(octet(most));
+    let mut rest = value - most;
+    while rest >= 0x80 {
+        to.push(octet(rest) | 0x80);
+        rest >>= 7;
+    }
+    to.push(octet(rest));
+}
+
+/// Octets that each entry of a table counts for, beyond its name and value.
+const OVERHEAD: usize = 32;
+/// Size of a table until something else is agreed on.
+const FIRST_LIMIT: usize = 4096;
+/// Where the static table has `:status: 200`.
+const STATUS_200: u8 = 8;
+
+#[cfg(test)]
+mod tests;

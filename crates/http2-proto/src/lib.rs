@@ -1,0 +1,39 @@
+//! The server's side of HTTP/2 (RFC 9113) for very many connections that are idle: octets in,
+//! requests and their data out, and the other way round.
+//!
+//! ```text
+//!   octets ──▶ Reader ──▶ frames ──▶ Connection ──▶ Event::Request, Event::Changed ──▶ read
+//!                                        │                                             consumed
+//!   octets ◀── output ◀── transmit ◀─────┴──────────────────────── respond, send, end, reset
+//! ```
+//!
+//! A [`Connection`] holds memory only for octets that wait: one on which nothing happens has no
+//! buffer, in either direction. Payloads are neither copied on their way in, when they are worth
+//! it, nor on their way out. What a peer can make it hold is bounded by [`Params`].
+//!
+//! What it leaves to others: sockets and clocks, so also pings in good time; the sum of a
+//! `content-length`, which no gRPC client sends. It does not compress what it sends, has the peer
+//! keep no table either, pushes nothing, and ignores priorities. The value of `:authority` is not
+//! looked at: Go's gRPC calls a Unix socket by its path there.
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(clippy::indexing_slicing, clippy::cast_possible_truncation)
+)]
+
+mod connection;
+mod error;
+mod flow;
+pub mod hpack;
+mod pieces;
+mod reader;
+mod request;
+mod settings;
+mod stream;
+
+pub use connection::{Connection, Event};
+pub use error::{ConnectionError, ErrorCode, StreamEnd};
+pub use pieces::Pieces;
+pub use request::Request;
+pub use settings::Params;
+pub use stream::{Read, StreamId};

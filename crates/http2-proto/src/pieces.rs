@@ -1,0 +1,236 @@
+//! Octets that wait to be sent: small ones side by side, large ones where they are.
+//!
+//! ```text
+//!   put, push ──▶ Pieces of a stream ──move_to──▶ Pieces of the connection ──slices──▶ writev
+//! ```
+//!
+//! Empty pieces hold no memory. What the octets mean is nobody's business here.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use bytes::{Buf, Bytes};
+
+/// Octets in order.
+#[derive(Debug, Default)]
+pub struct Pieces {
+    /// All the small ones, of which the first `taken` are gone.
+    small: Vec<u8>,
+    taken: usize,
+    parts: VecDeque<Part>,
+    /// Small octets behind the last part.
+    tail: usize,
+    len: usize,
+}
+
+/// So many of the small octets, and a payload behind them.
+#[derive(Debug)]
+struct Part {
+    small: usize,
+    payload: Bytes,
+}
+
+impl Pieces {
+    /// Returns how many octets wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns whether none wait.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Adds a copy of `octets`.
+    pub(crate) fn put(&mut self, octets: &[u8]) {
+        self.small.extend_from_slice(octets);
+        self.tail += octets.len();
+        self.len += octets.len();
+    }
+
+    /// Adds `payload`, of which a copy is made only if it is short.
+    pub(crate) fn push(&mut self, payload: Bytes) {
+        if payload.len() <= COPIED {
+            return self.put(&payload);
+        }
+        self.len += payload.len();
+        let small = std::mem::take(&mut self.tail);
+        self.parts.push_back(Part { small, payload });
+    }
+
+    /// Moves the first `len` octets behind those of `to`.
+    pub(crate) fn move_to(&mut self, len: usize, to: &mut Self) {
+        let mut left = len.min(self.len);
+        self.len -= left;
+        while left > 0 {
+            let small = self.parts.front().map_or(self.tail, |part| part.small);
+            let from_small = small.min(left);
+            let end = self.taken + from_small;
+            to.put(self.small.get(self.taken..end).unwrap_or_default());
+            self.taken = end;
+            left -= from_small;
+            let Some(part) = self.parts.front_mut() else {
+                self.tail -= from_small;
+                break;
+            };
+            part.small -= from_small;
+            let from_payload = left.min(part.payload.len());
+            if from_payload > 0 {
+                to.push(part.payload.split_to(from_payload));
+                left -= from_payload;
+            }
+            if part.small == 0 && part.payload.is_empty() {
+                self.parts.pop_front();
+            }
+        }
+        self.let_go();
+    }
+
+    /// Fills `slices` with what comes first, and returns how many of them.
+    pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let mut small = self.small.get(self.taken..).unwrap_or_default();
+        let mut count = 0;
+        let mut add = |octets: &'a [u8]| {
+            if octets.is_empty() {
+                return true;
+            }
+            match slices.get_mut(count) {
+                Some(slice) => {
+                    *slice = IoSlice::new(octets);
+                    count += 1;
+                    true
+                }
+                None => false,
+            }
+        };
+        for part in &self.parts {
+            let (head, rest) = small.split_at_checked(part.small).unwrap_or_default();
+            small = rest;
+            if !add(head) || !add(&part.payload) {
+                return count;
+            }
+        }
+        add(small);
+        count
+    }
+
+    /// Takes away the first `len` octets.
+    pub(crate) fn advance(&mut self, len: usize) {
+        let mut left = len.min(self.len);
+        self.len -= left;
+        while left > 0 {
+            let Some(part) = self.parts.front_mut() else {
+                self.tail -= left;
+                self.taken += left;
+                break;
+            };
+            let from_small = part.small.min(left);
+            part.small -= from_small;
+            self.taken += from_small;
+            left -= from_small;
+            let from_payload = left.min(part.payload.len());
+            part.payload.advance(from_payload);
+            left -= from_payload;
+            if part.small == 0 && part.payload.is_empty() {
+                self.parts.pop_front();
+            }
+        }
+        self.let_go();
+    }
+
+    /// Keeps no memory for octets that are gone, without moving the rest too often.
+    fn let_go(&mut self) {
+        if self.len == 0 {
+            *self = Self::default();
+        } else if self.taken > WASTED {
+            self.small.drain(..self.taken);
+            self.taken = 0;
+        }
+    }
+}
+
+/// Payloads up to this are copied: a slice more in a write costs more than that.
+const COPIED: usize = 1024;
+/// Small octets that may be gone and still take room.
+const WASTED: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn all(pieces: &Pieces) -> Vec<u8> {
+        let mut slices = [IoSlice::new(&[]); 64];
+        let count = pieces.slices(&mut slices);
+        slices[..count]
+            .iter()
+            .flat_map(|slice| slice.to_vec())
+            .collect()
+    }
+
+    #[test]
+    fn a_large_payload_is_not_copied() {
+        let payload = Bytes::from(vec![7; 5000]);
+        let (mut first, mut second) = (Pieces::default(), Pieces::default());
+        first.put(b"head");
+        first.push(payload.clone());
+        first.move_to(4100, &mut second);
+        let mut slices = [IoSlice::new(&[]); 4];
+        assert_eq!(second.slices(&mut slices), 2);
+        assert_eq!(slices[1].as_ptr(), payload.as_ptr());
+        assert_eq!((slices[1].len(), first.len()), (4096, 904));
+    }
+
+    #[test]
+    fn empty_pieces_hold_no_memory() {
+        let mut pieces = Pieces::default();
+        pieces.put(&[0; 100]);
+        pieces.push(Bytes::from(vec![0; 5000]));
+        pieces.advance(5100);
+        assert_eq!((pieces.small.capacity(), pieces.parts.capacity()), (0, 0));
+    }
+
+    #[test]
+    fn more_slices_than_there_is_room_for_come_later() {
+        let mut pieces = Pieces::default();
+        for octet in 0..4 {
+            pieces.put(&[octet; 9]);
+            pieces.push(Bytes::from(vec![octet; 2000]));
+        }
+        let mut slices = [IoSlice::new(&[]); 3];
+        assert_eq!(pieces.slices(&mut slices), 3);
+        let len = slices.iter().map(|slice| slice.len()).sum();
+        assert_eq!(len, 9 + 2000 + 9);
+        pieces.advance(len);
+        assert_eq!(all(&pieces).len(), 2009 * 4 - len);
+    }
+
+    proptest! {
+        #[test]
+        fn octets_stay_in_order(
+            pieces in prop::collection::vec((0usize..3000, any::<bool>()), 0..20),
+            moves in prop::collection::vec((0usize..4000, 0usize..4000), 1..20),
+        ) {
+            let (mut first, mut second, mut expected) = (Pieces::default(), Pieces::default(), Vec::new());
+            for (len, copied) in pieces {
+                let octets: Vec<u8> = (expected.len()..expected.len() + len).map(|at| at as u8).collect();
+                expected.extend_from_slice(&octets);
+                if copied { first.put(&octets) } else { first.push(octets.into()) }
+            }
+            let mut got = Vec::new();
+            for (len, taken) in moves.into_iter().cycle() {
+                if first.is_empty() && second.is_empty() {
+                    break;
+                }
+                first.move_to(len + 1, &mut second);
+                let taken = (taken + 1).min(second.len());
+                got.extend_from_slice(&all(&second)[..taken]);
+                second.advance(taken);
+            }
+            prop_assert_eq!(got, expected);
+        }
+    }
+}

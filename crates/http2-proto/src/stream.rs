@@ -1,0 +1,177 @@
+//! One stream: what has come and was not read, and what waits to be sent.
+//!
+//! ```text
+//!   Octets ──▶ Received ──▶ read            send ──▶ out ──▶ frames, as windows allow
+//! ```
+//!
+//! Frames, windows of the connection, and whose turn it is are `Connection`'s.
+
+use std::collections::VecDeque;
+
+use bytes::{Bytes, BytesMut};
+
+use crate::error::StreamEnd;
+use crate::flow::Window;
+use crate::pieces::Pieces;
+
+/// The number of a stream, unique on its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StreamId(pub u32);
+
+/// What a stream has for its reader.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Read {
+    /// Octets; say with [`Connection::consumed`](crate::Connection::consumed) when they are no
+    /// longer held.
+    Data(Bytes),
+    /// The client has sent all it had.
+    End,
+}
+
+/// A stream that was begun, until both its end and its owner's word have come.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) id: StreamId,
+    pub(crate) window: Window,
+    pub(crate) received: Received,
+    /// The client sends no more.
+    pub(crate) remote_ended: bool,
+    pub(crate) local: Local,
+    /// What may be sent; less than nothing after the client has made its windows smaller.
+    pub(crate) send_window: i64,
+    pub(crate) out: Pieces,
+    /// Set once the stream is over before its time.
+    pub(crate) end: Option<StreamEnd>,
+    /// The owner has let go of it.
+    pub(crate) released: bool,
+    /// It is in the list of those with something to send.
+    pub(crate) queued: bool,
+    /// The owner has been told that something changed, and has not asked since.
+    pub(crate) noted: bool,
+    /// The owner waits for room.
+    pub(crate) waits: bool,
+    /// It waits in the list of those for whom there is none on the connection.
+    pub(crate) crowded: bool,
+}
+
+/// How far this side is.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Local {
+    /// Has not answered yet.
+    Asked,
+    /// Has answered, and may send.
+    Open,
+    /// Sends what waits, then this block of headers.
+    Ending(Vec<u8>),
+    /// Has sent everything.
+    Ended,
+}
+
+impl Stream {
+    pub(crate) fn new(id: StreamId, receive_window: u32, send_window: u32) -> Self {
+        Self {
+            id,
+            window: Window::new(receive_window),
+            received: Received::default(),
+            remote_ended: false,
+            local: Local::Asked,
+            send_window: i64::from(send_window),
+            out: Pieces::default(),
+            end: None,
+            released: false,
+            queued: false,
+            noted: false,
+            waits: false,
+            crowded: false,
+        }
+    }
+
+    /// Returns whether it counts among those that a client may have.
+    pub(crate) fn is_open(&self) -> bool {
+        self.end.is_none() && !(self.remote_ended && self.local == Local::Ended)
+    }
+
+    /// Returns what the stream's own window leaves for what is not sent yet.
+    pub(crate) fn room(&self) -> usize {
+        let waiting = i64::try_from(self.out.len()).unwrap_or(i64::MAX);
+        usize::try_from(self.send_window.saturating_sub(waiting)).unwrap_or(0)
+    }
+
+    /// Returns whether frames can be made of it, as far as it is concerned.
+    pub(crate) fn is_sendable(&self) -> bool {
+        match self.out.is_empty() {
+            true => matches!(self.local, Local::Ending(_)),
+            false => self.send_window > 0,
+        }
+    }
+}
+
+/// Octets that were not read. Small ones are put together, so that none holds much more than
+/// itself.
+#[derive(Debug, Default)]
+pub(crate) struct Received {
+    pieces: VecDeque<Bytes>,
+    /// Behind them.
+    small: BytesMut,
+}
+
+impl Received {
+    pub(crate) fn push(&mut self, octets: Bytes) {
+        if octets.len() < WORTH_HOLDING {
+            self.small.extend_from_slice(&octets);
+            return;
+        }
+        self.settle();
+        self.pieces.push_back(octets);
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Bytes> {
+        if self.pieces.is_empty() {
+            self.settle();
+        }
+        let piece = self.pieces.pop_front();
+        if self.pieces.is_empty() {
+            self.pieces = VecDeque::new();
+        }
+        piece
+    }
+
+    fn settle(&mut self) {
+        if !self.small.is_empty() {
+            let small = std::mem::take(&mut self.small);
+            self.pieces.push_back(small.freeze());
+        }
+    }
+
+    /// Takes everything, and returns how much it was.
+    pub(crate) fn clear(&mut self) -> usize {
+        let pieces: usize = self.pieces.iter().map(Bytes::len).sum();
+        let len = pieces + self.small.len();
+        *self = Self::default();
+        len
+    }
+}
+
+/// A piece of this size may keep the buffer it was read into; a smaller one is copied.
+const WORTH_HOLDING: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn single_octets_are_put_together() {
+        let mut received = Received::default();
+        for octet in 0..100 {
+            received.push(Bytes::from(vec![octet]));
+        }
+        let large = Bytes::from(vec![7; WORTH_HOLDING]);
+        received.push(large.clone());
+        received.push(Bytes::from_static(b"end"));
+        assert_eq!(received.pop().unwrap().len(), 100);
+        assert_eq!(received.pop().unwrap().as_ptr(), large.as_ptr());
+        assert_eq!(received.pop().unwrap(), "end");
+        assert_eq!(received.pop(), None);
+        assert_eq!(received.pieces.capacity(), 0);
+    }
+}
