@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!     probes bound ─▶ keys ─▶ device, forwarding, masquerade ─▶ tunnel ─▶ dials ─▶ run
-//!     SIGTERM ─▶ unready ─▶ servers told ─▶ no flows left, or the limit ─▶ tunnel ended ─▶ clean up
+//!     SIGTERM ─▶ unready, servers told ─▶ no flows left, or the limit ─▶ tunnel ended ─▶ clean up
 //! ```
 //!
 //! Runs on the control runtime of its caller; the data path is the tunnel's own thread.
@@ -323,7 +323,7 @@ fn names(config: &Config) -> Option<Names> {
 
 /// Has servers give no new flows to this client once it drains.
 async fn tell_servers(tunnel: Tunnel, drain: Drain) {
-    drain.reached(Phase::Closing).await;
+    drain.reached(Phase::Unready).await;
     // A tunnel that has ended has nobody to tell.
     let _ = tunnel.drain().await;
     std::future::pending::<()>().await;

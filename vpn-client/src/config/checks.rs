@@ -25,6 +25,8 @@ const MTU: RangeInclusive<u16> = 1280..=9000;
 /// Most servers, and most pairs of an own key and a server's: there are numbers for as many.
 const MOST_SERVERS: usize = 64;
 const MOST_PAIRS: usize = 16;
+/// As long as the name of a pod may be where it becomes a host name (RFC 1123 §2.1).
+const LONGEST_NAME: usize = 63;
 /// Bounds of UDP buffers.
 const BUFFER: RangeInclusive<u64> = (64 << 10)..=(256 << 20);
 /// NATs are known to forget silent flows of UDP after 30 s.
@@ -62,12 +64,13 @@ impl File {
                 format_args!("{} is not between {least} and {most}", self.mtu),
             );
         }
+        check_name(&self.name, "name", errors);
         self.queue.validate("queue", errors);
         self.networks.validate("networks", errors);
         self.check_inner(errors);
         for (key, size) in [
-            ("udp.receiveBuffer", self.udp.receive_buffer),
-            ("udp.sendBuffer", self.udp.send_buffer),
+            ("buffers.receive", self.buffers.receive),
+            ("buffers.send", self.buffers.send),
         ] {
             if !BUFFER.contains(&size.0) {
                 errors.add(key, "must be from 64KiB to 256MiB");
@@ -163,8 +166,8 @@ impl File {
             connect_timeout: file.connect_timeout.0,
             options: self.tcp_options(errors),
             buffers: BufferSizes {
-                receive: usize::try_from(self.udp.receive_buffer.0).unwrap_or(usize::MAX),
-                send: usize::try_from(self.udp.send_buffer.0).unwrap_or(usize::MAX),
+                receive: usize::try_from(self.buffers.receive.0).unwrap_or(usize::MAX),
+                send: usize::try_from(self.buffers.send.0).unwrap_or(usize::MAX),
             },
         })
     }
@@ -312,9 +315,7 @@ impl ServerFile {
     }
 
     fn server(&self, key: &str, origin: &Path, errors: &mut ConfigErrors) -> Server {
-        if self.name.is_empty() {
-            errors.add(format_args!("{key}.name"), "a name is needed");
-        }
+        check_name(&self.name, &format!("{key}.name"), errors);
         if self.public_keys.is_empty() {
             errors.add(format_args!("{key}.publicKeys"), "at least one is needed");
         }
@@ -394,6 +395,18 @@ impl PathFile {
             retry_udp: self.retry_udp.0,
             ..defaults
         }
+    }
+}
+
+/// Names are labels of metrics, and told to the other end.
+fn check_name(name: &str, key: &str, errors: &mut ConfigErrors) {
+    let fits = |octet: u8| octet.is_ascii_alphanumeric() || b"-_.".contains(&octet);
+    if !(1..=LONGEST_NAME).contains(&name.len()) || !name.bytes().all(fits) {
+        let why = format_args!(
+            "`{}` is no name: letters, digits, `-`, `_` and `.`, at most {LONGEST_NAME}",
+            name.escape_debug()
+        );
+        errors.add(key, why);
     }
 }
 

@@ -56,9 +56,9 @@ pub struct File {
     /// `10s`, and no `keepalive`: probes go through the tunnel.
     #[serde(default)]
     pub(super) tcp: TcpOverrides,
-    /// Buffers of the tunnels' UDP sockets.
+    /// Octets that the kernel may hold of datagrams; what it grants may be less.
     #[serde(default)]
-    pub(super) udp: UdpFile,
+    pub(super) buffers: BuffersFile,
     /// Where `/healthz`, `/readyz` and `/metrics` answer.
     #[serde(default = "default_probes")]
     pub(super) probes: ProbesSettings,
@@ -243,21 +243,21 @@ impl Default for PathFile {
     }
 }
 
-/// Buffers of the tunnels' UDP sockets.
+/// Octets that the kernel may hold of datagrams, for each tunnel by UDP.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub(super) struct UdpFile {
-    /// Octets that may wait to be received.
-    pub(super) receive_buffer: ByteSize,
-    /// Octets that may wait to be sent.
-    pub(super) send_buffer: ByteSize,
+pub(super) struct BuffersFile {
+    /// That were received.
+    pub(super) receive: ByteSize,
+    /// That are to be sent.
+    pub(super) send: ByteSize,
 }
 
-impl Default for UdpFile {
+impl Default for BuffersFile {
     fn default() -> Self {
         Self {
-            receive_buffer: ByteSize(4 << 20),
-            send_buffer: ByteSize(4 << 20),
+            receive: ByteSize(4 << 20),
+            send: ByteSize(4 << 20),
         }
     }
 }
@@ -266,9 +266,10 @@ impl Default for UdpFile {
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub(super) struct DrainFile {
-    /// From unready until servers are told to give this client no new connections.
+    /// How long the process goes on in any case; servers are told at once to give new connections
+    /// to others.
     pub(super) delay: HumanDuration,
-    /// From then until the tunnels end, unless no connection is left before.
+    /// How long then the connections that are left may take to end.
     pub(super) timeout: HumanDuration,
 }
 

@@ -149,7 +149,7 @@ fn mistakes_are_named() {
         (
             "name: vpn-seed-server-1",
             "name: ''",
-            "servers[1].name: a name is needed",
+            "servers[1].name: `` is no name",
         ),
         (
             &other,
@@ -259,8 +259,8 @@ fn mistakes_are_named() {
         ),
         (
             "masquerade: true",
-            "udp: { receiveBuffer: 1KiB }",
-            "udp.receiveBuffer: must be",
+            "buffers: { receive: 1KiB }",
+            "buffers.receive: must be",
         ),
         (
             "masquerade: true",
