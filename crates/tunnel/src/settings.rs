@@ -182,7 +182,7 @@ impl Default for Offloads {
     }
 }
 
-/// `congestion: auto`: [`BBR`] where this kernel has it and lets us, else the kernel's default.
+/// `congestion: auto`: `bbr` where this kernel has it and lets us, else the kernel's default.
 pub const AUTO: &str = "auto";
 
 /// Does not take every lost packet for congestion, which on long paths is what decides.
