@@ -1,0 +1,115 @@
+//! Programs that die or freeze without a word.
+
+use std::time::Duration;
+
+use testkit::process::Signal;
+use testkit::tunnel_world::{Params, Part};
+use testkit::wait::Stopwatch;
+
+use crate::world::{alive, converse, doubled, hold, lived, start};
+
+/// The path that is left is not touched: no more than a busy machine's hiccups.
+const UNTOUCHED: Duration = Duration::from_secs(2);
+
+#[test]
+fn a_killed_server_takes_nothing_of_the_other_with_it() {
+    let (mut world, _echo) = start(doubled());
+    let held = hold(&world, 1);
+    held.begin_anew();
+    world.child(Part::Server(0)).unwrap().kill().unwrap();
+    converse(&world, 1);
+    lived(&held, "the death of the other server", UNTOUCHED);
+    world.start_part(Part::Server(0)).unwrap();
+    world.wait_ready(Part::Server(0)).unwrap();
+    converse(&world, 0);
+}
+
+#[test]
+fn after_the_death_of_a_client_new_connections_go_by_the_other() {
+    let (mut world, _echo) = start(doubled());
+    for client in 0..2 {
+        world.child(Part::Client(client)).unwrap().kill().unwrap();
+        let clock = Stopwatch::start();
+        for server in 0..2 {
+            converse(&world, server);
+        }
+        println!(
+            "client {client} killed: two dialled after {:?}",
+            clock.elapsed()
+        );
+        world.start_part(Part::Client(client)).unwrap();
+        world.wait_ready(Part::Client(client)).unwrap();
+    }
+}
+
+#[test]
+fn the_only_client_starts_again_after_its_death() {
+    let (mut world, _echo) = start(Params::default());
+    for _ in 0..2 {
+        world.child(Part::Client(0)).unwrap().kill().unwrap();
+        world.start_part(Part::Client(0)).unwrap();
+        world.wait_ready(Part::Client(0)).unwrap();
+        converse(&world, 0);
+    }
+}
+
+#[test]
+fn a_frozen_client_is_passed_over_until_it_goes_on() {
+    let (mut world, _echo) = start(doubled());
+    for client in 0..2 {
+        let freeze = world.child(Part::Client(client)).unwrap();
+        freeze.signal(Signal::STOP).unwrap();
+        let clock = Stopwatch::start();
+        for server in 0..2 {
+            converse(&world, server);
+        }
+        println!(
+            "client {client} frozen: two dialled after {:?}",
+            clock.elapsed()
+        );
+        world
+            .child(Part::Client(client))
+            .unwrap()
+            .signal(Signal::CONT)
+            .unwrap();
+        world.wait_ready(Part::Client(client)).unwrap();
+    }
+}
+
+#[test]
+fn a_frozen_server_holds_up_nobody_else_and_goes_on_where_it_was() {
+    let (mut world, _echo) = start(doubled());
+    let (frozen, other) = (hold(&world, 0), hold(&world, 1));
+    other.begin_anew();
+    let server = world.child(Part::Server(0)).unwrap();
+    server.signal(Signal::STOP).unwrap();
+    converse(&world, 1);
+    lived(&other, "the other server frozen", UNTOUCHED);
+    world
+        .child(Part::Server(0))
+        .unwrap()
+        .signal(Signal::CONT)
+        .unwrap();
+    alive(&frozen);
+    world.wait_ready(Part::Server(0)).unwrap();
+    converse(&world, 0);
+}
+
+#[test]
+fn a_frozen_gateway_loses_no_connection() {
+    let (mut world, _echo) = start(Params::default());
+    let held = hold(&world, 0);
+    let gateway = world.child(Part::Gateway).unwrap();
+    gateway.signal(Signal::STOP).unwrap();
+    testkit::wait::until("silence", testkit::tunnel_world::LIMIT, || {
+        held.report().longest_gap > Duration::from_secs(3)
+    })
+    .unwrap();
+    world
+        .child(Part::Gateway)
+        .unwrap()
+        .signal(Signal::CONT)
+        .unwrap();
+    alive(&held);
+    converse(&world, 0);
+}

@@ -1,0 +1,45 @@
+//! Keys that are replaced in two steps, under a connection that is held.
+
+use testkit::tunnel_world::{LIMIT, Params, Part};
+use testkit::wait;
+
+use crate::world::{NOTICED, converse, hold, lived, start};
+
+#[test]
+fn a_clients_key_is_replaced_without_losing_a_connection() {
+    let (mut world, _echo) = start(Params::default());
+    let held = hold(&world, 0);
+    held.begin_anew();
+
+    // First the server knows both, then the client has the new one, then the old one is forgotten.
+    let fresh = world.keys.generate("client-0-key-2").unwrap();
+    world.keys.known_clients[0].insert(0, fresh.public.clone());
+    world.write_files().unwrap();
+    converse(&world, 0);
+    let private = std::fs::read(&fresh.path).unwrap();
+    world.dir.replace("client-0-key", private).unwrap();
+    let handshakes = || world.metric(Part::Server(0), HANDSHAKES, &[]);
+    let before = handshakes();
+    wait::until("a handshake with the new key", LIMIT, || {
+        handshakes() > before
+    })
+    .unwrap();
+    converse(&world, 0);
+    world.keys.known_clients[0].truncate(1);
+    world.write_files().unwrap();
+    lived(&held, "a new key of the client", NOTICED);
+    converse(&world, 0);
+}
+
+#[test]
+fn a_client_that_is_no_longer_known_is_shut_out() {
+    let (mut world, _echo) = start(Params::default());
+    converse(&world, 0);
+    let other = world.keys.generate("somebody-else").unwrap();
+    world.keys.known_clients[0] = vec![other.public];
+    world.write_files().unwrap();
+    let shut_out = || world.dial(0, &crate::world::pod()).is_err();
+    wait::until("the client to be shut out", LIMIT, shut_out).unwrap();
+}
+
+const HANDSHAKES: &str = "rhizome_tunnel_handshakes_total";

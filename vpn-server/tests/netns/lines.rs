@@ -1,0 +1,87 @@
+//! Lines that lose, reorder, shrink and delay.
+
+use std::time::Duration;
+
+use testkit::impair::{Direction, Impairment};
+use testkit::tunnel_world::{Params, World};
+
+use crate::world::{NOTICED, alive, dial, hold, lived, start, wait_transport};
+
+/// Sends half a megabyte there and back, in pieces that fill packets, and expects it unchanged.
+fn transfer(world: &World) {
+    let mut stream = dial(world, 0);
+    let piece: Vec<u8> = (0..32_768_u32).map(|number| number as u8).collect();
+    for _ in 0..16 {
+        assert!(stream.exchange(&piece).unwrap() == piece, "other octets");
+    }
+}
+
+fn over(transport: &'static str) -> Params {
+    Params {
+        transport,
+        ..Params::default()
+    }
+}
+
+#[test]
+fn octets_arrive_over_a_line_that_loses_reorders_and_repeats() {
+    for transport in ["tcp", "udp"] {
+        let (world, _echo) = start(over(transport));
+        let held = hold(&world, 0);
+        world.link(0).set_both(Impairment {
+            loss: 0.01,
+            duplicate: 0.01,
+            reorder: 0.01,
+            ..Impairment::long(Duration::from_millis(5), 0.01)
+        });
+        transfer(&world);
+        alive(&held);
+        for direction in Direction::BOTH {
+            let counts = world.link(0).counts(direction);
+            assert!(counts.lost > 0, "{counts:?}");
+        }
+    }
+}
+
+#[test]
+fn a_narrow_line_that_tells_is_fitted_by_tcp() {
+    let (world, _echo) = start(over("tcp"));
+    let held = hold(&world, 0);
+    let narrow = Impairment {
+        largest: Some(1280),
+        tells: true,
+        ..Impairment::default()
+    };
+    world.link(0).set_both(narrow);
+    transfer(&world);
+    alive(&held);
+}
+
+#[test]
+fn a_hole_that_was_there_from_the_beginning_is_avoided() {
+    let mut world = crate::world::lay(Params::default());
+    let _echo = world.echo(crate::world::ECHO).unwrap();
+    let hole = Impairment {
+        largest: Some(1400),
+        ..Impairment::default()
+    };
+    world.link(0).set_both(hole);
+    world.start().unwrap();
+    wait_transport(&world, 0, 0, "udp");
+    transfer(&world);
+}
+
+#[test]
+fn a_slow_line_with_a_long_queue_does_not_count_as_dead() {
+    let (world, _echo) = start(Params::default());
+    wait_transport(&world, 0, 0, "udp");
+    let held = hold(&world, 0);
+    held.begin_anew();
+    world.link(0).set_both(Impairment {
+        rate: Some(10_000_000),
+        queue: 200,
+        ..Impairment::long(Duration::from_millis(10), 0.0)
+    });
+    transfer(&world);
+    lived(&held, "a slow line", NOTICED);
+}
