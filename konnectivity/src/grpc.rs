@@ -15,6 +15,7 @@ use std::task::{Context, Poll, Waker, ready};
 use bytes::{Buf, Bytes, BytesMut};
 use h2::{RecvStream, SendStream};
 use http::{HeaderMap, HeaderValue, Method, Request};
+use http2_proto::{ErrorCode, StreamEnd};
 use knp_proto::frame::{Deframer, FrameError, HEAD};
 use knp_proto::{Packet, PacketError, PacketKind, Transmit};
 
@@ -98,13 +99,28 @@ pub(crate) fn request(path: &str, authority: &str) -> Result<Request<()>, http::
 /// The text for a status UNIMPLEMENTED.
 pub(crate) fn check_request<B>(request: &Request<B>, path: &str) -> Result<(), String> {
     let content_type = request.headers().get(http::header::CONTENT_TYPE);
-    let is_grpc =
-        content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"));
-    if request.method() != Method::POST || !is_grpc {
+    let content_type = content_type.map(HeaderValue::as_bytes);
+    let method = request.method().as_str().as_bytes();
+    check_call(method, request.uri().path(), content_type, path)
+}
+
+/// The same for what a request consists of.
+///
+/// # Errors
+///
+/// As [`check_request`].
+pub(crate) fn check_call(
+    method: &[u8],
+    asked: &str,
+    content_type: Option<&[u8]>,
+    path: &str,
+) -> Result<(), String> {
+    let is_grpc = content_type.is_some_and(|value| value.starts_with(b"application/grpc"));
+    if method != b"POST" || !is_grpc {
         return Err("this is no gRPC request".to_owned());
     }
-    if request.uri().path() != path {
-        return Err(format!("unknown method {}", request.uri().path()));
+    if asked != path {
+        return Err(format!("unknown method {asked}"));
     }
     Ok(())
 }
@@ -150,6 +166,9 @@ impl Buf for Message {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum StreamError {
+    /// The stream is over.
+    #[error("the HTTP/2 stream")]
+    End(#[from] StreamEnd),
     /// The framing is broken.
     #[error("reading a message")]
     Frame(#[from] FrameError),
@@ -173,6 +192,7 @@ impl StreamError {
         match self {
             Self::Frame(_) | Self::Packet(_) | Self::Truncated => GrpcCode::Internal,
             Self::Memory => GrpcCode::ResourceExhausted,
+            Self::End(end) => code_of_end(*end),
             Self::Http2(error) => match error.reason() {
                 Some(h2::Reason::CANCEL) => GrpcCode::Canceled,
                 Some(h2::Reason::ENHANCE_YOUR_CALM) => GrpcCode::ResourceExhausted,
@@ -180,6 +200,18 @@ impl StreamError {
                 Some(_) => GrpcCode::Internal,
             },
         }
+    }
+}
+
+fn code_of_end(end: StreamEnd) -> GrpcCode {
+    let (StreamEnd::Reset(code) | StreamEnd::Broken(code)) = end else {
+        return GrpcCode::Unavailable;
+    };
+    match code {
+        ErrorCode::CANCEL => GrpcCode::Canceled,
+        ErrorCode::ENHANCE_YOUR_CALM => GrpcCode::ResourceExhausted,
+        ErrorCode::REFUSED_STREAM => GrpcCode::Unavailable,
+        _ => GrpcCode::Internal,
     }
 }
 
@@ -227,14 +259,6 @@ impl PacketSender {
         }
     }
 
-    /// Waits until the peer has reset the stream; it never ends otherwise. Cancel-safe.
-    pub(crate) fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<StreamError> {
-        match ready!(self.stream.poll_reset(cx)) {
-            Ok(reason) => Poll::Ready(h2::Error::from(reason).into()),
-            Err(error) => Poll::Ready(error.into()),
-        }
-    }
-
     /// Adds what `transmit` takes to the buffer before the next packet: five octets are left for
     /// the head of its message. Small packets wait for [`PacketSender::flush`].
     ///
@@ -266,23 +290,6 @@ impl PacketSender {
             self.send(payload)?;
         }
         Ok(Some(kind))
-    }
-
-    /// Sends a packet that is not DATA, or small.
-    ///
-    /// # Errors
-    ///
-    /// As [`PacketSender::transmit`].
-    pub(crate) fn packet(&mut self, packet: Packet) -> Result<(), StreamError> {
-        let kind = packet.kind();
-        self.transmit(|buf| {
-            packet.encode(buf);
-            Some(Transmit {
-                kind,
-                payload: None,
-            })
-        })?;
-        self.flush()
     }
 
     /// Hands over what was gathered.
@@ -357,11 +364,6 @@ impl PacketReceiver {
         Poll::Ready(Ok(true))
     }
 
-    /// Returns how many octets of a message that is not complete are held.
-    pub(crate) fn buffered(&self) -> usize {
-        self.deframer.len()
-    }
-
     /// Returns the status and text with which a server ended the stream, once
     /// [`PacketReceiver::poll_packets`] has said that it does not go on.
     pub(crate) fn status(&mut self) -> Option<String> {
@@ -398,6 +400,11 @@ pub(crate) fn trailers(status: GrpcCode, message: &str) -> HeaderMap {
         trailers.insert("grpc-message", value);
     }
     trailers
+}
+
+/// Returns a status and its text as headers have them.
+pub(crate) fn status(status: GrpcCode, message: &str) -> (String, String) {
+    (status.number().to_string(), percent_encoded(message))
 }
 
 /// Returns a response that says `status` and nothing else (gRPC's "Trailers-Only").

@@ -277,6 +277,26 @@ impl Timer {
     }
 }
 
+/// How a peer is asked for a sign of life.
+pub(crate) trait Pings {
+    /// Asks.
+    fn ask(&mut self);
+
+    /// Waits for the answer; an error when the connection is over.
+    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ()>>;
+}
+
+impl Pings for PingPong {
+    fn ask(&mut self) {
+        // Refused only while another one is under way.
+        drop(self.send_ping(Ping::opaque()));
+    }
+
+    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ()>> {
+        self.poll_pong(cx).map(|pong| pong.map(drop).map_err(drop))
+    }
+}
+
 /// Pings the peer, and tells when it does not answer.
 pub(crate) struct Watch {
     liveness: Liveness,
@@ -315,7 +335,7 @@ impl Watch {
     pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        pings: Option<&mut PingPong>,
+        pings: Option<&mut impl Pings>,
         mut suspect: bool,
     ) -> Poll<()> {
         let Some(pings) = pings else {
@@ -323,15 +343,15 @@ impl Watch {
         };
         loop {
             if self.asked {
-                match pings.poll_pong(cx) {
-                    Poll::Ready(Ok(_)) => {
+                match pings.poll_answer(cx) {
+                    Poll::Ready(Ok(())) => {
                         self.heard();
                         self.rest();
                         suspect = false;
                         continue;
                     }
                     // The stream's end tells why.
-                    Poll::Ready(Err(_)) => return Poll::Pending,
+                    Poll::Ready(Err(())) => return Poll::Pending,
                     Poll::Pending => {}
                 }
             } else if suspect {
@@ -352,9 +372,8 @@ impl Watch {
         }
     }
 
-    fn ask(&mut self, pings: &mut PingPong) {
-        // Refused only while another one is under way.
-        drop(pings.send_ping(Ping::opaque()));
+    fn ask(&mut self, pings: &mut impl Pings) {
+        pings.ask();
         self.asked = true;
         let now = Instant::now();
         self.sleep.as_mut().reset(now + self.liveness.timeout);

@@ -22,6 +22,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use connect::Stream;
 use knp_proto::{EndReason, WriteError};
 use telemetry::metrics::Histogram;
+use tokio::io::AsyncRead;
 use tokio::time::Instant;
 use tokio_util::io::poll_read_buf;
 
@@ -33,6 +34,28 @@ use watch::Watch;
 /// Memory that all relays of a thread read into.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scratch(Rc<RefCell<BytesMut>>);
+
+impl Scratch {
+    /// Reads at most `max` octets; none are the end of the stream. Cancel-safe.
+    ///
+    /// # Errors
+    ///
+    /// The stream's.
+    pub(crate) fn poll_read(
+        &self,
+        cx: &mut Context<'_>,
+        stream: Pin<&mut impl AsyncRead>,
+        max: usize,
+    ) -> Poll<io::Result<Bytes>> {
+        let mut scratch = self.0.borrow_mut();
+        if scratch.capacity() < LEAST {
+            // Takes the same memory again once nobody has a slice of it any more.
+            scratch.reserve(CHUNK);
+        }
+        ready!(poll_read_buf(stream, cx, &mut (&mut *scratch).limit(max)))?;
+        Poll::Ready(Ok(scratch.split().freeze()))
+    }
+}
 
 /// What a relay works with.
 #[derive(Clone, Debug)]
@@ -203,13 +226,14 @@ impl<S: Stream> Relay<'_, S> {
         let room = ready!(room);
         ready!(self.poll_turn(cx));
         if self.outgoing.is_empty() {
-            match ready!(self.poll_fill(cx, room)) {
-                Ok(0) => {
+            let socket = Pin::new(&mut *self.socket);
+            match ready!(self.means.scratch.poll_read(cx, socket, room.min(PIECE))) {
+                Ok(read) if read.is_empty() => {
                     self.reading = false;
                     self.tunnel.finish();
                     return Poll::Ready(self.after_reading());
                 }
-                Ok(_) => {}
+                Ok(read) => self.outgoing = read,
                 Err(error) => return Poll::Ready(Step::End(RelayEnd::Socket(error))),
             }
         }
@@ -237,18 +261,6 @@ impl<S: Stream> Relay<'_, S> {
             }
             Writing::Open | Writing::Shutting | Writing::Shut => Step::Again,
         }
-    }
-
-    fn poll_fill(&mut self, cx: &mut Context<'_>, room: usize) -> Poll<io::Result<usize>> {
-        let mut scratch = self.means.scratch.0.borrow_mut();
-        if scratch.capacity() < LEAST {
-            // Takes the same memory again once nobody has a slice of it any more.
-            scratch.reserve(CHUNK);
-        }
-        let mut limited = (&mut *scratch).limit(room.min(PIECE));
-        let read = ready!(poll_read_buf(Pin::new(&mut *self.socket), cx, &mut limited));
-        self.outgoing = scratch.split().freeze();
-        Poll::Ready(read)
     }
 
     /// From the tunnel to the socket.

@@ -11,12 +11,12 @@
 //! in `cluster`.
 
 mod agents;
-mod authority;
 mod cluster;
 mod context;
 mod frontends;
 mod grpc_frontend;
 mod health;
+mod http2;
 mod http_frontend;
 mod listen;
 mod params;

@@ -9,6 +9,8 @@
 //! is `knp_proto`'s business; here they are carried out, within bounds: a stream whose octets are
 //! not taken is not read.
 
+mod wire;
+
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -16,115 +18,68 @@ use std::rc::Rc;
 use std::task::{Context as Cx, Poll, ready};
 
 use bytes::Bytes;
-use h2::RecvStream;
-use h2::server::{Connection, SendResponse};
-use http::{Request, Response};
-use knp_proto::{EndReason, FrontendAction, GrpcFrontend, Packet, Reserve, Transmit};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::task::JoinSet;
+use http2_proto::{Params, Request};
+use knp_proto::{EndReason, FrontendAction, GrpcFrontend, Packet, PacketKind, Reserve};
 use tokio::time::timeout;
 
-use super::authority::Authority;
 use super::cluster::{Dialled, NoTunnel};
 use super::frontends::Frontend;
+use super::http2;
 use super::tunnels::Open;
-use crate::grpc::{self, Message, PacketReceiver, PacketSender, Side, StreamError, refusal};
+use crate::grpc::{self, StreamError};
 use crate::link::{Tunnel, TunnelRead};
 use crate::metrics::{DialFailure, Direction, GrpcCode, Held, PeerPort, Service};
 use crate::pump::Watch;
 use crate::share::{Share, Turn};
+use wire::Wire;
 
 /// Serves a connection and all its streams.
 pub(crate) async fn serve<S>(io: S, frontend: Rc<Frontend>)
 where
-    S: AsyncRead + AsyncWrite + Unpin + 'static,
+    S: connect::Stream,
 {
     let cx = &frontend.cx;
-    let builder = grpc::server_builder(STREAM_WINDOW, CONNECTION_WINDOW);
-    let handshake = builder.handshake(Authority::new(io));
-    let mut connection: Connection<Authority<S>, Message> = match timeout(
-        cx.limits.handshake,
-        handshake,
-    )
-    .await
-    {
-        Ok(Ok(connection)) => connection,
+    let mut server = http2::Server::new(
+        io,
+        PARAMS,
+        frontend.means.scratch.clone(),
+        Watch::new(cx.limits.frontends),
+        |io, request| stream(io, request, &frontend),
+    );
+    match timeout(cx.limits.handshake, server.begun()).await {
+        Ok(Ok(())) => server.run(frontend.cut()).await,
         Ok(Err(error)) => {
             tracing::debug!(peer = %frontend.peer, %error, "a frontend's connection is no HTTP/2");
-            return cx.metrics.peer_refused(PeerPort::Frontends, "http2");
+            cx.metrics.peer_refused(PeerPort::Frontends, "http2");
         }
         Err(_) => {
-            return cx
-                .metrics
+            cx.metrics
                 .peer_refused(PeerPort::Frontends, "handshake_timeout");
         }
-    };
-    let mut pings = connection.ping_pong();
-    let mut watch = Watch::new(cx.limits.frontends);
-    let mut streams = JoinSet::new();
-    loop {
-        let silent = poll_fn(|cx| watch.poll(cx, pings.as_mut(), false));
-        tokio::select! {
-            accepted = connection.accept() => match accepted {
-                Some(Ok((request, respond))) => {
-                    let frontend = Rc::clone(&frontend);
-                    streams.spawn_local(stream(request, respond, frontend));
-                }
-                Some(Err(error)) => {
-                    tracing::debug!(peer = %frontend.peer, %error, "a frontend's connection broke");
-                    break;
-                }
-                None => break,
-            },
-            Some(ended) = streams.join_next(), if !streams.is_empty() => {
-                if let Err(error) = ended {
-                    tracing::error!(%error, "a frontend's stream ended by a defect");
-                }
-            }
-            () = silent => break,
-            // Its streams say so themselves.
-            _ = frontend.cut(), if streams.is_empty() => break,
-        }
     }
-    // Streams see the end of their connection by themselves.
-    drop(connection);
-    while streams.join_next().await.is_some() {}
 }
 
-async fn stream(
-    request: Request<RecvStream>,
-    mut respond: SendResponse<Message>,
-    frontend: Rc<Frontend>,
-) {
-    if let Err(text) = grpc::check_request(&request, grpc::PROXY_PATH) {
-        drop(respond.send_response(refusal(GrpcCode::Unimplemented, &text), true));
-        return;
+async fn stream(io: http2::Stream, request: Request, frontend: &Frontend) {
+    if let Err(text) = check(&request) {
+        return Wire::refuse(&io, GrpcCode::Unimplemented, &text);
     }
-    let mut response = Response::new(());
-    let headers = response.headers_mut();
-    headers.insert(http::header::CONTENT_TYPE, grpc::CONTENT_TYPE);
-    let Ok(sender) = respond.send_response(response, false) else {
-        return;
-    };
+    // Not kept for as long as the stream.
+    drop(request);
     let _held = frontend.cx.metrics.grpc_connection(Service::Proxy);
     let mut stream = Stream {
-        sender: PacketSender::new(sender, Side::Server),
-        receiver: PacketReceiver::new(request.into_body(), MAX_MESSAGE),
-        frontend: &frontend,
+        wire: Wire::accept(io, MAX_MESSAGE),
+        frontend,
         state: GrpcFrontend::new(),
         packets: VecDeque::new(),
         replies: Vec::new(),
         target: None,
-        dial: None,
-        tunnel: None,
+        client: Client::Speaks,
+        way: Way::None,
         outgoing: Bytes::new(),
-        closing: false,
-        asked: false,
         reason: None,
         held: Reserve::new(frontend.cluster.limits()),
         turn: frontend.means.share.as_ref().map(Share::turn),
         stalled: None,
-        reading: true,
         received: 0,
         sent: 0,
     };
@@ -135,12 +90,16 @@ async fn stream(
     stream.finish(end);
 }
 
-type PendingDial<'a> = Pin<Box<dyn Future<Output = Result<Dialled, NoTunnel>> + 'a>>;
+fn check(request: &Request) -> Result<(), String> {
+    let content_type = request.header("content-type");
+    let path = String::from_utf8_lossy(request.path());
+    let path = path.split('?').next().unwrap_or_default();
+    grpc::check_call(request.method(), path, content_type, grpc::PROXY_PATH)
+}
 
 /// One stream.
 struct Stream<'a> {
-    sender: PacketSender,
-    receiver: PacketReceiver,
+    wire: Wire,
     frontend: &'a Frontend,
     state: GrpcFrontend,
     /// Read, and not yet carried out.
@@ -148,14 +107,10 @@ struct Stream<'a> {
     /// To be sent before anything else.
     replies: Vec<Packet>,
     target: Option<String>,
-    dial: Option<PendingDial<'a>>,
-    tunnel: Option<(Tunnel, Open)>,
+    client: Client,
+    way: Way<'a>,
     /// The client's octets that the tunnel has not taken yet.
     outgoing: Bytes,
-    /// The client has closed; what it sent before still goes out.
-    closing: bool,
-    /// It asked for the close, and did not merely go away.
-    asked: bool,
     /// Why the tunnel ended, or why there was none.
     reason: Option<&'static str>,
     /// What the cluster is charged for large messages.
@@ -163,10 +118,32 @@ struct Stream<'a> {
     turn: Option<Turn>,
     /// Held while the client does not read.
     stalled: Option<Held>,
-    /// Whether the client may send more.
-    reading: bool,
     received: u64,
     sent: u64,
+}
+
+/// What a client has still to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Client {
+    /// Anything.
+    Speaks,
+    /// It has asked for the end; what it says behind that does not matter.
+    Closed,
+    /// Nothing: it has ended its side of the stream, having `asked` for the end or not.
+    Left { asked: bool },
+}
+
+/// How far the way to the destination is.
+enum Way<'a> {
+    /// There is none, and there may be one yet.
+    None,
+    Dialling(Pin<Box<dyn Future<Output = Result<Dialled, NoTunnel>> + 'a>>),
+    Open {
+        tunnel: Tunnel,
+        _counted: Open,
+    },
+    /// There was one.
+    Over,
 }
 
 /// How a stream ended.
@@ -197,10 +174,7 @@ impl<'a> Stream<'a> {
                 }
             }
             if !again {
-                return match self.sender.flush() {
-                    Ok(()) => Poll::Pending,
-                    Err(error) => Poll::Ready(End::Broken(error)),
-                };
+                return Poll::Pending;
             }
         }
         cx.waker().wake_by_ref();
@@ -208,42 +182,36 @@ impl<'a> Stream<'a> {
     }
 
     /// Sends what is to be told at once.
-    fn poll_replies(&mut self, cx: &mut Cx<'_>) -> Step {
+    fn poll_replies(&mut self, cx: &Cx<'_>) -> Step {
         if self.replies.is_empty() {
             return Poll::Pending;
         }
-        ready!(self.sender.poll_ready(cx))?;
+        ready!(self.wire.poll_ready(cx))?;
+        let sent = self.frontend.cx.metrics.sent_to_client();
         for packet in std::mem::take(&mut self.replies) {
-            self.frontend
-                .cx
-                .metrics
-                .sent_to_client()
-                .packet(packet.kind());
-            self.sender.packet(packet)?;
+            sent.packet(packet.kind());
+            self.wire.packet(packet)?;
         }
         Poll::Ready(Ok(None))
     }
 
     /// Reads and carries out what the client asks for.
-    fn poll_client(&mut self, cx: &mut Cx<'_>) -> Step {
+    fn poll_client(&mut self, cx: &Cx<'_>) -> Step {
         if !self.outgoing.is_empty() || !self.replies.is_empty() {
             // It is not read, but may be gone.
-            return self.sender.poll_reset(cx).map(Err);
+            return self.wire.poll_end(cx).map(Err);
         }
         if let Some(packet) = self.packets.pop_front() {
-            self.frontend
-                .cx
-                .metrics
-                .received_from_client()
-                .packet(packet.kind());
+            let received = self.frontend.cx.metrics.received_from_client();
+            received.packet(packet.kind());
             let action = self.state.handle_packet(packet, &mut self.replies);
             self.carry_out(action);
             return Poll::Ready(Ok(None));
         }
-        if !self.reading {
-            return self.sender.poll_reset(cx).map(Err);
+        if let Client::Left { .. } = self.client {
+            return self.wire.poll_end(cx).map(Err);
         }
-        let more = ready!(self.receiver.poll_packets(cx, &mut self.packets))?;
+        let more = ready!(self.wire.poll_packets(cx, &mut self.packets))?;
         if !self.hold() {
             return Poll::Ready(Err(StreamError::Memory));
         }
@@ -251,19 +219,28 @@ impl<'a> Stream<'a> {
             return Poll::Ready(Ok(None));
         }
         // The client is gone, or as good as gone: it cannot close its tunnel any more.
-        self.reading = false;
-        self.dial = None;
-        self.closing = true;
-        if self.tunnel.is_none() {
-            return Poll::Ready(Ok(Some("frontend_closed")));
+        let asked = self.client == Client::Closed;
+        self.client = Client::Left { asked };
+        self.give_up_dial();
+        match self.way {
+            Way::Open { .. } => Poll::Ready(Ok(None)),
+            Way::None | Way::Dialling(_) | Way::Over => Poll::Ready(Ok(Some("frontend_closed"))),
         }
-        Poll::Ready(Ok(None))
+    }
+
+    /// Calls off a dial that nobody waits for.
+    fn give_up_dial(&mut self) {
+        if let Way::Dialling(_) = self.way {
+            let metrics = self.frontend.cluster.metrics();
+            metrics.dial_failure(DialFailure::FrontendClose);
+            self.way = Way::None;
+        }
     }
 
     /// Charges the cluster for what this stream holds; false when there is no memory for it.
     fn hold(&mut self) -> bool {
         let packets: usize = self.packets.iter().map(Packet::payload_len).sum();
-        let held = self.receiver.buffered() + packets + self.outgoing.len();
+        let held = self.wire.buffered() + packets + self.outgoing.len();
         // What a window carries is everybody's.
         self.held
             .try_set(held.saturating_sub(STREAM_WINDOW as usize))
@@ -274,34 +251,31 @@ impl<'a> Stream<'a> {
             Some(FrontendAction::Data(data)) => self.outgoing = data,
             Some(FrontendAction::Dial(target)) => {
                 self.target = Some(target.address.clone());
-                self.dial = Some(Box::pin(self.frontend.dial(target)));
+                self.way = Way::Dialling(Box::pin(self.frontend.dial(target)));
             }
             Some(FrontendAction::Close) => {
-                self.asked = true;
-                if self.dial.take().is_some() {
-                    let metrics = self.frontend.cluster.metrics();
-                    metrics.dial_failure(DialFailure::FrontendClose);
-                }
-                self.closing = true;
+                self.client = Client::Closed;
+                self.give_up_dial();
             }
             None => {}
         }
     }
 
     fn poll_dial(&mut self, cx: &mut Cx<'_>) -> Step {
-        let Some(dial) = &mut self.dial else {
+        let Way::Dialling(dial) = &mut self.way else {
             return Poll::Pending;
         };
-        let result = ready!(dial.as_mut().poll(cx));
-        self.dial = None;
-        match result {
+        match ready!(dial.as_mut().poll(cx)) {
             Ok(dialled) => {
                 let reply = self.state.established(dialled.tunnel.connect_id());
                 self.replies.extend(reply);
-                let open = self.frontend.open(&dialled);
-                self.tunnel = Some((dialled.tunnel, open));
+                self.way = Way::Open {
+                    _counted: self.frontend.open(&dialled),
+                    tunnel: dialled.tunnel,
+                };
             }
             Err(error) => {
+                self.way = Way::None;
                 self.reason = self.reason.or_else(|| Some(error.reason()));
                 let reply = self.state.dial_failed(&error.to_string());
                 self.replies.extend(reply);
@@ -312,22 +286,22 @@ impl<'a> Stream<'a> {
 
     /// From the client to the tunnel.
     fn poll_out(&mut self, cx: &Cx<'_>) -> Step {
-        let Some((tunnel, _)) = &mut self.tunnel else {
+        let Way::Open { tunnel, .. } = &mut self.way else {
             self.outgoing.clear();
-            if self.closing && self.dial.is_none() && self.replies.is_empty() {
-                return Poll::Ready(Ok(Some("frontend_closed")));
-            }
-            return Poll::Pending;
+            return self.without_tunnel();
         };
         if self.outgoing.is_empty() {
-            if !self.closing || !self.packets.is_empty() {
-                return Poll::Pending;
-            }
+            let asked = match self.client {
+                Client::Speaks => return Poll::Pending,
+                _ if !self.packets.is_empty() => return Poll::Pending,
+                Client::Closed => true,
+                Client::Left { asked } => asked,
+            };
             // All it sent is on its way; the tunnel closes behind it, and is whole if it says so.
-            if self.asked {
+            if asked {
                 tunnel.finish();
             }
-            self.tunnel = None;
+            self.way = Way::Over;
             self.reason.get_or_insert("frontend_closed");
             self.replies
                 .extend(self.state.ended(&EndReason::LocalClosed));
@@ -349,16 +323,29 @@ impl<'a> Stream<'a> {
         Poll::Ready(Ok(None))
     }
 
+    /// Ends the stream once nothing is left to say, unless the client may still dial.
+    fn without_tunnel(&self) -> Step {
+        let over = match self.way {
+            Way::None => self.client != Client::Speaks,
+            Way::Over => true,
+            Way::Dialling(_) | Way::Open { .. } => false,
+        };
+        match over && self.replies.is_empty() {
+            true => Poll::Ready(Ok(Some("frontend_closed"))),
+            false => Poll::Pending,
+        }
+    }
+
     /// From the tunnel to the client.
-    fn poll_in(&mut self, cx: &mut Cx<'_>) -> Step {
-        let Some((tunnel, _)) = &mut self.tunnel else {
+    fn poll_in(&mut self, cx: &Cx<'_>) -> Step {
+        let Way::Open { tunnel, .. } = &mut self.way else {
             return Poll::Pending;
         };
         // Nothing overtakes the answer to the dial.
         if !self.replies.is_empty() {
             return Poll::Pending;
         }
-        let ready = self.sender.poll_ready(cx);
+        let ready = self.wire.poll_ready(cx);
         if ready.is_pending() {
             (self.stalled).get_or_insert_with(|| tunnel.metrics().stalled());
             // The tunnel may be over whether or not the client reads again.
@@ -384,13 +371,9 @@ impl<'a> Stream<'a> {
             .metrics()
             .bytes(Direction::FromDestination, len as u64);
         if let Some(Packet::Data { connect_id, data }) = self.state.data(data) {
-            let kind = self.sender.transmit(|buf| {
-                knp_proto::packet::encode_data_head(connect_id, data.len(), buf);
-                let kind = knp_proto::PacketKind::Data;
-                let payload = Some(data);
-                Some(Transmit { kind, payload })
-            })?;
-            kind.inspect(|kind| self.frontend.cx.metrics.sent_to_client().packet(*kind));
+            self.wire.data(connect_id, data)?;
+            let sent = self.frontend.cx.metrics.sent_to_client();
+            sent.packet(PacketKind::Data);
             self.sent += len as u64;
         }
         tunnel.consumed(len);
@@ -400,11 +383,10 @@ impl<'a> Stream<'a> {
 
     /// Tells the client that its tunnel is over, and ends the stream behind that.
     fn ended(&mut self, reason: &EndReason) -> Step {
-        self.tunnel = None;
+        self.way = Way::Over;
         self.reason = self.reason.or_else(|| Some(reason.reason()));
         self.replies.extend(self.state.ended(reason));
         self.outgoing.clear();
-        self.closing = true;
         Poll::Ready(Ok(None))
     }
 
@@ -414,28 +396,25 @@ impl<'a> Stream<'a> {
         }
     }
 
-    fn finish(self, end: End) {
+    fn finish(mut self, end: End) {
+        self.give_up_dial();
         let reason = match end {
             End::Done(reason) => {
-                self.sender.end(GrpcCode::Ok, "");
+                self.wire.end(GrpcCode::Ok, "");
                 self.reason.unwrap_or(reason)
             }
             End::Broken(StreamError::Memory) => {
                 let text = "no memory for so large a message";
-                self.sender.end(GrpcCode::ResourceExhausted, text);
+                self.wire.end(GrpcCode::ResourceExhausted, text);
                 "limit"
             }
             End::Broken(error) => {
                 let metrics = &self.frontend.cx.metrics;
                 metrics.received_from_client().error(error.code(), None);
-                self.sender.reset();
+                self.wire.reset();
                 self.reason.unwrap_or("frontend_reset")
             }
         };
-        if self.dial.is_some() {
-            let metrics = self.frontend.cluster.metrics();
-            metrics.dial_failure(DialFailure::FrontendClose);
-        }
         let target = self.target.as_deref();
         self.frontend.log(target, self.received, self.sent, reason);
     }
@@ -446,8 +425,16 @@ type Step = Poll<Result<Option<&'static str>, StreamError>>;
 
 /// Window of a stream: what a client may send ahead of the tunnel.
 const STREAM_WINDOW: u32 = 128 << 10;
-/// Window of a connection, for all its streams: dozens may be stuck without stopping the others.
-const CONNECTION_WINDOW: u32 = 8 << 20;
+/// What a connection may do.
+const PARAMS: Params = Params {
+    stream_window: STREAM_WINDOW,
+    // For all its streams: dozens may be stuck without stopping the others.
+    connection_window: 8 << 20,
+    max_frame: grpc::MAX_FRAME,
+    max_streams: grpc::MAX_STREAMS,
+    max_head: grpc::MAX_HEADERS,
+    send_buffer: grpc::SEND_BUFFER,
+};
 /// Octets of a message. Upstream's library sends what it is given as one message, however long;
 /// upstream's server takes 4 MiB.
 const MAX_MESSAGE: usize = 16 << 20;

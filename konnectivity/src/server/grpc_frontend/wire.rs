@@ -1,0 +1,140 @@
+//! Packets of one API server's stream, in gRPC's framing.
+//!
+//! ```text
+//!   http2::Stream ──▶ Deframer ──▶ Packet          head, payload ──▶ http2::Stream
+//! ```
+//!
+//! A packet's payload goes out from where it lies. What packets mean is not known here.
+
+use std::collections::VecDeque;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use http2_proto::{ErrorCode, Read};
+use knp_proto::frame::{Deframer, HEAD};
+use knp_proto::{ConnectId, Packet};
+
+use super::super::http2;
+use crate::grpc::{self, StreamError};
+use crate::metrics::GrpcCode;
+
+/// Both halves of a stream.
+pub(super) struct Wire {
+    stream: http2::Stream,
+    deframer: Deframer,
+}
+
+impl Wire {
+    /// Says that the call is accepted. Messages of at most `max` octets are.
+    pub(super) fn accept(stream: http2::Stream, max: usize) -> Self {
+        stream.respond(&[STATUS, CONTENT_TYPE], false);
+        Self {
+            stream,
+            deframer: Deframer::new(max),
+        }
+    }
+
+    /// Refuses a call.
+    pub(super) fn refuse(stream: &http2::Stream, status: GrpcCode, message: &str) {
+        let (number, message) = grpc::status(status, message);
+        let fields = [
+            STATUS,
+            CONTENT_TYPE,
+            (b"grpc-status", number.as_bytes()),
+            (b"grpc-message", message.as_bytes()),
+        ];
+        stream.respond(&fields, true);
+    }
+
+    /// Waits until the stream takes more. Cancel-safe.
+    pub(super) fn poll_ready(&self, cx: &Context<'_>) -> Poll<Result<(), StreamError>> {
+        Poll::Ready(Ok(ready!(self.stream.poll_ready(cx))?))
+    }
+
+    /// Waits until the stream is over before its time; it never is otherwise. Cancel-safe.
+    pub(super) fn poll_end(&self, cx: &Context<'_>) -> Poll<StreamError> {
+        self.stream.poll_end(cx).map(StreamError::from)
+    }
+
+    /// Waits for octets, reads the packets that are complete with them into `packets`, and returns
+    /// whether the client may send more. Cancel-safe.
+    pub(super) fn poll_packets(
+        &mut self,
+        cx: &Context<'_>,
+        packets: &mut VecDeque<Packet>,
+    ) -> Poll<Result<bool, StreamError>> {
+        let octets = match ready!(self.stream.poll_read(cx))? {
+            Read::Data(octets) => octets,
+            Read::End if self.deframer.is_empty() => return Poll::Ready(Ok(false)),
+            Read::End => return Poll::Ready(Err(StreamError::Truncated)),
+        };
+        let len = octets.len();
+        self.deframer.push(octets);
+        while let Some(message) = self.deframer.next_message()? {
+            packets.push_back(Packet::decode(message)?);
+        }
+        self.stream.consumed(len);
+        Poll::Ready(Ok(true))
+    }
+
+    /// Returns how many octets of a message that is not complete are held.
+    pub(super) fn buffered(&self) -> usize {
+        self.deframer.len()
+    }
+
+    /// Sends a packet that is not DATA.
+    ///
+    /// # Errors
+    ///
+    /// When the stream is over.
+    pub(super) fn packet(&self, packet: Packet) -> Result<(), StreamError> {
+        let mut message = BytesMut::new();
+        message.extend_from_slice(&[0; HEAD]);
+        packet.encode(&mut message);
+        self.message(message, Bytes::new())
+    }
+
+    /// Sends DATA.
+    ///
+    /// # Errors
+    ///
+    /// When the stream is over.
+    pub(super) fn data(&self, id: ConnectId, data: Bytes) -> Result<(), StreamError> {
+        let mut message = BytesMut::with_capacity(DATA_HEAD);
+        message.extend_from_slice(&[0; HEAD]);
+        knp_proto::packet::encode_data_head(id, data.len(), &mut message);
+        self.message(message, data)
+    }
+
+    /// Sends a message, of which `head` begins with room for its length.
+    fn message(&self, mut head: BytesMut, payload: Bytes) -> Result<(), StreamError> {
+        let len = head.len() + payload.len() - HEAD;
+        let len = u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes();
+        if let Some(room) = head.get_mut(1..HEAD) {
+            room.copy_from_slice(&len);
+        }
+        Ok(self.stream.send(&head, payload)?)
+    }
+
+    /// Ends the stream in order, with a status.
+    pub(super) fn end(self, status: GrpcCode, message: &str) {
+        let (number, message) = grpc::status(status, message);
+        let fields: [(&[u8], &[u8]); 2] = [
+            (b"grpc-status", number.as_bytes()),
+            (b"grpc-message", message.as_bytes()),
+        ];
+        // No text, no field.
+        let count = if message.is_empty() { 1 } else { 2 };
+        self.stream.end(fields.get(..count).unwrap_or_default());
+    }
+
+    /// Resets the stream.
+    pub(super) fn reset(self) {
+        self.stream.reset(ErrorCode::CANCEL);
+    }
+}
+
+const STATUS: (&[u8], &[u8]) = (b":status", b"200");
+const CONTENT_TYPE: (&[u8], &[u8]) = (b"content-type", b"application/grpc");
+/// Octets before the payload of DATA, at most.
+const DATA_HEAD: usize = 32;
