@@ -87,6 +87,7 @@ impl Links {
             }
         }
         let status = self.params.status.borrow();
+        all += status.strangers;
         let open = status.peers.iter().flat_map(|peer| &peer.links);
         for link in open.filter(|link| link.transport == Transport::Tcp) {
             all += 1;

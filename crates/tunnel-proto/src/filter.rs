@@ -163,7 +163,7 @@ impl Filter {
         self.len() == 0
     }
 
-    /// Returns the number of flows of a peer that are not closed: what a drain waits for.
+    /// Returns the number of TCP connections of a peer that are not closed: what a drain waits for.
     #[must_use]
     pub fn open_flows(&self, peer: PeerIndex) -> u32 {
         self.flows.open_of(peer)

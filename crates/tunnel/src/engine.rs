@@ -26,7 +26,6 @@ mod server;
 mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::hash::RandomState;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -55,6 +54,19 @@ const HANDSHAKES: (u32, u32) = (500, 500);
 
 /// For how long flows stay with a client whose probes go unanswered.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Streams of which nothing is known; the oldest makes room.
+const STRANGERS: usize = 64;
+
+/// For how long a link in use may be silent before a keepalive by another one moves the path.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// For how long a stream that carried a tunnel may go without an authentic packet: clients probe
+/// even those that they do not use every 5 s.
+const SILENT: Duration = Duration::from_secs(60);
+
+/// Flows of each kind that are looked at by a tick, to forget those whose time is over.
+const SWEEP: usize = 256;
 
 /// For how long a stream may go without an authentic packet before a server closes it.
 const PROOF: Duration = Duration::from_secs(10);
@@ -112,7 +124,8 @@ pub(crate) struct Engine<K: Keys> {
     side: Side,
     /// Drawn at the start, so that others can tell a restart.
     instance: u64,
-    secret: RandomState,
+    /// Spreads flows over peers.
+    secret: u64,
     scratch: Vec<u8>,
     streams: BTreeMap<StreamId, Stream>,
     requests: VecDeque<Request>,
@@ -126,12 +139,14 @@ pub(crate) struct Engine<K: Keys> {
 #[derive(Debug)]
 struct Stream {
     from: SocketAddr,
-    since: Instant,
+    /// When something authentic came by it, or it was accepted.
+    heard: Instant,
     proven: bool,
 }
 
 impl<K: Keys> Engine<K> {
-    /// Returns an engine that has begun to dial, if it is a client's. `secret` is a random number.
+    /// Returns an engine that has begun to dial, if it is a client's. `random` are random numbers;
+    /// the first is told to others.
     ///
     /// # Errors
     ///
@@ -140,7 +155,7 @@ impl<K: Keys> Engine<K> {
         params: Params,
         identity: Identity,
         keys: K,
-        secret: u64,
+        random: [u64; 3],
         now: Instant,
     ) -> Result<Self, IdentityError> {
         let (side, networks) = match params.role {
@@ -155,7 +170,7 @@ impl<K: Keys> Engine<K> {
                 networks,
                 filter,
             } => {
-                let filter = Box::new(Filter::new(filter, secret, now));
+                let filter = Box::new(Filter::new(filter, random[1], now));
                 let budget = TokenBucket::new(HANDSHAKES.0, HANDSHAKES.1, now);
                 let side = Side::Server {
                     route,
@@ -175,8 +190,8 @@ impl<K: Keys> Engine<K> {
             allowed: AllowedIps::default(),
             networks,
             side,
-            instance: secret.rotate_left(21) ^ 0x5851_f42d_4c95_7f2d,
-            secret: RandomState::new(),
+            instance: random[0],
+            secret: random[2],
             scratch: vec![0; 2048 + usize::from(params.mtu)],
             streams: BTreeMap::new(),
             requests: VecDeque::new(),
@@ -208,8 +223,11 @@ impl<K: Keys> Engine<K> {
             }
         }
         if tick {
-            self.close_unproven(now);
+            self.close_silent(now, out);
             self.keys.tick();
+            if let Side::Server { filter, .. } = &mut self.side {
+                filter.sweep(now, SWEEP);
+            }
         }
     }
 
@@ -245,6 +263,20 @@ impl<K: Keys> Engine<K> {
         Status {
             peers: peers.collect(),
             draining: self.draining,
+            strangers: self
+                .streams
+                .values()
+                .filter(|stream| !stream.proven)
+                .count(),
+        }
+    }
+
+    /// Tells the other ends of streams that this end goes away now.
+    pub(crate) fn farewell(&mut self, now: Instant, out: &mut impl Out) {
+        self.drain(now, out);
+        let grace = Duration::ZERO;
+        for stream in self.streams.keys() {
+            out.control(*stream, &Control::Drain { grace });
         }
     }
 

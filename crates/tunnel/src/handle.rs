@@ -12,7 +12,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tunnel_proto::allowed::Network;
 use tunnel_proto::datagram::RouteId;
 use tunnel_proto::path::{LinkId, Transport};
@@ -124,7 +124,7 @@ pub(crate) enum Command {
         link: LinkId,
     },
     Drain,
-    Replace(Identity),
+    Replace(Identity, oneshot::Sender<Result<(), IdentityError>>),
     Stop,
 }
 
@@ -140,7 +140,7 @@ pub(crate) struct Ends {
     pub(crate) status: watch::Sender<Arc<Status>>,
     pub(crate) dials: mpsc::Sender<Dial>,
     /// To be put into each [`Dial`].
-    pub(crate) answers: mpsc::Sender<Command>,
+    pub(crate) answers: mpsc::WeakSender<Command>,
     /// Dropped when the data thread has ended.
     pub(crate) stopped: Arc<watch::Sender<()>>,
 }
@@ -166,7 +166,7 @@ impl Tunnel {
             commands: received,
             status: told,
             dials,
-            answers: commands.clone(),
+            answers: commands.downgrade(),
             stopped: Arc::new(runs),
         };
         crate::runner::start(params, identity, sockets, registry, ends)?;
@@ -178,14 +178,18 @@ impl Tunnel {
         Ok((tunnel, Dials(asked)))
     }
 
-    /// Replaces keys and peers. Sessions of pairs of keys that stay are kept. Cancel-safe: nothing
-    /// was replaced if it did not return.
+    /// Replaces keys and peers. Sessions of pairs of keys that stay are kept; a changed preshared
+    /// key ends the sessions of its peer. Cancelled, it may have been done or not.
     ///
     /// # Errors
     ///
-    /// [`TunnelError::Stopped`].
+    /// - [`TunnelError::Identity`]: keys and peers that cannot be used together; nothing changed;
+    /// - [`TunnelError::Stopped`].
     pub async fn replace(&self, identity: Identity) -> Result<(), TunnelError> {
-        self.tell(Command::Replace(identity)).await
+        let (answer, answered) = oneshot::channel();
+        self.tell(Command::Replace(identity, answer)).await?;
+        let replaced = answered.await.map_err(|_| TunnelError::Stopped)?;
+        Ok(replaced?)
     }
 
     /// Hands over a TCP connection that was accepted; its first octets are frames. It is closed
@@ -331,10 +335,8 @@ pub enum IdentityError {
         second: String,
     },
     /// Two peers have a key in common, or one has it twice.
-    #[error("peers {first:?} and {second:?} both have the key {key}")]
+    #[error("peers {first:?} and {second:?} have a key in common")]
     Key {
-        /// The key.
-        key: PublicKey,
         /// The one named first.
         first: String,
         /// The other one, or the same.
@@ -380,9 +382,12 @@ pub enum IdentityError {
 }
 
 /// Why a tunnel cannot be told something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TunnelError {
+    /// Keys and peers that cannot be used together.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
     /// The data thread has ended.
     #[error("the tunnel has been stopped")]
     Stopped,

@@ -1,7 +1,7 @@
 //! What is known of the tunnels of a process, for probes, metrics and the admin page.
 //!
 //! ```text
-//!   Engine ── every 250 ms, and when a peer comes or goes ──▶ Arc<Status> ──▶ Tunnel::status, watch
+//!   Engine ── every 250 ms ──▶ Arc<Status> ──▶ Tunnel::status, watch
 //! ```
 //!
 //! Plain values; decides nothing.
@@ -17,6 +17,8 @@ pub struct Status {
     pub peers: Vec<PeerStatus>,
     /// Whether this end has told its peers to choose another one.
     pub draining: bool,
+    /// Server: streams by which nothing authentic came yet.
+    pub strangers: usize,
 }
 
 impl Status {

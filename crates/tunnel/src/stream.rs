@@ -176,7 +176,7 @@ impl Stream {
         }
     }
 
-    /// Reads octets for a [`Decoder`] into `buffer` and returns how many, at least one.
+    /// Reads octets for a [`Decoder`](tunnel_proto::frame::Decoder) into `buffer` and returns how many, at least one.
     ///
     /// # Errors
     ///

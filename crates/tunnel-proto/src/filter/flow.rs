@@ -112,6 +112,20 @@ pub(super) enum Phase {
 }
 
 impl Phase {
+    /// Answers whether it is a TCP connection's that is not closed. Of the others nobody knows when
+    /// they are over.
+    pub(super) fn is_open_connection(self) -> bool {
+        match self {
+            Self::SynSent
+            | Self::SynAnswered
+            | Self::PickedUp
+            | Self::Established
+            | Self::FinNear
+            | Self::FinFar => true,
+            Self::Closed | Self::Echo | Self::UdpSent | Self::UdpAnswered => false,
+        }
+    }
+
     pub(super) fn udp_outbound(before: Option<Self>) -> Self {
         match before {
             Some(Self::UdpAnswered) => Self::UdpAnswered,

@@ -383,8 +383,9 @@ impl Table {
     }
 
     fn count_open(&mut self, phase: Phase, peer: PeerIndex, more: bool) {
+        let counts = phase.is_open_connection();
         let count = self.open.get_mut(usize::from(peer.get()));
-        if let Some(count) = count.filter(|_| phase != Phase::Closed) {
+        if let Some(count) = count.filter(|_| counts) {
             *count = if more {
                 *count + 1
             } else {

@@ -196,6 +196,9 @@ impl Mtu {
     /// Returns when [`Mtu::handle_timeout`] is to be called next, at the latest.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
+        if let Some(trial) = self.trial.filter(|_| !self.events.is_empty()) {
+            return Some(trial.sent); // not even sent yet
+        }
         if let Some(trial) = self.trial {
             return Some(trial.sent + self.timeout);
         }

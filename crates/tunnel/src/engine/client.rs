@@ -20,7 +20,7 @@ use tunnel_proto::path::{Event, LinkId, Mtu, MtuEvent, MtuParams, Transport};
 
 use crate::noise::{Due, Keys, Noise, OUT_LEN};
 
-use super::inbound::Of;
+use super::inbound::{Heard, Of};
 use super::outbound::{OVERHEAD, mark};
 use super::peer::{Link, Pending, Remote, Steering};
 use super::peers::close;
@@ -137,14 +137,12 @@ impl<K: Keys> Engine<K> {
         now: Instant,
         of: Of,
         from: &Remote,
+        what: Heard,
         out: &mut impl Out,
     ) -> Option<LinkId> {
         let most = self.mtu;
         let peer = self.peers.get_mut(of.peer)?.as_mut()?;
         let id = peer.link_of(from)?;
-        if let Some(pair) = peer.pairs.get_mut(of.pair) {
-            pair.pending = pair.pending.take().filter(|_| !pair.noise.is_ready(now));
-        }
         let link = peer.link_mut(id)?;
         link.heard = now;
         let first = !std::mem::replace(&mut link.proven, true);
@@ -162,7 +160,8 @@ impl<K: Keys> Engine<K> {
         if first {
             selector.handle_connected(now, id);
             self.steer_client(now, of.peer, false, out);
-        } else {
+        } else if let Heard::Packet = what {
+            // The server's probes come whether ours arrive or not; packets are answers, mostly.
             selector.handle_received(now, id);
         }
         Some(id)
@@ -358,6 +357,9 @@ impl<K: Keys> Engine<K> {
             let due = pair.noise.tick(now, &mut octets);
             let (len, everywhere) = match due {
                 None => continue,
+                // Repeated as often as this end begins them: a key that the server lacks while
+                // another one works, rarely.
+                Some(Due::Initiation(_)) if now < pair.next_initiation => continue,
                 Some(Due::Initiation(len)) => (len, true),
                 Some(Due::Keepalive(len)) => (len, false),
             };
@@ -428,7 +430,9 @@ impl<K: Keys> Engine<K> {
                     self.tell_mtu(now, at, link, mtu, out);
                 }
                 MtuEvent::Probe { id, size } => {
-                    let told = self.tell(at, false, 0);
+                    let peer = self.peers.get(at).and_then(Option::as_ref);
+                    let active = peer.is_some_and(|peer| peer.active == Some(link));
+                    let told = self.tell(at, active, 0);
                     let probe = (MTU_PROBE + id, told, usize::from(size));
                     self.send_probe(now, at, link, probe, out);
                 }

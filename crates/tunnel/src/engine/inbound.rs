@@ -48,6 +48,19 @@ enum Whose {
     Nobodys(&'static str),
 }
 
+/// What something authentic was.
+#[derive(Clone, Copy)]
+pub(super) enum Heard {
+    /// A packet for the device, or one that the filter refused.
+    Packet,
+    Probe(Told),
+    /// An answer to a probe, a keepalive: the peer does not send these by the link it chose.
+    Quiet,
+}
+
+/// The least MTU of IPv6 (RFC 8200 §5).
+const LEAST_MTU: u16 = 1280;
+
 /// What became of a datagram.
 enum Verdict {
     /// The packet goes to the device.
@@ -103,7 +116,7 @@ impl<K: Keys> Engine<K> {
             Whose::Cookie(len) => return self.send_scratch(from, len, None, out),
             Whose::Nobodys(why) => return self.counts.drop(why),
         };
-        let mut verdict = Verdict::Heard;
+        let mut verdict = Verdict::Nothing;
         out.packet(datagram.len().max(OUT_LEN), |room| {
             verdict = self.open(now, of, from, datagram, room);
             match verdict {
@@ -118,8 +131,11 @@ impl<K: Keys> Engine<K> {
             }
         });
         match verdict {
-            Verdict::Deliver(_) | Verdict::Heard | Verdict::Refused => {
-                self.heard(now, of, from, None, out);
+            Verdict::Deliver(_) | Verdict::Refused => {
+                self.heard(now, of, from, Heard::Packet, out);
+            }
+            Verdict::Heard => {
+                self.heard(now, of, from, Heard::Quiet, out);
             }
             Verdict::Reply { len, reply } => {
                 let route = self.route_of(of.peer, from);
@@ -127,11 +143,13 @@ impl<K: Keys> Engine<K> {
                 self.replied(now, of, from, reply, out);
             }
             Verdict::Probe { len, told } => {
-                let link = self.heard(now, of, from, Some(told), out);
-                self.answer(now, of, from, link, len, told, out);
+                // First, since it lies in the scratch buffer.
+                self.answer(now, of, from, len, out);
+                let link = self.heard(now, of, from, Heard::Probe(told), out);
+                self.listen_to(of.peer, link, told);
             }
             Verdict::Answer { id, told } => {
-                if let Some(link) = self.heard(now, of, from, None, out) {
+                if let Some(link) = self.heard(now, of, from, Heard::Quiet, out) {
                     self.answered(now, of.peer, link, id, told, out);
                 }
             }
@@ -249,7 +267,12 @@ impl<K: Keys> Engine<K> {
         // WireGuard pads packets; what lies behind is nobody's.
         let packet = packet.get_mut(..header.total_len).unwrap_or_default();
         let for_us = self.own.contains(&header.dst);
-        if for_us && let Some(probe) = echo::parse(&header, packet) {
+        let peer = self.peers.get(of.peer).and_then(Option::as_ref);
+        let from_end = peer.is_some_and(|peer| peer.addresses.contains(&header.src));
+        if for_us
+            && from_end
+            && let Some(probe) = echo::parse(&header, packet)
+        {
             return self.probe(probe, packet);
         }
         let passes = match &mut self.side {
@@ -270,8 +293,7 @@ impl<K: Keys> Engine<K> {
         if !passes {
             return Verdict::Drop(Dropped::Destination.reason());
         }
-        let mtu = self.peers.get(of.peer).and_then(Option::as_ref);
-        let mtu = mtu.and_then(|peer| peer.active_link().map(|link| link.mtu(self.mtu)));
+        let mtu = peer.and_then(|peer| peer.active_link().map(|link| link.mtu(self.mtu)));
         mss::clamp(&header, packet, mtu.unwrap_or(self.mtu));
         self.counts.opened.add(packet.len());
         Verdict::Deliver(packet.len())
@@ -291,29 +313,26 @@ impl<K: Keys> Engine<K> {
         }
     }
 
-    /// Takes note that something authentic came by a link, and returns the link. `probe` is what a
-    /// probe told.
+    /// Takes note that something authentic came by a link, and returns the link.
     fn heard(
         &mut self,
         now: Instant,
         of: Of,
         from: &Remote,
-        probe: Option<Told>,
+        what: Heard,
         out: &mut impl Out,
     ) -> Option<LinkId> {
+        let newest = self.is_newest(now, of);
         match &self.side {
-            Side::Client { .. } => self.heard_server(now, of, from, out),
-            Side::Server { .. } => {
-                let newest = self.is_newest(of);
-                self.heard_client(now, of, from, probe, newest)
-            }
+            Side::Client { .. } => self.heard_server(now, of, from, what, out),
+            Side::Server { .. } => self.heard_client(now, of, from, what, newest),
         }
     }
 
-    fn is_newest(&mut self, of: Of) -> bool {
+    fn is_newest(&mut self, now: Instant, of: Of) -> bool {
         let peer = self.peers.get_mut(of.peer).and_then(Option::as_mut);
         let pair = peer.and_then(|peer| peer.pairs.get_mut(of.pair));
-        pair.is_some_and(|pair| pair.is_newest(of.session, of.counter))
+        pair.is_some_and(|pair| pair.is_newest(now, of.session, of.counter))
     }
 
     /// Sends what lies in the scratch buffer.
@@ -332,7 +351,12 @@ impl<K: Keys> Engine<K> {
         match reply {
             Reply::Confirmation => {
                 self.counts.handshakes += 1;
-                self.heard(now, of, from, None, out);
+                let peer = self.peers.get_mut(of.peer).and_then(Option::as_mut);
+                if let Some(pair) = peer.and_then(|peer| peer.pairs.get_mut(of.pair)) {
+                    pair.confirmed(now);
+                    pair.pending = None;
+                }
+                self.heard_server(now, of, from, Heard::Quiet, out);
             }
             // An initiation may be a repetition of somebody else's: it shows nothing of the link.
             Reply::Response => self.counts.handshakes += 1,
@@ -341,21 +365,7 @@ impl<K: Keys> Engine<K> {
     }
 
     /// Answers a probe by the link it came by, sealed with the pair it came with.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "they are what is known of one probe"
-    )]
-    fn answer(
-        &mut self,
-        now: Instant,
-        of: Of,
-        from: &Remote,
-        link: Option<LinkId>,
-        len: usize,
-        told: Told,
-        out: &mut impl Out,
-    ) {
-        self.listen_to(of.peer, link, told);
+    fn answer(&mut self, now: Instant, of: Of, from: &Remote, len: usize, out: &mut impl Out) {
         let reply = self.tell(of.peer, false, 0);
         let route = self.route_of(of.peer, from);
         let Some(packet) = self.scratch.get_mut(..len) else {
@@ -389,7 +399,10 @@ impl<K: Keys> Engine<K> {
         if matches!(self.side, Side::Client { .. }) {
             peer.flows = told.flows;
         } else if let Some(link) = link.and_then(|id| peer.link_mut(id)) {
-            link.told_mtu = told.mtu;
+            // A probe that searches for the size knows none; what nobody can mean is a lie.
+            if told.mtu >= LEAST_MTU {
+                link.told_mtu = told.mtu;
+            }
         }
     }
 

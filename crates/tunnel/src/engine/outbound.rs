@@ -7,7 +7,6 @@
 //!
 //! A super-packet is judged once: its segments are one flow's.
 
-use std::hash::BuildHasher;
 use std::time::Instant;
 
 use tunnel_proto::allowed::{AllowedIps, PeerIndex};
@@ -73,7 +72,7 @@ impl<K: Keys> Engine<K> {
                 peer
             }
             Side::Server { filter, .. } => {
-                let (peers, allowed, secret) = (&self.peers, &self.allowed, &self.secret);
+                let (peers, allowed, secret) = (&self.peers, &self.allowed, self.secret);
                 let choose =
                     |flow: &FlowKey, before| choose(now, peers, allowed, secret, flow, before);
                 let verdict = filter.outbound(now, header, packet, choose);
@@ -122,12 +121,15 @@ impl<K: Keys> Engine<K> {
             if is_single {
                 mss::clamp(header, segment, way.mtu);
             }
-            octets += segment.len();
-            self.counts.sealed.packets += 1;
+            let mut sealed = 0;
             out.datagram(&way.remote, Band::Bulk, segment.len() + OVERHEAD, |room| {
-                let len = pair.noise.seal(segment, room).unwrap_or(0);
-                mark(room, len, way.route)
+                sealed = pair.noise.seal(segment, room).unwrap_or(0);
+                mark(room, sealed, way.route)
             });
+            if sealed > 0 {
+                self.counts.sealed.packets += 1;
+                octets += segment.len();
+            }
         }
         self.counts.sealed.bytes += octets as u64;
         if total > 1280
@@ -180,7 +182,7 @@ fn choose<N: Noise>(
     now: Instant,
     peers: &[Option<Peer<N>>],
     allowed: &AllowedIps,
-    secret: &impl BuildHasher,
+    secret: u64,
     flow: &FlowKey,
     before: Option<PeerIndex>,
 ) -> Option<PeerIndex> {
@@ -194,7 +196,7 @@ fn choose<N: Noise>(
     let candidates = allowed.peers(flow.far).iter().filter(usable);
     let weight = |place: &PeerIndex| {
         let willing = peer(*place).is_some_and(|peer| !peer.draining);
-        (willing, secret.hash_one((flow, place.get())))
+        (willing, flow.hash(secret.wrapping_add(place.get().into())))
     };
     candidates.max_by_key(weight)
 }

@@ -21,6 +21,9 @@ use crate::status::{LinkStatus, PeerStatus};
 /// Links of one peer at a server. A client has two or, while one replaces another, four.
 const LINKS: usize = 8;
 
+/// How much longer ago than by another pair something may have come by a pair that is preferred.
+const ANSWERED: Duration = Duration::from_secs(1);
+
 /// For how long a link that nothing came by may be fallen back to.
 const FALL_BACK: Duration = Duration::from_secs(15);
 
@@ -80,9 +83,10 @@ pub(crate) struct Pair<N> {
     pub(crate) own: PublicKey,
     pub(crate) theirs: PublicKey,
     pub(crate) noise: N,
-    /// The highest counter opened so far, of the session `session`.
-    newest: u64,
-    session: u32,
+    /// The session that was begun last of those opened, and its highest counter opened so far.
+    newest: Option<(u32, u64)>,
+    /// When something was opened with it.
+    heard: Option<Instant>,
     /// Client: when the next handshake may begin.
     pub(crate) next_initiation: Instant,
     /// Client: the initiation that waits for its response.
@@ -109,20 +113,31 @@ impl<N: Noise> Pair<N> {
             own,
             theirs,
             noise,
-            newest: 0,
-            session: 0,
+            newest: None,
+            heard: None,
             next_initiation: now,
             pending: None,
         }
     }
 
-    /// Takes note of an authentic datagram and answers whether none newer came before.
-    pub(crate) fn is_newest(&mut self, session: u32, counter: u64) -> bool {
-        let newer = session != self.session || counter >= self.newest;
+    /// Takes note of an authentic datagram and answers whether none newer came before. Sessions
+    /// of a pair have numbers that rise, in the lower eight bits.
+    pub(crate) fn is_newest(&mut self, now: Instant, session: u32, counter: u64) -> bool {
+        self.heard = Some(now);
+        let newer = match self.newest {
+            Some((known, newest)) if known == session => counter >= newest,
+            Some((known, _)) => session.wrapping_sub(known) & 0xff < 0x80,
+            None => true,
+        };
         if newer {
-            (self.session, self.newest) = (session, counter);
+            self.newest = Some((session, counter));
         }
         newer
+    }
+
+    /// Takes note that its handshake was completed.
+    pub(crate) fn confirmed(&mut self, now: Instant) {
+        self.heard = Some(now);
     }
 }
 
@@ -134,6 +149,8 @@ pub(crate) struct Link {
     /// Whether an authentic packet came by it.
     pub(crate) proven: bool,
     pub(crate) heard: Instant,
+    /// Server: who a stream is from.
+    pub(crate) from: Option<SocketAddr>,
     /// Client: when something was last sent to prove it.
     pub(crate) tried: Option<Instant>,
     /// Client, UDP: how large packets may be.
@@ -149,9 +166,18 @@ impl Link {
             remote,
             proven: false,
             heard: now,
+            from: None,
             tried: None,
             mtu: None,
             told_mtu: 0,
+        }
+    }
+
+    /// Returns where it leads.
+    pub(crate) fn describe(&self) -> String {
+        match self.from {
+            Some(from) => from.to_string(),
+            None => self.remote.describe(),
         }
     }
 
@@ -200,11 +226,23 @@ pub(crate) struct Peer<N> {
 }
 
 impl<N: Noise> Peer<N> {
-    /// Returns the place of the pair to seal with.
+    /// Returns the place of the pair to seal with. At a client that is the preferred one of those
+    /// that the server answers with: it may have lost a key that this end still has a session of.
     pub(crate) fn sealing(&self, now: Instant) -> Option<usize> {
         let ready = |pair: &Pair<N>| pair.noise.is_ready(now);
         match self.steering {
-            Steering::Client(_) => self.pairs.iter().position(ready),
+            Steering::Client(_) => {
+                let live = || {
+                    self.pairs
+                        .iter()
+                        .enumerate()
+                        .filter(|(_, pair)| ready(pair))
+                };
+                let latest = live().filter_map(|(_, pair)| pair.heard).max();
+                let answered = |pair: &Pair<N>| pair.heard.map(|heard| heard + ANSWERED) >= latest;
+                let mut answering = live().filter(|(_, pair)| answered(pair));
+                answering.next().map(|(place, _)| place)
+            }
             Steering::Server { .. } => {
                 let latest = self.pairs.get(self.latest).is_some_and(ready);
                 let other = || self.pairs.iter().position(ready);
@@ -265,21 +303,28 @@ impl<N: Noise> Peer<N> {
         }
     }
 
-    /// Server: adds a link, or finds it; the one that was silent longest makes room.
-    pub(crate) fn remember(&mut self, remote: Remote, new: LinkId, now: Instant) -> LinkId {
+    /// Server: adds a link, or finds it. The one that was silent longest makes room, and is
+    /// returned.
+    pub(crate) fn remember(
+        &mut self,
+        remote: Remote,
+        new: LinkId,
+        now: Instant,
+    ) -> (LinkId, Option<Remote>) {
         if let Some(id) = self.link_of(&remote) {
-            return id;
+            return (id, None);
         }
+        let mut evicted = None;
         if self.links.len() >= LINKS {
             let active = self.active;
             let silent = self.links.iter().enumerate();
             let silent = silent.filter(|(_, link)| Some(link.id) != active);
             if let Some((at, _)) = silent.min_by_key(|(_, link)| link.heard) {
-                self.links.remove(at);
+                evicted = Some(self.links.remove(at).remote);
             }
         }
         self.links.push(Link::new(new, remote, now));
-        new
+        (new, evicted)
     }
 
     /// Server: uses a link from now on and answers whether that is a change.
@@ -336,7 +381,7 @@ impl<N: Noise> Peer<N> {
         let ages = ages.filter_map(|pair| pair.noise.handshake_age(now));
         let links = self.links.iter().map(|link| LinkStatus {
             transport: link.remote.transport(),
-            remote: link.remote.describe(),
+            remote: link.describe(),
             active: self.active == Some(link.id),
             proven: link.proven,
             rtt: self.stats(link.id).and_then(|stats| stats.rtt),
@@ -346,7 +391,7 @@ impl<N: Noise> Peer<N> {
             healthy: self.is_healthy(),
             draining: self.draining,
             transport: active.map(|link| link.remote.transport()),
-            remote: active.map(|link| link.remote.describe()),
+            remote: active.map(Link::describe),
             rtt: stats.rtt,
             loss: lost(stats),
             handshake_age: ages.min(),

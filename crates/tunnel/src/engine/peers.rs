@@ -17,7 +17,7 @@ use tunnel_proto::filter::Filter;
 use tunnel_proto::path::{self, Selector};
 
 use crate::handle::{Identity, IdentityError, PeerSpec};
-use crate::keys::{PresharedKey, PublicKey};
+use crate::keys::{PrivateKey, PublicKey};
 use crate::noise::{Keys, Pairing};
 
 use super::peer::{Pair, Peer, Remote, Steering};
@@ -55,6 +55,7 @@ impl<K: Keys> Engine<K> {
         let names = self.places(&identity.peers)?;
         let allowed = self.allowed_ips(&identity.peers, &names)?;
         self.keys.replace(&identity.keys);
+        let mut used = self.kept_indices(&identity);
         let mut before = std::mem::take(&mut self.peers);
         self.by_index.clear();
         for (place, spec) in names.iter().zip(identity.peers) {
@@ -62,8 +63,9 @@ impl<K: Keys> Engine<K> {
             if self.peers.len() <= at {
                 self.peers.resize_with(at + 1, || None);
             }
-            let old = before.get_mut(at).and_then(Option::take);
-            let peer = self.peer(now, *place, spec, old);
+            let same = |old: &mut Peer<K::Noise>| old.name == spec.name;
+            let old = before.get_mut(at).and_then(|old| old.take_if(same));
+            let peer = self.peer(now, *place, spec, old, &mut used);
             if let Some(slot) = self.peers.get_mut(at) {
                 *slot = Some(peer);
             }
@@ -71,8 +73,12 @@ impl<K: Keys> Engine<K> {
         self.allowed = allowed;
         for gone in before.into_iter().flatten() {
             tracing::info!(peer = %gone.name, "peer removed");
-            let closed = gone.links.iter().map(|link| close(link.remote, "removed"));
-            self.requests.extend(closed);
+            for link in &gone.links {
+                if let Remote::Stream(stream) = link.remote {
+                    self.streams.remove(&stream);
+                }
+                self.requests.push_back(close(link.remote, "removed"));
+            }
         }
         self.index();
         Ok(())
@@ -86,11 +92,18 @@ impl<K: Keys> Engine<K> {
             };
             self.peers.iter().position(named)
         };
+        // Flows may still name the place of a peer that goes: it is the last to be given away.
+        let known = self.peers.iter().enumerate();
+        let known = known.filter_map(|(at, peer)| peer.as_ref().map(|_| at));
         let mut taken: Vec<usize> = specs.iter().filter_map(place_of).collect();
+        let going: Vec<usize> = known.filter(|at| !taken.contains(at)).collect();
         let mut places = Vec::with_capacity(specs.len());
         for spec in specs {
             let at = place_of(spec).or_else(|| {
-                let free = (0..usize::from(PeerIndex::COUNT)).find(|at| !taken.contains(at));
+                let all = (0..usize::from(PeerIndex::COUNT)).filter(|at| !going.contains(at));
+                let free = all
+                    .chain(going.iter().copied())
+                    .find(|at| !taken.contains(at));
                 taken.extend(free);
                 free
             });
@@ -139,11 +152,12 @@ impl<K: Keys> Engine<K> {
         place: PeerIndex,
         spec: PeerSpec,
         old: Option<Peer<K::Noise>>,
+        used: &mut Vec<u32>,
     ) -> Peer<K::Noise> {
         let preshared = spec.preshared_key.clone();
         let mut peer = old.unwrap_or_else(|| self.fresh(now, place, &spec));
-        let octets = |key: &Option<PresharedKey>| key.as_ref().map(|key| *key.octets());
-        let same_secret = octets(&peer.preshared) == octets(&preshared);
+        let same_secret = peer.preshared == preshared;
+        let latest = peer.pairs.get(peer.latest).map(|pair| pair.index);
         let mut before = std::mem::take(&mut peer.pairs);
         let own: Vec<PublicKey> = self.keys.own().to_vec();
         let wanted = own.iter().enumerate().flat_map(|(number, own)| {
@@ -158,10 +172,6 @@ impl<K: Keys> Engine<K> {
                     .into_iter()
                     .any(|(_, own, theirs)| pair.own == *own && pair.theirs == *theirs)
         });
-        let mut used: Vec<u32> = self
-            .indices()
-            .chain(before.iter().map(|pair| pair.index))
-            .collect();
         for (number, own, theirs) in wanted {
             let kept = before
                 .iter()
@@ -169,7 +179,7 @@ impl<K: Keys> Engine<K> {
             let pair = match kept {
                 Some(at) => before.remove(at),
                 None => {
-                    let index = self.free_index(place, &used);
+                    let index = self.free_index(place, used);
                     used.push(index);
                     let pairing = Pairing {
                         own: number,
@@ -186,11 +196,15 @@ impl<K: Keys> Engine<K> {
             };
             peer.pairs.push(pair);
         }
+        let latest = peer
+            .pairs
+            .iter()
+            .position(|pair| Some(pair.index) == latest);
         Peer {
             addresses: spec.addresses,
             route: spec.route,
             preshared,
-            latest: 0,
+            latest: latest.unwrap_or(0),
             ..peer
         }
     }
@@ -236,15 +250,26 @@ impl<K: Keys> Engine<K> {
                 random << 10 | u32::from(place.get()) << 4
             }
         };
-        let free = (0..)
-            .map(|pair| base | pair)
-            .find(|index| !used.contains(index));
-        free.unwrap_or(base)
+        // There is one: pairs are no more than numbers.
+        let mut all = (0..16).map(|pair| base | pair);
+        all.find(|index| !used.contains(index)).unwrap_or(base)
     }
 
-    fn indices(&self) -> impl Iterator<Item = u32> + '_ {
-        let peers = self.peers.iter().flatten();
-        peers.flat_map(|peer| peer.pairs.iter().map(|pair| pair.index))
+    /// Returns the indices of pairs that a change keeps, whichever peer comes first.
+    fn kept_indices(&self, identity: &Identity) -> Vec<u32> {
+        let own: Vec<PublicKey> = identity.keys.iter().map(PrivateKey::public).collect();
+        let mut kept = Vec::new();
+        for peer in self.peers.iter().flatten() {
+            let spec = identity.peers.iter().find(|spec| spec.name == peer.name);
+            let Some(spec) = spec.filter(|spec| spec.preshared_key == peer.preshared) else {
+                continue;
+            };
+            let stays = |pair: &&Pair<K::Noise>| {
+                own.contains(&pair.own) && spec.public_keys.contains(&pair.theirs)
+            };
+            kept.extend(peer.pairs.iter().filter(stays).map(|pair| pair.index));
+        }
+        kept
     }
 
     /// Makes the table of indices anew.
@@ -289,9 +314,8 @@ fn check(identity: &Identity) -> Result<(), IdentityError> {
             return Err(IdentityError::NoPeerKey { peer });
         }
         for key in &peer.public_keys {
-            if let Some((key, first)) = keys.iter().find(|(other, _)| other == key) {
+            if let Some((_, first)) = keys.iter().find(|(other, _)| other == key) {
                 return Err(IdentityError::Key {
-                    key: *key,
                     first: (*first).to_owned(),
                     second: name.to_owned(),
                 });

@@ -11,16 +11,15 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use tunnel_proto::echo::Told;
 use tunnel_proto::frame::Control;
 use tunnel_proto::path::LinkId;
 
 use crate::noise::Keys;
 
-use super::inbound::Of;
+use super::inbound::{Heard, Of};
 use super::peer::{Remote, Steering};
 use super::peers::close;
-use super::{Engine, Out, PROOF, Stream, StreamId};
+use super::{Engine, Out, PROOF, SILENCE, SILENT, STRANGERS, Stream, StreamId};
 
 impl<K: Keys> Engine<K> {
     /// Takes a stream that was accepted.
@@ -31,9 +30,18 @@ impl<K: Keys> Engine<K> {
         from: SocketAddr,
         out: &mut impl Out,
     ) {
+        let strangers = self.streams.iter().filter(|(_, stream)| !stream.proven);
+        if strangers.clone().count() >= STRANGERS {
+            let oldest = strangers.min_by_key(|(_, stream)| stream.heard);
+            if let Some(id) = oldest.map(|(id, _)| *id) {
+                self.streams.remove(&id);
+                self.requests
+                    .push_back(close(Remote::Stream(id), "too_many"));
+            }
+        }
         let known = Stream {
             from,
-            since: now,
+            heard: now,
             proven: false,
         };
         self.streams.insert(stream, known);
@@ -45,30 +53,45 @@ impl<K: Keys> Engine<K> {
         now: Instant,
         of: Of,
         from: &Remote,
-        probe: Option<Told>,
+        what: Heard,
         newest: bool,
     ) -> Option<LinkId> {
+        let mut address = None;
         if let Remote::Stream(stream) = from
             && let Some(stream) = self.streams.get_mut(stream)
         {
-            stream.proven = true;
+            (stream.proven, stream.heard) = (true, now);
+            address = Some(stream.from);
         }
         let probes = self.probe_params();
         let peer = self.peers.get_mut(of.peer)?.as_mut()?;
         let new = LinkId(self.last_link + 1);
-        let id = peer.remember(*from, new, now);
+        let (id, evicted) = peer.remember(*from, new, now);
+        if let Some(Remote::Stream(stream)) = evicted {
+            self.streams.remove(&stream);
+            let evicted = close(Remote::Stream(stream), "too_many");
+            self.requests.push_back(evicted);
+        }
         self.last_link = self.last_link.max(id.0);
         let link = peer.link_mut(id)?;
-        (link.proven, link.heard) = (true, now);
-        let standby = probe.is_some_and(|told| !told.active);
+        (link.proven, link.heard, link.from) = (true, now, address);
+        let silent = peer.active_link().is_none_or(|link| {
+            let since = now.saturating_duration_since(link.heard);
+            since > SILENCE
+        });
+        let follows = match what {
+            Heard::Packet => true,
+            Heard::Probe(told) => told.active,
+            Heard::Quiet => silent,
+        };
         if newest {
             peer.latest = of.pair;
         }
-        if (newest && !standby) || peer.active.is_none() {
+        if (newest && follows) || peer.active.is_none() {
             let moved = peer.active.is_some();
             if peer.follow(id, probes, now) && moved {
                 self.counts.path_changes += 1;
-                tracing::info!(peer = %peer.name, to = %from.describe(), "path changed");
+                tracing::debug!(peer = %peer.name, to = %from.describe(), "path changed");
             }
         }
         if let Steering::Server {
@@ -136,19 +159,19 @@ impl<K: Keys> Engine<K> {
     }
 
     /// Closes streams by which nothing authentic came in time.
-    pub(super) fn close_unproven(&mut self, now: Instant) {
+    pub(super) fn close_silent(&mut self, now: Instant, out: &mut impl Out) {
         let late = |stream: &Stream| {
-            !stream.proven && now.saturating_duration_since(stream.since) >= PROOF
+            let limit = if stream.proven { SILENT } else { PROOF };
+            now.saturating_duration_since(stream.heard) >= limit
         };
-        let requests = &mut self.requests;
-        self.streams.retain(|id, stream| {
-            let late = late(stream);
-            if late {
-                tracing::info!(from = %stream.from, "stream closed: nothing authentic came");
-                requests.push_back(close(Remote::Stream(*id), "unproven"));
-            }
-            !late
-        });
+        let streams = self.streams.iter().filter(|(_, stream)| late(stream));
+        let late: Vec<(StreamId, bool)> =
+            streams.map(|(id, stream)| (*id, stream.proven)).collect();
+        for (id, proven) in late {
+            let reason = if proven { "silent" } else { "unproven" };
+            self.requests.push_back(close(Remote::Stream(id), reason));
+            self.handle_closed(now, id, out);
+        }
     }
 
     /// Takes note that a stream has ended.

@@ -1,6 +1,7 @@
 //! Two ends and what is between them, in simulated time and without cryptography.
 
 mod packets;
+mod sink;
 mod world;
 
 use std::time::Duration;
@@ -323,4 +324,158 @@ fn whatever_arrives_does_no_harm() {
     world.run_for(ms(3000));
     assert!(world.clients[0].engine.status(world.now).is_healthy());
     assert!(world.at_server(0).is_empty() && world.at_client(0).is_empty());
+}
+
+#[test]
+fn keys_that_are_added_disturb_no_other_peer() {
+    // One client drains, so that flows go to the other one.
+    for client in [0, 1] {
+        let mut world = World::new(1, 2, Mode::Auto);
+        world.run_for(ms(1000));
+        world.drain_client(1 - client);
+        world.run_for(ms(500));
+        assert!(world.carries(client, 1));
+        world.server_keys(&[50, 60], &[&[1], &[2]]);
+        world.run_for(ms(1000));
+        assert!(world.carries(client, 2), "with another own key");
+        world.server_keys(&[50, 60], &[&[1, 101], &[2]]);
+        world.run_for(ms(1000));
+        assert!(world.carries(client, 3), "with another key of a client");
+        world.client_keys(client, &[1 + client as u8], &[60, 50]);
+        world.run_for(ms(3000));
+        assert!(world.carries(client, 4), "with the new key preferred");
+        assert!(world.clients[client].longest_down < ms(1));
+    }
+}
+
+#[test]
+fn a_key_that_the_server_has_lost_gives_way_to_one_that_it_has() {
+    for order in [[50, 60], [60, 50]] {
+        let mut world = World::new(1, 1, Mode::Auto);
+        world.server_keys(&[50, 60], &[&[1]]);
+        world.client_keys(0, &[1], &order);
+        world.run_for(ms(3000));
+        assert!(world.carries(0, 1));
+        let gone = order[0];
+        world.server_keys(&[110 - gone], &[&[1]]);
+        world.run_for(ms(5000));
+        assert!(world.carries(0, 2), "without {gone}");
+        assert!(
+            world.clients[0].longest_down < ms(4000),
+            "{:?}",
+            world.clients[0].longest_down
+        );
+        world.run_for(ms(60_000));
+        assert!(world.clients[0].engine.status(world.now).is_healthy());
+    }
+}
+
+#[test]
+fn udp_that_dies_in_one_direction_is_left_within_two_seconds() {
+    for to_servers in [true, false] {
+        let mut world = World::new(1, 1, Mode::Auto);
+        world.run_for(ms(3000));
+        assert!(world.carries(0, 1));
+        world.udp_to_servers = !to_servers;
+        world.udp_to_clients = to_servers;
+        world.run_for(ms(2000));
+        assert_eq!(world.transport(0, 0), Some(Transport::Tcp), "{to_servers}");
+        assert_eq!(
+            world.server_transport(0, 0),
+            Some(Transport::Tcp),
+            "{to_servers}"
+        );
+        assert!(world.carries(0, 2));
+    }
+}
+
+#[test]
+fn nothing_larger_than_the_path_is_sent_once_its_size_is_known() {
+    let mut world = World::new(1, 1, Mode::Auto);
+    world.largest = Some(1400);
+    world.run_for(ms(8000));
+    let source = world.server_address(0);
+    world.server_sends(0, packet(&source, POD, flags::SYN, 0));
+    world.run_for(ms(20));
+    world.largest_sent = 0;
+    for _ in 0..400 {
+        for data in [1328, 1340, 1380] {
+            world.server_sends(0, packet(&source, POD, flags::ACK, data));
+            world.client_sends(0, packet(POD, &source, flags::ACK, data));
+        }
+        world.run_for(ms(20));
+    }
+    assert!(world.largest_sent <= 1400, "{}", world.largest_sent);
+    assert!(world.at_client(0).len() > 300, "what fits goes through");
+}
+
+#[test]
+fn what_pods_say_in_the_manner_of_a_probe_is_not_believed() {
+    let mut world = World::new(1, 1, Mode::Auto);
+    world.run_for(ms(1000));
+    let told = tunnel_proto::echo::Told {
+        draining: true,
+        mtu: 1280,
+        ..tunnel_proto::echo::Told::default()
+    };
+    let target = world.server_address(0).parse().unwrap();
+    let mut probe = vec![0; 100];
+    let addresses = (POD.parse().unwrap(), target);
+    let len = tunnel_proto::echo::request(addresses, 1, told, 0, &mut probe).unwrap();
+    probe.truncate(len);
+    world.client_sends(0, probe);
+    world.run_for(ms(20));
+    let status = &world.servers[0].engine.status(world.now).peers[0];
+    assert_eq!((status.draining, status.mtu), (false, 1420));
+}
+
+#[test]
+fn streams_of_strangers_are_bounded_and_end() {
+    let mut world = World::new(1, 1, Mode::Auto);
+    world.run_for(ms(1000));
+    for _ in 0..1000 {
+        world.stranger();
+    }
+    assert_eq!(
+        world.servers[0].engine.status(world.now).strangers,
+        STRANGERS
+    );
+    assert!(world.carries(0, 1));
+    world.run_for(ms(11_000));
+    assert_eq!(world.servers[0].engine.status(world.now).strangers, 0);
+    assert_eq!(world.transport(0, 0), Some(Transport::Udp));
+}
+
+#[test]
+fn a_stream_that_went_silent_is_closed() {
+    let mut world = World::new(1, 1, Mode::Tcp);
+    world.run_for(ms(1000));
+    assert_eq!(
+        world.servers[0].engine.status(world.now).peers[0]
+            .links
+            .len(),
+        1
+    );
+    world.clients[0].dead = true;
+    world.run_for(ms(61_000));
+    assert_eq!(
+        world.servers[0].engine.status(world.now).peers[0]
+            .links
+            .len(),
+        0
+    );
+}
+
+#[test]
+fn the_server_stays_on_the_clients_link_over_rekeys() {
+    let mut world = World::new(1, 1, Mode::Auto);
+    world.run_for(ms(3000));
+    let before = world.servers[0].engine.counts().path_changes;
+    for _ in 0..600 {
+        assert!(world.carries(0, 1));
+        world.run_for(ms(1000));
+    }
+    let engine = &world.servers[0].engine;
+    assert!(engine.counts().handshakes > 4, "{:?}", engine.counts());
+    assert_eq!(engine.counts().path_changes, before);
 }

@@ -91,6 +91,7 @@ impl Counters {
             dropped.insert(queue_reason(reason), count);
         }
         dropped.insert("untrusted_gateway", ports.untrusted);
+        dropped.insert("device_header", ports.broken);
         let (sent, written) = (ports.take_tally(), ports.take_written());
         let add = |map: &mut BTreeMap<&'static str, u64>, key, count| {
             *map.entry(key).or_default() += count;

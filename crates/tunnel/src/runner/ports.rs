@@ -7,8 +7,10 @@
 //!
 //! Holds what is open and sends; decides nothing.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Bound;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -36,7 +38,6 @@ pub(super) enum Way {
 
 #[derive(Debug)]
 struct Socket {
-    id: SocketId,
     way: Way,
     datagrams: Datagrams,
     outbox: Outbox,
@@ -44,7 +45,6 @@ struct Socket {
 
 #[derive(Debug)]
 struct Open {
-    id: StreamId,
     stream: Stream,
     /// `None` while what it decodes is handled.
     decoder: Option<Decoder>,
@@ -54,14 +54,16 @@ struct Open {
 #[derive(Debug)]
 pub(super) struct Ports {
     pub(super) now: Instant,
-    sockets: Vec<Socket>,
-    streams: Vec<Open>,
+    sockets: BTreeMap<SocketId, Socket>,
+    streams: BTreeMap<StreamId, Open>,
     batch: Batch,
     trusted: Vec<Network>,
     stream_params: StreamParams,
     offloads: udp::Offloads,
     /// Wrapped datagrams from elsewhere than a gateway.
     pub(super) untrusted: u64,
+    /// Packets of the device whose header is not understood.
+    pub(super) broken: u64,
     /// What became of the datagrams of sockets that were closed since.
     closed: udp::Tally,
     /// What the queues of closed streams dropped.
@@ -72,13 +74,14 @@ impl Ports {
     pub(super) fn new(abilities: Abilities, params: &Params, trusted: Vec<Network>) -> Self {
         Self {
             now: super::now(),
-            sockets: Vec::new(),
-            streams: Vec::new(),
+            sockets: BTreeMap::new(),
+            streams: BTreeMap::new(),
             batch: Batch::new(abilities),
             trusted,
             stream_params: params.stream.clone(),
             offloads: params.offloads,
             untrusted: 0,
+            broken: 0,
             closed: udp::Tally::default(),
             closed_drops: DROPS.map(|reason| (reason, 0)),
         }
@@ -100,12 +103,12 @@ impl Ports {
             },
             offloads: self.offloads,
         };
-        self.sockets.push(Socket {
-            id,
+        let socket = Socket {
             way,
             datagrams: Datagrams::new(socket, options)?,
             outbox: Outbox::new(),
-        });
+        };
+        self.sockets.insert(id, socket);
         Ok(())
     }
 
@@ -116,30 +119,28 @@ impl Ports {
         early: Vec<u8>,
     ) -> io::Result<()> {
         let stream = Stream::new(stream, early, &self.stream_params, self.now)?;
-        self.streams.push(Open {
-            id,
+        let open = Open {
             stream,
             decoder: Some(Decoder::new(self.stream_params.max_datagram)),
-        });
+        };
+        self.streams.insert(id, open);
         Ok(())
     }
 
     pub(super) fn close(&mut self, remote: &Remote) {
         match remote {
             Remote::Stream(stream) => {
-                for open in self.streams.iter().filter(|open| open.id == *stream) {
+                if let Some(open) = self.streams.remove(stream) {
                     self.closed_drops = sum(self.closed_drops, drops(&open.stream));
                 }
-                self.streams.retain(|open| open.id != *stream);
             }
             // A server's socket serves all clients.
             Remote::Udp {
                 socket, to: None, ..
             } => {
-                for socket in self.sockets.iter_mut().filter(|open| open.id == *socket) {
+                if let Some(mut socket) = self.sockets.remove(socket) {
                     self.closed += socket.outbox.take_tally();
                 }
-                self.sockets.retain(|open| open.id != *socket);
             }
             Remote::Udp { .. } | Remote::Wrapped { .. } => {}
         }
@@ -151,12 +152,18 @@ impl Ports {
         trusts
     }
 
-    pub(super) fn socket_at(&self, at: usize) -> Option<(SocketId, Way)> {
-        self.sockets.get(at).map(|socket| (socket.id, socket.way))
+    /// Returns the socket that comes behind another one; they may go meanwhile.
+    pub(super) fn socket_after(&self, last: Option<SocketId>) -> Option<(SocketId, Way)> {
+        let from = last.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut behind = self.sockets.range((from, Bound::Unbounded));
+        behind.next().map(|(id, socket)| (*id, socket.way))
     }
 
-    pub(super) fn stream_at(&self, at: usize) -> Option<StreamId> {
-        self.streams.get(at).map(|open| open.id)
+    /// Returns the stream that comes behind another one; they may go meanwhile.
+    pub(super) fn stream_after(&self, last: Option<StreamId>) -> Option<StreamId> {
+        let from = last.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut behind = self.streams.range((from, Bound::Unbounded));
+        behind.next().map(|(id, _)| *id)
     }
 
     /// Takes note that the other end of a stream has introduced itself.
@@ -167,12 +174,12 @@ impl Ports {
     }
 
     pub(super) fn poll_readable(&self, id: SocketId, cx: &mut Context<'_>) -> bool {
-        let socket = self.sockets.iter().find(|socket| socket.id == id);
+        let socket = self.sockets.get(&id);
         socket.is_some_and(|socket| socket.datagrams.poll_readable(cx).is_ready())
     }
 
     pub(super) fn receive(&self, id: SocketId, inbox: &mut udp::Inbox) -> usize {
-        let socket = self.sockets.iter().find(|socket| socket.id == id);
+        let socket = self.sockets.get(&id);
         socket.map_or(0, |socket| socket.datagrams.receive(inbox))
     }
 
@@ -201,21 +208,22 @@ impl Ports {
 
     /// Returns the streams whose other end has not introduced itself in time.
     pub(super) fn late_streams(&self, now: Instant) -> Vec<(StreamId, StreamError)> {
-        let late = self.streams.iter().filter_map(|open| {
+        let late = self.streams.iter().filter_map(|(id, open)| {
             let error = open.stream.handle_timeout(now).err()?;
-            Some((open.id, error))
+            Some((*id, error))
         });
         late.collect()
     }
 
-    pub(super) fn flush_device(&mut self, device: &Port) {
-        if !self.batch.is_empty() {
+    /// Writes the batch, if there are so many packets in it.
+    pub(super) fn flush_device(&mut self, device: &Port, least: usize) {
+        if self.batch.len() >= least {
             self.batch.flush(device);
         }
     }
 
     pub(super) fn flush_sockets(&mut self) {
-        for socket in &mut self.sockets {
+        for socket in self.sockets.values_mut() {
             socket.outbox.flush(&socket.datagrams);
         }
     }
@@ -227,9 +235,9 @@ impl Ports {
         cx: &mut Context<'_>,
     ) -> Vec<(StreamId, StreamError)> {
         let mut ended = Vec::new();
-        for open in &mut self.streams {
+        for (id, open) in &mut self.streams {
             if let Poll::Ready(Err(error)) = open.stream.poll_flush(now, cx) {
-                ended.push((open.id, error));
+                ended.push((*id, error));
             }
         }
         ended
@@ -238,7 +246,7 @@ impl Ports {
     /// Gives back memory that only traffic needs.
     pub(super) fn shrink(&mut self) {
         self.batch.shrink();
-        for open in &mut self.streams {
+        for open in self.streams.values_mut() {
             open.stream.shrink();
         }
     }
@@ -249,7 +257,7 @@ impl Ports {
 
     pub(super) fn take_tally(&mut self) -> udp::Tally {
         let mut tally = std::mem::take(&mut self.closed);
-        for socket in &mut self.sockets {
+        for socket in self.sockets.values_mut() {
             tally += socket.outbox.take_tally();
         }
         tally
@@ -257,12 +265,12 @@ impl Ports {
 
     /// Returns how often the queues of all streams dropped a packet, by reason.
     pub(super) fn queue_drops(&self) -> [(DropReason, u64); 6] {
-        let open = self.streams.iter().map(|open| drops(&open.stream));
+        let open = self.streams.values().map(|open| drops(&open.stream));
         open.fold(self.closed_drops, sum)
     }
 
     fn stream_mut(&mut self, id: StreamId) -> Option<&mut Open> {
-        self.streams.iter_mut().find(|open| open.id == id)
+        self.streams.get_mut(&id)
     }
 }
 
@@ -291,7 +299,7 @@ impl Out for Ports {
         };
         let head = head.map(wrapped::header);
         let head = head.as_ref().map_or(&[][..], |head| &head[..]);
-        if let Some(socket) = self.sockets.iter_mut().find(|socket| socket.id == id) {
+        if let Some(socket) = self.sockets.get_mut(&id) {
             let through = &socket.datagrams;
             socket.outbox.slot(through, address, from, head, max, fill);
         }

@@ -6,8 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use bytes::BytesMut;
-use tunnel_proto::frame::{Decoder, Frame, MAX_LEN, put_control};
+use tunnel_proto::frame::{Decoder, Frame, MAX_LEN};
 use tunnel_proto::ip::vnet::VnetHeader;
 use tunnel_proto::path::Mode;
 
@@ -17,6 +16,7 @@ use crate::keys::{PrivateKey, PublicKey};
 use crate::noise::plain::PlainKeys;
 
 use super::packets::tcp;
+use super::sink::Sink;
 
 const DELAY: Duration = Duration::from_millis(5);
 
@@ -36,51 +36,6 @@ pub(super) struct End {
     pub(super) longest_down: Duration,
     down_since: Option<Instant>,
     was_up: bool,
-}
-
-#[derive(Default)]
-struct Sink {
-    datagrams: Vec<(Remote, Vec<u8>)>,
-    packets: Vec<Vec<u8>>,
-}
-
-impl Out for Sink {
-    fn datagram(
-        &mut self,
-        to: &Remote,
-        _band: Band,
-        max: usize,
-        fill: impl FnOnce(&mut [u8]) -> usize,
-    ) {
-        let mut room = vec![0; max];
-        let len = fill(&mut room);
-        room.truncate(len);
-        if len == 0 {
-            return;
-        }
-        if let Remote::Stream(_) = to {
-            let mut frame = u16::try_from(len).unwrap().to_be_bytes().to_vec();
-            frame.append(&mut room);
-            room = frame;
-        }
-        self.datagrams.push((*to, room));
-    }
-
-    fn control(&mut self, stream: StreamId, control: &Control<'_>) {
-        let mut frame = BytesMut::new();
-        put_control(control, &mut frame).unwrap();
-        self.datagrams
-            .push((Remote::Stream(stream), frame.to_vec()));
-    }
-
-    fn packet(&mut self, max: usize, fill: impl FnOnce(&mut [u8]) -> usize) {
-        let mut room = vec![0; max];
-        let len = fill(&mut room);
-        room.truncate(len);
-        if len > 0 {
-            self.packets.push(room);
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -103,8 +58,12 @@ pub(super) struct World {
     pub(super) now: Instant,
     pub(super) clients: Vec<End>,
     pub(super) servers: Vec<End>,
-    /// Whether UDP goes through.
+    /// Whether UDP goes through, and whether it does toward servers and toward clients.
     pub(super) udp: bool,
+    pub(super) udp_to_servers: bool,
+    pub(super) udp_to_clients: bool,
+    /// The largest UDP datagram that anybody sent, as it was or not.
+    pub(super) largest_sent: usize,
     /// Octets of the largest UDP datagram that goes through, headers included.
     pub(super) largest: Option<usize>,
     mode: Mode,
@@ -138,6 +97,9 @@ impl World {
             clients: Vec::new(),
             servers: Vec::new(),
             udp: true,
+            udp_to_servers: true,
+            udp_to_clients: true,
+            largest_sent: 0,
             largest: None,
             mode,
             flying: BinaryHeap::new(),
@@ -177,7 +139,7 @@ impl World {
             params,
             identity,
             PlainKeys::default(),
-            7 + self.order,
+            [7 + self.order; 3],
             self.now,
         )
         .unwrap()
@@ -209,7 +171,7 @@ impl World {
             keys: vec![key(1 + u8::try_from(at).unwrap())],
             peers: (0..servers).map(|at| self.server_spec(at)).collect(),
         };
-        Engine::new(params, identity, PlainKeys::default(), 3, self.now).unwrap()
+        Engine::new(params, identity, PlainKeys::default(), [3; 3], self.now).unwrap()
     }
 
     fn server_spec(&self, at: usize) -> PeerSpec {
@@ -238,6 +200,52 @@ impl World {
             peers: vec![self.server_spec(0)],
         };
         self.clients[0].engine.replace(now, identity).unwrap();
+    }
+
+    /// Gives the server other keys, its own and its clients'.
+    pub(super) fn server_keys(&mut self, own: &[u8], clients: &[&[u8]]) {
+        let (now, mut identity) = (self.now, self.server_identity(0));
+        identity.keys = own.iter().map(|number| key(*number)).collect();
+        for (peer, keys) in identity.peers.iter_mut().zip(clients) {
+            peer.public_keys = keys.iter().map(|number| key(*number).public()).collect();
+        }
+        self.servers[0].engine.replace(now, identity).unwrap();
+    }
+
+    /// Gives a client other keys, its own and its server's.
+    pub(super) fn client_keys(&mut self, at: usize, own: &[u8], server: &[u8]) {
+        let now = self.now;
+        let mut spec = self.server_spec(0);
+        spec.public_keys = server.iter().map(|number| key(*number).public()).collect();
+        let identity = Identity {
+            keys: own.iter().map(|number| key(*number)).collect(),
+            peers: vec![spec],
+        };
+        self.clients[at].engine.replace(now, identity).unwrap();
+    }
+
+    /// Opens a stream to the server that says nothing.
+    pub(super) fn stranger(&mut self) {
+        let (now, from) = (self.now, "203.0.113.9:4000".parse().unwrap());
+        self.last_wire += 1;
+        let id = StreamId(self.last_wire);
+        self.call(Who::Server(0), |engine, out| {
+            engine.handle_accepted(now, id, from, out);
+        });
+    }
+
+    /// Sends a flow's next packets both ways and answers whether both arrived.
+    pub(super) fn carries(&mut self, client: usize, port: u16) -> bool {
+        use tunnel_proto::ip::transport::flags::{ACK, SYN};
+        let (source, pod) = (self.server_address(0), "100.96.0.5");
+        self.clients[client].device.clear();
+        self.servers[0].device.clear();
+        self.server_sends_port(0, &source, pod, SYN, port);
+        self.run_for(ms(20));
+        let reply = tcp(pod, &source, (443, 2000 + port), SYN | ACK, &[], 0);
+        self.client_sends(client, reply);
+        self.run_for(ms(20));
+        self.clients[client].device.len() == 1 && self.servers[0].device.len() == 1
     }
 
     pub(super) fn restart_server(&mut self, at: usize) {
@@ -442,7 +450,15 @@ impl World {
         let fits = self
             .largest
             .is_none_or(|largest| octets.len() + 28 <= largest);
-        if !tcp && (!self.udp || !fits) {
+        let open = self.udp
+            && match from {
+                Who::Client(_) => self.udp_to_servers,
+                Who::Server(_) => self.udp_to_clients,
+            };
+        if !tcp {
+            self.largest_sent = self.largest_sent.max(octets.len() + 28);
+        }
+        if !tcp && (!open || !fits) {
             return;
         }
         let target = match from {

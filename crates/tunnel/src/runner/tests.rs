@@ -1,0 +1,247 @@
+//! Two data threads of one process, joined by loopback, with devices that are pairs of sockets.
+
+use std::io::IoSlice;
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::time::Duration;
+
+use tokio::time::timeout;
+use tunnel_proto::ip::vnet;
+use tunnel_proto::path::{self, Mode, Transport};
+
+use crate::device::{Abilities, Device, Port, READ_BUFFER};
+use crate::keys::PrivateKey;
+use crate::{Dials, Identity, Params, PeerSpec, Role, RouteId, Sockets, Tunnel};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+const JOINING: Abilities = Abilities {
+    vnet: true,
+    join_tcp: true,
+    join_udp: true,
+};
+
+fn key(number: u8) -> PrivateKey {
+    PrivateKey::from_octets([number; 32])
+}
+
+fn peer(name: &str, number: u8, address: &str) -> PeerSpec {
+    PeerSpec {
+        name: name.to_owned(),
+        public_keys: vec![key(number).public()],
+        preshared_key: None,
+        addresses: vec![address.parse().unwrap()],
+        route: None,
+    }
+}
+
+fn params(role: Role, name: &str, address: &str) -> Params {
+    Params {
+        role,
+        name: name.to_owned(),
+        addresses: vec![address.parse().unwrap()],
+        mtu: 1420,
+        stream: crate::stream::StreamParams::default(),
+        offloads: udp::Offloads::default(),
+    }
+}
+
+fn start(params: Params, own: u8, peer: PeerSpec, udp: Option<UdpSocket>) -> (Tunnel, Dials, Port) {
+    let (device, other) = Device::pair(JOINING).unwrap();
+    let sockets = Sockets {
+        device,
+        udp,
+        wrapped: None,
+        trusted_gateways: Vec::new(),
+    };
+    let identity = Identity {
+        keys: vec![key(own)],
+        peers: vec![peer],
+    };
+    let registry = telemetry::Registry::new();
+    let (tunnel, dials) = Tunnel::start(params, identity, sockets, &registry).unwrap();
+    (tunnel, dials, Port::new(other).unwrap())
+}
+
+/// A server and a client that use one transport, and their devices' networks.
+struct Ends {
+    server: Tunnel,
+    seed: Port,
+    client: Tunnel,
+    shoot: Port,
+    listener: SocketAddr,
+}
+
+async fn ends(mode: Mode) -> Ends {
+    let networks = vec!["100.96.0.0/11".parse().unwrap()];
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let udp_address = udp.local_addr().unwrap();
+    let role = Role::Server {
+        route: RouteId::new(17),
+        networks: networks.clone(),
+        filter: tunnel_proto::filter::Params::default(),
+    };
+    let server = params(role, "server", "192.168.123.1");
+    let (server, _, seed) = start(server, 1, peer("client", 2, "192.168.123.64"), Some(udp));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let tcp_address = listener.local_addr().unwrap();
+    let accepting = server.clone();
+    std::thread::spawn(move || {
+        while let Ok((stream, from)) = listener.accept() {
+            accepting.accept(stream, from);
+        }
+    });
+    let path = path::Params {
+        mode,
+        ..path::Params::default()
+    };
+    let client = params(Role::Client { networks, path }, "client", "192.168.123.64");
+    let (client, mut dials, shoot) = start(client, 2, peer("server", 1, "192.168.123.1"), None);
+    tokio::spawn(async move {
+        while let Some(dial) = dials.next().await {
+            match dial.transport {
+                Transport::Tcp => dial.tcp(TcpStream::connect(tcp_address).unwrap(), Vec::new()),
+                Transport::Udp => {
+                    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+                    socket.connect(udp_address).unwrap();
+                    dial.udp(socket);
+                }
+            }
+        }
+    });
+    for tunnel in [&server, &client] {
+        let mut status = tunnel.watch();
+        let healthy = status.wait_for(|status| status.is_healthy());
+        timeout(LIMIT, healthy).await.unwrap().unwrap();
+    }
+    Ends {
+        server,
+        seed,
+        client,
+        shoot,
+        listener: tcp_address,
+    }
+}
+
+/// A datagram of UDP between a server's address and a pod, without checksums of its own.
+fn datagram(source: [u8; 4], target: [u8; 4], number: u32) -> Vec<u8> {
+    let mut packet = vec![0; 32];
+    packet[0] = 0x45;
+    packet[3] = 32;
+    packet[8] = 64;
+    packet[9] = 17;
+    packet[12..16].copy_from_slice(&source);
+    packet[16..20].copy_from_slice(&target);
+    let sum = tunnel_proto::ip::checksum::checksum(&packet[..20]);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet[20..24].copy_from_slice(&[7, 208, 7, 208]);
+    packet[25] = 12;
+    packet[28..32].copy_from_slice(&number.to_be_bytes());
+    packet
+}
+
+fn write(port: &Port, packet: &[u8]) {
+    let parts = [IoSlice::new(&[0; vnet::LEN]), IoSlice::new(packet)];
+    port.write(&parts).unwrap();
+}
+
+async fn read(port: &mut Port) -> Vec<u8> {
+    let mut buffer = vec![0; READ_BUFFER];
+    let reading = async {
+        loop {
+            std::future::poll_fn(|cx| port.poll_readable(cx))
+                .await
+                .unwrap();
+            if let Some(packet) = port.read(&mut buffer).unwrap() {
+                return packet.bytes.to_vec();
+            }
+        }
+    };
+    timeout(LIMIT, reading).await.expect("a packet in time")
+}
+
+const SERVER: [u8; 4] = [192, 168, 123, 1];
+const POD: [u8; 4] = [100, 96, 0, 5];
+
+/// Sends numbers to and fro, one at a time: a source that is not woken shows as a time-out.
+async fn exchange(ends: &mut Ends, numbers: std::ops::Range<u32>) {
+    for number in numbers {
+        let question = datagram(SERVER, POD, number);
+        write(&ends.seed, &question);
+        assert_eq!(read(&mut ends.shoot).await, question);
+        let answer = datagram(POD, SERVER, number);
+        write(&ends.shoot, &answer);
+        assert_eq!(read(&mut ends.seed).await, answer);
+    }
+}
+
+#[tokio::test]
+async fn packets_go_both_ways_by_either_transport() {
+    for mode in [Mode::Udp, Mode::Tcp] {
+        let mut ends = ends(mode).await;
+        exchange(&mut ends, 0..200).await;
+        ends.client.stop().await;
+        ends.server.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn streams_that_come_and_go_leave_the_others_alone() {
+    let mut ends = ends(Mode::Tcp).await;
+    for number in 0..50 {
+        let mut strangers = Vec::new();
+        for octets in [&b"\xc0\x01x"[..], b"\x00\x04junk", b""] {
+            let mut stranger = TcpStream::connect(ends.listener).unwrap();
+            std::io::Write::write_all(&mut stranger, octets).unwrap();
+            strangers.push(stranger);
+        }
+        exchange(&mut ends, number..number + 1).await;
+        drop(strangers);
+        exchange(&mut ends, number..number + 1).await;
+    }
+}
+
+#[tokio::test]
+async fn a_closed_stream_is_replaced_and_packets_go_on() {
+    let mut ends = ends(Mode::Auto).await;
+    exchange(&mut ends, 0..10).await;
+    // The server goes: streams end at once, datagrams are no longer answered.
+    ends.server.stop().await;
+    let mut status = ends.client.watch();
+    let down = status.wait_for(|status| !status.is_healthy());
+    timeout(LIMIT, down).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_refused_identity_is_told_to_who_gave_it() {
+    let ends = ends(Mode::Udp).await;
+    let empty = Identity {
+        keys: Vec::new(),
+        peers: Vec::new(),
+    };
+    let error = ends.server.replace(empty).await.unwrap_err();
+    assert!(error.to_string().contains("no private key"), "{error}");
+    ends.server.stop().await;
+    let identity = Identity {
+        keys: vec![key(1)],
+        peers: Vec::new(),
+    };
+    let error = ends.server.replace(identity).await.unwrap_err();
+    assert_eq!(error, crate::TunnelError::Stopped);
+}
+
+#[tokio::test]
+async fn the_thread_ends_with_the_last_handle() {
+    let path = path::Params::default();
+    let networks = Vec::new();
+    let client = params(Role::Client { networks, path }, "client", "192.168.123.64");
+    let (client, mut dials, _shoot) = start(client, 2, peer("server", 1, "192.168.123.1"), None);
+    while let Ok(dial) = timeout(Duration::from_millis(100), dials.next()).await {
+        dial.expect("asked for while it runs")
+            .failed("nobody is there");
+    }
+    drop(client);
+    let ended = async { while dials.next().await.is_some() {} };
+    timeout(LIMIT, ended)
+        .await
+        .expect("no dial is asked for any more");
+}
