@@ -45,6 +45,10 @@ impl Pieces {
 
     /// Adds a copy of `octets`.
     pub(crate) fn put(&mut self, octets: &[u8]) {
+        if self.small.capacity() == 0 && !octets.is_empty() {
+            // Some heads come together, as a rule.
+            self.small.reserve(SOME.max(octets.len()));
+        }
         self.small.extend_from_slice(octets);
         self.tail += octets.len();
         self.len += octets.len();
@@ -153,6 +157,8 @@ impl Pieces {
 
 /// Payloads up to this are copied: a slice more in a write costs more than that.
 const COPIED: usize = 1024;
+/// Octets of the heads before a packet's frames.
+const SOME: usize = 128;
 /// Small octets that may be gone and still take room.
 const WASTED: usize = 4096;
 
