@@ -205,7 +205,7 @@ mod tests {
         };
         let told = tunnels(&tunnel::Status {
             peers: vec![peer.clone()],
-            draining: false,
+            ..tunnel::Status::default()
         });
         assert_eq!(told["draining"], false);
         let first = &told["tunnels"][0];

@@ -73,7 +73,11 @@ fn tunnels_of_one_address_are_bounded_when_that_is_asked_for() {
             ..PeerStatus::default()
         }];
         let draining = false;
-        rig.set_status(Arc::new(Status { peers, draining }));
+        rig.set_status(Arc::new(Status {
+            peers,
+            draining,
+            strangers: 0,
+        }));
     };
     with_link(Transport::Tcp, "127.0.0.1:1");
     let mut refused = connect(&rig);

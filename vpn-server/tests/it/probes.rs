@@ -30,6 +30,7 @@ fn tunnels_are_shown_on_the_admin_address_alone() {
     let rig = Rig::start(&json!({}));
     let rtt = Some(Duration::from_millis(250));
     rig.set_status(Arc::new(Status {
+        strangers: 0,
         draining: false,
         peers: vec![PeerStatus {
             name: "vpn-shoot-0".to_owned(),

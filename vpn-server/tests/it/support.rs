@@ -147,6 +147,7 @@ pub(crate) fn one_client(healthy: bool, draining: bool) -> Arc<Status> {
             ..PeerStatus::default()
         }],
         draining: false,
+        strangers: 0,
     })
 }
 
