@@ -34,6 +34,7 @@ pub const ALL: &[Need] = &[
     need(super::nginx::STREAM_MODULE, &["libnginx-mod-stream"]),
     need("openssl", &["openssl"]),
     need("openvpn", &["openvpn"]),
+    need("ping", &["iputils-ping"]),
     need("python3", &["python3"]),
     need("python3:pip", &["python3-pip"]),
     need("setpriv", &["util-linux"]),

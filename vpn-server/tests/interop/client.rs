@@ -1,0 +1,100 @@
+//! Our client with other people's servers.
+
+use testkit::wait;
+
+use crate::everyone::{with_everyone, with_everyone_twice};
+use crate::field::{AWAY, By, Field, HOME, LIMIT, alive};
+use crate::nat::{Kind, Way};
+use crate::programs::{Ours, Theirs};
+
+#[test]
+fn any_server_reaches_the_shoot_whatever_else_comes() {
+    with_everyone_twice(|case| {
+        let field = Field::lay(case);
+        let nat = field.nat();
+        let client = Ours::client(&field, &nat);
+        assert!(!client.is_ready());
+        let server = Theirs::server(&field);
+        client.wait_ready(true);
+        field.ping(server.device());
+        let held = field.hold(By::Route);
+        field.stream(By::Route);
+
+        nat.junk(HOME);
+        alive(&held);
+
+        let begun = nat.count(Way::ToClient, Kind::Response);
+        server.forget_sessions();
+        wait::until("another handshake", LIMIT, || {
+            nat.count(Way::ToClient, Kind::Response) > begun
+        })
+        .unwrap();
+        alive(&held);
+        client.wait_ready(true);
+        nat.junk(AWAY);
+        field.stream(By::Route);
+        alive(&held);
+        assert_eq!(nat.marked(), 0);
+    });
+}
+
+#[test]
+fn a_server_follows_a_move() {
+    with_everyone(|case| {
+        let field = Field::lay(case);
+        let nat = field.nat();
+        let client = Ours::client(&field, &nat);
+        let _server = Theirs::server(&field);
+        let held = field.hold(By::Route);
+        for place in [AWAY, HOME, HOME] {
+            nat.rebind(place);
+            alive(&held);
+        }
+        client.wait_ready(true);
+    });
+}
+
+#[test]
+fn either_end_may_be_restarted() {
+    with_everyone(|case| {
+        let field = Field::lay(case);
+        let nat = field.nat();
+        let client = Ours::client(&field, &nat);
+        let server = Theirs::server(&field);
+        client.wait_ready(true);
+        field.stream(By::Route);
+        drop(server);
+        client.wait_ready(false);
+        let _server = Theirs::server(&field);
+        client.wait_ready(true);
+        let held = field.hold(By::Route);
+
+        drop(client);
+        let client = Ours::client(&field, &nat);
+        client.wait_ready(true);
+        // The pod is still connected with this shoot's address.
+        alive(&held);
+        field.stream(By::Route);
+        // Before either end, or it would wait for its answer.
+        drop(held);
+    });
+}
+
+#[test]
+fn a_server_that_answers_no_pings_is_not_well() {
+    with_everyone(|case| {
+        let field = Field::lay(case);
+        Field::answer_pings(&field.seed, false);
+        let nat = field.nat();
+        let client = Ours::client(&field, &nat);
+        let _server = Theirs::server(&field);
+        wait::until("a handshake", LIMIT, || {
+            nat.count(Way::ToClient, Kind::Response) > 0
+        })
+        .unwrap();
+        assert!(!client.is_ready());
+        Field::answer_pings(&field.seed, true);
+        client.wait_ready(true);
+        field.stream(By::Route);
+    });
+}
