@@ -244,6 +244,9 @@ pub struct TcpOptions {
     pub congestion: String,
     /// Unsent octets above which a socket is not writable (`TCP_NOTSENT_LOWAT`).
     pub notsent_lowat: u32,
+    /// Octets of the largest segment, both ways (`TCP_MAXSEG`), on sockets that are dialled; zero =
+    /// what the device carries.
+    pub max_segment: u32,
 }
 
 impl Default for TcpOptions {
@@ -255,6 +258,7 @@ impl Default for TcpOptions {
             user_timeout: Duration::ZERO,
             congestion: String::new(),
             notsent_lowat: 0,
+            max_segment: 0,
         }
     }
 }

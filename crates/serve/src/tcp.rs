@@ -43,6 +43,10 @@ pub fn apply_tcp_options(socket: SockRef<'_>, options: &TcpOptions) -> io::Resul
             .set_tcp_congestion(name)
             .map_err(named("TCP_CONGESTION"))?;
     }
+    if options.max_segment > 0 {
+        // Refused once connected, where it would change nothing.
+        socket.set_tcp_mss(options.max_segment)?;
+    }
     if options.notsent_lowat > 0 {
         let lowat = options.notsent_lowat;
         socket

@@ -101,6 +101,7 @@ impl From<&TcpSettings> for route::TcpOptions {
             user_timeout: settings.user_timeout.0,
             congestion: settings.congestion.clone(),
             notsent_lowat: u32::try_from(settings.notsent_lowat.0).unwrap_or(u32::MAX),
+            max_segment: 0,
         }
     }
 }

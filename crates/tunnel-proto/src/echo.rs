@@ -5,8 +5,8 @@
 //!
 //!    0      4       5      6     8       12     16
 //!   ┌──────┬───────┬──────┬─────┬───────┬──────┐
-//!   │ RZP1 │ flags │ zero │ MTU │ flows │ zero │      flags: 1 active, 2 draining, 128 answer
-//!   └──────┴───────┴──────┴─────┴───────┴──────┘
+//!   │ RZP1 │ flags │ zero │ MTU │ flows │ zero │      flags: 1 active, 2 draining,
+//!   └──────┴───────┴──────┴─────┴───────┴──────┘             4 large, 128 answer
 //! ```
 //!
 //! Being ICMP, they are answered by every WireGuard peer that has an inner address; an end of ours
@@ -33,6 +33,9 @@ pub struct Told {
     pub active: bool,
     /// Whether the sender wants no new flows.
     pub draining: bool,
+    /// Whether the sender lately sent packets larger than the least MTU: whoever searches for the
+    /// size is to see whether they arrive.
+    pub large: bool,
     /// Octets of the largest inner packet that is known to come through; 0: not known.
     pub mtu: u16,
     /// Open flows that go by the receiver.
@@ -91,6 +94,7 @@ pub fn parse(header: &Header, packet: &[u8]) -> Option<Echo> {
     let told = Told {
         active: flags & ACTIVE != 0,
         draining: flags & DRAINING != 0,
+        large: flags & LARGE != 0,
         mtu: u16_at(payload, 6)?,
         flows: u32_at(payload, 8)?,
     };
@@ -114,8 +118,13 @@ pub fn answer(header: &Header, packet: &mut [u8], told: Told) -> bool {
 }
 
 fn payload(told: Told, flags: u8) -> [u8; PAYLOAD_LEN] {
-    let flags =
-        flags | if told.active { ACTIVE } else { 0 } | if told.draining { DRAINING } else { 0 };
+    let set = [
+        (told.active, ACTIVE),
+        (told.draining, DRAINING),
+        (told.large, LARGE),
+    ];
+    let told_flags = set.iter().filter(|(is_set, _)| *is_set);
+    let flags = told_flags.fold(flags, |flags, (_, flag)| flags | flag);
     let mut octets = [0; PAYLOAD_LEN];
     put(&mut octets, 0, &MAGIC);
     put(&mut octets, 4, &[flags]);
@@ -137,4 +146,5 @@ fn replace_payload(packet: &mut [u8], at: usize, payload: &[u8; PAYLOAD_LEN]) ->
 const MAGIC: [u8; 4] = *b"RZP1";
 const ACTIVE: u8 = 1;
 const DRAINING: u8 = 2;
+const LARGE: u8 = 4;
 const ANSWER: u8 = 128;

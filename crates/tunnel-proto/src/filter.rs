@@ -81,6 +81,15 @@ impl Default for Params {
     }
 }
 
+/// What is known of a flow before one of its packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Before {
+    /// The peer it has.
+    pub peer: PeerIndex,
+    /// Whether the far side has ever answered by that peer; an ICMP echo counts as unanswered.
+    pub answered: bool,
+}
+
 /// What an outbound packet was let through as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outbound {
@@ -115,8 +124,8 @@ impl Filter {
 
     /// Judges a packet of the near side and returns the peer of its flow.
     ///
-    /// `choose` is asked for the peer, with the flow and the peer it had so far; answering another
-    /// one moves the flow, answering none refuses the packet.
+    /// `choose` is asked for the peer, with the flow and what is known of it so far; answering
+    /// another peer moves the flow, answering none refuses the packet.
     ///
     /// # Errors
     ///
@@ -126,7 +135,7 @@ impl Filter {
         now: Instant,
         header: &Header,
         packet: &[u8],
-        choose: impl FnOnce(&FlowKey, Option<PeerIndex>) -> Option<PeerIndex>,
+        choose: impl FnOnce(&FlowKey, Option<Before>) -> Option<PeerIndex>,
     ) -> Result<Outbound, Refusal> {
         let verdict = self.judge_outbound(now, header, packet, choose);
         self.flows.sweep(now, SWEEP);
@@ -195,7 +204,7 @@ impl Filter {
         now: Instant,
         header: &Header,
         packet: &[u8],
-        choose: impl FnOnce(&FlowKey, Option<PeerIndex>) -> Option<PeerIndex>,
+        choose: impl FnOnce(&FlowKey, Option<Before>) -> Option<PeerIndex>,
     ) -> Result<Outbound, Refusal> {
         check_addresses(header)?;
         if !header.has_transport_header() {
@@ -208,7 +217,12 @@ impl Filter {
         if let Some(quoted) = quoted(header, packet)? {
             let key = FlowKey::of_inbound(&quoted.header, quoted.packet).ok_or(Refusal::Related)?;
             let flow = self.flows.find(now, &key).ok_or(Refusal::Related)?;
-            let peer = choose(&key, Some(flow.peer)).ok_or(Refusal::NoPeer)?;
+            let answered = true; // an error is about what came
+            let before = Before {
+                peer: flow.peer,
+                answered,
+            };
+            let peer = choose(&key, Some(before)).ok_or(Refusal::NoPeer)?;
             return Ok(Outbound {
                 peer,
                 opened: false,
@@ -223,7 +237,11 @@ impl Filter {
             protocol::UDP => Phase::udp_outbound(phase),
             _ => Phase::Echo,
         };
-        let peer = choose(&key, before.map(|flow| flow.peer)).ok_or(Refusal::NoPeer)?;
+        let before_it = before.map(|flow| Before {
+            peer: flow.peer,
+            answered: flow.phase.is_answered(),
+        });
+        let peer = choose(&key, before_it).ok_or(Refusal::NoPeer)?;
         self.flows.put(now, key, next, peer)?;
         if header.fragment.is_some() {
             self.sent.first(now, header, peer);

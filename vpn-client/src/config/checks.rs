@@ -20,6 +20,10 @@ use udp::BufferSizes;
 use super::file::{FamilyFile, File, PathFile, ServerFile, TransportFile};
 use super::{Endpoint, Server};
 
+/// Octets of the largest segment to and from the gateway: what a path of 1280 octets, the least of
+/// IPv6, carries. A hole that tells nobody would otherwise swallow every full segment.
+const MAX_SEGMENT: u32 = 1220;
+
 /// Bounds of `mtu`: what IPv6 asks for at least (RFC 8200 §5), and jumbo frames.
 const MTU: RangeInclusive<u16> = 1280..=9000;
 /// Most servers, and most pairs of an own key and a server's: there are numbers for as many.
@@ -212,7 +216,10 @@ impl File {
     fn tcp_options(&self, errors: &mut ConfigErrors) -> TcpOptions {
         let options = self.tcp.over(&TcpSettings::default());
         options.validate("tcp", errors);
-        let options = TcpOptions::from(&options);
+        let options = TcpOptions {
+            max_segment: MAX_SEGMENT,
+            ..TcpOptions::from(&options)
+        };
         if let Err(error) = serve::try_tcp_options(&options) {
             errors.add("tcp", error);
         }

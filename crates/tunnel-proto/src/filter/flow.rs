@@ -126,6 +126,21 @@ impl Phase {
         }
     }
 
+    /// Answers whether the far side has answered, or is taken to have: in the middle of a connection
+    /// it must have.
+    pub(super) fn is_answered(self) -> bool {
+        match self {
+            Self::SynAnswered
+            | Self::PickedUp
+            | Self::Established
+            | Self::FinNear
+            | Self::FinFar
+            | Self::Closed
+            | Self::UdpAnswered => true,
+            Self::SynSent | Self::Echo | Self::UdpSent => false,
+        }
+    }
+
     pub(super) fn udp_outbound(before: Option<Self>) -> Self {
         match before {
             Some(Self::UdpAnswered) => Self::UdpAnswered,

@@ -11,6 +11,7 @@ use tunnel_proto::ip::{Header, protocol};
 const TOLD: Told = Told {
     active: true,
     draining: false,
+    large: true,
     mtu: 1404,
     flows: 7,
 };
@@ -50,6 +51,7 @@ fn an_answer_says_whose_it_is_and_tells_of_the_other_end() {
     let other = Told {
         active: false,
         draining: true,
+        large: false,
         mtu: 1280,
         flows: 40_000,
     };

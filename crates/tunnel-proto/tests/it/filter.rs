@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tunnel_proto::allowed::PeerIndex;
-use tunnel_proto::filter::{Filter, FlowKey, Outbound, Params, Refusal};
+use tunnel_proto::filter::{Before, Filter, FlowKey, Outbound, Params, Refusal};
 use tunnel_proto::ip::Header;
 use tunnel_proto::ip::transport::flags::{ACK, FIN, PSH, RST, SYN};
 
@@ -27,7 +27,9 @@ impl Bench {
 
     fn out(&mut self, packet: &[u8]) -> Result<Outbound, Refusal> {
         let header = read(packet);
-        let choose = |_: &FlowKey, before: Option<PeerIndex>| before.or_else(|| PeerIndex::new(3));
+        let choose = |_: &FlowKey, before: Option<Before>| {
+            before.map_or_else(|| PeerIndex::new(3), |before| Some(before.peer))
+        };
         self.filter.outbound(self.now, &header, packet, choose)
     }
 
@@ -511,8 +513,8 @@ fn flow_keeps_its_peer_until_it_is_moved() {
     assert_eq!((none, filter.len()), (Err(Refusal::NoPeer), 0));
     let mut send = |choice| {
         let mut seen = None;
-        let choose = |_: &FlowKey, before| {
-            seen = before;
+        let choose = |_: &FlowKey, before: Option<Before>| {
+            seen = before.map(|before| before.peer);
             choice
         };
         let sent = filter.outbound(now, &header, &syn, choose).unwrap();

@@ -240,7 +240,7 @@ impl<K: Keys> Engine<K> {
                 let active = peer.active == Some(link);
                 let mtu = peer.link(link).and_then(|link| link.mtu.as_ref());
                 let mtu = mtu.map_or(self.mtu, Mtu::mtu);
-                let told = self.tell(at, active, mtu);
+                let told = self.tell(now, at, active, mtu);
                 self.send_probe(now, at, link, (id, told, 0), out);
             }
         }
@@ -305,7 +305,7 @@ impl<K: Keys> Engine<K> {
             }
         }
         if peer.sealing(now).is_some() {
-            let told = self.tell(at, false, 0);
+            let told = self.tell(now, at, false, 0);
             // Nobody waits for the answer: that it comes proves the link.
             self.send_probe(now, at, id, (MTU_PROBE - 1, told, 0), out);
         }
@@ -432,7 +432,7 @@ impl<K: Keys> Engine<K> {
                 MtuEvent::Probe { id, size } => {
                     let peer = self.peers.get(at).and_then(Option::as_ref);
                     let active = peer.is_some_and(|peer| peer.active == Some(link));
-                    let told = self.tell(at, active, 0);
+                    let told = self.tell(now, at, active, 0);
                     let probe = (MTU_PROBE + id, told, usize::from(size));
                     self.send_probe(now, at, link, probe, out);
                 }
@@ -450,7 +450,7 @@ impl<K: Keys> Engine<K> {
     fn tell_mtu(&mut self, now: Instant, at: usize, link: LinkId, mtu: u16, out: &mut impl Out) {
         let peer = self.peers.get(at).and_then(Option::as_ref);
         let active = peer.is_some_and(|peer| peer.active == Some(link));
-        let told = self.tell(at, active, mtu);
+        let told = self.tell(now, at, active, mtu);
         self.send_probe(now, at, link, (MTU_PROBE - 1, told, 0), out);
     }
 
@@ -460,7 +460,7 @@ impl<K: Keys> Engine<K> {
             let peer = self.peers.get(at).and_then(Option::as_ref);
             let link = peer.and_then(|peer| peer.active_link());
             if let Some((id, mtu)) = link.map(|link| (link.id, link.mtu(self.mtu))) {
-                let told = self.tell(at, true, mtu);
+                let told = self.tell(now, at, true, mtu);
                 self.send_probe(now, at, id, (MTU_PROBE - 1, told, 0), out);
             }
         }

@@ -10,7 +10,7 @@
 //! sender lives.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tunnel_proto::allowed::PeerIndex;
 use tunnel_proto::codel::Band;
@@ -57,6 +57,9 @@ pub(super) enum Heard {
     /// An answer to a probe, a keepalive: the peer does not send these by the link it chose.
     Quiet,
 }
+
+/// For how long the other end is told of a large packet: some of its probes.
+const LATELY: Duration = Duration::from_secs(2);
 
 /// The least MTU of IPv6 (RFC 8200 §5).
 const LEAST_MTU: u16 = 1280;
@@ -146,7 +149,7 @@ impl<K: Keys> Engine<K> {
                 // First, since it lies in the scratch buffer.
                 self.answer(now, of, from, len, out);
                 let link = self.heard(now, of, from, Heard::Probe(told), out);
-                self.listen_to(of.peer, link, told);
+                self.listen_to(now, of.peer, link, told);
             }
             Verdict::Answer { id, told } => {
                 if let Some(link) = self.heard(now, of, from, Heard::Quiet, out) {
@@ -366,7 +369,7 @@ impl<K: Keys> Engine<K> {
 
     /// Answers a probe by the link it came by, sealed with the pair it came with.
     fn answer(&mut self, now: Instant, of: Of, from: &Remote, len: usize, out: &mut impl Out) {
-        let reply = self.tell(of.peer, false, 0);
+        let reply = self.tell(now, of.peer, false, 0);
         let route = self.route_of(of.peer, from);
         let Some(packet) = self.scratch.get_mut(..len) else {
             return;
@@ -391,13 +394,17 @@ impl<K: Keys> Engine<K> {
     }
 
     /// Takes what a peer told of itself in a probe.
-    fn listen_to(&mut self, at: usize, link: Option<LinkId>, told: Told) {
+    fn listen_to(&mut self, now: Instant, at: usize, link: Option<LinkId>, told: Told) {
         let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
             return;
         };
         peer.draining = told.draining;
         if matches!(self.side, Side::Client { .. }) {
             peer.flows = told.flows;
+            let mtu = link.and_then(|id| peer.link_mut(id)?.mtu.as_mut());
+            if let Some(mtu) = mtu.filter(|_| told.large) {
+                mtu.handle_traffic(now);
+            }
         } else if let Some(link) = link.and_then(|id| peer.link_mut(id)) {
             // A probe that searches for the size knows none; what nobody can mean is a lie.
             if told.mtu >= LEAST_MTU {
@@ -407,7 +414,10 @@ impl<K: Keys> Engine<K> {
     }
 
     /// Returns what this end tells a peer.
-    pub(super) fn tell(&self, at: usize, active: bool, mtu: u16) -> Told {
+    pub(super) fn tell(&self, now: Instant, at: usize, active: bool, mtu: u16) -> Told {
+        let peer = self.peers.get(at).and_then(Option::as_ref);
+        let large = peer.and_then(|peer| peer.sent_large);
+        let large = large.is_some_and(|sent| now.saturating_duration_since(sent) < LATELY);
         let flows = match &self.side {
             Side::Client { .. } => 0,
             Side::Server { filter, .. } => {
@@ -417,6 +427,7 @@ impl<K: Keys> Engine<K> {
         Told {
             active,
             draining: self.draining,
+            large,
             mtu,
             flows,
         }
@@ -432,13 +443,8 @@ impl<K: Keys> Engine<K> {
         told: Option<Told>,
         out: &mut impl Out,
     ) {
-        if let Some(told) = told
-            && let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut)
-        {
-            peer.draining = told.draining;
-            if matches!(self.side, Side::Client { .. }) {
-                peer.flows = told.flows;
-            }
+        if let Some(told) = told {
+            self.listen_to(now, at, Some(link), told);
         }
         if id >= MTU_PROBE {
             self.answered_mtu(now, at, link, id - MTU_PROBE);

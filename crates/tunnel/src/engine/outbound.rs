@@ -12,7 +12,7 @@ use std::time::Instant;
 use tunnel_proto::allowed::{AllowedIps, PeerIndex};
 use tunnel_proto::codel::Band;
 use tunnel_proto::datagram::{self, RouteId};
-use tunnel_proto::filter::FlowKey;
+use tunnel_proto::filter::{Before, FlowKey};
 use tunnel_proto::ip::icmp::{MAX_ERROR_LEN, packet_too_big};
 use tunnel_proto::ip::segment::Segments;
 use tunnel_proto::ip::vnet::{Gso, VnetHeader};
@@ -132,14 +132,23 @@ impl<K: Keys> Engine<K> {
             }
         }
         self.counts.sealed.bytes += octets as u64;
-        if total > 1280
-            && let Some(peer) = self.peers.get_mut(way.peer).and_then(Option::as_mut)
-            && let Some(link) = peer.active.and_then(|id| peer.link_mut(id))
+        if total > 1280 {
+            self.sent_large(now, way.peer);
+        }
+        Ok(())
+    }
+
+    /// Takes note that a packet was sent that a smaller path would not carry.
+    fn sent_large(&mut self, now: Instant, at: usize) {
+        let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
+            return;
+        };
+        peer.sent_large = Some(now);
+        if let Some(link) = peer.active.and_then(|id| peer.link_mut(id))
             && let Some(mtu) = &mut link.mtu
         {
             mtu.handle_traffic(now);
         }
-        Ok(())
     }
 
     /// Tells the sender how large packets may be.
@@ -184,12 +193,19 @@ fn choose<N: Noise>(
     allowed: &AllowedIps,
     secret: u64,
     flow: &FlowKey,
-    before: Option<PeerIndex>,
+    before: Option<Before>,
 ) -> Option<PeerIndex> {
     let peer = |place: PeerIndex| peers.get(usize::from(place.get())).and_then(Option::as_ref);
     let stays =
         |place: &PeerIndex| peer(*place).is_some_and(|peer| peer.keeps_flows(now, PATIENCE));
-    if let Some(place) = before.filter(stays) {
+    if let Some(Before {
+        peer: place,
+        answered,
+    }) = before
+        && stays(&place)
+        // Nothing is lost with a flow that nobody answered yet: this peer may have died.
+        && (answered || peer(place).is_some_and(Peer::is_healthy))
+    {
         return Some(place);
     }
     let usable = |place: &PeerIndex| peer(*place).is_some_and(|peer| peer.is_healthy());

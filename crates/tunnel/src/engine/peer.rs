@@ -219,6 +219,8 @@ pub(crate) struct Peer<N> {
     pub(crate) steering: Steering,
     /// Whether it asked for no new flows.
     pub(crate) draining: bool,
+    /// When a packet was sent to it that the least MTU would not carry.
+    pub(crate) sent_large: Option<Instant>,
     /// Client: open flows that the server counted.
     pub(crate) flows: u32,
     /// The number of the server process behind the latest stream.

@@ -231,6 +231,7 @@ impl<K: Keys> Engine<K> {
             latest: 0,
             steering,
             draining: false,
+            sent_large: None,
             flows: 0,
             instance: None,
         }

@@ -130,7 +130,7 @@ impl<K: Keys> Engine<K> {
             tracing::warn!(peer = %peer.name, "probes are not answered");
         }
         if let (Some(id), Some(link)) = (due, link) {
-            let told = self.tell(at, true, 0);
+            let told = self.tell(now, at, true, 0);
             self.send_probe(now, at, link, (id, told, 0), out);
         }
         if tick {

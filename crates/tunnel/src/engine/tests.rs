@@ -479,3 +479,36 @@ fn the_server_stays_on_the_clients_link_over_rekeys() {
     assert!(engine.counts().handshakes > 4, "{:?}", engine.counts());
     assert_eq!(engine.counts().path_changes, before);
 }
+
+#[test]
+fn a_hole_that_appears_under_the_servers_packets_is_found() {
+    let mut world = World::new(1, 1, Mode::Auto);
+    world.run_for(ms(3000));
+    let source = world.server_address(0);
+    world.server_sends(0, packet(&source, POD, flags::SYN, 0));
+    world.largest = Some(1400);
+    for _ in 0..200 {
+        world.server_sends(0, packet(&source, POD, flags::ACK, 1380));
+        world.run_for(ms(25));
+    }
+    let mtu = world.servers[0].engine.status(world.now).peers[0].mtu;
+    assert!((1280..=1368).contains(&mtu), "{mtu}");
+}
+
+#[test]
+fn a_flow_that_nobody_answered_leaves_a_client_that_died() {
+    let mut world = World::new(1, 2, Mode::Auto);
+    world.run_for(ms(2000));
+    let source = world.server_address(0);
+    world.clients[0].dead = true;
+    for port in 0..16 {
+        world.server_sends_port(0, &source, POD, flags::SYN, port);
+    }
+    world.run_for(ms(3000));
+    world.take_at_client(1);
+    for port in 0..16 {
+        world.server_sends_port(0, &source, POD, flags::SYN, port);
+    }
+    world.run_for(ms(50));
+    assert_eq!(world.take_at_client(1).len(), 16, "repeated, by the other one");
+}

@@ -20,6 +20,7 @@ pub(super) fn defaults() -> TcpOptions {
         user_timeout: Duration::from_secs(10),
         congestion: "bbr".to_owned(),
         notsent_lowat: 64 * 1024,
+        max_segment: 0,
     }
 }
 
