@@ -34,7 +34,7 @@ use self::suite::Extent;
 use crate::cpus::Bound;
 use crate::machine;
 use crate::progress::Progress;
-use crate::report::Report;
+use crate::report::{Compared, Report};
 
 pub(crate) use self::args::Konnectivity;
 
@@ -76,8 +76,12 @@ pub(crate) fn run(asked: &Konnectivity) -> Result<ExitCode> {
     let report = Report {
         samples: &lab.samples,
         facts: &facts,
-        known: known::known,
-        recorded_of: known::RECORDED_OF,
+        known: &known::known,
+        compared: Compared {
+            head: "× recorded",
+            key: "recorded_elsewhere",
+            legend: known::RECORDED_OF,
+        },
     };
     let mut out = stdout().lock();
     if common.json {

@@ -7,13 +7,16 @@
 
 mod cpus;
 mod destination;
+mod interrupt;
 mod konnectivity;
 mod latency;
 mod machine;
 mod pacer;
+mod programs;
 mod progress;
 mod report;
 mod samples;
+mod tunnel;
 
 use std::process::ExitCode;
 
@@ -31,10 +34,12 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Konnectivity(Box<konnectivity::Konnectivity>),
+    Tunnel(Box<tunnel::Tunnel>),
 }
 
 fn main() -> Result<ExitCode> {
     match Arguments::parse().command {
         Command::Konnectivity(asked) => konnectivity::run(&asked),
+        Command::Tunnel(asked) => tunnel::run(&asked),
     }
 }

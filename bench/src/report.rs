@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Samples ─┐
-//! Known   ─┴─▶ rows ──▶ table: median [low..high]  must  ok/MISS  × recorded      or JSON lines
+//! Known   ─┴─▶ rows ──▶ table: median [low..high]  must  ok/MISS  × peer      or JSON lines
 //! ```
 
 use std::io::{self, Write};
@@ -17,8 +17,8 @@ use crate::samples::{Better, Bound, Figure, Samples, Series};
 pub(crate) struct Known {
     /// What ours must hold.
     pub(crate) must: Option<Bound>,
-    /// What a peer reached elsewhere, on another day: recorded, not measured in this run.
-    pub(crate) recorded: Option<f64>,
+    /// What a peer reached.
+    pub(crate) peer: Option<f64>,
 }
 
 /// A result that can be written.
@@ -28,9 +28,20 @@ pub(crate) struct Report<'a> {
     /// Where they come from.
     pub(crate) facts: &'a Facts,
     /// Looks up what is known of a setup's case and figure.
-    pub(crate) known: fn(&str, &str, Figure) -> Known,
-    /// Whose recorded values they are.
-    pub(crate) recorded_of: &'static str,
+    pub(crate) known: &'a dyn Fn(&str, &str, Figure) -> Known,
+    /// Whose values ours are compared with.
+    pub(crate) compared: Compared,
+}
+
+/// Whose values ours are compared with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Compared {
+    /// The table's column.
+    pub(crate) head: &'static str,
+    /// The key of a line of JSON.
+    pub(crate) key: &'static str,
+    /// Whose they are, for the legend.
+    pub(crate) legend: &'static str,
 }
 
 impl Report<'_> {
@@ -42,7 +53,11 @@ impl Report<'_> {
         for (name, text) in self.facts {
             writeln!(out, "{name:13} {text}")?;
         }
-        let mut rows = vec![HEAD.map(str::to_owned)];
+        let mut head = HEAD.map(str::to_owned);
+        if let Some(last) = head.last_mut() {
+            self.compared.head.clone_into(last);
+        }
+        let mut rows = vec![head];
         rows.extend(self.samples.series().iter().map(|one| self.row(one)));
         let width = |column: usize| {
             let widths = rows.iter().map(|row| row[column].chars().count());
@@ -62,9 +77,9 @@ impl Report<'_> {
         }
         writeln!(
             out,
-            "\nmedian [lowest..highest]; direct: without a proxy, in this run\n× recorded: how many \
+            "\nmedian [lowest..highest]; direct: with nothing between, in this run\n{}: how many \
              times better than {}",
-            self.recorded_of
+            self.compared.head, self.compared.legend
         )?;
         let (missed, held) = (self.missed(), self.held());
         writeln!(out, "{held} targets held, {missed} missed")
@@ -89,7 +104,7 @@ impl Report<'_> {
                 Some(Bound::AtMost(bound)) => (None, Some(bound)),
                 None => (None, None),
             };
-            let line = json!({
+            let mut line = json!({
                 "setup": one.setup,
                 "case": one.case,
                 "figure": one.figure.name,
@@ -102,8 +117,8 @@ impl Report<'_> {
                 "at_least": at_least,
                 "at_most": at_most,
                 "holds": known.must.map(|must| must.holds(one.median())),
-                "recorded_elsewhere": known.recorded,
             });
+            line[self.compared.key] = json!(known.peer.map(rounded));
             writeln!(out, "{line}")?;
         }
         Ok(())
@@ -148,9 +163,9 @@ impl Report<'_> {
                 )
             }
         };
-        let times = known.recorded.map(|recorded| match one.figure.better {
-            Better::Higher => one.median() / recorded,
-            Better::Lower => recorded / one.median(),
+        let times = known.peer.map(|peer| match one.figure.better {
+            Better::Higher => one.median() / peer,
+            Better::Lower => peer / one.median(),
         });
         [
             one.setup.to_owned(),
@@ -200,19 +215,11 @@ fn number(value: f64) -> String {
     text
 }
 
-/// The setup without a proxy.
+/// The setup with nothing between.
 pub(crate) const DIRECT: &str = "direct";
 const COLUMNS: usize = 9;
 const HEAD: [&str; COLUMNS] = [
-    "setup",
-    "case",
-    "figure",
-    "median",
-    "",
-    "direct",
-    "must",
-    "",
-    "× recorded",
+    "setup", "case", "figure", "median", "", "direct", "must", "", "",
 ];
 
 #[cfg(test)]
@@ -231,7 +238,7 @@ mod tests {
         }
         Known {
             must: Some(Bound::AtLeast(30.0)),
-            recorded: Some(10.0),
+            peer: Some(10.0),
         }
     }
 
@@ -239,8 +246,12 @@ mod tests {
         let report = Report {
             samples,
             facts: &vec![("kernel", "Linux".to_owned())],
-            known,
-            recorded_of: "a peer",
+            known: &known,
+            compared: Compared {
+                head: "× recorded",
+                key: "recorded_elsewhere",
+                legend: "a peer",
+            },
         };
         let mut out = Vec::new();
         if json {

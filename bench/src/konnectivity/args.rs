@@ -15,6 +15,7 @@ use super::load::Load;
 use super::pair::Programs;
 use super::scenario::harm::Stalled;
 use crate::cpus::{Bound, Cpus};
+use crate::programs::program;
 
 /// Load through a konnectivity server and its agent, which are started for it.
 #[derive(Args, Debug)]
@@ -257,20 +258,4 @@ impl Common {
             ),
         }
     }
-}
-
-fn program(given: Option<&PathBuf>, name: &str) -> Result<PathBuf> {
-    let path = match given {
-        Some(path) => path.clone(),
-        None => std::env::current_exe()
-            .context("asking where we are")?
-            .with_file_name(name),
-    };
-    if !path.is_file() {
-        bail!(
-            "{} is not there: build it, or name it with a flag",
-            path.display()
-        );
-    }
-    Ok(path)
 }

@@ -20,7 +20,10 @@ pub(crate) fn known(setup: &str, case: &str, figure: Figure) -> Known {
         crate::report::DIRECT => None,
         _ => must(setup, case, figure, recorded),
     };
-    Known { must, recorded }
+    Known {
+        must,
+        peer: recorded,
+    }
 }
 
 fn must(setup: &str, case: &str, figure: Figure, recorded: Option<f64>) -> Option<Bound> {

@@ -82,6 +82,27 @@ impl Drop for TempDir {
     }
 }
 
+/// Removes every directory this process has made: for an end by signal, which drops no values.
+pub fn delete_ours() {
+    let Ok(entries) = fs::read_dir(std::env::temp_dir()) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        if entry.file_name().to_str().is_some_and(is_ours) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// Tells a name that [`TempDir::new`] of this process has made.
+fn is_ours(name: &str) -> bool {
+    let mut parts = name.rsplitn(3, '-');
+    let (number, maker) = (parts.next(), parts.next());
+    let parsed = |part: Option<&str>| part.and_then(|part| part.parse::<u32>().ok());
+    let ours = parsed(maker) == Some(std::process::id());
+    ours && parsed(number).is_some() && name.starts_with("rhizome-")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,6 +116,16 @@ mod tests {
         let path = dir.path().to_owned();
         drop(dir);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn only_our_own_directories_are_told_to_be_ours() {
+        let dir = TempDir::new("unit-own").unwrap();
+        let name = dir.path().file_name().unwrap().to_str().unwrap();
+        assert!(is_ours(name), "{name}");
+        for name in ["rhizome-unit-1-0", "rhizome-unit", "other-0"] {
+            assert!(!is_ours(name), "{name}");
+        }
     }
 
     #[test]

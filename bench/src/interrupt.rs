@@ -1,0 +1,49 @@
+//! An end by signal, which drops no values: namespaces and directories are removed here.
+//!
+//! Processes need nothing: the kernel kills them when we are gone.
+
+use std::process::exit;
+
+use anyhow::{Context, Result};
+use testkit::{netns, tempdir};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// From now on SIGINT, SIGTERM and SIGHUP end the process in good order.
+///
+/// # Errors
+/// When signals cannot be watched or no thread can be started.
+pub(crate) fn watch() -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("starting a runtime")?;
+    let kinds = [
+        SignalKind::interrupt(),
+        SignalKind::terminate(),
+        SignalKind::hangup(),
+    ];
+    let inside = runtime.enter();
+    let [mut interrupt, mut terminate, mut hangup] = {
+        let [one, two, three] = kinds.map(signal);
+        let what = "watching for signals";
+        [one.context(what)?, two.context(what)?, three.context(what)?]
+    };
+    drop(inside);
+    let wait = move || {
+        let number = runtime.block_on(async {
+            tokio::select! {
+                _ = interrupt.recv() => SignalKind::interrupt(),
+                _ = terminate.recv() => SignalKind::terminate(),
+                _ = hangup.recv() => SignalKind::hangup(),
+            }
+        });
+        netns::delete_ours();
+        tempdir::delete_ours();
+        exit(128 + number.as_raw_value());
+    };
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(wait)
+        .context("starting a thread")?;
+    Ok(())
+}

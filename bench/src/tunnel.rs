@@ -1,0 +1,147 @@
+//! `rhizome-bench tunnel`: octets and pings through tunnels, ours and others', between namespaces.
+//!
+//! ```text
+//!   iperf3, pings ──▶ server ══ tunnel (through a gateway) ══ client ──▶ iperf3, the kernel
+//!                     (the seed)   cable, or a bad line       (the shoot)
+//! ```
+//!
+//! One tunnel runs at a time; rounds go through all of them, every other one backwards, so that a
+//! machine that gets busier meanwhile does so for all.
+
+mod args;
+mod cases;
+mod figure;
+mod iperf;
+mod known;
+mod network;
+mod openvpn;
+mod ours;
+mod ping;
+mod running;
+mod setup;
+mod wireguard;
+
+use std::io::{Write, stderr, stdout};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use testkit::netns::privileges::{Privileges, acquire};
+
+use self::args::Case;
+use self::cases::{Lab, fits};
+use self::network::Network;
+use self::setup::Setup;
+use crate::progress::Progress;
+use crate::report::{Compared, Report};
+use crate::samples::Samples;
+use crate::{interrupt, machine};
+
+pub(crate) use self::args::Tunnel;
+
+/// Measures what was asked for and prints it.
+///
+/// # Errors
+/// When namespaces cannot be made, or nothing could be measured.
+pub(crate) fn run(asked: &Tunnel) -> Result<ExitCode> {
+    if let Privileges::Elsewhere(status) = acquire()? {
+        let failed = !status.success();
+        return Ok(if failed {
+            ExitCode::FAILURE
+        } else {
+            ExitCode::SUCCESS
+        });
+    }
+    interrupt::watch()?;
+    let programs = asked.programs()?;
+    let mut facts = machine::facts();
+    facts.push(("client", machine::version(&programs.client)));
+    facts.push(("server", machine::version(&programs.server)));
+    facts.push(("gateway", machine::version(&programs.gateway)));
+    let mut setups = Vec::new();
+    for setup in asked.setups() {
+        match setup.missing() {
+            None => setups.push(setup),
+            Some(why) => {
+                let _ = writeln!(stderr(), "left out: {}: {why}", setup.name());
+                facts.push(("left out", setup.name().to_owned()));
+            }
+        }
+    }
+    let mut lab = Lab {
+        short: Network::short()?,
+        long: Network::long()?,
+        programs,
+        samples: Samples::default(),
+    };
+    let failures = rounds(&mut lab, asked, &setups);
+    if lab.samples.series().is_empty() {
+        bail!("nothing could be measured:\n{}", failures.join("\n"));
+    }
+    facts.push(("load after", machine::load_average()));
+    let samples = &lab.samples;
+    let report = Report {
+        samples,
+        facts: &facts,
+        known: &|setup, case, figure| known::known(samples, setup, case, figure),
+        compared: Compared {
+            head: "× peer",
+            key: "peer",
+            legend: "wireguard-go of Debian 13; by TCP, OpenVPN through Envoy; in this run",
+        },
+    };
+    let mut out = stdout().lock();
+    if asked.json {
+        report.json(&mut out)
+    } else {
+        report.table(&mut out)
+    }
+    .context("writing the result")?;
+    for failure in &failures {
+        let _ = writeln!(stderr(), "failed: {failure}");
+    }
+    let held = failures.is_empty() && report.missed() == 0;
+    Ok(if asked.require && !held {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+/// Runs every round, and returns what failed: a table with a gap says more than none.
+fn rounds(lab: &mut Lab, asked: &Tunnel, setups: &[Setup]) -> Vec<String> {
+    let mut steps = Vec::new();
+    for setup in setups {
+        let wants = |case| asked.has(case) && fits(*setup, case);
+        // Both are of one tunnel.
+        let idle = [Case::Idle, Case::Bulk]
+            .into_iter()
+            .find(|case| wants(*case));
+        let rest = [Case::Blocked, Case::Long, Case::Loss];
+        let rest = rest.into_iter().filter(|case| wants(*case));
+        steps.extend(idle.into_iter().chain(rest).map(|case| (*setup, case)));
+    }
+    let mut progress = Progress::new(steps.len() * asked.rounds);
+    let mut failures = Vec::new();
+    for _ in 0..asked.rounds {
+        for (setup, case) in &steps {
+            progress.step(&format!("{}: {case:?}", setup.name()));
+            if let Err(error) = measure(lab, asked, *setup, *case) {
+                failures.push(format!("{}: {case:?}: {error:#}", setup.name()));
+            }
+        }
+        steps.reverse();
+    }
+    failures
+}
+
+fn measure(lab: &mut Lab, asked: &Tunnel, setup: Setup, case: Case) -> Result<()> {
+    match case {
+        Case::Idle | Case::Bulk => {
+            let bulk = asked.has(Case::Bulk) && fits(setup, Case::Bulk);
+            lab.short(asked, setup, bulk)
+        }
+        Case::Blocked => lab.blocked(setup),
+        Case::Long => lab.long(asked, setup, false),
+        Case::Loss => lab.long(asked, setup, true),
+    }
+}

@@ -1,0 +1,101 @@
+//! Flags of `rhizome-bench tunnel`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+
+use super::ours::Programs;
+use super::setup::Setup;
+use crate::programs::program;
+
+/// Load through tunnels in network namespaces: ours, and those of others in the same run.
+#[derive(Args, Debug)]
+pub(crate) struct Tunnel {
+    /// Tunnels to measure, in this order; by default all.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Setup>,
+    /// What to measure; by default everything.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    cases: Vec<Case>,
+    /// Seconds of one transfer, and of pings through an idle tunnel.
+    #[arg(long, default_value_t = 3)]
+    seconds: u32,
+    /// Seconds of one transfer over the long line.
+    #[arg(long, default_value_t = 8)]
+    long_seconds: u32,
+    /// Repetitions.
+    #[arg(long, default_value_t = 3)]
+    pub(crate) rounds: usize,
+    /// Octets go from the shoot to the seed; otherwise from the seed to the shoot.
+    #[arg(long)]
+    pub(crate) reverse: bool,
+    /// `vpn-server`; by default the one beside this program, as the next two.
+    #[arg(long)]
+    server: Option<PathBuf>,
+    /// `vpn-client`.
+    #[arg(long)]
+    client: Option<PathBuf>,
+    /// `sni-proxy`.
+    #[arg(long)]
+    gateway: Option<PathBuf>,
+    /// Print JSON lines instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// End with status 1 when a target is missed.
+    #[arg(long)]
+    pub(crate) require: bool,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Case {
+    /// Start to first ping, pings through the idle tunnel, memory.
+    Idle,
+    /// One and eight streams, pings meanwhile.
+    Bulk,
+    /// Start to first ping where UDP is blocked.
+    Blocked,
+    /// Round trips of 50 ms, and both of the above.
+    Long,
+    /// The same with one packet of a hundred lost.
+    Loss,
+}
+
+impl Tunnel {
+    /// Returns the tunnels asked for.
+    pub(crate) fn setups(&self) -> Vec<Setup> {
+        if self.only.is_empty() {
+            return Setup::value_variants().to_vec();
+        }
+        self.only.clone()
+    }
+
+    /// Tells whether `case` was asked for.
+    pub(crate) fn has(&self, case: Case) -> bool {
+        self.cases.is_empty() || self.cases.contains(&case)
+    }
+
+    /// Returns the length of a transfer.
+    pub(crate) fn length(&self) -> Duration {
+        Duration::from_secs(self.seconds.into())
+    }
+
+    /// Returns the length of a transfer over the long line.
+    pub(crate) fn long_length(&self) -> Duration {
+        Duration::from_secs(self.long_seconds.into())
+    }
+
+    /// Returns our programs.
+    ///
+    /// # Errors
+    /// When one is not where it should be.
+    pub(crate) fn programs(&self) -> Result<Programs> {
+        Ok(Programs {
+            server: program(self.server.as_ref(), "vpn-server")?,
+            client: program(self.client.as_ref(), "vpn-client")?,
+            gateway: program(self.gateway.as_ref(), "sni-proxy")?,
+        })
+    }
+}

@@ -1,0 +1,208 @@
+//! What is measured of one tunnel.
+//!
+//! ```text
+//!   short network: start, first ping, idle pings, memory, ×1, ×8
+//!   long network:  UDP blocked: start, first ping    25 ms each way: ×1, ×8    1 % lost: ×1, ×8
+//! ```
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use testkit::impair::{BlackHole, Impairment};
+use testkit::wait::Stopwatch;
+
+use super::args::{Case, Tunnel as Asked};
+use super::iperf::{self, Bulk};
+use super::network::Network;
+use super::ours::Programs;
+use super::ping::{Pinger, Pings};
+use super::running::{Role, Tunnel};
+use super::setup::{Kind, Setup};
+use super::{figure, known};
+use crate::samples::{Figure, Samples};
+
+/// Where tunnels are laid, and what was found.
+pub(crate) struct Lab {
+    /// Joined by cables.
+    pub(crate) short: Network,
+    /// With a line that can be impaired.
+    pub(crate) long: Network,
+    /// Ours.
+    pub(crate) programs: Programs,
+    /// The results.
+    pub(crate) samples: Samples,
+}
+
+/// Returns whether `case` can be measured of `setup`.
+pub(crate) fn fits(setup: Setup, case: Case) -> bool {
+    let ours = matches!(setup.kind(), Kind::Rhizome { .. });
+    match case {
+        Case::Blocked => setup == Setup::RhizomeAuto,
+        Case::Idle => setup != Setup::OpenvpnTcpBbr,
+        // As it chooses is what one of the others is.
+        Case::Bulk => setup != Setup::OpenvpnTcpBbr && setup != Setup::RhizomeAuto,
+        Case::Long | Case::Loss => setup != Setup::RhizomeAuto && (ours || wide(setup)),
+    }
+}
+
+/// Peers whose window is worth a look over a long line.
+fn wide(setup: Setup) -> bool {
+    !matches!(setup, Setup::WireguardGo2022 | Setup::Boringtun)
+}
+
+impl Lab {
+    /// Measures a fresh tunnel where there is no delay.
+    ///
+    /// # Errors
+    /// When it does not come up or a load fails, with the ends of its logs.
+    pub(crate) fn short(&mut self, asked: &Asked, setup: Setup, bulk: bool) -> Result<()> {
+        let mut tunnel = Tunnel::prepare(setup, &self.short, &self.programs)?;
+        let took = tunnel.dial(&self.short)?;
+        self.idle(asked, &mut tunnel, took)
+            .map_err(|error| tunnel.explain(error))?;
+        if bulk {
+            for (case, streams) in [(known::BULK_1, 1), (known::BULK_8, 8)] {
+                let load = load(asked, streams, asked.length());
+                bulk_load(&mut self.samples, &self.short, &mut tunnel, case, load)
+                    .map_err(|error| tunnel.explain(error))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn idle(&mut self, asked: &Asked, tunnel: &mut Tunnel, took: Duration) -> Result<()> {
+        let pinger = Pinger::open(&self.short.server, tunnel.inner())?;
+        let clock = Stopwatch::start();
+        let pings = pinger.run(|| clock.elapsed() > asked.length())?;
+        let mut add = |figure, value| {
+            let name = tunnel.setup.name();
+            self.samples.add(name, known::IDLE, figure, value);
+        };
+        add(figure::IDLE_P50, micros(&pings, 0.5));
+        add(figure::IDLE_P99, micros(&pings, 0.99));
+        if tunnel.setup == Setup::Direct {
+            return Ok(());
+        }
+        add(figure::CONNECT, took.as_secs_f64() * 1e3);
+        for (role, figure) in [
+            (Role::Server, figure::SERVER_IDLE),
+            (Role::Client, figure::CLIENT_IDLE),
+            (Role::Gateway, figure::GATEWAY_IDLE),
+        ] {
+            if let Some(resident) = tunnel.resident(role)? {
+                let name = tunnel.setup.name();
+                self.samples.add(name, known::IDLE, figure, resident);
+            }
+        }
+        Ok(())
+    }
+
+    /// Measures how long a tunnel takes to come up where UDP is swallowed.
+    ///
+    /// # Errors
+    /// As [`Lab::short`].
+    pub(crate) fn blocked(&mut self, setup: Setup) -> Result<()> {
+        self.impair(Impairment::swallowing(BlackHole::Udp))?;
+        let mut tunnel = Tunnel::prepare(setup, &self.long, &self.programs)?;
+        let took = tunnel.dial(&self.long)?.as_secs_f64() * 1e3;
+        let (name, figure) = (setup.name(), figure::CONNECT);
+        self.samples.add(name, known::BLOCKED, figure, took);
+        Ok(())
+    }
+
+    /// Measures a fresh tunnel over the long line, with or without loss.
+    ///
+    /// # Errors
+    /// As [`Lab::short`].
+    pub(crate) fn long(&mut self, asked: &Asked, setup: Setup, lossy: bool) -> Result<()> {
+        let (start, cases, loss) = if lossy {
+            let cases = [(known::LOSS_1, 1), (known::LOSS_8, 8)];
+            (known::LOSS, cases, 0.01)
+        } else {
+            let cases = [(known::LONG_1, 1), (known::LONG_8, 8)];
+            (known::LONG, cases, 0.0)
+        };
+        self.impair(Impairment::long(HALF, loss))?;
+        let mut tunnel = Tunnel::prepare(setup, &self.long, &self.programs)?;
+        let took = tunnel.dial(&self.long)?.as_secs_f64() * 1e3;
+        if setup != Setup::Direct {
+            self.samples.add(setup.name(), start, figure::CONNECT, took);
+        }
+        for (case, streams) in cases {
+            let load = load(asked, streams, asked.long_length());
+            bulk_load(&mut self.samples, &self.long, &mut tunnel, case, load)
+                .map_err(|error| tunnel.explain(error))?;
+        }
+        Ok(())
+    }
+
+    fn impair(&self, impairment: Impairment) -> Result<()> {
+        let link = self.long.link.as_ref().context("a line to impair")?;
+        link.set_both(impairment);
+        Ok(())
+    }
+}
+
+fn load(asked: &Asked, streams: u32, length: Duration) -> Bulk {
+    Bulk {
+        streams,
+        length,
+        reverse: asked.reverse,
+    }
+}
+
+/// Moves octets through a tunnel, with pings beside them.
+fn bulk_load(
+    samples: &mut Samples,
+    network: &Network,
+    tunnel: &mut Tunnel,
+    case: &str,
+    load: Bulk,
+) -> Result<()> {
+    let pinger = Pinger::open(&network.server, tunnel.inner())?;
+    let over = AtomicBool::new(false);
+    let ends = [Role::Client, Role::Server];
+    let gateway = [Role::Gateway];
+    let before = (tunnel.cpu(&ends)?, tunnel.cpu(&gateway)?);
+    let (moved, pings) = std::thread::scope(|scope| {
+        let pings = scope.spawn(|| pinger.run(|| over.load(Ordering::Relaxed)));
+        let moved = iperf::run(network, tunnel.inner(), tunnel.dir.path(), load);
+        over.store(true, Ordering::Relaxed);
+        (moved, pings.join())
+    });
+    let pings = match pings {
+        Ok(pings) => pings?,
+        Err(panic) => std::panic::resume_unwind(panic),
+    };
+    let moved = moved?;
+    let gigabytes = moved.octets / 1e9;
+    let used = tunnel.cpu(&ends)? - before.0;
+    let hop = tunnel.cpu(&gateway)? - before.1;
+    let mut add = |figure: Figure, value: f64| {
+        samples.add(tunnel.setup.name(), case, figure, value);
+    };
+    add(figure::THROUGHPUT, moved.rate / 1e6);
+    if tunnel.setup != Setup::Direct {
+        add(figure::CPU_ENDS, used / gigabytes);
+    }
+    if tunnel.has_gateway() {
+        add(figure::CPU_ALL, (used + hop) / gigabytes);
+    }
+    add(figure::RETRANSMITS, moved.retransmits);
+    add(figure::LOADED_P50, micros(&pings, 0.5) / 1e3);
+    add(figure::LOADED_P99, micros(&pings, 0.99) / 1e3);
+    add(
+        figure::LOADED_MAX,
+        pings.latencies.max().as_secs_f64() * 1e3,
+    );
+    add(figure::LOADED_LOST, pings.lost());
+    Ok(())
+}
+
+fn micros(pings: &Pings, quantile: f64) -> f64 {
+    pings.latencies.quantile(quantile).as_secs_f64() * 1e6
+}
+
+/// One way of the long line.
+const HALF: Duration = Duration::from_millis(25);

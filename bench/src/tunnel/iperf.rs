@@ -1,0 +1,102 @@
+//! TCP streams through a tunnel, by iperf3.
+//!
+//! ```text
+//!   iperf3 -c in the server's namespace ──▶ tunnel ──▶ iperf3 -s in the client's namespace
+//! ```
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+use testkit::command;
+use testkit::process::ChildGuard;
+
+use super::network::Network;
+
+/// What to move.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bulk {
+    /// Streams at once.
+    pub(crate) streams: u32,
+    /// For how long.
+    pub(crate) length: Duration,
+    /// From the client to the server.
+    pub(crate) reverse: bool,
+}
+
+/// What was moved.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Moved {
+    /// Octets that arrived.
+    pub(crate) octets: f64,
+    /// Bits a second, as the receiver saw them.
+    pub(crate) rate: f64,
+    /// Segments that the senders sent again.
+    pub(crate) retransmits: f64,
+}
+
+/// Moves octets to `inner`. Logs go to `dir`.
+///
+/// # Errors
+/// When iperf3 is not there, cannot connect or says nothing of use.
+pub(crate) fn run(network: &Network, inner: Ipv4Addr, dir: &Path, bulk: Bulk) -> Result<Moved> {
+    let iperf = command::require("iperf3")?;
+    let mut command = network.client.command(&iperf);
+    command.args(["-s", "-1", "-p", &PORT.to_string()]);
+    let mut sink = ChildGuard::spawn("iperf3 -s", &command, &dir.join("iperf3-server.log"))?;
+    sink.wait_listening(SocketAddr::from((inner, PORT)), START_LIMIT)?;
+    let mut command = network.server.command(&iperf);
+    command.args(["-c", &inner.to_string(), "-p", &PORT.to_string(), "-J"]);
+    // The one that the streams of most machines use; namespaces cannot be set to it everywhere.
+    command.args(["-C", "cubic"]);
+    command.args(["-P", &bulk.streams.to_string()]);
+    command.args(["-t", &bulk.length.as_secs().to_string()]);
+    command.args(bulk.reverse.then_some("-R"));
+    let log = dir.join("iperf3.json");
+    // Appended to, and a run before has left its own.
+    let _ = std::fs::remove_file(&log);
+    let mut source = ChildGuard::spawn("iperf3 -c", &command, &log)?;
+    source.wait_exit(bulk.length + END_LIMIT)?;
+    moved(&source.log())
+}
+
+fn moved(text: &str) -> Result<Moved> {
+    let json: Value =
+        serde_json::from_str(text).with_context(|| format!("reading what iperf3 says: {text}"))?;
+    let of = |path: &str| {
+        let value = json.pointer(path).and_then(Value::as_f64);
+        value.with_context(|| format!("iperf3 does not say {path}: {}", json["error"]))
+    };
+    Ok(Moved {
+        octets: of("/end/sum_received/bytes")?,
+        rate: of("/end/sum_received/bits_per_second")?,
+        retransmits: of("/end/sum_sent/retransmits")?,
+    })
+}
+
+const PORT: u16 = 5201;
+const START_LIMIT: Duration = Duration::from_secs(10);
+
+/// Connecting and ending, over a line that loses packets.
+const END_LIMIT: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_arrived_counts_and_an_error_is_shown() {
+        let text = r#"{ "end": { "sum_sent": { "bytes": 9, "retransmits": 4 },
+            "sum_received": { "bytes": 8, "bits_per_second": 64.5 } } }"#;
+        let expected = Moved {
+            octets: 8.0,
+            rate: 64.5,
+            retransmits: 4.0,
+        };
+        assert_eq!(moved(text).unwrap(), expected);
+        let error = moved(r#"{ "error": "unable to connect" }"#).unwrap_err();
+        assert!(error.to_string().contains("unable to connect"), "{error}");
+    }
+}

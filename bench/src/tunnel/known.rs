@@ -1,0 +1,152 @@
+//! What our tunnel must hold, and by which peer it is judged.
+//!
+//! ```text
+//!   figure of ours ──▶ the peer's in this run, else as recorded ──▶ bound, ratio
+//! ```
+//!
+//! What was recorded comes from a quiet machine of two processors (Intel Xeon, Linux 6.18) and stands
+//! in when the peer was not measured in the run.
+
+use super::figure as of;
+use super::setup::Setup;
+use crate::report::Known;
+use crate::samples::{Bound, Figure, Samples};
+
+/// Returns what is known of a figure, beside the others of the run.
+pub(crate) fn known(samples: &Samples, setup: &str, case: &str, figure: Figure) -> Known {
+    let Some(ours) = OURS.iter().find(|ours| ours.name() == setup) else {
+        return Known::default();
+    };
+    let peer = peer(*ours, case);
+    let here = samples.median(peer.name(), case, figure);
+    let reached = here.or_else(|| recorded(peer, case, figure));
+    Known {
+        must: must(*ours, case, figure, reached),
+        peer: here,
+    }
+}
+
+/// The strongest peer of the same kind.
+fn peer(ours: Setup, case: &str) -> Setup {
+    if ours != Setup::RhizomeTcp {
+        return Setup::WireguardGo2023;
+    }
+    if case.starts_with(LOSS) {
+        Setup::OpenvpnTcpBbr
+    } else {
+        Setup::OpenvpnTcp
+    }
+}
+
+fn must(ours: Setup, case: &str, figure: Figure, peer: Option<f64>) -> Option<Bound> {
+    let tcp = ours == Setup::RhizomeTcp;
+    let long = case.starts_with(LONG) || case.starts_with(LOSS);
+    Some(match figure {
+        of::CONNECT => Bound::AtMost(1000.0),
+        of::SERVER_IDLE => Bound::AtMost(10.0),
+        of::CLIENT_IDLE => Bound::AtMost(15.0),
+        of::IDLE_P50 if case == IDLE => Bound::AtMost(if tcp { 150.0 } else { 80.0 }),
+        of::THROUGHPUT => Bound::AtLeast(throughput(ours, case, peer)?),
+        of::CPU_ENDS if case == BULK_1 && !tcp => Bound::AtMost(4.0),
+        of::CPU_ALL if case == BULK_1 && tcp => Bound::AtMost(peer? / 3.0),
+        // Four round trips, and no stall.
+        of::LOADED_P99 if long => Bound::AtMost(200.0),
+        of::LOADED_MAX => Bound::AtMost(2000.0),
+        _ => return None,
+    })
+}
+
+fn throughput(ours: Setup, case: &str, peer: Option<f64>) -> Option<f64> {
+    Some(match (ours, case) {
+        (Setup::RhizomeUdp, BULK_1) => 1.1 * peer?,
+        (Setup::RhizomeTcp, BULK_1) => 3.0 * peer?,
+        (Setup::RhizomeTcp, LOSS_1) => 42.0_f64.max(peer?),
+        (Setup::RhizomeTcp, LOSS_8) => 116.0_f64.max(peer?),
+        (Setup::RhizomeTcp, LONG_1 | LONG_8) => 300.0,
+        (Setup::RhizomeUdp | Setup::RhizomeUdpGateway, LONG_1) => 450.0,
+        (Setup::RhizomeUdp | Setup::RhizomeUdpGateway, LONG_8) => 600.0,
+        _ => return None,
+    })
+}
+
+fn recorded(peer: Setup, case: &str, figure: Figure) -> Option<f64> {
+    let same =
+        |row: &&(Setup, &str, Figure, f64)| row.0 == peer && row.1 == case && row.2 == figure;
+    RECORDED.iter().find(same).map(|row| row.3)
+}
+
+/// Pings through the idle tunnel.
+pub(super) const IDLE: &str = "idle";
+/// The same while UDP is blocked.
+pub(super) const BLOCKED: &str = "UDP blocked";
+/// One stream.
+pub(super) const BULK_1: &str = "bulk ×1";
+/// Eight streams.
+pub(super) const BULK_8: &str = "bulk ×8";
+/// Before the tunnel is loaded.
+pub(super) const LONG: &str = "50 ms";
+/// One stream over the long line.
+pub(super) const LONG_1: &str = "50 ms ×1";
+/// Eight.
+pub(super) const LONG_8: &str = "50 ms ×8";
+/// Before the tunnel is loaded.
+pub(super) const LOSS: &str = "50 ms, 1 % lost";
+/// One stream over the long line that loses.
+pub(super) const LOSS_1: &str = "50 ms, 1 % lost ×1";
+/// Eight.
+pub(super) const LOSS_8: &str = "50 ms, 1 % lost ×8";
+
+const OURS: [Setup; 4] = [
+    Setup::RhizomeUdp,
+    Setup::RhizomeUdpGateway,
+    Setup::RhizomeTcp,
+    Setup::RhizomeAuto,
+];
+
+const RECORDED: &[(Setup, &str, Figure, f64)] = &[
+    (Setup::WireguardGo2023, BULK_1, of::THROUGHPUT, 3090.0),
+    (Setup::OpenvpnTcp, BULK_1, of::THROUGHPUT, 840.0),
+    (Setup::OpenvpnTcp, BULK_1, of::CPU_ALL, 12.2),
+    (Setup::OpenvpnTcpBbr, LOSS_1, of::THROUGHPUT, 42.0),
+    (Setup::OpenvpnTcpBbr, LOSS_8, of::THROUGHPUT, 116.0),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn must(samples: &Samples, setup: Setup, case: &str, figure: Figure) -> Option<Bound> {
+        known(samples, setup.name(), case, figure).must
+    }
+
+    #[test]
+    fn a_peer_of_the_run_goes_before_what_was_recorded() {
+        let mut samples = Samples::default();
+        let udp = |samples: &_| must(samples, Setup::RhizomeUdp, BULK_1, of::THROUGHPUT);
+        assert_eq!(udp(&samples), Some(Bound::AtLeast(1.1 * 3090.0)));
+        samples.add(
+            Setup::WireguardGo2023.name(),
+            BULK_1,
+            of::THROUGHPUT,
+            1000.0,
+        );
+        assert_eq!(udp(&samples), Some(Bound::AtLeast(1.1 * 1000.0)));
+    }
+
+    #[test]
+    fn over_a_line_that_loses_a_recorded_target_is_not_lowered() {
+        let mut samples = Samples::default();
+        let peer = Setup::OpenvpnTcpBbr.name();
+        samples.add(peer, LOSS_1, of::THROUGHPUT, 30.0);
+        let bound = must(&samples, Setup::RhizomeTcp, LOSS_1, of::THROUGHPUT);
+        assert_eq!(bound, Some(Bound::AtLeast(42.0)));
+    }
+
+    #[test]
+    fn peers_are_not_judged() {
+        let samples = Samples::default();
+        for setup in [Setup::Direct, Setup::WireguardGo2023, Setup::OpenvpnTcp] {
+            assert_eq!(must(&samples, setup, IDLE, of::IDLE_P50), None);
+        }
+    }
+}

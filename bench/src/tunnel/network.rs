@@ -1,0 +1,116 @@
+//! Three namespaces in a row, routed: where tunnels are laid.
+//!
+//! ```text
+//!   client 198.51.100.2 ── 198.51.100.1 gateway 10.0.0.1 ── 10.0.0.2 server
+//!          (the shoot)  cable, or a bad line       cable     (the seed)
+//! ```
+//!
+//! The congestion control of their TCP is set for each tunnel, so that no peer is measured with what
+//! the machine happens to have.
+
+use std::fs;
+use std::net::Ipv4Addr;
+
+use anyhow::{Context, Result};
+use testkit::impair::Link;
+use testkit::netns::{End, Namespace, cable};
+
+/// The namespaces. The line goes before its ends.
+#[derive(Debug)]
+pub(crate) struct Network {
+    /// The line between client and gateway, if it is a bad one.
+    pub(crate) link: Option<Link>,
+    /// Where tunnels are dialled from.
+    pub(crate) client: Namespace,
+    /// What is between.
+    pub(crate) gateway: Namespace,
+    /// Where tunnels end.
+    pub(crate) server: Namespace,
+}
+
+impl Network {
+    /// Makes them, joined by cables.
+    ///
+    /// # Errors
+    /// When `ip` refuses.
+    pub(crate) fn short() -> Result<Self> {
+        let network = Self::new()?;
+        let [near, far] = network.ends();
+        cable(near, far)?;
+        network.finish()
+    }
+
+    /// Makes them, with a line between client and gateway that can be impaired.
+    ///
+    /// # Errors
+    /// When `ip` refuses, or the line cannot be laid.
+    pub(crate) fn long() -> Result<Self> {
+        let mut network = Self::new()?;
+        let [near, far] = network.ends();
+        let link = Link::lay(near, far, 1500, SEED).context("laying a line")?;
+        network.link = Some(link);
+        network.finish()
+    }
+
+    fn new() -> Result<Self> {
+        Ok(Self {
+            link: None,
+            client: Namespace::new("client")?,
+            gateway: Namespace::new("gateway")?,
+            server: Namespace::new("server")?,
+        })
+    }
+
+    fn ends(&self) -> [End<'_>; 2] {
+        [(&self.client, "inet"), (&self.gateway, "wan")]
+            .map(|(namespace, device)| End { namespace, device })
+    }
+
+    fn finish(self) -> Result<Self> {
+        let Self {
+            client,
+            gateway,
+            server,
+            ..
+        } = &self;
+        let [near, far] = [(gateway, "seed"), (server, "eth0")];
+        let end = |(namespace, device)| End { namespace, device };
+        cable(end(near), end(far))?;
+        client.add_address("inet", &format!("{CLIENT}/24"))?;
+        gateway.add_address("wan", &format!("{GATEWAY}/24"))?;
+        gateway.add_address("seed", &format!("{GATEWAY_INSIDE}/24"))?;
+        server.add_address("eth0", &format!("{SERVER}/24"))?;
+        client.add_route("default", &GATEWAY.to_string())?;
+        server.add_route("default", &GATEWAY_INSIDE.to_string())?;
+        gateway.forward_ipv4()?;
+        Ok(self)
+    }
+
+    /// Sets the congestion control of TCP sockets to come that do not choose one themselves.
+    ///
+    /// # Errors
+    /// When the kernel does not have it.
+    pub(crate) fn set_congestion(&self, name: &str) -> Result<()> {
+        for namespace in [&self.client, &self.gateway, &self.server] {
+            namespace.run(|| {
+                fs::write("/proc/sys/net/ipv4/tcp_congestion_control", name)
+                    .with_context(|| format!("setting the congestion control {name}"))
+            })??;
+        }
+        Ok(())
+    }
+}
+
+/// The client's address.
+pub(crate) const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
+
+/// The gateway's address toward the client.
+pub(crate) const GATEWAY: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
+
+/// The gateway's address toward the server.
+pub(crate) const GATEWAY_INSIDE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+
+/// The server's address.
+pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+const SEED: u64 = 1;

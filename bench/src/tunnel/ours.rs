@@ -1,0 +1,190 @@
+//! Our tunnel: vpn-server, vpn-client, and sni-proxy between them.
+//!
+//! ```text
+//!   vpn-client ── UDP ──────────────────────────────────▶ SERVER:51820 ┐
+//!   vpn-client ── UDP ──▶ GATEWAY:51820 ── wrapped ─────▶ SERVER:51821 ┼ vpn-server
+//!   vpn-client ── CONNECT ──▶ GATEWAY:8132 ── TCP ──────▶ SERVER:1194  ┘
+//! ```
+//!
+//! Configurations have what must be given and what a path needs that carries a tunnel; everything
+//! else is the default.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use testkit::certs::Authority;
+use testkit::command;
+use testkit::http::{self, Target};
+use testkit::netns::Namespace;
+use testkit::process::ChildGuard;
+use testkit::tempdir::TempDir;
+
+use super::network::{GATEWAY, GATEWAY_INSIDE, Network, SERVER};
+use super::running::{Guard, Near, Parts, Role};
+
+/// Our programs.
+#[derive(Clone, Debug)]
+pub(crate) struct Programs {
+    /// `vpn-server`.
+    pub(crate) server: PathBuf,
+    /// `vpn-client`.
+    pub(crate) client: PathBuf,
+    /// `sni-proxy`.
+    pub(crate) gateway: PathBuf,
+}
+
+/// Starts the server, and the gateway if asked for.
+///
+/// # Errors
+/// When something does not start.
+pub(super) fn prepare(
+    programs: &Programs,
+    network: &Network,
+    dir: &TempDir,
+    transport: &str,
+    gateway: bool,
+) -> Result<Parts> {
+    let key = |name: &str| -> Result<String> {
+        let mut keygen = Command::new(&programs.server);
+        let public = command::run(keygen.arg("keygen").arg(dir.join(name)))?;
+        Ok(public.trim().to_owned())
+    };
+    let (far, near) = (key("server-key")?, key("client-key")?);
+    let authority = Authority::new("tunnel")?;
+    authority.write(&dir.join("ca.crt"))?;
+    authority.server(&["server"])?.write(dir.path(), "proxy")?;
+    write(dir, "peers.yaml", &peers(&near))?;
+    write(dir, "routes.yaml", &routes(&far))?;
+    write(dir, "gateway.yaml", &gateway_config())?;
+    write(dir, "server.yaml", &server())?;
+    let endpoint = if gateway { GATEWAY } else { SERVER };
+    write(dir, "client.yaml", &client(&far, endpoint, transport))?;
+    let start = |namespace: &Namespace, program: &Path, name: &str, probes: u16| {
+        let command = with_config(namespace, program, dir, name);
+        let log = dir.join(format!("{name}.log"));
+        let mut child = ChildGuard::spawn(name, &command, &log)?;
+        let target = Target::plain(SocketAddr::from(([127, 0, 0, 1], probes)));
+        child.wait_ready(LIMIT, || {
+            let asked = namespace.run(|| http::get(&target, "/healthz"));
+            matches!(asked, Ok(Ok(answer)) if answer.status == 200)
+        })?;
+        anyhow::Ok(Guard::Child(child))
+    };
+    let server = start(&network.server, &programs.server, "server", SERVER_PROBES)?;
+    let mut running = vec![(Role::Server, server)];
+    if gateway {
+        let guard = start(
+            &network.gateway,
+            &programs.gateway,
+            "gateway",
+            GATEWAY_PROBES,
+        )?;
+        running.push((Role::Gateway, guard));
+    }
+    let command = with_config(&network.client, &programs.client, dir, "client");
+    Ok(Parts {
+        running,
+        inner: INNER,
+        near: Near::Command(command, dir.join("client.log")),
+    })
+}
+
+fn with_config(namespace: &Namespace, program: &Path, dir: &TempDir, name: &str) -> Command {
+    let mut command = namespace.command(program);
+    command
+        .arg("--config")
+        .arg(dir.join(format!("{name}.yaml")));
+    command
+}
+
+fn write(dir: &TempDir, name: &str, value: &Value) -> Result<()> {
+    dir.write(name, format!("{value:#}")).map(drop)
+}
+
+fn gateway_config() -> Value {
+    json!({
+        "workers": 1,
+        "probes": { "address": format!("[::]:{GATEWAY_PROBES}") },
+        "admin": { "address": "" },
+        "listeners": [
+            { "name": "vpn", "address": "[::]:8132", "protocol": "connect", "tcp": hop_tcp() },
+            { "name": "wireguard", "address": "[::]:51820", "protocol": "wireguard" },
+        ],
+        "routing": { "file": "routes.yaml" },
+        "drain": { "delay": "0s", "timeout": "0s" },
+    })
+}
+
+fn routes(far: &str) -> Value {
+    let cluster = |name: &str, port: u16| {
+        json!({
+            "name": name,
+            "endpoints": [{ "address": format!("{SERVER}:{port}") }],
+            "tcp": hop_tcp(),
+        })
+    };
+    json!({
+        "clusters": [cluster("tcp", 1194), cluster("udp", 51821)],
+        "routes": [
+            { "connectDestinations": [DESTINATION], "cluster": "tcp" },
+            { "wireguard": { "publicKeys": [far], "routeId": ROUTE }, "cluster": "udp" },
+        ],
+    })
+}
+
+fn peers(near: &str) -> Value {
+    json!({ "peers": [{ "name": "vpn-shoot", "publicKeys": [near], "addresses": [INNER] }] })
+}
+
+fn server() -> Value {
+    json!({
+        "routeId": ROUTE,
+        "addresses": [format!("{OUTER}/24")],
+        "networks": networks(),
+        "keys": { "private": ["server-key"], "peers": "peers.yaml" },
+        "trustedGateways": [format!("{GATEWAY_INSIDE}/32")],
+        "proxy": { "ca": "ca.crt", "cert": "proxy.crt", "key": "proxy.key" },
+        "probes": { "address": format!("[::]:{SERVER_PROBES}") },
+        "drain": { "delay": "0s", "timeout": "0s" },
+    })
+}
+
+fn client(far: &str, endpoint: Ipv4Addr, transport: &str) -> Value {
+    json!({
+        "addresses": [format!("{INNER}/24")],
+        "endpoint": {
+            "address": endpoint, "tcpPort": 8132, "udpPort": 51820, "transport": transport,
+        },
+        "servers": [{
+            "name": "vpn-seed-server", "publicKeys": [far], "routeId": ROUTE, "value": DESTINATION,
+            "addresses": [OUTER],
+        }],
+        "keys": { "private": "client-key" },
+        "networks": networks(),
+        // Nothing goes on from the client here, and the rule costs what the peers do not pay.
+        "masquerade": false,
+        "probes": { "address": "[::]:8080" },
+        "drain": { "delay": "0s", "timeout": "0s" },
+    })
+}
+
+fn networks() -> Value {
+    json!({ "pods": ["100.96.0.0/11"], "services": ["100.64.0.0/13"], "nodes": ["10.250.0.0/16"] })
+}
+
+/// Returns the options of both of the gateway's sockets.
+fn hop_tcp() -> Value {
+    json!({ "congestion": "bbr", "notsentLowat": "64KiB" })
+}
+
+const OUTER: Ipv4Addr = Ipv4Addr::new(192, 168, 123, 1);
+const INNER: Ipv4Addr = Ipv4Addr::new(192, 168, 123, 64);
+const DESTINATION: &str = "outbound|1194||vpn-seed-server.shoot--foo--bar.svc.cluster.local";
+const ROUTE: u32 = 17;
+const SERVER_PROBES: u16 = 15000;
+const GATEWAY_PROBES: u16 = 15021;
+const LIMIT: Duration = Duration::from_secs(20);

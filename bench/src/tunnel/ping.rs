@@ -1,0 +1,205 @@
+//! ICMP echo requests at fixed times, and when their answers came.
+//!
+//! ```text
+//!   due at 0, 10 ms, 20 ms, … ──▶ raw socket in a namespace ──▶ tunnel ──▶ the other end's kernel
+//! ```
+//!
+//! A request is sent when it is due, whether or not the one before was answered: a stall shows in
+//! every request it delayed.
+
+use std::io::Read;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use testkit::netns::Namespace;
+use testkit::wait::Stopwatch;
+
+use crate::latency::Latencies;
+
+/// What became of the requests.
+#[derive(Clone, Debug)]
+pub(crate) struct Pings {
+    /// How long answers took.
+    pub(crate) latencies: Latencies,
+    /// Requests that were due.
+    pub(crate) sent: usize,
+}
+
+impl Pings {
+    /// Returns the share without an answer, in percent.
+    pub(crate) fn lost(&self) -> f64 {
+        let lost = self.sent as f64 - self.latencies.count() as f64;
+        100.0 * lost / self.sent.max(1) as f64
+    }
+}
+
+/// A raw socket.
+#[derive(Debug)]
+pub(crate) struct Pinger {
+    socket: Socket,
+    to: SockAddr,
+    id: u16,
+}
+
+impl Pinger {
+    /// Opens a socket in `from` for requests to `to`.
+    ///
+    /// # Errors
+    /// When the kernel refuses, as it does without root.
+    pub(crate) fn open(from: &Namespace, to: Ipv4Addr) -> Result<Self> {
+        static OPENED: AtomicU16 = AtomicU16::new(1);
+        let make = || {
+            let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4))?;
+            socket.set_nonblocking(true)?;
+            std::io::Result::Ok(socket)
+        };
+        Ok(Self {
+            socket: from.run(make)?.context("opening a socket for pings")?,
+            to: SocketAddrV4::new(to, 0).into(),
+            id: OPENED.fetch_add(1, Ordering::Relaxed),
+        })
+    }
+
+    /// Sends until something comes back, and returns how long that took since `clock` was started.
+    ///
+    /// # Errors
+    /// After `limit`.
+    pub(crate) fn first(&self, clock: Stopwatch, limit: Duration) -> Result<Duration> {
+        let over = |pings: &Pings| pings.latencies.count() > 0 || clock.elapsed() > limit;
+        let pings = self.send(Duration::from_millis(2), Duration::ZERO, over)?;
+        if pings.latencies.count() == 0 {
+            bail!("nothing came back through the tunnel within {limit:?}");
+        }
+        Ok(clock.elapsed())
+    }
+
+    /// Sends one request each [`INTERVAL`] until `over`, and waits a while for what is missing.
+    ///
+    /// # Errors
+    /// When the socket fails.
+    pub(crate) fn run(&self, over: impl Fn() -> bool) -> Result<Pings> {
+        self.send(INTERVAL, TAIL, |_| over())
+    }
+
+    fn send(
+        &self,
+        interval: Duration,
+        tail: Duration,
+        over: impl Fn(&Pings) -> bool,
+    ) -> Result<Pings> {
+        let clock = Stopwatch::start();
+        let mut due = Vec::new();
+        let mut pings = Pings {
+            latencies: Latencies::new()?,
+            sent: 0,
+        };
+        while !over(&pings) && pings.sent < MOST {
+            let number = u16::try_from(pings.sent).context("too many requests")?;
+            // No way there yet, or a full queue, is a request without an answer.
+            let _ = self.socket.send_to(&request(self.id, number), &self.to);
+            let next = interval * u32::from(number) + interval;
+            due.push(interval * u32::from(number));
+            pings.sent += 1;
+            while clock.elapsed() < next && !over(&pings) {
+                self.receive(clock, next, &due, &mut pings)?;
+            }
+        }
+        let end = clock.elapsed() + tail;
+        while clock.elapsed() < end && (pings.latencies.count() as usize) < pings.sent {
+            self.receive(clock, end, &due, &mut pings)?;
+        }
+        Ok(pings)
+    }
+
+    /// Waits for one answer until `until`.
+    fn receive(
+        &self,
+        clock: Stopwatch,
+        until: Duration,
+        due: &[Duration],
+        pings: &mut Pings,
+    ) -> Result<()> {
+        let left = until.saturating_sub(clock.elapsed());
+        let left = Timespec::try_from(left).context("a wait's length")?;
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        if poll(&mut fds, Some(&left)).context("waiting for answers")? == 0 {
+            return Ok(());
+        }
+        let mut buffer = [0; 256];
+        let Ok(length) = (&self.socket).read(&mut buffer) else {
+            return Ok(());
+        };
+        let answer = buffer
+            .get(..length)
+            .and_then(|packet| number(packet, self.id));
+        if let Some(due) = answer.and_then(|number| due.get(usize::from(number))) {
+            pings.latencies.record(clock.elapsed().saturating_sub(*due));
+        }
+        Ok(())
+    }
+}
+
+/// Makes an echo request (RFC 792) of 64 octets.
+fn request(id: u16, number: u16) -> [u8; LENGTH] {
+    let mut packet = [0; LENGTH];
+    packet[0] = 8;
+    packet[4..6].copy_from_slice(&id.to_be_bytes());
+    packet[6..8].copy_from_slice(&number.to_be_bytes());
+    let sum = packet
+        .chunks_exact(2)
+        .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
+        .sum::<u32>();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    packet[2..4].copy_from_slice(&(!(folded as u16)).to_be_bytes());
+    packet
+}
+
+/// Returns the number of an answer to `id`, from an IPv4 packet.
+fn number(packet: &[u8], id: u16) -> Option<u16> {
+    let header = usize::from(packet.first()? & 0xf) * 4;
+    let message = packet.get(header..)?;
+    let word = |at: usize| {
+        Some(u16::from_be_bytes([
+            *message.get(at)?,
+            *message.get(at + 1)?,
+        ]))
+    };
+    (*message.first()? == 0 && word(4)? == id)
+        .then(|| word(6))
+        .flatten()
+}
+
+const LENGTH: usize = 64;
+const MOST: usize = 60_000;
+
+/// The time between two requests.
+pub(crate) const INTERVAL: Duration = Duration::from_millis(10);
+
+/// How long the last answers are waited for: more than any stall that is accepted.
+const TAIL: Duration = Duration::from_secs(3);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_sums_up_to_ones_and_its_answer_is_told_by_its_id() {
+        let packet = request(0x1234, 0xfedc);
+        let sum: u32 = packet
+            .chunks_exact(2)
+            .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
+            .sum();
+        assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff);
+        let mut answer = vec![0x45; 20];
+        answer.extend(packet);
+        assert_eq!(number(&answer, 0x1234), None);
+        answer[20] = 0;
+        assert_eq!(number(&answer, 0x1234), Some(0xfedc));
+        assert_eq!(number(&answer, 0x1235), None);
+        assert_eq!(number(&answer[..23], 0x1234), None);
+    }
+}

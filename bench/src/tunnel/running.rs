@@ -1,0 +1,184 @@
+//! One tunnel while it is measured.
+//!
+//! ```text
+//!   Setup ──▶ prepare: far end and hop run ──▶ dial: near end starts, first ping ──▶ measured
+//! ```
+//!
+//! Whatever was started ends with the value.
+
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use testkit::peers::envoy::Envoy;
+use testkit::peers::wireguard::Wireguard;
+use testkit::process::{ChildGuard, usage};
+use testkit::tempdir::TempDir;
+use testkit::wait::Stopwatch;
+
+use super::network::{self, Network};
+use super::ours::{self, Programs};
+use super::ping::Pinger;
+use super::setup::{Kind, Setup};
+use super::{openvpn, wireguard};
+
+/// Which part of a tunnel a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// The end that dials.
+    Client,
+    /// The end that is dialled.
+    Server,
+    /// What is between.
+    Gateway,
+}
+
+/// A process of a tunnel.
+#[derive(Debug)]
+pub(super) enum Guard {
+    /// Any.
+    Child(ChildGuard),
+    /// Somebody else's gateway.
+    Envoy(Envoy),
+    /// A WireGuard of others.
+    Wireguard(Wireguard),
+}
+
+impl Guard {
+    fn child(&mut self) -> &mut ChildGuard {
+        match self {
+            Self::Child(child) => child,
+            Self::Envoy(envoy) => envoy.child(),
+            Self::Wireguard(wireguard) => wireguard.child(),
+        }
+    }
+}
+
+/// How the near end is started.
+pub(super) enum Near {
+    /// It is there already.
+    None,
+    /// By a command; its log goes to the file.
+    Command(Command, PathBuf),
+    /// By a command, and by what it is told then.
+    Wireguard(wireguard::Near),
+}
+
+/// What a kind of tunnel has prepared.
+pub(super) struct Parts {
+    /// What runs.
+    pub(super) running: Vec<(Role, Guard)>,
+    /// The client's address in the tunnel.
+    pub(super) inner: Ipv4Addr,
+    /// What does not yet.
+    pub(super) near: Near,
+}
+
+/// A tunnel that is prepared or up. Processes end before their directory goes.
+pub(crate) struct Tunnel {
+    /// Which it is.
+    pub(crate) setup: Setup,
+    parts: Parts,
+    /// Keys, configurations and logs.
+    pub(crate) dir: TempDir,
+}
+
+impl Tunnel {
+    /// Starts everything but the near end.
+    ///
+    /// # Errors
+    /// When something does not start.
+    pub(crate) fn prepare(setup: Setup, network: &Network, programs: &Programs) -> Result<Self> {
+        network.set_congestion(setup.congestion())?;
+        let dir = TempDir::new("bench-tunnel")?;
+        let parts = match setup.kind() {
+            Kind::None => Parts {
+                running: Vec::new(),
+                inner: network::CLIENT,
+                near: Near::None,
+            },
+            Kind::Rhizome { transport, gateway } => {
+                ours::prepare(programs, network, &dir, transport, gateway)?
+            }
+            Kind::Wireguard(program) => wireguard::prepare(program, network, &dir)?,
+            Kind::Openvpn { tcp } => openvpn::prepare(network, &dir, tcp)?,
+        };
+        Ok(Self { setup, parts, dir })
+    }
+
+    /// Starts the near end, and returns how long it took from there until a ping came back.
+    ///
+    /// # Errors
+    /// When it does not start, or nothing comes back within [`DIAL_LIMIT`]; with the ends of logs.
+    pub(crate) fn dial(&mut self, network: &Network) -> Result<Duration> {
+        let clock = Stopwatch::start();
+        let near = match std::mem::replace(&mut self.parts.near, Near::None) {
+            Near::None => None,
+            Near::Command(command, log) => Some(Guard::Child(ChildGuard::spawn(
+                "the client",
+                &command,
+                &log,
+            )?)),
+            Near::Wireguard(near) => Some(Guard::Wireguard(near.start(network)?)),
+        };
+        // In front, so that it ends first.
+        let near = near.map(|guard| (Role::Client, guard));
+        self.parts.running.splice(0..0, near);
+        let pinger = Pinger::open(&network.server, self.parts.inner)?;
+        pinger
+            .first(clock, DIAL_LIMIT)
+            .map_err(|error| self.explain(error))
+    }
+
+    /// Returns the client's address in the tunnel.
+    pub(crate) fn inner(&self) -> Ipv4Addr {
+        self.parts.inner
+    }
+
+    /// Returns the processor time that the processes of `roles` have used so far, in seconds.
+    ///
+    /// # Errors
+    /// When one has ended.
+    pub(crate) fn cpu(&mut self, roles: &[Role]) -> Result<f64> {
+        let of_role = |(role, _): &&mut (Role, Guard)| roles.contains(role);
+        let all = self.parts.running.iter_mut().filter(of_role);
+        all.map(|(_, guard)| {
+            let child = guard.child();
+            let used = usage(child.pid()).with_context(|| format!("measuring {}", child.name()))?;
+            Ok(used.cpu_time.as_secs_f64())
+        })
+        .sum()
+    }
+
+    /// Returns the resident memory of `role`'s process, MiB; `None` when there is none.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub(crate) fn resident(&mut self, role: Role) -> Result<Option<f64>> {
+        let found = self.parts.running.iter_mut().find(|(of, _)| *of == role);
+        found
+            .map(|(_, guard)| Ok(guard.child().usage()?.rss_kib as f64 / 1024.0))
+            .transpose()
+    }
+
+    /// Tells whether there is a process between the ends.
+    pub(crate) fn has_gateway(&self) -> bool {
+        let mut roles = self.parts.running.iter().map(|(role, _)| *role);
+        roles.any(|role| role == Role::Gateway)
+    }
+
+    /// Adds the ends of all logs to an error.
+    pub(crate) fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
+        let tails = self.parts.running.iter_mut().map(|(role, guard)| {
+            let tail = guard.child().log_tail(LINES);
+            format!("{role:?} says:\n{tail}")
+        });
+        error.context(tails.collect::<Vec<_>>().join("\n"))
+    }
+}
+
+/// After this a peer is taken not to connect at all.
+const DIAL_LIMIT: Duration = Duration::from_secs(30);
+const LINES: usize = 12;
