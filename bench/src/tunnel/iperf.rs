@@ -4,7 +4,7 @@
 //!   iperf3 -c in the server's namespace ──▶ tunnel ──▶ iperf3 -s in the client's namespace
 //! ```
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use testkit::command;
 use testkit::process::ChildGuard;
 
 use super::network::Network;
+use super::running::Inner;
 
 /// What to move.
 #[derive(Clone, Copy, Debug)]
@@ -41,14 +42,23 @@ pub(crate) struct Moved {
 ///
 /// # Errors
 /// When iperf3 is not there, cannot connect or says nothing of use.
-pub(crate) fn run(network: &Network, inner: Ipv4Addr, dir: &Path, bulk: Bulk) -> Result<Moved> {
+pub(crate) fn run(network: &Network, inner: Inner, dir: &Path, bulk: Bulk) -> Result<Moved> {
     let iperf = command::require("iperf3")?;
     let mut command = network.client.command(&iperf);
     command.args(["-s", "-1", "-p", &PORT.to_string()]);
     let mut sink = ChildGuard::spawn("iperf3 -s", &command, &dir.join("iperf3-server.log"))?;
-    sink.wait_listening(SocketAddr::from((inner, PORT)), START_LIMIT)?;
+    sink.wait_listening(SocketAddr::from((inner.address, PORT)), START_LIMIT)?;
     let mut command = network.server.command(&iperf);
-    command.args(["-c", &inner.to_string(), "-p", &PORT.to_string(), "-J"]);
+    command.args([
+        "-c",
+        &inner.address.to_string(),
+        "-p",
+        &PORT.to_string(),
+        "-J",
+    ]);
+    if let Some(device) = inner.device {
+        command.args(["--bind-dev", device]);
+    }
     // The one that the streams of most machines use; namespaces cannot be set to it everywhere.
     command.args(["-C", "cubic"]);
     command.args(["-P", &bulk.streams.to_string()]);

@@ -80,6 +80,7 @@ impl Network {
         gateway.add_address("wan", &format!("{GATEWAY}/24"))?;
         gateway.add_address("seed", &format!("{GATEWAY_INSIDE}/24"))?;
         server.add_address("eth0", &format!("{SERVER}/24"))?;
+        client.add_address("lo", &format!("{POD}/32"))?;
         client.add_route("default", &GATEWAY.to_string())?;
         server.add_route("default", &GATEWAY_INSIDE.to_string())?;
         gateway.forward_ipv4()?;
@@ -103,6 +104,9 @@ impl Network {
 
 /// The client's address.
 pub(crate) const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
+
+/// An address of the shoot's, behind the client.
+pub(crate) const POD: Ipv4Addr = Ipv4Addr::new(100, 96, 0, 11);
 
 /// The gateway's address toward the client.
 pub(crate) const GATEWAY: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);

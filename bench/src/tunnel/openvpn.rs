@@ -19,7 +19,7 @@ use testkit::process::ChildGuard;
 use testkit::tempdir::TempDir;
 
 use super::network::{GATEWAY, Network, SERVER};
-use super::running::{Guard, Near, Parts, Role};
+use super::running::{Guard, Inner, Near, Parts, Role};
 
 /// Starts the far end, and the gateway when it is used.
 ///
@@ -54,7 +54,7 @@ pub(super) fn prepare(network: &Network, dir: &TempDir, tcp: bool) -> Result<Par
     }
     Ok(Parts {
         running,
-        inner: INNER,
+        inner: Inner::routed(INNER),
         near: Near::Command(command, dir.join("openvpn-client.log")),
     })
 }

@@ -6,6 +6,7 @@
 //!   vpn-client ── CONNECT ──▶ GATEWAY:8132 ── TCP ──────▶ SERVER:1194  ┘
 //! ```
 //!
+//! A server's routes into the shoot are for sockets bound to its device alone, so load is bound to it.
 //! Configurations have what must be given and what a path needs that carries a tunnel; everything
 //! else is the default.
 
@@ -23,8 +24,8 @@ use testkit::netns::Namespace;
 use testkit::process::ChildGuard;
 use testkit::tempdir::TempDir;
 
-use super::network::{GATEWAY, GATEWAY_INSIDE, Network, SERVER};
-use super::running::{Guard, Near, Parts, Role};
+use super::network::{GATEWAY, GATEWAY_INSIDE, Network, POD, SERVER};
+use super::running::{Guard, Inner, Near, Parts, Role};
 
 /// Our programs.
 #[derive(Clone, Debug)]
@@ -88,7 +89,10 @@ pub(super) fn prepare(
     let command = with_config(&network.client, &programs.client, dir, "client");
     Ok(Parts {
         running,
-        inner: INNER,
+        inner: Inner {
+            address: POD,
+            device: Some("rhizome0"),
+        },
         near: Near::Command(command, dir.join("client.log")),
     })
 }

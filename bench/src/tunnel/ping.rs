@@ -8,7 +8,7 @@
 //! every request it delayed.
 
 use std::io::Read;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::SocketAddrV4;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use testkit::netns::Namespace;
 use testkit::wait::Stopwatch;
 
+use super::running::Inner;
 use crate::latency::Latencies;
 
 /// What became of the requests.
@@ -46,20 +47,21 @@ pub(crate) struct Pinger {
 }
 
 impl Pinger {
-    /// Opens a socket in `from` for requests to `to`.
+    /// Opens a socket in `from` for requests to `to`, bound to `device` if there is one.
     ///
     /// # Errors
     /// When the kernel refuses, as it does without root.
-    pub(crate) fn open(from: &Namespace, to: Ipv4Addr) -> Result<Self> {
+    pub(crate) fn open(from: &Namespace, to: Inner) -> Result<Self> {
         static OPENED: AtomicU16 = AtomicU16::new(1);
         let make = || {
             let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4))?;
             socket.set_nonblocking(true)?;
+            socket.bind_device(to.device.map(str::as_bytes))?;
             std::io::Result::Ok(socket)
         };
         Ok(Self {
             socket: from.run(make)?.context("opening a socket for pings")?,
-            to: SocketAddrV4::new(to, 0).into(),
+            to: SocketAddrV4::new(to.address, 0).into(),
             id: OPENED.fetch_add(1, Ordering::Relaxed),
         })
     }

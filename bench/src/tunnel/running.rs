@@ -56,6 +56,25 @@ impl Guard {
     }
 }
 
+/// Where load goes that goes through a tunnel, seen from the far end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Inner {
+    /// An address of the near end.
+    pub(crate) address: Ipv4Addr,
+    /// The device that sockets have to be bound to, if routes are not for everybody.
+    pub(crate) device: Option<&'static str>,
+}
+
+impl Inner {
+    /// An address that everybody has a route to.
+    pub(crate) fn routed(address: Ipv4Addr) -> Self {
+        Self {
+            address,
+            device: None,
+        }
+    }
+}
+
 /// How the near end is started.
 pub(super) enum Near {
     /// It is there already.
@@ -70,8 +89,8 @@ pub(super) enum Near {
 pub(super) struct Parts {
     /// What runs.
     pub(super) running: Vec<(Role, Guard)>,
-    /// The client's address in the tunnel.
-    pub(super) inner: Ipv4Addr,
+    /// Where load goes.
+    pub(super) inner: Inner,
     /// What does not yet.
     pub(super) near: Near,
 }
@@ -96,7 +115,7 @@ impl Tunnel {
         let parts = match setup.kind() {
             Kind::None => Parts {
                 running: Vec::new(),
-                inner: network::CLIENT,
+                inner: Inner::routed(network::CLIENT),
                 near: Near::None,
             },
             Kind::Rhizome { transport, gateway } => {
@@ -132,8 +151,8 @@ impl Tunnel {
             .map_err(|error| self.explain(error))
     }
 
-    /// Returns the client's address in the tunnel.
-    pub(crate) fn inner(&self) -> Ipv4Addr {
+    /// Returns where load goes.
+    pub(crate) fn inner(&self) -> Inner {
         self.parts.inner
     }
 

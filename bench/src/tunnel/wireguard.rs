@@ -13,7 +13,7 @@ use testkit::peers::wireguard::{KeyPair, Program, Wireguard};
 use testkit::tempdir::TempDir;
 
 use super::network::{Network, SERVER};
-use super::running::{Guard, Near as NearEnd, Parts, Role};
+use super::running::{Guard, Inner, Near as NearEnd, Parts, Role};
 
 /// The near end, not started yet.
 pub(super) struct Near {
@@ -35,7 +35,7 @@ pub(super) fn prepare(program: Program, network: &Network, dir: &TempDir) -> Res
     server.set(&["peer", &near.public, "allowed-ips", &format!("{INNER}/32")])?;
     Ok(Parts {
         running: vec![(Role::Server, Guard::Wireguard(server))],
-        inner: INNER,
+        inner: Inner::routed(INNER),
         near: NearEnd::Wireguard(Near {
             program,
             key: near_key,
