@@ -6,6 +6,7 @@
 //!  shoot b: pod ──▶ node: apiserver-proxy ──CONNECT──▶ :8443 ┘                  └─▶ API server b
 //!
 //!  API server a ──▶ konnectivity-server ◀── sni-proxy :443 ◀── konnectivity-agent ──▶ kubelet
+//!  API server a ──▶ vpn-server ◀═══ sni-proxy :8132, :51820/udp ◀═══ vpn-client ──▶ pod, kubelet
 //! ```
 //!
 //! Every box is a network namespace; both shoots use the same addresses for their pods. Whatever
@@ -19,6 +20,7 @@ mod node;
 mod seed_cluster;
 mod shoot;
 mod ticker;
+mod tunnel;
 mod walk;
 mod watcher;
 
@@ -56,6 +58,8 @@ struct Programs {
     netpol_controller: PathBuf,
     konnectivity_server: PathBuf,
     konnectivity_agent: PathBuf,
+    vpn_server: PathBuf,
+    vpn_client: PathBuf,
 }
 
 /// Builds, shows, cleans up. The exit code tells whether every step went well.
@@ -68,6 +72,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     console.chapter("Building the programs (release profile)");
     let programs = build()?;
     packages::install(packages::NAMESPACES, &say)?;
+    packages::install(packages::DEMO, &say)?;
     if options.kube_apiserver {
         packages::install(packages::KUBERNETES, &say)?;
         kube::install(&say)?;
@@ -94,6 +99,8 @@ fn build() -> Result<Programs> {
         "apiserver-proxy",
         "netpol-controller",
         "konnectivity",
+        "vpn-server",
+        "vpn-client",
     ])?;
     let program = |name: &str| {
         built
@@ -107,6 +114,8 @@ fn build() -> Result<Programs> {
         netpol_controller: program("netpol-controller")?,
         konnectivity_server: program("konnectivity-server")?,
         konnectivity_agent: program("konnectivity-agent")?,
+        vpn_server: program("vpn-server")?,
+        vpn_client: program("vpn-client")?,
     })
 }
 

@@ -74,11 +74,41 @@ pub(super) fn probe(seed: &Namespace, path: &str) -> Result<u16> {
     Ok(seed.run(|| http::get(&target, path))??.status)
 }
 
-/// A route by server name besides those to API servers.
+/// A cluster of one endpoint besides those of API servers, and which clients it is for.
 #[derive(Clone, Debug)]
-pub(super) struct Named {
-    pub(super) host: String,
+pub(super) struct Extra {
+    pub(super) cluster: String,
     pub(super) endpoint: SocketAddr,
+    /// The route, without its cluster.
+    pub(super) rule: Value,
+}
+
+impl Extra {
+    /// For clients that ask for `host` by TLS server name.
+    pub(super) fn by_name(host: &str, endpoint: SocketAddr) -> Self {
+        let rule = json!({ "serverNames": [host] });
+        Self::new(host, endpoint, rule)
+    }
+
+    /// For clients whose CONNECT carries `destination` in a header.
+    pub(super) fn by_header(destination: &str, endpoint: SocketAddr) -> Self {
+        let rule = json!({ "connectDestinations": [destination] });
+        Self::new(destination, endpoint, rule)
+    }
+
+    /// For clients of WireGuard whose datagrams carry `route`, or whose server has `public_key`.
+    pub(super) fn by_datagrams(route: u32, public_key: &str, endpoint: SocketAddr) -> Self {
+        let rule = json!({ "wireguard": { "routeId": route, "publicKeys": [public_key] } });
+        Self::new(&format!("datagrams-{route}"), endpoint, rule)
+    }
+
+    fn new(cluster: &str, endpoint: SocketAddr, rule: Value) -> Self {
+        Self {
+            cluster: cluster.to_owned(),
+            endpoint,
+            rule,
+        }
+    }
 }
 
 /// Writes the routes in one step, as an editor or a mounted ConfigMap does.
@@ -87,24 +117,26 @@ pub(super) fn write_routes(dir: &Path, shoots: &[&Shoot], named: &[&Shoot]) -> R
 }
 
 /// As [`write_routes`], with `more`.
-pub(super) fn write_routes_with(
+fn write_routes_with(
     dir: &Path,
     shoots: &[&Shoot],
     named: &[&Shoot],
-    more: &[Named],
+    more: &[Extra],
 ) -> Result<PathBuf> {
-    let cluster = |name: String, endpoint: SocketAddr| json!({ "name": name, "endpoints": [{ "address": endpoint }] });
+    let cluster = |name: &str, endpoint: SocketAddr| json!({ "name": name, "endpoints": [{ "address": endpoint }] });
     let more_clusters = more
         .iter()
-        .map(|named| cluster(named.host.clone(), named.endpoint));
+        .map(|extra| cluster(&extra.cluster, extra.endpoint));
     let clusters: Vec<Value> = shoots
         .iter()
-        .map(|shoot| cluster(shoot.cluster(), shoot.endpoint()))
+        .map(|shoot| cluster(&shoot.cluster(), shoot.endpoint()))
         .chain(more_clusters)
         .collect();
-    let more = more
-        .iter()
-        .map(|named| json!({ "serverNames": [named.host], "cluster": named.host }));
+    let more = more.iter().map(|extra| {
+        let mut rule = extra.rule.clone();
+        rule["cluster"] = json!(extra.cluster);
+        rule
+    });
     let by_name = named
         .iter()
         .map(|shoot| json!({ "serverNames": [shoot.host()], "cluster": shoot.cluster() }))
@@ -118,6 +150,19 @@ pub(super) fn write_routes_with(
     );
     let routes: Vec<Value> = by_name.chain(by_address).chain(by_header).collect();
     replace_routes(dir, &render(&clusters, &routes))
+}
+
+/// Writes every route to `shoots`, and `more`, and waits until they are in force.
+pub(super) fn change_routes(
+    seed: &Namespace,
+    dir: &Path,
+    shoots: &[&Shoot],
+    more: &[Extra],
+) -> Result<()> {
+    let before = metric(seed, GENERATION)?;
+    write_routes_with(dir, shoots, shoots, more)?;
+    Gateway::wait_metric(seed, GENERATION, |now| now > before)?;
+    Ok(())
 }
 
 /// Puts `text` in the place of the routes' file.
@@ -147,12 +192,17 @@ fn write(path: &Path, text: &str) -> Result<()> {
 pub(super) const TLS: SocketAddr = SocketAddr::new(GATEWAY, 443);
 /// Where node proxies connect to.
 pub(super) const NODE: SocketAddr = SocketAddr::new(GATEWAY, 8443);
+/// Where tunnels come in by CONNECT.
+pub(super) const VPN: SocketAddr = SocketAddr::new(GATEWAY, 8132);
+/// Where they come in by datagrams.
+pub(super) const WIREGUARD: SocketAddr = SocketAddr::new(GATEWAY, 51820);
 /// Inside the seed.
 pub(super) const PROBES: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 15021);
 /// How long it accepts after SIGTERM, and how long what it accepted may go on then.
 pub(super) const DRAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3));
 
+const GENERATION: &str = "rhizome_snapshot_generation";
 const READY_LIMIT: Duration = Duration::from_secs(10);
 /// A changed file is in force within 2 s; the rest is for a slow machine.
 const RELOAD_LIMIT: Duration = Duration::from_secs(5);
@@ -163,6 +213,7 @@ listeners:
 - { name: tls,  address: "192.0.2.1:443",  protocol: tls }
 - { name: node, address: "192.0.2.1:8443", protocol: proxy-or-connect }
 - { name: vpn,  address: "192.0.2.1:8132", protocol: connect }
+- { name: wireguard, address: "192.0.2.1:51820", protocol: wireguard }
 drain: { delay: 1s, timeout: 3s }
 connect:
   headers: [X-Gardener-Destination, Reversed-VPN]

@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
+use testkit::command;
 use testkit::netns::Namespace;
 
 use super::gateway;
 use super::shoot::Shoot;
+use super::tunnel;
 use super::walk::Stage;
 use crate::console::Console;
 
@@ -33,6 +35,13 @@ pub(super) fn print(console: &Console, stage: &Stage, dir: &Path) {
             "  {user} {curl} --resolve {host}:443:{gateway} https://{host}{path}"
         ));
         console.say(&format!("  {pod} {curl} https://10.1.2.3{path}"));
+    }
+    if let Some(tunnel) = &stage.tunnel
+        && let Ok(curl) = tunnel.credentials.curl(&stage.network.seed, true)
+    {
+        let curl = command::line(&curl);
+        console.say("  # the pod of shoot a, from the seed, through the tunnel");
+        console.say(&format!("  {curl} https://{}/version", tunnel::POD));
     }
     let pid = stage.gateway.child.pid();
     console.say("  # the gateway: its page, figures, routes and connections; a drain");

@@ -16,6 +16,7 @@ use super::network::Network;
 use super::node::{Mode, NodeProxy};
 use super::seed_cluster::SeedCluster;
 use super::shoot::Shoot;
+use super::tunnel::Tunnel;
 use super::watcher::Watcher;
 use super::{Options, Programs};
 use crate::console::Console;
@@ -24,12 +25,14 @@ mod control_plane;
 mod drain;
 mod egress;
 mod reload;
+mod tunnel;
 
 /// Everything that runs. Fields are dropped in this order: clients before servers before cables.
 #[derive(Debug)]
 pub(super) struct Stage {
     pub(super) nodes: [NodeProxy; 2],
     pub(super) konnectivity: Option<Konnectivity>,
+    pub(super) tunnel: Option<Tunnel>,
     pub(super) gateway: Gateway,
     pub(super) cluster: Option<SeedCluster>,
     pub(super) shoots: [Shoot; 2],
@@ -54,6 +57,7 @@ pub(super) fn all(
     by_node_proxy(console, &stage, Mode::Connect);
     drain::show(console, &mut stage, programs, dir)?;
     egress::show(console, &mut stage, programs, dir)?;
+    tunnel::show(console, &mut stage, programs, dir)?;
     if options.kube_apiserver {
         control_plane::show(console, &mut stage, programs, dir)?;
     }
@@ -104,7 +108,7 @@ fn build(
             let gateway = Gateway::start(&programs.sni_proxy, &network.seed, dir)?;
             Ok((
                 gateway,
-                "ready at 192.0.2.1, ports 443, 8443 and 8132".to_owned(),
+                "ready at 192.0.2.1, ports 443, 8443, 8132 and 51820/udp".to_owned(),
             ))
         })
         .with_context(missing)?;
@@ -129,6 +133,7 @@ fn build(
     Ok(Stage {
         nodes,
         konnectivity: None,
+        tunnel: None,
         gateway,
         cluster: None,
         shoots,
@@ -245,8 +250,11 @@ fn footprint(console: &mut Console, stage: &Stage) {
     let controller = controller.and_then(|cluster| cluster.controller.as_ref());
     let konnectivity = stage.konnectivity.iter();
     let konnectivity = konnectivity.flat_map(|pair| [&pair.server, &pair.agent]);
+    let tunnel = stage.tunnel.iter();
+    let tunnel = tunnel.flat_map(|tunnel| [&tunnel.server, &tunnel.client]);
     let proxies = [&stage.gateway.child, &one.child, &other.child];
-    for child in proxies.into_iter().chain(controller).chain(konnectivity) {
+    let others = controller.into_iter().chain(konnectivity).chain(tunnel);
+    for child in proxies.into_iter().chain(others) {
         console.step(SIZE, child.name(), || {
             let used = child.usage()?;
             let detail = format!(
@@ -307,5 +315,6 @@ const CONNECT: &str = "CONNECT";
 const RELOAD: &str = "reload";
 const DRAIN: &str = "drain";
 const EGRESS: &str = "egress";
+const TUNNEL: &str = "tunnel";
 const SIZE: &str = "footprint";
 const STOP_LIMIT: Duration = Duration::from_secs(10);

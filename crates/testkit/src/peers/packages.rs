@@ -49,6 +49,9 @@ pub const NAMESPACES: &[Need] = &[
     need("unshare", &["util-linux"]),
 ];
 
+/// What `cargo xtask demo` runs besides.
+pub const DEMO: &[Need] = &[need("curl", &["curl"]), need("nft", &["nftables"])];
+
 /// What running kube-apiserver needs of Debian.
 pub const KUBERNETES: &[Need] = &[
     need("etcd", &["etcd-server"]),

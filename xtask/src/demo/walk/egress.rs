@@ -19,7 +19,7 @@ use testkit::wait::{self, Stopwatch};
 use super::{EGRESS, Stage};
 use crate::console::Console;
 use crate::demo::Programs;
-use crate::demo::gateway::{self, Gateway, Named};
+use crate::demo::gateway::{self, Extra};
 use crate::demo::konnectivity::{self, Credentials, KUBELET, Konnectivity, NODE_NAME, Spoken};
 
 /// How the kubelet is asked: where, and before each path what.
@@ -79,13 +79,7 @@ fn start(console: &mut Console, stage: &mut Stage, programs: &Programs, dir: &Pa
         .with_context(missing)?;
     let agent = console
         .step(EGRESS, "konnectivity-agent on the node", || {
-            let route = Named {
-                host: host.clone(),
-                endpoint: konnectivity::AGENTS,
-            };
-            let before = gateway::metric(seed, "rhizome_snapshot_generation")?;
-            gateway::write_routes_with(dir, &[shoot, other], &[shoot, other], &[route])?;
-            Gateway::wait_metric(seed, "rhizome_snapshot_generation", |now| now > before)?;
+            gateway::change_routes(seed, dir, &[shoot, other], &[route(stage)])?;
             let agent =
                 konnectivity::start_agent(programs, &stage.network, dir, &credentials, &host)?;
             Ok((
@@ -157,7 +151,7 @@ fn by_api_server(console: &mut Console, stage: &mut Stage, dir: &Path) -> Option
         });
         last.as_ref()?;
     }
-    kubectl(console, stage, dir);
+    kubectl(console, EGRESS, stage, dir);
     last
 }
 
@@ -176,18 +170,23 @@ fn speak(stage: &Stage, dir: &Path, spoken: Spoken) -> Result<((), String)> {
     Ok(((), "in force; the agent has not noticed".to_owned()))
 }
 
-fn kubectl(console: &mut Console, stage: &mut Stage, dir: &Path) {
+/// Asks the kubelet by `kubectl`, as a step of `chapter`; only a real API server understands it.
+pub(super) fn kubectl(console: &mut Console, chapter: &str, stage: &mut Stage, dir: &Path) {
     let path = format!("/api/v1/nodes/{NODE_NAME}/proxy/metrics");
-    console.step(EGRESS, "kubectl get --raw …/node-a/proxy/metrics", || {
-        let kubeconfig = dir.join("kubeconfig-egress");
-        let server = stage.shoots[0].real()?;
-        server.write_kubeconfig(&kubeconfig, server.addr(), None)?;
-        let seed = Place::In(&stage.network.seed);
-        let mut kubectl = seed.command(command::require("kubectl")?);
-        kubectl.arg("--kubeconfig").arg(&kubeconfig);
-        let text = command::run(kubectl.args(["get", "--raw", &path]))?;
-        Ok(((), text.trim_end().to_owned()))
-    });
+    console.step(
+        chapter,
+        "kubectl get --raw …/node-a/proxy/metrics",
+        || {
+            let kubeconfig = dir.join("kubeconfig-egress");
+            let server = stage.shoots[0].real()?;
+            server.write_kubeconfig(&kubeconfig, server.addr(), None)?;
+            let seed = Place::In(&stage.network.seed);
+            let mut kubectl = seed.command(command::require("kubectl")?);
+            kubectl.arg("--kubeconfig").arg(&kubeconfig);
+            let text = command::run(kubectl.args(["get", "--raw", &path]))?;
+            Ok(((), text.trim_end().to_owned()))
+        },
+    );
 }
 
 /// Asks the kubelet for something small and something large, and says how that went.
@@ -312,6 +311,11 @@ impl Way {
 
 fn pair(stage: &mut Stage) -> Result<&mut Konnectivity> {
     stage.konnectivity.as_mut().context("no pair")
+}
+
+/// Returns what leads agents to their server.
+pub(super) fn route(stage: &Stage) -> Extra {
+    Extra::by_name(&host(stage), konnectivity::AGENTS)
 }
 
 /// Returns the name by which agents of shoot a ask for their server.

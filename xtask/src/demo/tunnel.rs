@@ -1,0 +1,332 @@
+//! The tunnel into shoot a: `vpn-server` in the seed, `vpn-client` on the node.
+//!
+//! ```text
+//!   seed: curl, API server ─▶ vpn-server :9443 ══ sni-proxy :8132, :51820/udp ══ vpn-client ─▶ pod
+//! ```
+//!
+//! The server has a namespace of its own, as a pod has. The seed's pods have the range of the
+//! shoot's pods here, and the server the very address of the pod in shoot a. What is asked through
+//! the tunnel is the chapter's.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use testkit::api_server::ApiServer;
+use testkit::certs::{Authority, Identity, IdentityFiles};
+use testkit::command;
+use testkit::http::{self, Proxy, Target};
+use testkit::metrics::Metrics;
+use testkit::netns::{End, Namespace, Place, cable};
+use testkit::peers::kube::Egress;
+use testkit::process::ChildGuard;
+
+use super::Programs;
+use super::gateway::{self, Extra};
+use super::shoot::Shoot;
+
+/// Both programs and what they lead to. Fields are dropped in this order.
+#[derive(Debug)]
+pub(super) struct Tunnel {
+    pub(super) client: ChildGuard,
+    pub(super) server: ChildGuard,
+    pub(super) credentials: Credentials,
+    pub(super) _pod: ApiServer,
+    pub(super) place: Namespace,
+}
+
+/// Who shows what to the server's proxy, signed by one authority, and who has which key.
+#[derive(Debug)]
+pub(super) struct Credentials {
+    authority: Authority,
+    authority_file: PathBuf,
+    /// Signs what is inside the shoot.
+    inside_file: PathBuf,
+    api_server: Identity,
+    api_server_files: IdentityFiles,
+    server_key: Key,
+    client_key: Key,
+}
+
+/// A private key's file, and the public key of it.
+#[derive(Debug)]
+struct Key {
+    file: PathBuf,
+    public: String,
+}
+
+/// One end of the tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Client,
+    Server,
+}
+
+/// A firewall in front of the gateway that drops datagrams. Dropping it opens the way.
+#[derive(Debug)]
+pub(super) struct Firewall {
+    open: Command,
+}
+
+impl Firewall {
+    /// Closes the way.
+    pub(super) fn close(seed: &Namespace) -> Result<Self> {
+        let nft = command::require("nft")?;
+        let port = gateway::WIREGUARD.port();
+        let rules = format!(
+            "add table inet demo; \
+             add chain inet demo input {{ type filter hook input priority 0; }}; \
+             add rule inet demo input udp dport {port} drop"
+        );
+        command::run(Place::In(seed).command(&nft).arg(rules))?;
+        let mut open = Place::In(seed).command(&nft);
+        open.arg("delete table inet demo");
+        Ok(Self { open })
+    }
+}
+
+impl Drop for Firewall {
+    fn drop(&mut self) {
+        // It goes with its namespace at the latest.
+        let _ = command::run(&mut self.open);
+    }
+}
+
+impl Credentials {
+    /// Makes everybody's certificate and key; `inside` signs what is inside the shoot.
+    pub(super) fn write(programs: &Programs, dir: &Path, inside: &Authority) -> Result<Self> {
+        let authority = Authority::new("tunnel")?;
+        let api_server = authority.client("kube-apiserver", &[], &[])?;
+        let server = authority.server(&[SERVER.to_string()])?;
+        server.write(dir, "vpn-proxy")?;
+        Ok(Self {
+            authority_file: authority.write(&dir.join("vpn-proxy-ca.crt"))?,
+            inside_file: inside.write(&dir.join("vpn-inside-ca.crt"))?,
+            api_server_files: api_server.write(dir, "vpn-api-server")?,
+            server_key: Key::generate(&programs.vpn_server, dir, "vpn-server.key")?,
+            client_key: Key::generate(&programs.vpn_client, dir, "vpn-client.key")?,
+            authority,
+            api_server,
+        })
+    }
+
+    /// Returns an API server's way.
+    pub(super) fn by_tls(&self) -> Egress {
+        Egress::HttpConnectTls {
+            addr: PROXY,
+            authority: self.authority_file.clone(),
+            identity: self.api_server_files.clone(),
+        }
+    }
+
+    /// Returns what reaches `addr` in the shoot as an API server would.
+    pub(super) fn target(&self, inside: &Authority, addr: SocketAddr) -> Target {
+        Target::tls(PROXY, inside.pem()).proxy(Proxy::ConnectTls {
+            authority: addr.to_string(),
+            authority_pem: self.authority.pem().to_owned(),
+            identity: self.api_server.clone(),
+        })
+    }
+
+    /// Prepares a curl in the seed that takes the server as its proxy, and shows a certificate
+    /// there or not.
+    pub(super) fn curl(&self, seed: &Namespace, shows: bool) -> Result<Command> {
+        let mut curl = Place::In(seed).command(command::require("curl")?);
+        curl.args(["--silent", "--show-error", "--max-time", "10"]);
+        curl.arg("--proxy").arg(format!("https://{PROXY}"));
+        curl.arg("--proxy-cacert").arg(&self.authority_file);
+        if shows {
+            let files = &self.api_server_files;
+            curl.arg("--proxy-cert").arg(&files.cert);
+            curl.arg("--proxy-key").arg(&files.key);
+        }
+        curl.arg("--cacert").arg(&self.inside_file);
+        Ok(curl)
+    }
+
+    /// Returns what leads through the gateway to the server, by CONNECT and by datagrams.
+    pub(super) fn routes(&self, shoot: &Shoot) -> [Extra; 2] {
+        let public = &self.server_key.public;
+        [
+            Extra::by_header(&destination(shoot), SocketAddr::new(SERVER, 1194)),
+            Extra::by_datagrams(ROUTE, public, SocketAddr::new(SERVER, 51821)),
+        ]
+    }
+
+    fn server_config(&self, dir: &Path) -> Result<Value> {
+        let client = json!({
+            "name": "vpn-shoot", "publicKeys": [self.client_key.public], "addresses": [CLIENT_INSIDE],
+        });
+        write(&dir.join("vpn-peers.yaml"), &json!({ "peers": [client] }))?;
+        Ok(json!({
+            "routeId": ROUTE,
+            "addresses": [format!("{SERVER_INSIDE}/24")],
+            "networks": { "pods": [PODS] },
+            "keys": { "private": [self.server_key.file], "peers": "vpn-peers.yaml" },
+            "trustedGateways": [format!("{SEED}/32")],
+            "proxy": { "ca": self.authority_file, "cert": "vpn-proxy.crt", "key": "vpn-proxy.key" },
+            "probes": { "address": Side::Server.probes() },
+            "drain": { "delay": "0s", "timeout": "1s" },
+            "accessLog": { "format": "json" },
+        }))
+    }
+
+    fn client_config(&self, shoot: &Shoot) -> Value {
+        let server = json!({
+            "name": "vpn-seed-server",
+            "publicKeys": [self.server_key.public],
+            "routeId": ROUTE,
+            "value": destination(shoot),
+            "addresses": [SERVER_INSIDE],
+        });
+        json!({
+            "device": DEVICE,
+            "addresses": [format!("{CLIENT_INSIDE}/24")],
+            "endpoint": { "address": gateway::VPN.ip(), "connectTimeout": "1s" },
+            "servers": [server],
+            "keys": { "private": self.client_key.file },
+            "networks": { "pods": [PODS] },
+            // Both a third of their defaults or less: nobody wants to watch a demo wait.
+            "path": { "dialTimeout": "2s", "retryUdp": "1s" },
+            "probes": { "address": Side::Client.probes() },
+            "drain": { "delay": "0s", "timeout": "1s" },
+        })
+    }
+}
+
+impl Key {
+    fn generate(program: &Path, dir: &Path, name: &str) -> Result<Self> {
+        let file = dir.join(name);
+        let public = command::run(Command::new(program).arg("keygen").arg(&file))?;
+        let public = public.trim().to_owned();
+        Ok(Self { file, public })
+    }
+}
+
+impl Side {
+    /// Inside its namespace.
+    fn probes(self) -> SocketAddr {
+        let port = match self {
+            Self::Client => 16920,
+            Self::Server => 15000,
+        };
+        SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
+    }
+
+    /// Returns the status of its `/readyz`.
+    pub(super) fn ready(self, place: &Namespace) -> Result<u16> {
+        let target = Target::plain(self.probes()).timeout(Duration::from_secs(1));
+        Ok(place.run(|| http::get(&target, "/readyz"))??.status)
+    }
+
+    /// Returns a metric, summed over all series with `labels`; 0 where there is none.
+    pub(super) fn metric(
+        self,
+        place: &Namespace,
+        name: &str,
+        labels: &[(&str, &str)],
+    ) -> Result<f64> {
+        let target = Target::plain(self.probes());
+        let answer = place.run(|| http::get(&target, "/metrics"))??;
+        let metrics = Metrics::parse(&answer.text())?;
+        Ok(metrics.value(name, labels).unwrap_or_default())
+    }
+
+    /// Tells whether it uses `transport`.
+    pub(super) fn uses(self, place: &Namespace, transport: &str) -> bool {
+        let labels = [("transport", transport)];
+        self.metric(place, "rhizome_tunnel_peer_transport", &labels)
+            .is_ok_and(|uses| uses == 1.0)
+    }
+}
+
+/// Makes the server's namespace, with a cable to the seed.
+pub(super) fn lay(seed: &Namespace) -> Result<Namespace> {
+    let place = Namespace::new("vpn-server")?;
+    let near = End {
+        namespace: seed,
+        device: "pods0",
+    };
+    let far = End {
+        namespace: &place,
+        device: "eth0",
+    };
+    cable(near, far)?;
+    seed.add_address("pods0", &format!("{SEED}/24"))?;
+    place.add_address("eth0", &format!("{SERVER}/24"))?;
+    Ok(place)
+}
+
+/// Starts a web server in the pod, which says who asked.
+pub(super) fn start_pod(shoot: &Shoot, pod: &Namespace) -> Result<ApiServer> {
+    let identity = shoot.kubelets.server(&[POD.ip().to_string()])?;
+    ApiServer::start(Place::In(pod).bind(POD)?, POD_NAME, &identity)
+}
+
+/// Starts the server; returns when it runs, which is before it is ready.
+pub(super) fn start_server(
+    programs: &Programs,
+    place: &Namespace,
+    dir: &Path,
+    credentials: &Credentials,
+) -> Result<ChildGuard> {
+    let config = dir.join("vpn-server.yaml");
+    write(&config, &credentials.server_config(dir)?)?;
+    let mut command = Place::In(place).command(&programs.vpn_server);
+    command.arg("--config").arg(&config);
+    let mut child = ChildGuard::spawn("vpn-server", &command, &dir.join("vpn-server.log"))?;
+    child.wait_ready(READY_LIMIT, || Side::Server.ready(place).is_ok())?;
+    Ok(child)
+}
+
+/// Starts the client on the node of `shoot`; returns when a probe came back through the tunnel.
+pub(super) fn start_client(
+    programs: &Programs,
+    (shoot, node): (&Shoot, &Namespace),
+    dir: &Path,
+    credentials: &Credentials,
+) -> Result<ChildGuard> {
+    let config = dir.join("vpn-client.yaml");
+    write(&config, &credentials.client_config(shoot))?;
+    let mut command = Place::In(node).command(&programs.vpn_client);
+    command.arg("--config").arg(&config);
+    let mut child = ChildGuard::spawn("vpn-client", &command, &dir.join("vpn-client.log"))?;
+    child.wait_ready(READY_LIMIT, || matches!(Side::Client.ready(node), Ok(200)))?;
+    Ok(child)
+}
+
+/// JSON is YAML.
+fn write(path: &Path, value: &Value) -> Result<()> {
+    std::fs::write(path, format!("{value:#}\n"))
+        .with_context(|| format!("writing {}", path.display()))
+}
+
+/// Returns how the client calls its server in the header of its CONNECT.
+fn destination(shoot: &Shoot) -> String {
+    format!(
+        "outbound|1194||vpn-seed-server.{}.svc.cluster.local",
+        shoot.technical_id()
+    )
+}
+
+/// A web server in shoot a's pod.
+pub(super) const POD: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(100, 96, 0, 10)), 8443);
+pub(super) const POD_NAME: &str = "the pod of shoot a";
+/// The server's address in the seed, which is the pod's in the shoot.
+const SERVER: IpAddr = POD.ip();
+/// The seed's own address among its pods.
+const SEED: IpAddr = IpAddr::V4(Ipv4Addr::new(100, 96, 0, 2));
+/// The seed's pods, and the shoot's.
+const PODS: &str = "100.96.0.0/24";
+/// Where API servers ask for connections.
+pub(super) const PROXY: SocketAddr = SocketAddr::new(SERVER, 9443);
+/// Inside the tunnel.
+pub(super) const SERVER_INSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 123, 1));
+const CLIENT_INSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 123, 64));
+/// The client's device on the node.
+pub(super) const DEVICE: &str = "rhizome0";
+const ROUTE: u32 = 17;
+const READY_LIMIT: Duration = Duration::from_secs(15);

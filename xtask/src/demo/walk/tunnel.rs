@@ -1,0 +1,373 @@
+//! The way back by tunnel: from the seed into the shoot over TCP, then over UDP; the gateway is
+//! killed under a watch, the way for datagrams opens and closes; nothing leads the other way.
+//!
+//! The watch is opened once, and is the same in every step.
+
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use testkit::command;
+use testkit::http::Connection;
+use testkit::netns::Namespace;
+use testkit::wait::{self, Stopwatch};
+
+use super::{Stage, TUNNEL, egress};
+use crate::console::Console;
+use crate::demo::Programs;
+use crate::demo::gateway::{self, Gateway};
+use crate::demo::konnectivity::{KUBELET, NODE_NAME};
+use crate::demo::tunnel::{self, Credentials, Firewall, POD, Side, Tunnel};
+use crate::demo::watcher::Watcher;
+
+pub(super) fn show(
+    console: &mut Console,
+    stage: &mut Stage,
+    programs: &Programs,
+    dir: &Path,
+) -> Result<()> {
+    console.chapter("The way back by tunnel: WireGuard, over TCP or UDP, whichever gets through");
+    let firewall = start(console, stage, programs, dir)?;
+    reach(console, stage, "TCP");
+    without_certificate(console, stage);
+    let watch = console.step(TUNNEL, "a watch runs, from the pod to the seed", || {
+        Ok((watch(stage)?, "events flow, by TCP".to_owned()))
+    });
+    let Some(watch) = watch else { return Ok(()) };
+    kill_gateway(console, stage, programs, dir, (&watch, "tcp"))?;
+    move_to(
+        console,
+        stage,
+        "the firewall lets UDP through",
+        &watch,
+        "udp",
+        || {
+            drop(firewall);
+            Ok(())
+        },
+    );
+    reach(console, stage, "UDP");
+    kill_gateway(console, stage, programs, dir, (&watch, "udp"))?;
+    let mut firewall = None;
+    move_to(
+        console,
+        stage,
+        "the firewall drops UDP again",
+        &watch,
+        "tcp",
+        || {
+            firewall = Some(Firewall::close(&stage.network.seed)?);
+            Ok(())
+        },
+    );
+    drop(firewall);
+    not_backwards(console, stage);
+    kubelet(console, stage, dir);
+    Ok(())
+}
+
+/// Starts server, routes and client, with UDP closed.
+fn start(
+    console: &mut Console,
+    stage: &mut Stage,
+    programs: &Programs,
+    dir: &Path,
+) -> Result<Firewall> {
+    let missing = || "the demo cannot go on without it";
+    let [shoot, other] = &stage.shoots;
+    let (seed, machines) = (&stage.network.seed, &stage.network.shoots[0]);
+    let (place, pod, credentials, server) = console
+        .step(
+            TUNNEL,
+            "vpn-server in the seed, at the address of shoot a's pod",
+            || {
+                let place = tunnel::lay(seed)?;
+                let pod = tunnel::start_pod(shoot, &machines.pod)?;
+                let credentials = Credentials::write(programs, dir, &shoot.kubelets)?;
+                let server = tunnel::start_server(programs, &place, dir, &credentials)?;
+                let status = Side::Server.ready(&place)?;
+                ensure!(status == 503, "/readyz answers {status} without a client");
+                let detail = format!("{}; not ready: no client has come", tunnel::PROXY);
+                Ok(((place, pod, credentials, server), detail))
+            },
+        )
+        .with_context(missing)?;
+    let firewall = console
+        .step(
+            TUNNEL,
+            "a firewall in front of the gateway drops UDP",
+            || {
+                let routes: Vec<_> = credentials
+                    .routes(shoot)
+                    .into_iter()
+                    .chain([egress::route(stage)])
+                    .collect();
+                gateway::change_routes(seed, dir, &[shoot, other], &routes)?;
+                let detail = format!(
+                    "{} is open, and {}/udp is not",
+                    gateway::VPN,
+                    gateway::WIREGUARD
+                );
+                Ok((Firewall::close(seed)?, detail))
+            },
+        )
+        .with_context(missing)?;
+    let client = console
+        .step(TUNNEL, "vpn-client on the node of shoot a", || {
+            let node = &machines.node;
+            let clock = Stopwatch::start();
+            let client = tunnel::start_client(programs, (shoot, node), dir, &credentials)?;
+            let took = clock.elapsed();
+            expect(node, "tcp")?;
+            wait::until("the server to be ready", LIMIT, || {
+                Side::Server.ready(&place).is_ok_and(|status| status == 200)
+            })?;
+            Ok((
+                client,
+                format!("{took:.1?} from its start to a tunnel, by TCP"),
+            ))
+        })
+        .with_context(missing)?;
+    stage.tunnel = Some(Tunnel {
+        client,
+        server,
+        credentials,
+        _pod: pod,
+        place,
+    });
+    Ok(firewall)
+}
+
+/// Asks the pod by curl, as the API server would.
+fn reach(console: &mut Console, stage: &Stage, transport: &str) {
+    let proxy = tunnel::PROXY;
+    let name = format!("over {transport}: curl --proxy https://{proxy} → the pod");
+    console.step(TUNNEL, &name, || {
+        expect(node(stage), &transport.to_lowercase())?;
+        let answer: serde_json::Value = serde_json::from_str(&curl(stage, "/version")?)?;
+        let (who, peer) = (answer["shoot"].as_str(), answer["peer"].as_str());
+        ensure!(
+            who == Some(tunnel::POD_NAME),
+            "an answer of somebody else: {answer}"
+        );
+        let peer: SocketAddr = peer.context("no peer in the answer")?.parse()?;
+        ensure!(peer.ip() == KUBELET.ip(), "it was asked by {peer}");
+        let clock = Stopwatch::start();
+        let large = curl(stage, &format!("/big?bytes={LARGE}"))?;
+        let ms = clock.elapsed().as_secs_f64() * 1e3;
+        ensure!(large.len() == LARGE, "{} octets came", large.len());
+        let whom = peer.ip();
+        Ok((
+            (),
+            format!(
+                "answered by {}, which saw {whom}; 10 MiB in {ms:.0} ms",
+                tunnel::POD_NAME
+            ),
+        ))
+    });
+}
+
+/// Nobody asks the proxy without a certificate, and it leads nowhere but into the shoot.
+fn without_certificate(console: &mut Console, stage: &Stage) {
+    let seed = &stage.network.seed;
+    console.step(
+        TUNNEL,
+        "without a certificate, and to elsewhere: refused",
+        || {
+            let tunnel = stage.tunnel.as_ref().context("no tunnel")?;
+            let mut stranger = tunnel.credentials.curl(seed, false)?;
+            let output = command::output(stranger.arg(format!("https://{POD}/version")))?;
+            ensure!(!output.status.success(), "a stranger was let in");
+            let failed = "rhizome_vpn_proxy_handshakes_failed_total";
+            wait::until("the failed handshake to be counted", LIMIT, || {
+                Side::Server
+                    .metric(&tunnel.place, failed, &[])
+                    .is_ok_and(|count| count >= 1.0)
+            })?;
+            let elsewhere = stage.shoots[0].endpoint();
+            let mut curl = tunnel.credentials.curl(seed, true)?;
+            curl.args(["--write-out", "%{http_connect}", "--output", "/dev/null"]);
+            let output = command::output(curl.arg(format!("https://{elsewhere}/version")))?;
+            let status = String::from_utf8_lossy(&output.stdout).into_owned();
+            ensure!(
+                status == "403",
+                "CONNECT {elsewhere} was answered with {status}"
+            );
+            Ok((
+                (),
+                format!("a failed handshake; CONNECT {elsewhere}: {status}"),
+            ))
+        },
+    );
+}
+
+/// Opens a watch of the pod, through the server's proxy.
+fn watch(stage: &Stage) -> Result<Watcher> {
+    let tunnel = stage.tunnel.as_ref().context("no tunnel")?;
+    let inside = &stage.shoots[0].kubelets;
+    let target = tunnel.credentials.target(inside, POD).timeout(LIMIT);
+    let connection = stage.network.seed.run(|| Connection::open(&target))??;
+    Watcher::follow(connection, "/api/v1/pods?watch=1", |event| {
+        event["sequence"].as_u64()
+    })
+}
+
+/// Kills the gateway and starts it anew: all that is between is gone, but for the watch.
+fn kill_gateway(
+    console: &mut Console,
+    stage: &mut Stage,
+    programs: &Programs,
+    dir: &Path,
+    (watch, transport): (&Watcher, &str),
+) -> Result<()> {
+    let name = "the gateway is killed and started anew: the watch goes on";
+    console
+        .step(TUNNEL, name, || {
+            stage.gateway.child.kill()?;
+            let clock = Stopwatch::start();
+            stage.gateway = Gateway::start(&programs.sni_proxy, &stage.network.seed, dir)?;
+            let ready = clock.elapsed();
+            watch.wait_more(1)?;
+            let next = clock.elapsed();
+            wait::until("the same transport", LIMIT, || {
+                Side::Client.uses(node(stage), transport)
+            })?;
+            let events = watch.wait_more(MORE)?;
+            Ok((
+                (),
+                format!(
+                    "a gateway after {ready:.1?}, the next event after {next:.1?}; {events} events, \
+                     none missing"
+                ),
+            ))
+        })
+        .context("the demo cannot go on without it")
+}
+
+/// Changes what gets through, and waits for the client to use `transport`.
+fn move_to(
+    console: &mut Console,
+    stage: &Stage,
+    what: &str,
+    watch: &Watcher,
+    transport: &str,
+    change: impl FnOnce() -> Result<()>,
+) {
+    let name = format!("{what}: the tunnel moves to {}", transport.to_uppercase());
+    console.step(TUNNEL, &name, || {
+        let before = watch.events()?;
+        change()?;
+        let clock = Stopwatch::start();
+        wait::until("the tunnel to move", MOVE_LIMIT, || {
+            Side::Client.uses(node(stage), transport)
+        })?;
+        let took = clock.elapsed();
+        let events = watch.wait_more(MORE)?;
+        let more = events - before;
+        Ok((
+            (),
+            format!("after {took:.1?}; {more} more events of the same watch, none missing"),
+        ))
+    });
+}
+
+/// From the shoot, through the tunnel, toward the seed.
+fn not_backwards(console: &mut Console, stage: &Stage) {
+    let node = node(stage);
+    console.step(TUNNEL, "the shoot reaches nobody in the seed by it", || {
+        let tunnel = stage.tunnel.as_ref().context("no tunnel")?;
+        let refused = [("reason", "filter_opening")];
+        let count = || Side::Server.metric(&tunnel.place, DROPPED, &refused);
+        let before = count()?;
+        let own = SocketAddr::new(tunnel::SERVER_INSIDE, tunnel::PROXY.port());
+        knock(node, own)?;
+        wait::until("the server to have counted", LIMIT, || {
+            count().is_ok_and(|now| now > before)
+        })?;
+        let nobodys = [("reason", "no_peer")];
+        let count = || Side::Client.metric(node, DROPPED, &nobodys);
+        let before = count()?;
+        let elsewhere = stage.shoots[0].endpoint();
+        let route = elsewhere.ip().to_string();
+        node.ip(&["route", "add", &route, "dev", tunnel::DEVICE])?;
+        let knocked = knock(node, elsewhere);
+        node.ip(&["route", "del", &route, "dev", tunnel::DEVICE])?;
+        knocked?;
+        wait::until("the client to have counted", LIMIT, || {
+            count().is_ok_and(|now| now > before)
+        })?;
+        Ok((
+            (),
+            format!("{own}: the server drops it; {elsewhere}: the client drops it"),
+        ))
+    });
+}
+
+/// Fails if anybody answers.
+fn knock(node: &Namespace, addr: SocketAddr) -> Result<()> {
+    match node.run(|| TcpStream::connect_timeout(&addr, KNOCK))? {
+        Ok(_) => bail!("the shoot reaches {addr}"),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Reaches the kubelet: by a real API server's own egress selector, else by curl.
+fn kubelet(console: &mut Console, stage: &mut Stage, dir: &Path) {
+    if !stage.shoots[0].is_real() {
+        console.step(TUNNEL, "curl --proxy → kubelet on the node", || {
+            let text = curl_at(stage, KUBELET, "/metrics")?;
+            ensure!(
+                text.contains(NODE_NAME),
+                "an answer of somebody else: {text}"
+            );
+            Ok(((), text.trim_end().to_owned()))
+        });
+        return;
+    }
+    let name = "kube-apiserver with HTTPConnect over mTLS to vpn-server";
+    let selected = console.step(TUNNEL, name, || {
+        let tunnel = stage.tunnel.as_ref().context("no tunnel")?;
+        let egress = tunnel.credentials.by_tls();
+        let seed = &stage.network.seed;
+        stage.shoots[0].select_egress(seed, dir, &egress)?;
+        Ok(((), "started anew with that egress selector".to_owned()))
+    });
+    if selected.is_some() {
+        egress::kubectl(console, TUNNEL, stage, dir);
+    }
+}
+
+fn curl(stage: &Stage, path: &str) -> Result<String> {
+    curl_at(stage, POD, path)
+}
+
+fn curl_at(stage: &Stage, addr: SocketAddr, path: &str) -> Result<String> {
+    let tunnel = stage.tunnel.as_ref().context("no tunnel")?;
+    let mut curl = tunnel.credentials.curl(&stage.network.seed, true)?;
+    command::run(curl.arg(format!("https://{addr}{path}")))
+}
+
+/// Fails unless the client uses `transport`.
+fn expect(node: &Namespace, transport: &str) -> Result<()> {
+    ensure!(
+        Side::Client.uses(node, transport),
+        "the client does not use {transport}"
+    );
+    Ok(())
+}
+
+fn node(stage: &Stage) -> &Namespace {
+    &stage.network.shoots[0].node
+}
+
+const DROPPED: &str = "rhizome_tunnel_dropped_total";
+const LARGE: usize = 10 << 20;
+/// Events of a watch that are waited for: a second of them.
+const MORE: u64 = 5;
+const LIMIT: Duration = Duration::from_secs(10);
+/// A way that opened is noticed within four seconds and one that died within two; the rest is for
+/// a slow machine.
+const MOVE_LIMIT: Duration = Duration::from_secs(15);
+/// Many times what an answer takes.
+const KNOCK: Duration = Duration::from_secs(1);
