@@ -72,6 +72,52 @@ fn a_hole_that_was_there_from_the_beginning_is_avoided() {
 }
 
 #[test]
+fn a_silent_hole_for_large_packets_is_found_and_avoided() {
+    // What is left of the smaller one for inner packets is 1280 octets, IPv6's least.
+    for largest in [1400, 1340] {
+        let (world, _echo) = start(over("udp"));
+        let held = hold(&world, 0);
+        held.begin_anew();
+        let hole = Impairment {
+            largest: Some(largest),
+            ..Impairment::default()
+        };
+        world.link(0).set_both(hole);
+        transfer(&world);
+        lived(&held, &format!("a hole of {largest}"), NOTICED);
+        let counts = world.link(0).counts(Direction::Back);
+        assert!(counts.too_large > 0, "{counts:?}");
+    }
+}
+
+#[test]
+fn a_narrow_line_that_tells_is_fitted_by_udp_too() {
+    for transport in ["tcp", "udp"] {
+        let (world, _echo) = start(over(transport));
+        let narrow = Impairment {
+            largest: Some(1400),
+            tells: true,
+            ..Impairment::default()
+        };
+        world.link(0).set_both(narrow);
+        transfer(&world);
+    }
+}
+
+#[test]
+fn where_a_hole_is_too_narrow_for_udp_tcp_is_used() {
+    let mut world = crate::world::lay(Params::default());
+    let _echo = world.echo(crate::world::ECHO).unwrap();
+    let hole = Impairment {
+        largest: Some(1280),
+        ..Impairment::default()
+    };
+    world.link(0).set_both(hole);
+    world.start().unwrap();
+    transfer(&world);
+}
+
+#[test]
 fn a_slow_line_with_a_long_queue_does_not_count_as_dead() {
     let (world, _echo) = start(Params::default());
     wait_transport(&world, 0, 0, "udp");

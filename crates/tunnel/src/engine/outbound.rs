@@ -111,7 +111,7 @@ impl<K: Keys> Engine<K> {
             let Some(first) = segments.next() else {
                 return Err(Dropped::Offload);
             };
-            return self.too_big(way.mtu, header, first, out);
+            return Self::too_big(way.mtu, first, out);
         }
         let peer = self.peers.get_mut(way.peer).and_then(Option::as_mut);
         let pair = peer.and_then(|peer| peer.pairs.get_mut(way.pair));
@@ -152,21 +152,12 @@ impl<K: Keys> Engine<K> {
     }
 
     /// Tells the sender how large packets may be.
-    fn too_big(
-        &self,
-        mtu: u16,
-        header: &Header,
-        packet: &[u8],
-        out: &mut impl Out,
-    ) -> Result<(), Dropped> {
-        let from = self
-            .own
-            .iter()
-            .find(|own| own.is_ipv4() == header.src.is_ipv4());
-        let from = *from.ok_or(Dropped::TooBig)?;
+    fn too_big(mtu: u16, packet: &[u8], out: &mut impl Out) -> Result<(), Dropped> {
+        let header = Header::parse(packet).map_err(|_| Dropped::NotIp)?;
         let mut written = 0;
         out.packet(MAX_ERROR_LEN, |room| {
-            written = packet_too_big(header, packet, mtu, from, room).unwrap_or(0);
+            // From its destination: a host refuses what bears one of its own addresses.
+            written = packet_too_big(&header, packet, mtu, header.dst, room).unwrap_or(0);
             written
         });
         if written == 0 {

@@ -510,5 +510,9 @@ fn a_flow_that_nobody_answered_leaves_a_client_that_died() {
         world.server_sends_port(0, &source, POD, flags::SYN, port);
     }
     world.run_for(ms(50));
-    assert_eq!(world.take_at_client(1).len(), 16, "repeated, by the other one");
+    assert_eq!(
+        world.take_at_client(1).len(),
+        16,
+        "repeated, by the other one"
+    );
 }
