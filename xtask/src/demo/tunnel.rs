@@ -65,33 +65,39 @@ pub(super) enum Side {
     Server,
 }
 
-/// A firewall in front of the gateway that drops datagrams. Dropping it opens the way.
+/// A firewall between node and gateway that drops datagrams both ways. Dropping it opens the way.
 #[derive(Debug)]
 pub(super) struct Firewall {
-    open: Command,
+    open: Vec<Command>,
 }
 
 impl Firewall {
-    /// Closes the way.
-    pub(super) fn close(seed: &Namespace) -> Result<Self> {
+    /// Closes the way. Each end drops what arrives there, so that no sender is told.
+    pub(super) fn close(seed: &Namespace, node: &Namespace) -> Result<Self> {
         let nft = command::require("nft")?;
         let port = gateway::WIREGUARD.port();
-        let rules = format!(
-            "add table inet demo; \
-             add chain inet demo input {{ type filter hook input priority 0; }}; \
-             add rule inet demo input udp dport {port} drop"
-        );
-        command::run(Place::In(seed).command(&nft).arg(rules))?;
-        let mut open = Place::In(seed).command(&nft);
-        open.arg("delete table inet demo");
-        Ok(Self { open })
+        let mut firewall = Self { open: Vec::new() };
+        for (place, which) in [(seed, "dport"), (node, "sport")] {
+            let rules = format!(
+                "add table inet demo; \
+                 add chain inet demo input {{ type filter hook input priority 0; }}; \
+                 add rule inet demo input udp {which} {port} drop"
+            );
+            command::run(Place::In(place).command(&nft).arg(rules))?;
+            let mut open = Place::In(place).command(&nft);
+            open.arg("delete table inet demo");
+            firewall.open.push(open);
+        }
+        Ok(firewall)
     }
 }
 
 impl Drop for Firewall {
     fn drop(&mut self) {
-        // It goes with its namespace at the latest.
-        let _ = command::run(&mut self.open);
+        for open in &mut self.open {
+            // It goes with its namespace at the latest.
+            let _ = command::run(open);
+        }
     }
 }
 

@@ -57,7 +57,7 @@ pub(super) fn show(
         &watch,
         "tcp",
         || {
-            firewall = Some(Firewall::close(&stage.network.seed)?);
+            firewall = Some(Firewall::close(&stage.network.seed, node(stage))?);
             Ok(())
         },
     );
@@ -94,24 +94,20 @@ fn start(
         )
         .with_context(missing)?;
     let firewall = console
-        .step(
-            TUNNEL,
-            "a firewall in front of the gateway drops UDP",
-            || {
-                let routes: Vec<_> = credentials
-                    .routes(shoot)
-                    .into_iter()
-                    .chain([egress::route(stage)])
-                    .collect();
-                gateway::change_routes(seed, dir, &[shoot, other], &routes)?;
-                let detail = format!(
-                    "{} is open, and {}/udp is not",
-                    gateway::VPN,
-                    gateway::WIREGUARD
-                );
-                Ok((Firewall::close(seed)?, detail))
-            },
-        )
+        .step(TUNNEL, "a firewall in between drops UDP", || {
+            let routes: Vec<_> = credentials
+                .routes(shoot)
+                .into_iter()
+                .chain([egress::route(stage)])
+                .collect();
+            gateway::change_routes(seed, dir, &[shoot, other], &routes)?;
+            let detail = format!(
+                "{} is open, and {}/udp is not",
+                gateway::VPN,
+                gateway::WIREGUARD
+            );
+            Ok((Firewall::close(seed, &machines.node)?, detail))
+        })
         .with_context(missing)?;
     let client = console
         .step(TUNNEL, "vpn-client on the node of shoot a", || {
