@@ -32,7 +32,7 @@ pub use self::agent::AgentFlags;
 pub use self::agent_config::AgentSetup;
 pub use self::checks::{Keepalive, KeyPair};
 pub use self::process::ProcessConfig;
-use self::read::Read;
+use self::read::{Given, Read, Settings};
 pub use self::server::ServerFlags;
 pub use self::server_config::{
     AgentIdentity, ClusterSource, LeasePlace, ServerConfig, SingleCluster, TlsPort, TokenSettings,
@@ -128,17 +128,7 @@ impl ServerFlags {
         args: impl IntoIterator<Item = OsString>,
         environment: &Environment,
     ) -> Result<Parsed<ServerConfig>, FlagError> {
-        match read::read::<Self>(args)? {
-            Read::Print(text) => Ok(Parsed::Print(text)),
-            Read::Values {
-                flags,
-                given,
-                check,
-            } => {
-                let config = ServerConfig::new(&flags, &given, check, environment)?;
-                Ok(Parsed::Configured(Box::new(config)))
-            }
-        }
+        parse(args, environment, ServerConfig::new)
     }
 
     /// Returns the table of all flags, in Markdown.
@@ -157,22 +147,31 @@ impl AgentFlags {
         args: impl IntoIterator<Item = OsString>,
         environment: &Environment,
     ) -> Result<Parsed<AgentSetup>, FlagError> {
-        match read::read::<Self>(args)? {
-            Read::Print(text) => Ok(Parsed::Print(text)),
-            Read::Values {
-                flags,
-                given,
-                check,
-            } => {
-                let config = AgentSetup::new(&flags, &given, check, environment)?;
-                Ok(Parsed::Configured(Box::new(config)))
-            }
-        }
+        parse(args, environment, AgentSetup::new)
     }
 
     /// Returns the table of all flags, in Markdown.
     #[must_use]
     pub fn table() -> String {
         describe::table::<Self>()
+    }
+}
+
+/// Reads flags and makes of them what runs.
+fn parse<S: Settings, C>(
+    args: impl IntoIterator<Item = OsString>,
+    environment: &Environment,
+    configure: impl FnOnce(&S, &Given, bool, &Environment) -> Result<C, FlagError>,
+) -> Result<Parsed<C>, FlagError> {
+    match read::read::<S>(args)? {
+        Read::Print(text) => Ok(Parsed::Print(text)),
+        Read::Values {
+            flags,
+            given,
+            check,
+        } => {
+            let config = configure(&flags, &given, check, environment)?;
+            Ok(Parsed::Configured(Box::new(config)))
+        }
     }
 }

@@ -279,18 +279,18 @@ impl Cluster {
 
     async fn dial_some(&self, target: &DialTarget, limit: Duration) -> Result<Dialled, NoTunnel> {
         let deadline = Instant::now() + limit;
-        let mut tried = Vec::with_capacity(2);
+        let mut tried = None;
         let mut failure = NoTunnel::NoAgent;
-        while tried.len() < 2
-            && let Some(connected) = self.pick(&target.address, &tried)
-        {
-            tried.push(connected.link.stream());
-            let last = tried.len() == 2 || self.pick(&target.address, &tried).is_none();
+        for _ in 0..2 {
+            let Some((connected, another)) = self.pick(&target.address, tried) else {
+                break;
+            };
+            tried = Some(connected.link.stream());
             let left = deadline.saturating_duration_since(Instant::now());
-            let patience = if last {
-                left
-            } else {
+            let patience = if another {
                 left.mul_f64(FIRST_SHARE)
+            } else {
+                left
             };
             let Connected { agent, link } = connected;
             failure = match self.dial_one(&link, target, patience).await {
@@ -299,7 +299,7 @@ impl Cluster {
                 Err(NoTunnel::Lost) => NoTunnel::Lost,
                 Err(failure) => return Err(failure),
             };
-            if !last {
+            if another {
                 self.server.dial_retried();
             }
         }
@@ -339,16 +339,21 @@ impl Cluster {
         })
     }
 
-    fn pick(&self, address: &str, tried: &[StreamId]) -> Option<Connected> {
+    /// Chooses whom to ask: the first time with whether there is another, if that one should not
+    /// answer.
+    fn pick(&self, address: &str, tried: Option<StreamId>) -> Option<(Connected, bool)> {
         let spec = self.spec.load();
+        let (host, random) = (dial_host(address), self.random.next());
         let agents = self.lock();
-        let random = self.random.next();
-        let stream = (agents.backends).pick(&spec.strategies, dial_host(address), random, tried)?;
+        let choose = |tried| (agents.backends).pick(&spec.strategies, host, random, tried);
+        let stream = choose(tried.as_slice())?;
+        let another = tried.is_none() && choose(&[stream]).is_some();
         let connected = agents.links.get(&stream)?;
-        Some(Connected {
+        let connected = Connected {
             agent: connected.agent.clone(),
             link: connected.link.clone(),
-        })
+        };
+        Some((connected, another))
     }
 
     /// Draws what no client can guess.
