@@ -16,5 +16,6 @@ mod relay;
 pub mod server;
 mod share;
 pub mod token;
+mod turns;
 
 pub use metrics::{describe_agent_metrics, describe_server_metrics};

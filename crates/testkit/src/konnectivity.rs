@@ -21,7 +21,7 @@ mod stream;
 mod tap;
 mod wire;
 
-pub use agent::{AgentMetadata, AgentTarget, DialRule, FakeAgent, connect};
+pub use agent::{AgentMetadata, AgentTarget, DialRule, FakeAgent, connect, connect_deaf};
 pub use frontend::{
     FakeFrontend, GrpcFrontend, HttpFrontend, Refusal, Tunnel, TunnelReader, TunnelWriter,
 };

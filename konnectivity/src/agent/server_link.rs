@@ -29,6 +29,7 @@ use crate::grpc::{self, Message, PacketReceiver, PacketSender, Side};
 use crate::link::{LinkHandle, News};
 use crate::metrics::GrpcCode;
 use crate::pump::{LinkEnd, Liveness, Pump};
+use crate::turns::Turns;
 
 /// How long TCP, TLS and the answer to `Connect` may take, each.
 const STEP_LIMIT: Duration = Duration::from_secs(10);
@@ -161,6 +162,7 @@ impl Links {
         let name = bare(host).to_owned();
         let name = ServerName::try_from(name)
             .map_err(|_| OpenError::Response("its host is no name a certificate can have"))?;
+        let stream = Turns::new(stream);
         let handshake = TlsConnector::from(self.tls.config()).connect(name, stream);
         let stream = within("the TLS handshake", handshake)
             .await?

@@ -43,8 +43,9 @@ pub(crate) async fn serve<S>(
 ) where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
-    // Small windows for who is not known yet; a token may take a while to be checked.
-    let handshake = grpc::server_builder(STRANGERS_WINDOW, STRANGERS_WINDOW);
+    // A small window for who is not known yet; a token may take a while to be checked. It is the
+    // connection's: that of streams could be raised only once the agent has acknowledged the first.
+    let handshake = grpc::server_builder(grpc::STREAM_WINDOW, STRANGERS_WINDOW);
     let mut connection: Connection<S, Message> =
         match timeout(cx.limits.handshake, handshake.handshake(io)).await {
             Ok(Ok(connection)) => connection,
@@ -84,9 +85,6 @@ pub(crate) async fn serve<S>(
             () = shared.admitted.notified() => {
                 stranger = None;
                 connection.set_target_window_size(grpc::CONNECTION_WINDOW);
-                if let Err(error) = connection.set_initial_window_size(grpc::STREAM_WINDOW) {
-                    tracing::debug!(%from, %error, "an agent's windows stay small");
-                }
             }
             Some(ended) = streams.join_next(), if !streams.is_empty() => {
                 if let Err(error) = ended {
@@ -318,7 +316,7 @@ fn headers(cx: &Context, cluster: &Cluster, extensions: Extensions) -> Response<
 /// Octets of a message from an agent: upstream's send 4 KiB at a time, ours 64; the rest is error
 /// texts.
 const MAX_MESSAGE: usize = 256 << 10;
-/// Windows of a connection before an agent is known.
+/// Window of a connection before its agent is known.
 const STRANGERS_WINDOW: u32 = 64 << 10;
 /// How long a connection without streams may take to send what is left.
 const LAST_WORDS: Duration = Duration::from_millis(500);

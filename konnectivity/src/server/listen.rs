@@ -28,6 +28,7 @@ use crate::metrics::{Direction, PeerPort};
 use crate::registry::{FrontendMode, Peer, Port};
 use crate::relay::{Means, Scratch};
 use crate::share::{Share, Shares, WeakShare};
+use crate::turns::Turns;
 
 /// One worker's connections.
 pub(crate) struct Worker {
@@ -122,6 +123,7 @@ impl Worker {
     async fn serve(&self, stream: TcpStream, from: SocketAddr, port: Port, stranger: Permit) {
         let before = self.cx.registry.current();
         let choose = |name: Option<&str>| before.tls(port, name);
+        let stream = Turns::new(stream);
         let accepted = connect::accept_tls_by_name(stream, choose, self.cx.limits.handshake).await;
         let accepted = match accepted {
             Ok(accepted) => accepted,

@@ -1,6 +1,6 @@
 //! Our server before an agent that says what no good agent says.
 
-use testkit::konnectivity::{AgentMetadata, Packet, Wire, connect};
+use testkit::konnectivity::{AgentMetadata, FakeAgent, Packet, Wire, connect, connect_deaf};
 use testkit::upstream::{Behaviour, Upstream};
 
 use crate::support::{Backend, Kind, LIMIT, Mode, Server, dial, refusal, tunnel};
@@ -52,6 +52,30 @@ fn an_answer_nobody_waits_for_is_closed_and_counted() {
     );
     assert_eq!(server.failures("unrecognized_response"), 1.0);
     assert_eq!(server.established(), 0.0);
+}
+
+/// An agent may ask for its stream before it acknowledges anything, and ours does.
+#[test]
+fn the_windows_of_an_agent_that_is_known_are_large() {
+    let server = Server::start(Mode::Http);
+    let wire = connect_deaf(&server.target(), &AgentMetadata::new("fast")).unwrap();
+    server.wait_agents(1);
+    wire.hear();
+    wire.wait_room(256 << 10).unwrap();
+}
+
+/// grpc-go ends a connection at the third ping that comes sooner than it likes.
+#[test]
+fn no_number_of_pings_is_counted_against_an_agent() {
+    let server = Server::start(Mode::Http);
+    let mut agent = FakeAgent::start(&server.target(), &AgentMetadata::new("eager")).unwrap();
+    server.wait_agents(1);
+    agent.ping(50).unwrap();
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let mut tunnel = tunnel(&server.frontend(), echo.addr());
+    agent.ping(50).unwrap();
+    assert_eq!(tunnel.echo(b"x").unwrap(), b"x");
+    assert!(agent.ended().is_none());
 }
 
 #[test]

@@ -20,6 +20,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use h2::client::ResponseFuture;
+use h2::{Ping, PingPong};
 use http::HeaderMap;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
@@ -115,8 +116,23 @@ pub enum DialRule {
 /// # Errors
 /// When the connection or its handshakes fail; a refused stream is an [`End`] of the wire instead.
 pub fn connect(target: &AgentTarget, metadata: &AgentMetadata) -> Result<Wire> {
+    connect_with(target, metadata, Control::default())
+}
+
+/// Does as [`connect`], but reads nothing of what the server sends before [`Wire::hear`], not even
+/// its settings.
+///
+/// # Errors
+/// As of [`connect`].
+pub fn connect_deaf(target: &AgentTarget, metadata: &AgentMetadata) -> Result<Wire> {
+    let control = Control::default();
+    control.deafen(true);
+    connect_with(target, metadata, control)
+}
+
+fn connect_with(target: &AgentTarget, metadata: &AgentMetadata, control: Control) -> Result<Wire> {
     let engine = Engine::start("agent-wire")?;
-    let opened = engine.wait(LIMIT, open(&engine, target, metadata));
+    let opened = engine.wait(LIMIT, open(&engine, target, metadata, control));
     let opened = opened.context("connecting an agent takes too long")??;
     Ok(Wire::client(
         &engine,
@@ -133,6 +149,7 @@ pub struct FakeAgent {
     control: Arc<Control>,
     head: HeaderMap,
     out: mpsc::Sender<Packet>,
+    pings: PingPong,
     engine: Engine,
 }
 
@@ -164,7 +181,7 @@ impl FakeAgent {
         frame: usize,
     ) -> Result<Self> {
         let engine = Engine::start("fake-agent")?;
-        let opened = engine.wait(LIMIT, open(&engine, target, metadata));
+        let opened = engine.wait(LIMIT, open(&engine, target, metadata, Control::default()));
         let opened = opened.context("connecting an agent takes too long")??;
         let answer = engine.wait(LIMIT, opened.response);
         let (parts, body) = answer.context("no answer to an agent")??.into_parts();
@@ -189,6 +206,7 @@ impl FakeAgent {
             control: opened.control,
             head: parts.headers,
             out,
+            pings: opened.pings,
             engine,
         })
     }
@@ -247,6 +265,23 @@ impl FakeAgent {
         self.control.pings()
     }
 
+    /// Sends `count` pings, each as soon as the one before is answered.
+    ///
+    /// # Errors
+    /// When one is not answered, or the server ends the connection.
+    pub fn ping(&mut self, count: usize) -> Result<()> {
+        let pings = &mut self.pings;
+        let all = async {
+            for sent in 0..count {
+                let answer = pings.ping(Ping::opaque()).await;
+                answer.with_context(|| format!("after {sent} pings"))?;
+            }
+            Ok(())
+        };
+        let answered = self.engine.wait(LIMIT, all);
+        answered.context("a ping is not answered")?
+    }
+
     /// Stops as SIGSTOP would stop it, or goes on.
     pub fn freeze(&self, frozen: bool) {
         self.control.freeze(frozen);
@@ -274,9 +309,15 @@ struct Opened {
     control: Arc<Control>,
     outgoing: Outgoing,
     response: ResponseFuture,
+    pings: PingPong,
 }
 
-async fn open(engine: &Engine, target: &AgentTarget, metadata: &AgentMetadata) -> Result<Opened> {
+async fn open(
+    engine: &Engine,
+    target: &AgentTarget,
+    metadata: &AgentMetadata,
+    control: Control,
+) -> Result<Opened> {
     let alpn: Vec<_> = target.alpn.iter().map(String::as_str).collect();
     let config =
         certs::mutual_client_config(&target.authority_pem, target.identity.as_ref(), &alpn)?;
@@ -288,11 +329,13 @@ async fn open(engine: &Engine, target: &AgentTarget, metadata: &AgentMetadata) -
     let tls = TlsConnector::from(config).connect(name, tcp).await;
     let tls = tls.context("the TLS handshake")?;
     let chosen = tls.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
-    let (tap, control) = Tap::new(tls, 0, Duration::ZERO);
-    let (requests, connection) = stream::client()
+    let (tap, control) = Tap::with(control, tls, 0, Duration::ZERO);
+    let (requests, mut connection) = stream::client()
         .handshake(tap)
         .await
         .context("the HTTP/2 handshake")?;
+    let pings = connection.ping_pong();
+    let pings = pings.context("a connection has one owner of its pings")?;
     let cut = Arc::clone(&control);
     engine.spawn(async move {
         tokio::select! {
@@ -319,6 +362,7 @@ async fn open(engine: &Engine, target: &AgentTarget, metadata: &AgentMetadata) -
         control,
         outgoing: Outgoing(outgoing),
         response,
+        pings,
     })
 }
 

@@ -31,6 +31,17 @@ impl Outgoing {
         Ok(())
     }
 
+    /// Waits until windows have room for `octets`.
+    pub(super) async fn room(&mut self, octets: usize) -> Result<()> {
+        self.0.reserve_capacity(octets);
+        while self.0.capacity() < octets {
+            let capacity = poll_fn(|cx| self.0.poll_capacity(cx)).await;
+            capacity.context("the stream has ended")??;
+        }
+        self.0.reserve_capacity(0);
+        Ok(())
+    }
+
     /// Ends the stream as a client does.
     pub(super) fn finish(&mut self) -> Result<()> {
         Ok(self.0.send_data(Bytes::new(), true)?)

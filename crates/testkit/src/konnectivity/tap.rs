@@ -35,6 +35,13 @@ impl Control {
         state.waiting.drain(..).for_each(Waker::wake);
     }
 
+    /// Reads nothing, or goes on; what is written goes out.
+    pub(super) fn deafen(&self, deaf: bool) {
+        let mut state = self.lock();
+        state.deaf = deaf;
+        state.waiting.drain(..).for_each(Waker::wake);
+    }
+
     pub(super) fn pings(&self) -> usize {
         self.pings.load(Ordering::SeqCst)
     }
@@ -77,6 +84,8 @@ impl Control {
 #[derive(Debug, Default)]
 struct Frozen {
     now: bool,
+    /// Nothing is read.
+    deaf: bool,
     waiting: Vec<Waker>,
 }
 
@@ -92,7 +101,17 @@ pub(super) struct Tap<S> {
 impl<S> Tap<S> {
     /// `preface`: octets that come before the first frame, 24 from a client and none from a server.
     pub(super) fn new(inner: S, preface: usize, minimum: Duration) -> (Self, Arc<Control>) {
-        let control = Arc::new(Control::default());
+        Self::with(Control::default(), inner, preface, minimum)
+    }
+
+    /// Does as [`Tap::new`], with a control that was set before.
+    pub(super) fn with(
+        control: Control,
+        inner: S,
+        preface: usize,
+        minimum: Duration,
+    ) -> (Self, Arc<Control>) {
+        let control = Arc::new(control);
         let tap = Self {
             inner,
             control: Arc::clone(&control),
@@ -113,7 +132,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Tap<S> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let control = Arc::clone(&self.control);
-        let _open = ready!(control.open(cx));
+        let mut open = ready!(control.open(cx));
+        if open.deaf {
+            open.waiting.push(cx.waker().clone());
+            return Poll::Pending;
+        }
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.inner).poll_read(cx, buf);
         let this = &mut *self;

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use h2::RecvStream;
 use h2::client::ResponseFuture;
 use http::HeaderMap;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::engine::Engine;
 use super::frame;
@@ -79,9 +79,16 @@ pub(super) struct WireReceiver {
 #[derive(Debug)]
 enum Command {
     Finish,
-    FinishWith { code: u32, message: String },
+    FinishWith {
+        code: u32,
+        message: String,
+    },
     Pieces(Vec<Bytes>),
     Reset,
+    Room {
+        octets: usize,
+        found: oneshot::Sender<()>,
+    },
 }
 
 #[derive(Debug)]
@@ -221,6 +228,21 @@ impl Wire {
         self.sender.command(Command::Reset)
     }
 
+    /// Waits until the peer's windows have room for `octets`; not more than 300,000, which is what
+    /// HTTP/2 here would hold.
+    ///
+    /// # Errors
+    /// As [`Wire::send`].
+    pub fn wait_room(&self, octets: usize) -> Result<()> {
+        let (found, finding) = oneshot::channel();
+        self.sender.command(Command::Room { octets, found })?;
+        let waited = self.sender.engine.wait(LIMIT, finding);
+        waited
+            .context("the windows stay small")?
+            .ok()
+            .context("the stream has ended")
+    }
+
     /// Returns the next packet.
     ///
     /// # Errors
@@ -270,6 +292,11 @@ impl Wire {
     /// Stops everything on the connection as SIGSTOP would, or goes on with it.
     pub fn freeze(&self, frozen: bool) {
         self.sender.control.freeze(frozen);
+    }
+
+    /// Begins to read what the peer has sent.
+    pub fn hear(&self) {
+        self.sender.control.deafen(false);
     }
 
     /// Drops the connection without a word.
@@ -366,6 +393,14 @@ async fn send(mut outgoing: Outgoing, mut queue: mpsc::Receiver<Command>) {
             Command::Reset => {
                 outgoing.reset();
                 return;
+            }
+            Command::Room { octets, found } => {
+                let room = outgoing.room(octets).await;
+                if room.is_ok() {
+                    // Who asked may have stopped waiting.
+                    let _ = found.send(());
+                }
+                room
             }
         };
         // The receiving task learns the reason.
