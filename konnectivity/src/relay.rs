@@ -9,53 +9,27 @@
 //! and the other way round, where both ends of the link know half-close. A socket that takes no
 //! more may still have something to say, and is heard to its end.
 
+mod scratch;
 mod watch;
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 use connect::Stream;
 use knp_proto::{EndReason, WriteError};
 use telemetry::metrics::Histogram;
-use tokio::io::AsyncRead;
 use tokio::time::Instant;
-use tokio_util::io::poll_read_buf;
 
 use crate::link::{Tunnel, TunnelRead};
 use crate::metrics::{Direction, Held};
 use crate::share::{Share, Turn};
 use watch::Watch;
 
-/// Memory that all relays of a thread read into.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Scratch(Rc<RefCell<BytesMut>>);
-
-impl Scratch {
-    /// Reads at most `max` octets; none are the end of the stream. Cancel-safe.
-    ///
-    /// # Errors
-    ///
-    /// The stream's.
-    pub(crate) fn poll_read(
-        &self,
-        cx: &mut Context<'_>,
-        stream: Pin<&mut impl AsyncRead>,
-        max: usize,
-    ) -> Poll<io::Result<Bytes>> {
-        let mut scratch = self.0.borrow_mut();
-        if scratch.capacity() < LEAST {
-            // Takes the same memory again once nobody has a slice of it any more.
-            scratch.reserve(CHUNK);
-        }
-        ready!(poll_read_buf(stream, cx, &mut (&mut *scratch).limit(max)))?;
-        Poll::Ready(Ok(scratch.split().freeze()))
-    }
-}
+pub(crate) use scratch::Scratch;
 
 /// What a relay works with.
 #[derive(Clone, Debug)]
@@ -372,11 +346,8 @@ impl<S: Stream> Relay<'_, S> {
     }
 }
 
-/// Octets read at once, and sent as one packet.
-const PIECE: usize = 64 << 10;
-/// What the scratch buffer grows by: room for some pieces between allocations.
-const CHUNK: usize = 256 << 10;
-/// Less room than this is not worth a read.
-const LEAST: usize = 16 << 10;
+/// Octets read at once, and sent as one packet: with its heads, of gRPC and HTTP/2, no more than
+/// four records of TLS.
+const PIECE: usize = (64 << 10) - 64;
 /// Pieces in a row.
 const TURN: usize = 16;
