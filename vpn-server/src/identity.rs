@@ -33,14 +33,6 @@ const TRY_AGAIN: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdentityError {
-    /// Two files hold the same private key.
-    #[error("{} and {} hold the same key", first.display(), second.display())]
-    Duplicate {
-        /// The file named first.
-        first: PathBuf,
-        /// The other one.
-        second: PathBuf,
-    },
     /// The file of a key cannot be used.
     #[error(transparent)]
     Key(#[from] KeyError),
@@ -58,13 +50,10 @@ pub(crate) fn load(files: &KeyFiles, own: &[InnerAddress]) -> Result<Identity, I
     let mut owners: BTreeMap<PublicKey, &Path> = BTreeMap::new();
     for path in &files.private {
         let key = PrivateKey::read(path)?;
-        if let Some(first) = owners.insert(key.public(), path) {
-            return Err(IdentityError::Duplicate {
-                first: first.to_owned(),
-                second: path.clone(),
-            });
+        // Two files may hold one key: so they do before and after a rotation.
+        if owners.insert(key.public(), path).is_none() {
+            keys.push(key);
         }
-        keys.push(key);
     }
     let file: PeersFile = yaml::load(&files.peers)?;
     let mut errors = ConfigErrors::new();

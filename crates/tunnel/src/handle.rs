@@ -69,7 +69,7 @@ pub enum Role {
 /// Keys and peers: what a reload replaces.
 #[derive(Clone)]
 pub struct Identity {
-    /// Own keys, the preferred one first.
+    /// Own keys, the preferred one first; one that is there twice counts once.
     pub keys: Vec<PrivateKey>,
     /// The other ends.
     pub peers: Vec<PeerSpec>,

@@ -32,6 +32,47 @@ fn a_clients_key_is_replaced_without_losing_a_connection() {
 }
 
 #[test]
+fn a_servers_key_is_replaced_without_losing_a_connection() {
+    // Two files that hold one key, as they do between rotations.
+    let mut world = crate::world::lay(Params::default());
+    let _echo = world.echo(crate::world::ECHO).unwrap();
+    let old = std::fs::read(&world.keys.servers[0][0].path).unwrap();
+    let second = world.keys.generate("server-0-key-b").unwrap();
+    world.dir.replace("server-0-key-b", old).unwrap();
+    world.keys.servers[0].push(second);
+    world.write_files().unwrap();
+    world.start().unwrap();
+    let held = hold(&world, 0);
+    held.begin_anew();
+
+    let fresh = world.keys.generate("server-0-key-2").unwrap();
+    let private = std::fs::read(&fresh.path).unwrap();
+    world
+        .dir
+        .replace("server-0-key-b", private.clone())
+        .unwrap();
+    let reloads = || world.metric(Part::Server(0), RELOADS, &[]);
+    let before = reloads();
+    wait::until("the server to have both", LIMIT, || reloads() > before).unwrap();
+    converse(&world, 0);
+    let handshakes = world.metric(Part::Server(0), HANDSHAKES, &[]);
+    world.keys.known_servers[0].insert(0, fresh.public);
+    world.write_files().unwrap();
+    wait::until("a handshake with the new key", LIMIT, || {
+        world.metric(Part::Server(0), HANDSHAKES, &[]) > handshakes
+    })
+    .unwrap();
+    converse(&world, 0);
+    world.keys.known_servers[0].truncate(1);
+    world.write_files().unwrap();
+    let first = world.keys.servers[0][0].path.clone();
+    let first = first.file_name().and_then(|name| name.to_str()).unwrap();
+    world.dir.replace(first, private).unwrap();
+    lived(&held, "a new key of the server", NOTICED);
+    converse(&world, 0);
+}
+
+#[test]
 fn a_client_that_is_no_longer_known_is_shut_out() {
     let (mut world, _echo) = start(Params::default());
     converse(&world, 0);
@@ -43,3 +84,5 @@ fn a_client_that_is_no_longer_known_is_shut_out() {
 }
 
 const HANDSHAKES: &str = "rhizome_tunnel_handshakes_total";
+
+const RELOADS: &str = "rhizome_vpn_keys_reloads_total";

@@ -49,8 +49,15 @@ impl<K: Keys> Engine<K> {
     pub(crate) fn replace(
         &mut self,
         now: Instant,
-        identity: Identity,
+        mut identity: Identity,
     ) -> Result<(), IdentityError> {
+        let mut seen = Vec::new();
+        identity.keys.retain(|key| {
+            let public = key.public();
+            let new = !seen.contains(&public);
+            seen.push(public);
+            new
+        });
         check(&identity)?;
         let names = self.places(&identity.peers)?;
         let allowed = self.allowed_ips(&identity.peers, &names)?;
