@@ -108,7 +108,13 @@ fn breach(path: &str, what: &str) -> Breach {
 const MAX_LINES: usize = 600;
 
 /// Crates that are pure functions of bytes and time.
-const CORES: &[&str] = &["preamble", "route", "http2-proto", "knp-proto", "tunnel-proto"];
+const CORES: &[&str] = &[
+    "preamble",
+    "route",
+    "http2-proto",
+    "knp-proto",
+    "tunnel-proto",
+];
 
 /// What such a crate may not depend on.
 const IMPURE: &[&str] = &[
