@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
+use serde_json::Value;
 
 use super::ours::Programs;
 use super::setup::Setup;
@@ -40,6 +41,10 @@ pub(crate) struct Tunnel {
     /// `sni-proxy`.
     #[arg(long)]
     gateway: Option<PathBuf>,
+    /// What of both ends' configuration is otherwise: an object in JSON, such as
+    /// `{"queue":{"packets":4096}}`.
+    #[arg(long, default_value = "{}", value_parser = object)]
+    set: Value,
     /// Print JSON lines instead of a table.
     #[arg(long)]
     pub(crate) json: bool,
@@ -96,6 +101,14 @@ impl Tunnel {
             server: program(self.server.as_ref(), "vpn-server")?,
             client: program(self.client.as_ref(), "vpn-client")?,
             gateway: program(self.gateway.as_ref(), "sni-proxy")?,
+            set: self.set.clone(),
         })
     }
+}
+
+/// Reads an object; a text would do for clap as well.
+fn object(text: &str) -> Result<Value> {
+    let value: Value = serde_json::from_str(text).context("reading JSON")?;
+    ensure!(value.is_object(), "no object");
+    Ok(value)
 }

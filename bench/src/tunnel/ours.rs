@@ -36,6 +36,8 @@ pub(crate) struct Programs {
     pub(crate) client: PathBuf,
     /// `sni-proxy`.
     pub(crate) gateway: PathBuf,
+    /// What of both ends' configuration is otherwise.
+    pub(crate) set: Value,
 }
 
 /// Starts the server, and the gateway if asked for.
@@ -61,9 +63,10 @@ pub(super) fn prepare(
     write(dir, "peers.yaml", &peers(&near))?;
     write(dir, "routes.yaml", &routes(&far))?;
     write(dir, "gateway.yaml", &gateway_config())?;
-    write(dir, "server.yaml", &server())?;
+    write(dir, "server.yaml", &with(server(), &programs.set))?;
     let endpoint = if gateway { GATEWAY } else { SERVER };
-    write(dir, "client.yaml", &client(&far, endpoint, transport))?;
+    let client = client(&far, endpoint, transport);
+    write(dir, "client.yaml", &with(client, &programs.set))?;
     let start = |namespace: &Namespace, program: &Path, name: &str, probes: u16| {
         let command = with_config(namespace, program, dir, name);
         let log = dir.join(format!("{name}.log"));
@@ -176,6 +179,22 @@ fn client(far: &str, endpoint: Ipv4Addr, transport: &str) -> Value {
     })
 }
 
+/// Sets the keys of `more` in `config`, those of objects one by one.
+fn with(mut config: Value, more: &Value) -> Value {
+    let Some(more) = more.as_object() else {
+        return more.clone();
+    };
+    for (key, value) in more {
+        let slot = &mut config[key];
+        *slot = if slot.is_object() || value.is_object() {
+            with(slot.take(), value)
+        } else {
+            value.clone()
+        };
+    }
+    config
+}
+
 fn networks() -> Value {
     json!({ "pods": ["100.96.0.0/11"], "services": ["100.64.0.0/13"], "nodes": ["10.250.0.0/16"] })
 }
@@ -192,3 +211,16 @@ const ROUTE: u32 = 17;
 const SERVER_PROBES: u16 = 15000;
 const GATEWAY_PROBES: u16 = 15021;
 const LIMIT: Duration = Duration::from_secs(20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_set_goes_before_what_was_there_key_by_key() {
+        let config = json!({ "a": { "b": 1, "c": 2 }, "d": 3 });
+        let more = json!({ "a": { "c": 4 }, "e": { "f": 5 } });
+        let expected = json!({ "a": { "b": 1, "c": 4 }, "d": 3, "e": { "f": 5 } });
+        assert_eq!(with(config, &more), expected);
+    }
+}
