@@ -73,12 +73,15 @@ impl Lab {
 
     fn idle(&mut self, asked: &Asked, tunnel: &mut Tunnel, took: Duration) -> Result<()> {
         let pinger = Pinger::open(&self.short.server, tunnel.inner())?;
+        let turns = pinger.in_turn(asked.length())?;
         let clock = Stopwatch::start();
         let pings = pinger.run(|| clock.elapsed() > asked.length())?;
         let mut add = |figure, value| {
             let name = tunnel.setup.name();
             self.samples.add(name, known::IDLE, figure, value);
         };
+        add(figure::TURN_P50, micros(&turns, 0.5));
+        add(figure::TURN_P99, micros(&turns, 0.99));
         add(figure::IDLE_P50, micros(&pings, 0.5));
         add(figure::IDLE_P99, micros(&pings, 0.99));
         if tunnel.setup == Setup::Direct {

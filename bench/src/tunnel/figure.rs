@@ -14,10 +14,14 @@ const fn lower(name: &'static str, unit: &'static str) -> Figure {
 
 /// Start of the near end until the first ping came back.
 pub(crate) const CONNECT: Figure = lower("start to first ping", "ms");
-/// Pings through the idle tunnel.
-pub(crate) const IDLE_P50: Figure = lower("ping p50", "µs");
+/// Pings one after the other through the otherwise idle tunnel.
+pub(crate) const TURN_P50: Figure = lower("pings in turn p50", "µs");
 /// As above.
-pub(crate) const IDLE_P99: Figure = lower("ping p99", "µs");
+pub(crate) const TURN_P99: Figure = lower("pings in turn p99", "µs");
+/// Now and then a ping, each 10 ms: processors sleep or do something else meanwhile.
+pub(crate) const IDLE_P50: Figure = lower("ping each 10 ms p50", "µs");
+/// As above.
+pub(crate) const IDLE_P99: Figure = lower("ping each 10 ms p99", "µs");
 /// Resident memory of the far end, before any load.
 pub(crate) const SERVER_IDLE: Figure = lower("server resident", "MiB");
 /// Resident memory of the near end, before any load.

@@ -45,7 +45,7 @@ fn must(ours: Setup, case: &str, figure: Figure, peer: Option<f64>) -> Option<Bo
         of::CONNECT => Bound::AtMost(1000.0),
         of::SERVER_IDLE => Bound::AtMost(10.0),
         of::CLIENT_IDLE => Bound::AtMost(15.0),
-        of::IDLE_P50 if case == IDLE => Bound::AtMost(if tcp { 150.0 } else { 80.0 }),
+        of::TURN_P50 => Bound::AtMost(if tcp { 150.0 } else { 80.0 }),
         of::THROUGHPUT => Bound::AtLeast(throughput(ours, case, peer)?),
         of::CPU_ENDS if case == BULK_1 && !tcp => Bound::AtMost(4.0),
         of::CPU_ALL if case == BULK_1 && tcp => Bound::AtMost(peer? / 3.0),
@@ -146,7 +146,7 @@ mod tests {
     fn peers_are_not_judged() {
         let samples = Samples::default();
         for setup in [Setup::Direct, Setup::WireguardGo2023, Setup::OpenvpnTcp] {
-            assert_eq!(must(&samples, setup, IDLE, of::IDLE_P50), None);
+            assert_eq!(must(&samples, setup, IDLE, of::TURN_P50), None);
         }
     }
 }

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A request is sent when it is due, whether or not the one before was answered: a stall shows in
-//! every request it delayed.
+//! every request it delayed. Only [`Pinger::in_turn`] waits for answers.
 
 use std::io::Read;
 use std::net::SocketAddrV4;
@@ -85,6 +85,32 @@ impl Pinger {
     /// When the socket fails.
     pub(crate) fn run(&self, over: impl Fn() -> bool) -> Result<Pings> {
         self.send(INTERVAL, TAIL, |_| over())
+    }
+
+    /// Sends each request when the one before is answered, for `length`: what the way costs while
+    /// no processor on it has gone to sleep or done something else.
+    ///
+    /// # Errors
+    /// When the socket fails.
+    pub(crate) fn in_turn(&self, length: Duration) -> Result<Pings> {
+        let clock = Stopwatch::start();
+        let mut sent_at = Vec::new();
+        let mut pings = Pings {
+            latencies: Latencies::new()?,
+            sent: 0,
+        };
+        while clock.elapsed() < length && pings.sent < MOST {
+            let number = u16::try_from(pings.sent).context("too many requests")?;
+            let answered = pings.latencies.count();
+            sent_at.push(clock.elapsed());
+            let _ = self.socket.send_to(&request(self.id, number), &self.to);
+            pings.sent += 1;
+            let end = clock.elapsed() + GIVEN_UP;
+            while pings.latencies.count() == answered && clock.elapsed() < end {
+                self.receive(clock, end, &sent_at, &mut pings)?;
+            }
+        }
+        Ok(pings)
     }
 
     fn send(
@@ -180,6 +206,9 @@ const MOST: usize = 60_000;
 
 /// The time between two requests.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(10);
+
+/// After this a request that others wait for is taken to be lost.
+const GIVEN_UP: Duration = Duration::from_secs(1);
 
 /// How long the last answers are waited for: more than any stall that is accepted.
 const TAIL: Duration = Duration::from_secs(3);

@@ -4,10 +4,10 @@
 //!   client 10.8.0.2 ── wg, UDP ──▶ SERVER:51820 ── 10.8.0.1 server
 //! ```
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use testkit::netns::Namespace;
 use testkit::peers::wireguard::{KeyPair, Program, Wireguard};
 use testkit::tempdir::TempDir;
@@ -57,6 +57,12 @@ impl Near {
         // What makes it dial at once.
         let dials = ["endpoint", &endpoint, "persistent-keepalive", "25"];
         client.set(&[peer, dials].concat())?;
+        // BoringTun waits for its first keepalive, or for a packet.
+        let packet = || UdpSocket::bind((INNER, 0))?.send_to(&[0], (OUTER, 9));
+        network
+            .client
+            .run(packet)?
+            .context("sending a packet into the tunnel")?;
         Ok(client)
     }
 }
