@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use testkit::impair::{Direction, Impairment};
-use testkit::tunnel_world::{Params, World};
+use testkit::tunnel_world::{LIMIT, Params, Part, World};
+use testkit::wait;
 
 use crate::world::{NOTICED, alive, dial, hold, lived, start, wait_transport};
 
@@ -77,6 +78,8 @@ fn a_silent_hole_for_large_packets_is_found_and_avoided() {
     for largest in [1400, 1340] {
         let (world, _echo) = start(over("udp"));
         let held = hold(&world, 0);
+        let mtu = || world.metric(Part::Client(0), "rhizome_tunnel_peer_mtu_bytes", &[]);
+        wait::until("large packets to be tried", LIMIT, || mtu() > Some(1380.0)).unwrap();
         held.begin_anew();
         let hole = Impairment {
             largest: Some(largest),

@@ -95,12 +95,9 @@ impl Ports {
     ) -> io::Result<()> {
         socket.set_nonblocking(true)?;
         let options = udp::Options {
-            // Between gateway and server what is too large by the wrapping is fragmented: the
-            // size was found on the client's side.
-            mtu_discovery: match way {
-                Way::Connected | Way::Plain => MtuDiscovery::Probe,
-                Way::Wrapped => MtuDiscovery::Fragment,
-            },
+            // By way of a gateway as well: the search for the size then finds what is left for
+            // packets beside its header, instead of having every full datagram fragmented.
+            mtu_discovery: MtuDiscovery::Probe,
             offloads: self.offloads,
         };
         let socket = Socket {
