@@ -85,8 +85,8 @@ impl Program {
         command.arg(&device);
         let log = dir.join(format!("{device}.log"));
         let mut child = ChildGuard::spawn(self.name(), &command, &log)?;
-        let shown = || show(namespace, &device).is_ok();
-        child.wait_ready(Duration::from_secs(20), shown)?;
+        let listens = || listens(namespace, &device);
+        child.wait_ready(Duration::from_secs(20), listens)?;
         Ok(Wireguard { child, device })
     }
 }
@@ -199,12 +199,18 @@ fn unpacked() -> Result<PathBuf> {
     Ok(cache::directory()?.join("wireguard-go-0.0.20231211"))
 }
 
-fn show(namespace: &Namespace, device: &str) -> Result<String> {
-    command::run(
-        namespace
-            .command(command::require("wg")?)
-            .args(["show", device]),
-    )
+/// Answers whether somebody can be told about a device. `wg` is not asked for this: it deletes a
+/// socket that is bound and does not listen yet, and boringtun ends when its socket is deleted.
+fn listens(namespace: &Namespace, device: &str) -> bool {
+    // proc_net_unix(5): the fourth word is flags, of which this one says that it listens.
+    let table = || std::fs::read_to_string("/proc/thread-self/net/unix");
+    let Ok(Ok(table)) = namespace.run(table) else {
+        return false;
+    };
+    let socket = format!("/{device}.sock");
+    table
+        .lines()
+        .any(|line| line.ends_with(&socket) && line.split_whitespace().nth(3) == Some("00010000"))
 }
 
 const SOURCES: &str = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] \
