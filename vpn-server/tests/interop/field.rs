@@ -1,10 +1,10 @@
 //! Where two ends meet: a shoot with a pod, a NAT, and a seed.
 //!
 //! ```text
-//!   pod 100.96.0.10 ── 100.96.0.1 shoot 10.9.0.1, 10.9.0.3 ══ 10.9.0.2 seed
+//!   pod ── eth1 shoot eth0 ══ eth0 seed
 //! ```
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -19,25 +19,12 @@ use testkit::tunnel_world::Held;
 use testkit::upstream::{Behaviour, Upstream};
 use testkit::wait;
 
+use crate::addresses::Addresses;
 use crate::everyone::Case;
 use crate::nat::Nat;
 
 /// A hang is a failure; nothing here takes half of this but what waits for WireGuard's own timers.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
-
-/// The addresses by which the shoot is seen in the seed: at first, and when it has moved.
-pub(crate) const HOME: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1));
-pub(crate) const AWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 3));
-/// The seed.
-pub(crate) const SEED: &str = "10.9.0.2";
-/// The port of servers.
-pub(crate) const PORT: u16 = 51_820;
-/// The inner addresses.
-pub(crate) const SERVER: &str = "192.168.123.1";
-pub(crate) const CLIENT: &str = "192.168.123.64";
-/// The pod's network, and the pod.
-pub(crate) const PODS: &str = "100.96.0.0/11";
-pub(crate) const POD: &str = "100.96.0.10";
 
 /// How a connection gets into the tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +39,7 @@ pub(crate) enum By {
 #[derive(Debug)]
 pub(crate) struct Field {
     pub(crate) case: Case,
+    pub(crate) addresses: &'static Addresses,
     pub(crate) shoot: Namespace,
     pub(crate) seed: Namespace,
     _pod: Namespace,
@@ -72,22 +60,28 @@ impl Field {
         let end = |namespace, device| End { namespace, device };
         cable(end(&shoot, "eth0"), end(&seed, "eth0")).unwrap();
         cable(end(&shoot, "eth1"), end(&pod, "eth0")).unwrap();
-        for outside in [HOME, AWAY] {
-            let cidr = format!("{outside}/24");
-            shoot.add_address("eth0", &cidr).unwrap();
+        let addresses = case.addresses;
+        for (namespace, device, address) in [
+            (&shoot, "eth0", addresses.home),
+            (&shoot, "eth0", addresses.away),
+            (&seed, "eth0", addresses.seed),
+            (&shoot, "eth1", addresses.router),
+            (&pod, "eth0", addresses.pod),
+        ] {
+            let cidr = addresses.cidr(address);
+            namespace.add_address(device, &cidr).unwrap();
         }
-        seed.add_address("eth0", &format!("{SEED}/24")).unwrap();
-        shoot.add_address("eth1", "100.96.0.1/24").unwrap();
-        pod.add_address("eth0", &format!("{POD}/24")).unwrap();
-        pod.add_route("default", "100.96.0.1").unwrap();
-        let listener = Place::In(&pod).bind(echo());
+        let router = addresses.router.to_string();
+        pod.add_route("default", &router).unwrap();
+        let listener = Place::In(&pod).bind(addresses.echo());
         let dir = TempDir::new("interop").unwrap();
         let authority = Authority::new("tunnel").unwrap();
-        let proxy = authority.server(&[SEED]).unwrap();
+        let proxy = authority.server(&[addresses.seed.to_string()]).unwrap();
         proxy.write(dir.path(), "proxy").unwrap();
         authority.write(&dir.join("proxy-ca.crt")).unwrap();
         let field = Self {
             case,
+            addresses,
             _echo: Upstream::serve(listener.unwrap(), Behaviour::Echo).unwrap(),
             api_server: authority.client("kube-apiserver", &[], &[]).unwrap(),
             authority,
@@ -122,15 +116,14 @@ impl Field {
 
     /// Starts the NAT.
     pub(crate) fn nat(&self) -> Nat<'_> {
-        let server = format!("{SEED}:{PORT}").parse().unwrap();
-        Nat::start(&self.shoot, HOME, server)
+        Nat::start(&self.shoot, self.addresses)
     }
 
     /// Connects to the echo, as often as it takes.
     pub(crate) fn connect(&self, by: By) -> Upgraded {
         let target = match by {
             By::Proxy => self.proxy(),
-            By::Route => Target::plain(echo()),
+            By::Route => Target::plain(self.addresses.echo()),
         };
         let target = target.timeout(LIMIT);
         let open = || self.seed.run(|| Connection::open(&target))?;
@@ -139,9 +132,9 @@ impl Field {
     }
 
     fn proxy(&self) -> Target {
-        let proxy = SocketAddr::new(SEED.parse().unwrap(), 9443);
+        let proxy = SocketAddr::new(self.addresses.seed, 9443);
         Target::plain(proxy).proxy(Proxy::ConnectTls {
-            authority: echo().to_string(),
+            authority: self.addresses.echo().to_string(),
             authority_pem: self.authority.pem().to_owned(),
             identity: self.api_server.clone(),
         })
@@ -166,33 +159,40 @@ impl Field {
         held
     }
 
-    /// Pings the pod from the seed by a device.
+    /// Pings the pod from the seed by a device, as often as it takes the shoot to find the pod.
     pub(crate) fn ping(&self, device: &str) {
         let mut ping = self.seed.command(command::require("ping").unwrap());
-        ping.args(["-I", device, "-c", "3", "-i", "0.2", "-W", "10", POD]);
-        command::run(&mut ping).unwrap();
+        ping.args(["-I", device, "-c", "3", "-i", "0.2", "-W", "10"]);
+        ping.arg(self.addresses.pod.to_string());
+        wait::until_ok("a ping", LIMIT, || command::run(&mut ping)).unwrap();
     }
 
     /// Has the shoot send something to the server's inner address, which nobody answers.
     pub(crate) fn call_from_shoot(&self) {
         let mut ping = self.shoot.command(command::require("ping").unwrap());
-        ping.args(["-c", "1", "-W", "1", SERVER]);
+        ping.args(["-c", "1", "-W", "1"]);
+        ping.arg(self.addresses.server.to_string());
         command::output(&mut ping).unwrap();
     }
 
     /// Has a namespace answer pings, or not.
-    pub(crate) fn answer_pings(namespace: &Namespace, answer: bool) {
-        let path = "/proc/sys/net/ipv4/icmp_echo_ignore_all";
-        let write = || std::fs::write(path, if answer { "0" } else { "1" });
-        namespace.run(write).unwrap().unwrap();
+    pub(crate) fn answer_pings(&self, namespace: &Namespace, answer: bool) {
+        let value = if answer { "0" } else { "1" };
+        set(namespace, self.addresses.ignore_pings, value);
     }
+
+    /// Has the shoot carry packets between its devices.
+    pub(crate) fn forward(&self) {
+        set(&self.shoot, self.addresses.forwarding, "1");
+    }
+}
+
+fn set(namespace: &Namespace, switch: &str, value: &str) {
+    let write = || std::fs::write(format!("/proc/sys/net/{switch}"), value);
+    namespace.run(write).unwrap().unwrap();
 }
 
 /// Waits until a held connection has been spoken on some more.
 pub(crate) fn alive(held: &Held) {
     held.wait_exchanges(5, LIMIT).unwrap();
-}
-
-fn echo() -> SocketAddr {
-    format!("{POD}:7000").parse().unwrap()
 }

@@ -18,6 +18,7 @@
     reason = "tests tell whom they meet, and a failed set-up is a failed test"
 )]
 
+mod addresses;
 mod client;
 mod everyone;
 mod field;

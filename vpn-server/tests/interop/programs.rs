@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use testkit::command;
 use testkit::http::{self, Target};
 use testkit::metrics::Metrics;
 use testkit::netns::Namespace;
@@ -12,7 +13,8 @@ use testkit::peers::wireguard::Wireguard;
 use testkit::process::ChildGuard;
 use testkit::wait;
 
-use crate::field::{CLIENT, Field, LIMIT, PODS, PORT, SERVER};
+use crate::addresses::PORT;
+use crate::field::{Field, LIMIT};
 use crate::nat::Nat;
 use crate::ours::sibling;
 
@@ -31,8 +33,9 @@ pub(crate) struct Ours<'a> {
 impl<'a> Ours<'a> {
     /// Starts our server in the seed, and does not wait for a client.
     pub(crate) fn server(field: &'a Field) -> Self {
+        let addresses = field.addresses;
         let mut peer = json!({
-            "name": "other", "publicKeys": [field.client.public], "addresses": [CLIENT],
+            "name": "other", "publicKeys": [field.client.public], "addresses": [addresses.client],
         });
         if let Some(path) = field.preshared() {
             peer["presharedKey"] = json!(path);
@@ -42,8 +45,8 @@ impl<'a> Ours<'a> {
         let config = json!({
             "device": DEVICE,
             "routeId": 17,
-            "addresses": [format!("{SERVER}/24")],
-            "networks": { "pods": [PODS] },
+            "addresses": [addresses.cidr(addresses.server)],
+            "networks": { "pods": [addresses.pods] },
             "keys": { "private": ["server.key"], "peers": "peers.yaml" },
             "listen": { "tcp": null, "wrapped": null },
             "proxy": { "ca": "proxy-ca.crt", "cert": "proxy.crt", "key": "proxy.key" },
@@ -57,19 +60,20 @@ impl<'a> Ours<'a> {
 
     /// Starts our client in the shoot, and does not wait for the server.
     pub(crate) fn client(field: &'a Field, nat: &Nat<'_>) -> Self {
+        let (addresses, nat) = (field.addresses, nat.addr());
         let mut server = json!({
-            "name": "other", "publicKeys": [field.server.public], "addresses": [SERVER],
+            "name": "other", "publicKeys": [field.server.public], "addresses": [addresses.server],
         });
         if let Some(path) = field.preshared() {
             server["presharedKey"] = json!(path);
         }
         let config = json!({
             "device": DEVICE,
-            "addresses": [format!("{CLIENT}/24")],
-            "endpoint": { "address": "127.0.0.1", "udpPort": nat.port(), "transport": "udp" },
+            "addresses": [addresses.cidr(addresses.client)],
+            "endpoint": { "address": nat.ip(), "udpPort": nat.port(), "transport": "udp" },
             "servers": [server],
             "keys": { "private": "client.key" },
-            "networks": { "pods": [PODS] },
+            "networks": { "pods": [addresses.pods] },
             "probes": { "address": PROBES },
             "admin": { "address": ADMIN },
             "drain": { "delay": "0s", "timeout": "0s" },
@@ -86,7 +90,12 @@ impl<'a> Ours<'a> {
     ) -> Self {
         let path = field.dir.replace("ours.yaml", config.to_string()).unwrap();
         let mut command = namespace.command(program);
-        command.arg("--config").arg(path);
+        command.arg("--config").arg(&path);
+        if list == "tunnels" {
+            // What needs more rights than the program has: IPv6 forwarding.
+            let mut setup = namespace.command(program);
+            command::run(setup.args(["setup", "--config"]).arg(&path)).unwrap();
+        }
         let log = field.dir.join("ours.log");
         let mut child = ChildGuard::spawn(&field.case.name(), &command, &log).unwrap();
         let up = || get(namespace, PROBES, "/healthz").is_some();
@@ -157,9 +166,9 @@ impl<'a> Theirs<'a> {
     /// Starts the other program as a client in the shoot.
     pub(crate) fn client(field: &'a Field, nat: &Nat<'_>) -> Self {
         let wireguard = field.case.program.start(&field.shoot, field.dir.path());
-        let endpoint = format!("127.0.0.1:{}", nat.port());
+        let (addresses, endpoint) = (field.addresses, nat.addr().to_string());
         let more = ["endpoint", &endpoint, "persistent-keepalive", "1"];
-        let networks = format!("{SERVER}/32");
+        let networks = addresses.single(addresses.server);
         let theirs = Self::new(
             field,
             wireguard.unwrap(),
@@ -167,15 +176,16 @@ impl<'a> Theirs<'a> {
             &networks,
             &more,
         );
-        field.shoot.forward_ipv4().unwrap();
-        theirs.set_up(&field.shoot, CLIENT, "client.key", &[]);
+        field.forward();
+        theirs.set_up(&field.shoot, addresses.client, "client.key", &[]);
         theirs
     }
 
     /// Starts the other program as a server in the seed.
     pub(crate) fn server(field: &'a Field) -> Self {
         let wireguard = field.case.program.start(&field.seed, field.dir.path());
-        let networks = format!("{CLIENT}/32,{PODS}");
+        let addresses = field.addresses;
+        let networks = [&addresses.single(addresses.client), addresses.pods].join(",");
         let theirs = Self::new(
             field,
             wireguard.unwrap(),
@@ -184,9 +194,22 @@ impl<'a> Theirs<'a> {
             &[],
         );
         let port = PORT.to_string();
-        theirs.set_up(&field.seed, SERVER, "server.key", &["listen-port", &port]);
-        let device = theirs.device();
-        let route = ["route", "add", PODS, "dev", device, "src", SERVER];
+        theirs.set_up(
+            &field.seed,
+            addresses.server,
+            "server.key",
+            &["listen-port", &port],
+        );
+        let (device, source) = (theirs.device(), addresses.server.to_string());
+        let route = [
+            "route",
+            "add",
+            addresses.pods,
+            "dev",
+            device,
+            "src",
+            &source,
+        ];
         field.seed.ip(&route).unwrap();
         theirs
     }
@@ -211,12 +234,12 @@ impl<'a> Theirs<'a> {
         }
     }
 
-    fn set_up(&self, namespace: &Namespace, address: &str, key: &str, more: &[&str]) {
+    fn set_up(&self, namespace: &Namespace, address: IpAddr, key: &str, more: &[&str]) {
         let key = self.field.dir.join(key);
         let mut words = vec!["private-key", key.to_str().unwrap()];
         words.extend(more);
         self.wireguard.set(&words).unwrap();
-        let cidr = format!("{address}/24");
+        let cidr = self.field.addresses.cidr(address);
         namespace.add_address(self.device(), &cidr).unwrap();
         self.add_peer();
     }

@@ -1,17 +1,19 @@
 //! Our server with other people's clients.
 
 use std::net::UdpSocket;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::Duration;
 
 use testkit::netns::Place;
 use testkit::wait;
 
+use crate::addresses::Addresses;
 use crate::everyone::{with_everyone, with_everyone_twice};
-use crate::field::{AWAY, By, Field, HOME, LIMIT, PORT, SEED, alive};
+use crate::field::{By, Field, LIMIT, alive};
 use crate::nat::{Kind, Way};
 use crate::programs::{DEVICE, Ours, Theirs};
+
+/// Handshakes at once: a server answers 100 a second without a cookie.
+const FLOOD: usize = 120;
 
 const MOVES: &str = "rhizome_tunnel_path_changes_total";
 const MTU: &str = "rhizome_tunnel_peer_mtu_bytes";
@@ -29,7 +31,7 @@ fn any_client_carries_connections_whatever_else_comes() {
         let held = field.hold(By::Proxy);
         field.stream(By::Proxy);
 
-        nat.junk(AWAY);
+        nat.junk(field.addresses.away);
         alive(&held);
         assert!(server.is_ready());
         assert_eq!(server.metric(MOVES, &[]), 0.0, "{}", server.tunnel());
@@ -42,7 +44,7 @@ fn any_client_carries_connections_whatever_else_comes() {
         .unwrap();
         alive(&held);
         server.wait_ready(true);
-        nat.junk(HOME);
+        nat.junk(field.addresses.home);
         field.stream(By::Proxy);
         alive(&held);
         assert_eq!(nat.marked(), 0);
@@ -58,8 +60,9 @@ fn a_client_that_moves_is_followed() {
         let server = Ours::server(&field);
         let _client = Theirs::client(&field, &nat);
         let held = field.hold(By::Proxy);
-        server.wait_remote(HOME);
-        for (at, place) in [AWAY, HOME, HOME, AWAY].into_iter().enumerate() {
+        server.wait_remote(field.addresses.home);
+        let Addresses { home, away, .. } = *field.addresses;
+        for (at, place) in [away, home, home, away].into_iter().enumerate() {
             nat.rebind(place);
             alive(&held);
             server.wait_remote(place);
@@ -67,7 +70,6 @@ fn a_client_that_moves_is_followed() {
             wait::until(moves, LIMIT, || server.metric(MOVES, &[]) > at as f64).unwrap();
         }
         server.wait_ready(true);
-        assert_eq!(nat.count(Way::ToClient, Kind::Response), 1);
     });
 }
 
@@ -79,11 +81,11 @@ fn a_copy_of_what_a_client_sent_moves_nothing() {
         let server = Ours::server(&field);
         let _client = Theirs::client(&field, &nat);
         let held = field.hold(By::Proxy);
-        for _ in 0..20 {
-            nat.junk(AWAY);
+        for _ in 0..4 {
+            nat.junk(field.addresses.away);
             held.wait_exchanges(1, LIMIT).unwrap();
         }
-        server.wait_remote(HOME);
+        server.wait_remote(field.addresses.home);
         assert_eq!(server.metric(MOVES, &[]), 0.0);
     });
 }
@@ -119,19 +121,18 @@ fn either_end_may_be_restarted() {
 fn keepalives_tell_where_a_client_is_but_not_that_it_is_well() {
     with_everyone(|case| {
         let field = Field::lay(case);
-        Field::answer_pings(&field.shoot, false);
+        field.answer_pings(&field.shoot, false);
         let nat = field.nat();
         let server = Ours::server(&field);
         let _client = Theirs::client(&field, &nat);
-        server.wait_remote(HOME);
-        nat.rebind(AWAY);
-        server.wait_remote(AWAY);
+        server.wait_remote(field.addresses.home);
+        nat.rebind(field.addresses.away);
+        server.wait_remote(field.addresses.away);
         let tunnel = server.tunnel();
         assert_eq!(tunnel["healthy"], false, "{tunnel}");
         assert!(!server.is_ready());
-        Field::answer_pings(&field.shoot, true);
+        field.answer_pings(&field.shoot, true);
         server.wait_ready(true);
-        assert_eq!(nat.count(Way::ToClient, Kind::Response), 1);
     });
 }
 
@@ -142,31 +143,35 @@ fn under_a_flood_of_handshakes_clients_show_a_cookie() {
         let nat = field.nat();
         let _server = Ours::server(&field);
         let client = Theirs::client(&field, &nat);
-        let held = field.hold(By::Proxy);
-        let bind = || UdpSocket::bind((AWAY, 0)).unwrap();
+        field.stream(By::Proxy);
+        let bind = || UdpSocket::bind((field.addresses.away, 0)).unwrap();
         let socket = Place::In(&field.shoot).run(bind).unwrap();
-        let (copy, stop) = (nat.initiation(), AtomicBool::new(false));
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
-                    let _ = socket.send_to(&copy, (SEED, PORT));
-                    wait::pause(Duration::from_millis(1));
+        let copy = nat.initiation();
+        let flood = || {
+            for _ in 0..FLOOD {
+                let _ = socket.send_to(&copy, field.addresses.endpoint());
+            }
+            wait::pause(Duration::from_millis(100));
+        };
+        let cookies = || nat.count(Way::ToClient, Kind::Cookie);
+        let responses = || nat.count(Way::ToClient, Kind::Response);
+        wait::until("a handshake by a cookie", LIMIT, || {
+            let before = (cookies(), responses());
+            client.forget_sessions();
+            // No longer than it takes, and not for ever: all of it is answered in turn.
+            let mut bursts = 0..10;
+            let first = wait::until("the first answer", LIMIT, || {
+                if bursts.next().is_some() {
+                    flood();
                 }
+                before != (cookies(), responses())
             });
-            let outcome = wait::until("a handshake by a cookie", LIMIT, || {
-                let cookies = nat.count(Way::ToClient, Kind::Cookie);
-                let answers = nat.count(Way::ToClient, Kind::Response);
-                client.forget_sessions();
-                let asked = wait::until("an answer", LIMIT, || {
-                    nat.count(Way::ToClient, Kind::Response) > answers
-                });
-                // What was answered had the second authenticator (WireGuard paper §5.4.4).
-                let without = nat.initiation().ends_with(&[0; 16]);
-                asked.is_ok() && !without && nat.count(Way::ToClient, Kind::Cookie) > cookies
-            });
-            stop.store(true, Ordering::Relaxed);
-            outcome.unwrap();
-        });
-        alive(&held);
+            let second = wait::until("a response", LIMIT, || responses() > before.1);
+            // What was answered had the second authenticator (WireGuard paper §5.4.4).
+            let has_cookie = !nat.initiation().ends_with(&[0; 16]);
+            first.is_ok() && second.is_ok() && has_cookie && cookies() > before.0
+        })
+        .unwrap();
+        field.stream(By::Proxy);
     });
 }
