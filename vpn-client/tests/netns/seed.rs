@@ -93,6 +93,15 @@ impl Seed {
         self.near.write(&[IoSlice::new(&packet)]).unwrap();
     }
 
+    /// Asks a pod for a connection, from port 7001 of the server.
+    pub(crate) fn connect(&self, to: SocketAddr) {
+        let IpAddr::V4(pod) = to.ip() else {
+            panic!("pods here have IPv4")
+        };
+        let packet = syn(SERVER, pod, to.port());
+        self.near.write(&[IoSlice::new(&packet)]).unwrap();
+    }
+
     /// Waits for a packet out of the tunnel and returns it.
     pub(crate) fn receive(&mut self) -> Vec<u8> {
         let near = &mut self.near;
@@ -175,25 +184,42 @@ fn consent(mut stream: TcpStream) -> Option<TcpStream> {
     Some(stream)
 }
 
-/// An IPv4 packet (RFC 791 §3.1) with a datagram of UDP, which needs no checksum (RFC 768).
+/// A packet with the datagram of UDP, which needs no checksum (RFC 768).
 fn packet(from: Ipv4Addr, to: Ipv4Addr, port: u16, text: &[u8]) -> Vec<u8> {
-    let len = |more: usize| u16::try_from(text.len() + more).unwrap().to_be_bytes();
+    let len = u16::try_from(text.len() + 8).unwrap();
+    let mut datagram = [7000_u16, port, len, 0].map(u16::to_be_bytes).concat();
+    datagram.extend(text);
+    ipv4(17, from, to, &datagram)
+}
+
+/// A packet with the first segment of a TCP connection (RFC 9293 §3.1).
+fn syn(from: Ipv4Addr, to: Ipv4Addr, port: u16) -> Vec<u8> {
+    let words = [7001_u16, port, 0, 1, 0, 0, 0x5002, 0xffff, 0, 0];
+    let mut segment = words.map(u16::to_be_bytes).concat();
+    let pseudo = [&from.octets()[..], &to.octets(), &[0, 6, 0, 20], &segment].concat();
+    segment[16..18].copy_from_slice(&checksum(&pseudo).to_be_bytes());
+    ipv4(6, from, to, &segment)
+}
+
+/// An IPv4 packet (RFC 791 §3.1).
+fn ipv4(protocol: u8, from: Ipv4Addr, to: Ipv4Addr, content: &[u8]) -> Vec<u8> {
     let mut packet = vec![0x45, 0];
-    packet.extend(len(28));
-    packet.extend([0, 0, 0, 0, 64, 17, 0, 0]);
+    packet.extend(u16::try_from(content.len() + 20).unwrap().to_be_bytes());
+    packet.extend([0, 0, 0, 0, 64, protocol, 0, 0]);
     packet.extend(from.octets());
     packet.extend(to.octets());
-    let sum: u32 = packet
-        .chunks(2)
+    let sum = checksum(&packet);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet.extend(content);
+    packet
+}
+
+/// The checksum of an even number of octets (RFC 1071).
+fn checksum(octets: &[u8]) -> u16 {
+    let words = octets.chunks(2);
+    let sum: u32 = words
         .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]))
         .sum();
     let folded = (sum & 0xffff) + (sum >> 16);
-    let checksum = !u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap();
-    packet[10..12].copy_from_slice(&checksum.to_be_bytes());
-    packet.extend(7000_u16.to_be_bytes());
-    packet.extend(port.to_be_bytes());
-    packet.extend(len(8));
-    packet.extend([0, 0]);
-    packet.extend(text);
-    packet
+    !u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap()
 }
