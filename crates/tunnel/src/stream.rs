@@ -18,7 +18,6 @@ mod outgoing;
 mod tests;
 
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -111,15 +110,6 @@ impl Stream {
             hello_by: Some(now + params.hello_timeout),
             traffic: Traffic::default(),
         })
-    }
-
-    /// Returns the address of the other end.
-    ///
-    /// # Errors
-    ///
-    /// What the kernel says: the stream has ended.
-    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.socket.peer_addr()
     }
 
     /// Queues a datagram whose octets, `max` at most, `fill` puts where they are sent from. It

@@ -20,7 +20,7 @@ use tunnel_proto::path::{Event, LinkId, Mtu, MtuEvent, MtuParams, Transport};
 
 use crate::noise::{Due, Keys, Noise, OUT_LEN};
 
-use super::inbound::{Heard, Of};
+use super::inbound::{Heard, LEAST_MTU, Of};
 use super::outbound::{OVERHEAD, mark};
 use super::peer::{Link, Pending, Remote, Steering};
 use super::peers::close;
@@ -37,9 +37,6 @@ const PROVE: Duration = Duration::from_millis(250);
 
 /// The age at which an initiation is of no use on a new link: its answer would come too late.
 const STALE: Duration = Duration::from_secs(4);
-
-/// Probes of half an IPv6 packet's least size are the smallest packets that prove a path.
-const MTU_FLOOR: u16 = 1280;
 
 impl<K: Keys> Engine<K> {
     /// Takes a link that the program connected. Answers `false` when nobody waits for it any more;
@@ -148,7 +145,7 @@ impl<K: Keys> Engine<K> {
         let first = !std::mem::replace(&mut link.proven, true);
         if first && link.remote.transport() == Transport::Udp {
             let params = MtuParams {
-                floor: MTU_FLOOR.min(most),
+                floor: LEAST_MTU.min(most),
                 ceiling: most,
                 ..MtuParams::default()
             };

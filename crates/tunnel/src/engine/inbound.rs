@@ -61,8 +61,8 @@ pub(super) enum Heard {
 /// For how long the other end is told of a large packet: some of its probes.
 const LATELY: Duration = Duration::from_secs(2);
 
-/// The least MTU of IPv6 (RFC 8200 §5).
-const LEAST_MTU: u16 = 1280;
+/// The least MTU of IPv6 (RFC 8200 §5): a path that carries less is of no use.
+pub(super) const LEAST_MTU: u16 = 1280;
 
 /// What became of a datagram.
 enum Verdict {

@@ -21,6 +21,7 @@ use tunnel_proto::ip::{Header, mss};
 use crate::noise::{Keys, Noise};
 
 use super::dropped::Dropped;
+use super::inbound::LEAST_MTU;
 use super::peer::{Peer, Remote};
 use super::peers::Side;
 use super::{Engine, Out, PATIENCE};
@@ -132,7 +133,7 @@ impl<K: Keys> Engine<K> {
             }
         }
         self.counts.sealed.bytes += octets as u64;
-        if total > 1280 {
+        if total > usize::from(LEAST_MTU) {
             self.sent_large(now, way.peer);
         }
         Ok(())
