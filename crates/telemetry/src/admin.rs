@@ -20,6 +20,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use routes::parameter;
 pub(crate) use status::View;
 pub use status::{ClusterStatus, EndpointStatus, Fact, ListenerStatus, Status};
 
@@ -104,6 +105,7 @@ impl Endpoints {
     /// Makes those of the probe port: `/healthz`, `/readyz`, `/metrics`.
     #[must_use]
     pub fn probes(process: Arc<dyn Process>, registry: Registry, log: LogControl) -> Self {
+        registry.attach(&process);
         Self {
             routes: Arc::new(routes::Routes {
                 process,
@@ -117,6 +119,7 @@ impl Endpoints {
     /// Makes those of the admin address: everything.
     #[must_use]
     pub fn admin(process: Arc<dyn Process>, registry: Registry, log: LogControl) -> Self {
+        registry.attach(&process);
         Self {
             routes: Arc::new(routes::Routes {
                 process,

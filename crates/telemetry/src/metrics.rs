@@ -19,7 +19,9 @@ mod value;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use crate::admin::Process;
 
 pub use encode::{Encoder, Exposition, FamilyEncoder, Kind, Value};
 pub use histogram::{Buckets, Histogram};
@@ -50,6 +52,8 @@ struct Inner {
     collectors: Mutex<Vec<Arc<Collector>>>,
     /// Every sample name in use, so that a clash is found at start-up.
     names: Mutex<BTreeSet<String>>,
+    /// Who says whether the process is ready, once it answers probes.
+    process: OnceLock<Weak<dyn Process>>,
 }
 
 struct Collector {
@@ -124,6 +128,21 @@ impl Registry {
             write: Box::new(write),
         };
         lock(&self.inner.collectors).push(Arc::new(collector));
+    }
+
+    /// Takes note of who answers probes; the first one stays.
+    pub(crate) fn attach(&self, process: &Arc<dyn Process>) {
+        let _ = self.inner.process.set(Arc::downgrade(process));
+    }
+
+    /// Returns a way to ask whether the process is ready; it answers `None` until there is one that
+    /// answers probes. It does not keep the registry alive, so a collector may hold it.
+    pub(crate) fn readiness(&self) -> impl Fn() -> Option<bool> + Send + Sync + use<> {
+        let inner = Arc::downgrade(&self.inner);
+        move || {
+            let process = inner.upgrade()?.process.get()?.upgrade()?;
+            Some(process.ready().is_ok())
+        }
     }
 
     /// Lists every registered family, sorted by name.

@@ -1,6 +1,8 @@
-//! Metrics about the process itself: the usual `process_*` and `rhizome_build_info`.
+//! Metrics about the process itself: the usual `process_*`, `rhizome_build_info` and
+//! `rhizome_ready`.
 //!
-//! Everything is read from `/proc/self` (proc(5)) when scraped; what cannot be read is left out.
+//! Everything is read from `/proc/self` (proc(5)), or asked of the process, when scraped; what cannot
+//! be had is left out.
 
 use std::fs;
 
@@ -17,14 +19,25 @@ pub struct Build {
     pub revision: Option<&'static str>,
 }
 
-/// Registers `process_*` and `rhizome_build_info`.
+/// Registers `process_*`, `rhizome_build_info` and `rhizome_ready`.
 ///
 /// # Panics
 /// When they are registered already.
 pub fn register(registry: &Registry, build: Build) {
+    let readiness = registry.readiness();
     registry.collect(move |out| {
         write_build(out, build);
+        write_ready(out, readiness());
         write_process(out, &Usage::read());
+    });
+}
+
+fn write_ready(out: &mut Encoder, ready: Option<bool>) {
+    let help = "1 while /readyz says that the process can do its job, else 0.";
+    out.family("rhizome_ready", help, Kind::Gauge, |family| {
+        if let Some(ready) = ready {
+            family.sample(&[], u64::from(ready));
+        }
     });
 }
 
@@ -244,7 +257,7 @@ mod tests {
             .unwrap();
         assert!((started - now.as_secs_f64()).abs() < 86_400.0, "{started}");
         assert!(text.contains("rhizome_build_info{version=\"1.2.3\",binary=\"b\"} 1\n"));
-        assert_eq!(registry.describe().len(), 7);
+        assert_eq!(registry.describe().len(), 8);
     }
 
     #[test]

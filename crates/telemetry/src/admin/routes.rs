@@ -288,7 +288,8 @@ fn filter(query: Option<&str>) -> Option<String> {
 }
 
 /// Finds a parameter in a query, decoded as forms encode it.
-fn parameter(query: Option<&str>, name: &str) -> Option<String> {
+#[must_use]
+pub fn parameter(query: Option<&str>, name: &str) -> Option<String> {
     let pairs = query?.split('&').filter_map(|pair| pair.split_once('='));
     pairs
         .into_iter()

@@ -107,6 +107,12 @@ impl Server {
             .counter("rhizome_x_total", "X.", &[])
             .with(&[])
             .inc();
+        let build = crate::process::Build {
+            binary: "sample",
+            version: "1.2.3",
+            revision: None,
+        };
+        crate::process::register(&registry, build);
         let make = if admin {
             Endpoints::admin
         } else {
@@ -183,6 +189,8 @@ async fn a_process_that_is_not_ready_or_not_healthy_says_why() {
     let server = Server::start(true, sample);
     let reply = server.get("/readyz").await;
     assert_eq!((reply.status, reply.body.as_str()), (503, "no routes yet"));
+    let metrics = server.get("/metrics").await.body;
+    assert!(metrics.contains("\nrhizome_ready 0\n"), "{metrics}");
     let reply = server.get("/healthz").await;
     assert_eq!((reply.status, reply.body.as_str()), (503, "stuck"));
     assert_eq!(
@@ -204,6 +212,7 @@ async fn metrics_come_in_the_format_asked_for() {
             .body
             .contains("# TYPE rhizome_x_total counter\nrhizome_x_total 1\n")
     );
+    assert!(reply.body.contains("\nrhizome_ready 1\n"), "{}", reply.body);
     let accept = "accept: application/openmetrics-text;version=1.0.0;q=0.5,*/*;q=0.1\r\n";
     let reply = server.ask("GET", "/metrics", accept, "").await;
     let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
