@@ -21,10 +21,13 @@ use self::file::{AccessLogFormat, Otherwise};
 
 mod file;
 mod source;
+mod trace;
 mod wireguard;
 
 pub use self::file::{File, Protocol, ProxyProtocol};
 pub(crate) use self::source::{RouteSource, XdsConfig};
+pub(crate) use self::trace::Output;
+pub use self::trace::{Command, TraceFlags};
 
 /// Most workers that may be asked for; more than any machine has use for.
 const MOST_WORKERS: usize = 1024;
@@ -38,10 +41,11 @@ const MOST_XDS_LISTENERS: usize = 64;
 /// TLS passthrough by server name, PROXY protocol and HTTP CONNECT: the gateway of a seed.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "sni-proxy", version, max_term_width = 100, after_help = EXAMPLES)]
+#[command(subcommand_negates_reqs = true)]
 pub struct Flags {
-    /// Configuration file (YAML).
-    #[arg(long, value_name = "FILE")]
-    pub config: PathBuf,
+    /// Configuration file (YAML); must be given, but for a subcommand.
+    #[arg(long, value_name = "FILE", required = true)]
+    pub config: Option<PathBuf>,
 
     /// Validate the configuration and all it points to, print what is in effect, and exit.
     #[arg(long)]
@@ -54,6 +58,10 @@ pub struct Flags {
     /// How logs are written to standard error: text or json.
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub log_format: LogFormat,
+
+    /// What to do instead of serving.
+    #[command(subcommand)]
+    pub command: Option<Command>,
 }
 
 const EXAMPLES: &str = "\
@@ -61,6 +69,7 @@ Examples:
   sni-proxy --config /etc/rhizome/sni-proxy.yaml
   sni-proxy --config sni-proxy.yaml --check
   sni-proxy --config sni-proxy.yaml --zone eu-west-1a --log-format json
+  sni-proxy trace --sni api.a.example.com
 
 Signals:
   SIGTERM, SIGINT  drain and exit; the second time exit at once

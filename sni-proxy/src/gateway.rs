@@ -28,6 +28,7 @@ use crate::metrics::BUILD;
 use crate::routes::RoutesError;
 use crate::routing::Routing;
 use crate::subscription::Subscription;
+use crate::view::View;
 use crate::wireguard::{self, Places, Scanner};
 use crate::worker::{Shared, Task, Worker};
 
@@ -330,7 +331,7 @@ fn admin(
     wireguard::Metrics::collect_snapshot(registry, Arc::clone(&snapshot));
     telemetry::process::register(registry, BUILD);
     let routing = Arc::clone(shared);
-    Arc::new(Admin::new(AdminParams {
+    let admin = Admin::new(AdminParams {
         binary: BUILD.binary,
         version: BUILD.version,
         config: shared.config.effective().clone(),
@@ -342,5 +343,10 @@ fn admin(
         snapshot,
         ready: Box::new(move || routing.routing.ready()),
         ready_alias: None,
-    }))
+    });
+    Arc::new(View {
+        admin,
+        shared: Arc::clone(shared),
+        listeners: listeners.to_vec(),
+    })
 }

@@ -20,10 +20,13 @@ mod preamble;
 mod routes;
 mod routing;
 mod subscription;
+mod trace;
+mod view;
 mod wireguard;
 mod worker;
 
-pub use config::{Config, Environment, File, Flags, Protocol, ProxyProtocol};
+pub use config::{Command, Config, Environment, File, Flags, Protocol, ProxyProtocol, TraceFlags};
 pub use gateway::{Gateway, StartError};
 pub use metrics::describe_metrics;
 pub use routes::{RoutesError, RoutesFile};
+pub use trace::{AskError, Traced, run as run_trace};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use serve::Signals;
-use sni_proxy::{Config, Environment, Flags, Gateway, StartError};
+use sni_proxy::{AskError, Command, Config, Environment, Flags, Gateway, StartError, TraceFlags};
 use telemetry::LogControl;
 
 /// How long what was logged last may take to be written at the end.
@@ -40,13 +40,16 @@ fn main() -> ExitCode {
             return EXIT_CONFIGURATION.into();
         }
     };
-    let code = run(flags, &environment, log.clone());
+    let code = match &flags.command {
+        Some(Command::Trace(asked)) => trace(asked),
+        None => run(flags, &environment, log.clone()),
+    };
     log.close(LAST_WORDS);
     code
 }
 
 fn run(flags: Flags, environment: &Environment, log: LogControl) -> ExitCode {
-    let config = match Config::load(&flags.config) {
+    let config = match Config::load(&flags.config.unwrap_or_default()) {
         Ok(config) => config,
         Err(error) => return refused(&error),
     };
@@ -80,14 +83,29 @@ fn run(flags: Flags, environment: &Environment, log: LogControl) -> ExitCode {
 /// Validates what the configuration points to as well, and prints what is in effect.
 fn check(config: &Config) -> ExitCode {
     match config.check() {
-        Ok(text) => {
-            #[expect(clippy::print_stdout, reason = "what --check is for")]
-            {
-                print!("{text}");
-            }
-            ExitCode::SUCCESS
-        }
+        Ok(text) => printed(&text, true),
         Err(error) => refused(&error),
+    }
+}
+
+/// Asks a running gateway where a connection would go.
+fn trace(flags: &TraceFlags) -> ExitCode {
+    match sni_proxy::run_trace(flags) {
+        Ok(traced) => printed(&traced.text, traced.routed),
+        Err(error @ AskError::Question(_)) => refused(&error),
+        Err(error) => failed(&error),
+    }
+}
+
+fn printed(text: &str, good: bool) -> ExitCode {
+    #[expect(clippy::print_stdout, reason = "what was asked for")]
+    {
+        print!("{text}");
+    }
+    if good {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
 }
 

@@ -50,7 +50,7 @@ pub(crate) struct Routing {
     confirmed: Mutex<Instant>,
     /// What was told of the table in force; looked at by the control thread alone.
     reported: Mutex<BTreeSet<(Arc<str>, String)>>,
-    /// Looked at by the control thread alone.
+    /// Why the last reload was refused; looked at by the control thread alone.
     last_refusal: Mutex<Option<Refusal>>,
 }
 
@@ -210,6 +210,12 @@ impl Routing {
             );
         }
         *last = Some(refusal);
+    }
+
+    /// Returns why the routing file as it is now is not in force, if it is not.
+    pub(crate) fn refusal(&self) -> Option<String> {
+        let last = self.last_refusal();
+        last.as_ref().map(|refusal| refusal.text.clone())
     }
 
     fn last_refusal(&self) -> MutexGuard<'_, Option<Refusal>> {

@@ -48,9 +48,23 @@ pub(crate) fn pick<'c>(cluster: &'c Cluster, cx: &PickContext<'_>) -> Option<&'c
         Balance::LeastRequest => peers.less_loaded_of_two(random),
         Balance::Maglev => peers.by_source(),
         Balance::Random => peers.at_weight(random.below(peers.weight), None),
-        Balance::RoundRobin => peers.in_turn(),
+        Balance::RoundRobin => peers.in_turn(cluster.turn()),
     };
     Some(endpoint)
+}
+
+/// Returns the endpoints of which [`pick`] chooses one; see [`Cluster::candidates`].
+pub(crate) fn candidates<'c>(cluster: &'c Cluster, cx: &PickContext<'_>) -> Vec<&'c Arc<Endpoint>> {
+    let Some(peers) = Peers::find(cluster, cx) else {
+        return Vec::new();
+    };
+    let all_compared = peers.count <= COMPARE_ALL && cluster.endpoints().len() <= SAMPLE_ABOVE;
+    match cluster.balance() {
+        Balance::LeastRequest if all_compared => peers.all_least_loaded(),
+        Balance::LeastRequest | Balance::Random => peers.iter().collect(),
+        Balance::Maglev => vec![peers.by_source()],
+        Balance::RoundRobin => vec![peers.in_turn(cluster.next_turn())],
+    }
 }
 
 /// With up to this many equals all are compared, which is exact; above, two drawn at random are,
@@ -237,6 +251,14 @@ impl<'c, 'p> Peers<'c, 'p> {
         least
     }
 
+    /// Returns all endpoints with the least connections for their weight.
+    fn all_least_loaded(&self) -> Vec<&'c Arc<Endpoint>> {
+        let least = { self.iter() }.min_by(|left, right| load_order(left, right));
+        let least = least.unwrap_or(self.first);
+        let equal = |endpoint: &&Arc<Endpoint>| load_order(endpoint, least).is_eq();
+        self.iter().filter(equal).collect()
+    }
+
     /// Returns the less loaded of two that are drawn in proportion to weight.
     fn less_loaded_of_two(&self, random: &mut SplitMix64) -> &'c Arc<Endpoint> {
         let first = self.at_weight(random.below(self.weight), None);
@@ -257,11 +279,11 @@ impl<'c, 'p> Peers<'c, 'p> {
             .unwrap_or(self.first)
     }
 
-    /// Returns the next one. With different weights the turns of one endpoint are spread over the
+    /// Returns the one whose `turn` it is. With different weights the turns of one endpoint are spread over the
     /// round: steps of about the golden section of its length, coprime to it, reach each place of
     /// the round once.
-    fn in_turn(&self) -> &'c Arc<Endpoint> {
-        let turn = u64::from(self.cluster.turn());
+    fn in_turn(&self, turn: u32) -> &'c Arc<Endpoint> {
+        let turn = u64::from(turn);
         if self.equal_weights {
             let place = turn % self.count as u64;
             return self.at_weight(place * u64::from(self.first.weight()), None);

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::balance::{PickContext, pick};
+use crate::balance::{PickContext, candidates, pick};
 use crate::endpoint::Endpoint;
 use crate::few::Few;
 use crate::maglev::MaglevTable;
@@ -192,6 +192,15 @@ impl Cluster {
         pick(self, cx)
     }
 
+    /// Returns the endpoints of which [`pick`](Self::pick) would choose one if it were asked now:
+    /// one where the choice is certain, several where it is drawn by lot, none when all have been
+    /// tried. It changes nothing (the turn of [`Balance::RoundRobin`] is looked at, not taken), and
+    /// `random` does not matter.
+    #[must_use]
+    pub fn candidates(&self, cx: &PickContext<'_>) -> Vec<&Arc<Endpoint>> {
+        candidates(self, cx)
+    }
+
     /// Counts a connection unless the cluster has `max_connections` of them, and tells whether it
     /// did; each success is followed by one call of [`release`](Self::release).
     #[must_use]
@@ -282,6 +291,11 @@ impl Cluster {
     /// Returns the next number of the round.
     pub(crate) fn turn(&self) -> u32 {
         self.runtime.turn.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Returns the number that the next call of [`turn`](Self::turn) will.
+    pub(crate) fn next_turn(&self) -> u32 {
+        self.runtime.turn.load(Ordering::Relaxed)
     }
 
     pub(crate) fn maglev(&self) -> &MaglevTable {

@@ -98,6 +98,23 @@ impl Endpoint {
         }
     }
 
+    /// Returns the number of attempts to connect that failed since the last that did not.
+    #[must_use]
+    pub fn failures(&self) -> u32 {
+        self.runtime.failures.load(Ordering::Relaxed)
+    }
+
+    /// Returns for how long the endpoint stays ejected from `now` on; `None` when it is not.
+    #[must_use]
+    pub fn ejected_for(&self, now: Instant) -> Option<Duration> {
+        if !self.is_ejected(now) {
+            return None;
+        }
+        let until = self.runtime.ejected_until.load(Ordering::Relaxed);
+        let left = u64::try_from(until.saturating_sub(ticks(now)));
+        Some(Duration::from_nanos(left.unwrap_or(0)))
+    }
+
     pub(crate) fn is_ejected(&self, now: Instant) -> bool {
         let until = self.runtime.ejected_until.load(Ordering::Relaxed);
         until != NOT_EJECTED && until > ticks(now)

@@ -42,6 +42,28 @@ pub fn parse_public_key(text: &str) -> Result<[u8; KEY], PublicKeyError> {
     }
 }
 
+/// Writes a WireGuard public key as [`parse_public_key`] reads it.
+#[must_use]
+pub fn public_key_text(key: &[u8; KEY]) -> String {
+    let mut text = String::with_capacity(TEXT);
+    for three in key.chunks(3) {
+        let octet = |at: usize| u32::from(three.get(at).copied().unwrap_or(0));
+        let bits = octet(0) << 16 | octet(1) << 8 | octet(2);
+        for place in 0..=three.len() {
+            text.push(digit(bits >> (18 - 6 * place) & 0x3f));
+        }
+    }
+    text.push('=');
+    text
+}
+
+/// Returns the digit of a value below 64.
+fn digit(value: u32) -> char {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let digit = usize::try_from(value).ok().and_then(|at| DIGITS.get(at));
+    char::from(*digit.unwrap_or(&b'A'))
+}
+
 fn value(digit: u8) -> Option<u8> {
     match digit {
         b'A'..=b'Z' => Some(digit - b'A'),
@@ -69,6 +91,14 @@ mod tests {
             parse_public_key(counted),
             Ok(std::array::from_fn(|at| at as u8))
         );
+    }
+
+    #[test]
+    fn keys_are_written_as_they_are_read() {
+        for seed in 0..=255_u8 {
+            let key = std::array::from_fn(|at| seed.wrapping_mul(at as u8).wrapping_add(seed));
+            assert_eq!(parse_public_key(&public_key_text(&key)), Ok(key));
+        }
     }
 
     #[test]

@@ -78,6 +78,29 @@ impl Admission {
         self.connections.load(Ordering::Relaxed)
     }
 
+    /// Returns how many there may be.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Returns the number of connections that `client` has now; 0 where they are not limited, and
+    /// so not counted.
+    #[must_use]
+    pub fn source_connections(&self, client: IpAddr) -> u32 {
+        if self.per_source == 0 {
+            return 0;
+        }
+        let key = source_key(client);
+        self.shard(key).get(&key).copied().unwrap_or(0)
+    }
+
+    /// Returns how many one client may have; 0 for no limit.
+    #[must_use]
+    pub fn source_limit(&self) -> u32 {
+        self.per_source
+    }
+
     fn shard(&self, key: IpAddr) -> std::sync::MutexGuard<'_, HashMap<IpAddr, u32>> {
         let index = self.hasher.hash_one(key) as usize % self.sources.len();
         self.sources[index]
@@ -142,6 +165,8 @@ mod tests {
         let of = |ip: &str| admission.source_permit(ip.parse().unwrap());
         let held = of("10.0.0.1").unwrap();
         assert!(of("10.0.0.1").is_none());
+        let count = |ip: &str| admission.source_connections(ip.parse().unwrap());
+        assert_eq!((count("10.0.0.1"), count("10.0.0.2")), (1, 0));
         assert!(of("::ffff:10.0.0.1").is_none());
         assert!(of("10.0.0.2").is_some());
         let network = of("2001:db8:0:1::1").unwrap();

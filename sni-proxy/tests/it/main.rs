@@ -29,5 +29,6 @@ mod reload;
 mod support;
 mod tls;
 mod to_endpoint;
+mod trace;
 mod wireguard;
 mod xds;

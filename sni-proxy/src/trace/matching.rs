@@ -1,0 +1,302 @@
+//! Which route a target finds, which others match as well, and which nearly do.
+//!
+//! ```text
+//!     target ─┬─▶ the table's own look-up ─▶ route
+//!             └─▶ every route, one by one ─▶ why this one, what else, what nearly
+//! ```
+//!
+//! The look-up decides; the rest explains it, in time that grows with the table, which a
+//! connection's does not.
+
+use std::cmp::Reverse;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use route::{IpPrefix, Matches, Route, Snapshot, public_key_text};
+use serve::Reason;
+
+use super::near::distance;
+use super::question::{Question, Target, WireGuardServer};
+use super::report::Match;
+use crate::routing::Published;
+use crate::worker::Shared;
+
+/// Matches that are told at most, of those that count and of those that nearly do.
+const TOLD: usize = 8;
+
+/// Characters that two names may differ by and still look alike.
+const ALIKE: usize = 2;
+
+/// What was found.
+pub(super) struct Found<'s> {
+    pub(super) route: Option<&'s Arc<Route>>,
+    /// What of the route matched.
+    pub(super) matched: String,
+    pub(super) also: Vec<Match>,
+    pub(super) nearly: Vec<Match>,
+    /// What a connection would be refused for, without a route.
+    pub(super) unknown: Reason,
+    /// The same for people.
+    pub(super) why: String,
+}
+
+/// Something of a route that matches, or nearly does.
+struct Candidate<'s> {
+    pattern: String,
+    route: &'s Arc<Route>,
+    /// Higher is better, among those that match; lower is nearer, among those that nearly do.
+    rank: usize,
+    note: String,
+}
+
+/// Finds the route of a target among those of the listener at `index`.
+pub(super) fn find<'s>(
+    published: &'s Published,
+    shared: &Shared,
+    question: &Question,
+    index: usize,
+) -> Found<'s> {
+    let snapshot = &*published.snapshot;
+    let table = snapshot.on(index);
+    let (route, unknown) = match &question.target {
+        Target::Connect(value) => (table.by_connect(value), Reason::UnknownDestination),
+        Target::Destination(address) => {
+            (table.by_destination(*address), Reason::UnknownDestination)
+        }
+        Target::ServerName(name) if name.is_empty() => {
+            (table.by_server_name(None), Reason::NoServerName)
+        }
+        Target::ServerName(name) => (table.by_server_name(Some(name)), Reason::UnknownServerName),
+        Target::WireGuard(server) => (
+            by_server(snapshot, *server).filter(|route| route.serves(index)),
+            Reason::UnknownDestination,
+        ),
+    };
+    let (mut matching, mut nearly) = look_around(snapshot, &question.target);
+    matching.sort_by_key(|candidate| (Reverse(candidate.rank), !candidate.route.serves(index)));
+    nearly.sort_by_key(|candidate| candidate.rank);
+    let first = { matching.iter() }.position(|candidate| candidate.route.serves(index));
+    let taken = first.map(|first| matching.remove(first));
+    debug_assert_eq!(
+        taken.as_ref().map(|taken| taken.route.cluster().name()),
+        route.map(|route| route.cluster().name()),
+        "the explanation is of what the look-up found"
+    );
+    let names = |route: &Route| listeners_of(route, shared);
+    let ready = shared.routing.ready().is_ok();
+    Found {
+        route,
+        matched: taken.map_or_else(String::new, |taken| taken.pattern),
+        also: { matching.into_iter().take(TOLD) }
+            .map(|other| told(other, index, names, true))
+            .collect(),
+        nearly: { nearly.into_iter().take(TOLD) }
+            .map(|other| told(other, index, names, false))
+            .collect(),
+        unknown: if ready { unknown } else { Reason::NoEndpoint },
+        why: match ready {
+            true => "no route matches".to_owned(),
+            false => {
+                "there are no routes yet: connections wait for them, and then give up".to_owned()
+            }
+        },
+    }
+}
+
+fn by_server(snapshot: &Snapshot, server: WireGuardServer) -> Option<&Arc<Route>> {
+    match server {
+        WireGuardServer::RouteId(id) => snapshot.by_route_id(id),
+        WireGuardServer::PublicKey(key) => { snapshot.wireguard_routes() }
+            .find_map(|(keys, route)| keys.contains(&key).then_some(route)),
+    }
+}
+
+/// Returns the names of the listeners that a route is for, with commas between.
+fn listeners_of(route: &Route, shared: &Shared) -> String {
+    let own = shared.config.listeners.iter().enumerate();
+    let names = own.filter(|(index, _)| route.serves(*index));
+    let names: Vec<&str> = names.map(|(_, own)| own.name.as_str()).collect();
+    names.join(", ")
+}
+
+fn told(
+    candidate: Candidate<'_>,
+    index: usize,
+    listeners: impl Fn(&Route) -> String,
+    matches: bool,
+) -> Match {
+    let elsewhere = !candidate.route.serves(index);
+    let note = match (elsewhere, matches) {
+        (true, _) => format!("only for listeners {}", listeners(candidate.route)),
+        (false, true) => "less specific".to_owned(),
+        (false, false) => candidate.note,
+    };
+    Match {
+        pattern: candidate.pattern,
+        cluster: candidate.route.cluster().name().to_string(),
+        note,
+    }
+}
+
+/// Looks at every route: what matches, and what nearly does.
+fn look_around<'s>(
+    snapshot: &'s Snapshot,
+    target: &Target,
+) -> (Vec<Candidate<'s>>, Vec<Candidate<'s>>) {
+    let (mut matching, mut nearly) = (Vec::new(), Vec::new());
+    for route in snapshot.routes() {
+        let mut note = |pattern: String, judged: Judged| match judged {
+            Judged::Matches(rank) => matching.push(Candidate {
+                pattern,
+                route,
+                rank,
+                note: String::new(),
+            }),
+            Judged::Nearly(rank, note) => nearly.push(Candidate {
+                pattern,
+                route,
+                rank,
+                note,
+            }),
+            Judged::No => {}
+        };
+        match (route.matches(), target) {
+            (Matches::ServerNames(names), Target::ServerName(name)) => {
+                for pattern in names.iter() {
+                    note(pattern.to_string(), server_name(pattern, name));
+                }
+            }
+            (Matches::ConnectDestinations(values), Target::Connect(value)) => {
+                for pattern in values.iter() {
+                    note(pattern.to_string(), connect(pattern, value));
+                }
+            }
+            (Matches::Destinations { prefixes, port }, Target::Destination(address)) => {
+                for prefix in prefixes {
+                    let on = port.map_or_else(String::new, |port| format!(" port {port}"));
+                    note(
+                        format!("{prefix}{on}"),
+                        destination(prefix, *port, *address),
+                    );
+                }
+            }
+            (Matches::WireGuard(servers), Target::WireGuard(WireGuardServer::RouteId(id))) => {
+                if servers.route_id == Some(*id) {
+                    note(format!("route id {id}"), Judged::Matches(0));
+                }
+            }
+            (Matches::WireGuard(servers), Target::WireGuard(WireGuardServer::PublicKey(key))) => {
+                for own in &servers.public_keys {
+                    note(public_key_text(own), public_key(own, key));
+                }
+            }
+            (
+                Matches::ConnectDestinations(_)
+                | Matches::Destinations { .. }
+                | Matches::ServerNames(_)
+                | Matches::WireGuard(_),
+                _,
+            ) => {}
+        }
+    }
+    (matching, nearly)
+}
+
+/// What something of a route has to do with a target.
+enum Judged {
+    /// It matches; the higher the more specifically.
+    Matches(usize),
+    /// It does not, but looks alike; the lower the nearer.
+    Nearly(usize, String),
+    No,
+}
+
+/// Judges a pattern, which is in its normal form.
+fn server_name(pattern: &str, name: &str) -> Judged {
+    let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+    if pattern == "*" {
+        return Judged::Matches(0);
+    }
+    if name.is_empty() {
+        return Judged::No;
+    }
+    if pattern == name {
+        return Judged::Matches(usize::MAX);
+    }
+    if let Some(suffix) = pattern.strip_prefix("*.") {
+        if name == suffix {
+            let note = "a wildcard stands for at least one label";
+            return Judged::Nearly(1, note.to_owned());
+        }
+        let in_front = name.strip_suffix(suffix);
+        if in_front.is_some_and(|front| front.len() > 1 && front.ends_with('.')) {
+            return Judged::Matches(suffix.len());
+        }
+    }
+    if let Some(distance) = distance(pattern, &name, ALIKE) {
+        return Judged::Nearly(distance, apart(distance));
+    }
+    match (pattern.split_once('.'), name.split_once('.')) {
+        (Some((_, one)), Some((_, other))) if one == other && one.contains('.') => {
+            Judged::Nearly(ALIKE + 1, "in the same domain".to_owned())
+        }
+        _ => Judged::No,
+    }
+}
+
+fn connect(pattern: &str, value: &str) -> Judged {
+    if pattern == value {
+        return Judged::Matches(0);
+    }
+    if pattern.eq_ignore_ascii_case(value) {
+        let note = "values are compared with regard to case";
+        return Judged::Nearly(0, note.to_owned());
+    }
+    if let Some(distance) = distance(pattern, value, ALIKE) {
+        return Judged::Nearly(distance, apart(distance));
+    }
+    if !value.is_empty() && (pattern.contains(value) || value.contains(pattern)) {
+        let note = "one contains the other";
+        return Judged::Nearly(ALIKE + 1, note.to_owned());
+    }
+    Judged::No
+}
+
+fn destination(prefix: &IpPrefix, port: Option<u16>, address: SocketAddr) -> Judged {
+    let specific = usize::from(prefix.len()) * 2;
+    match (prefix.contains(address.ip()), port) {
+        (true, None) => Judged::Matches(specific),
+        (true, Some(port)) if port == address.port() => Judged::Matches(specific + 1),
+        (true, Some(_)) => Judged::Nearly(0, "another port".to_owned()),
+        (false, _) if in_one_network(prefix.network(), address.ip()) => {
+            Judged::Nearly(1, "another address of the same network".to_owned())
+        }
+        (false, _) => Judged::No,
+    }
+}
+
+/// Tells whether two addresses share the first 24 bits (IPv4) or 64 bits (IPv6).
+fn in_one_network(one: IpAddr, other: IpAddr) -> bool {
+    match (one, other.to_canonical()) {
+        (IpAddr::V4(one), IpAddr::V4(other)) => one.to_bits() >> 8 == other.to_bits() >> 8,
+        (IpAddr::V6(one), IpAddr::V6(other)) => one.to_bits() >> 64 == other.to_bits() >> 64,
+        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
+    }
+}
+
+fn public_key(own: &[u8; 32], key: &[u8; 32]) -> Judged {
+    if own == key {
+        return Judged::Matches(0);
+    }
+    let distance = distance(&public_key_text(own), &public_key_text(key), ALIKE);
+    distance.map_or(Judged::No, |distance| {
+        Judged::Nearly(distance, apart(distance))
+    })
+}
+
+fn apart(distance: usize) -> String {
+    match distance {
+        1 => "differs by one character".to_owned(),
+        several => format!("differs by {several} characters"),
+    }
+}

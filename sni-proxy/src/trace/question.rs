@@ -1,0 +1,274 @@
+//! What is asked of a gateway: a target, perhaps a client, perhaps a listener.
+//!
+//! ```text
+//!     flags ─▶ Question ─▶ query string ══▶ Question ─▶ answer
+//! ```
+//!
+//! Both ends read and write it here, so they cannot disagree. Knows no routes.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+
+use route::{parse_public_key, public_key_text};
+use telemetry::admin::parameter;
+
+use super::report::Asked;
+use crate::config::Protocol;
+
+/// What is asked of a gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Question {
+    /// Where a connection wants to go.
+    pub(crate) target: Target,
+    /// Who it comes from.
+    pub(crate) source: Option<IpAddr>,
+    /// The listener it comes in by; the first that takes the target where none is named.
+    pub(crate) listener: Option<String>,
+}
+
+/// Where a connection wants to go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// The value of the header that names a CONNECT request's destination.
+    Connect(String),
+    /// The destination in a node proxy's PROXY header.
+    Destination(SocketAddr),
+    /// The server name of a ClientHello; empty for one without.
+    ServerName(String),
+    /// A WireGuard server.
+    WireGuard(WireGuardServer),
+}
+
+/// By what a WireGuard datagram says which server it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WireGuardServer {
+    /// The public key that a handshake was made for.
+    PublicKey([u8; 32]),
+    /// The number in its reserved octets or in its receiver's index.
+    RouteId(u32),
+}
+
+/// A question that cannot be answered as it is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum BadQuestion {
+    /// A parameter has a value that it cannot have.
+    #[error("{name}: {value:?} is not {wanted}")]
+    Invalid {
+        /// The parameter.
+        name: &'static str,
+        /// What it says.
+        value: String,
+        /// What it should be.
+        wanted: &'static str,
+    },
+    /// Nothing is asked for, or several things at once.
+    #[error("one of sni, destination, connect and wireguard must be given")]
+    NotOneTarget,
+    /// The listener does not take what is asked for.
+    #[error("listener {listener:?} ({protocol}) does not take {asked}")]
+    OtherProtocol {
+        /// The listener.
+        listener: String,
+        /// Its protocol.
+        protocol: &'static str,
+        /// What was asked for.
+        asked: &'static str,
+    },
+    /// There is no such listener.
+    #[error("there is no listener {0:?}")]
+    UnknownListener(String),
+}
+
+impl Target {
+    /// Returns what kind of thing is asked for, for people.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Connect(_) => "CONNECT destination",
+            Self::Destination(_) => "destination",
+            Self::ServerName(_) => "server name",
+            Self::WireGuard(WireGuardServer::PublicKey(_)) => "WireGuard public key",
+            Self::WireGuard(WireGuardServer::RouteId(_)) => "WireGuard route id",
+        }
+    }
+
+    /// Returns the parameter that carries it, and its text.
+    pub(super) fn text(&self) -> (&'static str, String) {
+        match self {
+            Self::Connect(value) => ("connect", value.clone()),
+            Self::Destination(address) => ("destination", address.to_string()),
+            Self::ServerName(name) => ("sni", name.clone()),
+            Self::WireGuard(server) => ("wireguard", server.to_string()),
+        }
+    }
+
+    /// Tells whether connections of a listener may ask for it.
+    pub(super) fn is_for(&self, protocol: Protocol) -> bool {
+        match (self, protocol) {
+            (Self::Connect(_), Protocol::Connect | Protocol::ProxyOrConnect)
+            | (Self::Destination(_), Protocol::ProxyOrConnect)
+            | (Self::ServerName(_), Protocol::Tls)
+            | (Self::WireGuard(_), Protocol::WireGuard) => true,
+            (
+                Self::Connect(_) | Self::Destination(_) | Self::ServerName(_) | Self::WireGuard(_),
+                Protocol::Connect | Protocol::ProxyOrConnect | Protocol::Tls | Protocol::WireGuard,
+            ) => false,
+        }
+    }
+}
+
+impl std::fmt::Display for WireGuardServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::PublicKey(key) => f.write_str(&public_key_text(key)),
+            Self::RouteId(id) => id.fmt(f),
+        }
+    }
+}
+
+impl std::str::FromStr for WireGuardServer {
+    type Err = BadQuestion;
+
+    /// Reads a route id, as a number, or a public key, as base64.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Ok(id) = text.parse() {
+            return Ok(Self::RouteId(id));
+        }
+        let key = parse_public_key(text).map_err(|_| BadQuestion::Invalid {
+            name: "wireguard",
+            value: text.to_owned(),
+            wanted: "a route id or a public key in base64",
+        })?;
+        Ok(Self::PublicKey(key))
+    }
+}
+
+impl Question {
+    /// Reads a question from a query string.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn from_query(query: Option<&str>) -> Result<Self, BadQuestion> {
+        let get = |name| parameter(query, name);
+        let address = "an address with a port, as 10.1.2.3:443";
+        let destination = read(get("destination"), "destination", address)?;
+        let wireguard = get("wireguard").map(|text| text.parse()).transpose()?;
+        let targets = [
+            get("connect").map(Target::Connect),
+            destination.map(Target::Destination),
+            get("sni").map(Target::ServerName),
+            wireguard.map(Target::WireGuard),
+        ];
+        let mut targets = targets.into_iter().flatten();
+        let (Some(target), None) = (targets.next(), targets.next()) else {
+            return Err(BadQuestion::NotOneTarget);
+        };
+        Ok(Self {
+            target,
+            source: read(get("source"), "source", "an IP address")?,
+            listener: get("listener"),
+        })
+    }
+
+    /// Writes the question as a query string.
+    pub(crate) fn to_query(&self) -> String {
+        let (name, value) = self.target.text();
+        let mut query = format!("{name}={}", encoded(&value));
+        if let Some(source) = self.source {
+            let _ = write!(query, "&source={}", encoded(&source.to_string()));
+        }
+        if let Some(listener) = &self.listener {
+            let _ = write!(query, "&listener={}", encoded(listener));
+        }
+        query
+    }
+}
+
+impl From<&Question> for Asked {
+    fn from(question: &Question) -> Self {
+        Self {
+            kind: question.target.kind().to_owned(),
+            value: question.target.text().1,
+            source: question.source,
+        }
+    }
+}
+
+fn read<T: std::str::FromStr>(
+    value: Option<String>,
+    name: &'static str,
+    wanted: &'static str,
+) -> Result<Option<T>, BadQuestion> {
+    let Some(value) = value else { return Ok(None) };
+    match value.parse() {
+        Ok(read) => Ok(Some(read)),
+        Err(_) => Err(BadQuestion::Invalid {
+            name,
+            value,
+            wanted,
+        }),
+    }
+}
+
+/// Writes a value so that it survives in a query: all but RFC 3986's unreserved characters by
+/// their octets.
+fn encoded(value: &str) -> String {
+    let mut text = String::with_capacity(value.len());
+    for octet in value.bytes() {
+        if octet.is_ascii_alphanumeric() || matches!(octet, b'-' | b'.' | b'_' | b'~') {
+            text.push(char::from(octet));
+        } else {
+            let _ = write!(text, "%{octet:02X}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn question(target: Target) -> Question {
+        Question {
+            target,
+            source: None,
+            listener: None,
+        }
+    }
+
+    #[test]
+    fn questions_survive_the_way() {
+        let key = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=".parse();
+        for target in [
+            Target::ServerName("api.a.example.com".to_owned()),
+            Target::ServerName(String::new()),
+            Target::ServerName("100% & more=ü".to_owned()),
+            Target::Connect("outbound|443||kube-apiserver.shoot--a--b.svc".to_owned()),
+            Target::Destination("[2001:db8::1]:443".parse().unwrap()),
+            Target::WireGuard(key.unwrap()),
+            Target::WireGuard(WireGuardServer::RouteId(77)),
+        ] {
+            let plain = question(target);
+            let full = Question {
+                source: Some("2001:db8::7".parse().unwrap()),
+                listener: Some("a b".to_owned()),
+                ..plain.clone()
+            };
+            for asked in [plain, full] {
+                let query = asked.to_query();
+                assert_eq!(Question::from_query(Some(&query)), Ok(asked), "{query}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_question_is_named() {
+        let why = |query| Question::from_query(query).unwrap_err().to_string();
+        assert!(why(None).starts_with("one of sni"));
+        assert!(why(Some("sni=a&connect=b")).starts_with("one of sni"));
+        let destination = why(Some("destination=10.1.2.3"));
+        assert!(destination.starts_with("destination: \"10.1.2.3\" is not"));
+        assert!(why(Some("wireguard=abc")).starts_with("wireguard: \"abc\" is not"));
+        assert!(why(Some("sni=a&source=b")).starts_with("source: \"b\" is not"));
+    }
+}

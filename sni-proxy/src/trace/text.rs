@@ -1,0 +1,250 @@
+//! A trace for people: one line per step, the outcome last.
+//!
+//! Prints what the report holds and adds nothing to it.
+
+use std::fmt::{self, Write as _};
+
+use super::report::{Acl, ClusterView, EndpointView, Limits, Match, Trace, Verdict};
+
+/// Width of the column that names the steps.
+const STEP: usize = 11;
+
+impl fmt::Display for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&text(self))
+    }
+}
+
+fn text(trace: &Trace) -> String {
+    let mut out = String::new();
+    step(&mut out, "asked", &asked(trace));
+    step(&mut out, "gateway", &trace.state);
+    if let Some(listener) = &trace.listener {
+        let others = match listener.others.as_slice() {
+            [] => String::new(),
+            others => format!("; {} would take it too", others.join(", ")),
+        };
+        let (name, address, protocol) = (&listener.name, &listener.address, &listener.protocol);
+        step(
+            &mut out,
+            "listener",
+            &format!("{name} at {address} ({protocol}){others}"),
+        );
+    }
+    snapshot(&mut out, trace);
+    limits(&mut out, &trace.limits);
+    if let Some(route) = &trace.route {
+        let mut line = format!("{} leads to {}", route.matched, route.cluster);
+        if route.matches != route.matched {
+            let _ = write!(line, "; all of the route: {}", route.matches);
+        }
+        step(&mut out, "route", &line);
+    }
+    matches(&mut out, "also", &trace.also);
+    matches(&mut out, "nearly", &trace.nearly);
+    if let Some(acl) = &trace.acl {
+        step(&mut out, "client", &client(acl, trace));
+    }
+    if let Some(cluster) = &trace.cluster {
+        self::cluster(&mut out, cluster);
+    }
+    let outcome = match (trace.routed, &trace.reason) {
+        (true, _) => "routed",
+        (false, None) => "not routed",
+        (false, Some(reason)) => &format!("not routed ({reason})"),
+    };
+    let _ = writeln!(out, "{outcome}: {}", trace.why);
+    out
+}
+
+fn step(out: &mut String, name: &str, line: &str) {
+    let _ = writeln!(out, "{name:STEP$}{line}");
+}
+
+fn asked(trace: &Trace) -> String {
+    let asked = &trace.asked;
+    let value = if asked.value.is_empty() {
+        "(none)"
+    } else {
+        &asked.value
+    };
+    match asked.source {
+        Some(source) => format!("{} {value}, from {source}", asked.kind),
+        None => format!("{} {value}", asked.kind),
+    }
+}
+
+fn snapshot(out: &mut String, trace: &Trace) {
+    let of = &trace.snapshot;
+    if !of.ready {
+        step(out, "snapshot", &format!("none yet, from {}", of.source));
+        return;
+    }
+    let line = format!(
+        "generation {}, {} routes and {} clusters, from {}, confirmed {} ago",
+        of.generation,
+        of.routes,
+        of.clusters,
+        of.source,
+        seconds(of.age_seconds)
+    );
+    step(out, "snapshot", &line);
+    if let Some(refused) = &of.refused {
+        step(out, "", &format!("what is there now is refused: {refused}"));
+    }
+}
+
+fn limits(out: &mut String, limits: &Limits) {
+    let mut line = format!(
+        "connections {} of {}",
+        limits.connections, limits.max_connections
+    );
+    match (limits.source_connections, limits.max_connections_per_source) {
+        (Some(open), most) if most > 0 => {
+            let _ = write!(line, ", this client {open} of {most}");
+        }
+        (None, most) if most > 0 => {
+            let _ = write!(line, ", each client {most}");
+        }
+        _ => {}
+    }
+    let _ = write!(
+        line,
+        ", preamble within {} and {} octets",
+        seconds(limits.preamble_timeout_seconds),
+        limits.preamble_bytes
+    );
+    let whose = if limits.of_the_route {
+        " (the route's)"
+    } else {
+        ""
+    };
+    let times = [
+        ("idle", limits.idle_timeout_seconds),
+        ("age", limits.max_connection_age_seconds),
+    ];
+    for (name, limit) in times.into_iter().filter(|(_, limit)| *limit > 0.0) {
+        let _ = write!(line, ", {name} {}{whose}", seconds(limit));
+    }
+    step(out, "limits", &line);
+}
+
+fn matches(out: &mut String, name: &str, matches: &[Match]) {
+    for (index, other) in matches.iter().enumerate() {
+        let name = if index == 0 { name } else { "" };
+        let (pattern, cluster, note) = (&other.pattern, &other.cluster, &other.note);
+        step(out, name, &format!("{pattern} to {cluster}: {note}"));
+    }
+}
+
+fn client(acl: &Acl, trace: &Trace) -> String {
+    let list = acl.allow_sources.join(", ");
+    let source = trace.asked.source.map(|source| source.to_string());
+    let source = source.unwrap_or_default();
+    match (acl.verdict, &acl.by) {
+        (Verdict::Open, _) => "anybody may use the route".to_owned(),
+        (Verdict::Allowed, Some(by)) => format!("{source} is allowed, by {by}"),
+        (Verdict::Allowed, None) => format!("{source} is allowed"),
+        (Verdict::Denied, _) => format!("{source} is denied; allowed are {list}"),
+        (Verdict::Depends, _) => format!("allowed are {list}; ask with --source"),
+    }
+}
+
+fn cluster(out: &mut String, cluster: &ClusterView) {
+    let most = match cluster.max_connections {
+        0 => String::new(),
+        most => format!(" of {most}"),
+    };
+    let mut line = format!(
+        "{}, {} connections{most}, {}",
+        cluster.name, cluster.connections, cluster.balance
+    );
+    if let (Some(zone), true) = (&cluster.zone, cluster.zone_aware) {
+        let _ = write!(line, ", zone {zone} first");
+    }
+    let _ = write!(
+        line,
+        ", {} to connect, {} retries",
+        seconds(cluster.connect_timeout_seconds),
+        cluster.connect_retries
+    );
+    if let Some(version) = &cluster.send_proxy_protocol {
+        let _ = write!(line, ", told the client by PROXY {version}");
+    }
+    for (reason, count) in &cluster.connect_failures {
+        let _ = write!(line, ", {count} {reason}");
+    }
+    step(out, "cluster", &line);
+    for (index, endpoint) in cluster.endpoints.iter().enumerate() {
+        let name = if index == 0 { "endpoints" } else { "" };
+        step(out, name, &self::endpoint(endpoint));
+    }
+    let left = cluster
+        .endpoints_total
+        .saturating_sub(cluster.endpoints.len());
+    if left > 0 {
+        step(out, "", &format!("  and {left} more"));
+    }
+}
+
+fn endpoint(endpoint: &EndpointView) -> String {
+    let mark = if endpoint.candidate { '*' } else { ' ' };
+    let mut line = format!("{mark} {}", endpoint.address);
+    if let Some(resolved) = &endpoint.resolved {
+        let resolved: Vec<String> = resolved.iter().map(ToString::to_string).collect();
+        let _ = write!(line, " [{}]", resolved.join(", "));
+    }
+    let _ = write!(line, "  {}", endpoint.state);
+    if let Some(left) = endpoint.ejected_for_seconds {
+        let _ = write!(line, " for {}", seconds(left));
+    }
+    if let Some(zone) = &endpoint.zone {
+        let _ = write!(line, ", zone {zone}");
+    }
+    if endpoint.priority > 0 {
+        let _ = write!(line, ", priority {}", endpoint.priority);
+    }
+    if endpoint.weight != 1 {
+        let _ = write!(line, ", weight {}", endpoint.weight);
+    }
+    let _ = write!(line, ", {} connections", endpoint.connections);
+    if endpoint.failures > 0 {
+        let _ = write!(line, ", {} failures in a row", endpoint.failures);
+    }
+    if let Some(note) = &endpoint.note {
+        let _ = write!(line, ": {note}");
+    }
+    line
+}
+
+/// Writes a time so that it is read at a glance.
+fn seconds(seconds: f64) -> String {
+    if seconds < 120.0 {
+        let text = format!("{seconds:.1}");
+        format!("{} s", text.strip_suffix(".0").unwrap_or(&text))
+    } else if seconds < 7200.0 {
+        format!("{:.0} min", seconds / 60.0)
+    } else {
+        format!("{:.0} h", seconds / 3600.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_short() {
+        assert_eq!(seconds(0.04), "0 s");
+        assert_eq!(seconds(12.34), "12.3 s");
+        assert_eq!(seconds(120.0), "2 min");
+        assert_eq!(seconds(86_400.0), "24 h");
+    }
+
+    #[test]
+    fn an_empty_report_is_still_a_text() {
+        let text = Trace::default().to_string();
+        assert!(text.ends_with("not routed: \n"), "{text}");
+        assert!(text.starts_with("asked"), "{text}");
+    }
+}
