@@ -25,22 +25,26 @@ mod checks;
 mod environment;
 mod file;
 mod inner;
+mod provision;
 
 pub use self::environment::Environment;
 use self::file::AccessLogFormat;
 pub(crate) use self::file::PeerFile;
 pub use self::file::{File, PeersFile};
 pub(crate) use self::inner::InnerAddress;
+pub(crate) use self::provision::{Destination, Shoot, Wanted};
+pub use self::provision::{ProvisionCommand, ProvisionFile, ProvisionFlags, Rotate};
 
 /// Takes connections of a shoot's API server into the shoot, through tunnels that clients there
 /// open.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "vpn-server", version, max_term_width = 100, after_help = EXAMPLES)]
 pub struct Flags {
-    /// Configuration file (YAML).
+    /// Configuration file (YAML); of `provision` the file of its parameters.
     #[arg(
         long,
         value_name = "FILE",
+        global = true,
         default_value = "/etc/rhizome/vpn-server.yaml"
     )]
     pub config: PathBuf,
@@ -66,6 +70,9 @@ pub enum Command {
         /// Where to.
         file: PathBuf,
     },
+    /// Make what both ends of a shoot's tunnels need, as Secrets and annotations of Services: keys,
+    /// configurations, route ids, the proxy's certificates. What is there already stays.
+    Provision(ProvisionFlags),
 }
 
 const EXAMPLES: &str = "\
@@ -73,6 +80,8 @@ Examples:
   vpn-server --config /etc/rhizome/vpn-server.yaml
   vpn-server --config vpn-server.yaml --check
   vpn-server keygen /keys/server-0 > server-0.pub
+  vpn-server provision --config shoot.yaml --out manifests
+  vpn-server provision --config shoot.yaml --kubeconfig seed --shoot-kubeconfig shoot rotate start
 
 Signals:
   SIGTERM, SIGINT  drain and exit; the second time exit at once

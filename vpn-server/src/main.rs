@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::Parser;
 use serve::Signals;
 use telemetry::LogControl;
-use vpn_server::{Command, Config, Environment, Flags, keygen};
+use vpn_server::{Command, Config, Environment, Flags, ProvisionError, ProvisionFlags, keygen};
 
 /// How long what was logged last may take to be written at the end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -44,6 +44,10 @@ fn main() -> ExitCode {
     };
     let code = match &flags.command {
         Some(Command::Keygen { file }) => make_key(file),
+        Some(Command::Provision(_)) if flags.check => {
+            provisioned(vpn_server::check_provision(&flags.config))
+        }
+        Some(Command::Provision(how)) => provision(how, &flags.config),
         None => act(&flags, &environment, log.clone()),
     };
     log.close(LAST_WORDS);
@@ -53,6 +57,24 @@ fn main() -> ExitCode {
 fn make_key(file: &Path) -> ExitCode {
     match keygen(file) {
         Ok(public) => printed(&format!("{public}\n")),
+        Err(error) => ended(&error, 1),
+    }
+}
+
+fn provision(flags: &ProvisionFlags, parameters: &Path) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    match runtime {
+        Ok(runtime) => provisioned(runtime.block_on(vpn_server::provision(flags, parameters))),
+        Err(error) => ended(&error, 1),
+    }
+}
+
+fn provisioned(result: Result<String, ProvisionError>) -> ExitCode {
+    match result {
+        Ok(text) => printed(&text),
+        Err(error) if error.is_configuration() => ended(&error, EXIT_CONFIGURATION),
         Err(error) => ended(&error, 1),
     }
 }

@@ -9,11 +9,13 @@ fn document(path: &str) -> PathBuf {
 }
 
 #[test]
-fn the_schemas_of_both_files_are_up_to_date() {
+fn the_schemas_of_all_files_are_up_to_date() {
     let config = settings::schema::<vpn_server::File>();
     settings::check_doc(&document("schema/vpn-server.json"), &config);
     let peers = settings::schema::<vpn_server::PeersFile>();
     settings::check_doc(&document("schema/vpn-peers.json"), &peers);
+    let provision = settings::schema::<vpn_server::ProvisionFile>();
+    settings::check_doc(&document("schema/vpn-provision.json"), &provision);
 }
 
 #[test]

@@ -24,6 +24,7 @@ mod keys;
 mod lines;
 #[path = "../../../sni-proxy/tests/peers/ours.rs"]
 mod ours;
+mod provisioned;
 mod ranges;
 mod restarts;
 mod transports;

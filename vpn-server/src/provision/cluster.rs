@@ -1,0 +1,254 @@
+//! Secrets and annotations in a cluster, by its API server.
+//!
+//! ```text
+//!   state:  get ─▶ version ─▶ replace of that version, or create       two runs: one gets a conflict
+//!   others: get ─ same? ─▶ nothing, or server-side apply
+//! ```
+//!
+//! Of a Service only our annotations are applied, so that its other fields stay whoever's they are.
+//! A Secret of one of our names that we did not make is left alone and named.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Secret, Service};
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Error};
+
+use super::manifest::{self, MANAGED_BY, MANAGER};
+use super::render::{Annotated, SecretObject};
+use super::report::Change;
+
+/// By when a connection to an API server must be there.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long an API server may be silent.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// Why a cluster was not brought up to date.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum ClusterError {
+    /// The kubeconfig cannot be used.
+    #[error("using the kubeconfig {}", path.display())]
+    Connect {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Somebody else's Secret has the name.
+    #[error("{what} is not ours: it lacks the label {MANAGED_BY}={MANAGER}")]
+    Foreign {
+        /// The object.
+        what: String,
+    },
+    /// A Service is not there.
+    #[error("Service {namespace}/{name} does not exist: apply the manifests of the servers first")]
+    NoService {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+    /// A request failed.
+    #[error("{what}")]
+    Request {
+        /// What was asked for.
+        what: String,
+        /// Why it failed.
+        #[source]
+        source: Box<Cause>,
+    },
+}
+
+/// Why a request failed, in the API server's words if there are any.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Cause {
+    /// It answered.
+    #[error("{} ({})", .0.message, .0.code)]
+    Answered(Box<kube::core::Status>),
+    /// It did not.
+    #[error(transparent)]
+    Other(Error),
+}
+
+/// Names a failed request.
+pub(super) fn failed(what: impl fmt::Display) -> impl FnOnce(Error) -> ClusterError {
+    move |error| ClusterError::Request {
+        what: what.to_string(),
+        source: Box::new(if let Error::Api(status) = error {
+            Cause::Answered(status)
+        } else {
+            Cause::Other(error)
+        }),
+    }
+}
+
+/// Whether the API server answered with that status.
+pub(super) fn answered(error: &Error, code: u16) -> bool {
+    matches!(error, Error::Api(status) if status.code == code)
+}
+
+/// What became of a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Saved {
+    /// Another run has written meanwhile.
+    Conflict,
+    /// It is there.
+    Stored,
+}
+
+/// A cluster.
+#[derive(Clone)]
+pub(super) struct Cluster {
+    client: Client,
+}
+
+impl Cluster {
+    /// Reads a kubeconfig. Connects to nothing yet.
+    pub(super) async fn new(kubeconfig: &Path) -> Result<Self, ClusterError> {
+        let wrong = |source: Box<dyn std::error::Error + Send + Sync>| ClusterError::Connect {
+            path: kubeconfig.to_owned(),
+            source,
+        };
+        let file = Kubeconfig::read_from(kubeconfig).map_err(|error| wrong(error.into()))?;
+        let options = KubeConfigOptions::default();
+        let settings = kube::Config::from_custom_kubeconfig(file, &options).await;
+        let mut settings = settings.map_err(|error| wrong(error.into()))?;
+        settings.connect_timeout = Some(CONNECT_LIMIT);
+        settings.read_timeout = Some(SILENCE);
+        settings.write_timeout = Some(SILENCE);
+        settings.reset_reader_on_write = true;
+        let client = Client::try_from(settings).map_err(|error| wrong(error.into()))?;
+        Ok(Self { client })
+    }
+
+    /// Returns the client, for other kinds of objects.
+    pub(super) fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// Returns a Secret of ours, if there is one.
+    pub(super) async fn secret(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Secret>, ClusterError> {
+        let what = format!("Secret {namespace}/{name}");
+        let there = self.secrets(namespace).get_opt(name).await;
+        let there = there.map_err(failed(format_args!("reading {what}")))?;
+        match there {
+            Some(secret) if !manifest::is_ours(secret.metadata.labels.as_ref()) => {
+                Err(ClusterError::Foreign { what })
+            }
+            there => Ok(there),
+        }
+    }
+
+    /// Creates a Secret, or replaces the version of it that was read.
+    pub(super) async fn save(
+        &self,
+        object: &SecretObject,
+        version: Option<String>,
+    ) -> Result<Saved, ClusterError> {
+        let mut secret = manifest::secret(object);
+        let (api, params) = (self.secrets(&object.namespace), PostParams::default());
+        let written = if version.is_some() {
+            secret.metadata.resource_version = version;
+            api.replace(&object.name, &params, &secret).await
+        } else {
+            api.create(&params, &secret).await
+        };
+        match written {
+            Ok(_) => Ok(Saved::Stored),
+            Err(error) if answered(&error, 409) => Ok(Saved::Conflict),
+            Err(error) => {
+                let what = format_args!("writing Secret {}/{}", object.namespace, object.name);
+                Err(failed(what)(error))
+            }
+        }
+    }
+
+    /// Brings a Secret about.
+    pub(super) async fn put_secret(&self, object: &SecretObject) -> Result<Change, ClusterError> {
+        let wanted = manifest::secret(object);
+        let there = self.secret(&object.namespace, &object.name).await?;
+        let change = match &there {
+            Some(there) if manifest::is_same(there, &wanted) => return Ok(Change::Unchanged),
+            Some(_) => Change::Changed,
+            None => Change::Created,
+        };
+        let params = PatchParams::apply(MANAGER).force();
+        let api = self.secrets(&object.namespace);
+        let applied = api
+            .patch(&object.name, &params, &Patch::Apply(&wanted))
+            .await;
+        let what = format_args!("applying Secret {}/{}", object.namespace, object.name);
+        applied.map_err(failed(what))?;
+        Ok(change)
+    }
+
+    /// Sets annotations of a Service that is there.
+    pub(super) async fn annotate(&self, object: &Annotated) -> Result<Change, ClusterError> {
+        let (namespace, name) = (&object.namespace, &object.name);
+        let there = self.annotations(namespace, name).await?;
+        let mut wanted = object.annotations.iter();
+        if wanted.all(|(name, value)| there.get(name) == Some(value)) {
+            return Ok(Change::Unchanged);
+        }
+        let params = PatchParams::apply(MANAGER).force();
+        let patch = manifest::service(object);
+        let api = self.services(namespace);
+        let applied = api
+            .patch_metadata(name, &params, &Patch::Apply(&patch))
+            .await;
+        let what = format_args!("annotating Service {namespace}/{name}");
+        applied.map_err(failed(what))?;
+        Ok(Change::Changed)
+    }
+
+    /// Returns names of Secrets of ours in `namespace` that are not among `kept`.
+    pub(super) async fn obsolete(
+        &self,
+        namespace: &str,
+        kept: &[&str],
+    ) -> Result<Vec<String>, ClusterError> {
+        let ours = ListParams::default().labels(&format!("{MANAGED_BY}={MANAGER}"));
+        let there = self.secrets(namespace).list_metadata(&ours).await;
+        let what = format_args!("listing Secrets of {namespace}");
+        let names = there.map_err(failed(what))?;
+        let names = names.items.into_iter().filter_map(|one| one.metadata.name);
+        Ok(names
+            .filter(|name| !kept.contains(&name.as_str()))
+            .collect())
+    }
+
+    /// Returns the annotations of a Service, which must be there.
+    pub(super) async fn annotations(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<BTreeMap<String, String>, ClusterError> {
+        let there = self.services(namespace).get_metadata_opt(name).await;
+        let what = format_args!("reading Service {namespace}/{name}");
+        let there = there.map_err(failed(what))?;
+        let there = there.ok_or_else(|| ClusterError::NoService {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        })?;
+        Ok(there.metadata.annotations.unwrap_or_default())
+    }
+
+    fn secrets(&self, namespace: &str) -> Api<Secret> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    fn services(&self, namespace: &str) -> Api<Service> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+}

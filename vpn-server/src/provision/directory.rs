@@ -1,0 +1,149 @@
+//! Manifests in files, one object each, for whoever applies them: kubectl, kustomize, Gardener.
+//!
+//! ```text
+//!   DIR/seed/secret-vpn-provision.yaml ─▶ State          Objects ─▶ DIR/seed/…, DIR/shoot/…
+//! ```
+//!
+//! Files are for their owner alone, and replaced whole. One run at a time: there is nothing here
+//! that two could agree by.
+
+use std::collections::BTreeSet;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::core::v1::Secret;
+use settings::{ConfigError, yaml};
+
+use super::manifest;
+use super::render::{Annotated, SecretObject};
+use super::report::Change;
+use super::yaml::to_yaml;
+
+/// Why a file cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum DirectoryError {
+    /// A file that is there is no manifest.
+    #[error(transparent)]
+    Read(#[from] ConfigError),
+    /// A file cannot be written.
+    #[error("writing {}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A directory of manifests.
+#[derive(Clone, Debug)]
+pub(super) struct Directory {
+    path: PathBuf,
+}
+
+impl Directory {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// Returns a directory in it.
+    pub(super) fn inside(&self, name: &str) -> Self {
+        Self {
+            path: self.path.join(name),
+        }
+    }
+
+    /// Reads a Secret that was written before, if it was.
+    pub(super) fn secret(&self, name: &str) -> Result<Option<Secret>, DirectoryError> {
+        let path = self.path.join(secret_file(name));
+        match yaml::load(&path) {
+            Ok(secret) => Ok(Some(secret)),
+            Err(ConfigError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Writes a Secret.
+    pub(super) fn put_secret(&self, object: &SecretObject) -> Result<Change, DirectoryError> {
+        // Objects of maps and texts have a JSON form.
+        let value = serde_json::to_value(manifest::secret(object)).unwrap_or_default();
+        self.put(&secret_file(&object.name), &to_yaml(&value))
+    }
+
+    /// Writes what is to be applied to a Service.
+    pub(super) fn put_service(&self, object: &Annotated) -> Result<Change, DirectoryError> {
+        let text = to_yaml(&manifest::service(object));
+        self.put(&service_file(&object.name), &text)
+    }
+
+    /// Returns files of ours that no object is written to any more.
+    pub(super) fn obsolete<'a>(
+        &self,
+        secrets: impl Iterator<Item = &'a str>,
+        services: impl Iterator<Item = &'a str>,
+    ) -> Vec<String> {
+        let kept: BTreeSet<String> = secrets
+            .map(secret_file)
+            .chain(services.map(service_file))
+            .collect();
+        let Ok(entries) = fs::read_dir(&self.path) else {
+            return Vec::new();
+        };
+        let names = entries.flatten().map(|entry| entry.file_name());
+        let ours = |name: &String| {
+            ["secret-vpn-", "service-vpn-"]
+                .iter()
+                .any(|start| name.starts_with(start))
+        };
+        let mut names: Vec<String> = names
+            .filter_map(|name| name.into_string().ok())
+            .filter(|name| ours(name) && !kept.contains(name))
+            .map(|name| self.path.join(name).display().to_string())
+            .collect();
+        names.sort();
+        names
+    }
+
+    fn put(&self, file: &str, text: &str) -> Result<Change, DirectoryError> {
+        let path = self.path.join(file);
+        let change = match fs::read(&path) {
+            Ok(there) if there == text.as_bytes() => return Ok(Change::Unchanged),
+            Ok(_) => Change::Changed,
+            Err(_) => Change::Created,
+        };
+        let written = self.replace(&path, text);
+        written.map_err(|source| DirectoryError::Write { path, source })?;
+        Ok(change)
+    }
+
+    fn replace(&self, path: &Path, text: &str) -> io::Result<()> {
+        let mut directories = DirBuilder::new();
+        directories.recursive(true).mode(0o700).create(&self.path)?;
+        let fresh = path.with_extension("fresh");
+        // What a killed run left behind may have other permissions.
+        let _ = fs::remove_file(&fresh);
+        let mut options = OpenOptions::new();
+        let mut file = options
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&fresh)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&fresh, path)
+    }
+}
+
+fn secret_file(name: &str) -> String {
+    format!("secret-{name}.yaml")
+}
+
+fn service_file(name: &str) -> String {
+    format!("service-{name}.yaml")
+}

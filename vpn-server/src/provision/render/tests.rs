@@ -1,0 +1,261 @@
+//! What everybody gets in each phase, and that it fits together.
+
+use super::super::fixture::{Shoot, changed, wanted};
+use super::super::state::Phase;
+use super::*;
+use crate::config::Rotate;
+
+fn read(text: &str) -> Value {
+    settings::yaml::from_str(text, "x".as_ref()).unwrap()
+}
+
+fn keys_of(value: &Value) -> Vec<String> {
+    let keys = value["publicKeys"].as_array().unwrap();
+    keys.iter()
+        .map(|key| key.as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// Who has which of the old and the new key of an end.
+fn seen(
+    shoot: &Shoot,
+    keys: &Keys<Private>,
+    has: &str,
+    knows: &[String],
+) -> [Vec<&'static str>; 2] {
+    let name = |private: &Private| -> (String, String) {
+        (private.text().to_owned(), private.public().unwrap())
+    };
+    let (old, new) = (name(&keys.current), name(keys.newest()));
+    let mut own: Vec<&str> = ["private-0", "private-1"]
+        .map(|file| shoot.file(has, file))
+        .map(|text| if text.trim() == old.0 { "old" } else { "new" })
+        .into();
+    own.sort_unstable();
+    own.reverse();
+    own.dedup();
+    let known = knows
+        .iter()
+        .map(|key| if *key == old.1 { "old" } else { "new" });
+    let mut known: Vec<_> = known.collect();
+    known.sort_unstable();
+    known.reverse();
+    assert!(old != new || shoot.state.phase == Phase::Completed);
+    [own, known]
+}
+
+#[test]
+fn every_phase_shows_the_keys_that_its_table_says() {
+    let mut shoot = Shoot::new(wanted());
+    for (rotate, servers, clients_know, clients, servers_know) in [
+        (Rotate::Start, "old new", "old", "old", "old new"),
+        (Rotate::Start, "old new", "old new", "old new", "old new"),
+        (Rotate::Complete, "old new", "new", "new", "old new"),
+    ] {
+        shoot.rotate(rotate).unwrap();
+        shoot.pass(3600);
+        let phase = shoot.state.phase;
+        for number in 0..2 {
+            let [server, client] =
+                [server_name(number), client_name(number)].map(|name| format!("{name}-keys"));
+            let config = read(&shoot.file(&client, "vpn-client.yaml"));
+            let known = keys_of(&config["servers"][number]);
+            let keys = &shoot.state.servers[number].keys;
+            let [has, knows] = seen(&shoot, keys, &server, &known);
+            assert_eq!(has.join(" "), servers, "{phase}: server {number}");
+            assert_eq!(
+                knows.join(" "),
+                clients_know,
+                "{phase}: clients of {number}"
+            );
+
+            let peers = read(&shoot.file(&server, "peers.yaml"));
+            let known = keys_of(&peers["peers"][number]);
+            let keys = &shoot.state.clients[number];
+            let [has, knows] = seen(&shoot, keys, &client, &known);
+            assert_eq!(has.join(" "), clients, "{phase}: client {number}");
+            assert_eq!(
+                knows.join(" "),
+                servers_know,
+                "{phase}: servers of {number}"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_phase_shows_the_authorities_that_its_table_says() {
+    let mut shoot = Shoot::new(wanted());
+    let steps = [
+        (Rotate::Start, ["old new", "old", "old", "old"]),
+        (Rotate::Start, ["old new", "old", "old new", "new"]),
+        (Rotate::Complete, ["new", "new", "old new", "new"]),
+    ];
+    for (rotate, expected) in steps {
+        shoot.rotate(rotate).unwrap();
+        shoot.pass(3600);
+        let (old, new) = (
+            shoot.state.authorities.current.clone(),
+            shoot.state.authorities.newest().clone(),
+        );
+        let trusted = |secret: &str| -> String {
+            let bundle = shoot.file(secret, "ca.crt");
+            let named = [("old", &old), ("new", &new)];
+            let there = named
+                .iter()
+                .filter(|(_, one)| bundle.contains(&one.certificate));
+            there.map(|(name, _)| *name).collect::<Vec<_>>().join(" ")
+        };
+        let by = |issuer: &str| if issuer == old.name { "old" } else { "new" }.to_owned();
+        let found = [
+            trusted("vpn-seed-server-tls"),
+            by(&shoot.state.server_certificate.issuer),
+            trusted("vpn-seed-server-client"),
+            by(&shoot.state.client_certificate.issuer),
+        ];
+        assert_eq!(found, expected, "{}", shoot.state.phase);
+    }
+}
+
+#[test]
+fn each_part_changes_once_in_a_phase_and_not_without_need() {
+    let mut shoot = Shoot::new(wanted());
+    let mut before = shoot.objects();
+    for (rotate, changed) in [
+        (Rotate::Start, "server tls service"),
+        (Rotate::Start, "client api"),
+        (Rotate::Complete, "client tls"),
+        (Rotate::Complete, "server api service"),
+    ] {
+        shoot.rotate(rotate).unwrap();
+        shoot.pass(3600);
+        let after = shoot.objects();
+        let differs = |name: &str| {
+            let find = |all: &Objects| {
+                let mut secrets = all.secrets.iter();
+                secrets.find(|one| one.name == name).cloned()
+            };
+            find(&before) != find(&after)
+        };
+        let mut found: Vec<_> = [
+            ("server", "vpn-seed-server-0-keys"),
+            ("client", "vpn-shoot-0-keys"),
+            ("tls", "vpn-seed-server-tls"),
+            ("api", "vpn-seed-server-client"),
+        ]
+        .iter()
+        .filter(|(_, name)| differs(name))
+        .map(|(part, _)| *part)
+        .collect();
+        found.extend((before.services != after.services).then_some("service"));
+        let mut expected: Vec<_> = changed.split(' ').collect();
+        expected.sort_unstable();
+        found.sort_unstable();
+        assert_eq!(found, expected, "{}", shoot.state.phase);
+        before = after;
+    }
+}
+
+#[test]
+fn files_keep_their_names_and_configurations_what_is_not_of_keys() {
+    let mut shoot = Shoot::new(wanted());
+    let picture = |shoot: &Shoot| {
+        let objects = shoot.objects();
+        let names = objects.secrets.iter().map(|one| {
+            let files: Vec<String> = one.data.keys().cloned().collect();
+            (one.name.clone(), files)
+        });
+        let names: Vec<_> = names.collect();
+        let mut client = read(&shoot.file("vpn-shoot-0-keys", "vpn-client.yaml"));
+        for server in client["servers"].as_array_mut().unwrap() {
+            server["publicKeys"] = json!(null);
+        }
+        let server = shoot.file("vpn-seed-server-0-keys", "vpn-server.yaml");
+        (names, client, server)
+    };
+    let before = picture(&shoot);
+    for rotate in [
+        Rotate::Start,
+        Rotate::Start,
+        Rotate::Complete,
+        Rotate::Complete,
+    ] {
+        shoot.rotate(rotate).unwrap();
+        shoot.pass(3600);
+        assert_eq!(picture(&shoot), before);
+    }
+}
+
+#[test]
+fn both_ends_agree_on_addresses_route_ids_and_shared_keys() {
+    let shoot = Shoot::new(wanted());
+    let server = read(&shoot.file("vpn-seed-server-1-keys", "vpn-server.yaml"));
+    let peers = read(&shoot.file("vpn-seed-server-1-keys", "peers.yaml"));
+    let client = read(&shoot.file("vpn-shoot-0-keys", "vpn-client.yaml"));
+    assert_eq!(server["routeId"], 18);
+    assert_eq!(server["addresses"], json!(["192.168.123.2/24"]));
+    assert_eq!(server["trustedGateways"], json!(["10.0.0.0/8"]));
+    assert_eq!(server["proxy"]["ca"], "/tls/ca.crt");
+    assert_eq!(peers["peers"][0]["addresses"], json!(["192.168.123.64"]));
+    assert_eq!(peers["peers"][0]["presharedKey"], "psk-0");
+    assert_eq!(client["addresses"], json!(["192.168.123.64/24"]));
+    assert_eq!(client["endpoint"]["address"], "api.example.com");
+    let entry = &client["servers"][1];
+    assert_eq!(entry["routeId"], 18);
+    assert_eq!(entry["addresses"], json!(["192.168.123.2"]));
+    assert_eq!(entry["presharedKey"], "psk-1");
+    let shared = shoot.file("vpn-seed-server-1-keys", "psk-0");
+    assert_eq!(shared, shoot.file("vpn-shoot-0-keys", "psk-1"));
+    assert_ne!(shared, shoot.file("vpn-seed-server-1-keys", "psk-1"));
+    let service = &shoot.objects().services[1];
+    let note = |name: &str| service.annotations[&format!("rhizome.gardener.cloud/{name}")].clone();
+    assert_eq!(note("wireguard-route-id"), "18");
+    assert_eq!(
+        note("connect-destination"),
+        entry["value"].as_str().unwrap()
+    );
+    assert_eq!(
+        note("wireguard-public-keys"),
+        entry["publicKeys"][0].as_str().unwrap()
+    );
+}
+
+#[test]
+fn without_shared_keys_there_are_no_files_of_them() {
+    let shoot = Shoot::new(changed("routeIds", "presharedKeys: false\nrouteIds"));
+    for secret in shoot.objects().secrets {
+        assert!(
+            !secret.data.keys().any(|file| file.starts_with("psk")),
+            "{}",
+            secret.name
+        );
+        assert!(
+            !secret
+                .data
+                .values()
+                .any(|text| text.contains("presharedKey"))
+        );
+    }
+}
+
+#[test]
+fn a_configuration_that_a_server_would_refuse_is_refused_here() {
+    for (to, what) in [
+        ("server: { flows: 0, ", "flows: not between"),
+        ("server: { flwos: 1, ", "flwos"),
+        ("server: { listen: x, ", "listen"),
+    ] {
+        let wanted = changed("server: { ", to);
+        let mut random = super::super::fixture::Counting::default();
+        let now = super::super::fixture::START;
+        let state = super::super::plan::ensure(None, &wanted, &[], now, &mut random).unwrap();
+        let Err(error) = render(&state, &wanted) else {
+            panic!("{to:?} was taken");
+        };
+        let text = telemetry::chain(&error).to_string();
+        assert!(
+            text.contains(what) && text.contains("vpn-seed-server-0"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,264 @@
+//! Where state and objects are: two clusters, a cluster and files, or files alone.
+//!
+//! ```text
+//!   read ─▶ State, version ─▶ … ─▶ save: that version or a conflict ─▶ confirm ─▶ apply
+//! ```
+//!
+//! Decides nothing.
+
+use tunnel::RouteId;
+
+use super::claims::{ClaimError, Claims};
+use super::cluster::{Cluster, ClusterError, Saved};
+use super::directory::{Directory, DirectoryError};
+use super::manifest::{self, StateError};
+use super::plan;
+use super::render::{Objects, SecretObject, Side, server_name, state_secret};
+use super::report::{Change, Report};
+use super::state::State;
+use crate::config::{Destination, Shoot, Wanted};
+
+/// Why what is there cannot be read, or what is wanted cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum StoreError {
+    /// A route id.
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
+    /// A cluster.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// A file.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    /// The state that is there.
+    #[error("reading what was made before, in {place}")]
+    State {
+        /// Its Secret.
+        place: String,
+        /// What is wrong.
+        #[source]
+        source: StateError,
+    },
+}
+
+/// What was made before.
+pub(super) struct Current {
+    pub(super) state: Option<State>,
+    version: Option<String>,
+}
+
+/// A place for one side's objects.
+enum Place {
+    Cluster(Cluster),
+    Directory(Directory),
+}
+
+/// Where everything is.
+pub(super) struct Store {
+    seed: Place,
+    shoot: Place,
+    claims: Option<Claims>,
+}
+
+impl Store {
+    pub(super) async fn open(
+        destination: Destination,
+        wanted: &Wanted,
+    ) -> Result<Self, StoreError> {
+        let claims = |cluster: &Cluster| Claims::new(cluster, wanted);
+        match destination {
+            Destination::Clusters { seed, shoot } => {
+                let seed = Cluster::new(&seed).await?;
+                Ok(Self {
+                    claims: Some(claims(&seed)),
+                    seed: Place::Cluster(seed),
+                    shoot: match shoot {
+                        Shoot::Cluster(file) => Place::Cluster(Cluster::new(&file).await?),
+                        Shoot::Directory(dir) => Place::Directory(Directory::new(dir)),
+                    },
+                })
+            }
+            Destination::Directory { dir, claims: file } => {
+                let dir = Directory::new(dir);
+                let cluster = match file {
+                    Some(file) => Some(Cluster::new(&file).await?),
+                    None => None,
+                };
+                Ok(Self {
+                    claims: cluster.as_ref().map(claims),
+                    seed: Place::Directory(dir.inside(Side::Seed.name())),
+                    shoot: Place::Directory(dir.inside(Side::Shoot.name())),
+                })
+            }
+        }
+    }
+
+    /// Whether what is written is in force without somebody applying it.
+    pub(super) fn applies(&self) -> bool {
+        matches!(self.seed, Place::Cluster(_)) && matches!(self.shoot, Place::Cluster(_))
+    }
+
+    /// Reads what was made before.
+    pub(super) async fn read(&self, wanted: &Wanted) -> Result<Current, StoreError> {
+        let object = state_secret(wanted);
+        let secret = match &self.seed {
+            Place::Cluster(cluster) => cluster.secret(&object.namespace, &object.name).await?,
+            Place::Directory(dir) => dir.secret(&object.name)?,
+        };
+        let Some(secret) = secret else {
+            return Ok(Current {
+                state: None,
+                version: None,
+            });
+        };
+        let state = manifest::state(&secret).map_err(|source| StoreError::State {
+            place: format!("Secret {}/{}", object.namespace, object.name),
+            source,
+        })?;
+        Ok(Current {
+            state: Some(state),
+            version: secret.metadata.resource_version,
+        })
+    }
+
+    /// Returns route ids for the servers that have none.
+    pub(super) async fn claim(
+        &mut self,
+        state: Option<&State>,
+        wanted: &Wanted,
+        start: u32,
+    ) -> Result<Vec<RouteId>, StoreError> {
+        let servers = plan::without_route_id(state, wanted);
+        match &mut self.claims {
+            Some(claims) => Ok(claims.claim(&servers, start).await?),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Writes the state, unless somebody else has since it was read.
+    pub(super) async fn save(
+        &self,
+        state: &State,
+        wanted: &Wanted,
+        before: Current,
+        report: &mut Report,
+    ) -> Result<Saved, StoreError> {
+        let object = manifest::with_state(state_secret(wanted), state);
+        let change = match before.state {
+            Some(before) if before == *state => Change::Unchanged,
+            Some(_) => Change::Changed,
+            None => Change::Created,
+        };
+        if change != Change::Unchanged {
+            match &self.seed {
+                Place::Cluster(cluster) => {
+                    if cluster.save(&object, before.version).await? == Saved::Conflict {
+                        return Ok(Saved::Conflict);
+                    }
+                }
+                Place::Directory(dir) => drop(dir.put_secret(&object)?),
+            }
+        }
+        tell(report, &object, change);
+        Ok(Saved::Stored)
+    }
+
+    /// Makes sure that the route ids are these servers', and that nobody keeps spare ones.
+    pub(super) async fn confirm(&mut self, state: &State) -> Result<(), StoreError> {
+        if let Some(claims) = &mut self.claims {
+            let servers = state.servers.iter();
+            let ids: Vec<u32> = servers.map(|server| server.route_id).collect();
+            claims.confirm(&ids).await?;
+            claims.give_back(&ids).await?;
+        }
+        Ok(())
+    }
+
+    /// Fails before anything was written when a Service, which somebody else makes, is not there.
+    pub(super) async fn expect(&self, wanted: &Wanted) -> Result<(), StoreError> {
+        if let Place::Cluster(cluster) = &self.seed {
+            for server in 0..wanted.servers.len() {
+                let name = server_name(server);
+                cluster.annotations(&wanted.namespace, &name).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings all objects about; tells whether any was not as it is to be.
+    pub(super) async fn apply(
+        &self,
+        objects: &Objects,
+        report: &mut Report,
+    ) -> Result<bool, StoreError> {
+        let mut changed = false;
+        for secret in &objects.secrets {
+            let change = match self.place(secret.side) {
+                Place::Cluster(cluster) => cluster.put_secret(secret).await?,
+                Place::Directory(dir) => dir.put_secret(secret)?,
+            };
+            changed |= change != Change::Unchanged;
+            tell(report, secret, change);
+        }
+        for service in &objects.services {
+            let change = match &self.seed {
+                Place::Cluster(cluster) => cluster.annotate(service).await?,
+                Place::Directory(dir) => dir.put_service(service)?,
+            };
+            changed |= change != Change::Unchanged;
+            let (namespace, name) = (&service.namespace, &service.name);
+            report.object(Side::Seed.name(), "Service", namespace, name, change);
+        }
+        Ok(changed)
+    }
+
+    /// Tells of what was written once and belongs to nothing any more.
+    pub(super) async fn obsolete(
+        &self,
+        objects: &Objects,
+        wanted: &Wanted,
+        report: &mut Report,
+    ) -> Result<(), StoreError> {
+        let state = state_secret(wanted);
+        for side in [Side::Seed, Side::Shoot] {
+            let own = objects.secrets.iter().filter(|one| one.side == side);
+            let mut kept: Vec<&str> = own.map(|one| one.name.as_str()).collect();
+            let (namespace, services) = match side {
+                Side::Seed => {
+                    kept.push(&state.name);
+                    (&wanted.namespace, objects.services.as_slice())
+                }
+                Side::Shoot => (&wanted.shoot_namespace, [].as_slice()),
+            };
+            let spare = match self.place(side) {
+                Place::Cluster(cluster) => {
+                    let spare = cluster.obsolete(namespace, &kept).await?;
+                    let named = |name| format!("Secret {namespace}/{name}");
+                    spare.into_iter().map(named).collect()
+                }
+                Place::Directory(dir) => {
+                    let services = services.iter().map(|one| one.name.as_str());
+                    dir.obsolete(kept.into_iter(), services)
+                }
+            };
+            for what in spare {
+                let side = side.name();
+                report.line(&format!("{side} {what}: no longer needed; delete it"));
+            }
+        }
+        Ok(())
+    }
+
+    fn place(&self, side: Side) -> &Place {
+        match side {
+            Side::Seed => &self.seed,
+            Side::Shoot => &self.shoot,
+        }
+    }
+}
+
+fn tell(report: &mut Report, object: &SecretObject, change: Change) {
+    let side = object.side.name();
+    report.object(side, "Secret", &object.namespace, &object.name, change);
+}
