@@ -38,6 +38,7 @@ pub const ALL: &[Need] = &[
     need("python3", &["python3"]),
     need("python3:pip", &["python3-pip"]),
     need("setpriv", &["util-linux"]),
+    need("sniproxy", &["sniproxy"]),
     need("wg", &["wireguard-tools"]),
     need("wireguard-go", &["wireguard-go"]),
 ];
