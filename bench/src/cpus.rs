@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use testkit::command;
 
@@ -23,6 +24,8 @@ pub(crate) enum Role {
     Agent,
     /// Ourselves: clients and destination.
     Load,
+    /// What is between clients and destination.
+    Proxy,
     /// The konnectivity server.
     Server,
 }
@@ -33,6 +36,7 @@ impl Role {
         match self {
             Self::Agent => "agent",
             Self::Load => "load",
+            Self::Proxy => "proxy",
             Self::Server => "server",
         }
     }
@@ -47,10 +51,10 @@ impl std::str::FromStr for Cpus {
             let (name, cpus) = part
                 .split_once('=')
                 .with_context(|| format!("{part:?} is not ROLE=CPU"))?;
-            let role = [Role::Agent, Role::Load, Role::Server]
+            let role = [Role::Agent, Role::Load, Role::Proxy, Role::Server]
                 .into_iter()
                 .find(|role| role.as_str() == name)
-                .with_context(|| format!("{name:?} is none of server, agent, load"))?;
+                .with_context(|| format!("{name:?} is none of server, agent, proxy, load"))?;
             let cpus = cpus
                 .split('+')
                 .map(|cpu| {
@@ -67,20 +71,29 @@ impl std::str::FromStr for Cpus {
 }
 
 impl Cpus {
+    /// Puts a proxy and the load on a processor each, where we may use two; else nothing is bound.
+    ///
+    /// # Errors
+    /// When the kernel does not say which we may use.
+    pub(crate) fn apart() -> Result<Self> {
+        let [proxy, load, ..] = allowed()?[..] else {
+            return Ok(Self::default());
+        };
+        let by_role = [(Role::Proxy, vec![proxy]), (Role::Load, vec![load])];
+        Ok(Self {
+            by_role: by_role.into(),
+        })
+    }
+
     /// Binds this thread, and the ones it will start, to the load's processors. Returns where
     /// everything else may run.
     ///
     /// # Errors
     /// When the kernel refuses.
     pub(crate) fn bind_load(&self) -> Result<Bound> {
-        let all = sched_getaffinity(None).context("asking for our processors")?;
-        let all: Vec<usize> = (0..CpuSet::MAX_CPU)
-            .filter(|cpu| all.is_set(*cpu))
-            .collect();
+        let all = allowed()?;
         if let Some(cpus) = self.by_role.get(&Role::Load) {
-            let mut set = CpuSet::new();
-            cpus.iter().for_each(|cpu| set.set(*cpu));
-            sched_setaffinity(None, &set).context("binding the load to its processors")?;
+            bind(None, cpus).context("binding the load to its processors")?;
         }
         Ok(Bound {
             cpus: self.clone(),
@@ -131,6 +144,28 @@ impl Bound {
     pub(crate) fn asked(&self) -> &Cpus {
         &self.cpus
     }
+
+    /// Returns the processors of `role`; `None` when it runs anywhere.
+    pub(crate) fn of(&self, role: Role) -> Option<&[usize]> {
+        self.cpus.by_role.get(&role).map(Vec::as_slice)
+    }
+}
+
+/// Binds a thread of ours (this one without a number) to processors.
+///
+/// # Errors
+/// When the kernel refuses.
+pub(crate) fn bind(thread: Option<Pid>, cpus: &[usize]) -> Result<()> {
+    let mut set = CpuSet::new();
+    cpus.iter().for_each(|cpu| set.set(*cpu));
+    sched_setaffinity(thread, &set).context("binding a thread to processors")
+}
+
+/// Returns the processors that we may use.
+fn allowed() -> Result<Vec<usize>> {
+    let all = sched_getaffinity(None).context("asking for our processors")?;
+    let set = |cpu: &usize| all.is_set(*cpu);
+    Ok((0..CpuSet::MAX_CPU).filter(set).collect())
 }
 
 fn list(cpus: &[usize], separator: &str) -> String {
@@ -160,5 +195,7 @@ mod tests {
         let words = |role| command::line(&bound.command(role, "prog".as_ref()).unwrap());
         assert!(words(Role::Server).ends_with("--cpu-list 0,1 prog"));
         assert!(words(Role::Agent).ends_with("--cpu-list 0,1,2 prog"));
+        assert_eq!(bound.of(Role::Load), Some(&[1][..]));
+        assert_eq!(bound.of(Role::Proxy), None);
     }
 }

@@ -39,12 +39,19 @@ pub(crate) fn load_average() -> String {
 
 /// Returns what a program says about its version, first line only.
 pub(crate) fn version(program: &Path) -> String {
-    command::output(Command::new(program).arg("--version"))
+    version_by(program, &["--version".to_owned()])
+}
+
+/// As [`version`], asked with other arguments. Some programs answer on standard error.
+pub(crate) fn version_by(program: &Path, arguments: &[String]) -> String {
+    command::output(Command::new(program).args(arguments))
         .ok()
         .filter(|output| output.status.success())
         .and_then(|output| {
-            let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            Some(text.lines().next()?.trim().to_owned())
+            let text = [output.stdout, output.stderr].concat();
+            let text = String::from_utf8_lossy(&text).into_owned();
+            let mut lines = text.lines().map(str::trim);
+            Some(lines.find(|line| !line.is_empty())?.to_owned())
         })
         .unwrap_or_else(|| UNKNOWN.to_owned())
 }

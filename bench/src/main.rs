@@ -10,12 +10,16 @@ mod destination;
 mod interrupt;
 mod konnectivity;
 mod latency;
+mod limits;
 mod machine;
 mod pacer;
+mod poller;
+mod profile;
 mod programs;
 mod progress;
 mod report;
 mod samples;
+mod tls;
 mod tunnel;
 
 use std::process::ExitCode;
@@ -34,12 +38,16 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Konnectivity(Box<konnectivity::Konnectivity>),
+    Profiles(profile::Profiles),
+    Tls(Box<tls::Tls>),
     Tunnel(Box<tunnel::Tunnel>),
 }
 
 fn main() -> Result<ExitCode> {
     match Arguments::parse().command {
         Command::Konnectivity(asked) => konnectivity::run(&asked),
+        Command::Profiles(asked) => profile::run(&asked),
+        Command::Tls(asked) => tls::run(&asked),
         Command::Tunnel(asked) => tunnel::run(&asked),
     }
 }

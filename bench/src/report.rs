@@ -168,7 +168,7 @@ impl Report<'_> {
             Better::Lower => peer / one.median(),
         });
         [
-            one.setup.to_owned(),
+            one.setup.clone(),
             one.case.clone(),
             format!("{}, {}", one.figure.name, one.figure.unit),
             number(one.median()),
@@ -184,7 +184,7 @@ impl Report<'_> {
     }
 
     fn known(&self, one: &Series) -> Known {
-        (self.known)(one.setup, &one.case, one.figure)
+        (self.known)(&one.setup, &one.case, one.figure)
     }
 
     fn direct(&self, one: &Series) -> Option<f64> {

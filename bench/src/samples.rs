@@ -1,4 +1,9 @@
-//! Measured values, gathered over repetitions, with their median and spread.
+//! Measured values, gathered over repetitions, with their median and spread; and how latencies are
+//! spread over all repetitions together.
+
+use anyhow::Result;
+
+use crate::latency::Latencies;
 
 /// What a value says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +48,7 @@ impl Bound {
 #[derive(Clone, Debug)]
 pub(crate) struct Series {
     /// Through what: a transport, or `direct`.
-    pub(crate) setup: &'static str,
+    pub(crate) setup: String,
     /// Which load.
     pub(crate) case: String,
     /// Which figure of it.
@@ -70,15 +75,27 @@ impl Series {
     }
 }
 
+/// The latencies of one case.
+#[derive(Clone, Debug)]
+pub(crate) struct Curve {
+    /// Through what.
+    pub(crate) setup: String,
+    /// Which load.
+    pub(crate) case: String,
+    /// All repetitions together.
+    pub(crate) latencies: Latencies,
+}
+
 /// Everything measured, in the order in which it was first.
 #[derive(Debug, Default)]
 pub(crate) struct Samples {
     series: Vec<Series>,
+    curves: Vec<Curve>,
 }
 
 impl Samples {
     /// Adds one value.
-    pub(crate) fn add(&mut self, setup: &'static str, case: &str, figure: Figure, value: f64) {
+    pub(crate) fn add(&mut self, setup: &str, case: &str, figure: Figure, value: f64) {
         let same = |series: &&mut Series| {
             series.setup == setup && series.case == case && series.figure == figure
         };
@@ -88,11 +105,42 @@ impl Samples {
             return;
         }
         self.series.push(Series {
-            setup,
+            setup: setup.to_owned(),
             case: case.to_owned(),
             figure,
             values: vec![value],
         });
+    }
+
+    /// Adds the latencies of one repetition.
+    ///
+    /// # Errors
+    /// As [`Latencies::add`].
+    pub(crate) fn add_latencies(
+        &mut self,
+        setup: &str,
+        case: &str,
+        latencies: &Latencies,
+    ) -> Result<()> {
+        let same = |curve: &&mut Curve| curve.setup == setup && curve.case == case;
+        if let Some(curve) = self.curves.iter_mut().find(same) {
+            return curve.latencies.add(latencies);
+        }
+        self.curves.push(Curve {
+            setup: setup.to_owned(),
+            case: case.to_owned(),
+            latencies: latencies.clone(),
+        });
+        Ok(())
+    }
+
+    /// Returns how latencies are spread.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "for plots, which no report has yet")
+    )]
+    pub(crate) fn curves(&self) -> &[Curve] {
+        &self.curves
     }
 
     /// Returns all series.
@@ -133,6 +181,21 @@ mod tests {
         assert_eq!((pings.median(), pings.count()), (9.0, 1));
         assert_eq!(samples.median("direct", "pings", RATE), Some(9.0));
         assert_eq!(samples.median("other", "pings", RATE), None);
+    }
+
+    #[test]
+    fn latencies_of_repetitions_are_counted_together() {
+        let mut samples = Samples::default();
+        let mut latencies = Latencies::new().unwrap();
+        latencies.record(std::time::Duration::from_millis(1));
+        for _ in 0..2 {
+            let added = samples.add_latencies("direct", "rtt", &latencies);
+            added.unwrap();
+        }
+        let [curve] = samples.curves() else {
+            panic!("one curve")
+        };
+        assert_eq!(curve.latencies.count(), 2);
     }
 
     #[test]

@@ -1,0 +1,22 @@
+//! What a profile is started with, the same for all of a run.
+
+use testkit::netns::Place;
+
+use super::{Listener, Route};
+use crate::cpus::Bound;
+use crate::programs::Given;
+
+/// Where and with what.
+#[derive(Clone, Debug)]
+pub(crate) struct Setting<'a> {
+    /// Our own network, or a namespace.
+    pub(crate) place: Place<'a>,
+    /// Processors.
+    pub(crate) cpus: &'a Bound,
+    /// Programs named on the command line.
+    pub(crate) given: &'a Given,
+    /// What connections begin with.
+    pub(crate) listener: Listener,
+    /// The table.
+    pub(crate) routes: Vec<Route>,
+}

@@ -1,0 +1,302 @@
+//! One profile at work: a program of our own making, something that runs already, or nothing.
+//!
+//! ```text
+//! Profile + Setting ──▶ directory, files, ports ──▶ launch ──▶ listens ──▶ prepare, tell: one name more ──▶ dropped
+//! ```
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Map, Value, json};
+use testkit::process::{ChildGuard, Signal};
+use testkit::tempdir::TempDir;
+use testkit::wait::{self, Stopwatch};
+
+use super::render::render;
+use super::{Profile, Route, Setting, Told, Tree, Writing, loopback};
+use crate::cpus::Role;
+use crate::limits;
+
+/// What load goes through. What was started here ends with it, and before its directory goes.
+#[derive(Debug)]
+pub(crate) struct Target {
+    profile: Profile,
+    child: Option<ChildGuard>,
+    dir: TempDir,
+    address: SocketAddr,
+    started: Stopwatch,
+    facts: Value,
+    routes: Vec<Route>,
+}
+
+/// One more name, ready to be told.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    files: Vec<(String, String)>,
+    by: Writing,
+    signal: Option<Told>,
+    words: Option<(PathBuf, String)>,
+}
+
+impl Target {
+    /// Starts `profile`, waits until it listens, and a moment longer. Without a program the address is that of the
+    /// first route's backend.
+    ///
+    /// # Errors
+    /// When it is not there, a template is wrong, or it does not listen within [`START_LIMIT`]; the
+    /// text shows the end of its log.
+    pub(crate) fn start(profile: &Profile, setting: &Setting<'_>) -> Result<Self> {
+        let mut target = Self::launch(profile, setting)?;
+        target.wait_listening()?;
+        if target.child.is_some() {
+            wait::pause(SETTLE);
+        }
+        Ok(target)
+    }
+
+    /// As [`Target::start`], without waiting until it listens.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn launch(profile: &Profile, setting: &Setting<'_>) -> Result<Self> {
+        let dir = TempDir::new("bench-target")?;
+        let first = setting.routes.first().context("a table without routes")?;
+        let mut ports = setting
+            .place
+            .free_ports(1 + profile.ports.len())?
+            .into_iter();
+        let mut port = || ports.next().context("too few ports");
+        let address = match (&profile.running, profile.is_direct()) {
+            (Some(running), _) => running.address,
+            (None, true) => first.backend,
+            (None, false) => loopback(port()?),
+        };
+        let mut named = Map::new();
+        for name in &profile.ports {
+            named.insert(name.clone(), json!(port()?));
+        }
+        let facts = facts(profile, setting, &dir, address, named)?;
+        let mut target = Self {
+            profile: profile.clone(),
+            child: None,
+            facts,
+            dir,
+            address,
+            started: Stopwatch::start(),
+            routes: setting.routes.clone(),
+        };
+        target.tell_routes();
+        target.spawn(setting)?;
+        Ok(target)
+    }
+
+    fn spawn(&mut self, setting: &Setting<'_>) -> Result<()> {
+        let Some(binary) = self.profile.binary(setting.given)? else {
+            return Ok(());
+        };
+        for file in &self.profile.files {
+            let text = self.fill(&file.path, &file.text)?;
+            self.dir.write(&file.path, text)?;
+        }
+        let bound = setting.cpus.command(Role::Proxy, &binary)?;
+        let mut command: Command = setting.place.command(bound.get_program());
+        command.args(bound.get_args());
+        for (nth, argument) in self.profile.args.iter().enumerate() {
+            command.arg(self.fill(&format!("args[{nth}]"), argument)?);
+        }
+        let log = self.dir.join("log");
+        self.started = Stopwatch::start();
+        self.child = Some(ChildGuard::spawn(&self.profile.name, &command, &log)?);
+        Ok(())
+    }
+
+    /// Waits until it listens.
+    ///
+    /// # Errors
+    /// As [`Target::start`].
+    fn wait_listening(&mut self) -> Result<()> {
+        let address = self.address;
+        match &mut self.child {
+            Some(child) => child.wait_listening(address, START_LIMIT),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns where connections go.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Returns the clock that began when its program was started.
+    pub(crate) fn started(&self) -> Stopwatch {
+        self.started
+    }
+
+    /// Returns its routes, in the order in which they came.
+    pub(crate) fn routes(&self) -> &[Route] {
+        &self.routes
+    }
+
+    /// Returns its first process, if it was started here.
+    #[cfg(test)]
+    pub(crate) fn child(&mut self) -> Option<&mut ChildGuard> {
+        self.child.as_mut()
+    }
+
+    /// Finds its processes; `None` when there are none, or they are not known.
+    pub(crate) fn tree(&self) -> Option<Tree> {
+        let started = self.child.as_ref().map(ChildGuard::pid);
+        let running = self.profile.running.and_then(|running| running.pid);
+        started.or(running).map(Tree::of)
+    }
+
+    /// Tells whether it can be told of one more name.
+    pub(crate) fn changes(&self) -> bool {
+        self.profile.apply.is_some()
+    }
+
+    /// Prepares to tell it of one more name: everything but the telling.
+    ///
+    /// # Errors
+    /// When the profile does not say how that is done, or a template is wrong.
+    pub(crate) fn prepare(&mut self, route: Route) -> Result<Change> {
+        let name = self.profile.name.clone();
+        let apply = self.profile.apply.clone();
+        let apply = apply.with_context(|| format!("{name} does not say how routes are changed"))?;
+        self.facts["route"] = route.facts();
+        self.routes.push(route);
+        self.tell_routes();
+        let mut files = Vec::new();
+        for path in &apply.write {
+            let template = self.profile.files.iter().find(|file| file.path == *path);
+            let template = template.with_context(|| format!("{name} has no file {path}"))?;
+            files.push((path.clone(), self.fill(path, &template.text)?));
+        }
+        let words = match (&apply.socket, &apply.send) {
+            (Some(socket), Some(send)) => {
+                let socket = self.fill("apply.socket", socket)?;
+                Some((PathBuf::from(socket), self.fill("apply.send", send)?))
+            }
+            _ => None,
+        };
+        Ok(Change {
+            files,
+            by: apply.by,
+            signal: apply.signal,
+            words,
+        })
+    }
+
+    /// Tells it what was prepared. That it is in force can only be seen by a connection.
+    ///
+    /// # Errors
+    /// When a file cannot be written, the program has ended, or refuses.
+    pub(crate) fn tell(&mut self, change: &Change) -> Result<()> {
+        for (path, text) in &change.files {
+            match change.by {
+                Writing::Rename => self.dir.replace(path, text)?,
+                Writing::Rewrite => self.dir.write(path, text)?,
+            };
+        }
+        if let (Some(signal), Some(child)) = (change.signal, &mut self.child) {
+            child.signal(signal.into())?;
+        }
+        if let Some((socket, words)) = &change.words {
+            let answer = say(socket, words)?;
+            let name = &self.profile.name;
+            ensure!(
+                answer.trim().is_empty(),
+                "{name} answers to {words:?}: {answer}"
+            );
+        }
+        Ok(())
+    }
+
+    /// Adds the end of its log to an error.
+    pub(crate) fn explain(&self, error: anyhow::Error) -> anyhow::Error {
+        match &self.child {
+            Some(child) => error.context(format!("the log ends:\n{}", child.log_tail(LINES))),
+            None => error,
+        }
+    }
+
+    fn tell_routes(&mut self) {
+        let all: Vec<Value> = self.routes.iter().map(Route::facts).collect();
+        self.facts["routes"] = json!(all);
+    }
+
+    fn fill(&self, what: &str, template: &str) -> Result<String> {
+        render(
+            &format!("{}: {what}", self.profile.name),
+            template,
+            &self.facts,
+        )
+    }
+}
+
+/// What templates know but for the routes.
+fn facts(
+    profile: &Profile,
+    setting: &Setting<'_>,
+    dir: &TempDir,
+    address: SocketAddr,
+    ports: Map<String, Value>,
+) -> Result<Value> {
+    let listener = setting.listener;
+    let listen = |which| (which == listener).then_some(address);
+    let descriptors = limits::descriptors();
+    Ok(json!({
+        "dir": dir.path().to_str().context("a directory whose name is no text")?,
+        "listener": { "name": listener.as_str(), "ip": address.ip(), "port": address.port() },
+        "listen": {
+            "connect": listen(super::Listener::Connect),
+            "proxy": listen(super::Listener::Proxy),
+            "sni": listen(super::Listener::Sni),
+        },
+        "port": ports,
+        "values": profile.values,
+        "workers": profile.workers,
+        "descriptors": descriptors,
+        "connections": limits::proxied(descriptors),
+        "root": testkit::netns::privileges::is_root(),
+    }))
+}
+
+/// Says `words` to a UNIX socket, and returns what it answers until it closes.
+fn say(socket: &Path, words: &str) -> Result<String> {
+    let what = || format!("talking to {}", socket.display());
+    let mut stream = UnixStream::connect(socket).with_context(what)?;
+    stream
+        .set_read_timeout(Some(SAY_LIMIT))
+        .with_context(what)?;
+    stream.write_all(words.as_bytes()).with_context(what)?;
+    let mut answer = String::new();
+    stream
+        .take(LONGEST_ANSWER)
+        .read_to_string(&mut answer)
+        .with_context(what)?;
+    Ok(answer)
+}
+
+impl From<Told> for Signal {
+    fn from(told: Told) -> Self {
+        match told {
+            Told::Hup => Self::HUP,
+            Told::Usr1 => Self::USR1,
+            Told::Usr2 => Self::USR2,
+        }
+    }
+}
+
+/// A table of 10,000 names takes the slowest of the profiles some eight seconds.
+const START_LIMIT: Duration = Duration::from_secs(60);
+/// For what is done behind the scenes once it listens. HAProxy loses a signal that comes at once.
+const SETTLE: Duration = Duration::from_millis(200);
+const SAY_LIMIT: Duration = Duration::from_secs(10);
+const LONGEST_ANSWER: u64 = 1 << 20;
+const LINES: usize = 12;

@@ -1,0 +1,166 @@
+//! The profiles that come with this program: every one of them is filled in, for every listener.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use testkit::netns::Place;
+use testkit::tempdir::TempDir;
+
+use super::render::render;
+use super::*;
+use crate::cpus::Cpus;
+
+fn backend() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 4443))
+}
+
+fn context(profile: &Profile, listener: Listener) -> Value {
+    let at = |which| (which == listener).then_some("127.0.0.1:20001");
+    let ports = profile
+        .ports
+        .iter()
+        .map(|name| (name.clone(), json!(20_002)));
+    let routes: Vec<Value> = Route::table(3, backend())
+        .iter()
+        .map(Route::facts)
+        .collect();
+    json!({
+        "dir": "/run/bench",
+        "listener": { "name": listener.as_str(), "ip": "127.0.0.1", "port": 20_001 },
+        "listen": {
+            "connect": at(Listener::Connect), "proxy": at(Listener::Proxy),
+            "sni": at(Listener::Sni),
+        },
+        "port": ports.collect::<serde_json::Map<_, _>>(),
+        "routes": routes,
+        "route": Route::numbered(3, backend()).facts(),
+        "values": profile.values,
+        "workers": profile.workers,
+        "descriptors": 20_000,
+        "connections": 9_450,
+        "root": true,
+    })
+}
+
+#[test]
+fn every_profile_is_filled_in_for_every_listener_it_has() {
+    let profiles = written::embedded().unwrap();
+    assert_eq!(profiles.len(), 10);
+    for (profile, (file, _)) in profiles.iter().zip(written::EMBEDDED) {
+        assert_eq!(profile.name, *file, "a file is called as its profile");
+        for listener in &profile.listeners {
+            let context = context(profile, *listener);
+            let what = format!("{} {}", profile.name, listener.as_str());
+            let mut all = String::new();
+            for file in &profile.files {
+                let text = render(&what, &file.text, &context).unwrap();
+                assert!(text.ends_with('\n'), "{what}: {}", file.path);
+                if file.path.ends_with(".json") || text.starts_with('{') {
+                    serde_json::from_str::<Value>(&text).expect(&what);
+                }
+                all.push_str(&text);
+            }
+            for argument in &profile.args {
+                render(&what, argument, &context).unwrap();
+            }
+            let apply = profile.apply.iter();
+            for word in apply
+                .flat_map(|apply| [&apply.socket, &apply.send])
+                .flatten()
+            {
+                render(&what, word, &context).unwrap();
+            }
+            let route = Route::numbered(2, backend());
+            let key = match listener {
+                Listener::Connect => route.cluster,
+                Listener::Proxy => route.destination.to_string(),
+                Listener::Sni => route.name,
+            };
+            assert!(profile.is_direct() || all.contains(&key), "{what}: {all}");
+        }
+    }
+}
+
+#[test]
+fn a_word_that_is_not_known_is_an_error() {
+    let error = render("x.cfg", "{{ listen.snl }}", &json!({ "listen": {} })).unwrap_err();
+    assert!(format!("{error:#}").contains("x.cfg"), "{error:#}");
+}
+
+#[test]
+fn a_profile_takes_from_the_one_it_extends_what_it_does_not_say() {
+    let text = "name: mine\nextends: envoy\nvalues: { buffer: \"65536\" }\nstandard: false\n";
+    let mine = written::read(text, Path::new("mine.yaml")).unwrap();
+    let envoy = &written::embedded().unwrap()[3];
+    assert_eq!((mine.name.as_str(), mine.standard), ("mine", false));
+    assert_eq!(mine.args, envoy.args);
+    let context = context(&mine, Listener::Sni);
+    let text = render("x", &mine.files[2].text, &context).unwrap();
+    assert!(
+        text.contains("\"per_connection_buffer_limit_bytes\":65536"),
+        "{text}"
+    );
+}
+
+#[test]
+fn mistakes_in_a_profile_are_named() {
+    for (text, word) in [
+        ("name: a\nextends: nothing\n", "nothing"),
+        ("name: a\nextends: envoy-32k\n", "envoy-32k"),
+        ("name: a\nlistners: [sni]\n", "listners"),
+        ("name: a\nlisteners: [udp]\n", "udp"),
+        ("name: a\napply: { write: [b] }\n", "apply.write"),
+        ("name: a\napply: { socket: b }\n", "apply.socket"),
+    ] {
+        let error = written::read(text, Path::new("mine.yaml")).unwrap_err();
+        assert!(format!("{error:#}").contains(word), "{text}: {error:#}");
+    }
+}
+
+#[test]
+fn what_runs_already_is_an_address_and_perhaps_a_process() {
+    let running: Running = "127.0.0.1:443,pid=7".parse().unwrap();
+    assert_eq!((running.address.port(), running.pid), (443, Some(7)));
+    let running: Running = "[::1]:443".parse().unwrap();
+    assert!(running.address.is_ipv6() && running.pid.is_none());
+    assert!(!Profile::of_running(running).supports(Listener::Sni, Case::Idle));
+    for text in ["example.com", "127.0.0.1:443,7", "127.0.0.1:443,pid=x"] {
+        assert!(text.parse::<Running>().is_err(), "{text}");
+    }
+}
+
+/// A proxy that is none: `sh`, which waits, tells what it gets, and has its file in the log.
+#[test]
+fn one_more_name_is_written_and_told() {
+    let dir = TempDir::new("bench-profile").unwrap();
+    let path = dir.join("shell.yaml");
+    let text = "name: shell\nprogram: { name: sh }\nports: [admin]\n\
+        files:\n- path: names\n  text: |\n    {% for route in routes %}\n    {{ route.name }}\n    {% endfor %}\n\
+        args: [-c, \"trap 'cat {{ dir }}/names' HUP; echo up on {{ listener.port }} {{ port.admin }}; \
+        while :; do sleep 0.1; done\"]\n\
+        apply: { write: [names], signal: HUP }\n";
+    std::fs::write(&path, text).unwrap();
+    let profile = written::load(&path).unwrap();
+    let bound = Cpus::default().bind_load().unwrap();
+    let given = programs::Given::default();
+    let setting = Setting {
+        place: Place::Here,
+        cpus: &bound,
+        given: &given,
+        listener: Listener::Sni,
+        routes: Route::table(1, backend()),
+    };
+    let mut target = Target::launch(&profile, &setting).unwrap();
+    let limit = std::time::Duration::from_secs(20);
+    let says = |target: &mut Target, word: &str| {
+        let child = target.child().unwrap();
+        child.wait_log(word, limit).unwrap()
+    };
+    let up = says(&mut target, "up on");
+    assert!(up.contains(&target.address().port().to_string()), "{up}");
+    let change = target.prepare(Route::numbered(1, backend())).unwrap();
+    target.tell(&change).unwrap();
+    says(&mut target, "api.shoot1.");
+    assert_eq!(target.routes().len(), 2);
+    assert!(target.tree().unwrap().len() >= 1);
+}

@@ -1,0 +1,154 @@
+//! A program's processes: it, its children and theirs, and what they use together.
+//!
+//! Processor time is each process's own clock, in nanoseconds, of all its threads, those that have
+//! ended too. What a process used that ended between two readings is lost.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::time::{clock_getcpuclockid, clock_gettime};
+use nix::unistd::Pid;
+
+/// Processes, as they were when they were looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tree {
+    pids: Vec<u32>,
+}
+
+impl Tree {
+    /// Finds `root` and everything below it.
+    pub(crate) fn of(root: u32) -> Self {
+        let mut pids = vec![root];
+        let mut next = 0;
+        while let Some(pid) = pids.get(next).copied() {
+            pids.extend(children(pid));
+            next += 1;
+        }
+        Self { pids }
+    }
+
+    /// Returns how many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.pids.len()
+    }
+
+    /// Returns the processor time of all together.
+    ///
+    /// # Errors
+    /// When the first one has ended.
+    pub(crate) fn cpu_time(&self) -> Result<Duration> {
+        let mut all = Duration::ZERO;
+        for (nth, pid) in self.pids.iter().enumerate() {
+            match cpu_time(*pid) {
+                Ok(used) => all += used,
+                Err(error) if nth == 0 => return Err(error),
+                // A child that ended meanwhile.
+                Err(_) => {}
+            }
+        }
+        Ok(all)
+    }
+
+    /// Returns the resident memory of all together, KiB; what two of them share counts twice.
+    ///
+    /// # Errors
+    /// When the first one has ended.
+    pub(crate) fn resident_kib(&self) -> Result<u64> {
+        let mut all = 0;
+        for (nth, pid) in self.pids.iter().enumerate() {
+            match resident_kib(*pid) {
+                Ok(resident) => all += resident,
+                Err(error) if nth == 0 => return Err(error),
+                Err(_) => {}
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// Returns the processes that threads of `pid` have started.
+fn children(pid: u32) -> Vec<u32> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return Vec::new();
+    };
+    let lists = threads
+        .flatten()
+        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    lists
+        .flat_map(|list| {
+            let words = list.split_whitespace();
+            words
+                .filter_map(|word| word.parse().ok())
+                .collect::<Vec<u32>>()
+        })
+        .collect()
+}
+
+fn cpu_time(pid: u32) -> Result<Duration> {
+    let what = || format!("reading the processor time of process {pid}");
+    let raw = i32::try_from(pid).with_context(what)?;
+    let clock = clock_getcpuclockid(Pid::from_raw(raw)).with_context(what)?;
+    Ok(Duration::from(clock_gettime(clock).with_context(what)?))
+}
+
+/// `smaps_rollup` counts pages; what `status` says may be off by some for each thread.
+fn resident_kib(pid: u32) -> Result<u64> {
+    let kib = |file: &str, key: &str| {
+        let text = fs::read_to_string(format!("/proc/{pid}/{file}")).ok()?;
+        text.lines()
+            .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))
+            .and_then(|rest| rest.split_whitespace().next()?.parse().ok())
+    };
+    kib("smaps_rollup", "Rss")
+        .or_else(|| kib("status", "VmRSS"))
+        .with_context(|| format!("reading the memory of process {pid}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use testkit::process::ChildGuard;
+    use testkit::tempdir::TempDir;
+    use testkit::wait;
+
+    use super::*;
+
+    #[test]
+    fn children_belong_to_their_parent() {
+        let dir = TempDir::new("bench-tree").unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 60 & sleep 60 & wait"]);
+        let child = ChildGuard::spawn("a family", &command, &dir.join("log")).unwrap();
+        let limit = Duration::from_secs(20);
+        wait::until("two children", limit, || Tree::of(child.pid()).len() == 3).unwrap();
+        let tree = Tree::of(child.pid());
+        let one = resident_kib(child.pid()).unwrap();
+        assert!(tree.resident_kib().unwrap() > one && one > 100);
+        drop(child);
+        // Their parent's end is not theirs.
+        for pid in &tree.pids[1..] {
+            let _ = nix_kill(*pid);
+        }
+    }
+
+    fn nix_kill(pid: u32) -> Option<()> {
+        let pid = rustix::process::Pid::from_raw(i32::try_from(pid).ok()?)?;
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok()
+    }
+
+    #[test]
+    fn our_own_time_passes_and_nobodys_does_not() {
+        let us = Tree::of(std::process::id());
+        let before = us.cpu_time().unwrap();
+        let limit = Duration::from_secs(60);
+        wait::until("some processor time", limit, || {
+            (0..100_000).fold(0_u64, |sum, n| std::hint::black_box(sum ^ n));
+            us.cpu_time().unwrap() > before
+        })
+        .unwrap();
+        // Above every process id there can be (proc_sys_kernel(5), `pid_max`).
+        assert!(Tree::of((1 << 22) + 1).cpu_time().is_err());
+    }
+}

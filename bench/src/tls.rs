@@ -1,0 +1,181 @@
+//! `rhizome-bench tls`: load through gateways that pass TLS through, ours and others'.
+//!
+//! ```text
+//!   load ──ClientHello, PROXY header or CONNECT──▶ gateway ──▶ backend
+//!   (one processor)                                (another)   (the load's)
+//! ```
+//!
+//! One gateway runs at a time; rounds go through all of them, every other one backwards, so that a
+//! machine that gets busier meanwhile does so for all. But for `requests` nobody does any
+//! cryptography: what is measured is the gateway.
+
+mod args;
+pub(crate) mod backend;
+mod bulk;
+pub(crate) mod conns;
+mod figure;
+pub(crate) mod idle;
+mod known;
+mod lab;
+pub(crate) mod network;
+pub(crate) mod opening;
+mod requests;
+mod rtt;
+mod secure;
+pub(crate) mod trial;
+pub(crate) mod window;
+
+#[cfg(test)]
+mod tests;
+
+use std::io::{Write, stderr, stdout};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use testkit::netns::{Place, privileges};
+
+use self::lab::{Lab, Subject};
+use crate::machine::Facts;
+use crate::profile::{Case, Listener, Profile};
+use crate::programs::Given;
+use crate::progress::Progress;
+use crate::report::{Compared, Report};
+use crate::samples::Samples;
+use crate::{interrupt, limits, machine};
+
+pub(crate) use self::args::Tls;
+
+/// Measures what was asked for and prints it: in a network of its own as root, else, or when
+/// something that runs already is measured, on this machine's loopback.
+///
+/// # Errors
+/// When a profile is none, or nothing could be measured.
+pub(crate) fn run(asked: &Tls) -> Result<ExitCode> {
+    asked.check()?;
+    limits::raise()?;
+    interrupt::watch()?;
+    if asked.chosen.has_running() {
+        return measured(asked, Place::Here, "this machine's, where the proxy is");
+    }
+    if !privileges::is_root() {
+        let why = "this machine's, with its limits of ports: not root";
+        let _ = writeln!(stderr(), "network: {why}");
+        return measured(asked, Place::Here, why);
+    }
+    let namespace = network::make()?;
+    namespace.run(|| measured(asked, Place::In(&namespace), "a namespace of its own"))?
+}
+
+fn measured(asked: &Tls, place: Place<'_>, network: &str) -> Result<ExitCode> {
+    let cpus = asked.cpus()?.bind_load()?;
+    let given = asked.chosen.given()?;
+    let extent = asked.extent()?;
+    let mut facts = machine::facts();
+    facts.push(("processors", cpus.asked().to_string()));
+    facts.push(("network", network.to_owned()));
+    facts.push(("idle conns", extent.idle.to_string()));
+    let profiles = present(asked.chosen.profiles()?, &given, &mut facts);
+    let mut lab = Lab {
+        asked,
+        extent,
+        place,
+        cpus: &cpus,
+        given: &given,
+        samples: Samples::default(),
+        disturbed: Vec::new(),
+    };
+    let failures = rounds(&mut lab, &profiles);
+    if lab.samples.series().is_empty() {
+        bail!("nothing could be measured:\n{}", failures.join("\n"));
+    }
+    facts.push(("load after", machine::load_average()));
+    if !lab.disturbed.is_empty() {
+        facts.push(("disturbed", lab.disturbed.join("; ")));
+    }
+    let samples = &lab.samples;
+    let report = Report {
+        samples,
+        facts: &facts,
+        known: &|setup, case, figure| known::known(samples, setup, case, figure),
+        compared: Compared {
+            head: "× best peer",
+            key: "peer",
+            legend: "the best of the others in this run",
+        },
+    };
+    let mut out = stdout().lock();
+    if asked.json {
+        report.json(&mut out)
+    } else {
+        report.table(&mut out)
+    }
+    .context("writing the result")?;
+    for failure in &failures {
+        let _ = writeln!(stderr(), "failed: {failure}");
+    }
+    let held = failures.is_empty() && report.missed() == 0;
+    Ok(if asked.require && !held {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+/// Returns those of `profiles` whose programs are there; tells of the others.
+fn present(profiles: Vec<Profile>, given: &Given, facts: &mut Facts) -> Vec<Profile> {
+    let (mut here, mut versions, mut missing) = (Vec::new(), Vec::new(), Vec::new());
+    for profile in profiles {
+        match profile.binary(given) {
+            Ok(_) => {
+                if let Some(version) = profile.version(given) {
+                    versions.push(format!("{}: {version}", profile.name));
+                }
+                here.push(profile);
+            }
+            Err(error) => {
+                let _ = writeln!(stderr(), "left out: {}: {error:#}", profile.name);
+                missing.push(profile.name);
+            }
+        }
+    }
+    facts.push(("versions", versions.join("; ")));
+    if !missing.is_empty() {
+        facts.push(("left out", missing.join(", ")));
+    }
+    here
+}
+
+/// Runs every round, and returns what failed: a table with a gap says more than none.
+fn rounds(lab: &mut Lab<'_>, profiles: &[Profile]) -> Vec<String> {
+    let mut steps = steps(&lab.asked.listener, &lab.asked.cases(), profiles);
+    let mut progress = Progress::new(steps.len() * lab.asked.rounds);
+    let mut failures = Vec::new();
+    for _ in 0..lab.asked.rounds {
+        for (subject, case) in &steps {
+            let (name, listener) = (&subject.profile.name, subject.listener.as_str());
+            let what = format!("{name}: {listener} {}", case.as_str());
+            progress.step(&what);
+            if let Err(error) = lab.measure(*subject, *case) {
+                failures.push(format!("{what}: {error:#}"));
+            }
+        }
+        steps.reverse();
+    }
+    failures
+}
+
+/// Returns what to measure of whom, all profiles of one case in a row.
+fn steps<'a>(
+    listeners: &[Listener],
+    cases: &[Case],
+    profiles: &'a [Profile],
+) -> Vec<(Subject<'a>, Case)> {
+    let mut steps = Vec::new();
+    for &listener in listeners {
+        for &case in cases {
+            let able = profiles.iter().filter(|one| one.supports(listener, case));
+            steps.extend(able.map(|profile| (Subject { profile, listener }, case)));
+        }
+    }
+    steps
+}

@@ -1,0 +1,104 @@
+//! Reads past a ClientHello, up to the octet that says what is wanted.
+
+use anyhow::{Result, bail, ensure};
+
+/// What a client wants of the backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// Echo, by a thread that blocks.
+    Block,
+    /// Echo.
+    Echo,
+    /// Send without end.
+    Generate,
+    /// Throw away.
+    Sink,
+}
+
+impl Command {
+    /// Returns the octet that stands for it.
+    pub(crate) fn octet(self) -> u8 {
+        match self {
+            Self::Block => b'B',
+            Self::Echo => b'E',
+            Self::Generate => b'G',
+            Self::Sink => b'S',
+        }
+    }
+
+    fn read(octet: u8) -> Result<Self> {
+        let all = [Self::Block, Self::Echo, Self::Generate, Self::Sink];
+        match all.into_iter().find(|one| one.octet() == octet) {
+            Some(command) => Ok(command),
+            None => bail!("{octet:#04x} asks for nothing"),
+        }
+    }
+}
+
+/// How far one connection's ClientHello has been read: one TLS record, cut anywhere.
+#[derive(Debug, Default)]
+pub(super) struct Skip {
+    head: [u8; HEAD],
+    seen: usize,
+}
+
+impl Skip {
+    /// Takes what came, and returns the command and how many octets are behind it; `None` while
+    /// it has not come.
+    ///
+    /// # Errors
+    /// When this is no handshake, or no command follows.
+    pub(super) fn feed(&mut self, octets: &[u8]) -> Result<Option<(Command, usize)>> {
+        let missing = HEAD.saturating_sub(self.seen).min(octets.len());
+        let head = self.head.iter_mut().skip(self.seen);
+        head.zip(octets.iter().take(missing))
+            .for_each(|(kept, octet)| *kept = *octet);
+        let before = self.seen;
+        self.seen += octets.len();
+        if self.seen < HEAD {
+            return Ok(None);
+        }
+        let [kind, _, _, high, low] = self.head;
+        ensure!(kind == HANDSHAKE, "no TLS record with a handshake");
+        let at = HEAD + usize::from(u16::from_be_bytes([high, low]));
+        let Some(octet) = at.checked_sub(before).and_then(|at| octets.get(at)) else {
+            return Ok(None);
+        };
+        Ok(Some((Command::read(*octet)?, self.seen - at - 1)))
+    }
+}
+
+/// Type, version and length (RFC 8446 section 5.1).
+const HEAD: usize = 5;
+const HANDSHAKE: u8 = 22;
+
+#[cfg(test)]
+mod tests {
+    use testkit::client_hello::ClientHello;
+
+    use super::*;
+
+    #[test]
+    fn cut_anywhere_the_command_is_found_behind_the_hello() {
+        let mut octets = ClientHello::for_name("a.example").encode();
+        octets.extend(b"Gxyz");
+        for cut in 0..octets.len() {
+            let mut skip = Skip::default();
+            let (front, back) = octets.split_at(cut);
+            let first = skip.feed(front).unwrap();
+            let found = match first {
+                Some((command, rest)) => (command, rest + back.len()),
+                None => skip.feed(back).unwrap().unwrap(),
+            };
+            assert_eq!(found, (Command::Generate, 3), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_handshake_or_no_command_is_refused() {
+        assert!(Skip::default().feed(b"GET / HTTP/1.1").is_err());
+        let mut octets = ClientHello::for_name("a.example").encode();
+        octets.push(b'?');
+        assert!(Skip::default().feed(&octets).is_err());
+    }
+}

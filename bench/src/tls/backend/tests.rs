@@ -1,0 +1,74 @@
+//! The backend, talked to as the loads do.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::time::Duration;
+
+use testkit::client_hello::ClientHello;
+use testkit::wait;
+
+use super::*;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn dial(backend: &Backend, command: Command, payload: &[u8]) -> TcpStream {
+    let mut stream = TcpStream::connect(backend.address()).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut octets = ClientHello::for_name("a.example").encode();
+    octets.push(command.octet());
+    octets.extend(payload);
+    stream.write_all(&octets).unwrap();
+    stream
+}
+
+fn start() -> Backend {
+    Backend::start((Ipv4Addr::LOCALHOST, 0).into()).unwrap()
+}
+
+#[test]
+fn what_comes_is_echoed_by_either_way() {
+    let backend = start();
+    for command in [Command::Echo, Command::Block] {
+        let mut stream = dial(&backend, command, b"one");
+        let mut got = [0; 3];
+        stream.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"one");
+        stream.write_all(b"two").unwrap();
+        stream.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"two");
+    }
+    wait::until("both to be closed", LIMIT, || backend.open() == 0).unwrap();
+    assert_eq!(backend.accepted(), 2);
+}
+
+#[test]
+fn every_octet_thrown_away_is_counted() {
+    let backend = start();
+    let mut stream = dial(&backend, Command::Sink, b"front");
+    stream.write_all(&[0; 1_000_000]).unwrap();
+    drop(stream);
+    wait::until("all of it", LIMIT, || backend.discarded() == 1_000_005).unwrap();
+}
+
+#[test]
+fn a_generator_goes_on_until_its_peer_goes() {
+    let backend = start();
+    let mut stream = dial(&backend, Command::Generate, b"");
+    let mut got = vec![0; 3_000_000];
+    stream.read_exact(&mut got).unwrap();
+    assert!(got.iter().all(|octet| *octet == 0x5a));
+    drop(stream);
+    wait::until("it to be closed", LIMIT, || backend.open() == 0).unwrap();
+}
+
+#[test]
+fn strangers_are_closed_and_others_go_on() {
+    let backend = start();
+    let mut stranger = TcpStream::connect(backend.address()).unwrap();
+    stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    stranger.set_read_timeout(Some(LIMIT)).unwrap();
+    // The end, or a reset because of what was not read.
+    assert!(!stranger.read(&mut [0; 1]).is_ok_and(|count| count > 0));
+    let mut stream = dial(&backend, Command::Echo, b"x");
+    stream.read_exact(&mut [0; 1]).unwrap();
+}

@@ -1,0 +1,328 @@
+//! New connections: connect, ClientHello, one octet there and back, close.
+//!
+//! ```text
+//! closed:  so many in flight ─┐
+//! open:    due at fixed times ┴─▶ connect ─▶ opening (─▶ 200 ─▶ rest) ─▶ octet ─▶ close ─▶ latency
+//! ```
+//!
+//! One thread and one epoll. In the open loop a connection counts from when it was due, also what
+//! it waited for a place among the most that are under way.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+
+use super::opening::{Answer, Words};
+use super::window::{Meter, Reading, Spent};
+use crate::latency::Latencies;
+use crate::pacer::Arrivals;
+use crate::poller::{EventFlags, Poller, connect, receive, send};
+
+/// How many, how fast, how long.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    /// The most under way at a time.
+    pub(crate) in_flight: usize,
+    /// Between two connections that are due; without it the next begins when one is over.
+    pub(crate) interval: Option<Duration>,
+    /// What does not count yet.
+    pub(crate) warm_up: Duration,
+    /// What counts.
+    pub(crate) length: Duration,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// Connections that were over within the time that counts.
+    pub(crate) done: u64,
+    /// Those that were refused, reset or closed before their octet came back, or that have waited
+    /// for longer than [`STUCK`] when the time is over.
+    pub(crate) failed: u64,
+    /// From when one began, or was due, to its octet.
+    pub(crate) latencies: Latencies,
+    /// What it took.
+    pub(crate) spent: Spent,
+}
+
+/// Opens connections to `address` for a while, which say `words` in turn: an octet that is echoed at
+/// their end.
+///
+/// # Errors
+/// When not a single one comes through, or the proxy ends.
+pub(crate) fn run(
+    address: SocketAddr,
+    words: &[Words],
+    load: Load,
+    meter: &Meter,
+) -> Result<Outcome> {
+    ensure!(!words.is_empty(), "nothing to say");
+    let mut running = Running::new(address, words, load, meter)?;
+    let mut before: Option<Reading> = None;
+    let spent = loop {
+        let now = meter.now();
+        match &before {
+            None if now >= running.start + load.warm_up => {
+                before = Some(meter.read()?);
+                running.forget()?;
+            }
+            Some(before) if now >= before.at() + load.length => {
+                break meter.read()?.since(before);
+            }
+            None | Some(_) => {}
+        }
+        running.fill(now);
+        running.events()?;
+    };
+    running.give_up(meter.now());
+    ensure!(
+        running.done > 0,
+        "of {} connections none came through",
+        running.failed
+    );
+    Ok(Outcome {
+        done: running.done,
+        failed: running.failed,
+        latencies: running.latencies,
+        spent,
+    })
+}
+
+struct Running<'a> {
+    address: SocketAddr,
+    words: &'a [Words],
+    turn: usize,
+    meter: &'a Meter,
+    start: Duration,
+    poller: Poller,
+    arrivals: Option<(Arrivals, OwnedFd)>,
+    open: Vec<Option<Connection>>,
+    free: Vec<usize>,
+    done: u64,
+    failed: u64,
+    latencies: Latencies,
+}
+
+struct Connection {
+    socket: OwnedFd,
+    since: Duration,
+    words: usize,
+    phase: Phase,
+}
+
+enum Phase {
+    /// Not connected yet.
+    Connect,
+    /// Asked for a CONNECT.
+    Answer(Answer),
+    /// Everything is sent.
+    Octet,
+}
+
+impl Phase {
+    fn after_first(words: &Words) -> Self {
+        match words.then {
+            Some(_) => Self::Answer(Answer::default()),
+            None => Self::Octet,
+        }
+    }
+}
+
+impl<'a> Running<'a> {
+    fn new(address: SocketAddr, words: &'a [Words], load: Load, meter: &'a Meter) -> Result<Self> {
+        let poller = Poller::new()?;
+        let start = meter.now();
+        let timer = |interval| {
+            let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+            let timer = timerfd_create(TimerfdClockId::Monotonic, flags).context("a timer")?;
+            poller.add(&timer, TIMER, EventFlags::IN)?;
+            anyhow::Ok((Arrivals::new(interval, start), timer))
+        };
+        let arrivals = load.interval.map(timer).transpose()?;
+        Ok(Self {
+            address,
+            words,
+            turn: 0,
+            meter,
+            start,
+            poller,
+            arrivals,
+            open: (0..load.in_flight).map(|_| None).collect(),
+            free: (0..load.in_flight).rev().collect(),
+            done: 0,
+            failed: 0,
+            latencies: Latencies::new()?,
+        })
+    }
+
+    /// What was counted so far was the warm-up.
+    fn forget(&mut self) -> Result<()> {
+        (self.done, self.failed) = (0, 0);
+        self.latencies = Latencies::new()?;
+        Ok(())
+    }
+
+    /// Begins what is due, as far as there is place.
+    fn fill(&mut self, now: Duration) {
+        // Each place at most once, so that connections that fail at once do not hold us up.
+        for _ in 0..self.free.len() {
+            let since = match &mut self.arrivals {
+                None => now,
+                Some((arrivals, _)) => match arrivals.take(now) {
+                    Some(due) => due,
+                    None => return,
+                },
+            };
+            let Some(place) = self.free.pop() else { return };
+            if self.begin(place, since).is_none() {
+                self.failed += 1;
+                self.free.insert(0, place);
+            }
+        }
+    }
+
+    fn begin(&mut self, place: usize, since: Duration) -> Option<()> {
+        let nth = self.turn % self.words.len();
+        self.turn += 1;
+        let words = self.words.get(nth)?;
+        let socket = connect(self.address).ok()?;
+        // Over loopback it is connected already, as a rule, and takes everything at once.
+        let sent = send(&socket, &words.first).ok()?;
+        let (phase, interest) = if sent == words.first.len() {
+            (Phase::after_first(words), EventFlags::IN)
+        } else if sent == 0 {
+            (Phase::Connect, EventFlags::OUT)
+        } else {
+            return None;
+        };
+        self.poller.add(&socket, place as u64, interest).ok()?;
+        *self.open.get_mut(place)? = Some(Connection {
+            socket,
+            since,
+            words: nth,
+            phase,
+        });
+        Some(())
+    }
+
+    fn events(&mut self) -> Result<()> {
+        let mut limit = IDLE;
+        if let Some((arrivals, timer)) = &self.arrivals
+            && !self.free.is_empty()
+        {
+            let wait = arrivals.due().saturating_sub(self.meter.now());
+            limit = limit.min(wait.max(Duration::from_millis(1)));
+            arm(timer, wait)?;
+        }
+        for (number, _) in self.poller.wait(Some(limit))? {
+            if number == TIMER {
+                if let Some((_, timer)) = &self.arrivals {
+                    let _ = rustix::io::read(timer, &mut [0; 8]);
+                }
+                continue;
+            }
+            let place = usize::try_from(number).unwrap_or(usize::MAX);
+            let Some(mut connection) = self.open.get_mut(place).and_then(Option::take) else {
+                continue;
+            };
+            match self.advance(&mut connection, place) {
+                Some(false) => {
+                    if let Some(slot) = self.open.get_mut(place) {
+                        *slot = Some(connection);
+                    }
+                    continue;
+                }
+                Some(true) => {
+                    self.done += 1;
+                    let took = self.meter.now().saturating_sub(connection.since);
+                    self.latencies.record(took);
+                }
+                None => self.failed += 1,
+            }
+            self.free.push(place);
+        }
+        Ok(())
+    }
+
+    /// Goes on with a connection: `Some(true)` when its octet has come back, `None` when it failed.
+    fn advance(&self, connection: &mut Connection, place: usize) -> Option<bool> {
+        let socket = connection.socket.as_fd();
+        let words = self.words.get(connection.words)?;
+        let mut octets = [0; 1024];
+        match &mut connection.phase {
+            Phase::Connect => {
+                if send(socket, &words.first).ok()? != words.first.len() {
+                    return None;
+                }
+                let changed = self.poller.change(socket, place as u64, EventFlags::IN);
+                changed.ok()?;
+                connection.phase = Phase::after_first(words);
+                Some(false)
+            }
+            Phase::Answer(answer) => {
+                let Some(count) = receive(socket, &mut octets).ok()? else {
+                    return Some(false);
+                };
+                answer.feed(octets.get(..count)?).ok()?;
+                if answer.is_over() {
+                    let then = words.then.as_deref()?;
+                    if send(socket, then).ok()? != then.len() {
+                        return None;
+                    }
+                    connection.phase = Phase::Octet;
+                }
+                Some(false)
+            }
+            Phase::Octet => match receive(socket, &mut octets).ok()? {
+                Some(1) => Some(true),
+                None => Some(false),
+                Some(_) => None,
+            },
+        }
+    }
+
+    /// Counts what has waited for so long that it does not come any more. In the open loop whatever
+    /// is still under way counts with what it has waited so far.
+    fn give_up(&mut self, now: Duration) {
+        let under_way = self.open.iter().flatten();
+        for connection in under_way {
+            let waited = now.saturating_sub(connection.since);
+            if waited > STUCK {
+                self.failed += 1;
+            }
+            if self.arrivals.is_some() || waited > STUCK {
+                self.latencies.record(waited);
+            }
+        }
+        if let Some((arrivals, _)) = &mut self.arrivals {
+            while let Some(due) = arrivals.take(now) {
+                self.latencies.record(now.saturating_sub(due));
+            }
+        }
+    }
+}
+
+/// Lets `timer` go off `wait` from now, at once for none.
+fn arm(timer: &OwnedFd, wait: Duration) -> Result<()> {
+    // A time of zero would switch it off.
+    let wait = wait.max(Duration::from_nanos(1));
+    let once = Itimerspec {
+        it_interval: Timespec::default(),
+        it_value: Timespec::try_from(wait).context("setting a timer")?,
+    };
+    timerfd_settime(timer, TimerfdTimerFlags::empty(), &once)
+        .map(drop)
+        .context("setting a timer")
+}
+
+const TIMER: u64 = u64::MAX;
+/// How often the clock is looked at when nothing happens.
+const IDLE: Duration = Duration::from_millis(20);
+/// Thousands of times what a connection takes.
+const STUCK: Duration = Duration::from_secs(1);

@@ -1,0 +1,104 @@
+//! What idle connections cost: memory, processor time, and whether both are given back.
+//!
+//! ```text
+//! fresh program ─▶ a few connections ─▶ rest: before ─▶ open all, an octet there and back each
+//!     ─▶ rest: held ─▶ close all ─▶ the backend has none ─▶ rest: after
+//! ```
+
+use std::io::Read;
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use testkit::wait;
+
+use super::backend::{Backend, Command};
+use super::opening::Opening;
+use super::window::{Meter, Spent};
+
+/// Resident memory of all the proxy's processes, KiB.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Outcome {
+    /// With no connection, but after some.
+    pub(crate) before: f64,
+    /// With all of them.
+    pub(crate) held: f64,
+    /// After they are gone.
+    pub(crate) after: f64,
+    /// How many they were.
+    pub(crate) count: usize,
+    /// What it took to have them and do nothing.
+    pub(crate) idle: Spent,
+}
+
+/// Opens `count` connections, and closes them.
+///
+/// # Errors
+/// When one cannot be opened, when they are not closed in time, or the proxy's processes are not
+/// known.
+pub(crate) fn run(
+    address: SocketAddr,
+    opening: &Opening,
+    backend: &Backend,
+    count: usize,
+    meter: &Meter,
+) -> Result<Outcome> {
+    let resident = || {
+        let resident = meter.resident_kib()?;
+        resident.context("memory of processes that are not known")
+    };
+    // What a first connection makes once and for all is not what a connection costs.
+    drop(open(address, opening, FIRST)?);
+    all_closed(backend)?;
+    wait::pause(REST);
+    let before = resident()?;
+    let connections = open(address, opening, count)?;
+    ensure!(
+        backend.open() == count,
+        "{} of {count} connections arrived",
+        backend.open()
+    );
+    wait::pause(REST);
+    let idling = meter.read()?;
+    wait::pause(IDLE);
+    let idle = meter.read()?.since(&idling);
+    let held = resident()?;
+    drop(connections);
+    all_closed(backend)?;
+    wait::pause(IDLE);
+    Ok(Outcome {
+        before,
+        held,
+        after: resident()?,
+        count,
+        idle,
+    })
+}
+
+fn open(address: SocketAddr, opening: &Opening, count: usize) -> Result<Vec<TcpStream>> {
+    let words = opening.canned(Command::Echo, b"!");
+    let mut connections = Vec::with_capacity(count);
+    for nth in 0..count {
+        let mut stream = words
+            .dial(address)
+            .with_context(|| format!("with {nth} connections open"))?;
+        let mut octet = [0; 1];
+        stream.read_exact(&mut octet).context("receiving")?;
+        ensure!(octet == *b"!", "another octet came back");
+        connections.push(stream);
+    }
+    Ok(connections)
+}
+
+fn all_closed(backend: &Backend) -> Result<()> {
+    wait::until("all connections to be closed", CLOSE_LIMIT, || {
+        backend.open() == 0
+    })
+}
+
+const FIRST: usize = 50;
+/// For what is done behind the scenes once a connection is there, or gone.
+const REST: Duration = Duration::from_millis(300);
+/// Allocators that give memory back do so within a second.
+const IDLE: Duration = Duration::from_millis(1000);
+const CLOSE_LIMIT: Duration = Duration::from_secs(20);

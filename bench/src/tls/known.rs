@@ -1,0 +1,130 @@
+//! What our gateway must hold, and by which peer it is judged.
+//!
+//! ```text
+//!   figure of ours ──▶ the peers' in this run, else as recorded ──▶ bound, ratio
+//! ```
+//!
+//! What was recorded comes from a quiet machine of two processors (Intel Xeon, Linux 6.18) and stands
+//! in when the peer was not measured in the run. The ratio is to the best peer of the run alone.
+
+use super::figure as of;
+use crate::report::{DIRECT, Known};
+use crate::samples::{Better, Bound, Figure, Samples};
+
+/// Returns what is known of a figure, beside the others of the run.
+pub(crate) fn known(samples: &Samples, setup: &str, case: &str, figure: Figure) -> Known {
+    if !is_ours(setup) {
+        return Known::default();
+    }
+    Known {
+        must: must(samples, case, figure),
+        peer: best_peer(samples, case, figure),
+    }
+}
+
+fn is_ours(setup: &str) -> bool {
+    setup.starts_with(OURS)
+}
+
+fn best_peer(samples: &Samples, case: &str, figure: Figure) -> Option<f64> {
+    let others = samples.series().iter().filter(|one| {
+        let same = one.case == case && one.figure == figure;
+        same && one.setup != DIRECT && !is_ours(&one.setup)
+    });
+    let medians = others.map(|one| one.median());
+    medians.reduce(match figure.better {
+        Better::Higher => f64::max,
+        Better::Lower => f64::min,
+    })
+}
+
+fn must(samples: &Samples, case: &str, figure: Figure) -> Option<Bound> {
+    let peer = |name: &str| samples.median(name, case, figure);
+    Some(match figure {
+        of::FAILED => Bound::AtMost(0.0),
+        of::PER_CONNECTION => Bound::AtMost(2.0),
+        of::KEPT => Bound::AtMost(0.5),
+        of::CPU_EACH if case.contains(CONNS) && !case.starts_with("connect") => {
+            Bound::AtMost(peer("nginx").unwrap_or(NGINX_CONNECTION))
+        }
+        of::CPU_PER_GB => {
+            let recorded = match streams(case)? {
+                8 => SPLICE_8,
+                64 => SPLICE_64,
+                _ => return None,
+            };
+            let splice = peer("haproxy-splice").unwrap_or(recorded);
+            let envoy = peer("envoy").map_or(f64::INFINITY, |envoy| 0.4 * envoy);
+            Bound::AtMost(splice.min(envoy))
+        }
+        of::P50 if case.ends_with(ONE_CPU) => {
+            Bound::AtMost(peer("nginx").unwrap_or(NGINX_ROUND_TRIP) + 0.2)
+        }
+        _ => return None,
+    })
+}
+
+/// How many connections a bulk case has: the number behind `×`.
+fn streams(case: &str) -> Option<usize> {
+    let (_, rest) = case.split_once('×')?;
+    let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;
+    digits.parse().ok()
+}
+
+/// In the name of a case of new connections.
+pub(super) const CONNS: &str = "conns";
+/// At the end of the name of a case where everything runs on one processor.
+pub(super) const ONE_CPU: &str = "rtt, one cpu";
+
+const OURS: &str = "rhizome";
+const NGINX_CONNECTION: f64 = 38.0;
+const NGINX_ROUND_TRIP: f64 = 16.0;
+const SPLICE_8: f64 = 0.13;
+const SPLICE_64: f64 = 0.137;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_of_the_run_goes_before_what_was_recorded() {
+        let mut samples = Samples::default();
+        let must = |samples: &Samples, case| {
+            let known = known(samples, "rhizome", case, of::CPU_PER_GB);
+            known.must
+        };
+        assert_eq!(
+            must(&samples, "sni bulk down ×8"),
+            Some(Bound::AtMost(0.13))
+        );
+        assert_eq!(must(&samples, "sni bulk down ×1"), None);
+        samples.add("haproxy-splice", "sni bulk down ×8", of::CPU_PER_GB, 0.2);
+        assert_eq!(must(&samples, "sni bulk down ×8"), Some(Bound::AtMost(0.2)));
+        samples.add("envoy", "sni bulk down ×8", of::CPU_PER_GB, 0.4);
+        let Some(Bound::AtMost(bound)) = must(&samples, "sni bulk down ×8") else {
+            panic!("a bound")
+        };
+        assert!((bound - 0.16).abs() < 1e-9, "{bound}");
+    }
+
+    #[test]
+    fn ours_are_compared_with_the_best_of_the_others() {
+        let mut samples = Samples::default();
+        let (case, figure) = ("sni conns ×32", of::CPU_EACH);
+        let setups = [
+            (DIRECT, 1.0),
+            ("envoy", 100.0),
+            ("nginx", 38.5),
+            ("rhizome", 36.0),
+        ];
+        for (setup, value) in setups {
+            samples.add(setup, case, figure, value);
+        }
+        let ours = known(&samples, "rhizome-2", case, figure);
+        assert_eq!(
+            (ours.must, ours.peer),
+            (Some(Bound::AtMost(38.5)), Some(38.5))
+        );
+        assert_eq!(known(&samples, "nginx", case, figure), Known::default());
+    }
+}

@@ -1,0 +1,35 @@
+//! A network of our own: a namespace with nothing but loopback, set up for many short connections.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use testkit::netns::Namespace;
+
+/// Makes it, as root.
+///
+/// # Errors
+/// When `ip` or the kernel refuses.
+pub(crate) fn make() -> Result<Namespace> {
+    let namespace = Namespace::new("bench-tls")?;
+    namespace.run(|| {
+        SETTINGS.iter().try_for_each(|(key, value)| {
+            let path = format!("/proc/sys/net/{key}");
+            fs::write(&path, value).with_context(|| format!("writing {value} to {path}"))
+        })
+    })??;
+    Ok(namespace)
+}
+
+/// Nearly all ports for clients, but for those that are given to listeners; ports of closed
+/// connections are used again after a second, and no more of them are kept than that takes. Queues
+/// are long enough for any load here, and no peer is measured with what congestion control the
+/// machine happens to have.
+const SETTINGS: &[(&str, &str)] = &[
+    ("ipv4/ip_local_port_range", "1024 65535"),
+    ("ipv4/ip_local_reserved_ports", "20000-31999"),
+    ("ipv4/tcp_tw_reuse", "1"),
+    ("ipv4/tcp_max_tw_buckets", "16384"),
+    ("ipv4/tcp_max_syn_backlog", "8192"),
+    ("core/somaxconn", "8192"),
+    ("ipv4/tcp_congestion_control", "reno"),
+];

@@ -1,0 +1,216 @@
+//! What a client says first, by what its connection has to begin with.
+//!
+//! ```text
+//! sni      ClientHello │ command                          all at once
+//! proxy    PROXY header │ ClientHello │ command           all at once
+//! connect  CONNECT head ──▶ 200 ──▶ ClientHello │ command
+//! ```
+//!
+//! Without a proxy between there is a ClientHello and a command in all three.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use testkit::client_hello::ClientHello;
+use testkit::proxy_header;
+
+use super::backend::Command;
+use crate::profile::{Listener, Route};
+
+/// The openings of one listener and route.
+#[derive(Clone, Debug)]
+pub(crate) struct Opening {
+    /// In front of everything.
+    before: Vec<u8>,
+    /// Whether `before` is answered before anything else may be sent.
+    answered: bool,
+    hello: Vec<u8>,
+}
+
+/// What is sent at once, and what is sent once that was answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Words {
+    /// At once.
+    pub(crate) first: Vec<u8>,
+    /// After an HTTP head with status 200; `None` when everything was sent.
+    pub(crate) then: Option<Vec<u8>>,
+}
+
+impl Opening {
+    /// Makes them. `post_quantum` gives the ClientHello a key share of 1216 octets.
+    pub(crate) fn new(listener: Option<Listener>, route: &Route, post_quantum: bool) -> Self {
+        let mut hello = ClientHello::for_name(&route.name);
+        if post_quantum {
+            hello.key_share_bytes = 1216;
+        }
+        let before = match listener {
+            None | Some(Listener::Sni) => Vec::new(),
+            Some(Listener::Proxy) => {
+                let destination = SocketAddr::from((route.destination, 443));
+                proxy_header::v2(CLIENT.into(), destination, &[])
+            }
+            Some(Listener::Connect) => {
+                let authority = format!("{}:443", route.name);
+                format!(
+                    "CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\
+                     X-Gardener-Destination: {}\r\n\r\n",
+                    route.cluster
+                )
+                .into_bytes()
+            }
+        };
+        Self {
+            before,
+            answered: listener == Some(Listener::Connect),
+            hello: hello.encode(),
+        }
+    }
+
+    /// Returns what a canned connection says: `payload` goes behind the command.
+    pub(crate) fn canned(&self, command: Command, payload: &[u8]) -> Words {
+        let rest = [&self.hello, &[command.octet()][..], payload].concat();
+        self.in_front_of(rest)
+    }
+
+    /// Returns what goes in front of a real ClientHello.
+    pub(crate) fn real(&self) -> Words {
+        self.in_front_of(Vec::new())
+    }
+
+    fn in_front_of(&self, rest: Vec<u8>) -> Words {
+        if self.answered {
+            return Words {
+                first: self.before.clone(),
+                then: Some(rest),
+            };
+        }
+        Words {
+            first: [&self.before[..], &rest].concat(),
+            then: None,
+        }
+    }
+}
+
+impl Words {
+    /// Connects to `address` and says them, on a socket that blocks, for at most [`LIMIT`] a step.
+    ///
+    /// # Errors
+    /// When nobody listens, does not answer in time or with another status than 200.
+    pub(crate) fn dial(&self, address: SocketAddr) -> Result<TcpStream> {
+        let what = || format!("opening a connection to {address}");
+        let mut stream = TcpStream::connect_timeout(&address, LIMIT).with_context(what)?;
+        stream.set_nodelay(true).with_context(what)?;
+        stream.set_read_timeout(Some(LIMIT)).with_context(what)?;
+        stream.set_write_timeout(Some(LIMIT)).with_context(what)?;
+        stream.write_all(&self.first).with_context(what)?;
+        if let Some(then) = &self.then {
+            let mut answer = Answer::default();
+            let mut octets = [0; 4096];
+            while !answer.is_over() {
+                let count = stream.read(&mut octets).with_context(what)?;
+                answer
+                    .feed(octets.get(..count).unwrap_or_default())
+                    .with_context(what)?;
+            }
+            stream.write_all(then).with_context(what)?;
+        }
+        Ok(stream)
+    }
+}
+
+/// The answer to a CONNECT, as far as it has come.
+#[derive(Debug, Default)]
+pub(crate) struct Answer {
+    seen: usize,
+    status: [u8; STATUS],
+    last: [u8; 4],
+}
+
+impl Answer {
+    /// Takes what came; nothing is the end of the connection.
+    ///
+    /// # Errors
+    /// When that is the end, or the status is not 200.
+    pub(crate) fn feed(&mut self, octets: &[u8]) -> Result<()> {
+        if octets.is_empty() {
+            bail!("closed in the middle of an answer");
+        }
+        for octet in octets {
+            if let Some(slot) = self.status.get_mut(self.seen) {
+                *slot = *octet;
+            }
+            self.last.rotate_left(1);
+            self.last[3] = *octet;
+            self.seen += 1;
+        }
+        if self.seen >= STATUS && !self.status.ends_with(b" 200") {
+            bail!("answered {:?}", String::from_utf8_lossy(&self.status));
+        }
+        Ok(())
+    }
+
+    /// Tells whether the head has ended; nothing can follow it before the client says more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.last == *b"\r\n\r\n"
+    }
+}
+
+/// `HTTP/1.1 200`.
+const STATUS: usize = 12;
+
+/// Who the PROXY header says the client is: an address for documentation.
+const CLIENT: (Ipv4Addr, u16) = (Ipv4Addr::new(192, 0, 2, 1), 40_000);
+
+/// Far longer than any step takes that ends well.
+pub(super) const LIMIT: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(listener: Option<Listener>) -> Words {
+        let backend = SocketAddr::from(([127, 0, 0, 1], 443));
+        let opening = Opening::new(listener, &Route::numbered(7, backend), false);
+        opening.canned(Command::Echo, b"!")
+    }
+
+    #[test]
+    fn each_listener_is_told_the_route_in_its_own_words() {
+        let direct = words(None);
+        assert!(direct.first.starts_with(&[22, 3, 1]) && direct.first.ends_with(b"E!"));
+        assert_eq!(direct, words(Some(Listener::Sni)));
+        assert!(
+            (200..300).contains(&direct.first.len()),
+            "{}",
+            direct.first.len()
+        );
+        let proxy = words(Some(Listener::Proxy)).first;
+        assert!(proxy.starts_with(b"\r\n\r\n\0\r\nQUIT\n\x21\x11") && proxy.ends_with(b"E!"));
+        assert_eq!(proxy[20..24], [10, 0, 0, 7]);
+        let connect = words(Some(Listener::Connect));
+        let head = String::from_utf8(connect.first).unwrap();
+        assert!(head.starts_with("CONNECT api.shoot7."), "{head}");
+        assert!(head.ends_with("shoot7.svc.cluster.local\r\n\r\n"), "{head}");
+        assert_eq!(connect.then, Some(direct.first));
+    }
+
+    #[test]
+    fn an_answer_cut_anywhere_ends_with_its_empty_line() {
+        let head = b"HTTP/1.1 200 OK\r\nserver: x\r\n\r\n";
+        for cut in 1..head.len() {
+            let mut answer = Answer::default();
+            answer.feed(&head[..cut]).unwrap();
+            assert!(!answer.is_over(), "cut at {cut}");
+            answer.feed(&head[cut..]).unwrap();
+            assert!(answer.is_over());
+        }
+        assert!(
+            Answer::default()
+                .feed(b"HTTP/1.1 404 Not Found\r\n")
+                .is_err()
+        );
+        assert!(Answer::default().feed(b"").is_err());
+    }
+}

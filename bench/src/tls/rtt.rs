@@ -1,0 +1,68 @@
+//! Round trips of 64 octets on one connection, one after the other, both ends blocking.
+//!
+//! Between two processors of a virtual machine this measures how long a halted one takes to wake
+//! up, several times over. With everything on one processor it measures what the proxy does.
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::backend::Command;
+use super::opening::Opening;
+use super::window::{Meter, Spent};
+use crate::latency::Latencies;
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// One each round trip.
+    pub(crate) latencies: Latencies,
+    /// What it took.
+    pub(crate) spent: Spent,
+}
+
+/// Sends and receives for a while.
+///
+/// # Errors
+/// When the connection cannot be opened or ends, or other octets come back than were sent.
+pub(crate) fn run(
+    address: SocketAddr,
+    opening: &Opening,
+    warm_up: Duration,
+    length: Duration,
+    meter: &Meter,
+) -> Result<Outcome> {
+    let mut stream = opening.canned(Command::Block, b"").dial(address)?;
+    let mut ping = [0; OCTETS];
+    let mut pong = [0; OCTETS];
+    let mut turn = |number: u64| -> Result<()> {
+        ping[..8].copy_from_slice(&number.to_be_bytes());
+        stream.write_all(&ping).context("sending")?;
+        stream.read_exact(&mut pong).context("receiving")?;
+        ensure!(ping == pong, "an answer to another question");
+        Ok(())
+    };
+    let mut number = 0;
+    let start = meter.now();
+    while meter.now() < start + warm_up {
+        number += 1;
+        turn(number)?;
+    }
+    let mut latencies = Latencies::new()?;
+    let before = meter.read()?;
+    let begun = meter.now();
+    let mut now = begun;
+    while now < begun + length {
+        number += 1;
+        turn(number)?;
+        let over = meter.now();
+        latencies.record(over.saturating_sub(now));
+        now = over;
+    }
+    let spent = meter.read()?.since(&before);
+    Ok(Outcome { latencies, spent })
+}
+
+const OCTETS: usize = 64;

@@ -1,0 +1,184 @@
+//! The loads against the backend itself, and what is measured of whom.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::time::Duration;
+
+use testkit::netns::Place;
+
+use super::backend::{Backend, Command};
+use super::bulk::Direction;
+use super::opening::{Opening, Words};
+use super::secure::Secure;
+use super::window::Meter;
+use super::*;
+use crate::cpus::Cpus;
+use crate::profile::{Route, Setting, Target, load_profile};
+
+const SHORT: Duration = Duration::from_millis(100);
+
+fn profile(text: &str) -> Profile {
+    load_profile(text, Path::new("test.yaml")).unwrap()
+}
+
+/// The load's way to `backend` without anything between.
+fn direct(backend: std::net::SocketAddr) -> Target {
+    let bound = Cpus::default().bind_load().unwrap();
+    let setting = Setting {
+        place: Place::Here,
+        cpus: &bound,
+        given: &Given::default(),
+        listener: Listener::Sni,
+        routes: Route::table(1, backend),
+    };
+    Target::start(&profile("name: direct\n"), &setting).unwrap()
+}
+
+fn opening(listener: Option<Listener>) -> Opening {
+    let nowhere = (Ipv4Addr::LOCALHOST, 1).into();
+    Opening::new(listener, &Route::numbered(0, nowhere), false)
+}
+
+fn words() -> [Words; 1] {
+    [opening(None).canned(Command::Echo, b"!")]
+}
+
+#[test]
+fn new_connections_are_counted_as_the_backend_counts_them() {
+    let backend = Backend::start((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let target = direct(backend.address());
+    for interval in [None, Some(Duration::from_millis(1))] {
+        let before = backend.accepted();
+        let load = conns::Load {
+            in_flight: 4,
+            interval,
+            warm_up: Duration::ZERO,
+            length: SHORT,
+        };
+        let meter = Meter::of(&target);
+        let outcome = conns::run(target.address(), &words(), load, &meter).unwrap();
+        let accepted = backend.accepted() - before;
+        // Those that were under way at the end were accepted, or not yet.
+        let known = outcome.done..=outcome.done + 4;
+        assert!(known.contains(&accepted), "{accepted} of {known:?}");
+        assert_eq!(outcome.failed, 0);
+        assert!(outcome.latencies.count() >= outcome.done);
+        assert!(outcome.spent.wall >= SHORT && outcome.spent.proxy.is_none());
+        if interval.is_some() {
+            let due = outcome.spent.wall.as_millis() + 1;
+            assert!(u128::from(outcome.done) <= due, "{} of {due}", outcome.done);
+        }
+    }
+}
+
+#[test]
+fn nobody_there_is_an_error_and_not_a_rate_of_nothing() {
+    let backend = Backend::start((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let target = direct(backend.address());
+    drop(backend);
+    let load = conns::Load {
+        in_flight: 2,
+        interval: None,
+        warm_up: Duration::ZERO,
+        length: SHORT,
+    };
+    let meter = Meter::of(&target);
+    let error = conns::run(target.address(), &words(), load, &meter).unwrap_err();
+    assert!(error.to_string().contains("none came through"), "{error}");
+}
+
+#[test]
+fn octets_arrive_both_ways() {
+    let backend = Backend::start((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let target = direct(backend.address());
+    for direction in [Direction::Down, Direction::Up] {
+        let load = bulk::Load {
+            connections: 3,
+            direction,
+            warm_up: Duration::ZERO,
+            length: SHORT,
+        };
+        let before = backend.discarded();
+        let (address, meter) = (target.address(), Meter::of(&target));
+        let outcome = bulk::run(address, &opening(None), &backend, load, &meter).unwrap();
+        let discarded = backend.discarded() - before;
+        match direction {
+            Direction::Down => assert_eq!(discarded, 0),
+            Direction::Up => assert!(discarded >= outcome.octets),
+        }
+        assert!(
+            outcome.octets > 1_000_000,
+            "{direction:?}: {}",
+            outcome.octets
+        );
+    }
+}
+
+#[test]
+fn round_trips_are_one_after_the_other() {
+    let backend = Backend::start((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let target = direct(backend.address());
+    let (address, meter) = (target.address(), Meter::of(&target));
+    let outcome = rtt::run(address, &opening(None), Duration::ZERO, SHORT, &meter).unwrap();
+    let together =
+        outcome.latencies.quantile(0.0) * u32::try_from(outcome.latencies.count()).unwrap();
+    assert!(outcome.latencies.count() > 0 && together <= outcome.spent.wall);
+}
+
+#[test]
+fn requests_and_handshakes_are_answered_over_real_tls() {
+    let server = Secure::start((Ipv4Addr::LOCALHOST, 0).into(), "a.example").unwrap();
+    let target = direct(server.address());
+    for (fresh, interval) in [(false, None), (true, None), (false, Some(SHORT / 10))] {
+        let load = requests::Load {
+            connections: 2,
+            fresh,
+            interval,
+            warm_up: SHORT,
+            length: 3 * SHORT,
+        };
+        let (address, meter) = (target.address(), Meter::of(&target));
+        let outcome = requests::run(address, &opening(None), "a.example", &server, load, &meter);
+        let outcome = outcome.unwrap();
+        assert_eq!(outcome.failed, 0);
+        assert!(outcome.latencies.count() >= outcome.done && outcome.done > 0);
+    }
+    let wrong = requests::Load {
+        connections: 1,
+        fresh: true,
+        interval: None,
+        warm_up: Duration::ZERO,
+        length: SHORT,
+    };
+    let (address, meter) = (target.address(), Meter::of(&target));
+    let error = requests::run(address, &opening(None), "b.example", &server, wrong, &meter);
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("shaking hands"), "{error}");
+}
+
+#[test]
+fn profiles_are_measured_case_by_case_as_far_as_they_go() {
+    let profiles = [
+        profile("name: a\nlisteners: [sni, proxy]\n"),
+        profile("name: b\ncases: [rtt]\n"),
+    ];
+    let listeners = [Listener::Sni, Listener::Proxy];
+    let steps = steps(&listeners, &[Case::Conns, Case::Rtt], &profiles);
+    let steps: Vec<String> = steps
+        .iter()
+        .map(|(subject, case)| {
+            let listener = subject.listener.as_str();
+            format!("{} {listener} {}", subject.profile.name, case.as_str())
+        })
+        .collect();
+    assert_eq!(
+        steps,
+        [
+            "a sni conns",
+            "a sni rtt",
+            "b sni rtt",
+            "a proxy conns",
+            "a proxy rtt"
+        ]
+    );
+}

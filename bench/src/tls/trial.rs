@@ -1,0 +1,101 @@
+//! Whether a profile works: it starts, routes, and takes one more name.
+//!
+//! ```text
+//! start ─▶ an octet there and back by the first name ─▶ one more name ─▶ an octet by either
+//! ```
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use testkit::netns::Place;
+use testkit::wait;
+
+use super::backend::{Backend, Command};
+use super::opening::Opening;
+use crate::cpus::{Bound, Cpus};
+use crate::profile::{Listener, Profile, Route, Setting, Target};
+use crate::programs::Given;
+
+/// Tries `profile` by each of its listeners and writes what came of it, a line each; tells whether
+/// all went well.
+///
+/// # Errors
+/// When `out` cannot be written to.
+pub(crate) fn run(profile: &Profile, given: &Given, out: &mut impl Write) -> Result<bool> {
+    let cpus = Cpus::default().bind_load()?;
+    let mut good = true;
+    for listener in &profile.listeners {
+        let outcome = one(profile, *listener, given, &cpus);
+        let (name, listener) = (&profile.name, listener.as_str());
+        let text = match outcome {
+            Ok(text) => text,
+            Err(error) => {
+                good = false;
+                format!("failed: {error:#}")
+            }
+        };
+        writeln!(out, "{name:15} {listener:8} {text}").context("writing")?;
+    }
+    Ok(good)
+}
+
+fn one(profile: &Profile, listener: Listener, given: &Given, cpus: &Bound) -> Result<String> {
+    let backend = Backend::start((Ipv4Addr::LOCALHOST, 0).into())?;
+    let first = Route::numbered(0, backend.address());
+    let setting = Setting {
+        place: Place::Here,
+        cpus,
+        given,
+        listener,
+        routes: vec![first.clone()],
+    };
+    let mut target = Target::start(profile, &setting)?;
+    let listener = (!profile.is_direct()).then_some(listener);
+    works(&mut target, listener, &first, &backend).map_err(|error| target.explain(error))
+}
+
+fn works(
+    target: &mut Target,
+    listener: Option<Listener>,
+    first: &Route,
+    backend: &Backend,
+) -> Result<String> {
+    let address = target.address();
+    let answers = |route: &Route| {
+        let what = format!("an answer by {}", route.name);
+        wait::until_ok(&what, LIMIT, || echo(address, listener, route))
+    };
+    answers(first)?;
+    let millis = target.started().elapsed().as_millis();
+    let mut text = format!("routes {millis} ms after its start");
+    if target.changes() {
+        let second = Route::numbered(1, backend.address());
+        let change = target.prepare(second.clone())?;
+        target.tell(&change)?;
+        answers(&second)?;
+        for route in target.routes() {
+            // A process on its way out may still accept: not every first try need succeed.
+            answers(route).context("once there is a second name")?;
+        }
+        text.push_str(", and takes one more name");
+    }
+    if let Some(tree) = target.tree() {
+        let (processes, kib) = (tree.len(), tree.resident_kib()?);
+        text.push_str(&format!("; {processes} processes, {} MiB", kib >> 10));
+    }
+    Ok(text)
+}
+
+fn echo(address: SocketAddr, listener: Option<Listener>, route: &Route) -> Result<()> {
+    let opening = Opening::new(listener, route, false);
+    let mut stream = opening.canned(Command::Echo, b"!").dial(address)?;
+    let mut octet = [0; 1];
+    stream.read_exact(&mut octet).context("receiving")?;
+    ensure!(octet == *b"!", "another octet came back");
+    Ok(())
+}
+
+/// Longer than any profile takes to reload a table of two names.
+const LIMIT: Duration = Duration::from_secs(15);

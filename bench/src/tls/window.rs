@@ -1,0 +1,241 @@
+//! What a stretch of load took: processor time of the proxy, of ourselves and of the machine.
+//!
+//! ```text
+//! Meter::read ──▶ Reading ┐
+//! Meter::read ──▶ Reading ┴─▶ Spent: wall, proxy, machine, others
+//! ```
+//!
+//! Each process's time is its own clock, in nanoseconds. The machine's is what its processors were
+//! not idle (`/proc/stat`, steps of 10 ms), so it has what the kernel does in threads of its own.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use rustix::time::{ClockId, clock_gettime};
+use testkit::wait::Stopwatch;
+
+use crate::profile::{Target, Tree};
+
+/// Reads clocks.
+#[derive(Clone, Debug)]
+pub(crate) struct Meter {
+    tree: Option<Tree>,
+    clock: Stopwatch,
+}
+
+/// All clocks at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reading {
+    at: Duration,
+    proxy: Option<Duration>,
+    own: Duration,
+    machine: Machine,
+}
+
+/// What a stretch of load took.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Spent {
+    /// Time that passed.
+    pub(crate) wall: Duration,
+    /// Processor time of the proxy's processes; `None` when there are none, or they are not known.
+    pub(crate) proxy: Option<Duration>,
+    /// Processor time of everybody.
+    pub(crate) machine: Duration,
+    /// Share of one processor that was neither the proxy's nor ours.
+    pub(crate) others: f64,
+}
+
+/// The machine's clocks, of all processors together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Machine {
+    processors: u32,
+    idle: Duration,
+    nice: Duration,
+    stolen: Duration,
+}
+
+impl Meter {
+    /// Looks up the processes of `target`.
+    pub(crate) fn of(target: &Target) -> Self {
+        Self {
+            tree: target.tree(),
+            clock: Stopwatch::start(),
+        }
+    }
+
+    /// Returns the time since it was made.
+    pub(crate) fn now(&self) -> Duration {
+        self.clock.elapsed()
+    }
+
+    /// Reads all clocks.
+    ///
+    /// # Errors
+    /// When the proxy has ended.
+    pub(crate) fn read(&self) -> Result<Reading> {
+        let own = clock_gettime(ClockId::ProcessCPUTime);
+        Ok(Reading {
+            at: self.now(),
+            proxy: self.tree.as_ref().map(Tree::cpu_time).transpose()?,
+            own: Duration::try_from(own).unwrap_or_default(),
+            machine: Machine::read()?,
+        })
+    }
+
+    /// Returns the proxy's resident memory, KiB; `None` when its processes are not known.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub(crate) fn resident_kib(&self) -> Result<Option<f64>> {
+        let resident = self.tree.as_ref().map(Tree::resident_kib).transpose()?;
+        Ok(resident.map(|kib| kib as f64))
+    }
+}
+
+impl Reading {
+    /// Returns when it was, by its meter's clock.
+    pub(crate) fn at(&self) -> Duration {
+        self.at
+    }
+
+    /// Returns what was spent since `before`.
+    pub(crate) fn since(&self, before: &Self) -> Spent {
+        let wall = self.at.saturating_sub(before.at);
+        let proxy = self
+            .proxy
+            .zip(before.proxy)
+            .map(|(after, before)| after.saturating_sub(before));
+        let machine = &self.machine;
+        let passed = |after: Duration, before: Duration| after.saturating_sub(before);
+        let idle = passed(machine.idle, before.machine.idle);
+        let stolen = passed(machine.stolen, before.machine.stolen);
+        let busy = (wall * machine.processors).saturating_sub(idle + stolen);
+        let own = passed(self.own, before.own);
+        let nice = passed(machine.nice, before.machine.nice);
+        // What the host gave to others is as much of a disturbance; what is nice waits for us.
+        let others = (busy + stolen).saturating_sub(own + nice + proxy.unwrap_or_default());
+        Spent {
+            wall,
+            proxy,
+            machine: busy,
+            others: others.as_secs_f64() / wall.as_secs_f64().max(f64::MIN_POSITIVE),
+        }
+    }
+}
+
+impl Spent {
+    /// Tells whether somebody else had so much of a processor that the values are in doubt.
+    pub(crate) fn is_disturbed(&self) -> bool {
+        self.others > DISTURBED
+    }
+
+    /// Returns the share of one processor that the proxy had, in percent.
+    pub(crate) fn proxy_percent(&self) -> Option<f64> {
+        let wall = self.wall.as_secs_f64();
+        Some(self.proxy?.as_secs_f64() / wall * 100.0)
+    }
+}
+
+impl Machine {
+    fn read() -> Result<Self> {
+        let text = fs::read_to_string("/proc/stat").context("reading /proc/stat")?;
+        Self::parse(&text).context("/proc/stat is not as expected")
+    }
+
+    /// `cpu user nice system idle iowait irq softirq steal …`, and the same for each processor.
+    fn parse(text: &str) -> Option<Self> {
+        let mut lines = text.lines();
+        let all = lines.next()?.strip_prefix("cpu ")?;
+        let ticks: Vec<u64> = all
+            .split_whitespace()
+            .map_while(|word| word.parse().ok())
+            .collect();
+        // USER_HZ is 100 on every Linux architecture Rust runs on.
+        let time = |nth: usize| Some(Duration::from_millis(10 * ticks.get(nth)?));
+        let of_one = |line: &&str| line.starts_with("cpu");
+        Some(Self {
+            processors: u32::try_from(lines.take_while(of_one).count()).ok()?,
+            nice: time(1)?,
+            idle: time(3)? + time(4)?,
+            stolen: time(7).unwrap_or_default(),
+        })
+    }
+}
+
+/// More than this of one processor, and a repetition is done again.
+const DISTURBED: f64 = 0.12;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STAT: &str = "cpu  100 20 30 400 50 0 5 7 0 0\ncpu0 50 10 15 200 25 0 2 3 0 0\n\
+                        cpu1 50 10 15 200 25 0 3 4 0 0\nintr 1 2 3\n";
+
+    fn seconds(seconds: f64) -> Duration {
+        Duration::from_secs_f64(seconds)
+    }
+
+    #[test]
+    fn the_machines_clocks_are_read() {
+        let machine = Machine::parse(STAT).unwrap();
+        let expected = Machine {
+            processors: 2,
+            idle: seconds(4.5),
+            nice: seconds(0.2),
+            stolen: seconds(0.07),
+        };
+        assert_eq!(machine, expected);
+        assert_eq!(Machine::parse("intr 1"), None);
+        assert!(Machine::read().unwrap().processors > 0);
+    }
+
+    fn reading(at: f64, proxy: f64, own: f64, idle: f64, stolen: f64) -> Reading {
+        Reading {
+            at: seconds(at),
+            proxy: Some(seconds(proxy)),
+            own: seconds(own),
+            machine: Machine {
+                processors: 2,
+                idle: seconds(idle),
+                nice: Duration::ZERO,
+                stolen: seconds(stolen),
+            },
+        }
+    }
+
+    #[test]
+    fn what_is_neither_idle_nor_proxy_nor_load_disturbs() {
+        let before = reading(1.0, 5.0, 7.0, 100.0, 0.0);
+        // Two processors for two seconds: one each for proxy and load, but for a tenth of idleness.
+        let quiet = reading(3.0, 6.9, 9.0, 100.1, 0.0).since(&before);
+        assert_eq!(quiet.wall, seconds(2.0));
+        assert_eq!(quiet.machine, seconds(3.9));
+        assert!(!quiet.is_disturbed(), "{quiet:?}");
+        assert!((quiet.proxy_percent().unwrap() - 95.0).abs() < 1e-6);
+        // The proxy had only half of its processor, and another process the other half.
+        let busy = reading(3.0, 6.0, 9.0, 100.0, 0.0).since(&before);
+        assert!(
+            busy.is_disturbed() && (busy.others - 0.5).abs() < 1e-6,
+            "{busy:?}"
+        );
+        // Half of it was the host's.
+        assert!(
+            reading(3.0, 6.0, 9.0, 100.0, 1.0)
+                .since(&before)
+                .is_disturbed()
+        );
+    }
+
+    #[test]
+    fn without_processes_there_is_no_time_of_theirs() {
+        let mut readings = [
+            reading(0.0, 0.0, 0.0, 0.0, 0.0),
+            reading(1.0, 0.0, 1.0, 1.0, 0.0),
+        ];
+        readings[0].proxy = None;
+        let spent = readings[1].since(&readings[0]);
+        assert_eq!((spent.proxy, spent.proxy_percent()), (None, None));
+    }
+}

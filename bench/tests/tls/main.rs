@@ -1,0 +1,157 @@
+//! `rhizome-bench tls` as a user runs it, for a moment: the figures are there, and they add up.
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests, which clippy does not see as such"
+)]
+
+#[path = "../peers/programs.rs"]
+mod programs;
+
+use std::process::Command;
+
+use serde_json::Value;
+use testkit::command;
+
+fn bench(arguments: &[&str]) -> Vec<Value> {
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_rhizome-bench"));
+    bench.args(arguments);
+    let text = command::run(&mut bench).unwrap();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+fn median(lines: &[Value], setup: &str, case: &str, figure: &str) -> Option<f64> {
+    let same =
+        |line: &&Value| line["setup"] == setup && line["case"] == case && line["figure"] == figure;
+    lines.iter().find(same)?["median"].as_f64()
+}
+
+/// Runs `rhizome-bench tls` for a moment, with more arguments.
+fn short(more: &[&str]) -> Vec<Value> {
+    let program = format!("sni-proxy={}", programs::gateway().display());
+    let first = [
+        "tls",
+        "--json",
+        "--rounds",
+        "1",
+        "--in-flight",
+        "4",
+        "--program",
+        &program,
+    ];
+    bench(&[&first[..], more].concat())
+}
+
+/// Checks the rate of operations against what each took.
+fn operations(lines: &[Value], case: &str) {
+    let value = |setup: &str, figure: &str| {
+        let value = median(lines, setup, case, figure);
+        value.unwrap_or_else(|| panic!("{setup}, {case}: no {figure}"))
+    };
+    let ours = |figure: &str| value("rhizome", figure);
+    let (rate, each, busy) = (ours("rate"), ours("proxy cpu each"), ours("proxy busy"));
+    assert!(
+        rate > 0.0 && each > 0.0,
+        "{case}: {rate} a second, {each} µs each"
+    );
+    // So many a second, of so many microseconds each, is the share of a processor.
+    let share = rate * each / 1e4;
+    assert!(
+        (share / busy - 1.0).abs() < 0.01,
+        "{case}: {share} % or {busy} %"
+    );
+    assert!(
+        ours("p50") <= ours("p99") && ours("p99") <= ours("max"),
+        "{case}"
+    );
+    assert!(value("direct", "rate") > 0.0, "{case}");
+    assert_eq!(median(lines, "direct", case, "proxy cpu each"), None);
+}
+
+#[test]
+fn every_figure_of_every_case_is_there_and_adds_up() {
+    let what = [
+        "--only",
+        "direct,rhizome",
+        "--seconds",
+        "0.2",
+        "--warm-up",
+        "0.1",
+    ];
+    let how_many = ["--connections", "2", "--idle", "50"];
+    let lines = short(&[&what[..], &how_many[..]].concat());
+    let facts = &lines[0]["facts"];
+    assert!(
+        facts["versions"].as_str().unwrap().contains("sni-proxy"),
+        "{facts}"
+    );
+    for case in ["conns ×4", "rtt", "requests ×2", "handshakes ×4"] {
+        operations(&lines, &format!("sni {case}"));
+    }
+    let ours = |case: &str, figure: &str| median(&lines, "rhizome", case, figure).unwrap();
+    for case in ["sni bulk down ×2", "sni bulk up ×2"] {
+        let share = ours(case, "throughput") / 8.0 * ours(case, "proxy cpu") * 100.0;
+        let busy = ours(case, "proxy busy");
+        assert!(
+            busy > 0.0 && (share / busy - 1.0).abs() < 0.01,
+            "{case}: {share} or {busy} %"
+        );
+    }
+    for case in ["sni conns ×4", "sni requests ×2", "sni handshakes ×4"] {
+        assert_eq!(ours(case, "failed"), 0.0, "{case}");
+    }
+    let idle = "sni idle ×50";
+    let (empty, held) = (ours(idle, "resident empty"), ours(idle, "resident held"));
+    let each = ours(idle, "memory each");
+    assert!(
+        empty > 1.0 && (empty + 50.0 * each / 1024.0 - held).abs() < 0.01,
+        "{each} KiB"
+    );
+    assert!(ours(idle, "kept of it") <= each + 1.0);
+}
+
+#[test]
+fn other_listeners_are_spoken_to_in_their_own_words() {
+    let what = [
+        "--only",
+        "direct,rhizome",
+        "--listener",
+        "proxy,connect",
+        "--cases",
+        "conns",
+    ];
+    let lines = short(&[&what[..], &["--seconds", "0.2"]].concat());
+    for listener in ["proxy", "connect"] {
+        let case = format!("{listener} conns ×4");
+        operations(&lines, &case);
+        assert_eq!(
+            median(&lines, "rhizome", &case, "failed"),
+            Some(0.0),
+            "{case}"
+        );
+    }
+}
+
+#[test]
+fn an_open_loop_keeps_to_its_rate() {
+    let what = [
+        "--only",
+        "rhizome",
+        "--cases",
+        "conns",
+        "--rate",
+        "100",
+        "--seconds",
+        "1",
+    ];
+    let lines = short(&what);
+    let rate = median(&lines, "rhizome", "sni conns 100/s", "rate").unwrap();
+    // No more can be over than were due, those of the warm-up among them; a machine that is busy with
+    // other things finishes fewer.
+    assert!(rate > 0.0 && rate <= 151.0, "{rate}");
+    assert_eq!(
+        median(&lines, "rhizome", "sni conns 100/s", "failed"),
+        Some(0.0)
+    );
+}
