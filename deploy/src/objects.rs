@@ -1,0 +1,120 @@
+//! Kubernetes objects as `kubectl kustomize` prints them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use testkit::command;
+
+/// Objects in the order of their file.
+#[derive(Clone, Debug, Default)]
+pub struct Objects(Vec<Value>);
+
+impl Objects {
+    /// Builds the kustomization in `directory`, relative to [`root`].
+    ///
+    /// # Errors
+    /// When `kubectl` is missing or refuses, or prints what cannot be read.
+    pub fn build(directory: &str) -> Result<Self> {
+        let directory = root().join(directory);
+        let mut kubectl = Command::new(command::require("kubectl")?);
+        let text = command::run(kubectl.arg("kustomize").arg(&directory))?;
+        Self::parse(&text, &directory)
+    }
+
+    /// Reads the objects of a file, relative to [`root`].
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn read(file: &str) -> Result<Self> {
+        let path = root().join(file);
+        let text = std::fs::read_to_string(&path);
+        Self::parse(&text.with_context(|| format!("reading {file}"))?, &path)
+    }
+
+    /// Reads documents of YAML, with `---` between them; `origin` is what errors call them.
+    ///
+    /// # Errors
+    /// When one is no YAML.
+    pub fn parse(text: &str, origin: &Path) -> Result<Self> {
+        let mut documents = vec![String::new()];
+        for line in text.lines() {
+            match documents.last_mut() {
+                Some(document) if line != "---" => document.extend([line, "\n"]),
+                _ => documents.push(String::new()),
+            }
+        }
+        let written = documents.iter().filter(|text| !text.trim().is_empty());
+        let parsed = written.map(|text| settings::yaml::from_str(text, origin));
+        let all: Result<Vec<Value>, _> = parsed.collect();
+        Ok(Self(all?))
+    }
+
+    /// Returns all objects.
+    pub fn iter(&self) -> impl Iterator<Item = &Value> {
+        self.0.iter()
+    }
+
+    /// Returns the objects of a kind.
+    pub fn of_kind(&self, kind: &str) -> impl Iterator<Item = &Value> {
+        self.0.iter().filter(move |object| object["kind"] == kind)
+    }
+
+    /// Returns the object of that kind and name.
+    ///
+    /// # Errors
+    /// When there is none, or there are several.
+    pub fn get(&self, kind: &str, name: &str) -> Result<&Value> {
+        let mut found = self
+            .of_kind(kind)
+            .filter(|object| object["metadata"]["name"] == name);
+        match (found.next(), found.next()) {
+            (Some(object), None) => Ok(object),
+            (None, _) => bail!("no {kind} {name}"),
+            (Some(_), Some(_)) => bail!("several {kind} {name}"),
+        }
+    }
+
+    /// Adds objects.
+    pub fn extend(&mut self, more: impl IntoIterator<Item = Value>) {
+        self.0.extend(more);
+    }
+}
+
+impl IntoIterator for Objects {
+    type Item = Value;
+    type IntoIter = std::vec::IntoIter<Value>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+/// Returns the directory of the manifests.
+#[must_use]
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Returns every directory below [`root`] with a kustomization, relative to it and sorted.
+///
+/// # Errors
+/// When a directory cannot be read.
+pub fn kustomizations() -> Result<Vec<String>> {
+    let (mut waiting, mut found) = (vec![PathBuf::new()], Vec::new());
+    while let Some(relative) = waiting.pop() {
+        let directory = root().join(&relative);
+        let entries = std::fs::read_dir(&directory);
+        for entry in entries.with_context(|| format!("reading {}", directory.display()))? {
+            let entry = entry.context("reading a directory")?;
+            if entry.path().is_dir() {
+                waiting.push(relative.join(entry.file_name()));
+            } else if entry.file_name() == "kustomization.yaml" {
+                found.push(relative.display().to_string());
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}

@@ -1,0 +1,71 @@
+//! A pod of a workload, as its controller would make it.
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::container::Container;
+use crate::objects::Objects;
+
+/// A pod.
+#[derive(Clone, Debug)]
+pub struct Pod {
+    /// Its name.
+    pub name: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its specification.
+    pub spec: Value,
+    /// Its metadata.
+    pub metadata: Value,
+}
+
+impl Pod {
+    /// Makes the pod `name` of a workload (`Deployment`, `DaemonSet` or `StatefulSet`).
+    ///
+    /// # Errors
+    /// When there is no such workload, or it has no namespace.
+    pub fn of(objects: &Objects, kind: &str, workload: &str, name: &str) -> Result<Self> {
+        let object = objects.get(kind, workload)?;
+        let namespace = object["metadata"]["namespace"].as_str();
+        Ok(Self {
+            name: name.to_owned(),
+            namespace: namespace
+                .with_context(|| format!("{kind} {workload} has no namespace"))?
+                .to_owned(),
+            spec: object["spec"]["template"]["spec"].clone(),
+            metadata: object["spec"]["template"]["metadata"].clone(),
+        })
+    }
+
+    /// Returns its containers, those that only begin it first.
+    pub fn containers(&self) -> impl Iterator<Item = Container<'_>> {
+        let of = |key: &str| self.spec[key].as_array().into_iter().flatten();
+        let both = of("initContainers").chain(of("containers"));
+        both.map(|spec| Container::new(self, spec))
+    }
+
+    /// Returns a container by its name.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn container(&self, name: &str) -> Result<Container<'_>> {
+        let found = self.containers().find(|own| own.name() == name);
+        found.with_context(|| format!("pod {} has no container {name}", self.name))
+    }
+
+    /// Tells whether it is given a token of its service account.
+    pub fn has_token(&self, objects: &Objects) -> bool {
+        let asked = |object: &Value| object["automountServiceAccountToken"].as_bool();
+        let account = self.spec["serviceAccountName"]
+            .as_str()
+            .unwrap_or("default");
+        let of_account = || objects.get("ServiceAccount", account).ok().and_then(asked);
+        asked(&self.spec).or_else(of_account).unwrap_or(true)
+    }
+
+    /// Returns the group that its volumes are given.
+    #[must_use]
+    pub fn fs_group(&self) -> Option<u64> {
+        self.spec["securityContext"]["fsGroup"].as_u64()
+    }
+}

@@ -1,0 +1,31 @@
+//! The manifests: what they say, what a real API server makes of them, and what the programs do that
+//! they start.
+//!
+//! ```text
+//!   kustomizations ─┬─▶ what every one of them must keep to                     (manifests)
+//!                   ├─▶ policies of the shoot, by their documented meaning      (policies)
+//!                   ├─▶ kube-apiserver: applied, applied again, no difference   (cluster)
+//!                   └─▶ every program in a pod of its own, and a connection on each path (path)
+//! ```
+//!
+//! Needs root, or a user, network and mount namespace of its own, and other people's programs, which
+//! `cargo xtask test` installs: etcd, kube-apiserver, kubectl, nft.
+#![expect(
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "tests tell what they could not do, and a failed set-up is a failed test"
+)]
+
+mod api;
+mod cluster;
+mod documented;
+mod egress;
+mod manifests;
+mod network;
+mod objects;
+mod path;
+mod policies;
+mod rights;
+mod seed_policies;
+mod starts;
+mod world;

@@ -1,0 +1,293 @@
+//! What every manifest must keep to, and that none is left out by the tests that start them.
+
+use std::collections::BTreeSet;
+
+use deploy::{Container, Objects, Pod, kustomizations};
+use serde_json::Value;
+
+use crate::{path, starts};
+
+const WORKLOADS: [&str; 3] = ["DaemonSet", "Deployment", "StatefulSet"];
+
+/// Programs that change the kernel's network.
+const OF_THE_NETWORK: [&str; 3] = ["apiserver-proxy", "vpn-client", "vpn-server"];
+
+/// Every kustomization with what it builds.
+fn built() -> Vec<(String, Objects)> {
+    let all = kustomizations().unwrap();
+    assert!(all.len() > 9, "{all:?}");
+    let build = |directory: String| {
+        let objects = Objects::build(&directory).unwrap_or_else(|error| panic!("{error:#}"));
+        (directory, objects)
+    };
+    all.into_iter().map(build).collect()
+}
+
+/// Every pod of every workload, with the name of its kustomization.
+fn pods() -> Vec<(String, Pod, Objects)> {
+    let mut pods = Vec::new();
+    for (directory, objects) in built() {
+        for kind in WORKLOADS {
+            for workload in objects.of_kind(kind) {
+                let name = text(&workload["metadata"]["name"]);
+                let pod = Pod::of(&objects, kind, name, name).unwrap();
+                pods.push((directory.clone(), pod, objects.clone()));
+            }
+        }
+    }
+    pods
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+fn items(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+/// Tells whether labels have all of a selector's.
+fn selects(selector: &Value, labels: &Value) -> bool {
+    let wanted = selector.as_object().unwrap();
+    // The name of a StatefulSet's pod is a label that its controller adds.
+    let mut own = wanted.iter().filter(|(key, _)| !key.ends_with("/pod-name"));
+    own.all(|(key, value)| &labels[key] == value)
+}
+
+#[test]
+fn every_container_has_the_least_rights_and_no_limit_that_kills() {
+    for (directory, pod, _) in pods() {
+        for container in pod.containers() {
+            let what = format!("{directory}: {}/{}", pod.name, container.name());
+            least_rights(&what, container);
+            let resources = &container.spec["resources"];
+            assert!(resources["limits"].is_null(), "{what}: {resources}");
+            for kind in ["cpu", "memory"] {
+                assert!(
+                    resources["requests"][kind].is_string(),
+                    "{what}: {resources}"
+                );
+            }
+            let tag = format!(":{}", env!("CARGO_PKG_VERSION"));
+            let image = text(&container.spec["image"]);
+            assert!(
+                image.starts_with("rhizome/") && image.ends_with(&tag),
+                "{what}: {image}"
+            );
+        }
+    }
+}
+
+fn least_rights(what: &str, container: Container<'_>) {
+    let rights = container
+        .rights()
+        .unwrap_or_else(|error| panic!("{what}: {error:#}"));
+    let program = container.program().unwrap();
+    assert!(rights.read_only, "{what}");
+    assert_eq!(rights.seccomp, "RuntimeDefault", "{what}");
+    if rights.privileged {
+        // What switches on forwarding of IPv6, and nothing else.
+        let arguments = items(&container.spec["args"]).next().map(text);
+        assert_eq!(
+            (program, arguments),
+            ("vpn-client", Some("setup")),
+            "{what}"
+        );
+        return;
+    }
+    assert!(rights.no_new_privileges, "{what}");
+    if OF_THE_NETWORK.contains(&program) {
+        assert_eq!(rights.uid, 0, "{what}");
+        assert_eq!(
+            rights.capabilities,
+            ["NET_ADMIN", "NET_BIND_SERVICE"],
+            "{what}"
+        );
+    } else {
+        assert_eq!(rights.capabilities, [""; 0], "{what}");
+        assert_eq!((rights.uid, rights.gid), (65532, 65532), "{what}");
+    }
+}
+
+#[test]
+fn what_objects_refer_to_is_there() {
+    for (directory, pod, objects) in pods() {
+        for volume in items(&pod.spec["volumes"]) {
+            if let Some(name) = volume["configMap"]["name"].as_str() {
+                objects
+                    .get("ConfigMap", name)
+                    .unwrap_or_else(|error| panic!("{directory}: {error}"));
+            }
+        }
+        let account = text(&pod.spec["serviceAccountName"]);
+        objects.get("ServiceAccount", account).unwrap();
+        for container in pod.containers() {
+            container.arguments(&objects).unwrap();
+            let probe = container.probe("livenessProbe");
+            let is_setup = items(&container.spec["args"]).next().map(text) == Some("setup");
+            assert!(
+                probe.is_some() || is_setup,
+                "{directory}: {}",
+                container.name()
+            );
+        }
+    }
+}
+
+#[test]
+fn services_budgets_and_autoscalers_are_of_pods_that_are_there() {
+    for (directory, objects) in built() {
+        let workloads: Vec<&Value> = WORKLOADS
+            .iter()
+            .flat_map(|kind| objects.of_kind(kind))
+            .collect();
+        let template = |object: &Value| object["spec"]["template"].clone();
+        for workload in &workloads {
+            let labels = &template(workload)["metadata"]["labels"];
+            assert!(
+                selects(&workload["spec"]["selector"]["matchLabels"], labels),
+                "{directory}"
+            );
+        }
+        let selected = |selector: &Value| -> Vec<Value> {
+            let all = workloads.iter().map(|own| template(own));
+            all.filter(|own| selects(selector, &own["metadata"]["labels"]))
+                .collect()
+        };
+        for budget in objects.of_kind("PodDisruptionBudget") {
+            assert_eq!(
+                selected(&budget["spec"]["selector"]["matchLabels"]).len(),
+                1,
+                "{directory}"
+            );
+        }
+        for scaler in objects.of_kind("HorizontalPodAutoscaler") {
+            let target = &scaler["spec"]["scaleTargetRef"];
+            objects
+                .get(text(&target["kind"]), text(&target["name"]))
+                .unwrap();
+        }
+        for service in objects.of_kind("Service") {
+            let pods = selected(&service["spec"]["selector"]);
+            let [pod] = &pods[..] else {
+                panic!("{directory}: {service} selects {pods:?}")
+            };
+            for port in items(&service["spec"]["ports"]) {
+                let there = items(&pod["spec"]["containers"]).flat_map(|own| items(&own["ports"]));
+                let same = |own: &&Value| {
+                    own["containerPort"] == port["targetPort"]
+                        && own["protocol"] == port["protocol"]
+                };
+                assert_eq!(there.filter(same).count(), 1, "{directory}: {port}");
+            }
+        }
+    }
+}
+
+#[test]
+fn pods_are_given_the_time_that_their_drain_takes() {
+    let seconds = |pod: &Pod| {
+        pod.spec["terminationGracePeriodSeconds"]
+            .as_u64()
+            .unwrap_or(30)
+    };
+    for (directory, pod, objects) in pods() {
+        let mut longest = 0;
+        for map in objects.of_kind("ConfigMap") {
+            for file in map["data"].as_object().unwrap().values().map(text) {
+                longest = longest.max(drain(file));
+            }
+        }
+        for word in pod
+            .containers()
+            .flat_map(|own| own.arguments(&objects).unwrap())
+        {
+            if let Some(value) = word.strip_prefix("--graceful-shutdown-timeout=") {
+                longest = longest.max(duration(value));
+            }
+        }
+        assert!(seconds(&pod) > longest, "{directory}: {longest} s");
+    }
+}
+
+/// Returns the seconds of `drain` in a configuration, 0 when it says nothing of it.
+fn drain(file: &str) -> u64 {
+    let line = file.lines().find_map(|line| line.strip_prefix("drain: "));
+    let Some(line) = line else { return 0 };
+    let words = line.split(['{', '}', ',', ' ', ':']);
+    words.filter(|word| word.ends_with('s')).map(duration).sum()
+}
+
+fn duration(text: &str) -> u64 {
+    text.trim_end_matches('s').parse().unwrap()
+}
+
+#[test]
+fn the_node_proxy_is_waited_for_before_a_node_takes_pods() {
+    let objects = Objects::build("shoot/apiserver-proxy").unwrap();
+    let set = objects.get("DaemonSet", "apiserver-proxy").unwrap();
+    let template = &set["spec"]["template"];
+    for metadata in [&set["metadata"], &template["metadata"]] {
+        assert_eq!(
+            metadata["labels"]["node.gardener.cloud/critical-component"],
+            "true"
+        );
+    }
+    let taint = (
+        "node.gardener.cloud/critical-components-not-ready",
+        "NoSchedule",
+    );
+    let tolerated = items(&template["spec"]["tolerations"]).any(|own| {
+        let key = own["key"].is_null() || own["key"] == taint.0;
+        key && own["operator"] == "Exists" && own["effect"] == taint.1
+    });
+    assert!(tolerated, "{template}");
+    assert_eq!(
+        template["spec"]["priorityClassName"],
+        "system-node-critical"
+    );
+    assert_eq!(template["spec"]["hostNetwork"], true);
+}
+
+#[test]
+fn the_udp_overlay_only_moves_a_port_to_a_service_of_its_own() {
+    let base = Objects::build("seed/gateway/base").unwrap();
+    let overlay = Objects::build("seed/gateway/overlays/udp-service").unwrap();
+    let ports = |objects: &Objects, name: &str| -> BTreeSet<String> {
+        let service = objects.get("Service", name).unwrap();
+        assert_eq!(service["spec"]["type"], "LoadBalancer");
+        items(&service["spec"]["ports"])
+            .map(Value::to_string)
+            .collect()
+    };
+    let (tcp, udp) = (
+        ports(&overlay, "istio-ingressgateway"),
+        ports(&overlay, "istio-ingressgateway-udp"),
+    );
+    assert!(tcp.iter().all(|port| port.contains("TCP")), "{tcp:?}");
+    assert!(udp.len() == 1 && tcp.is_disjoint(&udp), "{udp:?}");
+    assert_eq!(ports(&base, "istio-ingressgateway"), &tcp | &udp);
+}
+
+#[test]
+fn every_container_is_started_by_a_test() {
+    let mut there = BTreeSet::new();
+    for (directory, pod, _) in pods() {
+        for container in pod.containers() {
+            let name = format!("{}/{}", pod.name, container.name());
+            // An overlay's own containers, and those that it changes, are started apart.
+            there.insert(match directory.split_once("/overlays/") {
+                Some((_, overlay)) if starts::OVERLAYS.contains(&overlay) => {
+                    format!("{overlay}: {name}")
+                }
+                _ => name,
+            });
+        }
+    }
+    let started: BTreeSet<String> = path::STARTED
+        .iter()
+        .chain(starts::STARTED)
+        .map(|name| (*name).to_owned())
+        .collect();
+    assert_eq!(there, started);
+}

@@ -1,0 +1,117 @@
+//! The machines: a namespace for each pod, joined by three bridges.
+//!
+//! ```text
+//!   seed 10.0.0.0/16                     internet 198.51.100.0/24         shoot 100.96.0.0/11, 10.250.0.0/16
+//!   api .4 ── controller .3 ── gateway .2 ═ .1 (203.0.113.1) ── vpn-shoot-n .20+n ═ 100.96.1.20+n ── pod 100.96.0.11
+//!   servers .11 .12 .21, shoot's API .31                     ── agent .30 ═ 100.96.1.30               10.250.0.11
+//!                                                            ── node .40
+//! ```
+
+use testkit::netns::{End, Namespace, cable};
+
+/// The gateway, as the internet knows it.
+pub(crate) const GATEWAY: &str = "203.0.113.1";
+
+/// A node of the shoot, with a kubelet; a pod is there too.
+pub(crate) const NODE: &str = "10.250.0.11";
+pub(crate) const POD: &str = "100.96.0.11";
+
+/// Who is in the seed, and at which last octet.
+const SEED: [(&str, u8); 8] = [
+    ("gateway", 2),
+    ("controller", 3),
+    ("api", 4),
+    ("vpn-seed-server-0", 11),
+    ("vpn-seed-server-1", 12),
+    ("konnectivity-server", 21),
+    ("shoot-api", 31),
+    ("prometheus", 40),
+];
+
+/// Who is in the shoot and has a way to the internet, and at which last octet of either.
+const SHOOT: [(&str, u8); 4] = [
+    ("vpn-shoot-0", 20),
+    ("vpn-shoot-1", 21),
+    ("konnectivity-agent", 30),
+    ("node", 40),
+];
+
+/// All namespaces.
+pub(crate) struct Network {
+    all: Vec<(&'static str, Namespace)>,
+    switch: Namespace,
+}
+
+impl Network {
+    pub(crate) fn lay() -> Self {
+        let switch = Namespace::new("switch").unwrap();
+        for bridge in ["seed", "internet", "shoot"] {
+            switch.add_bridge(bridge).unwrap();
+        }
+        let mut network = Self {
+            all: Vec::new(),
+            switch,
+        };
+        for (name, host) in SEED {
+            let own = network.make(name, "seed", "eth0");
+            own.add_address("eth0", &format!("10.0.0.{host}/16"))
+                .unwrap();
+            network.all.push((name, own));
+        }
+        for (name, host) in SHOOT {
+            let own = network.make(name, "shoot", "eth0");
+            own.add_address("eth0", &format!("100.96.1.{host}/11"))
+                .unwrap();
+            own.add_address("eth0", &format!("10.250.1.{host}/16"))
+                .unwrap();
+            own.ip(&["route", "add", "100.64.0.0/13", "dev", "eth0"])
+                .unwrap();
+            network.plug(&own, "internet", "inet");
+            own.add_address("inet", &format!("198.51.100.{host}/24"))
+                .unwrap();
+            own.add_route(GATEWAY, "198.51.100.1").unwrap();
+            network.all.push((name, own));
+        }
+        let pod = network.make("pod", "shoot", "eth0");
+        pod.add_address("eth0", &format!("{POD}/11")).unwrap();
+        pod.add_address("eth0", &format!("{NODE}/16")).unwrap();
+        network.all.push(("pod", pod));
+        let gateway = network.at("gateway");
+        network.plug(gateway, "internet", "inet");
+        gateway.add_address("inet", "198.51.100.1/24").unwrap();
+        gateway.add_address("lo", &format!("{GATEWAY}/32")).unwrap();
+        network
+    }
+
+    /// Returns where somebody is.
+    pub(crate) fn at(&self, name: &str) -> &Namespace {
+        let own = self.all.iter().find(|(own, _)| *own == name);
+        &own.unwrap_or_else(|| panic!("nobody is called {name}")).1
+    }
+
+    /// Returns the address of somebody in the seed.
+    pub(crate) fn ip(name: &str) -> String {
+        let host = SEED.iter().find(|(own, _)| *own == name);
+        format!(
+            "10.0.0.{}",
+            host.unwrap_or_else(|| panic!("no {name} in the seed")).1
+        )
+    }
+
+    fn make(&self, name: &str, bridge: &str, device: &str) -> Namespace {
+        let own = Namespace::new(name).unwrap();
+        self.plug(&own, bridge, device);
+        own
+    }
+
+    /// Joins a namespace's `device` to a bridge; ports are numbered.
+    fn plug(&self, namespace: &Namespace, bridge: &str, device: &str) {
+        let switch = &self.switch;
+        let ports = switch.ip(&["-o", "link", "show", "type", "veth"]).unwrap();
+        let port = format!("port{}", ports.lines().count());
+        let ends = [(namespace, device), (switch, port.as_str())]
+            .map(|(namespace, device)| End { namespace, device });
+        cable(ends[0], ends[1]).unwrap();
+        switch.join_bridge(bridge, &port).unwrap();
+    }
+}

@@ -1,0 +1,289 @@
+//! What Gardener and the operator bring: namespaces, the shoot's API server, certificates and keys.
+
+use std::path::Path;
+use std::process::Command;
+
+use deploy::Objects;
+use serde_json::{Value, json};
+use testkit::certs::{Authority, Identity};
+use testkit::command;
+
+use crate::network::{NODE, Network};
+
+/// The shoot's namespace in the seed, and the names by which it is reached.
+pub(crate) const SHOOT: &str = "shoot--foo--bar";
+pub(crate) const API: &str = "api.bar.foo.example.com";
+pub(crate) const KONNECTIVITY: &str = "konnectivity.bar.foo.example.com";
+
+/// Where pods of the shoot reach their API server.
+pub(crate) const ADVERTISED: &str = "10.1.2.3";
+
+/// Namespaces with Gardener's labels, and in each the policy that denies everything; and the classes of
+/// priority that a seed has.
+pub(crate) fn namespaces() -> Vec<Value> {
+    let mut all = Vec::new();
+    for (name, role) in [
+        ("garden", ""),
+        ("istio-ingress", "istio-ingress"),
+        (SHOOT, "shoot"),
+    ] {
+        let mut labels = json!({ "kubernetes.io/metadata.name": name });
+        if !role.is_empty() {
+            labels["gardener.cloud/role"] = json!(role);
+        }
+        all.push(json!({
+            "apiVersion": "v1", "kind": "Namespace",
+            "metadata": { "name": name, "labels": labels },
+        }));
+        all.push(json!({
+            "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+            "metadata": { "name": "deny-all", "namespace": name },
+            "spec": { "podSelector": {}, "policyTypes": ["Ingress", "Egress"] },
+        }));
+    }
+    for name in ["gardener-system-critical", "gardener-system-300"] {
+        all.push(json!({
+            "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+            "metadata": { "name": name }, "value": 1000,
+        }));
+    }
+    all
+}
+
+/// What Gardener writes for the shoot's API server, routed by name, and for node proxies by its address.
+pub(crate) fn api_server() -> Vec<Value> {
+    let host = format!("kube-apiserver.{SHOOT}.svc.cluster.local");
+    let meta = json!({ "name": "kube-apiserver", "namespace": SHOOT });
+    let mut service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": meta,
+        "spec": {
+            "selector": { "app": "kubernetes", "role": "apiserver" },
+            "ports": [{ "name": "kube-apiserver", "port": 443, "targetPort": 443, "protocol": "TCP" }],
+        },
+    });
+    let destinations = json!({ "rhizome.gardener.cloud/destinations": ADVERTISED });
+    service["metadata"]["annotations"] = destinations;
+    let route = json!([{ "destination": { "host": host, "port": { "number": 443 } } }]);
+    vec![
+        service,
+        json!({
+            "apiVersion": "networking.istio.io/v1beta1", "kind": "Gateway", "metadata": meta,
+            "spec": {
+                "selector": { "app": "istio-ingressgateway", "istio": "ingressgateway" },
+                "servers": [{
+                    "hosts": [API], "tls": { "mode": "PASSTHROUGH" },
+                    "port": { "number": 443, "name": "tls", "protocol": "TLS" },
+                }],
+            },
+        }),
+        json!({
+            "apiVersion": "networking.istio.io/v1beta1", "kind": "VirtualService", "metadata": meta,
+            "spec": {
+                "exportTo": ["istio-ingress"], "hosts": [API], "gateways": ["kube-apiserver"],
+                "tls": [{ "match": [{ "port": 443, "sniHosts": [API] }], "route": route }],
+            },
+        }),
+    ]
+}
+
+/// The Endpoints of a Service, as a cluster's own controller would write them.
+pub(crate) fn endpoints(service: &Value, ip: &str) -> Value {
+    let ports = service["spec"]["ports"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|port| {
+            json!({
+                "name": port["name"], "port": port["targetPort"],
+                "protocol": port["protocol"].as_str().unwrap_or("TCP"),
+            })
+        });
+    let (name, namespace) = (
+        &service["metadata"]["name"],
+        &service["metadata"]["namespace"],
+    );
+    json!({
+        "apiVersion": "v1", "kind": "Endpoints",
+        "metadata": { "name": name, "namespace": namespace },
+        "subsets": [{ "addresses": [{ "ip": ip }], "ports": ports.collect::<Vec<_>>() }],
+    })
+}
+
+/// Every authority of the operator's.
+pub(crate) struct Authorities {
+    /// Between gateways and the controller.
+    xds: Authority,
+    /// Of the tunnel's proxy and who asks it.
+    pub(crate) vpn: Authority,
+    /// Of konnectivity.
+    pub(crate) konnectivity: Authority,
+    /// Of kubelets.
+    pub(crate) kubelets: Authority,
+}
+
+impl Authorities {
+    pub(crate) fn new() -> Self {
+        let new = |name: &str| Authority::new(name).unwrap();
+        Self {
+            xds: new("xds"),
+            vpn: new("ca-vpn"),
+            konnectivity: new("konnectivity"),
+            kubelets: new("kubelets"),
+        }
+    }
+
+    /// Returns what an API server shows konnectivity's server.
+    pub(crate) fn frontend(&self) -> Identity {
+        let uri = format!("spiffe://example.com/{SHOOT}/kube-apiserver");
+        self.konnectivity
+            .client("kube-apiserver", &[], &[&uri])
+            .unwrap()
+    }
+
+    /// Returns a kubelet's certificate.
+    pub(crate) fn kubelet(&self) -> Identity {
+        self.kubelets.server(&[NODE]).unwrap()
+    }
+
+    /// Returns the Secrets of certificates that the manifests name.
+    pub(crate) fn secrets(&self) -> Vec<Value> {
+        let gateway = "spiffe://example.com/gateway/default";
+        let agent = format!("spiffe://example.com/{SHOOT}/konnectivity-agent");
+        let controller = "rhizome-netpol-controller.garden.svc.cluster.local".to_owned();
+        let vpn = ["vpn-seed-server-0", "vpn-seed-server-1"].map(Network::ip);
+        let konnectivity = [KONNECTIVITY.to_owned(), Network::ip("konnectivity-server")];
+        let own = |(authority, identity): (&Authority, Identity), key: &str| {
+            tls(key, authority, &identity)
+        };
+        let client = |authority: &Authority, uri: &str| authority.client("", &[], &[uri]).unwrap();
+        vec![
+            own(
+                (&self.xds, client(&self.xds, gateway)),
+                "istio-ingress/sni-proxy-xds-tls",
+            ),
+            own(
+                (&self.xds, self.xds.server(&[controller]).unwrap()),
+                "garden/rhizome-netpol-controller-xds-tls",
+            ),
+            own(
+                (&self.vpn, self.vpn.server(&vpn).unwrap()),
+                "shoot--foo--bar/vpn-seed-server-tls",
+            ),
+            own(
+                (
+                    &self.konnectivity,
+                    self.konnectivity.server(&konnectivity).unwrap(),
+                ),
+                "shoot--foo--bar/konnectivity-server-tls",
+            ),
+            own(
+                (&self.konnectivity, client(&self.konnectivity, &agent)),
+                "kube-system/konnectivity-agent-tls",
+            ),
+        ]
+    }
+}
+
+fn tls(key: &str, authority: &Authority, identity: &Identity) -> Value {
+    let data = json!({
+        "ca.crt": authority.pem(), "tls.crt": identity.cert_pem, "tls.key": identity.key_pem,
+    });
+    secret(key, data)
+}
+
+fn secret(key: &str, data: Value) -> Value {
+    let (namespace, name) = key.split_once('/').unwrap();
+    json!({
+        "apiVersion": "v1", "kind": "Secret",
+        "metadata": { "name": name, "namespace": namespace }, "stringData": data,
+    })
+}
+
+/// Returns the Secrets of the tunnel, two servers' and two clients', as they follow from the parameters
+/// that are shipped.
+pub(crate) fn keys(dir: &Path) -> Vec<Value> {
+    let wanted = Objects::read("control-plane/vpn-server/provision.yaml").unwrap();
+    let wanted = wanted.into_iter().next().unwrap();
+    assert_eq!(wanted["namespace"], SHOOT);
+    let pairs = |name: &str| {
+        let count = wanted[name].as_u64().unwrap();
+        (0..count)
+            .map(|number| pair(&dir.join(format!("{name}-{number}"))))
+            .collect::<Vec<_>>()
+    };
+    let (servers, clients) = (pairs("servers"), pairs("clients"));
+    let (server, client) = (
+        |n: usize| format!("192.168.123.{}", 1 + n),
+        |n: usize| format!("192.168.123.{}", 64 + n),
+    );
+    let peer = |(number, (_, public)): (usize, &(String, String))| json!({ "name": format!("vpn-shoot-{number}"), "publicKeys": [public], "addresses": [client(number)] });
+    let entry = |(number, (_, public)): (usize, &(String, String))| {
+        let name = format!("vpn-seed-server-{number}");
+        json!({
+            "name": name, "publicKeys": [public], "routeId": route_id(number),
+            "value": destination(number), "addresses": [server(number)],
+        })
+    };
+    let peers: Vec<Value> = clients.iter().enumerate().map(peer).collect();
+    let entries: Vec<Value> = servers.iter().enumerate().map(entry).collect();
+    let common = |own: &str, address: String| {
+        let mut config = wanted[own].clone();
+        config["networks"] = wanted["networks"].clone();
+        config["addresses"] = json!([format!("{address}/24")]);
+        config
+    };
+    let mut all = Vec::new();
+    for (number, (private, _)) in servers.iter().enumerate() {
+        let mut config = common("server", server(number));
+        config["routeId"] = json!(route_id(number));
+        config["keys"] = json!({ "private": ["private-0", "private-1"], "peers": "peers.yaml" });
+        let data = json!({
+            "private-0": private, "private-1": private,
+            "peers.yaml": json!({ "peers": peers }).to_string(), "vpn-server.yaml": config.to_string(),
+        });
+        all.push(secret(
+            &format!("{SHOOT}/vpn-seed-server-{number}-keys"),
+            data,
+        ));
+    }
+    for (number, (private, _)) in clients.iter().enumerate() {
+        let mut config = common("client", client(number));
+        config["endpoint"] = wanted["endpoint"].clone();
+        config["servers"] = json!(entries);
+        config["keys"] = json!({ "private": ["private-0", "private-1"] });
+        let data = json!({
+            "private-0": private, "private-1": private, "vpn-client.yaml": config.to_string(),
+        });
+        all.push(secret(
+            &format!("kube-system/vpn-shoot-{number}-keys"),
+            data,
+        ));
+    }
+    all
+}
+
+/// Returns a private key and its public one.
+fn pair(path: &Path) -> (String, String) {
+    let program = deploy::program("vpn-server").unwrap();
+    let public = command::run(Command::new(program).arg("keygen").arg(path)).unwrap();
+    (
+        std::fs::read_to_string(path).unwrap(),
+        public.trim().to_owned(),
+    )
+}
+
+/// Returns how the gateway knows a server of the tunnel.
+pub(crate) fn annotations(number: usize) -> Value {
+    json!({ "metadata": { "annotations": {
+        "rhizome.gardener.cloud/connect-destination": destination(number),
+        "rhizome.gardener.cloud/wireguard-route-id": route_id(number).to_string(),
+    } } })
+}
+
+fn destination(number: usize) -> String {
+    format!("outbound|1194||vpn-seed-server-{number}.{SHOOT}.svc.cluster.local")
+}
+
+fn route_id(number: usize) -> usize {
+    17 + number
+}

@@ -1,0 +1,182 @@
+//! What is started apart from the others: overlays, and the server beside an API server.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, chown};
+
+use deploy::{Objects, Pod, Sandbox};
+use serde_json::{Value, json};
+use testkit::certs::Authority;
+use testkit::netns::{Namespace, Place};
+use testkit::tempdir::TempDir;
+
+use crate::objects;
+use crate::world::wait_ready;
+
+/// Overlays whose containers are started here.
+pub(crate) const OVERLAYS: &[&str] = &["ipv6", "node-cache"];
+
+/// Containers of theirs.
+pub(crate) const STARTED: &[&str] = &[
+    "ipv6: vpn-shoot/setup",
+    "ipv6: vpn-shoot/vpn-client",
+    "node-cache: sni-proxy/sni-proxy",
+];
+
+fn sandbox<'n>(at: &'n Namespace, dir: &TempDir) -> Sandbox<'n> {
+    Sandbox {
+        place: Place::In(at),
+        directory: dir.join("pods"),
+        hosts: "127.0.0.1 localhost\n".to_owned(),
+        account: None,
+    }
+}
+
+fn secret(name: &str, data: Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name }, "stringData": data,
+    })
+}
+
+#[test]
+fn a_client_with_ipv6_starts_once_it_was_switched_on() {
+    let (at, dir) = (
+        Namespace::new("ipv6").unwrap(),
+        TempDir::new("deploy").unwrap(),
+    );
+    at.ip(&["link", "add", "eth0", "type", "veth"]).unwrap();
+    at.add_address("eth0", "fd00:96::9/64").unwrap();
+    at.add_address("eth0", "100.96.1.9/11").unwrap();
+    at.add_route("default", "100.96.0.1").unwrap();
+    // As clusters without IPv6 leave it.
+    at.run(|| fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "0"))
+        .unwrap()
+        .unwrap();
+    let mut built = Objects::build("shoot/vpn-client/overlays/ipv6").unwrap();
+    let mut secrets = objects::keys(dir.path());
+    for secret in &mut secrets {
+        with_ipv6(&mut secret["stringData"]["vpn-client.yaml"]);
+    }
+    built.extend(secrets);
+    let pod = Pod::of(&built, "StatefulSet", "vpn-shoot", "vpn-shoot-0").unwrap();
+    let (sandbox, main) = (sandbox(&at, &dir), pod.container("vpn-client").unwrap());
+    let refused = sandbox.run(main, &built).unwrap_err();
+    assert!(format!("{refused:#}").contains("setup"), "{refused:#}");
+    sandbox
+        .run(pod.container("setup").unwrap(), &built)
+        .unwrap();
+    let mut child = sandbox.start(main, &built).unwrap();
+    // Nobody answers it here: that it is there must do.
+    let device = || {
+        at.ip(&["addr", "show", "dev", "rhizome0"])
+            .is_ok_and(|text| text.contains("fd8f:"))
+    };
+    child.wait_ready(crate::api::LIMIT, device).unwrap();
+}
+
+/// Gives a client's configuration IPv6 networks, and addresses to go with them.
+fn with_ipv6(config: &mut Value) {
+    let Some(text) = config.as_str() else { return };
+    let mut own: Value = serde_json::from_str(text).unwrap();
+    own["networks"]["pods"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!("fd00:96::/56"));
+    own["addresses"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!("fd8f:6d53:b97a:1::b:0/96"));
+    for (number, server) in own["servers"]
+        .as_array_mut()
+        .unwrap()
+        .iter_mut()
+        .enumerate()
+    {
+        let address = format!("fd8f:6d53:b97a:1::{}", 1 + number);
+        server["addresses"]
+            .as_array_mut()
+            .unwrap()
+            .push(json!(address));
+    }
+    *config = json!(own.to_string());
+}
+
+#[test]
+fn a_gateway_finds_its_cache_on_the_node_and_starts_nowhere_else() {
+    let (at, dir) = (
+        Namespace::new("cache").unwrap(),
+        TempDir::new("deploy").unwrap(),
+    );
+    let mut built = Objects::build("seed/gateway/overlays/node-cache").unwrap();
+    let authority = Authority::new("xds").unwrap();
+    let identity = authority
+        .client("", &[], &["spiffe://example.com/gateway/default"])
+        .unwrap();
+    let data = json!({
+        "ca.crt": authority.pem(), "tls.crt": identity.cert_pem, "tls.key": identity.key_pem,
+    });
+    built.extend([secret("sni-proxy-xds-tls", data)]);
+    let pod = Pod::of(&built, "Deployment", "sni-proxy", "sni-proxy-0").unwrap();
+    let (sandbox, main) = (sandbox(&at, &dir), pod.container("sni-proxy").unwrap());
+    let refused = sandbox.command(main, &built).unwrap_err();
+    assert!(
+        format!("{refused:#}").contains("/var/lib/rhizome/gateway"),
+        "{refused:#}"
+    );
+    prepare(&sandbox);
+    // Without a controller it waits for routes: alive, and not ready.
+    let mut child = sandbox.start(main, &built).unwrap();
+    let alive = || crate::world::ask(&at, 15021, "/healthz").is_some();
+    child.wait_ready(crate::api::LIMIT, alive).unwrap();
+    let cache = format!("/proc/{}/root/var/cache/rhizome", child.pid());
+    assert!(fs::read_dir(cache).is_ok());
+    assert!(crate::world::ask(&at, 15021, "/readyz").is_none());
+}
+
+/// Prepares the node as its fragment for tmpfiles.d says.
+fn prepare(sandbox: &Sandbox<'_>) {
+    let file = deploy::root().join("seed/gateway/overlays/node-cache/rhizome-gateway.conf");
+    let text = fs::read_to_string(file).unwrap();
+    let line = text.lines().find(|line| line.starts_with("d ")).unwrap();
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let path = sandbox.host().join(words[1].trim_start_matches('/'));
+    fs::create_dir_all(&path).unwrap();
+    // In a user namespace of somebody without privileges there is no such group.
+    let _ = chown(&path, None, Some(words[4].parse().unwrap()));
+    let mode = u32::from_str_radix(words[2], 8).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn the_server_beside_an_api_server_serves_its_socket_in_both_ways() {
+    for mode in ["grpc", "http-connect"] {
+        let (at, dir) = (
+            Namespace::new(mode).unwrap(),
+            TempDir::new("deploy").unwrap(),
+        );
+        let mut built = Objects::read("control-plane/konnectivity-server/sidecar.yaml").unwrap();
+        let authority = Authority::new("konnectivity").unwrap();
+        let identity = authority
+            .server(&["konnectivity.bar.foo.example.com"])
+            .unwrap();
+        let data = json!({
+            "ca.crt": authority.pem(), "tls.crt": identity.cert_pem, "tls.key": identity.key_pem,
+        });
+        built.extend([secret("konnectivity-server-tls", data)]);
+        // A patch has no namespace; what it is applied to has.
+        let mut patch = built.get("Deployment", "kube-apiserver").unwrap().clone();
+        patch["metadata"]["namespace"] = json!(objects::SHOOT);
+        let text = patch
+            .to_string()
+            .replace("--mode=grpc", &format!("--mode={mode}"));
+        let secrets = built.of_kind("Secret").cloned().collect::<Vec<_>>();
+        let mut built = Objects::parse(&text, std::path::Path::new("sidecar.yaml")).unwrap();
+        built.extend(secrets);
+        let pod = Pod::of(&built, "Deployment", "kube-apiserver", "kube-apiserver-0").unwrap();
+        let sandbox = sandbox(&at, &dir);
+        let container = pod.container("konnectivity-server").unwrap();
+        let mut child = sandbox.start(container, &built).unwrap();
+        wait_ready(&at, container, &mut child);
+        let socket = format!("/proc/{}/root/run/konnectivity/server.sock", child.pid());
+        assert!(fs::metadata(socket).is_ok(), "{mode}");
+    }
+}
