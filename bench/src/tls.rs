@@ -92,10 +92,14 @@ fn measured(asked: &Tls, place: Place<'_>, network: &str) -> Result<ExitCode> {
     if !lab.disturbed.is_empty() {
         facts.push(("disturbed", lab.disturbed.join("; ")));
     }
-    let samples = &lab.samples;
+    deliver(asked, &lab.samples, &facts, &failures)
+}
+
+/// Prints the result, and says how the program ends.
+fn deliver(asked: &Tls, samples: &Samples, facts: &Facts, failures: &[String]) -> Result<ExitCode> {
     let report = Report {
         samples,
-        facts: &facts,
+        facts,
         known: &|setup, case, figure| known::known(samples, setup, case, figure),
         compared: Compared {
             head: "× best peer",
@@ -110,7 +114,7 @@ fn measured(asked: &Tls, place: Place<'_>, network: &str) -> Result<ExitCode> {
         report.table(&mut out)
     }
     .context("writing the result")?;
-    for failure in &failures {
+    for failure in failures {
         let _ = writeln!(stderr(), "failed: {failure}");
     }
     let held = failures.is_empty() && report.missed() == 0;

@@ -8,8 +8,7 @@
 //! What arrives is counted. Neither side copies what it throws away, so that one processor of load
 //! suffices for several of a proxy.
 
-use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -61,57 +60,91 @@ pub(crate) fn run(
     load: Load,
     meter: &Meter,
 ) -> Result<Outcome> {
-    let (command, interest) = match load.direction {
-        Direction::Down => (Command::Generate, EventFlags::IN),
-        Direction::Up => (Command::Sink, EventFlags::OUT),
-    };
-    let words = opening.canned(command, b"");
-    let poller = Poller::new()?;
-    let mut streams = Vec::new();
-    for number in 0..load.connections {
-        let stream = words.dial(address)?;
-        stream.set_nonblocking(true).context("a stream")?;
-        poller.add(&stream, number as u64, interest)?;
-        streams.push(stream);
-    }
-    // Never written to, so that it costs no memory.
-    let mut sink = vec![0; SINK];
-    let chunk = vec![0x5a; CHUNK];
-    let mut taken = 0;
-    let arrived = |taken: u64| match load.direction {
-        Direction::Down => taken,
-        Direction::Up => backend.discarded(),
-    };
+    let mut moving = Moving::start(address, opening, backend, load)?;
     let start = meter.now();
     let mut before: Option<(Reading, u64)> = None;
     let (octets, spent) = loop {
         let now = meter.now();
         match &before {
-            None if now >= start + load.warm_up => before = Some((meter.read()?, arrived(taken))),
+            None if now >= start + load.warm_up => before = Some((meter.read()?, moving.arrived())),
             Some((reading, first)) if now >= reading.at() + load.length => {
-                break (arrived(taken) - first, meter.read()?.since(reading));
+                break (moving.arrived() - first, meter.read()?.since(reading));
             }
             None | Some(_) => {}
         }
-        for (number, _) in poller.wait(Some(IDLE))? {
-            let stream = usize::try_from(number)
-                .ok()
-                .and_then(|nth| streams.get(nth));
-            let stream = stream.context("a stream that is none of ours")?.as_fd();
-            match load.direction {
-                Direction::Down => {
-                    let count = discard(stream, &mut sink).context("receiving")?;
-                    ensure!(count != Some(0), "a connection was closed early");
-                    taken += count.unwrap_or(0) as u64;
-                }
-                Direction::Up => {
-                    send(stream, &chunk).context("sending")?;
-                }
-            }
-        }
+        moving.turn()?;
     };
     ensure!(octets > 0, "nothing arrived");
     Ok(Outcome { octets, spent })
+}
+
+struct Moving<'a> {
+    poller: Poller,
+    direction: Direction,
+    backend: &'a Backend,
+    streams: Vec<TcpStream>,
+    /// Never written to, so that it costs no memory: see [`discard`].
+    sink: Vec<u8>,
+    chunk: Vec<u8>,
+    taken: u64,
+}
+
+impl<'a> Moving<'a> {
+    fn start(
+        address: SocketAddr,
+        opening: &Opening,
+        backend: &'a Backend,
+        load: Load,
+    ) -> Result<Self> {
+        let (command, interest) = match load.direction {
+            Direction::Down => (Command::Generate, EventFlags::IN),
+            Direction::Up => (Command::Sink, EventFlags::OUT),
+        };
+        let words = opening.canned(command, b"");
+        let poller = Poller::new()?;
+        let mut streams = Vec::new();
+        for number in 0..load.connections {
+            let stream = words.dial(address)?;
+            stream.set_nonblocking(true).context("a stream")?;
+            poller.add(&stream, number as u64, interest)?;
+            streams.push(stream);
+        }
+        Ok(Self {
+            poller,
+            direction: load.direction,
+            backend,
+            streams,
+            sink: vec![0; SINK],
+            chunk: vec![0x5a; CHUNK],
+            taken: 0,
+        })
+    }
+
+    /// Returns how many octets have arrived at the end that throws them away.
+    fn arrived(&self) -> u64 {
+        match self.direction {
+            Direction::Down => self.taken,
+            Direction::Up => self.backend.discarded(),
+        }
+    }
+
+    fn turn(&mut self) -> Result<()> {
+        for (number, _) in self.poller.wait(Some(IDLE))? {
+            let nth = usize::try_from(number).context("a stream's number")?;
+            let stream = self.streams.get(nth).context("a stream that is not ours")?;
+            match self.direction {
+                Direction::Down => {
+                    let count = discard(stream, &mut self.sink).context("receiving")?;
+                    ensure!(count != Some(0), "a connection was closed early");
+                    self.taken += count.unwrap_or(0) as u64;
+                }
+                Direction::Up => {
+                    send(stream, &self.chunk).context("sending")?;
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// How often the clock is looked at when nothing happens.

@@ -81,45 +81,15 @@ pub(crate) fn run(
         request: request(name),
         response: response().len(),
         counting: Cell::new(false),
-        tally: RefCell::new(Tally {
-            done: 0,
-            failed: 0,
-            first_failure: None,
-            latencies: Latencies::new()?,
-        }),
+        tally: RefCell::new(Tally::new()?),
         under_way: (0..load.connections).map(|_| Cell::new(None)).collect(),
     });
     let tasks = LocalSet::new();
-    let spent = tasks.block_on(&runtime, async {
-        let start = Instant::now();
-        for nth in 0..load.connections {
-            // Spread over the interval, so that not all are due at once.
-            let share = load.interval.map(|interval| {
-                let nth = u32::try_from(nth).unwrap_or(0);
-                let all = u32::try_from(load.connections).unwrap_or(1).max(1);
-                interval * nth / all
-            });
-            let pacer = Pacer::new(load.interval, start + share.unwrap_or_default());
-            let shared = Rc::clone(&shared);
-            tokio::task::spawn_local(async move { shared.client(nth, pacer, load.fresh).await });
-        }
-        sleep(load.warm_up).await;
-        let before = meter.read()?;
-        shared.counting.set(true);
-        sleep(load.length).await;
-        shared.counting.set(false);
-        anyhow::Ok(meter.read()?.since(&before))
-    })?;
+    let spent = tasks.block_on(&runtime, during(&shared, load, meter))?;
     if load.interval.is_some() {
         shared.count_unanswered();
     }
-    drop(tasks);
-    let tally = shared.tally.replace(Tally {
-        done: 0,
-        failed: 0,
-        first_failure: None,
-        latencies: Latencies::new()?,
-    });
+    let tally = shared.tally.replace(Tally::new()?);
     ensure!(
         tally.done > 0,
         "of {} operations none was answered: {}",
@@ -132,6 +102,27 @@ pub(crate) fn run(
         latencies: tally.latencies,
         spent,
     })
+}
+
+/// Starts all clients, and returns what the time that counts took. They go on until their set is
+/// dropped.
+async fn during(shared: &Rc<Shared>, load: Load, meter: &Meter) -> Result<Spent> {
+    let start = Instant::now();
+    let all = u32::try_from(load.connections).context("connections")?;
+    for nth in 0..all {
+        // Spread over the interval, so that not all are due at once.
+        let share = load.interval.map(|interval| interval * nth / all);
+        let pacer = Pacer::new(load.interval, start + share.unwrap_or_default());
+        let shared = Rc::clone(shared);
+        let nth = usize::try_from(nth).context("a connection's number")?;
+        tokio::task::spawn_local(async move { shared.client(nth, pacer, load.fresh).await });
+    }
+    sleep(load.warm_up).await;
+    let before = meter.read()?;
+    shared.counting.set(true);
+    sleep(load.length).await;
+    shared.counting.set(false);
+    Ok(meter.read()?.since(&before))
 }
 
 /// What all connections have in common.
@@ -153,6 +144,17 @@ struct Tally {
     failed: u64,
     first_failure: Option<String>,
     latencies: Latencies,
+}
+
+impl Tally {
+    fn new() -> Result<Self> {
+        Ok(Self {
+            done: 0,
+            failed: 0,
+            first_failure: None,
+            latencies: Latencies::new()?,
+        })
+    }
 }
 
 impl Shared {
