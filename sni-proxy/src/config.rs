@@ -13,7 +13,8 @@ use std::time::Duration;
 use clap::Parser;
 use route::{IpPrefix, TcpOptions};
 use settings::{
-    AdminAddress, ByteSize, ConfigError, ConfigErrors, HumanDuration, TcpSettings, yaml,
+    AdminAddress, ByteSize, ConfigError, ConfigErrors, HumanDuration, TcpOverrides, TcpSettings,
+    yaml,
 };
 use telemetry::{AccessFormat, EndpointAddr, LogFormat};
 
@@ -140,6 +141,8 @@ pub(crate) struct ListenerConfig {
     pub(crate) protocol: Protocol,
     pub(crate) proxy_protocol: ProxyProtocol,
     pub(crate) tcp: TcpOptions,
+    /// What is otherwise on sockets dialled for its connections.
+    pub(crate) upstream_tcp: Option<TcpOverrides>,
 }
 
 impl ListenerConfig {
@@ -289,6 +292,7 @@ impl Config {
                 Some(overrides) => (&overrides.over(&tcp)).into(),
                 None => (&tcp).into(),
             },
+            upstream_tcp: listener.upstream_tcp.clone(),
         });
         let wireguard = file.wireguard.params();
         Self {
@@ -389,16 +393,21 @@ impl File {
                     format!("must be given, because listener {name:?} takes a PROXY header"),
                 );
             }
-            if wireguard {
-                let why = "means nothing to a listener that takes datagrams";
-                if listener.proxy_protocol != ProxyProtocol::Off {
-                    errors.add(format!("{key}.proxyProtocol"), why);
+            let meaningless = "means nothing to a listener that takes datagrams";
+            if wireguard && listener.proxy_protocol != ProxyProtocol::Off {
+                errors.add(format!("{key}.proxyProtocol"), meaningless);
+            }
+            for (word, overrides) in [
+                ("tcp", &listener.tcp),
+                ("upstreamTcp", &listener.upstream_tcp),
+            ] {
+                let Some(overrides) = overrides else { continue };
+                let key = format!("{key}.{word}");
+                if wireguard {
+                    errors.add(key, meaningless);
+                } else {
+                    validate_tcp(&overrides.over(&self.tcp), &key, errors);
                 }
-                if listener.tcp.is_some() {
-                    errors.add(format!("{key}.tcp"), why);
-                }
-            } else if let Some(overrides) = &listener.tcp {
-                validate_tcp(&overrides.over(&self.tcp), &format!("{key}.tcp"), errors);
             }
         }
     }
@@ -476,7 +485,7 @@ limits:
   preambleBytes: 65536
   idleTimeout: 0s
   maxConnectionAge: 0s
-tcp: { keepalive: 55s, keepaliveInterval: 55s, keepaliveProbes: 3, userTimeout: 0s, congestion: "", notsentLowat: 0 }
+tcp: { keepalive: 55s, keepaliveInterval: 55s, keepaliveProbes: 3, userTimeout: 0s, congestion: "", notsentLowat: 0, receiveBuffer: 0 }
 drain: { delay: 5s, timeout: 30s }
 trustedProxies: ["10.0.0.0/8"]
 connect:

@@ -8,6 +8,7 @@
 //! goes on or names the reason it ends with. What comes before the relay lives in a box that is
 //! gone when it starts, because what remains is multiplied by every idle connection.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,13 +16,14 @@ use std::time::Duration;
 
 use preamble::{HttpVersion, encode_v1, encode_v2};
 use relay::{Relay, Timers};
-use route::{Cluster, Endpoint, OnListener, PickContext, ProxyVersion, Route};
+use route::{Cluster, Endpoint, OnListener, PickContext, ProxyVersion, Route, TcpOptions};
 use serve::{ConnRecord, Reason};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::answer::Answer;
+use crate::config::ListenerConfig;
 use crate::preamble::{AddressPair, ClientNote, Expected, Preamble, Refusal, Target, read};
 use crate::worker::{Listener, Worker};
 
@@ -119,7 +121,8 @@ async fn establish(
     }
 
     // The endpoint: the next one when one fails, before a byte was sent.
-    let connected = connect(route.cluster(), client, &routing, worker).await;
+    let tcp = upstream_tcp(route.cluster(), &listener.config, worker);
+    let connected = connect(route.cluster(), client, &tcp, &routing, worker).await;
     let (mut upstream, endpoint, endpoint_addr) = match connected {
         Ok(connected) => connected,
         Err(reason) => return Err(answer(&mut downstream, reason, version).await),
@@ -189,16 +192,30 @@ fn find<'a>(table: OnListener<'a>, target: &Target) -> Result<&'a Arc<Route>, Re
     route.ok_or(unknown)
 }
 
+/// Returns the options of sockets toward `cluster`: its own or everybody's, and above both what the
+/// listener says.
+fn upstream_tcp<'a>(
+    cluster: &'a Cluster,
+    listener: &ListenerConfig,
+    worker: &'a Worker,
+) -> Cow<'a, TcpOptions> {
+    let tcp = cluster
+        .tcp()
+        .map_or(&worker.shared.config.tcp, AsRef::as_ref);
+    match &listener.upstream_tcp {
+        Some(overrides) => Cow::Owned(overrides.upon(tcp)),
+        None => Cow::Borrowed(tcp),
+    }
+}
+
 /// Connects to an endpoint of `cluster`, trying others as often as the cluster allows.
 async fn connect(
     cluster: &Cluster,
     source: IpAddr,
+    tcp: &TcpOptions,
     routing: &crate::routing::Published,
     worker: &Worker,
 ) -> Result<(TcpStream, Arc<Endpoint>, SocketAddr), Reason> {
-    let tcp = cluster
-        .tcp()
-        .map_or(&worker.shared.config.tcp, AsRef::as_ref);
     let mut tried: Vec<Arc<Endpoint>> = Vec::new();
     let mut reason = Reason::NoEndpoint;
     for _ in 0..=cluster.connect_retries() {

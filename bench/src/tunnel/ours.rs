@@ -131,7 +131,7 @@ fn routes(far: &str) -> Value {
         json!({
             "name": name,
             "endpoints": [{ "address": format!("{SERVER}:{port}") }],
-            "tcp": hop_tcp(),
+            "tcp": near_hop_tcp(),
         })
     };
     json!({
@@ -202,6 +202,11 @@ fn networks() -> Value {
 /// Returns the options of both of the gateway's sockets.
 fn hop_tcp() -> Value {
     json!({ "congestion": "bbr", "notsentLowat": "64KiB" })
+}
+
+/// Returns those of the one toward the server, where what waits unread is beyond its queue.
+fn near_hop_tcp() -> Value {
+    with(hop_tcp(), &json!({ "receiveBuffer": "128KiB" }))
 }
 
 const OUTER: Ipv4Addr = Ipv4Addr::new(192, 168, 123, 1);

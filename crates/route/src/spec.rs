@@ -244,6 +244,8 @@ pub struct TcpOptions {
     pub congestion: String,
     /// Unsent octets above which a socket is not writable (`TCP_NOTSENT_LOWAT`).
     pub notsent_lowat: u32,
+    /// Received octets that the kernel holds until they are read (`SO_RCVBUF`).
+    pub receive_buffer: u32,
     /// Octets of the largest segment, both ways (`TCP_MAXSEG`), on sockets that are dialled; zero =
     /// what the device carries.
     pub max_segment: u32,
@@ -258,6 +260,7 @@ impl Default for TcpOptions {
             user_timeout: Duration::ZERO,
             congestion: String::new(),
             notsent_lowat: 0,
+            receive_buffer: 0,
             max_segment: 0,
         }
     }

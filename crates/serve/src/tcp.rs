@@ -53,6 +53,13 @@ pub fn apply_tcp_options(socket: SockRef<'_>, options: &TcpOptions) -> io::Resul
             .set_tcp_notsent_lowat(lowat)
             .map_err(named("TCP_NOTSENT_LOWAT"))?;
     }
+    if options.receive_buffer > 0 {
+        // Before connecting or listening, since the window's scale is settled with the first segment.
+        let bytes = usize::try_from(options.receive_buffer).unwrap_or(usize::MAX);
+        socket
+            .set_recv_buffer_size(bytes)
+            .map_err(named("SO_RCVBUF"))?;
+    }
     Ok(())
 }
 

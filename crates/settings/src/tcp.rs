@@ -1,5 +1,7 @@
 //! The `tcp:` block: socket options of a hop, for all, and differently for one listener or cluster.
 
+use std::time::Duration;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +24,9 @@ pub struct TcpSettings {
     pub congestion: String,
     /// Unsent data the kernel holds before the socket stops being writable; 0 for no limit.
     pub notsent_lowat: ByteSize,
+    /// Received data the kernel holds until it is read, and so about the window that the peer may
+    /// fill; 0 leaves it to the kernel, which lets it grow with the path's delay.
+    pub receive_buffer: ByteSize,
 }
 
 impl Default for TcpSettings {
@@ -33,6 +38,7 @@ impl Default for TcpSettings {
             user_timeout: HumanDuration::default(),
             congestion: String::new(),
             notsent_lowat: ByteSize(0),
+            receive_buffer: ByteSize(0),
         }
     }
 }
@@ -72,6 +78,13 @@ impl TcpSettings {
         if i32::try_from(self.notsent_lowat.0).is_err() {
             errors.add(format_args!("{key}.notsentLowat"), "must be below 2GiB");
         }
+        let receive = self.receive_buffer.0;
+        if receive != 0 && !RECEIVE_BUFFER.contains(&receive) {
+            errors.add(
+                format_args!("{key}.receiveBuffer"),
+                "must be from 4KiB to 512MiB, or 0 for what the kernel chooses",
+            );
+        }
     }
 }
 
@@ -79,6 +92,8 @@ impl TcpSettings {
 const MAX_KEEPALIVE_SECONDS: u64 = 32_767;
 /// MAX_TCP_KEEPCNT of linux/tcp.h.
 const MAX_KEEPALIVE_PROBES: u32 = 127;
+/// Less holds no segment of a path with large ones; the kernel doubles it within 31 bits.
+const RECEIVE_BUFFER: std::ops::RangeInclusive<u64> = 4 << 10..=512 << 20;
 /// TCP_CA_NAME_MAX of linux/tcp.h without the closing zero.
 const MAX_CONGESTION_NAME: usize = 15;
 
@@ -100,7 +115,8 @@ impl From<&TcpSettings> for route::TcpOptions {
             keepalive_probes: settings.keepalive_probes,
             user_timeout: settings.user_timeout.0,
             congestion: settings.congestion.clone(),
-            notsent_lowat: u32::try_from(settings.notsent_lowat.0).unwrap_or(u32::MAX),
+            notsent_lowat: octets(settings.notsent_lowat),
+            receive_buffer: octets(settings.receive_buffer),
             max_segment: 0,
         }
     }
@@ -128,6 +144,9 @@ pub struct TcpOverrides {
     /// See [`TcpSettings::notsent_lowat`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub notsent_lowat: Option<ByteSize>,
+    /// See [`TcpSettings::receive_buffer`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub receive_buffer: Option<ByteSize>,
 }
 
 impl TcpOverrides {
@@ -143,8 +162,40 @@ impl TcpOverrides {
                 .clone()
                 .unwrap_or_else(|| base.congestion.clone()),
             notsent_lowat: self.notsent_lowat.unwrap_or(base.notsent_lowat),
+            receive_buffer: self.receive_buffer.unwrap_or(base.receive_buffer),
         }
     }
+
+    /// Returns `base`, options in effect, with everything replaced that is named here.
+    pub fn upon(&self, base: &route::TcpOptions) -> route::TcpOptions {
+        let mut options = base.clone();
+        let set_duration = |slot: &mut Duration, value: Option<HumanDuration>| {
+            if let Some(value) = value {
+                *slot = value.0;
+            }
+        };
+        set_duration(&mut options.keepalive, self.keepalive);
+        set_duration(&mut options.keepalive_interval, self.keepalive_interval);
+        set_duration(&mut options.user_timeout, self.user_timeout);
+        if let Some(probes) = self.keepalive_probes {
+            options.keepalive_probes = probes;
+        }
+        if let Some(congestion) = &self.congestion {
+            options.congestion.clone_from(congestion);
+        }
+        if let Some(bytes) = self.notsent_lowat {
+            options.notsent_lowat = octets(bytes);
+        }
+        if let Some(bytes) = self.receive_buffer {
+            options.receive_buffer = octets(bytes);
+        }
+        options
+    }
+}
+
+/// Returns what a socket option can say; larger values were refused before.
+fn octets(size: ByteSize) -> u32 {
+    u32::try_from(size.0).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -164,7 +215,7 @@ mod tests {
     #[test]
     fn the_documented_block_is_the_default() {
         let documented: TcpSettings = read(
-            r#"{ keepalive: 55s, keepaliveInterval: 55s, keepaliveProbes: 3, userTimeout: 0s, congestion: "", notsentLowat: 0 }"#,
+            r#"{ keepalive: 55s, keepaliveInterval: 55s, keepaliveProbes: 3, userTimeout: 0s, congestion: "", notsentLowat: 0, receiveBuffer: 0 }"#,
         );
         assert_eq!(documented, TcpSettings::default());
         assert_eq!(findings(&documented), [""; 0]);
@@ -188,9 +239,23 @@ mod tests {
     }
 
     #[test]
+    fn overrides_of_options_in_effect_come_to_the_same() {
+        let overrides: TcpOverrides = read(
+            "{ keepalive: 0, keepaliveInterval: 7s, keepaliveProbes: 9, userTimeout: 10s, congestion: bbr, notsentLowat: 64KiB, receiveBuffer: 128KiB }",
+        );
+        let base = TcpSettings::default();
+
+        let upon = overrides.upon(&(&base).into());
+
+        assert_eq!(upon, (&overrides.over(&base)).into());
+        let nothing = TcpOverrides::default();
+        assert_eq!(nothing.upon(&upon), upon);
+    }
+
+    #[test]
     fn what_the_kernel_would_refuse_is_found() {
         let settings: TcpSettings = read(
-            "{ keepalive: 1500ms, keepaliveInterval: 10h, keepaliveProbes: 0, userTimeout: 600h, congestion: 'b r', notsentLowat: 2GiB }",
+            "{ keepalive: 1500ms, keepaliveInterval: 10h, keepaliveProbes: 0, userTimeout: 600h, congestion: 'b r', notsentLowat: 2GiB, receiveBuffer: 1KiB }",
         );
         assert_eq!(
             findings(&settings),
@@ -200,7 +265,8 @@ mod tests {
                 "tcp.keepaliveProbes",
                 "tcp.userTimeout",
                 "tcp.congestion",
-                "tcp.notsentLowat"
+                "tcp.notsentLowat",
+                "tcp.receiveBuffer"
             ]
         );
     }

@@ -78,6 +78,10 @@ pub(super) struct ListenerFile {
     /// Overrides of the TCP options.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) tcp: Option<TcpOverrides>,
+    /// Overrides of the TCP options of sockets that are dialled for this listener's connections;
+    /// they go before those of the cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) upstream_tcp: Option<TcpOverrides>,
 }
 
 /// What the connections of a listener begin with.

@@ -26,6 +26,7 @@ mod preamble;
 mod process;
 mod relay;
 mod reload;
+mod socket_options;
 mod support;
 mod tls;
 mod to_endpoint;

@@ -56,6 +56,7 @@ impl File {
             user_timeout: Some(options.user_timeout),
             congestion: Some(options.congestion),
             notsent_lowat: Some(options.notsent_lowat),
+            receive_buffer: Some(options.receive_buffer),
         };
     }
 

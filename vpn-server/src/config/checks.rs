@@ -263,5 +263,6 @@ fn every(tcp: &TcpSettings) -> TcpOverrides {
         user_timeout: Some(tcp.user_timeout),
         congestion: Some(tcp.congestion.clone()),
         notsent_lowat: Some(tcp.notsent_lowat),
+        receive_buffer: Some(tcp.receive_buffer),
     }
 }

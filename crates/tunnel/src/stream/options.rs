@@ -20,6 +20,7 @@ pub(super) fn defaults() -> TcpOptions {
         user_timeout: Duration::from_secs(10),
         congestion: "bbr".to_owned(),
         notsent_lowat: 64 * 1024,
+        receive_buffer: 0,
         max_segment: 0,
     }
 }
@@ -47,6 +48,12 @@ pub(super) fn apply(socket: &std::net::TcpStream, options: &TcpOptions) -> io::R
         socket
             .set_tcp_notsent_lowat(lowat)
             .map_err(named("TCP_NOTSENT_LOWAT"))?;
+    }
+    if options.receive_buffer > 0 {
+        let bytes = usize::try_from(options.receive_buffer).unwrap_or(usize::MAX);
+        socket
+            .set_recv_buffer_size(bytes)
+            .map_err(named("SO_RCVBUF"))?;
     }
     let congestion = &options.congestion;
     if !congestion.is_empty()

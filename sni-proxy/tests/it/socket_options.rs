@@ -1,0 +1,66 @@
+//! Which TCP options dialled sockets have, by what the kernel says of them (`ss`).
+
+use std::net::SocketAddr;
+use std::process::Command;
+
+use testkit::command;
+use testkit::upstream::{Behaviour, Upstream};
+
+use crate::support::{Client, Gateway};
+
+/// Returns the receive buffer of the one connection toward `addr`, octets as the kernel counts
+/// them, which is twice what was asked for (socket(7)).
+fn receive_buffer(addr: SocketAddr) -> u64 {
+    let mut ss = Command::new("ss");
+    ss.args(["-tmnH", "state", "established", "dst", &addr.to_string()]);
+    let shown = command::run(&mut ss).unwrap();
+    let all: Vec<u64> = shown
+        .split(['(', ',', ')'])
+        .filter_map(|word| word.strip_prefix("rb"))
+        .map(|number| number.parse().unwrap())
+        .collect();
+    assert_eq!(all.len(), 1, "{shown}");
+    all[0]
+}
+
+#[test]
+fn options_toward_a_cluster_are_everybodys_its_own_or_its_listeners() {
+    let (plain, own) = (
+        Upstream::start(Behaviour::Echo).unwrap(),
+        Upstream::start(Behaviour::Echo).unwrap(),
+    );
+    let gateway = Gateway::start(
+        r#"
+tcp: { receiveBuffer: 48KiB }
+listeners:
+- { name: node, address: "127.0.0.1:0", protocol: proxy-or-connect, tcp: { receiveBuffer: 96KiB } }
+- { name: vpn, address: "127.0.0.1:0", protocol: connect, upstreamTcp: { receiveBuffer: 16KiB } }
+"#,
+        &format!(
+            r#"
+clusters:
+- {{ name: plain, endpoints: [{{ address: "{}" }}] }}
+- {{ name: own, endpoints: [{{ address: "{}" }}], tcp: {{ receiveBuffer: 32KiB }} }}
+routes:
+- {{ connectDestinations: ["plain"], cluster: plain }}
+- {{ connectDestinations: ["own"], cluster: own }}
+"#,
+            plain.addr(),
+            own.addr()
+        ),
+    );
+
+    for (listener, value, addr, kib) in [
+        ("node", "plain", plain.addr(), 48),
+        ("node", "own", own.addr(), 32),
+        ("vpn", "plain", plain.addr(), 16),
+        ("vpn", "own", own.addr(), 16),
+    ] {
+        let mut client = Client::open(gateway.addr(listener));
+        assert_eq!(client.connect(value), "HTTP/1.1 200 OK\r\n\r\n");
+        let was = receive_buffer(addr);
+        assert_eq!(was, 2 * (kib << 10), "{listener} to {value}");
+        drop(client);
+        gateway.wait_idle();
+    }
+}
