@@ -64,7 +64,7 @@ flags! {
         /// Namespace of the leases of servers. Not with --registry.
         lease_namespace: String = "kube-system".to_owned();
         /// Streams from agents at most. Not with --registry.
-        max_agents: u32 = 1000;
+        max_agents: u32 = 10_000;
         /// Dials per second at most; 0 is any number. Not with --registry.
         max_dials_per_second: u32 = 0;
         /// Dials at most that wait for an answer. Not with --registry.

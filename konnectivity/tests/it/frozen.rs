@@ -1,11 +1,16 @@
-//! Agents that stand still: what upstream waits for without end, and then leaks.
+//! Agents that stand still and lines that are dead: what upstream waits for without end, and then
+//! leaks.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use testkit::upstream::{Behaviour, Upstream};
-use testkit::wait::Stopwatch;
+use testkit::wait::{self, Stopwatch};
 
-use crate::support::{Backend, Kind, LIMIT, Mode, Rig, SERVER, ServerFlags, refusal};
+use crate::support::{
+    AGENT, Agent, AgentFlags, Backend, Balancer, Kind, LIMIT, Mode, Pki, Rig, SERVER, ServerFlags,
+    dial, refusal,
+};
 
 /// Short bounds, so that none of the tests lasts long.
 fn rig(mode: Mode, kind: Kind, dial_timeout: &str, keepalive: &str) -> Rig {
@@ -75,6 +80,36 @@ fn an_agent_that_answers_is_chosen_instead_of_a_frozen_one() {
     rig.server.wait_agents(1);
     living.wait_tunnels(0);
     rig.agent.freeze(false);
+}
+
+/// The agent's bound is its interval and the 20 s that an answer may take, as grpc-go has it.
+#[test]
+fn a_line_that_swallows_everything_is_noticed_at_both_ends() {
+    let pki = Arc::new(Pki::new());
+    let flags = ServerFlags::of(&pki, "server", Mode::Http);
+    let flags = flags.flag("--keepalive-time=2s");
+    let server = flags.flag("--keepalive-timeout=2s").start();
+    let balancer = Balancer::start(&[server.agents()]);
+    let flags = AgentFlags::new(&pki, "agent", balancer.addr()).flag("--keepalive-time=5s");
+    let agent = Agent::connected(flags);
+    server.wait_agents(1);
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let mut tunnel = dial(&server.frontend(), &echo.addr().to_string()).unwrap();
+    tunnel.echo(b"x").unwrap();
+
+    // Nobody is connected again, so that what is counted are the connections that were.
+    balancer.set(&[]);
+    balancer.swallow();
+
+    server.wait_agents(0);
+    assert!(tunnel.reader.rest().unwrap().is_empty());
+    let streams = format!("{AGENT}open_server_connections");
+    wait::until("no stream at the agent", Duration::from_secs(30), || {
+        agent.value(&streams, &[]) == 0.0
+    })
+    .unwrap();
+    agent.wait_tunnels(0);
+    echo.wait_closed(LIMIT).unwrap();
 }
 
 /// At upstream all 20 tunnels stay, on both sides.

@@ -29,6 +29,7 @@ mod limits;
 mod lost_agents;
 mod packets;
 mod parity;
+mod plenty;
 mod registry;
 mod reload;
 mod servers;

@@ -180,7 +180,23 @@ impl FakeAgent {
         metadata: &AgentMetadata,
         frame: usize,
     ) -> Result<Self> {
-        let engine = Engine::start("fake-agent")?;
+        Self::on(Engine::start("fake-agent")?, target, metadata, frame)
+    }
+
+    /// Connects another agent that shares this one's thread, for there may be thousands.
+    ///
+    /// # Errors
+    /// As [`FakeAgent::start`].
+    pub fn another(&self, target: &AgentTarget, metadata: &AgentMetadata) -> Result<Self> {
+        Self::on(self.engine.clone(), target, metadata, usize::MAX)
+    }
+
+    fn on(
+        engine: Engine,
+        target: &AgentTarget,
+        metadata: &AgentMetadata,
+        frame: usize,
+    ) -> Result<Self> {
         let opened = engine.wait(LIMIT, open(&engine, target, metadata, Control::default()));
         let opened = opened.context("connecting an agent takes too long")??;
         let answer = engine.wait(LIMIT, opened.response);

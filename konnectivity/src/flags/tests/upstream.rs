@@ -81,7 +81,7 @@ const SERVER: [(&str, &str); 49] = [
     // Ours.
     ("access-log", "off"),
     ("keepalive-timeout", "10s"),
-    ("max-agents", "1000"),
+    ("max-agents", "10000"),
     ("max-dials-per-second", "0"),
     ("max-pending-dials", "1000"),
     ("max-tunnels", "10000"),

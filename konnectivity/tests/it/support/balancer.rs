@@ -1,7 +1,8 @@
 //! A load balancer for TCP that leads each connection to the next of its servers.
 
-use std::io;
+use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// A running balancer. It lives as long as the test's process.
@@ -9,6 +10,7 @@ use std::sync::{Arc, Mutex};
 pub(crate) struct Balancer {
     addr: SocketAddr,
     servers: Arc<Mutex<Vec<SocketAddr>>>,
+    dead: Arc<AtomicBool>,
 }
 
 impl Balancer {
@@ -16,17 +18,23 @@ impl Balancer {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
         let servers = Arc::new(Mutex::new(servers.to_vec()));
-        let shared = Arc::clone(&servers);
+        let dead = Arc::new(AtomicBool::new(false));
+        let (shared, line) = (Arc::clone(&servers), Arc::clone(&dead));
         std::thread::spawn(move || {
             for (turn, client) in listener.incoming().enumerate() {
                 let servers = shared.lock().unwrap().clone();
                 if let (Ok(client), false) = (client, servers.is_empty()) {
                     let server = servers[turn % servers.len()];
-                    std::thread::spawn(move || relay(&client, server));
+                    let line = Arc::clone(&line);
+                    std::thread::spawn(move || relay(&client, server, &line));
                 }
             }
         });
-        Self { addr, servers }
+        Self {
+            addr,
+            servers,
+            dead,
+        }
     }
 
     pub(crate) fn addr(&self) -> SocketAddr {
@@ -37,21 +45,36 @@ impl Balancer {
     pub(crate) fn set(&self, servers: &[SocketAddr]) {
         *self.servers.lock().unwrap() = servers.to_vec();
     }
+
+    /// From now on what either side sends is swallowed, and no connection is closed: the line is
+    /// dead, and nobody is told.
+    pub(crate) fn swallow(&self) {
+        self.dead.store(true, Ordering::SeqCst);
+    }
 }
 
-fn relay(client: &TcpStream, server: SocketAddr) {
+fn relay(client: &TcpStream, server: SocketAddr, dead: &Arc<AtomicBool>) {
     // Who cannot be connected to is an end for the client.
     let Ok(server) = TcpStream::connect(server) else {
         return;
     };
     let (from, to) = (server.try_clone().unwrap(), client.try_clone().unwrap());
-    let back = std::thread::spawn(move || copy(&from, &to));
-    copy(client, &server);
+    let line = Arc::clone(dead);
+    let back = std::thread::spawn(move || copy(&from, &to, &line));
+    copy(client, &server, dead);
     back.join().unwrap();
 }
 
-fn copy(mut from: &TcpStream, mut to: &TcpStream) {
-    let _ = io::copy(&mut from, &mut to);
+fn copy(mut from: &TcpStream, mut to: &TcpStream, dead: &AtomicBool) {
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        if !dead.load(Ordering::SeqCst) && to.write_all(&buffer[..count]).is_err() {
+            break;
+        }
+    }
+    if dead.load(Ordering::SeqCst) {
+        return;
+    }
     let _ = to.shutdown(Shutdown::Both);
     let _ = from.shutdown(Shutdown::Both);
 }
