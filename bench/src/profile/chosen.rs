@@ -19,7 +19,8 @@ pub(crate) struct Chosen {
     /// A profile of your own, measured as well (with `--only`, when it is named there).
     #[arg(long, value_name = "FILE")]
     profile: Vec<PathBuf>,
-    /// Something that runs already, measured as well; with its process id also what it uses.
+    /// Something that runs already, measured beside `direct` if nothing else is named; with its
+    /// process id also what it uses.
     #[arg(long, value_name = "ADDRESS[,pid=N]")]
     at: Vec<Running>,
     /// Uses this program for a profile, by the profile's or the program's name.
@@ -58,13 +59,18 @@ impl std::str::FromStr for Running {
 }
 
 impl Chosen {
-    /// Returns the profiles asked for: without names those that are standard.
+    /// Returns the profiles asked for: without names those that are standard, or, beside something
+    /// that runs already, those without a program.
     ///
     /// # Errors
     /// When a name is unknown, two profiles have one name, or a file is no profile.
     pub(crate) fn profiles(&self) -> Result<Vec<Profile>> {
         let mut all = self.all()?;
-        all.retain(|profile| profile.standard || !self.only.is_empty());
+        if self.only.is_empty() {
+            let alone = self.at.is_empty();
+            let beside = |profile: &Profile| profile.is_direct() || profile.running.is_some();
+            all.retain(|profile| profile.standard && (alone || beside(profile)));
+        }
         Ok(all)
     }
 

@@ -25,7 +25,7 @@ pub(crate) const P99: Figure = lower("p99", "µs");
 /// The longest.
 pub(crate) const MAX: Figure = lower("max", "µs");
 /// Those that did not end well.
-pub(crate) const FAILED: Figure = lower("failed", "");
+pub(crate) const FAILED: Figure = lower("failed", "count");
 /// What of one processor the proxy had: well below 100, and the load was the limit.
 pub(crate) const PROXY_BUSY: Figure = lower("proxy busy", "%");
 /// What arrived.

@@ -133,6 +133,30 @@ fn other_listeners_are_spoken_to_in_their_own_words() {
     }
 }
 
+/// What runs already is the backend itself here, without a proxy in front.
+#[test]
+fn what_runs_already_is_measured_by_its_address() {
+    let port = testkit::ports::free(1).unwrap()[0];
+    let address = format!("127.0.0.1:{port}");
+    let what = [
+        "--at",
+        &address,
+        "--backend",
+        &address,
+        "--server-name",
+        "a.example",
+    ];
+    let how = ["--cases", "conns", "--seconds", "0.2"];
+    let lines = short(&[&what[..], &how[..]].concat());
+    let setup = format!("at {address}");
+    let figure = |figure| median(&lines, &setup, "sni conns ×4", figure);
+    assert!(figure("rate").is_some_and(|rate| rate > 0.0), "{lines:?}");
+    assert_eq!(
+        (figure("failed"), figure("proxy cpu each")),
+        (Some(0.0), None)
+    );
+}
+
 #[test]
 fn an_open_loop_keeps_to_its_rate() {
     let what = [
