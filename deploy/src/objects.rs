@@ -1,9 +1,11 @@
 //! Kubernetes objects as `kubectl kustomize` prints them.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde_json::Value;
 use testkit::command;
 
@@ -76,6 +78,29 @@ impl Objects {
         }
     }
 
+    /// Returns the files of a ConfigMap or Secret.
+    ///
+    /// # Errors
+    /// When there is no such object, or it holds what is no text.
+    pub fn files(&self, kind: &str, name: &str) -> Result<BTreeMap<String, String>> {
+        let object = self.get(kind, name)?;
+        let entries = |key: &str| object[key].as_object().into_iter().flatten();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let mut files = BTreeMap::new();
+        for (file, value) in entries("data") {
+            let value = match kind {
+                "Secret" => decoded(&text(value)),
+                _ => Ok(text(value)),
+            };
+            files.insert(
+                file.clone(),
+                value.with_context(|| format!("{kind} {name}: {file}"))?,
+            );
+        }
+        files.extend(entries("stringData").map(|(file, value)| (file.clone(), text(value))));
+        Ok(files)
+    }
+
     /// Adds objects.
     pub fn extend(&mut self, more: impl IntoIterator<Item = Value>) {
         self.0.extend(more);
@@ -89,6 +114,11 @@ impl IntoIterator for Objects {
     fn into_iter(self) -> Self::IntoIter {
         self.0.into_iter()
     }
+}
+
+fn decoded(text: &str) -> Result<String> {
+    let bytes = BASE64_STANDARD.decode(text).map_err(anyhow::Error::msg)?;
+    String::from_utf8(bytes).context("no text")
 }
 
 /// Returns the directory of the manifests.

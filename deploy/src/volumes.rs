@@ -40,11 +40,11 @@ pub(crate) fn prepare(
 fn one(pod: &Pod, objects: &Objects, volume: &Value, path: &Path, host: &Path) -> Result<PathBuf> {
     let group = pod.fs_group();
     if let Some(name) = volume["configMap"]["name"].as_str() {
-        let map = objects.get("ConfigMap", name)?;
-        files(path, &map["data"], mode(&volume["configMap"]), group)
+        let data = objects.files("ConfigMap", name)?;
+        files(path, &data, mode(&volume["configMap"]), group)
     } else if let Some(name) = volume["secret"]["secretName"].as_str() {
-        let secret = objects.get("Secret", name)?;
-        files(path, &secret["stringData"], mode(&volume["secret"]), group)
+        let data = objects.files("Secret", name)?;
+        files(path, &data, mode(&volume["secret"]), group)
     } else if volume["emptyDir"].is_object() {
         directory(path, 0o777, group)
     } else if let Some(wanted) = volume["hostPath"]["path"].as_str() {
@@ -62,11 +62,15 @@ fn mode(source: &Value) -> u32 {
 }
 
 /// Writes a directory of files; one that was written before is replaced file by file.
-fn files(path: &Path, data: &Value, mode: u32, group: Option<u64>) -> Result<PathBuf> {
+fn files(
+    path: &Path,
+    data: &BTreeMap<String, String>,
+    mode: u32,
+    group: Option<u64>,
+) -> Result<PathBuf> {
     directory(path, 0o755, group)?;
-    for (name, text) in data.as_object().context("no data")? {
+    for (name, text) in data {
         let (file, fresh) = (path.join(name), path.join(format!("..{name}")));
-        let text = text.as_str().context("data that is no text")?;
         fs::write(&fresh, text).with_context(|| format!("writing {}", fresh.display()))?;
         give(&fresh, mode, group)?;
         fs::rename(&fresh, &file).with_context(|| format!("writing {}", file.display()))?;

@@ -78,7 +78,13 @@ impl<'n> Api<'n> {
 
     /// Applies objects server-side, all of whose fields the server must know.
     pub(crate) fn apply(&self, objects: &[Value]) {
-        let flags = ["apply", "--server-side", "--validate=false"];
+        self.apply_as("kubectl", objects);
+    }
+
+    /// As [`Api::apply`], by somebody else: what others have put into the same objects stays.
+    pub(crate) fn apply_as(&self, manager: &str, objects: &[Value]) {
+        let manager = format!("--field-manager={manager}");
+        let flags = ["apply", "--server-side", "--validate=false", &manager];
         let output = self.kubectl(&flags, objects);
         assert!(output.status.success(), "{}", text(&output));
     }

@@ -1,12 +1,12 @@
 //! What Gardener and the operator bring: namespaces, the shoot's API server, certificates and keys.
 
-use std::path::Path;
 use std::process::Command;
 
 use deploy::Objects;
 use serde_json::{Value, json};
 use testkit::certs::{Authority, Identity};
 use testkit::command;
+use testkit::tempdir::TempDir;
 
 use crate::network::{NODE, Network};
 
@@ -113,8 +113,6 @@ pub(crate) fn endpoints(service: &Value, ip: &str) -> Value {
 pub(crate) struct Authorities {
     /// Between gateways and the controller.
     xds: Authority,
-    /// Of the tunnel's proxy and who asks it.
-    pub(crate) vpn: Authority,
     /// Of konnectivity.
     pub(crate) konnectivity: Authority,
     /// Of kubelets.
@@ -126,7 +124,6 @@ impl Authorities {
         let new = |name: &str| Authority::new(name).unwrap();
         Self {
             xds: new("xds"),
-            vpn: new("ca-vpn"),
             konnectivity: new("konnectivity"),
             kubelets: new("kubelets"),
         }
@@ -150,7 +147,6 @@ impl Authorities {
         let gateway = "spiffe://example.com/gateway/default";
         let agent = format!("spiffe://example.com/{SHOOT}/konnectivity-agent");
         let controller = "rhizome-netpol-controller.garden.svc.cluster.local".to_owned();
-        let vpn = ["vpn-seed-server-0", "vpn-seed-server-1"].map(Network::ip);
         let konnectivity = [KONNECTIVITY.to_owned(), Network::ip("konnectivity-server")];
         let own = |(authority, identity): (&Authority, Identity), key: &str| {
             tls(key, authority, &identity)
@@ -164,10 +160,6 @@ impl Authorities {
             own(
                 (&self.xds, self.xds.server(&[controller]).unwrap()),
                 "garden/rhizome-netpol-controller-xds-tls",
-            ),
-            own(
-                (&self.vpn, self.vpn.server(&vpn).unwrap()),
-                "shoot--foo--bar/vpn-seed-server-tls",
             ),
             own(
                 (
@@ -199,91 +191,27 @@ fn secret(key: &str, data: Value) -> Value {
     })
 }
 
-/// Returns the Secrets of the tunnel, two servers' and two clients', as they follow from the parameters
-/// that are shipped.
-pub(crate) fn keys(dir: &Path) -> Vec<Value> {
+/// Runs `vpn-server provision` with the parameters that are shipped, and what `change` makes of them, and
+/// returns what it writes: Secrets of both ends, and the annotations of the servers' Services.
+pub(crate) fn provision(dir: &TempDir, change: impl FnOnce(&mut Value)) -> Vec<Value> {
     let wanted = Objects::read("control-plane/vpn-server/provision.yaml").unwrap();
-    let wanted = wanted.into_iter().next().unwrap();
-    assert_eq!(wanted["namespace"], SHOOT);
-    let pairs = |name: &str| {
-        let count = wanted[name].as_u64().unwrap();
-        (0..count)
-            .map(|number| pair(&dir.join(format!("{name}-{number}"))))
-            .collect::<Vec<_>>()
-    };
-    let (servers, clients) = (pairs("servers"), pairs("clients"));
-    let (server, client) = (
-        |n: usize| format!("192.168.123.{}", 1 + n),
-        |n: usize| format!("192.168.123.{}", 64 + n),
-    );
-    let peer = |(number, (_, public)): (usize, &(String, String))| json!({ "name": format!("vpn-shoot-{number}"), "publicKeys": [public], "addresses": [client(number)] });
-    let entry = |(number, (_, public)): (usize, &(String, String))| {
-        let name = format!("vpn-seed-server-{number}");
-        json!({
-            "name": name, "publicKeys": [public], "routeId": route_id(number),
-            "value": destination(number), "addresses": [server(number)],
-        })
-    };
-    let peers: Vec<Value> = clients.iter().enumerate().map(peer).collect();
-    let entries: Vec<Value> = servers.iter().enumerate().map(entry).collect();
-    let common = |own: &str, address: String| {
-        let mut config = wanted[own].clone();
-        config["networks"] = wanted["networks"].clone();
-        config["addresses"] = json!([format!("{address}/24")]);
-        config
-    };
+    let mut wanted = wanted.into_iter().next().unwrap();
+    // Nothing claims them here, and there is no DNS in front of the servers.
+    wanted["routeIds"] = json!([17, 18]);
+    wanted["proxyNames"] = json!(["vpn-seed-server-0", "vpn-seed-server-1"].map(Network::ip));
+    change(&mut wanted);
+    let config = dir.write("provision.yaml", wanted.to_string()).unwrap();
+    let out = dir.join("provisioned");
+    let mut provision = Command::new(deploy::program("vpn-server").unwrap());
+    provision.args(["provision", "--config"]).arg(config);
+    command::run(provision.arg("--out").arg(&out)).unwrap();
     let mut all = Vec::new();
-    for (number, (private, _)) in servers.iter().enumerate() {
-        let mut config = common("server", server(number));
-        config["routeId"] = json!(route_id(number));
-        config["keys"] = json!({ "private": ["private-0", "private-1"], "peers": "peers.yaml" });
-        let data = json!({
-            "private-0": private, "private-1": private,
-            "peers.yaml": json!({ "peers": peers }).to_string(), "vpn-server.yaml": config.to_string(),
-        });
-        all.push(secret(
-            &format!("{SHOOT}/vpn-seed-server-{number}-keys"),
-            data,
-        ));
-    }
-    for (number, (private, _)) in clients.iter().enumerate() {
-        let mut config = common("client", client(number));
-        config["endpoint"] = wanted["endpoint"].clone();
-        config["servers"] = json!(entries);
-        config["keys"] = json!({ "private": ["private-0", "private-1"] });
-        let data = json!({
-            "private-0": private, "private-1": private, "vpn-client.yaml": config.to_string(),
-        });
-        all.push(secret(
-            &format!("kube-system/vpn-shoot-{number}-keys"),
-            data,
-        ));
+    for side in ["seed", "shoot"] {
+        for entry in std::fs::read_dir(out.join(side)).unwrap() {
+            let path = entry.unwrap().path();
+            let text = std::fs::read_to_string(&path).unwrap();
+            all.extend(Objects::parse(&text, &path).unwrap());
+        }
     }
     all
-}
-
-/// Returns a private key and its public one.
-fn pair(path: &Path) -> (String, String) {
-    let program = deploy::program("vpn-server").unwrap();
-    let public = command::run(Command::new(program).arg("keygen").arg(path)).unwrap();
-    (
-        std::fs::read_to_string(path).unwrap(),
-        public.trim().to_owned(),
-    )
-}
-
-/// Returns how the gateway knows a server of the tunnel.
-pub(crate) fn annotations(number: usize) -> Value {
-    json!({ "metadata": { "annotations": {
-        "rhizome.gardener.cloud/connect-destination": destination(number),
-        "rhizome.gardener.cloud/wireguard-route-id": route_id(number).to_string(),
-    } } })
-}
-
-fn destination(number: usize) -> String {
-    format!("outbound|1194||vpn-seed-server-{number}.{SHOOT}.svc.cluster.local")
-}
-
-fn route_id(number: usize) -> usize {
-    17 + number
 }

@@ -26,7 +26,7 @@ use crate::api::{Api, LIMIT};
 use crate::network::{GATEWAY, NODE, Network};
 use crate::objects::{ADVERTISED, API, Authorities, KONNECTIVITY, SHOOT};
 use crate::world::{World, metric};
-use crate::{cluster, egress, objects, rights, seed_policies};
+use crate::{cluster, egress, objects, rights, seed_policies, starts};
 
 /// Containers that [`every_pod_is_its_manifests_and_every_path_carries`] starts.
 pub(crate) const STARTED: &[&str] = &[
@@ -34,12 +34,15 @@ pub(crate) const STARTED: &[&str] = &[
     "apiserver-proxy/setup",
     "konnectivity-agent/konnectivity-agent",
     "konnectivity-server/konnectivity-server",
+    "node-cache: sni-proxy/sni-proxy",
     "rhizome-netpol-controller/netpol-controller",
-    "sni-proxy/sni-proxy",
     "vpn-seed-server/vpn-server",
     "vpn-shoot/vpn-client",
 ];
 
+/// The gateway as it is started here.
+const GATEWAY_ON_NODE: &str = "seed/gateway/overlays/node-cache";
+const GATEWAY_POD: &str = "sni-proxy-0";
 const CONTROLLER: &str = "rhizome-netpol-controller";
 const CONTROLLER_POD: &str = "rhizome-netpol-controller-0";
 
@@ -59,6 +62,7 @@ fn every_pod_is_its_manifests_and_every_path_carries() {
     let controller = Objects::build("seed/controller").unwrap();
     let world = &mut stage.world;
     rights::are_all_used_and_enough(&stage.api, &controller, || world.stop(CONTROLLER_POD));
+    stage.by_the_nodes_cache();
     let started: Vec<&str> = stage.world.started.iter().map(String::as_str).collect();
     assert_eq!(started, STARTED);
 }
@@ -68,6 +72,8 @@ struct Stage<'n> {
     api: Api<'n>,
     network: &'n Network,
     secrets: Vec<Value>,
+    /// Services, as far as `vpn-server provision` has a say.
+    annotated: Vec<Value>,
     shoot: Authority,
     _shoot_api: ApiServer,
     _kubelet: Kubelet,
@@ -76,9 +82,13 @@ struct Stage<'n> {
 
 impl<'n> Stage<'n> {
     fn new(network: &'n Network, dir: TempDir, authorities: &Authorities) -> Self {
-        let mut secrets = authorities.secrets();
-        secrets.extend(objects::keys(dir.path()));
-        let selector = selector(&dir, authorities);
+        let provisioned = objects::provision(&dir, |_| {});
+        let (own, annotated) = provisioned
+            .into_iter()
+            .partition(|own| own["kind"] == "Secret");
+        let mut secrets: Vec<Value> = own;
+        let selector = selector(&dir, &secrets, authorities);
+        secrets.extend(authorities.secrets());
         let address: SocketAddr = format!("{}:6443", Network::ip("api")).parse().unwrap();
         let account = format!("system:serviceaccount:garden:{CONTROLLER}");
         let api = Api::start(
@@ -111,6 +121,7 @@ impl<'n> Stage<'n> {
             api,
             network,
             secrets,
+            annotated,
             shoot,
             _dir: dir,
         }
@@ -126,11 +137,7 @@ impl<'n> Stage<'n> {
     /// Does what Gardener and the cluster's own controllers would do now.
     fn settle(&self) {
         self.api.apply(&objects::api_server());
-        for number in [0, 1] {
-            let path = format!("/api/v1/namespaces/{SHOOT}/services/vpn-seed-server-{number}");
-            self.api
-                .must("PATCH", &path, Some(&objects::annotations(number)));
-        }
+        self.api.apply_as("vpn-provision", &self.annotated);
         let mut endpoints = vec![objects::endpoints(
             &objects::api_server()[0],
             &Network::ip("shoot-api"),
@@ -178,11 +185,27 @@ impl<'n> Stage<'n> {
         let pod = ("Deployment", CONTROLLER, CONTROLLER_POD);
         self.world
             .start(self.network.at("controller"), pod, &built, Some(account));
-        let built = self.built("seed/gateway/base");
+        let built = self.built(GATEWAY_ON_NODE);
         self.publish(built.get("Service", "istio-ingressgateway").unwrap());
-        let pod = ("Deployment", "sni-proxy", "sni-proxy-0");
+        starts::prepare_node(&self.world.host());
+        self.start_gateway();
+        self.world.of_overlay("node-cache", "sni-proxy/sni-proxy");
+    }
+
+    fn start_gateway(&mut self) {
+        let built = self.built(GATEWAY_ON_NODE);
+        let pod = ("Deployment", "sni-proxy", GATEWAY_POD);
         self.world
             .start(self.network.at("gateway"), pod, &built, None);
+    }
+
+    /// The gateway's pod is deleted while no controller is there, and another one comes to its node.
+    fn by_the_nodes_cache(&mut self) {
+        self.world.kill(GATEWAY_POD);
+        std::fs::remove_dir_all(self.world.directory.join(GATEWAY_POD)).unwrap();
+        self.start_gateway();
+        self.world.of_overlay("node-cache", "sni-proxy/sni-proxy");
+        self.by_name_and_by_node_proxy();
     }
 
     /// Leads the ports of the gateway's Service to those of its pod, as a node's kernel would.
@@ -301,14 +324,12 @@ impl<'n> Stage<'n> {
 
 /// Writes the egress selector that is shipped for the tunnel, with paths and an address in the place of
 /// what an API server's pod would have; and the authority of kubelets.
-fn selector(dir: &TempDir, authorities: &Authorities) -> (PathBuf, PathBuf) {
-    let client = authorities
-        .vpn
-        .client("kube-apiserver-http-proxy-client", &[], &[])
-        .unwrap();
-    let files = client.write(&dir.join(""), "tls").unwrap();
-    assert!(files.cert.ends_with("tls.crt"));
-    authorities.vpn.write(&dir.join("ca.crt")).unwrap();
+fn selector(dir: &TempDir, provisioned: &[Value], authorities: &Authorities) -> (PathBuf, PathBuf) {
+    let mut objects = Objects::default();
+    objects.extend(provisioned.iter().cloned());
+    for (name, text) in objects.files("Secret", "vpn-seed-server-client").unwrap() {
+        dir.write(name, text).unwrap();
+    }
     let server = format!("https://{}:9443", Network::ip("vpn-seed-server-0"));
     let text = egress::shipped("vpn-http-connect.yaml").to_string();
     let text = text.replace("/etc/vpn", &dir.path().display().to_string());

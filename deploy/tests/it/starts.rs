@@ -2,6 +2,7 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
 
 use deploy::{Objects, Pod, Sandbox};
 use serde_json::{Value, json};
@@ -12,14 +13,14 @@ use testkit::tempdir::TempDir;
 use crate::objects;
 use crate::world::wait_ready;
 
-/// Overlays whose containers are started here.
+/// Overlays whose containers are not those of their base.
 pub(crate) const OVERLAYS: &[&str] = &["ipv6", "node-cache"];
 
 /// Containers of theirs.
 pub(crate) const STARTED: &[&str] = &[
     "ipv6: vpn-shoot/setup",
     "ipv6: vpn-shoot/vpn-client",
-    "node-cache: sni-proxy/sni-proxy",
+    "sni-proxy/sni-proxy",
 ];
 
 fn sandbox<'n>(at: &'n Namespace, dir: &TempDir) -> Sandbox<'n> {
@@ -52,11 +53,11 @@ fn a_client_with_ipv6_starts_once_it_was_switched_on() {
         .unwrap()
         .unwrap();
     let mut built = Objects::build("shoot/vpn-client/overlays/ipv6").unwrap();
-    let mut secrets = objects::keys(dir.path());
-    for secret in &mut secrets {
-        with_ipv6(&mut secret["stringData"]["vpn-client.yaml"]);
-    }
-    built.extend(secrets);
+    let with_ipv6 = |wanted: &mut Value| {
+        let pods = wanted["networks"]["pods"].as_array_mut();
+        pods.unwrap().push(json!("fd00:96::/56"));
+    };
+    built.extend(objects::provision(&dir, with_ipv6));
     let pod = Pod::of(&built, "StatefulSet", "vpn-shoot", "vpn-shoot-0").unwrap();
     let (sandbox, main) = (sandbox(&at, &dir), pod.container("vpn-client").unwrap());
     let refused = sandbox.run(main, &built).unwrap_err();
@@ -73,72 +74,45 @@ fn a_client_with_ipv6_starts_once_it_was_switched_on() {
     child.wait_ready(crate::api::LIMIT, device).unwrap();
 }
 
-/// Gives a client's configuration IPv6 networks, and addresses to go with them.
-fn with_ipv6(config: &mut Value) {
-    let Some(text) = config.as_str() else { return };
-    let mut own: Value = serde_json::from_str(text).unwrap();
-    own["networks"]["pods"]
-        .as_array_mut()
-        .unwrap()
-        .push(json!("fd00:96::/56"));
-    own["addresses"]
-        .as_array_mut()
-        .unwrap()
-        .push(json!("fd8f:6d53:b97a:1::b:0/96"));
-    for (number, server) in own["servers"]
-        .as_array_mut()
-        .unwrap()
-        .iter_mut()
-        .enumerate()
-    {
-        let address = format!("fd8f:6d53:b97a:1::{}", 1 + number);
-        server["addresses"]
-            .as_array_mut()
-            .unwrap()
-            .push(json!(address));
-    }
-    *config = json!(own.to_string());
-}
-
 #[test]
-fn a_gateway_finds_its_cache_on_the_node_and_starts_nowhere_else() {
+fn a_gateway_waits_for_routes_and_its_cache_is_the_nodes_only_where_the_node_has_one() {
     let (at, dir) = (
         Namespace::new("cache").unwrap(),
         TempDir::new("deploy").unwrap(),
     );
-    let mut built = Objects::build("seed/gateway/overlays/node-cache").unwrap();
     let authority = Authority::new("xds").unwrap();
-    let identity = authority
-        .client("", &[], &["spiffe://example.com/gateway/default"])
-        .unwrap();
+    let uri = "spiffe://example.com/gateway/default";
+    let identity = authority.client("", &[], &[uri]).unwrap();
     let data = json!({
         "ca.crt": authority.pem(), "tls.crt": identity.cert_pem, "tls.key": identity.key_pem,
     });
-    built.extend([secret("sni-proxy-xds-tls", data)]);
-    let pod = Pod::of(&built, "Deployment", "sni-proxy", "sni-proxy-0").unwrap();
-    let (sandbox, main) = (sandbox(&at, &dir), pod.container("sni-proxy").unwrap());
-    let refused = sandbox.command(main, &built).unwrap_err();
-    assert!(
-        format!("{refused:#}").contains("/var/lib/rhizome/gateway"),
-        "{refused:#}"
-    );
-    prepare(&sandbox);
-    // Without a controller it waits for routes: alive, and not ready.
-    let mut child = sandbox.start(main, &built).unwrap();
+    let built = |directory: &str| {
+        let mut built = Objects::build(directory).unwrap();
+        built.extend([secret("sni-proxy-xds-tls", data.clone())]);
+        let pod = Pod::of(&built, "Deployment", "sni-proxy", "sni-proxy-0").unwrap();
+        (built, pod)
+    };
+    let sandbox = sandbox(&at, &dir);
+    let (overlay, pod) = built("seed/gateway/overlays/node-cache");
+    let refused = sandbox.command(pod.container("sni-proxy").unwrap(), &overlay);
+    let refused = format!("{:#}", refused.unwrap_err());
+    assert!(refused.contains("/var/lib/rhizome/gateway"), "{refused}");
+    // Without a controller it is alive, and not ready.
+    let (base, pod) = built("seed/gateway/base");
+    let container = pod.container("sni-proxy").unwrap();
+    let mut child = sandbox.start(container, &base).unwrap();
     let alive = || crate::world::ask(&at, 15021, "/healthz").is_some();
     child.wait_ready(crate::api::LIMIT, alive).unwrap();
-    let cache = format!("/proc/{}/root/var/cache/rhizome", child.pid());
-    assert!(fs::read_dir(cache).is_ok());
     assert!(crate::world::ask(&at, 15021, "/readyz").is_none());
 }
 
-/// Prepares the node as its fragment for tmpfiles.d says.
-fn prepare(sandbox: &Sandbox<'_>) {
+/// Prepares a node as the fragment for tmpfiles.d says; `host` is its file system.
+pub(crate) fn prepare_node(host: &Path) {
     let file = deploy::root().join("seed/gateway/overlays/node-cache/rhizome-gateway.conf");
     let text = fs::read_to_string(file).unwrap();
     let line = text.lines().find(|line| line.starts_with("d ")).unwrap();
     let words: Vec<&str> = line.split_whitespace().collect();
-    let path = sandbox.host().join(words[1].trim_start_matches('/'));
+    let path = host.join(words[1].trim_start_matches('/'));
     fs::create_dir_all(&path).unwrap();
     // In a user namespace of somebody without privileges there is no such group.
     let _ = chown(&path, None, Some(words[4].parse().unwrap()));
@@ -169,7 +143,7 @@ fn the_server_beside_an_api_server_serves_its_socket_in_both_ways() {
             .to_string()
             .replace("--mode=grpc", &format!("--mode={mode}"));
         let secrets = built.of_kind("Secret").cloned().collect::<Vec<_>>();
-        let mut built = Objects::parse(&text, std::path::Path::new("sidecar.yaml")).unwrap();
+        let mut built = Objects::parse(&text, Path::new("sidecar.yaml")).unwrap();
         built.extend(secrets);
         let pod = Pod::of(&built, "Deployment", "kube-apiserver", "kube-apiserver-0").unwrap();
         let sandbox = sandbox(&at, &dir);

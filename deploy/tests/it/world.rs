@@ -85,6 +85,23 @@ impl World {
         Begun { at, pod, child }
     }
 
+    /// Returns the directory that is the file system of every pod's host.
+    pub(crate) fn host(&self) -> PathBuf {
+        self.directory.join("host")
+    }
+
+    /// Notes that what was started is an overlay's.
+    pub(crate) fn of_overlay(&mut self, overlay: &str, name: &str) {
+        assert!(self.started.remove(name), "{name}");
+        self.started.insert(format!("{overlay}: {name}"));
+    }
+
+    /// Ends a pod without a word.
+    pub(crate) fn kill(&mut self, name: &str) {
+        let place = self.running.iter().position(|own| own.name() == name);
+        self.running.remove(place.unwrap()).kill().unwrap();
+    }
+
     /// Ends a pod as a kubelet does.
     pub(crate) fn stop(&mut self, name: &str) {
         let place = self.running.iter().position(|own| own.name() == name);
