@@ -1,0 +1,178 @@
+//! Finding a route in small and large tables, and building a large one.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+
+use route::{
+    ClusterSpec, EndpointAddress, EndpointSpec, IpPrefix, RouteMatch, RouteSpec, Snapshot,
+    TableSpec,
+};
+
+use crate::workload::Workload;
+
+/// Returns the workloads of this room.
+pub(crate) fn workloads() -> Vec<Workload> {
+    let large = Rc::new(built(&table(LARGE), None));
+    let mut all = vec![by_name(
+        "server name of 1",
+        Rc::new(built(&table(1), None)),
+        1,
+    )];
+    all.push(by_name("server name of 10,000", Rc::clone(&large), LARGE));
+    all.push(by_wildcard(Rc::clone(&large)));
+    all.push(by_destination(Rc::clone(&large)));
+    all.push(by_connect(Rc::clone(&large)));
+    all.extend(builds(large));
+    all
+}
+
+fn by_name(name: &'static str, table: Rc<Snapshot>, count: usize) -> Workload {
+    let names: Vec<String> = spread(count).map(server_name).collect();
+    Workload::shared(name, LOOKUPS, LOOKUPS, (table, names), |(table, names)| {
+        let found = |name: &&String| table.by_server_name(Some(name)).is_some();
+        names.iter().filter(found).count()
+    })
+}
+
+fn by_wildcard(table: Rc<Snapshot>) -> Workload {
+    let names: Vec<String> = spread(LARGE)
+        .map(|nth| format!("kubelet-{nth}.nodes.{}", wildcard_zone(nth % WILDCARDS)))
+        .collect();
+    let name = "server name, 100 wildcards among 10,000";
+    Workload::shared(name, LOOKUPS, LOOKUPS, (table, names), |(table, names)| {
+        let found = |name: &&String| table.by_server_name(Some(name)).is_some();
+        names.iter().filter(found).count()
+    })
+}
+
+fn by_destination(table: Rc<Snapshot>) -> Workload {
+    let addresses: Vec<SocketAddr> = spread(LARGE).map(|nth| at(destination(nth))).collect();
+    let name = "destination address of 10,000";
+    Workload::shared(
+        name,
+        LOOKUPS,
+        LOOKUPS,
+        (table, addresses),
+        |(table, addresses)| {
+            let found = |addr: &&SocketAddr| table.by_destination(**addr).is_some();
+            addresses.iter().filter(found).count()
+        },
+    )
+}
+
+fn by_connect(table: Rc<Snapshot>) -> Workload {
+    let values: Vec<String> = spread(LARGE).map(cluster_name).collect();
+    let name = "connect destination of 10,000";
+    Workload::shared(
+        name,
+        LOOKUPS,
+        LOOKUPS,
+        (table, values),
+        |(table, values)| {
+            let found = |value: &&String| table.by_connect(value).is_some();
+            values.iter().filter(found).count()
+        },
+    )
+}
+
+fn builds(previous: Rc<Snapshot>) -> [Workload; 2] {
+    let spec = Rc::new(table(LARGE));
+    let again = Rc::new(table(LARGE + 1));
+    let routes = |spec: &TableSpec| spec.routes.len();
+    let (count, count_again) = (routes(&spec), routes(&again));
+    [
+        Workload::consuming(
+            "a table of 10,000, built",
+            LARGE,
+            count,
+            move || TableSpec::clone(&spec),
+            |spec| Snapshot::build(spec, 1, None).map_or(0, |table| table.routes().len()),
+        ),
+        Workload::consuming(
+            "a table of 10,000, built again with one more",
+            LARGE,
+            count_again,
+            move || (TableSpec::clone(&again), Rc::clone(&previous)),
+            |(spec, previous)| {
+                let table = Snapshot::build(spec, 2, Some(&previous));
+                table.map_or(0, |table| table.routes().len())
+            },
+        ),
+    ]
+}
+
+/// A table as a seed has it: per shoot a cluster of one endpoint, its name, its CONNECT value and
+/// the address that its nodes know it by; and a few wildcards.
+fn table(shoots: usize) -> TableSpec {
+    let clusters = (0..shoots).map(|nth| ClusterSpec {
+        endpoints: vec![EndpointSpec::new(EndpointAddress::Ip(at(pod(nth))))],
+        ..ClusterSpec::new(cluster_name(nth))
+    });
+    let own = (0..shoots).flat_map(|nth| {
+        let matches = [
+            RouteMatch::ServerNames(vec![server_name(nth)]),
+            RouteMatch::ConnectDestinations(vec![cluster_name(nth)]),
+            RouteMatch::Destinations {
+                prefixes: vec![IpPrefix::host(IpAddr::V4(destination(nth)))],
+                port: Some(PORT),
+            },
+        ];
+        matches.map(|matches| RouteSpec::new(matches, cluster_name(nth)))
+    });
+    let wildcards = (0..WILDCARDS).map(|nth| {
+        let pattern = format!("*.{}", wildcard_zone(nth));
+        RouteSpec::new(RouteMatch::ServerNames(vec![pattern]), cluster_name(0))
+    });
+    TableSpec {
+        clusters: clusters.collect(),
+        routes: own.chain(wildcards).collect(),
+    }
+}
+
+/// An empty table instead of an error: what is not found then fails the workload.
+fn built(spec: &TableSpec, previous: Option<&Snapshot>) -> Snapshot {
+    Snapshot::build(spec.clone(), 1, previous).unwrap_or_default()
+}
+
+/// Numbers below `count`, spread over all of them.
+fn spread(count: usize) -> impl Iterator<Item = usize> {
+    // Coprime to any count used here.
+    (0..LOOKUPS).map(move |nth| nth * 7919 % count)
+}
+
+fn server_name(nth: usize) -> String {
+    format!("api.s{nth}.p{}.internal.example.com", nth % 100)
+}
+
+fn wildcard_zone(nth: usize) -> String {
+    format!("z{nth}.ingress.example.com")
+}
+
+fn cluster_name(nth: usize) -> String {
+    format!(
+        "outbound|443||kube-apiserver.shoot--p{}--s{nth}.svc.cluster.local",
+        nth % 100
+    )
+}
+
+fn pod(nth: usize) -> Ipv4Addr {
+    address(10, 64, nth)
+}
+
+fn destination(nth: usize) -> Ipv4Addr {
+    address(10, 1, nth)
+}
+
+fn address(first: u8, second: u8, nth: usize) -> Ipv4Addr {
+    let [.., high, low] = nth.to_be_bytes();
+    Ipv4Addr::new(first, second, high, low)
+}
+
+fn at(ip: Ipv4Addr) -> SocketAddr {
+    SocketAddr::from((ip, PORT))
+}
+
+const LARGE: usize = 10_000;
+const WILDCARDS: usize = 100;
+const LOOKUPS: usize = 1000;
+const PORT: u16 = 443;
