@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::console::Console;
 use crate::test::status;
 use crate::tools::Tool;
-use crate::{test, tidy, workspace};
+use crate::{counts, test, tidy, workspace};
 
 /// Runs every check, even after one has failed, and the tests last.
 ///
@@ -22,6 +22,7 @@ pub(crate) fn run() -> Result<ExitCode> {
     }
     console.chapter("House rules");
     good &= tidy::run()? == ExitCode::SUCCESS;
+    good &= counts::run(&counts::Options::default())? == ExitCode::SUCCESS;
     good &= test::run(&test::Options::default())? == ExitCode::SUCCESS;
     Ok(if good {
         ExitCode::SUCCESS

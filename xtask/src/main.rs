@@ -6,6 +6,7 @@
 
 mod ci;
 mod console;
+mod counts;
 mod demo;
 mod scale;
 mod soak;
@@ -34,6 +35,9 @@ enum Task {
     /// Runs everything that must hold before a change is merged: format, lints, documentation,
     /// house rules, dependencies, tests.
     Ci,
+    /// Counts the instructions of what is done per connection, packet and change of routes, against
+    /// what is committed in bench/counts.json.
+    Counts(counts::Options),
     /// Builds the proxies, lays out a seed and two shoots as network namespaces, and walks every
     /// path through them.
     Demo(demo::Options),
@@ -62,6 +66,7 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<ExitCode> {
     match &arguments.command {
         Task::Ci => ci::run(),
+        Task::Counts(options) => counts::run(options),
         Task::Demo(options) => demo::run(options),
         Task::Scale => scale::run(),
         Task::Soak => soak::run(),

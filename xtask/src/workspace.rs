@@ -46,6 +46,29 @@ pub(crate) fn build(packages: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
     for package in packages {
         command.args(["--package", package]);
     }
+    programs(&mut command)
+}
+
+/// Builds the programs of `package` in the profile of that name, as [`build`] does.
+///
+/// # Errors
+/// When the build fails.
+pub(crate) fn build_in(profile: &str, package: &str) -> Result<BTreeMap<String, PathBuf>> {
+    let mut command = cargo();
+    command.args([
+        "build",
+        "--profile",
+        profile,
+        "--bins",
+        "--package",
+        package,
+    ]);
+    command.arg("--message-format=json-render-diagnostics");
+    programs(&mut command)
+}
+
+/// Runs a build and returns what it says it has made.
+fn programs(command: &mut Command) -> Result<BTreeMap<String, PathBuf>> {
     command.stdin(Stdio::null()).stderr(Stdio::inherit());
     let output = command.output().context("starting cargo")?;
     if !output.status.success() {

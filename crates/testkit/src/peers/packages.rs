@@ -43,6 +43,9 @@ pub const ALL: &[Need] = &[
     need("wireguard-go", &["wireguard-go"]),
 ];
 
+/// What counting instructions needs of Debian.
+pub const COUNTS: &[Need] = &[need("valgrind", &["valgrind"])];
+
 /// What making namespaces needs of Debian.
 pub const NAMESPACES: &[Need] = &[
     need("ip", &["iproute2"]),
