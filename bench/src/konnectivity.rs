@@ -19,11 +19,10 @@ mod tunnel;
 #[cfg(test)]
 mod tests;
 
-use std::io::{Write, stderr, stdout};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use self::args::{Common, What};
 use self::frontend::Transport;
@@ -33,6 +32,7 @@ use self::side::Side;
 use self::suite::Extent;
 use crate::cpus::Bound;
 use crate::machine;
+use crate::output::Output;
 use crate::progress::Progress;
 use crate::report::{Compared, Report};
 
@@ -42,7 +42,7 @@ pub(crate) use self::args::Konnectivity;
 ///
 /// # Errors
 /// When something cannot be started or measured.
-pub(crate) fn run(asked: &Konnectivity) -> Result<ExitCode> {
+pub(crate) fn run(asked: &Konnectivity, output: &Output) -> Result<ExitCode> {
     let common = &asked.common;
     let cpus = common.cpus().bind_load()?;
     let mut facts = machine::facts();
@@ -83,22 +83,7 @@ pub(crate) fn run(asked: &Konnectivity) -> Result<ExitCode> {
             legend: known::RECORDED_OF,
         },
     };
-    let mut out = stdout().lock();
-    if common.json {
-        report.json(&mut out)
-    } else {
-        report.table(&mut out)
-    }
-    .context("writing the result")?;
-    for failure in &failures {
-        let _ = writeln!(stderr(), "failed: {failure}");
-    }
-    let held = failures.is_empty() && report.missed() == 0;
-    Ok(if common.require && !held {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    output.deliver(&report, &failures)
 }
 
 /// Runs one scenario through each transport, over and over.

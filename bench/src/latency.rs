@@ -51,6 +51,21 @@ impl Latencies {
         Duration::from_nanos(self.nanoseconds.value_at_quantile(quantile))
     }
 
+    /// Returns the curve of the distribution: shares of all operations (0 to 1, closer together near
+    /// 1), each with the duration that it did not exceed.
+    pub(crate) fn curve(&self) -> Vec<(f64, Duration)> {
+        let resolved = 1.0 - 1.0 / self.count().max(1) as f64;
+        let steps = self.nanoseconds.iter_quantiles(STEPS_PER_HALVING);
+        let mut curve: Vec<(f64, Duration)> = steps
+            .map(|step| (step.quantile_iterated_to(), step.value_iterated_to()))
+            // Closer to 1 than one of them is nothing but the longest.
+            .take_while(|(share, _)| *share < resolved)
+            .map(|(share, value)| (share, Duration::from_nanos(value)))
+            .collect();
+        curve.push((1.0, self.max()));
+        curve
+    }
+
     /// Returns the longest duration, zero when there was none.
     pub(crate) fn max(&self) -> Duration {
         Duration::from_nanos(self.nanoseconds.max())
@@ -65,6 +80,8 @@ impl Latencies {
 const SHORTEST: u64 = 100;
 const LONGEST: u64 = 600_000_000_000;
 const DIGITS: u8 = 3;
+/// Points of a curve for each halving of what is above.
+const STEPS_PER_HALVING: u32 = 4;
 
 #[cfg(test)]
 mod tests {
@@ -87,6 +104,19 @@ mod tests {
         assert!(near(fast.quantile(0.5), 100.0), "{:?}", fast.quantile(0.5));
         assert!(near(fast.quantile(0.95), 5000.0));
         assert!(near(fast.max(), 5000.0));
+    }
+
+    #[test]
+    fn a_curve_rises_to_the_longest() {
+        let mut latencies = Latencies::new().unwrap();
+        for micros in 1..=1000 {
+            latencies.record(Duration::from_micros(micros));
+        }
+        let curve = latencies.curve();
+        assert!(curve.is_sorted(), "{curve:?}");
+        assert!(curve.len() > 20);
+        assert_eq!(curve.last().unwrap().0, 1.0);
+        assert_eq!(curve.last().unwrap().1, latencies.max());
     }
 
     #[test]

@@ -15,6 +15,8 @@ pub(crate) fn facts() -> Facts {
     let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
     let threads = std::thread::available_parallelism().map_or(0, usize::from);
     vec![
+        ("command", command_line()),
+        ("date", date()),
         ("cpu", format!("{threads} × {}", cpu_model())),
         ("memory", memory()),
         (
@@ -54,6 +56,24 @@ pub(crate) fn version_by(program: &Path, arguments: &[String]) -> String {
             Some(lines.find(|line| !line.is_empty())?.to_owned())
         })
         .unwrap_or_else(|| UNKNOWN.to_owned())
+}
+
+/// How we were called, without the way to us.
+fn command_line() -> String {
+    let mut words: Vec<String> = std::env::args().collect();
+    if let Some(first) = words.first_mut() {
+        let name = Path::new(first.as_str()).file_name();
+        let name = name.map(|name| name.to_string_lossy().into_owned());
+        *first = name.unwrap_or_default();
+    }
+    words.join(" ")
+}
+
+/// Today, as `date` says it.
+fn date() -> String {
+    let mut date = Command::new("date");
+    date.args(["--utc", "+%Y-%m-%d %H:%M UTC"]);
+    command::run(&mut date).map_or_else(|_| UNKNOWN.to_owned(), |text| text.trim().to_owned())
 }
 
 fn cpu_model() -> String {

@@ -1,7 +1,7 @@
 //! `rhizome-bench`: load for what is built here, and for its peers beside it.
 //!
 //! ```text
-//! flags ──▶ scenario ──▶ samples ──▶ table on stdout, or JSON lines
+//! flags ──▶ scenario ──▶ samples ──▶ table on stdout, or JSON lines; a page
 //! ```
 #![forbid(unsafe_code)]
 
@@ -12,7 +12,9 @@ mod konnectivity;
 mod latency;
 mod limits;
 mod machine;
+mod output;
 mod pacer;
+mod page;
 mod poller;
 mod profile;
 mod programs;
@@ -31,6 +33,8 @@ use clap::{Parser, Subcommand};
 #[derive(Debug, Parser)]
 #[command(name = "rhizome-bench", version)]
 struct Arguments {
+    #[command(flatten)]
+    output: output::Output,
     #[command(subcommand)]
     command: Command,
 }
@@ -39,15 +43,18 @@ struct Arguments {
 enum Command {
     Konnectivity(Box<konnectivity::Konnectivity>),
     Profiles(profile::Profiles),
+    Report(page::Saved),
     Tls(Box<tls::Tls>),
     Tunnel(Box<tunnel::Tunnel>),
 }
 
 fn main() -> Result<ExitCode> {
-    match Arguments::parse().command {
-        Command::Konnectivity(asked) => konnectivity::run(&asked),
+    let Arguments { output, command } = Arguments::parse();
+    match command {
+        Command::Konnectivity(asked) => konnectivity::run(&asked, &output),
         Command::Profiles(asked) => profile::run(&asked),
-        Command::Tls(asked) => tls::run(&asked),
-        Command::Tunnel(asked) => tunnel::run(&asked),
+        Command::Report(asked) => page::run(&asked),
+        Command::Tls(asked) => tls::run(&asked, &output),
+        Command::Tunnel(asked) => tunnel::run(&asked, &output),
     }
 }

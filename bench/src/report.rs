@@ -6,11 +6,12 @@
 //! ```
 
 use std::io::{self, Write};
+use std::time::Duration;
 
 use serde_json::json;
 
 use crate::machine::Facts;
-use crate::samples::{Better, Bound, Figure, Samples, Series};
+use crate::samples::{Better, Bound, Curve, Figure, Samples, Series};
 
 /// What is known of a figure before it is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -36,7 +37,7 @@ pub(crate) struct Report<'a> {
 /// Whose values ours are compared with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Compared {
-    /// The table's column.
+    /// The table's column; empty when there is nobody.
     pub(crate) head: &'static str,
     /// The key of a line of JSON.
     pub(crate) key: &'static str,
@@ -77,10 +78,12 @@ impl Report<'_> {
         }
         writeln!(
             out,
-            "\nmedian [lowest..highest]; direct: with nothing between, in this run\n{}: how many \
-             times better than {}",
-            self.compared.head, self.compared.legend
+            "\nmedian [lowest..highest]; direct: with nothing between, in this run"
         )?;
+        let Compared { head, legend, .. } = self.compared;
+        if !head.is_empty() {
+            writeln!(out, "{head}: how many times better than {legend}")?;
+        }
         let (missed, held) = (self.missed(), self.held());
         writeln!(out, "{held} targets held, {missed} missed")
     }
@@ -90,12 +93,7 @@ impl Report<'_> {
     /// # Errors
     /// When `out` cannot be written to.
     pub(crate) fn json(&self, out: &mut impl Write) -> io::Result<()> {
-        let facts: serde_json::Map<String, serde_json::Value> = self
-            .facts
-            .iter()
-            .map(|(name, text)| ((*name).to_owned(), json!(text)))
-            .collect();
-        writeln!(out, "{}", json!({ "facts": facts }))?;
+        writeln!(out, "{}", self.first_line())?;
         for one in self.samples.series() {
             let known = self.known(one);
             let (low, high) = one.range();
@@ -109,10 +107,16 @@ impl Report<'_> {
                 "case": one.case,
                 "figure": one.figure.name,
                 "unit": one.figure.unit,
+                "better": match one.figure.better {
+                    Better::Higher => "higher",
+                    Better::Lower => "lower",
+                },
+                "at": one.at.map(|at| json!({ "axis": at.axis, "value": at.value })),
                 "median": rounded(one.median()),
                 "low": rounded(low),
                 "high": rounded(high),
                 "repetitions": one.count(),
+                "values": one.values().iter().map(|value| rounded(*value)).collect::<Vec<_>>(),
                 "direct": self.direct(one).map(rounded),
                 "at_least": at_least,
                 "at_most": at_most,
@@ -121,7 +125,22 @@ impl Report<'_> {
             line[self.compared.key] = json!(known.peer.map(rounded));
             writeln!(out, "{line}")?;
         }
+        for one in self.samples.curves() {
+            writeln!(out, "{}", curve_line(one))?;
+        }
         Ok(())
+    }
+
+    /// The facts, and whom ours are compared with. A fact there are several of is one text.
+    fn first_line(&self) -> serde_json::Value {
+        let mut facts = serde_json::Map::new();
+        for (name, text) in self.facts {
+            let before = facts.get(*name).and_then(|before| before.as_str());
+            let text = before.map_or_else(|| text.clone(), |before| format!("{before}; {text}"));
+            facts.insert((*name).to_owned(), json!(text));
+        }
+        let Compared { head, key, legend } = self.compared;
+        json!({ "facts": facts, "compared": { "head": head, "key": key, "legend": legend } })
     }
 
     /// Returns how many targets were missed.
@@ -163,10 +182,8 @@ impl Report<'_> {
                 )
             }
         };
-        let times = known.peer.map(|peer| match one.figure.better {
-            Better::Higher => one.median() / peer,
-            Better::Lower => peer / one.median(),
-        });
+        let peer = known.peer;
+        let times = peer.and_then(|peer| times(one.figure.better, one.median(), peer));
         [
             one.setup.clone(),
             one.case.clone(),
@@ -176,10 +193,7 @@ impl Report<'_> {
             self.direct(one).map(number).unwrap_or_default(),
             must,
             mark.to_owned(),
-            times
-                .filter(|times| times.is_finite())
-                .map(number)
-                .unwrap_or_default(),
+            times.map(number).unwrap_or_default(),
         ]
     }
 
@@ -195,13 +209,38 @@ impl Report<'_> {
     }
 }
 
+/// How latencies are spread: shares of all operations, and microseconds they did not exceed.
+fn curve_line(one: &Curve) -> serde_json::Value {
+    let curve = one.latencies.curve();
+    let micros = |took: Duration| rounded(took.as_secs_f64() * 1e6);
+    let points = curve
+        .iter()
+        .map(|(share, took)| json!([share, micros(*took)]));
+    json!({
+        "setup": one.setup,
+        "case": one.case,
+        "curve": "latency",
+        "unit": "µs",
+        "points": points.collect::<Vec<_>>(),
+    })
+}
+
+/// Returns how many times better `value` is than a peer's, if that can be said.
+pub(crate) fn times(better: Better, value: f64, peer: f64) -> Option<f64> {
+    let times = match better {
+        Better::Higher => value / peer,
+        Better::Lower => peer / value,
+    };
+    times.is_finite().then_some(times)
+}
+
 /// A thousandth is finer than anything here is measured.
 fn rounded(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }
 
 /// Three digits that matter, more for large numbers.
-fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     let decimals = match value.abs() {
         large if large >= 100.0 => 0,
         middle if middle >= 10.0 => 1,

@@ -53,7 +53,18 @@ pub(crate) struct Series {
     pub(crate) case: String,
     /// Which figure of it.
     pub(crate) figure: Figure,
+    /// Where it is on an axis, when the same was measured at several places of one.
+    pub(crate) at: Option<At>,
     values: Vec<f64>,
+}
+
+/// A place on an axis: with 10,000 names, say.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct At {
+    /// What there is more or less of.
+    pub(crate) axis: &'static str,
+    /// How much of it.
+    pub(crate) value: f64,
 }
 
 impl Series {
@@ -67,6 +78,11 @@ impl Series {
     pub(crate) fn range(&self) -> (f64, f64) {
         let at = |value: Option<&f64>| value.copied().unwrap_or(f64::NAN);
         (at(self.values.first()), at(self.values.last()))
+    }
+
+    /// Returns all values, the lowest first.
+    pub(crate) fn values(&self) -> &[f64] {
+        &self.values
     }
 
     /// Returns how many values there are.
@@ -96,6 +112,16 @@ pub(crate) struct Samples {
 impl Samples {
     /// Adds one value.
     pub(crate) fn add(&mut self, setup: &str, case: &str, figure: Figure, value: f64) {
+        self.insert(setup, case, None, figure, value);
+    }
+
+    /// Adds one value of a case that is a place on an axis.
+    #[expect(dead_code, reason = "tables of many names are measured along one")]
+    pub(crate) fn add_at(&mut self, setup: &str, case: &str, at: At, figure: Figure, value: f64) {
+        self.insert(setup, case, Some(at), figure, value);
+    }
+
+    fn insert(&mut self, setup: &str, case: &str, at: Option<At>, figure: Figure, value: f64) {
         let same = |series: &&mut Series| {
             series.setup == setup && series.case == case && series.figure == figure
         };
@@ -108,6 +134,7 @@ impl Samples {
             setup: setup.to_owned(),
             case: case.to_owned(),
             figure,
+            at,
             values: vec![value],
         });
     }
@@ -135,10 +162,6 @@ impl Samples {
     }
 
     /// Returns how latencies are spread.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "for plots, which no report has yet")
-    )]
     pub(crate) fn curves(&self) -> &[Curve] {
         &self.curves
     }

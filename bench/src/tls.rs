@@ -28,14 +28,15 @@ pub(crate) mod window;
 #[cfg(test)]
 mod tests;
 
-use std::io::{Write, stderr, stdout};
+use std::io::{Write, stderr};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use testkit::netns::{Place, privileges};
 
 use self::lab::{Lab, Subject};
 use crate::machine::Facts;
+use crate::output::Output;
 use crate::profile::{Case, Listener, Profile};
 use crate::programs::Given;
 use crate::progress::Progress;
@@ -50,23 +51,35 @@ pub(crate) use self::args::Tls;
 ///
 /// # Errors
 /// When a profile is none, or nothing could be measured.
-pub(crate) fn run(asked: &Tls) -> Result<ExitCode> {
+pub(crate) fn run(asked: &Tls, output: &Output) -> Result<ExitCode> {
     asked.check()?;
     limits::raise()?;
     interrupt::watch()?;
     if asked.chosen.has_running() {
-        return measured(asked, Place::Here, "this machine's, where the proxy is");
+        return measured(
+            asked,
+            output,
+            Place::Here,
+            "this machine's, where the proxy is",
+        );
     }
     if !privileges::is_root() {
         let why = "this machine's, with its limits of ports: not root";
         let _ = writeln!(stderr(), "network: {why}");
-        return measured(asked, Place::Here, why);
+        return measured(asked, output, Place::Here, why);
     }
     let namespace = network::make()?;
-    namespace.run(|| measured(asked, Place::In(&namespace), "a namespace of its own"))?
+    namespace.run(|| {
+        measured(
+            asked,
+            output,
+            Place::In(&namespace),
+            "a namespace of its own",
+        )
+    })?
 }
 
-fn measured(asked: &Tls, place: Place<'_>, network: &str) -> Result<ExitCode> {
+fn measured(asked: &Tls, output: &Output, place: Place<'_>, network: &str) -> Result<ExitCode> {
     let cpus = asked.cpus()?.bind_load()?;
     let given = asked.chosen.given()?;
     let extent = asked.extent()?;
@@ -92,11 +105,16 @@ fn measured(asked: &Tls, place: Place<'_>, network: &str) -> Result<ExitCode> {
     if !lab.disturbed.is_empty() {
         facts.push(("disturbed", lab.disturbed.join("; ")));
     }
-    deliver(asked, &lab.samples, &facts, &failures)
+    deliver(output, &lab.samples, &facts, &failures)
 }
 
 /// Prints the result, and says how the program ends.
-fn deliver(asked: &Tls, samples: &Samples, facts: &Facts, failures: &[String]) -> Result<ExitCode> {
+fn deliver(
+    output: &Output,
+    samples: &Samples,
+    facts: &Facts,
+    failures: &[String],
+) -> Result<ExitCode> {
     let report = Report {
         samples,
         facts,
@@ -107,22 +125,7 @@ fn deliver(asked: &Tls, samples: &Samples, facts: &Facts, failures: &[String]) -
             legend: "the best of the others in this run",
         },
     };
-    let mut out = stdout().lock();
-    if asked.json {
-        report.json(&mut out)
-    } else {
-        report.table(&mut out)
-    }
-    .context("writing the result")?;
-    for failure in failures {
-        let _ = writeln!(stderr(), "failed: {failure}");
-    }
-    let held = failures.is_empty() && report.missed() == 0;
-    Ok(if asked.require && !held {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    output.deliver(&report, failures)
 }
 
 /// Returns those of `profiles` whose programs are there; tells of the others.

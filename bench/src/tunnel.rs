@@ -21,16 +21,17 @@ mod running;
 mod setup;
 mod wireguard;
 
-use std::io::{Write, stderr, stdout};
+use std::io::{Write, stderr};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use testkit::netns::privileges::{Privileges, acquire};
 
 use self::args::Case;
 use self::cases::{Lab, fits};
 use self::network::Network;
 use self::setup::Setup;
+use crate::output::Output;
 use crate::progress::Progress;
 use crate::report::{Compared, Report};
 use crate::samples::Samples;
@@ -42,7 +43,7 @@ pub(crate) use self::args::Tunnel;
 ///
 /// # Errors
 /// When namespaces cannot be made, or nothing could be measured.
-pub(crate) fn run(asked: &Tunnel) -> Result<ExitCode> {
+pub(crate) fn run(asked: &Tunnel, output: &Output) -> Result<ExitCode> {
     if let Privileges::Elsewhere(status) = acquire()? {
         let failed = !status.success();
         return Ok(if failed {
@@ -89,22 +90,7 @@ pub(crate) fn run(asked: &Tunnel) -> Result<ExitCode> {
             legend: "wireguard-go of Debian 13; by TCP, OpenVPN through Envoy; in this run",
         },
     };
-    let mut out = stdout().lock();
-    if asked.json {
-        report.json(&mut out)
-    } else {
-        report.table(&mut out)
-    }
-    .context("writing the result")?;
-    for failure in &failures {
-        let _ = writeln!(stderr(), "failed: {failure}");
-    }
-    let held = failures.is_empty() && report.missed() == 0;
-    Ok(if asked.require && !held {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    output.deliver(&report, &failures)
 }
 
 /// Runs every round, and returns what failed: a table with a gap says more than none.

@@ -184,12 +184,6 @@ pub(crate) struct Common {
     /// Repetitions.
     #[arg(long, global = true, default_value_t = 3)]
     pub(crate) rounds: usize,
-    /// Print JSON lines instead of a table.
-    #[arg(long, global = true)]
-    pub(crate) json: bool,
-    /// End with status 1 when a target is missed.
-    #[arg(long, global = true)]
-    pub(crate) require: bool,
 }
 
 impl Common {

@@ -28,6 +28,7 @@ use super::frontend::{Frontend, Transport};
 use super::pair::{Pair, Programs};
 use super::side::Side;
 use crate::destination::Destination;
+use crate::latency::Latencies;
 use crate::samples::{Figure, Samples};
 
 /// What every scenario needs.
@@ -66,6 +67,11 @@ impl Lab {
         if let Some(value) = value {
             self.add(target, case, figure, value);
         }
+    }
+
+    fn add_latencies(&mut self, target: &Target, case: &str, latencies: &Latencies) -> Result<()> {
+        let setup = target.transport.as_str();
+        self.samples.add_latencies(setup, case, latencies)
     }
 
     /// Lets time pass for what runs beside the load.

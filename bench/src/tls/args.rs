@@ -65,12 +65,6 @@ pub(crate) struct Tls {
     /// Give ClientHellos a key share of 1216 octets, as post-quantum ones have.
     #[arg(long)]
     pub(crate) post_quantum: bool,
-    /// Print JSON lines instead of a table.
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// End with status 1 when a target is missed.
-    #[arg(long)]
-    pub(crate) require: bool,
 }
 
 /// Lengths and sizes of all cases.

@@ -45,12 +45,6 @@ pub(crate) struct Tunnel {
     /// `{"queue":{"packets":4096}}`.
     #[arg(long, default_value = "{}", value_parser = object)]
     set: Value,
-    /// Print JSON lines instead of a table.
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// End with status 1 when a target is missed.
-    #[arg(long)]
-    pub(crate) require: bool,
 }
 
 /// What is measured.

@@ -84,9 +84,15 @@ impl Lab {
         add(figure::TURN_P99, micros(&turns, 0.99));
         add(figure::IDLE_P50, micros(&pings, 0.5));
         add(figure::IDLE_P99, micros(&pings, 0.99));
+        let name = tunnel.setup.name();
+        for (word, of) in [("pings in turn", &turns), ("ping each 10 ms", &pings)] {
+            let case = format!("{}: {word}", known::IDLE);
+            self.samples.add_latencies(name, &case, &of.latencies)?;
+        }
         if tunnel.setup == Setup::Direct {
             return Ok(());
         }
+        let mut add = |figure, value| self.samples.add(name, known::IDLE, figure, value);
         add(figure::CONNECT, took.as_secs_f64() * 1e3);
         for (role, figure) in [
             (Role::Server, figure::SERVER_IDLE),
@@ -200,7 +206,8 @@ fn bulk_load(
         pings.latencies.max().as_secs_f64() * 1e3,
     );
     add(figure::LOADED_LOST, pings.lost());
-    Ok(())
+    let beside = format!("{case}: pings beside");
+    samples.add_latencies(tunnel.setup.name(), &beside, &pings.latencies)
 }
 
 fn micros(pings: &Pings, quantile: f64) -> f64 {

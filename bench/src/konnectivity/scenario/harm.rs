@@ -62,6 +62,8 @@ pub(crate) fn stall(
     lab.destination.release();
     let calm = lab.settle(|| Ok(lab.destination.open() == 0))?;
 
+    lab.add_latencies(target, &format!("{case}: others' rtt"), &pings.latencies)?;
+    lab.add_latencies(target, &format!("{case}: new dials"), &dials.latencies)?;
     lab.add(
         target,
         &case,

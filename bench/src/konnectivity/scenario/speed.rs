@@ -80,6 +80,7 @@ fn add(
     let used = target.usage()?.cpu_since(before);
     lab.add(target, case, of::PER_SECOND, outcome.rate());
     let latencies = &outcome.latencies;
+    lab.add_latencies(target, case, latencies)?;
     lab.add(target, case, of::P50, micros(latencies.quantile(0.5)));
     lab.add(target, case, of::P99, micros(latencies.quantile(0.99)));
     lab.add(target, case, of::MAX, micros(latencies.max()));
