@@ -5,6 +5,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod controller;
 mod cpus;
 mod destination;
 mod interrupt;
@@ -41,6 +42,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Controller(Box<controller::Controller>),
     Konnectivity(Box<konnectivity::Konnectivity>),
     Profiles(profile::Profiles),
     Report(page::Saved),
@@ -51,6 +53,7 @@ enum Command {
 fn main() -> Result<ExitCode> {
     let Arguments { output, command } = Arguments::parse();
     match command {
+        Command::Controller(asked) => controller::run(&asked, &output),
         Command::Konnectivity(asked) => konnectivity::run(&asked, &output),
         Command::Profiles(asked) => profile::run(&asked),
         Command::Report(asked) => page::run(&asked),

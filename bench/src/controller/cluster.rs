@@ -1,4 +1,8 @@
 //! The API server that all is measured with, how it is filled, and how a controller is run on it.
+//!
+//! ```text
+//! objects ──▶ kube-apiserver, etcd ◀── netpol-controller ── /metrics, /readyz
+//! ```
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -19,20 +23,26 @@ use testkit::{ports, wait};
 const FILLERS: usize = 8;
 
 /// A cluster without nodes.
-pub(super) struct Cluster {
-    pub(super) dir: PathBuf,
-    pub(super) server: KubeApiServer,
+pub(crate) struct Cluster {
+    /// Where configurations and logs are.
+    pub(crate) dir: PathBuf,
+    server: KubeApiServer,
     kubeconfig: PathBuf,
 }
 
 /// A running controller.
-pub(super) struct Controller {
-    pub(super) child: ChildGuard,
-    pub(super) probes: SocketAddr,
+pub(crate) struct Running {
+    /// Its process.
+    pub(crate) child: ChildGuard,
+    probes: SocketAddr,
 }
 
 impl Cluster {
-    pub(super) fn start(dir: &TempDir) -> Result<Self> {
+    /// Starts an API server with nothing in it.
+    ///
+    /// # Errors
+    /// When it is not installed or does not start.
+    pub(crate) fn start(dir: &TempDir) -> Result<Self> {
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let params = KubeParams::new(address, &[]);
         let server = KubeApiServer::start(Place::Here, &dir.join("kube"), &params)?;
@@ -46,12 +56,18 @@ impl Cluster {
     }
 
     /// Returns a connection that requests follow each other on.
-    pub(super) fn connection(&self) -> Result<Connection> {
+    ///
+    /// # Errors
+    /// When the API server does not take it.
+    pub(crate) fn connection(&self) -> Result<Connection> {
         Connection::open(&self.server.target())
     }
 
     /// Creates objects, each by the path of its collection, several at a time.
-    pub(super) fn fill(&self, objects: &[(String, Value)]) -> Result<()> {
+    ///
+    /// # Errors
+    /// When one is refused.
+    pub(crate) fn fill(&self, objects: &[(String, Value)]) -> Result<()> {
         let share = objects.len().div_ceil(FILLERS).max(1);
         std::thread::scope(|scope| {
             let fillers: Vec<_> = objects
@@ -84,12 +100,18 @@ impl Cluster {
     }
 
     /// Returns the processor time of the API server so far.
-    pub(super) fn processor_time(&mut self) -> Result<Duration> {
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub(crate) fn processor_time(&mut self) -> Result<Duration> {
         Ok(self.server.child().usage()?.cpu_time)
     }
 
     /// Starts a controller with `controllers` as that part of its configuration.
-    pub(super) fn controller(&self, program: &Path, controllers: &str) -> Result<Controller> {
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub(crate) fn controller(&self, program: &Path, controllers: &str) -> Result<Running> {
         let port = ports::free(1)?.first().copied().context("a free port")?;
         let probes = SocketAddr::from(([127, 0, 0, 1], port));
         let config = self.dir.join("controller.yaml");
@@ -104,13 +126,16 @@ impl Cluster {
         command.arg("--config").arg(&config).env("RUST_LOG", "info");
         let log = self.dir.join("controller.log");
         let child = ChildGuard::spawn("netpol-controller", &command, &log)?;
-        Ok(Controller { child, probes })
+        Ok(Running { child, probes })
     }
 }
 
-impl Controller {
+impl Running {
     /// Waits until everything is known.
-    pub(super) fn wait_ready(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// After two minutes.
+    pub(crate) fn wait_ready(&self) -> Result<()> {
         let target = Target::plain(self.probes);
         let ready = || http::get(&target, "/readyz").is_ok_and(|answer| answer.status == 200);
         wait::until(
@@ -120,43 +145,25 @@ impl Controller {
         )
     }
 
-    pub(super) fn metrics(&self) -> Result<Metrics> {
+    fn metrics(&self) -> Result<Metrics> {
         Metrics::parse(&http::get(&Target::plain(self.probes), "/metrics")?.text())
     }
 
     /// Returns the sum of a family's samples that have these labels; 0 without any.
-    pub(super) fn sum(&self, name: &str, labels: &[(&str, &str)]) -> Result<f64> {
+    ///
+    /// # Errors
+    /// When it cannot be asked.
+    pub(crate) fn sum(&self, name: &str, labels: &[(&str, &str)]) -> Result<f64> {
         let metrics = self.metrics()?;
         Ok(metrics.matching(name, labels).map(|one| one.value).sum())
     }
 }
 
-/// Returns the value that `percent` of all are at or below, of sorted ones.
-pub(super) fn percentile(sorted: &[Duration], percent: usize) -> Duration {
-    let place = (sorted.len() * percent).div_ceil(100).max(1) - 1;
-    sorted.get(place).copied().unwrap_or_default()
-}
-
-/// Tells the median, the 99th percentile and the longest of delays, and holds them to a limit.
-pub(super) fn judge(mut delays: Vec<Duration>, limit: Duration) -> Result<String> {
-    delays.sort();
-    let ms = |delay: Duration| delay.as_secs_f64() * 1000.0;
-    let (p50, p99) = (percentile(&delays, 50), percentile(&delays, 99));
-    let most = delays.last().copied().unwrap_or_default();
-    let told = format!(
-        "p50 {:.1} ms, p99 {:.1} ms (limit {} ms), longest {:.1} ms, of {}",
-        ms(p50),
-        ms(p99),
-        limit.as_millis(),
-        ms(most),
-        delays.len()
-    );
-    ensure!(p99 <= limit, "{told}");
-    Ok(told)
-}
-
 /// Asks every millisecond until `condition` holds.
-pub(super) fn soon(what: &str, mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
+///
+/// # Errors
+/// After ten seconds, or the condition's.
+pub(crate) fn soon(what: &str, mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
     let clock = wait::Stopwatch::start();
     while !condition()? {
         ensure!(

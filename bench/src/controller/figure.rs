@@ -1,0 +1,48 @@
+//! The figures of the controller, and which way each is better.
+
+use crate::samples::{Better, Figure};
+
+const fn higher(name: &'static str, unit: &'static str) -> Figure {
+    let better = Better::Higher;
+    Figure { name, unit, better }
+}
+
+const fn lower(name: &'static str, unit: &'static str) -> Figure {
+    let better = Better::Lower;
+    Figure { name, unit, better }
+}
+
+/// Start of the controller until all is written or known.
+pub(crate) const TOOK: Figure = lower("time", "s");
+/// Objects written in that time.
+pub(crate) const WRITES: Figure = higher("writes", "per s");
+/// Writes that nothing called for, or that failed.
+pub(crate) const NEEDLESS: Figure = lower("writes not due", "count");
+/// Processor time of the API server meanwhile.
+pub(crate) const CPU_SERVER: Figure = lower("cpu API server", "s");
+/// Processor time of the controller meanwhile.
+pub(crate) const CPU: Figure = lower("cpu controller", "s");
+/// Resident memory afterwards.
+pub(crate) const RESIDENT: Figure = lower("controller resident", "MiB");
+/// The most resident memory so far.
+pub(crate) const PEAK: Figure = lower("controller at most", "MiB");
+/// From the request until it is in force.
+pub(crate) const DELAY_P50: Figure = lower("delay p50", "ms");
+/// As above.
+pub(crate) const DELAY_P99: Figure = lower("delay p99", "ms");
+/// As above.
+pub(crate) const DELAY_MAX: Figure = lower("delay max", "ms");
+/// From a gateway's start until it is ready.
+pub(crate) const SYNC: Figure = lower("start to ready", "ms");
+/// What was sent to the gateway for it.
+pub(crate) const OCTETS: Figure = lower("sent to the gateway", "octets");
+/// Processor time of the controller for one change.
+pub(crate) const CPU_EACH: Figure = lower("cpu controller", "ms each");
+/// Processor time of the gateway for one change.
+pub(crate) const CPU_GATEWAY_EACH: Figure = lower("cpu gateway", "ms each");
+/// Processor time of the gateway until it was ready.
+pub(crate) const CPU_GATEWAY: Figure = lower("cpu gateway", "s");
+/// Resident memory of the gateway.
+pub(crate) const GATEWAY_RESIDENT: Figure = lower("gateway resident", "MiB");
+/// The most resident memory of the gateway.
+pub(crate) const GATEWAY_PEAK: Figure = lower("gateway at most", "MiB");
