@@ -12,6 +12,7 @@ pub mod haproxy;
 pub mod kube;
 pub mod nginx;
 pub mod packages;
+pub mod prometheus;
 pub mod wireguard;
 
 use anyhow::Result;

@@ -35,6 +35,8 @@ pub const ALL: &[Need] = &[
     need("openssl", &["openssl"]),
     need("openvpn", &["openvpn"]),
     need("ping", &["iputils-ping"]),
+    need("prometheus", &["prometheus"]),
+    need("promtool", &["prometheus"]),
     need("python3", &["python3"]),
     need("python3:pip", &["python3-pip"]),
     need("setpriv", &["util-linux"]),
