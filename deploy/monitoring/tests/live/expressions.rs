@@ -1,0 +1,247 @@
+//! One world with every program in it, and every expression asked of what they expose.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use monitoring::{Matcher, Selector, Target, panels, rules, selectors};
+use serde_json::{Value, json};
+use testkit::http;
+use testkit::netns::Place;
+use testkit::peers::prometheus::Prometheus;
+use testkit::tempdir::TempDir;
+use testkit::tunnel_world::{POD, PROXY_PORT, Params, Part, World};
+use testkit::wait;
+
+use crate::controller::Controller;
+use crate::egress::Egress;
+use crate::forward::{self, Stop, StopAtEnd};
+use crate::gateways::{Gateways, Node};
+use crate::programs::{LIMIT, tunnel};
+
+/// Series that there are only once something has gone wrong that is not made to go wrong here. That
+/// they have these labels is what the tables of metrics say.
+const ONLY_AFTER_FAILURES: [&str; 2] = [
+    "rhizome_apiserver_proxy_notrack_failures_total", // a kernel without nf_tables
+    "rhizome_netpol_watch_errors_total",              // an API server that breaks off
+];
+
+#[test]
+fn every_expression_is_of_series_that_programs_expose() {
+    let dir = TempDir::new("monitoring").unwrap();
+    let mut world =
+        World::lay(tunnel(), Params::default()).unwrap_or_else(|error| panic!("{error:#}"));
+    let egress = Egress::start(&dir);
+    let gateways = Gateways::start(&dir);
+    let controller = Controller::start(&dir);
+    let node = Node::start(&dir);
+    have_a_client_refused(&mut world);
+    world.start_part(Part::Server(0)).unwrap();
+    for part in world.parts() {
+        world
+            .wait_ready(part)
+            .unwrap_or_else(|error| panic!("{error:#}"));
+    }
+    let (world, stop) = (world, Stop::default());
+    let _echo = world.echo(&format!("{POD}:7")).unwrap();
+    std::thread::scope(|scope| {
+        let _stop = StopAtEnd(&stop);
+        let inside = |part, port: u16| {
+            let target = SocketAddr::from(([127, 0, 0, 1], port));
+            forward::into(scope, &stop, world.namespace(part), target)
+        };
+        let on_the_node = forward::into(scope, &stop, &node.namespace, node.probes);
+        let targets = [
+            ("sni-proxy", "rhizome-gateway", gateways.gateway.probes),
+            ("sni-proxy", "rhizome-gateway", controller.gateway.probes),
+            ("sni-proxy", "rhizome-gateway", inside(Part::Gateway, 15021)),
+            ("apiserver-proxy", "kube-system", gateways.node.probes),
+            ("apiserver-proxy", "kube-system", on_the_node),
+            ("netpol-controller", "garden", controller.controller.probes),
+            (
+                "vpn-server",
+                "shoot--foo--bar",
+                inside(Part::Server(0), 15000),
+            ),
+            ("vpn-client", "kube-system", inside(Part::Client(0), 8080)),
+            (
+                "konnectivity-server",
+                "shoot--foo--bar",
+                egress.server_probes,
+            ),
+            (
+                "konnectivity-server",
+                "shoot--foo--bar",
+                egress.registry_probes,
+            ),
+            ("konnectivity-agent", "kube-system", egress.agent_probes),
+        ];
+        let prometheus = Prometheus::start(Place::Here, dir.path(), &config(&dir, &targets));
+        let prometheus = prometheus.unwrap_or_else(|error| panic!("{error:#}"));
+        scraped(&prometheus, targets.len());
+        traffic(&world, &gateways, &controller, &egress);
+        wait_counted(&prometheus);
+        rules_are_evaluated(&prometheus);
+        selectors_find_series(&prometheus);
+        panels_show_something(&prometheus);
+    });
+}
+
+/// The configuration of a Prometheus that finds these programs, namespaces and addresses as pods, and
+/// evaluates the rules that ship.
+fn config(dir: &TempDir, targets: &[(&str, &str, SocketAddr)]) -> String {
+    let targets: Vec<Target> = { targets.iter().enumerate() }
+        .map(|(at, (program, namespace, addr))| {
+            let (name, port) = (format!("{program}-{at}"), ("probes", addr.port()));
+            Target::pod(namespace, &name, program, port, &addr.to_string())
+        })
+        .collect();
+    let config = monitoring::scrape_config("seed.yaml", &targets, dir.path(), &[]);
+    let mut config = config.unwrap();
+    let rules = monitoring::root().join("rules/*.yaml");
+    config["rule_files"] = json!([rules]);
+    config.to_string()
+}
+
+/// Waits until every target answers.
+fn scraped(prometheus: &Prometheus<'_>, count: usize) {
+    let up = || {
+        let targets = prometheus.targets().unwrap_or_default();
+        targets.len() == count && targets.iter().all(|own| own["health"] == "up")
+    };
+    if let Err(error) = wait::until("every target to be scraped", LIMIT, up) {
+        panic!("{error:#}: {:#?}", prometheus.targets());
+    }
+}
+
+/// Has the gateway refuse the tunnel client, for want of a route, until it has said so. The client
+/// goes on trying and so comes in when there is one.
+fn have_a_client_refused(world: &mut World) {
+    world
+        .dir
+        .replace("routes.yaml", "clusters: []\nroutes: []\n")
+        .unwrap();
+    let parts = [Part::Gateway, Part::Client(0)];
+    for part in parts {
+        world.start_part(part).unwrap();
+    }
+    let refused = || {
+        let name = "rhizome_vpn_client_connect_refusals_total";
+        world
+            .metric(Part::Client(0), name, &[])
+            .is_some_and(|count| count > 0.0)
+    };
+    wait::until("the client to be refused", LIMIT, refused).unwrap();
+    world.write_files().unwrap();
+}
+
+/// Has every program do what it is for.
+fn traffic(world: &World, gateways: &Gateways, controller: &Controller, egress: &Egress) {
+    gateways.use_them();
+    egress.use_it();
+    controller.use_it();
+    let mut opened = world.dial(0, &format!("{POD}:7")).unwrap();
+    assert_eq!(opened.exchange(b"hello").unwrap(), b"hello");
+    // Nobody listens there.
+    assert!(world.dial(0, &format!("{POD}:8")).is_err());
+    // An API server without a certificate.
+    let proxy = SocketAddr::new(world.network.addresses.server(0), PROXY_PORT);
+    let stranger = http::Target::tls(proxy, world.credentials.authority.pem());
+    let asked = world.network.api_server.run(|| http::get(&stranger, "/"));
+    assert!(asked.unwrap().is_err());
+}
+
+/// Waits until Prometheus has seen what the traffic counted, twice, so that there are rates of it.
+fn wait_counted(prometheus: &Prometheus<'_>) {
+    let expression = "count_over_time(rhizome_netpol_writes_total[5m]) > 2 and on () \
+                      count_over_time(rhizome_netpol_write_errors_total[5m]) > 2 and on () \
+                      count_over_time(rhizome_vpn_proxy_answers_total{status!=\"200\"}[5m]) > 2";
+    let counted = || {
+        prometheus
+            .query(expression)
+            .is_ok_and(|found| !found.is_empty())
+    };
+    wait::until("the traffic to be scraped", LIMIT, counted).unwrap();
+}
+
+fn rules_are_evaluated(prometheus: &Prometheus<'_>) {
+    let all = rules().unwrap().len();
+    let evaluated = || {
+        let rules = prometheus.rules().unwrap_or_default();
+        rules.len() == all && rules.iter().all(|rule| rule["health"] == "ok")
+    };
+    if let Err(error) = wait::until("every rule to be evaluated", LIMIT, evaluated) {
+        panic!("{error:#}: {:#?}", prometheus.rules());
+    }
+    let active = |rule: &Value| rule["alerts"].as_array().is_some_and(|own| !own.is_empty());
+    let critical = prometheus.rules().unwrap().into_iter();
+    let critical = critical.filter(|rule| rule["labels"]["severity"] == "critical" && active(rule));
+    let critical: Vec<Value> = critical.map(|rule| rule["name"].clone()).collect();
+    assert_eq!(
+        critical,
+        ["RhizomePolicyWritesFailing"],
+        "what is made to go wrong"
+    );
+    for rule in rules().unwrap() {
+        if let Some(record) = rule.record {
+            let found = prometheus.query(&record).unwrap();
+            assert!(!found.is_empty(), "{record} records nothing");
+        }
+    }
+}
+
+/// Every metric that is selected exists, and has every label that it is selected by.
+fn selectors_find_series(prometheus: &Prometheus<'_>) {
+    let of_rules = rules().unwrap().into_iter().map(|rule| rule.expr);
+    let of_panels = panels()
+        .unwrap()
+        .into_iter()
+        .map(|panel| panel.resolved("30s"));
+    let all: BTreeSet<Selector> = of_rules
+        .chain(of_panels)
+        .flat_map(|own| selectors(&own))
+        .collect();
+    let mut missing = BTreeSet::new();
+    for selector in all {
+        let labels = selector
+            .matchers
+            .iter()
+            .map(|Matcher { label, .. }| format!("{label}!=\"\""));
+        let labels: BTreeSet<String> = labels.collect();
+        let labels = labels.into_iter().collect::<Vec<_>>().join(",");
+        let found = prometheus
+            .series(&format!("{}{{{labels}}}", selector.name))
+            .unwrap();
+        if found.is_empty() {
+            missing.insert(selector.name);
+        }
+    }
+    let expected = ONLY_AFTER_FAILURES
+        .iter()
+        .map(|name| (*name).to_owned())
+        .collect();
+    eprintln!("series that no failure of this test makes: {missing:?}");
+    assert_eq!(
+        missing, expected,
+        "series that there are not, and that there should be"
+    );
+}
+
+fn panels_show_something(prometheus: &Prometheus<'_>) {
+    let mut empty = Vec::new();
+    for panel in panels().unwrap() {
+        let found = prometheus.query(&panel.resolved("30s"));
+        let found =
+            found.unwrap_or_else(|error| panic!("{}: {}: {error:#}", panel.dashboard, panel.title));
+        if found.is_empty() {
+            empty.push(format!(
+                "{}: {}: {}",
+                panel.dashboard, panel.title, panel.expr
+            ));
+        }
+    }
+    assert!(
+        empty.is_empty(),
+        "panels without data:\n{}",
+        empty.join("\n")
+    );
+}
