@@ -250,6 +250,30 @@ fn the_node_proxy_is_waited_for_before_a_node_takes_pods() {
 }
 
 #[test]
+fn gardeners_service_has_our_pods_behind_it_as_well() {
+    let objects = Objects::build("seed/gateway/base").unwrap();
+    let pod = Pod::of(&objects, "Deployment", "sni-proxy", "sni-proxy").unwrap();
+    let selector = serde_json::json!({ "app": "istio-ingressgateway", "istio": "ingressgateway" });
+    assert!(selects(&selector, &pod.metadata["labels"]));
+    // Ports of Envoy's containers there, and the names that Gardener's Service gives them.
+    let ports = pod.container("sni-proxy").unwrap().ports();
+    let service = objects.get("Service", "istio-ingressgateway").unwrap();
+    for (name, outside, inside) in [
+        ("tcp", 443, 9443),
+        ("http-proxy", 8443, 8443),
+        ("tls-tunnel", 8132, 8132),
+    ] {
+        assert!(ports.iter().any(|own| own.number == inside), "{inside}");
+        let mut own = items(&service["spec"]["ports"]).filter(|own| own["name"] == name);
+        let own = own.next().unwrap();
+        assert_eq!(
+            (&own["port"], &own["targetPort"]),
+            (&outside.into(), &inside.into())
+        );
+    }
+}
+
+#[test]
 fn the_udp_overlay_only_moves_a_port_to_a_service_of_its_own() {
     let base = Objects::build("seed/gateway/base").unwrap();
     let overlay = Objects::build("seed/gateway/overlays/udp-service").unwrap();
