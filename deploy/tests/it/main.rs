@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Needs root, or a user, network and mount namespace of its own, and other people's programs, which
-//! `cargo xtask test` installs: etcd, kube-apiserver, kubectl, nft.
+//! `cargo xtask test` installs: Envoy, etcd, kube-apiserver, kubectl, nft.
 #![expect(
     clippy::print_stderr,
     clippy::unwrap_used,
@@ -18,8 +18,10 @@
 
 mod api;
 mod cluster;
+mod docs;
 mod documented;
 mod egress;
+mod envoy;
 mod manifests;
 mod network;
 mod objects;

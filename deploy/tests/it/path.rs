@@ -26,7 +26,7 @@ use crate::api::{Api, LIMIT};
 use crate::network::{GATEWAY, NODE, Network};
 use crate::objects::{ADVERTISED, API, Authorities, KONNECTIVITY, SHOOT};
 use crate::world::{World, metric};
-use crate::{cluster, egress, objects, rights, seed_policies, starts};
+use crate::{cluster, egress, envoy, objects, rights, seed_policies, starts};
 
 /// Containers that [`every_pod_is_its_manifests_and_every_path_carries`] starts.
 pub(crate) const STARTED: &[&str] = &[
@@ -57,12 +57,15 @@ fn every_pod_is_its_manifests_and_every_path_carries() {
     stage.start_shoot();
     stage.by_name_and_by_node_proxy();
     stage.by_vpn();
+    // Which takes the number that the controller told the gateway.
+    stage.wait_transport("udp");
     stage.by_konnectivity(&authorities);
     seed_policies::hold(&stage.api);
     let controller = Objects::build("seed/controller").unwrap();
     let world = &mut stage.world;
     rights::are_all_used_and_enough(&stage.api, &controller, || world.stop(CONTROLLER_POD));
     stage.by_the_nodes_cache();
+    stage.by_envoy(&authorities);
     let started: Vec<&str> = stage.world.started.iter().map(String::as_str).collect();
     assert_eq!(started, STARTED);
 }
@@ -287,22 +290,30 @@ impl<'n> Stage<'n> {
             .api
             .request("GET", "/api/v1/nodes/node-a/proxy/healthz", None);
         assert_eq!((answer.status, answer.text().as_str()), (200, "ok"));
+    }
+
+    /// Envoy in the place of the gateway: everything else goes on, the VPN by TCP.
+    fn by_envoy(&mut self, authorities: &Authorities) {
+        self.world.kill(GATEWAY_POD);
+        let _envoy = envoy::start(self.network.at("gateway"), &self.world.directory);
+        self.by_name_and_by_node_proxy();
+        self.wait_transport("tcp");
+        self.by_vpn();
+        self.by_konnectivity(authorities);
+    }
+
+    /// Waits until both clients use a transport to both servers.
+    fn wait_transport(&self, transport: &str) {
         for client in ["vpn-shoot-0", "vpn-shoot-1"] {
-            // By UDP to both servers, which takes the number that the controller told the gateway.
-            let uses = || {
-                let labels = [("transport", "udp")];
-                metric(
-                    self.network.at(client),
-                    8080,
-                    "rhizome_tunnel_peer_transport",
-                    &labels,
-                )
-            };
-            let both = wait::until("UDP to both servers", LIMIT, || uses() == 2.0);
-            assert!(both.is_ok(), "{both:?}: {}", uses());
+            let name = "rhizome_tunnel_peer_transport";
+            let labels = [("transport", transport)];
+            let uses = || metric(self.network.at(client), 8080, name, &labels);
+            let both = wait::until("both servers", LIMIT, || uses() == 2.0);
+            assert!(both.is_ok(), "{client}, {transport}: {both:?}: {}", uses());
         }
     }
 
+    /// As an API server asks. An agent whose gateway has gone comes again within seconds.
     fn by_konnectivity(&self, authorities: &Authorities) {
         let server: SocketAddr = format!("{}:8090", Network::ip("konnectivity-server"))
             .parse()
@@ -313,12 +324,10 @@ impl<'n> Stage<'n> {
             authority_pem: authorities.konnectivity.pem().to_owned(),
             identity: authorities.frontend(),
         });
-        let answer = self
-            .network
-            .at("prometheus")
-            .run(|| http::get(&target, "/healthz"))
-            .unwrap();
-        assert_eq!(answer.unwrap().text(), "ok");
+        let asker = self.network.at("prometheus");
+        let asked = || asker.run(|| http::get(&target, "/healthz")).unwrap();
+        let answer = wait::until_ok("an agent", LIMIT, asked).unwrap();
+        assert_eq!((answer.status, answer.text().as_str()), (200, "ok"));
     }
 }
 
