@@ -99,7 +99,8 @@ fn mount_line(text: &mut String, mount: &Mount) {
 fn flags(rights: &Rights, fs_group: Option<u64>) -> String {
     let mapped = |id: u64| u32::try_from(id).is_ok_and(is_mapped);
     let mut flags = String::new();
-    if mapped(rights.uid) && mapped(rights.gid) {
+    // A namespace with a user beside root is one in which users and groups can be changed.
+    if mapped(NOBODY) && mapped(rights.uid) && mapped(rights.gid) {
         let _ = write!(flags, "--reuid {} --regid {} ", rights.uid, rights.gid);
         match fs_group {
             Some(group) => {
@@ -125,6 +126,9 @@ fn flags(rights: &Rights, fs_group: Option<u64>) -> String {
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
+
+/// Some user who is not root: Linux's own for whoever does not exist.
+const NOBODY: u64 = 65534;
 
 /// What every container has: libraries, for programs of tests are not static; `/proc`; the devices of
 /// the OCI runtime specification.
