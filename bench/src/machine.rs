@@ -13,11 +13,10 @@ pub(crate) type Facts = Vec<(&'static str, String)>;
 pub(crate) fn facts() -> Facts {
     let uname = rustix::system::uname();
     let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
-    let threads = std::thread::available_parallelism().map_or(0, usize::from);
     vec![
         ("command", command_line()),
         ("date", date()),
-        ("cpu", format!("{threads} × {}", cpu_model())),
+        ("cpu", format!("{} × {}", processors(), cpu_model())),
         ("memory", memory()),
         (
             "kernel",
@@ -76,6 +75,13 @@ fn date() -> String {
     command::run(&mut date).map_or_else(|_| UNKNOWN.to_owned(), |text| text.trim().to_owned())
 }
 
+/// All that are at work, those that we do not use as well: we may be bound to one of them.
+fn processors() -> usize {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let of_one = |line: &&str| line.starts_with("processor");
+    text.lines().filter(of_one).count()
+}
+
 fn cpu_model() -> String {
     value_of("/proc/cpuinfo", "model name")
 }
@@ -116,6 +122,7 @@ mod tests {
             let (_, text) = facts.iter().find(|(fact, _)| *fact == name).unwrap();
             text.as_str()
         };
+        assert!(!of("cpu").starts_with('0'), "{}", of("cpu"));
         assert!(of("kernel").starts_with("Linux "));
         assert!(of("memory").ends_with(" MiB"));
         assert_ne!(of("load average"), UNKNOWN);

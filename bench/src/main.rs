@@ -21,6 +21,7 @@ mod profile;
 mod programs;
 mod progress;
 mod report;
+mod routes;
 mod samples;
 mod tls;
 mod tunnel;
@@ -46,6 +47,7 @@ enum Command {
     Konnectivity(Box<konnectivity::Konnectivity>),
     Profiles(profile::Profiles),
     Report(page::Saved),
+    Routes(Box<routes::Routes>),
     Tls(Box<tls::Tls>),
     Tunnel(Box<tunnel::Tunnel>),
 }
@@ -57,6 +59,7 @@ fn main() -> Result<ExitCode> {
         Command::Konnectivity(asked) => konnectivity::run(&asked, &output),
         Command::Profiles(asked) => profile::run(&asked),
         Command::Report(asked) => page::run(&asked),
+        Command::Routes(asked) => routes::run(&asked, &output),
         Command::Tls(asked) => tls::run(&asked, &output),
         Command::Tunnel(asked) => tunnel::run(&asked, &output),
     }

@@ -130,8 +130,13 @@ fn facts(run: &Run) -> String {
     let rest = run.facts.iter().filter(|(name, _)| name != "command");
     let rest: String = rest
         .map(|(name, text)| {
+            let class = if text.chars().count() > LONG {
+                "long"
+            } else {
+                "short"
+            };
             let (name, text) = (escape(name), escape(text));
-            format!("<div><dt>{name}</dt><dd>{text}</dd></div>")
+            format!("<div class=\"{class}\"><dt>{name}</dt><dd>{text}</dd></div>")
         })
         .collect();
     format!(
@@ -140,6 +145,8 @@ fn facts(run: &Run) -> String {
     )
 }
 
+/// Characters of a fact that has a line of its own.
+const LONG: usize = 60;
 const STYLE: &str = include_str!("page/style.css");
 
 #[cfg(test)]

@@ -225,13 +225,14 @@ fn curve_line(one: &Curve) -> serde_json::Value {
     })
 }
 
-/// Returns how many times better `value` is than a peer's, if that can be said.
+/// Returns how many times better `value` is than a peer's, if that can be said: of nothing, and of
+/// less than nothing, it cannot.
 pub(crate) fn times(better: Better, value: f64, peer: f64) -> Option<f64> {
     let times = match better {
         Better::Higher => value / peer,
         Better::Lower => peer / value,
     };
-    times.is_finite().then_some(times)
+    (times.is_finite() && times > 0.0).then_some(times)
 }
 
 /// A thousandth is finer than anything here is measured.

@@ -116,7 +116,6 @@ impl Samples {
     }
 
     /// Adds one value of a case that is a place on an axis.
-    #[expect(dead_code, reason = "tables of many names are measured along one")]
     pub(crate) fn add_at(&mut self, setup: &str, case: &str, at: At, figure: Figure, value: f64) {
         self.insert(setup, case, Some(at), figure, value);
     }

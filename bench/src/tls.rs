@@ -129,7 +129,7 @@ fn deliver(
 }
 
 /// Returns those of `profiles` whose programs are there; tells of the others.
-fn present(profiles: Vec<Profile>, given: &Given, facts: &mut Facts) -> Vec<Profile> {
+pub(crate) fn present(profiles: Vec<Profile>, given: &Given, facts: &mut Facts) -> Vec<Profile> {
     let (mut here, mut versions, mut missing) = (Vec::new(), Vec::new(), Vec::new());
     for profile in profiles {
         match profile.binary(given) {

@@ -11,7 +11,7 @@ use crate::samples::{Better, Bound};
 /// and those along an axis have their own plots.
 pub(super) fn all(run: &Run) -> String {
     let mut cases: Vec<&str> = Vec::new();
-    for row in run.rows.iter().filter(|row| row.at.is_none()) {
+    for row in run.rows.iter().filter(|row| !run.is_point(row)) {
         if !cases.contains(&row.case.as_str()) {
             cases.push(&row.case);
         }
@@ -35,7 +35,7 @@ fn plots(run: &Run, case: &str) -> String {
     let of_case: Vec<&Row> = run
         .rows
         .iter()
-        .filter(|row| row.case == case && row.at.is_none())
+        .filter(|row| row.case == case && !run.is_point(row))
         .collect();
     let mut figures: Vec<&str> = Vec::new();
     for row in &of_case {

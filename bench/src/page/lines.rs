@@ -69,7 +69,7 @@ pub(super) fn latencies(run: &Run) -> String {
 /// Returns a plot for each figure that was measured at several places of an axis.
 pub(super) fn along(run: &Run) -> String {
     let mut kinds: Vec<(&str, &str, &str)> = Vec::new();
-    for row in &run.rows {
+    for row in run.rows.iter().filter(|row| run.is_point(row)) {
         if let Some((axis, _)) = &row.at {
             let kind = (axis.as_str(), row.figure.as_str(), row.unit.as_str());
             if !kinds.contains(&kind) {
@@ -78,10 +78,13 @@ pub(super) fn along(run: &Run) -> String {
         }
     }
     let setups = run.setups();
-    let plots = kinds.into_iter().map(|(axis, figure, unit)| {
+    let plots = kinds.into_iter().filter_map(|(axis, figure, unit)| {
         let of_kind =
             |row: &&Row| row.figure == figure && row.at.as_ref().is_some_and(|(of, _)| of == axis);
         let rows: Vec<&Row> = run.rows.iter().filter(of_kind).collect();
+        if rows.iter().all(|row| row.median == 0.0) {
+            return None;
+        }
         let lines: Vec<Line<'_>> = setups
             .iter()
             .map(|setup| Line {
@@ -106,7 +109,7 @@ pub(super) fn along(run: &Run) -> String {
         marks.dedup();
         let marks = marks.into_iter().map(|at| (at, short(at))).collect();
         let title = format!("{figure}, {unit}, by {axis}");
-        draw(
+        Some(draw(
             &Plot {
                 title,
                 lines,
@@ -116,7 +119,7 @@ pub(super) fn along(run: &Run) -> String {
                 dots: true,
             },
             &setups,
-        )
+        ))
     });
     plots.collect()
 }

@@ -103,6 +103,17 @@ impl Run {
         setups
     }
 
+    /// Tells whether `row` is a point of a line: the same figure is there at another place.
+    pub(super) fn is_point(&self, row: &Row) -> bool {
+        let Some((axis, place)) = &row.at else {
+            return false;
+        };
+        self.rows.iter().any(|other| {
+            let at = other.at.as_ref();
+            other.figure == row.figure && at.is_some_and(|(of, at)| of == axis && at != place)
+        })
+    }
+
     /// Returns how many targets were held and how many missed.
     pub(super) fn judged(&self) -> (usize, usize) {
         let judged = |row: &Row| Some(row.must?.holds(row.median));

@@ -1,0 +1,249 @@
+//! `rhizome-bench routes`: tables of many names, changed and used.
+//!
+//! ```text
+//! profile + N names ──▶ start, memory ──▶ one more name ──▶ stalls, memory, changes a second
+//!                   ──▶ new and idle connections: the same as with one name?
+//! ```
+//!
+//! Rounds go through all profiles and sizes, every other one backwards, so that a machine that gets
+//! busier meanwhile does so for all.
+
+mod figure;
+mod held;
+mod known;
+mod measure;
+mod probe;
+
+use std::io::{Write, stderr};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use testkit::netns::{Place, privileges};
+
+use self::measure::Found;
+use crate::cpus::{Bound, Cpus};
+use crate::output::Output;
+use crate::profile::{Case, Chosen, Listener, Profile};
+use crate::programs::Given;
+use crate::progress::Progress;
+use crate::report::{Compared, Report};
+use crate::samples::{At, Figure, Samples};
+use crate::tls::backend::Backend;
+use crate::tls::{network, present};
+use crate::{interrupt, limits, machine};
+
+/// Tables of many names: what they cost to load, to change and to use, beside other proxies.
+#[derive(Args, Debug)]
+pub(crate) struct Routes {
+    #[command(flatten)]
+    chosen: Chosen,
+    /// Names in a table, one size after the other; what connections cost more with each is compared
+    /// with the first.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 1000, 10_000])]
+    names: Vec<u32>,
+    /// Repetitions.
+    #[arg(long, default_value_t = 2)]
+    rounds: usize,
+    /// Seconds of new connections, and of changes one after the other.
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Idle connections whose memory is measured.
+    #[arg(long, default_value_t = 2000)]
+    idle: usize,
+    /// Binds processors, as in `proxy=0,load=1`; by default the first two that we may use.
+    #[arg(long)]
+    cpus: Option<Cpus>,
+}
+
+/// What every repetition needs.
+struct Lab<'a> {
+    place: Place<'a>,
+    backend: Backend,
+    cpus: Bound,
+    given: Given,
+    length: Duration,
+    idle: usize,
+}
+
+/// Measures what was asked for and prints it: in a network of its own as root, else on this
+/// machine's loopback.
+///
+/// # Errors
+/// When nothing could be measured.
+pub(crate) fn run(asked: &Routes, output: &Output) -> Result<ExitCode> {
+    let sizes = &asked.names;
+    ensure!(
+        !sizes.is_empty() && sizes.iter().all(|names| (1..=MOST_NAMES).contains(names)),
+        "--names: from 1 to {MOST_NAMES}"
+    );
+    ensure!(
+        !asked.chosen.has_running(),
+        "--at: what runs already has a table of its own"
+    );
+    limits::raise()?;
+    interrupt::watch()?;
+    if !privileges::is_root() {
+        let why = "this machine's, with its limits of ports: not root";
+        let _ = writeln!(stderr(), "network: {why}");
+        return measured(asked, output, Place::Here, why);
+    }
+    let namespace = network::make()?;
+    let place = Place::In(&namespace);
+    namespace.run(|| measured(asked, output, place, "a namespace of its own"))?
+}
+
+fn measured(asked: &Routes, output: &Output, place: Place<'_>, network: &str) -> Result<ExitCode> {
+    let cpus = asked
+        .cpus
+        .clone()
+        .map_or_else(Cpus::apart, Ok)?
+        .bind_load()?;
+    let backend = Backend::start(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
+    let most = usize::try_from(limits::proxied(limits::descriptors())).unwrap_or(usize::MAX);
+    let lab = Lab {
+        place,
+        backend,
+        cpus,
+        given: asked.chosen.given()?,
+        length: Duration::try_from_secs_f64(asked.seconds).context("--seconds")?,
+        idle: asked.idle.clamp(1, most),
+    };
+    let mut facts = machine::facts();
+    facts.push(("processors", lab.cpus.asked().to_string()));
+    facts.push(("network", network.to_owned()));
+    facts.push(("idle conns", lab.idle.to_string()));
+    let fits =
+        |profile: &Profile| profile.supports(Listener::Sni, Case::Routes) && !profile.is_direct();
+    let chosen = asked.chosen.profiles()?.into_iter().filter(fits).collect();
+    let profiles = present(chosen, &lab.given, &mut facts);
+    let mut samples = Samples::default();
+    let failures = rounds(&lab, asked, &profiles, &mut samples);
+    if samples.series().is_empty() {
+        bail!("nothing could be measured:\n{}", failures.join("\n"));
+    }
+    compare(&mut samples, &asked.names);
+    facts.push(("load after", machine::load_average()));
+    let report = Report {
+        samples: &samples,
+        facts: &facts,
+        known: &|setup, case, figure| known::known(&samples, setup, case, figure),
+        compared: Compared {
+            head: "× best",
+            key: "peer",
+            legend: "the best of the others, in this run",
+        },
+    };
+    output.deliver(&report, &failures)
+}
+
+const MOST_NAMES: u32 = 100_000;
+
+/// Runs every round, and returns what failed: a table with a gap says more than none.
+fn rounds(
+    lab: &Lab<'_>,
+    asked: &Routes,
+    profiles: &[Profile],
+    samples: &mut Samples,
+) -> Vec<String> {
+    let sizes = asked.names.iter();
+    let mut steps: Vec<(u32, &Profile)> = sizes
+        .flat_map(|names| profiles.iter().map(|profile| (*names, profile)))
+        .collect();
+    let mut progress = Progress::new(2 * steps.len() * asked.rounds);
+    let mut failures = Vec::new();
+    type Part = fn(&Lab<'_>, &Profile, u32, &mut Found) -> Result<()>;
+    let parts: [(&str, Part); 2] = [
+        ("table", measure::table),
+        ("connections", measure::connections),
+    ];
+    for _ in 0..asked.rounds {
+        for (names, profile) in &steps {
+            for (word, part) in parts {
+                let what = format!("{}, {}: {word}", profile.name, case(*names));
+                progress.step(&what);
+                let mut found = Found::new();
+                if let Err(error) = part(lab, profile, *names, &mut found) {
+                    failures.push(format!("{what}: {error:#}"));
+                }
+                keep(samples, &profile.name, *names, found);
+            }
+        }
+        steps.reverse();
+    }
+    failures
+}
+
+fn keep(samples: &mut Samples, setup: &str, names: u32, found: Found) {
+    for (figure, value) in found {
+        samples.add_at(setup, &case(names), at(names), figure, value);
+    }
+}
+
+/// Adds how much more a connection costs with each table than with the first.
+fn compare(samples: &mut Samples, names: &[u32]) {
+    let Some((first, rest)) = names.split_first() else {
+        return;
+    };
+    let mut setups: Vec<String> = samples
+        .series()
+        .iter()
+        .map(|one| one.setup.clone())
+        .collect();
+    setups.dedup();
+    setups.sort();
+    setups.dedup();
+    for setup in setups {
+        for (cost, more) in [
+            (figure::CPU_EACH, figure::CPU_MORE),
+            (figure::IDLE, figure::IDLE_MORE),
+        ] {
+            let median = |names: u32, of: Figure| samples.median(&setup, &case(names), of);
+            let Some(base) = median(*first, cost) else {
+                continue;
+            };
+            let found: Vec<(u32, f64)> = rest
+                .iter()
+                .filter_map(|names| Some((*names, (median(*names, cost)? / base - 1.0) * 100.0)))
+                .collect();
+            for (names, percent) in found {
+                samples.add_at(&setup, &case(names), at(names), more, percent);
+            }
+        }
+    }
+}
+
+/// What results call a table of that size.
+fn case(names: u32) -> String {
+    if names == 1 {
+        return "1 name".to_owned();
+    }
+    format!("{names} names")
+}
+
+fn at(names: u32) -> At {
+    At {
+        axis: "names",
+        value: f64::from(names),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_more_names_cost_is_told_against_the_first_size() {
+        let mut samples = Samples::default();
+        for (names, micros) in [(1, 40.0), (1000, 41.0), (10_000, 44.0)] {
+            keep(&mut samples, "a", names, vec![(figure::CPU_EACH, micros)]);
+        }
+        compare(&mut samples, &[1, 1000, 10_000]);
+        let more = |case| samples.median("a", case, figure::CPU_MORE);
+        assert!((more("1000 names").unwrap() - 2.5).abs() < 1e-9);
+        assert!((more("10000 names").unwrap() - 10.0).abs() < 1e-9);
+        assert_eq!(more("1 name"), None);
+    }
+}

@@ -1,0 +1,44 @@
+//! The figures of tables, and which way each is better.
+
+use crate::samples::{Better, Figure};
+
+const fn higher(name: &'static str, unit: &'static str) -> Figure {
+    let better = Better::Higher;
+    Figure { name, unit, better }
+}
+
+const fn lower(name: &'static str, unit: &'static str) -> Figure {
+    let better = Better::Lower;
+    Figure { name, unit, better }
+}
+
+/// From its start until the last name of the table answers.
+pub(crate) const START: Figure = lower("start", "ms");
+/// Processor time until then.
+pub(crate) const START_CPU: Figure = lower("cpu of the start", "s");
+/// Resident memory of all processes with the table loaded and no connection yet.
+pub(crate) const RESIDENT: Figure = lower("resident", "MiB");
+/// From the write of one more name until it answers.
+pub(crate) const APPLY: Figure = lower("apply one more name", "ms");
+/// Processor time until then, with that of pings and probes.
+pub(crate) const APPLY_CPU: Figure = lower("cpu of the apply", "ms");
+/// Resident memory of all processes afterwards, old ones that still have connections included.
+pub(crate) const RESIDENT_AFTER: Figure = lower("resident after apply", "MiB");
+/// Processes afterwards.
+pub(crate) const PROCESSES: Figure = lower("processes after apply", "count");
+/// The longest round trip of the held connections meanwhile.
+pub(crate) const STALL: Figure = lower("longest stall", "ms");
+/// Held connections that ended.
+pub(crate) const LOST: Figure = lower("connections lost", "count");
+/// One name after the other, each when the one before answers.
+pub(crate) const CHANGES: Figure = higher("changes", "per s");
+/// Processor time of a new connection.
+pub(crate) const CPU_EACH: Figure = lower("cpu per connection", "µs");
+/// New connections.
+pub(crate) const CONNECTIONS: Figure = higher("connections", "per s");
+/// Memory of an idle connection.
+pub(crate) const IDLE: Figure = lower("memory per idle connection", "KiB");
+/// How much more a connection takes than with the smallest table of the run.
+pub(crate) const CPU_MORE: Figure = lower("cpu per connection, more", "%");
+/// How much more memory.
+pub(crate) const IDLE_MORE: Figure = lower("memory per idle connection, more", "%");

@@ -1,0 +1,75 @@
+//! What our tables must hold, and how the best of the others did in the same run.
+
+use super::figure as of;
+use crate::report::{DIRECT, Known};
+use crate::samples::{Better, Bound, Figure, Samples};
+
+/// The setup that is held to something.
+const OURS: &str = "rhizome";
+
+/// Returns what is known of a figure, beside the others of the run.
+pub(crate) fn known(samples: &Samples, setup: &str, case: &str, figure: Figure) -> Known {
+    if setup != OURS {
+        return Known::default();
+    }
+    Known {
+        must: must(case, figure),
+        peer: best(samples, case, figure),
+    }
+}
+
+fn must(case: &str, figure: Figure) -> Option<Bound> {
+    let most = match figure {
+        of::LOST => 0.0,
+        of::PROCESSES => 1.0,
+        of::CPU_MORE | of::IDLE_MORE => 5.0,
+        // What waking up takes on a busy guest: others show 4 to 9 with a single name.
+        of::STALL if case == LARGE => 10.0,
+        // What nginx takes to load, HAProxy's live map to change, and both to keep.
+        of::START if case == LARGE => 20.0,
+        of::APPLY if case == LARGE => 4.0,
+        // 20 MB.
+        of::RESIDENT | of::RESIDENT_AFTER if case == LARGE => 19.07,
+        _ => return None,
+    };
+    Some(Bound::AtMost(most))
+}
+
+/// The best median of the others.
+fn best(samples: &Samples, case: &str, figure: Figure) -> Option<f64> {
+    let others = samples.series().iter().filter(|one| {
+        let ours = one.setup.starts_with(OURS) || one.setup == DIRECT;
+        !ours && one.case == case && one.figure == figure
+    });
+    others
+        .map(|one| one.median())
+        .reduce(|one, other| match figure.better {
+            Better::Higher => one.max(other),
+            Better::Lower => one.min(other),
+        })
+}
+
+/// The case that has targets of its own; see [`case`](super::case).
+const LARGE: &str = "10000 names";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ours_is_compared_with_the_best_of_the_others() {
+        let mut samples = Samples::default();
+        for (setup, value) in [("nginx", 21.0), ("haproxy-map", 4.3), ("rhizome", 3.0)] {
+            samples.add(setup, LARGE, of::APPLY, value);
+        }
+        let known = known(&samples, OURS, LARGE, of::APPLY);
+        assert_eq!(known.peer, Some(4.3));
+        assert_eq!(known.must, Some(Bound::AtMost(4.0)));
+        assert_eq!(
+            super::known(&samples, "nginx", LARGE, of::APPLY),
+            Known::default()
+        );
+        assert_eq!(must("1 name", of::APPLY), None);
+        assert_eq!(super::super::case(10_000), LARGE);
+    }
+}

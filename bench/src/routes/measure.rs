@@ -1,0 +1,175 @@
+//! One table of one profile: what it costs to have, to change and to use.
+//!
+//! ```text
+//! first program:  start ─▶ resident ─▶ hold 100 ─▶ one more name ─▶ resident ─▶ more and more names
+//! second program: start ─▶ new connections ─▶ idle connections
+//! ```
+//!
+//! Two programs, because connections leave memory behind that is not the table's.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use testkit::wait::{self, Stopwatch};
+
+use super::held::Held;
+use super::probe::until_answered;
+use super::{Lab, figure as of};
+use crate::profile::{Listener, Profile, Route, Setting, Target, Tree};
+use crate::samples::Figure;
+use crate::tls::backend::Command;
+use crate::tls::conns::{self, Load};
+use crate::tls::idle;
+use crate::tls::opening::{Opening, Words};
+use crate::tls::window::Meter;
+
+/// Values of one repetition.
+pub(super) type Found = Vec<(Figure, f64)>;
+
+/// Starts `profile` with so many names, and changes them. What was found before an error stays.
+///
+/// # Errors
+/// When it does not start or a name does not come into force, with the end of its log.
+pub(super) fn table(lab: &Lab<'_>, profile: &Profile, names: u32, found: &mut Found) -> Result<()> {
+    let mut target = started(lab, profile, names, found)?;
+    changed(lab, &mut target, names, found).map_err(|error| target.explain(error))
+}
+
+/// Starts `profile` with so many names, and uses them.
+///
+/// # Errors
+/// When it does not start or a connection fails, with the end of its log.
+pub(super) fn connections(
+    lab: &Lab<'_>,
+    profile: &Profile,
+    names: u32,
+    found: &mut Found,
+) -> Result<()> {
+    let target = started(lab, profile, names, &mut Vec::new())?;
+    used(lab, &target, found).map_err(|error| target.explain(error))
+}
+
+fn started(lab: &Lab<'_>, profile: &Profile, names: u32, found: &mut Found) -> Result<Target> {
+    let routes = Route::table(names, lab.backend.address());
+    let last = words(routes.last().context("a table without routes")?);
+    let setting = Setting {
+        place: lab.place,
+        cpus: &lab.cpus,
+        given: &lab.given,
+        listener: Listener::Sni,
+        routes,
+    };
+    let target = Target::launch(profile, &setting)?;
+    let took = until_answered(target.address(), &last, target.started(), START_LIMIT)
+        .map_err(|error| target.explain(error))?;
+    found.push((of::START, millis(took)));
+    if let Some(tree) = target.tree() {
+        found.push((of::START_CPU, tree.cpu_time()?.as_secs_f64()));
+        wait::pause(REST);
+        found.push((of::RESIDENT, mib(&tree)?));
+    }
+    Ok(target)
+}
+
+fn changed(lab: &Lab<'_>, target: &mut Target, names: u32, found: &mut Found) -> Result<()> {
+    let held = Held::start(target.address(), target.routes(), HELD)?;
+    held.watch()?;
+    let cpu = |target: &Target| target.tree().map(|tree| tree.cpu_time()).transpose();
+    let before = cpu(target)?;
+    let took = change(lab, target, names)?;
+    let after = cpu(target)?;
+    wait::pause(REST);
+    let (stall, lost) = held.seen()?;
+    found.push((of::APPLY, millis(took)));
+    if let (Some(before), Some(after)) = (before, after) {
+        found.push((of::APPLY_CPU, millis(after.saturating_sub(before))));
+    }
+    if let Some(tree) = target.tree() {
+        found.push((of::PROCESSES, tree.len() as f64));
+        found.push((of::RESIDENT_AFTER, mib(&tree)?));
+    }
+    found.push((of::STALL, millis(stall)));
+    found.push((of::LOST, lost as f64));
+    let (mut all, mut count) = (Duration::ZERO, 0);
+    while all < lab.length && count < MOST_CHANGES {
+        count += 1;
+        all += change(lab, target, names + count)?;
+    }
+    found.push((of::CHANGES, f64::from(count) / all.as_secs_f64()));
+    drop(held);
+    Ok(())
+}
+
+/// Adds the name `nth`, and returns how long it took until it answers. A program may lose a signal
+/// that comes while it still reloads, so it is told again after a while.
+fn change(lab: &Lab<'_>, target: &mut Target, nth: u32) -> Result<Duration> {
+    let route = Route::numbered(nth, lab.backend.address());
+    let words = words(&route);
+    let change = target.prepare(route)?;
+    let clock = Stopwatch::start();
+    loop {
+        target.tell(&change)?;
+        let limit = clock.elapsed() + TOLD_AGAIN;
+        match until_answered(target.address(), &words, clock, limit) {
+            Err(error) if limit > APPLY_LIMIT => {
+                return Err(error.context(format!("waiting for the name {nth}")));
+            }
+            Err(_) => {}
+            Ok(took) => return Ok(took),
+        }
+    }
+}
+
+fn used(lab: &Lab<'_>, target: &Target, found: &mut Found) -> Result<()> {
+    let all = target.routes();
+    let spread = (0..NAMES).filter_map(|nth| all.get(nth * all.len() / NAMES));
+    let spread: Vec<Words> = spread.map(words).collect();
+    let meter = Meter::of(target);
+    let load = Load {
+        in_flight: IN_FLIGHT,
+        interval: None,
+        warm_up: WARM_UP,
+        length: lab.length,
+    };
+    let outcome = conns::run(target.address(), &spread, load, &meter)?;
+    let seconds = outcome.spent.wall.as_secs_f64();
+    found.push((of::CONNECTIONS, outcome.done as f64 / seconds));
+    if let Some(proxy) = outcome.spent.proxy {
+        let each = proxy.as_secs_f64() * 1e6 / outcome.done as f64;
+        found.push((of::CPU_EACH, each));
+        let opening = opening(all.first().context("a table without routes")?);
+        let idle = idle::run(target.address(), &opening, &lab.backend, lab.idle, &meter)?;
+        found.push((of::IDLE, (idle.held - idle.before) / idle.count as f64));
+    }
+    Ok(())
+}
+
+fn opening(route: &Route) -> Opening {
+    Opening::new(Some(Listener::Sni), route, false)
+}
+
+fn words(route: &Route) -> Words {
+    opening(route).canned(Command::Echo, b"!")
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+fn mib(tree: &Tree) -> Result<f64> {
+    Ok(tree.resident_kib()? as f64 / 1024.0)
+}
+
+/// Held while the table changes.
+const HELD: usize = 100;
+/// Names that new connections go by, in turn.
+const NAMES: usize = 1000;
+const IN_FLIGHT: usize = 32;
+const MOST_CHANGES: u32 = 50;
+const WARM_UP: Duration = Duration::from_millis(300);
+/// For what is done behind the scenes once a name answers.
+const REST: Duration = Duration::from_millis(300);
+const START_LIMIT: Duration = Duration::from_secs(60);
+const APPLY_LIMIT: Duration = Duration::from_secs(20);
+/// Longer than any of the profiles takes with 10,000 names.
+const TOLD_AGAIN: Duration = Duration::from_secs(4);
