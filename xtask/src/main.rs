@@ -4,6 +4,7 @@
 //! people's programs included; `tidy` holds the house rules; `ci` is all checks in one.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod ci;
 mod console;
 mod counts;
@@ -32,6 +33,9 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
+    /// Runs the standard suite of measurements and writes bench/results and the README's table.
+    /// Takes a quarter of an hour besides the build, and refuses a busy machine.
+    Bench(bench::Options),
     /// Runs everything that must hold before a change is merged: format, lints, documentation,
     /// house rules, dependencies, tests.
     Ci,
@@ -65,6 +69,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<ExitCode> {
     match &arguments.command {
+        Task::Bench(options) => bench::run(options),
         Task::Ci => ci::run(),
         Task::Counts(options) => counts::run(options),
         Task::Demo(options) => demo::run(options),
