@@ -40,6 +40,12 @@ fn connections_wait_for_the_first_routes_and_are_then_served() {
     // Everything is there but the word that this is all.
     control.wait_clients(1);
     assert_eq!(gateway.readiness(), 503);
+    let trace = gateway.admin_json("/trace?sni=a.test");
+    assert_eq!(trace["state"], "waiting for its first routes");
+    assert_eq!(
+        (&trace["routed"], &trace["reason"]),
+        (&false.into(), &"no_endpoint".into())
+    );
     let mut by_name = Client::hello(gateway.addr("tls"), "a.test");
     let mut by_connect = Client::open(gateway.addr("vpn"));
     by_connect.send(crate::support::connect_head("a").as_bytes());

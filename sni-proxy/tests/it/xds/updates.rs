@@ -297,6 +297,16 @@ fn listeners_of_one_protocol_keep_to_their_own_routes() {
             "{listener}"
         );
         assert!(!served(listener, other), "{listener}");
+        let path = format!("/trace?sni={other}.test&listener={listener}");
+        let trace = gateway.admin_json(&path);
+        assert_eq!(trace["reason"], "unknown_server_name", "{trace}");
+        assert_eq!(trace["also"][0]["pattern"], format!("{other}.test"));
+        let (elsewhere, mine) = (&trace["also"][0]["note"], &trace["listener"]["others"][0]);
+        let told = elsewhere.as_str().unwrap().to_owned();
+        assert_eq!(
+            told,
+            format!("only for listeners {}", mine.as_str().unwrap())
+        );
     }
 
     // One name has one cluster, whatever the listener.
