@@ -184,6 +184,45 @@ fn every_alert_is_fired_and_silenced_by_a_test() {
     );
 }
 
+/// The manifests are another package's, so they are looked at here by their words alone.
+#[test]
+fn the_pods_that_ship_are_found_by_the_scrape_configurations() {
+    let programs: BTreeSet<String> = { documented().unwrap().into_values() }
+        .flat_map(|own| own.programs)
+        .collect();
+    let mut found = BTreeSet::new();
+    let mut directories = ["seed", "control-plane", "shoot"]
+        .map(|own| repository().join("deploy").join(own))
+        .to_vec();
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(&directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                directories.push(path);
+                continue;
+            }
+            let text = fs::read_to_string(&path).unwrap();
+            let named =
+                |program: &&String| text.contains(&format!("app.kubernetes.io/name: {program}\n"));
+            let port = |line: &str| {
+                let names = ["probes", "metrics", "health"].into_iter();
+                { names }.any(|name| line.contains(&format!("name: {name}, containerPort: ")))
+            };
+            let part = text.contains("app.kubernetes.io/part-of: rhizome\n");
+            if let Some(program) = programs.iter().find(named)
+                && part
+                && text.lines().any(port)
+            {
+                found.insert(program.clone());
+            }
+        }
+    }
+    assert_eq!(
+        found, programs,
+        "programs whose pods have the labels and a port for probes"
+    );
+}
+
 #[test]
 fn dashboards_have_names_of_their_own_and_titles() {
     let mut uids = BTreeSet::new();
