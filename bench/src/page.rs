@@ -48,7 +48,11 @@ pub(crate) fn run(asked: &Saved) -> Result<ExitCode> {
     let read = |file: &PathBuf| {
         let text =
             fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
-        Run::parse(&text).with_context(|| format!("reading {}", file.display()))
+        let run = Run::parse(&text).with_context(|| format!("reading {}", file.display()))?;
+        let name = file
+            .file_stem()
+            .map(|name| name.to_string_lossy().into_owned());
+        Ok(Run { name, ..run })
     };
     let runs = asked.files.iter().map(read).collect::<Result<Vec<_>>>()?;
     write(&asked.out, &runs)?;

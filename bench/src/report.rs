@@ -245,7 +245,8 @@ pub(crate) fn number(value: f64) -> String {
     let decimals = match value.abs() {
         large if large >= 100.0 => 0,
         middle if middle >= 10.0 => 1,
-        _ => 2,
+        small if small >= 1.0 => 2,
+        _ => 3,
     };
     let text = format!("{value:.decimals$}");
     if text.contains('.') {
@@ -336,6 +337,7 @@ mod tests {
             (1234.56, "1235"),
             (12.34, "12.3"),
             (1.204, "1.2"),
+            (0.0617, "0.062"),
             (0.0, "0"),
         ];
         for (value, text) in cases {

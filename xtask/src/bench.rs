@@ -119,7 +119,11 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         look(&console, options.anyway)?;
         peers::install(&|text| console.say(&format!("  {text}")))?;
     }
-    let programs = workspace::build(PACKAGES)?;
+    let programs = if options.saved {
+        workspace::build_in("dev", "rhizome-bench")?
+    } else {
+        workspace::build(PACKAGES)?
+    };
     let bench = programs
         .get("rhizome-bench")
         .context("rhizome-bench was not built")?;

@@ -8,6 +8,8 @@ use crate::samples::{Better, Bound};
 /// Everything one run found.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Run {
+    /// What it is called; its subcommand without a name.
+    pub(super) name: Option<String>,
     /// Name and text, in the order of the page.
     pub(super) facts: Vec<(String, String)>,
     /// Whom ours are compared with: the head of the column, and who that is.
@@ -85,8 +87,11 @@ impl Run {
         found.map(|(_, text)| text.as_str())
     }
 
-    /// Returns what the run is called: its subcommand.
+    /// Returns what the run is called.
     pub(super) fn title(&self) -> &str {
+        if let Some(name) = &self.name {
+            return name;
+        }
         let command = self.fact("command").unwrap_or_default();
         command.split_whitespace().nth(1).unwrap_or("results")
     }
