@@ -80,10 +80,11 @@ pub(crate) fn run(asked: &Tls, output: &Output) -> Result<ExitCode> {
 }
 
 fn measured(asked: &Tls, output: &Output, place: Place<'_>, network: &str) -> Result<ExitCode> {
+    // Before the load is bound, and finds one processor.
+    let mut facts = machine::facts();
     let cpus = asked.cpus()?.bind_load()?;
     let given = asked.chosen.given()?;
     let extent = asked.extent()?;
-    let mut facts = machine::facts();
     facts.push(("processors", cpus.asked().to_string()));
     facts.push(("network", network.to_owned()));
     facts.push(("idle conns", extent.idle.to_string()));
