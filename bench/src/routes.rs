@@ -201,7 +201,8 @@ fn compare(samples: &mut Samples, names: &[u32]) {
             (figure::IDLE, figure::IDLE_MORE),
         ] {
             let median = |names: u32, of: Figure| samples.median(&setup, &case(names), of);
-            let Some(base) = median(*first, cost) else {
+            // Of nothing, nothing is more.
+            let Some(base) = median(*first, cost).filter(|base| *base > 0.0) else {
                 continue;
             };
             let found: Vec<(u32, f64)> = rest
