@@ -9,6 +9,7 @@ mod ci;
 mod console;
 mod counts;
 mod demo;
+mod images;
 mod scale;
 mod soak;
 mod test;
@@ -45,6 +46,8 @@ enum Task {
     /// Builds the proxies, lays out a seed and two shoots as network namespaces, and walks every
     /// path through them.
     Demo(demo::Options),
+    /// Builds an image of each program, tries it out, and lists what is in it.
+    Images(images::Options),
     /// Measures the controller and its gateways with a large cluster on a real API server: writes,
     /// delays and memory, against their limits. Takes some minutes, and wants a quiet machine.
     Scale,
@@ -73,6 +76,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         Task::Ci => ci::run(),
         Task::Counts(options) => counts::run(options),
         Task::Demo(options) => demo::run(options),
+        Task::Images(options) => images::run(options),
         Task::Scale => scale::run(),
         Task::Soak => soak::run(),
         Task::Test(options) => test::run(options),

@@ -86,7 +86,10 @@ fn programs(command: &mut Command) -> Result<BTreeMap<String, PathBuf>> {
 }
 
 /// Returns the triple of this machine, as the compiler names it.
-fn host() -> Result<String> {
+///
+/// # Errors
+/// When the compiler does not say.
+pub(crate) fn host() -> Result<String> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| OsString::from("rustc"));
     let output = Command::new(rustc)
         .arg("-vV")

@@ -1,0 +1,232 @@
+//! `cargo xtask images`: one image for each program, tried out, with a list of what is in it.
+//!
+//! ```text
+//!     release build, static ─▶ context ─ Dockerfile, engine ─▶ image ─▶ NAME.tar
+//!              │                                                └ root file system: --version, --check
+//!              └─ what is linked ─▶ NAME.cdx.json
+//! ```
+//!
+//! Prints every image with its size and fails when one is above the limit, is not static, carries
+//! symbols, runs as another user than it should, or does not do as it is told. Pushes nothing.
+
+mod engine;
+mod program;
+mod sbom;
+mod trial;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+
+use crate::console::Console;
+use crate::workspace;
+
+use self::engine::{Engine, EngineName};
+use self::sbom::Linked;
+use self::trial::Trials;
+
+/// What is built, and by what.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Options {
+    /// What builds the images; without it docker where a daemon answers, else buildah, which is
+    /// installed as root on Debian.
+    #[arg(long)]
+    engine: Option<EngineName>,
+    /// Build this image alone; may be given several times.
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+}
+
+/// A program that has an image.
+struct Image {
+    name: &'static str,
+    package: &'static str,
+    /// The user that it is for.
+    user: &'static str,
+}
+
+/// Every image, with what may run without any right as the user of no rights.
+const IMAGES: [Image; 7] = [
+    image("apiserver-proxy", "apiserver-proxy", ROOT),
+    image("konnectivity-agent", "konnectivity", NOBODY),
+    image("konnectivity-server", "konnectivity", NOBODY),
+    image("netpol-controller", "netpol-controller", NOBODY),
+    image("sni-proxy", "sni-proxy", NOBODY),
+    image("vpn-client", "vpn-client", ROOT),
+    image("vpn-server", "vpn-server", ROOT),
+];
+
+const fn image(name: &'static str, package: &'static str, user: &'static str) -> Image {
+    Image {
+        name,
+        package,
+        user,
+    }
+}
+
+/// Builds the images, tries them out and writes what is in them.
+///
+/// # Errors
+/// When something cannot be built or started at all.
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    let mut console = Console::new();
+    let images = chosen(&options.only)?;
+    console.chapter("Programs");
+    let programs = programs(&images)?;
+    let target = target_directory(&programs)?;
+    let out = target.join("images");
+    let context = context(&out, &images, &programs)?;
+    console.chapter("Images");
+    let engine = Engine::find(options.engine, &out, &|text| {
+        console.say(&format!("  {text}"))
+    })?;
+    console.say(&format!("  built by {engine}"));
+    let linked = Linked::read(&packages(&images))?;
+    let trials = Trials::prepare(&out.join("trials"), &programs)?;
+    for image in images {
+        let program = &programs[image.name];
+        console.step("image", image.name, || {
+            let size = program::examine(program, LIMIT)?;
+            let built = engine.build(image.name, VERSION, &context, &out)?;
+            ensure!(
+                built.user == image.user,
+                "it runs as {}, not as {}",
+                built.user,
+                image.user
+            );
+            let version = trials.run(&engine, &built, image.name)?;
+            let list = out.join(format!("{}.cdx.json", image.name));
+            let count = linked.write(image.name, image.package, program, &list)?;
+            let packed = fs::metadata(&built.archive)?.len();
+            let told = format!(
+                "{} MiB, packed {}; user {}; {version}; --check; {count} components",
+                mebibytes(size),
+                mebibytes(packed),
+                built.user,
+            );
+            Ok(((), told))
+        });
+    }
+    console.say(&format!("\n  images and lists: {}", out.display()));
+    Ok(if console.table() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn chosen(only: &[String]) -> Result<Vec<&'static Image>> {
+    if let Some(other) = only
+        .iter()
+        .find(|name| !IMAGES.iter().any(|one| one.name == **name))
+    {
+        let names: Vec<_> = IMAGES.iter().map(|image| image.name).collect();
+        bail!("there is no image {other}; there are {}", names.join(", "));
+    }
+    let wanted = |image: &&Image| only.is_empty() || only.iter().any(|name| name == image.name);
+    Ok(IMAGES.iter().filter(wanted).collect())
+}
+
+/// Builds the programs, and the one that makes what the tunnel's programs are tried out with.
+fn programs(images: &[&Image]) -> Result<BTreeMap<String, PathBuf>> {
+    let mut packages = packages(images);
+    if packages.contains(&"vpn-client") && !packages.contains(&"vpn-server") {
+        packages.push("vpn-server");
+    }
+    let programs = workspace::build(&packages)?;
+    for image in images {
+        let built = programs.contains_key(image.name);
+        ensure!(built, "{} was not built", image.name);
+    }
+    Ok(programs)
+}
+
+fn packages(images: &[&Image]) -> Vec<&'static str> {
+    let mut packages: Vec<_> = images.iter().map(|image| image.package).collect();
+    packages.sort_unstable();
+    packages.dedup();
+    packages
+}
+
+/// Lays the programs where the Dockerfile expects them, and nothing else.
+fn context(out: &Path, images: &[&Image], programs: &BTreeMap<String, PathBuf>) -> Result<PathBuf> {
+    let context = out.join("context");
+    if context.exists() {
+        fs::remove_dir_all(&context).context("clearing the context of the last time")?;
+    }
+    fs::create_dir_all(&context).with_context(|| format!("making {}", context.display()))?;
+    for image in images {
+        let from = &programs[image.name];
+        fs::copy(from, context.join(image.name))
+            .with_context(|| format!("copying {}", from.display()))?;
+    }
+    Ok(context)
+}
+
+/// Returns cargo's directory, by where it put a program: `TARGET/TRIPLE/release/NAME`.
+fn target_directory(programs: &BTreeMap<String, PathBuf>) -> Result<PathBuf> {
+    let any = programs.values().next().context("nothing was built")?;
+    let target = any.ancestors().nth(3).context("no target directory")?;
+    Ok(target.to_owned())
+}
+
+fn mebibytes(octets: u64) -> String {
+    let tenths = (octets * 10).div_ceil(1 << 20);
+    format!("{}.{}", tenths / 10, tenths % 10)
+}
+
+/// Octets of the largest program that goes into an image.
+const LIMIT: u64 = 15 << 20;
+
+/// What images are tagged with.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+const NOBODY: &str = "65532:65532";
+const ROOT: &str = "0:0";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_dockerfile_has_every_image_with_its_user_and_no_other() {
+        let path = workspace::root().join(engine::DOCKERFILE);
+        let text = fs::read_to_string(path).unwrap();
+        let mut found: Vec<(String, String)> = Vec::new();
+        for line in text.lines() {
+            if let Some(name) = line.strip_prefix("FROM scratch AS ") {
+                found.push((name.to_owned(), String::new()));
+            } else if let (Some(user), Some(last)) = (line.strip_prefix("USER "), found.last_mut())
+            {
+                user.clone_into(&mut last.1);
+            }
+        }
+        found.sort();
+        let expected = IMAGES
+            .iter()
+            .map(|one| (one.name.to_owned(), one.user.to_owned()));
+        assert_eq!(found, expected.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn an_image_that_there_is_not_is_refused_by_name() {
+        let error = chosen(&["vpn-sever".to_owned()]).err().unwrap().to_string();
+        assert!(
+            error.contains("vpn-sever") && error.contains("vpn-server"),
+            "{error}"
+        );
+        assert_eq!(chosen(&["vpn-client".to_owned()]).unwrap().len(), 1);
+        assert_eq!(chosen(&[]).unwrap().len(), IMAGES.len());
+    }
+
+    #[test]
+    fn sizes_are_rounded_up() {
+        assert_eq!(mebibytes(0), "0.0");
+        assert_eq!(mebibytes(15 << 20), "15.0");
+        assert_eq!(mebibytes((15 << 20) + 1), "15.1");
+    }
+}

@@ -1,0 +1,226 @@
+//! What builds images: buildah, which needs no daemon, or docker, which is one.
+//!
+//! ```text
+//!     context ─ bud ─▶ image ─ push ─▶ NAME.tar (OCI)
+//!                        └─ from, mount ─▶ root file system ─ chroot, as the image's user ─▶ program
+//! ```
+//!
+//! Buildah keeps everything in a store of ours below the target directory. It builds without
+//! namespaces, and runs programs by chroot, which takes root.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum;
+use testkit::command;
+use testkit::netns::privileges;
+use testkit::peers::packages::{self, Need};
+
+use crate::workspace;
+
+/// The one for all images, from the workspace's root.
+pub(super) const DOCKERFILE: &str = "deploy/images/Dockerfile";
+
+/// Which one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EngineName {
+    /// Debian's, without a daemon.
+    Buildah,
+    /// Whatever answers to that name.
+    Docker,
+}
+
+/// One that works here.
+pub(super) enum Engine {
+    Buildah { store: PathBuf },
+    Docker,
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Buildah { store } => write!(f, "buildah, in {}", store.display()),
+            Self::Docker => f.write_str("docker"),
+        }
+    }
+}
+
+/// An image.
+pub(super) struct Built {
+    tag: String,
+    /// The user it runs as, as numbers.
+    pub(super) user: String,
+    /// The program in it.
+    entry: String,
+    /// The image as a file.
+    pub(super) archive: PathBuf,
+}
+
+impl Engine {
+    /// Finds the one that was asked for, or any.
+    pub(super) fn find(wanted: Option<EngineName>, out: &Path, say: &dyn Fn(&str)) -> Result<Self> {
+        let daemon = || {
+            let mut info = Command::new("docker");
+            let asked = command::output(info.args(["info", "--format", "{{.ServerVersion}}"]));
+            asked.is_ok_and(|answer| answer.status.success())
+        };
+        match wanted {
+            Some(EngineName::Docker) if !daemon() => bail!("no docker daemon answers"),
+            Some(EngineName::Docker) => Ok(Self::Docker),
+            None if daemon() => Ok(Self::Docker),
+            Some(EngineName::Buildah) | None => {
+                ensure!(
+                    privileges::is_root(),
+                    "buildah is used as root, since trying an image out takes chroot; without, give \
+                     --engine docker"
+                );
+                packages::install(BUILDAH, say)?;
+                let store = out.join("store");
+                Ok(Self::Buildah { store })
+            }
+        }
+    }
+
+    /// Builds the image `name` of the program in `context`.
+    pub(super) fn build(
+        &self,
+        name: &str,
+        version: &str,
+        context: &Path,
+        out: &Path,
+    ) -> Result<Built> {
+        let tag = format!("rhizome/{name}:{version}");
+        let archive = out.join(format!("{name}.tar"));
+        // Neither adds to an archive that is there.
+        let _ = fs::remove_file(&archive);
+        let mut build = match self {
+            Self::Buildah { .. } => {
+                let mut build = self.command("bud");
+                // Nothing runs while it builds; no time of today, so that the same program gives
+                // the same image.
+                build.args(["--isolation", "chroot", "--timestamp", "0", "--no-cache"]);
+                build
+            }
+            Self::Docker => self.command("build"),
+        };
+        build.arg("--file").arg(workspace::root().join(DOCKERFILE));
+        build.args(["--target", name, "--tag", &tag]);
+        build.args(["--build-arg", &format!("VERSION={version}")]);
+        command::run(build.arg(context))?;
+        let mut save = match self {
+            Self::Buildah { .. } => {
+                let mut push = self.command("push");
+                let to = format!("oci-archive:{}:{tag}", archive.display());
+                push.args(["--quiet", &tag, &to]);
+                push
+            }
+            Self::Docker => {
+                let mut save = self.command("save");
+                save.arg("--output").arg(&archive).arg(&tag);
+                save
+            }
+        };
+        command::run(&mut save)?;
+        let (user, entry) = self.inspect(&tag)?;
+        Ok(Built {
+            tag,
+            user,
+            entry,
+            archive,
+        })
+    }
+
+    /// Runs the image's program as it would be run, with the files of `material` in its root file
+    /// system and nothing else, and returns what it printed.
+    pub(super) fn run(&self, built: &Built, material: &Path, words: &[&str]) -> Result<String> {
+        if let Self::Docker = self {
+            let mut run = self.command("run");
+            run.args(["--rm", "--network=none", "--cap-drop=ALL"]);
+            run.arg("--security-opt=no-new-privileges");
+            for entry in fs::read_dir(material).context("listing a trial's files")? {
+                let path = entry?.path();
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                run.arg(format!("--volume={}:/{name}", path.display()));
+            }
+            return command::run(run.arg(&built.tag).args(words));
+        }
+        let mut from = self.command("from");
+        let container = command::run(from.args(["--pull-never", &built.tag]))?;
+        let container = container.trim();
+        let ran = self.run_mounted(container, built, material, words);
+        command::run(self.command("rm").arg(container))?;
+        ran
+    }
+
+    fn run_mounted(
+        &self,
+        container: &str,
+        built: &Built,
+        material: &Path,
+        words: &[&str],
+    ) -> Result<String> {
+        let root = command::run(self.command("mount").arg(container))?;
+        let root = root.trim();
+        let mut copy = Command::new("cp");
+        copy.arg("--recursive").arg(material.join("."));
+        command::run(copy.arg(root))?;
+        let mut run = Command::new(command::require("setpriv")?);
+        // Not even what `chroot` would keep for root.
+        run.env_clear()
+            .args(["--no-new-privs", "--inh-caps=-all", "--"]);
+        run.arg(command::require("chroot")?);
+        run.arg(format!("--userspec={}", built.user))
+            .arg("--groups=");
+        run.arg(root).arg(&built.entry);
+        command::run(run.args(words))
+    }
+
+    /// Returns an image's user and program.
+    fn inspect(&self, tag: &str) -> Result<(String, String)> {
+        let mut inspect = self.command("inspect");
+        let config = match self {
+            Self::Buildah { .. } => {
+                inspect.args(["--type", "image"]);
+                ".OCIv1.Config"
+            }
+            Self::Docker => ".Config",
+        };
+        let wanted = format!("{{{{{config}.User}}}} {{{{index {config}.Entrypoint 0}}}}");
+        let told = command::run(inspect.args(["--format", &wanted, tag]))?;
+        let told = told.trim();
+        let (user, entry) = told.split_once(' ').context("an image without a user")?;
+        Ok((user.to_owned(), entry.to_owned()))
+    }
+
+    fn command(&self, what: &str) -> Command {
+        match self {
+            Self::Buildah { store } => {
+                let mut command = Command::new("buildah");
+                command.arg("--root").arg(store.join("root"));
+                command.arg("--runroot").arg(store.join("run"));
+                command.args(["--storage-driver", "vfs", what]);
+                command
+            }
+            Self::Docker => {
+                let mut command = Command::new("docker");
+                command.arg(what);
+                command
+            }
+        }
+    }
+}
+
+/// What Debian has for that; `chroot` is everywhere.
+const BUILDAH: &[Need] = &[
+    Need {
+        probe: "buildah",
+        packages: &["buildah"],
+    },
+    Need {
+        probe: "setpriv",
+        packages: &["util-linux"],
+    },
+];
