@@ -7,6 +7,7 @@
 //! Produces a [`Config`] that needs no further checking. What its files of keys and peers say is
 //! `identity`'s.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -40,11 +41,10 @@ pub use self::provision::{ProvisionCommand, ProvisionFile, ProvisionFlags, Rotat
 #[derive(Clone, Debug, Parser)]
 #[command(name = "vpn-server", version, max_term_width = 100, after_help = EXAMPLES)]
 pub struct Flags {
-    /// Configuration file (YAML); of `provision` the file of its parameters.
+    /// Configuration file (YAML).
     #[arg(
         long,
         value_name = "FILE",
-        global = true,
         default_value = "/etc/rhizome/vpn-server.yaml"
     )]
     pub config: PathBuf,
@@ -70,9 +70,14 @@ pub enum Command {
         /// Where to.
         file: PathBuf,
     },
-    /// Make what both ends of a shoot's tunnels need, as Secrets and annotations of Services: keys,
-    /// configurations, route ids, the proxy's certificates. What is there already stays.
-    Provision(ProvisionFlags),
+    /// Make what both ends of a shoot's tunnels need, by the program vpn-provision beside this one;
+    /// see `provision --help`.
+    #[command(disable_help_flag = true)]
+    Provision {
+        /// What that program is given.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
 }
 
 const EXAMPLES: &str = "\

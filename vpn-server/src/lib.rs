@@ -5,7 +5,7 @@
 //!   kube-apiserver ── CONNECT, mTLS ──▶ :9443 ─▶ socket bound to the TUN device ─▶ tunnel ─▶ shoot
 //! ```
 //!
-//! What keys and certificates both ends need is made by `provision`, in a run of its own.
+//! What keys and certificates both ends need is made by `provision`, the program `vpn-provision`.
 //!
 //! Packets are the `tunnel` crate's, CONNECT requests the `connect` crate's, the kernel's tables
 //! `net_config`'s.

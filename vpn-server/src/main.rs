@@ -4,6 +4,8 @@
 #![forbid(unsafe_code)]
 
 use std::error::Error;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,7 +13,7 @@ use std::time::Duration;
 use clap::Parser;
 use serve::Signals;
 use telemetry::LogControl;
-use vpn_server::{Command, Config, Environment, Flags, ProvisionError, ProvisionFlags, keygen};
+use vpn_server::{Command, Config, Environment, Flags, keygen};
 
 /// How long what was logged last may take to be written at the end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -44,10 +46,7 @@ fn main() -> ExitCode {
     };
     let code = match &flags.command {
         Some(Command::Keygen { file }) => make_key(file),
-        Some(Command::Provision(_)) if flags.check => {
-            provisioned(vpn_server::check_provision(&flags.config))
-        }
-        Some(Command::Provision(how)) => provision(how, &flags.config),
+        Some(Command::Provision { arguments }) => provision(arguments),
         None => act(&flags, &environment, log.clone()),
     };
     log.close(LAST_WORDS);
@@ -61,22 +60,18 @@ fn make_key(file: &Path) -> ExitCode {
     }
 }
 
-fn provision(flags: &ProvisionFlags, parameters: &Path) -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    match runtime {
-        Ok(runtime) => provisioned(runtime.block_on(vpn_server::provision(flags, parameters))),
-        Err(error) => ended(&error, 1),
-    }
-}
-
-fn provisioned(result: Result<String, ProvisionError>) -> ExitCode {
-    match result {
-        Ok(text) => printed(&text),
-        Err(error) if error.is_configuration() => ended(&error, EXIT_CONFIGURATION),
-        Err(error) => ended(&error, 1),
-    }
+/// Becomes the program that provisions. It is another one so that a server holds none of it in
+/// memory.
+fn provision(arguments: &[OsString]) -> ExitCode {
+    let error = match std::env::current_exe() {
+        Ok(own) => {
+            let program = own.with_file_name("vpn-provision");
+            std::process::Command::new(program).args(arguments).exec()
+        }
+        Err(error) => error,
+    };
+    tracing::error!(%error, "starting vpn-provision, which is to be beside this program");
+    ExitCode::FAILURE
 }
 
 fn act(flags: &Flags, environment: &Environment, log: LogControl) -> ExitCode {

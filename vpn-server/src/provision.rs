@@ -1,4 +1,4 @@
-//! `vpn-server provision`: what both ends of a shoot's tunnels need, made, kept and replaced.
+//! `vpn-provision`: what both ends of a shoot's tunnels need, made, kept and replaced.
 //!
 //! ```text
 //!   parameters ─┐
@@ -8,7 +8,8 @@
 //!
 //! What is decided is `plan`'s and pure; what follows from it `render`'s. Running it again changes
 //! nothing. Of two runs for one shoot at a time, one finds that the other has written, and begins
-//! anew with that; a route id is one shoot's by its claim. Serves nothing: the server never comes here.
+//! anew with that; a route id is one shoot's by its claim. Serves nothing, and `vpn-server` never
+//! comes here: the client of Kubernetes would take its memory.
 
 mod certificates;
 mod claims;
@@ -102,17 +103,14 @@ impl ProvisionError {
     }
 }
 
-/// Brings everything up to date as the file `parameters` says, takes the steps that were asked for,
+/// Brings everything up to date as the file of parameters says, takes the steps that were asked for,
 /// and returns what was done, as lines.
 ///
 /// # Errors
 /// Why not; what was written stays, and running it again goes on from there.
-pub async fn provision(
-    flags: &ProvisionFlags,
-    parameters: &Path,
-) -> Result<String, ProvisionError> {
+pub async fn provision(flags: &ProvisionFlags) -> Result<String, ProvisionError> {
     let destination = flags.destination().map_err(ProvisionError::Flags)?;
-    let wanted = Wanted::load(parameters)?;
+    let wanted = Wanted::load(&flags.config)?;
     let store = Store::open(destination, &wanted).await;
     let mut run = Run {
         store: store.map_err(at("opening clusters"))?,

@@ -47,17 +47,23 @@ struct Image {
     package: &'static str,
     /// The user that it is for.
     user: &'static str,
+    /// What its package depends on for another program alone.
+    without: &'static [&'static str],
 }
 
 /// Every image, with what may run without any right as the user of no rights.
-const IMAGES: [Image; 7] = [
+const IMAGES: [Image; 8] = [
     image("apiserver-proxy", "apiserver-proxy", ROOT),
     image("konnectivity-agent", "konnectivity", NOBODY),
     image("konnectivity-server", "konnectivity", NOBODY),
     image("netpol-controller", "netpol-controller", NOBODY),
     image("sni-proxy", "sni-proxy", NOBODY),
     image("vpn-client", "vpn-client", ROOT),
-    image("vpn-server", "vpn-server", ROOT),
+    image("vpn-provision", "vpn-server", NOBODY),
+    Image {
+        without: &["base64", "k8s-openapi", "kube", "rcgen", "ring"],
+        ..image("vpn-server", "vpn-server", ROOT)
+    },
 ];
 
 const fn image(name: &'static str, package: &'static str, user: &'static str) -> Image {
@@ -65,6 +71,7 @@ const fn image(name: &'static str, package: &'static str, user: &'static str) ->
         name,
         package,
         user,
+        without: &[],
     }
 }
 
@@ -100,7 +107,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             );
             let version = trials.run(&engine, &built, image.name)?;
             let list = out.join(format!("{}.cdx.json", image.name));
-            let count = linked.write(image.name, image.package, program, &list)?;
+            let count = linked.write(image, program, &list)?;
             let packed = fs::metadata(&built.archive)?.len();
             let told = format!(
                 "{} MiB, packed {}; user {}; {version}; --check; {count} components",

@@ -1,4 +1,4 @@
-//! What `vpn-server provision` is asked for: its flags and the file of its parameters, validated.
+//! What `vpn-provision` is asked for: its flags and the file of its parameters, validated.
 //!
 //! ```text
 //!   file ─▶ ProvisionFile ─ check ─▶ Wanted ─▶ the planner
@@ -12,17 +12,37 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Subcommand};
+use clap::{Parser, Subcommand};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use settings::{ConfigError, ConfigErrors, HumanDuration, yaml};
+use telemetry::LogFormat;
 use tunnel::settings::{Cidr, End, Networks, TunnelAddress, transfer_addresses};
 use tunnel::{Network, RouteId};
 
-/// Flags of `vpn-server provision`.
-#[derive(Args, Clone, Debug, PartialEq, Eq)]
+/// Makes what both ends of a shoot's tunnels need, as Secrets and annotations of Services: keys,
+/// configurations, route ids, the proxy's certificates. What is there already stays.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "vpn-provision", version, max_term_width = 100, after_help = EXAMPLES)]
 pub struct ProvisionFlags {
+    /// File of the parameters (YAML).
+    #[arg(
+        long,
+        value_name = "FILE",
+        global = true,
+        default_value = "/etc/rhizome/vpn-provision.yaml"
+    )]
+    pub config: PathBuf,
+
+    /// Validate the parameters, print what they are for, and exit.
+    #[arg(long)]
+    pub check: bool,
+
+    /// How logs are written to standard error: text or json.
+    #[arg(long, value_name = "FORMAT", default_value = "text", global = true)]
+    pub log_format: LogFormat,
+
     /// Write manifests below this directory and apply nothing. What is there already is taken for
     /// what was made before. With --kubeconfig free route ids are claimed in that cluster.
     #[arg(long, value_name = "DIR", global = true)]
@@ -49,6 +69,17 @@ pub struct ProvisionFlags {
     #[command(subcommand)]
     pub command: Option<ProvisionCommand>,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  vpn-provision --config shoot.yaml --kubeconfig seed --shoot-kubeconfig shoot
+  vpn-provision --config shoot.yaml --kubeconfig seed --shoot-kubeconfig shoot rotate start
+  vpn-provision --config shoot.yaml --out manifests
+
+Environment:
+  RUST_LOG         log levels, such as info
+
+Exit codes: 0 done, 64 flags or parameters refused, 1 anything else.";
 
 /// What to do beside bringing everything up to date.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]
@@ -119,7 +150,7 @@ impl ProvisionFlags {
     }
 }
 
-/// The file of the parameters of `vpn-server provision`.
+/// The file of the parameters of `vpn-provision`.
 #[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct ProvisionFile {

@@ -94,6 +94,15 @@ pub(super) fn answered(error: &Error, code: u16) -> bool {
     matches!(error, Error::Api(status) if status.code == code)
 }
 
+/// Whether somebody else wrote between what the API server read for this apply and its own write,
+/// and another attempt is due: with force there is no other conflict.
+fn lost(error: &Error, attempt: usize) -> bool {
+    answered(error, 409) && attempt < ATTEMPTS
+}
+
+/// Attempts to apply an object that others write at the same time.
+const ATTEMPTS: usize = 8;
+
 /// What became of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Saved {
@@ -177,39 +186,51 @@ impl Cluster {
     /// Brings a Secret about.
     pub(super) async fn put_secret(&self, object: &SecretObject) -> Result<Change, ClusterError> {
         let wanted = manifest::secret(object);
-        let there = self.secret(&object.namespace, &object.name).await?;
-        let change = match &there {
-            Some(there) if manifest::is_same(there, &wanted) => return Ok(Change::Unchanged),
-            Some(_) => Change::Changed,
-            None => Change::Created,
-        };
+        let (namespace, name) = (&object.namespace, &object.name);
         let params = PatchParams::apply(MANAGER).force();
-        let api = self.secrets(&object.namespace);
-        let applied = api
-            .patch(&object.name, &params, &Patch::Apply(&wanted))
-            .await;
-        let what = format_args!("applying Secret {}/{}", object.namespace, object.name);
-        applied.map_err(failed(what))?;
-        Ok(change)
+        let api = self.secrets(namespace);
+        for attempt in 1..=ATTEMPTS {
+            let there = self.secret(namespace, name).await?;
+            let change = match &there {
+                Some(there) if manifest::is_same(there, &wanted) => return Ok(Change::Unchanged),
+                Some(_) => Change::Changed,
+                None => Change::Created,
+            };
+            match api.patch(name, &params, &Patch::Apply(&wanted)).await {
+                Ok(_) => return Ok(change),
+                Err(error) if lost(&error, attempt) => {}
+                Err(error) => {
+                    let what = format_args!("applying Secret {namespace}/{name}");
+                    return Err(failed(what)(error));
+                }
+            }
+        }
+        Ok(Change::Unchanged)
     }
 
     /// Sets annotations of a Service that is there.
     pub(super) async fn annotate(&self, object: &Annotated) -> Result<Change, ClusterError> {
         let (namespace, name) = (&object.namespace, &object.name);
-        let there = self.annotations(namespace, name).await?;
-        let mut wanted = object.annotations.iter();
-        if wanted.all(|(name, value)| there.get(name) == Some(value)) {
-            return Ok(Change::Unchanged);
-        }
         let params = PatchParams::apply(MANAGER).force();
         let patch = manifest::service(object);
         let api = self.services(namespace);
-        let applied = api
-            .patch_metadata(name, &params, &Patch::Apply(&patch))
-            .await;
-        let what = format_args!("annotating Service {namespace}/{name}");
-        applied.map_err(failed(what))?;
-        Ok(Change::Changed)
+        for attempt in 1..=ATTEMPTS {
+            let there = self.annotations(namespace, name).await?;
+            let mut wanted = object.annotations.iter();
+            if wanted.all(|(name, value)| there.get(name) == Some(value)) {
+                return Ok(Change::Unchanged);
+            }
+            let patch = Patch::Apply(&patch);
+            match api.patch_metadata(name, &params, &patch).await {
+                Ok(_) => return Ok(Change::Changed),
+                Err(error) if lost(&error, attempt) => {}
+                Err(error) => {
+                    let what = format_args!("annotating Service {namespace}/{name}");
+                    return Err(failed(what)(error));
+                }
+            }
+        }
+        Ok(Change::Unchanged)
     }
 
     /// Returns names of Secrets of ours in `namespace` that are not among `kept`.

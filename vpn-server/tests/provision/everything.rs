@@ -96,9 +96,9 @@ fn rotations(stage: &Stage) {
     let before = stage.state(PLANE).unwrap();
     let output = stage.run(PLANE, &["rotate", "complete"]);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-    let mut waiting = Command::new(env!("CARGO_BIN_EXE_vpn-server"));
+    let mut waiting = Command::new(env!("CARGO_BIN_EXE_vpn-provision"));
     waiting.current_dir(stage.dir.path());
-    waiting.args(["provision", "--config", "shoot--foo--bar.yaml"]);
+    waiting.args(["--config", "shoot--foo--bar.yaml"]);
     waiting.args([
         "--kubeconfig",
         "kubeconfig",

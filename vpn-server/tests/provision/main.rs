@@ -1,8 +1,8 @@
-//! `vpn-server provision` with a real kube-apiserver, as a user with exactly the rights that the
+//! `vpn-provision` with a real kube-apiserver, as a user with exactly the rights that the
 //! documentation names.
 //!
 //! ```text
-//!     test ─ starts ─▶ vpn-server provision ─▶ kube-apiserver ─▶ etcd      one cluster is seed and shoot
+//!     test ─ starts ─▶ vpn-provision ─▶ kube-apiserver ─▶ etcd      one cluster is seed and shoot
 //!       └─ looks ────────────────────────────────────┘
 //! ```
 //!

@@ -76,8 +76,9 @@ impl Stage {
     pub(crate) fn command(&self, plane: &str, words: &[&str]) -> Command {
         let mut command = Command::new("timeout");
         command.current_dir(self.dir.path()).arg("60");
-        command.arg(env!("CARGO_BIN_EXE_vpn-server"));
-        command.args(["provision", "--config"]);
+        command
+            .arg(env!("CARGO_BIN_EXE_vpn-provision"))
+            .arg("--config");
         command.arg(format!("{plane}.yaml")).args(words);
         command
     }

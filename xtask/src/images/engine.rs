@@ -165,7 +165,8 @@ impl Engine {
         let root = command::run(self.command("mount").arg(container))?;
         let root = root.trim();
         let mut copy = Command::new("cp");
-        copy.arg("--recursive").arg(material.join("."));
+        copy.args(["--recursive", "--preserve=mode"])
+            .arg(material.join("."));
         command::run(copy.arg(root))?;
         let mut run = Command::new(command::require("setpriv")?);
         // Not even what `chroot` would keep for root.

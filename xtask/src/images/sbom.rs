@@ -22,6 +22,8 @@ use testkit::command;
 
 use crate::workspace;
 
+use super::Image;
+
 /// A crate by name and version, as `name@version`.
 type Id = String;
 
@@ -78,16 +80,10 @@ impl Linked {
     ///
     /// # Errors
     /// When something about a crate is not known, or the file cannot be written.
-    pub(super) fn write(
-        &self,
-        name: &str,
-        package: &str,
-        program: &Path,
-        path: &Path,
-    ) -> Result<usize> {
-        let version = env!("CARGO_PKG_VERSION");
-        let root = format!("{package}@{version}");
-        let all = self.below(&root);
+    pub(super) fn write(&self, image: &Image, program: &Path, path: &Path) -> Result<usize> {
+        let (name, version) = (image.name, env!("CARGO_PKG_VERSION"));
+        let root = format!("{}@{version}", image.package);
+        let all = self.below(&root, image.without);
         ensure!(all.len() > 1, "{root} depends on nothing");
         let mut hash = Command::new("sha256sum");
         let hash = command::run(hash.arg(program))?;
@@ -100,7 +96,8 @@ impl Linked {
         components.push(self.c_library());
         let count = components.len();
         let edges = all.iter().map(|id| {
-            let on: Vec<_> = self.edges.get(id).into_iter().flatten().collect();
+            let on = self.edges.get(id).into_iter().flatten();
+            let on: Vec<_> = on.filter(|on| all.contains(*on)).collect();
             json!({ "ref": id, "dependsOn": on })
         });
         let list = json!({
@@ -124,10 +121,14 @@ impl Linked {
         Ok(count)
     }
 
-    /// Returns a crate and everything that it needs.
-    fn below(&self, root: &str) -> BTreeSet<Id> {
-        let mut found = BTreeSet::new();
-        let mut open = vec![root.to_owned()];
+    /// Returns a crate and everything that it needs, but what only those of its own dependencies
+    /// need that are named `without`.
+    fn below(&self, root: &str, without: &[&str]) -> BTreeSet<Id> {
+        let mut found = BTreeSet::from([root.to_owned()]);
+        let direct = self.edges.get(root).into_iter().flatten();
+        let name = |id: &Id| id.split('@').next().unwrap_or_default().to_owned();
+        let direct = direct.filter(|id| !without.contains(&name(id).as_str()));
+        let mut open: Vec<Id> = direct.cloned().collect();
         while let Some(id) = open.pop() {
             if found.insert(id.clone()) {
                 open.extend(self.edges.get(&id).into_iter().flatten().cloned());
@@ -227,8 +228,13 @@ mod tests {
             libc: Default::default(),
             compiler: String::new(),
         };
-        let below = |root: &str| linked.below(root).into_iter().collect::<Vec<_>>();
+        let below = |root: &str| linked.below(root, &[]).into_iter().collect::<Vec<_>>();
         assert_eq!(below("a@0.1.0"), ["a@0.1.0", "b@1.0.0", "c@2.0.0"]);
+        let without = linked.below("a@0.1.0", &["b"]);
+        assert_eq!(
+            without,
+            BTreeSet::from(["a@0.1.0", "c@2.0.0"].map(str::to_owned))
+        );
         // What was printed once is not printed again.
         assert_eq!(below("d@0.1.0"), ["b@1.0.0", "c@2.0.0", "d@0.1.0"]);
     }
@@ -246,7 +252,7 @@ mod tests {
         let linked = Linked::read(&["sni-proxy", "netpol-controller"]).unwrap();
         let version = env!("CARGO_PKG_VERSION");
         let has = |root: &str, name: &str| {
-            let all = linked.below(&format!("{root}@{version}"));
+            let all = linked.below(&format!("{root}@{version}"), &[]);
             all.iter().any(|id| id.starts_with(&format!("{name}@")))
         };
         assert!(has("sni-proxy", "tokio") && !has("sni-proxy", "kube"));
@@ -255,7 +261,7 @@ mod tests {
         for absent in ["testkit", "syn", "proptest"] {
             assert!(!has("netpol-controller", absent), "{absent}");
         }
-        for id in linked.below(&format!("netpol-controller@{version}")) {
+        for id in linked.below(&format!("netpol-controller@{version}"), &[]) {
             linked.component(&id).unwrap();
         }
     }

@@ -3,7 +3,7 @@
 //! ```text
 //!     manifests' configurations ─┐
 //!     certificates of this run ──┼─▶ files for the root file system ─▶ /NAME --version, /NAME --check
-//!     vpn-server provision ──────┘
+//!     vpn-provision ─────────────┘
 //! ```
 //!
 //! What a pod would mount is copied to where it would be mounted. Nothing is served: that programs
@@ -33,7 +33,7 @@ struct Trial {
     words: &'static [&'static str],
 }
 
-const TRIALS: [Trial; 7] = [
+const TRIALS: [Trial; 8] = [
     Trial {
         image: "apiserver-proxy",
         file: (
@@ -93,6 +93,11 @@ const TRIALS: [Trial; 7] = [
         words: &["--config=/keys/vpn-shoot-0/vpn-client.yaml"],
     },
     Trial {
+        image: "vpn-provision",
+        file: (PARAMETERS, "etc/rhizome/provision.yaml"),
+        words: &["--config=/etc/rhizome/provision.yaml"],
+    },
+    Trial {
         image: "vpn-server",
         file: (PARAMETERS, "etc/rhizome/provision.yaml"),
         words: &["--config=/keys/vpn-seed-server-0/vpn-server.yaml"],
@@ -133,7 +138,7 @@ impl Trials {
             fs::create_dir_all(&writable)?;
             fs::set_permissions(&writable, fs::Permissions::from_mode(0o777))?;
             if from == PARAMETERS {
-                provision(&material, &programs["vpn-server"], &material.join(to))?;
+                provision(&material, &programs["vpn-provision"], &material.join(to))?;
             }
         }
         Ok(Self {
@@ -166,7 +171,7 @@ fn provision(material: &Path, program: &Path, parameters: &Path) -> Result<()> {
     fs::write(parameters, text)?;
     let manifests = material.with_extension("manifests");
     let mut run = Command::new(program);
-    run.arg("provision").arg("--config").arg(parameters);
+    run.arg("--config").arg(parameters);
     command::run(run.arg("--out").arg(&manifests))?;
     for (secret, place) in [
         (

@@ -1,0 +1,78 @@
+//! `vpn-provision`: flags, logging, a runtime, and exit codes.
+//!
+//! Everything else is the library's. Also started as `vpn-server provision`.
+#![forbid(unsafe_code)]
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use vpn_server::{Environment, ProvisionError, ProvisionFlags, check_provision, provision};
+
+/// How long what was logged last may take to be written at the end.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// What flags or parameters that cannot be used exit with (sysexits.h, EX_USAGE).
+const EXIT_CONFIGURATION: u8 = 64;
+
+fn main() -> ExitCode {
+    let flags = match ProvisionFlags::try_parse() {
+        Ok(flags) => flags,
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() {
+                EXIT_CONFIGURATION.into()
+            } else {
+                ExitCode::SUCCESS
+            };
+        }
+    };
+    let environment = Environment::read();
+    let log = match telemetry::logs::init(flags.log_format, environment.log.as_deref()) {
+        Ok(log) => log,
+        Err(error) => {
+            #[expect(clippy::print_stderr, reason = "there is no log yet")]
+            {
+                eprintln!("RUST_LOG: {}", telemetry::chain(&error));
+            }
+            return EXIT_CONFIGURATION.into();
+        }
+    };
+    let code = if flags.check {
+        told(check_provision(&flags.config))
+    } else {
+        act(&flags)
+    };
+    log.close(LAST_WORDS);
+    code
+}
+
+fn act(flags: &ProvisionFlags) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    match runtime {
+        Ok(runtime) => told(runtime.block_on(provision(flags))),
+        Err(error) => ended(&error, 1),
+    }
+}
+
+fn told(result: Result<String, ProvisionError>) -> ExitCode {
+    match result {
+        Ok(text) => {
+            #[expect(clippy::print_stdout, reason = "what was done, or what --check is for")]
+            {
+                print!("{text}");
+            }
+            ExitCode::SUCCESS
+        }
+        Err(error) if error.is_configuration() => ended(&error, EXIT_CONFIGURATION),
+        Err(error) => ended(&error, 1),
+    }
+}
+
+fn ended(error: &(dyn Error + 'static), code: u8) -> ExitCode {
+    tracing::error!("{}", telemetry::chain(error));
+    code.into()
+}
