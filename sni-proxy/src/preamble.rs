@@ -21,6 +21,7 @@ use preamble::{
     ProxyHeaderError, RequestHead, detect, looks_like_connect,
 };
 use serve::{Admission, ConnRecord, Reason};
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
@@ -347,7 +348,12 @@ impl Reader<'_> {
     async fn read(&mut self) -> io::Result<usize> {
         self.buf.reserve(READ_BYTES);
         loop {
+            let room = self.buf.capacity() - self.buf.len();
             match self.stream.try_read_buf(&mut self.buf) {
+                Ok(read) if (1..room).contains(&read) => {
+                    relay::not_ready(self.stream, Interest::READABLE);
+                    return Ok(read);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                     // The kernel gave the peer up, which is not our deadline.

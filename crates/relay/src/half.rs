@@ -91,7 +91,8 @@ impl Half {
     }
 
     /// Moves what can be moved now; ready once the end of the source was passed to the sink, or
-    /// with the failure that ended this direction.
+    /// with the failure that ended this direction. The `last` direction leaves that end to whoever
+    /// closes the sockets right after, which says the same with a call less.
     pub(crate) fn poll<M: Meter>(
         &mut self,
         cx: &mut Context<'_>,
@@ -99,6 +100,7 @@ impl Half {
         sink: &TcpStream,
         pool: &Pool,
         meter: &M,
+        last: bool,
     ) -> Poll<Result<(), Failure>> {
         let mut budget = BUDGET_BYTES;
         loop {
@@ -111,8 +113,10 @@ impl Half {
             if self.source_ended {
                 self.release(pool);
                 self.finished = true;
-                // A sink that is already gone needs no end of stream.
-                let _ = rustix::net::shutdown(sink, rustix::net::Shutdown::Write);
+                if !last {
+                    // A sink that is already gone needs no end of stream.
+                    let _ = rustix::net::shutdown(sink, rustix::net::Shutdown::Write);
+                }
                 return Poll::Ready(Ok(()));
             }
             if budget == 0 {
@@ -342,9 +346,10 @@ impl Half {
     }
 }
 
-/// Forgets a readiness without asking the kernel: a stream socket that gave or took less than
-/// offered is empty or full, and edge-triggered epoll reports the next change (epoll(7), Q9).
-fn not_ready(stream: &TcpStream, interest: Interest) {
+/// Forgets a readiness without asking the kernel, which would only say that there is nothing: a
+/// stream socket that gave or took less than offered is empty or full, and edge-triggered epoll
+/// reports the next change (epoll(7), Q9).
+pub fn not_ready(stream: &TcpStream, interest: Interest) {
     let _ = stream.try_io::<()>(interest, || Err(io::ErrorKind::WouldBlock.into()));
 }
 

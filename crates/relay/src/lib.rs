@@ -16,6 +16,7 @@ mod outcome;
 mod pool;
 mod session;
 
+pub use half::not_ready;
 pub use outcome::{Direction, Meter, Outcome, Side};
 pub use pool::{Pool, PoolParams};
 pub use session::{Relay, Timers};

@@ -4,7 +4,8 @@
 //! relay, since all that was read before has been handed to the kernel. A failed write leaves the
 //! other direction to deliver what the failed peer had sent before. A direction that waits for its
 //! sink does not read, so a source that is gone is noticed by its socket's error, and the sink gets
-//! a while to take what is left. Does not close the sockets: they are the caller's.
+//! a while to take what is left. Does not close the sockets: they are the caller's, who closes them
+//! when the relay has ended, and so passes on the end of the direction that ended last.
 
 use std::cell::Cell;
 use std::fmt;
@@ -123,14 +124,15 @@ impl<'a, M: Meter> Relay<'a, M> {
 
     /// Drives one direction and notes its failure.
     fn drive(&mut self, cx: &mut Context<'_>, direction: Direction, moved: &Moved<'_, M>) {
-        let (half, source, sink) = match direction {
-            Direction::Rx => (&mut self.rx, self.downstream, self.upstream),
-            Direction::Tx => (&mut self.tx, self.upstream, self.downstream),
+        let (half, other, source, sink) = match direction {
+            Direction::Rx => (&mut self.rx, &self.tx, self.downstream, self.upstream),
+            Direction::Tx => (&mut self.tx, &self.rx, self.upstream, self.downstream),
         };
         if half.finished() {
             return;
         }
-        if let Poll::Ready(Err(failure)) = half.poll(cx, source, sink, &self.pool, moved) {
+        let last = other.finished();
+        if let Poll::Ready(Err(failure)) = half.poll(cx, source, sink, &self.pool, moved, last) {
             half.abandon(&self.pool);
             // The first failure is the cause; a failed read only follows a failed write.
             let ends_all = failure.reading;

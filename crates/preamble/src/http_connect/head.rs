@@ -112,9 +112,10 @@ impl<'a> Fields<'a> {
 
     /// Names and values in the order sent; whitespace around values is not part of them.
     pub(super) fn iter(self) -> impl Iterator<Item = (&'a str, &'a str)> {
-        self.block.split_terminator("\r\n").filter_map(|line| {
+        // Neither half of a CRLF is in the block without the other, and one octet is found sooner.
+        self.block.split_terminator('\n').filter_map(|line| {
             let (name, value) = line.split_once(':')?;
-            Some((name, value.trim_matches([' ', '\t'])))
+            Some((name, value.trim_matches([' ', '\t', '\r'])))
         })
     }
 
@@ -132,8 +133,38 @@ pub(super) fn is_token(word: &str) -> bool {
 }
 
 pub(super) fn is_tchar(octet: u8) -> bool {
-    octet.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&octet)
+    TCHARS & (1 << octet.min(127)) != 0
 }
+
+/// A bit for each octet of a token; that of 127, DEL, is none.
+const TCHARS: u128 = {
+    let mut bits = 0;
+    let mut octet = 0;
+    while octet < 127_u8 {
+        let also = matches!(
+            octet,
+            b'!' | b'#'
+                | b'$'
+                | b'%'
+                | b'&'
+                | b'\''
+                | b'*'
+                | b'+'
+                | b'-'
+                | b'.'
+                | b'^'
+                | b'_'
+                | b'`'
+                | b'|'
+                | b'~'
+        );
+        if also || octet.is_ascii_alphanumeric() {
+            bits |= 1 << octet;
+        }
+        octet += 1;
+    }
+    bits
+};
 
 /// Visible ASCII.
 pub(super) fn is_visible(word: &str) -> bool {
