@@ -23,8 +23,9 @@ use crate::addresses::Addresses;
 use crate::everyone::Case;
 use crate::nat::Nat;
 
-/// A hang is a failure; nothing here takes half of this but what waits for WireGuard's own timers.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+/// A hang is a failure; nothing here takes a third of this but what waits for timers of WireGuard, and
+/// of TCP in a connection that was silent for long.
+pub(crate) const LIMIT: Duration = Duration::from_secs(100);
 
 /// How a connection gets into the tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
