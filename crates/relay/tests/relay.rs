@@ -84,11 +84,22 @@ fn relay<'a>(case: &'a Case, timers: Timers) -> Relay<'a, Counts> {
     )
 }
 
-/// Runs the relay beside a script that plays both peers, and returns what the relay said.
+/// Runs the relay beside a script that plays both peers, closes its sockets when it has ended, as a
+/// proxy does, and returns what the relay said.
 async fn play<F: AsyncFnOnce(TcpStream, TcpStream)>(mut case: Case, script: F) -> (Outcome, Case) {
-    let client = std::mem::replace(&mut case.client, pair().await.0);
-    let server = std::mem::replace(&mut case.server, pair().await.0);
-    let (outcome, ()) = tokio::join!(relay(&case, Timers::default()), script(client, server));
+    let (other_client, other_downstream) = pair().await;
+    let (other_server, other_upstream) = pair().await;
+    let client = std::mem::replace(&mut case.client, other_client);
+    let server = std::mem::replace(&mut case.server, other_server);
+    let downstream = std::mem::replace(&mut case.downstream, other_downstream);
+    let upstream = std::mem::replace(&mut case.upstream, other_upstream);
+    let pool = Rc::clone(&case.pool);
+    let counts = &case.counts;
+    let relayed = async move {
+        let timers = Timers::default();
+        Relay::new(&downstream, &upstream, pool, counts, timers).await
+    };
+    let (outcome, ()) = tokio::join!(relayed, script(client, server));
     (outcome, case)
 }
 
