@@ -152,12 +152,15 @@ impl Phase {
     pub(super) fn tcp_outbound(before: Option<Self>, segment: u8) -> Result<Self, Refusal> {
         let has = |flag| segment & flag != 0;
         if has(flags::SYN) {
-            // An answer to a SYN of the far side, which never came in; or a connection anew.
-            return if segment & (flags::ACK | flags::FIN | flags::RST) == 0 {
-                Ok(Self::SynSent)
-            } else {
-                Err(Refusal::State)
-            };
+            if has(flags::ACK) || has(flags::FIN) || has(flags::RST) {
+                return Err(Refusal::State); // it answers a SYN of the far side, which never came in
+            }
+            return Ok(match before {
+                // Sent again, and overtaken by the answer to the first, with which the near side goes
+                // on. The answer to a connection anew would come in as well.
+                Some(phase @ (Self::SynAnswered | Self::Established)) => phase,
+                _ => Self::SynSent,
+            });
         }
         let Some(before) = before else {
             let middle = has(flags::ACK) && !has(flags::RST) && !has(flags::FIN);

@@ -170,6 +170,23 @@ fn data_before_the_handshake_are_refused() {
 }
 
 #[test]
+fn a_syn_that_its_answer_overtook_takes_nothing_back() {
+    // Sent again while the answer was on its way: the near side's stack goes on with the first one.
+    let mut bench = bench();
+    bench.connect(5000);
+    bench.out(&near(0, 5000, SYN)).unwrap();
+    assert_eq!(bench.back(&far(0, 5000, ACK | PSH)), Ok(()));
+
+    bench.out(&near(0, 5001, SYN)).unwrap();
+    assert_eq!(bench.back(&far(0, 5001, SYN | ACK)), Ok(()));
+    bench.out(&near(0, 5001, SYN)).unwrap();
+    bench.out(&near(0, 5001, ACK)).unwrap();
+    assert_eq!(bench.back(&far(0, 5001, ACK | PSH)), Ok(()));
+    bench.wait(secs(7499)); // established
+    assert_eq!(bench.back(&far(0, 5001, ACK | PSH)), Ok(()));
+}
+
+#[test]
 fn near_side_cannot_accept_either() {
     let mut bench = bench();
     assert_eq!(bench.out(&near(0, 22, SYN | ACK)), Err(Refusal::State));

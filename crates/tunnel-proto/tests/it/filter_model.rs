@@ -124,7 +124,16 @@ impl Model {
             ..Known::default()
         };
         if flags & SYN != 0 {
-            return (flags == SYN).then_some(new);
+            // An established connection may have been picked up; one that only was is begun anew.
+            let goes_on = alive.filter(|known| {
+                let both_open = known.closed.is_none() && known.fins == (false, false);
+                both_open && (known.answered || known.confirmed)
+            });
+            let sent_again = goes_on.map(|known| Known {
+                used: self.now,
+                ..known
+            });
+            return (flags == SYN).then(|| sent_again.unwrap_or(new));
         }
         let Some(mut known) = alive else {
             let middle = flags & (RST | FIN) == 0 && flags & ACK != 0;
