@@ -1,18 +1,21 @@
 //! `rhizome-bench controller`: netpol-controller and a gateway with a large cluster.
 //!
 //! ```text
-//!     objects ──▶ kube-apiserver, etcd ◀── netpol-controller ══xDS══▶ sni-proxy
+//!     objects ──▶ kube-apiserver, etcd ◀── netpol-controller ══xDS══▶ sni-proxy ◀── connections
 //!                                            └ metrics, /proc          └ log: generation in force
 //! ```
 //!
 //! Delays are those of this machine with all four on it, so the processor time of API server and
 //! controller stands beside them: it says who was the slower one.
 
+mod churn;
 mod cluster;
 mod figure;
+mod gateway;
 mod known;
 mod policies;
 mod routes;
+mod shoots;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,16 +23,22 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use clap::{Args, ValueEnum};
+use testkit::netns::Place;
+use testkit::netns::privileges::{Privileges, acquire};
 use testkit::tempdir::TempDir;
 
 use self::cluster::Cluster;
 use crate::latency::Latencies;
+use crate::machine::Facts;
 use crate::output::Output;
 use crate::programs::program;
 use crate::progress::Progress;
-use crate::report::{Compared, Known, Report};
+use crate::report::{Compared, Report};
 use crate::samples::{Figure, Samples};
-use crate::{interrupt, machine};
+use crate::tls::network;
+use crate::{interrupt, limits, machine};
+
+pub(crate) use self::churn::{Hold, hold};
 
 /// The controller and a gateway with a large cluster, on a real API server that is started for it.
 #[derive(Args, Debug)]
@@ -46,6 +55,8 @@ pub(crate) struct Controller {
     /// Changes, one after the other, whose delays are measured.
     #[arg(long, default_value_t = 200)]
     changes: usize,
+    #[command(flatten)]
+    churn: churn::Asked,
     /// `netpol-controller`; by default the one beside this program, as the next one.
     #[arg(long)]
     controller: Option<PathBuf>,
@@ -61,19 +72,29 @@ enum Case {
     Policies,
     /// Routes: from none, a gateway's first sync, one endpoint's change, one shoot's.
     Routes,
+    /// Routes that change while gateways hold connections.
+    Churn,
 }
 
 /// What is at hand to measure with.
-struct Lab {
+struct Lab<'a> {
     controller: PathBuf,
     gateway: PathBuf,
-    cluster: Cluster,
+    cluster: Cluster<'a>,
     changes: usize,
+    churn: churn::Asked,
+    /// Routed Services there are.
+    routed: usize,
     samples: Samples,
     progress: Progress,
 }
 
-impl Lab {
+impl Lab<'_> {
+    /// Gateways that share the shoots.
+    fn gateways(&self) -> usize {
+        self.churn.gateways
+    }
+
     fn add(&mut self, case: &str, figure: Figure, value: f64) {
         self.samples.add(SETUP, case, figure, value);
     }
@@ -88,60 +109,86 @@ impl Lab {
     }
 }
 
-/// Measures what was asked for and prints it.
+impl Controller {
+    fn asks_for(&self, case: Case) -> bool {
+        self.cases.is_empty() || self.cases.contains(&case)
+    }
+
+    fn check(&self) -> Result<()> {
+        let (services, routes) = (self.services, self.routes);
+        ensure!(
+            services >= policies::EACH && routes >= shoots::EACH,
+            "less than one namespace: --services from {}, --routes from {}",
+            policies::EACH,
+            shoots::EACH
+        );
+        let smaller = match (self.asks_for(Case::Policies), self.asks_for(Case::Routes)) {
+            (true, true) => services.min(routes),
+            (true, false) => services,
+            (false, true) => routes,
+            (false, false) => usize::MAX,
+        };
+        ensure!(
+            (1..=smaller).contains(&self.changes),
+            "--changes: each one is another service's, so from 1 to {smaller}",
+        );
+        if self.asks_for(Case::Churn) {
+            self.churn.check(routes)?;
+        }
+        Ok(())
+    }
+
+    /// Tells whether targets are for this size.
+    fn by_default(&self) -> bool {
+        self.services == SERVICES && self.routes == ROUTES
+    }
+}
+
+/// Measures what was asked for and prints it. For `churn` that is done in a network of its own, as
+/// root or in a user namespace, since no endpoint may be on loopback.
 ///
 /// # Errors
 /// When the API server does not start, or nothing could be measured.
 pub(crate) fn run(asked: &Controller, output: &Output) -> Result<ExitCode> {
-    let (services, routes) = (asked.services, asked.routes);
-    ensure!(
-        services >= policies::EACH && routes >= routes::EACH,
-        "less than one namespace: --services from {}, --routes from {}",
-        policies::EACH,
-        routes::EACH
-    );
-    ensure!(
-        (1..=services.min(routes)).contains(&asked.changes),
-        "--changes: each one is another service's, so from 1 to {}",
-        services.min(routes)
-    );
+    asked.check()?;
+    let churn = asked.asks_for(Case::Churn);
+    if churn && let Privileges::Elsewhere(status) = acquire()? {
+        return Ok(if status.success() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        });
+    }
+    limits::raise()?;
     interrupt::watch()?;
+    if !churn {
+        return measured(asked, output, Place::Here);
+    }
+    let namespace = network::make()?;
+    namespace.ip(&["route", "add", "local", shoots::NETWORK, "dev", "lo"])?;
+    namespace.run(|| measured(asked, output, Place::In(&namespace)))?
+}
+
+fn measured(asked: &Controller, output: &Output, place: Place<'_>) -> Result<ExitCode> {
     let controller = program(asked.controller.as_ref(), "netpol-controller")?;
     let gateway = program(asked.gateway.as_ref(), "sni-proxy")?;
-    let mut facts = machine::facts();
+    let mut facts = facts(asked);
     facts.push(("controller", machine::version(&controller)));
     facts.push(("gateway", machine::version(&gateway)));
-    facts.push((
-        "objects",
-        format!(
-            "{} services with policies, {} routed",
-            asked.services, asked.routes
-        ),
-    ));
     let dir = TempDir::new("bench-controller")?;
     let mut progress = Progress::new(STEPS);
     progress.step("the API server starts");
     let mut lab = Lab {
         controller,
         gateway,
-        cluster: Cluster::start(&dir)?,
+        cluster: Cluster::start(&dir, place)?,
         changes: asked.changes,
+        churn: asked.churn.clone(),
+        routed: 0,
         samples: Samples::default(),
         progress,
     };
-    let mut failures = Vec::new();
-    for case in Case::value_variants() {
-        if !asked.cases.is_empty() && !asked.cases.contains(case) {
-            continue;
-        }
-        let measured = match case {
-            Case::Policies => policies::measure(&mut lab, asked.services / policies::EACH),
-            Case::Routes => routes::measure(&mut lab, asked.routes / routes::EACH),
-        };
-        if let Err(error) = measured {
-            failures.push(format!("{case:?}: {error:#}"));
-        }
-    }
+    let failures = cases(&mut lab, asked);
     let Lab {
         samples, progress, ..
     } = lab;
@@ -150,15 +197,14 @@ pub(crate) fn run(asked: &Controller, output: &Output) -> Result<ExitCode> {
         bail!("nothing could be measured:\n{}", failures.join("\n"));
     }
     facts.push(("load after", machine::load_average()));
-    let by_default = asked.services == SERVICES && asked.routes == ROUTES;
     let report = Report {
         samples: &samples,
         facts: &facts,
         known: &|_, case, figure| {
-            if by_default {
+            if asked.by_default() {
                 known::known(case, figure)
             } else {
-                Known::default()
+                known::always(case, figure)
             }
         },
         compared: Compared {
@@ -170,6 +216,38 @@ pub(crate) fn run(asked: &Controller, output: &Output) -> Result<ExitCode> {
     output.deliver(&report, &failures)
 }
 
+fn facts(asked: &Controller) -> Facts {
+    let mut facts = machine::facts();
+    let (services, routes) = (asked.services, asked.routes);
+    facts.push((
+        "objects",
+        format!("{services} services with policies, {routes} routed"),
+    ));
+    if asked.asks_for(Case::Churn) {
+        facts.push(("held", asked.churn.fact()));
+    }
+    facts
+}
+
+/// Measures every case, and returns what failed: a table with a gap says more than none.
+fn cases(lab: &mut Lab<'_>, asked: &Controller) -> Vec<String> {
+    let mut failures = Vec::new();
+    for case in Case::value_variants() {
+        if !asked.asks_for(*case) {
+            continue;
+        }
+        let measured = match case {
+            Case::Policies => policies::measure(lab, asked.services / policies::EACH),
+            Case::Routes => routes::measure(lab, asked.routes / shoots::EACH),
+            Case::Churn => churn::measure(lab, asked.routes / shoots::EACH),
+        };
+        if let Err(error) = measured {
+            failures.push(format!("{case:?}: {error:#}"));
+        }
+    }
+    failures
+}
+
 fn mib(kib: u64) -> f64 {
     kib as f64 / 1024.0
 }
@@ -177,4 +255,4 @@ fn mib(kib: u64) -> f64 {
 const SETUP: &str = "rhizome";
 const SERVICES: usize = 2000;
 const ROUTES: usize = 10_000;
-const STEPS: usize = 10;
+const STEPS: usize = 15;

@@ -8,6 +8,7 @@
 mod controller;
 mod cpus;
 mod destination;
+mod held;
 mod interrupt;
 mod konnectivity;
 mod latency;
@@ -17,6 +18,7 @@ mod output;
 mod pacer;
 mod page;
 mod poller;
+mod probe;
 mod profile;
 mod programs;
 mod progress;
@@ -44,6 +46,8 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Controller(Box<controller::Controller>),
+    #[command(hide = true)]
+    Hold(controller::Hold),
     Konnectivity(Box<konnectivity::Konnectivity>),
     Profiles(profile::Profiles),
     Report(page::Saved),
@@ -56,6 +60,7 @@ fn main() -> Result<ExitCode> {
     let Arguments { output, command } = Arguments::parse();
     match command {
         Command::Controller(asked) => controller::run(&asked, &output),
+        Command::Hold(asked) => controller::hold(&asked),
         Command::Konnectivity(asked) => konnectivity::run(&asked, &output),
         Command::Profiles(asked) => profile::run(&asked),
         Command::Report(asked) => page::run(&asked),

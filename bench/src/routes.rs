@@ -9,10 +9,8 @@
 //! busier meanwhile does so for all.
 
 mod figure;
-mod held;
 mod known;
 mod measure;
-mod probe;
 
 use std::io::{Write, stderr};
 use std::net::{Ipv4Addr, SocketAddr};

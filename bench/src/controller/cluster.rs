@@ -17,13 +17,15 @@ use testkit::netns::Place;
 use testkit::peers::kube::{KubeApiServer, KubeParams};
 use testkit::process::ChildGuard;
 use testkit::tempdir::TempDir;
-use testkit::{ports, wait};
+use testkit::wait;
 
 /// Connections that fill the API server at the same time.
 const FILLERS: usize = 8;
 
 /// A cluster without nodes.
-pub(crate) struct Cluster {
+pub(crate) struct Cluster<'a> {
+    /// The network that everything is in; so must be the thread that uses this.
+    pub(crate) place: Place<'a>,
     /// Where configurations and logs are.
     pub(crate) dir: PathBuf,
     server: KubeApiServer,
@@ -37,18 +39,19 @@ pub(crate) struct Running {
     probes: SocketAddr,
 }
 
-impl Cluster {
-    /// Starts an API server with nothing in it.
+impl<'a> Cluster<'a> {
+    /// Starts an API server with nothing in it, in `place`.
     ///
     /// # Errors
     /// When it is not installed or does not start.
-    pub(crate) fn start(dir: &TempDir) -> Result<Self> {
+    pub(crate) fn start(dir: &TempDir, place: Place<'a>) -> Result<Self> {
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let params = KubeParams::new(address, &[]);
-        let server = KubeApiServer::start(Place::Here, &dir.join("kube"), &params)?;
+        let server = KubeApiServer::start(place, &dir.join("kube"), &params)?;
         let kubeconfig = dir.join("kubeconfig");
         server.write_kubeconfig(&kubeconfig, server.addr(), None)?;
         Ok(Self {
+            place,
             dir: dir.path().to_owned(),
             server,
             kubeconfig,
@@ -107,13 +110,24 @@ impl Cluster {
         Ok(self.server.child().usage()?.cpu_time)
     }
 
+    /// Returns an address that nobody listens at.
+    ///
+    /// # Errors
+    /// When there is none left.
+    pub(crate) fn free_address(&self) -> Result<SocketAddr> {
+        let port = self.place.free_ports(1)?.first().copied();
+        Ok(SocketAddr::from((
+            [127, 0, 0, 1],
+            port.context("a free port")?,
+        )))
+    }
+
     /// Starts a controller with `controllers` as that part of its configuration.
     ///
     /// # Errors
     /// When it cannot be started.
     pub(crate) fn controller(&self, program: &Path, controllers: &str) -> Result<Running> {
-        let port = ports::free(1)?.first().copied().context("a free port")?;
-        let probes = SocketAddr::from(([127, 0, 0, 1], port));
+        let probes = self.free_address()?;
         let config = self.dir.join("controller.yaml");
         let text = format!(
             "kubeconfig: {}\nleaderElection: {{ enabled: false }}\n\
@@ -122,7 +136,7 @@ impl Cluster {
             self.kubeconfig.display()
         );
         std::fs::write(&config, text).context("writing the controller's configuration")?;
-        let mut command = Command::new(program);
+        let mut command: Command = self.place.command(program);
         command.arg("--config").arg(&config).env("RUST_LOG", "info");
         let log = self.dir.join("controller.log");
         let child = ChildGuard::spawn("netpol-controller", &command, &log)?;

@@ -46,3 +46,25 @@ pub(crate) const CPU_GATEWAY: Figure = lower("cpu gateway", "s");
 pub(crate) const GATEWAY_RESIDENT: Figure = lower("gateway resident", "MiB");
 /// The most resident memory of the gateway.
 pub(crate) const GATEWAY_PEAK: Figure = lower("gateway at most", "MiB");
+/// Connections that are held, through all gateways.
+pub(crate) const HELD: Figure = higher("connections held", "count");
+/// How often each of them carried an octet there and back.
+pub(crate) const PROBES: Figure = higher("probes of each", "count");
+/// The longest that one of them waited for its octet.
+pub(crate) const LONGEST: Figure = lower("longest round trip", "ms");
+/// New connections meanwhile, through one gateway.
+pub(crate) const NEW: Figure = higher("new connections", "per s");
+/// Held ones that ended, and new ones that failed.
+pub(crate) const LOST: Figure = lower("connections lost", "count");
+/// Changes written to the API server.
+pub(crate) const CHANGES: Figure = higher("changes", "per s");
+/// Resident memory of one gateway without connections.
+pub(crate) const GATEWAY_EMPTY: Figure = lower("gateway without connections", "MiB");
+/// What connections add to it.
+pub(crate) const PER_10K: Figure = lower("gateway, each 10,000 held", "MiB");
+/// Processor time of one gateway.
+pub(crate) const CPU_GATEWAY_SHARE: Figure = lower("cpu gateway", "% of one");
+/// Processor time of the controller.
+pub(crate) const CPU_SHARE: Figure = lower("cpu controller", "% of one");
+/// Processor time of the API server, without its etcd.
+pub(crate) const CPU_SERVER_SHARE: Figure = lower("cpu API server", "% of one");

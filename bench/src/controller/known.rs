@@ -19,6 +19,24 @@ pub(crate) const ENDPOINT: &str = "one endpoint changes";
 /// A namespace with a routed Service is created.
 pub(crate) const SHOOT: &str = "one shoot comes";
 
+/// Connections are held through gateways while routes change.
+pub(crate) const CHURN: &str = "churn";
+/// Of those changes, until a new connection goes to an endpoint's new address.
+pub(crate) const MOVED: &str = "churn, an endpoint moves";
+/// Of those changes, until a new connection by a shoot's new name arrives.
+pub(crate) const NAMED: &str = "churn, a name comes";
+
+/// Looks up the bound of a figure that holds at every size.
+pub(crate) fn always(case: &str, figure: Figure) -> Known {
+    match (case, figure) {
+        (CHURN, of::LOST) => Known {
+            must: Some(Bound::AtMost(0.0)),
+            peer: None,
+        },
+        _ => Known::default(),
+    }
+}
+
 /// Looks up the bound of a figure.
 pub(crate) fn known(case: &str, figure: Figure) -> Known {
     let bound = |at_most| Known {
@@ -34,6 +52,15 @@ pub(crate) fn known(case: &str, figure: Figure) -> Known {
         // Its assignment, and what frames it.
         (ENDPOINT, of::OCTETS) => bound(1024.0),
         (SHOOT, of::OCTETS) => bound(8192.0),
-        _ => Known::default(),
+        // 2 KiB each.
+        (CHURN, of::PER_10K) => bound(20.0),
+        // Else they are not the changes a second that were asked for.
+        (CHURN, of::CHANGES) => Known {
+            must: Some(Bound::AtLeast(9.5)),
+            peer: None,
+        },
+        // Before somebody waits for it.
+        (MOVED | NAMED, of::DELAY_P99) => bound(1000.0),
+        _ => always(case, figure),
     }
 }

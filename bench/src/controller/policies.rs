@@ -29,7 +29,7 @@ const CONTROLLERS: &str = "  networkPolicy: { concurrentSyncs: 20 }\n";
 ///
 /// # Errors
 /// When the API server or the controller fails.
-pub(super) fn measure(lab: &mut Lab, spaces: usize) -> Result<()> {
+pub(super) fn measure(lab: &mut Lab<'_>, spaces: usize) -> Result<()> {
     lab.progress.step("policies: objects are created");
     lab.cluster.fill(&namespaces(spaces))?;
     lab.cluster.fill(&services(spaces))?;
@@ -89,7 +89,7 @@ fn service(index: usize) -> String {
     format!("component-{index}")
 }
 
-fn converge(lab: &mut Lab, spaces: usize) -> Result<Running> {
+fn converge(lab: &mut Lab<'_>, spaces: usize) -> Result<Running> {
     let before = lab.cluster.processor_time()?;
     let clock = Stopwatch::start();
     let controller = lab.cluster.controller(&lab.controller, CONTROLLERS)?;
@@ -121,7 +121,7 @@ fn needless(controller: &Running, due: usize) -> Result<f64> {
     Ok((controller.sum(WRITES, &[])? - due as f64).abs() + errors)
 }
 
-fn change(lab: &mut Lab, controller: &Running, spaces: usize) -> Result<()> {
+fn change(lab: &mut Lab<'_>, controller: &Running, spaces: usize) -> Result<()> {
     let mut connection = lab.cluster.connection()?;
     let mut delays = Latencies::new()?;
     let before = controller.sum(WRITES, &[])?;
@@ -177,7 +177,7 @@ fn change_one(connection: &mut Connection, namespace: &str, name: &str) -> Resul
     Ok(clock.elapsed())
 }
 
-fn restart(lab: &mut Lab) -> Result<()> {
+fn restart(lab: &mut Lab<'_>) -> Result<()> {
     let clock = Stopwatch::start();
     let controller = lab.cluster.controller(&lab.controller, CONTROLLERS)?;
     controller.wait_ready()?;

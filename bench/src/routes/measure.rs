@@ -12,9 +12,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use testkit::wait::{self, Stopwatch};
 
-use super::held::Held;
-use super::probe::until_answered;
 use super::{Lab, figure as of};
+use crate::held::Held;
+use crate::probe::until_answered;
 use crate::profile::{Listener, Profile, Route, Setting, Target, Tree};
 use crate::samples::Figure;
 use crate::tls::backend::Command;
@@ -72,7 +72,9 @@ fn started(lab: &Lab<'_>, profile: &Profile, names: u32, found: &mut Found) -> R
 }
 
 fn changed(lab: &Lab<'_>, target: &mut Target, names: u32, found: &mut Found) -> Result<()> {
-    let held = Held::start(target.address(), target.routes(), HELD)?;
+    let all = target.routes();
+    let spread = (0..HELD).filter_map(|nth| all.get(nth * all.len() / HELD).map(words));
+    let held = Held::start(target.address(), spread, PAUSE)?;
     held.watch()?;
     let cpu = |target: &Target| target.tree().map(|tree| tree.cpu_time()).transpose();
     let before = cpu(target)?;
@@ -162,6 +164,9 @@ fn mib(tree: &Tree) -> Result<f64> {
 
 /// Held while the table changes.
 const HELD: usize = 100;
+/// Between two pings, so that they take a small part of the processors only: each of the held is
+/// pinged some thirty times a second.
+const PAUSE: Duration = Duration::from_micros(100);
 /// Names that new connections go by, in turn.
 const NAMES: usize = 1000;
 const IN_FLIGHT: usize = 32;

@@ -3,6 +3,7 @@
 //! ```text
 //! ClientHello │ E │ …  echoes              ClientHello │ S │ …  throws away, and counts
 //! ClientHello │ B │ …  echoes, blocking    ClientHello │ G      sends without end
+//! ClientHello │ W │ …  tells the address it was reached at, then echoes
 //! ```
 //!
 //! One thread for all connections but those of B, which get a thread each: a round trip then costs
@@ -24,7 +25,7 @@ use anyhow::{Context, Result};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use rustix::process::Pid;
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockRef, Socket, Type};
 use testkit::wait;
 
 pub(crate) use self::skip::Command;
@@ -309,6 +310,12 @@ impl Serving {
             Command::Sink => {
                 self.count(rest.len());
                 connection.state = State::Sink;
+            }
+            Command::Where => {
+                connection.state = State::Echo;
+                let local = SockRef::from(&connection.socket).local_addr()?;
+                let local = local.as_socket_ipv4().context("no address of IPv4")?;
+                return echo(socket, Some(&local.ip().octets()));
             }
         }
         Ok(Next::Stay)

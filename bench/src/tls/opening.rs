@@ -68,6 +68,15 @@ impl Opening {
         }
     }
 
+    /// Makes that of a client that asks for `name` and nothing else.
+    pub(crate) fn by_name(name: &str) -> Self {
+        Self {
+            before: Vec::new(),
+            answered: false,
+            hello: ClientHello::for_name(name).encode(),
+        }
+    }
+
     /// Returns what a canned connection says: `payload` goes behind the command.
     pub(crate) fn canned(&self, command: Command, payload: &[u8]) -> Words {
         let rest = [&self.hello, &[command.octet()][..], payload].concat();

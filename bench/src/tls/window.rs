@@ -64,6 +64,14 @@ impl Meter {
         }
     }
 
+    /// Knows of no processes.
+    pub(crate) fn of_nobody() -> Self {
+        Self {
+            tree: None,
+            clock: Stopwatch::start(),
+        }
+    }
+
     /// Returns the time since it was made.
     pub(crate) fn now(&self) -> Duration {
         self.clock.elapsed()

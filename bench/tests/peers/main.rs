@@ -1,20 +1,26 @@
-//! Every profile that comes with this program works with the program it is for: it starts, routes,
-//! and takes one more name, by each of its listeners.
+//! What is measured with other people's programs.
+//!
+//! ```text
+//! profiles --try         every profile ─▶ the program it is for
+//! controller, in small   etcd, kube-apiserver ◀─ netpol-controller ═▶ two gateways
+//! ```
 #![expect(
     clippy::unwrap_used,
     reason = "helpers of tests, which clippy does not see as such"
 )]
 
+mod controller;
 mod programs;
 
 use std::process::Command;
 
 use testkit::command;
 
+/// By each of its listeners: it starts, routes, and takes one more name.
 #[test]
 fn every_profile_routes_and_takes_one_more_name() {
     let mut bench = Command::new(env!("CARGO_BIN_EXE_rhizome-bench"));
-    let gateway = format!("sni-proxy={}", programs::gateway().display());
+    let gateway = format!("sni-proxy={}", programs::of("sni-proxy").display());
     bench.args(["profiles", "--try", "--program", &gateway]);
     let text = command::run(&mut bench).unwrap();
     // Three each of direct, rhizome, rhizome-2, envoy, envoy-32k; two of haproxy, haproxy-splice and

@@ -1,15 +1,15 @@
-//! Where the gateway is that these tests measure.
+//! Where the programs are that these tests measure.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use testkit::command;
 
-/// Finds the gateway beside our own program, and builds it when it is not there: only the package
+/// Finds a package's program beside our own, and builds it when it is not there: only the package
 /// under test gets its programs from Cargo.
-pub(crate) fn gateway() -> PathBuf {
+pub(crate) fn of(package: &str) -> PathBuf {
     let own = Path::new(env!("CARGO_BIN_EXE_rhizome-bench"));
-    let path = own.with_file_name("sni-proxy");
+    let path = own.with_file_name(package);
     if !path.is_file() {
         let directory = own.parent().unwrap();
         let profile = match directory.file_name().unwrap().to_str().unwrap() {
@@ -19,7 +19,7 @@ pub(crate) fn gateway() -> PathBuf {
         let mut cargo = Command::new(env!("CARGO"));
         cargo
             .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .args(["build", "--package", "sni-proxy", "--profile", profile])
+            .args(["build", "--package", package, "--profile", profile])
             .arg("--target-dir")
             .arg(directory.parent().unwrap());
         command::run(&mut cargo).unwrap();

@@ -29,7 +29,7 @@ fn median(lines: &[Value], setup: &str, case: &str, figure: &str) -> Option<f64>
 
 /// Runs `rhizome-bench tls` for a moment, with more arguments.
 fn short(more: &[&str]) -> Vec<Value> {
-    let program = format!("sni-proxy={}", programs::gateway().display());
+    let program = format!("sni-proxy={}", programs::of("sni-proxy").display());
     let first = [
         "tls",
         "--json",

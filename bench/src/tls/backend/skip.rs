@@ -13,6 +13,8 @@ pub(crate) enum Command {
     Generate,
     /// Throw away.
     Sink,
+    /// Tell the address that the connection came to, four octets of IPv4, then echo.
+    Where,
 }
 
 impl Command {
@@ -23,11 +25,18 @@ impl Command {
             Self::Echo => b'E',
             Self::Generate => b'G',
             Self::Sink => b'S',
+            Self::Where => b'W',
         }
     }
 
     fn read(octet: u8) -> Result<Self> {
-        let all = [Self::Block, Self::Echo, Self::Generate, Self::Sink];
+        let all = [
+            Self::Block,
+            Self::Echo,
+            Self::Generate,
+            Self::Sink,
+            Self::Where,
+        ];
         match all.into_iter().find(|one| one.octet() == octet) {
             Some(command) => Ok(command),
             None => bail!("{octet:#04x} asks for nothing"),

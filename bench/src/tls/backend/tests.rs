@@ -42,6 +42,23 @@ fn what_comes_is_echoed_by_either_way() {
 }
 
 #[test]
+fn who_asks_is_told_the_address_that_was_reached() {
+    let backend = Backend::start((Ipv4Addr::UNSPECIFIED, 0).into()).unwrap();
+    // All of 127/8 is this machine.
+    for last in [1, 2] {
+        let reached = Ipv4Addr::new(127, 0, 0, last);
+        let mut stream = TcpStream::connect((reached, backend.address().port())).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        let mut octets = ClientHello::for_name("a.example").encode();
+        octets.push(Command::Where.octet());
+        stream.write_all(&octets).unwrap();
+        let mut got = [0; 4];
+        stream.read_exact(&mut got).unwrap();
+        assert_eq!(got, reached.octets());
+    }
+}
+
+#[test]
 fn every_octet_thrown_away_is_counted() {
     let backend = start();
     let mut stream = dial(&backend, Command::Sink, b"front");

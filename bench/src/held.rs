@@ -1,9 +1,11 @@
-//! Connections that are held and pinged while the table changes.
+//! Connections that are held and pinged while something else happens.
 //!
 //! ```text
-//! dial 100, over the whole table ──▶ thread: an octet there and back, one after the other
-//!                                     └─▶ longest round trip since `watch`, those that ended
+//! dial all ──▶ thread: an octet there and back, one after the other, and a pause between
+//!               └─▶ longest round trip since `watch`, turns, those that ended
 //! ```
+//!
+//! One that ended is noticed when its turn comes, and counted once.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,13 +17,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use testkit::wait::{self, Stopwatch};
 
-use crate::profile::Route;
-use crate::tls::backend::Command;
-use crate::tls::opening::Opening;
+use crate::tls::opening::Words;
 
 /// The running thread; dropping it closes its connections.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(crate) struct Held {
     seen: Arc<Seen>,
     thread: Option<JoinHandle<()>>,
 }
@@ -38,31 +38,30 @@ struct Seen {
 }
 
 impl Held {
-    /// Opens `count` connections by names all over the table, and pings them until it is dropped.
+    /// Opens a connection by each of `words`, which end with an octet that is echoed, and pings them
+    /// until it is dropped, with `pause` between two pings.
     ///
     /// # Errors
     /// When one cannot be opened.
-    pub(super) fn start(address: SocketAddr, routes: &[Route], count: usize) -> Result<Self> {
-        let mut connections = Vec::with_capacity(count);
-        for nth in 0..count {
-            let route = routes
-                .get(nth * routes.len() / count)
-                .context("a table without routes")?;
-            let words = Opening::new(Some(crate::profile::Listener::Sni), route, false)
-                .canned(Command::Echo, b"!");
-            let mut stream = words.dial(address)?;
-            ensure!(
-                stream.read(&mut [0; 1])? == 1,
-                "{} is not answered",
-                route.name
-            );
+    pub(crate) fn start(
+        address: SocketAddr,
+        words: impl IntoIterator<Item = Words>,
+        pause: Duration,
+    ) -> Result<Self> {
+        let mut connections = Vec::new();
+        for words in words {
+            let nth = connections.len();
+            let what = || format!("with {nth} connections open");
+            let mut stream = words.dial(address).with_context(what)?;
+            let came = stream.read(&mut [0; 1]).with_context(what)?;
+            ensure!(came == 1, "closed without an answer, {}", what());
             connections.push(stream);
         }
         let seen = Arc::new(Seen::default());
         let shared = Arc::clone(&seen);
         let thread = thread::Builder::new()
             .name("held".to_owned())
-            .spawn(move || ping(connections, &shared))
+            .spawn(move || ping(connections, pause, &shared))
             .context("starting a thread")?;
         Ok(Self {
             seen,
@@ -74,7 +73,7 @@ impl Held {
     ///
     /// # Errors
     /// When that takes too long.
-    pub(super) fn watch(&self) -> Result<()> {
+    pub(crate) fn watch(&self) -> Result<()> {
         self.turn()?;
         self.seen.longest.store(0, Ordering::Relaxed);
         Ok(())
@@ -85,18 +84,22 @@ impl Held {
     ///
     /// # Errors
     /// When that takes too long.
-    pub(super) fn seen(&self) -> Result<(Duration, usize)> {
+    pub(crate) fn seen(&self) -> Result<(Duration, usize)> {
         self.turn()?;
         let longest = Duration::from_nanos(self.seen.longest.load(Ordering::Relaxed));
         Ok((longest, self.seen.lost.load(Ordering::Relaxed)))
     }
 
+    /// Returns how often all have been pinged.
+    pub(crate) fn turns(&self) -> usize {
+        self.seen.turns.load(Ordering::Relaxed)
+    }
+
     /// A whole turn that began after now.
     fn turn(&self) -> Result<()> {
-        let turns = || self.seen.turns.load(Ordering::Relaxed);
-        let before = turns();
+        let before = self.turns();
         wait::until("all held connections to be pinged", TURN_LIMIT, || {
-            turns() >= before + 2
+            self.turns() >= before + 2
         })
     }
 }
@@ -110,9 +113,13 @@ impl Drop for Held {
     }
 }
 
-fn ping(mut connections: Vec<TcpStream>, seen: &Seen) {
+fn ping(mut connections: Vec<TcpStream>, pause: Duration, seen: &Seen) {
     while !seen.stop.load(Ordering::Relaxed) {
         connections.retain_mut(|stream| {
+            // Thousands of pauses may be left of a turn.
+            if seen.stop.load(Ordering::Relaxed) {
+                return true;
+            }
             let clock = Stopwatch::start();
             let alive = once(stream).is_ok();
             let took = u64::try_from(clock.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -120,7 +127,7 @@ fn ping(mut connections: Vec<TcpStream>, seen: &Seen) {
             if !alive {
                 seen.lost.fetch_add(1, Ordering::Relaxed);
             }
-            wait::pause(PAUSE);
+            wait::pause(pause);
             alive
         });
         seen.turns.fetch_add(1, Ordering::Relaxed);
@@ -135,8 +142,32 @@ fn once(stream: &mut TcpStream) -> std::io::Result<()> {
     stream.read_exact(&mut [0; 1])
 }
 
-/// So that pings take a small part of the processors only: 100 connections are each pinged some
-/// thirty times a second.
-const PAUSE: Duration = Duration::from_micros(100);
 /// More than a ping of each may take, if none answers for some seconds.
 const TURN_LIMIT: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::tls::backend::{Backend, Command};
+    use crate::tls::opening::Opening;
+
+    #[test]
+    fn what_ends_is_counted_once_and_what_stays_is_not() {
+        let start = || Backend::start((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let (stays, ends) = (start(), start());
+        let words = || Opening::by_name("a.example").canned(Command::Echo, b"!");
+        let hold = |backend: &Backend| {
+            Held::start(backend.address(), (0..3).map(|_| words()), Duration::ZERO).unwrap()
+        };
+        let (good, bad) = (hold(&stays), hold(&ends));
+        bad.watch().unwrap();
+        assert_eq!(bad.seen().unwrap().1, 0);
+        drop(ends);
+        assert_eq!(bad.seen().unwrap().1, 3);
+        assert_eq!(bad.seen().unwrap().1, 3);
+        let (longest, lost) = good.seen().unwrap();
+        assert!(lost == 0 && !longest.is_zero() && good.turns() > 1);
+    }
+}

@@ -13,7 +13,7 @@ use crate::tls::opening::Words;
 ///
 /// # Errors
 /// After `limit`.
-pub(super) fn until_answered(
+pub(crate) fn until_answered(
     address: SocketAddr,
     words: &Words,
     clock: Stopwatch,
@@ -21,7 +21,7 @@ pub(super) fn until_answered(
 ) -> Result<Duration> {
     loop {
         let asked = Stopwatch::start();
-        if answers(address, words).is_ok_and(|answered| answered) {
+        if ask::<1>(address, words).is_ok() {
             return Ok(clock.elapsed());
         }
         ensure!(clock.elapsed() < limit, "no answer within {limit:?}");
@@ -29,13 +29,18 @@ pub(super) fn until_answered(
     }
 }
 
-/// Tells whether an octet comes back; a proxy that does not know the name closes or resets.
-fn answers(address: SocketAddr, words: &Words) -> std::io::Result<bool> {
+/// Connects, says `words` and returns the first octets that come back.
+///
+/// # Errors
+/// When fewer come: a proxy that does not know the name closes or resets.
+pub(crate) fn ask<const N: usize>(address: SocketAddr, words: &Words) -> std::io::Result<[u8; N]> {
     let mut stream = TcpStream::connect_timeout(&address, ANSWER_LIMIT)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(ANSWER_LIMIT))?;
     stream.write_all(&words.first)?;
-    Ok(stream.read(&mut [0; 1])? == 1)
+    let mut answer = [0; N];
+    stream.read_exact(&mut answer)?;
+    Ok(answer)
 }
 
 const INTERVAL: Duration = Duration::from_micros(500);

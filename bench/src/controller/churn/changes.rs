@@ -1,0 +1,195 @@
+//! Writes changes at fixed times, and asks each gateway for each of them until it is in force.
+//!
+//! ```text
+//! due ─▶ PATCH ─▶ answered ─┬─▶ watcher: new connections through gateway 0, each 2 ms ─▶ delay
+//!                           └─▶ watcher: through gateway 1                            ─▶ delay
+//! ```
+//!
+//! A delay begins with the PATCH and ends when a new connection has taken the new route. Changes are
+//! of another shoot each: two API servers that move, then two that get another name, and so on.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use testkit::wait::{self, Stopwatch};
+
+use super::super::cluster::Cluster;
+use super::super::shoots;
+use crate::latency::Latencies;
+use crate::probe::ask;
+use crate::tls::backend::Command;
+use crate::tls::opening::{Opening, Words};
+
+/// What is changed.
+pub(super) struct Plan {
+    /// Namespaces there are.
+    pub(super) spaces: usize,
+    /// Where gateways take TLS.
+    pub(super) gateways: Vec<SocketAddr>,
+    /// Between two changes.
+    pub(super) interval: Duration,
+    /// How many.
+    pub(super) count: usize,
+}
+
+/// What was seen of it through all gateways.
+pub(super) struct Seen {
+    /// Delays of API servers that moved.
+    pub(super) moved: Latencies,
+    /// Delays of new names.
+    pub(super) named: Latencies,
+    /// Changes a second, as they were written.
+    pub(super) rate: f64,
+}
+
+/// Makes all changes, and waits until the last one is in force everywhere.
+///
+/// # Errors
+/// When the API server refuses one, or one is not in force within [`LIMIT`].
+pub(super) fn run(cluster: &Cluster<'_>, plan: &Plan) -> Result<Seen> {
+    thread::scope(|scope| {
+        let (mut watchers, mut tell) = (Vec::new(), Vec::new());
+        for gateway in &plan.gateways {
+            let (sender, receiver) = sync_channel(UNDER_WAY);
+            watchers.push(scope.spawn(move || watch(*gateway, &receiver)));
+            tell.push(sender);
+        }
+        let written = write(cluster, plan, tell);
+        let (mut moved, mut named) = (Latencies::new()?, Latencies::new()?);
+        // What a watcher says first: the writer ends when one of them does.
+        for watcher in watchers {
+            let Ok(seen) = watcher.join() else {
+                bail!("a watcher panicked");
+            };
+            let (its_moved, its_named) = seen?;
+            moved.add(&its_moved)?;
+            named.add(&its_named)?;
+        }
+        Ok(Seen {
+            moved,
+            named,
+            rate: written?,
+        })
+    })
+}
+
+/// Writes one change after the other, and returns how many a second that were.
+fn write(cluster: &Cluster<'_>, plan: &Plan, tell: Vec<SyncSender<Awaited>>) -> Result<f64> {
+    let mut connection = cluster.connection()?;
+    let clock = Stopwatch::start();
+    let mut due = Duration::ZERO;
+    for turn in 0..plan.count {
+        wait::pause(due.saturating_sub(clock.elapsed()));
+        due += plan.interval;
+        let change = Change::nth(turn, plan);
+        let since = Stopwatch::start();
+        let body = change.object.to_string();
+        let answer = connection.request("PATCH", &change.path, Some(&body))?;
+        ensure!(answer.status == 200, "{} {}", answer.status, answer.text());
+        for sender in &tell {
+            let sent = sender.send(change.awaited(since));
+            sent.context("nobody watches a gateway any more")?;
+        }
+    }
+    Ok(plan.count as f64 / clock.elapsed().max(due).as_secs_f64())
+}
+
+/// What is written, and how it is known to be in force.
+struct Change {
+    path: String,
+    object: Value,
+    /// Whom to ask for.
+    name: String,
+    /// Where that goes, when it must not go elsewhere.
+    address: Option<Ipv4Addr>,
+}
+
+impl Change {
+    fn nth(turn: usize, plan: &Plan) -> Self {
+        let (index, own) = (turn / shoots::EACH % plan.spaces, turn % shoots::EACH);
+        if turn % 4 < 2 {
+            let (path, object) = shoots::moved(index, own, MOVED, plan.gateways.len());
+            return Self {
+                path,
+                object,
+                name: shoots::name(index, own),
+                address: Some(shoots::address(index, own, MOVED)),
+            };
+        }
+        let name = format!("another.{}", shoots::name(index, own));
+        let (path, object) = shoots::named(index, own, &name);
+        Self {
+            path,
+            object,
+            name,
+            address: None,
+        }
+    }
+
+    fn awaited(&self, since: Stopwatch) -> Awaited {
+        Awaited {
+            words: Opening::by_name(&self.name).canned(Command::Where, b""),
+            name: self.name.clone(),
+            address: self.address,
+            since,
+        }
+    }
+}
+
+/// A change that is not in force yet.
+struct Awaited {
+    words: Words,
+    name: String,
+    address: Option<Ipv4Addr>,
+    since: Stopwatch,
+}
+
+impl Awaited {
+    fn in_force(&self, gateway: SocketAddr) -> bool {
+        ask::<4>(gateway, &self.words).is_ok_and(|octets| {
+            self.address
+                .is_none_or(|address| address.octets() == octets)
+        })
+    }
+}
+
+/// Asks for what comes until all of it is in force; returns delays of moves and of names.
+fn watch(gateway: SocketAddr, changes: &Receiver<Awaited>) -> Result<(Latencies, Latencies)> {
+    let (mut moved, mut named) = (Latencies::new()?, Latencies::new()?);
+    let mut awaited: Vec<Awaited> = Vec::new();
+    loop {
+        if awaited.is_empty() {
+            let Ok(first) = changes.recv() else {
+                return Ok((moved, named));
+            };
+            awaited.push(first);
+        }
+        awaited.extend(changes.try_iter());
+        awaited.retain(|one| {
+            let done = one.in_force(gateway);
+            if done {
+                let delays = one.address.map_or(&mut named, |_| &mut moved);
+                delays.record(one.since.elapsed());
+            }
+            !done
+        });
+        let late = awaited.iter().find(|one| one.since.elapsed() > LIMIT);
+        if let Some(late) = late {
+            let (name, address) = (&late.name, late.address);
+            bail!("{name} is not at {address:?} by {gateway} after {LIMIT:?}");
+        }
+        wait::pause(INTERVAL);
+    }
+}
+
+/// The last octet of an API server's address once it has moved.
+const MOVED: u8 = shoots::FIRST + 2;
+/// Changes that a watcher has not taken notice of; the writer waits when there are more.
+const UNDER_WAY: usize = 64;
+/// Between two questions.
+const INTERVAL: Duration = Duration::from_millis(2);
+const LIMIT: Duration = Duration::from_secs(10);

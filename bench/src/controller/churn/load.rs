@@ -1,0 +1,170 @@
+//! `rhizome-bench hold`, which `controller` starts: both ends of what one gateway holds.
+//!
+//! ```text
+//! backend ◀── gateway ◀── held, pinged in turn          line 1 out: how many are held
+//!                     ◀── new ones, 50 a second         line 1 in: begin; line 2 in: end
+//!                                                       line 2 out: what became of them
+//! ```
+
+use std::io::{BufRead, Write, stdin, stdout};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+use super::super::shoots;
+use crate::held::Held;
+use crate::limits;
+use crate::tls::backend::{Backend, Command};
+use crate::tls::conns;
+use crate::tls::opening::{Opening, Words};
+use crate::tls::window::Meter;
+
+/// Holds connections through one gateway while `controller` changes routes.
+#[derive(Args, Clone, Debug, PartialEq)]
+pub(crate) struct Hold {
+    /// Where the gateway takes TLS.
+    #[arg(long)]
+    pub(super) gateway: SocketAddr,
+    /// Connections to hold.
+    #[arg(long)]
+    pub(super) held: usize,
+    /// Namespaces with shoots.
+    #[arg(long)]
+    pub(super) spaces: usize,
+    /// The number of the gateway, whose share of the shoots is used.
+    #[arg(long)]
+    pub(super) nth: usize,
+    /// How many gateways there are.
+    #[arg(long)]
+    pub(super) of: usize,
+    /// Seconds of new connections.
+    #[arg(long)]
+    pub(super) seconds: u32,
+}
+
+/// What became of the connections.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct Outcome {
+    /// How often each one held was pinged.
+    pub(super) probes: usize,
+    /// The longest that one waited for its octet.
+    pub(super) longest_ms: f64,
+    /// Held ones that ended.
+    pub(super) lost: u64,
+    /// New ones that came through.
+    pub(super) new_per_second: f64,
+    /// New ones that did not.
+    pub(super) failed: u64,
+}
+
+impl Hold {
+    /// Returns it as flags.
+    pub(super) fn arguments(&self) -> [String; 6] {
+        [
+            format!("--gateway={}", self.gateway),
+            format!("--held={}", self.held),
+            format!("--spaces={}", self.spaces),
+            format!("--nth={}", self.nth),
+            format!("--of={}", self.of),
+            format!("--seconds={}", self.seconds),
+        ]
+    }
+
+    /// Returns what `count` connections say, spread over the shoots.
+    fn words(&self, count: usize) -> impl Iterator<Item = Words> {
+        let names = shoots::names(self.spaces, self.nth, self.of);
+        (0..count).filter_map(move |nth| {
+            let name = names.get(nth * names.len() / count)?;
+            Some(Opening::by_name(name).canned(Command::Echo, b"!"))
+        })
+    }
+}
+
+/// Holds them, until its input ends.
+///
+/// # Errors
+/// When a connection cannot be opened, or whoever has started us is gone.
+pub(crate) fn hold(asked: &Hold) -> Result<ExitCode> {
+    limits::raise()?;
+    let port = shoots::port(asked.nth, asked.of);
+    // At all addresses: whichever a shoot's API server has.
+    let backend = Backend::start(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))?;
+    let held = Held::start(asked.gateway, asked.words(asked.held), PAUSE)?;
+    held.watch()?;
+    say(&asked.held)?;
+    wait_line()?;
+    let before = held.turns();
+    let load = conns::Load {
+        in_flight: IN_FLIGHT,
+        interval: Some(NEW),
+        warm_up: Duration::ZERO,
+        length: Duration::from_secs(asked.seconds.into()),
+    };
+    let words: Vec<Words> = asked.words(NAMES).collect();
+    let new = conns::run(asked.gateway, &words, load, &Meter::of_nobody())?;
+    wait_line()?;
+    let (longest, lost) = held.seen()?;
+    say(&Outcome {
+        probes: held.turns() - before,
+        longest_ms: longest.as_secs_f64() * 1e3,
+        lost: lost as u64,
+        new_per_second: new.done as f64 / new.spent.wall.as_secs_f64(),
+        failed: new.failed,
+    })?;
+    drop((held, backend));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn say(what: &impl Serialize) -> Result<()> {
+    let mut out = stdout().lock();
+    let line = serde_json::to_string(what).context("writing what is to be said")?;
+    writeln!(out, "{line}").and_then(|()| out.flush())?;
+    Ok(())
+}
+
+fn wait_line() -> Result<()> {
+    let count = stdin().lock().read_line(&mut String::new())?;
+    ensure!(count > 0, "nobody waits for us any more");
+    Ok(())
+}
+
+/// Under way at a time, of the new ones.
+pub(super) const IN_FLIGHT: usize = 32;
+/// Between two new ones.
+const NEW: Duration = Duration::from_millis(20);
+/// Names that new ones go by, in turn.
+const NAMES: usize = 1000;
+/// Between two pings: each of 9,000 is pinged every ten seconds.
+const PAUSE: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        hold: Hold,
+    }
+
+    #[test]
+    fn flags_are_read_back_as_they_were() {
+        let hold = Hold {
+            gateway: SocketAddr::from(([127, 0, 0, 1], 443)),
+            held: 3,
+            spaces: 2,
+            nth: 1,
+            of: 2,
+            seconds: 5,
+        };
+        let words = ["hold".to_owned()].into_iter().chain(hold.arguments());
+        assert_eq!(Line::parse_from(words).hold, hold);
+        assert_eq!(hold.words(7).count(), 7);
+    }
+}

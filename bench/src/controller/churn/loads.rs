@@ -1,0 +1,97 @@
+//! A process of load, from where it was started.
+//!
+//! ```text
+//! start ─▶ `held` ─▶ begin ─▶ end ─▶ `outcome`      lines by its standard input and output
+//! ```
+//!
+//! It bounds its own steps, and ends when its input does: waiting for a line of it ends.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde::de::DeserializeOwned;
+use testkit::netns::Place;
+
+use super::load::{Hold, Outcome};
+
+/// A running one; dropping it ends it.
+pub(super) struct Load {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Load {
+    /// Starts it in `place`.
+    ///
+    /// # Errors
+    /// When that cannot be done.
+    pub(super) fn start(place: Place<'_>, hold: &Hold) -> Result<Self> {
+        let own = std::env::current_exe().context("asking where we are")?;
+        let mut command = place.command(own);
+        command.arg("hold").args(hold.arguments());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().context("starting a process of load")?;
+        let output = child.stdout.take().context("a process without output")?;
+        Ok(Self {
+            input: child.stdin.take(),
+            output: BufReader::new(output),
+            child,
+        })
+    }
+
+    /// Waits until its connections are held, and returns how many they are.
+    ///
+    /// # Errors
+    /// When one could not be opened; it says which on standard error.
+    pub(super) fn wait_held(&mut self) -> Result<usize> {
+        self.hear()
+    }
+
+    /// Has it open new connections from now on.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub(super) fn begin(&mut self) -> Result<()> {
+        self.say()
+    }
+
+    /// Has it look at all that is held once more.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub(super) fn end(&mut self) -> Result<()> {
+        self.say()
+    }
+
+    /// Waits until it has looked.
+    ///
+    /// # Errors
+    /// When it failed; it says why on standard error.
+    pub(super) fn outcome(mut self) -> Result<Outcome> {
+        self.hear()
+    }
+
+    fn say(&mut self) -> Result<()> {
+        let input = self.input.as_mut().context("a process without input")?;
+        let said = input.write_all(b"\n").and_then(|()| input.flush());
+        said.context("telling a process of load to go on")
+    }
+
+    fn hear<T: DeserializeOwned>(&mut self) -> Result<T> {
+        let mut line = String::new();
+        let count = self.output.read_line(&mut line);
+        let count = count.context("listening to a process of load")?;
+        ensure!(count > 0, "a process of load has ended");
+        serde_json::from_str(&line).with_context(|| format!("a process of load said {line:?}"))
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

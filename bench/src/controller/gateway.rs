@@ -1,0 +1,91 @@
+//! A gateway with routes from the controller, which tells in its log what is in force.
+
+use std::net::SocketAddr;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use testkit::http::{self, Target};
+use testkit::process::ChildGuard;
+use testkit::wait::Stopwatch;
+
+use super::Lab;
+use super::cluster::soon;
+
+/// A running one.
+pub(super) struct Gateway {
+    /// Its process.
+    pub(super) child: ChildGuard,
+    /// Where it takes TLS.
+    pub(super) tls: SocketAddr,
+    started: Stopwatch,
+    probes: SocketAddr,
+}
+
+impl Gateway {
+    /// Starts one called `name`, with one worker.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub(super) fn start(lab: &Lab<'_>, xds: SocketAddr, name: &str) -> Result<Self> {
+        let place = lab.cluster.place;
+        let free = place.free_ports(2)?;
+        let at = |index: usize| -> Result<SocketAddr> {
+            let port = free.get(index).context("too few ports")?;
+            Ok(SocketAddr::from(([127, 0, 0, 1], *port)))
+        };
+        let (tls, probes) = (at(0)?, at(1)?);
+        let dir = &lab.cluster.dir;
+        let config = dir.join(format!("{name}.yaml"));
+        let text = format!(
+            "workers: 1\nprobes: {{ address: \"{probes}\" }}\nadmin: {{ address: \"\" }}\n\
+             listeners:\n- {{ name: tls, address: \"{tls}\", protocol: tls }}\n\
+             routing: {{ xds: {{ server: \"http://{xds}\", node: {name} }} }}\n"
+        );
+        std::fs::write(&config, text).context("writing the gateway's configuration")?;
+        let mut command: Command = place.command(&lab.gateway);
+        command.arg("--config").arg(&config).env("RUST_LOG", "info");
+        let log = dir.join(format!("{name}.log"));
+        let started = Stopwatch::start();
+        Ok(Self {
+            child: ChildGuard::spawn(name, &command, &log)?,
+            tls,
+            started,
+            probes,
+        })
+    }
+
+    /// Waits until it is ready, and returns how long that took from its start.
+    ///
+    /// # Errors
+    /// After ten seconds.
+    pub(super) fn wait_ready(&self) -> Result<Duration> {
+        let target = Target::plain(self.probes);
+        soon("the gateway to be ready", || {
+            Ok(http::get(&target, "/readyz").is_ok_and(|answer| answer.status == 200))
+        })?;
+        Ok(self.started.elapsed())
+    }
+
+    /// Makes sure that the first routes in force were so many.
+    ///
+    /// # Errors
+    /// When they were not: ready with a part of them would be worse than not ready.
+    pub(super) fn had_all_at_first(&self, routes: usize) -> Result<()> {
+        let first = format!("generation=1 clusters={routes} routes={routes}");
+        let log = self.child.log();
+        ensure!(log.contains(&first), "not all routes at first: {log}");
+        Ok(())
+    }
+
+    /// Returns the number of the snapshot in force.
+    pub(super) fn generation(&self) -> u64 {
+        let log = self.child.log();
+        let last = log
+            .lines()
+            .rev()
+            .find_map(|line| line.split_once("generation="));
+        let text = last.map_or("0", |(_, rest)| rest.split(' ').next().unwrap_or("0"));
+        text.parse().unwrap_or(0)
+    }
+}
