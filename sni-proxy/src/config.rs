@@ -198,7 +198,8 @@ impl Config {
     pub fn check(&self) -> Result<String, crate::StartError> {
         let source = match &self.routes {
             RouteSource::File(file) => {
-                let snapshot = crate::routes::load(file, &self.tcp_settings, None)?;
+                let mut loader = crate::routes::Loader::new(self.tcp_settings.clone());
+                let snapshot = loader.load(file, None)?;
                 let (clusters, routes) = (snapshot.clusters().count(), snapshot.routes().count());
                 let file = file.display();
                 format!("# {file}: {clusters} clusters, {routes} routes\n")

@@ -1,7 +1,15 @@
 //! The routing file: clusters and routes as YAML, translated into the parameters of a snapshot.
 //!
+//! ```text
+//!     text ─▶ elements, one by one, most of them known ──▶ route::Builder ─▶ Snapshot
+//!       │         │ anything that is not as a program writes it, or wrong
+//!       └─────────┴─▶ yaml ─▶ TableSpec ─▶ Snapshot, or every fault with its place
+//! ```
+//!
 //! Checks what only the file can be wrong about; what routes may not contradict is checked where
 //! the snapshot is built.
+
+mod elements;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,6 +24,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use settings::{ConfigError, ConfigErrors, HumanDuration, TcpOverrides, TcpSettings, yaml};
 
+use self::elements::Memory;
 use crate::config::validate_tcp;
 
 /// Why a routing file is refused.
@@ -211,30 +220,52 @@ fn five_seconds() -> HumanDuration {
     HumanDuration(Duration::from_secs(5))
 }
 
-/// Reads the routing file at `path` and builds the snapshot that follows `previous`.
-///
-/// # Errors
-/// Why the file is refused.
-pub(crate) fn load(
-    path: &Path,
-    tcp: &TcpSettings,
-    previous: Option<&Snapshot>,
-) -> Result<Snapshot, RoutesError> {
-    let spec = yaml::load::<RoutesFile>(path)?.into_spec(path, tcp)?;
-    let generation = previous.map_or(1, |snapshot| snapshot.generation() + 1);
-    Snapshot::build(spec, generation, previous).map_err(|source| RoutesError::Build {
-        path: path.to_owned(),
-        source,
-    })
+/// Reads routing files, each the successor of the one before.
+#[derive(Debug)]
+pub(crate) struct Loader {
+    tcp: TcpSettings,
+    memory: Memory,
+}
+
+impl Loader {
+    /// Creates one for a process with these options of its sockets.
+    pub(crate) fn new(tcp: TcpSettings) -> Self {
+        Self {
+            tcp,
+            memory: Memory::default(),
+        }
+    }
+
+    /// Reads the routing file at `path` and builds the snapshot that follows `previous`.
+    ///
+    /// # Errors
+    /// Why the file is refused.
+    pub(crate) fn load(
+        &mut self,
+        path: &Path,
+        previous: Option<&Snapshot>,
+    ) -> Result<Snapshot, RoutesError> {
+        let text = yaml::read_text(path)?;
+        let generation = previous.map_or(1, |snapshot| snapshot.generation() + 1);
+        let mut options = SharedOptions::new(&self.tcp);
+        if let Some((snapshot, memory)) =
+            elements::read(&text, &mut options, &self.memory, previous, generation)
+        {
+            self.memory = memory;
+            return Ok(snapshot);
+        }
+        let spec = yaml::from_str::<RoutesFile>(&text, path)?.into_spec(path, &self.tcp)?;
+        Snapshot::build(spec, generation, previous).map_err(|source| RoutesError::Build {
+            path: path.to_owned(),
+            source,
+        })
+    }
 }
 
 impl RoutesFile {
     fn into_spec(self, path: &Path, tcp: &TcpSettings) -> Result<TableSpec, ConfigError> {
         let mut errors = ConfigErrors::new();
-        let mut options = SharedOptions {
-            base: tcp,
-            known: BTreeMap::new(),
-        };
+        let mut options = SharedOptions::new(tcp);
         let clusters = self.clusters.into_iter().enumerate();
         let clusters =
             clusters.map(|(at, cluster)| cluster.into_spec(at, &mut options, &mut errors));
@@ -254,7 +285,14 @@ struct SharedOptions<'a> {
     known: BTreeMap<String, Arc<TcpOptions>>,
 }
 
-impl SharedOptions<'_> {
+impl<'a> SharedOptions<'a> {
+    fn new(base: &'a TcpSettings) -> Self {
+        Self {
+            base,
+            known: BTreeMap::new(),
+        }
+    }
+
     fn of(
         &mut self,
         overrides: &TcpOverrides,
@@ -280,10 +318,11 @@ impl ClusterFile {
         options: &mut SharedOptions<'_>,
         errors: &mut ConfigErrors,
     ) -> ClusterSpec {
-        let key = format!("clusters[{at}]");
+        // Said only when something is wrong: there are very many.
+        let key = || format!("clusters[{at}]");
         if self.connect_timeout.0.is_zero() {
             errors.add(
-                format!("{key}.connectTimeout"),
+                format!("{}.connectTimeout", key()),
                 "0 would fail every attempt",
             );
         }
@@ -297,7 +336,7 @@ impl ClusterFile {
                     priority: 0,
                     healthy: true,
                 }),
-                Err(error) => errors.add(format!("{key}.endpoints[{index}].address"), error),
+                Err(error) => errors.add(format!("{}.endpoints[{index}].address", key()), error),
             }
         }
         spec.balance = match self.balance {
@@ -313,7 +352,7 @@ impl ClusterFile {
         let outlier = self.outlier_detection;
         if outlier.max_ejected_percent > 100 {
             errors.add(
-                format!("{key}.outlierDetection.maxEjectedPercent"),
+                format!("{}.outlierDetection.maxEjectedPercent", key()),
                 "more than 100",
             );
         }
@@ -329,20 +368,20 @@ impl ClusterFile {
         };
         spec.tcp = self
             .tcp
-            .map(|tcp| options.of(&tcp, &format!("{key}.tcp"), errors));
+            .map(|tcp| options.of(&tcp, &format!("{}.tcp", key()), errors));
         spec
     }
 }
 
 impl RouteFile {
     fn into_spec(self, at: usize, errors: &mut ConfigErrors) -> Option<RouteSpec> {
-        let key = format!("routes[{at}]");
+        let key = || format!("routes[{at}]");
         if self.allow_sources.as_ref().is_some_and(Vec::is_empty) {
             let why = "an empty list would admit nobody; without the key everybody is admitted";
-            errors.add(format!("{key}.allowSources"), why);
+            errors.add(format!("{}.allowSources", key()), why);
         }
         let allow_sources = self.allow_sources.as_deref().unwrap_or_default();
-        let allow_sources = prefixes(allow_sources, &format!("{key}.allowSources"), errors);
+        let allow_sources = prefixes(allow_sources, || format!("{}.allowSources", key()), errors);
         let kinds = [
             !self.server_names.is_empty(),
             !self.destinations.is_empty(),
@@ -352,22 +391,26 @@ impl RouteFile {
         if kinds.iter().filter(|given| **given).count() != 1 {
             let one = "exactly one of serverNames, destinations, connectDestinations and \
                        wireguard is needed";
-            errors.add(key, one);
+            errors.add(key(), one);
             return None;
         }
         if self.port.is_some() && self.destinations.is_empty() {
-            errors.add(format!("{key}.port"), "only destinations have a port");
+            errors.add(format!("{}.port", key()), "only destinations have a port");
         }
         let matches = if !self.server_names.is_empty() {
             RouteMatch::ServerNames(self.server_names)
         } else if !self.destinations.is_empty() {
-            let prefixes = prefixes(&self.destinations, &format!("{key}.destinations"), errors);
+            let prefixes = prefixes(
+                &self.destinations,
+                || format!("{}.destinations", key()),
+                errors,
+            );
             RouteMatch::Destinations {
                 prefixes,
                 port: self.port,
             }
         } else if let Some(wireguard) = self.wireguard {
-            wireguard.into_match(&format!("{key}.wireguard"), errors)
+            wireguard.into_match(&format!("{}.wireguard", key()), errors)
         } else {
             RouteMatch::ConnectDestinations(self.connect_destinations)
         };
@@ -393,10 +436,14 @@ impl WireGuardFile {
     }
 }
 
-fn prefixes(texts: &[String], key: &str, errors: &mut ConfigErrors) -> Vec<IpPrefix> {
+fn prefixes(
+    texts: &[String],
+    key: impl Fn() -> String,
+    errors: &mut ConfigErrors,
+) -> Vec<IpPrefix> {
     let parse = |(index, text): (usize, &String)| {
         text.parse()
-            .map_err(|error| errors.add(format!("{key}[{index}]"), error))
+            .map_err(|error| errors.add(format!("{}[{index}]", key()), error))
             .ok()
     };
     texts.iter().enumerate().filter_map(parse).collect()

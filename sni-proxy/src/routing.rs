@@ -17,14 +17,14 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use route::Snapshot;
 use serve::{NameSet, Resolver};
-use settings::{ConfigError, TcpSettings};
+use settings::ConfigError;
 use telemetry::Registry;
 use telemetry::metrics::Counter;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::config::{Config, RouteSource, XdsConfig};
-use crate::routes::{self, RoutesError};
+use crate::routes::{Loader, RoutesError};
 
 /// Things without effect that one table's log lines name.
 const TOLD: usize = 50;
@@ -41,7 +41,8 @@ pub(crate) struct Published {
 pub(crate) struct Routing {
     current: ArcSwap<Published>,
     source: RouteSource,
-    tcp: TcpSettings,
+    /// Reads the file; used by the control thread alone.
+    loader: Mutex<Loader>,
     resolver: Resolver,
     refused: Counter,
     /// Whether there are routes yet.
@@ -61,9 +62,9 @@ impl Routing {
         resolver: Resolver,
         registry: &Registry,
     ) -> Result<Self, RoutesError> {
-        let tcp = config.tcp_settings.clone();
+        let mut loader = Loader::new(config.tcp_settings.clone());
         let first = match &config.routes {
-            RouteSource::File(file) => Some((routes::load(file, &tcp, None)?, Duration::ZERO)),
+            RouteSource::File(file) => Some((loader.load(file, None)?, Duration::ZERO)),
             RouteSource::Xds(xds) => cached(xds, config),
         };
         let (first, age) = first.unzip();
@@ -73,7 +74,7 @@ impl Routing {
         Ok(Self {
             current: ArcSwap::from_pointee(published),
             source: config.routes.clone(),
-            tcp,
+            loader: Mutex::new(loader),
             resolver,
             refused: refused(registry),
             first: watch::channel(ready).0,
@@ -179,7 +180,8 @@ impl Routing {
             return;
         };
         let previous = self.current.load_full();
-        match routes::load(file, &self.tcp, Some(&previous.snapshot)) {
+        let mut loader = self.loader.lock().unwrap_or_else(PoisonError::into_inner);
+        match loader.load(file, Some(&previous.snapshot)) {
             Ok(snapshot) => self.put(snapshot),
             Err(error) => self.refuse(&error, previous.snapshot.generation()),
         }

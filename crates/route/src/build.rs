@@ -1,427 +1,368 @@
 //! Building a snapshot: what is wrong with a specification, what is taken over from the last one.
+//!
+//! ```text
+//! last snapshot ──keep(place)──▶ Builder ──routes──▶ RoutesBuilder ──build──▶ the next
+//! specification ──add──────────▶    └───────────────────────┴─▶ every fault, each with its offender
+//! ```
+//!
+//! What is kept costs a copy of a pointer; what is added is checked and made. The tables are the
+//! last ones, changed, unless most of the routes are new.
 
+mod clusters;
 mod errors;
+mod matches;
+mod unchanged;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::cluster::{Cluster, Settings};
-use crate::destinations::DestinationTable;
-use crate::endpoint::Endpoint;
-use crate::maglev::MOST_ENDPOINTS;
-use crate::names::{NameTable, normal_pattern};
-use crate::route::{Matches, Route, WireGuardMatch};
+use crate::cluster::Cluster;
+use crate::route::{Matches, Route};
 use crate::snapshot::Snapshot;
-use crate::spec::{ClusterSpec, EndpointAddress, EndpointSpec, RouteMatch, RouteSpec, TableSpec};
+use crate::spec::{ClusterSpec, RouteSpec, TableSpec};
+use crate::tables::Tables;
 
+use self::clusters::{Shared, build_cluster, check_cluster};
+use self::matches::parse_matches;
+use self::unchanged::{UnchangedClusters, UnchangedRoutes};
 pub use errors::{BuildError, BuildErrors, ClusterFault, RouteFault};
 
+/// Builds what `spec` says, and keeps of `previous` whatever is as it was.
 pub(crate) fn build(
     spec: &TableSpec,
     generation: u64,
     previous: Option<&Snapshot>,
 ) -> Result<Snapshot, BuildErrors> {
-    let mut errors = BuildErrors::default();
-    let clusters = build_clusters(&spec.clusters, previous, &mut errors);
-    let mut routes = Routes::new(spec, previous);
-    {
-        let by_name: HashMap<&str, &Arc<Cluster>> = clusters
-            .iter()
-            .map(|cluster| (&**cluster.name(), cluster))
-            .collect();
-        for (route, place) in spec.routes.iter().zip(1..) {
-            let cluster = by_name.get(route.cluster.as_str()).copied();
-            routes.add(route, place, cluster, &mut errors);
+    let mut builder = Builder::new(previous);
+    let mut clusters = UnchangedClusters::default();
+    for cluster in &spec.clusters {
+        match clusters.find(cluster, previous) {
+            Some(place) => builder.keep_cluster(place),
+            None => builder.add_cluster(cluster),
         }
     }
-    if errors.total() > 0 {
-        return Err(errors);
+    let mut builder = builder.routes();
+    let mut routes = UnchangedRoutes::default();
+    for route in &spec.routes {
+        match routes.find(route, previous) {
+            Some(place) => builder.keep_route(place),
+            None => builder.add_route(route),
+        }
     }
-    Ok(Snapshot {
-        generation,
-        clusters: clusters.into(),
-        routes: routes.all.into(),
-        names: routes.names,
-        destinations: routes.destinations,
-        connects: routes.connects,
-        route_ids: routes.route_ids,
-    })
+    builder.build(generation)
 }
 
-/// Builds the clusters, in the order of their names.
-fn build_clusters(
-    specs: &[ClusterSpec],
-    previous: Option<&Snapshot>,
-    errors: &mut BuildErrors,
-) -> Vec<Arc<Cluster>> {
-    let mut shared = Shared::default();
-    let mut sorted: Vec<&ClusterSpec> = specs.iter().collect();
-    sorted.sort_by(|left, right| left.name.cmp(&right.name));
-    for pair in sorted.windows(2) {
-        if let [left, right] = pair
-            && left.name == right.name
-        {
-            let (cluster, fault) = (left.name.clone(), ClusterFault::Duplicate);
-            errors.push(BuildError::Cluster { cluster, fault });
-        }
-    }
-    let mut olds = previous
-        .map_or(&[][..], |snapshot| &snapshot.clusters)
-        .iter()
-        .peekable();
-    let mut clusters = Vec::with_capacity(sorted.len());
-    for spec in sorted {
-        // Both are in the order of names, so one walk over the old ones finds each of them.
-        while olds.next_if(|old| **old.name() < *spec.name).is_some() {}
-        let old = olds
-            .peek()
-            .copied()
-            .filter(|old| **old.name() == *spec.name);
-        // What is as it was has been checked.
-        let cluster = match old {
-            Some(old) if old.is(spec) => Arc::clone(old),
-            Some(_) | None => {
-                check_cluster(spec, errors);
-                Arc::new(build_cluster(spec, old.map(AsRef::as_ref), &mut shared))
-            }
-        };
-        clusters.push(cluster);
-    }
-    clusters
-}
-
-fn check_cluster(spec: &ClusterSpec, errors: &mut BuildErrors) {
-    let mut fault = |fault: ClusterFault| {
-        errors.push(BuildError::Cluster {
-            cluster: spec.name.clone(),
-            fault,
-        });
-    };
-    if spec.name.is_empty() {
-        fault(ClusterFault::NoName);
-    }
-    if spec.connect_timeout.is_zero() {
-        fault(ClusterFault::NoConnectTimeout);
-    }
-    if let Some(outlier) = &spec.outlier {
-        if outlier.consecutive_connect_failures == 0 {
-            fault(ClusterFault::NoFailures);
-        }
-        if outlier.ejection.is_zero() {
-            fault(ClusterFault::NoEjection);
-        }
-        if outlier.max_ejected_percent > 100 {
-            fault(ClusterFault::Percent {
-                given: outlier.max_ejected_percent,
-            });
-        }
-    }
-    if spec.endpoints.len() > MOST_ENDPOINTS {
-        fault(ClusterFault::TooManyEndpoints {
-            given: spec.endpoints.len(),
-        });
-    }
-    let mut seen = HashSet::new();
-    for EndpointSpec {
-        address, weight, ..
-    } in &spec.endpoints
-    {
-        let endpoint = || address.to_string();
-        if spec.endpoints.len() > 1 && !seen.insert(address) {
-            fault(ClusterFault::DuplicateEndpoint {
-                endpoint: endpoint(),
-            });
-        }
-        if let Err(why) = address.check() {
-            fault(ClusterFault::EndpointAddress {
-                endpoint: endpoint(),
-                why,
-            });
-        }
-        if *weight == 0 {
-            fault(ClusterFault::NoWeight {
-                endpoint: endpoint(),
-            });
-        }
-    }
-}
-
-/// Builds a cluster with the state of the one that had its name before.
-fn build_cluster(spec: &ClusterSpec, old: Option<&Cluster>, shared: &mut Shared) -> Cluster {
-    let old_endpoints: HashMap<&EndpointAddress, &Arc<Endpoint>> = old
-        .map(|old| {
-            old.endpoints()
-                .iter()
-                .map(|endpoint| (endpoint.address(), endpoint))
-                .collect()
-        })
-        .unwrap_or_default();
-    let endpoints =
-        spec.endpoints.iter().map(
-            |endpoint| match old_endpoints.get(&endpoint.address).copied() {
-                Some(old) if old.is(endpoint) => Arc::clone(old),
-                old => {
-                    let zone = endpoint.zone.as_deref().map(|zone| shared.zone(zone));
-                    Arc::new(Endpoint::new(endpoint, zone, old.map(AsRef::as_ref)))
-                }
-            },
-        );
-    let endpoints = endpoints.collect();
-    Cluster::new(spec, endpoints, shared.settings(spec, old), old)
-}
-
-/// What clusters have in common and share.
-#[derive(Default)]
-struct Shared {
-    zones: HashSet<Arc<str>>,
-    /// Those of the last cluster: mostly all of a table are alike.
-    settings: Option<Arc<Settings>>,
-}
-
-impl Shared {
-    fn zone(&mut self, zone: &str) -> Arc<str> {
-        if let Some(known) = self.zones.get(zone) {
-            return Arc::clone(known);
-        }
-        let zone: Arc<str> = zone.into();
-        self.zones.insert(Arc::clone(&zone));
-        zone
-    }
-
-    fn settings(&mut self, spec: &ClusterSpec, old: Option<&Cluster>) -> Arc<Settings> {
-        let known = self
-            .settings
-            .as_ref()
-            .or_else(|| old.map(Cluster::settings));
-        let settings = match known {
-            Some(known) if known.is(spec) => Arc::clone(known),
-            Some(_) | None => Arc::new(Settings::new(spec)),
-        };
-        self.settings = Some(Arc::clone(&settings));
-        settings
-    }
-}
-
-/// The routes while they are gathered.
-struct Routes<'p> {
+/// Puts a snapshot together from parts of the last one and new ones: the clusters.
+#[derive(Debug)]
+pub struct Builder<'p> {
     previous: Option<&'p Snapshot>,
-    all: Vec<Arc<Route>>,
-    names: NameTable,
-    destinations: DestinationTable,
-    connects: HashMap<Arc<str>, Arc<Route>>,
-    route_ids: HashMap<u32, Arc<Route>>,
-    public_keys: HashSet<[u8; 32]>,
+    errors: BuildErrors,
+    shared: Shared,
+    given: Vec<Given>,
+    /// Which clusters of the last snapshot stay.
+    kept: Vec<bool>,
 }
 
-impl<'p> Routes<'p> {
-    fn new(spec: &TableSpec, previous: Option<&'p Snapshot>) -> Self {
-        let mut names = 0;
-        let mut connects = 0;
-        for route in &spec.routes {
-            match &route.matches {
-                RouteMatch::ServerNames(some) => names += some.len(),
-                RouteMatch::ConnectDestinations(some) => connects += some.len(),
-                RouteMatch::Destinations { .. } | RouteMatch::WireGuard { .. } => {}
-            }
-        }
+/// A cluster as it was given.
+#[derive(Debug)]
+struct Given {
+    /// Orders it among the last snapshot's: odd in the place of one of them, even between two.
+    key: u32,
+    /// How many were given before it.
+    at: u32,
+    cluster: Arc<Cluster>,
+}
+
+impl<'p> Builder<'p> {
+    /// Begins a snapshot that has nothing yet.
+    #[must_use]
+    pub fn new(previous: Option<&'p Snapshot>) -> Self {
+        let before = previous.map_or(0, |snapshot| snapshot.clusters.len());
         Self {
             previous,
-            all: Vec::with_capacity(spec.routes.len()),
-            names: NameTable::with_capacity(names),
-            destinations: DestinationTable::default(),
-            connects: HashMap::with_capacity(connects),
-            route_ids: HashMap::new(),
-            public_keys: HashSet::new(),
+            errors: BuildErrors::default(),
+            shared: Shared::default(),
+            given: Vec::with_capacity(before + 1),
+            kept: vec![false; before],
         }
     }
 
-    /// Adds a route; `place` counts from 1 and names it in errors.
-    fn add(
-        &mut self,
-        spec: &RouteSpec,
-        place: usize,
-        cluster: Option<&Arc<Cluster>>,
-        errors: &mut BuildErrors,
-    ) {
-        let mut fault = |fault: RouteFault| errors.push(BuildError::Route { place, fault });
-        let matches = parse_matches(&spec.matches, &mut fault);
+    /// Keeps the cluster at a place of the last snapshot's [`Snapshot::clusters`] as it is; a place
+    /// that it does not have is nothing.
+    pub fn keep_cluster(&mut self, place: usize) {
+        let old = self
+            .previous
+            .and_then(|snapshot| snapshot.clusters.get(place));
+        if let (Some(old), Some(kept)) = (old, self.kept.get_mut(place)) {
+            *kept = true;
+            self.give(2 * number(place) + 1, Arc::clone(old));
+        }
+    }
+
+    /// Adds a cluster, which goes on with the state of the one that had its name before.
+    pub fn add_cluster(&mut self, spec: &ClusterSpec) {
+        check_cluster(spec, &mut self.errors);
+        let place = self
+            .previous
+            .map_or(Err(0), |snapshot| snapshot.cluster_place(&spec.name));
+        let old = place.ok().zip(self.previous);
+        let old = old.and_then(|(place, snapshot)| snapshot.clusters.get(place));
+        let cluster = build_cluster(spec, old.map(AsRef::as_ref), &mut self.shared);
+        let key = match place {
+            Ok(place) => 2 * number(place) + 1,
+            Err(between) => 2 * number(between),
+        };
+        self.give(key, Arc::new(cluster));
+    }
+
+    fn give(&mut self, key: u32, cluster: Arc<Cluster>) {
+        let at = number(self.given.len());
+        self.given.push(Given { key, at, cluster });
+    }
+
+    /// Goes on with the routes, now that all clusters are there.
+    #[must_use]
+    pub fn routes(mut self) -> RoutesBuilder<'p> {
+        // Mostly sorted already. Names are looked at among those only that are new in one place.
+        self.given.sort_by(|left, right| {
+            let by_name = || left.cluster.name().cmp(right.cluster.name());
+            left.key.cmp(&right.key).then_with(by_name)
+        });
+        for pair in self.given.windows(2) {
+            if let [left, right] = pair
+                && left.key == right.key
+                && left.cluster.name() == right.cluster.name()
+            {
+                let cluster = left.cluster.name().to_string();
+                let fault = ClusterFault::Duplicate;
+                self.errors.push(BuildError::Cluster { cluster, fault });
+            }
+        }
+        let mut places = vec![0; self.given.len()];
+        for (place, given) in (0..).zip(&self.given) {
+            if let Some(of) = places.get_mut(given.at as usize) {
+                *of = place;
+            }
+        }
+        let named = self.named();
+        let olds = self.previous.map_or(&[][..], |snapshot| &snapshot.clusters);
+        let gone = olds.iter().zip(&self.kept).filter(|(_, kept)| !**kept);
+        let routes = self.previous.map_or(0, |snapshot| snapshot.routes.len());
+        RoutesBuilder {
+            previous: self.previous,
+            gone: gone.map(|(old, _)| Arc::as_ptr(old)).collect(),
+            clusters: self.given.into_iter().map(|given| given.cluster).collect(),
+            places,
+            named,
+            next: 0,
+            errors: self.errors,
+            routes: Vec::with_capacity(routes + 1),
+            kept: vec![false; routes],
+            fresh: Vec::new(),
+            given: 0,
+            refused: Vec::new(),
+        }
+    }
+
+    /// Returns the clusters with endpoints whose names are to be resolved.
+    fn named(&self) -> Box<[Arc<Cluster>]> {
+        // Of those that stay it was known; looking into each of very many would cost their change.
+        let olds = self.previous.map_or(&[][..], |snapshot| &snapshot.named);
+        let stays = |old: &&Arc<Cluster>| {
+            let place = self
+                .previous
+                .and_then(|snapshot| snapshot.cluster_place(old.name()).ok());
+            place.is_some_and(|place| self.kept.get(place) == Some(&true))
+        };
+        let new = self.given.iter().filter(|given| {
+            let kept = given.key % 2 == 1 && self.kept.get(given.key as usize / 2) == Some(&true);
+            !kept && given.cluster.has_host_names()
+        });
+        let new = new.map(|given| &given.cluster);
+        olds.iter().filter(stays).chain(new).cloned().collect()
+    }
+}
+
+/// Puts a snapshot together from parts of the last one and new ones: the routes, in their order.
+#[derive(Debug)]
+pub struct RoutesBuilder<'p> {
+    previous: Option<&'p Snapshot>,
+    /// Clusters of the last snapshot that are no more, or not the same.
+    gone: HashSet<*const Cluster>,
+    clusters: Box<[Arc<Cluster>]>,
+    places: Vec<u32>,
+    named: Box<[Arc<Cluster>]>,
+    /// Where the next cluster's name is looked for first: mostly routes have the clusters' order.
+    next: usize,
+    errors: BuildErrors,
+    routes: Vec<Arc<Route>>,
+    /// Which routes of the last snapshot stay.
+    kept: Vec<bool>,
+    /// Where in `routes` those are that do not.
+    fresh: Vec<usize>,
+    /// Routes given, the refused ones too; errors name them by it.
+    given: usize,
+    /// Of them, which were refused.
+    refused: Vec<usize>,
+}
+
+impl RoutesBuilder<'_> {
+    /// Returns the place in [`Snapshot::clusters`] of each cluster that was given, in the order in
+    /// which they were.
+    #[must_use]
+    pub fn cluster_places(&self) -> &[u32] {
+        &self.places
+    }
+
+    /// Keeps the route at a place of the last snapshot's [`Snapshot::routes`]; it leads to the
+    /// cluster that has now the name of its cluster. A place that it does not have is nothing.
+    pub fn keep_route(&mut self, place: usize) {
+        let old = self
+            .previous
+            .and_then(|snapshot| snapshot.routes.get(place));
+        let (Some(old), Some(kept)) = (old, self.kept.get_mut(place)) else {
+            return;
+        };
+        self.given += 1;
+        let same_cluster = self.gone.is_empty() || !self.gone.contains(&Arc::as_ptr(old.cluster()));
+        // One that is kept a second time is a second route, which contradicts the first.
+        if same_cluster && !std::mem::replace(kept, true) {
+            self.routes.push(Arc::clone(old));
+            return;
+        }
+        let name = Arc::clone(old.cluster().name());
+        match self.cluster(&name) {
+            Some(cluster) => self.put(old.leading_to(cluster)),
+            None => self.refuse(RouteFault::UnknownCluster {
+                cluster: name.to_string(),
+            }),
+        }
+    }
+
+    /// Adds a route.
+    pub fn add_route(&mut self, spec: &RouteSpec) {
+        self.given += 1;
+        let cluster = self.cluster(&spec.cluster);
+        let mut faults = Vec::new();
+        let matches = parse_matches(&spec.matches, &mut |fault| faults.push(fault));
         if cluster.is_none() {
-            fault(RouteFault::UnknownCluster {
+            faults.push(RouteFault::UnknownCluster {
                 cluster: spec.cluster.clone(),
             });
         }
-        let (Some(matches), Some(cluster)) = (matches, cluster) else {
+        match (matches, cluster) {
+            (Some(matches), Some(cluster)) => self.put(Route::new(matches, cluster, spec)),
+            _ => faults.into_iter().for_each(|fault| self.refuse(fault)),
+        }
+    }
+
+    fn put(&mut self, route: Route) {
+        self.fresh.push(self.routes.len());
+        self.routes.push(Arc::new(route));
+    }
+
+    /// Notes a fault of the route that was given last.
+    fn refuse(&mut self, fault: RouteFault) {
+        let place = self.given;
+        if self.refused.last() != Some(&place) {
+            self.refused.push(place);
+        }
+        self.errors.push(BuildError::Route { place, fault });
+    }
+
+    fn cluster(&mut self, name: &str) -> Option<Arc<Cluster>> {
+        let is = |cluster: &&Arc<Cluster>| **cluster.name() == *name;
+        let place = if self.clusters.get(self.next).filter(is).is_some() {
+            self.next
+        } else {
+            let by_name = |cluster: &Arc<Cluster>| (**cluster.name()).cmp(name);
+            self.clusters.binary_search_by(by_name).ok()?
+        };
+        self.next = place + 1;
+        self.clusters.get(place).map(Arc::clone)
+    }
+
+    /// Builds the snapshot of a number.
+    ///
+    /// # Errors
+    /// All that is wrong, each fault naming its offender; nothing is built then.
+    pub fn build(mut self, generation: u64) -> Result<Snapshot, BuildErrors> {
+        let tables = self.tables();
+        if self.errors.total() > 0 {
+            return Err(self.errors);
+        }
+        Ok(Snapshot {
+            generation,
+            clusters: self.clusters,
+            named: self.named,
+            routes: self.routes.into(),
+            tables,
+        })
+    }
+
+    fn tables(&mut self) -> Tables {
+        let mut faults = Vec::new();
+        let tables = self
+            .changed_tables()
+            .unwrap_or_else(|| Tables::of(&self.routes, &mut |at, fault| faults.push((at, fault))));
+        self.check_public_keys(&mut faults);
+        for (at, fault) in faults {
+            let given = |place, refused: &usize| place + usize::from(*refused <= place);
+            let place = self.refused.iter().fold(at + 1, given);
+            self.errors.push(BuildError::Route { place, fault });
+        }
+        tables
+    }
+
+    /// Returns the last tables, changed, if that is less work than new ones and if no two routes have
+    /// to do with each other, for then their order matters.
+    fn changed_tables(&self) -> Option<Tables> {
+        let previous = self.previous?;
+        if self.fresh.len() > self.routes.len() / 2 {
+            return None;
+        }
+        let mut tables = previous.tables.clone();
+        for (old, kept) in previous.routes.iter().zip(&self.kept) {
+            if !kept && !tables.remove(old) {
+                return None;
+            }
+        }
+        for at in &self.fresh {
+            let route = self.routes.get(*at)?;
+            let mut alone = true;
+            let first = !tables.has_any_of(route);
+            tables.insert(route, &mut |_| alone = false);
+            if !(first && alone) {
+                return None;
+            }
+        }
+        Some(tables)
+    }
+
+    /// Finds public keys that two routes have; no table has them.
+    fn check_public_keys(&self, faults: &mut Vec<(usize, RouteFault)>) {
+        let keys = |route: &Route| match route.matches() {
+            Matches::WireGuard(wireguard) => wireguard.public_keys.clone(),
+            Matches::ConnectDestinations(_)
+            | Matches::Destinations { .. }
+            | Matches::ServerNames(_) => Box::default(),
+        };
+        let fresh = self.fresh.iter().filter_map(|at| self.routes.get(*at));
+        if fresh.into_iter().all(|route| keys(route).is_empty()) {
             return;
-        };
-        let old = self
-            .previous
-            .and_then(|snapshot| same_first_match(snapshot, &matches));
-        let route = match old {
-            Some(old) if is_same(old, &matches, spec, cluster) => Arc::clone(old),
-            Some(_) | None => Arc::new(Route::new(matches, Arc::clone(cluster), spec)),
-        };
-        self.insert(&route, &mut fault);
-        self.all.push(route);
-    }
-
-    fn insert(&mut self, route: &Arc<Route>, fault: &mut impl FnMut(RouteFault)) {
-        match route.matches() {
-            Matches::ConnectDestinations(values) => {
-                for value in values.iter() {
-                    match beside(self.connects.get(value), route) {
-                        Some(route) => drop(self.connects.insert(Arc::clone(value), route)),
-                        None => fault(duplicate(value)),
-                    }
+        }
+        let mut seen = HashSet::new();
+        for (at, route) in self.routes.iter().enumerate() {
+            for key in keys(route) {
+                if !seen.insert(key) {
+                    faults.push((at, RouteFault::DuplicatePublicKey { key }));
                 }
             }
-            Matches::Destinations { prefixes, port } => {
-                for prefix in prefixes {
-                    let key = (*prefix, *port);
-                    match beside(self.destinations.exact(&key), route) {
-                        Some(route) => self.destinations.insert(key, route),
-                        None => fault(RouteFault::DuplicateDestination {
-                            prefix: *prefix,
-                            port: *port,
-                        }),
-                    }
-                }
-            }
-            Matches::ServerNames(patterns) => {
-                for pattern in patterns.iter() {
-                    match beside(self.names.exact(pattern), route) {
-                        Some(route) => self.names.insert(pattern, route),
-                        None => fault(duplicate(pattern)),
-                    }
-                }
-            }
-            Matches::WireGuard(wireguard) => self.insert_wireguard(wireguard, route, fault),
-        }
-    }
-
-    fn insert_wireguard(
-        &mut self,
-        wireguard: &WireGuardMatch,
-        route: &Arc<Route>,
-        fault: &mut impl FnMut(RouteFault),
-    ) {
-        if let Some(id) = wireguard.route_id
-            && self.route_ids.insert(id, Arc::clone(route)).is_some()
-        {
-            fault(RouteFault::DuplicateRouteId { id });
-        }
-        for key in &wireguard.public_keys {
-            if !self.public_keys.insert(*key) {
-                fault(RouteFault::DuplicatePublicKey { key: *key });
-            }
         }
     }
 }
 
-/// Returns what a table is to have where `route` matches the same as `first`: both in one when they
-/// differ in their listeners alone, `None` when they contradict each other.
-fn beside(first: Option<&Arc<Route>>, route: &Arc<Route>) -> Option<Arc<Route>> {
-    match first {
-        None => Some(Arc::clone(route)),
-        Some(first) => first.united(route).map(Arc::new),
-    }
-}
-
-fn duplicate(value: &str) -> RouteFault {
-    RouteFault::DuplicateMatch {
-        value: value.to_owned(),
-    }
-}
-
-/// Brings what a route matches into the form in which it is compared; `None` after a fault.
-fn parse_matches(matches: &RouteMatch, fault: &mut impl FnMut(RouteFault)) -> Option<Matches> {
-    match matches {
-        RouteMatch::ConnectDestinations(values) => {
-            if values.is_empty() || values.iter().any(String::is_empty) {
-                fault(RouteFault::NoMatch);
-                return None;
-            }
-            let values = values.iter().map(|value| value.as_str().into());
-            Some(Matches::ConnectDestinations(values.collect()))
-        }
-        RouteMatch::Destinations { prefixes, port } => {
-            if prefixes.is_empty() {
-                fault(RouteFault::NoMatch);
-                return None;
-            }
-            if *port == Some(0) {
-                fault(RouteFault::Port);
-                return None;
-            }
-            Some(Matches::Destinations {
-                prefixes: prefixes.as_slice().into(),
-                port: *port,
-            })
-        }
-        RouteMatch::ServerNames(names) => {
-            if names.is_empty() {
-                fault(RouteFault::NoMatch);
-            }
-            let mut patterns: Vec<Arc<str>> = Vec::with_capacity(names.len());
-            for name in names {
-                match normal_pattern(name) {
-                    Ok(pattern) => patterns.push(pattern.into()),
-                    Err(why) => fault(RouteFault::ServerName {
-                        name: name.clone(),
-                        why,
-                    }),
-                }
-            }
-            let complete = patterns.len() == names.len() && !patterns.is_empty();
-            complete.then(|| Matches::ServerNames(patterns.into_iter().collect()))
-        }
-        RouteMatch::WireGuard {
-            public_keys,
-            route_id,
-        } => {
-            if public_keys.is_empty() && route_id.is_none() {
-                fault(RouteFault::NoMatch);
-                return None;
-            }
-            if let Some(id) = *route_id
-                && !(1..=RouteMatch::MAX_ROUTE_ID).contains(&id)
-            {
-                fault(RouteFault::RouteId { id });
-                return None;
-            }
-            Some(Matches::WireGuard(Box::new(WireGuardMatch {
-                public_keys: public_keys.as_slice().into(),
-                route_id: *route_id,
-            })))
-        }
-    }
-}
-
-/// Returns the route of a snapshot that has the first of `matches`.
-fn same_first_match<'s>(snapshot: &'s Snapshot, matches: &Matches) -> Option<&'s Arc<Route>> {
-    match matches {
-        Matches::ConnectDestinations(values) => snapshot.connects.get(values.first()?),
-        Matches::Destinations { prefixes, port } => {
-            snapshot.destinations.exact(&(*prefixes.first()?, *port))
-        }
-        Matches::ServerNames(patterns) => snapshot.names.exact(patterns.first()?),
-        Matches::WireGuard(wireguard) => snapshot.route_ids.get(&wireguard.route_id?),
-    }
-}
-
-fn is_same(old: &Route, matches: &Matches, spec: &RouteSpec, cluster: &Arc<Cluster>) -> bool {
-    // Named one by one, so that a new one cannot be forgotten.
-    let RouteSpec {
-        matches: _,
-        cluster: _,
-        listeners,
-        allow_sources,
-        idle_timeout,
-        max_connection_age,
-    } = spec;
-    Arc::ptr_eq(old.cluster(), cluster)
-        && old.matches() == matches
-        && old.listeners() == *listeners
-        && old.allow_sources() == *allow_sources
-        && old.idle_timeout() == *idle_timeout
-        && old.max_connection_age() == *max_connection_age
+/// Places and counts are far below what 31 bits hold: a file of them would be refused for its size.
+fn number(place: usize) -> u32 {
+    u32::try_from(place).unwrap_or(u32::MAX >> 1)
 }

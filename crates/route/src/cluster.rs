@@ -8,7 +8,7 @@ use crate::balance::{PickContext, candidates, pick};
 use crate::endpoint::Endpoint;
 use crate::few::Few;
 use crate::maglev::MaglevTable;
-use crate::spec::{Balance, ClusterSpec, OutlierParams, ProxyVersion, TcpOptions};
+use crate::spec::{Balance, ClusterSpec, EndpointAddress, OutlierParams, ProxyVersion, TcpOptions};
 
 /// A named set of endpoints.
 #[derive(Debug)]
@@ -115,6 +115,15 @@ impl Cluster {
                 .iter()
                 .zip(&spec.endpoints)
                 .all(|(endpoint, spec)| endpoint.is(spec))
+    }
+
+    /// Tells whether endpoints have host names, which are to be resolved.
+    pub(crate) fn has_host_names(&self) -> bool {
+        let named = |endpoint: &Arc<Endpoint>| match endpoint.address() {
+            EndpointAddress::Host { .. } => true,
+            EndpointAddress::Ip(_) => false,
+        };
+        self.endpoints.iter().any(named)
     }
 
     /// Returns the name.

@@ -1,11 +1,11 @@
 //! The table that finds the most specific route for a destination address and port.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use crate::prefix::IpPrefix;
 use crate::route::Route;
+use crate::tables::{RouteMap, take};
 
 /// What one entry matches: a prefix, and one port or any.
 pub(crate) type DestinationKey = (IpPrefix, Option<u16>);
@@ -14,9 +14,9 @@ pub(crate) type DestinationKey = (IpPrefix, Option<u16>);
 ///
 /// A lookup probes the map twice for each prefix length that any route of the address's family
 /// has: at most 66 times for IPv4 and 258 for IPv6, usually twice, however many routes there are.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct DestinationTable {
-    routes: HashMap<DestinationKey, Arc<Route>>,
+    routes: RouteMap<DestinationKey>,
     ipv4_lens: Vec<u8>,
     ipv6_lens: Vec<u8>,
 }
@@ -33,6 +33,12 @@ impl DestinationTable {
             lens.insert(place, key.0.len());
         }
         self.routes.insert(key, route);
+    }
+
+    /// Takes out an entry if it leads to just this route, and answers whether it does. The lengths
+    /// stay: one too many costs a look-up that finds nothing.
+    pub(crate) fn remove(&mut self, key: DestinationKey, route: &Arc<Route>) -> bool {
+        take(&mut self.routes, key, route)
     }
 
     /// Returns the route of exactly this prefix and port.

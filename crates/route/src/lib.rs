@@ -31,9 +31,10 @@ mod public_key;
 mod route;
 mod snapshot;
 mod spec;
+mod tables;
 
 pub use balance::PickContext;
-pub use build::{BuildError, BuildErrors, ClusterFault, RouteFault};
+pub use build::{BuildError, BuildErrors, Builder, ClusterFault, RouteFault, RoutesBuilder};
 pub use cluster::{Cluster, ConnectFailure};
 pub use endpoint::{Endpoint, EndpointState};
 pub use listeners::ListenerSet;

@@ -1,9 +1,10 @@
 //! Server names: their rules, and the table that finds the most specific route for one.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::route::Route;
+use crate::tables::{RouteMap, take};
 
 /// Octets of the longest host name in text, without a trailing dot (RFC 1035 §2.3.4: 255 on the
 /// wire, of which the first length octet and the root are no text).
@@ -45,23 +46,25 @@ pub(crate) fn check_host_name(name: &str) -> Result<(), HostNameError> {
     if name.len() > LONGEST_NAME {
         return Err(HostNameError::LongName);
     }
-    for label in name.split('.') {
-        if label.is_empty() {
-            return Err(HostNameError::EmptyLabel);
-        }
-        if label.len() > LONGEST_LABEL {
-            return Err(HostNameError::LongLabel);
-        }
-        if !label
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
-        {
-            return Err(HostNameError::Character);
+    // One pass, because tables have very many names.
+    let mut label = 0;
+    for byte in name.bytes() {
+        match byte {
+            b'.' if label == 0 => return Err(HostNameError::EmptyLabel),
+            b'.' => label = 0,
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' if label == LONGEST_LABEL => {
+                return Err(HostNameError::LongLabel);
+            }
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => label += 1,
+            _ => return Err(HostNameError::Character),
         }
     }
-    let last = name.rsplit('.').next().unwrap_or_default();
+    if label == 0 {
+        return Err(HostNameError::EmptyLabel);
+    }
     // RFC 3696 §2: top-level domains are not all-numeric, which tells names from addresses.
-    if last.bytes().all(|byte| byte.is_ascii_digit()) {
+    let mut last = name.bytes().rev().take(label);
+    if last.all(|byte| byte.is_ascii_digit()) {
         return Err(HostNameError::Number);
     }
     Ok(())
@@ -73,23 +76,34 @@ pub(crate) fn check_host_name(name: &str) -> Result<(), HostNameError> {
 /// # Errors
 /// Why it is none of these.
 pub fn normal_pattern(pattern: &str) -> Result<String, HostNameError> {
+    normal_form(pattern).map(Cow::into_owned)
+}
+
+/// As [`normal_pattern`], and borrows what is normal already.
+pub(crate) fn normal_form(pattern: &str) -> Result<Cow<'_, str>, HostNameError> {
     if pattern == CATCH_ALL {
-        return Ok(pattern.to_owned());
+        return Ok(Cow::Borrowed(pattern));
     }
     let rest = pattern.strip_prefix("*.").unwrap_or(pattern);
-    if rest.contains('*') {
+    if rest.bytes().any(|byte| byte == b'*') {
         return Err(HostNameError::Wildcard);
     }
     check_host_name(rest)?;
-    let normal = pattern
-        .strip_suffix('.')
-        .unwrap_or(pattern)
-        .to_ascii_lowercase();
+    let normal = pattern.strip_suffix('.').unwrap_or(pattern);
     if normal.len() > LONGEST_NAME {
-        Err(HostNameError::LongName)
-    } else {
-        Ok(normal)
+        return Err(HostNameError::LongName);
     }
+    Ok(if normal.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        Cow::Owned(normal.to_ascii_lowercase())
+    } else {
+        Cow::Borrowed(normal)
+    })
+}
+
+/// Tells whether `normal`, a normal pattern, is the normal form of `pattern`.
+pub(crate) fn is_normal_of(normal: &str, pattern: &str) -> bool {
+    let named = || normal.eq_ignore_ascii_case(pattern.strip_suffix('.').unwrap_or(pattern));
+    normal == pattern || (normal != CATCH_ALL && named())
 }
 
 /// Routes by server name.
@@ -98,9 +112,9 @@ pub fn normal_pattern(pattern: &str) -> Result<String, HostNameError> {
 /// stored once. `depths` tells how many labels the wildcards' suffixes have, so a lookup probes the
 /// map once for the name, at most once per such depth, and once for the catch-all, however many
 /// names there are.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct NameTable {
-    routes: HashMap<Arc<str>, Arc<Route>>,
+    routes: RouteMap<Arc<str>>,
     /// Bit n is set when a wildcard has n labels behind its `*.`; 253 octets hold at most 127.
     depths: u128,
 }
@@ -108,7 +122,7 @@ pub(crate) struct NameTable {
 impl NameTable {
     pub(crate) fn with_capacity(names: usize) -> Self {
         Self {
-            routes: HashMap::with_capacity(names),
+            routes: RouteMap::with_capacity_and_hasher(names, Default::default()),
             depths: 0,
         }
     }
@@ -119,6 +133,18 @@ impl NameTable {
             self.depths |= depth_bit(labels(suffix.as_bytes()));
         }
         self.routes.insert(Arc::clone(pattern), route);
+    }
+
+    /// Takes out the entry of a normal pattern if it leads to just this route, and answers whether
+    /// it does.
+    pub(crate) fn remove(&mut self, pattern: &Arc<str>, route: &Arc<Route>) -> bool {
+        let own = take(&mut self.routes, Arc::clone(pattern), route);
+        if pattern.starts_with("*.") {
+            let suffixes = self.routes.keys().filter_map(|key| key.strip_prefix("*."));
+            let depths = suffixes.map(|suffix| depth_bit(labels(suffix.as_bytes())));
+            self.depths = depths.fold(0, |all, depth| all | depth);
+        }
+        own
     }
 
     /// Returns the route of exactly this normal pattern.

@@ -9,8 +9,9 @@ use std::time::Duration;
 use crate::cluster::Cluster;
 use crate::few::Few;
 use crate::listeners::ListenerSet;
+use crate::names::is_normal_of;
 use crate::prefix::IpPrefix;
-use crate::spec::RouteSpec;
+use crate::spec::{RouteMatch, RouteSpec};
 
 /// A rule from what a connection asks for to a cluster; immutable.
 #[derive(Debug)]
@@ -59,6 +60,35 @@ impl Route {
             listeners: self.listeners.union(other.listeners),
             options: self.options.clone(),
         })
+    }
+
+    /// Returns this route with another cluster.
+    pub(crate) fn leading_to(&self, cluster: Arc<Cluster>) -> Self {
+        Self {
+            matches: self.matches.clone(),
+            cluster,
+            listeners: self.listeners,
+            options: self.options.clone(),
+        }
+    }
+
+    /// Tells whether the route is what `spec` describes.
+    pub(crate) fn is(&self, spec: &RouteSpec) -> bool {
+        // Named one by one, so that a new one cannot be forgotten.
+        let RouteSpec {
+            matches,
+            cluster,
+            listeners,
+            allow_sources,
+            idle_timeout,
+            max_connection_age,
+        } = spec;
+        self.matches.are(matches)
+            && **self.cluster.name() == **cluster
+            && self.listeners == *listeners
+            && self.allow_sources() == *allow_sources
+            && self.idle_timeout() == *idle_timeout
+            && self.max_connection_age() == *max_connection_age
     }
 
     /// Returns what the route matches.
@@ -129,6 +159,35 @@ pub enum Matches {
     ServerNames(Names),
     /// WireGuard servers.
     WireGuard(Box<WireGuardMatch>),
+}
+
+impl Matches {
+    /// Tells whether these are the matches that `spec` describes.
+    fn are(&self, spec: &RouteMatch) -> bool {
+        match (self, spec) {
+            (Self::ConnectDestinations(own), RouteMatch::ConnectDestinations(values)) => {
+                own.len() == values.len() && own.iter().zip(values).all(|(a, b)| **a == **b)
+            }
+            (
+                Self::Destinations { prefixes, port },
+                RouteMatch::Destinations {
+                    prefixes: others,
+                    port: other,
+                },
+            ) => **prefixes == **others && port == other,
+            (Self::ServerNames(own), RouteMatch::ServerNames(names)) => {
+                own.len() == names.len() && own.iter().zip(names).all(|(a, b)| is_normal_of(a, b))
+            }
+            (
+                Self::WireGuard(own),
+                RouteMatch::WireGuard {
+                    public_keys,
+                    route_id,
+                },
+            ) => *own.public_keys == **public_keys && own.route_id == *route_id,
+            _ => false,
+        }
+    }
 }
 
 /// The WireGuard servers that a route matches.

@@ -1,15 +1,14 @@
 //! The immutable table that connections are routed by.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::build::{BuildErrors, build};
 use crate::cluster::Cluster;
-use crate::destinations::DestinationTable;
-use crate::names::NameTable;
 use crate::route::{Matches, Route};
 use crate::spec::{EndpointAddress, TableSpec};
+use crate::tables::Tables;
 
 /// All clusters and routes at one moment; never changes, is swapped whole.
 #[derive(Debug, Default)]
@@ -17,12 +16,11 @@ pub struct Snapshot {
     pub(crate) generation: u64,
     /// In the order of their names.
     pub(crate) clusters: Box<[Arc<Cluster>]>,
+    /// Those with endpoints whose names are to be resolved.
+    pub(crate) named: Box<[Arc<Cluster>]>,
     /// In the order of the specification.
     pub(crate) routes: Box<[Arc<Route>]>,
-    pub(crate) names: NameTable,
-    pub(crate) destinations: DestinationTable,
-    pub(crate) connects: HashMap<Arc<str>, Arc<Route>>,
-    pub(crate) route_ids: HashMap<u32, Arc<Route>>,
+    pub(crate) tables: Tables,
 }
 
 impl Snapshot {
@@ -53,27 +51,27 @@ impl Snapshot {
     /// then `*`, which also takes absent names and those longer than any host name.
     #[must_use]
     pub fn by_server_name(&self, name: Option<&str>) -> Option<&Arc<Route>> {
-        self.names.find(name, |_| true)
+        self.tables.names.find(name, |_| true)
     }
 
     /// Returns the route for a destination: of the longest prefix that has one for the port or for
     /// any port, the port's own first.
     #[must_use]
     pub fn by_destination(&self, addr: SocketAddr) -> Option<&Arc<Route>> {
-        self.destinations.find(addr, |_| true)
+        self.tables.destinations.find(addr, |_| true)
     }
 
     /// Returns the route for the value of the header that names a CONNECT request's destination;
     /// values are compared octet by octet.
     #[must_use]
     pub fn by_connect(&self, value: &str) -> Option<&Arc<Route>> {
-        self.connects.get(value)
+        self.tables.connects.get(value)
     }
 
     /// Returns the route for the number that a WireGuard datagram carries.
     #[must_use]
     pub fn by_route_id(&self, id: u32) -> Option<&Arc<Route>> {
-        self.route_ids.get(&id)
+        self.tables.route_ids.get(&id)
     }
 
     /// Returns the routes of WireGuard servers with the servers' public keys, in the order of the
@@ -113,11 +111,13 @@ impl Snapshot {
     /// Returns the cluster of a name.
     #[must_use]
     pub fn cluster(&self, name: &str) -> Option<&Arc<Cluster>> {
-        let place = self
-            .clusters
+        self.clusters.get(self.cluster_place(name).ok()?)
+    }
+
+    /// Returns the place of the cluster of a name, or where it would be.
+    pub(crate) fn cluster_place(&self, name: &str) -> Result<usize, usize> {
+        self.clusters
             .binary_search_by(|cluster| (**cluster.name()).cmp(name))
-            .ok()?;
-        self.clusters.get(place)
     }
 
     /// Returns the routes in the order of the specification.
@@ -127,7 +127,7 @@ impl Snapshot {
 
     /// Returns the host names of all endpoints, each once, in order; gathered anew for each call.
     pub fn host_names(&self) -> impl Iterator<Item = &str> {
-        let endpoints = self.clusters.iter().flat_map(|cluster| cluster.endpoints());
+        let endpoints = self.named.iter().flat_map(|cluster| cluster.endpoints());
         let names: BTreeSet<&str> = endpoints
             .filter_map(|endpoint| match endpoint.address() {
                 EndpointAddress::Host { name, .. } => Some(name.as_str()),
@@ -150,14 +150,14 @@ impl<'s> OnListener<'s> {
     #[must_use]
     pub fn by_server_name(self, name: Option<&str>) -> Option<&'s Arc<Route>> {
         let fit = |route: &Route| route.serves(self.index);
-        self.snapshot.names.find(name, fit)
+        self.snapshot.tables.names.find(name, fit)
     }
 
     /// Returns the route for a destination.
     #[must_use]
     pub fn by_destination(self, addr: SocketAddr) -> Option<&'s Arc<Route>> {
         let fit = |route: &Route| route.serves(self.index);
-        self.snapshot.destinations.find(addr, fit)
+        self.snapshot.tables.destinations.find(addr, fit)
     }
 
     /// Returns the route for the value of the header that names a CONNECT request's destination.

@@ -43,8 +43,16 @@ pub const MAX_FILE_BYTES: u64 = 64 << 20;
 /// Any [`ConfigError`] but [`ConfigError::Values`]. Something other than a regular file is a
 /// [`ConfigError::Read`], for a pipe would make the process wait for a writer.
 pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
+    from_str(&read_text(path)?, path)
+}
+
+/// Reads the text of the file at `path`, for [`from_str`]; blocks as [`load`] does.
+///
+/// # Errors
+/// [`ConfigError::NotText`], [`ConfigError::Read`] and [`ConfigError::TooLarge`].
+pub fn read_text(path: &Path) -> Result<String, ConfigError> {
     let bytes = read_bounded(path)?;
-    let text = String::from_utf8(bytes).map_err(|error| {
+    String::from_utf8(bytes).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
         let line = 1 + error
             .as_bytes()
@@ -56,8 +64,7 @@ pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
             origin: path.to_owned(),
             line,
         }
-    })?;
-    from_str(&text, path)
+    })
 }
 
 /// Reads `text`; `origin` is the name that errors give it.

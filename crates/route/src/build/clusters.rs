@@ -1,0 +1,127 @@
+//! One cluster: what may be wrong with its specification, and what it takes over from the one before.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::errors::{BuildError, BuildErrors, ClusterFault};
+use crate::cluster::{Cluster, Settings};
+use crate::endpoint::Endpoint;
+use crate::maglev::MOST_ENDPOINTS;
+use crate::spec::{ClusterSpec, EndpointAddress, EndpointSpec};
+
+/// Tells all that is wrong with a cluster by itself.
+pub(super) fn check_cluster(spec: &ClusterSpec, errors: &mut BuildErrors) {
+    let mut fault = |fault: ClusterFault| {
+        errors.push(BuildError::Cluster {
+            cluster: spec.name.clone(),
+            fault,
+        });
+    };
+    if spec.name.is_empty() {
+        fault(ClusterFault::NoName);
+    }
+    if spec.connect_timeout.is_zero() {
+        fault(ClusterFault::NoConnectTimeout);
+    }
+    if let Some(outlier) = &spec.outlier {
+        if outlier.consecutive_connect_failures == 0 {
+            fault(ClusterFault::NoFailures);
+        }
+        if outlier.ejection.is_zero() {
+            fault(ClusterFault::NoEjection);
+        }
+        if outlier.max_ejected_percent > 100 {
+            fault(ClusterFault::Percent {
+                given: outlier.max_ejected_percent,
+            });
+        }
+    }
+    if spec.endpoints.len() > MOST_ENDPOINTS {
+        fault(ClusterFault::TooManyEndpoints {
+            given: spec.endpoints.len(),
+        });
+    }
+    let mut seen = HashSet::new();
+    for EndpointSpec {
+        address, weight, ..
+    } in &spec.endpoints
+    {
+        let endpoint = || address.to_string();
+        if spec.endpoints.len() > 1 && !seen.insert(address) {
+            fault(ClusterFault::DuplicateEndpoint {
+                endpoint: endpoint(),
+            });
+        }
+        if let Err(why) = address.check() {
+            fault(ClusterFault::EndpointAddress {
+                endpoint: endpoint(),
+                why,
+            });
+        }
+        if *weight == 0 {
+            fault(ClusterFault::NoWeight {
+                endpoint: endpoint(),
+            });
+        }
+    }
+}
+
+/// Builds a cluster with the state of the one that had its name before.
+pub(super) fn build_cluster(
+    spec: &ClusterSpec,
+    old: Option<&Cluster>,
+    shared: &mut Shared,
+) -> Cluster {
+    let old_endpoints: HashMap<&EndpointAddress, &Arc<Endpoint>> = old
+        .map(|old| {
+            old.endpoints()
+                .iter()
+                .map(|endpoint| (endpoint.address(), endpoint))
+                .collect()
+        })
+        .unwrap_or_default();
+    let endpoints =
+        spec.endpoints.iter().map(
+            |endpoint| match old_endpoints.get(&endpoint.address).copied() {
+                Some(old) if old.is(endpoint) => Arc::clone(old),
+                old => {
+                    let zone = endpoint.zone.as_deref().map(|zone| shared.zone(zone));
+                    Arc::new(Endpoint::new(endpoint, zone, old.map(AsRef::as_ref)))
+                }
+            },
+        );
+    let endpoints = endpoints.collect();
+    Cluster::new(spec, endpoints, shared.settings(spec, old), old)
+}
+
+/// What clusters have in common and share.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    zones: HashSet<Arc<str>>,
+    /// Those of the last cluster: mostly all of a table are alike.
+    settings: Option<Arc<Settings>>,
+}
+
+impl Shared {
+    fn zone(&mut self, zone: &str) -> Arc<str> {
+        if let Some(known) = self.zones.get(zone) {
+            return Arc::clone(known);
+        }
+        let zone: Arc<str> = zone.into();
+        self.zones.insert(Arc::clone(&zone));
+        zone
+    }
+
+    fn settings(&mut self, spec: &ClusterSpec, old: Option<&Cluster>) -> Arc<Settings> {
+        let known = self
+            .settings
+            .as_ref()
+            .or_else(|| old.map(Cluster::settings));
+        let settings = match known {
+            Some(known) if known.is(spec) => Arc::clone(known),
+            Some(_) | None => Arc::new(Settings::new(spec)),
+        };
+        self.settings = Some(Arc::clone(&settings));
+        settings
+    }
+}

@@ -1,0 +1,168 @@
+//! The tables that a connection is looked up in: what matches what.
+//!
+//! A table of the next snapshot is a copy of the last one's, less what went and with what came, so
+//! that a change costs what it changes and a copy. Names are compared by hashes that nobody can
+//! foresee, because some of them are of other people's making.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use foldhash::quality::RandomState;
+
+use crate::build::RouteFault;
+use crate::destinations::DestinationTable;
+use crate::names::NameTable;
+use crate::route::{Matches, Route, WireGuardMatch};
+
+/// A map by what routes match.
+pub(crate) type RouteMap<K> = HashMap<K, Arc<Route>, RandomState>;
+
+/// All look-up tables of a snapshot.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tables {
+    pub(crate) names: NameTable,
+    pub(crate) destinations: DestinationTable,
+    pub(crate) connects: RouteMap<Arc<str>>,
+    pub(crate) route_ids: RouteMap<u32>,
+}
+
+impl Tables {
+    /// Returns the tables of these routes; `fault` is told of every match that two of them have,
+    /// with the later one's place in the iterator.
+    pub(crate) fn of(routes: &[Arc<Route>], fault: &mut impl FnMut(usize, RouteFault)) -> Self {
+        let mut tables = Self::with_room_for(routes);
+        for (at, route) in routes.iter().enumerate() {
+            tables.insert(route, &mut |why| fault(at, why));
+        }
+        tables
+    }
+
+    fn with_room_for(routes: &[Arc<Route>]) -> Self {
+        let (mut names, mut connects) = (0, 0);
+        for route in routes {
+            match route.matches() {
+                Matches::ServerNames(some) => names += some.len(),
+                Matches::ConnectDestinations(some) => connects += some.len(),
+                Matches::Destinations { .. } | Matches::WireGuard(_) => {}
+            }
+        }
+        Self {
+            names: NameTable::with_capacity(names),
+            connects: RouteMap::with_capacity_and_hasher(connects, RandomState::default()),
+            ..Self::default()
+        }
+    }
+
+    /// Adds a route; `fault` is told of every match that another one has already.
+    pub(crate) fn insert(&mut self, route: &Arc<Route>, fault: &mut impl FnMut(RouteFault)) {
+        match route.matches() {
+            Matches::ConnectDestinations(values) => {
+                for value in values.iter() {
+                    match beside(self.connects.get(value), route) {
+                        Some(route) => drop(self.connects.insert(Arc::clone(value), route)),
+                        None => fault(duplicate(value)),
+                    }
+                }
+            }
+            Matches::Destinations { prefixes, port } => {
+                for prefix in prefixes {
+                    let key = (*prefix, *port);
+                    match beside(self.destinations.exact(&key), route) {
+                        Some(route) => self.destinations.insert(key, route),
+                        None => fault(RouteFault::DuplicateDestination {
+                            prefix: *prefix,
+                            port: *port,
+                        }),
+                    }
+                }
+            }
+            Matches::ServerNames(patterns) => {
+                for pattern in patterns.iter() {
+                    match beside(self.names.exact(pattern), route) {
+                        Some(route) => self.names.insert(pattern, route),
+                        None => fault(duplicate(pattern)),
+                    }
+                }
+            }
+            Matches::WireGuard(wireguard) => self.insert_wireguard(wireguard, route, fault),
+        }
+    }
+
+    fn insert_wireguard(
+        &mut self,
+        wireguard: &WireGuardMatch,
+        route: &Arc<Route>,
+        fault: &mut impl FnMut(RouteFault),
+    ) {
+        if let Some(id) = wireguard.route_id
+            && self.route_ids.insert(id, Arc::clone(route)).is_some()
+        {
+            fault(RouteFault::DuplicateRouteId { id });
+        }
+    }
+
+    /// Answers whether there is an entry for anything that `route` matches.
+    pub(crate) fn has_any_of(&self, route: &Route) -> bool {
+        match route.matches() {
+            Matches::ConnectDestinations(values) => {
+                values.iter().any(|value| self.connects.contains_key(value))
+            }
+            Matches::Destinations { prefixes, port } => prefixes
+                .iter()
+                .any(|prefix| self.destinations.exact(&(*prefix, *port)).is_some()),
+            Matches::ServerNames(patterns) => patterns
+                .iter()
+                .any(|pattern| self.names.exact(pattern).is_some()),
+            Matches::WireGuard(wireguard) => wireguard
+                .route_id
+                .is_some_and(|id| self.route_ids.contains_key(&id)),
+        }
+    }
+
+    /// Takes a route out, and answers whether all of its entries were its own: those that it shares
+    /// with a route of other listeners can only be made anew. After `false` the tables are of no use.
+    pub(crate) fn remove(&mut self, route: &Arc<Route>) -> bool {
+        match route.matches() {
+            Matches::ConnectDestinations(values) => values
+                .iter()
+                .all(|value| take(&mut self.connects, Arc::clone(value), route)),
+            Matches::Destinations { prefixes, port } => prefixes
+                .iter()
+                .all(|prefix| self.destinations.remove((*prefix, *port), route)),
+            Matches::ServerNames(patterns) => patterns
+                .iter()
+                .all(|pattern| self.names.remove(pattern, route)),
+            Matches::WireGuard(wireguard) => wireguard
+                .route_id
+                .is_none_or(|id| take(&mut self.route_ids, id, route)),
+        }
+    }
+}
+
+/// Takes the entry of `key` out if it leads to just this route, and answers whether it does.
+pub(crate) fn take<K: Eq + Hash>(map: &mut RouteMap<K>, key: K, route: &Arc<Route>) -> bool {
+    match map.entry(key) {
+        Entry::Occupied(entry) if Arc::ptr_eq(entry.get(), route) => {
+            entry.remove();
+            true
+        }
+        Entry::Occupied(_) | Entry::Vacant(_) => false,
+    }
+}
+
+/// Returns what a table is to have where `route` matches the same as `first`: both in one when they
+/// differ in their listeners alone, `None` when they contradict each other.
+fn beside(first: Option<&Arc<Route>>, route: &Arc<Route>) -> Option<Arc<Route>> {
+    match first {
+        None => Some(Arc::clone(route)),
+        Some(first) => first.united(route).map(Arc::new),
+    }
+}
+
+fn duplicate(value: &str) -> RouteFault {
+    RouteFault::DuplicateMatch {
+        value: value.to_owned(),
+    }
+}

@@ -1,0 +1,159 @@
+//! Files that follow one another, against the reader that reads each alone.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use settings::{TcpSettings, yaml};
+
+use super::super::RoutesFile;
+use super::*;
+
+/// A file as a program writes it, of shoots by their number and port.
+fn file(shoots: &[(u8, u16)]) -> String {
+    let mut text = "{\"clusters\":[\n".to_owned();
+    for (at, (shoot, port)) in shoots.iter().enumerate() {
+        let comma = if at == 0 { "" } else { ",\n" };
+        let _ = write!(
+            text,
+            "{comma}{{\"name\":\"c{shoot}\",\"endpoints\":[{{\"address\":\"10.0.0.1:{port}\"}}]}}"
+        );
+    }
+    text += "\n], \"routes\" : [";
+    for (at, (shoot, _)) in shoots.iter().enumerate() {
+        let comma = if at == 0 { "" } else { " ,\n" };
+        let _ = write!(
+            text,
+            "{comma}{{\"serverNames\":[\"s{shoot}.example.com\"],\"cluster\":\"c{shoot}\"}}"
+        );
+    }
+    text + "]}\n"
+}
+
+fn next(text: &str, memory: &Memory, previous: Option<&Snapshot>) -> Option<(Snapshot, Memory)> {
+    let tcp = TcpSettings::default();
+    let generation = previous.map_or(1, |snapshot| snapshot.generation() + 1);
+    read(
+        text,
+        &mut SharedOptions::new(&tcp),
+        memory,
+        previous,
+        generation,
+    )
+}
+
+fn first(text: &str) -> (Snapshot, Memory) {
+    next(text, &Memory::default(), None).unwrap()
+}
+
+/// What a snapshot says, in words.
+fn told(snapshot: &Snapshot) -> Vec<String> {
+    let clusters = snapshot
+        .clusters()
+        .map(|cluster| format!("{} {:?}", cluster.name(), cluster.endpoints()[0].address()));
+    let routes = snapshot
+        .routes()
+        .map(|route| format!("{} {}", route.matches(), route.cluster().name()));
+    clusters.chain(routes).collect()
+}
+
+fn by_yaml(text: &str) -> Option<Snapshot> {
+    let path = Path::new("routes.yaml");
+    let file: RoutesFile = yaml::from_str(text, path).ok()?;
+    let spec = file.into_spec(path, &TcpSettings::default()).ok()?;
+    Snapshot::build(spec, 1, None).ok()
+}
+
+#[test]
+fn what_did_not_change_is_neither_read_nor_made_again() {
+    let (before, memory) = first(&file(&[(1, 1), (2, 1), (3, 1)]));
+    let (after, _) = next(&file(&[(1, 1), (9, 1), (3, 7)]), &memory, Some(&before)).unwrap();
+    let [same, changed] = ["s1.example.com", "s3.example.com"].map(|name| {
+        let of = |snapshot: &Snapshot| Arc::clone(snapshot.by_server_name(Some(name)).unwrap());
+        (of(&before), of(&after))
+    });
+    assert!(Arc::ptr_eq(&same.0, &same.1));
+    assert!(Arc::ptr_eq(same.0.cluster(), same.1.cluster()));
+    // Its own words are the same, and it leads to where the new cluster is.
+    assert_eq!(changed.1.cluster().endpoints()[0].address().port(), 7);
+    assert_eq!(changed.0.cluster().endpoints()[0].address().port(), 1);
+    assert!(after.by_server_name(Some("s2.example.com")).is_none());
+}
+
+#[test]
+fn a_memory_of_another_snapshot_is_of_no_use() {
+    let (one, memory) = first(&file(&[(1, 1), (2, 1)]));
+    let (two, _) = next(&file(&[(3, 1)]), &memory, Some(&one)).unwrap();
+    let text = file(&[(1, 1), (2, 1)]);
+    let (three, _) = next(&text, &memory, Some(&two)).unwrap();
+    assert_eq!(told(&three), told(&one));
+}
+
+#[test]
+fn anything_else_is_left_to_the_reader_that_says_why() {
+    let good = file(&[(1, 1), (2, 1)]);
+    for (from, to) in [
+        ("\"c2\",\"endpoints\"", "\"c1\",\"endpoints\""),
+        ("s2.example.com", "s1.example.com"),
+        ("s2.example.com", "s2..example.com"),
+        ("\"cluster\":\"c2\"", "\"cluster\":\"c3\""),
+        (
+            "\"cluster\":\"c2\"",
+            "\"cluster\":\"c2\",\"cluster\":\"c2\"",
+        ),
+        ("\"cluster\":\"c2\"", "\"cluster\":\"c2\",\"klaster\":1"),
+        ("10.0.0.1:1", "10.0.0.1"),
+        ("]}\n", "]} x"),
+        ("]}\n", "],\"routes\":[]}"),
+        ("]}\n", "]"),
+        (",\n{", "\n{"),
+        (" ,\n", " ,,\n"),
+        ("\"clusters\"", "\"clustres\""),
+    ] {
+        let bad = good.replacen(from, to, 1);
+        assert_ne!(bad, good, "{from}");
+        assert!(next(&bad, &Memory::default(), None).is_none(), "{bad}");
+        assert!(by_yaml(&bad).is_none(), "{bad}");
+        // Nor does it help to have known most of it.
+        let (before, memory) = first(&good);
+        assert!(next(&bad, &memory, Some(&before)).is_none(), "{bad}");
+    }
+}
+
+#[test]
+fn a_file_may_have_no_routes_and_no_elements() {
+    let (none, memory) = first(" {\"clusters\" : [ ] } ");
+    assert!(told(&none).is_empty());
+    let (some, _) = next(&file(&[(1, 1)]), &memory, Some(&none)).unwrap();
+    assert_eq!(told(&some).len(), 2);
+}
+
+proptest! {
+    /// Whatever comes, goes, moves and changes, in a row of files.
+    #[test]
+    fn a_row_of_files_says_what_each_would_alone(
+        files in prop::collection::vec(prop::collection::vec((0..12_u8, 1..4_u16), 0..10), 1..8)
+    ) {
+        let mut last: Option<(Snapshot, Memory)> = None;
+        for shoots in files {
+            let text = file(&shoots);
+            let nothing = Memory::default();
+            let (previous, memory) =
+                last.as_ref().map_or((None, &nothing), |(snapshot, memory)| (Some(snapshot), memory));
+            let alone = by_yaml(&text);
+            let now = next(&text, memory, previous);
+            prop_assert_eq!(now.is_some(), alone.is_some());
+            let (Some(now), Some(alone)) = (now, alone) else { continue };
+            prop_assert_eq!(told(&now.0), told(&alone));
+            for shoot in 0..12_u8 {
+                let name = format!("s{shoot}.example.com");
+                let cluster = |snapshot: &Snapshot| snapshot
+                    .by_server_name(Some(&name))
+                    .map(|route| route.cluster().name().to_string());
+                prop_assert_eq!(cluster(&now.0), cluster(&alone));
+            }
+            last = Some(now);
+        }
+    }
+}
