@@ -108,7 +108,7 @@ impl Server {
             AccessLog::new(config.access_log, Sink::Stdout).map_err(Failed::running)?;
         access_log.register(&metrics_registry);
         let drain = Drain::new(DrainParams {
-            delay: Duration::ZERO,
+            delay: config.drain_delay,
             timeout: config.drain_timeout,
         });
         let mut tasks = Vec::new();

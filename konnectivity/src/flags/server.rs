@@ -43,6 +43,9 @@ flags! {
         enable_lease_controller: bool = false;
         /// After how long without traffic a gRPC frontend is pinged.
         frontend_keepalive_time: GoDuration = GoDuration::from_secs(3600);
+        /// How long connections are still accepted after SIGTERM, for those who lead them here to see
+        /// that it is unready.
+        graceful_shutdown_delay: GoDuration = GoDuration::default();
         /// How long tunnels may go on after SIGTERM; 0 is not at all.
         graceful_shutdown_timeout: GoDuration = GoDuration::default();
         /// Address of health and metrics; empty is every address.

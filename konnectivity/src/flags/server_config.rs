@@ -42,6 +42,8 @@ pub struct ServerConfig {
     pub delete_existing_sockets: bool,
     /// How long a dial may take.
     pub dial_timeout: Duration,
+    /// How long it accepts once it was told to end.
+    pub drain_delay: Duration,
     /// How long tunnels may go on after the first signal to end; zero is not at all.
     pub drain_timeout: Duration,
     /// Whether TLS without ALPN `h2` is refused, as by upstream's servers.
@@ -185,6 +187,7 @@ impl ServerConfig {
             agents: agent_port(flags, &mut checks),
             delete_existing_sockets: flags.delete_existing_uds_file,
             dial_timeout: dial_timeout(flags, &mut checks),
+            drain_delay: flags.graceful_shutdown_delay.get(),
             drain_timeout: flags.graceful_shutdown_timeout.get(),
             enforce_alpn: environment.enforce_alpn,
             frontend_keepalive: keepalive(flags.frontend_keepalive_time.get(), 3600),

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   dial ──▶ Backends::pick ──▶ link 1 ──no answer, lost──▶ link 2 ──▶ Tunnel
+//!                └─ all were lost just now ─▶ wait for one to come again
 //! ```
 //!
 //! Everything is looked up from here, so nothing of one cluster is in reach of another: neither
@@ -18,8 +19,8 @@ use knp_proto::{
     AgentId, Backends, Budget, ClusterId, DialId, DialRefused, DialTarget, EndReason, Identifiers,
     StreamId, dial_host,
 };
-use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::link::{DialError, LinkHandle, Tunnel};
 use crate::metrics::{ClusterMetrics, DialFailure, ServerMetrics};
@@ -33,6 +34,8 @@ pub(crate) struct Cluster {
     metrics: ClusterMetrics,
     server: ServerMetrics,
     agents: Mutex<Agents>,
+    /// Told when an agent joins.
+    joined: Notify,
     /// Set once the cluster is no longer served.
     removed: watch::Sender<bool>,
     random: Random,
@@ -42,6 +45,8 @@ pub(crate) struct Cluster {
 struct Agents {
     backends: Backends,
     links: BTreeMap<StreamId, Connected>,
+    /// When the last link was lost, while there is none.
+    deserted: Option<Instant>,
 }
 
 struct Connected {
@@ -121,6 +126,7 @@ impl Cluster {
             limits,
             spec: ArcSwap::new(spec),
             agents: Mutex::default(),
+            joined: Notify::new(),
             removed: watch::Sender::new(false),
             random: Random::default(),
         })
@@ -184,7 +190,9 @@ impl Cluster {
         let stream = link.stream();
         agents.backends.insert(stream, agent.clone(), identifiers);
         agents.links.insert(stream, Connected { agent, link });
+        agents.deserted = None;
         self.tell_ready(&agents);
+        self.joined.notify_waiters();
         let cluster = Arc::clone(self);
         Some(Joined { cluster, stream })
     }
@@ -194,6 +202,9 @@ impl Cluster {
         let mut agents = self.lock();
         agents.backends.remove(stream);
         agents.links.remove(&stream);
+        if agents.links.is_empty() {
+            agents.deserted = Some(Instant::now());
+        }
         self.tell_ready(&agents);
     }
 
@@ -249,8 +260,9 @@ impl Cluster {
 
     // === Dialling ===
 
-    /// Asks an agent for a connection; if it does not answer, or is lost, one more. It takes
-    /// `limit` at most. Dropping the future calls the dial off.
+    /// Asks an agent for a connection; if it does not answer, or is lost, one more. When the last
+    /// agent was lost less than [`RETURN`] ago, waits until one is there again. It takes `limit` at
+    /// most. Dropping the future calls the dial off.
     ///
     /// # Errors
     ///
@@ -282,7 +294,11 @@ impl Cluster {
         let mut tried = None;
         let mut failure = NoTunnel::NoAgent;
         for _ in 0..2 {
-            let Some((connected, another)) = self.pick(&target.address, tried) else {
+            let mut picked = self.pick(&target.address, tried);
+            if picked.is_none() && self.is_joined_again(deadline).await {
+                picked = self.pick(&target.address, tried);
+            }
+            let Some((connected, another)) = picked else {
                 break;
             };
             tried = Some(connected.link.stream());
@@ -304,6 +320,22 @@ impl Cluster {
             }
         }
         Err(failure)
+    }
+
+    /// Waits, until `deadline` at most, for agents that were lost just now: what led to them, a
+    /// gateway for instance, was replaced, and they are on their way. False when nobody came, or
+    /// nobody was lost.
+    async fn is_joined_again(&self, deadline: Instant) -> bool {
+        loop {
+            let joined = self.joined.notified();
+            let Some(deserted) = self.lock().deserted else {
+                return !self.lock().links.is_empty();
+            };
+            let until = deadline.min(deserted + RETURN);
+            if *self.removed.borrow() || timeout_at(until, joined).await.is_err() {
+                return false;
+            }
+        }
     }
 
     async fn dial_one(
@@ -380,3 +412,7 @@ impl Random {
 /// How much of the time for a dial the first agent gets when there is a second: more than the 5 s
 /// that an agent's own dial may take out of the 10 s that are usual.
 const FIRST_SHARE: f64 = 0.6;
+
+/// How long dials wait for agents that were all lost at once: an agent seeks a server that it lost after
+/// a tenth of a second, and again at growing distance.
+const RETURN: Duration = Duration::from_secs(5);

@@ -126,6 +126,38 @@ fn a_server_lets_tunnels_end_and_takes_no_new_ones() {
 }
 
 #[test]
+fn a_server_that_is_to_end_accepts_until_its_delay_is_over() {
+    let flags = ServerFlags::new(Mode::Http).flag("--graceful-shutdown-delay=1h");
+    let mut rig = Rig::of(flags, Mode::Http, Kind::Rust);
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    rig.server.signal(Signal::TERM);
+    rig.server.wait_status("/readyz", 500);
+    // Whoever leads connections here has not seen it yet.
+    let mut new = rig.tunnel(echo.addr());
+    assert_eq!(new.echo(b"new").unwrap(), b"new");
+    rig.server.signal(Signal::TERM);
+    rig.server.wait_exit();
+}
+
+#[test]
+fn a_dial_waits_for_agents_that_were_all_lost_just_now() {
+    let rig = Rig::start(Mode::Http, Kind::Go);
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    rig.tunnel(echo.addr()).echo(b"x").unwrap();
+    drop(rig.agent);
+    rig.server.wait_agents(0);
+    let addr = echo.addr().to_string();
+    let (frontend, server) = (&rig.frontend, &rig.server);
+    let mut tunnel = std::thread::scope(|scope| {
+        let asked = scope.spawn(|| dial(frontend, &addr).unwrap());
+        // One that comes again has the same id or not.
+        let again = Backend::start(Kind::Go, server, "again");
+        (asked.join().unwrap(), again)
+    });
+    assert_eq!(tunnel.0.echo(b"new").unwrap(), b"new");
+}
+
+#[test]
 fn a_server_ends_tunnels_at_the_deadline() {
     let flags = ServerFlags::new(Mode::Http).flag("--graceful-shutdown-timeout=2s");
     let mut rig = Rig::of(flags, Mode::Http, Kind::Rust);

@@ -33,7 +33,7 @@ const BOTH: [(&str, &str); 3] = [
     ("slow-consumer", "close"),
 ];
 
-const SERVER: [(&str, &str); 49] = [
+const SERVER: [(&str, &str); 50] = [
     ("admin-bind-address", "127.0.0.1"),
     ("admin-port", "8095"),
     ("agent-bind-address", ""),
@@ -80,6 +80,7 @@ const SERVER: [(&str, &str); 49] = [
     ("keepalive-time", "30s"),
     // Ours.
     ("access-log", "off"),
+    ("graceful-shutdown-delay", "0s"),
     ("keepalive-timeout", "10s"),
     ("max-agents", "10000"),
     ("max-dials-per-second", "0"),
