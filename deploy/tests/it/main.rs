@@ -28,6 +28,7 @@ mod objects;
 mod path;
 mod policies;
 mod rights;
+mod roll;
 mod seed_policies;
 mod starts;
 mod world;

@@ -28,6 +28,27 @@ const SEED: [(&str, u8); 8] = [
     ("prometheus", 40),
 ];
 
+/// Who else is in the seed where pods follow each other: each has an address of its own.
+const FOLLOWING: [(&str, u8); 17] = [
+    ("balancer", 1),
+    ("vpn-seed-server-0b", 13),
+    ("vpn-seed-server-1b", 14),
+    ("konnectivity-server-0", 21),
+    ("konnectivity-server-1", 22),
+    ("konnectivity-server-2", 23),
+    ("konnectivity-server-3", 24),
+    ("other-vpn-seed-server-0", 25),
+    ("other-api", 32),
+    ("sni-proxy-0", 50),
+    ("sni-proxy-1", 51),
+    ("sni-proxy-2", 52),
+    ("sni-proxy-3", 53),
+    ("netpol-controller-0", 60),
+    ("netpol-controller-1", 61),
+    ("netpol-controller-2", 62),
+    ("netpol-controller-3", 63),
+];
+
 /// Who is in the shoot and has a way to the internet, and at which last octet of either.
 const SHOOT: [(&str, u8); 4] = [
     ("vpn-shoot-0", 20),
@@ -44,43 +65,63 @@ pub(crate) struct Network {
 
 impl Network {
     pub(crate) fn lay() -> Self {
-        let switch = Namespace::new("switch").unwrap();
-        for bridge in ["seed", "internet", "shoot"] {
-            switch.add_bridge(bridge).unwrap();
-        }
-        let mut network = Self {
-            all: Vec::new(),
-            switch,
-        };
-        for (name, host) in SEED {
-            let own = network.make(name, "seed", "eth0");
-            own.add_address("eth0", &format!("10.0.0.{host}/16"))
-                .unwrap();
-            network.all.push((name, own));
+        let mut network = Self::with_bridges(&["seed", "internet", "shoot"]);
+        for (name, _) in SEED {
+            network.add_to_seed(name);
         }
         for (name, host) in SHOOT {
-            let own = network.make(name, "shoot", "eth0");
-            own.add_address("eth0", &format!("100.96.1.{host}/11"))
-                .unwrap();
-            own.add_address("eth0", &format!("10.250.1.{host}/16"))
-                .unwrap();
-            own.ip(&["route", "add", "100.64.0.0/13", "dev", "eth0"])
-                .unwrap();
-            network.plug(&own, "internet", "inet");
-            own.add_address("inet", &format!("198.51.100.{host}/24"))
-                .unwrap();
-            own.add_route(GATEWAY, "198.51.100.1").unwrap();
-            network.all.push((name, own));
+            network.add_to_shoot("shoot", name, host);
         }
-        let pod = network.make("pod", "shoot", "eth0");
-        pod.add_address("eth0", &format!("{POD}/11")).unwrap();
-        pod.add_address("eth0", &format!("{NODE}/16")).unwrap();
-        network.all.push(("pod", pod));
+        network.add_pod("shoot", "pod");
         let gateway = network.at("gateway");
         network.plug(gateway, "internet", "inet");
         gateway.add_address("inet", "198.51.100.1/24").unwrap();
         gateway.add_address("lo", &format!("{GATEWAY}/32")).unwrap();
         network
+    }
+
+    /// Lays nothing but the bridges.
+    pub(crate) fn with_bridges(bridges: &[&str]) -> Self {
+        let switch = Namespace::new("switch").unwrap();
+        for bridge in bridges {
+            switch.add_bridge(bridge).unwrap();
+        }
+        Self {
+            all: Vec::new(),
+            switch,
+        }
+    }
+
+    /// Puts somebody into the seed.
+    pub(crate) fn add_to_seed(&mut self, name: &'static str) {
+        let own = self.make(name, "seed", "eth0");
+        own.add_address("eth0", &format!("{}/16", Self::ip(name)))
+            .unwrap();
+        self.all.push((name, own));
+    }
+
+    /// Puts somebody into a shoot, with a way to the internet.
+    pub(crate) fn add_to_shoot(&mut self, bridge: &str, name: &'static str, host: u8) {
+        let own = self.make(name, bridge, "eth0");
+        own.add_address("eth0", &format!("100.96.1.{host}/11"))
+            .unwrap();
+        own.add_address("eth0", &format!("10.250.1.{host}/16"))
+            .unwrap();
+        own.ip(&["route", "add", "100.64.0.0/13", "dev", "eth0"])
+            .unwrap();
+        self.plug(&own, "internet", "inet");
+        own.add_address("inet", &format!("198.51.100.{host}/24"))
+            .unwrap();
+        own.add_route(GATEWAY, "198.51.100.1").unwrap();
+        self.all.push((name, own));
+    }
+
+    /// Puts a node with a pod on it into a shoot.
+    pub(crate) fn add_pod(&mut self, bridge: &str, name: &'static str) {
+        let pod = self.make(name, bridge, "eth0");
+        pod.add_address("eth0", &format!("{POD}/11")).unwrap();
+        pod.add_address("eth0", &format!("{NODE}/16")).unwrap();
+        self.all.push((name, pod));
     }
 
     /// Returns where somebody is.
@@ -91,7 +132,8 @@ impl Network {
 
     /// Returns the address of somebody in the seed.
     pub(crate) fn ip(name: &str) -> String {
-        let host = SEED.iter().find(|(own, _)| *own == name);
+        let mut all = SEED.iter().chain(&FOLLOWING);
+        let host = all.find(|(own, _)| *own == name);
         format!(
             "10.0.0.{}",
             host.unwrap_or_else(|| panic!("no {name} in the seed")).1
@@ -105,7 +147,7 @@ impl Network {
     }
 
     /// Joins a namespace's `device` to a bridge; ports are numbered.
-    fn plug(&self, namespace: &Namespace, bridge: &str, device: &str) {
+    pub(crate) fn plug(&self, namespace: &Namespace, bridge: &str, device: &str) {
         let switch = &self.switch;
         let ports = switch.ip(&["-o", "link", "show", "type", "veth"]).unwrap();
         let port = format!("port{}", ports.lines().count());

@@ -131,7 +131,12 @@ impl Authorities {
 
     /// Returns what an API server shows konnectivity's server.
     pub(crate) fn frontend(&self) -> Identity {
-        let uri = format!("spiffe://example.com/{SHOOT}/kube-apiserver");
+        self.frontend_of(SHOOT)
+    }
+
+    /// As [`Authorities::frontend`], of another shoot.
+    pub(crate) fn frontend_of(&self, shoot: &str) -> Identity {
+        let uri = format!("spiffe://example.com/{shoot}/kube-apiserver");
         self.konnectivity
             .client("kube-apiserver", &[], &[&uri])
             .unwrap()
@@ -144,36 +149,44 @@ impl Authorities {
 
     /// Returns the Secrets of certificates that the manifests name.
     pub(crate) fn secrets(&self) -> Vec<Value> {
-        let gateway = "spiffe://example.com/gateway/default";
-        let agent = format!("spiffe://example.com/{SHOOT}/konnectivity-agent");
+        let names = [KONNECTIVITY.to_owned(), Network::ip("konnectivity-server")];
+        let mut all = self.of_gateways();
+        all.extend(self.of_konnectivity(SHOOT, &names));
+        all
+    }
+
+    /// Returns those of the gateway and the controller.
+    pub(crate) fn of_gateways(&self) -> Vec<Value> {
         let controller = "rhizome-netpol-controller.garden.svc.cluster.local".to_owned();
-        let konnectivity = [KONNECTIVITY.to_owned(), Network::ip("konnectivity-server")];
-        let own = |(authority, identity): (&Authority, Identity), key: &str| {
-            tls(key, authority, &identity)
-        };
-        let client = |authority: &Authority, uri: &str| authority.client("", &[], &[uri]).unwrap();
+        let gateway = client(&self.xds, "spiffe://example.com/gateway/default");
+        let controller = self.xds.server(&[controller]).unwrap();
         vec![
-            own(
-                (&self.xds, client(&self.xds, gateway)),
-                "istio-ingress/sni-proxy-xds-tls",
-            ),
-            own(
-                (&self.xds, self.xds.server(&[controller]).unwrap()),
+            tls("istio-ingress/sni-proxy-xds-tls", &self.xds, &gateway),
+            tls(
                 "garden/rhizome-netpol-controller-xds-tls",
-            ),
-            own(
-                (
-                    &self.konnectivity,
-                    self.konnectivity.server(&konnectivity).unwrap(),
-                ),
-                "shoot--foo--bar/konnectivity-server-tls",
-            ),
-            own(
-                (&self.konnectivity, client(&self.konnectivity, &agent)),
-                "kube-system/konnectivity-agent-tls",
+                &self.xds,
+                &controller,
             ),
         ]
     }
+
+    /// Returns those of the egress proxy of a shoot, whose server is reached by `names`.
+    pub(crate) fn of_konnectivity(&self, shoot: &str, names: &[String]) -> Vec<Value> {
+        let own = &self.konnectivity;
+        let agent = client(
+            own,
+            &format!("spiffe://example.com/{shoot}/konnectivity-agent"),
+        );
+        let server = own.server(names).unwrap();
+        vec![
+            tls(&format!("{shoot}/konnectivity-server-tls"), own, &server),
+            tls("kube-system/konnectivity-agent-tls", own, &agent),
+        ]
+    }
+}
+
+fn client(authority: &Authority, uri: &str) -> Identity {
+    authority.client("", &[], &[uri]).unwrap()
 }
 
 fn tls(key: &str, authority: &Authority, identity: &Identity) -> Value {
@@ -191,7 +204,7 @@ fn secret(key: &str, data: Value) -> Value {
     })
 }
 
-/// Runs `vpn-server provision` with the parameters that are shipped, and what `change` makes of them, and
+/// Runs `vpn-provision`, as `vpn-server provision`, with the parameters that are shipped, and what `change` makes of them, and
 /// returns what it writes: Secrets of both ends, and the annotations of the servers' Services.
 pub(crate) fn provision(dir: &TempDir, change: impl FnOnce(&mut Value)) -> Vec<Value> {
     let wanted = Objects::read("control-plane/vpn-server/provision.yaml").unwrap();

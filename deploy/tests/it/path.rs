@@ -90,7 +90,8 @@ impl<'n> Stage<'n> {
             .into_iter()
             .partition(|own| own["kind"] == "Secret");
         let mut secrets: Vec<Value> = own;
-        let selector = selector(&dir, &secrets, authorities);
+        let server = Network::ip("vpn-seed-server-0");
+        let selector = selector(&dir, &secrets, authorities, &server);
         secrets.extend(authorities.secrets());
         let address: SocketAddr = format!("{}:6443", Network::ip("api")).parse().unwrap();
         let account = format!("system:serviceaccount:garden:{CONTROLLER}");
@@ -204,6 +205,11 @@ impl<'n> Stage<'n> {
 
     /// The gateway's pod is deleted while no controller is there, and another one comes to its node.
     fn by_the_nodes_cache(&mut self) {
+        // A gateway writes its routes down within seconds of having them.
+        let at = self.network.at("gateway");
+        let (name, ok) = ("rhizome_xds_cache_writes_total", [("result", "ok")]);
+        let written = || metric(at, 15021, name, &ok) > 0.0;
+        wait::until("routes on the node", LIMIT, written).unwrap();
         self.world.kill(GATEWAY_POD);
         std::fs::remove_dir_all(self.world.directory.join(GATEWAY_POD)).unwrap();
         self.start_gateway();
@@ -252,18 +258,18 @@ impl<'n> Stage<'n> {
                 &clients,
             ));
         }
-        let built = self.built("control-plane/konnectivity-server");
-        let pod = ("Deployment", "konnectivity-server", "konnectivity-server-0");
-        self.world
-            .start(self.network.at("konnectivity-server"), pod, &built, None);
-        let built = self.built("shoot/konnectivity-agent");
-        let pod = ("Deployment", "konnectivity-agent", "konnectivity-agent-0");
-        self.world
-            .start(self.network.at("konnectivity-agent"), pod, &built, None);
+        for (directory, name) in [
+            ("control-plane/konnectivity-server", "konnectivity-server"),
+            ("shoot/konnectivity-agent", "konnectivity-agent"),
+        ] {
+            let (built, pod) = (self.built(directory), format!("{name}-0"));
+            let pod = ("Deployment", name, pod.as_str());
+            waiting.push(self.world.begin(self.network.at(name), pod, &built));
+        }
         let built = self.built("shoot/apiserver-proxy");
         let pod = ("DaemonSet", "apiserver-proxy", "apiserver-proxy-0");
         self.world.start(self.network.at("node"), pod, &built, None);
-        // Clients first: without them no server is ready.
+        // Clients and agents first: without them no server is ready.
         for pod in waiting.into_iter().rev() {
             self.world.finish(pod);
         }
@@ -333,13 +339,18 @@ impl<'n> Stage<'n> {
 
 /// Writes the egress selector that is shipped for the tunnel, with paths and an address in the place of
 /// what an API server's pod would have; and the authority of kubelets.
-fn selector(dir: &TempDir, provisioned: &[Value], authorities: &Authorities) -> (PathBuf, PathBuf) {
+pub(crate) fn selector(
+    dir: &TempDir,
+    provisioned: &[Value],
+    authorities: &Authorities,
+    server: &str,
+) -> (PathBuf, PathBuf) {
     let mut objects = Objects::default();
     objects.extend(provisioned.iter().cloned());
     for (name, text) in objects.files("Secret", "vpn-seed-server-client").unwrap() {
         dir.write(name, text).unwrap();
     }
-    let server = format!("https://{}:9443", Network::ip("vpn-seed-server-0"));
+    let server = format!("https://{server}:9443");
     let text = egress::shipped("vpn-http-connect.yaml").to_string();
     let text = text.replace("/etc/vpn", &dir.path().display().to_string());
     let text = text.replace("https://vpn-seed-server:9443", &server);
@@ -360,7 +371,7 @@ fn hosts() -> String {
 }
 
 /// Waits until the kinds of definitions are served.
-fn wait_served(api: &Api<'_>, definitions: &[Value]) {
+pub(crate) fn wait_served(api: &Api<'_>, definitions: &[Value]) {
     for own in definitions {
         let spec = &own["spec"];
         let version = format!(

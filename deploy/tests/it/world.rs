@@ -57,7 +57,8 @@ impl World {
         self.begin_with(at, pod, objects, None)
     }
 
-    fn begin_with<'n>(
+    /// As [`World::begin`], with an account for pods that have a token of it.
+    pub(crate) fn begin_with<'n>(
         &mut self,
         at: &'n Namespace,
         (kind, workload, name): (&str, &str, &str),
@@ -128,9 +129,9 @@ impl World {
 
 /// A pod that was started.
 pub(crate) struct Begun<'n> {
-    at: &'n Namespace,
-    pod: Pod,
-    child: ChildGuard,
+    pub(crate) at: &'n Namespace,
+    pub(crate) pod: Pod,
+    pub(crate) child: ChildGuard,
 }
 
 /// Waits until a container is ready and listens where it says, then looks at its rights.
