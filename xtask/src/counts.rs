@@ -57,11 +57,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let file = workspace::root().join(FILE);
     if options.update {
         let again = callgrind::count(program, &dir)?;
-        ensure!(
-            counts == again,
-            "two runs differ: {:?}",
-            differing(&counts, &again)
-        );
+        let differing = differing(&counts, &again);
+        ensure!(differing.is_empty(), "two runs differ: {differing:?}");
         Ceilings::of(&counts).write(&file)?;
         console.say(&format!("  {FILE} holds {} workloads", counts.len()));
         return Ok(ExitCode::SUCCESS);
@@ -99,9 +96,14 @@ fn compare(console: &Console, counts: &[Count], ceilings: &Ceilings) -> ExitCode
     }
 }
 
+/// Returns what two runs do not agree on. Hashes have secrets, by which a look-up takes a step more or
+/// less: a 200th is far less than what ceilings allow.
 fn differing<'a>(one: &'a [Count], other: &'a [Count]) -> Vec<(&'a Count, &'a Count)> {
-    let pairs = one.iter().zip(other);
-    pairs.filter(|(one, other)| one != other).collect()
+    let differ = |(one, other): &(&Count, &Count)| {
+        let apart = one.instructions.abs_diff(other.instructions);
+        one.name != other.name || one.times != other.times || apart > one.instructions / 200
+    };
+    one.iter().zip(other).filter(differ).collect()
 }
 
 const FILE: &str = "bench/counts.json";
