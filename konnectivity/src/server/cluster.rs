@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use knp_proto::{
     AgentId, Backends, Budget, ClusterId, DialId, DialRefused, DialTarget, EndReason, Identifiers,
     StreamId, dial_host,
 };
+use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -36,6 +37,8 @@ pub(crate) struct Cluster {
     agents: Mutex<Agents>,
     /// Told when an agent joins.
     joined: Notify,
+    /// Dials that wait for that.
+    waiting: AtomicUsize,
     /// Set once the cluster is no longer served.
     removed: watch::Sender<bool>,
     random: Random,
@@ -127,6 +130,7 @@ impl Cluster {
             spec: ArcSwap::new(spec),
             agents: Mutex::default(),
             joined: Notify::new(),
+            waiting: AtomicUsize::new(0),
             removed: watch::Sender::new(false),
             random: Random::default(),
         })
@@ -260,9 +264,9 @@ impl Cluster {
 
     // === Dialling ===
 
-    /// Asks an agent for a connection; if it does not answer, or is lost, one more. When the last
-    /// agent was lost less than [`RETURN`] ago, waits until one is there again. It takes `limit` at
-    /// most. Dropping the future calls the dial off.
+    /// Asks an agent for a connection; if it does not answer, one more. When agents were lost less than
+    /// [`RETURN`] ago and no other is to be asked, waits until one joins. It takes `limit` at most.
+    /// Dropping the future calls the dial off.
     ///
     /// # Errors
     ///
@@ -291,17 +295,22 @@ impl Cluster {
 
     async fn dial_some(&self, target: &DialTarget, limit: Duration) -> Result<Dialled, NoTunnel> {
         let deadline = Instant::now() + limit;
-        let mut tried = None;
+        let mut tried = Vec::new();
+        let mut unanswered = 0;
+        let mut lost: Option<Instant> = None;
         let mut failure = NoTunnel::NoAgent;
-        for _ in 0..2 {
-            let mut picked = self.pick(&target.address, tried);
-            if picked.is_none() && self.is_joined_again(deadline).await {
-                picked = self.pick(&target.address, tried);
-            }
-            let Some((connected, another)) = picked else {
-                break;
+        loop {
+            // From here on, so that nobody joins unseen between the look and the wait.
+            let joined = self.joined.notified();
+            let Some((connected, another)) = self.pick(&target.address, &tried) else {
+                lost = lost.or_else(|| self.lock().deserted);
+                let until = lost.map(|lost| deadline.min(lost + RETURN));
+                if self.waits_for(joined, until).await {
+                    continue;
+                }
+                return Err(failure);
             };
-            tried = Some(connected.link.stream());
+            tried.push(connected.link.stream());
             let left = deadline.saturating_duration_since(Instant::now());
             let patience = if another {
                 left.mul_f64(FIRST_SHARE)
@@ -311,31 +320,35 @@ impl Cluster {
             let Connected { agent, link } = connected;
             failure = match self.dial_one(&link, target, patience).await {
                 Ok(tunnel) => return Ok(Dialled { tunnel, agent }),
-                Err(NoTunnel::Timeout { .. }) => NoTunnel::Timeout { limit },
-                Err(NoTunnel::Lost) => NoTunnel::Lost,
+                Err(NoTunnel::Timeout { .. }) => {
+                    unanswered += 1;
+                    NoTunnel::Timeout { limit }
+                }
+                Err(NoTunnel::Lost) => {
+                    lost = lost.or_else(|| Some(Instant::now()));
+                    NoTunnel::Lost
+                }
                 Err(failure) => return Err(failure),
             };
+            if unanswered == 2 {
+                return Err(failure);
+            }
             if another {
                 self.server.dial_retried();
             }
         }
-        Err(failure)
     }
 
-    /// Waits, until `deadline` at most, for agents that were lost just now: what led to them, a
-    /// gateway for instance, was replaced, and they are on their way. False when nobody came, or
-    /// nobody was lost.
-    async fn is_joined_again(&self, deadline: Instant) -> bool {
-        loop {
-            let joined = self.joined.notified();
-            let Some(deserted) = self.lock().deserted else {
-                return !self.lock().links.is_empty();
-            };
-            let until = deadline.min(deserted + RETURN);
-            if *self.removed.borrow() || timeout_at(until, joined).await.is_err() {
-                return false;
-            }
-        }
+    /// Waits, until a moment, for an agent to join: what led to those that were lost, a gateway for
+    /// instance, was replaced, and they are on their way. False when nobody came, when nobody was
+    /// lost, and when as many wait already as may be under way.
+    async fn waits_for(&self, joined: Notified<'_>, until: Option<Instant>) -> bool {
+        let Some(until) = until.filter(|_| !*self.removed.borrow()) else {
+            return false;
+        };
+        let most = self.spec.load().limits.pending_dials;
+        let waiting = Waiting::among(&self.waiting);
+        waiting.before < most && timeout_at(until, joined).await.is_ok()
     }
 
     async fn dial_one(
@@ -373,13 +386,14 @@ impl Cluster {
 
     /// Chooses whom to ask: the first time with whether there is another, if that one should not
     /// answer.
-    fn pick(&self, address: &str, tried: Option<StreamId>) -> Option<(Connected, bool)> {
+    fn pick(&self, address: &str, tried: &[StreamId]) -> Option<(Connected, bool)> {
         let spec = self.spec.load();
         let (host, random) = (dial_host(address), self.random.next());
         let agents = self.lock();
-        let choose = |tried| (agents.backends).pick(&spec.strategies, host, random, tried);
-        let stream = choose(tried.as_slice())?;
-        let another = tried.is_none() && choose(&[stream]).is_some();
+        let choose =
+            |tried: &[StreamId]| (agents.backends).pick(&spec.strategies, host, random, tried);
+        let stream = choose(tried)?;
+        let another = tried.is_empty() && choose(&[stream]).is_some();
         let connected = agents.links.get(&stream)?;
         let connected = Connected {
             agent: connected.agent.clone(),
@@ -391,6 +405,26 @@ impl Cluster {
     /// Draws what no client can guess.
     fn draw(&self) -> DialId {
         DialId::from_random(self.random.next())
+    }
+}
+
+/// One of the dials that wait for an agent to join.
+struct Waiting<'a> {
+    count: &'a AtomicUsize,
+    /// How many waited already.
+    before: usize,
+}
+
+impl<'a> Waiting<'a> {
+    fn among(count: &'a AtomicUsize) -> Self {
+        let before = count.fetch_add(1, Ordering::Relaxed);
+        Self { count, before }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

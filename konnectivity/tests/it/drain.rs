@@ -6,7 +6,7 @@ use testkit::upstream::{Behaviour, Upstream};
 use testkit::wait;
 
 use crate::support::{
-    Agent, AgentFlags, Backend, Kind, LIMIT, Mode, Pki, Rig, Server, ServerFlags, dial,
+    Agent, AgentFlags, Backend, Kind, LIMIT, Mode, Pki, Rig, SERVER, Server, ServerFlags, dial,
 };
 
 #[test]
@@ -150,6 +150,7 @@ fn a_dial_waits_for_agents_that_were_all_lost_just_now() {
     let (frontend, server) = (&rig.frontend, &rig.server);
     let mut tunnel = std::thread::scope(|scope| {
         let asked = scope.spawn(|| dial(frontend, &addr).unwrap());
+        server.wait_value(&format!("{SERVER}pending_backend_dials"), &[], 1.0);
         // One that comes again has the same id or not.
         let again = Backend::start(Kind::Go, server, "again");
         (asked.join().unwrap(), again)
