@@ -158,6 +158,8 @@ impl<'p> Builder<'p> {
             errors: self.errors,
             routes: Vec::with_capacity(routes + 1),
             kept: vec![false; routes],
+            last: None,
+            moved: false,
             fresh: Vec::new(),
             given: 0,
             refused: Vec::new(),
@@ -198,6 +200,10 @@ pub struct RoutesBuilder<'p> {
     routes: Vec<Arc<Route>>,
     /// Which routes of the last snapshot stay.
     kept: Vec<bool>,
+    /// The place of the one that was kept last.
+    last: Option<usize>,
+    /// Whether those that stay have another order.
+    moved: bool,
     /// Where in `routes` those are that do not.
     fresh: Vec<usize>,
     /// Routes given, the refused ones too; errors name them by it.
@@ -227,6 +233,8 @@ impl RoutesBuilder<'_> {
         let same_cluster = self.gone.is_empty() || !self.gone.contains(&Arc::as_ptr(old.cluster()));
         // One that is kept a second time is a second route, which contradicts the first.
         if same_cluster && !std::mem::replace(kept, true) {
+            self.moved |= self.last.is_some_and(|last| last > place);
+            self.last = Some(place);
             self.routes.push(Arc::clone(old));
             return;
         }
@@ -318,14 +326,14 @@ impl RoutesBuilder<'_> {
     /// to do with each other, for then their order matters.
     fn changed_tables(&self) -> Option<Tables> {
         let previous = self.previous?;
-        if self.fresh.len() > self.routes.len() / 2 {
+        let gone = self.kept.iter().filter(|kept| !**kept).count();
+        if self.moved || self.fresh.len() + gone > self.routes.len() / 2 {
             return None;
         }
         let mut tables = previous.tables.clone();
-        for (old, kept) in previous.routes.iter().zip(&self.kept) {
-            if !kept && !tables.remove(old) {
-                return None;
-            }
+        let gone = previous.routes.iter().zip(&self.kept);
+        if !tables.remove_all(gone.filter(|(_, kept)| !**kept).map(|(old, _)| old)) {
+            return None;
         }
         for at in &self.fresh {
             let route = self.routes.get(*at)?;

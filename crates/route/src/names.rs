@@ -117,6 +117,8 @@ pub(crate) struct NameTable {
     routes: RouteMap<Arc<str>>,
     /// Bit n is set when a wildcard has n labels behind its `*.`; 253 octets hold at most 127.
     depths: u128,
+    /// Whether wildcards were taken out since.
+    stale_depths: bool,
 }
 
 impl NameTable {
@@ -124,6 +126,7 @@ impl NameTable {
         Self {
             routes: RouteMap::with_capacity_and_hasher(names, Default::default()),
             depths: 0,
+            stale_depths: false,
         }
     }
 
@@ -136,15 +139,19 @@ impl NameTable {
     }
 
     /// Takes out the entry of a normal pattern if it leads to just this route, and answers whether
-    /// it does.
+    /// it does. [`forget_depths`](Self::forget_depths) is due afterwards.
     pub(crate) fn remove(&mut self, pattern: &Arc<str>, route: &Arc<Route>) -> bool {
-        let own = take(&mut self.routes, Arc::clone(pattern), route);
-        if pattern.starts_with("*.") {
+        self.stale_depths |= pattern.starts_with("*.");
+        take(&mut self.routes, Arc::clone(pattern), route)
+    }
+
+    /// Finds out anew which wildcards there are, if some were taken out.
+    pub(crate) fn forget_depths(&mut self) {
+        if std::mem::take(&mut self.stale_depths) {
             let suffixes = self.routes.keys().filter_map(|key| key.strip_prefix("*."));
             let depths = suffixes.map(|suffix| depth_bit(labels(suffix.as_bytes())));
             self.depths = depths.fold(0, |all, depth| all | depth);
         }
-        own
     }
 
     /// Returns the route of exactly this normal pattern.

@@ -1,8 +1,8 @@
 //! The tables that a connection is looked up in: what matches what.
 //!
 //! A table of the next snapshot is a copy of the last one's, less what went and with what came, so
-//! that a change costs what it changes and a copy. Names are compared by hashes that nobody can
-//! foresee, because some of them are of other people's making.
+//! that a change costs what it changes and a copy. Hashes are quick ones that differ from process to
+//! process; clients of the gateway only look up, and never add.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -121,9 +121,19 @@ impl Tables {
         }
     }
 
-    /// Takes a route out, and answers whether all of its entries were its own: those that it shares
-    /// with a route of other listeners can only be made anew. After `false` the tables are of no use.
-    pub(crate) fn remove(&mut self, route: &Arc<Route>) -> bool {
+    /// Takes routes out, and answers whether all of their entries were their own: those that one
+    /// shares with a route of other listeners can only be made anew. After `false` the tables are of
+    /// no use.
+    pub(crate) fn remove_all<'r>(
+        &mut self,
+        mut routes: impl Iterator<Item = &'r Arc<Route>>,
+    ) -> bool {
+        let own = routes.all(|route| self.remove(route));
+        self.names.forget_depths();
+        own
+    }
+
+    fn remove(&mut self, route: &Arc<Route>) -> bool {
         match route.matches() {
             Matches::ConnectDestinations(values) => values
                 .iter()

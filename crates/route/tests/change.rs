@@ -151,6 +151,9 @@ proptest! {
             } else {
                 spec.routes.insert(place.min(spec.routes.len()), route);
             }
+            if at % 4 == 3 {
+                spec.routes.reverse();
+            }
             let alone = Snapshot::build(spec.clone(), 1, None);
             let after = Snapshot::build(spec.clone(), 1, last.as_ref());
             prop_assert_eq!(alone.is_ok(), after.is_ok());

@@ -7,14 +7,13 @@
 //! ```
 //!
 //! A file of very many elements mostly differs in one. Of the last good file there is a hash of each
-//! element's text, so that what did not change is neither parsed, checked nor made again. A hash
-//! tells texts apart because it has a secret and 64 bits. Whatever is not so simple, or wrong, is
+//! element's text, so that what did not change is neither parsed, checked nor made again. The hash
+//! is SipHash with the kernel's secret: nobody can make two texts that it does not tell apart. Whatever is not so simple, or wrong, is
 //! left to the YAML reader, which says why: there is no error here.
 
 use std::collections::HashMap;
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, RandomState};
 
-use foldhash::quality::RandomState;
 use route::{Builder, Snapshot};
 use serde::de::DeserializeOwned;
 use settings::ConfigErrors;
