@@ -53,7 +53,7 @@ impl Asked {
     ///
     /// # Errors
     /// With the flag that is wrong.
-    pub(super) fn check(&self, shoots: usize) -> Result<()> {
+    pub(super) fn check(&self, routes: usize) -> Result<()> {
         ensure!(
             (1..=MOST_GATEWAYS).contains(&self.gateways),
             "--gateways: from 1 to {MOST_GATEWAYS}"
@@ -64,9 +64,10 @@ impl Asked {
             "--rate and --seconds: from 1"
         );
         let changes = self.changes();
+        let most = routes / shoots::EACH * shoots::EACH;
         ensure!(
-            changes <= shoots,
-            "{changes} changes are of a shoot each, and --routes has {shoots}"
+            changes <= most,
+            "{changes} changes are of a shoot each, and --routes is good for {most}"
         );
         Ok(())
     }
@@ -195,11 +196,13 @@ fn change(
     let percent = |time: Duration| time.as_secs_f64() / wall * 100.0;
     let spent = |before: &Usage, after: &Usage| after.cpu_time.saturating_sub(before.cpu_time);
     lab.add(known::CHURN, of::CHANGES, seen.rate);
+    let mut peak = 0.0_f64;
     for (before, after) in before.iter().zip(&after) {
         let share = percent(spent(before, after));
         lab.add(known::CHURN, of::CPU_GATEWAY_SHARE, share);
-        lab.add(known::CHURN, of::GATEWAY_PEAK, mib(after.peak_rss_kib));
+        peak = peak.max(mib(after.peak_rss_kib));
     }
+    lab.add(known::CHURN, of::GATEWAY_PEAK, peak);
     let share = percent(spent(&ours, &ours_now));
     lab.add(known::CHURN, of::CPU_SHARE, share);
     lab.add(known::CHURN, of::CPU_SERVER_SHARE, percent(theirs));
@@ -210,14 +213,15 @@ fn change(
 }
 
 fn add_outcomes(lab: &mut Lab<'_>, outcomes: &[Outcome]) {
-    let mut lost = 0;
+    let (mut lost, mut longest) = (0, 0.0_f64);
     for one in outcomes {
         lab.add(known::CHURN, of::PROBES, one.probes as f64);
-        lab.add(known::CHURN, of::LONGEST, one.longest_ms);
+        longest = longest.max(one.longest_ms);
         lab.add(known::CHURN, of::NEW, one.new_per_second);
         lost += one.lost + one.failed;
     }
     // All together: the median of several would hide one's.
+    lab.add(known::CHURN, of::LONGEST, longest);
     lab.add(known::CHURN, of::LOST, lost as f64);
 }
 

@@ -207,7 +207,7 @@ fn pods_are_given_the_time_that_their_drain_takes() {
                 of_flags += duration(value);
             }
         }
-        longest = longest.max(of_flags);
+        longest = longest.max(of_flags).max(provisioned_drain(&directory));
         assert!(seconds(&pod) > longest, "{directory}: {longest} s");
     }
 }
@@ -218,6 +218,35 @@ fn drain(file: &str) -> u64 {
     let Some(line) = line else { return 0 };
     let words = line.split(['{', '}', ',', ' ', ':']);
     words.filter(|word| word.ends_with('s')).map(duration).sum()
+}
+
+/// Returns the same of what is provisioned for a directory's pods.
+fn provisioned_drain(directory: &str) -> u64 {
+    let side = match directory {
+        "control-plane/vpn-server" => "server",
+        "shoot/vpn-client" => "client",
+        _ => return 0,
+    };
+    let wanted = Objects::read("control-plane/vpn-server/provision.yaml").unwrap();
+    let wanted = wanted.into_iter().next().unwrap();
+    let drain = &wanted[side]["drain"];
+    [&drain["delay"], &drain["timeout"]]
+        .map(|part| duration(text(part)))
+        .iter()
+        .sum()
+}
+
+#[test]
+fn readiness_asks_for_the_cluster_that_the_registry_has() {
+    let objects = Objects::build("control-plane/konnectivity-server").unwrap();
+    let set = objects.get("Deployment", "konnectivity-server").unwrap();
+    let container = &set["spec"]["template"]["spec"]["containers"][0];
+    let path = text(&container["readinessProbe"]["httpGet"]["path"]);
+    let cluster = path.strip_prefix("/readyz/").unwrap();
+    let file = format!("{cluster}.yaml");
+    let maps = objects.of_kind("ConfigMap");
+    let of = |map: &Value| map["data"].as_object().unwrap().contains_key(&file);
+    assert_eq!(maps.into_iter().filter(|map| of(map)).count(), 1, "{path}");
 }
 
 fn duration(text: &str) -> u64 {

@@ -204,8 +204,9 @@ fn secret(key: &str, data: Value) -> Value {
     })
 }
 
-/// Runs `vpn-provision`, as `vpn-server provision`, with the parameters that are shipped, and what `change` makes of them, and
-/// returns what it writes: Secrets of both ends, and the annotations of the servers' Services.
+/// Runs `vpn-provision`, as `vpn-server provision`, with the parameters that are shipped, and what
+/// `change` makes of them, and returns what it writes: Secrets of both ends, and the annotations of
+/// the servers' Services.
 pub(crate) fn provision(dir: &TempDir, change: impl FnOnce(&mut Value)) -> Vec<Value> {
     let wanted = Objects::read("control-plane/vpn-server/provision.yaml").unwrap();
     let mut wanted = wanted.into_iter().next().unwrap();
