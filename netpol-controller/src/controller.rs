@@ -26,7 +26,7 @@ use crate::lease::{Election, Leadership};
 use crate::metrics::{BUILD, Metrics};
 use crate::publish::Publisher;
 use crate::resolve::{self, Resolved};
-use crate::status::{Answers, Shared};
+use crate::status::{Answers, Shared, Summary};
 use crate::watch::{self as watches, Needs, Watches};
 use crate::write::Writer;
 
@@ -141,6 +141,11 @@ impl Controller {
             (server, xds, reloads) = (Some(serving), Some(local), tls);
         }
         let shared = Arc::new(Shared::default());
+        // The engine says more at its first turn; whoever asks before must not miss a gateway.
+        shared.set(Summary {
+            gateways: publisher.as_ref().map(Publisher::summary),
+            ..Summary::default()
+        });
         telemetry::process::register(&registry, BUILD);
         log.register(&registry);
         let answers: Arc<dyn Process> = Arc::new(Answers {
