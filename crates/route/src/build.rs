@@ -5,8 +5,9 @@
 //! specification ──add──────────▶    └───────────────────────┴─▶ every fault, each with its offender
 //! ```
 //!
-//! What is kept costs a copy of a pointer; what is added is checked and made. The tables are the
-//! last ones, changed, unless most of the routes are new.
+//! What is kept costs a number, and a copy of a pointer for each piece of the lists and tables that it
+//! is in; what is added is checked and made. The tables are the last ones, changed, unless most of the
+//! routes are new.
 
 mod clusters;
 mod errors;
@@ -17,6 +18,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::cluster::Cluster;
+use crate::pieces::{Joiner, Pieces};
 use crate::route::{Matches, Route};
 use crate::snapshot::Snapshot;
 use crate::spec::{ClusterSpec, RouteSpec, TableSpec};
@@ -70,7 +72,14 @@ struct Given {
     key: u32,
     /// How many were given before it.
     at: u32,
-    cluster: Arc<Cluster>,
+    /// Absent when it is the last snapshot's: looking into each of very many costs their change.
+    new: Option<Arc<Cluster>>,
+}
+
+impl Given {
+    fn name(&self) -> Option<&str> {
+        self.new.as_ref().map(|cluster| &**cluster.name())
+    }
 }
 
 impl<'p> Builder<'p> {
@@ -90,12 +99,9 @@ impl<'p> Builder<'p> {
     /// Keeps the cluster at a place of the last snapshot's [`Snapshot::clusters`] as it is; a place
     /// that it does not have is nothing.
     pub fn keep_cluster(&mut self, place: usize) {
-        let old = self
-            .previous
-            .and_then(|snapshot| snapshot.clusters.get(place));
-        if let (Some(old), Some(kept)) = (old, self.kept.get_mut(place)) {
+        if let Some(kept) = self.kept.get_mut(place) {
             *kept = true;
-            self.give(2 * number(place) + 1, Arc::clone(old));
+            self.give(2 * number(place) + 1, None);
         }
     }
 
@@ -112,28 +118,30 @@ impl<'p> Builder<'p> {
             Ok(place) => 2 * number(place) + 1,
             Err(between) => 2 * number(between),
         };
-        self.give(key, Arc::new(cluster));
+        self.give(key, Some(Arc::new(cluster)));
     }
 
-    fn give(&mut self, key: u32, cluster: Arc<Cluster>) {
+    fn give(&mut self, key: u32, new: Option<Arc<Cluster>>) {
         let at = number(self.given.len());
-        self.given.push(Given { key, at, cluster });
+        self.given.push(Given { key, at, new });
     }
 
     /// Goes on with the routes, now that all clusters are there.
     #[must_use]
     pub fn routes(mut self) -> RoutesBuilder<'p> {
-        // Mostly sorted already. Names are looked at among those only that are new in one place.
+        // Mostly sorted already. Names are looked at among those only that are new in one place: two
+        // in the place of an old one have its name.
         self.given.sort_by(|left, right| {
-            let by_name = || left.cluster.name().cmp(right.cluster.name());
+            let by_name = || left.name().cmp(&right.name());
             left.key.cmp(&right.key).then_with(by_name)
         });
         for pair in self.given.windows(2) {
             if let [left, right] = pair
                 && left.key == right.key
-                && left.cluster.name() == right.cluster.name()
+                && (left.key % 2 == 1 || left.name() == right.name())
             {
-                let cluster = left.cluster.name().to_string();
+                let cluster = left.name().or_else(|| self.old_name(left));
+                let cluster = cluster.unwrap_or_default().to_owned();
                 let fault = ClusterFault::Duplicate;
                 self.errors.push(BuildError::Cluster { cluster, fault });
             }
@@ -145,25 +153,39 @@ impl<'p> Builder<'p> {
             }
         }
         let named = self.named();
-        let olds = self.previous.map_or(&[][..], |snapshot| &snapshot.clusters);
-        let gone = olds.iter().zip(&self.kept).filter(|(_, kept)| !**kept);
-        let routes = self.previous.map_or(0, |snapshot| snapshot.routes.len());
+        let olds = self.previous.map(|snapshot| &snapshot.clusters);
+        let gone = olds.into_iter().flat_map(|olds| not(&self.kept, olds));
+        let gone = gone.map(Arc::as_ptr).collect();
+        let mut clusters = Joiner::new(olds);
+        for given in self.given {
+            match given.new {
+                Some(new) => clusters.push(new),
+                None => clusters.keep(given.key as usize / 2),
+            }
+        }
+        let routes = self.previous.map(|snapshot| &snapshot.routes);
         RoutesBuilder {
             previous: self.previous,
-            gone: gone.map(|(old, _)| Arc::as_ptr(old)).collect(),
-            clusters: self.given.into_iter().map(|given| given.cluster).collect(),
+            gone,
+            clusters: clusters.finish(),
             places,
             named,
             next: 0,
             errors: self.errors,
-            routes: Vec::with_capacity(routes + 1),
-            kept: vec![false; routes],
+            routes: Joiner::new(routes),
+            kept: vec![false; routes.map_or(0, Pieces::len)],
             last: None,
             moved: false,
             fresh: Vec::new(),
             given: 0,
             refused: Vec::new(),
         }
+    }
+
+    /// Returns the name of a cluster in the place of one of the last snapshot's.
+    fn old_name(&self, given: &Given) -> Option<&'p str> {
+        let old = self.previous?.clusters.get(given.key as usize / 2)?;
+        Some(old.name())
     }
 
     /// Returns the clusters with endpoints whose names are to be resolved.
@@ -176,11 +198,8 @@ impl<'p> Builder<'p> {
                 .and_then(|snapshot| snapshot.cluster_place(old.name()).ok());
             place.is_some_and(|place| self.kept.get(place) == Some(&true))
         };
-        let new = self.given.iter().filter(|given| {
-            let kept = given.key % 2 == 1 && self.kept.get(given.key as usize / 2) == Some(&true);
-            !kept && given.cluster.has_host_names()
-        });
-        let new = new.map(|given| &given.cluster);
+        let new = self.given.iter().filter_map(|given| given.new.as_ref());
+        let new = new.filter(|cluster| cluster.has_host_names());
         olds.iter().filter(stays).chain(new).cloned().collect()
     }
 }
@@ -191,21 +210,21 @@ pub struct RoutesBuilder<'p> {
     previous: Option<&'p Snapshot>,
     /// Clusters of the last snapshot that are no more, or not the same.
     gone: HashSet<*const Cluster>,
-    clusters: Box<[Arc<Cluster>]>,
+    clusters: Pieces<Arc<Cluster>>,
     places: Vec<u32>,
     named: Box<[Arc<Cluster>]>,
     /// Where the next cluster's name is looked for first: mostly routes have the clusters' order.
     next: usize,
     errors: BuildErrors,
-    routes: Vec<Arc<Route>>,
+    routes: Joiner<'p, Arc<Route>>,
     /// Which routes of the last snapshot stay.
     kept: Vec<bool>,
     /// The place of the one that was kept last.
     last: Option<usize>,
     /// Whether those that stay have another order.
     moved: bool,
-    /// Where in `routes` those are that do not.
-    fresh: Vec<usize>,
+    /// Those that do not, with their places in `routes`.
+    fresh: Vec<(usize, Arc<Route>)>,
     /// Routes given, the refused ones too; errors name them by it.
     given: usize,
     /// Of them, which were refused.
@@ -223,21 +242,24 @@ impl RoutesBuilder<'_> {
     /// Keeps the route at a place of the last snapshot's [`Snapshot::routes`]; it leads to the
     /// cluster that has now the name of its cluster. A place that it does not have is nothing.
     pub fn keep_route(&mut self, place: usize) {
-        let old = self
-            .previous
-            .and_then(|snapshot| snapshot.routes.get(place));
-        let (Some(old), Some(kept)) = (old, self.kept.get_mut(place)) else {
+        let Some(kept) = self.kept.get_mut(place) else {
             return;
         };
         self.given += 1;
-        let same_cluster = self.gone.is_empty() || !self.gone.contains(&Arc::as_ptr(old.cluster()));
+        let previous = self.previous;
+        let old = || previous?.routes.get(place);
+        let gone = |old: &Arc<Route>| self.gone.contains(&Arc::as_ptr(old.cluster()));
+        let same_cluster = self.gone.is_empty() || !old().is_some_and(gone);
         // One that is kept a second time is a second route, which contradicts the first.
         if same_cluster && !std::mem::replace(kept, true) {
             self.moved |= self.last.is_some_and(|last| last > place);
             self.last = Some(place);
-            self.routes.push(Arc::clone(old));
+            self.routes.keep(place);
             return;
         }
+        let Some(old) = old() else {
+            return;
+        };
         let name = Arc::clone(old.cluster().name());
         match self.cluster(&name) {
             Some(cluster) => self.put(old.leading_to(cluster)),
@@ -265,8 +287,9 @@ impl RoutesBuilder<'_> {
     }
 
     fn put(&mut self, route: Route) {
-        self.fresh.push(self.routes.len());
-        self.routes.push(Arc::new(route));
+        let route = Arc::new(route);
+        self.fresh.push((self.routes.len(), Arc::clone(&route)));
+        self.routes.push(route);
     }
 
     /// Notes a fault of the route that was given last.
@@ -284,7 +307,7 @@ impl RoutesBuilder<'_> {
             self.next
         } else {
             let by_name = |cluster: &Arc<Cluster>| (**cluster.name()).cmp(name);
-            self.clusters.binary_search_by(by_name).ok()?
+            self.clusters.search(by_name).ok()?
         };
         self.next = place + 1;
         self.clusters.get(place).map(Arc::clone)
@@ -295,7 +318,8 @@ impl RoutesBuilder<'_> {
     /// # Errors
     /// All that is wrong, each fault naming its offender; nothing is built then.
     pub fn build(mut self, generation: u64) -> Result<Snapshot, BuildErrors> {
-        let tables = self.tables();
+        let routes = std::mem::replace(&mut self.routes, Joiner::new(None)).finish();
+        let tables = self.tables(&routes);
         if self.errors.total() > 0 {
             return Err(self.errors);
         }
@@ -303,17 +327,17 @@ impl RoutesBuilder<'_> {
             generation,
             clusters: self.clusters,
             named: self.named,
-            routes: self.routes.into(),
+            routes,
             tables,
         })
     }
 
-    fn tables(&mut self) -> Tables {
+    fn tables(&mut self, routes: &Pieces<Arc<Route>>) -> Tables {
         let mut faults = Vec::new();
         let tables = self
-            .changed_tables()
-            .unwrap_or_else(|| Tables::of(&self.routes, &mut |at, fault| faults.push((at, fault))));
-        self.check_public_keys(&mut faults);
+            .changed_tables(routes)
+            .unwrap_or_else(|| Tables::of(routes, &mut |at, fault| faults.push((at, fault))));
+        self.check_public_keys(routes, &mut faults);
         for (at, fault) in faults {
             let given = |place, refused: &usize| place + usize::from(*refused <= place);
             let place = self.refused.iter().fold(at + 1, given);
@@ -324,19 +348,17 @@ impl RoutesBuilder<'_> {
 
     /// Returns the last tables, changed, if that is less work than new ones and if no two routes have
     /// to do with each other, for then their order matters.
-    fn changed_tables(&self) -> Option<Tables> {
+    fn changed_tables(&self, routes: &Pieces<Arc<Route>>) -> Option<Tables> {
         let previous = self.previous?;
-        let gone = self.kept.iter().filter(|kept| !**kept).count();
-        if self.moved || self.fresh.len() + gone > self.routes.len() / 2 {
+        let gone = not(&self.kept, &previous.routes);
+        if self.moved || self.fresh.len() + gone.clone().count() > routes.len() / 2 {
             return None;
         }
         let mut tables = previous.tables.clone();
-        let gone = previous.routes.iter().zip(&self.kept);
-        if !tables.remove_all(gone.filter(|(_, kept)| !**kept).map(|(old, _)| old)) {
+        if !tables.remove_all(gone) {
             return None;
         }
-        for at in &self.fresh {
-            let route = self.routes.get(*at)?;
+        for (_, route) in &self.fresh {
             let mut alone = true;
             let first = !tables.has_any_of(route);
             tables.insert(route, &mut |_| alone = false);
@@ -348,26 +370,38 @@ impl RoutesBuilder<'_> {
     }
 
     /// Finds public keys that two routes have; no table has them.
-    fn check_public_keys(&self, faults: &mut Vec<(usize, RouteFault)>) {
-        let keys = |route: &Route| match route.matches() {
-            Matches::WireGuard(wireguard) => wireguard.public_keys.clone(),
-            Matches::ConnectDestinations(_)
-            | Matches::Destinations { .. }
-            | Matches::ServerNames(_) => Box::default(),
-        };
-        let fresh = self.fresh.iter().filter_map(|at| self.routes.get(*at));
-        if fresh.into_iter().all(|route| keys(route).is_empty()) {
+    fn check_public_keys(
+        &self,
+        routes: &Pieces<Arc<Route>>,
+        faults: &mut Vec<(usize, RouteFault)>,
+    ) {
+        if (self.fresh.iter()).all(|(_, route)| public_keys(route).is_empty()) {
             return;
         }
         let mut seen = HashSet::new();
-        for (at, route) in self.routes.iter().enumerate() {
-            for key in keys(route) {
+        for (at, route) in routes.iter().enumerate() {
+            for key in public_keys(route) {
                 if !seen.insert(key) {
-                    faults.push((at, RouteFault::DuplicatePublicKey { key }));
+                    faults.push((at, RouteFault::DuplicatePublicKey { key: *key }));
                 }
             }
         }
     }
+}
+
+fn public_keys(route: &Route) -> &[[u8; 32]] {
+    match route.matches() {
+        Matches::WireGuard(wireguard) => &wireguard.public_keys,
+        Matches::ConnectDestinations(_)
+        | Matches::Destinations { .. }
+        | Matches::ServerNames(_) => &[],
+    }
+}
+
+/// Returns those of the last snapshot's elements that were not kept.
+fn not<'o, T>(kept: &[bool], olds: &'o Pieces<T>) -> impl Iterator<Item = &'o T> + Clone {
+    let gone = kept.iter().enumerate().filter(|(_, kept)| !**kept);
+    gone.filter_map(|(place, _)| olds.get(place))
 }
 
 /// Places and counts are far below what 31 bits hold: a file of them would be refused for its size.

@@ -22,6 +22,13 @@ pub(crate) struct DestinationTable {
 }
 
 impl DestinationTable {
+    pub(crate) fn with_capacity(entries: usize) -> Self {
+        Self {
+            routes: RouteMap::with_capacity(entries),
+            ..Self::default()
+        }
+    }
+
     /// Adds an entry, or puts it in place of the one before.
     pub(crate) fn insert(&mut self, key: DestinationKey, route: Arc<Route>) {
         let lens = match key.0.network() {
@@ -37,7 +44,7 @@ impl DestinationTable {
 
     /// Takes out an entry if it leads to just this route, and answers whether it does. The lengths
     /// stay: one too many costs a look-up that finds nothing.
-    pub(crate) fn remove(&mut self, key: DestinationKey, route: &Arc<Route>) -> bool {
+    pub(crate) fn remove(&mut self, key: &DestinationKey, route: &Arc<Route>) -> bool {
         take(&mut self.routes, key, route)
     }
 

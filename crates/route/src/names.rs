@@ -42,21 +42,29 @@ pub enum HostNameError {
 
 /// Tells what is wrong with a host name; one trailing dot is allowed.
 pub(crate) fn check_host_name(name: &str) -> Result<(), HostNameError> {
+    has_capitals(name).map(drop)
+}
+
+/// As [`check_host_name`], and tells whether a good name has capital letters.
+fn has_capitals(name: &str) -> Result<bool, HostNameError> {
     let name = name.strip_suffix('.').unwrap_or(name);
     if name.len() > LONGEST_NAME {
         return Err(HostNameError::LongName);
     }
     // One pass, because tables have very many names.
-    let mut label = 0;
+    let (mut label, mut capitals) = (0, false);
     for byte in name.bytes() {
-        match byte {
-            b'.' if label == 0 => return Err(HostNameError::EmptyLabel),
-            b'.' => label = 0,
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' if label == LONGEST_LABEL => {
+        match Octet::OF[usize::from(byte)] {
+            Octet::Dot if label == 0 => return Err(HostNameError::EmptyLabel),
+            Octet::Dot => label = 0,
+            Octet::Other => return Err(HostNameError::Character),
+            Octet::Capital | Octet::Plain if label == LONGEST_LABEL => {
                 return Err(HostNameError::LongLabel);
             }
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => label += 1,
-            _ => return Err(HostNameError::Character),
+            own @ (Octet::Capital | Octet::Plain) => {
+                capitals |= own == Octet::Capital;
+                label += 1;
+            }
         }
     }
     if label == 0 {
@@ -67,7 +75,37 @@ pub(crate) fn check_host_name(name: &str) -> Result<(), HostNameError> {
     if last.all(|byte| byte.is_ascii_digit()) {
         return Err(HostNameError::Number);
     }
-    Ok(())
+    Ok(capitals)
+}
+
+/// What an octet is in a host name.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Octet {
+    /// A letter in upper case.
+    Capital,
+    /// Between two labels.
+    Dot,
+    /// Nothing that host names have.
+    Other,
+    /// Anything else in a label.
+    Plain,
+}
+
+impl Octet {
+    const OF: [Self; 256] = {
+        let mut of = [Self::Other; 256];
+        let mut byte = 0_u8;
+        while byte < u8::MAX {
+            of[byte as usize] = match byte {
+                b'A'..=b'Z' => Self::Capital,
+                b'.' => Self::Dot,
+                b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' => Self::Plain,
+                _ => Self::Other,
+            };
+            byte += 1;
+        }
+        of
+    };
 }
 
 /// Returns a server name of a route, `a.example.com`, `*.example.com` or `*`, in the form in which
@@ -85,15 +123,18 @@ pub(crate) fn normal_form(pattern: &str) -> Result<Cow<'_, str>, HostNameError> 
         return Ok(Cow::Borrowed(pattern));
     }
     let rest = pattern.strip_prefix("*.").unwrap_or(pattern);
-    if rest.bytes().any(|byte| byte == b'*') {
-        return Err(HostNameError::Wildcard);
-    }
-    check_host_name(rest)?;
+    let capitals = has_capitals(rest).map_err(|why| {
+        if rest.contains('*') {
+            HostNameError::Wildcard
+        } else {
+            why
+        }
+    })?;
     let normal = pattern.strip_suffix('.').unwrap_or(pattern);
     if normal.len() > LONGEST_NAME {
         return Err(HostNameError::LongName);
     }
-    Ok(if normal.bytes().any(|byte| byte.is_ascii_uppercase()) {
+    Ok(if capitals {
         Cow::Owned(normal.to_ascii_lowercase())
     } else {
         Cow::Borrowed(normal)
@@ -124,7 +165,7 @@ pub(crate) struct NameTable {
 impl NameTable {
     pub(crate) fn with_capacity(names: usize) -> Self {
         Self {
-            routes: RouteMap::with_capacity_and_hasher(names, Default::default()),
+            routes: RouteMap::with_capacity(names),
             depths: 0,
             stale_depths: false,
         }
@@ -142,7 +183,7 @@ impl NameTable {
     /// it does. [`forget_depths`](Self::forget_depths) is due afterwards.
     pub(crate) fn remove(&mut self, pattern: &Arc<str>, route: &Arc<Route>) -> bool {
         self.stale_depths |= pattern.starts_with("*.");
-        take(&mut self.routes, Arc::clone(pattern), route)
+        take(&mut self.routes, pattern, route)
     }
 
     /// Finds out anew which wildcards there are, if some were taken out.

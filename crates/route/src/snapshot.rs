@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::build::{BuildErrors, build};
 use crate::cluster::Cluster;
+use crate::pieces::Pieces;
 use crate::route::{Matches, Route};
 use crate::spec::{EndpointAddress, TableSpec};
 use crate::tables::Tables;
@@ -15,11 +16,11 @@ use crate::tables::Tables;
 pub struct Snapshot {
     pub(crate) generation: u64,
     /// In the order of their names.
-    pub(crate) clusters: Box<[Arc<Cluster>]>,
+    pub(crate) clusters: Pieces<Arc<Cluster>>,
     /// Those with endpoints whose names are to be resolved.
     pub(crate) named: Box<[Arc<Cluster>]>,
     /// In the order of the specification.
-    pub(crate) routes: Box<[Arc<Route>]>,
+    pub(crate) routes: Pieces<Arc<Route>>,
     pub(crate) tables: Tables,
 }
 
@@ -116,8 +117,7 @@ impl Snapshot {
 
     /// Returns the place of the cluster of a name, or where it would be.
     pub(crate) fn cluster_place(&self, name: &str) -> Result<usize, usize> {
-        self.clusters
-            .binary_search_by(|cluster| (**cluster.name()).cmp(name))
+        self.clusters.search(|cluster| (**cluster.name()).cmp(name))
     }
 
     /// Returns the routes in the order of the specification.

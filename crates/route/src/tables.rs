@@ -1,23 +1,20 @@
 //! The tables that a connection is looked up in: what matches what.
 //!
-//! A table of the next snapshot is a copy of the last one's, less what went and with what came, so
-//! that a change costs what it changes and a copy. Hashes are quick ones that differ from process to
-//! process; clients of the gateway only look up, and never add.
+//! A table of the next snapshot is the last one's, less what went and with what came; what did not
+//! change they share.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::hash::Hash;
 use std::sync::Arc;
-
-use foldhash::quality::RandomState;
 
 use crate::build::RouteFault;
 use crate::destinations::DestinationTable;
 use crate::names::NameTable;
+use crate::pieces::Pieces;
 use crate::route::{Matches, Route, WireGuardMatch};
+use crate::shards::ShardMap;
 
 /// A map by what routes match.
-pub(crate) type RouteMap<K> = HashMap<K, Arc<Route>, RandomState>;
+pub(crate) type RouteMap<K> = ShardMap<K, Arc<Route>>;
 
 /// All look-up tables of a snapshot.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +28,10 @@ pub(crate) struct Tables {
 impl Tables {
     /// Returns the tables of these routes; `fault` is told of every match that two of them have,
     /// with the later one's place in the iterator.
-    pub(crate) fn of(routes: &[Arc<Route>], fault: &mut impl FnMut(usize, RouteFault)) -> Self {
+    pub(crate) fn of(
+        routes: &Pieces<Arc<Route>>,
+        fault: &mut impl FnMut(usize, RouteFault),
+    ) -> Self {
         let mut tables = Self::with_room_for(routes);
         for (at, route) in routes.iter().enumerate() {
             tables.insert(route, &mut |why| fault(at, why));
@@ -39,19 +39,21 @@ impl Tables {
         tables
     }
 
-    fn with_room_for(routes: &[Arc<Route>]) -> Self {
-        let (mut names, mut connects) = (0, 0);
-        for route in routes {
+    fn with_room_for(routes: &Pieces<Arc<Route>>) -> Self {
+        let (mut names, mut connects, mut destinations) = (0, 0, 0);
+        for route in routes.iter() {
             match route.matches() {
                 Matches::ServerNames(some) => names += some.len(),
                 Matches::ConnectDestinations(some) => connects += some.len(),
-                Matches::Destinations { .. } | Matches::WireGuard(_) => {}
+                Matches::Destinations { prefixes, .. } => destinations += prefixes.len(),
+                Matches::WireGuard(_) => {}
             }
         }
         Self {
             names: NameTable::with_capacity(names),
-            connects: RouteMap::with_capacity_and_hasher(connects, RandomState::default()),
-            ..Self::default()
+            destinations: DestinationTable::with_capacity(destinations),
+            connects: RouteMap::with_capacity(connects),
+            route_ids: RouteMap::default(),
         }
     }
 
@@ -106,9 +108,9 @@ impl Tables {
     /// Answers whether there is an entry for anything that `route` matches.
     pub(crate) fn has_any_of(&self, route: &Route) -> bool {
         match route.matches() {
-            Matches::ConnectDestinations(values) => {
-                values.iter().any(|value| self.connects.contains_key(value))
-            }
+            Matches::ConnectDestinations(values) => values
+                .iter()
+                .any(|value| self.connects.get(value).is_some()),
             Matches::Destinations { prefixes, port } => prefixes
                 .iter()
                 .any(|prefix| self.destinations.exact(&(*prefix, *port)).is_some()),
@@ -117,7 +119,7 @@ impl Tables {
                 .any(|pattern| self.names.exact(pattern).is_some()),
             Matches::WireGuard(wireguard) => wireguard
                 .route_id
-                .is_some_and(|id| self.route_ids.contains_key(&id)),
+                .is_some_and(|id| self.route_ids.get(&id).is_some()),
         }
     }
 
@@ -137,29 +139,27 @@ impl Tables {
         match route.matches() {
             Matches::ConnectDestinations(values) => values
                 .iter()
-                .all(|value| take(&mut self.connects, Arc::clone(value), route)),
+                .all(|value| take(&mut self.connects, value, route)),
             Matches::Destinations { prefixes, port } => prefixes
                 .iter()
-                .all(|prefix| self.destinations.remove((*prefix, *port), route)),
+                .all(|prefix| self.destinations.remove(&(*prefix, *port), route)),
             Matches::ServerNames(patterns) => patterns
                 .iter()
                 .all(|pattern| self.names.remove(pattern, route)),
             Matches::WireGuard(wireguard) => wireguard
                 .route_id
-                .is_none_or(|id| take(&mut self.route_ids, id, route)),
+                .is_none_or(|id| take(&mut self.route_ids, &id, route)),
         }
     }
 }
 
 /// Takes the entry of `key` out if it leads to just this route, and answers whether it does.
-pub(crate) fn take<K: Eq + Hash>(map: &mut RouteMap<K>, key: K, route: &Arc<Route>) -> bool {
-    match map.entry(key) {
-        Entry::Occupied(entry) if Arc::ptr_eq(entry.get(), route) => {
-            entry.remove();
-            true
-        }
-        Entry::Occupied(_) | Entry::Vacant(_) => false,
-    }
+pub(crate) fn take<K: Clone + Eq + Hash>(
+    map: &mut RouteMap<K>,
+    key: &K,
+    route: &Arc<Route>,
+) -> bool {
+    map.remove_if(key, |own| Arc::ptr_eq(own, route))
 }
 
 /// Returns what a table is to have where `route` matches the same as `first`: both in one when they

@@ -39,18 +39,20 @@ pub(super) fn parse_matches(
             if names.is_empty() {
                 fault(RouteFault::NoMatch);
             }
-            let mut patterns: Vec<Arc<str>> = Vec::with_capacity(names.len());
-            for name in names {
-                match normal_form(name) {
-                    Ok(pattern) => patterns.push(Arc::from(&*pattern)),
-                    Err(why) => fault(RouteFault::ServerName {
+            let mut faults = false;
+            let patterns = names.iter().filter_map(|name| match normal_form(name) {
+                Ok(pattern) => Some(Arc::from(&*pattern)),
+                Err(why) => {
+                    faults = true;
+                    fault(RouteFault::ServerName {
                         name: name.clone(),
                         why,
-                    }),
+                    });
+                    None
                 }
-            }
-            let complete = patterns.len() == names.len() && !patterns.is_empty();
-            complete.then(|| Matches::ServerNames(patterns.into_iter().collect()))
+            });
+            let patterns = patterns.collect();
+            (!faults && !names.is_empty()).then_some(Matches::ServerNames(patterns))
         }
         RouteMatch::WireGuard {
             public_keys,
