@@ -199,7 +199,7 @@ impl Config {
         let source = match &self.routes {
             RouteSource::File(file) => {
                 let mut loader = crate::routes::Loader::new(self.tcp_settings.clone());
-                let snapshot = loader.load(file, None)?;
+                let snapshot = loader.first(file)?;
                 let (clusters, routes) = (snapshot.clusters().count(), snapshot.routes().count());
                 let file = file.display();
                 format!("# {file}: {clusters} clusters, {routes} routes\n")

@@ -6,6 +6,9 @@
 //!       └─────────┴─▶ yaml ─▶ TableSpec ─▶ Snapshot, or every fault with its place
 //! ```
 //!
+//! A text that is the last good one's is not read: a program that writes the file and then sends a
+//! signal has it looked at twice.
+//!
 //! Checks what only the file can be wrong about; what routes may not contradict is checked where
 //! the snapshot is built.
 
@@ -17,8 +20,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use route::{
-    Balance, BuildErrors, ClusterSpec, EndpointSpec, IpPrefix, OutlierParams, ProxyVersion,
-    RouteMatch, RouteSpec, Snapshot, TableSpec, TcpOptions, parse_public_key,
+    Balance, BuildErrors, ClusterSpec, EndpointAddressError, EndpointSpec, IpPrefix, OutlierParams,
+    ProxyVersion, RouteMatch, RouteSpec, Snapshot, TableSpec, TcpOptions, parse_public_key,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -56,14 +59,16 @@ pub struct RoutesFile {
     routes: Vec<RouteFile>,
 }
 
-/// A named set of endpoints.
+/// A named set of endpoints; its texts are `S`.
 #[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct ClusterFile {
+#[serde(bound(deserialize = "S: Deserialize<'de>"))]
+#[schemars(rename = "ClusterFile", description = "A named set of endpoints.")]
+struct ClusterFile<S = String> {
     /// Name that routes, logs and metrics use.
-    name: String,
+    name: S,
     /// Its addresses.
-    endpoints: Vec<EndpointFile>,
+    endpoints: Vec<EndpointFile<S>>,
     /// How endpoints are chosen.
     #[serde(default)]
     balance: BalanceFile,
@@ -87,18 +92,20 @@ struct ClusterFile {
     send_proxy_protocol: SendProxyProtocol,
     /// Overrides of the TCP options.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    tcp: Option<TcpOverrides>,
+    tcp: Option<Box<TcpOverrides>>,
 }
 
 /// One address of a cluster.
 #[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct EndpointFile {
+#[serde(bound(deserialize = "S: Deserialize<'de>"))]
+#[schemars(rename = "EndpointFile")]
+struct EndpointFile<S = String> {
     /// IP address or host name, with port. Names are resolved again by their time to live.
-    address: String,
+    address: S,
     /// Zone it runs in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    zone: Option<String>,
+    zone: Option<S>,
     /// Its share of connections.
     #[serde(default = "one")]
     weight: u32,
@@ -158,24 +165,26 @@ enum SendProxyProtocol {
 /// One rule; exactly one of `serverNames`, `destinations`, `connectDestinations` and `wireguard`.
 #[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct RouteFile {
+#[serde(bound(deserialize = "S: Deserialize<'de>"))]
+#[schemars(rename = "RouteFile")]
+struct RouteFile<S = String> {
     /// TLS server names: exact, `*.x` for one or more labels in front of `.x`, or `*`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    server_names: Vec<String>,
+    server_names: Vec<S>,
     /// Destination networks of node proxies' PROXY headers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    destinations: Vec<String>,
+    destinations: Vec<S>,
     /// Destination port; any when absent. Only with `destinations`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     port: Option<u16>,
     /// Values of a CONNECT request's destination header.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    connect_destinations: Vec<String>,
+    connect_destinations: Vec<S>,
     /// WireGuard servers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     wireguard: Option<WireGuardFile>,
     /// Name of the cluster it leads to.
-    cluster: String,
+    cluster: S,
     /// Networks of clients that may use it; all when absent. An empty list is an error, since it
     /// could be meant either way.
     #[serde(
@@ -184,7 +193,7 @@ struct RouteFile {
         skip_serializing_if = "Option::is_none"
     )]
     #[schemars(with = "Vec<String>")]
-    allow_sources: Option<Vec<String>>,
+    allow_sources: Option<Vec<S>>,
 }
 
 /// WireGuard servers: their keys, or the number of their datagrams, or both.
@@ -200,7 +209,11 @@ struct WireGuardFile {
 }
 
 /// Reads a list that is there: null, which templates make of an empty one, is no list.
-fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+fn given<'de, D, S>(deserializer: D) -> Result<Option<Vec<S>>, D::Error>
+where
+    D: Deserializer<'de>,
+    S: Deserialize<'de>,
+{
     Vec::deserialize(deserializer).map(Some)
 }
 
@@ -236,29 +249,54 @@ impl Loader {
         }
     }
 
-    /// Reads the routing file at `path` and builds the snapshot that follows `previous`.
+    /// Reads the first routing file at `path`.
     ///
     /// # Errors
     /// Why the file is refused.
-    pub(crate) fn load(
+    pub(crate) fn first(&mut self, path: &Path) -> Result<Snapshot, RoutesError> {
+        self.read(yaml::read_text(path)?, path, None)
+    }
+
+    /// Reads the routing file at `path` and builds the snapshot that follows `previous`; `None` when
+    /// that is what the file says.
+    ///
+    /// # Errors
+    /// Why the file is refused.
+    pub(crate) fn next(
         &mut self,
+        path: &Path,
+        previous: &Snapshot,
+    ) -> Result<Option<Snapshot>, RoutesError> {
+        let text = yaml::read_text(path)?;
+        if self.memory.is(&text, previous) {
+            return Ok(None);
+        }
+        self.read(text, path, Some(previous)).map(Some)
+    }
+
+    fn read(
+        &mut self,
+        text: String,
         path: &Path,
         previous: Option<&Snapshot>,
     ) -> Result<Snapshot, RoutesError> {
-        let text = yaml::read_text(path)?;
         let generation = previous.map_or(1, |snapshot| snapshot.generation() + 1);
         let mut options = SharedOptions::new(&self.tcp);
-        if let Some((snapshot, memory)) =
-            elements::read(&text, &mut options, &self.memory, previous, generation)
-        {
-            self.memory = memory;
-            return Ok(snapshot);
-        }
+        let text = match elements::read(text, &mut options, &self.memory, previous, generation) {
+            Ok((snapshot, memory)) => {
+                self.memory = memory;
+                return Ok(snapshot);
+            }
+            Err(text) => text,
+        };
         let spec = yaml::from_str::<RoutesFile>(&text, path)?.into_spec(path, &self.tcp)?;
-        Snapshot::build(spec, generation, previous).map_err(|source| RoutesError::Build {
+        let snapshot = Snapshot::build(spec, generation, previous);
+        let snapshot = snapshot.map_err(|source| RoutesError::Build {
             path: path.to_owned(),
             source,
-        })
+        })?;
+        self.memory = Memory::of(text, generation);
+        Ok(snapshot)
     }
 }
 
@@ -266,14 +304,12 @@ impl RoutesFile {
     fn into_spec(self, path: &Path, tcp: &TcpSettings) -> Result<TableSpec, ConfigError> {
         let mut errors = ConfigErrors::new();
         let mut options = SharedOptions::new(tcp);
-        let clusters = self.clusters.into_iter().enumerate();
-        let clusters =
-            clusters.map(|(at, cluster)| cluster.into_spec(at, &mut options, &mut errors));
+        let clusters = self.clusters.iter().enumerate();
+        let clusters = clusters.map(|(at, cluster)| cluster.spec(at, &mut options, &mut errors));
         let clusters = clusters.collect();
-        let routes = self.routes.into_iter().enumerate();
-        let routes = routes
-            .filter_map(|(at, route)| route.into_spec(at, &mut errors))
-            .collect();
+        let routes = self.routes.iter().enumerate();
+        let routes = routes.filter_map(|(at, route)| route.spec(at, &mut errors));
+        let routes = routes.collect();
         errors.into_result(path)?;
         Ok(TableSpec { clusters, routes })
     }
@@ -311,13 +347,39 @@ impl<'a> SharedOptions<'a> {
     }
 }
 
-impl ClusterFile {
-    fn into_spec(
-        self,
+impl<S: AsRef<str>> ClusterFile<S> {
+    fn spec(
+        &self,
         at: usize,
         options: &mut SharedOptions<'_>,
         errors: &mut ConfigErrors,
     ) -> ClusterSpec {
+        let mut spec = ClusterSpec::new("");
+        self.fill(&mut spec, at, options, errors);
+        spec
+    }
+
+    /// Puts this in place of what `spec` was, which saves allocations.
+    fn fill(
+        &self,
+        spec: &mut ClusterSpec,
+        at: usize,
+        options: &mut SharedOptions<'_>,
+        errors: &mut ConfigErrors,
+    ) {
+        // Named one by one, so that none stays as it was.
+        let ClusterSpec {
+            name,
+            endpoints,
+            balance,
+            zone_aware,
+            connect_timeout,
+            connect_retries,
+            max_connections,
+            outlier,
+            send_proxy_protocol,
+            tcp,
+        } = spec;
         // Said only when something is wrong: there are very many.
         let key = || format!("clusters[{at}]");
         if self.connect_timeout.0.is_zero() {
@@ -326,55 +388,77 @@ impl ClusterFile {
                 "0 would fail every attempt",
             );
         }
-        let mut spec = ClusterSpec::new(self.name);
-        for (index, endpoint) in self.endpoints.into_iter().enumerate() {
-            match endpoint.address.parse() {
-                Ok(address) => spec.endpoints.push(EndpointSpec {
-                    address,
-                    zone: endpoint.zone,
-                    weight: endpoint.weight,
-                    priority: 0,
-                    healthy: true,
-                }),
+        self.name.as_ref().clone_into(name);
+        endpoints.clear();
+        for (index, endpoint) in self.endpoints.iter().enumerate() {
+            match endpoint.spec() {
+                Ok(endpoint) => endpoints.push(endpoint),
                 Err(error) => errors.add(format!("{}.endpoints[{index}].address", key()), error),
             }
         }
-        spec.balance = match self.balance {
-            BalanceFile::LeastRequest => Balance::LeastRequest,
-            BalanceFile::Maglev => Balance::Maglev,
-            BalanceFile::Random => Balance::Random,
-            BalanceFile::RoundRobin => Balance::RoundRobin,
-        };
-        spec.zone_aware = self.zone_aware;
-        spec.connect_timeout = self.connect_timeout.0;
-        spec.connect_retries = self.connect_retries;
-        spec.max_connections = self.max_connections;
-        let outlier = self.outlier_detection;
-        if outlier.max_ejected_percent > 100 {
+        *balance = self.balance.into();
+        *zone_aware = self.zone_aware;
+        *connect_timeout = self.connect_timeout.0;
+        *connect_retries = self.connect_retries;
+        *max_connections = self.max_connections;
+        if self.outlier_detection.max_ejected_percent > 100 {
             errors.add(
                 format!("{}.outlierDetection.maxEjectedPercent", key()),
                 "more than 100",
             );
         }
-        spec.outlier = (outlier.consecutive_connect_failures > 0).then_some(OutlierParams {
-            consecutive_connect_failures: outlier.consecutive_connect_failures,
-            ejection: outlier.ejection.0,
-            max_ejected_percent: outlier.max_ejected_percent,
-        });
-        spec.send_proxy_protocol = match self.send_proxy_protocol {
+        *outlier = self.outlier_detection.params();
+        *send_proxy_protocol = match self.send_proxy_protocol {
             SendProxyProtocol::Off => None,
             SendProxyProtocol::V1 => Some(ProxyVersion::V1),
             SendProxyProtocol::V2 => Some(ProxyVersion::V2),
         };
-        spec.tcp = self
-            .tcp
-            .map(|tcp| options.of(&tcp, &format!("{}.tcp", key()), errors));
-        spec
+        let own = self.tcp.as_ref();
+        *tcp = own.map(|own| options.of(own, &format!("{}.tcp", key()), errors));
     }
 }
 
-impl RouteFile {
-    fn into_spec(self, at: usize, errors: &mut ConfigErrors) -> Option<RouteSpec> {
+impl<S: AsRef<str>> EndpointFile<S> {
+    fn spec(&self) -> Result<EndpointSpec, EndpointAddressError> {
+        Ok(EndpointSpec {
+            address: self.address.as_ref().parse()?,
+            zone: self.zone.as_ref().map(|zone| zone.as_ref().to_owned()),
+            weight: self.weight,
+            priority: 0,
+            healthy: true,
+        })
+    }
+}
+
+impl From<BalanceFile> for Balance {
+    fn from(file: BalanceFile) -> Self {
+        match file {
+            BalanceFile::LeastRequest => Self::LeastRequest,
+            BalanceFile::Maglev => Self::Maglev,
+            BalanceFile::Random => Self::Random,
+            BalanceFile::RoundRobin => Self::RoundRobin,
+        }
+    }
+}
+
+impl OutlierFile {
+    fn params(&self) -> Option<OutlierParams> {
+        (self.consecutive_connect_failures > 0).then_some(OutlierParams {
+            consecutive_connect_failures: self.consecutive_connect_failures,
+            ejection: self.ejection.0,
+            max_ejected_percent: self.max_ejected_percent,
+        })
+    }
+}
+
+impl<S: AsRef<str>> RouteFile<S> {
+    fn spec(&self, at: usize, errors: &mut ConfigErrors) -> Option<RouteSpec> {
+        let mut spec = RouteSpec::new(RouteMatch::ServerNames(Vec::new()), "");
+        self.fill(&mut spec, at, errors).then_some(spec)
+    }
+
+    /// Puts this in place of what `spec` was, which saves allocations, and answers whether it could.
+    fn fill(&self, spec: &mut RouteSpec, at: usize, errors: &mut ConfigErrors) -> bool {
         let key = || format!("routes[{at}]");
         if self.allow_sources.as_ref().is_some_and(Vec::is_empty) {
             let why = "an empty list would admit nobody; without the key everybody is admitted";
@@ -392,37 +476,61 @@ impl RouteFile {
             let one = "exactly one of serverNames, destinations, connectDestinations and \
                        wireguard is needed";
             errors.add(key(), one);
-            return None;
+            return false;
         }
         if self.port.is_some() && self.destinations.is_empty() {
             errors.add(format!("{}.port", key()), "only destinations have a port");
         }
-        let matches = if !self.server_names.is_empty() {
-            RouteMatch::ServerNames(self.server_names)
+        let words = match &mut spec.matches {
+            RouteMatch::ServerNames(words) | RouteMatch::ConnectDestinations(words) => {
+                std::mem::take(words)
+            }
+            RouteMatch::Destinations { .. } | RouteMatch::WireGuard { .. } => Vec::new(),
+        };
+        let matches = self.matches(words, key, errors);
+        let mut cluster = std::mem::take(&mut spec.cluster);
+        self.cluster.as_ref().clone_into(&mut cluster);
+        *spec = RouteSpec {
+            allow_sources,
+            ..RouteSpec::new(matches, cluster)
+        };
+        true
+    }
+
+    /// Returns what it matches; `words` is where names go.
+    fn matches(
+        &self,
+        words: Vec<String>,
+        key: impl Fn() -> String,
+        errors: &mut ConfigErrors,
+    ) -> RouteMatch {
+        if !self.server_names.is_empty() {
+            RouteMatch::ServerNames(copied(&self.server_names, words))
         } else if !self.destinations.is_empty() {
-            let prefixes = prefixes(
-                &self.destinations,
-                || format!("{}.destinations", key()),
-                errors,
-            );
+            let key = || format!("{}.destinations", key());
             RouteMatch::Destinations {
-                prefixes,
+                prefixes: prefixes(&self.destinations, key, errors),
                 port: self.port,
             }
-        } else if let Some(wireguard) = self.wireguard {
-            wireguard.into_match(&format!("{}.wireguard", key()), errors)
+        } else if let Some(wireguard) = &self.wireguard {
+            wireguard.matches(&format!("{}.wireguard", key()), errors)
         } else {
-            RouteMatch::ConnectDestinations(self.connect_destinations)
-        };
-        Some(RouteSpec {
-            allow_sources,
-            ..RouteSpec::new(matches, self.cluster)
-        })
+            RouteMatch::ConnectDestinations(copied(&self.connect_destinations, words))
+        }
     }
 }
 
+/// Copies texts into those of a list that is not used any more.
+fn copied(texts: &[impl AsRef<str>], mut into: Vec<String>) -> Vec<String> {
+    into.resize_with(texts.len(), String::new);
+    for (text, into) in texts.iter().zip(&mut into) {
+        text.as_ref().clone_into(into);
+    }
+    into
+}
+
 impl WireGuardFile {
-    fn into_match(self, key: &str, errors: &mut ConfigErrors) -> RouteMatch {
+    fn matches(&self, key: &str, errors: &mut ConfigErrors) -> RouteMatch {
         let keys = self.public_keys.iter().enumerate();
         let keys = keys.filter_map(|(index, text)| {
             parse_public_key(text)
@@ -436,13 +544,14 @@ impl WireGuardFile {
     }
 }
 
-fn prefixes(
-    texts: &[String],
+fn prefixes<S: AsRef<str>>(
+    texts: &[S],
     key: impl Fn() -> String,
     errors: &mut ConfigErrors,
 ) -> Vec<IpPrefix> {
-    let parse = |(index, text): (usize, &String)| {
-        text.parse()
+    let parse = |(index, text): (usize, &S)| {
+        text.as_ref()
+            .parse()
             .map_err(|error| errors.add(format!("{}[{index}]", key()), error))
             .ok()
     };

@@ -64,7 +64,7 @@ impl Routing {
     ) -> Result<Self, RoutesError> {
         let mut loader = Loader::new(config.tcp_settings.clone());
         let first = match &config.routes {
-            RouteSource::File(file) => Some((loader.load(file, None)?, Duration::ZERO)),
+            RouteSource::File(file) => Some((loader.first(file)?, Duration::ZERO)),
             RouteSource::Xds(xds) => cached(xds, config),
         };
         let (first, age) = first.unzip();
@@ -173,16 +173,20 @@ impl Routing {
         self.current.load_full()
     }
 
-    /// Reads the file again and swaps the snapshot, or keeps the last good one. A server's routes
-    /// come by themselves.
+    /// Reads the file again and swaps the snapshot, or keeps the last good one; one that says what it
+    /// said confirms it. A server's routes come by themselves.
     pub(crate) fn reload(&self) {
         let RouteSource::File(file) = &self.source else {
             return;
         };
         let previous = self.current.load_full();
         let mut loader = self.loader.lock().unwrap_or_else(PoisonError::into_inner);
-        match loader.load(file, Some(&previous.snapshot)) {
-            Ok(snapshot) => self.put(snapshot),
+        match loader.next(file, &previous.snapshot) {
+            Ok(Some(snapshot)) => self.put(snapshot),
+            Ok(None) => {
+                *self.last_refusal() = None;
+                self.confirm();
+            }
             Err(error) => self.refuse(&error, previous.snapshot.generation()),
         }
     }

@@ -2,84 +2,133 @@
 //!
 //! ```text
 //!     {"clusters":[ {…}, {…}, … ],"routes":[ {…}, … ]}
-//!                    │    └─ begins as the next of the last file did? it is that one, and stays
+//!                    │    └─ goes on as the last file does from its next element? as far as they
+//!                    │       agree, all are those, and stay
 //!                    └─ else serde_json reads it, and it is added
 //! ```
 //!
-//! A file of very many elements mostly differs in one. Of the last good file there is a hash of each
-//! element's text, so that what did not change is neither parsed, checked nor made again. The hash
-//! is SipHash with the kernel's secret: nobody can make two texts that it does not tell apart. Whatever is not so simple, or wrong, is
-//! left to the YAML reader, which says why: there is no error here.
+//! A file of very many elements mostly differs in one. The text of the last good file is kept, so that
+//! what did not change is compared, and neither parsed, checked nor made again. Whatever is not so
+//! simple, or wrong, is left to the YAML reader, which says why: there is no error here.
+
+mod words;
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 
-use route::{Builder, Snapshot};
-use serde::de::DeserializeOwned;
+use route::{Builder, ClusterSpec, RouteMatch, RouteSpec, Snapshot};
+use serde::Deserialize;
 use settings::ConfigErrors;
 
+use self::words::Words;
 use super::{ClusterFile, RouteFile, SharedOptions};
 
-/// The elements of the last good file.
+/// How many elements after the expected one are looked at before what was read counts as new.
+const NEAR: usize = 8;
+
+/// After how many new elements of a list those of the last file are looked up by their texts.
+const MANY: usize = 32;
+
+/// The last good file.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    /// The number of the snapshot that has them.
+    /// The number of the snapshot that has it.
     generation: u64,
-    hasher: RandomState,
+    text: String,
     clusters: Vec<Element>,
+    /// Where in the snapshot each cluster is; the routes are in the order of the file.
+    places: Vec<u32>,
     routes: Vec<Element>,
 }
 
-/// The text of an element, and where what it became is in the snapshot.
+/// Where an element is in the text.
 #[derive(Clone, Copy, Debug)]
 struct Element {
-    hash: u64,
-    len: u32,
-    place: u32,
+    start: u32,
+    end: u32,
+}
+
+impl Memory {
+    /// Remembers a file that somebody else read.
+    pub(super) fn of(text: String, generation: u64) -> Self {
+        Self {
+            generation,
+            text,
+            ..Self::default()
+        }
+    }
+
+    /// Tells whether `previous` is what this text says.
+    pub(super) fn is(&self, text: &str, previous: &Snapshot) -> bool {
+        self.belongs_to(previous) && self.text == text
+    }
+
+    fn belongs_to(&self, previous: &Snapshot) -> bool {
+        self.generation == previous.generation()
+    }
 }
 
 /// Reads `text` and builds the snapshot that follows `previous`; `memory` is what this returned with
 /// `previous`, or something else, which is then of no use.
+///
+/// # Errors
+/// The text, when it is for another reader.
 pub(super) fn read(
+    text: String,
+    options: &mut SharedOptions<'_>,
+    memory: &Memory,
+    previous: Option<&Snapshot>,
+    generation: u64,
+) -> Result<(Snapshot, Memory), String> {
+    let nothing = Memory::default();
+    let known = previous.is_some_and(|previous| memory.belongs_to(previous));
+    let memory = if known { memory } else { &nothing };
+    match read_lists(&text, options, memory, previous, generation) {
+        Some((snapshot, lists)) => Ok((snapshot, Memory { text, ..lists })),
+        None => Err(text),
+    }
+}
+
+/// As [`read`]; the memory that it returns lacks the text.
+fn read_lists(
     text: &str,
     options: &mut SharedOptions<'_>,
     memory: &Memory,
     previous: Option<&Snapshot>,
     generation: u64,
 ) -> Option<(Snapshot, Memory)> {
-    let known = previous.is_some_and(|snapshot| snapshot.generation() == memory.generation);
-    let hasher = &memory.hasher;
-    let (old_clusters, old_routes) = if known {
-        (&memory.clusters[..], &memory.routes[..])
-    } else {
-        Default::default()
-    };
+    // What is further behind has no place that 32 bits hold.
+    u32::try_from(text.len()).ok()?;
     let mut errors = ConfigErrors::new();
-    let mut text = Text { rest: text };
+    let mut text = Text { all: text, at: 0 };
     text.expect('{')?;
     text.expect_key("clusters")?;
     let mut builder = Builder::new(previous);
-    let mut list = List::new(hasher, old_clusters);
+    let mut spec = ClusterSpec::new("");
+    let mut list = List::new(&memory.text, &memory.clusters);
     text.list(&mut list, |at, found| match found {
-        Found::Known(place) => builder.keep_cluster(place),
+        Found::Known(old) => {
+            let place = memory.places.get(old).copied().unwrap_or(u32::MAX);
+            builder.keep_cluster(place as usize);
+        }
         Found::New(file) => {
-            builder.add_cluster(&ClusterFile::into_spec(file, at, options, &mut errors))
+            ClusterFile::<Words<'_>>::fill(&file, &mut spec, at, options, &mut errors);
+            builder.add_cluster(&spec);
         }
     })?;
-    let mut clusters = list.read;
+    let clusters = list.read;
     let mut builder = builder.routes();
-    for (element, place) in clusters.iter_mut().zip(builder.cluster_places()) {
-        element.place = *place;
-    }
+    let places = builder.cluster_places().to_vec();
     let mut routes = Vec::new();
     if text.expect(',').is_some() {
         text.expect_key("routes")?;
-        let mut list = List::new(hasher, old_routes);
+        let mut spec = RouteSpec::new(RouteMatch::ServerNames(Vec::new()), "");
+        let mut list = List::new(&memory.text, &memory.routes);
         text.list(&mut list, |at, found| match found {
-            Found::Known(place) => builder.keep_route(place),
+            Found::Known(old) => builder.keep_route(old),
             Found::New(file) => {
-                let spec = RouteFile::into_spec(file, at, &mut errors);
-                spec.iter().for_each(|spec| builder.add_route(spec));
+                if RouteFile::<Words<'_>>::fill(&file, &mut spec, at, &mut errors) {
+                    builder.add_route(&spec);
+                }
             }
         })?;
         routes = list.read;
@@ -91,8 +140,9 @@ pub(super) fn read(
     let snapshot = builder.build(generation).ok()?;
     let memory = Memory {
         generation,
-        hasher: hasher.clone(),
+        text: String::new(),
         clusters,
+        places,
         routes,
     };
     Some((snapshot, memory))
@@ -100,7 +150,7 @@ pub(super) fn read(
 
 /// What an element of the text is.
 enum Found<T> {
-    /// The one at this place of the last snapshot.
+    /// The one at this place of the last file's list.
     Known(usize),
     /// One that was not there.
     New(T),
@@ -108,95 +158,147 @@ enum Found<T> {
 
 /// A list of elements while it is read.
 struct List<'m> {
-    hasher: &'m RandomState,
+    old_text: &'m str,
     old: &'m [Element],
     /// The old one that is expected.
     next: usize,
-    /// The old ones by their hashes; made when one is not the next.
-    by_hash: Option<HashMap<u64, usize, RandomState>>,
+    /// How many were new.
+    new: usize,
+    /// The old ones by their texts; made when many are new.
+    by_text: Option<HashMap<&'m str, usize>>,
     read: Vec<Element>,
 }
 
 impl<'m> List<'m> {
-    fn new(hasher: &'m RandomState, old: &'m [Element]) -> Self {
+    fn new(old_text: &'m str, old: &'m [Element]) -> Self {
         Self {
-            hasher,
+            old_text,
             old,
             next: 0,
-            by_hash: None,
+            new: 0,
+            by_text: None,
             read: Vec::with_capacity(old.len() + 1),
         }
     }
 
-    /// Takes an element from the beginning of `text`.
-    fn element<T: DeserializeOwned>(&mut self, text: &mut Text<'_>) -> Option<Found<T>> {
+    /// Takes all elements at the beginning of `text` that the last file has from the expected one
+    /// on, with what is between them, and answers whether there was one.
+    fn take_known<T>(
+        &mut self,
+        text: &mut Text<'_>,
+        each: &mut impl FnMut(usize, Found<T>),
+    ) -> bool {
+        let Some(first) = self.old.get(self.next).copied() else {
+            return false;
+        };
         // A JSON object ends where it ends: a text that begins with one is that one.
-        if let Some(old) = self.old.get(self.next)
-            && let Some(begin) = text.rest.get(..old.len as usize)
-            && self.hasher.hash_one(begin) == old.hash
+        let old = self.old_text.as_bytes().get(first.start as usize..);
+        let same = agreement(old.unwrap_or_default(), text.rest().as_bytes());
+        let begin = text.at;
+        let here = |old: u32| begin + (old - first.start) as usize;
+        let before = self.next;
+        while let Some(old) = self.old.get(self.next)
+            && here(old.end) <= begin + same
         {
-            let old = *old;
-            text.rest = &text.rest[begin.len()..];
-            return Some(self.known(old));
+            // What separates it from the one before is the same, too.
+            text.at = here(old.end);
+            each(self.read.len(), Found::Known(self.next));
+            self.read(here(old.start), text.at);
+            self.next += 1;
         }
-        let mut stream = serde_json::Deserializer::from_str(text.rest).into_iter::<T>();
+        self.next > before
+    }
+
+    /// Takes an element from the beginning of `text`.
+    fn element<'t, T: Deserialize<'t>>(&mut self, text: &mut Text<'t>) -> Option<Found<T>> {
+        let mut stream = serde_json::Deserializer::from_str(text.rest()).into_iter::<T>();
         let file = stream.next()?.ok()?;
-        let (element, rest) = text.rest.split_at_checked(stream.byte_offset())?;
-        text.rest = rest;
-        let hash = self.hasher.hash_one(element);
-        let len = u32::try_from(element.len()).ok()?;
-        if let Some(place) = self.elsewhere(hash)
-            && let Some(old) = self.old.get(place).copied().filter(|old| old.len == len)
-        {
-            self.next = place;
-            return Some(self.known(old));
+        let len = stream.byte_offset();
+        let element = text.rest().get(..len)?;
+        let begin = text.at;
+        text.at += len;
+        self.read(begin, text.at);
+        let near = self.next..self.old.len().min(self.next + NEAR);
+        let mut near = near.filter(|place| self.old_element(*place) == Some(element));
+        if let Some(place) = near.next().or_else(|| self.elsewhere(element)) {
+            self.next = place + 1;
+            return Some(Found::Known(place));
         }
-        let place = u32::try_from(self.read.len()).ok()?;
-        self.read.push(Element { hash, len, place });
+        self.new += 1;
         Some(Found::New(file))
     }
 
-    fn known<T>(&mut self, old: Element) -> Found<T> {
-        self.next += 1;
-        let place = u32::try_from(self.read.len()).unwrap_or(u32::MAX);
-        self.read.push(Element { place, ..old });
-        Found::Known(old.place as usize)
+    /// Notes where an element is.
+    fn read(&mut self, start: usize, end: usize) {
+        let [start, end] = [start, end].map(|at| u32::try_from(at).unwrap_or(u32::MAX));
+        self.read.push(Element { start, end });
     }
 
-    fn elsewhere(&mut self, hash: u64) -> Option<usize> {
-        let old = self.old;
-        let places = self.by_hash.get_or_insert_with(|| {
-            old.iter()
-                .zip(0..)
-                .map(|(old, at)| (old.hash, at))
-                .collect()
-        });
-        places.get(&hash).copied()
+    fn elsewhere(&mut self, element: &str) -> Option<usize> {
+        if self.new < MANY {
+            return None;
+        }
+        if self.by_text.is_none() {
+            let places = 0..self.old.len();
+            let by_text = places.filter_map(|place| Some((self.old_element(place)?, place)));
+            self.by_text = Some(by_text.collect());
+        }
+        self.by_text.as_ref()?.get(element).copied()
+    }
+
+    fn old_element(&self, place: usize) -> Option<&'m str> {
+        let old = self.old.get(place)?;
+        self.old_text.get(old.start as usize..old.end as usize)
     }
 }
 
-/// What is left of the text.
+/// Returns how many octets two texts begin with alike.
+fn agreement(left: &[u8], right: &[u8]) -> usize {
+    let mut same = 0;
+    // Whole blocks are compared by what the machine has for it.
+    for block in [4096, 64, 1] {
+        while let (Some(a), Some(b)) = (left.get(same..same + block), right.get(same..same + block))
+            && a == b
+        {
+            same += block;
+        }
+    }
+    same
+}
+
+/// A text, and how far it was read.
 struct Text<'t> {
-    rest: &'t str,
+    all: &'t str,
+    at: usize,
 }
 
-impl Text<'_> {
+impl<'t> Text<'t> {
+    fn rest(&self) -> &'t str {
+        self.all.get(self.at..).unwrap_or_default()
+    }
+
+    /// Takes `wanted` if it is next.
+    fn take(&mut self, wanted: &str) -> Option<()> {
+        self.rest()
+            .starts_with(wanted)
+            .then(|| self.at += wanted.len())
+    }
+
     /// Takes a character, with the white space before it (RFC 8259 §2), if it is the next.
     fn expect(&mut self, wanted: char) -> Option<()> {
         self.skip_space();
-        self.rest = self.rest.strip_prefix(wanted)?;
-        Some(())
+        self.take(wanted.encode_utf8(&mut [0; 4]))
     }
 
     /// Takes a key, written without escapes, and its colon.
     fn expect_key(&mut self, key: &str) -> Option<()> {
         self.expect('"')?;
-        let rest = self.rest.strip_prefix(key)?;
-        self.rest = rest.strip_prefix('"')?;
+        self.take(key)?;
+        self.take("\"")?;
         self.expect(':')
     }
 
-    fn list<T: DeserializeOwned>(
+    fn list<T: Deserialize<'t>>(
         &mut self,
         list: &mut List<'_>,
         mut each: impl FnMut(usize, Found<T>),
@@ -207,9 +309,11 @@ impl Text<'_> {
         }
         loop {
             self.skip_space();
-            let at = list.read.len();
-            let found = list.element(self)?;
-            each(at, found);
+            if !list.take_known(self, &mut each) {
+                let at = list.read.len();
+                let found = list.element(self)?;
+                each(at, found);
+            }
             if self.expect(',').is_none() {
                 return self.expect(']');
             }
@@ -218,11 +322,13 @@ impl Text<'_> {
 
     fn at_end(&mut self) -> bool {
         self.skip_space();
-        self.rest.is_empty()
+        self.rest().is_empty()
     }
 
     fn skip_space(&mut self) {
-        self.rest = self.rest.trim_start_matches([' ', '\t', '\n', '\r']);
+        let rest = self.rest();
+        let text = rest.trim_start_matches([' ', '\t', '\n', '\r']);
+        self.at += rest.len() - text.len();
     }
 }
 

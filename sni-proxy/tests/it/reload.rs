@@ -144,6 +144,42 @@ fn what_cannot_be_used_is_refused_and_changes_nothing() {
 }
 
 #[test]
+fn a_file_that_says_what_it_said_confirms_the_snapshot() {
+    let upstream = echo();
+    let yaml = routes_of(&[("a", upstream.addr())]);
+    let json = format!(
+        r#"{{"clusters":[{{"name":"b","endpoints":[{{"address":"{}"}}]}}],
+            "routes":[{{"serverNames":["b.test"],"cluster":"b"}}]}}"#,
+        upstream.addr()
+    );
+    let gateway = Gateway::start(LISTENER, &yaml);
+    let age = || gateway.value("rhizome_snapshot_age_seconds", &[]);
+    let mut refused = 0.0;
+    for (generation, text, name) in [(1, &yaml, "a"), (2, &json, "b"), (3, &yaml, "a")] {
+        gateway.dir.replace("routes.yaml", text).unwrap();
+        gateway.wait_generation(generation);
+        wait::until("the snapshot to age", LIMIT, || age() > 1.0).unwrap();
+        gateway.dir.replace("routes.yaml", text).unwrap();
+        wait::until("the file to be read again", LIMIT, || age() < 1.0).unwrap();
+        // What is wrong in between is refused each time, and the last good text is good again.
+        let wrong = text.replace(".test", "..test");
+        for _ in 0..2 {
+            gateway.dir.replace("routes.yaml", &wrong).unwrap();
+            refused += 1.0;
+            gateway.wait_value("rhizome_snapshot_refused_total", &[], refused);
+        }
+        wait::until("the snapshot to age", LIMIT, || age() > 1.0).unwrap();
+        gateway.dir.replace("routes.yaml", text).unwrap();
+        wait::until("the file to be read again", LIMIT, || age() < 1.0).unwrap();
+        Client::established(gateway.addr("tls"), &format!("{name}.test"));
+        assert_eq!(
+            gateway.value("rhizome_snapshot_generation", &[]),
+            f64::from(generation)
+        );
+    }
+}
+
+#[test]
 fn a_stream_does_not_notice_fifty_reloads() {
     let watched = echo();
     let other = echo();

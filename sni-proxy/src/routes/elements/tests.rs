@@ -35,12 +35,13 @@ fn next(text: &str, memory: &Memory, previous: Option<&Snapshot>) -> Option<(Sna
     let tcp = TcpSettings::default();
     let generation = previous.map_or(1, |snapshot| snapshot.generation() + 1);
     read(
-        text,
+        text.to_owned(),
         &mut SharedOptions::new(&tcp),
         memory,
         previous,
         generation,
     )
+    .ok()
 }
 
 fn first(text: &str) -> (Snapshot, Memory) {
@@ -82,6 +83,39 @@ fn what_did_not_change_is_neither_read_nor_made_again() {
 }
 
 #[test]
+fn what_moved_is_not_made_again_however_far() {
+    let shoots: Vec<(u8, u16)> = (0..200).map(|shoot| (shoot, 1)).collect();
+    let (before, memory) = first(&file(&shoots));
+    let turned: Vec<_> = shoots.iter().rev().copied().collect();
+    let moved: Vec<_> = [&shoots[3..9], &shoots[..3], &shoots[9..]].concat();
+    for (shoots, most_new) in [(turned, MANY), (moved, 3)] {
+        let (after, memory) = next(&file(&shoots), &memory, Some(&before)).unwrap();
+        let name = |shoot: u8| format!("s{shoot}.example.com");
+        let route = |snapshot: &Snapshot, shoot| {
+            Arc::as_ptr(snapshot.by_server_name(Some(&name(shoot))).unwrap())
+        };
+        let new = (0..200).filter(|shoot| route(&before, *shoot) != route(&after, *shoot));
+        assert!(new.count() <= most_new);
+        assert_eq!(told(&after), told(&by_yaml(&file(&shoots)).unwrap()));
+        // What is remembered of a file in another order is right, too.
+        let (third, _) = next(&file(&shoots[1..]), &memory, Some(&after)).unwrap();
+        assert_eq!(told(&third), told(&by_yaml(&file(&shoots[1..])).unwrap()));
+    }
+}
+
+#[test]
+fn texts_agree_up_to_the_first_octet_that_differs() {
+    let text: Vec<u8> = (0..=255).cycle().take(9000).collect();
+    for at in [0, 1, 63, 64, 65, 4095, 4096, 4097, 8191, 8999] {
+        let mut other = text.clone();
+        other[at] ^= 1;
+        assert_eq!(agreement(&text, &other), at);
+        assert_eq!(agreement(&text[..at], &text), at);
+    }
+    assert_eq!(agreement(&text, &text), text.len());
+}
+
+#[test]
 fn a_memory_of_another_snapshot_is_of_no_use() {
     let (one, memory) = first(&file(&[(1, 1), (2, 1)]));
     let (two, _) = next(&file(&[(3, 1)]), &memory, Some(&one)).unwrap();
@@ -119,6 +153,16 @@ fn anything_else_is_left_to_the_reader_that_says_why() {
         let (before, memory) = first(&good);
         assert!(next(&bad, &memory, Some(&before)).is_none(), "{bad}");
     }
+}
+
+#[test]
+fn texts_with_escapes_are_what_they_stand_for() {
+    let plain = file(&[(1, 1), (2, 1)]);
+    let escaped = plain
+        .replace("s1.", "\\u0073\\u0031.")
+        .replace("c2", "\\u00632");
+    assert_ne!(plain, escaped);
+    assert_eq!(told(&first(&escaped).0), told(&first(&plain).0));
 }
 
 #[test]
