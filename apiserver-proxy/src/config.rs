@@ -62,6 +62,8 @@ pub enum Command {
     Cleanup,
     /// Put the addresses on the node once and exit, as an init container does.
     Setup,
+    /// Ask the running process, at its admin address, whether it serves, as a startup probe does.
+    Started,
 }
 
 const EXAMPLES: &str = "\

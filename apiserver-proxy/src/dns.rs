@@ -21,6 +21,8 @@ use std::time::Duration;
 use hickory_server::Server;
 use hickory_server::net::NetError;
 use hickory_server::proto::ProtoError;
+use serve::pass_over;
+use socket2::{Domain, Socket, Type};
 
 use self::forward::Forwarder;
 use self::handler::Handler;
@@ -91,7 +93,8 @@ impl DnsParams {
 }
 
 impl DnsServer {
-    /// Binds UDP and TCP. Nothing is answered before [`run`](Self::run), but questions queue up.
+    /// Binds UDP and TCP. Nothing is answered before [`run`](Self::run), but questions queue up: all
+    /// that come from now on, also where another process of this program has answered until now.
     ///
     /// # Errors
     /// Those of [`DnsParams::check`], and [`DnsError::Bind`].
@@ -255,18 +258,21 @@ impl Default for Limits {
     }
 }
 
-/// Binds one address for both protocols. With port 0 the kernel picks UDP's, and the same port
-/// may be taken for TCP: then another is tried.
+/// Binds one address for both protocols, shared with a process that this one follows. With port 0 the
+/// kernel picks UDP's, and the same port may be taken for TCP: then another is tried.
 fn bind_pair(address: SocketAddr) -> io::Result<(std::net::UdpSocket, std::net::TcpListener)> {
     const TRIES: usize = 16;
     let mut tries = if address.port() == 0 { TRIES } else { 1 };
     loop {
         tries -= 1;
-        let udp = std::net::UdpSocket::bind(address)?;
-        match std::net::TcpListener::bind(udp.local_addr()?) {
+        let shared = address.port() != 0;
+        let udp = std::net::UdpSocket::from(bind_one(Type::DGRAM, address, shared)?);
+        let tcp = bind_one(Type::STREAM, udp.local_addr()?, shared);
+        match tcp.and_then(|tcp| tcp.listen(BACKLOG).map(|()| tcp.into())) {
             Ok(tcp) => {
-                udp.set_nonblocking(true)?;
-                tcp.set_nonblocking(true)?;
+                if shared && let Err(error) = pass_over(&udp, 1).and_then(|()| pass_over(&tcp, 1)) {
+                    tracing::warn!(%error, "DNS: questions may be lost with a process that ends");
+                }
                 return Ok((udp, tcp));
             }
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries > 0 => {}
@@ -274,3 +280,20 @@ fn bind_pair(address: SocketAddr) -> io::Result<(std::net::UdpSocket, std::net::
         }
     }
 }
+
+fn bind_one(kind: Type, address: SocketAddr, shared: bool) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), kind, None)?;
+    socket.set_nonblocking(true)?;
+    if kind == Type::STREAM {
+        // As std has it: connections of a process that is gone are not in the way.
+        socket.set_reuse_address(true)?;
+    }
+    if shared {
+        socket.set_reuse_port(true)?;
+    }
+    socket.bind(&address.into())?;
+    Ok(socket)
+}
+
+/// Connections that the kernel may queue.
+const BACKLOG: i32 = 128;

@@ -14,6 +14,7 @@ mod dns;
 mod metrics;
 mod node;
 mod proxy;
+mod started;
 mod worker;
 
 pub use config::{Command, Config, File, Flags, log_directives};
@@ -21,3 +22,4 @@ pub use dns::DnsError;
 pub use metrics::describe_metrics;
 pub use node::CleanUpError;
 pub use proxy::{EndError, Proxy, StartError, clean_up, set_up};
+pub use started::{NotStarted, started};

@@ -7,9 +7,9 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use apiserver_proxy::{Command, Config, Flags, Proxy, clean_up, log_directives, set_up};
+use apiserver_proxy::{Command, Config, Flags, Proxy, clean_up, log_directives, set_up, started};
 use clap::Parser;
-use serve::Signals;
+use serve::{Signal, Signals};
 use telemetry::LogControl;
 
 /// How long what was logged last may take to be written at the end.
@@ -68,6 +68,7 @@ fn act(flags: &Flags, log: LogControl) -> ExitCode {
             match flags.command {
                 Some(Command::Cleanup) => clean_up(&config).await.map_err(Into::into),
                 Some(Command::Setup) => set_up(&config).await.map_err(Into::into),
+                Some(Command::Started) => started(&config).await.map_err(Into::into),
                 None => run(config, log).await,
             }
         })
@@ -80,9 +81,18 @@ fn act(flags: &Flags, log: LogControl) -> ExitCode {
 
 async fn run(config: Config, log: LogControl) -> Result<(), Box<dyn Error>> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), config = %config.effective(), "starting");
-    let signals = Signals::new()?;
-    Proxy::start(config, log).await?.run(Some(signals)).await?;
+    let mut signals = Signals::new()?;
+    let proxy = tokio::select! {
+        proxy = Proxy::start(config, log) => proxy?,
+        // It may wait for a name; nothing is served yet that would have to drain.
+        () = stopped(&mut signals) => return Ok(()),
+    };
+    proxy.run(Some(signals)).await?;
     Ok(())
+}
+
+async fn stopped(signals: &mut Signals) {
+    while signals.next().await != Signal::Stop {}
 }
 
 fn ended(error: &(dyn Error + 'static), code: u8) -> ExitCode {

@@ -2,26 +2,34 @@
 //!
 //! ```text
 //!     addresses ─▶ rules ─▶ sockets ─▶ workers ─▶ probes ─▶ run ─▶ clean up
+//!               └ another process serves there: the gateway's name first
 //! ```
+//!
+//! A second process may start at the addresses of the first, which drains then: nothing that one needs
+//! is taken away by the other.
 //!
 //! Runs on the control runtime of its caller; the data path is the workers'.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use net_config::{NetConfigError, NoTrackError};
 use relay::PoolParams;
-use route::{BuildErrors, ClusterSpec, EndpointSpec, RouteMatch, RouteSpec, Snapshot, TableSpec};
+use route::{
+    BuildErrors, ClusterSpec, EndpointAddress, EndpointSpec, RouteMatch, RouteSpec, Snapshot,
+    TableSpec,
+};
 use serve::{
     Accepting, Admin, AdminParams, Admission, BindError, BoundEndpoints, Closing, CurrentSnapshot,
-    Dialer, Drain, EndpointError, ListenerInfo, ListenerParams, Resolver, Service, Signals,
-    WorkerFailed, WorkerSocket, Workers, bind_all, connection_limit,
+    Dialer, Drain, EndpointError, ListenerInfo, ListenerParams, NameSet, Phase, Resolver, Service,
+    Signals, WorkerFailed, WorkerSocket, Workers, bind_all, connection_limit, is_served,
 };
 use telemetry::access_log::Sink;
 use telemetry::{AccessLog, EndpointAddr, LogControl, Process, Registry};
 use tokio::runtime::Handle;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::config::{Config, NoTrackFile};
 use crate::dns::{DnsError, DnsServer};
@@ -37,6 +45,10 @@ const POOL: PoolParams = PoolParams {
     pipes: 16,
     pipe_bytes: 256 * 1024,
 };
+
+/// How long another process may be followed without the gateway's name: longer than any one look-up,
+/// shorter than a pod is given to start.
+const NAME_LIMIT: Duration = Duration::from_secs(30);
 
 /// Why the node proxy did not start.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +83,17 @@ pub enum StartError {
         /// Why it failed.
         #[source]
         source: io::Error,
+    },
+    /// Connections would be taken from a process that has the name for one that does not.
+    #[error(
+        "upstream: {upstream} was not resolved within {NAME_LIMIT:?}, and the process that serves \
+         {address} already goes on with it"
+    )]
+    Unresolved {
+        /// Whose name.
+        upstream: EndpointAddress,
+        /// Where somebody serves.
+        address: SocketAddr,
     },
     /// The upstream is no usable cluster.
     #[error("upstream")]
@@ -121,8 +144,8 @@ impl Proxy {
             unreachable!("the catch-all route was just built")
         };
         let resolver = Resolver::system(Handle::current(), config.upstream.family);
-        let dns = config.dns.as_ref().map(DnsServer::bind).transpose()?;
-        let dns_address = dns.as_ref().map(DnsServer::local_addr);
+        let names = resolver.names(snapshot.host_names());
+        follow(&config, &names).await?;
         let params: Vec<_> = config
             .listen
             .iter()
@@ -131,7 +154,7 @@ impl Proxy {
         // Whatever may fail goes before listening: another process on the same ports must not lose
         // connections to one that does not come up.
         let probes = EndpointAddr::Tcp(config.probes);
-        let endpoints = BoundEndpoints::bind(probes, config.admin.clone())?;
+        let endpoints = BoundEndpoints::bind_shared(probes, config.admin.clone())?;
         let bound = bind_all(&params, config.workers, Vec::new())?;
         let listeners: Vec<ListenerInfo> = params
             .iter()
@@ -145,7 +168,7 @@ impl Proxy {
             .collect();
         let limit = connection_limit(config.connections, POOL.most_pipes(config.workers));
         let shared = Arc::new(Shared {
-            names: resolver.names(snapshot.host_names()),
+            names,
             route,
             admission: Admission::new(limit, 0),
             dialer: Dialer::new(metrics.connect_seconds.clone()),
@@ -162,6 +185,9 @@ impl Proxy {
         let workers =
             Workers::prepare("worker", shared.config.workers, POOL, &drain, Worker::start)
                 .map_err(system("preparing the workers"))?;
+        let dns = shared.config.dns.as_ref();
+        let dns = dns.map(DnsServer::bind).transpose()?;
+        let dns_address = dns.as_ref().map(DnsServer::local_addr);
         bound.listen().map_err(system("listening"))?;
         let mut service = Service::new(drain, workers, access_log);
         let admin = admin(&shared, &service, &listeners, current, &node);
@@ -215,7 +241,7 @@ impl Proxy {
     }
 
     /// Runs until everything has ended: after a stop signal, or, without `signals`, once drained.
-    /// Takes the addresses back when the configuration says so.
+    /// Takes the addresses back when the configuration says so and no other process serves them.
     ///
     /// # Errors
     /// A worker failed (everything was drained then), or what could not be taken back.
@@ -229,7 +255,12 @@ impl Proxy {
             )
             .await;
         if self.shared.config.cleanup {
-            node::clean_up(&self.shared.config).await?;
+            match { self.listeners.iter() }.find(|own| is_served(own.address)) {
+                None => node::clean_up(&self.shared.config).await?,
+                Some(ListenerInfo { address, .. }) => {
+                    tracing::info!(%address, "another process serves it: nothing is taken back");
+                }
+            }
         }
         Ok(ended?)
     }
@@ -263,14 +294,35 @@ async fn put_in_place(config: &Config, node: &Arc<Node>) -> Result<(), StartErro
     Ok(())
 }
 
+/// Waits for the gateway's name where another process serves already: connections are its own until
+/// this one can do something with them.
+async fn follow(config: &Config, names: &NameSet) -> Result<(), StartError> {
+    let Some(&address) = config.listen.iter().find(|at| is_served(**at)) else {
+        return Ok(());
+    };
+    tracing::info!(%address, "another process serves it, and is followed");
+    let named = timeout(NAME_LIMIT, names.answered()).await;
+    named.map_err(|_| StartError::Unresolved {
+        upstream: config.upstream.address.clone(),
+        address,
+    })
+}
+
+/// Looks after the node until the process drains: from then on it may be another one's, which wants
+/// something else there.
 fn keep_node(service: &mut Service<Task>, shared: &Arc<Shared>, node: &Arc<Node>) {
     let mut keeper = node::keeper(&shared.config, node);
+    let drain = service.drain().clone();
     service.keep(tokio::spawn(async move {
-        keeper.run(std::future::pending()).await
+        keeper.run(drain.reached(Phase::Unready)).await
     }));
     let (shared, node) = (Arc::clone(shared), Arc::clone(node));
+    let drain = service.drain().clone();
     service.keep(tokio::spawn(async move {
-        node.keep_no_track(&shared.config).await
+        tokio::select! {
+            () = node.keep_no_track(&shared.config) => {}
+            () = drain.reached(Phase::Unready) => {}
+        }
     }));
 }
 

@@ -184,7 +184,26 @@ impl<'a> Container<'a> {
         list(&self.spec["ports"]).map(port).collect()
     }
 
-    /// Returns one of its probes, `readinessProbe` or `livenessProbe`.
+    /// Returns the words behind the program's that one of its probes runs in the container, if that
+    /// runs something.
+    ///
+    /// # Errors
+    /// When it is not the image's own program, which is all that an image of ours has.
+    pub fn probe_arguments(&self, kind: &str) -> Result<Option<Vec<String>>> {
+        let Some(command) = self.spec[kind]["exec"]["command"].as_array() else {
+            return Ok(None);
+        };
+        let words = command.iter().map(|word| word.as_str().unwrap_or_default());
+        let words: Vec<String> = words.map(str::to_owned).collect();
+        match words.split_first() {
+            Some((program, rest)) if *program == format!("/{}", self.program()?) => {
+                Ok(Some(rest.to_vec()))
+            }
+            _ => bail!("{kind} of {}: the image has no {words:?}", self.name()),
+        }
+    }
+
+    /// Returns one of its probes that ask by HTTP, `readinessProbe` or `livenessProbe`.
     pub fn probe(&self, kind: &str) -> Option<Probe> {
         let asked = self.spec[kind].get("httpGet")?;
         let named = |name: &str| {

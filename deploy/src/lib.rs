@@ -22,4 +22,4 @@ pub use container::{Container, Port, Probe, Rights};
 pub use objects::{Objects, kustomizations, root};
 pub use pod::Pod;
 pub use programs::program;
-pub use sandbox::{Account, Sandbox};
+pub use sandbox::{Account, Sandbox, probe_command};

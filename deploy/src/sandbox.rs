@@ -143,6 +143,32 @@ impl Sandbox<'_> {
     }
 }
 
+/// Prepares what a probe of a container runs in it, as its process `pid` is seen here: with its files,
+/// network and rights. Nothing where the probe runs nothing.
+///
+/// # Errors
+/// When the manifest is not understood, or `nsenter` is missing.
+pub fn probe_command(container: Container<'_>, kind: &str, pid: u32) -> Result<Option<Command>> {
+    let Some(arguments) = container.probe_arguments(kind)? else {
+        return Ok(None);
+    };
+    let mut command = Command::new(command::require("nsenter")?);
+    command.env_clear();
+    command.args([
+        "--target",
+        &pid.to_string(),
+        "--mount",
+        "--net",
+        "--root",
+        "--wd",
+    ]);
+    command.arg("/usr/bin/setpriv");
+    let flags = script::flags(&container.rights()?, container.pod.fs_group());
+    command.args(flags.split_whitespace());
+    command.args(["--", script::PROGRAM]).args(arguments);
+    Ok(Some(command))
+}
+
 /// Writes what a pod finds of its service account.
 fn account_files(account: &Account, pod: &Pod, directory: &Path) -> Result<Mount> {
     fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;

@@ -72,7 +72,7 @@ pub(crate) fn write(run: &Run<'_>) -> String {
         " /usr/bin/setpriv --pdeathsig KILL {}",
         flags(run.rights, run.fs_group)
     );
-    text.push_str(" -- /image/program");
+    let _ = write!(text, " -- {PROGRAM}");
     for word in run.arguments {
         let _ = write!(text, " {}", quoted(word));
     }
@@ -96,7 +96,7 @@ fn mount_line(text: &mut String, mount: &Mount) {
 
 /// Returns the flags of `setpriv` that leave these rights and no others. Where only root exists, the
 /// program stays root in name, with no more rights.
-fn flags(rights: &Rights, fs_group: Option<u64>) -> String {
+pub(crate) fn flags(rights: &Rights, fs_group: Option<u64>) -> String {
     let mapped = |id: u64| u32::try_from(id).is_ok_and(is_mapped);
     let mut flags = String::new();
     // A namespace with a user beside root is one in which users and groups can be changed.
@@ -126,6 +126,9 @@ fn flags(rights: &Rights, fs_group: Option<u64>) -> String {
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
+
+/// Where the program is in a container's file system.
+pub(crate) const PROGRAM: &str = "/image/program";
 
 /// Some user who is not root: Linux's own for whoever does not exist.
 const NOBODY: u64 = 65534;

@@ -16,6 +16,7 @@
 mod addresses;
 mod capabilities;
 mod dns;
+mod handover;
 mod life;
 mod names;
 mod node;

@@ -1,5 +1,6 @@
 //! A node: a namespace, a directory, and the program in it.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::PathBuf;
@@ -83,7 +84,8 @@ impl Node {
     /// Starts the program, behind the words of `wrapper`.
     pub(crate) fn spawn_as(&self, wrapper: &[&str], config: &Value) -> ChildGuard {
         let command = self.command(wrapper, config);
-        ChildGuard::spawn("apiserver-proxy", &command, &self.dir.join("log")).unwrap()
+        let log = self.written(config).with_extension("log");
+        ChildGuard::spawn("apiserver-proxy", &command, &log).unwrap()
     }
 
     /// Starts the program and waits until it is ready.
@@ -103,11 +105,23 @@ impl Node {
     }
 
     fn command(&self, wrapper: &[&str], config: &Value) -> Command {
-        let path = self.dir.write("proxy.yaml", config.to_string()).unwrap();
+        let path = self.written(config);
         let words = [wrapper, &[env!("CARGO_BIN_EXE_apiserver-proxy")]].concat();
         let mut command = self.ns.command(words[0]);
         command.args(&words[1..]).arg("--config").arg(path);
         command
+    }
+
+    /// Returns the file of a configuration: what a process reads is not written again.
+    fn written(&self, config: &Value) -> PathBuf {
+        let mut hasher = DefaultHasher::new();
+        config.to_string().hash(&mut hasher);
+        let name = format!("proxy-{:016x}.yaml", hasher.finish());
+        let path = self.dir.join(&name);
+        if !path.exists() {
+            self.dir.write(&name, config.to_string()).unwrap();
+        }
+        path
     }
 
     /// Returns words that have a program find `nameserver` in `/etc/resolv.conf` and nobody in

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!     serving ─▶ accept, hand over, …            errors of the peer: next; of ours: pause, count
+//!     unready ─▶ the same, unless another process listens at the address: then that gets the new ones
 //!     closing ─▶ refuse new, accept what is under way, meet the other workers, empty the queue
 //! ```
 //!
@@ -23,6 +24,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::closing::{Closing, Member};
 use crate::drain::{Drain, Phase};
+use crate::handover::{pass_over, pass_to_all};
 use crate::listener::{WorkerSocket, refuse_new};
 use crate::tcp::unmapped;
 
@@ -82,13 +84,27 @@ async fn accept_loop(
     accepting: &Accepting,
     mut accepted: impl FnMut(TcpStream, SocketAddr),
 ) -> io::Result<()> {
-    let WorkerSocket { socket, inherited } = socket;
+    let WorkerSocket {
+        socket,
+        siblings,
+        inherited,
+    } = socket;
     let drain = &accepting.drain;
     let listener = TcpListener::from_std(socket.try_clone()?)?;
     let pauses = &mut Pauses {
         next: PAUSE,
         paused: &accepting.paused,
     };
+    accept_until(
+        &listener,
+        drain.reached(Phase::Unready),
+        pauses,
+        &mut accepted,
+    )
+    .await;
+    if !inherited && let Err(error) = pass_over(&socket, siblings) {
+        tracing::warn!(%error, "a process that follows does not get all new connections at once");
+    }
     accept_until(
         &listener,
         drain.reached(Phase::Closing),
@@ -113,7 +129,11 @@ async fn accept_loop(
         });
         match next {
             Ok((stream, peer)) => accepted(stream, unmapped(peer)),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                // Or whoever follows with more workers would have all connections on one of them.
+                let _ = pass_to_all(&socket);
+                return Ok(());
+            }
             Err(error) if Pauses::needed(&error) => pauses.pause(&error).await,
             Err(_) => {} // of the peer
         }

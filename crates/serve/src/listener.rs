@@ -31,6 +31,8 @@ pub struct ListenerParams {
 #[derive(Debug)]
 pub struct WorkerSocket {
     pub(crate) socket: TcpListener,
+    /// How many sockets this process has at that address, this one among them.
+    pub(crate) siblings: u32,
     /// Passed by the service manager, which keeps it open and listening after us.
     pub(crate) inherited: bool,
 }
@@ -87,12 +89,14 @@ fn bind(
             .map(|_| {
                 socket.try_clone().map(|socket| WorkerSocket {
                     socket,
+                    siblings: 1,
                     inherited: true,
                 })
             })
             .collect::<io::Result<_>>()
             .map_err(failed("sharing the inherited socket of", params.address));
     }
+    let siblings = u32::try_from(workers).unwrap_or(u32::MAX);
     let mut address = params.address;
     let mut sockets = Vec::with_capacity(workers);
     for _ in 0..workers {
@@ -109,6 +113,7 @@ fn bind(
         address.set_port(bound.port());
         sockets.push(WorkerSocket {
             socket,
+            siblings,
             inherited: false,
         });
     }
@@ -245,7 +250,8 @@ fn no_ipv6(error: &io::Error) -> bool {
 ///
 /// A listener that is closed resets what it had half accepted. With new attempts dropped first,
 /// the queue can be emptied and the socket closed with nothing in it: whoever tried meanwhile
-/// tries again a second later (RFC 6298 §2.1) and is refused.
+/// tries again a second later (RFC 6298 §2.1) and is refused. Attempts that are passed over to
+/// another process (`handover`) do not reach it.
 pub(crate) fn refuse_new(socket: &TcpListener) -> io::Result<()> {
     // Classic BPF (socket(7), SO_ATTACH_FILTER); a TCP socket's filter sees the packet from its
     // TCP header on, whose octet 13 holds the flags.

@@ -289,6 +289,20 @@ impl NameSet {
             .unwrap_or_default()
     }
 
+    /// Waits until every name has been answered at least once. The caller bounds the wait.
+    /// Cancel-safe.
+    pub async fn answered(&self) {
+        for name in self.names.values() {
+            loop {
+                let asked = name.asked.notified();
+                if !name.state.load().addresses.is_empty() {
+                    break;
+                }
+                asked.await;
+            }
+        }
+    }
+
     /// Tells whether every name has been answered at least once.
     #[must_use]
     pub fn resolved(&self) -> bool {

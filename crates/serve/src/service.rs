@@ -14,6 +14,7 @@ use telemetry::{AccessLog, Bound, EndpointAddr, Endpoints, LogControl, Process, 
 use tokio::task::JoinHandle;
 
 use crate::drain::{Drain, Phase};
+use crate::handover::pass_over;
 use crate::signal::{Signal, Signals};
 use crate::worker::{Asker, Workers};
 
@@ -59,18 +60,40 @@ impl BoundEndpoints {
     /// # Errors
     /// The one that could not be bound.
     pub fn bind(probes: EndpointAddr, admin: EndpointAddr) -> Result<Self, EndpointError> {
-        let bind = |what: &'static str, address: EndpointAddr| {
-            Endpoints::bind(&address).map_err(|source| EndpointError {
-                what,
-                address,
-                source,
-            })
-        };
         Ok(Self {
-            probes: bind("probes", probes)?,
-            admin: bind("admin", admin)?,
+            probes: bound("probes", probes, Bound::new)?,
+            admin: bound("admin", admin, Bound::new)?,
         })
     }
+
+    /// As [`BoundEndpoints::bind`], and another process that does so as well may have the address of
+    /// probes too. Whoever came last is asked there from now on. Operators' stays one process's own.
+    ///
+    /// # Errors
+    /// As [`BoundEndpoints::bind`].
+    pub fn bind_shared(probes: EndpointAddr, admin: EndpointAddr) -> Result<Self, EndpointError> {
+        // First what may be refused because somebody else has it.
+        let admin = bound("admin", admin, Bound::new)?;
+        let probes = bound("probes", probes, Bound::shared)?;
+        if let Some(socket) = probes.shared_socket()
+            && let Err(error) = pass_over(&socket, 1)
+        {
+            tracing::warn!(%error, "a process that ends may be asked for this one's readiness");
+        }
+        Ok(Self { probes, admin })
+    }
+}
+
+fn bound(
+    what: &'static str,
+    address: EndpointAddr,
+    bind: impl FnOnce(&EndpointAddr) -> io::Result<Bound>,
+) -> Result<Bound, EndpointError> {
+    bind(&address).map_err(|source| EndpointError {
+        what,
+        address,
+        source,
+    })
 }
 
 impl<T: Send + 'static> Service<T> {

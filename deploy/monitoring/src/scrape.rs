@@ -46,13 +46,29 @@ impl Target {
         port: (&str, u16),
         address: &str,
     ) -> Self {
+        let mut target = Self::container(namespace, name, program, false, address);
+        target.labels.extend([
+            ("pod_container_port_name", port.0.to_owned()),
+            ("pod_container_port_number", port.1.to_string()),
+        ]);
+        target
+    }
+
+    /// Returns a container without ports of a pod of this project's, perhaps one that only begins it.
+    #[must_use]
+    pub fn container(
+        namespace: &str,
+        name: &str,
+        program: &str,
+        begins: bool,
+        address: &str,
+    ) -> Self {
         let labels = [
             ("namespace", namespace.to_owned()),
             ("pod_name", name.to_owned()),
             ("pod_label_app_kubernetes_io_name", program.to_owned()),
             ("pod_label_app_kubernetes_io_part_of", "rhizome".to_owned()),
-            ("pod_container_port_name", port.0.to_owned()),
-            ("pod_container_port_number", port.1.to_string()),
+            ("pod_container_init", begins.to_string()),
         ];
         Self {
             role: "pod",

@@ -190,6 +190,19 @@ fn the_pods_that_ship_are_found_by_the_scrape_configurations() {
     let programs: BTreeSet<String> = { documented().unwrap().into_values() }
         .flat_map(|own| own.programs)
         .collect();
+    let scraped = monitoring::root().join("prometheus/shoot-by-apiserver.yaml");
+    let scraped = fs::read_to_string(scraped).unwrap();
+    // A port without a name is named by its number, for that program.
+    let numbered = |program: &str, line: &str| {
+        let port = line
+            .split_once("httpGet: ")
+            .and_then(|(_, asked)| asked.split_once("port: "));
+        let number = port.map(|(_, rest)| rest.trim_end_matches([' ', '}']));
+        number.is_some_and(|number| {
+            scraped.contains(&format!("$2:{number}/proxy/metrics\n"))
+                && scraped.contains(&format!("regex: (.+);(.+);{program}\n"))
+        })
+    };
     let mut found = BTreeSet::new();
     let mut directories = ["seed", "control-plane", "shoot"]
         .map(|own| repository().join("deploy").join(own))
@@ -211,7 +224,9 @@ fn the_pods_that_ship_are_found_by_the_scrape_configurations() {
             let part = text.contains("app.kubernetes.io/part-of: rhizome\n");
             if let Some(program) = programs.iter().find(named)
                 && part
-                && text.lines().any(port)
+                && text
+                    .lines()
+                    .any(|line| port(line) || numbered(program, line))
             {
                 found.insert(program.clone());
             }

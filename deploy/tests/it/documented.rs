@@ -5,13 +5,17 @@
 //! | `policy/v1` PodDisruptionBudget | 1.21; `unhealthyPodEvictionPolicy` 1.26 |
 //! | `autoscaling/v2` HorizontalPodAutoscaler | 1.23 |
 //! | `trafficDistribution` of a Service | 1.30 |
+//! | `maxSurge` of a DaemonSet | 1.22; `maxUnavailable` may be 0 beside it |
 //!
 //! The schemas are a subset: what the manifests have no use for is refused.
 
 use serde_json::{Value, json};
 
 /// Fields that are taken out of what the server is given: kind, and where in it.
-const FIELDS: [(&str, &str); 1] = [("Service", "/spec/trafficDistribution")];
+const FIELDS: [(&str, &str); 2] = [
+    ("DaemonSet", "/spec/updateStrategy/rollingUpdate"),
+    ("Service", "/spec/trafficDistribution"),
+];
 
 /// An object for the server, without what it does not know.
 pub(crate) struct Known {
@@ -44,11 +48,7 @@ pub(crate) fn check(mut object: Value, serves: impl Fn(&str, &str) -> bool) -> K
         let Some(value) = object.pointer(path) else {
             continue;
         };
-        fits(
-            &format!("{kind} {name}: {path}"),
-            value,
-            &json!(["PreferClose"]),
-        );
+        fits(&format!("{kind} {name}: {path}"), value, &field(&kind));
         checked.push(format!("{kind} {name}, {path}"));
         let (parent, field) = path.rsplit_once('/').unwrap();
         object
@@ -61,6 +61,14 @@ pub(crate) fn check(mut object: Value, serves: impl Fn(&str, &str) -> bool) -> K
     Known {
         object: Some(object),
         checked,
+    }
+}
+
+/// Returns the schema of the field of a kind that the server does not know.
+fn field(kind: &str) -> Value {
+    match kind {
+        "DaemonSet" => json!({ "maxSurge": "intOrString", "maxUnavailable": "intOrString" }),
+        _ => json!(["PreferClose"]),
     }
 }
 

@@ -281,6 +281,35 @@ fn the_node_proxy_is_waited_for_before_a_node_takes_pods() {
 }
 
 #[test]
+fn two_node_proxies_find_room_on_a_node_and_are_told_apart_while_one_follows_the_other() {
+    let objects = Objects::build("shoot/apiserver-proxy").unwrap();
+    let set = objects.get("DaemonSet", "apiserver-proxy").unwrap();
+    let update = &set["spec"]["updateStrategy"]["rollingUpdate"];
+    assert_eq!(update["maxUnavailable"], 0, "{update}");
+    assert_ne!(update["maxSurge"].as_str().unwrap_or("0"), "0", "{update}");
+    let pod = Pod::of(&objects, "DaemonSet", "apiserver-proxy", "node").unwrap();
+    for container in pod.containers() {
+        // In the hosts' network each of them is the host's, which one pod alone would be given.
+        assert_eq!(container.ports(), [], "{}", container.name());
+    }
+    let proxy = pod.container("proxy").unwrap();
+    let asked = proxy.probe_arguments("startupProbe").unwrap().unwrap();
+    assert_eq!(asked.first().map(String::as_str), Some("started"));
+    // Whom that asks is this pod's alone.
+    let file = objects.files(
+        "ConfigMap",
+        text(&pod.spec["volumes"][0]["configMap"]["name"]),
+    );
+    let file = &file.unwrap()["apiserver-proxy.yaml"];
+    assert!(file.contains("unix:/run/rhizome/"), "{file}");
+    let run = items(&pod.spec["volumes"]).find(|own| own["name"] == "run");
+    assert!(run.unwrap()["emptyDir"].is_object());
+    for kind in ["readinessProbe", "livenessProbe"] {
+        assert_eq!(proxy.probe(kind).unwrap().port, 16910, "{kind}");
+    }
+}
+
+#[test]
 fn gardeners_service_has_our_pods_behind_it_as_well() {
     let objects = Objects::build("seed/gateway/base").unwrap();
     let pod = Pod::of(&objects, "Deployment", "sni-proxy", "sni-proxy").unwrap();

@@ -7,7 +7,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use deploy::{Account, Container, Objects, Pod, Rights, Sandbox};
+use deploy::{Account, Container, Objects, Pod, Rights, Sandbox, probe_command};
+use testkit::command;
 use testkit::http::{self, Target};
 use testkit::metrics::Metrics;
 use testkit::netns::{Namespace, Place};
@@ -141,7 +142,10 @@ pub(crate) fn wait_ready(at: &Namespace, container: Container<'_>, child: &mut C
         .probe("readinessProbe")
         .or_else(|| container.probe("livenessProbe"));
     let probe = probe.unwrap();
-    let ready = child.wait_ready(LIMIT, || ask(at, probe.port, &probe.path).is_some());
+    let pid = child.pid();
+    let ready = child.wait_ready(LIMIT, || {
+        has_started(container, pid) && ask(at, probe.port, &probe.path).is_some()
+    });
     ready.unwrap_or_else(|error| panic!("{name}: {error:#}"));
     for port in container
         .ports()
@@ -152,6 +156,12 @@ pub(crate) fn wait_ready(at: &Namespace, container: Container<'_>, child: &mut C
         assert!(listens(child.pid(), address), "{name}: nobody at {port:?}");
     }
     rights(child, name, &container.rights().unwrap());
+}
+
+/// Tells whether the startup probe of a container says so, in so far as that runs something in it.
+pub(crate) fn has_started(container: Container<'_>, pid: u32) -> bool {
+    let asked = probe_command(container, "startupProbe", pid).unwrap();
+    asked.is_none_or(|mut asked| command::output(&mut asked).unwrap().status.success())
 }
 
 /// Asks a pod for a path, from within; nothing unless it answers 200.

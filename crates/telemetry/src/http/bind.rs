@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -23,6 +23,7 @@ pub struct Bound {
     socket: Option<Socket>,
     local_addr: EndpointAddr,
     file: Option<SocketFile>,
+    shared: bool,
 }
 
 #[derive(Debug)]
@@ -43,19 +44,35 @@ impl Bound {
     /// Those of socket(2), bind(2) and listen(2); `AddrInUse` when the file is something else or
     /// somebody answers there.
     pub fn new(address: &EndpointAddr) -> io::Result<Self> {
+        Self::with(address, false)
+    }
+
+    /// As [`Bound::new`], and another process of the same user that does so as well may bind the same
+    /// address and port (`SO_REUSEPORT`). Port 0 and Unix sockets are nobody else's.
+    ///
+    /// # Errors
+    /// As [`Bound::new`]; `AddrInUse` when a process has the address that does not share it.
+    pub fn shared(address: &EndpointAddr) -> io::Result<Self> {
+        Self::with(address, true)
+    }
+
+    fn with(address: &EndpointAddr, share: bool) -> io::Result<Self> {
         match address {
             EndpointAddr::None => Ok(Self {
                 socket: None,
                 local_addr: EndpointAddr::None,
                 file: None,
+                shared: false,
             }),
             EndpointAddr::Tcp(address) => {
-                let listener = bind_tcp(*address)?;
+                let shared = share && address.port() != 0;
+                let listener = bind_tcp(*address, shared)?;
                 let local_addr = EndpointAddr::Tcp(listener.local_addr()?);
                 Ok(Self {
                     socket: Some(Socket::Tcp(listener)),
                     local_addr,
                     file: None,
+                    shared,
                 })
             }
             EndpointAddr::Unix(path) => {
@@ -65,6 +82,7 @@ impl Bound {
                     socket,
                     local_addr: address.clone(),
                     file: Some(file),
+                    shared: false,
                 })
             }
         }
@@ -74,6 +92,15 @@ impl Bound {
     #[must_use]
     pub fn local_addr(&self) -> &EndpointAddr {
         &self.local_addr
+    }
+
+    /// Returns the socket if others may have its address too, for who decides whose turn it is.
+    #[must_use]
+    pub fn shared_socket(&self) -> Option<BorrowedFd<'_>> {
+        match &self.socket {
+            Some(Socket::Tcp(listener)) if self.shared => Some(listener.as_fd()),
+            Some(Socket::Tcp(_) | Socket::Unix(_)) | None => None,
+        }
     }
 }
 
@@ -134,7 +161,7 @@ pub(super) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
-fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+fn bind_tcp(address: SocketAddr, share: bool) -> io::Result<TcpListener> {
     let (address, socket) = match new_socket(family(address)) {
         Err(Errno::AFNOSUPPORT) if address.ip().is_unspecified() && address.is_ipv6() => {
             let ipv4 = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port());
@@ -143,6 +170,9 @@ fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
         socket => (address, socket?),
     };
     sockopt::set_socket_reuseaddr(&socket, true)?;
+    if share {
+        sockopt::set_socket_reuseport(&socket, true)?;
+    }
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, false)?;
     }

@@ -303,6 +303,24 @@ async fn only_a_socket_that_nobody_serves_is_replaced() {
 }
 
 #[test]
+fn a_port_is_one_processs_own_unless_both_share_it() {
+    let any = EndpointAddr::Tcp("127.0.0.1:0".parse().unwrap());
+    let own = Bound::shared(&any).unwrap();
+    assert!(own.shared_socket().is_none(), "a port of its own is shared");
+    let address = own.local_addr().clone();
+    for bind in [Bound::new, Bound::shared] {
+        let error = bind(&address).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    }
+    drop(own);
+    let _first = Bound::shared(&address).unwrap();
+    let second = Bound::shared(&address).unwrap();
+    assert!(second.shared_socket().is_some());
+    let error = Bound::new(&address).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+}
+
+#[test]
 fn a_file_that_took_the_sockets_place_stays() {
     let scratch = Scratch::new();
     let path = scratch.socket();

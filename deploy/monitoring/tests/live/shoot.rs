@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   Prometheus ─┬─ CONNECT ─▶ vpn-server ═════════════════════════════▶ kubelet
-//!               └─▶ kube-apiserver ═ vpn-server or konnectivity ═▶ kubelet, vpn-client
+//!               └─▶ kube-apiserver ═ vpn-server or konnectivity ═▶ kubelet, vpn-client, node proxy
 //! ```
 
 use std::fs;
@@ -21,7 +21,7 @@ use testkit::tunnel_world::{NODE, PROXY_PORT, Params, World};
 use testkit::wait;
 
 use crate::egress::Egress;
-use crate::programs::{LIMIT, tunnel};
+use crate::programs::{LIMIT, Program, tunnel};
 
 /// What a kubelet that is scraped says.
 const KUBELET: &str = "kubelet_node_name{job=\"kubelet\",instance=\"node-0\"} == 1";
@@ -51,7 +51,10 @@ fn targets_in_the_shoot_are_scraped_through_vpn_server() {
     let address = SocketAddr::new(world.network.addresses.api_server(), 0);
     let api = api_server(seed, &dir, address, &way, &kubelets);
     api.create_node(seed, "node-0", kubelet.addr()).unwrap();
-    client_pod(seed, &api);
+    for pod in [CLIENT_POD, NODE_POD] {
+        create_pod(seed, &api, pod);
+    }
+    let _node_proxy = node_proxy(&world, &dir);
 
     tunnel_files(&world, &dir, &kubelets);
     let (own, target) = (server.to_string(), kubelet.addr().to_string());
@@ -78,6 +81,11 @@ fn targets_in_the_shoot_are_scraped_through_vpn_server() {
     let client =
         "rhizome_ready{job=\"vpn-client\",namespace=\"kube-system\",instance=\"vpn-shoot-0\"} == 1";
     wait_for(&prometheus, client);
+    let node_proxy = "rhizome_apiserver_proxy_addresses_settled{job=\"apiserver-proxy\",\
+                      namespace=\"kube-system\",instance=\"apiserver-proxy-0\"} == 1";
+    wait_for(&prometheus, node_proxy);
+    // Of a pod without ports there is a target for each container.
+    wait_for(&prometheus, "count(up{job=\"apiserver-proxy\"}) == 1");
 }
 
 #[test]
@@ -132,16 +140,32 @@ fn api_server(
         .unwrap_or_else(|error| panic!("{error:#}"))
 }
 
-/// Tells the API server of the tunnel client as a pod: nobody runs it there.
-fn client_pod(place: Place<'_>, api: &KubeApiServer) {
+/// Pods, by name and program.
+const CLIENT_POD: (&str, &str) = ("vpn-shoot-0", "vpn-client");
+const NODE_POD: (&str, &str) = ("apiserver-proxy-0", "apiserver-proxy");
+
+/// Starts a node proxy where the tunnel's client is, which stands for that node.
+fn node_proxy(world: &World, dir: &TempDir) -> Program {
+    let config = json!({
+        "listen": ["127.0.0.1:0"],
+        "upstream": { "address": "127.0.0.1:9", "mode": "proxy-protocol" },
+        "interface": { "manage": false },
+        "noTrack": "off",
+    });
+    let at = Place::In(&world.network.clients[0]);
+    Program::start_in(at, dir.path(), "apiserver-proxy", "node", &config)
+}
+
+/// Tells the API server of a pod at the tunnel client's address: nobody runs it there.
+fn create_pod(place: Place<'_>, api: &KubeApiServer, (name, program): (&str, &str)) {
     let mut pod = json!({
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": { "name": "vpn-shoot-0", "labels": {
-            "app.kubernetes.io/name": "vpn-client", "app.kubernetes.io/part-of": "rhizome",
+        "metadata": { "name": name, "labels": {
+            "app.kubernetes.io/name": program, "app.kubernetes.io/part-of": "rhizome",
         } },
         "spec": { "nodeName": "node-0", "automountServiceAccountToken": false, "containers": [{
-            "name": "vpn-client", "image": "none", "ports": [{ "name": "probes", "containerPort": 8080 }],
+            "name": program, "image": "none",
         }] },
     });
     let path = "/api/v1/namespaces/kube-system/pods";
@@ -159,7 +183,7 @@ fn client_pod(place: Place<'_>, api: &KubeApiServer) {
     .unwrap();
     ask("POST", path, &pod);
     pod["status"] = json!({ "phase": "Running", "podIP": CLIENT, "podIPs": [{ "ip": CLIENT }] });
-    ask("PUT", &format!("{path}/vpn-shoot-0/status"), &pod);
+    ask("PUT", &format!("{path}/{name}/status"), &pod);
 }
 
 /// Writes the files that the configurations name.
@@ -193,15 +217,20 @@ fn shipped(
     ];
     replaced.extend(proxy.map(|proxy| ("vpn-seed-server:9443", proxy)));
     let client = format!("{CLIENT}:8080");
+    let (pod, program) = NODE_POD;
+    let container =
+        |begins| monitoring::Target::container("kube-system", pod, program, begins, CLIENT);
     let targets = [
         monitoring::Target::node("node-0", kubelet),
         monitoring::Target::pod(
             "kube-system",
-            "vpn-shoot-0",
-            "vpn-client",
+            CLIENT_POD.0,
+            CLIENT_POD.1,
             ("probes", 8080),
             &client,
         ),
+        container(true),
+        container(false),
     ];
     monitoring::scrape_config(name, &targets, dir.path(), &replaced).unwrap()
 }

@@ -6,7 +6,8 @@
 //!                     look(): every pod's probe when it is due, and Services led anew
 //! ```
 //!
-//! Everything that waits here looks after all pods meanwhile.
+//! Whatever waits for pods here looks after all of them meanwhile. Who sees them off may take its time
+//! as well: probes that are due are late by that, as those of a busy kubelet are.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::api::{Api, LIMIT};
 use crate::network::Network;
 use crate::roll::pods::{End, Running, Workload, name};
 use crate::roll::services::{Known, Service};
-use crate::world::{World, ask, wait_ready};
+use crate::world::{World, ask, has_started, wait_ready};
 
 /// All pods, and who is led to them.
 pub(crate) struct Fleet<'n> {
@@ -78,10 +79,14 @@ impl<'n> Fleet<'n> {
     }
 
     /// Starts a pod at the next place where nobody is. One of a StatefulSet follows another, elsewhere if
-    /// it can.
+    /// it can; one of a DaemonSet is where an old one may still be.
     fn begin(&mut self, workload: usize, new: bool) {
         let own = &self.workloads[workload];
-        let taken = |place: &&str| self.pods.iter().any(|pod| pod.place == *place);
+        let beside = |pod: &Running| own.kind == "DaemonSet" && pod.new != new;
+        let taken = |place: &str| {
+            let mut there = self.pods.iter();
+            there.any(|pod| pod.place == place && !beside(pod))
+        };
         let named = |place: &'static str| {
             let mut all = self.pods.iter().filter(|pod| pod.workload == workload);
             own.kind == "StatefulSet" && all.any(|pod| name(pod.place) == name(place))
@@ -92,16 +97,23 @@ impl<'n> Fleet<'n> {
         // Those where somebody was come last.
         free.sort_by_key(|place| self.left == Some(*place));
         let place = free[0];
-        let name = match own.kind {
+        let called = |name: &String| {
+            let mut own = self.pods.iter().filter(|pod| pod.workload == workload);
+            own.any(|pod| pod.pod.name == *name)
+        };
+        let base = match own.kind {
             "StatefulSet" => name(place),
             _ => place,
         };
-        let name = name.trim_start_matches("other-");
+        let base = base.trim_start_matches("other-");
+        // Two pods of a DaemonSet at one place have different names.
+        let mut names = ["", "-b"].map(|end| format!("{base}{end}")).into_iter();
+        let name = names.find(|name| !called(name)).unwrap();
         let world = &mut self.worlds[usize::from(own.other)];
-        let _ = std::fs::remove_dir_all(world.directory.join(name));
+        let _ = std::fs::remove_dir_all(world.directory.join(&name));
         let begun = world.begin_with(
             self.network.at(place),
-            (own.kind, own.name, name),
+            (own.kind, own.name, &name),
             &own.objects,
             own.account.clone(),
         );
@@ -110,6 +122,7 @@ impl<'n> Fleet<'n> {
             place,
             pod: begun.pod,
             child: begun.child,
+            started: false,
             failed: u64::MAX,
             due: Deadline::after(Duration::ZERO),
             new,
@@ -131,6 +144,11 @@ impl<'n> Fleet<'n> {
             }
             let period = pod.probe()["periodSeconds"].as_u64().unwrap_or(10);
             let main = pod.pod.containers().last().unwrap();
+            pod.started = pod.started || has_started(main, pod.child.pid());
+            if !pod.started {
+                pod.due = Deadline::after(SOON);
+                continue;
+            }
             let probe = main.probe("readinessProbe").unwrap();
             let answer = ask(self.network.at(pod.place), probe.port, &probe.path);
             pod.failed = match answer {
@@ -189,11 +207,13 @@ impl<'n> Fleet<'n> {
     fn step(&mut self, workload: usize) -> bool {
         let (surge, unavailable) = self.workloads[workload].rollout();
         let replicas = self.workloads[workload].replicas;
-        // Where a pod has a name or a node of its own, the next one waits for its end.
+        // Where a pod has a name of its own, or a node where there is to be but one, the next one waits for
+        // its end.
         let own = self.pods.iter().enumerate();
         let own = own.filter(|(_, pod)| pod.workload == workload);
         let (ending, own): (Vec<_>, Vec<_>) = own.partition(|(_, pod)| pod.is_ending());
-        let waits = self.workloads[workload].kind != "Deployment" && !ending.is_empty();
+        let waits = self.workloads[workload].kind != "Deployment" && surge == 0;
+        let waits = waits && !ending.is_empty();
         let (new, old): (Vec<_>, Vec<_>) = own.iter().partition(|(_, pod)| pod.new);
         let ready = own.iter().filter(|(_, pod)| pod.is_ready()).count();
         if old.is_empty() && new.len() == replicas && ready == replicas {

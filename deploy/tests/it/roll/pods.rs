@@ -71,6 +71,8 @@ pub(crate) struct Running {
     pub(crate) place: &'static str,
     pub(crate) pod: Pod,
     pub(crate) child: ChildGuard,
+    /// Whether its startup probe was answered, before which no other one asks.
+    pub(crate) started: bool,
     /// Probes that failed since one was answered; as many as it takes before the first answer.
     pub(crate) failed: u64,
     pub(crate) due: Deadline,

@@ -14,6 +14,7 @@ use deploy::Objects;
 use serde_json::{Value, json};
 use testkit::command;
 use testkit::netns::Namespace;
+use testkit::tempdir::TempDir;
 
 use crate::api::Api;
 use crate::network::GATEWAY;
@@ -190,10 +191,10 @@ fn datagrams(text: &mut String, port: &Port, pods: &[String]) {
 }
 
 fn rules(at: &Namespace, text: &str) {
-    let file = std::env::temp_dir().join(format!("{}.nft", at.name()));
-    std::fs::write(&file, text).unwrap();
+    // Away with it also when a rule is refused.
+    let directory = TempDir::new("rules").unwrap();
+    let file = directory.write("rules.nft", text).unwrap();
     let mut nft = at.command(command::require("nft").unwrap());
     let done = command::run(nft.arg("-f").arg(&file));
     done.unwrap_or_else(|error| panic!("{error:#}\n{text}"));
-    std::fs::remove_file(file).unwrap();
 }

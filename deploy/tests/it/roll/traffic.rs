@@ -10,7 +10,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -62,8 +61,6 @@ pub(crate) struct Failure {
     /// What was being restarted.
     during: String,
     error: String,
-    /// Whether nobody listened.
-    pub(crate) is_refused: bool,
 }
 
 impl fmt::Display for Failure {
@@ -117,14 +114,12 @@ impl<'n> Traffic<'n> {
     }
 
     fn fail(&self, path: &'static str, during: String, error: &anyhow::Error) {
-        let is_refused = http::error_kind(error) == Some(ErrorKind::ConnectionRefused);
         let error = format!("{error:#}");
         let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
         failed.push(Failure {
             path,
             during,
             error,
-            is_refused,
         });
     }
 

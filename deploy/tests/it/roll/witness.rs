@@ -5,8 +5,8 @@
 //!   gateway: nobody ends it ─▶ cut, a line `drained` in its access log for each that is lost
 //! ```
 //!
-//! Nothing else may be lost, with two exceptions that are looked at one by one: what a link of the egress
-//! proxy carried that was cut with a gateway, and connections refused by a node whose proxy is away.
+//! Nothing else may be lost, with one exception that is looked at case by case: what a link of the egress
+//! proxy carried that was cut with a gateway.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -77,8 +77,6 @@ impl<'t, 'n> Witness<'t, 'n> {
         let rolled = |key| self.rolled.contains(&key);
         let in_link = |own: &Failure| own.path == BY_KONNECTIVITY && rolled("gateway");
         let (in_links, failed): (Vec<_>, Vec<_>) = failed.into_iter().partition(in_link);
-        let at_node = |own: &Failure| own.path == BY_NODE && rolled("node") && own.is_refused;
-        let (refused, failed): (Vec<_>, Vec<_>) = failed.into_iter().partition(at_node);
         assert!(failed.is_empty(), "{}", told(&failed));
         let excused = in_links.len() + self.held_lost;
         // Servers that are rolled themselves take their numbers with them.
@@ -92,8 +90,7 @@ impl<'t, 'n> Witness<'t, 'n> {
             "{lost} lost with links: {}",
             told(&in_links)
         );
-        let (in_links, refused) = (in_links.len(), refused.len());
-        eprintln!("  of these {in_links} in links that were cut, {refused} refused by a node");
+        eprintln!("  of these {} in links that were cut", in_links.len());
     }
 
     /// Returns how many tunnels of the egress proxy were lost with their link.
