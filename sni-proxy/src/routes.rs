@@ -267,11 +267,11 @@ impl Loader {
         path: &Path,
         previous: &Snapshot,
     ) -> Result<Option<Snapshot>, RoutesError> {
-        let text = yaml::read_text(path)?;
-        if self.memory.is(&text, previous) {
+        if self.memory.is_still(path, previous) {
             return Ok(None);
         }
-        self.read(text, path, Some(previous)).map(Some)
+        self.read(yaml::read_text(path)?, path, Some(previous))
+            .map(Some)
     }
 
     fn read(

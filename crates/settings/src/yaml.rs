@@ -35,6 +35,9 @@ use crate::ConfigError;
 /// Largest file that is read, in octets. 10,000 clusters and routes are 3.5 MB.
 pub const MAX_FILE_BYTES: u64 = 64 << 20;
 
+/// The memory for a larger file is a multiple of this, in octets.
+const ROOM: u64 = 256 << 10;
+
 /// Reads the file at `path`.
 ///
 /// Blocks while reading; files are small and read at start and on change only.
@@ -120,7 +123,13 @@ fn read_bounded(path: &Path) -> Result<Vec<u8>, ConfigError> {
     }
     let file = File::open(path).map_err(failed)?;
     let expected = metadata.len().min(MAX_FILE_BYTES);
-    let mut bytes = Vec::with_capacity(usize::try_from(expected).unwrap_or(0));
+    // A large file that is read again, a little larger, finds room where it was before.
+    let room = if expected < ROOM {
+        expected
+    } else {
+        expected.next_multiple_of(ROOM)
+    };
+    let mut bytes = Vec::with_capacity(usize::try_from(room).unwrap_or(0));
     file.take(MAX_FILE_BYTES + 1)
         .read_to_end(&mut bytes)
         .map_err(failed)?;

@@ -14,6 +14,9 @@
 mod words;
 
 use std::collections::HashMap;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read};
+use std::path::Path;
 
 use route::{Builder, ClusterSpec, RouteMatch, RouteSpec, Snapshot};
 use serde::Deserialize;
@@ -57,13 +60,33 @@ impl Memory {
         }
     }
 
-    /// Tells whether `previous` is what this text says.
-    pub(super) fn is(&self, text: &str, previous: &Snapshot) -> bool {
-        self.belongs_to(previous) && self.text == text
+    /// Tells whether the file at `path` says what `previous` does. One that cannot be read does not:
+    /// who reads it next tells why.
+    pub(super) fn is_still(&self, path: &Path, previous: &Snapshot) -> bool {
+        let same_size = |found: Metadata| found.is_file() && found.len() == self.text.len() as u64;
+        self.belongs_to(previous)
+            && fs::metadata(path).is_ok_and(same_size)
+            && File::open(path).is_ok_and(|file| says(file, self.text.as_bytes()).unwrap_or(false))
     }
 
     fn belongs_to(&self, previous: &Snapshot) -> bool {
         self.generation == previous.generation()
+    }
+}
+
+/// Tells whether a file has just these octets, without memory for as many.
+fn says(mut file: impl Read, mut text: &[u8]) -> io::Result<bool> {
+    let mut block = [0; 16 * 1024];
+    loop {
+        match file.read(&mut block) {
+            Ok(0) => return Ok(text.is_empty()),
+            Ok(len) => match text.split_at_checked(len) {
+                Some((begin, rest)) if *begin == block[..len] => text = rest,
+                Some(_) | None => return Ok(false),
+            },
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
     }
 }
 

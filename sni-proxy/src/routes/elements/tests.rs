@@ -156,6 +156,18 @@ fn anything_else_is_left_to_the_reader_that_says_why() {
 }
 
 #[test]
+fn a_file_says_a_text_when_it_has_just_its_octets() {
+    let text: Vec<u8> = (0..=250).cycle().take(40_000).collect();
+    assert!(says(&text[..], &text).unwrap());
+    assert!(!says(&text[..39_999], &text).unwrap());
+    assert!(!says(&text[..], &text[..39_999]).unwrap());
+    let mut other = text.clone();
+    other[39_999] ^= 1;
+    assert!(!says(&other[..], &text).unwrap());
+    assert!(says(&[][..], &[]).unwrap());
+}
+
+#[test]
 fn texts_with_escapes_are_what_they_stand_for() {
     let plain = file(&[(1, 1), (2, 1)]);
     let escaped = plain
