@@ -3,7 +3,7 @@
 //! ```text
 //!            ┌─ Dial tcp ──▶ connected ──▶ probes ─┐
 //! Selector ──┤                                     ├──▶ Use(link): where to send
-//!            └─ Dial udp ──▶ connected ──▶ probes ─┘
+//!            └─ Dial udp ──▶ connected ──▶ probes ─┘      busy by TCP: two in turns
 //! per link: Mtu ──▶ Probe of a size ──▶ Changed(mtu) | Unfit
 //! ```
 //!
@@ -19,6 +19,7 @@
 
 mod mtu;
 mod probe;
+mod turns;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -27,6 +28,7 @@ use crate::octets::mix;
 
 pub use mtu::{Mtu, MtuEvent, MtuParams};
 pub use probe::{LinkStats, ProbeParams, Prober};
+use turns::Turns;
 
 /// What carries the datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -87,6 +89,9 @@ pub struct Params {
     pub unfit: Duration,
     /// For how long a link that was told to go is kept open after another took over.
     pub linger: Duration,
+    /// How long one of two TCP connections carries a busy tunnel until the other does; less than
+    /// 10 s, and zero for a single connection. A gain on lines that lose next to nothing.
+    pub turn: Duration,
 }
 
 impl Default for Params {
@@ -103,6 +108,7 @@ impl Default for Params {
             flap_memory: Duration::from_secs(300),
             unfit: Duration::from_secs(60),
             linger: Duration::from_secs(3),
+            turn: Duration::ZERO,
         }
     }
 }
@@ -139,6 +145,8 @@ pub enum Event {
         link: LinkId,
         /// What it is.
         transport: Transport,
+        /// Whether only its turn has come: the one in use until now works, too.
+        turn: bool,
     },
 }
 
@@ -151,6 +159,8 @@ pub enum CloseReason {
     Drained,
     /// Something failed; the caller said so.
     Failed,
+    /// There are two by TCP, and one is enough again.
+    Spare,
     /// Connecting took too long.
     Timeout,
     /// It does not carry packets of a useful size.
@@ -165,6 +175,7 @@ impl CloseReason {
             Self::Dead => "dead",
             Self::Drained => "drained",
             Self::Failed => "failed",
+            Self::Spare => "spare",
             Self::Timeout => "dial_timeout",
             Self::Unfit => "unfit",
         }
@@ -181,7 +192,7 @@ struct Link {
     close_at: Option<Instant>,
 }
 
-/// One transport: its link, the one it replaces, and when to try again.
+/// One transport, or the second connection by TCP: its link, the one it replaces, and when to try again.
 #[derive(Debug)]
 struct Slot {
     transport: Transport,
@@ -195,7 +206,11 @@ struct Slot {
 #[derive(Debug)]
 pub struct Selector {
     params: Params,
-    slots: [Slot; 2],
+    /// TCP, UDP, and TCP once more for a busy tunnel.
+    slots: [Slot; 3],
+    turns: Turns,
+    /// The place of the TCP connection in use, or to be used.
+    turn: usize,
     active: Option<LinkId>,
     hold: Duration,
     hold_until: Option<Instant>,
@@ -210,15 +225,18 @@ impl Selector {
     /// are spread, so that many tunnels do not come back in one moment.
     #[must_use]
     pub fn new(params: Params, secret: u64, now: Instant) -> Self {
-        let slot = |transport| Slot {
+        let slot = |transport, wanted: bool| Slot {
             transport,
             link: None,
             leaving: None,
-            retry_at: params.mode.allows(transport).then_some(now),
+            retry_at: (wanted && params.mode.allows(transport)).then_some(now),
             pause: params.retry_first,
         };
+        let slots = [(TCP, true), (Transport::Udp, true), (TCP, false)];
         let mut selector = Self {
-            slots: [slot(Transport::Tcp), slot(Transport::Udp)],
+            slots: slots.map(|(transport, wanted)| slot(transport, wanted)),
+            turns: Turns::new(params.turn, now),
+            turn: 0,
             active: None,
             hold: params.hold_first,
             hold_until: None,
@@ -294,9 +312,10 @@ impl Selector {
     pub fn handle_timeout(&mut self, now: Instant) {
         self.hold_until = self.hold_until.filter(|until| now < *until);
         self.bury(now);
+        let turned = self.take_turns(now);
         self.dial(now);
         self.probe(now);
-        self.choose(now);
+        self.choose(now, turned);
     }
 
     /// Returns when [`Selector::handle_timeout`] is to be called next, at the latest.
@@ -353,7 +372,7 @@ impl Selector {
 
     /// Ends links that are dead, never came up, or have been replaced.
     fn bury(&mut self, now: Instant) {
-        let mut ends = [None; 4];
+        let mut ends = [None; 6];
         let links = self.slots.iter_mut().flat_map(|slot| {
             let links = slot.link.iter_mut().chain(&mut slot.leaving);
             links.into_iter()
@@ -459,8 +478,8 @@ impl Selector {
     }
 
     /// Uses the best link, and lets go of those that were told to go.
-    fn choose(&mut self, now: Instant) {
-        let rank = |slot: &Slot, link: &Link| {
+    fn choose(&mut self, now: Instant, turn: bool) {
+        let rank = |place: usize, slot: &Slot, link: &Link| {
             let up = link.prober.as_ref()?;
             let staying = slot.link.as_ref().is_some_and(|other| other.id == link.id);
             let preferred = slot.transport == Transport::Udp && self.hold_until.is_none();
@@ -471,21 +490,31 @@ impl Selector {
                 staying,
                 preferred,
                 slot.transport == Transport::Tcp,
+                place == self.turn,
                 link.id,
             ))
         };
         let links = self
             .slots
             .iter()
-            .flat_map(|slot| slot.links().map(move |link| (slot, link)));
+            .enumerate()
+            .flat_map(|(place, slot)| slot.links().map(move |link| (place, slot, link)));
         let best = links
-            .filter_map(|(slot, link)| Some((rank(slot, link)?, slot.transport)))
+            .filter_map(|(place, slot, link)| Some((rank(place, slot, link)?, place)))
             .max();
-        let best = best.map(|((.., id), transport)| (id, transport));
+        let best = best.map(|((.., id), place)| (id, place));
         if best.map(|(id, _)| id) != self.active {
             self.active = best.map(|(id, _)| id);
+            if let Some((_, place)) = best.filter(|(_, place)| *place != UDP) {
+                self.turn = place;
+                self.turns.begin(now);
+            }
             self.events.push_back(match best {
-                Some((link, transport)) => Event::Use { link, transport },
+                Some((link, place)) => Event::Use {
+                    link,
+                    transport: if place == UDP { Transport::Udp } else { TCP },
+                    turn,
+                },
                 None => Event::Down,
             });
             self.probe(now);
@@ -506,9 +535,9 @@ impl Selector {
 
     /// Answers whether UDP is up and only waits to be preferred.
     fn udp_waits(&self) -> bool {
-        let [tcp, udp] = &self.slots;
-        let is_up = |slot: &Slot| slot.link.as_ref().is_some_and(|link| link.prober.is_some());
-        is_up(tcp) && is_up(udp) && self.active != udp.link.as_ref().map(|link| link.id)
+        let [tcp, udp, second] = &self.slots;
+        let by_tcp = tcp.is_up() || second.is_up();
+        by_tcp && udp.is_up() && self.active != udp.link.as_ref().map(|link| link.id)
     }
 }
 
@@ -517,10 +546,20 @@ impl Slot {
         self.link.iter().chain(&self.leaving)
     }
 
+    fn is_up(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| link.prober.is_some())
+    }
+
     fn has(&self, id: LinkId) -> bool {
         self.links().any(|link| link.id == id)
     }
 }
+
+/// Places of the slots of UDP and of the second connection by TCP.
+const UDP: usize = 1;
+const SECOND: usize = 2;
+
+const TCP: Transport = Transport::Tcp;
 
 /// Half to all of a pause.
 fn spread(pause: Duration, random: u64) -> Duration {

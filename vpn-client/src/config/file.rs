@@ -223,6 +223,10 @@ pub(super) struct PathFile {
     pub(super) retry_tcp: HumanDuration,
     /// The longest pause between attempts by UDP: how late an opened firewall is noticed.
     pub(super) retry_udp: HumanDuration,
+    /// How long one of two TCP connections carries a busy tunnel until the other does, so that
+    /// BBR holds back on neither; `0s` for a single connection. `9s` suits lines that are long, full
+    /// and lose next to nothing.
+    pub(super) turn: HumanDuration,
 }
 
 impl Default for PathFile {
@@ -239,6 +243,7 @@ impl Default for PathFile {
             retry_first: HumanDuration(params.retry_first),
             retry_tcp: HumanDuration(params.retry_tcp),
             retry_udp: HumanDuration(params.retry_udp),
+            turn: HumanDuration(params.turn),
         }
     }
 }

@@ -15,6 +15,7 @@ mod mtu;
 mod offload;
 mod packets;
 mod path;
+mod turns;
 mod wrapped;
 
 use std::time::{Duration, Instant};

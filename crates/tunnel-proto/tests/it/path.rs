@@ -11,7 +11,7 @@ use Transport::{Tcp, Udp};
 
 /// What the network does with one transport.
 #[derive(Clone, Copy, Debug)]
-struct Network {
+pub(super) struct Network {
     /// Whether packets get through.
     open: bool,
     /// One round trip.
@@ -25,22 +25,24 @@ enum Arrival {
 }
 
 /// A selector, the network under it, and everything that happened.
-struct World {
-    selector: Selector,
+pub(super) struct World {
+    pub(super) selector: Selector,
     begin: Instant,
-    now: Instant,
+    pub(super) now: Instant,
     tcp: Network,
     udp: Network,
     /// Lets every n-th probe on UDP vanish.
     udp_loses_every: Option<u32>,
-    links: BTreeMap<LinkId, Transport>,
+    /// By which nothing gets through.
+    pub(super) dead: Option<LinkId>,
+    pub(super) links: BTreeMap<LinkId, Transport>,
     arrivals: Vec<(Instant, Arrival)>,
     probes: u32,
-    log: Vec<(Duration, Event)>,
+    pub(super) log: Vec<(Duration, Event)>,
 }
 
 impl World {
-    fn new(params: Params, tcp: Network, udp: Network) -> Self {
+    pub(super) fn new(params: Params, tcp: Network, udp: Network) -> Self {
         let now = start();
         let mut world = Self {
             selector: Selector::new(params, 1, now),
@@ -49,6 +51,7 @@ impl World {
             tcp,
             udp,
             udp_loses_every: None,
+            dead: None,
             links: BTreeMap::new(),
             arrivals: Vec::new(),
             probes: 0,
@@ -66,7 +69,7 @@ impl World {
     }
 
     /// Does what the selector asks for.
-    fn act(&mut self) {
+    pub(super) fn act(&mut self) {
         while let Some(event) = self.selector.poll_event() {
             self.log.push((self.now - self.begin, event));
             match event {
@@ -100,13 +103,13 @@ impl World {
 
     fn send(&mut self, link: LinkId, arrival: Arrival) {
         let network = self.network(link);
-        if network.open {
+        if network.open && self.dead != Some(link) {
             self.arrivals.push((self.now + network.rtt, arrival));
         }
     }
 
     /// Lets time pass, from one thing that happens to the next.
-    fn run(&mut self, time: Duration) {
+    pub(super) fn run(&mut self, time: Duration) {
         let end = self.now + time;
         let mut steps = 0;
         loop {
@@ -140,7 +143,7 @@ impl World {
         Some(self.selector.active()?.1)
     }
 
-    fn active_link(&self) -> LinkId {
+    pub(super) fn active_link(&self) -> LinkId {
         self.selector.active().unwrap().0
     }
 
@@ -155,16 +158,16 @@ impl World {
         uses.filter(|(at, _)| *at >= since).collect()
     }
 
-    fn time(&self) -> Duration {
+    pub(super) fn time(&self) -> Duration {
         self.now - self.begin
     }
 }
 
-const NEAR: Network = Network {
+pub(super) const NEAR: Network = Network {
     open: true,
     rtt: ms(10),
 };
-const SHUT: Network = Network {
+pub(super) const SHUT: Network = Network {
     open: false,
     rtt: ms(10),
 };

@@ -38,6 +38,10 @@ const PROVE: Duration = Duration::from_millis(250);
 /// The age at which an initiation is of no use on a new link: its answer would come too late.
 const STALE: Duration = Duration::from_secs(4);
 
+/// Packets between two ticks from which on a server's tunnel counts as busy: about what passes
+/// within that time while BBR holds back (four segments a round trip) on a line of some length.
+const BUSY: u32 = 64;
+
 impl<K: Keys> Engine<K> {
     /// Takes a link that the program connected. Answers `false` when nobody waits for it any more;
     /// then it is to be closed.
@@ -160,16 +164,22 @@ impl<K: Keys> Engine<K> {
         } else if let Heard::Packet = what {
             // The server's probes come whether ours arrive or not; packets are answers, mostly.
             selector.handle_received(now, id);
+            peer.carried = peer.carried.saturating_add(1);
         }
         Some(id)
     }
 
     /// Does what a server's selector and the timers of its sessions ask for.
     pub(super) fn steer_client(&mut self, now: Instant, at: usize, tick: bool, out: &mut impl Out) {
-        let peer = self.peers.get_mut(at).and_then(Option::as_mut);
-        let Some(Steering::Client(selector)) = peer.map(|peer| &mut peer.steering) else {
+        let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
             return;
         };
+        let Steering::Client(selector) = &mut peer.steering else {
+            return;
+        };
+        if tick && std::mem::take(&mut peer.carried) >= BUSY {
+            selector.handle_busy(now);
+        }
         selector.handle_timeout(now);
         while let Some(event) = self.next_event(at) {
             self.obey(now, at, event, out);
@@ -223,7 +233,21 @@ impl<K: Keys> Engine<K> {
                     pair.next_initiation = pair.next_initiation.min(now + RETRY);
                 }
             }
-            Event::Use { link, transport } => {
+            Event::Use {
+                link, turn: true, ..
+            } => {
+                tracing::debug!(peer = %peer.name, link = link.0, "its turn");
+                peer.active = Some(link);
+                // First, and so large that neither end's kernel takes the acknowledgement for one
+                // that may have been delayed: from such a one BBR learns no round trip.
+                let (told, size) = (self.tell(now, at, true, 0), usize::from(self.mtu));
+                self.send_probe(now, at, link, (MTU_PROBE - 1, told, size), out);
+            }
+            Event::Use {
+                link,
+                transport,
+                turn: false,
+            } => {
                 tracing::info!(peer = %peer.name, ?transport, "link in use");
                 if peer
                     .active

@@ -117,7 +117,7 @@ impl<K: Keys> Engine<K> {
         let peer = self.peers.get_mut(way.peer).and_then(Option::as_mut);
         let pair = peer.and_then(|peer| peer.pairs.get_mut(way.pair));
         let pair = pair.ok_or(Dropped::NoPeer)?;
-        let mut octets = 0;
+        let (mut octets, mut packets) = (0, 0);
         while let Some(segment) = segments.next() {
             if is_single {
                 mss::clamp(header, segment, way.mtu);
@@ -128,11 +128,15 @@ impl<K: Keys> Engine<K> {
                 mark(room, sealed, way.route)
             });
             if sealed > 0 {
-                self.counts.sealed.packets += 1;
+                packets += 1;
                 octets += segment.len();
             }
         }
         self.counts.sealed.bytes += octets as u64;
+        self.counts.sealed.packets += u64::from(packets);
+        if let Some(peer) = self.peers.get_mut(way.peer).and_then(Option::as_mut) {
+            peer.carried = peer.carried.saturating_add(packets);
+        }
         if total > usize::from(LEAST_MTU) {
             self.sent_large(now, way.peer);
         }

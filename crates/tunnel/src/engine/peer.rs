@@ -221,6 +221,8 @@ pub(crate) struct Peer<N> {
     pub(crate) draining: bool,
     /// When a packet was sent to it that the least MTU would not carry.
     pub(crate) sent_large: Option<Instant>,
+    /// Client: packets sent and received since the last tick.
+    pub(crate) carried: u32,
     /// Client: open flows that the server counted.
     pub(crate) flows: u32,
     /// The number of the server process behind the latest stream.

@@ -239,6 +239,7 @@ impl<K: Keys> Engine<K> {
             steering,
             draining: false,
             sent_large: None,
+            carried: 0,
             flows: 0,
             instance: None,
         }

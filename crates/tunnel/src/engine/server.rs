@@ -79,6 +79,9 @@ impl<K: Keys> Engine<K> {
             let since = now.saturating_duration_since(link.heard);
             since > SILENCE
         });
+        let by_stream = |remote: &Remote| matches!(remote, Remote::Stream(_));
+        let before = peer.active_link().map(|link| by_stream(&link.remote));
+        let turn = !silent && by_stream(from) && before == Some(true);
         let follows = match what {
             Heard::Packet => true,
             Heard::Probe(told) => told.active,
@@ -89,7 +92,8 @@ impl<K: Keys> Engine<K> {
         }
         if (newest && follows) || peer.active.is_none() {
             let moved = peer.active.is_some();
-            if peer.follow(id, probes, now) && moved {
+            // Connections of a client that take turns are one path.
+            if peer.follow(id, probes, now) && moved && !turn {
                 self.counts.path_changes += 1;
                 tracing::debug!(peer = %peer.name, to = %from.describe(), "path changed");
             }

@@ -516,3 +516,43 @@ fn a_flow_that_nobody_answered_leaves_a_client_that_died() {
         "repeated, by the other one"
     );
 }
+
+#[test]
+fn a_busy_tunnel_by_tcp_has_two_connections_in_turns_and_the_server_follows() {
+    let mut world = World::new(1, 1, Mode::Tcp);
+    world.run_for(ms(2000));
+    let source = world.server_address(0);
+    world.server_sends(0, packet(&source, POD, flags::SYN, 0));
+    world.run_for(ms(100));
+    world.take_at_client(0);
+    let active = |world: &World| {
+        let ends = [&world.clients[0].engine, &world.servers[0].engine];
+        ends.map(|end| {
+            let links = &end.status(world.now).peers[0].links;
+            links.iter().position(|link| link.active)
+        })
+    };
+    let changes = |world: &World| {
+        let ends = [&world.clients[0].engine, &world.servers[0].engine];
+        ends.map(|end| end.counts().path_changes)
+    };
+    let (first, before) = (active(&world), changes(&world));
+    assert_eq!(first, [Some(0), Some(0)]);
+    let mut turns = vec![first];
+    for _ in 0..30 * 4 {
+        for _ in 0..128 {
+            world.server_sends(0, packet(&source, POD, flags::ACK, 100));
+        }
+        world.run_for(ms(250));
+        assert_eq!(world.take_at_client(0).len(), 128);
+        if turns.last() != Some(&active(&world)) {
+            turns.push(active(&world));
+        }
+    }
+    let second = [Some(1), Some(1)];
+    assert!(turns.len() >= 6, "{turns:?}");
+    for (number, turn) in turns.into_iter().enumerate() {
+        assert_eq!(turn, if number % 2 == 0 { first } else { second });
+    }
+    assert_eq!(changes(&world), before, "one path");
+}

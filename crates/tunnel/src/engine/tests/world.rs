@@ -158,6 +158,7 @@ impl World {
                 networks: vec!["100.96.0.0/11".parse().unwrap()],
                 path: path::Params {
                     mode: self.mode,
+                    turn: ms(9000),
                     ..path::Params::default()
                 },
             },
