@@ -1,7 +1,9 @@
 //! `cargo xtask test`: every test there is, in one run of nextest.
 
 use std::ffi::OsString;
+use std::num::NonZero;
 use std::process::{Command, ExitCode};
+use std::thread::available_parallelism;
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -40,12 +42,19 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     }
     let mut nextest = as_root(Tool::Nextest.command(&console)?)?;
+    nextest.env("NEXTEST_TEST_THREADS", at_once().to_string());
     good &= status(nextest.args(RUN).args(&options.nextest))?;
     Ok(if good {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// How many tests run at once: one more than there are processors, since most wait more than they
+/// work. An argument `--test-threads` wins.
+fn at_once() -> usize {
+    available_parallelism().map_or(1, NonZero::get) + 1
 }
 
 /// Returns the command as it is for root, and otherwise inside a user namespace.
