@@ -65,7 +65,7 @@ pub(crate) fn run(
     let held = resident()?;
     drop(connections);
     all_closed(backend)?;
-    wait::pause(IDLE);
+    wait::pause(GIVE_BACK);
     Ok(Outcome {
         before,
         held,
@@ -99,6 +99,8 @@ fn all_closed(backend: &Backend) -> Result<()> {
 const FIRST: usize = 50;
 /// For what is done behind the scenes once a connection is there, or gone.
 const REST: Duration = Duration::from_millis(300);
-/// Allocators that give memory back do so within a second.
+/// How long idleness is watched.
 const IDLE: Duration = Duration::from_millis(1000);
+/// Allocators that give memory back do so within seconds.
+const GIVE_BACK: Duration = Duration::from_secs(5);
 const CLOSE_LIMIT: Duration = Duration::from_secs(20);

@@ -21,6 +21,7 @@ mod descriptors;
 mod dial;
 mod drain;
 mod handover;
+mod heap;
 mod inherited;
 mod listener;
 mod metrics;

@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 
 use crate::drain::{Drain, Phase};
 use crate::handover::pass_over;
+use crate::heap;
 use crate::signal::{Signal, Signals};
 use crate::worker::{Asker, Workers};
 
@@ -174,6 +175,7 @@ impl<T: Send + 'static> Service<T> {
         mut changed: impl AsyncFnMut(),
         mut reload: impl FnMut(),
     ) -> Result<(), WorkerFailed> {
+        self.keep(tokio::spawn(heap::give_back()));
         let mut stopping = signals.is_none();
         let mut ended = false;
         let mut failed = None;

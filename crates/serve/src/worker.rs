@@ -20,6 +20,7 @@ use tokio::time::timeout;
 
 use crate::connections::{ConnectionSummary, Connections};
 use crate::drain::{Drain, Phase};
+use crate::heap;
 
 /// How often a worker gives back what a burst left.
 const TRIM: Duration = Duration::from_secs(10);
@@ -209,6 +210,7 @@ async fn work<T>(
             }
         })
     };
+    let giving_back = tokio::task::spawn_local(heap::give_back());
     // A cut ends the accept loops too, which end with the future that runs them.
     let accepted = tokio::select! {
         accepted = run(handle.clone(), task) => accepted,
@@ -226,6 +228,7 @@ async fn work<T>(
         }
     }
     housekeeping.abort();
+    giving_back.abort();
     accepted
 }
 
