@@ -156,43 +156,33 @@ pub(crate) fn is_normal_of(normal: &str, pattern: &str) -> bool {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NameTable {
     routes: RouteMap<Arc<str>>,
-    /// Bit n is set when a wildcard has n labels behind its `*.`; 253 octets hold at most 127.
-    depths: u128,
-    /// Whether wildcards were taken out since.
-    stale_depths: bool,
+    depths: Depths,
 }
 
 impl NameTable {
     pub(crate) fn with_capacity(names: usize) -> Self {
         Self {
             routes: RouteMap::with_capacity(names),
-            depths: 0,
-            stale_depths: false,
+            depths: Depths::default(),
         }
     }
 
     /// Adds a normal pattern, or puts it in place of the one before.
     pub(crate) fn insert(&mut self, pattern: &Arc<str>, route: Arc<Route>) {
-        if let Some(suffix) = pattern.strip_prefix("*.") {
-            self.depths |= depth_bit(labels(suffix.as_bytes()));
+        let new = self.routes.insert(Arc::clone(pattern), route).is_none();
+        if let Some(suffix) = pattern.strip_prefix("*.").filter(|_| new) {
+            self.depths.add(labels(suffix.as_bytes()));
         }
-        self.routes.insert(Arc::clone(pattern), route);
     }
 
     /// Takes out the entry of a normal pattern if it leads to just this route, and answers whether
-    /// it does. [`forget_depths`](Self::forget_depths) is due afterwards.
+    /// it does.
     pub(crate) fn remove(&mut self, pattern: &Arc<str>, route: &Arc<Route>) -> bool {
-        self.stale_depths |= pattern.starts_with("*.");
-        take(&mut self.routes, pattern, route)
-    }
-
-    /// Finds out anew which wildcards there are, if some were taken out.
-    pub(crate) fn forget_depths(&mut self) {
-        if std::mem::take(&mut self.stale_depths) {
-            let suffixes = self.routes.keys().filter_map(|key| key.strip_prefix("*."));
-            let depths = suffixes.map(|suffix| depth_bit(labels(suffix.as_bytes())));
-            self.depths = depths.fold(0, |all, depth| all | depth);
+        let taken = take(&mut self.routes, pattern, route);
+        if let Some(suffix) = pattern.strip_prefix("*.").filter(|_| taken) {
+            self.depths.remove(labels(suffix.as_bytes()));
         }
+        taken
     }
 
     /// Returns the route of exactly this normal pattern.
@@ -220,7 +210,7 @@ impl NameTable {
         if let Some(route) = self.probe(key, &fit) {
             return Some(route);
         }
-        if self.depths == 0 {
+        if self.depths.bits == 0 {
             return None;
         }
         let mut left = labels(key);
@@ -230,7 +220,7 @@ impl NameTable {
             }
             left -= 1;
             // Something must stand before the dot. It is cut to `*`, which no later probe reads.
-            if dot > 0 && self.depths & depth_bit(left) != 0 {
+            if dot > 0 && self.depths.bits & depth_bit(left) != 0 {
                 key[dot - 1] = b'*';
                 if let Some(route) = self.probe(&key[dot - 1..], &fit) {
                     return Some(route);
@@ -247,6 +237,35 @@ impl NameTable {
     }
 }
 
+/// How many labels the suffixes of wildcards have.
+#[derive(Clone, Debug, Default)]
+struct Depths {
+    /// Bit n is set when a wildcard has n labels behind its `*.`; 253 octets hold at most 127.
+    bits: u128,
+    /// How many wildcards have n labels there, as far as one has.
+    counts: Vec<u32>,
+}
+
+impl Depths {
+    fn add(&mut self, labels: usize) {
+        if self.counts.len() <= labels {
+            self.counts.resize(labels + 1, 0);
+        }
+        self.counts[labels] += 1;
+        self.bits |= depth_bit(labels);
+    }
+
+    fn remove(&mut self, labels: usize) {
+        let Some(count) = self.counts.get_mut(labels) else {
+            return;
+        };
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            self.bits &= !depth_bit(labels);
+        }
+    }
+}
+
 fn labels(name: &[u8]) -> usize {
     1 + name.iter().filter(|byte| **byte == b'.').count()
 }
@@ -256,4 +275,22 @@ fn depth_bit(labels: usize) -> u128 {
         .ok()
         .and_then(|labels| 1_u128.checked_shl(labels))
         .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_depth_is_forgotten_with_its_last_wildcard() {
+        let mut depths = Depths::default();
+        for labels in [2, 127, 2, 3] {
+            depths.add(labels);
+        }
+        let bits = |all: &[usize]| all.iter().fold(0, |bits, labels| bits | depth_bit(*labels));
+        for (labels, left) in [(2, &[2, 3, 127][..]), (127, &[2, 3]), (2, &[3]), (3, &[])] {
+            depths.remove(labels);
+            assert_eq!(depths.bits, bits(left));
+        }
+    }
 }

@@ -6,6 +6,9 @@
 //! Joiner: keep ────┘   d, new, f copied    └── shared
 //! ```
 //!
+//! A piece that became too long is halved, so that what follows is shared. In a list that is made at
+//! once all but the last two are full: to leave room for one more would spare no copy.
+//!
 //! To change one element of very many costs a copy of its piece and of the pointers to the others,
 //! where a copy of the list would count each of its elements in that element's memory.
 
@@ -18,6 +21,9 @@ const MOST: usize = 128;
 
 /// Fewest elements of a piece that is shared, and of all but the last.
 const LEAST: usize = MOST / 4;
+
+/// Elements of which one full piece is made, and as many are left as the next one needs at least.
+const TWO: usize = MOST + LEAST;
 
 /// A list whose pieces are shared; it does not change.
 #[derive(Debug)]
@@ -135,7 +141,7 @@ impl<T> ExactSizeIterator for Iter<'_, T> {}
 pub(crate) struct Joiner<'o, T> {
     old: Option<&'o Pieces<T>>,
     done: Pieces<T>,
-    /// What follows, not a piece yet.
+    /// What follows, not a piece yet; always fewer than [`TWO`].
     open: Vec<T>,
     /// Places of the last list that follow, not looked at yet.
     kept: Range<usize>,
@@ -180,22 +186,31 @@ impl<'o, T: Clone> Joiner<'o, T> {
 
     pub(crate) fn finish(mut self) -> Pieces<T> {
         self.take_kept();
-        self.close();
+        self.close_all();
         self.done
     }
 
     fn open(&mut self, element: T) {
         if self.open.capacity() == 0 {
-            self.open.reserve_exact(MOST);
+            self.open.reserve_exact(TWO);
         }
         self.open.push(element);
-        if self.open.len() == MOST {
-            self.close();
+        if self.open.len() == TWO {
+            self.close(MOST);
         }
     }
 
-    fn close(&mut self) {
-        self.done.add(self.open.drain(..).collect());
+    /// Makes a piece of the first elements that are open.
+    fn close(&mut self, count: usize) {
+        self.done.add(self.open.drain(..count).collect());
+    }
+
+    /// Makes pieces of all that is open.
+    fn close_all(&mut self) {
+        if self.open.len() > MOST {
+            self.close(self.open.len() / 2);
+        }
+        self.close(self.open.len());
     }
 
     /// Takes over what was kept: whole pieces as they are, other elements one by one.
@@ -208,7 +223,7 @@ impl<'o, T: Clone> Joiner<'o, T> {
             let whole = start == self.kept.start && end == start + piece.len();
             // Small ones are joined, or a list that grows at its end would have one for each change.
             if whole && piece.len() >= LEAST && (self.open.is_empty() || self.open.len() >= LEAST) {
-                self.close();
+                self.close_all();
                 self.done.add(Arc::clone(piece));
             } else {
                 for element in piece
@@ -226,73 +241,4 @@ impl<'o, T: Clone> Joiner<'o, T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn list(elements: impl IntoIterator<Item = usize>) -> Pieces<usize> {
-        let mut joiner = Joiner::new(None);
-        elements
-            .into_iter()
-            .for_each(|element| joiner.push(element));
-        joiner.finish()
-    }
-
-    fn shared(old: &Pieces<usize>, new: &Pieces<usize>) -> usize {
-        let of_old = |piece: &&Arc<[usize]>| old.pieces.iter().any(|old| Arc::ptr_eq(old, piece));
-        new.pieces.iter().filter(of_old).count()
-    }
-
-    #[test]
-    fn a_change_of_one_element_shares_all_but_its_surroundings() {
-        let old = list(0..10_000);
-        let mut joiner = Joiner::new(Some(&old));
-        (0..5_000).for_each(|place| joiner.keep(place));
-        joiner.push(77_777);
-        (5_001..10_000).for_each(|place| joiner.keep(place));
-        assert_eq!(joiner.len(), 10_000);
-        let new = joiner.finish();
-        let wanted = (0..5_000).chain([77_777]).chain(5_001..10_000);
-        assert!(new.iter().copied().eq(wanted));
-        assert_eq!(
-            (new.get(5_000), new.get(5_001)),
-            (Some(&77_777), Some(&5_001))
-        );
-        assert!(shared(&old, &new) >= old.pieces.len() - 2);
-    }
-
-    #[test]
-    fn many_changes_do_not_make_many_pieces() {
-        let mut last = list([]);
-        for nth in 0..1_000_usize {
-            let mut joiner = Joiner::new(Some(&last));
-            // At the end, at the beginning and in the middle.
-            let at = [last.len(), 0, last.len() / 2][nth % 3];
-            (0..at).for_each(|place| joiner.keep(place));
-            joiner.push(nth);
-            (at..last.len()).for_each(|place| joiner.keep(place));
-            last = joiner.finish();
-        }
-        let short = last.pieces.iter().filter(|piece| piece.len() < LEAST);
-        assert!(short.count() <= 1);
-        let mut all: Vec<usize> = last.iter().copied().collect();
-        assert_eq!(last.iter().len(), 1_000);
-        all.sort_unstable();
-        assert!(all.into_iter().eq(0..1_000));
-    }
-
-    #[test]
-    fn a_sorted_list_is_searched_as_a_slice_is() {
-        for len in [0, 1, 2, 127, 128, 129, 1000] {
-            let slice: Vec<usize> = (0..len).map(|nth| nth * 2).collect();
-            let list = list(slice.iter().copied());
-            for wanted in 0..len * 2 + 2 {
-                assert_eq!(
-                    list.search(|element| element.cmp(&wanted)),
-                    slice.binary_search(&wanted)
-                );
-            }
-            assert_eq!(list.get(len), None);
-            assert!((0..len).all(|place| list.get(place) == slice.get(place)));
-        }
-    }
-}
+mod tests;

@@ -66,23 +66,22 @@ impl<K: Clone + Eq + Hash, V: Clone> ShardMap<K, V> {
         Some(&entry.1)
     }
 
-    pub(crate) fn keys(&self) -> impl Iterator<Item = &K> {
-        self.parts
-            .iter()
-            .flat_map(|part| part.iter().map(|(key, _)| key))
-    }
-
     /// Adds an entry, and returns what it replaced.
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
+        let hash = self.hasher.hash_one(&key);
+        let is = |(own, _): &(K, V)| *own == key;
+        let part = self.parts.get_mut(self.part(hash));
+        if let Some(part) = part
+            && part.find(hash, is).is_some()
+        {
+            let entry = Arc::make_mut(part).find_mut(hash, is)?;
+            return Some(std::mem::replace(&mut entry.1, value));
+        }
         if self.len >= self.parts.len() * CROWDED {
             self.grow();
         }
-        let hash = self.hasher.hash_one(&key);
         let at = self.part(hash);
         let part = Arc::make_mut(self.parts.get_mut(at)?);
-        if let Some(entry) = part.find_mut(hash, |(own, _)| *own == key) {
-            return Some(std::mem::replace(&mut entry.1, value));
-        }
         let hasher = &self.hasher;
         part.insert_unique(hash, (key, value), |(key, _)| hasher.hash_one(key));
         self.len += 1;
@@ -141,8 +140,10 @@ mod tests {
 
     fn same(map: &ShardMap<u32, u32>, model: &HashMap<u32, u32>) {
         assert_eq!(map.len, model.len());
-        assert_eq!(map.keys().count(), model.len());
-        assert!(map.keys().all(|key| map.get(key) == model.get(key)));
+        let entries = || map.parts.iter().flat_map(|part| part.iter());
+        assert_eq!(entries().count(), model.len());
+        assert!(entries().all(|(key, value)| model.get(key) == Some(value)));
+        assert!(model.iter().all(|(key, value)| map.get(key) == Some(value)));
     }
 
     proptest! {
@@ -185,5 +186,19 @@ mod tests {
         map.insert(77_777, ());
         let both = map.parts.iter().zip(&before.parts);
         assert_eq!(both.filter(|(new, old)| !Arc::ptr_eq(new, old)).count(), 1);
+    }
+
+    #[test]
+    fn a_full_map_does_not_grow_for_a_key_that_it_has() {
+        let mut map = ShardMap::default();
+        while map.parts.is_empty() || map.len < map.parts.len() * CROWDED {
+            map.insert(map.len, ());
+        }
+        let before = map.clone();
+        map.insert(0, ());
+        assert_eq!(map.parts.len(), before.parts.len());
+        map.insert(map.len, ());
+        assert!(map.parts.len() > before.parts.len());
+        assert!((0..map.len).all(|key| map.get(&key).is_some()));
     }
 }

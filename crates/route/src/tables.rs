@@ -130,9 +130,7 @@ impl Tables {
         &mut self,
         mut routes: impl Iterator<Item = &'r Arc<Route>>,
     ) -> bool {
-        let own = routes.all(|route| self.remove(route));
-        self.names.forget_depths();
-        own
+        routes.all(|route| self.remove(route))
     }
 
     fn remove(&mut self, route: &Arc<Route>) -> bool {

@@ -1,7 +1,9 @@
 //! A table that was changed step by step is the table that its last specification alone gives.
 #![allow(clippy::unwrap_used, reason = "a test that panics fails, as it should")]
 
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use route::{
@@ -79,7 +81,7 @@ fn ip(last: u8) -> IpAddr {
 
 /// All that a table answers, and what it consists of.
 fn answers(table: &Snapshot) -> Vec<String> {
-    let told = |route: Option<&std::sync::Arc<Route>>| {
+    let told = |route: Option<&Arc<Route>>| {
         route.map(|route| {
             let cluster = route.cluster();
             let address = cluster.endpoints()[0].address().to_string();
@@ -164,6 +166,113 @@ proptest! {
                 }
                 _ => spec = before,
             }
+        }
+    }
+}
+
+/// One cluster and one route of many; every eighth route is a wildcard, of several depths.
+fn one_of_many(number: usize, port: u16) -> (ClusterSpec, RouteSpec) {
+    let name = format!("c{number:05}");
+    let pattern = match number % 24 {
+        0 => format!("*.n{number}.test"),
+        8 => format!("*.y.n{number}.test"),
+        16 => format!("*.x.y.n{number}.test"),
+        _ => format!("n{number}.test"),
+    };
+    let address = format!("10.0.0.1:{port}").parse().unwrap();
+    let cluster = ClusterSpec {
+        endpoints: vec![EndpointSpec::new(address)],
+        ..ClusterSpec::new(name.clone())
+    };
+    let matches = RouteMatch::ServerNames(vec![pattern]);
+    (cluster, RouteSpec::new(matches, name))
+}
+
+fn of_many(numbers: &[(usize, u16)]) -> TableSpec {
+    let both = numbers
+        .iter()
+        .map(|(number, port)| one_of_many(*number, *port));
+    let (clusters, routes) = both.unzip();
+    TableSpec { clusters, routes }
+}
+
+/// What is found by the name of each of these, and the order of all.
+fn found(table: &Snapshot, numbers: impl Iterator<Item = usize>) -> Vec<String> {
+    let mut all: Vec<String> = numbers
+        .map(|number| {
+            let route = table.by_server_name(Some(&format!("z.x.y.n{number}.test")));
+            let other = table.by_server_name(Some(&format!("n{number}.test")));
+            let cluster = route.or(other).map(|route| Arc::clone(route.cluster()));
+            format!(
+                "{:?}",
+                cluster.map(|cluster| cluster.endpoints()[0].address().to_string())
+            )
+        })
+        .collect();
+    all.extend(table.clusters().map(|cluster| cluster.name().to_string()));
+    let routes = table.routes();
+    all.extend(routes.map(|route| format!("{} {}", route.matches(), route.cluster().name())));
+    all
+}
+
+/// Returns how many elements were not there before.
+fn fresh<'t, T: 't>(
+    before: impl Iterator<Item = &'t Arc<T>>,
+    after: impl Iterator<Item = &'t Arc<T>>,
+) -> usize {
+    let before: HashSet<*const T> = before.map(Arc::as_ptr).collect();
+    after
+        .filter(|element| !before.contains(&Arc::as_ptr(element)))
+        .count()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Tables of several pieces and parts: elements come, go, move and change, and all that stay are
+    /// the same.
+    #[test]
+    fn changes_of_large_tables_add_up_and_make_only_what_is_new(
+        len in prop::sample::select(vec![127, 128, 129, 255, 256, 257, 400]),
+        steps in prop::collection::vec(
+            prop::collection::vec((0..4_u8, any::<prop::sample::Index>(), 0..10_000_usize), 1..4),
+            1..8,
+        ),
+    ) {
+        let mut numbers: Vec<(usize, u16)> = (0..len).map(|nth| (nth * 16, 1)).collect();
+        let mut asked: Vec<usize> = numbers.iter().map(|(number, _)| *number).collect();
+        let mut last = Snapshot::build(of_many(&numbers), 0, None).unwrap();
+        for changes in steps {
+            let (before, most) = (numbers.clone(), changes.len());
+            for (kind, at, number) in changes {
+                match kind {
+                    0 => drop(numbers.remove(at.index(numbers.len()))),
+                    1 => {
+                        let at = at.index(numbers.len());
+                        numbers[at].1 += 1;
+                    }
+                    2 => {
+                        let moved = numbers.remove(at.index(numbers.len()));
+                        numbers.insert(number % (numbers.len() + 1), moved);
+                    }
+                    _ => {
+                        asked.push(number);
+                        numbers.insert(at.index(numbers.len() + 1), (number, 1));
+                    }
+                }
+            }
+            let alone = Snapshot::build(of_many(&numbers), 1, None);
+            let after = Snapshot::build(of_many(&numbers), 1, Some(&last));
+            prop_assert_eq!(alone.is_ok(), after.is_ok());
+            let (Ok(alone), Ok(after)) = (alone, after) else {
+                numbers = before;
+                continue;
+            };
+            let all = || asked.iter().copied();
+            prop_assert_eq!(found(&alone, all()), found(&after, all()));
+            prop_assert!(fresh(last.clusters(), after.clusters()) <= most);
+            prop_assert!(fresh(last.routes(), after.routes()) <= most);
+            last = after;
         }
     }
 }
