@@ -11,7 +11,7 @@ use super::super::RoutesFile;
 use super::*;
 
 /// A file as a program writes it, of shoots by their number and port.
-fn file(shoots: &[(u8, u16)]) -> String {
+fn file(shoots: &[(u16, u16)]) -> String {
     let mut text = "{\"clusters\":[\n".to_owned();
     for (at, (shoot, port)) in shoots.iter().enumerate() {
         let comma = if at == 0 { "" } else { ",\n" };
@@ -84,14 +84,14 @@ fn what_did_not_change_is_neither_read_nor_made_again() {
 
 #[test]
 fn what_moved_is_not_made_again_however_far() {
-    let shoots: Vec<(u8, u16)> = (0..200).map(|shoot| (shoot, 1)).collect();
+    let shoots: Vec<(u16, u16)> = (0..200).map(|shoot| (shoot, 1)).collect();
     let (before, memory) = first(&file(&shoots));
     let turned: Vec<_> = shoots.iter().rev().copied().collect();
     let moved: Vec<_> = [&shoots[3..9], &shoots[..3], &shoots[9..]].concat();
     for (shoots, most_new) in [(turned, MANY), (moved, 3)] {
         let (after, memory) = next(&file(&shoots), &memory, Some(&before)).unwrap();
-        let name = |shoot: u8| format!("s{shoot}.example.com");
-        let route = |snapshot: &Snapshot, shoot| {
+        let name = |shoot: u16| format!("s{shoot}.example.com");
+        let route = |snapshot: &Snapshot, shoot: u16| {
             Arc::as_ptr(snapshot.by_server_name(Some(&name(shoot))).unwrap())
         };
         let new = (0..200).filter(|shoot| route(&before, *shoot) != route(&after, *shoot));
@@ -189,7 +189,7 @@ proptest! {
     /// Whatever comes, goes, moves and changes, in a row of files.
     #[test]
     fn a_row_of_files_says_what_each_would_alone(
-        files in prop::collection::vec(prop::collection::vec((0..12_u8, 1..4_u16), 0..10), 1..8)
+        files in prop::collection::vec(prop::collection::vec((0..12_u16, 1..4_u16), 0..10), 1..8)
     ) {
         let mut last: Option<(Snapshot, Memory)> = None;
         for shoots in files {
@@ -202,7 +202,7 @@ proptest! {
             prop_assert_eq!(now.is_some(), alone.is_some());
             let (Some(now), Some(alone)) = (now, alone) else { continue };
             prop_assert_eq!(told(&now.0), told(&alone));
-            for shoot in 0..12_u8 {
+            for shoot in 0..12_u16 {
                 let name = format!("s{shoot}.example.com");
                 let cluster = |snapshot: &Snapshot| snapshot
                     .by_server_name(Some(&name))
@@ -210,6 +210,50 @@ proptest! {
                 prop_assert_eq!(cluster(&now.0), cluster(&alone));
             }
             last = Some(now);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    /// The same of files whose lists are in several pieces.
+    #[test]
+    fn a_row_of_large_files_says_what_each_would_alone(
+        len in prop::sample::select(vec![127, 128, 129, 255, 256, 257]),
+        steps in prop::collection::vec(
+            prop::collection::vec((0..4_u8, any::<prop::sample::Index>(), 0..1000_u16), 1..4),
+            1..6,
+        ),
+    ) {
+        let mut shoots: Vec<(u16, u16)> = (0..len).map(|nth| (3 * nth, 1)).collect();
+        let mut last = first(&file(&shoots));
+        for changes in steps {
+            let before = shoots.clone();
+            for (kind, at, other) in changes {
+                let place = at.index(shoots.len());
+                match kind {
+                    0 => drop(shoots.remove(place)),
+                    1 => shoots[place].1 += 1,
+                    2 => shoots.swap(place, usize::from(other) % len as usize / 2),
+                    _ => shoots.insert(place, (other, 1)),
+                }
+            }
+            let text = file(&shoots);
+            let alone = by_yaml(&text);
+            let now = next(&text, &last.1, Some(&last.0));
+            prop_assert_eq!(now.is_some(), alone.is_some());
+            let (Some(now), Some(alone)) = (now, alone) else {
+                shoots = before;
+                continue;
+            };
+            prop_assert_eq!(told(&now.0), told(&alone));
+            for (shoot, port) in &shoots {
+                let route = now.0.by_server_name(Some(&format!("s{shoot}.example.com")));
+                let address = route.map(|route| route.cluster().endpoints()[0].address().to_string());
+                prop_assert_eq!(address, Some(format!("10.0.0.1:{port}")));
+            }
+            last = now;
         }
     }
 }
