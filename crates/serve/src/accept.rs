@@ -90,7 +90,8 @@ async fn accept_loop(
         inherited,
     } = socket;
     let drain = &accepting.drain;
-    let listener = TcpListener::from_std(socket.try_clone()?)?;
+    // Takes no descriptor of its own: siblings accept already, and may have taken the last one.
+    let listener = TcpListener::from_std(socket)?;
     let pauses = &mut Pauses {
         next: PAUSE,
         paused: &accepting.paused,
@@ -102,7 +103,7 @@ async fn accept_loop(
         &mut accepted,
     )
     .await;
-    if !inherited && let Err(error) = pass_over(&socket, siblings) {
+    if !inherited && let Err(error) = pass_over(&listener, siblings) {
         tracing::warn!(%error, "a process that follows does not get all new connections at once");
     }
     accept_until(
@@ -115,12 +116,13 @@ async fn accept_loop(
     if inherited {
         return Ok(()); // the queue stays with the service manager, for whoever comes next
     }
-    if let Err(error) = refuse_new(&socket) {
+    if let Err(error) = refuse_new(&listener) {
         tracing::warn!(%error, "connections that arrive while the listener closes are reset");
     }
     let settled = timeout_at(Instant::now() + SETTLE, drain.reached(Phase::Cut));
     accept_until(&listener, settled, pauses, &mut accepted).await;
     member.meet().await;
+    let socket = listener.into_std()?;
     // Asked of the kernel itself: what the runtime knows of the queue may be a moment old.
     loop {
         let next = socket.accept().and_then(|(stream, peer)| {

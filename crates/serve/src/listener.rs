@@ -5,6 +5,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::os::fd::AsFd;
 
 use route::TcpOptions;
 use socket2::{Domain, Protocol, SockAddr, SockFilter, SockRef, Socket, Type};
@@ -252,7 +253,7 @@ fn no_ipv6(error: &io::Error) -> bool {
 /// the queue can be emptied and the socket closed with nothing in it: whoever tried meanwhile
 /// tries again a second later (RFC 6298 §2.1) and is refused. Attempts that are passed over to
 /// another process (`handover`) do not reach it.
-pub(crate) fn refuse_new(socket: &TcpListener) -> io::Result<()> {
+pub(crate) fn refuse_new(socket: &impl AsFd) -> io::Result<()> {
     // Classic BPF (socket(7), SO_ATTACH_FILTER); a TCP socket's filter sees the packet from its
     // TCP header on, whose octet 13 holds the flags.
     const LOAD_BYTE: u16 = 0x30; // BPF_LD | BPF_B | BPF_ABS

@@ -80,11 +80,12 @@ fn a_passed_socket_is_served_from_its_queue_on_and_outlives_the_process() {
         for _ in 0..10 {
             Client::established(addr, "a.test");
         }
-        let log = fs::read_to_string(dir.join("log")).unwrap();
-        assert!(
-            log.contains(&addr.to_string()),
-            "the log names the address: {log}"
-        );
+        // It is written by a thread of its own.
+        let named = wait::until("the log to name the address", LIMIT, || {
+            let log = fs::read_to_string(dir.join("log")).unwrap();
+            log.contains(&addr.to_string())
+        });
+        named.unwrap();
         drop(process);
         early.end();
     }
@@ -104,6 +105,9 @@ fn sockets_of_another_process_are_left_alone() {
     let mut bound = None;
     let listening = wait::until("the listener to be bound", LIMIT, || {
         let log = fs::read_to_string(dir.join("log")).unwrap_or_default();
+        if !log.contains("serving probes") {
+            return false; // it is bound before it listens
+        }
         let line = log.lines().find(|line| line.contains("listener=tls"));
         bound = line.and_then(|line| line.split("address=").nth(1)?.trim().parse().ok());
         bound.is_some()
