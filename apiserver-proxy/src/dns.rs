@@ -21,7 +21,7 @@ use std::time::Duration;
 use hickory_server::Server;
 use hickory_server::net::NetError;
 use hickory_server::proto::ProtoError;
-use serve::pass_over;
+use serve::{OwnSockets, pass_to_last};
 use socket2::{Domain, Socket, Type};
 
 use self::forward::Forwarder;
@@ -56,6 +56,7 @@ pub(crate) struct DnsServer {
     udp: std::net::UdpSocket,
     tcp: std::net::TcpListener,
     local_addr: SocketAddr,
+    own: Option<OwnSockets>,
     handler: Handler,
     limits: Limits,
 }
@@ -108,6 +109,7 @@ impl DnsServer {
             address: params.address,
             source,
         })?;
+        let own = (params.address.port() != 0).then(|| take_turn(params.address, &udp, &tcp));
         let local_addr = udp.local_addr().map_err(|source| DnsError::Bind {
             address: params.address,
             source,
@@ -118,9 +120,15 @@ impl DnsServer {
             udp,
             tcp,
             local_addr,
+            own: own.flatten(),
             handler,
             limits,
         })
+    }
+
+    /// Returns what tells its TCP socket from those of other processes, where these may be beside it.
+    pub(crate) fn own(&self) -> Option<OwnSockets> {
+        self.own.clone()
     }
 
     /// Returns the address of both sockets.
@@ -269,16 +277,25 @@ fn bind_pair(address: SocketAddr) -> io::Result<(std::net::UdpSocket, std::net::
         let udp = std::net::UdpSocket::from(bind_one(Type::DGRAM, address, shared)?);
         let tcp = bind_one(Type::STREAM, udp.local_addr()?, shared);
         match tcp.and_then(|tcp| tcp.listen(BACKLOG).map(|()| tcp.into())) {
-            Ok(tcp) => {
-                if shared && let Err(error) = pass_over(&udp, 1).and_then(|()| pass_over(&tcp, 1)) {
-                    tracing::warn!(%error, "DNS: questions may be lost with a process that ends");
-                }
-                return Ok((udp, tcp));
-            }
+            Ok(tcp) => return Ok((udp, tcp)),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries > 0 => {}
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Has the questions come to these sockets from now on, and no longer to those of another process.
+fn take_turn(
+    address: SocketAddr,
+    udp: &std::net::UdpSocket,
+    tcp: &std::net::TcpListener,
+) -> Option<OwnSockets> {
+    let own = OwnSockets::new(address, &[tcp]).ok();
+    let taken = pass_to_last(udp, own.as_ref()).and_then(|()| pass_to_last(tcp, own.as_ref()));
+    if let Err(error) = taken {
+        tracing::warn!(%error, "DNS: questions may be lost with a process that ends");
+    }
+    own
 }
 
 fn bind_one(kind: Type, address: SocketAddr, shared: bool) -> io::Result<Socket> {

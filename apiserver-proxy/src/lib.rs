@@ -21,5 +21,5 @@ pub use config::{Command, Config, File, Flags, log_directives};
 pub use dns::DnsError;
 pub use metrics::describe_metrics;
 pub use node::CleanUpError;
-pub use proxy::{EndError, Proxy, StartError, clean_up, set_up};
+pub use proxy::{EndError, Proxy, StartError, clean_up, set_up, take_back};
 pub use started::{NotStarted, started};

@@ -7,7 +7,9 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use apiserver_proxy::{Command, Config, Flags, Proxy, clean_up, log_directives, set_up, started};
+use apiserver_proxy::{
+    Command, Config, Flags, Proxy, clean_up, log_directives, set_up, started, take_back,
+};
 use clap::Parser;
 use serve::{Signal, Signals};
 use telemetry::LogControl;
@@ -83,9 +85,9 @@ async fn run(config: Config, log: LogControl) -> Result<(), Box<dyn Error>> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), config = %config.effective(), "starting");
     let mut signals = Signals::new()?;
     let proxy = tokio::select! {
-        proxy = Proxy::start(config, log) => proxy?,
+        proxy = Proxy::start(config.clone(), log) => proxy?,
         // It may wait for a name; nothing is served yet that would have to drain.
-        () = stopped(&mut signals) => return Ok(()),
+        () = stopped(&mut signals) => return Ok(take_back(&config).await?),
     };
     proxy.run(Some(signals)).await?;
     Ok(())

@@ -23,13 +23,14 @@ use route::{
 };
 use serve::{
     Accepting, Admin, AdminParams, Admission, BindError, BoundEndpoints, Closing, CurrentSnapshot,
-    Dialer, Drain, EndpointError, ListenerInfo, ListenerParams, NameSet, Phase, Resolver, Service,
-    Signals, WorkerFailed, WorkerSocket, Workers, bind_all, connection_limit, is_served,
+    Dialer, Drain, EndpointError, ListenerInfo, ListenerParams, NameSet, OwnSockets, Phase,
+    Resolver, Service, Signals, WorkerFailed, WorkerSocket, Workers, bind_all, connection_limit,
+    is_served, succeeded,
 };
 use telemetry::access_log::Sink;
 use telemetry::{AccessLog, EndpointAddr, LogControl, Process, Registry};
 use tokio::runtime::Handle;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep};
 
 use crate::config::{Config, NoTrackFile};
 use crate::dns::{DnsError, DnsServer};
@@ -49,6 +50,9 @@ const POOL: PoolParams = PoolParams {
 /// How long another process may be followed without the gateway's name: longer than any one look-up,
 /// shorter than a pod is given to start.
 const NAME_LIMIT: Duration = Duration::from_secs(30);
+
+/// How often it is looked whether another process serves, while that matters.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Why the node proxy did not start.
 #[derive(Debug, thiserror::Error)]
@@ -145,7 +149,10 @@ impl Proxy {
         };
         let resolver = Resolver::system(Handle::current(), config.upstream.family);
         let names = resolver.names(snapshot.host_names());
-        follow(&config, &names).await?;
+        if follow(&config, &names).await? {
+            // The other one may have ended meanwhile, and have taken back what was there.
+            put_in_place(&config, &node).await?;
+        }
         let params: Vec<_> = config
             .listen
             .iter()
@@ -188,16 +195,19 @@ impl Proxy {
         let dns = shared.config.dns.as_ref();
         let dns = dns.map(DnsServer::bind).transpose()?;
         let dns_address = dns.as_ref().map(DnsServer::local_addr);
+        let own = bound.own();
         bound.listen().map_err(system("listening"))?;
-        let mut service = Service::new(drain, workers, access_log);
+        let mut service = Service::new(drain.clone(), workers, access_log);
         let admin = admin(&shared, &service, &listeners, current, &node);
         service.answer(endpoints, &admin, registry, log);
         let sockets = bound.per_worker.into_iter();
         service.start(sockets.map(|own| (Arc::clone(&shared), own)).collect());
-        keep_node(&mut service, &shared, &node);
+        keep_node(&mut service, &shared, &node, own);
         if let Some(dns) = dns {
+            // When the drain's delay is over, so that what was asked before has been answered.
+            let own: Vec<_> = dns.own().into_iter().collect();
             service.keep(tokio::spawn(async move {
-                if let Err(error) = dns.run(std::future::pending()).await {
+                if let Err(error) = dns.run(succeeded(drain, Phase::Closing, own)).await {
                     tracing::error!(error = %telemetry::chain(&error), "DNS no longer answers");
                 }
             }));
@@ -254,14 +264,7 @@ impl Proxy {
                 || self.node.look_again(),
             )
             .await;
-        if self.shared.config.cleanup {
-            match { self.listeners.iter() }.find(|own| is_served(own.address)) {
-                None => node::clean_up(&self.shared.config).await?,
-                Some(ListenerInfo { address, .. }) => {
-                    tracing::info!(%address, "another process serves it: nothing is taken back");
-                }
-            }
-        }
+        take_back(&self.shared.config).await?;
         Ok(ended?)
     }
 }
@@ -294,34 +297,74 @@ async fn put_in_place(config: &Config, node: &Arc<Node>) -> Result<(), StartErro
     Ok(())
 }
 
-/// Waits for the gateway's name where another process serves already: connections are its own until
-/// this one can do something with them.
-async fn follow(config: &Config, names: &NameSet) -> Result<(), StartError> {
-    let Some(&address) = config.listen.iter().find(|at| is_served(**at)) else {
+/// Takes back what was put on the node if the configuration says so (`interface.cleanup`), and no other
+/// process listens at one of its addresses.
+///
+/// # Errors
+/// What could not be taken back.
+pub async fn take_back(config: &Config) -> Result<(), CleanUpError> {
+    if !config.cleanup {
         return Ok(());
-    };
-    tracing::info!(%address, "another process serves it, and is followed");
-    let named = timeout(NAME_LIMIT, names.answered()).await;
-    named.map_err(|_| StartError::Unresolved {
-        upstream: config.upstream.address.clone(),
-        address,
-    })
+    }
+    if let Some(address) = who_serves(config) {
+        tracing::info!(%address, "another process serves it: nothing is taken back");
+        return Ok(());
+    }
+    node::clean_up(config).await
 }
 
-/// Looks after the node until the process drains: from then on it may be another one's, which wants
-/// something else there.
-fn keep_node(service: &mut Service<Task>, shared: &Arc<Shared>, node: &Arc<Node>) {
+/// Returns an address that another process listens at; to be asked while this one does not.
+fn who_serves(config: &Config) -> Option<SocketAddr> {
+    config.listen.iter().copied().find(|at| is_served(*at))
+}
+
+/// Waits for the gateway's name where another process serves already: connections are its own until
+/// this one can do something with them, or nobody serves any more. Tells whether there was one.
+async fn follow(config: &Config, names: &NameSet) -> Result<bool, StartError> {
+    let Some(address) = who_serves(config) else {
+        return Ok(false);
+    };
+    tracing::info!(%address, "another process serves it, and is followed");
+    let gone = async {
+        while who_serves(config).is_some() {
+            sleep(LOOK).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = names.answered() => Ok(true),
+        () = gone => {
+            tracing::info!(%address, "nobody serves it any more");
+            Ok(true)
+        }
+        () = sleep(NAME_LIMIT) => Err(StartError::Unresolved {
+            upstream: config.upstream.address.clone(),
+            address,
+        }),
+    }
+}
+
+/// Looks after the node, but for the time in which the process drains and another one is there: that
+/// may want something else on it.
+fn keep_node(
+    service: &mut Service<Task>,
+    shared: &Arc<Shared>,
+    node: &Arc<Node>,
+    own: Vec<OwnSockets>,
+) {
     let mut keeper = node::keeper(&shared.config, node);
-    let drain = service.drain().clone();
-    service.keep(tokio::spawn(async move {
-        keeper.run(drain.reached(Phase::Unready)).await
-    }));
     let (shared, node) = (Arc::clone(shared), Arc::clone(node));
     let drain = service.drain().clone();
     service.keep(tokio::spawn(async move {
-        tokio::select! {
-            () = node.keep_no_track(&shared.config) => {}
-            () = drain.reached(Phase::Unready) => {}
+        loop {
+            tokio::select! {
+                () = keeper.run(std::future::pending()) => {}
+                () = node.keep_no_track(&shared.config) => {}
+                () = succeeded(drain.clone(), Phase::Unready, own.as_slice()) => {}
+            }
+            while OwnSockets::are_shared(&own) {
+                sleep(LOOK).await;
+            }
         }
     }));
 }

@@ -1,4 +1,4 @@
-//! Asks the process of a configuration whether it serves, as a pod's startup probe does.
+//! Asks the process of a configuration whether it serves, as a pod's startup and liveness probes do.
 //!
 //! ```text
 //!     admin.address ── GET /healthz ─▶ 200: it listens wherever it shall

@@ -249,6 +249,125 @@ fn without_the_gateways_name_a_process_takes_nothing_from_the_one_before() {
     wait_started(&node, &own(1), &mut second);
 }
 
+/// Has a first process serve that looks after itself at its end, and a second one wait for the gateway's
+/// name, which nobody says any more.
+fn one_and_one_that_waits(node: &Node, names: &FakeDns) -> (ChildGuard, ChildGuard, Value) {
+    let own = |number| {
+        let keys = json!({
+            "upstream": { "address": "gateway.example.:8443", "mode": "proxy-protocol" },
+            "interface": { "cleanup": true },
+            "drain": { "delay": "0s", "timeout": "1s" },
+        });
+        numbered(node, number, keys)
+    };
+    let wrapper = node.resolving_at("127.0.0.1");
+    let wrapper: Vec<&str> = wrapper.iter().map(String::as_str).collect();
+    let first = node.start_as(&wrapper, &own(0));
+    names.say(Says::Failure);
+    let mut second = node.spawn_as(&wrapper, &own(1));
+    second.wait_log("is followed", LIMIT).unwrap();
+    (first, second, own(1))
+}
+
+/// What is on a node that nobody looks after any more.
+fn is_bare(node: &Node) -> bool {
+    !node.has(DEVICE) && node.nft(&["list", "tables"]).is_empty()
+}
+
+#[test]
+fn a_process_that_waits_serves_as_soon_as_the_one_before_is_gone() {
+    let node = Node::new("widowed");
+    let _gateway = node.gateway();
+    let loopback = Says::Addresses(vec![[127, 0, 0, 1].into()]);
+    let names = FakeDns::start(&node.ns, "127.0.0.1:53", loopback.clone());
+    let (first, mut second, own) = one_and_one_that_waits(&node, &names);
+    assert_eq!(first.stop(LIMIT).unwrap().code(), Some(0));
+    // Less than it would wait for the name.
+    wait_started(&node, &own, &mut second);
+    assert_eq!(node.addresses_of(DEVICE), ["10.0.0.2/32", "10.1.2.3/32"]);
+    wait::until("rules again", LIMIT, || !is_bare(&node)).unwrap();
+    question(&node, By::Udp).unwrap();
+    names.say(loopback);
+    node.wait_ready(200);
+    node.converse(LISTEN);
+    assert_eq!(second.stop(LIMIT).unwrap().code(), Some(0));
+    assert!(is_bare(&node));
+}
+
+#[test]
+fn the_last_one_leaves_nothing_behind_though_it_never_served() {
+    let node = Node::new("unserved");
+    let _gateway = node.gateway();
+    let loopback = Says::Addresses(vec![[127, 0, 0, 1].into()]);
+    let names = FakeDns::start(&node.ns, "127.0.0.1:53", loopback);
+    let (mut first, second, _) = one_and_one_that_waits(&node, &names);
+    first.kill().unwrap();
+    assert!(!is_bare(&node));
+    assert_eq!(second.stop(LIMIT).unwrap().code(), Some(0));
+    assert!(is_bare(&node));
+}
+
+#[test]
+fn a_process_that_drains_looks_after_the_node_while_it_is_alone() {
+    let node = Node::new("alone");
+    let _gateway = node.gateway();
+    let keys = json!({ "drain": { "delay": "60s", "timeout": "60s" } });
+    let own = |number| numbered(&node, number, keys.clone());
+    let mut first = node.start(&own(0));
+    first.signal(Signal::TERM).unwrap();
+    first.wait_log("draining", LIMIT).unwrap();
+    let take_away_and_wait = || {
+        let words = ["addr", "del", "10.1.2.3/32", "dev", DEVICE];
+        node.ns.ip(&words).unwrap();
+        let back = || {
+            node.addresses_of(DEVICE)
+                .contains(&"10.1.2.3/32".to_owned())
+        };
+        wait::until("the address again", LIMIT, back).unwrap();
+    };
+    take_away_and_wait();
+    let mut second = node.spawn_as(&[], &own(1));
+    wait_started(&node, &own(1), &mut second);
+    first.wait_log("left to another process", LIMIT).unwrap();
+    second.kill().unwrap();
+    take_away_and_wait();
+    first.kill().unwrap();
+}
+
+#[test]
+fn the_third_answers_probes_while_the_first_drains() {
+    let node = Node::new("third");
+    let _gateway = node.gateway();
+    let keys = json!({ "drain": { "delay": "60s", "timeout": "60s" } });
+    let own = |number| numbered(&node, number, keys.clone());
+    let name = "rhizome_listener_connections_total";
+    let counted = || node.metric(name, &[]).unwrap_or_default();
+    let mut first = node.start(&own(0));
+    let mut second = node.spawn_as(&[], &own(1));
+    wait_started(&node, &own(1), &mut second);
+    first.signal(Signal::TERM).unwrap();
+    first.wait_log("left to another process", LIMIT).unwrap();
+    (0..MANY).for_each(|_| drop(node.converse(LISTEN)));
+    wait::until("connections at the second", LIMIT, || counted() > 0.0).unwrap();
+    let mut third = node.spawn_as(&[], &own(2));
+    wait_started(&node, &own(2), &mut third);
+    // It alone has had none.
+    (0..MANY).for_each(|_| assert_eq!(counted(), 0.0));
+
+    // And it has them all once the second drains, though the first is still there.
+    second.signal(Signal::TERM).unwrap();
+    second.wait_log("draining", LIMIT).unwrap();
+    let steered = || {
+        let before = counted();
+        (0..MANY).for_each(|_| drop(node.converse(LISTEN)));
+        counted() == before + MANY as f64
+    };
+    wait::until("all connections at the third", LIMIT, steered).unwrap();
+    for own in [&mut first, &mut second, &mut third] {
+        own.kill().unwrap();
+    }
+}
+
 #[test]
 fn with_cleanup_the_last_one_alone_leaves_nothing_behind() {
     let node = Node::new("cleanup-after");

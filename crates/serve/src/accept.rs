@@ -3,7 +3,7 @@
 //! ```text
 //!     serving ─▶ accept, hand over, …            errors of the peer: next; of ours: pause, count
 //!     unready ─▶ the same, unless another process listens at the address: then that gets the new ones
-//!     closing ─▶ refuse new, accept what is under way, meet the other workers, empty the queue
+//!     closing ─▶ refuse new, accept what is under way, meet the other workers, empty the queue, leave
 //! ```
 //!
 //! Never ends by itself and never spins: when descriptors or memory run out it waits and counts.
@@ -24,8 +24,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::closing::{Closing, Member};
 use crate::drain::{Drain, Phase};
-use crate::handover::{pass_over, pass_to_all};
 use crate::listener::{WorkerSocket, refuse_new};
+use crate::siblings::Siblings;
 use crate::tcp::unmapped;
 
 /// First and longest pause after an accept that failed for want of resources.
@@ -35,9 +35,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Accepted in a row before connections already open get their turn.
 const BATCH: usize = 32;
 
-/// How long handshakes under way may take to complete once new ones are refused; a client that
-/// was dropped in that time tries again after a second (RFC 6298 §2.1).
-const SETTLE: Duration = Duration::from_secs(1);
+/// How long handshakes under way may take to complete once new ones are refused. A client that
+/// was dropped in that time tries again after a second (RFC 6298 §2.1), and then after two more: so it
+/// is less than the first of them, and the sockets are closed by then.
+const SETTLE: Duration = Duration::from_millis(800);
 
 /// What the accept loops of a process share.
 #[derive(Clone, Debug)]
@@ -84,11 +85,7 @@ async fn accept_loop(
     accepting: &Accepting,
     mut accepted: impl FnMut(TcpStream, SocketAddr),
 ) -> io::Result<()> {
-    let WorkerSocket {
-        socket,
-        siblings,
-        inherited,
-    } = socket;
+    let WorkerSocket { socket, siblings } = socket;
     let drain = &accepting.drain;
     // Takes no descriptor of its own: siblings accept already, and may have taken the last one.
     let listener = TcpListener::from_std(socket)?;
@@ -96,26 +93,21 @@ async fn accept_loop(
         next: PAUSE,
         paused: &accepting.paused,
     };
-    accept_until(
-        &listener,
-        drain.reached(Phase::Unready),
-        pauses,
-        &mut accepted,
-    )
-    .await;
-    if !inherited && let Err(error) = pass_over(&listener, siblings) {
-        tracing::warn!(%error, "a process that follows does not get all new connections at once");
-    }
-    accept_until(
-        &listener,
-        drain.reached(Phase::Closing),
-        pauses,
-        &mut accepted,
-    )
-    .await;
-    if inherited {
+    let closing = drain.reached(Phase::Closing);
+    let Some(siblings) = siblings else {
+        accept_until(&listener, closing, pauses, &mut accepted).await;
         return Ok(()); // the queue stays with the service manager, for whoever comes next
-    }
+    };
+    let unready = async {
+        tokio::select! {
+            () = drain.reached(Phase::Unready) => {}
+            never = siblings.watch(&listener) => match never {},
+        }
+    };
+    accept_until(&listener, unready, pauses, &mut accepted).await;
+    pass_over(&siblings, &listener);
+    accept_until(&listener, closing, pauses, &mut accepted).await;
+    pass_over(&siblings, &listener); // somebody may have come meanwhile, or gone
     if let Err(error) = refuse_new(&listener) {
         tracing::warn!(%error, "connections that arrive while the listener closes are reset");
     }
@@ -123,6 +115,17 @@ async fn accept_loop(
     accept_until(&listener, settled, pauses, &mut accepted).await;
     member.meet().await;
     let socket = listener.into_std()?;
+    empty(&socket, pauses, &mut accepted).await;
+    siblings.leave(socket);
+    Ok(())
+}
+
+/// Accepts what is in the queue of a socket that nothing new comes to.
+async fn empty(
+    socket: &std::net::TcpListener,
+    pauses: &mut Pauses<'_>,
+    accepted: &mut impl FnMut(TcpStream, SocketAddr),
+) {
     // Asked of the kernel itself: what the runtime knows of the queue may be a moment old.
     loop {
         let next = socket.accept().and_then(|(stream, peer)| {
@@ -131,15 +134,17 @@ async fn accept_loop(
         });
         match next {
             Ok((stream, peer)) => accepted(stream, unmapped(peer)),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                // Or whoever follows with more workers would have all connections on one of them.
-                let _ = pass_to_all(&socket);
-                return Ok(());
-            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(error) if Pauses::needed(&error) => pauses.pause(&error).await,
             Err(_) => {} // of the peer
         }
         yield_now().await;
+    }
+}
+
+fn pass_over(siblings: &Siblings, listener: &TcpListener) {
+    if let Err(error) = siblings.pass_over(listener) {
+        tracing::warn!(%error, "another process at the address does not get all new connections");
     }
 }
 

@@ -2,41 +2,56 @@
 //!
 //! ```text
 //!     sockets of one address (SO_REUSEPORT), as they joined:  [ first, first, | second, second ]
-//!     whom the kernel gives what is new: by hash, any of them;   pass_over(2) ─▶ the third
+//!     whom the kernel gives what is new: by hash, any of them;   pass_over(2, 2) ─▶ the last two
+//!     /proc/net/tcp ─▶ which of them are a process's own, and which are others'
 //! ```
 //!
 //! Knows no phases and opens nothing to stay: who passes what over, and when, is the caller's.
 
-use std::io;
-use std::net::SocketAddr;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use nix::libc::{sock_filter, sock_fprog};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::AttachReusePortCbpf;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-/// Has the kernel give new connections and datagrams to the socket that joined those of this address
-/// as the one behind the first `count`; those that are open, or under way, stay where they are.
+/// Has the kernel give new connections and datagrams to the sockets that joined those of this address
+/// as number `first`, counted from 0, and behind, `among` of them by chance; those that are open, or
+/// under way, stay where they are.
 ///
-/// Where there is no such socket the kernel chooses by hash, as it does without this, so that it holds
-/// for as long as it can and needs no undoing when either side ends. It is a matter of all sockets of
-/// the address, which every one of them may change, and needs no privilege (Linux 4.6).
+/// A number that is not there means the kernel's choice by hash, as without this, so that it needs no
+/// undoing when either side ends. When a socket leaves, the last one gets its number. It is a matter of
+/// all sockets of the address, which every one of them may change, and needs no privilege (Linux 4.6).
 ///
 /// # Errors
-/// What the kernel says; `InvalidInput` of a socket without `SO_REUSEPORT`.
-pub fn pass_over(socket: &impl AsFd, count: u32) -> io::Result<()> {
-    // Classic BPF (socket(7), SO_ATTACH_REUSEPORT_CBPF): what it returns is the number of a socket,
-    // from 0; sockets are numbered as they joined, TCP's when they began to listen.
-    const RETURN: u16 = 0x06; // BPF_RET | BPF_K
-    let mut instructions = [sock_filter {
-        code: RETURN,
+/// What the kernel says; `InvalidInput` of a socket without `SO_REUSEPORT`, and when `among` is 0.
+pub fn pass_over(socket: &impl AsFd, first: u32, among: u32) -> io::Result<()> {
+    // Classic BPF (socket(7), SO_ATTACH_REUSEPORT_CBPF): what it returns is the number of a socket;
+    // sockets are numbered as they joined, TCP's when they began to listen.
+    const LOAD_WORD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
+    const REMAINDER: u16 = 0x94; // BPF_ALU | BPF_MOD | BPF_K
+    const ADD: u16 = 0x04; // BPF_ALU | BPF_ADD | BPF_K
+    const RETURN: u16 = 0x16; // BPF_RET | BPF_A
+    const RANDOM: u32 = 0xffff_f000 + 56; // SKF_AD_OFF + SKF_AD_RANDOM
+    let instruction = |code, k| sock_filter {
+        code,
         jt: 0,
         jf: 0,
-        k: count,
-    }];
+        k,
+    };
+    let mut instructions = [
+        instruction(LOAD_WORD, RANDOM),
+        instruction(REMAINDER, among),
+        instruction(ADD, first),
+        instruction(RETURN, 0),
+    ];
     let program = sock_fprog {
-        len: 1,
+        len: 4,
         filter: instructions.as_mut_ptr(),
     };
     Ok(setsockopt(socket, AttachReusePortCbpf, &program)?)
@@ -46,8 +61,98 @@ pub fn pass_over(socket: &impl AsFd, count: u32) -> io::Result<()> {
 ///
 /// # Errors
 /// As [`pass_over`].
-pub fn pass_to_all(socket: &impl AsFd) -> io::Result<()> {
-    pass_over(socket, u32::MAX)
+pub(crate) fn pass_to_all(socket: &impl AsFd) -> io::Result<()> {
+    pass_over(socket, u32::MAX, 1)
+}
+
+/// The sockets with which one process listens at an address over TCP, told from those of others there.
+#[derive(Clone, Debug)]
+pub struct OwnSockets {
+    address: SocketAddr,
+    inodes: Arc<BTreeSet<u64>>,
+}
+
+impl OwnSockets {
+    /// Remembers sockets that are bound to the same address.
+    ///
+    /// # Errors
+    /// What the kernel says of a socket.
+    pub fn new(address: SocketAddr, sockets: &[impl AsFd]) -> io::Result<Self> {
+        let inode = |socket| Ok(rustix::fs::fstat(socket)?.st_ino);
+        let inodes: io::Result<BTreeSet<u64>> = sockets.iter().map(inode).collect();
+        Ok(Self {
+            address,
+            inodes: Arc::new(inodes?),
+        })
+    }
+
+    /// Returns how many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.inodes.len()
+    }
+
+    /// Returns the sockets of others that listen at the address now; `None` unless all the own ones do.
+    ///
+    /// # Errors
+    /// What the kernel says of its table.
+    pub(crate) fn beside(&self) -> io::Result<Option<BTreeSet<u64>>> {
+        let all = listening(self.address)?;
+        Ok((self.inodes.is_subset(&all)).then(|| &all - &self.inodes))
+    }
+
+    /// Returns the sockets of others that listen at the address now.
+    ///
+    /// # Errors
+    /// What the kernel says of its table.
+    pub fn others(&self) -> io::Result<BTreeSet<u64>> {
+        Ok(&listening(self.address)? - &self.inodes)
+    }
+
+    /// Tells whether another process listens at one of these addresses; not when that cannot be seen.
+    #[must_use]
+    pub fn are_shared(own: &[Self]) -> bool {
+        own.iter()
+            .any(|own| own.others().is_ok_and(|others| !others.is_empty()))
+    }
+}
+
+/// Returns the inode numbers of the sockets that listen at exactly `address` over TCP.
+fn listening(address: SocketAddr) -> io::Result<BTreeSet<u64>> {
+    const LISTEN: &str = "0A";
+    let table = match address {
+        SocketAddr::V4(_) => "/proc/thread-self/net/tcp",
+        SocketAddr::V6(_) => "/proc/thread-self/net/tcp6",
+    };
+    let wanted = shown(address);
+    let mut found = BTreeSet::new();
+    // proc_pid_net(5): slot, local, remote, state, queues, timer, retransmissions, user, timeout, inode.
+    for line in BufReader::new(File::open(table)?).lines().skip(1) {
+        let line = line?;
+        let mut words = line.split_whitespace().skip(1);
+        let (local, state) = (words.next(), words.nth(1));
+        if state != Some(LISTEN) {
+            break; // those that listen come first, and connections may be many
+        }
+        if local == Some(wanted.as_str())
+            && let Some(inode) = words.nth(5).and_then(|inode| inode.parse().ok())
+        {
+            found.insert(inode);
+        }
+    }
+    Ok(found)
+}
+
+/// Writes an address as the kernel's table has it: words of 32 bits in the machine's order, and the port.
+fn shown(address: SocketAddr) -> String {
+    let octets = match address.ip() {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    };
+    let words = octets.as_chunks::<4>().0.iter();
+    let words: String = words
+        .map(|word| format!("{:08X}", u32::from_ne_bytes(*word)))
+        .collect();
+    format!("{words}:{:04X}", address.port())
 }
 
 /// Tells whether somebody listens at `address` over TCP now; never of port 0.
@@ -75,7 +180,7 @@ mod tests {
     use super::*;
 
     fn shared(kind: Type, address: SocketAddr) -> Socket {
-        let socket = Socket::new(Domain::IPV4, kind, None).unwrap();
+        let socket = Socket::new(Domain::for_address(address), kind, None).unwrap();
         socket.set_reuse_port(true).unwrap();
         socket.bind(&address.into()).unwrap();
         socket
@@ -104,7 +209,7 @@ mod tests {
         let address = first.local_addr().unwrap();
         let queued = connect(address);
         let second = listener(address);
-        pass_over(&first, 1).unwrap();
+        pass_over(&first, 1, 1).unwrap();
         let open = connect(address);
         assert_eq!((accepted(&first), accepted(&second)), (MANY, MANY));
         drop((queued, open));
@@ -122,12 +227,45 @@ mod tests {
     }
 
     #[test]
+    fn everything_new_is_spread_over_those_it_is_passed_to() {
+        let first = listener(SocketAddr::from(([127, 0, 0, 1], 0)));
+        let address = first.local_addr().unwrap();
+        let later = [listener(address), listener(address)];
+        pass_over(&first, 1, 2).unwrap();
+        let _open = connect(address);
+        let [second, third] = later.each_ref().map(accepted);
+        assert!(second > 0 && third > 0, "{second} {third}");
+        assert_eq!(second + third, MANY);
+        assert!(pass_over(&first, 1, 0).is_err());
+    }
+
+    #[test]
+    fn own_sockets_are_told_from_those_of_others() {
+        for address in ["127.0.0.1:0", "[::1]:0", "[::]:0"] {
+            let first = shared(Type::STREAM, address.parse().unwrap());
+            let address = first.local_addr().unwrap().as_socket().unwrap();
+            let own = OwnSockets::new(address, std::slice::from_ref(&first)).unwrap();
+            assert_eq!(own.beside().unwrap(), None, "bound, and does not listen");
+            first.listen(1).unwrap();
+            assert_eq!(own.beside().unwrap(), Some(BTreeSet::new()));
+            let second = shared(Type::STREAM, address);
+            assert!(!OwnSockets::are_shared(std::slice::from_ref(&own)));
+            second.listen(1).unwrap();
+            assert!(OwnSockets::are_shared(std::slice::from_ref(&own)));
+            assert_eq!(own.beside().unwrap().map(|others| others.len()), Some(1));
+            drop(first);
+            assert_eq!(own.beside().unwrap(), None);
+            assert_eq!(own.others().unwrap().len(), 1);
+        }
+    }
+
+    #[test]
     fn datagrams_are_passed_over_too() {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let first: UdpSocket = shared(Type::DGRAM, any).into();
         let address = first.local_addr().unwrap();
         let second: UdpSocket = shared(Type::DGRAM, address).into();
-        pass_over(&second, 1).unwrap();
+        pass_over(&second, 1, 1).unwrap();
         for _ in 0..MANY {
             UdpSocket::bind(any)
                 .unwrap()
@@ -145,7 +283,7 @@ mod tests {
     #[test]
     fn a_socket_that_shares_nothing_has_nobody_to_pass_to() {
         let alone = TcpListener::bind("127.0.0.1:0").unwrap();
-        assert!(pass_over(&alone, 1).is_err());
+        assert!(pass_over(&alone, 1, 1).is_err());
     }
 
     #[test]

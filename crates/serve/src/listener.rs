@@ -6,11 +6,14 @@
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use route::TcpOptions;
 use socket2::{Domain, Protocol, SockAddr, SockFilter, SockRef, Socket, Type};
 
+use crate::handover::OwnSockets;
 use crate::inherited::InheritedSocket;
+use crate::siblings::Siblings;
 use crate::tcp::{apply_tcp_options, unmapped};
 
 /// Connections the kernel may queue before they are accepted; it silently caps the value at
@@ -32,10 +35,9 @@ pub struct ListenerParams {
 #[derive(Debug)]
 pub struct WorkerSocket {
     pub(crate) socket: TcpListener,
-    /// How many sockets this process has at that address, this one among them.
-    pub(crate) siblings: u32,
-    /// Passed by the service manager, which keeps it open and listening after us.
-    pub(crate) inherited: bool,
+    /// What it shares with the others of its listener; `None` of a socket that was passed by the service
+    /// manager, which keeps it open and listening after us.
+    pub(crate) siblings: Option<Arc<Siblings>>,
 }
 
 /// A listener could not be bound.
@@ -90,14 +92,12 @@ fn bind(
             .map(|_| {
                 socket.try_clone().map(|socket| WorkerSocket {
                     socket,
-                    siblings: 1,
-                    inherited: true,
+                    siblings: None,
                 })
             })
             .collect::<io::Result<_>>()
             .map_err(failed("sharing the inherited socket of", params.address));
     }
-    let siblings = u32::try_from(workers).unwrap_or(u32::MAX);
     let mut address = params.address;
     let mut sockets = Vec::with_capacity(workers);
     for _ in 0..workers {
@@ -112,13 +112,15 @@ fn bind(
         let socket = socket.map_err(failed("listening on", address))?;
         let bound = socket.local_addr().map_err(failed("naming", address))?;
         address.set_port(bound.port());
-        sockets.push(WorkerSocket {
-            socket,
-            siblings,
-            inherited: false,
-        });
+        sockets.push(socket);
     }
-    Ok(sockets)
+    let siblings = Siblings::new(address, &sockets).map_err(failed("naming", address))?;
+    let siblings = Arc::new(siblings);
+    let of_worker = |socket| WorkerSocket {
+        socket,
+        siblings: Some(Arc::clone(&siblings)),
+    };
+    Ok(sockets.into_iter().map(of_worker).collect())
 }
 
 /// The bound sockets of every listener.
@@ -137,15 +139,24 @@ impl BoundListeners {
     /// # Errors
     /// What the kernel says of the first socket that cannot listen.
     pub fn listen(&self) -> io::Result<()> {
-        for own in self
-            .per_worker
-            .iter()
-            .flatten()
-            .filter(|own| !own.inherited)
-        {
+        let bound = || {
+            let all = self.per_worker.iter().flatten();
+            all.filter_map(|own| Some((own, own.siblings.as_deref()?)))
+        };
+        bound().for_each(|(_, siblings)| siblings.arrive());
+        for (own, _) in bound() {
             SockRef::from(&own.socket).listen(BACKLOG)?;
         }
         Ok(())
+    }
+
+    /// Returns what tells the sockets from those of other processes, for each listener that was bound.
+    #[must_use]
+    pub fn own(&self) -> Vec<OwnSockets> {
+        let sockets = self.per_worker.iter().take(1).flatten();
+        sockets
+            .filter_map(|own| Some(own.siblings.as_ref()?.own().clone()))
+            .collect()
     }
 }
 
@@ -251,8 +262,8 @@ fn no_ipv6(error: &io::Error) -> bool {
 ///
 /// A listener that is closed resets what it had half accepted. With new attempts dropped first,
 /// the queue can be emptied and the socket closed with nothing in it: whoever tried meanwhile
-/// tries again a second later (RFC 6298 §2.1) and is refused. Attempts that are passed over to
-/// another process (`handover`) do not reach it.
+/// tries again a second later (RFC 6298 §2.1), when it is closed, and is refused. Attempts that are
+/// passed over to another process (`handover`) do not reach it.
 pub(crate) fn refuse_new(socket: &impl AsFd) -> io::Result<()> {
     // Classic BPF (socket(7), SO_ATTACH_FILTER); a TCP socket's filter sees the packet from its
     // TCP header on, whose octet 13 holds the flags.

@@ -7,20 +7,25 @@
 //! Runs on the control runtime of its caller. What is read again on a reload is the binary's.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use telemetry::{AccessLog, Bound, EndpointAddr, Endpoints, LogControl, Process, Registry};
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
 use crate::drain::{Drain, Phase};
-use crate::handover::pass_over;
+use crate::handover::{OwnSockets, pass_over};
 use crate::heap;
 use crate::signal::{Signal, Signals};
 use crate::worker::{Asker, Workers};
 
 /// How long buffered access-log lines may take to be written at the end.
 const LOG_CLOSE_LIMIT: Duration = Duration::from_secs(2);
+
+/// How often a process that drains looks whether another one is there.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// An endpoint for probes or operators could not be served.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +58,8 @@ pub struct Service<T> {
 pub struct BoundEndpoints {
     probes: Bound,
     admin: Bound,
+    /// The probes' socket, where others may be beside it.
+    shared: Option<OwnSockets>,
 }
 
 impl BoundEndpoints {
@@ -64,11 +71,13 @@ impl BoundEndpoints {
         Ok(Self {
             probes: bound("probes", probes, Bound::new)?,
             admin: bound("admin", admin, Bound::new)?,
+            shared: None,
         })
     }
 
     /// As [`BoundEndpoints::bind`], and another process that does so as well may have the address of
-    /// probes too. Whoever came last is asked there from now on. Operators' stays one process's own.
+    /// probes too. Whoever came last is asked there; when one of three or more has left, any of the others.
+    /// A process that drains leaves it to the others. Operators' stays one process's own.
     ///
     /// # Errors
     /// As [`BoundEndpoints::bind`].
@@ -76,12 +85,43 @@ impl BoundEndpoints {
         // First what may be refused because somebody else has it.
         let admin = bound("admin", admin, Bound::new)?;
         let probes = bound("probes", probes, Bound::shared)?;
+        let mut shared = None;
         if let Some(socket) = probes.shared_socket()
-            && let Err(error) = pass_over(&socket, 1)
+            && let EndpointAddr::Tcp(address) = *probes.local_addr()
         {
-            tracing::warn!(%error, "a process that ends may be asked for this one's readiness");
+            shared = OwnSockets::new(address, &[socket]).ok();
+            let others = shared.as_ref().and_then(|own| own.others().ok());
+            if others.is_some_and(|others| others.len() > 1) {
+                tracing::warn!("several other processes serve at the address of probes");
+            }
+            if let Err(error) = pass_to_last(&socket, shared.as_ref()) {
+                tracing::warn!(%error, "a process that ends may be asked for this one's readiness");
+            }
         }
-        Ok(Self { probes, admin })
+        Ok(Self {
+            probes,
+            admin,
+            shared,
+        })
+    }
+}
+
+/// Has the kernel give what is new to a socket that has just joined others.
+///
+/// # Errors
+/// What the kernel says.
+pub fn pass_to_last(socket: &impl AsFd, own: Option<&OwnSockets>) -> io::Result<()> {
+    let others = own.and_then(|own| own.others().ok());
+    // Where nobody can see how many there are, one is likely.
+    let before = others.map_or(1, |others| others.len().max(1));
+    pass_over(socket, u32::try_from(before).unwrap_or(u32::MAX), 1)
+}
+
+/// Waits until a drain has come to `phase` and another process listens beside one of these sockets.
+pub async fn succeeded(drain: Drain, phase: Phase, own: impl AsRef<[OwnSockets]>) {
+    drain.reached(phase).await;
+    while !OwnSockets::are_shared(own.as_ref()) {
+        sleep(LOOK).await;
     }
 }
 
@@ -145,11 +185,15 @@ impl<T: Send + 'static> Service<T> {
         registry: Registry,
         log: LogControl,
     ) {
-        let BoundEndpoints { probes, admin } = endpoints;
+        let BoundEndpoints {
+            probes,
+            admin,
+            shared,
+        } = endpoints;
         let answers = Endpoints::probes(Arc::clone(process), registry.clone(), log.clone());
-        self.probes = self.answer_on("probes", probes, answers);
+        self.probes = self.answer_on("probes", probes, answers, shared);
         let answers = Endpoints::admin(Arc::clone(process), registry, log);
-        self.admin = self.answer_on("admin", admin, answers);
+        self.admin = self.answer_on("admin", admin, answers, None);
     }
 
     /// Keeps a task of the control runtime for as long as the process serves.
@@ -229,13 +273,20 @@ impl<T: Send + 'static> Service<T> {
         what: &'static str,
         bound: Bound,
         endpoints: Endpoints,
+        shared: Option<OwnSockets>,
     ) -> EndpointAddr {
         let local = bound.local_addr().clone();
+        let left = succeeded(
+            self.drain.clone(),
+            Phase::Unready,
+            shared.into_iter().collect::<Vec<_>>(),
+        );
         if local != EndpointAddr::None {
             tracing::info!(address = %local, "serving {what}");
             self.tasks.push(tokio::spawn(async move {
-                if let Err(error) = endpoints.serve(bound, std::future::pending()).await {
-                    tracing::error!(%error, "no longer serving {what}");
+                match endpoints.serve(bound, left).await {
+                    Ok(()) => tracing::info!("{what} are left to another process"),
+                    Err(error) => tracing::error!(%error, "no longer serving {what}"),
                 }
             }));
         }

@@ -1,0 +1,279 @@
+//! The sockets that this process has at one address, between those of others.
+//!
+//! ```text
+//!     as they joined:   [ before | own | after ]
+//!     a drain: what is new goes to those after, else to those before, else stays
+//!     the end: each accept loop leaves its socket here; with the last one all are closed
+//! ```
+//!
+//! Reads no packets and knows no phases. Where the order is not known for sure, the kernel's hash stays.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use crate::handover::{OwnSockets, pass_over, pass_to_all};
+
+/// How often a process looks whether it is alone at its address, while it was not.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// What the accept loops of one listener share.
+#[derive(Debug)]
+pub(crate) struct Siblings {
+    own: OwnSockets,
+    /// Who listened there before; `None` when nobody knows.
+    before: Mutex<Option<BTreeSet<u64>>>,
+    passed: AtomicBool,
+    left: Mutex<Vec<TcpListener>>,
+}
+
+impl Siblings {
+    /// Remembers the bound sockets of one listener.
+    ///
+    /// # Errors
+    /// What the kernel says of a socket.
+    pub(crate) fn new(address: SocketAddr, sockets: &[TcpListener]) -> io::Result<Self> {
+        Ok(Self {
+            own: OwnSockets::new(address, sockets)?,
+            before: Mutex::new(None),
+            passed: AtomicBool::new(false),
+            left: Mutex::default(),
+        })
+    }
+
+    /// Returns what tells the sockets from those of others.
+    pub(crate) fn own(&self) -> &OwnSockets {
+        &self.own
+    }
+
+    /// Remembers who is there before; to be called before any of the sockets listens.
+    pub(crate) fn arrive(&self) {
+        match self.own.others() {
+            Ok(others) => *lock(&self.before) = Some(others),
+            Err(error) => tracing::debug!(%error, "who else listens is not to be seen"),
+        }
+    }
+
+    /// Waits for those who were there before to go: only then it is known that whoever comes now joins
+    /// behind. Never done; cancel-safe.
+    pub(crate) async fn watch(&self, socket: &impl AsFd) -> Infallible {
+        let were_others = || !matches!(&*lock(&self.before), Some(before) if before.is_empty());
+        while were_others() {
+            sleep(LOOK).await;
+            if let Ok(Some(others)) = self.own.beside()
+                && others.is_empty()
+            {
+                *lock(&self.before) = Some(others);
+                // What one that is gone may have left, or it may be all for one of ours.
+                let _ = pass_to_all(socket);
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// Has what is new go to others at the address, if there are any and their numbers are known.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn pass_over(&self, socket: &impl AsFd) -> io::Result<()> {
+        let Some(others) = self.own.beside()? else {
+            return Ok(());
+        };
+        let before = lock(&self.before);
+        if let Some((first, among)) = successors(before.as_ref(), self.own.count(), &others) {
+            pass_over(socket, first, among)?;
+            self.passed.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Takes the socket of an accept loop that is done with it. It stays open until all are here, or
+    /// their loops gone: while some were open and others not, numbers would change.
+    pub(crate) fn leave(&self, socket: TcpListener) {
+        lock(&self.left).push(socket);
+    }
+}
+
+impl Drop for Siblings {
+    fn drop(&mut self) {
+        let mut left = lock(&self.left);
+        left.truncate(1);
+        if let Some(last) = left.first()
+            && self.passed.load(Ordering::Relaxed)
+        {
+            // For whoever stays; a number of ours may be one of theirs without us.
+            let _ = pass_to_all(last);
+        }
+    }
+}
+
+/// Returns the number of the first socket, and how many there are, that new connections go to.
+fn successors(
+    before: Option<&BTreeSet<u64>>,
+    own: usize,
+    others: &BTreeSet<u64>,
+) -> Option<(u32, u32)> {
+    // When one of those before has gone, the last one has its number, and that may be anybody's.
+    let before = before.filter(|before| before.is_subset(others))?.len();
+    let after = others.len() - before;
+    let (first, among) = match (before, after) {
+        (0, 0) => return None,
+        (_, 0) => (0, before),
+        (_, _) => (before + own, after),
+    };
+    Some((u32::try_from(first).ok()?, u32::try_from(among).ok()?))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use route::TcpOptions;
+
+    use super::*;
+    use crate::listener::{BoundListeners, ListenerParams, WorkerSocket, bind_all};
+
+    /// Starts to listen as a process with so many workers does.
+    fn join(address: SocketAddr, workers: usize) -> Vec<WorkerSocket> {
+        let params = ListenerParams {
+            name: "test".to_owned(),
+            address,
+            tcp: TcpOptions::default(),
+        };
+        let bound: BoundListeners = bind_all(&[params], workers, Vec::new()).unwrap();
+        bound.listen().unwrap();
+        bound.per_worker.into_iter().flatten().collect()
+    }
+
+    fn first() -> (SocketAddr, Vec<WorkerSocket>) {
+        let own = join(SocketAddr::from(([127, 0, 0, 1], 0)), 2);
+        (own[0].local_addr().unwrap(), own)
+    }
+
+    fn pass(own: &[WorkerSocket]) {
+        let siblings = own[0].siblings.as_ref().unwrap();
+        siblings.pass_over(&own[0].socket).unwrap();
+    }
+
+    /// Leaves as accept loops do, one after the other.
+    fn leave(own: Vec<WorkerSocket>) {
+        for own in own {
+            own.siblings.unwrap().leave(own.socket);
+        }
+    }
+
+    /// Makes so many connections that chance leaves none of a few sockets out; returns how many each
+    /// socket of each process got.
+    fn spread(address: SocketAddr, all: &[&[WorkerSocket]]) -> Vec<Vec<usize>> {
+        let _open: Vec<_> = (0..MANY)
+            .map(|_| TcpStream::connect(address).unwrap())
+            .collect();
+        let accepted =
+            |own: &WorkerSocket| std::iter::from_fn(|| own.socket.accept().ok().map(drop)).count();
+        all.iter()
+            .map(|own| own.iter().map(accepted).collect())
+            .collect()
+    }
+
+    fn got_all(own: &[usize]) {
+        assert_eq!(own.iter().sum::<usize>(), MANY, "{own:?}");
+        assert!(own.iter().all(|own| *own > 0), "{own:?}");
+    }
+
+    #[test]
+    fn a_process_passes_over_to_all_sockets_of_the_one_that_came_after() {
+        let (address, older) = first();
+        let newer = join(address, 3);
+        pass(&older);
+        got_all(&spread(address, &[&older, &newer])[1]);
+        leave(older);
+        got_all(&spread(address, &[&newer])[0]);
+    }
+
+    #[test]
+    fn one_that_leaves_first_although_it_came_after_passes_to_the_one_before() {
+        let (address, older) = first();
+        let newer = join(address, 3);
+        pass(&newer);
+        got_all(&spread(address, &[&older, &newer])[0]);
+        leave(newer);
+        // And what comes then has its share.
+        let third = join(address, 2);
+        let got = spread(address, &[&older, &third]);
+        assert!(got.concat().iter().all(|own| *own > 0), "{got:?}");
+    }
+
+    #[test]
+    fn one_in_the_middle_passes_to_the_last() {
+        let (address, first) = first();
+        let (second, third) = (join(address, 2), join(address, 2));
+        pass(&second);
+        got_all(&spread(address, &[&first, &second, &third])[2]);
+    }
+
+    #[test]
+    fn nobody_is_passed_to_where_the_order_is_not_known() {
+        let (address, first) = first();
+        let (second, third) = (join(address, 2), join(address, 2));
+        leave(first);
+        pass(&second);
+        let got = spread(address, &[&second, &third]);
+        assert!(got.concat().iter().all(|own| *own > 0), "{got:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_has_been_alone_knows_the_order_again() {
+        let (address, first) = first();
+        let second = join(address, 2);
+        pass(&first);
+        drop(first); // killed: nothing is reset
+        let siblings = second[0].siblings.as_ref().unwrap();
+        let watch = siblings.watch(&second[0].socket);
+        assert!(tokio::time::timeout(2 * LOOK, watch).await.is_err());
+        got_all(&spread(address, &[&second])[0]);
+        let third = join(address, 2);
+        pass(&second);
+        got_all(&spread(address, &[&second, &third])[1]);
+    }
+
+    #[test]
+    fn sockets_stay_open_until_the_last_accept_loop_has_left() {
+        let (address, mut own) = first();
+        let last = own.pop().unwrap();
+        leave(own);
+        assert_eq!(
+            last.siblings
+                .as_ref()
+                .unwrap()
+                .own()
+                .others()
+                .unwrap()
+                .len(),
+            0
+        );
+        assert!(
+            last.siblings
+                .as_ref()
+                .unwrap()
+                .own()
+                .beside()
+                .unwrap()
+                .is_some()
+        );
+        leave(vec![last]);
+        assert!(TcpStream::connect(address).is_err());
+    }
+
+    const MANY: usize = 64;
+}
