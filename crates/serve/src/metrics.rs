@@ -138,13 +138,15 @@ impl Metrics {
 }
 
 fn clusters(out: &mut Encoder, snapshot: &Snapshot, now: Instant) {
+    let shown = if out.only_describes() { 0 } else { usize::MAX };
+    let clusters = || snapshot.clusters().take(shown);
     out.family(
         "rhizome_cluster_connections_active",
         "Connections open to a cluster.",
         Kind::Gauge,
         |family| {
             family.labels(&["cluster"]);
-            for cluster in snapshot.clusters() {
+            for cluster in clusters() {
                 family.sample(&[("cluster", cluster.name())], u64::from(cluster.active()));
             }
         },
@@ -155,7 +157,7 @@ fn clusters(out: &mut Encoder, snapshot: &Snapshot, now: Instant) {
         Kind::Counter,
         |family| {
             family.labels(&["cluster", "reason"]);
-            for cluster in snapshot.clusters() {
+            for cluster in clusters() {
                 for failure in ConnectFailure::ALL {
                     let count = cluster.connect_failures(failure);
                     let labels = [
@@ -175,7 +177,7 @@ fn clusters(out: &mut Encoder, snapshot: &Snapshot, now: Instant) {
         Kind::Gauge,
         |family| {
             family.labels(&["cluster", "state"]);
-            for cluster in snapshot.clusters() {
+            for cluster in clusters() {
                 let mut counts = [0_u64; EndpointState::ALL.len()];
                 for endpoint in cluster.endpoints() {
                     counts[endpoint.state(now.into_std()) as usize] += 1;

@@ -155,6 +155,13 @@ impl Encoder {
         }
     }
 
+    /// Tells whether only the families are wanted, as once for each collector: one of very many
+    /// samples need not look for them.
+    #[must_use]
+    pub fn only_describes(&self) -> bool {
+        self.descriptions.is_some()
+    }
+
     /// Writes a family with the samples that `write` gives. One without samples leaves no trace;
     /// one whose name was written before is left out.
     pub fn family(

@@ -148,6 +148,22 @@ fn equal_labels_are_the_same_series() {
 }
 
 #[test]
+fn a_collector_can_tell_a_scrape_from_the_look_at_its_families() {
+    let registry = Registry::new();
+    registry.collect(|out| {
+        let samples = !out.only_describes();
+        out.family("a", "A.", Kind::Gauge, |family| {
+            family.labels(&["x"]);
+            if samples {
+                family.sample(&[("x", "y")], 1);
+            }
+        });
+    });
+    assert_eq!(registry.describe()[0].labels, ["x"]);
+    assert!(registry.encode(Exposition::Text).contains("a{x=\"y\"} 1\n"));
+}
+
+#[test]
 fn description_lists_families_without_series_and_those_of_collectors() {
     let registry = Registry::new();
     registry.histogram("b_seconds", "B.", &["x"], &[1.0]);
