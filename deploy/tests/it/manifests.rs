@@ -123,10 +123,11 @@ fn what_objects_refer_to_is_there() {
         objects.get("ServiceAccount", account).unwrap();
         for container in pod.containers() {
             container.arguments(&objects).unwrap();
-            let probe = container.probe("livenessProbe");
+            let asked = container.probe("livenessProbe").is_some();
+            let runs = container.probe_arguments("livenessProbe").unwrap();
             let is_setup = items(&container.spec["args"]).next().map(text) == Some("setup");
             assert!(
-                probe.is_some() || is_setup,
+                asked || runs.is_some() || is_setup,
                 "{directory}: {}",
                 container.name()
             );
@@ -293,8 +294,10 @@ fn two_node_proxies_find_room_on_a_node_and_are_told_apart_while_one_follows_the
         assert_eq!(container.ports(), [], "{}", container.name());
     }
     let proxy = pod.container("proxy").unwrap();
-    let asked = proxy.probe_arguments("startupProbe").unwrap().unwrap();
-    assert_eq!(asked.first().map(String::as_str), Some("started"));
+    for kind in ["startupProbe", "livenessProbe"] {
+        let asked = proxy.probe_arguments(kind).unwrap().unwrap();
+        assert_eq!(asked.first().map(String::as_str), Some("started"), "{kind}");
+    }
     // Whom that asks is this pod's alone.
     let file = objects.files(
         "ConfigMap",
@@ -304,9 +307,7 @@ fn two_node_proxies_find_room_on_a_node_and_are_told_apart_while_one_follows_the
     assert!(file.contains("unix:/run/rhizome/"), "{file}");
     let run = items(&pod.spec["volumes"]).find(|own| own["name"] == "run");
     assert!(run.unwrap()["emptyDir"].is_object());
-    for kind in ["readinessProbe", "livenessProbe"] {
-        assert_eq!(proxy.probe(kind).unwrap().port, 16910, "{kind}");
-    }
+    assert_eq!(proxy.probe("readinessProbe").unwrap().port, 16910);
 }
 
 #[test]
