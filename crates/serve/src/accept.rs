@@ -144,7 +144,7 @@ async fn empty(
 
 fn pass_over(siblings: &Siblings, listener: &TcpListener) {
     if let Err(error) = siblings.pass_over(listener) {
-        tracing::warn!(%error, "another process at the address does not get all new connections");
+        tracing::warn!(%error, "another process at the address, if there is one, does not get all new connections");
     }
 }
 

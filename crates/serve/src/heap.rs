@@ -6,6 +6,8 @@
 use std::hint::black_box;
 use std::time::Duration;
 
+use tokio::time::MissedTickBehavior;
+
 /// How often.
 const PERIOD: Duration = Duration::from_secs(2);
 
@@ -20,6 +22,7 @@ const RUN_OF_PAGES: usize = 256 * 1024;
 /// one puts off what was to be given back around it.
 pub(crate) async fn give_back() {
     let mut tick = tokio::time::interval(PERIOD);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut runs = take();
     loop {
         tick.tick().await;

@@ -139,14 +139,15 @@ impl BoundListeners {
     /// # Errors
     /// What the kernel says of the first socket that cannot listen.
     pub fn listen(&self) -> io::Result<()> {
-        let bound = || {
-            let all = self.per_worker.iter().flatten();
-            all.filter_map(|own| Some((own, own.siblings.as_deref()?)))
-        };
-        bound().for_each(|(_, siblings)| siblings.arrive());
-        for (own, _) in bound() {
+        // What the first worker's sockets share, the other workers' do.
+        let first = || self.per_worker.iter().take(1).flatten();
+        let siblings = || first().filter_map(|own| own.siblings.as_deref());
+        siblings().for_each(Siblings::arrive);
+        let bound = self.per_worker.iter().flatten();
+        for own in bound.filter(|own| own.siblings.is_some()) {
             SockRef::from(&own.socket).listen(BACKLOG)?;
         }
+        siblings().for_each(Siblings::arrived);
         Ok(())
     }
 

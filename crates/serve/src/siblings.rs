@@ -30,6 +30,7 @@ pub(crate) struct Siblings {
     own: OwnSockets,
     /// Who listened there before; `None` when nobody knows.
     before: Mutex<Option<BTreeSet<u64>>>,
+    watched: AtomicBool,
     passed: AtomicBool,
     left: Mutex<Vec<TcpListener>>,
 }
@@ -43,6 +44,7 @@ impl Siblings {
         Ok(Self {
             own: OwnSockets::new(address, sockets)?,
             before: Mutex::new(None),
+            watched: AtomicBool::new(false),
             passed: AtomicBool::new(false),
             left: Mutex::default(),
         })
@@ -61,9 +63,22 @@ impl Siblings {
         }
     }
 
+    /// Looks again once all of the sockets listen: whoever came in between may be before them or behind,
+    /// or among them.
+    pub(crate) fn arrived(&self) {
+        let others = self.own.beside().ok().flatten();
+        let mut before = lock(&self.before);
+        if *before != others {
+            *before = None;
+        }
+    }
+
     /// Waits for those who were there before to go: only then it is known that whoever comes now joins
-    /// behind. Never done; cancel-safe.
+    /// behind. Never done; cancel-safe. One of the accept loops does it for all.
     pub(crate) async fn watch(&self, socket: &impl AsFd) -> Infallible {
+        if self.watched.swap(true, Ordering::Relaxed) {
+            return std::future::pending().await;
+        }
         let were_others = || !matches!(&*lock(&self.before), Some(before) if before.is_empty());
         while were_others() {
             sleep(LOOK).await;
@@ -140,18 +155,24 @@ mod tests {
     use std::net::TcpStream;
 
     use route::TcpOptions;
+    use socket2::SockRef;
 
     use super::*;
     use crate::listener::{BoundListeners, ListenerParams, WorkerSocket, bind_all};
 
-    /// Starts to listen as a process with so many workers does.
-    fn join(address: SocketAddr, workers: usize) -> Vec<WorkerSocket> {
+    /// Binds as a process with so many workers does.
+    fn bind(address: SocketAddr, workers: usize) -> BoundListeners {
         let params = ListenerParams {
             name: "test".to_owned(),
             address,
             tcp: TcpOptions::default(),
         };
-        let bound: BoundListeners = bind_all(&[params], workers, Vec::new()).unwrap();
+        bind_all(&[params], workers, Vec::new()).unwrap()
+    }
+
+    /// Starts to listen, likewise.
+    fn join(address: SocketAddr, workers: usize) -> Vec<WorkerSocket> {
+        let bound = bind(address, workers);
         bound.listen().unwrap();
         bound.per_worker.into_iter().flatten().collect()
     }
@@ -229,6 +250,22 @@ mod tests {
         leave(first);
         pass(&second);
         let got = spread(address, &[&second, &third]);
+        assert!(got.concat().iter().all(|own| *own > 0), "{got:?}");
+    }
+
+    #[test]
+    fn nobody_is_passed_to_by_one_that_was_overtaken_while_it_arrived() {
+        let slow = bind(SocketAddr::from(([127, 0, 0, 1], 0)), 2);
+        let siblings = slow.per_worker[0][0].siblings.clone().unwrap();
+        siblings.arrive();
+        let quick = join(slow.addresses[0], 2);
+        let slow: Vec<_> = slow.per_worker.into_iter().flatten().collect();
+        for own in &slow {
+            SockRef::from(&own.socket).listen(1024).unwrap();
+        }
+        siblings.arrived();
+        pass(&slow);
+        let got = spread(slow[0].local_addr().unwrap(), &[&quick, &slow]);
         assert!(got.concat().iter().all(|own| *own > 0), "{got:?}");
     }
 
