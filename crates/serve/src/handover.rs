@@ -3,15 +3,14 @@
 //! ```text
 //!     sockets of one address (SO_REUSEPORT), as they joined:  [ first, first, | second, second ]
 //!     whom the kernel gives what is new: by hash, any of them;   pass_over(2, 2) ─▶ the last two
-//!     /proc/net/tcp ─▶ which of them are a process's own, and which are others'
+//!     the kernel's list ─▶ which of them are a process's own, and which are others'
 //! ```
 //!
 //! Knows no phases and opens nothing to stay: who passes what over, and when, is the caller's.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::{self, BufRead, BufReader};
-use std::net::{IpAddr, SocketAddr};
+use std::io;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -19,6 +18,8 @@ use nix::libc::{sock_filter, sock_fprog};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::AttachReusePortCbpf;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use crate::listening::listening;
 
 /// Has the kernel give new connections and datagrams to the sockets that joined those of this address
 /// as number `first`, counted from 0, and behind, `among` of them by chance; those that are open, or
@@ -114,45 +115,6 @@ impl OwnSockets {
         own.iter()
             .any(|own| own.others().is_ok_and(|others| !others.is_empty()))
     }
-}
-
-/// Returns the inode numbers of the sockets that listen at exactly `address` over TCP.
-fn listening(address: SocketAddr) -> io::Result<BTreeSet<u64>> {
-    const LISTEN: &str = "0A";
-    let table = match address {
-        SocketAddr::V4(_) => "/proc/thread-self/net/tcp",
-        SocketAddr::V6(_) => "/proc/thread-self/net/tcp6",
-    };
-    let wanted = shown(address);
-    let mut found = BTreeSet::new();
-    // proc_pid_net(5): slot, local, remote, state, queues, timer, retransmissions, user, timeout, inode.
-    for line in BufReader::new(File::open(table)?).lines().skip(1) {
-        let line = line?;
-        let mut words = line.split_whitespace().skip(1);
-        let (local, state) = (words.next(), words.nth(1));
-        if state != Some(LISTEN) {
-            break; // those that listen come first, and connections may be many
-        }
-        if local == Some(wanted.as_str())
-            && let Some(inode) = words.nth(5).and_then(|inode| inode.parse().ok())
-        {
-            found.insert(inode);
-        }
-    }
-    Ok(found)
-}
-
-/// Writes an address as the kernel's table has it: words of 32 bits in the machine's order, and the port.
-fn shown(address: SocketAddr) -> String {
-    let octets = match address.ip() {
-        IpAddr::V4(ip) => ip.octets().to_vec(),
-        IpAddr::V6(ip) => ip.octets().to_vec(),
-    };
-    let words = octets.as_chunks::<4>().0.iter();
-    let words: String = words
-        .map(|word| format!("{:08X}", u32::from_ne_bytes(*word)))
-        .collect();
-    format!("{words}:{:04X}", address.port())
 }
 
 /// Tells whether somebody listens at `address` over TCP now; never of port 0.

@@ -24,6 +24,7 @@ mod handover;
 mod heap;
 mod inherited;
 mod listener;
+mod listening;
 mod metrics;
 mod reason;
 mod record;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use telemetry::{AccessLog, Bound, EndpointAddr, Endpoints, LogControl, Process, Registry};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
@@ -219,7 +220,13 @@ impl<T: Send + 'static> Service<T> {
         mut changed: impl AsyncFnMut(),
         mut reload: impl FnMut(),
     ) -> Result<(), WorkerFailed> {
-        self.keep(tokio::spawn(heap::give_back()));
+        let freed = Arc::new(Notify::new());
+        self.keep(tokio::spawn(heap::give_back(Arc::clone(&freed))));
+        // What was read before is dropped then.
+        let mut reload = || {
+            reload();
+            freed.notify_one();
+        };
         let mut stopping = signals.is_none();
         let mut ended = false;
         let mut failed = None;

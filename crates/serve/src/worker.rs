@@ -10,6 +10,7 @@
 
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -210,7 +211,7 @@ async fn work<T>(
             }
         })
     };
-    let giving_back = tokio::task::spawn_local(heap::give_back());
+    let giving_back = tokio::task::spawn_local(heap::give_back(Arc::default()));
     // A cut ends the accept loops too, which end with the future that runs them.
     let accepted = tokio::select! {
         accepted = run(handle.clone(), task) => accepted,
