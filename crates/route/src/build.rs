@@ -60,25 +60,26 @@ pub struct Builder<'p> {
     previous: Option<&'p Snapshot>,
     errors: BuildErrors,
     shared: Shared,
-    given: Vec<Given>,
+    /// Clusters in their order: a place of the last snapshot's, or their number and one of `new`.
+    given: Vec<u32>,
     /// Which clusters of the last snapshot stay.
     kept: Vec<bool>,
+    new: Vec<New>,
 }
 
-/// A cluster as it was given.
+/// A cluster that is not the last snapshot's.
 #[derive(Debug)]
-struct Given {
+struct New {
     /// Orders it among the last snapshot's: odd in the place of one of them, even between two.
     key: u32,
-    /// How many were given before it.
+    /// How many new ones were given before it.
     at: u32,
-    /// Absent when it is the last snapshot's: looking into each of very many costs their change.
-    new: Option<Arc<Cluster>>,
+    cluster: Arc<Cluster>,
 }
 
-impl Given {
-    fn name(&self) -> Option<&str> {
-        self.new.as_ref().map(|cluster| &**cluster.name())
+impl New {
+    fn name(&self) -> &str {
+        self.cluster.name()
     }
 }
 
@@ -93,15 +94,20 @@ impl<'p> Builder<'p> {
             shared: Shared::default(),
             given: Vec::with_capacity(before + 1),
             kept: vec![false; before],
+            new: Vec::new(),
         }
     }
 
     /// Keeps the cluster at a place of the last snapshot's [`Snapshot::clusters`] as it is; a place
     /// that it does not have is nothing.
+    #[inline]
     pub fn keep_cluster(&mut self, place: usize) {
-        if let Some(kept) = self.kept.get_mut(place) {
-            *kept = true;
-            self.give(2 * number(place) + 1, None);
+        let Some(kept) = self.kept.get_mut(place) else {
+            return;
+        };
+        self.given.push(number(place));
+        if std::mem::replace(kept, true) {
+            self.twice(place);
         }
     }
 
@@ -118,59 +124,37 @@ impl<'p> Builder<'p> {
             Ok(place) => 2 * number(place) + 1,
             Err(between) => 2 * number(between),
         };
-        self.give(key, Some(Arc::new(cluster)));
-    }
-
-    fn give(&mut self, key: u32, new: Option<Arc<Cluster>>) {
-        let at = number(self.given.len());
-        self.given.push(Given { key, at, new });
+        let at = number(self.new.len());
+        self.given.push(number(self.kept.len()) + at);
+        let cluster = Arc::new(cluster);
+        self.new.push(New { key, at, cluster });
     }
 
     /// Goes on with the routes, now that all clusters are there.
     #[must_use]
     pub fn routes(mut self) -> RoutesBuilder<'p> {
-        // Mostly sorted already. Names are looked at among those only that are new in one place: two
-        // in the place of an old one have its name.
-        self.given.sort_by(|left, right| {
-            let by_name = || left.name().cmp(&right.name());
-            left.key.cmp(&right.key).then_with(by_name)
+        let mut new = std::mem::take(&mut self.new);
+        // By their names only among those between the same two.
+        new.sort_unstable_by(|left, right| {
+            let by_name = || left.name().cmp(right.name());
+            let keys = left.key.cmp(&right.key).then_with(by_name);
+            keys.then_with(|| left.at.cmp(&right.at))
         });
-        for pair in self.given.windows(2) {
-            if let [left, right] = pair
-                && left.key == right.key
-                && (left.key % 2 == 1 || left.name() == right.name())
-            {
-                let cluster = left.name().or_else(|| self.old_name(left));
-                let cluster = cluster.unwrap_or_default().to_owned();
-                let fault = ClusterFault::Duplicate;
-                self.errors.push(BuildError::Cluster { cluster, fault });
-            }
-        }
-        let mut places = vec![0; self.given.len()];
-        for (place, given) in (0..).zip(&self.given) {
-            if let Some(of) = places.get_mut(given.at as usize) {
-                *of = place;
-            }
-        }
-        let named = self.named();
+        self.check_names(&new);
+        let named = self.named(&new);
         let olds = self.previous.map(|snapshot| &snapshot.clusters);
         let gone = olds.into_iter().flat_map(|olds| not(&self.kept, olds));
         let gone = gone.map(Arc::as_ptr).collect();
-        let mut clusters = Joiner::new(olds);
-        for given in self.given {
-            match given.new {
-                Some(new) => clusters.push(new),
-                None => clusters.keep(given.key as usize / 2),
-            }
-        }
+        let (clusters, places) = self.join(olds, new);
         let routes = self.previous.map(|snapshot| &snapshot.routes);
         RoutesBuilder {
             previous: self.previous,
             gone,
-            clusters: clusters.finish(),
+            clusters,
             places,
             named,
-            next: 0,
+            at: 0,
+            given_as: Vec::new(),
             errors: self.errors,
             routes: Joiner::new(routes),
             kept: vec![false; routes.map_or(0, Pieces::len)],
@@ -182,14 +166,72 @@ impl<'p> Builder<'p> {
         }
     }
 
-    /// Returns the name of a cluster in the place of one of the last snapshot's.
-    fn old_name(&self, given: &Given) -> Option<&'p str> {
-        let old = self.previous?.clusters.get(given.key as usize / 2)?;
-        Some(old.name())
+    /// Finds new clusters with a name that another one has; they are sorted.
+    fn check_names(&mut self, new: &[New]) {
+        for (at, one) in new.iter().enumerate() {
+            let before = at.checked_sub(1).and_then(|before| new.get(before));
+            let again = before.is_some_and(|before| {
+                before.key == one.key && (one.key % 2 == 1 || before.name() == one.name())
+            });
+            let old = (one.key % 2 == 1).then_some(one.key as usize / 2);
+            let kept = old.is_some_and(|old| self.kept.get(old) == Some(&true));
+            if again || kept {
+                self.duplicate(one.name().to_owned());
+            }
+        }
+    }
+
+    /// Notes that a cluster of the last snapshot was kept a second time.
+    #[cold]
+    fn twice(&mut self, place: usize) {
+        let old = self.previous.and_then(|old| old.clusters.get(place));
+        let name = old.map(|old| old.name().to_string());
+        self.duplicate(name.unwrap_or_default());
+    }
+
+    fn duplicate(&mut self, cluster: String) {
+        let fault = ClusterFault::Duplicate;
+        self.errors.push(BuildError::Cluster { cluster, fault });
+    }
+
+    /// Puts the new clusters, which are sorted, between those that stay; returns the list, and the
+    /// place in it of each that was given.
+    fn join(
+        &self,
+        olds: Option<&'p Pieces<Arc<Cluster>>>,
+        new: Vec<New>,
+    ) -> (Pieces<Arc<Cluster>>, Vec<u32>) {
+        let before = self.kept.len();
+        let mut clusters = Joiner::new(olds);
+        // Where each of the last snapshot's is now, and behind them each of the new ones.
+        let mut now = vec![0_u32; before + new.len()];
+        let mut looked = 0;
+        let mut keep = |clusters: &mut Joiner<'_, _>, now: &mut [u32], upto: usize| {
+            for place in looked..upto {
+                if self.kept.get(place) == Some(&true)
+                    && let Some(now) = now.get_mut(place)
+                {
+                    *now = number(clusters.len());
+                    clusters.keep(place);
+                }
+            }
+            looked = upto;
+        };
+        for New { key, at, cluster } in new {
+            keep(&mut clusters, &mut now, key as usize / 2);
+            if let Some(now) = now.get_mut(before + at as usize) {
+                *now = number(clusters.len());
+            }
+            clusters.push(cluster);
+        }
+        keep(&mut clusters, &mut now, before);
+        let place = |given: &u32| now.get(*given as usize).copied().unwrap_or_default();
+        let places = self.given.iter().map(place).collect();
+        (clusters.finish(), places)
     }
 
     /// Returns the clusters with endpoints whose names are to be resolved.
-    fn named(&self) -> Box<[Arc<Cluster>]> {
+    fn named(&self, new: &[New]) -> Box<[Arc<Cluster>]> {
         // Of those that stay it was known; looking into each of very many would cost their change.
         let olds = self.previous.map_or(&[][..], |snapshot| &snapshot.named);
         let stays = |old: &&Arc<Cluster>| {
@@ -198,7 +240,7 @@ impl<'p> Builder<'p> {
                 .and_then(|snapshot| snapshot.cluster_place(old.name()).ok());
             place.is_some_and(|place| self.kept.get(place) == Some(&true))
         };
-        let new = self.given.iter().filter_map(|given| given.new.as_ref());
+        let new = new.iter().map(|new| &new.cluster);
         let new = new.filter(|cluster| cluster.has_host_names());
         olds.iter().filter(stays).chain(new).cloned().collect()
     }
@@ -213,8 +255,10 @@ pub struct RoutesBuilder<'p> {
     clusters: Pieces<Arc<Cluster>>,
     places: Vec<u32>,
     named: Box<[Arc<Cluster>]>,
-    /// Where the next cluster's name is looked for first: mostly routes have the clusters' order.
-    next: usize,
+    /// Which of the given clusters the last route leads to: mostly routes have the clusters' order.
+    at: usize,
+    /// Which was given of each in `clusters`; made when a route is out of that order.
+    given_as: Vec<u32>,
     errors: BuildErrors,
     routes: Joiner<'p, Arc<Route>>,
     /// Which routes of the last snapshot stay.
@@ -241,25 +285,41 @@ impl RoutesBuilder<'_> {
 
     /// Keeps the route at a place of the last snapshot's [`Snapshot::routes`]; it leads to the
     /// cluster that has now the name of its cluster. A place that it does not have is nothing.
+    #[inline]
     pub fn keep_route(&mut self, place: usize) {
-        let Some(kept) = self.kept.get_mut(place) else {
+        if self.gone.is_empty()
+            && let Some(kept) = self.kept.get_mut(place)
+            && !std::mem::replace(kept, true)
+        {
+            self.keep(place);
+        } else {
+            self.keep_leading(place);
+        }
+    }
+
+    /// Keeps a route that is marked as kept, as it is.
+    fn keep(&mut self, place: usize) {
+        self.given += 1;
+        self.moved |= self.last.is_some_and(|last| last > place);
+        self.last = Some(place);
+        self.routes.keep(place);
+    }
+
+    /// Keeps a route whose cluster may be another one now.
+    fn keep_leading(&mut self, place: usize) {
+        let Some(old) = self.previous.and_then(|old| old.routes.get(place)) else {
             return;
         };
-        self.given += 1;
-        let previous = self.previous;
-        let old = || previous?.routes.get(place);
-        let gone = |old: &Arc<Route>| self.gone.contains(&Arc::as_ptr(old.cluster()));
-        let same_cluster = self.gone.is_empty() || !old().is_some_and(gone);
+        let same_cluster = !self.gone.contains(&Arc::as_ptr(old.cluster()));
         // One that is kept a second time is a second route, which contradicts the first.
-        if same_cluster && !std::mem::replace(kept, true) {
-            self.moved |= self.last.is_some_and(|last| last > place);
-            self.last = Some(place);
-            self.routes.keep(place);
+        if same_cluster
+            && let Some(kept) = self.kept.get_mut(place)
+            && !std::mem::replace(kept, true)
+        {
+            self.keep(place);
             return;
         }
-        let Some(old) = old() else {
-            return;
-        };
+        self.given += 1;
         let name = Arc::clone(old.cluster().name());
         match self.cluster(&name) {
             Some(cluster) => self.put(old.leading_to(cluster)),
@@ -302,14 +362,25 @@ impl RoutesBuilder<'_> {
     }
 
     fn cluster(&mut self, name: &str) -> Option<Arc<Cluster>> {
-        let is = |cluster: &&Arc<Cluster>| **cluster.name() == *name;
-        let place = if self.clusters.get(self.next).filter(is).is_some() {
-            self.next
-        } else {
-            let by_name = |cluster: &Arc<Cluster>| (**cluster.name()).cmp(name);
-            self.clusters.search(by_name).ok()?
-        };
-        self.next = place + 1;
+        for at in [self.at, self.at + 1] {
+            let cluster = self.places.get(at).map(|place| *place as usize);
+            let cluster = cluster.and_then(|place| self.clusters.get(place));
+            if let Some(cluster) = cluster.filter(|cluster| **cluster.name() == *name) {
+                self.at = at;
+                return Some(Arc::clone(cluster));
+            }
+        }
+        let by_name = |cluster: &Arc<Cluster>| (**cluster.name()).cmp(name);
+        let place = self.clusters.search(by_name).ok()?;
+        if self.given_as.is_empty() {
+            self.given_as.resize(self.clusters.len(), 0);
+            for (given, place) in (0..).zip(&self.places) {
+                if let Some(as_given) = self.given_as.get_mut(*place as usize) {
+                    *as_given = given;
+                }
+            }
+        }
+        self.at = self.given_as.get(place).map_or(0, |given| *given as usize);
         self.clusters.get(place).map(Arc::clone)
     }
 

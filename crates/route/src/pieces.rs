@@ -166,6 +166,7 @@ impl<'o, T: Clone> Joiner<'o, T> {
     }
 
     /// Adds the element at a place of the last list, which it must have.
+    #[inline]
     pub(crate) fn keep(&mut self, place: usize) {
         debug_assert!(self.old.is_some_and(|old| place < old.len()));
         self.len += 1;
