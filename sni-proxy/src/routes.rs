@@ -6,8 +6,8 @@
 //!       └─────────┴─▶ yaml ─▶ TableSpec ─▶ Snapshot, or every fault with its place
 //! ```
 //!
-//! A text that is the last good one's is not read: a program that writes the file and then sends a
-//! signal has it looked at twice.
+//! A file that says what the last good one did makes no snapshot: a program that writes it and then sends
+//! a signal has it looked at twice.
 //!
 //! Checks what only the file can be wrong about; what routes may not contradict is checked where
 //! the snapshot is built.
@@ -27,7 +27,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use settings::{ConfigError, ConfigErrors, HumanDuration, TcpOverrides, TcpSettings, yaml};
 
-use self::elements::Memory;
+use self::elements::{Found, Memory};
 use crate::config::validate_tcp;
 
 /// Why a routing file is refused.
@@ -254,7 +254,8 @@ impl Loader {
     /// # Errors
     /// Why the file is refused.
     pub(crate) fn first(&mut self, path: &Path) -> Result<Snapshot, RoutesError> {
-        self.read(yaml::read_text(path)?, path, None)
+        // After nothing whatever it says is new.
+        Ok(self.read(path, None)?.unwrap_or_else(Snapshot::empty))
     }
 
     /// Reads the routing file at `path` and builds the snapshot that follows `previous`; `None` when
@@ -267,36 +268,37 @@ impl Loader {
         path: &Path,
         previous: &Snapshot,
     ) -> Result<Option<Snapshot>, RoutesError> {
-        if self.memory.is_still(path, previous) {
-            return Ok(None);
-        }
-        self.read(yaml::read_text(path)?, path, Some(previous))
-            .map(Some)
+        self.read(path, Some(previous))
     }
 
     fn read(
         &mut self,
-        text: String,
         path: &Path,
         previous: Option<&Snapshot>,
-    ) -> Result<Snapshot, RoutesError> {
+    ) -> Result<Option<Snapshot>, RoutesError> {
         let generation = previous.map_or(1, |snapshot| snapshot.generation() + 1);
         let mut options = SharedOptions::new(&self.tcp);
-        let text = match elements::read(text, &mut options, &self.memory, previous, generation) {
-            Ok((snapshot, memory)) => {
+        let read = |file| elements::read(file, &mut options, &self.memory, previous, generation);
+        match elements::open(path).and_then(read) {
+            Some(Found::Same) => return Ok(None),
+            Some(Found::New(snapshot, memory)) => {
                 self.memory = memory;
-                return Ok(snapshot);
+                return Ok(Some(*snapshot));
             }
-            Err(text) => text,
-        };
-        let spec = yaml::from_str::<RoutesFile>(&text, path)?.into_spec(path, &self.tcp)?;
+            None => {}
+        }
+        let text = yaml::read(path)?;
+        if self.memory.is_still(&text, previous) {
+            return Ok(None);
+        }
+        let spec = yaml::from_slice::<RoutesFile>(&text, path)?.into_spec(path, &self.tcp)?;
         let snapshot = Snapshot::build(spec, generation, previous);
         let snapshot = snapshot.map_err(|source| RoutesError::Build {
             path: path.to_owned(),
             source,
         })?;
-        self.memory = Memory::of(text, generation);
-        Ok(snapshot)
+        self.memory = self.memory.of(&text, generation);
+        Ok(Some(snapshot))
     }
 }
 

@@ -46,28 +46,59 @@ const ROOM: u64 = 256 << 10;
 /// Any [`ConfigError`] but [`ConfigError::Values`]. Something other than a regular file is a
 /// [`ConfigError::Read`], for a pipe would make the process wait for a writer.
 pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
-    from_str(&read_text(path)?, path)
+    from_slice(&read(path)?, path)
 }
 
-/// Reads the text of the file at `path`, for [`from_str`]; blocks as [`load`] does.
+/// Reads the octets of the file at `path`, for [`from_slice`]; blocks as [`load`] does.
 ///
 /// # Errors
-/// [`ConfigError::NotText`], [`ConfigError::Read`] and [`ConfigError::TooLarge`].
-pub fn read_text(path: &Path) -> Result<String, ConfigError> {
-    let bytes = read_bounded(path)?;
-    String::from_utf8(bytes).map_err(|error| {
-        let valid = error.utf8_error().valid_up_to();
-        let line = 1 + error
-            .as_bytes()
-            .iter()
-            .take(valid)
-            .filter(|&&b| b == b'\n')
-            .count();
-        ConfigError::NotText {
+/// [`ConfigError::Read`] and [`ConfigError::TooLarge`].
+pub fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {
+    let failed = |source| ConfigError::Read {
+        origin: path.to_owned(),
+        source,
+    };
+    let metadata = std::fs::metadata(path).map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(failed(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "not a regular file",
+        )));
+    }
+    let file = File::open(path).map_err(failed)?;
+    let expected = metadata.len().min(MAX_FILE_BYTES);
+    // A large file that is read again, a little larger, finds room where it was before.
+    let room = if expected < ROOM {
+        expected
+    } else {
+        expected.next_multiple_of(ROOM)
+    };
+    let mut bytes = Vec::with_capacity(usize::try_from(room).unwrap_or(0));
+    file.take(MAX_FILE_BYTES + 1)
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(ConfigError::TooLarge {
             origin: path.to_owned(),
-            line,
+            limit: MAX_FILE_BYTES,
+        });
+    }
+    Ok(bytes)
+}
+
+/// Reads `octets`, which are to be UTF-8; `origin` is the name that errors give them.
+///
+/// # Errors
+/// [`ConfigError::Empty`], [`ConfigError::Invalid`] and [`ConfigError::NotText`].
+pub fn from_slice<T: DeserializeOwned>(octets: &[u8], origin: &Path) -> Result<T, ConfigError> {
+    let text = str::from_utf8(octets).map_err(|error| {
+        let valid = octets.iter().take(error.valid_up_to());
+        ConfigError::NotText {
+            origin: origin.to_owned(),
+            line: 1 + valid.filter(|&&octet| octet == b'\n').count(),
         }
-    })
+    })?;
+    from_str(text, origin)
 }
 
 /// Reads `text`; `origin` is the name that errors give it.
@@ -107,39 +138,6 @@ fn read_document<T: DeserializeOwned>(text: &str) -> Result<T, DocumentFault> {
     let value = node::read(&mut events)?;
     events.end_document()?;
     Ok(value)
-}
-
-fn read_bounded(path: &Path) -> Result<Vec<u8>, ConfigError> {
-    let failed = |source| ConfigError::Read {
-        origin: path.to_owned(),
-        source,
-    };
-    let metadata = std::fs::metadata(path).map_err(failed)?;
-    if !metadata.is_file() {
-        return Err(failed(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "not a regular file",
-        )));
-    }
-    let file = File::open(path).map_err(failed)?;
-    let expected = metadata.len().min(MAX_FILE_BYTES);
-    // A large file that is read again, a little larger, finds room where it was before.
-    let room = if expected < ROOM {
-        expected
-    } else {
-        expected.next_multiple_of(ROOM)
-    };
-    let mut bytes = Vec::with_capacity(usize::try_from(room).unwrap_or(0));
-    file.take(MAX_FILE_BYTES + 1)
-        .read_to_end(&mut bytes)
-        .map_err(failed)?;
-    if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(ConfigError::TooLarge {
-            origin: path.to_owned(),
-            limit: MAX_FILE_BYTES,
-        });
-    }
-    Ok(bytes)
 }
 
 #[cfg(test)]

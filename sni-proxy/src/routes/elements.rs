@@ -2,356 +2,351 @@
 //!
 //! ```text
 //!     {"clusters":[ {…}, {…}, … ],"routes":[ {…}, … ]}
-//!                    │    └─ goes on as the last file does from its next element? as far as they
-//!                    │       agree, all are those, and stay
-//!                    └─ else serde_json reads it, and it is added
+//!                    │    └─ of the length and hash of the last file's next element? it is that one,
+//!                    │       and stays
+//!                    └─ else it is read, and added
 //! ```
 //!
-//! A file of very many elements mostly differs in one. The text of the last good file is kept, so that
-//! what did not change is compared, and neither parsed, checked nor made again. Whatever is not so
-//! simple, or wrong, is left to the YAML reader, which says why: there is no error here.
+//! A file of very many elements mostly differs in one. Of the last good file a hash of each element is
+//! kept, so that what did not change is neither parsed, checked nor made again. The hashes are of 64
+//! bits and another process has others: that a changed element has the hash it had is left to chance.
+//! Whatever is not so simple, or wrong, is left to the YAML reader, which says why: there is no error
+//! here.
 
+mod form;
+mod window;
 mod words;
 
 use std::collections::HashMap;
-use std::fs::{self, File, Metadata};
-use std::io::{self, Read};
+use std::fs::{self, File};
+use std::hash::BuildHasher;
+use std::io;
 use std::path::Path;
 
-use route::{Builder, ClusterSpec, RouteMatch, RouteSpec, Snapshot};
+use foldhash::quality::RandomState;
+use route::{Builder, ClusterSpec, RouteMatch, RouteSpec, RoutesBuilder, Snapshot};
 use serde::Deserialize;
 use settings::ConfigErrors;
 
+use self::form::{Form, Texts};
+use self::window::{Window, space};
 use self::words::Words;
 use super::{ClusterFile, RouteFile, SharedOptions};
 
 /// How many elements after the expected one are looked at before what was read counts as new.
 const NEAR: usize = 8;
 
-/// After how many new elements of a list those of the last file are looked up by their texts.
+/// After how many new elements of a list those of the last file are looked up by their hashes.
 const MANY: usize = 32;
 
-/// The last good file.
+/// What is remembered of the last good file.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     /// The number of the snapshot that has it.
     generation: u64,
-    text: String,
+    hasher: RandomState,
+    /// Of all of it, when somebody else read it.
+    whole: Option<u64>,
     clusters: Vec<Element>,
     /// Where in the snapshot each cluster is; the routes are in the order of the file.
     places: Vec<u32>,
     routes: Vec<Element>,
 }
 
-/// Where an element is in the text.
-#[derive(Clone, Copy, Debug)]
+/// What tells an element of a file from others.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 struct Element {
-    start: u32,
-    end: u32,
+    hash: u64,
+    len: u32,
 }
 
 impl Memory {
-    /// Remembers a file that somebody else read.
-    pub(super) fn of(text: String, generation: u64) -> Self {
+    /// Returns what is remembered after a file that somebody else read.
+    pub(super) fn of(&self, text: &[u8], generation: u64) -> Self {
         Self {
             generation,
-            text,
+            hasher: self.hasher.clone(),
+            whole: Some(self.hasher.hash_one(text)),
             ..Self::default()
         }
     }
 
-    /// Tells whether the file at `path` says what `previous` does. One that cannot be read does not:
-    /// who reads it next tells why.
-    pub(super) fn is_still(&self, path: &Path, previous: &Snapshot) -> bool {
-        let same_size = |found: Metadata| found.is_file() && found.len() == self.text.len() as u64;
-        self.belongs_to(previous)
-            && fs::metadata(path).is_ok_and(same_size)
-            && File::open(path).is_ok_and(|file| says(file, self.text.as_bytes()).unwrap_or(false))
+    /// Tells whether a file that somebody else read says what `previous` does.
+    pub(super) fn is_still(&self, text: &[u8], previous: Option<&Snapshot>) -> bool {
+        self.belongs_to(previous) && self.whole == Some(self.hasher.hash_one(text))
     }
 
-    fn belongs_to(&self, previous: &Snapshot) -> bool {
-        self.generation == previous.generation()
+    fn belongs_to(&self, previous: Option<&Snapshot>) -> bool {
+        previous.is_some_and(|previous| self.generation == previous.generation())
     }
 }
 
-/// Tells whether a file has just these octets, without memory for as many.
-fn says(mut file: impl Read, mut text: &[u8]) -> io::Result<bool> {
-    let mut block = [0; 16 * 1024];
-    loop {
-        match file.read(&mut block) {
-            Ok(0) => return Ok(text.is_empty()),
-            Ok(len) => match text.split_at_checked(len) {
-                Some((begin, rest)) if *begin == block[..len] => text = rest,
-                Some(_) | None => return Ok(false),
-            },
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
+/// What a file says.
+pub(super) enum Found {
+    /// What the last one did.
+    Same,
+    /// Something else.
+    New(Box<Snapshot>, Memory),
 }
 
-/// Reads `text` and builds the snapshot that follows `previous`; `memory` is what this returned with
-/// `previous`, or something else, which is then of no use.
-///
-/// # Errors
-/// The text, when it is for another reader.
+/// Opens the file at `path`; `None` when it is nothing to read, which another reader says.
+pub(super) fn open(path: &Path) -> Option<File> {
+    // To open a pipe would be to wait for a writer.
+    fs::metadata(path).ok()?.is_file().then_some(())?;
+    File::open(path).ok()
+}
+
+/// Reads `file` and builds the snapshot that follows `previous`; `memory` is what this returned with
+/// `previous`, or something else, which is then of no use. `None` when the file is for another reader.
 pub(super) fn read(
-    text: String,
+    file: impl io::Read,
     options: &mut SharedOptions<'_>,
     memory: &Memory,
     previous: Option<&Snapshot>,
     generation: u64,
-) -> Result<(Snapshot, Memory), String> {
-    let nothing = Memory::default();
-    let known = previous.is_some_and(|previous| memory.belongs_to(previous));
+) -> Option<Found> {
+    let nothing = Memory {
+        hasher: memory.hasher.clone(),
+        ..Memory::default()
+    };
+    let known = memory.belongs_to(previous);
     let memory = if known { memory } else { &nothing };
-    match read_lists(&text, options, memory, previous, generation) {
-        Some((snapshot, lists)) => Ok((snapshot, Memory { text, ..lists })),
-        None => Err(text),
+    let mut window = Window::new(file);
+    window.expect(b'{')?;
+    window.expect_key("clusters")?;
+    let mut clusters = Clusters {
+        builder: Builder::new(previous),
+        places: &memory.places,
+        spec: ClusterSpec::new(""),
+        options,
+        errors: ConfigErrors::new(),
+    };
+    let cluster_list = List::new(&memory.hasher, &memory.clusters);
+    let cluster_list = cluster_list.read(&mut window, &mut clusters)?;
+    let mut routes = Routes {
+        builder: clusters.builder.routes(),
+        spec: RouteSpec::new(RouteMatch::ServerNames(Vec::new()), ""),
+        errors: clusters.errors,
+    };
+    let places = routes.builder.cluster_places().to_vec();
+    let mut route_list = List::new(&memory.hasher, &memory.routes);
+    if window.expect(b',').is_some() {
+        window.expect_key("routes")?;
+        route_list = route_list.read(&mut window, &mut routes)?;
     }
-}
-
-/// As [`read`]; the memory that it returns lacks the text.
-fn read_lists(
-    text: &str,
-    options: &mut SharedOptions<'_>,
-    memory: &Memory,
-    previous: Option<&Snapshot>,
-    generation: u64,
-) -> Option<(Snapshot, Memory)> {
-    // What is further behind has no place that 32 bits hold.
-    u32::try_from(text.len()).ok()?;
-    let mut errors = ConfigErrors::new();
-    let mut text = Text { all: text, at: 0 };
-    text.expect('{')?;
-    text.expect_key("clusters")?;
-    let mut builder = Builder::new(previous);
-    let mut spec = ClusterSpec::new("");
-    let mut list = List::new(&memory.text, &memory.clusters);
-    text.list(&mut list, |at, found| match found {
-        Found::Known(old) => {
-            let place = memory.places.get(old).copied().unwrap_or(u32::MAX);
-            builder.keep_cluster(place as usize);
-        }
-        Found::New(file) => {
-            ClusterFile::<Words<'_>>::fill(&file, &mut spec, at, options, &mut errors);
-            builder.add_cluster(&spec);
-        }
-    })?;
-    let clusters = list.read;
-    let mut builder = builder.routes();
-    let places = builder.cluster_places().to_vec();
-    let mut routes = Vec::new();
-    if text.expect(',').is_some() {
-        text.expect_key("routes")?;
-        let mut spec = RouteSpec::new(RouteMatch::ServerNames(Vec::new()), "");
-        let mut list = List::new(&memory.text, &memory.routes);
-        text.list(&mut list, |at, found| match found {
-            Found::Known(old) => builder.keep_route(old),
-            Found::New(file) => {
-                if RouteFile::<Words<'_>>::fill(&file, &mut spec, at, &mut errors) {
-                    builder.add_route(&spec);
-                }
-            }
-        })?;
-        routes = list.read;
-    }
-    text.expect('}')?;
-    if !text.at_end() || !errors.is_empty() {
+    window.expect(b'}')?;
+    if !window.at_end() || !routes.errors.is_empty() {
         return None;
     }
-    let snapshot = builder.build(generation).ok()?;
+    if known && memory.whole.is_none() && cluster_list.is_same() && route_list.is_same() {
+        return Some(Found::Same);
+    }
+    let snapshot = routes.builder.build(generation).ok()?;
     let memory = Memory {
         generation,
-        text: String::new(),
-        clusters,
+        hasher: memory.hasher.clone(),
+        whole: None,
+        clusters: cluster_list.read,
         places,
-        routes,
+        routes: route_list.read,
     };
-    Some((snapshot, memory))
+    Some(Found::New(Box::new(snapshot), memory))
 }
 
-/// What an element of the text is.
-enum Found<T> {
-    /// The one at this place of the last file's list.
-    Known(usize),
-    /// One that was not there.
-    New(T),
+/// What is done with the elements of a list.
+trait Elements {
+    /// One of them, with texts of the file.
+    type Element<'t>: Deserialize<'t> + Texts<'t>;
+
+    /// Keeps the one at a place of the last file's list.
+    fn keep(&mut self, old: usize);
+
+    /// Adds one that was not there, at a place of the list.
+    fn add(&mut self, element: &Self::Element<'_>, at: usize);
+}
+
+struct Clusters<'r, 'o, 'p> {
+    builder: Builder<'p>,
+    places: &'r [u32],
+    spec: ClusterSpec,
+    options: &'r mut SharedOptions<'o>,
+    errors: ConfigErrors,
+}
+
+impl Elements for Clusters<'_, '_, '_> {
+    type Element<'t> = ClusterFile<Words<'t>>;
+
+    fn keep(&mut self, old: usize) {
+        let place = self.places.get(old).copied().unwrap_or(u32::MAX);
+        self.builder.keep_cluster(place as usize);
+    }
+
+    fn add(&mut self, element: &Self::Element<'_>, at: usize) {
+        element.fill(&mut self.spec, at, self.options, &mut self.errors);
+        self.builder.add_cluster(&self.spec);
+    }
+}
+
+struct Routes<'p> {
+    builder: RoutesBuilder<'p>,
+    spec: RouteSpec,
+    errors: ConfigErrors,
+}
+
+impl Elements for Routes<'_> {
+    type Element<'t> = RouteFile<Words<'t>>;
+
+    fn keep(&mut self, old: usize) {
+        self.builder.keep_route(old);
+    }
+
+    fn add(&mut self, element: &Self::Element<'_>, at: usize) {
+        if element.fill(&mut self.spec, at, &mut self.errors) {
+            self.builder.add_route(&self.spec);
+        }
+    }
 }
 
 /// A list of elements while it is read.
 struct List<'m> {
-    old_text: &'m str,
+    hasher: &'m RandomState,
     old: &'m [Element],
     /// The old one that is expected.
     next: usize,
     /// How many were new.
     new: usize,
-    /// The old ones by their texts; made when many are new.
-    by_text: Option<HashMap<&'m str, usize>>,
+    /// Whether all were the expected ones.
+    in_order: bool,
+    /// The old ones; made when many are new.
+    places: Option<HashMap<Element, usize>>,
     read: Vec<Element>,
+    /// Whether an element was read, and no comma behind it.
+    behind: bool,
+}
+
+/// How far a list was read.
+enum Progress {
+    /// To its end.
+    Ended,
+    /// To what is not whole.
+    Cut,
+    /// To what is for another reader.
+    Wrong,
 }
 
 impl<'m> List<'m> {
-    fn new(old_text: &'m str, old: &'m [Element]) -> Self {
+    fn new(hasher: &'m RandomState, old: &'m [Element]) -> Self {
         Self {
-            old_text,
+            hasher,
             old,
             next: 0,
             new: 0,
-            by_text: None,
+            in_order: true,
+            places: None,
             read: Vec::with_capacity(old.len() + 1),
+            behind: false,
         }
     }
 
-    /// Takes all elements at the beginning of `text` that the last file has from the expected one
-    /// on, with what is between them, and answers whether there was one.
-    fn take_known<T>(
-        &mut self,
-        text: &mut Text<'_>,
-        each: &mut impl FnMut(usize, Found<T>),
-    ) -> bool {
-        let Some(first) = self.old.get(self.next).copied() else {
-            return false;
-        };
-        // A JSON object ends where it ends: a text that begins with one is that one.
-        let old = self.old_text.as_bytes().get(first.start as usize..);
-        let same = agreement(old.unwrap_or_default(), text.rest().as_bytes());
-        let begin = text.at;
-        let here = |old: u32| begin + (old - first.start) as usize;
-        let before = self.next;
-        while let Some(old) = self.old.get(self.next)
-            && here(old.end) <= begin + same
-        {
-            // What separates it from the one before is the same, too.
-            text.at = here(old.end);
-            each(self.read.len(), Found::Known(self.next));
-            self.read(here(old.start), text.at);
-            self.next += 1;
-        }
-        self.next > before
+    /// Tells whether the list is the last file's.
+    fn is_same(&self) -> bool {
+        self.in_order && self.read.len() == self.old.len()
     }
 
-    /// Takes an element from the beginning of `text`.
-    fn element<'t, T: Deserialize<'t>>(&mut self, text: &mut Text<'t>) -> Option<Found<T>> {
-        let mut stream = serde_json::Deserializer::from_str(text.rest()).into_iter::<T>();
-        let file = stream.next()?.ok()?;
-        let len = stream.byte_offset();
-        let element = text.rest().get(..len)?;
-        let begin = text.at;
-        text.at += len;
-        self.read(begin, text.at);
-        let near = self.next..self.old.len().min(self.next + NEAR);
-        let mut near = near.filter(|place| self.old_element(*place) == Some(element));
-        if let Some(place) = near.next().or_else(|| self.elsewhere(element)) {
-            self.next = place + 1;
-            return Some(Found::Known(place));
-        }
-        self.new += 1;
-        Some(Found::New(file))
-    }
-
-    /// Notes where an element is.
-    fn read(&mut self, start: usize, end: usize) {
-        let [start, end] = [start, end].map(|at| u32::try_from(at).unwrap_or(u32::MAX));
-        self.read.push(Element { start, end });
-    }
-
-    fn elsewhere(&mut self, element: &str) -> Option<usize> {
-        if self.new < MANY {
-            return None;
-        }
-        if self.by_text.is_none() {
-            let places = 0..self.old.len();
-            let by_text = places.filter_map(|place| Some((self.old_element(place)?, place)));
-            self.by_text = Some(by_text.collect());
-        }
-        self.by_text.as_ref()?.get(element).copied()
-    }
-
-    fn old_element(&self, place: usize) -> Option<&'m str> {
-        let old = self.old.get(place)?;
-        self.old_text.get(old.start as usize..old.end as usize)
-    }
-}
-
-/// Returns how many octets two texts begin with alike.
-fn agreement(left: &[u8], right: &[u8]) -> usize {
-    let mut same = 0;
-    // Whole blocks are compared by what the machine has for it.
-    for block in [4096, 64, 1] {
-        while let (Some(a), Some(b)) = (left.get(same..same + block), right.get(same..same + block))
-            && a == b
-        {
-            same += block;
-        }
-    }
-    same
-}
-
-/// A text, and how far it was read.
-struct Text<'t> {
-    all: &'t str,
-    at: usize,
-}
-
-impl<'t> Text<'t> {
-    fn rest(&self) -> &'t str {
-        self.all.get(self.at..).unwrap_or_default()
-    }
-
-    /// Takes `wanted` if it is next.
-    fn take(&mut self, wanted: &str) -> Option<()> {
-        self.rest()
-            .starts_with(wanted)
-            .then(|| self.at += wanted.len())
-    }
-
-    /// Takes a character, with the white space before it (RFC 8259 §2), if it is the next.
-    fn expect(&mut self, wanted: char) -> Option<()> {
-        self.skip_space();
-        self.take(wanted.encode_utf8(&mut [0; 4]))
-    }
-
-    /// Takes a key, written without escapes, and its colon.
-    fn expect_key(&mut self, key: &str) -> Option<()> {
-        self.expect('"')?;
-        self.take(key)?;
-        self.take("\"")?;
-        self.expect(':')
-    }
-
-    fn list<T: Deserialize<'t>>(
-        &mut self,
-        list: &mut List<'_>,
-        mut each: impl FnMut(usize, Found<T>),
-    ) -> Option<()> {
-        self.expect('[')?;
-        if self.expect(']').is_some() {
-            return Some(());
+    /// Takes the list from a window.
+    fn read(mut self, window: &mut Window<impl io::Read>, to: &mut impl Elements) -> Option<Self> {
+        window.expect(b'[')?;
+        if window.expect(b']').is_some() {
+            return Some(self);
         }
         loop {
-            self.skip_space();
-            if !list.take_known(self, &mut each) {
-                let at = list.read.len();
-                let found = list.element(self)?;
-                each(at, found);
-            }
-            if self.expect(',').is_none() {
-                return self.expect(']');
+            let (taken, progress) = self.read_whole(window.rest(), to);
+            window.take(taken);
+            match progress {
+                Progress::Ended => return Some(self),
+                Progress::Cut if window.fill() => {}
+                Progress::Cut | Progress::Wrong => return None,
             }
         }
     }
 
-    fn at_end(&mut self) -> bool {
-        self.skip_space();
-        self.rest().is_empty()
+    /// Takes what is whole from the beginning of `text`, and returns how much that is.
+    fn read_whole<E: Elements>(&mut self, text: &[u8], to: &mut E) -> (usize, Progress) {
+        let mut form = Form::default();
+        let mut at = 0;
+        loop {
+            let rest = text.get(at..).unwrap_or_default();
+            let begin = space(rest);
+            match rest.get(begin) {
+                Some(b']') if self.behind => return (at + begin + 1, Progress::Ended),
+                Some(b',') if self.behind => {
+                    at += begin + 1;
+                    self.behind = false;
+                }
+                Some(_) if !self.behind => {
+                    let rest = rest.get(begin..).unwrap_or_default();
+                    match self.element(rest, &mut form, to) {
+                        Ok(len) => at += begin + len,
+                        Err(why) => return (at, why),
+                    }
+                    self.behind = true;
+                }
+                Some(_) => return (at, Progress::Wrong),
+                None => return (at, Progress::Cut),
+            }
+        }
     }
 
-    fn skip_space(&mut self) {
-        let rest = self.rest();
-        let text = rest.trim_start_matches([' ', '\t', '\n', '\r']);
-        self.at += rest.len() - text.len();
+    /// Reads the element that `rest` begins with, and returns its length.
+    fn element<'t, E: Elements>(
+        &mut self,
+        rest: &'t [u8],
+        form: &mut Form<'t, E::Element<'t>>,
+        to: &mut E,
+    ) -> Result<usize, Progress> {
+        // A JSON object ends where it ends: a text that begins with one is that one.
+        if let Some(expected) = self.old.get(self.next)
+            && let Some(text) = rest.get(..expected.len as usize)
+            && self.hasher.hash_one(text) == expected.hash
+        {
+            self.keep(self.next, *expected, to);
+            return Ok(text.len());
+        }
+        let text = form.read(rest)?;
+        let element = Element {
+            hash: self.hasher.hash_one(text),
+            len: u32::try_from(text.len()).map_err(|_| Progress::Wrong)?,
+        };
+        let near = self.next..self.old.len().min(self.next + NEAR);
+        let mut near = near.filter(|place| self.old.get(*place) == Some(&element));
+        if let Some(place) = near.next().or_else(|| self.elsewhere(&element)) {
+            self.keep(place, element, to);
+        } else {
+            self.new += 1;
+            self.in_order = false;
+            if let Some(last) = form.last() {
+                to.add(last, self.read.len());
+            }
+            self.read.push(element);
+        }
+        Ok(text.len())
+    }
+
+    fn keep(&mut self, place: usize, element: Element, to: &mut impl Elements) {
+        self.in_order &= place == self.read.len();
+        self.next = place + 1;
+        to.keep(place);
+        self.read.push(element);
+    }
+
+    fn elsewhere(&mut self, element: &Element) -> Option<usize> {
+        if self.new < MANY || self.old.is_empty() {
+            return None;
+        }
+        let places = self
+            .places
+            .get_or_insert_with(|| self.old.iter().copied().zip(0..).collect());
+        places.get(element).copied()
     }
 }
 

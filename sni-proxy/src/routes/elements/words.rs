@@ -9,6 +9,22 @@ use serde::de::{Deserialize, Deserializer, Error, Visitor};
 #[derive(Debug)]
 pub(super) struct Words<'t>(Cow<'t, str>);
 
+impl<'t> Words<'t> {
+    /// Returns the text where it stands in the file.
+    pub(super) fn borrowed(&self) -> Option<&'t str> {
+        match self.0 {
+            Cow::Borrowed(text) => Some(text),
+            Cow::Owned(_) => None,
+        }
+    }
+}
+
+impl<'t> From<&'t str> for Words<'t> {
+    fn from(text: &'t str) -> Self {
+        Self(Cow::Borrowed(text))
+    }
+}
+
 impl AsRef<str> for Words<'_> {
     fn as_ref(&self) -> &str {
         &self.0
