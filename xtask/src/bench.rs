@@ -65,7 +65,7 @@ impl Part {
         match self {
             Self::Tls => {
                 "tls --only direct,rhizome,envoy,haproxy,haproxy-splice,nginx,sniproxy \
-                 --cases conns,bulk,rtt,idle --connections 8,64 --rounds 2 --seconds 1.5"
+                 --cases conns,bulk,rtt,idle --connections 8,64 --rounds 2 --seconds 1.2"
             }
             Self::Proxy => {
                 "tls --only rhizome,envoy,haproxy,nginx --listener proxy --cases conns --rounds 2 \
@@ -77,8 +77,8 @@ impl Part {
             }
             Self::Tunnel => {
                 "tunnel --only direct,rhizome-udp,rhizome-udp-gateway,rhizome-tcp,\
-                 wireguard-go-2023,boringtun,openvpn-udp,openvpn-tcp --rounds 1 --seconds 2 \
-                 --long-seconds 4"
+                 wireguard-go-2023,boringtun,openvpn-udp,openvpn-tcp --rounds 1 \
+                 --seconds 1.5 --long-seconds 3.5"
             }
             Self::Konnectivity => "konnectivity suite --mib 512 --millis 400 --rounds 2",
             // Under held connections it takes minutes more: `cargo xtask scale` has that as well.

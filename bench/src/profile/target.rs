@@ -4,6 +4,7 @@
 //! Profile + Setting ──▶ directory, files, ports ──▶ launch ──▶ listens ──▶ prepare, tell: one name more ──▶ dropped
 //! ```
 
+use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
@@ -32,6 +33,8 @@ pub(crate) struct Target {
     started: Stopwatch,
     facts: Value,
     routes: Vec<Route>,
+    /// The files that the last change replaced.
+    replaced: Vec<File>,
 }
 
 /// One more name, ready to be told.
@@ -89,6 +92,7 @@ impl Target {
             address,
             started: Stopwatch::start(),
             routes: setting.routes.clone(),
+            replaced: Vec::new(),
         };
         target.tell_routes();
         target.spawn(setting)?;
@@ -110,8 +114,10 @@ impl Target {
             command.arg(self.fill(&format!("args[{nth}]"), argument)?);
         }
         let log = self.dir.join("log");
-        self.started = Stopwatch::start();
-        self.child = Some(ChildGuard::spawn(&self.profile.name, &command, &log)?);
+        let spawned = Stopwatch::start();
+        let child = ChildGuard::spawn(&self.profile.name, &command, &log)?;
+        self.started = begun(child.pid(), &binary).unwrap_or(spawned);
+        self.child = Some(child);
         Ok(())
     }
 
@@ -175,8 +181,13 @@ impl Target {
         for path in &apply.write {
             let template = self.profile.files.iter().find(|file| file.path == *path);
             let template = template.with_context(|| format!("{name} has no file {path}"))?;
-            files.push((path.clone(), self.fill(path, &template.text)?));
+            let text = self.fill(path, &template.text)?;
+            if matches!(apply.by, Writing::Rename) {
+                self.dir.write(fresh(path), &text)?;
+            }
+            files.push((path.clone(), text));
         }
+        self.replaced.clear();
         let words = match (&apply.socket, &apply.send) {
             (Some(socket), Some(send)) => {
                 let socket = self.fill("apply.socket", socket)?;
@@ -199,9 +210,9 @@ impl Target {
     pub(crate) fn tell(&mut self, change: &Change) -> Result<()> {
         for (path, text) in &change.files {
             match change.by {
-                Writing::Rename => self.dir.replace(path, text)?,
-                Writing::Rewrite => self.dir.write(path, text)?,
-            };
+                Writing::Rename => self.put(path, text)?,
+                Writing::Rewrite => drop(self.dir.write(path, text)?),
+            }
         }
         if let (Some(signal), Some(child)) = (change.signal, &mut self.child) {
             child.signal(signal.into())?;
@@ -215,6 +226,18 @@ impl Target {
             );
         }
         Ok(())
+    }
+
+    /// Renames a file that was written beside to its place; told again, it is written again. The one
+    /// that was there is held until the next change is prepared: what its file system takes to free
+    /// it is not the program's time.
+    fn put(&mut self, path: &str, text: &str) -> Result<()> {
+        let (from, to) = (self.dir.join(fresh(path)), self.dir.join(path));
+        if !from.is_file() {
+            self.dir.write(fresh(path), text)?;
+        }
+        self.replaced.extend(File::open(&to));
+        fs::rename(&from, &to).with_context(|| format!("replacing {}", to.display()))
     }
 
     /// Adds the end of its log to an error.
@@ -267,6 +290,27 @@ fn facts(
     }))
 }
 
+/// What a file is called until it is put in its place.
+fn fresh(path: &str) -> String {
+    format!("{path}.fresh")
+}
+
+/// Returns a clock that began when a process became `program`: what puts it into its network and on its
+/// processors has its name until then, and takes as long as some of the programs do. `None` when it
+/// does not become that, such as a script.
+fn begun(process: u32, program: &Path) -> Option<Stopwatch> {
+    let program = program.canonicalize().ok()?;
+    let (clock, running) = (Stopwatch::start(), format!("/proc/{process}/exe"));
+    while clock.elapsed() < BECOME_LIMIT {
+        let now = Stopwatch::start();
+        if fs::read_link(&running).is_ok_and(|running| running == program) {
+            return Some(now);
+        }
+        wait::pause(BECOME_INTERVAL);
+    }
+    None
+}
+
 /// Says `words` to a UNIX socket, and returns what it answers until it closes.
 fn say(socket: &Path, words: &str) -> Result<String> {
     let what = || format!("talking to {}", socket.display());
@@ -297,6 +341,8 @@ impl From<Told> for Signal {
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// For what is done behind the scenes once it listens. HAProxy loses a signal that comes at once.
 const SETTLE: Duration = Duration::from_millis(200);
+const BECOME_LIMIT: Duration = Duration::from_millis(200);
+const BECOME_INTERVAL: Duration = Duration::from_micros(20);
 const SAY_LIMIT: Duration = Duration::from_secs(10);
 const LONGEST_ANSWER: u64 = 1 << 20;
 const LINES: usize = 12;

@@ -112,31 +112,31 @@ const ROUTES: &[Headline] = &[
 
 const TUNNEL: &[Headline] = &[
     of(
-        "rhizome-udp",
+        "rhizome udp",
         "bulk ×1",
         "throughput",
         "tunnel by UDP, one stream",
     ),
     of(
-        "rhizome-udp",
+        "rhizome udp",
         "bulk ×1",
         "cpu of both ends",
         "the same, processor time",
     ),
     of(
-        "rhizome-udp",
+        "rhizome udp",
         "bulk ×8",
         "throughput",
         "tunnel by UDP, eight streams",
     ),
     of(
-        "rhizome-tcp",
+        "rhizome tcp+gateway",
         "bulk ×1",
         "throughput",
         "tunnel by CONNECT, one stream",
     ),
     of(
-        "rhizome-udp",
+        "rhizome udp",
         "idle",
         "pings in turn p50",
         "ping through the idle tunnel",

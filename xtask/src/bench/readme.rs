@@ -16,7 +16,7 @@ use super::headlines::{HEADLINES, Headline};
 /// Puts the figures of all results in `results` between the marks of `readme`, and returns how many.
 ///
 /// # Errors
-/// When the marks are missing, or results name none of the figures.
+/// When the marks are missing, or results lack a figure, which the error names.
 pub(super) fn write(readme: &Path, results: &Path) -> Result<usize> {
     let text =
         fs::read_to_string(readme).with_context(|| format!("reading {}", readme.display()))?;
@@ -28,11 +28,8 @@ pub(super) fn write(readme: &Path, results: &Path) -> Result<usize> {
             continue;
         };
         let lines = parse(&lines).with_context(|| format!("reading {}", file.display()))?;
-        let (rows, count) = rows(&lines, headlines);
-        if count == 0 {
-            bail!("{} has none of the README's figures", file.display());
-        }
-        figures += count;
+        let rows = rows(&lines, headlines).with_context(|| file.display().to_string())?;
+        figures += headlines.len();
         table.push_str(&rows);
     }
     fs::write(readme, between(&text, &table)?).context("writing the README")?;
@@ -46,7 +43,7 @@ fn parse(lines: &str) -> Result<Vec<Value>> {
 }
 
 /// One run: what made it, and a table.
-fn rows(lines: &[Value], headlines: &[Headline]) -> (String, usize) {
+fn rows(lines: &[Value], headlines: &[Headline]) -> Result<String> {
     let fact = |name: &str| {
         let facts = lines.iter().find_map(|line| line["facts"][name].as_str());
         facts.unwrap_or("unknown").to_owned()
@@ -59,13 +56,19 @@ fn rows(lines: &[Value], headlines: &[Headline]) -> (String, usize) {
         fact("cpu"),
         fact("kernel"),
     );
-    let found = headlines.iter().filter_map(|headline| row(lines, headline));
-    let mut count = 0;
-    for row in found {
-        count += 1;
+    for headline in headlines {
+        let Some(row) = row(lines, headline) else {
+            let Headline {
+                setup,
+                case,
+                figure,
+                words: _,
+            } = headline;
+            bail!("no {figure:?} of {setup:?}, {case:?}");
+        };
         table.push_str(&row);
     }
-    (table, count)
+    Ok(table)
 }
 
 fn row(lines: &[Value], headline: &Headline) -> Option<String> {
@@ -169,13 +172,20 @@ mod tests {
 
     #[test]
     fn ours_stands_beside_others_the_best_first() {
-        let (table, count) = rows(&lines(), &[HEADLINE]);
-        assert_eq!(count, 1);
+        let table = rows(&lines(), &[HEADLINE]).unwrap();
         let row = "| bulk over 8 connections, s/GB | **0.1** [0.1..0.11] | nginx 0.3, envoy 0.32 | ≤ 0.13 ✓ |";
         assert!(
             table.contains(row) && table.contains("`rhizome-bench tls`"),
             "{table}"
         );
+    }
+
+    #[test]
+    fn a_figure_that_is_not_there_is_named() {
+        let mut gone = HEADLINE;
+        gone.setup = "rhizome-3";
+        let why = rows(&lines(), &[HEADLINE, gone]).unwrap_err().to_string();
+        assert!(why.contains("\"cpu\" of \"rhizome-3\""), "{why}");
     }
 
     #[test]
