@@ -27,9 +27,9 @@ use crate::connect::{self, ConnectError};
 use crate::metrics::Metrics;
 use crate::names::Names;
 
-/// Attempts under way at once: two transports to each of 64 servers, once over while those that
+/// Attempts under way at once: three connections to each of 64 servers, once over while those that
 /// the tunnel has given up end.
-const MOST_ATTEMPTS: usize = 256;
+const MOST_ATTEMPTS: usize = 384;
 
 /// Why the gateway was not connected.
 #[derive(Debug, thiserror::Error)]

@@ -4,7 +4,7 @@
 //!            ┌─ Dial tcp ──▶ connected ──▶ probes ─┐
 //! Selector ──┤                                     ├──▶ Use(link): where to send
 //!            └─ Dial udp ──▶ connected ──▶ probes ─┘      busy by TCP: two in turns
-//! per link: Mtu ──▶ Probe of a size ──▶ Changed(mtu) | Unfit
+//! per link: Mtu ──▶ Probe of a size ──▶ Changed(mtu) | Unfit        TCP: Segments ──▶ Loss
 //! ```
 //!
 //! TCP and UDP are dialled together, whichever answers first is used, and UDP is used as soon as
@@ -17,6 +17,7 @@
 //! What a link is (a socket and a WireGuard session on it), how probes look, and the queue of each
 //! link are the caller's. After every `handle_…`, take all events and ask for the next deadline.
 
+mod loss;
 mod mtu;
 mod probe;
 mod turns;
@@ -26,6 +27,7 @@ use std::time::{Duration, Instant};
 
 use crate::octets::mix;
 
+pub use loss::Segments;
 pub use mtu::{Mtu, MtuEvent, MtuParams};
 pub use probe::{LinkStats, ProbeParams, Prober};
 use turns::Turns;
@@ -89,8 +91,8 @@ pub struct Params {
     pub unfit: Duration,
     /// For how long a link that was told to go is kept open after another took over.
     pub linger: Duration,
-    /// How long one of two TCP connections carries a busy tunnel until the other does; less than
-    /// 10 s, and zero for a single connection. A gain on lines that lose next to nothing.
+    /// How long one of two TCP connections carries a busy tunnel until the other does, while the
+    /// line loses next to nothing; less than 10 s, and zero for a single connection.
     pub turn: Duration,
 }
 
@@ -108,7 +110,7 @@ impl Default for Params {
             flap_memory: Duration::from_secs(300),
             unfit: Duration::from_secs(60),
             linger: Duration::from_secs(3),
-            turn: Duration::ZERO,
+            turn: Duration::from_secs(9),
         }
     }
 }
@@ -159,6 +161,8 @@ pub enum CloseReason {
     Drained,
     /// Something failed; the caller said so.
     Failed,
+    /// There are two by TCP, and the line loses more than two may.
+    Lossy,
     /// There are two by TCP, and one is enough again.
     Spare,
     /// Connecting took too long.
@@ -175,6 +179,7 @@ impl CloseReason {
             Self::Dead => "dead",
             Self::Drained => "drained",
             Self::Failed => "failed",
+            Self::Lossy => "lossy",
             Self::Spare => "spare",
             Self::Timeout => "dial_timeout",
             Self::Unfit => "unfit",
@@ -188,8 +193,12 @@ struct Link {
     since: Instant,
     /// `None` while it is connecting.
     prober: Option<Prober>,
+    /// TCP: when its congestion control has found how short the round trip is.
+    learned: Instant,
     /// When a link that was told to go is closed; set when another took over.
     close_at: Option<Instant>,
+    /// What its kernel had counted at the last look.
+    counted: Option<(Instant, Segments)>,
 }
 
 /// One transport, or the second connection by TCP: its link, the one it replaces, and when to try again.
@@ -256,7 +265,7 @@ impl Selector {
         if let Some(link) = self.link_mut(id) {
             let connecting = now.saturating_duration_since(link.since);
             if link.prober.is_none() {
-                link.since = now;
+                (link.since, link.learned) = (now, now);
                 link.prober = Some(Prober::new(probes, connecting, now));
             }
         }
@@ -396,7 +405,10 @@ impl Selector {
     /// Closes a link and plans the next attempt.
     fn end(&mut self, now: Instant, id: LinkId, reason: CloseReason) {
         let params = self.params;
-        let Some(slot) = self.slots.iter_mut().find(|slot| slot.has(id)) else {
+        let used_is_up = self.slots.get(self.turn).is_some_and(Slot::is_up);
+        let turn = self.turn;
+        let places = self.slots.iter_mut().enumerate();
+        let Some((place, slot)) = places.into_iter().find(|(_, slot)| slot.has(id)) else {
             return;
         };
         self.events.push_back(Event::Close { link: id, reason });
@@ -416,8 +428,11 @@ impl Selector {
             slot.pause
         };
         slot.pause = (pause * 2).min(longest);
+        let second = place == SECOND - turn && used_is_up && link.prober.is_none();
         let pause = if reason == CloseReason::Unfit {
             params.unfit
+        } else if second {
+            turns::REFUSED
         } else {
             spread(pause, mix(self.secret, id.0))
         };
@@ -453,8 +468,10 @@ impl Selector {
             slot.link = Some(Link {
                 id: link,
                 since: now,
+                learned: now,
                 prober: None,
                 close_at: None,
+                counted: None,
             });
             let transport = slot.transport;
             self.events.push_back(Event::Dial { link, transport });
@@ -505,9 +522,10 @@ impl Selector {
         let best = best.map(|((.., id), place)| (id, place));
         if best.map(|(id, _)| id) != self.active {
             self.active = best.map(|(id, _)| id);
-            if let Some((_, place)) = best.filter(|(_, place)| *place != UDP) {
+            if let Some((id, place)) = best.filter(|(_, place)| *place != UDP) {
                 self.turn = place;
-                self.turns.begin(now);
+                let learned = self.renew(now, id);
+                self.turns.begin(now, learned);
             }
             self.events.push_back(match best {
                 Some((link, place)) => Event::Use {

@@ -35,7 +35,7 @@ use tunnel_proto::codel::Band;
 use tunnel_proto::datagram::RouteId;
 use tunnel_proto::filter::Filter;
 use tunnel_proto::frame::Control;
-use tunnel_proto::path::{self, LinkId, ProbeParams, Transport};
+use tunnel_proto::path::{self, LinkId, ProbeParams, Segments, Transport};
 
 use crate::handle::{Identity, IdentityError, Params, Role};
 use crate::noise::Keys;
@@ -87,6 +87,9 @@ pub(crate) trait Out {
 
     /// Adds a control message to a stream.
     fn control(&mut self, stream: StreamId, control: &Control<'_>);
+
+    /// Returns what the kernel has counted of a stream; `None` where it does not tell.
+    fn segments(&self, stream: StreamId) -> Option<Segments>;
 
     /// Adds a packet of at most `max` octets for the device; `fill` as above.
     fn packet(&mut self, max: usize, fill: impl FnOnce(&mut [u8]) -> usize);

@@ -14,6 +14,7 @@
 
 mod options;
 mod outgoing;
+mod segments;
 #[cfg(test)]
 mod tests;
 
@@ -27,6 +28,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tunnel_proto::codel::{self, Band};
 use tunnel_proto::frame::{Control, FrameError, MAX_LEN};
+use tunnel_proto::path::Segments;
 
 use outgoing::Outgoing;
 
@@ -243,6 +245,13 @@ impl Stream {
     #[must_use]
     pub fn queued_bytes(&self) -> usize {
         self.outgoing.queued_bytes()
+    }
+
+    /// Returns what the kernel has counted of the connection; `None` where it does not tell. A
+    /// system call.
+    #[must_use]
+    pub fn segments(&self) -> Option<Segments> {
+        segments::counted(&self.socket)
     }
 
     /// Returns what went through so far.

@@ -224,8 +224,8 @@ pub(super) struct PathFile {
     /// The longest pause between attempts by UDP: how late an opened firewall is noticed.
     pub(super) retry_udp: HumanDuration,
     /// How long one of two TCP connections carries a busy tunnel until the other does, so that
-    /// BBR holds back on neither; `0s` for a single connection. `9s` suits lines that are long, full
-    /// and lose next to nothing.
+    /// BBR holds back on neither. While the line loses packets there is one; with `0s` there is
+    /// always one.
     pub(super) turn: HumanDuration,
 }
 

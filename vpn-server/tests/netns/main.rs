@@ -28,4 +28,5 @@ mod provisioned;
 mod ranges;
 mod restarts;
 mod transports;
+mod turns;
 mod world;

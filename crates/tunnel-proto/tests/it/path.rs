@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use tunnel_proto::path::{CloseReason, Event, LinkId, Mode, Params, Selector, Transport};
+use tunnel_proto::path::{CloseReason, Event, LinkId, Mode, Params, Segments, Selector, Transport};
 
 use super::{ms, start};
 use Transport::{Tcp, Udp};
@@ -35,9 +35,13 @@ pub(super) struct World {
     udp_loses_every: Option<u32>,
     /// By which nothing gets through.
     pub(super) dead: Option<LinkId>,
+    /// Whether what is dialled is refused at once.
+    pub(super) refuses: bool,
     pub(super) links: BTreeMap<LinkId, Transport>,
     arrivals: Vec<(Instant, Arrival)>,
     probes: u32,
+    /// What the kernel has counted of connections by TCP.
+    pub(super) counted: BTreeMap<LinkId, Segments>,
     pub(super) log: Vec<(Duration, Event)>,
 }
 
@@ -52,9 +56,11 @@ impl World {
             udp,
             udp_loses_every: None,
             dead: None,
+            refuses: false,
             links: BTreeMap::new(),
             arrivals: Vec::new(),
             probes: 0,
+            counted: BTreeMap::new(),
             log: Vec::new(),
         };
         world.act();
@@ -75,7 +81,11 @@ impl World {
             match event {
                 Event::Dial { link, transport } => {
                     self.links.insert(link, transport);
-                    self.send(link, Arrival::Connected(link));
+                    if self.refuses {
+                        self.selector.handle_failed(self.now, link);
+                    } else {
+                        self.send(link, Arrival::Connected(link));
+                    }
                 }
                 Event::Probe { link, id } => {
                     self.probes += 1;
@@ -156,6 +166,10 @@ impl World {
         };
         let uses = self.log.iter().filter_map(of);
         uses.filter(|(at, _)| *at >= since).collect()
+    }
+
+    pub(super) fn open_udp(&mut self) {
+        self.udp = NEAR;
     }
 
     pub(super) fn time(&self) -> Duration {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tunnel_proto::codel::Band;
 use tunnel_proto::echo::{self, Told};
 use tunnel_proto::frame::{Control, Identity as FrameIdentity, MAX_IDENTITY_LEN};
-use tunnel_proto::path::{Event, LinkId, Mtu, MtuEvent, MtuParams, Transport};
+use tunnel_proto::path::{Event, LinkId, Mtu, MtuEvent, MtuParams, Segments, Selector, Transport};
 
 use crate::noise::{Due, Keys, Noise, OUT_LEN};
 
@@ -177,10 +177,24 @@ impl<K: Keys> Engine<K> {
         let Steering::Client(selector) = &mut peer.steering else {
             return;
         };
+        let withheld = selector.withholds_turns();
         if tick && std::mem::take(&mut peer.carried) >= BUSY {
+            if let Some((link, counted)) = look(selector, &peer.links, out) {
+                tracing::trace!(peer = %peer.name, link = link.0, ?counted, "segments");
+                selector.handle_segments(now, link, counted);
+            }
             selector.handle_busy(now);
         }
         selector.handle_timeout(now);
+        match (withheld, selector.withholds_turns()) {
+            (false, true) => {
+                tracing::info!(peer = %peer.name, "the line loses packets: one TCP connection");
+            }
+            (true, false) => {
+                tracing::info!(peer = %peer.name, "a second TCP connection may be used")
+            }
+            (true, true) | (false, false) => {}
+        }
         while let Some(event) = self.next_event(at) {
             self.obey(now, at, event, out);
         }
@@ -238,6 +252,7 @@ impl<K: Keys> Engine<K> {
             } => {
                 tracing::debug!(peer = %peer.name, link = link.0, "its turn");
                 peer.active = Some(link);
+                self.counts.turns += 1;
                 // First, and so large that neither end's kernel takes the acknowledgement for one
                 // that may have been delayed: from such a one BBR learns no round trip.
                 let (told, size) = (self.tell(now, at, true, 0), usize::from(self.mtu));
@@ -508,6 +523,16 @@ impl<K: Keys> Engine<K> {
             peer.as_ref().is_some_and(|peer| peer.name == server)
         };
         self.peers.iter().position(named)
+    }
+}
+
+/// Returns what the kernel has counted of the connection that turns depend on, if it tells.
+fn look(selector: &Selector, links: &[Link], out: &impl Out) -> Option<(LinkId, Segments)> {
+    let watched = selector.watched()?;
+    let link = links.iter().find(|link| link.id == watched)?;
+    match link.remote {
+        Remote::Stream(stream) => Some((watched, out.segments(stream)?)),
+        Remote::Udp { .. } | Remote::Wrapped { .. } => None,
     }
 }
 

@@ -401,6 +401,10 @@ impl<N: Noise> Peer<N> {
             handshake_age: ages.min(),
             mtu: active.map_or(mtu, |link| link.mtu(mtu)),
             flows: flows.unwrap_or(self.flows),
+            turns_withheld: match &self.steering {
+                Steering::Client(selector) => selector.withholds_turns(),
+                Steering::Server { .. } => false,
+            },
             links: links.collect(),
         }
     }

@@ -539,7 +539,7 @@ fn a_busy_tunnel_by_tcp_has_two_connections_in_turns_and_the_server_follows() {
     let (first, before) = (active(&world), changes(&world));
     assert_eq!(first, [Some(0), Some(0)]);
     let mut turns = vec![first];
-    for _ in 0..30 * 4 {
+    for _ in 0..60 * 4 {
         for _ in 0..128 {
             world.server_sends(0, packet(&source, POD, flags::ACK, 100));
         }
@@ -551,8 +551,22 @@ fn a_busy_tunnel_by_tcp_has_two_connections_in_turns_and_the_server_follows() {
     }
     let second = [Some(1), Some(1)];
     assert!(turns.len() >= 6, "{turns:?}");
+    let count = turns.len() as u64 - 1;
     for (number, turn) in turns.into_iter().enumerate() {
         assert_eq!(turn, if number % 2 == 0 { first } else { second });
     }
     assert_eq!(changes(&world), before, "one path");
+    assert_eq!(world.clients[0].engine.counts().turns, count);
+
+    world.lossy = true;
+    for _ in 0..20 * 4 {
+        for _ in 0..128 {
+            world.server_sends(0, packet(&source, POD, flags::ACK, 100));
+        }
+        world.run_for(ms(250));
+        assert_eq!(world.take_at_client(0).len(), 128);
+    }
+    let status = world.clients[0].engine.status(world.now);
+    assert!(status.peers[0].turns_withheld);
+    assert_eq!(status.peers[0].links.len(), 1, "{status:?}");
 }

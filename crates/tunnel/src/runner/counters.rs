@@ -188,6 +188,11 @@ fn write_totals(out: &mut Encoder, totals: &Totals) {
             "Times that the link in use of a peer changed.",
             counts.path_changes,
         ),
+        (
+            "rhizome_tunnel_turns_total",
+            "Times that one of two connections by TCP took over as its turn had come; clients alone take turns.",
+            counts.turns,
+        ),
     ];
     for (name, help, count) in plain {
         out.family(name, help, Kind::Counter, |family| {
@@ -205,7 +210,7 @@ fn write_totals(out: &mut Encoder, totals: &Totals) {
 
 fn write_peers(out: &mut Encoder, status: &Status) {
     type Value = fn(&crate::PeerStatus) -> Option<f64>;
-    let gauges: [(&str, &str, Value); 6] = [
+    let gauges: [(&str, &str, Value); 7] = [
         (
             "rhizome_tunnel_peer_handshake_age_seconds",
             "Age of the session in use; none without a session.",
@@ -230,6 +235,11 @@ fn write_peers(out: &mut Encoder, status: &Status) {
             "rhizome_tunnel_peer_rtt_seconds",
             "Smoothed round trip through the tunnel; none before the first answer.",
             |peer| peer.rtt.map(|rtt| rtt.as_secs_f64()),
+        ),
+        (
+            "rhizome_tunnel_peer_turns_withheld",
+            "Whether a busy tunnel by TCP has one connection instead of two because the line loses packets: 1 or 0.",
+            |peer| Some(f64::from(u8::from(peer.turns_withheld))),
         ),
         (
             "rhizome_tunnel_peer_up",

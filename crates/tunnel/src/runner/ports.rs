@@ -17,6 +17,7 @@ use std::time::Instant;
 use tunnel_proto::allowed::Network;
 use tunnel_proto::codel::{Band, DropReason};
 use tunnel_proto::frame::{Control, Decoder};
+use tunnel_proto::path::Segments;
 use tunnel_proto::wrapped;
 use udp::{Datagrams, MtuDiscovery, Outbox};
 
@@ -307,6 +308,10 @@ impl Out for Ports {
         if let Some(open) = self.stream_mut(stream) {
             open.stream.control(now, control);
         }
+    }
+
+    fn segments(&self, stream: StreamId) -> Option<Segments> {
+        self.streams.get(&stream)?.stream.segments()
     }
 
     fn packet(&mut self, max: usize, fill: impl FnOnce(&mut [u8]) -> usize) {

@@ -9,6 +9,8 @@ use super::super::*;
 pub(super) struct Sink {
     pub(super) datagrams: Vec<(Remote, Vec<u8>)>,
     pub(super) packets: Vec<Vec<u8>>,
+    /// What the kernel says of every stream.
+    pub(super) segments: Option<Segments>,
 }
 
 impl Out for Sink {
@@ -38,6 +40,10 @@ impl Out for Sink {
         put_control(control, &mut frame).unwrap();
         self.datagrams
             .push((Remote::Stream(stream), frame.to_vec()));
+    }
+
+    fn segments(&self, _stream: StreamId) -> Option<Segments> {
+        self.segments
     }
 
     fn packet(&mut self, max: usize, fill: impl FnOnce(&mut [u8]) -> usize) {

@@ -66,6 +66,9 @@ pub(super) struct World {
     pub(super) largest_sent: usize,
     /// Octets of the largest UDP datagram that goes through, headers included.
     pub(super) largest: Option<usize>,
+    /// Whether streams lose packets, and what kernels count of them.
+    pub(super) lossy: bool,
+    segments: Segments,
     mode: Mode,
     flying: BinaryHeap<Reverse<Flying>>,
     order: u64,
@@ -101,6 +104,8 @@ impl World {
             udp_to_clients: true,
             largest_sent: 0,
             largest: None,
+            segments: Segments::default(),
+            lossy: false,
             mode,
             flying: BinaryHeap::new(),
             order: 0,
@@ -428,7 +433,12 @@ impl World {
 
     /// Calls an engine, and carries off what it says.
     fn call(&mut self, who: Who, work: impl FnOnce(&mut Engine<PlainKeys>, &mut Sink)) {
-        let mut sink = Sink::default();
+        self.segments.received += 512; // turns have something to go by
+        self.segments.out_of_order += u32::from(self.lossy) * 512;
+        let mut sink = Sink {
+            segments: Some(self.segments),
+            ..Sink::default()
+        };
         let end = self.end(who);
         work(&mut end.engine, &mut sink);
         end.device.append(&mut sink.packets);
