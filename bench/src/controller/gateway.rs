@@ -72,9 +72,16 @@ impl Gateway {
     /// # Errors
     /// When they were not: ready with a part of them would be worse than not ready.
     pub(super) fn had_all_at_first(&self, routes: usize) -> Result<()> {
-        let first = format!("generation=1 clusters={routes} routes={routes}");
-        let log = self.child.log();
-        ensure!(log.contains(&first), "not all routes at first: {log}");
+        let mut log = String::new();
+        // The log is written behind the gateway's back, and may be behind its readiness.
+        soon("the first routes to be logged", || {
+            log = self.child.log();
+            log.truncate(log.rfind('\n').unwrap_or_default());
+            Ok(log.contains("generation=1 "))
+        })
+        .with_context(|| self.child.log_tail(TAIL))?;
+        let all = format!("generation=1 clusters={routes} routes={routes}");
+        ensure!(log.contains(&all), "not all routes at first: {log}");
         Ok(())
     }
 
@@ -89,3 +96,6 @@ impl Gateway {
         text.parse().unwrap_or(0)
     }
 }
+
+/// Lines of a log in an error.
+const TAIL: usize = 20;
