@@ -43,6 +43,11 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     }
     let mut nextest = as_root(Tool::Nextest.command(&console)?)?;
     nextest.env("NEXTEST_TEST_THREADS", at_once().to_string());
+    if std::env::var_os(BACKTRACE).is_none() {
+        // An error that a test prints says what failed and of what; its backtrace, of this process
+        // and of each program that it ran, only pushes that off a short log.
+        nextest.env(BACKTRACE, "0");
+    }
     good &= status(nextest.args(RUN).args(&options.nextest))?;
     Ok(if good {
         ExitCode::SUCCESS
@@ -81,4 +86,6 @@ pub(crate) fn status(command: &mut Command) -> Result<bool> {
     Ok(status.success())
 }
 
+/// Backtraces of errors, apart from those of panics (`std::backtrace`).
+const BACKTRACE: &str = "RUST_LIB_BACKTRACE";
 const RUN: &[&str] = &["run", "--workspace", "--all-features"];
