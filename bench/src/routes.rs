@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! profile + N names ──▶ start, memory ──▶ one more name ──▶ stalls, memory, changes a second
-//!                   ──▶ new and idle connections: the same as with one name?
+//! profile + each N, at once ──▶ new connections in turns, idle ones: the same as with one name?
 //! ```
 //!
 //! Rounds go through all profiles and sizes, every other one backwards, so that a machine that gets
@@ -147,29 +147,32 @@ fn rounds(
     samples: &mut Samples,
 ) -> Vec<String> {
     let sizes = asked.names.iter();
-    let mut steps: Vec<(u32, &Profile)> = sizes
+    let mut tables: Vec<(u32, &Profile)> = sizes
         .flat_map(|names| profiles.iter().map(|profile| (*names, profile)))
         .collect();
-    let mut progress = Progress::new(2 * steps.len() * asked.rounds);
+    let mut users: Vec<&Profile> = profiles.iter().collect();
+    let mut progress = Progress::new((tables.len() + users.len()) * asked.rounds);
     let mut failures = Vec::new();
-    type Part = fn(&Lab<'_>, &Profile, u32, &mut Found) -> Result<()>;
-    let parts: [(&str, Part); 2] = [
-        ("table", measure::table),
-        ("connections", measure::connections),
-    ];
     for _ in 0..asked.rounds {
-        for (names, profile) in &steps {
-            for (word, part) in parts {
-                let what = format!("{}, {}: {word}", profile.name, case(*names));
-                progress.step(&what);
-                let mut found = Found::new();
-                if let Err(error) = part(lab, profile, *names, &mut found) {
-                    failures.push(format!("{what}: {error:#}"));
-                }
-                keep(samples, &profile.name, *names, found);
+        for (names, profile) in &tables {
+            let what = format!("{}, {}: table", profile.name, case(*names));
+            progress.step(&what);
+            let mut found = Found::new();
+            if let Err(error) = measure::table(lab, profile, *names, &mut found) {
+                failures.push(format!("{what}: {error:#}"));
+            }
+            keep(samples, &profile.name, *names, found);
+        }
+        for profile in &users {
+            let what = format!("{}: connections", profile.name);
+            progress.step(&what);
+            let mut each = |names, found| keep(samples, &profile.name, names, found);
+            if let Err(error) = measure::connections(lab, profile, &asked.names, &mut each) {
+                failures.push(format!("{what}: {error:#}"));
             }
         }
-        steps.reverse();
+        tables.reverse();
+        users.reverse();
     }
     failures
 }

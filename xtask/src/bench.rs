@@ -46,12 +46,14 @@ pub(crate) struct Options {
 pub(crate) enum Part {
     /// The gateway beside other proxies.
     Tls,
-    /// New connections of node proxies, beside other proxies.
-    Proxy,
+    /// New connections, by server name and by PROXY header, beside other proxies.
+    Conns,
     /// Tables of routes beside other proxies.
     Routes,
     /// Tunnels beside other VPNs.
     Tunnel,
+    /// The same over round trips of 50 ms.
+    Long,
     /// The konnectivity pair.
     Konnectivity,
     /// The controller with a large cluster.
@@ -65,20 +67,26 @@ impl Part {
         match self {
             Self::Tls => {
                 "tls --only direct,rhizome,envoy,haproxy,haproxy-splice,nginx,sniproxy \
-                 --cases conns,bulk,rtt,idle --connections 8,64 --rounds 2 --seconds 1.2"
+                 --cases bulk,rtt,idle --connections 8,64 --rounds 2 --seconds 1.2"
             }
-            Self::Proxy => {
-                "tls --only rhizome,envoy,haproxy,nginx --listener proxy --cases conns --rounds 2 \
-                 --seconds 1.5"
+            // These differ by a few percent only: many short repetitions, in turns.
+            Self::Conns => {
+                "tls --only rhizome,envoy,haproxy,nginx,sniproxy --listener sni,proxy \
+                 --cases conns --rounds 6 --seconds 0.6"
             }
             Self::Routes => {
                 "routes --only rhizome,envoy,haproxy,haproxy-map,nginx,sniproxy --names 1,10000 \
-                 --rounds 1 --seconds 1"
+                 --rounds 1 --seconds 1.5"
             }
             Self::Tunnel => {
                 "tunnel --only direct,rhizome-udp,rhizome-udp-gateway,rhizome-tcp,\
-                 wireguard-go-2023,boringtun,openvpn-udp,openvpn-tcp --rounds 1 \
-                 --seconds 1.5 --long-seconds 3.5"
+                 wireguard-go-2023,boringtun,openvpn-udp,openvpn-tcp --cases idle,bulk \
+                 --rounds 1 --seconds 1.5"
+            }
+            // Long enough that slow start is a small part of it.
+            Self::Long => {
+                "tunnel --only rhizome-udp,rhizome-tcp,wireguard-go-2023,openvpn-tcp-bbr \
+                 --cases long,loss --rounds 1 --long-seconds 8"
             }
             Self::Konnectivity => "konnectivity suite --mib 512 --millis 400 --rounds 2",
             // Under held connections it takes minutes more: `cargo xtask scale` has that as well.
@@ -90,9 +98,10 @@ impl Part {
     fn name(self) -> &'static str {
         match self {
             Self::Tls => "tls",
-            Self::Proxy => "proxy",
+            Self::Conns => "conns",
             Self::Routes => "routes",
             Self::Tunnel => "tunnel",
+            Self::Long => "long",
             Self::Konnectivity => "konnectivity",
             Self::Controller => "controller",
         }

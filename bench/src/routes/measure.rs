@@ -1,11 +1,13 @@
-//! One table of one profile: what it costs to have, to change and to use.
+//! Tables of one profile: what they cost to have, to change and to use.
 //!
 //! ```text
-//! first program:  start ─▶ resident ─▶ hold 100 ─▶ one more name ─▶ resident ─▶ more and more names
-//! second program: start ─▶ new connections ─▶ idle connections
+//! a program:            start ─▶ resident ─▶ hold 100 ─▶ one more name ─▶ resident ─▶ more names
+//! a program each size:  start ─▶ new connections, in turns ─▶ idle connections
 //! ```
 //!
-//! Two programs, because connections leave memory behind that is not the table's.
+//! Others for connections, because these leave memory behind that is not the table's; and those of
+//! all sizes at once, in short turns, because what connections cost changes with the machine's mood
+//! more than with the table.
 
 use std::time::Duration;
 
@@ -35,18 +37,32 @@ pub(super) fn table(lab: &Lab<'_>, profile: &Profile, names: u32, found: &mut Fo
     changed(lab, &mut target, names, found).map_err(|error| target.explain(error))
 }
 
-/// Starts `profile` with so many names, and uses them.
+/// Starts `profile` with each number of names, and uses all of them, in turns. What is found of
+/// one is passed on with its number of names.
 ///
 /// # Errors
-/// When it does not start or a connection fails, with the end of its log.
+/// When one does not start or a connection fails, with the end of its log.
 pub(super) fn connections(
     lab: &Lab<'_>,
     profile: &Profile,
-    names: u32,
-    found: &mut Found,
+    sizes: &[u32],
+    found: &mut impl FnMut(u32, Found),
 ) -> Result<()> {
-    let target = started(lab, profile, names, &mut Vec::new())?;
-    used(lab, &target, found).map_err(|error| target.explain(error))
+    let start = |names: &u32| started(lab, profile, *names, &mut Vec::new());
+    let targets = sizes.iter().map(start).collect::<Result<Vec<_>>>()?;
+    let mut turns: Vec<(u32, &Target)> = sizes.iter().copied().zip(&targets).collect();
+    for _ in 0..TURNS {
+        for (names, target) in &turns {
+            let one = new(lab, target).map_err(|error| target.explain(error))?;
+            found(*names, one);
+        }
+        turns.reverse();
+    }
+    for (names, target) in turns {
+        let one = idle(lab, target).map_err(|error| target.explain(error))?;
+        found(names, one);
+    }
+    Ok(())
 }
 
 fn started(lab: &Lab<'_>, profile: &Profile, names: u32, found: &mut Found) -> Result<Target> {
@@ -122,28 +138,36 @@ fn change(lab: &Lab<'_>, target: &mut Target, nth: u32) -> Result<Duration> {
     }
 }
 
-fn used(lab: &Lab<'_>, target: &Target, found: &mut Found) -> Result<()> {
+fn new(lab: &Lab<'_>, target: &Target) -> Result<Found> {
     let all = target.routes();
     let spread = (0..NAMES).filter_map(|nth| all.get(nth * all.len() / NAMES));
     let spread: Vec<Words> = spread.map(words).collect();
-    let meter = Meter::of(target);
     let load = Load {
         in_flight: IN_FLIGHT,
         interval: None,
         warm_up: WARM_UP,
-        length: lab.length,
+        length: lab.length / TURNS,
     };
-    let outcome = conns::run(target.address(), &spread, load, &meter)?;
+    let outcome = conns::run(target.address(), &spread, load, &Meter::of(target))?;
     let seconds = outcome.spent.wall.as_secs_f64();
-    found.push((of::CONNECTIONS, outcome.done as f64 / seconds));
+    let mut found = vec![(of::CONNECTIONS, outcome.done as f64 / seconds)];
     if let Some(proxy) = outcome.spent.proxy {
         let each = proxy.as_secs_f64() * 1e6 / outcome.done as f64;
         found.push((of::CPU_EACH, each));
-        let opening = opening(all.first().context("a table without routes")?);
-        let idle = idle::run(target.address(), &opening, &lab.backend, lab.idle, &meter)?;
-        found.push((of::IDLE, (idle.held - idle.before) / idle.count as f64));
     }
-    Ok(())
+    Ok(found)
+}
+
+fn idle(lab: &Lab<'_>, target: &Target) -> Result<Found> {
+    let meter = Meter::of(target);
+    if target.tree().is_none() {
+        return Ok(Found::new());
+    }
+    let all = target.routes();
+    let opening = opening(all.first().context("a table without routes")?);
+    let idle = idle::run(target.address(), &opening, &lab.backend, lab.idle, &meter)?;
+    let each = (idle.held - idle.before) / idle.count as f64;
+    Ok(vec![(of::IDLE, each)])
 }
 
 fn opening(route: &Route) -> Opening {
@@ -171,7 +195,9 @@ const PAUSE: Duration = Duration::from_micros(100);
 const NAMES: usize = 1000;
 const IN_FLIGHT: usize = 32;
 const MOST_CHANGES: u32 = 50;
-const WARM_UP: Duration = Duration::from_millis(300);
+const WARM_UP: Duration = Duration::from_millis(150);
+/// Turns of new connections with each table.
+const TURNS: u32 = 8;
 /// For what is done behind the scenes once a name answers.
 const REST: Duration = Duration::from_millis(300);
 const START_LIMIT: Duration = Duration::from_secs(60);

@@ -34,9 +34,10 @@ const fn of(
 /// The README's figures, in its order.
 pub(super) const HEADLINES: &[(&str, &[Headline])] = &[
     ("tls", TLS),
-    ("proxy", PROXY),
+    ("conns", CONNS),
     ("routes", ROUTES),
     ("tunnel", TUNNEL),
+    ("long", LONG),
     ("konnectivity", KONNECTIVITY),
     ("controller", CONTROLLER),
 ];
@@ -58,12 +59,6 @@ const TLS: &[Headline] = &[
         "octets to 8 clients, one processor",
     ),
     ours(
-        "sni conns ×32",
-        "proxy cpu each",
-        "new connections by server name, processor time",
-    ),
-    ours("sni conns ×32", "rate", "the same, one processor"),
-    ours(
         "sni rtt, one cpu",
         "p50",
         "64 octets there and back, all on one processor",
@@ -75,11 +70,19 @@ const TLS: &[Headline] = &[
     ),
 ];
 
-const PROXY: &[Headline] = &[ours(
-    "proxy conns ×32",
-    "proxy cpu each",
-    "new connections by PROXY header, processor time",
-)];
+const CONNS: &[Headline] = &[
+    ours(
+        "sni conns ×32",
+        "proxy cpu each",
+        "new connections by server name, processor time",
+    ),
+    ours("sni conns ×32", "rate", "the same, one processor"),
+    ours(
+        "proxy conns ×32",
+        "proxy cpu each",
+        "new connections by PROXY header, processor time",
+    ),
+];
 
 const ROUTES: &[Headline] = &[
     ours(
@@ -140,6 +143,33 @@ const TUNNEL: &[Headline] = &[
         "idle",
         "pings in turn p50",
         "ping through the idle tunnel",
+    ),
+];
+
+const LONG: &[Headline] = &[
+    of(
+        "rhizome udp",
+        "50 ms ×1",
+        "throughput",
+        "tunnel by UDP, round trip of 50 ms, one stream",
+    ),
+    of(
+        "rhizome tcp+gateway",
+        "50 ms ×1",
+        "throughput",
+        "the same by CONNECT",
+    ),
+    of(
+        "rhizome tcp+gateway",
+        "50 ms ×8",
+        "ping meanwhile p99",
+        "ping beside eight streams, p99",
+    ),
+    of(
+        "rhizome tcp+gateway",
+        "50 ms, 1 % lost ×8",
+        "throughput",
+        "by CONNECT, eight streams, one packet of 100 lost",
     ),
 ];
 
