@@ -102,6 +102,7 @@ pub struct Config {
     pub(crate) no_track: NoTrackFile,
     pub(crate) connections: u64,
     pub(crate) workers: usize,
+    pub(crate) splice: bool,
     pub(crate) tcp: TcpOptions,
     pub(crate) drain: serve::DrainParams,
     pub(crate) probes: SocketAddr,
@@ -195,6 +196,7 @@ impl Config {
             no_track: file.no_track,
             connections: file.limits.connections,
             workers: file.workers,
+            splice: file.splice,
             tcp: (&file.tcp).into(),
             drain: serve::DrainParams {
                 delay: file.drain.delay.0,
@@ -378,6 +380,7 @@ upstream: { address: "api.example.com:8443", mode: proxy-protocol,
             version: 2, connectTimeout: 5s, dns: { family: auto } }
 interface: { name: apiserver-proxy, kind: auto, manage: true, cleanup: false }
 noTrack: auto
+splice: true
 limits: { connections: 10000 }
 probes: { address: "[::]:16910" }
 dns: { address: "10.0.0.2:53", zone: "kubernetes.default.svc.cluster.local", answer: ["10.0.0.2"], forward: ["169.254.20.10:53"] }

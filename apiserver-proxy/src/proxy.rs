@@ -173,7 +173,12 @@ impl Proxy {
                 datagrams: false,
             })
             .collect();
-        let limit = connection_limit(config.connections, POOL.most_pipes(config.workers));
+        let pool = if config.splice {
+            POOL
+        } else {
+            PoolParams::COPYING
+        };
+        let limit = connection_limit(config.connections, pool.most_pipes(config.workers));
         let shared = Arc::new(Shared {
             names,
             route,
@@ -190,7 +195,7 @@ impl Proxy {
         });
         let drain = shared.accepting.drain.clone();
         let workers =
-            Workers::prepare("worker", shared.config.workers, POOL, &drain, Worker::start)
+            Workers::prepare("worker", shared.config.workers, pool, &drain, Worker::start)
                 .map_err(system("preparing the workers"))?;
         let dns = shared.config.dns.as_ref();
         let dns = dns.map(DnsServer::bind).transpose()?;

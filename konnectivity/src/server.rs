@@ -143,10 +143,7 @@ impl Server {
         });
         tasks.push(tokio::spawn(cut_later(drain, hard.clone())));
         let run = async |_, task: Task| work(task).await;
-        let pool = PoolParams {
-            pipes: 0,
-            pipe_bytes: 0,
-        };
+        let pool = PoolParams::COPYING;
         let mut workers = Workers::prepare("worker", config.workers, pool, &hard, run)
             .map_err(Failed::running)?;
         bound.listen().map_err(Failed::running)?;

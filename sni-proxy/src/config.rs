@@ -118,6 +118,7 @@ impl Environment {
 #[derive(Clone, Debug)]
 pub struct Config {
     pub(crate) workers: usize,
+    pub(crate) splice: bool,
     pub(crate) probes: SocketAddr,
     pub(crate) admin: EndpointAddr,
     pub(crate) listeners: Vec<ListenerConfig>,
@@ -301,6 +302,7 @@ impl Config {
                 0 => std::thread::available_parallelism().map_or(1, usize::from),
                 workers => workers,
             },
+            splice: file.splice,
             probes: file.probes.address(),
             admin: match file.admin.address.clone() {
                 AdminAddress::Off => EndpointAddr::None,
@@ -472,6 +474,7 @@ mod tests {
 
     const SAMPLE: &str = r#"
 workers: 0
+splice: true
 probes: { address: "[::]:15021" }
 admin:  { address: "127.0.0.1:9901" }
 listeners:

@@ -123,7 +123,11 @@ impl Gateway {
             RouteSource::File(_) => None,
             RouteSource::Xds(xds) => Some(Subscription::new(xds, &config, &registry)?),
         };
-        let pool = PoolParams::for_workers(config.workers);
+        let pool = if config.splice {
+            PoolParams::for_workers(config.workers)
+        } else {
+            PoolParams::COPYING
+        };
         let limit = connection_limit(config.limits.connections, pool.most_pipes(config.workers));
         let inherited = inherited_sockets(
             environment.listen_pid.as_deref(),

@@ -38,12 +38,6 @@ use crate::view::{View, ViewParams};
 /// How long the tunnels may take to end with the process.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
-/// The proxy copies, since TLS is in between; nothing is spliced.
-const NO_PIPES: PoolParams = PoolParams {
-    pipes: 0,
-    pipe_bytes: 0,
-};
-
 /// Why the server did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -142,7 +136,9 @@ impl<L: Link> Server<L> {
         let limit = connection_limit(config.proxy.connections, 0);
         let admission = Admission::new(limit, config.proxy.connections_per_source);
         let drain = Drain::new(config.drain);
-        let workers = Workers::prepare("worker", config.workers, NO_PIPES, &drain, work)
+        // TLS is in between: nothing is spliced.
+        let pool = PoolParams::COPYING;
+        let workers = Workers::prepare("worker", config.workers, pool, &drain, work)
             .map_err(system("preparing the workers"))?;
         for bound in tunnel.iter().chain([&bound]) {
             bound.listen().map_err(system("listening"))?;

@@ -66,7 +66,7 @@ impl Part {
     fn arguments(self) -> &'static str {
         match self {
             Self::Tls => {
-                "tls --only direct,rhizome,envoy,haproxy,haproxy-splice,nginx,sniproxy \
+                "tls --only direct,rhizome,rhizome-copy,envoy,haproxy,haproxy-splice,nginx \
                  --cases bulk,rtt,idle --connections 8,64 --rounds 2 --seconds 1.2"
             }
             // These differ by a few percent only: many short repetitions, in turns.

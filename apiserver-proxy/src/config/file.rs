@@ -31,6 +31,9 @@ pub struct File {
     /// Worker threads.
     #[serde(default = "one")]
     pub(super) workers: usize,
+    /// Whether bulk passes by splice(2), within the kernel; `false` copies every byte.
+    #[serde(default = "yes")]
+    pub(super) splice: bool,
     /// Options of every TCP socket.
     #[serde(default)]
     pub(super) tcp: TcpSettings,
@@ -53,6 +56,10 @@ pub struct File {
 
 fn one() -> usize {
     1
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn default_probes() -> ProbesSettings {

@@ -12,6 +12,10 @@ use super::{Apply, Case, FileTemplate, Listener, Profile, Program};
 pub(super) const EMBEDDED: &[(&str, &str)] = &[
     ("direct", include_str!("../../profiles/direct.yaml")),
     ("rhizome", include_str!("../../profiles/rhizome.yaml")),
+    (
+        "rhizome-copy",
+        include_str!("../../profiles/rhizome-copy.yaml"),
+    ),
     ("rhizome-2", include_str!("../../profiles/rhizome-2.yaml")),
     ("envoy", include_str!("../../profiles/envoy.yaml")),
     ("envoy-32k", include_str!("../../profiles/envoy-32k.yaml")),

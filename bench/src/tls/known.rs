@@ -17,7 +17,7 @@ pub(crate) fn known(samples: &Samples, setup: &str, case: &str, figure: Figure) 
         return Known::default();
     }
     Known {
-        must: must(samples, case, figure),
+        must: must(samples, setup, case, figure),
         // A proxy that has more of its processor is not worse.
         peer: best_peer(samples, case, figure).filter(|_| figure != of::PROXY_BUSY),
     }
@@ -39,7 +39,7 @@ fn best_peer(samples: &Samples, case: &str, figure: Figure) -> Option<f64> {
     })
 }
 
-fn must(samples: &Samples, case: &str, figure: Figure) -> Option<Bound> {
+fn must(samples: &Samples, setup: &str, case: &str, figure: Figure) -> Option<Bound> {
     let peer = |name: &str| samples.median(name, case, figure);
     Some(match figure {
         of::FAILED => Bound::AtMost(0.0),
@@ -47,6 +47,9 @@ fn must(samples: &Samples, case: &str, figure: Figure) -> Option<Bound> {
         of::KEPT => Bound::AtMost(0.5),
         of::CPU_EACH if case.contains(CONNS) && !case.starts_with("connect") => {
             Bound::AtMost(peer("nginx").unwrap_or(NGINX_CONNECTION))
+        }
+        of::CPU_PER_GB if setup == COPYING => {
+            return streams(case).map(|_| Bound::AtMost(COPIED));
         }
         of::CPU_PER_GB => {
             let recorded = match streams(case)? {
@@ -78,6 +81,10 @@ pub(super) const CONNS: &str = "conns";
 pub(super) const ONE_CPU: &str = "rtt, one cpu";
 
 const OURS: &str = "rhizome";
+/// Ours without splicing, which no peer's splicing is compared with.
+const COPYING: &str = "rhizome-copy";
+/// What large reads and writes of everything cost, 0.19 to 0.25.
+const COPIED: f64 = 0.25;
 const NGINX_CONNECTION: f64 = 38.0;
 const NGINX_ROUND_TRIP: f64 = 16.0;
 const SPLICE_8: f64 = 0.13;
@@ -106,6 +113,16 @@ mod tests {
             panic!("a bound")
         };
         assert!((bound - 0.16).abs() < 1e-9, "{bound}");
+    }
+
+    #[test]
+    fn copying_has_a_bound_of_its_own() {
+        let mut samples = Samples::default();
+        samples.add("haproxy-splice", "sni bulk down ×8", of::CPU_PER_GB, 0.1);
+        for case in ["sni bulk down ×8", "sni bulk up ×64"] {
+            let known = known(&samples, "rhizome-copy", case, of::CPU_PER_GB);
+            assert_eq!(known.must, Some(Bound::AtMost(0.25)));
+        }
     }
 
     #[test]

@@ -23,9 +23,9 @@ fn every_profile_routes_and_takes_one_more_name() {
     let gateway = format!("sni-proxy={}", programs::of("sni-proxy").display());
     bench.args(["profiles", "--try", "--program", &gateway]);
     let text = command::run(&mut bench).unwrap();
-    // Three each of direct, rhizome, rhizome-2, envoy, envoy-32k; two of haproxy, haproxy-splice and
-    // nginx; one of haproxy-map and sniproxy.
-    assert_eq!(text.lines().count(), 5 * 3 + 3 * 2 + 2, "{text}");
+    // Three each of direct, rhizome, rhizome-copy, rhizome-2, envoy, envoy-32k; two of haproxy,
+    // haproxy-splice and nginx; one of haproxy-map and sniproxy.
+    assert_eq!(text.lines().count(), 6 * 3 + 3 * 2 + 2, "{text}");
     let silent = text.lines().find(|line| !line.contains(" routes"));
     assert_eq!(silent, None);
 }

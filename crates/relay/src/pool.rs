@@ -23,6 +23,12 @@ pub struct PoolParams {
 }
 
 impl PoolParams {
+    /// No pipes: every byte is copied.
+    pub const COPYING: Self = Self {
+        pipes: 0,
+        pipe_bytes: 0,
+    };
+
     /// Returns the parameters of each of `workers` pools: pipes of 256 KiB, 64 of them or, with
     /// more than three workers, fewer, so that all of them fit three quarters of what an
     /// unprivileged user may have (`fs.pipe-user-pages-soft`, 64 MiB by default).

@@ -19,6 +19,9 @@ pub struct File {
     /// Worker threads; 0 means one for each CPU.
     #[serde(default)]
     pub(super) workers: usize,
+    /// Whether bulk passes by splice(2), within the kernel; `false` copies every byte.
+    #[serde(default = "yes")]
+    pub(super) splice: bool,
     /// Where `/healthz`, `/readyz` and `/metrics` answer.
     #[serde(default = "default_probes")]
     pub(super) probes: ProbesSettings,
@@ -52,6 +55,10 @@ pub struct File {
     /// The access log, written to standard output.
     #[serde(default)]
     pub(super) access_log: AccessLogFile,
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn default_probes() -> ProbesSettings {
