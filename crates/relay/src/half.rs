@@ -1,13 +1,16 @@
 //! One direction of a relay: read from one socket, write to the other, pass the end on.
 //!
 //! ```text
-//!     source ─recv─▶ scratch ─send─▶ sink        small exchanges, and where no pipe is to be had
+//!     source ─recv─▶ scratch ─send─▶ sink        small exchanges
 //!     source ─splice─▶ pipe ─splice─▶ sink       once a read filled the small buffer
+//!     source ─peek─▶ scratch ─send─▶ sink        the same, where no pipe is to be had; then
+//!     source ─recv─▶ nowhere                     as many octets as the sink took
 //! ```
 //!
-//! Bytes that the sink did not take at once stay in the pipe, or in a buffer of exactly their
-//! size, and nothing more is read until they are gone: at most one pipe or one buffer is held.
-//! Knows neither the other direction nor any timer.
+//! Bytes that the sink did not take at once stay in the pipe, in a buffer of exactly their size if
+//! the read was a small one, or with the source, in its socket. Nothing more is read until they are
+//! gone: at most one pipe or one small buffer is held. Knows neither the other direction nor any
+//! timer.
 
 use std::io;
 use std::task::{Context, Poll, ready};
@@ -23,6 +26,9 @@ use crate::pool::{Pipe, Pool};
 /// Octets of a first read. A read that fills it makes the direction a bulk one: the copy of
 /// 16 KiB costs about what a pair of splice calls costs, so smaller exchanges are copied.
 const SMALL_BYTES: usize = 16 * 1024;
+
+/// How much larger the next copy may be when all of the last one was taken.
+const GROWTH: usize = 4;
 
 /// Octets one direction moves before it lets others run.
 const BUDGET_BYTES: usize = 1024 * 1024;
@@ -46,7 +52,8 @@ enum Pending {
         bytes: Box<[u8]>,
         written: usize,
     },
-    /// A lent pipe; it stays lent with `held == 0` until the source has nothing more.
+    /// A lent pipe; it stays lent with `held == 0` until the source has nothing more or others have
+    /// their turn.
     Pipe {
         pipe: Pipe,
         held: usize,
@@ -62,8 +69,11 @@ pub(crate) struct Half {
     bulk: bool,
     /// Octets read since the source was last found empty.
     run: usize,
-    /// Largest copy to try; halves when the sink is slow, so that a stalled copy holds little.
+    /// Largest copy to try. Grows while all of it is taken; else it is what the sink took, so that
+    /// little is copied in vain.
     copy_bytes: usize,
+    /// The sink took less than was peeked at; the rest is in the source's socket.
+    sink_full: bool,
     source_ended: bool,
     finished: bool,
 }
@@ -76,6 +86,7 @@ impl Half {
             bulk: false,
             run: 0,
             copy_bytes: SMALL_BYTES,
+            sink_full: false,
             source_ended: false,
             finished: false,
         }
@@ -87,7 +98,7 @@ impl Half {
 
     /// Tells whether bytes wait for a sink that takes none.
     pub(crate) fn stalled(&self) -> bool {
-        self.holds_bytes()
+        self.holds_bytes() || self.sink_full
     }
 
     /// Moves what can be moved now; ready once the end of the source was passed to the sink, or
@@ -119,7 +130,13 @@ impl Half {
                 }
                 return Poll::Ready(Ok(()));
             }
+            if self.sink_full {
+                ready!(sink.poll_write_ready(cx)).map_err(|error| self.write_failed(error))?;
+                self.sink_full = false;
+            }
             if budget == 0 {
+                // Whoever has its turn meanwhile may use the pipe, which is empty.
+                self.release(pool);
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -231,44 +248,25 @@ impl Half {
         pool: &Pool,
         meter: &M,
     ) -> Result<Option<usize>, Failure> {
-        let len = if self.bulk {
-            self.copy_bytes
-        } else {
-            SMALL_BYTES
-        };
-        pool.with_scratch(len, |scratch| {
-            let len = scratch.len();
-            let received = source.try_io(Interest::READABLE, || {
-                Ok(recv(source, &mut *scratch, RecvFlags::DONTWAIT)?.0)
+        if self.bulk && self.copy_bytes > SMALL_BYTES {
+            return pool.with_scratch(self.copy_bytes, |scratch| {
+                self.copy_bulk(source, sink, scratch, meter)
             });
-            let read = match received {
-                Ok(read) => read,
-                Err(error) if would_block_or_interrupted(&error) => return Ok(None),
-                Err(error) => return Err(self.read_failed(error)),
+        }
+        pool.with_scratch(SMALL_BYTES, |scratch| {
+            let Some(read) = self.receive(source, scratch, RecvFlags::empty())? else {
+                return Ok(None);
             };
             if read == 0 {
                 return Ok(Some(0));
             }
-            if read == len {
+            if read == scratch.len() {
                 self.bulk = true;
-                self.copy_bytes = (self.copy_bytes * 4).min(Pool::SCRATCH_BYTES);
+                self.copy_bytes = SMALL_BYTES * GROWTH;
             } else {
                 not_ready(source, Interest::READABLE);
             }
-            let written = match sink.try_io(Interest::WRITABLE, || {
-                Ok(send(
-                    sink,
-                    &scratch[..read],
-                    SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
-                )?)
-            }) {
-                Ok(written) => written,
-                Err(error) if would_block_or_interrupted(&error) => 0,
-                Err(error) => return Err(self.write_failed(error)),
-            };
-            if written > 0 {
-                meter.relayed(self.direction, written as u64, true);
-            }
+            let written = self.send(sink, &scratch[..read], meter)?;
             if written < read {
                 self.copy_bytes = SMALL_BYTES;
                 self.release(pool);
@@ -279,6 +277,64 @@ impl Half {
             }
             Ok(Some(read))
         })
+    }
+
+    /// Copies much at once and leaves with the source what the sink does not take: a stalled
+    /// direction holds nothing, however large the copies are.
+    fn copy_bulk<M: Meter>(
+        &mut self,
+        source: &TcpStream,
+        sink: &TcpStream,
+        scratch: &mut [u8],
+        meter: &M,
+    ) -> Result<Option<usize>, Failure> {
+        let Some(peeked) = self.receive(source, scratch, RecvFlags::PEEK)? else {
+            return Ok(None);
+        };
+        if peeked == 0 {
+            return Ok(Some(0));
+        }
+        let written = self.send(sink, &scratch[..peeked], meter)?;
+        discard(source, &mut scratch[..written]).map_err(|error| self.read_failed(error))?;
+        if written < peeked {
+            not_ready(sink, Interest::WRITABLE);
+            self.sink_full = true;
+            self.copy_bytes = written.max(SMALL_BYTES);
+        } else if peeked == scratch.len() {
+            self.copy_bytes = (self.copy_bytes * GROWTH).min(Pool::SCRATCH_BYTES);
+        } else {
+            not_ready(source, Interest::READABLE);
+        }
+        Ok(Some(written).filter(|written| *written > 0))
+    }
+
+    /// Receives once; `None` when nothing was there after all.
+    fn receive(
+        &self,
+        source: &TcpStream,
+        into: &mut [u8],
+        flags: RecvFlags,
+    ) -> Result<Option<usize>, Failure> {
+        let flags = flags | RecvFlags::DONTWAIT;
+        match source.try_io(Interest::READABLE, || Ok(recv(source, into, flags)?.0)) {
+            Ok(read) => Ok(Some(read)),
+            Err(error) if would_block_or_interrupted(&error) => Ok(None),
+            Err(error) => Err(self.read_failed(error)),
+        }
+    }
+
+    /// Sends once and counts what was taken, which may be nothing.
+    fn send<M: Meter>(&self, sink: &TcpStream, bytes: &[u8], meter: &M) -> Result<usize, Failure> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let written = match sink.try_io(Interest::WRITABLE, || Ok(send(sink, bytes, flags)?)) {
+            Ok(written) => written,
+            Err(error) if would_block_or_interrupted(&error) => 0,
+            Err(error) => return Err(self.write_failed(error)),
+        };
+        if written > 0 {
+            meter.relayed(self.direction, written as u64, true);
+        }
+        Ok(written)
     }
 
     /// Writes once from what is held.
@@ -344,6 +400,23 @@ impl Half {
             error,
         }
     }
+}
+
+/// Takes as many octets as `peeked` has from `source`, which has them, and throws them away: with
+/// MSG_TRUNC the kernel does not copy them (tcp(7)).
+fn discard(source: &TcpStream, peeked: &mut [u8]) -> io::Result<()> {
+    let mut left = peeked.len();
+    while left > 0 {
+        let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
+        match recv(source, &mut peeked[..left], flags) {
+            // They were sent on already: going on would send them twice.
+            Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok((gone, _)) => left -= gone,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
 }
 
 /// Forgets a readiness without asking the kernel, which would only say that there is nothing: a

@@ -112,42 +112,51 @@ fn pattern(len: usize) -> Vec<u8> {
 
 const BULK: usize = 24 * 1024 * 1024;
 
+/// Both ways of moving bulk.
+fn both() -> [PoolParams; 2] {
+    [PoolParams::for_workers(1), PoolParams::COPYING]
+}
+
 #[tokio::test]
 async fn half_close_keeps_the_other_direction_open() {
-    let case = Case::new(PoolParams::for_workers(1)).await;
-    let (outcome, case) = play(case, async |mut client, mut server| {
-        client.write_all(b"question").await.unwrap();
-        client.shutdown().await.unwrap();
-        let mut question = Vec::new();
-        server.read_to_end(&mut question).await.unwrap();
-        assert_eq!(question, b"question");
-        // Only now, after the end of the request, does the answer start.
-        server.write_all(b"a longer answer").await.unwrap();
-        let mut answer = [0; 15];
-        client.read_exact(&mut answer).await.unwrap();
-        server.shutdown().await.unwrap();
-        assert_eq!(client.read(&mut [0; 1]).await.unwrap(), 0);
-    })
-    .await;
-    assert!(matches!(outcome, Outcome::Closed), "{outcome:?}");
-    assert_eq!((case.counts.rx.get(), case.counts.tx.get()), (8, 15));
+    for params in both() {
+        let case = Case::new(params).await;
+        let (outcome, case) = play(case, async |mut client, mut server| {
+            client.write_all(b"question").await.unwrap();
+            client.shutdown().await.unwrap();
+            let mut question = Vec::new();
+            server.read_to_end(&mut question).await.unwrap();
+            assert_eq!(question, b"question");
+            // Only now, after the end of the request, does the answer start.
+            server.write_all(b"a longer answer").await.unwrap();
+            let mut answer = [0; 15];
+            client.read_exact(&mut answer).await.unwrap();
+            server.shutdown().await.unwrap();
+            assert_eq!(client.read(&mut [0; 1]).await.unwrap(), 0);
+        })
+        .await;
+        assert!(matches!(outcome, Outcome::Closed), "{outcome:?}");
+        assert_eq!((case.counts.rx.get(), case.counts.tx.get()), (8, 15));
+    }
 }
 
 #[tokio::test]
 async fn the_server_may_end_first_and_still_receive() {
-    let case = Case::new(PoolParams::for_workers(1)).await;
-    let (outcome, case) = play(case, async |mut client, mut server| {
-        server.shutdown().await.unwrap();
-        assert_eq!(client.read(&mut [0; 1]).await.unwrap(), 0);
-        client.write_all(&pattern(300_000)).await.unwrap();
-        client.shutdown().await.unwrap();
-        let mut all = Vec::new();
-        server.read_to_end(&mut all).await.unwrap();
-        assert_eq!(all, pattern(300_000));
-    })
-    .await;
-    assert!(matches!(outcome, Outcome::Closed), "{outcome:?}");
-    assert_eq!((case.counts.rx.get(), case.counts.tx.get()), (300_000, 0));
+    for params in both() {
+        let case = Case::new(params).await;
+        let (outcome, case) = play(case, async |mut client, mut server| {
+            server.shutdown().await.unwrap();
+            assert_eq!(client.read(&mut [0; 1]).await.unwrap(), 0);
+            client.write_all(&pattern(300_000)).await.unwrap();
+            client.shutdown().await.unwrap();
+            let mut all = Vec::new();
+            server.read_to_end(&mut all).await.unwrap();
+            assert_eq!(all, pattern(300_000));
+        })
+        .await;
+        assert!(matches!(outcome, Outcome::Closed), "{outcome:?}");
+        assert_eq!((case.counts.rx.get(), case.counts.tx.get()), (300_000, 0));
+    }
 }
 
 async fn bulk_both_ways(params: PoolParams) -> Case {
@@ -194,11 +203,7 @@ async fn bulk_is_spliced_and_arrives_whole() {
 
 #[tokio::test]
 async fn bulk_is_copied_and_counted_where_no_pipe_is_to_be_had() {
-    let case = bulk_both_ways(PoolParams {
-        pipes: 0,
-        ..PoolParams::for_workers(1)
-    })
-    .await;
+    let case = bulk_both_ways(PoolParams::COPYING).await;
     assert_eq!(case.counts.copied.get(), 2 * BULK as u64);
 }
 
@@ -240,42 +245,81 @@ async fn an_idle_relay_holds_no_pipe() {
 
 #[tokio::test]
 async fn a_stalled_reader_bounds_what_is_held_and_loses_nothing() {
-    let case = Case::new(PoolParams::for_workers(1)).await;
-    let (outcome, case) = play(case, async |client, mut server| {
-        let (mut read, mut write) = client.into_split();
-        // Fill every buffer on the way: try_write refuses once nothing moves any more.
-        let data = pattern(64 * 1024 * 1024);
-        let mut sent = 0;
-        loop {
-            let stalled = tokio::time::timeout(Duration::from_millis(300), write.writable()).await;
-            if stalled.is_err() {
-                break;
+    for params in both() {
+        let case = Case::new(params).await;
+        let (outcome, case) = play(case, async |client, mut server| {
+            let (mut read, mut write) = client.into_split();
+            // Fill every buffer on the way: try_write refuses once nothing moves any more.
+            let data = pattern(64 * 1024 * 1024);
+            let mut sent = 0;
+            loop {
+                let stalled =
+                    tokio::time::timeout(Duration::from_millis(300), write.writable()).await;
+                if stalled.is_err() {
+                    break;
+                }
+                match write.try_write(&data[sent..]) {
+                    Ok(n) => sent += n,
+                    Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
+                }
+                assert!(
+                    sent < data.len(),
+                    "a peer that does not read was sent {sent} octets"
+                );
             }
-            match write.try_write(&data[sent..]) {
-                Ok(n) => sent += n,
-                Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
-            }
+            // The other direction is not hurt by it.
+            server.write_all(b"still here").await.unwrap();
+            read.read_exact(&mut [0; 10]).await.unwrap();
+            write.shutdown().await.unwrap();
+            let mut all = Vec::new();
+            let mut reading = server;
+            reading.read_to_end(&mut all).await.unwrap();
             assert!(
-                sent < data.len(),
-                "a peer that does not read was sent {sent} octets"
+                all == data[..sent],
+                "{} of {sent} octets arrived",
+                all.len()
             );
+        })
+        .await;
+        assert!(matches!(outcome, Outcome::Closed), "{outcome:?}");
+        assert_eq!(case.pool.pipes().min(2), case.pool.pipes());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stalled_copy_leaves_with_the_source_what_its_sink_does_not_take() {
+    let case = Case::new(PoolParams::COPYING).await;
+    let data = pattern(64 * 1024 * 1024);
+    let mut sent = 0;
+    let fill = async {
+        let mut refused = 0;
+        // The clock is paused: a sleep only lets the relay run until nothing moves any more.
+        while refused < 20 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            match case.client.try_write(&data[sent..]) {
+                Ok(n) => (sent, refused) = (sent + n, 0),
+                Err(_) => refused += 1,
+            }
         }
-        // The other direction is not hurt by it.
-        server.write_all(b"still here").await.unwrap();
-        read.read_exact(&mut [0; 10]).await.unwrap();
-        write.shutdown().await.unwrap();
-        let mut all = Vec::new();
-        let mut reading = server;
-        reading.read_to_end(&mut all).await.unwrap();
-        assert!(
-            all == data[..sent],
-            "{} of {sent} octets arrived",
-            all.len()
-        );
-    })
-    .await;
-    assert!(matches!(outcome, Outcome::Closed), "{outcome:?}");
-    assert_eq!(case.pool.pipes().min(2), case.pool.pipes());
+    };
+    tokio::select! {
+        outcome = relay(&case, Timers::default()) => panic!("{outcome:?}"),
+        () = fill => {}
+    }
+    // The relay is gone, and with it what it held: at most what a small read brought.
+    let passed = usize::try_from(case.counts.rx.get()).unwrap();
+    let (mut left, mut buf, mut empty) = (0, vec![0; 1024 * 1024], 0);
+    while empty < 20 && passed + left < sent {
+        // The client's kernel sends on what it has while we read.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        match case.downstream.try_read(&mut buf) {
+            Ok(n) => (left, empty) = (left + n, 0),
+            Err(_) => empty += 1,
+        }
+    }
+    let lost = sent - passed - left;
+    assert!(lost <= 16 * 1024, "{lost} of {sent} octets were held");
+    assert!(passed < sent, "it did not stall");
 }
 
 #[tokio::test]
@@ -397,60 +441,64 @@ async fn activity_puts_the_idle_limit_off() {
 
 #[tokio::test(start_paused = true)]
 async fn a_source_that_is_gone_is_noticed_while_its_sink_stalls() {
-    let case = Case::new(PoolParams::for_workers(1)).await;
-    let (outcome, _) = play(case, async |client, server| {
-        let data = pattern(1024 * 1024);
-        let mut refused = 0;
-        // The clock is paused: a sleep only lets the relay run until nothing moves any more.
-        while refused < 20 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-            match client.try_write(&data) {
-                Ok(_) => refused = 0,
-                Err(_) => refused += 1,
+    for params in both() {
+        let case = Case::new(params).await;
+        let (outcome, _) = play(case, async |client, server| {
+            let data = pattern(1024 * 1024);
+            let mut refused = 0;
+            // The clock is paused: a sleep only lets the relay run until nothing moves any more.
+            while refused < 20 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                match client.try_write(&data) {
+                    Ok(_) => refused = 0,
+                    Err(_) => refused += 1,
+                }
             }
-        }
-        socket2::SockRef::from(&client)
-            .set_linger(Some(Duration::ZERO))
-            .unwrap();
-        drop(client);
-        tokio::time::sleep(Duration::from_secs(3600)).await;
-        drop(server); // it never read anything
-    })
-    .await;
-    assert!(
-        matches!(
-            outcome,
-            Outcome::Reset {
-                side: Side::Downstream,
-                ..
-            }
-        ),
-        "{outcome:?}"
-    );
+            socket2::SockRef::from(&client)
+                .set_linger(Some(Duration::ZERO))
+                .unwrap();
+            drop(client);
+            tokio::time::sleep(Duration::from_secs(3600)).await;
+            drop(server); // it never read anything
+        })
+        .await;
+        assert!(
+            matches!(
+                outcome,
+                Outcome::Reset {
+                    side: Side::Downstream,
+                    ..
+                }
+            ),
+            "{outcome:?}"
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_a_gone_source_had_sent_may_still_be_taken() {
-    let case = Case::new(PoolParams::for_workers(1)).await;
-    let (_, case) = play(case, async |client, mut server| {
-        let data = pattern(1024 * 1024);
-        let mut refused = 0;
-        while refused < 20 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-            match client.try_write(&data) {
-                Ok(_) => refused = 0,
-                Err(_) => refused += 1,
+    for params in both() {
+        let case = Case::new(params).await;
+        let (_, case) = play(case, async |client, mut server| {
+            let data = pattern(1024 * 1024);
+            let mut refused = 0;
+            while refused < 20 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                match client.try_write(&data) {
+                    Ok(_) => refused = 0,
+                    Err(_) => refused += 1,
+                }
             }
-        }
-        socket2::SockRef::from(&client)
-            .set_linger(Some(Duration::ZERO))
-            .unwrap();
-        drop(client);
-        tokio::time::sleep(Duration::from_secs(10)).await;
-        server.read_exact(&mut vec![0; 256 * 1024]).await.unwrap();
-    })
-    .await;
-    assert!(case.counts.rx.get() >= 256 * 1024);
+            socket2::SockRef::from(&client)
+                .set_linger(Some(Duration::ZERO))
+                .unwrap();
+            drop(client);
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            server.read_exact(&mut vec![0; 256 * 1024]).await.unwrap();
+        })
+        .await;
+        assert!(case.counts.rx.get() >= 256 * 1024);
+    }
 }
 
 #[test]
