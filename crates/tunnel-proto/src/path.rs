@@ -20,6 +20,7 @@
 mod loss;
 mod mtu;
 mod probe;
+mod training;
 mod turns;
 
 use std::collections::VecDeque;
@@ -30,6 +31,7 @@ use crate::octets::mix;
 pub use loss::Segments;
 pub use mtu::{Mtu, MtuEvent, MtuParams};
 pub use probe::{LinkStats, ProbeParams, Prober};
+pub use training::{MOST as MOST_PADDING, Padding};
 use turns::Turns;
 
 /// What carries the datagrams.
@@ -141,6 +143,13 @@ pub enum Event {
         /// To be found in the answer.
         id: u32,
     },
+    /// Send padding by this link, and ask for some: its first turn is to come.
+    Train {
+        /// The link.
+        link: LinkId,
+        /// How much.
+        padding: Padding,
+    },
     /// Send everything by this link from now on; go on receiving from the others.
     Use {
         /// The link.
@@ -199,6 +208,8 @@ struct Link {
     close_at: Option<Instant>,
     /// What its kernel had counted at the last look.
     counted: Option<(Instant, Segments)>,
+    /// TCP: whether padding was sent by it or asked for, or it came into use: it needs none then.
+    trained: bool,
 }
 
 /// One transport, or the second connection by TCP: its link, the one it replaces, and when to try again.
@@ -472,6 +483,7 @@ impl Selector {
                 prober: None,
                 close_at: None,
                 counted: None,
+                trained: false,
             });
             let transport = slot.transport;
             self.events.push_back(Event::Dial { link, transport });

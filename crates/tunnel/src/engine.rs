@@ -71,6 +71,9 @@ const SWEEP: usize = 256;
 /// For how long a stream may go without an authentic packet before a server closes it.
 const PROOF: Duration = Duration::from_secs(10);
 
+/// How long after padding was asked for on a stream it may be again.
+const PADDED: Duration = Duration::from_secs(10);
+
 /// Probes that find the size of packets have numbers from here on.
 const MTU_PROBE: u32 = 1 << 31;
 
@@ -87,6 +90,9 @@ pub(crate) trait Out {
 
     /// Adds a control message to a stream.
     fn control(&mut self, stream: StreamId, control: &Control<'_>);
+
+    /// Has padding written to a stream while nothing else waits, until bulk does.
+    fn pad(&mut self, stream: StreamId, octets: usize);
 
     /// Returns what the kernel has counted of a stream; `None` where it does not tell.
     fn segments(&self, stream: StreamId) -> Option<Segments>;
@@ -145,6 +151,8 @@ struct Stream {
     /// When something authentic came by it, or it was accepted.
     heard: Instant,
     proven: bool,
+    /// When padding was asked for.
+    padded: Option<Instant>,
 }
 
 impl<K: Keys> Engine<K> {

@@ -38,6 +38,9 @@ pub const READ_BUFFER: usize = 64 * 1024;
 /// Octets read in a row at most, so that others get their turn.
 pub const READ_TURN: usize = 256 * 1024;
 
+/// Octets of padding written in a row at most.
+const PADDING_TURN: u64 = 64 * 1024;
+
 /// Bounds of a stream.
 #[derive(Clone, Debug)]
 pub struct StreamParams {
@@ -71,6 +74,8 @@ pub struct Traffic {
     pub tx_bytes: u64,
     /// Calls that this needed.
     pub tx_writes: u64,
+    /// Octets of padding among those written, or about to be.
+    pub padding: u64,
     /// Frames that could not be made: longer than a frame can be.
     pub tx_too_large: u64,
     /// What became of frames in the queue.
@@ -131,6 +136,12 @@ impl Stream {
         self.outgoing.control(now, control);
     }
 
+    /// Has so many octets of padding written while nothing else waits, as far as the socket takes
+    /// it, until a datagram of [`Band::Bulk`] is queued.
+    pub fn pad(&mut self, octets: usize) {
+        self.outgoing.pad(octets);
+    }
+
     /// Writes what waits, as far as the socket takes it. Ready when nothing waits any more.
     ///
     /// # Errors
@@ -141,9 +152,14 @@ impl Stream {
         now: Instant,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), StreamError>> {
+        let padded = self.outgoing.padded();
         loop {
             if self.outgoing.is_empty() {
                 return Poll::Ready(Ok(()));
+            }
+            if self.outgoing.padded() - padded >= PADDING_TURN {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
             }
             // Frames leave the queue when they can be written and not before: until then they may
             // still be dropped.
@@ -259,6 +275,7 @@ impl Stream {
     pub fn traffic(&self) -> Traffic {
         Traffic {
             queue: self.outgoing.stats(),
+            padding: self.outgoing.padded(),
             tx_too_large: self.outgoing.too_large(),
             ..self.traffic
         }

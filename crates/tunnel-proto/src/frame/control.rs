@@ -7,6 +7,8 @@
 //!   3    pong      id u32, sent u64 (the ping's), delay u32
 //!   4    drain     grace u32, milliseconds
 //!   5    MTU hint  mtu u16, octets of an inner packet
+//!   6    padding   any octets, 511 as it is sent
+//!   7    request   octets u32, of padding
 //! ```
 //!
 //! A later version may append fields to a message and add types: what follows the known fields is
@@ -46,6 +48,13 @@ pub enum Control<'a> {
         /// Octets of an IP packet, 576 to 65535.
         mtu: u16,
     },
+    /// Nothing: to be thrown away.
+    Padding,
+    /// So much padding is asked for.
+    PaddingRequest {
+        /// Octets of the frames.
+        octets: u32,
+    },
     /// To be answered by a pong at once.
     Ping {
         /// Chosen by the sender.
@@ -83,6 +92,8 @@ impl<'a> Control<'a> {
             MTU_HINT => u16_at(message, 1)
                 .filter(|mtu| *mtu >= LEAST_MTU)
                 .map(|mtu| Self::MtuHint { mtu }),
+            PADDING => Some(Self::Padding),
+            PADDING_REQUEST => u32_at(message, 1).map(|octets| Self::PaddingRequest { octets }),
             kind => Some(Self::Unknown { kind }),
         };
         control.ok_or(FrameError::Control { kind })
@@ -108,6 +119,14 @@ impl<'a> Control<'a> {
             Self::MtuHint { mtu } => {
                 out.put_u8(MTU_HINT);
                 out.put_u16(mtu.max(LEAST_MTU));
+            }
+            Self::Padding => {
+                out.put_u8(PADDING);
+                out.put_bytes(0, usize::from(MAX_CONTROL_LEN) - 1);
+            }
+            Self::PaddingRequest { octets } => {
+                out.put_u8(PADDING_REQUEST);
+                out.put_u32(octets);
             }
             Self::Ping { id, sent } => {
                 out.put_u8(PING);
@@ -179,3 +198,5 @@ const PING: u8 = 2;
 const PONG: u8 = 3;
 const DRAIN: u8 = 4;
 const MTU_HINT: u8 = 5;
+const PADDING: u8 = 6;
+const PADDING_REQUEST: u8 = 7;

@@ -18,11 +18,14 @@
 //! to none, by what the kernel counts of the connection in use; where it does not tell there are none.
 //! After one that showed some, the second connection is closed, and tried again after a pause.
 //!
+//! A second connection carries padding ahead of its first turn, which would begin with slow start.
+//!
 //! Choosing and closing connections is otherwise the [`Selector`]'s.
 
 use std::time::{Duration, Instant};
 
 use super::loss::{Loss, Segments};
+use super::training::{Padding, Rates};
 use super::{CloseReason, Event, LinkId, SECOND, Selector, Transport};
 
 /// For how long after the last busy moment a tunnel counts as busy.
@@ -32,7 +35,7 @@ const BUSY: Duration = Duration::from_secs(1);
 const KEEP: Duration = Duration::from_secs(60);
 
 /// How long before the estimate of a single connection expires a second one is made. A load that ends
-/// before that needs none, and its first use costs something: it begins with slow start.
+/// before that needs none, and making it costs something: padding.
 const READY: Duration = Duration::from_millis(1500);
 
 /// For how long BBR believes its estimate.
@@ -72,6 +75,8 @@ pub(super) struct Turns {
     pub(super) asked: Option<Instant>,
     /// What happened to the segments of this turn.
     line: Loss,
+    /// What the connection in use carried lately.
+    rates: Rates,
     /// When the kernel last told.
     told: Option<Instant>,
     /// Until when there are none because the line loses packets.
@@ -92,6 +97,7 @@ impl Turns {
             busy: None,
             asked: None,
             line: Loss::default(),
+            rates: Rates::default(),
             told: None,
             withheld_until: None,
             looked_from: now,
@@ -205,11 +211,13 @@ impl Selector {
             return;
         };
         let fresh = |then: Instant| now.saturating_duration_since(then) < STALE;
-        let before = match link.counted.replace((now, counted)) {
-            Some((then, before)) if fresh(then) => before,
-            None if fresh(link.since) => Segments::default(),
-            Some(_) | None => counted,
+        let (then, before) = match link.counted.replace((now, counted)) {
+            Some((then, before)) if fresh(then) => (then, before),
+            None if fresh(link.since) => (link.since, Segments::default()),
+            Some(_) | None => (now, counted),
         };
+        let time = now.saturating_duration_since(then);
+        self.turns.rates.look(time, &before, &counted);
         self.turns.look(now, Loss::between(&before, &counted));
     }
 
@@ -225,6 +233,7 @@ impl Selector {
         let Some(link) = self.link_mut(id) else {
             return now;
         };
+        link.trained = true;
         if now < link.learned + EXPIRY {
             return link.learned;
         }
@@ -270,6 +279,16 @@ impl Selector {
         } else if wanted && other.retry_at.is_none() && ready {
             other.retry_at = Some(now);
             self.turns.second(now);
+        }
+        if let Some(link) = other.link.as_mut().filter(|_| wanted)
+            && !link.trained
+            && let Some(rtt) = link.prober.as_ref().and_then(|it| it.stats().rtt)
+        {
+            link.trained = true;
+            let (link, padding) = (link.id, self.turns.rates.padding(rtt));
+            if padding != Padding::default() {
+                self.events.push_back(Event::Train { link, padding });
+            }
         }
         let next = other.link.as_mut().and_then(|link| link.prober.as_mut());
         let next = next.filter(|next| wanted && self.turns.is_over(now) && !next.is_suspect());

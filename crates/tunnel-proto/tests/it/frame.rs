@@ -69,6 +69,7 @@ fn controls() -> Vec<Control<'static>> {
         },
         Control::Drain { grace: ms(30_000) },
         Control::MtuHint { mtu: 1280 },
+        Control::PaddingRequest { octets: 1 << 20 },
     ]
 }
 
@@ -110,6 +111,19 @@ fn control_messages_come_back_as_they_went() {
         let mut decoder = Decoder::new(1500);
         let mut input = &bytes[..];
         assert_eq!(decoder.next(&mut input), Ok(Some(Frame::Control(control))));
+    }
+}
+
+#[test]
+fn padding_is_as_large_as_a_message_may_be_and_any_size_is_understood() {
+    let bytes = encode(&Control::Padding);
+    assert_eq!(bytes.len(), 2 + usize::from(MAX_CONTROL_LEN));
+    for bytes in [&bytes[..], &[0x40, 1, 6], &[0x40, 3, 6, 255, 0]] {
+        let (frames, error) = decode(&[bytes], 1500);
+        assert_eq!(
+            (frames, error),
+            (vec![Frame::Control(Control::Padding).into()], None)
+        );
     }
 }
 

@@ -15,6 +15,7 @@ mod mtu;
 mod offload;
 mod packets;
 mod path;
+mod training;
 mod turns;
 mod wrapped;
 

@@ -102,7 +102,9 @@ impl World {
                     };
                     self.arrivals.retain(|(_, arrival)| of(arrival) != link);
                 }
-                Event::Use { link, .. } => assert!(self.links.contains_key(&link)),
+                Event::Train { link, .. } | Event::Use { link, .. } => {
+                    assert!(self.links.contains_key(&link));
+                }
                 Event::Down => assert_eq!(self.selector.active(), None),
             }
         }
@@ -162,7 +164,10 @@ impl World {
         let of = |(at, event): &(Duration, Event)| match event {
             Event::Use { transport, .. } => Some((*at, Some(*transport))),
             Event::Down => Some((*at, None)),
-            Event::Close { .. } | Event::Dial { .. } | Event::Probe { .. } => None,
+            Event::Close { .. }
+            | Event::Dial { .. }
+            | Event::Probe { .. }
+            | Event::Train { .. } => None,
         };
         let uses = self.log.iter().filter_map(of);
         uses.filter(|(at, _)| *at >= since).collect()
@@ -444,7 +449,7 @@ fn link_that_was_told_to_go_serves_again_while_there_is_no_other() {
             .filter_map(|(_, event)| match event {
                 Event::Probe { link, id } if *link == old => Some(*id),
                 Event::Probe { .. } | Event::Close { .. } | Event::Dial { .. } => None,
-                Event::Down | Event::Use { .. } => None,
+                Event::Down | Event::Train { .. } | Event::Use { .. } => None,
             })
             .collect();
         world

@@ -16,7 +16,7 @@ fn params(mode: Mode) -> Params {
     }
 }
 
-fn by_tcp() -> World {
+pub(super) fn by_tcp() -> World {
     let mut world = World::new(params(Mode::Tcp), NEAR, SHUT);
     world.run(ms(60_000));
     world
@@ -28,7 +28,7 @@ fn busy(world: &mut World, time: Duration) {
 }
 
 /// The same by a line that loses packets: `lose` is called after each thousand that came.
-fn busy_over(world: &mut World, time: Duration, mut lose: impl FnMut(&mut Segments)) {
+pub(super) fn busy_over(world: &mut World, time: Duration, mut lose: impl FnMut(&mut Segments)) {
     let end = world.now + time;
     while world.now < end {
         if let Some(link) = world.selector.watched() {
@@ -44,7 +44,7 @@ fn busy_over(world: &mut World, time: Duration, mut lose: impl FnMut(&mut Segmen
     }
 }
 
-fn turns(world: &World) -> Vec<(Duration, LinkId)> {
+pub(super) fn turns(world: &World) -> Vec<(Duration, LinkId)> {
     let of = |(at, event): &(Duration, Event)| {
         let Event::Use { link, turn, .. } = event else {
             return None;
@@ -54,7 +54,7 @@ fn turns(world: &World) -> Vec<(Duration, LinkId)> {
     world.log.iter().filter_map(of).collect()
 }
 
-fn other(world: &World) -> LinkId {
+pub(super) fn other(world: &World) -> LinkId {
     let active = world.active_link();
     let mut links = world.links.keys().filter(|link| **link != active);
     *links.next().unwrap()
@@ -118,7 +118,11 @@ fn no_estimate_expires_while_its_connection_is_used() {
         // that began when that had expired.
         let dials = world.log.iter().filter_map(|(at, event)| match event {
             Event::Dial { link, .. } => Some((*link, *at)),
-            Event::Close { .. } | Event::Down | Event::Probe { .. } | Event::Use { .. } => None,
+            Event::Close { .. }
+            | Event::Down
+            | Event::Probe { .. }
+            | Event::Train { .. }
+            | Event::Use { .. } => None,
         });
         let mut learned: BTreeMap<LinkId, Duration> = dials.collect();
         let mut used = vec![(begin, first)];

@@ -247,6 +247,19 @@ impl<K: Keys> Engine<K> {
                     pair.next_initiation = pair.next_initiation.min(now + RETRY);
                 }
             }
+            Event::Train { link, padding } => {
+                tracing::debug!(peer = %peer.name, link = link.0, ?padding, "padding ahead of its turn");
+                let remote = peer.link(link).map(|link| link.remote);
+                if let Some(Remote::Stream(stream)) = remote {
+                    if padding.send > 0 {
+                        out.pad(stream, usize::try_from(padding.send).unwrap_or(0));
+                    }
+                    if padding.ask > 0 {
+                        let octets = padding.ask;
+                        out.control(stream, &Control::PaddingRequest { octets });
+                    }
+                }
+            }
             Event::Use {
                 link, turn: true, ..
             } => {

@@ -12,14 +12,14 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use tunnel_proto::frame::Control;
-use tunnel_proto::path::LinkId;
+use tunnel_proto::path::{LinkId, MOST_PADDING};
 
 use crate::noise::Keys;
 
 use super::inbound::{Heard, Of};
 use super::peer::{Remote, Steering};
 use super::peers::close;
-use super::{Engine, Out, PROOF, SILENCE, SILENT, STRANGERS, Stream, StreamId};
+use super::{Engine, Out, PADDED, PROOF, SILENCE, SILENT, STRANGERS, Stream, StreamId};
 
 impl<K: Keys> Engine<K> {
     /// Takes a stream that was accepted.
@@ -43,6 +43,7 @@ impl<K: Keys> Engine<K> {
             from,
             heard: now,
             proven: false,
+            padded: None,
         };
         self.streams.insert(stream, known);
         self.greet(stream, out);
@@ -222,8 +223,36 @@ impl<K: Keys> Engine<K> {
                 self.handle_instance(now, stream, *instance, out);
             }
             Control::Drain { .. } => self.handle_drain(now, stream, out),
+            Control::PaddingRequest { octets } => self.pad(now, stream, *octets, out),
             // Packet sizes are found by probes, which a claim cannot replace.
-            Control::MtuHint { .. } | Control::Pong { .. } | Control::Unknown { .. } => {}
+            Control::MtuHint { .. }
+            | Control::Padding
+            | Control::Pong { .. }
+            | Control::Unknown { .. } => {}
         }
+    }
+
+    /// Sends padding that a client asked for, by a stream that it does not use yet.
+    fn pad(&mut self, now: Instant, stream: StreamId, octets: u32, out: &mut impl Out) {
+        let remote = Remote::Stream(stream);
+        let used = |peer: &super::Peer<K::Noise>| {
+            peer.active_link().is_some_and(|link| link.remote == remote)
+        };
+        let Some(known) = self.streams.get_mut(&stream) else {
+            return;
+        };
+        let lately = |then: Instant| now.saturating_duration_since(then) < PADDED;
+        if !known.proven
+            || known.padded.is_some_and(lately)
+            || self.peers.iter().flatten().any(used)
+        {
+            return;
+        }
+        known.padded = Some(now);
+        tracing::debug!(stream = stream.0, octets, "padding");
+        out.pad(
+            stream,
+            usize::try_from(octets.min(MOST_PADDING)).unwrap_or(0),
+        );
     }
 }

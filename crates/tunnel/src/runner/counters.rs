@@ -31,6 +31,7 @@ struct Totals {
     calls: BTreeMap<&'static str, u64>,
     flows: usize,
     evicted: u64,
+    padding: u64,
     status: Status,
 }
 
@@ -80,6 +81,7 @@ impl Counters {
         totals.status = status.clone();
         totals.flows = filter.map_or(0, Filter::len);
         totals.evicted = filter.map_or(0, Filter::evicted);
+        totals.padding = ports.padding();
         let dropped = &mut totals.dropped;
         for (reason, count) in counts.dropped() {
             dropped.insert(reason, count);
@@ -182,6 +184,11 @@ fn write_totals(out: &mut Encoder, totals: &Totals) {
             "rhizome_tunnel_handshakes_total",
             "Handshakes completed or answered.",
             counts.handshakes,
+        ),
+        (
+            "rhizome_tunnel_padding_bytes_total",
+            "Octets of padding sent over connections by TCP ahead of their first turn.",
+            totals.padding,
         ),
         (
             "rhizome_tunnel_path_changes_total",

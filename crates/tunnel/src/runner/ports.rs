@@ -69,6 +69,8 @@ pub(super) struct Ports {
     closed: udp::Tally,
     /// What the queues of closed streams dropped.
     closed_drops: [(DropReason, u64); 6],
+    /// Octets of padding by them.
+    closed_padding: u64,
 }
 
 impl Ports {
@@ -85,6 +87,7 @@ impl Ports {
             broken: 0,
             closed: udp::Tally::default(),
             closed_drops: DROPS.map(|reason| (reason, 0)),
+            closed_padding: 0,
         }
     }
 
@@ -130,6 +133,7 @@ impl Ports {
             Remote::Stream(stream) => {
                 if let Some(open) = self.streams.remove(stream) {
                     self.closed_drops = sum(self.closed_drops, drops(&open.stream));
+                    self.closed_padding += open.stream.traffic().padding;
                 }
             }
             // A server's socket serves all clients.
@@ -267,6 +271,12 @@ impl Ports {
         open.fold(self.closed_drops, sum)
     }
 
+    /// Returns the octets of padding that all streams sent.
+    pub(super) fn padding(&self) -> u64 {
+        let open = self.streams.values().map(|open| &open.stream);
+        self.closed_padding + open.map(|stream| stream.traffic().padding).sum::<u64>()
+    }
+
     fn stream_mut(&mut self, id: StreamId) -> Option<&mut Open> {
         self.streams.get_mut(&id)
     }
@@ -307,6 +317,12 @@ impl Out for Ports {
         let now = self.now;
         if let Some(open) = self.stream_mut(stream) {
             open.stream.control(now, control);
+        }
+    }
+
+    fn pad(&mut self, stream: StreamId, octets: usize) {
+        if let Some(open) = self.stream_mut(stream) {
+            open.stream.pad(octets);
         }
     }
 

@@ -35,6 +35,9 @@ pub(super) struct Outgoing {
     quantum: usize,
     free: Free,
     too_large: u64,
+    /// Octets of padding that are yet to be written, and those that were begun.
+    padding: usize,
+    padded: u64,
 }
 
 /// A frame, in memory that may be larger.
@@ -66,6 +69,8 @@ impl Outgoing {
             },
             free: Free::default(),
             too_large: 0,
+            padding: 0,
+            padded: 0,
         }
     }
 
@@ -76,6 +81,9 @@ impl Outgoing {
         max: usize,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) {
+        if band == Band::Bulk {
+            self.padding = 0;
+        }
         let mut bytes = self.free.take();
         let most = HEADER_LEN + max;
         if bytes.len() < most {
@@ -93,18 +101,27 @@ impl Outgoing {
     }
 
     pub(super) fn control(&mut self, now: Instant, control: &Control<'_>) {
+        if let Some(buffer) = self.encode(control) {
+            self.push(now, Band::Urgent, buffer);
+        }
+    }
+
+    fn encode(&mut self, control: &Control<'_>) -> Option<Buffer> {
         let mut encoded = BytesMut::new();
         // Only a message of an unknown type cannot be written; none is made here.
-        if frame::put_control(control, &mut encoded).is_err() {
-            return;
-        }
+        frame::put_control(control, &mut encoded).ok()?;
         let mut bytes = self.free.take();
         let len = encoded.len();
         if bytes.len() < len {
             bytes.resize(len, 0);
         }
         bytes[..len].copy_from_slice(&encoded);
-        self.push(now, Band::Urgent, Buffer { bytes, len });
+        Some(Buffer { bytes, len })
+    }
+
+    /// Has so many octets of padding written while nothing else waits, until bulk does.
+    pub(super) fn pad(&mut self, octets: usize) {
+        self.padding = octets;
     }
 
     fn push(&mut self, now: Instant, band: Band, buffer: Buffer) {
@@ -125,6 +142,22 @@ impl Outgoing {
                 break;
             };
             octets += buffer.len;
+            self.writing.push_back(buffer);
+        }
+        if self.writing.is_empty() {
+            self.refill_padding();
+        }
+    }
+
+    fn refill_padding(&mut self) {
+        let mut octets = 0;
+        while self.writing.len() < MAX_SLICES && octets < self.quantum && self.padding > 0 {
+            let Some(buffer) = self.encode(&Control::Padding) else {
+                return;
+            };
+            octets += buffer.len;
+            self.padding = self.padding.saturating_sub(buffer.len);
+            self.padded += buffer.len as u64;
             self.writing.push_back(buffer);
         }
     }
@@ -162,6 +195,7 @@ impl Outgoing {
         for buffer in self.writing.drain(unbegun) {
             self.free.put(buffer.bytes);
         }
+        self.padding = 0;
         let free = &mut self.free;
         self.queue.flush(|dropped, _| free.put(dropped.bytes));
     }
@@ -171,7 +205,7 @@ impl Outgoing {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.writing.is_empty() && self.queue.is_empty()
+        self.writing.is_empty() && self.queue.is_empty() && self.padding == 0
     }
 
     pub(super) fn queued_bytes(&self) -> usize {
@@ -180,6 +214,11 @@ impl Outgoing {
 
     pub(super) fn stats(&self) -> Stats {
         self.queue.stats()
+    }
+
+    /// Returns the octets of padding that were begun.
+    pub(super) fn padded(&self) -> u64 {
+        self.padded
     }
 
     pub(super) fn too_large(&self) -> u64 {

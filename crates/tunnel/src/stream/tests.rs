@@ -268,3 +268,61 @@ fn a_frame_that_cannot_be_is_not_queued() {
     assert!(outgoing.is_empty());
     assert_eq!(outgoing.too_large(), 1);
 }
+
+#[tokio::test]
+async fn padding_is_written_behind_everything_else_and_given_up_for_bulk() {
+    let (mut stream, mut other) = connected(&StreamParams::default(), &[]);
+    let now = start();
+    put(&mut stream, now, &datagram(1));
+    stream.pad(300_000);
+    let control = Control::Ping { id: 1, sent: 2 };
+    stream.control(now, &control);
+    let flushed = async {
+        let done = poll_fn(|cx| stream.poll_flush(now, cx)).await;
+        stream.pad(300_000);
+        put(&mut stream, now, &datagram(2));
+        poll_fn(|cx| stream.poll_flush(now, cx)).await.unwrap();
+        drop(stream.socket.shutdown().await);
+        done
+    };
+    let (done, read) = within(async { tokio::join!(flushed, read_all(&mut other)) }).await;
+    done.unwrap();
+    let frames = take_apart(&read);
+    let padding = 300_000_usize.div_ceil(514);
+    assert_eq!(frames.len(), 3 + padding);
+    assert_eq!(frames[0].0, 1);
+    assert_eq!(frames[1], (0, datagram(1)));
+    assert_eq!(frames[2 + padding], (0, datagram(2)));
+    let mut nothing = vec![0; 512];
+    nothing[0] = 6;
+    assert!(
+        frames[2..2 + padding]
+            .iter()
+            .all(|frame| *frame == (1, nothing.clone()))
+    );
+    assert_eq!(stream.traffic().padding, padding as u64 * 514);
+}
+
+#[tokio::test]
+async fn padding_leaves_others_their_turn_and_waits_nowhere() {
+    let (mut stream, mut other) = cramped();
+    let now = start();
+    stream.pad(8 << 20);
+    let mut begun = 0;
+    while begun == 0 {
+        tokio::task::yield_now().await; // the runtime looks which sockets are ready
+        assert!(flush(&mut stream, now).await.is_pending());
+        begun = stream.traffic().padding;
+    }
+    assert!(begun <= PADDING_TURN + 64 * 514, "{begun}");
+    assert_eq!(stream.queued_bytes(), 0);
+    put(&mut stream, now, &datagram(3));
+    let flushed = async {
+        poll_fn(|cx| stream.poll_flush(now, cx)).await.unwrap();
+        drop(stream.socket.shutdown().await);
+    };
+    let ((), read) = within(async { tokio::join!(flushed, read_all(&mut other)) }).await;
+    let frames = take_apart(&read);
+    assert_eq!(frames.last(), Some(&(0, datagram(3))));
+    assert_eq!(frames.len() as u64, begun / 514 + 1);
+}

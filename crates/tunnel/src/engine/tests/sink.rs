@@ -11,6 +11,8 @@ pub(super) struct Sink {
     pub(super) packets: Vec<Vec<u8>>,
     /// What the kernel says of every stream.
     pub(super) segments: Option<Segments>,
+    /// Octets of padding asked for, by stream.
+    pub(super) padding: Vec<(StreamId, usize)>,
 }
 
 impl Out for Sink {
@@ -40,6 +42,10 @@ impl Out for Sink {
         put_control(control, &mut frame).unwrap();
         self.datagrams
             .push((Remote::Stream(stream), frame.to_vec()));
+    }
+
+    fn pad(&mut self, stream: StreamId, octets: usize) {
+        self.padding.push((stream, octets));
     }
 
     fn segments(&self, _stream: StreamId) -> Option<Segments> {

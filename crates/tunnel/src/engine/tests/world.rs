@@ -39,7 +39,7 @@ pub(super) struct End {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Who {
+pub(super) enum Who {
     Client(usize),
     Server(usize),
 }
@@ -69,6 +69,8 @@ pub(super) struct World {
     /// Whether streams lose packets, and what kernels count of them.
     pub(super) lossy: bool,
     segments: Segments,
+    /// Padding that ends had written: by whom, the stream, octets.
+    pub(super) padded: Vec<(Who, StreamId, usize)>,
     mode: Mode,
     flying: BinaryHeap<Reverse<Flying>>,
     order: u64,
@@ -106,6 +108,7 @@ impl World {
             largest: None,
             segments: Segments::default(),
             lossy: false,
+            padded: Vec::new(),
             mode,
             flying: BinaryHeap::new(),
             order: 0,
@@ -231,12 +234,21 @@ impl World {
     }
 
     /// Opens a stream to the server that says nothing.
-    pub(super) fn stranger(&mut self) {
+    pub(super) fn stranger(&mut self) -> StreamId {
         let (now, from) = (self.now, "203.0.113.9:4000".parse().unwrap());
         self.last_wire += 1;
         let id = StreamId(self.last_wire);
         self.call(Who::Server(0), |engine, out| {
             engine.handle_accepted(now, id, from, out);
+        });
+        id
+    }
+
+    /// Has the server told by a stream that so much padding is wanted on it.
+    pub(super) fn request_padding(&mut self, stream: StreamId, octets: u32) {
+        let (now, control) = (self.now, Control::PaddingRequest { octets });
+        self.call(Who::Server(0), |engine, out| {
+            engine.handle_control(now, stream, &control, out);
         });
     }
 
@@ -442,6 +454,9 @@ impl World {
         let end = self.end(who);
         work(&mut end.engine, &mut sink);
         end.device.append(&mut sink.packets);
+        let padded = sink.padding.into_iter();
+        self.padded
+            .extend(padded.map(|(stream, octets)| (who, stream, octets)));
         for (to, octets) in sink.datagrams {
             self.send(who, &to, octets);
         }
