@@ -2,6 +2,7 @@
 
 mod packets;
 mod sink;
+mod turns;
 mod world;
 
 use std::time::Duration;
@@ -13,7 +14,7 @@ use tunnel_proto::path::{Mode, Transport};
 use super::*;
 use crate::keys::PrivateKey;
 use packets::packet;
-use world::{Who, World, ms};
+use world::{World, ms};
 
 const POD: &str = "100.96.0.5";
 
@@ -515,118 +516,4 @@ fn a_flow_that_nobody_answered_leaves_a_client_that_died() {
         16,
         "repeated, by the other one"
     );
-}
-
-#[test]
-fn a_busy_tunnel_by_tcp_has_two_connections_in_turns_and_the_server_follows() {
-    let mut world = World::new(1, 1, Mode::Tcp);
-    world.run_for(ms(2000));
-    let source = world.server_address(0);
-    world.server_sends(0, packet(&source, POD, flags::SYN, 0));
-    world.run_for(ms(100));
-    world.take_at_client(0);
-    let active = |world: &World| {
-        let ends = [&world.clients[0].engine, &world.servers[0].engine];
-        ends.map(|end| {
-            let links = &end.status(world.now).peers[0].links;
-            links.iter().position(|link| link.active)
-        })
-    };
-    let changes = |world: &World| {
-        let ends = [&world.clients[0].engine, &world.servers[0].engine];
-        ends.map(|end| end.counts().path_changes)
-    };
-    let (first, before) = (active(&world), changes(&world));
-    assert_eq!(first, [Some(0), Some(0)]);
-    let mut turns = vec![first];
-    for _ in 0..60 * 4 {
-        for _ in 0..128 {
-            world.server_sends(0, packet(&source, POD, flags::ACK, 100));
-        }
-        world.run_for(ms(250));
-        assert_eq!(world.take_at_client(0).len(), 128);
-        if turns.last() != Some(&active(&world)) {
-            turns.push(active(&world));
-        }
-    }
-    let second = [Some(1), Some(1)];
-    assert!(turns.len() >= 6, "{turns:?}");
-    let count = turns.len() as u64 - 1;
-    for (number, turn) in turns.into_iter().enumerate() {
-        assert_eq!(turn, if number % 2 == 0 { first } else { second });
-    }
-    assert_eq!(changes(&world), before, "one path");
-    assert_eq!(world.clients[0].engine.counts().turns, count);
-
-    world.lossy = true;
-    for _ in 0..20 * 4 {
-        for _ in 0..128 {
-            world.server_sends(0, packet(&source, POD, flags::ACK, 100));
-        }
-        world.run_for(ms(250));
-        assert_eq!(world.take_at_client(0).len(), 128);
-    }
-    let status = world.clients[0].engine.status(world.now);
-    assert!(status.peers[0].turns_withheld);
-    assert_eq!(status.peers[0].links.len(), 1, "{status:?}");
-}
-
-/// Returns a world whose tunnel is busy by TCP for so long, and the streams that it has.
-fn busy(time: Duration) -> (World, Vec<StreamId>) {
-    let mut world = World::new(1, 1, Mode::Tcp);
-    world.run_for(ms(2000));
-    let source = world.server_address(0);
-    world.server_sends(0, packet(&source, POD, flags::SYN, 0));
-    let end = world.now + time;
-    while world.now < end {
-        for _ in 0..128 {
-            world.server_sends(0, packet(&source, POD, flags::ACK, 100));
-        }
-        world.run_for(ms(250));
-    }
-    let links = &world.clients[0].engine.peers[0].as_ref().unwrap().links;
-    let stream = |link: &peer::Link| match link.remote {
-        Remote::Stream(stream) => stream,
-        Remote::Udp { .. } | Remote::Wrapped { .. } => unreachable!("by TCP"),
-    };
-    let streams = links.iter().map(stream).collect();
-    (world, streams)
-}
-
-#[test]
-fn a_second_connection_carries_padding_once_ahead_of_its_turn() {
-    let (world, streams) = busy(ms(60_000));
-    let [_, second] = streams[..] else {
-        panic!("{streams:?}");
-    };
-    // What the kernel counts here is received, so the client only asks.
-    let [(Who::Server(0), padded, octets)] = world.padded[..] else {
-        panic!("{:?}", world.padded);
-    };
-    assert_eq!(padded, second);
-    assert!((1..=path::MOST_PADDING as usize).contains(&octets));
-    assert!(world.clients[0].engine.counts().turns >= 5);
-}
-
-#[test]
-fn no_more_padding_is_sent_than_is_due_and_none_to_strangers_or_by_a_stream_in_use() {
-    let (mut world, streams) = busy(ms(7000));
-    let [first, second] = streams[..] else {
-        panic!("{streams:?}");
-    };
-    assert_eq!(world.clients[0].engine.counts().turns, 0);
-    world.padded.clear();
-    world.request_padding(second, 1000); // it just has been
-    world.request_padding(first, 1000);
-    let stranger = world.stranger();
-    world.request_padding(stranger, 1000);
-    world.request_padding(StreamId(u64::MAX), 1000);
-    assert_eq!(world.padded, []);
-    world.run_for(PADDED);
-    assert_eq!(world.clients[0].engine.counts().turns, 1);
-    world.request_padding(second, 1000);
-    world.request_padding(first, u32::MAX);
-    world.request_padding(first, 1000);
-    let most = path::MOST_PADDING as usize;
-    assert_eq!(world.padded, [(Who::Server(0), first, most)]);
 }
