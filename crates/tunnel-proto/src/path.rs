@@ -17,10 +17,11 @@
 //! What a link is (a socket and a WireGuard session on it), how probes look, and the queue of each
 //! link are the caller's. After every `handle_…`, take all events and ask for the next deadline.
 
+mod event;
 mod loss;
 mod mtu;
+mod padding;
 mod probe;
-mod training;
 mod turns;
 
 use std::collections::VecDeque;
@@ -28,10 +29,11 @@ use std::time::{Duration, Instant};
 
 use crate::octets::mix;
 
+pub use event::{CloseReason, Event};
 pub use loss::Segments;
 pub use mtu::{Mtu, MtuEvent, MtuParams};
+pub use padding::{MOST as MOST_PADDING, Padding};
 pub use probe::{LinkStats, ProbeParams, Prober};
-pub use training::{MOST as MOST_PADDING, Padding};
 use turns::Turns;
 
 /// What carries the datagrams.
@@ -117,85 +119,6 @@ impl Default for Params {
     }
 }
 
-/// What the caller is to do, or to know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// Close the link and forget it.
-    Close {
-        /// The link.
-        link: LinkId,
-        /// Why.
-        reason: CloseReason,
-    },
-    /// Connect; then say [`Selector::handle_connected`] or [`Selector::handle_failed`].
-    Dial {
-        /// What the link will be known as.
-        link: LinkId,
-        /// By what.
-        transport: Transport,
-    },
-    /// No link works any more.
-    Down,
-    /// Send a probe; its answer goes to [`Selector::handle_pong`].
-    Probe {
-        /// The link to send it on.
-        link: LinkId,
-        /// To be found in the answer.
-        id: u32,
-    },
-    /// Send padding by this link, and ask for some: its first turn is to come.
-    Train {
-        /// The link.
-        link: LinkId,
-        /// How much.
-        padding: Padding,
-    },
-    /// Send everything by this link from now on; go on receiving from the others.
-    Use {
-        /// The link.
-        link: LinkId,
-        /// What it is.
-        transport: Transport,
-        /// Whether only its turn has come: the one in use until now works, too.
-        turn: bool,
-    },
-}
-
-/// Why a link is closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CloseReason {
-    /// Probes were not answered.
-    Dead,
-    /// It was told to go, and another one took over.
-    Drained,
-    /// Something failed; the caller said so.
-    Failed,
-    /// There are two by TCP, and the line loses more than two may.
-    Lossy,
-    /// There are two by TCP, and one is enough again.
-    Spare,
-    /// Connecting took too long.
-    Timeout,
-    /// It does not carry packets of a useful size.
-    Unfit,
-}
-
-impl CloseReason {
-    /// Returns the label for metrics.
-    #[must_use]
-    pub fn reason(self) -> &'static str {
-        match self {
-            Self::Dead => "dead",
-            Self::Drained => "drained",
-            Self::Failed => "failed",
-            Self::Lossy => "lossy",
-            Self::Spare => "spare",
-            Self::Timeout => "dial_timeout",
-            Self::Unfit => "unfit",
-        }
-    }
-}
-
 #[derive(Debug)]
 struct Link {
     id: LinkId,
@@ -208,8 +131,10 @@ struct Link {
     close_at: Option<Instant>,
     /// What its kernel had counted at the last look.
     counted: Option<(Instant, Segments)>,
-    /// TCP: whether padding was sent by it or asked for, or it came into use: it needs none then.
-    trained: bool,
+    /// TCP: whether there is to be padding ahead of its first turn: it had none, and was not used.
+    needs_padding: bool,
+    /// TCP: whether there was padding, which is in what its kernel counts first.
+    padded: bool,
 }
 
 /// One transport, or the second connection by TCP: its link, the one it replaces, and when to try again.
@@ -483,7 +408,8 @@ impl Selector {
                 prober: None,
                 close_at: None,
                 counted: None,
-                trained: false,
+                needs_padding: true,
+                padded: false,
             });
             let transport = slot.transport;
             self.events.push_back(Event::Dial { link, transport });

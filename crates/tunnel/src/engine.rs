@@ -71,7 +71,9 @@ const SWEEP: usize = 256;
 /// For how long a stream may go without an authentic packet before a server closes it.
 const PROOF: Duration = Duration::from_secs(10);
 
-/// How long after padding was asked for on a stream it may be again.
+/// How long after padding was asked for on a stream it may be again: it is asked for once, and a client
+/// that goes on asking has no more than 8 MiB sent to it every so long, which it could have by its key
+/// and less trouble.
 const PADDED: Duration = Duration::from_secs(10);
 
 /// Probes that find the size of packets have numbers from here on.
@@ -91,7 +93,7 @@ pub(crate) trait Out {
     /// Adds a control message to a stream.
     fn control(&mut self, stream: StreamId, control: &Control<'_>);
 
-    /// Has padding written to a stream while nothing else waits, until bulk does.
+    /// Has padding written to a stream while nothing else waits, until bulk or a drain does.
     fn pad(&mut self, stream: StreamId, octets: usize);
 
     /// Returns what the kernel has counted of a stream; `None` where it does not tell.

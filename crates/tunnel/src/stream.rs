@@ -38,7 +38,8 @@ pub const READ_BUFFER: usize = 64 * 1024;
 /// Octets read in a row at most, so that others get their turn.
 pub const READ_TURN: usize = 256 * 1024;
 
-/// Octets of padding written in a row at most.
+/// Octets of padding after which the others of the loop get their turn, and what came meanwhile goes
+/// ahead of the rest: as many as one call writes.
 const PADDING_TURN: u64 = 64 * 1024;
 
 /// Bounds of a stream.
@@ -74,7 +75,7 @@ pub struct Traffic {
     pub tx_bytes: u64,
     /// Calls that this needed.
     pub tx_writes: u64,
-    /// Octets of padding among those written, or about to be.
+    /// Octets of padding among those written.
     pub padding: u64,
     /// Frames that could not be made: longer than a frame can be.
     pub tx_too_large: u64,
@@ -137,7 +138,7 @@ impl Stream {
     }
 
     /// Has so many octets of padding written while nothing else waits, as far as the socket takes
-    /// it, until a datagram of [`Band::Bulk`] is queued.
+    /// it, until a datagram of [`Band::Bulk`] or a drain is queued.
     pub fn pad(&mut self, octets: usize) {
         self.outgoing.pad(octets);
     }

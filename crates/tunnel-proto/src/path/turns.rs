@@ -25,7 +25,7 @@
 use std::time::{Duration, Instant};
 
 use super::loss::{Loss, Segments};
-use super::training::{Padding, Rates};
+use super::padding::{Padding, Rates};
 use super::{CloseReason, Event, LinkId, SECOND, Selector, Transport};
 
 /// For how long after the last busy moment a tunnel counts as busy.
@@ -59,6 +59,10 @@ const PAUSE_MEMORY: Duration = Duration::from_secs(300);
 /// limits is not to be asked all the time, nor anybody told each time.
 pub(super) const REFUSED: Duration = Duration::from_secs(300);
 
+/// The longest round trip that padding is meant for: what takes longer to send is not there before the
+/// turn begins. A round trip is measured beside the load, and may be that long by its queue alone.
+const PADDED_RTT: Duration = Duration::from_millis(500);
+
 /// The age at which what was counted tells nothing of the present, and a look is the first again.
 const STALE: Duration = Duration::from_secs(2);
 
@@ -79,6 +83,8 @@ pub(super) struct Turns {
     rates: Rates,
     /// When the kernel last told.
     told: Option<Instant>,
+    /// Until when what is lost may be lost because of padding beside it, and tells nothing of the line.
+    pads_until: Option<Instant>,
     /// Until when there are none because the line loses packets.
     withheld_until: Option<Instant>,
     /// Since when the line is looked at meanwhile: for the length of a turn each time.
@@ -99,6 +105,7 @@ impl Turns {
             line: Loss::default(),
             rates: Rates::default(),
             told: None,
+            pads_until: None,
             withheld_until: None,
             looked_from: now,
             pause: PAUSE,
@@ -109,6 +116,9 @@ impl Turns {
     /// Takes note of what happened to the segments since the last look.
     fn look(&mut self, now: Instant, line: Loss) {
         self.told = Some(now);
+        if self.pads_until.is_some_and(|until| now < until) {
+            return;
+        }
         self.line.add(line);
         let Some(until) = &mut self.withheld_until else {
             return;
@@ -150,7 +160,7 @@ impl Turns {
     /// Takes note that another connection is used from now on, whose estimate is of `learned`.
     pub(super) fn begin(&mut self, now: Instant, learned: Instant) {
         (self.began, self.asked) = (now, None);
-        self.line = Loss::default();
+        (self.line, self.pads_until) = (Loss::default(), None);
         // By then the other's has expired, and is renewed by its turn.
         let left = (learned + EXPIRY - LEAD).saturating_duration_since(now);
         self.present = if left > LEAD {
@@ -213,7 +223,7 @@ impl Selector {
         let fresh = |then: Instant| now.saturating_duration_since(then) < STALE;
         let (then, before) = match link.counted.replace((now, counted)) {
             Some((then, before)) if fresh(then) => (then, before),
-            None if fresh(link.since) => (link.since, Segments::default()),
+            None if fresh(link.since) && !link.padded => (link.since, Segments::default()),
             Some(_) | None => (now, counted),
         };
         let time = now.saturating_duration_since(then);
@@ -233,7 +243,7 @@ impl Selector {
         let Some(link) = self.link_mut(id) else {
             return now;
         };
-        link.trained = true;
+        link.needs_padding = false;
         if now < link.learned + EXPIRY {
             return link.learned;
         }
@@ -281,13 +291,16 @@ impl Selector {
             self.turns.second(now);
         }
         if let Some(link) = other.link.as_mut().filter(|_| wanted)
-            && !link.trained
+            && link.needs_padding
             && let Some(rtt) = link.prober.as_ref().and_then(|it| it.stats().rtt)
         {
-            link.trained = true;
-            let (link, padding) = (link.id, self.turns.rates.padding(rtt));
+            link.needs_padding = false;
+            let padding = self.turns.rates.padding(rtt.min(PADDED_RTT));
             if padding != Padding::default() {
-                self.events.push_back(Event::Train { link, padding });
+                link.padded = true;
+                self.turns.pads_until = Some(now + READY);
+                let link = link.id;
+                self.events.push_back(Event::Pad { link, padding });
             }
         }
         let next = other.link.as_mut().and_then(|link| link.prober.as_mut());

@@ -14,8 +14,8 @@ mod ip;
 mod mtu;
 mod offload;
 mod packets;
+mod padding;
 mod path;
-mod training;
 mod turns;
 mod wrapped;
 

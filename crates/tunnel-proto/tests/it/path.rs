@@ -15,7 +15,7 @@ pub(super) struct Network {
     /// Whether packets get through.
     open: bool,
     /// One round trip.
-    rtt: Duration,
+    pub(super) rtt: Duration,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +29,7 @@ pub(super) struct World {
     pub(super) selector: Selector,
     begin: Instant,
     pub(super) now: Instant,
-    tcp: Network,
+    pub(super) tcp: Network,
     udp: Network,
     /// Lets every n-th probe on UDP vanish.
     udp_loses_every: Option<u32>,
@@ -102,7 +102,7 @@ impl World {
                     };
                     self.arrivals.retain(|(_, arrival)| of(arrival) != link);
                 }
-                Event::Train { link, .. } | Event::Use { link, .. } => {
+                Event::Pad { link, .. } | Event::Use { link, .. } => {
                     assert!(self.links.contains_key(&link));
                 }
                 Event::Down => assert_eq!(self.selector.active(), None),
@@ -164,10 +164,9 @@ impl World {
         let of = |(at, event): &(Duration, Event)| match event {
             Event::Use { transport, .. } => Some((*at, Some(*transport))),
             Event::Down => Some((*at, None)),
-            Event::Close { .. }
-            | Event::Dial { .. }
-            | Event::Probe { .. }
-            | Event::Train { .. } => None,
+            Event::Close { .. } | Event::Dial { .. } | Event::Probe { .. } | Event::Pad { .. } => {
+                None
+            }
         };
         let uses = self.log.iter().filter_map(of);
         uses.filter(|(at, _)| *at >= since).collect()
@@ -449,7 +448,7 @@ fn link_that_was_told_to_go_serves_again_while_there_is_no_other() {
             .filter_map(|(_, event)| match event {
                 Event::Probe { link, id } if *link == old => Some(*id),
                 Event::Probe { .. } | Event::Close { .. } | Event::Dial { .. } => None,
-                Event::Down | Event::Train { .. } | Event::Use { .. } => None,
+                Event::Down | Event::Pad { .. } | Event::Use { .. } => None,
             })
             .collect();
         world

@@ -121,7 +121,7 @@ fn no_estimate_expires_while_its_connection_is_used() {
             Event::Close { .. }
             | Event::Down
             | Event::Probe { .. }
-            | Event::Train { .. }
+            | Event::Pad { .. }
             | Event::Use { .. } => None,
         });
         let mut learned: BTreeMap<LinkId, Duration> = dials.collect();
@@ -230,7 +230,7 @@ const LOSSES: [fn(&mut Segments); 2] = [
     },
 ];
 
-fn closed(world: &World, reason: CloseReason) -> usize {
+pub(super) fn closed(world: &World, reason: CloseReason) -> usize {
     let events = world.log.iter();
     events
         .filter(

@@ -247,7 +247,7 @@ impl<K: Keys> Engine<K> {
                     pair.next_initiation = pair.next_initiation.min(now + RETRY);
                 }
             }
-            Event::Train { link, padding } => {
+            Event::Pad { link, padding } => {
                 tracing::debug!(peer = %peer.name, link = link.0, ?padding, "padding ahead of its turn");
                 let remote = peer.link(link).map(|link| link.remote);
                 if let Some(Remote::Stream(stream)) = remote {

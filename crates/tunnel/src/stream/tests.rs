@@ -252,10 +252,7 @@ fn a_flush_leaves_the_rest_of_a_frame_that_was_begun() {
     outgoing.refill(now);
     outgoing.advance(102 + 10);
     outgoing.flush();
-    let copied =
-        |slices: &[io::IoSlice<'_>]| slices.iter().flat_map(|slice| slice.to_vec()).collect();
-    let rest: Vec<u8> = outgoing.with_slices(copied);
-    assert_eq!(rest, [2; 92]);
+    assert_eq!(next(&outgoing), [2; 92]);
     outgoing.advance(92);
     assert!(outgoing.is_empty());
 }
@@ -303,6 +300,62 @@ async fn padding_is_written_behind_everything_else_and_given_up_for_bulk() {
     assert_eq!(stream.traffic().padding, padding as u64 * 514);
 }
 
+/// What is to be written next.
+fn next(outgoing: &Outgoing) -> Vec<u8> {
+    let all = |slices: &[io::IoSlice<'_>]| slices.iter().flat_map(|it| it.to_vec()).collect();
+    outgoing.with_slices(all)
+}
+
+#[test]
+fn padding_that_is_written_in_pieces_is_whole_frames_and_no_more_than_was_wanted() {
+    let (now, mut outgoing) = (start(), Outgoing::new(codel::Params::default(), 0));
+    outgoing.pad(10_000);
+    let mut written = Vec::new();
+    for len in (1..=700).cycle().step_by(37) {
+        if outgoing.is_empty() {
+            break;
+        }
+        outgoing.refill(now);
+        let octets = next(&outgoing);
+        let len = len.min(octets.len());
+        written.extend_from_slice(&octets[..len]);
+        outgoing.advance(len);
+    }
+    assert_eq!(written.len(), 20 * 514); // the last of 19.5 is finished
+    assert_eq!(outgoing.padded(), 20 * 514);
+    assert_eq!(take_apart(&written).len(), 20);
+}
+
+#[test]
+fn padding_that_was_begun_is_finished_ahead_of_what_comes_and_a_drain_ends_it() {
+    let drain = Control::Drain {
+        grace: Duration::from_secs(1),
+    };
+    for bulk in [true, false] {
+        let (now, mut outgoing) = (start(), Outgoing::new(codel::Params::default(), 0));
+        outgoing.pad(100_000);
+        outgoing.refill(now);
+        outgoing.advance(3 * 514 + 100);
+        if bulk {
+            outgoing.slot(now, Band::Bulk, 100, |room| {
+                room.fill(7);
+                room.len()
+            });
+        } else {
+            outgoing.control(now, &drain);
+        }
+        outgoing.refill(now);
+        assert_eq!(next(&outgoing), [0; 414]);
+        outgoing.advance(414);
+        outgoing.refill(now);
+        let rest = next(&outgoing);
+        assert_eq!(take_apart(&rest).len(), 1);
+        outgoing.advance(rest.len());
+        assert!(outgoing.is_empty(), "{bulk}");
+        assert_eq!(outgoing.padded(), 4 * 514);
+    }
+}
+
 #[tokio::test]
 async fn padding_leaves_others_their_turn_and_waits_nowhere() {
     let (mut stream, mut other) = cramped();
@@ -314,7 +367,7 @@ async fn padding_leaves_others_their_turn_and_waits_nowhere() {
         assert!(flush(&mut stream, now).await.is_pending());
         begun = stream.traffic().padding;
     }
-    assert!(begun <= PADDING_TURN + 64 * 514, "{begun}");
+    assert!(begun < PADDING_TURN + 64 * 514, "{begun}");
     assert_eq!(stream.queued_bytes(), 0);
     put(&mut stream, now, &datagram(3));
     let flushed = async {
@@ -324,5 +377,5 @@ async fn padding_leaves_others_their_turn_and_waits_nowhere() {
     let ((), read) = within(async { tokio::join!(flushed, read_all(&mut other)) }).await;
     let frames = take_apart(&read);
     assert_eq!(frames.last(), Some(&(0, datagram(3))));
-    assert_eq!(frames.len() as u64, begun / 514 + 1);
+    assert_eq!(frames.len() as u64, begun.div_ceil(514) + 1);
 }
