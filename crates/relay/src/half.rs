@@ -297,7 +297,11 @@ impl Half {
         let written = self.send(sink, &scratch[..peeked], meter)?;
         discard(source, &mut scratch[..written]).map_err(|error| self.read_failed(error))?;
         if written < peeked {
-            not_ready(sink, Interest::WRITABLE);
+            // One that took nothing has said why: it is full, of which note is taken already, or it
+            // was interrupted, and no change is to come.
+            if written > 0 {
+                not_ready(sink, Interest::WRITABLE);
+            }
             self.sink_full = true;
             self.copy_bytes = written.max(SMALL_BYTES);
         } else if peeked == scratch.len() {
@@ -403,7 +407,9 @@ impl Half {
 }
 
 /// Takes as many octets as `peeked` has from `source`, which has them, and throws them away: with
-/// MSG_TRUNC the kernel does not copy them (tcp(7)).
+/// MSG_TRUNC the kernel does not copy them (tcp(7)). They cannot be gone: one reader has the socket,
+/// and a reset leaves what was queued. Only a sender whose urgent pointer comes back to an octet that was
+/// received before (RFC 6093 §3) can have one more of its own taken.
 fn discard(source: &TcpStream, peeked: &mut [u8]) -> io::Result<()> {
     let mut left = peeked.len();
     while left > 0 {

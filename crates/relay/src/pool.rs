@@ -12,6 +12,12 @@ use rustix::pipe::{PipeFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with}
 /// Capacity below which a pipe is of no use: the kernel's default (pipe(7)).
 const SMALLEST_PIPE: usize = 64 * 1024;
 
+/// Capacity of a pipe where there is room for it: what measured best (docs/performance.md).
+const LARGEST_PIPE: usize = 512 * 1024;
+
+/// Octets of all pipes of a process.
+const ALL_PIPES_BYTES: usize = 48 << 20;
+
 /// How much a worker's pool may hold.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolParams {
@@ -29,15 +35,18 @@ impl PoolParams {
         pipe_bytes: 0,
     };
 
-    /// Returns the parameters of each of `workers` pools: pipes of 512 KiB, 64 of them or, with
-    /// more than one worker, fewer, so that all of them fit three quarters of what an
-    /// unprivileged user may have (`fs.pipe-user-pages-soft`, 64 MiB by default).
+    /// Returns the parameters of each of `workers` pools: 64 pipes of 512 KiB or, with more than
+    /// one worker, fewer and, with more than 24, smaller ones, so that up to 192 workers fit three
+    /// quarters of what an unprivileged user may have (`fs.pipe-user-pages-soft`, 64 MiB by
+    /// default). Each has at least 4 pipes, of at least 64 KiB.
     #[must_use]
     pub fn for_workers(workers: usize) -> Self {
-        let pipes = (96 / workers.max(1)).clamp(4, 64);
+        let each = ALL_PIPES_BYTES / workers.max(1);
+        let pipes = (each / LARGEST_PIPE).clamp(4, 64);
+        let granted = (each / pipes).clamp(SMALLEST_PIPE, LARGEST_PIPE);
         Self {
             pipes,
-            pipe_bytes: 512 * 1024,
+            pipe_bytes: 1 << granted.ilog2(), // as the kernel has them
         }
     }
 
@@ -185,6 +194,28 @@ mod tests {
         assert_eq!(pool.pipes(), 1);
         pool.trim();
         assert_eq!(pool.pipes(), 0);
+    }
+
+    #[test]
+    fn pipes_of_all_workers_fit_what_an_unprivileged_user_may_have() {
+        for (workers, pipes, pipe_bytes) in [
+            (0, 64, 512 << 10),
+            (1, 64, 512 << 10),
+            (2, 48, 512 << 10),
+            (24, 4, 512 << 10),
+            (25, 4, 256 << 10),
+            (48, 4, 256 << 10),
+            (64, 4, 128 << 10),
+            (192, 4, 64 << 10),
+        ] {
+            let params = PoolParams::for_workers(workers);
+            assert_eq!((params.pipes, params.pipe_bytes), (pipes, pipe_bytes));
+            assert!(workers * pipes * pipe_bytes <= ALL_PIPES_BYTES);
+        }
+        assert_eq!(
+            PoolParams::for_workers(usize::MAX).pipe_bytes,
+            SMALLEST_PIPE
+        );
     }
 
     #[test]
