@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod controller;
+mod copy_loop;
 mod cpus;
 mod destination;
 mod held;
@@ -47,6 +48,8 @@ struct Arguments {
 enum Command {
     Controller(Box<controller::Controller>),
     #[command(hide = true)]
+    CopyLoop(copy_loop::CopyLoop),
+    #[command(hide = true)]
     Hold(controller::Hold),
     Konnectivity(Box<konnectivity::Konnectivity>),
     Profiles(profile::Profiles),
@@ -60,6 +63,7 @@ fn main() -> Result<ExitCode> {
     let Arguments { output, command } = Arguments::parse();
     match command {
         Command::Controller(asked) => controller::run(&asked, &output),
+        Command::CopyLoop(asked) => copy_loop::run(&asked),
         Command::Hold(asked) => controller::hold(&asked),
         Command::Konnectivity(asked) => konnectivity::run(&asked, &output),
         Command::Profiles(asked) => profile::run(&asked),

@@ -28,7 +28,7 @@ use crate::profile::{Case, Chosen, Listener, Profile};
 use crate::programs::Given;
 use crate::progress::Progress;
 use crate::report::{Compared, Report};
-use crate::samples::{At, Figure, Samples};
+use crate::samples::{At, Samples};
 use crate::tls::backend::Backend;
 use crate::tls::{network, present};
 use crate::{interrupt, limits, machine};
@@ -183,7 +183,7 @@ fn keep(samples: &mut Samples, setup: &str, names: u32, found: Found) {
     }
 }
 
-/// Adds how much more a connection costs with each table than with the first.
+/// Adds how much more memory an idle connection has with each table than with the first.
 fn compare(samples: &mut Samples, names: &[u32]) {
     let Some((first, rest)) = names.split_first() else {
         return;
@@ -197,22 +197,17 @@ fn compare(samples: &mut Samples, names: &[u32]) {
     setups.sort();
     setups.dedup();
     for setup in setups {
-        for (cost, more) in [
-            (figure::CPU_EACH, figure::CPU_MORE),
-            (figure::IDLE, figure::IDLE_MORE),
-        ] {
-            let median = |names: u32, of: Figure| samples.median(&setup, &case(names), of);
-            // Of nothing, nothing is more.
-            let Some(base) = median(*first, cost).filter(|base| *base > 0.0) else {
-                continue;
-            };
-            let found: Vec<(u32, f64)> = rest
-                .iter()
-                .filter_map(|names| Some((*names, (median(*names, cost)? / base - 1.0) * 100.0)))
-                .collect();
-            for (names, percent) in found {
-                samples.add_at(&setup, &case(names), at(names), more, percent);
-            }
+        let median = |names: u32| samples.median(&setup, &case(names), figure::IDLE);
+        // Of nothing, nothing is more.
+        let Some(base) = median(*first).filter(|base| *base > 0.0) else {
+            continue;
+        };
+        let found: Vec<(u32, f64)> = rest
+            .iter()
+            .filter_map(|names| Some((*names, (median(*names)? / base - 1.0) * 100.0)))
+            .collect();
+        for (names, percent) in found {
+            samples.add_at(&setup, &case(names), at(names), figure::IDLE_MORE, percent);
         }
     }
 }
@@ -237,13 +232,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_more_names_cost_is_told_against_the_first_size() {
+    fn what_more_names_hold_is_told_against_the_first_size() {
         let mut samples = Samples::default();
-        for (names, micros) in [(1, 40.0), (1000, 41.0), (10_000, 44.0)] {
-            keep(&mut samples, "a", names, vec![(figure::CPU_EACH, micros)]);
+        for (names, kib) in [(1, 4.0), (1000, 4.1), (10_000, 4.4)] {
+            keep(&mut samples, "a", names, vec![(figure::IDLE, kib)]);
         }
         compare(&mut samples, &[1, 1000, 10_000]);
-        let more = |case| samples.median("a", case, figure::CPU_MORE);
+        let more = |case| samples.median("a", case, figure::IDLE_MORE);
         assert!((more("1000 names").unwrap() - 2.5).abs() < 1e-9);
         assert!((more("10000 names").unwrap() - 10.0).abs() < 1e-9);
         assert_eq!(more("1 name"), None);

@@ -66,13 +66,13 @@ impl Part {
     fn arguments(self) -> &'static str {
         match self {
             Self::Tls => {
-                "tls --only direct,rhizome,rhizome-copy,envoy,haproxy,haproxy-splice,nginx \
+                "tls --only direct,copy-loop,rhizome,rhizome-copy,envoy,haproxy,haproxy-splice,nginx \
                  --cases bulk,rtt,idle --connections 8,64 --rounds 2 --seconds 1.2"
             }
             // These differ by a few percent only: many short repetitions, in turns.
             Self::Conns => {
-                "tls --only rhizome,envoy,haproxy,nginx,sniproxy --listener sni,proxy \
-                 --cases conns --rounds 6 --seconds 0.6"
+                "tls --only copy-loop,rhizome,envoy,haproxy,nginx,sniproxy --listener sni,proxy \
+                 --cases conns --rounds 12 --seconds 0.4"
             }
             Self::Routes => {
                 "routes --only rhizome,envoy,haproxy,haproxy-map,nginx,sniproxy --names 1,10000 \

@@ -11,6 +11,7 @@ use super::{Apply, Case, FileTemplate, Listener, Profile, Program};
 /// The profiles that come with this program: file name and text.
 pub(super) const EMBEDDED: &[(&str, &str)] = &[
     ("direct", include_str!("../../profiles/direct.yaml")),
+    ("copy-loop", include_str!("../../profiles/copy-loop.yaml")),
     ("rhizome", include_str!("../../profiles/rhizome.yaml")),
     (
         "rhizome-copy",

@@ -52,9 +52,14 @@ pub(super) fn connections(
     let targets = sizes.iter().map(start).collect::<Result<Vec<_>>>()?;
     let mut turns: Vec<(u32, &Target)> = sizes.iter().copied().zip(&targets).collect();
     for _ in 0..TURNS {
+        let mut costs = Vec::with_capacity(turns.len());
         for (names, target) in &turns {
-            let one = new(lab, target).map_err(|error| target.explain(error))?;
+            let (one, cost) = new(lab, target).map_err(|error| target.explain(error))?;
             found(*names, one);
+            costs.extend(cost.map(|cost| (*names, cost)));
+        }
+        for (names, percent) in more(sizes, &costs) {
+            found(names, vec![(of::CPU_MORE, percent)]);
         }
         turns.reverse();
     }
@@ -138,7 +143,18 @@ fn change(lab: &Lab<'_>, target: &mut Target, nth: u32) -> Result<Duration> {
     }
 }
 
-fn new(lab: &Lab<'_>, target: &Target) -> Result<Found> {
+/// Compares what a connection cost in one turn, by number of names, with the first of the `sizes`.
+fn more(sizes: &[u32], costs: &[(u32, f64)]) -> Vec<(u32, f64)> {
+    let of = |size: &u32| costs.iter().find(|(names, _)| names == size);
+    let first = sizes.first().and_then(of).filter(|(_, cost)| *cost > 0.0);
+    let others = sizes.iter().skip(1).filter_map(of);
+    others
+        .filter_map(|(names, cost)| Some((*names, (cost / first?.1 - 1.0) * 100.0)))
+        .collect()
+}
+
+/// Also returns what each cost, of a process that is known.
+fn new(lab: &Lab<'_>, target: &Target) -> Result<(Found, Option<f64>)> {
     let all = target.routes();
     let spread = (0..NAMES).filter_map(|nth| all.get(nth * all.len() / NAMES));
     let spread: Vec<Words> = spread.map(words).collect();
@@ -151,11 +167,10 @@ fn new(lab: &Lab<'_>, target: &Target) -> Result<Found> {
     let outcome = conns::run(target.address(), &spread, load, &Meter::of(target))?;
     let seconds = outcome.spent.wall.as_secs_f64();
     let mut found = vec![(of::CONNECTIONS, outcome.done as f64 / seconds)];
-    if let Some(proxy) = outcome.spent.proxy {
-        let each = proxy.as_secs_f64() * 1e6 / outcome.done as f64;
-        found.push((of::CPU_EACH, each));
-    }
-    Ok(found)
+    let proxy = outcome.spent.proxy;
+    let each = proxy.map(|proxy| proxy.as_secs_f64() * 1e6 / outcome.done as f64);
+    found.extend(each.map(|each| (of::CPU_EACH, each)));
+    Ok((found, each))
 }
 
 fn idle(lab: &Lab<'_>, target: &Target) -> Result<Found> {
@@ -195,12 +210,31 @@ const PAUSE: Duration = Duration::from_micros(100);
 const NAMES: usize = 1000;
 const IN_FLIGHT: usize = 32;
 const MOST_CHANGES: u32 = 50;
-const WARM_UP: Duration = Duration::from_millis(150);
-/// Turns of new connections with each table.
-const TURNS: u32 = 8;
+const WARM_UP: Duration = Duration::from_millis(30);
+/// Turns of new connections with each table: the machine's mood changes within a second.
+const TURNS: u32 = 24;
+
 /// For what is done behind the scenes once a name answers.
 const REST: Duration = Duration::from_millis(300);
 const START_LIMIT: Duration = Duration::from_secs(60);
 const APPLY_LIMIT: Duration = Duration::from_secs(20);
 /// Longer than any of the profiles takes with 10,000 names.
 const TOLD_AGAIN: Duration = Duration::from_secs(4);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_more_names_cost_is_told_against_the_first_size_in_the_same_turn() {
+        let sizes = [1, 1000, 10_000];
+        let costs = [(10_000, 44.0), (1000, 41.0), (1, 40.0)];
+        let more = |costs| -> Vec<(u32, f64)> {
+            let rounded = |(names, percent): (u32, f64)| (names, (percent * 10.0).round() / 10.0);
+            more(&sizes, costs).into_iter().map(rounded).collect()
+        };
+        assert_eq!(more(&costs), [(1000, 2.5), (10_000, 10.0)]);
+        assert_eq!(more(&costs[..2]), []);
+        assert_eq!(more(&[(1, 0.0), (1000, 1.0)]), []);
+    }
+}

@@ -24,8 +24,8 @@ fn every_profile_routes_and_takes_one_more_name() {
     bench.args(["profiles", "--try", "--program", &gateway]);
     let text = command::run(&mut bench).unwrap();
     // Three each of direct, rhizome, rhizome-copy, rhizome-2, envoy, envoy-32k; two of haproxy,
-    // haproxy-splice and nginx; one of haproxy-map and sniproxy.
-    assert_eq!(text.lines().count(), 6 * 3 + 3 * 2 + 2, "{text}");
+    // haproxy-splice and nginx; one of copy-loop, haproxy-map and sniproxy.
+    assert_eq!(text.lines().count(), 6 * 3 + 3 * 2 + 3, "{text}");
     let silent = text.lines().find(|line| !line.contains(" routes"));
     assert_eq!(silent, None);
 }

@@ -133,6 +133,25 @@ fn other_listeners_are_spoken_to_in_their_own_words() {
     }
 }
 
+/// It is no proxy, but what it is given arrives.
+#[test]
+fn a_loop_that_copies_tells_what_the_machine_costs() {
+    let what = ["--only", "copy-loop,rhizome-copy", "--seconds", "0.2"];
+    let lines = short(&[&what[..], &["--cases", "bulk,conns,rtt"]].concat());
+    let value = |setup: &str, case: &str, figure: &str| {
+        let value = median(&lines, setup, case, figure);
+        value.unwrap_or_else(|| panic!("{setup}, {case}: no {figure}"))
+    };
+    for setup in ["copy-loop", "rhizome-copy"] {
+        for case in ["sni bulk down ×8", "sni bulk up ×8"] {
+            assert!(value(setup, case, "throughput") > 0.0);
+            assert!(value(setup, case, "proxy cpu") > 0.0);
+        }
+    }
+    assert_eq!(value("copy-loop", "sni conns ×4", "failed"), 0.0);
+    assert!(value("copy-loop", "sni rtt", "p50") > 0.0);
+}
+
 /// What runs already is the backend itself here, without a proxy in front.
 #[test]
 fn what_runs_already_is_measured_by_its_address() {
