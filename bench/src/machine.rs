@@ -102,11 +102,22 @@ fn value_of(path: &str, key: &str) -> String {
         .map_or_else(|| UNKNOWN.to_owned(), |value| value.trim().to_owned())
 }
 
-/// The commit of the directory we run in, if it is a checkout; `-dirty` with changes.
+/// The commit of the directory we run in, if it is a checkout; `-dirty` with changes, but for results
+/// that an earlier part of the suite has just written.
 fn commit() -> String {
-    let mut git = Command::new("git");
-    git.args(["describe", "--always", "--dirty", "--abbrev=12"]);
-    command::run(&mut git).map_or_else(|_| UNKNOWN.to_owned(), |text| text.trim().to_owned())
+    let git = |arguments: &[&str]| {
+        let mut git = Command::new("git");
+        command::run(git.args(arguments)).map(|text| text.trim().to_owned())
+    };
+    let Ok(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else {
+        return UNKNOWN.to_owned();
+    };
+    let tracked = ["status", "--porcelain", "--untracked-files=no", "--"];
+    let but = [":/", ":(top,exclude)bench/results"];
+    match git(&[&tracked[..], &but[..]].concat()) {
+        Ok(changes) if changes.is_empty() => commit,
+        Ok(_) | Err(_) => format!("{commit}-dirty"),
+    }
 }
 
 const UNKNOWN: &str = "unknown";

@@ -67,28 +67,29 @@ impl Part {
         match self {
             Self::Tls => {
                 "tls --only direct,copy-loop,rhizome,rhizome-copy,envoy,haproxy,haproxy-splice,nginx \
-                 --cases bulk,rtt,idle --connections 8,64 --rounds 2 --seconds 1.2"
+                 --cases bulk,rtt,idle --connections 8,64 --idle 4000 --rounds 2 --seconds 1 \
+                 --warm-up 0.2"
             }
             // These differ by a few percent only: many short repetitions, in turns.
             Self::Conns => {
                 "tls --only copy-loop,rhizome,envoy,haproxy,nginx,sniproxy --listener sni,proxy \
-                 --cases conns --rounds 12 --seconds 0.4"
+                 --cases conns --rounds 10 --seconds 0.4 --warm-up 0.2"
             }
             Self::Routes => {
-                "routes --only rhizome,envoy,haproxy,haproxy-map,nginx,sniproxy --names 1,10000 \
+                "routes --only rhizome,envoy,haproxy-map,nginx,sniproxy --names 1,10000 \
                  --rounds 1 --seconds 1.5"
             }
             Self::Tunnel => {
                 "tunnel --only direct,rhizome-udp,rhizome-udp-gateway,rhizome-tcp,\
                  wireguard-go-2023,boringtun,openvpn-udp,openvpn-tcp --cases idle,bulk \
-                 --rounds 1 --seconds 1.5"
+                 --rounds 1 --seconds 2"
             }
             // Long enough that slow start is a small part of it.
             Self::Long => {
-                "tunnel --only rhizome-udp,rhizome-tcp,wireguard-go-2023,openvpn-tcp-bbr \
-                 --cases long,loss --rounds 1 --long-seconds 8"
+                "tunnel --only rhizome-udp,rhizome-tcp,openvpn-tcp-bbr \
+                 --cases long,loss --rounds 1 --long-seconds 12"
             }
-            Self::Konnectivity => "konnectivity suite --mib 512 --millis 400 --rounds 2",
+            Self::Konnectivity => "konnectivity suite --mib 256 --millis 300 --rounds 2",
             // Under held connections it takes minutes more: `cargo xtask scale` has that as well.
             Self::Controller => "controller --cases policies,routes",
         }
