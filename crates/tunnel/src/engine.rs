@@ -71,9 +71,8 @@ const SWEEP: usize = 256;
 /// For how long a stream may go without an authentic packet before a server closes it.
 const PROOF: Duration = Duration::from_secs(10);
 
-/// How long after padding was asked for on a stream it may be again: it is asked for once, and a client
-/// that goes on asking has no more than 8 MiB sent to it every so long, which it could have by its key
-/// and less trouble.
+/// How long after a client had padding it may have more: it asks once for each second connection. One
+/// that goes on asking, by whatever streams, has no more than 8 MiB sent to it every so long.
 const PADDED: Duration = Duration::from_secs(10);
 
 /// Probes that find the size of packets have numbers from here on.
@@ -153,8 +152,6 @@ struct Stream {
     /// When something authentic came by it, or it was accepted.
     heard: Instant,
     proven: bool,
-    /// When padding was asked for.
-    padded: Option<Instant>,
 }
 
 impl<K: Keys> Engine<K> {

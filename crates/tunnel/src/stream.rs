@@ -39,7 +39,7 @@ pub const READ_BUFFER: usize = 64 * 1024;
 pub const READ_TURN: usize = 256 * 1024;
 
 /// Octets of padding after which the others of the loop get their turn, and what came meanwhile goes
-/// ahead of the rest: as many as one call writes.
+/// ahead of the rest: two calls' worth.
 const PADDING_TURN: u64 = 64 * 1024;
 
 /// Bounds of a stream.

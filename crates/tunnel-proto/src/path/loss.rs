@@ -64,6 +64,15 @@ impl Loss {
         self.in_flight = self.in_flight.max(more.in_flight);
     }
 
+    /// Returns the same, as if nothing had been lost.
+    pub(super) fn lossless(self) -> Self {
+        Self {
+            waited: 0,
+            resent: 0,
+            ..self
+        }
+    }
+
     /// Answers whether enough was seen to go by.
     pub(super) fn is_telling(self) -> bool {
         self.seen >= TELLING

@@ -59,6 +59,10 @@ const PAUSE_MEMORY: Duration = Duration::from_secs(300);
 /// limits is not to be asked all the time, nor anybody told each time.
 pub(super) const REFUSED: Duration = Duration::from_secs(300);
 
+/// For how long padding may be what makes the line lose packets: until it was sent, and what was lost of
+/// it sent again.
+const PADS: Duration = Duration::from_millis(1500);
+
 /// The longest round trip that padding is meant for: what takes longer to send is not there before the
 /// turn begins. A round trip is measured beside the load, and may be that long by its queue alone.
 const PADDED_RTT: Duration = Duration::from_millis(500);
@@ -83,7 +87,7 @@ pub(super) struct Turns {
     rates: Rates,
     /// When the kernel last told.
     told: Option<Instant>,
-    /// Until when what is lost may be lost because of padding beside it, and tells nothing of the line.
+    /// Until when what is lost may be lost because of padding, and tells nothing of the line.
     pads_until: Option<Instant>,
     /// Until when there are none because the line loses packets.
     withheld_until: Option<Instant>,
@@ -116,10 +120,8 @@ impl Turns {
     /// Takes note of what happened to the segments since the last look.
     fn look(&mut self, now: Instant, line: Loss) {
         self.told = Some(now);
-        if self.pads_until.is_some_and(|until| now < until) {
-            return;
-        }
-        self.line.add(line);
+        let pads = self.pads_until.is_some_and(|until| now < until);
+        self.line.add(if pads { line.lossless() } else { line });
         let Some(until) = &mut self.withheld_until else {
             return;
         };
@@ -290,7 +292,9 @@ impl Selector {
             other.retry_at = Some(now);
             self.turns.second(now);
         }
-        if let Some(link) = other.link.as_mut().filter(|_| wanted)
+        // Padding is for a load, and in vain once the load is there.
+        let is_time = self.turns.is_busy(now, BUSY) && !self.turns.is_over(now);
+        if let Some(link) = other.link.as_mut().filter(|_| wanted && is_time)
             && link.needs_padding
             && let Some(rtt) = link.prober.as_ref().and_then(|it| it.stats().rtt)
         {
@@ -298,7 +302,7 @@ impl Selector {
             let padding = self.turns.rates.padding(rtt.min(PADDED_RTT));
             if padding != Padding::default() {
                 link.padded = true;
-                self.turns.pads_until = Some(now + READY);
+                self.turns.pads_until = Some(now + PADS);
                 let link = link.id;
                 self.events.push_back(Event::Pad { link, padding });
             }

@@ -124,6 +124,44 @@ fn round_trip_made_long_by_a_queue_asks_for_no_more_than_is_sent_until_the_turn(
     busy_over(&mut world, ms(20_000), more(1000, 0));
     let most = 0.5 * 1220.0 * 4000.0;
     let padded = padded(&world);
-    assert_eq!(padded.len(), 1);
-    assert!(f64::from(padded[0].2.send) <= most, "{padded:?}");
+    for (_, _, padding) in padded {
+        assert!(f64::from(padding.send) <= most, "{padding:?}");
+    }
+}
+
+#[test]
+fn no_padding_is_sent_when_the_load_is_over_or_the_turn_has_come() {
+    let mut world = by_tcp();
+    busy_over(&mut world, ms(20_000), more(0, 0));
+    assert_eq!(padded(&world).len(), 1);
+    world.run(ms(10_000));
+    let spare = other(&world);
+    world.selector.handle_failed(world.now, spare);
+    world.act();
+    world.run(ms(20_000));
+    assert_eq!((world.links.len(), padded(&world).len()), (2, 1));
+    busy_over(&mut world, ms(1000), more(0, 0));
+    let turns = turns(&world);
+    for (at, link, _) in padded(&world) {
+        let turn = turns.iter().find(|(_, used)| *used == link);
+        assert!(
+            turn.is_none_or(|(turn, _)| *turn > at + ms(200)),
+            "{at:?} {turns:?}"
+        );
+    }
+}
+
+#[test]
+fn what_is_lost_long_after_padding_counts_again() {
+    let mut world = by_tcp();
+    while padded(&world).is_empty() {
+        busy_over(&mut world, ms(250), |_| {});
+    }
+    let second = other(&world);
+    world.dead = Some(second);
+    world.refuses = true;
+    busy_over(&mut world, ms(30_000), |counted| {
+        counted.out_of_order += 900
+    });
+    assert!(world.selector.withholds_turns());
 }

@@ -227,6 +227,8 @@ pub(crate) struct Peer<N> {
     pub(crate) flows: u32,
     /// The number of the server process behind the latest stream.
     pub(crate) instance: Option<u64>,
+    /// Server: when it was sent padding that it had asked for.
+    pub(crate) padded: Option<Instant>,
 }
 
 impl<N: Noise> Peer<N> {

@@ -43,7 +43,6 @@ impl<K: Keys> Engine<K> {
             from,
             heard: now,
             proven: false,
-            padded: None,
         };
         self.streams.insert(stream, known);
         self.greet(stream, out);
@@ -235,20 +234,19 @@ impl<K: Keys> Engine<K> {
     /// Sends padding that a client asked for, by a stream that it does not use yet.
     fn pad(&mut self, now: Instant, stream: StreamId, octets: u32, out: &mut impl Out) {
         let remote = Remote::Stream(stream);
-        let used = |peer: &super::Peer<K::Noise>| {
-            peer.active_link().is_some_and(|link| link.remote == remote)
-        };
-        let Some(known) = self.streams.get_mut(&stream) else {
-            return;
-        };
-        let lately = |then: Instant| now.saturating_duration_since(then) < PADDED;
-        if !known.proven
-            || known.padded.is_some_and(lately)
-            || self.peers.iter().flatten().any(used)
-        {
+        if !self.streams.get(&stream).is_some_and(|known| known.proven) {
             return;
         }
-        known.padded = Some(now);
+        let mut peers = self.peers.iter_mut().flatten();
+        let Some(peer) = peers.find(|peer| peer.link_of(&remote).is_some()) else {
+            return;
+        };
+        let used = peer.active_link().is_some_and(|link| link.remote == remote);
+        let lately = |then: Instant| now.saturating_duration_since(then) < PADDED;
+        if used || peer.padded.is_some_and(lately) {
+            return;
+        }
+        peer.padded = Some(now);
         tracing::debug!(stream = stream.0, octets, "padding");
         out.pad(
             stream,

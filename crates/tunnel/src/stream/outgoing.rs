@@ -95,9 +95,6 @@ impl Outgoing {
         max: usize,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) {
-        if band == Band::Bulk {
-            self.padding = 0;
-        }
         let mut bytes = self.free.take();
         let most = HEADER_LEN + max;
         if bytes.len() < most {
@@ -109,6 +106,9 @@ impl Outgoing {
             self.too_large += u64::from(filled > 0);
             return self.free.put(bytes);
         };
+        if band == Band::Bulk {
+            self.padding = 0;
+        }
         bytes[..HEADER_LEN].copy_from_slice(&header);
         let len = HEADER_LEN + filled;
         self.push(now, band, Buffer { bytes, len });

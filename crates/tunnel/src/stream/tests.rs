@@ -263,6 +263,10 @@ fn a_frame_that_cannot_be_is_not_queued() {
     outgoing.slot(now, Band::Bulk, 100, |_| 0);
     outgoing.slot(now, Band::Bulk, 20_000, |_| 20_000);
     assert!(outgoing.is_empty());
+    outgoing.pad(1000);
+    outgoing.slot(now, Band::Bulk, 100, |_| 0);
+    assert!(!outgoing.is_empty(), "nothing took the padding's place");
+    outgoing.flush();
     assert_eq!(outgoing.too_large(), 1);
 }
 
@@ -324,6 +328,45 @@ fn padding_that_is_written_in_pieces_is_whole_frames_and_no_more_than_was_wanted
     assert_eq!(written.len(), 20 * 514); // the last of 19.5 is finished
     assert_eq!(outgoing.padded(), 20 * 514);
     assert_eq!(take_apart(&written).len(), 20);
+}
+
+#[test]
+fn what_is_urgent_goes_between_two_frames_of_padding() {
+    let (now, mut outgoing) = (start(), Outgoing::new(codel::Params::default(), 0));
+    outgoing.pad(100_000);
+    outgoing.refill(now);
+    outgoing.advance(3 * 514 + 100);
+    let ping = Control::Ping { id: 1, sent: 2 };
+    outgoing.control(now, &ping);
+    outgoing.refill(now);
+    assert_eq!(next(&outgoing), [0; 414]);
+    outgoing.advance(414);
+    outgoing.refill(now);
+    let urgent = next(&outgoing);
+    assert!(urgent.len() < 100, "{}", urgent.len());
+    outgoing.advance(urgent.len());
+    let mut octets = 4 * 514;
+    while !outgoing.is_empty() {
+        outgoing.refill(now);
+        let padding = next(&outgoing).len();
+        outgoing.advance(padding);
+        octets += padding;
+    }
+    assert_eq!(octets, 100_000_usize.div_ceil(514) * 514);
+    assert_eq!(outgoing.padded(), octets as u64);
+}
+
+#[test]
+fn a_flush_leaves_the_rest_of_a_frame_of_padding() {
+    let (now, mut outgoing) = (start(), Outgoing::new(codel::Params::default(), 0));
+    outgoing.pad(100_000);
+    outgoing.refill(now);
+    outgoing.advance(514 + 14);
+    outgoing.flush();
+    outgoing.refill(now);
+    assert_eq!(next(&outgoing), [0; 500]);
+    outgoing.advance(500);
+    assert!(outgoing.is_empty());
 }
 
 #[test]

@@ -62,19 +62,24 @@ fn a_busy_tunnel_by_tcp_has_two_connections_in_turns_and_the_server_follows() {
     assert_eq!(status.peers[0].links.len(), 1, "{status:?}");
 }
 
-/// Returns a world whose tunnel is busy by TCP for so long, and the streams that it has.
-fn busy(time: Duration) -> (World, Vec<StreamId>) {
-    let mut world = World::new(1, 1, Mode::Tcp);
-    world.run_for(ms(2000));
-    let source = world.server_address(0);
-    world.server_sends(0, packet(&source, POD, flags::SYN, 0));
-    let end = world.now + time;
+/// Has the only server send a good deal for so long.
+fn keep_busy(world: &mut World, time: Duration) {
+    let (source, end) = (world.server_address(0), world.now + time);
     while world.now < end {
         for _ in 0..128 {
             world.server_sends(0, packet(&source, POD, flags::ACK, 100));
         }
         world.run_for(ms(250));
     }
+}
+
+/// Returns a world whose tunnel is busy by TCP for so long, and the streams that it has.
+fn busy(time: Duration) -> (World, Vec<StreamId>) {
+    let mut world = World::new(1, 1, Mode::Tcp);
+    world.run_for(ms(2000));
+    let source = world.server_address(0);
+    world.server_sends(0, packet(&source, POD, flags::SYN, 0));
+    keep_busy(&mut world, time);
     let links = &world.clients[0].engine.peers[0].as_ref().unwrap().links;
     let stream = |link: &peer::Link| match link.remote {
         Remote::Stream(stream) => stream,
@@ -90,12 +95,17 @@ fn a_second_connection_carries_padding_once_ahead_of_its_turn() {
     let [_, second] = streams[..] else {
         panic!("{streams:?}");
     };
-    // What the kernel counts here is received, so the client only asks.
-    let [(Who::Server(0), padded, octets)] = world.padded[..] else {
+    // The kernel counts twice as many received as sent here.
+    let [
+        (Who::Client(0), by_client, sent),
+        (Who::Server(0), by_server, asked_for),
+    ] = world.padded[..]
+    else {
         panic!("{:?}", world.padded);
     };
-    assert_eq!(padded, second);
-    assert!((1..=path::MOST_PADDING as usize).contains(&octets));
+    assert_eq!((by_client, by_server), (second, second));
+    assert!((1..=path::MOST_PADDING as usize).contains(&sent));
+    assert!((sent * 2).abs_diff(asked_for) <= 2, "{sent} {asked_for}");
     assert!(world.clients[0].engine.counts().turns >= 5);
 }
 
@@ -120,4 +130,14 @@ fn no_more_padding_is_sent_than_is_due_and_none_to_strangers_or_by_a_stream_in_u
     world.request_padding(first, 1000);
     let most = path::MOST_PADDING as usize;
     assert_eq!(world.padded, [(Who::Server(0), first, most)]);
+    // The bound is the client's, not a stream's.
+    keep_busy(&mut world, PADDED - ms(500));
+    assert_eq!(world.clients[0].engine.counts().turns, 2);
+    world.request_padding(second, 1000);
+    assert_eq!(world.padded.len(), 1);
+    keep_busy(&mut world, ms(750));
+    for stream in [first, second] {
+        world.request_padding(stream, 1000); // one of which is in use
+    }
+    assert_eq!(world.padded.len(), 2);
 }

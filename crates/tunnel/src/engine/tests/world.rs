@@ -413,6 +413,7 @@ impl World {
     /// Calls an engine, and carries off what it says.
     fn call(&mut self, who: Who, work: impl FnOnce(&mut Engine<PlainKeys>, &mut Sink)) {
         self.segments.received += 512; // turns have something to go by
+        self.segments.sent += 256;
         self.segments.out_of_order += u32::from(self.lossy) * 512;
         let mut sink = Sink {
             segments: Some(self.segments),
