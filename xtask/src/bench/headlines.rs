@@ -53,6 +53,12 @@ const TLS: &[Headline] = &[
         "proxy cpu",
         "octets to 64 clients, processor time",
     ),
+    of(
+        "rhizome-copy",
+        "sni bulk down ×8",
+        "proxy cpu",
+        "the same to 8 where splicing does not apply",
+    ),
     ours(
         "sni bulk down ×8",
         "throughput",
@@ -64,7 +70,7 @@ const TLS: &[Headline] = &[
         "64 octets there and back, all on one processor",
     ),
     ours(
-        "sni idle ×9000",
+        "sni idle ×4000",
         "memory each",
         "memory of an idle connection",
     ),
