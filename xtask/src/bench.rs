@@ -73,7 +73,7 @@ impl Part {
             // These differ by a few percent only: many short repetitions, in turns.
             Self::Conns => {
                 "tls --only copy-loop,rhizome,envoy,haproxy,nginx,sniproxy --listener sni,proxy \
-                 --cases conns --rounds 10 --seconds 0.4 --warm-up 0.2"
+                 --cases conns --rounds 24 --seconds 0.15 --warm-up 0.05"
             }
             Self::Routes => {
                 "routes --only rhizome,envoy,haproxy-map,nginx,sniproxy --names 1,10000 \

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::json;
 use testkit::process::Usage;
 use testkit::proxy_header;
+use testkit::sockets;
 use testkit::upstream::{Behaviour, Upstream};
 use testkit::wait;
 
@@ -104,6 +105,21 @@ fn bulk_arrives_whole_is_counted_and_is_not_copied() {
     let copied = copied.unwrap_or(0.0);
     println!("{copied} of {} octets were copied", 2 * BYTES);
     assert!(copied < 0.1 * 2.0 * BYTES as f64);
+}
+
+#[test]
+fn connections_toward_the_gateway_are_kept_alive() {
+    for (keepalive, kept) in [("1s", true), ("0s", false)] {
+        let gateway = Upstream::start(Behaviour::Sink).unwrap();
+        let tcp = json!({ "tcp": { "keepalive": keepalive } });
+        let proxy = Running::start(&config(by_proxy_header(gateway.addr()), tcp));
+        let _client = proxy.connect();
+        gateway.wait_accepted(1, LIMIT).unwrap();
+        let given = wait::until("keepalive", Duration::from_secs(3), || {
+            sockets::keeps_alive(gateway.addr()).unwrap()
+        });
+        assert_eq!(given.is_ok(), kept, "{keepalive}: {given:?}");
+    }
 }
 
 #[test]

@@ -29,6 +29,7 @@ pub mod ports;
 pub mod process;
 pub mod proxy_header;
 mod request;
+pub mod sockets;
 pub mod tempdir;
 #[cfg(feature = "impair")]
 pub mod tunnel_world;

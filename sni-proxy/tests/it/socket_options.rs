@@ -1,19 +1,17 @@
 //! Which TCP options dialled sockets have, by what the kernel says of them (`ss`).
 
 use std::net::SocketAddr;
-use std::process::Command;
+use std::time::Duration;
 
-use testkit::command;
 use testkit::upstream::{Behaviour, Upstream};
+use testkit::{sockets, wait};
 
 use crate::support::{Client, Gateway};
 
 /// Returns the receive buffer of the one connection toward `addr`, octets as the kernel counts
 /// them, which is twice what was asked for (socket(7)).
 fn receive_buffer(addr: SocketAddr) -> u64 {
-    let mut ss = Command::new("ss");
-    ss.args(["-tmnH", "state", "established", "dst", &addr.to_string()]);
-    let shown = command::run(&mut ss).unwrap();
+    let shown = sockets::toward(addr).unwrap();
     let all: Vec<u64> = shown
         .split(['(', ',', ')'])
         .filter_map(|word| word.strip_prefix("rb"))
@@ -62,5 +60,45 @@ routes:
         assert_eq!(was, 2 * (kib << 10), "{listener} to {value}");
         drop(client);
         gateway.wait_idle();
+    }
+}
+
+#[test]
+fn keepalive_toward_a_cluster_is_everybodys_or_its_own() {
+    let (kept, left) = (
+        Upstream::start(Behaviour::Echo).unwrap(),
+        Upstream::start(Behaviour::Echo).unwrap(),
+    );
+    let gateway = Gateway::start(
+        r#"
+tcp: { keepalive: 1s }
+listeners:
+- { name: vpn, address: "127.0.0.1:0", protocol: connect }
+"#,
+        &format!(
+            r#"
+clusters:
+- {{ name: kept, endpoints: [{{ address: "{}" }}] }}
+- {{ name: left, endpoints: [{{ address: "{}" }}], tcp: {{ keepalive: 0s }} }}
+routes:
+- {{ connectDestinations: ["kept"], cluster: kept }}
+- {{ connectDestinations: ["left"], cluster: left }}
+"#,
+            kept.addr(),
+            left.addr()
+        ),
+    );
+    let mut clients = ["left", "kept"].map(|value| {
+        let mut client = Client::open(gateway.addr("vpn"));
+        assert_eq!(client.connect(value), "HTTP/1.1 200 OK\r\n\r\n");
+        client
+    });
+    wait::until("keepalive", Duration::from_secs(10), || {
+        sockets::keeps_alive(kept.addr()).unwrap()
+    })
+    .unwrap();
+    assert!(!sockets::keeps_alive(left.addr()).unwrap());
+    for client in &mut clients {
+        client.expect_echo(b"still there");
     }
 }

@@ -1,0 +1,26 @@
+//! What the kernel says of open TCP sockets, by `ss`. Opens none.
+
+use std::net::SocketAddr;
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::command;
+
+/// Returns what `ss` tells of the established connections toward `addr`: memory, timers, options.
+///
+/// # Errors
+/// When `ss` is missing or fails.
+pub fn toward(addr: SocketAddr) -> Result<String> {
+    let mut ss = Command::new("ss");
+    ss.args(["-tmonH", "state", "established", "dst", &addr.to_string()]);
+    command::run(&mut ss)
+}
+
+/// Tells whether a connection toward `addr` sends keepalive probes.
+///
+/// # Errors
+/// As of [`toward`].
+pub fn keeps_alive(addr: SocketAddr) -> Result<bool> {
+    Ok(toward(addr)?.contains("timer:(keepalive,"))
+}
