@@ -184,9 +184,14 @@ impl Turns {
         may && self.told.is_some_and(lately) && self.is_busy(now, KEEP)
     }
 
+    /// Answers whether the turn has lasted as long as it is to.
+    fn is_due(&self, now: Instant) -> bool {
+        now >= self.began + self.present
+    }
+
     /// Answers whether the turn is over, and enough was seen in it to take another.
     fn is_over(&self, now: Instant) -> bool {
-        let over = self.is_busy(now, BUSY) && now >= self.began + self.present;
+        let over = self.is_busy(now, BUSY) && self.is_due(now);
         !self.length.is_zero() && over && self.line.is_telling()
     }
 
@@ -292,8 +297,8 @@ impl Selector {
             other.retry_at = Some(now);
             self.turns.second(now);
         }
-        // Padding is for a load, and in vain once the load is there.
-        let is_time = self.turns.is_busy(now, BUSY) && !self.turns.is_over(now);
+        // Padding is for a load, and in vain once the load may come any moment.
+        let is_time = self.turns.is_busy(now, BUSY) && !self.turns.is_due(now);
         if let Some(link) = other.link.as_mut().filter(|_| wanted && is_time)
             && link.needs_padding
             && let Some(rtt) = link.prober.as_ref().and_then(|it| it.stats().rtt)

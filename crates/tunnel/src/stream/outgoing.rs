@@ -29,7 +29,7 @@ const MAX_FREE: usize = 512 * 1024;
 /// A frame of padding.
 static PADDING: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut frame = BytesMut::new();
-    // It is a message of a known type; without one there would be no padding.
+    // It is a message of a known type, which always fits; were it none, nothing would be padded.
     let _ = frame::put_control(&Control::Padding, &mut frame);
     frame.to_vec()
 });
@@ -135,7 +135,7 @@ impl Outgoing {
     /// Has so many octets of padding written, and the rest of its last frame, while nothing else waits,
     /// until bulk or a drain does.
     pub(super) fn pad(&mut self, octets: usize) {
-        self.padding = octets;
+        self.padding = if PADDING.is_empty() { 0 } else { octets };
     }
 
     fn push(&mut self, now: Instant, band: Band, buffer: Buffer) {

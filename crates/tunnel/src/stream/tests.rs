@@ -400,6 +400,29 @@ fn padding_that_was_begun_is_finished_ahead_of_what_comes_and_a_drain_ends_it() 
 }
 
 #[tokio::test]
+async fn padding_ends_a_call_where_the_socket_takes_all() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    SockRef::from(&listener)
+        .set_recv_buffer_size(1 << 20)
+        .unwrap();
+    let mut params = StreamParams::default();
+    params.tcp.notsent_lowat = 0;
+    let (mut stream, _other) = connected_by(listener, &params, &[]);
+    let socket = SockRef::from(&stream.socket);
+    socket.set_send_buffer_size(1 << 20).unwrap();
+    let now = start();
+    stream.pad(8 << 20);
+    let mut begun = 0;
+    while begun == 0 {
+        tokio::task::yield_now().await; // the runtime looks which sockets are ready
+        assert!(flush(&mut stream, now).await.is_pending());
+        begun = stream.traffic().padding;
+    }
+    let call = PADDING_TURN..PADDING_TURN + 64 * 514;
+    assert!(call.contains(&begun), "{begun}");
+}
+
+#[tokio::test]
 async fn padding_leaves_others_their_turn_and_waits_nowhere() {
     let (mut stream, mut other) = cramped();
     let now = start();
