@@ -1,7 +1,7 @@
 //! A loop that copies and does nothing else: what whatever copies costs on this machine at least.
 //!
 //! ```text
-//! accept ─▶ connect ─▶ readable: recv of 256 KiB ─▶ send; what is not taken waits, and reading with it
+//! accept ─▶ connect ─▶ readable: recv of 1 MiB ─▶ send; what is not taken waits, and reading with it
 //! ```
 //!
 //! Started as a target like any proxy (`profiles/copy-loop.yaml`), it says how much of a figure is the
@@ -150,5 +150,5 @@ fn number(place: usize, side: usize) -> u64 {
 
 const LISTENER: u64 = 0;
 
-/// Octets of one read, of which 16 KiB cost twice as much.
-const SCRATCH: usize = 256 * 1024;
+/// Octets of one read, as many as the gateway copies at once: 16 KiB cost twice as much.
+const SCRATCH: usize = 1024 * 1024;

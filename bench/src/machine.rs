@@ -103,7 +103,7 @@ fn value_of(path: &str, key: &str) -> String {
 }
 
 /// The commit of the directory we run in, if it is a checkout; `-dirty` with changes, but for results
-/// that an earlier part of the suite has just written.
+/// and the tables made of them, which an earlier part of the suite may have written.
 fn commit() -> String {
     let git = |arguments: &[&str]| {
         let mut git = Command::new("git");
@@ -113,7 +113,11 @@ fn commit() -> String {
         return UNKNOWN.to_owned();
     };
     let tracked = ["status", "--porcelain", "--untracked-files=no", "--"];
-    let but = [":/", ":(top,exclude)bench/results"];
+    let but = [
+        ":/",
+        ":(top,exclude)bench/results",
+        ":(top,exclude)README.md",
+    ];
     match git(&[&tracked[..], &but[..]].concat()) {
         Ok(changes) if changes.is_empty() => commit,
         Ok(_) | Err(_) => format!("{commit}-dirty"),
