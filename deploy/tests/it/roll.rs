@@ -45,7 +45,7 @@ fn every_component_is_rolled_under_traffic_and_no_request_fails() {
     let seed = Seed::new(&network, dirs);
     let worlds = worlds.map(|directory| World::new(directory, plan::hosts()));
     let services = plan::services(&network, &seed);
-    let mut fleet = Fleet::new(
+    let fleet = Fleet::new(
         &network,
         &seed.api,
         worlds,
@@ -62,6 +62,7 @@ fn every_component_is_rolled_under_traffic_and_no_request_fails() {
             let traffic = &traffic;
             scope.spawn(move || traffic.go_on(path));
         }
+        scope.spawn(|| fleet.look_after(|| traffic.is_over()));
         let servers = fleet.places("konnectivity-server");
         let servers = servers.into_iter().map(|place| network.at(place));
         let mut witness = Witness::new(&traffic, servers.collect());

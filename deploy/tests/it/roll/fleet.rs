@@ -3,15 +3,19 @@
 //!
 //! ```text
 //!   roll ─▶ start ─▶ ready, by its probe ─▶ SIGTERM to an old one ─▶ unready ─▶ out of Services ─▶ its end
-//!                     look(): every pod's probe when it is due, and Services led anew
+//!           look_after(), a thread of its own: every pod's probe when it is due, and Services led anew
 //! ```
 //!
-//! Whatever waits for pods here looks after all of them meanwhile. Who sees them off may take its time
-//! as well: probes that are due are late by that, as those of a busy kubelet are.
+//! Nobody who rolls pods or sees them off holds up their probes: a pod that drains accepts connections
+//! for some seconds only, in which it has to be out of its Services.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 
-use testkit::process::ChildGuard;
+use deploy::Pod;
+use testkit::netns::Namespace;
+use testkit::process::{ChildGuard, Signal};
 use testkit::wait::{self, Deadline};
 
 use crate::api::{Api, LIMIT};
@@ -24,9 +28,14 @@ use crate::world::{World, ask, has_started, wait_ready};
 pub(crate) struct Fleet<'n> {
     network: &'n Network,
     api: &'n Api<'n>,
-    /// Of the shoot, and of the other one.
-    worlds: [World; 2],
     workloads: Vec<Workload>,
+    /// Of the shoot, and of the other one.
+    worlds: Mutex<[World; 2]>,
+    now: Mutex<Now<'n>>,
+}
+
+/// How it is at the moment.
+struct Now<'n> {
     services: Vec<Service<'n>>,
     pods: Vec<Running>,
     /// Where a pod was last that another one follows.
@@ -41,21 +50,28 @@ impl<'n> Fleet<'n> {
         workloads: Vec<Workload>,
         services: Vec<Service<'n>>,
     ) -> Self {
-        let mut fleet = Self {
+        let fleet = Self {
             network,
             api,
-            worlds,
             workloads,
-            services,
-            pods: Vec::new(),
-            left: None,
+            worlds: Mutex::new(worlds),
+            now: Mutex::new(Now {
+                services,
+                pods: Vec::new(),
+                left: None,
+            }),
         };
-        fleet.lead();
+        fleet.lead(&mut fleet.now());
         fleet
     }
 
+    /// What another thread was amidst when it panicked is nothing to go on with.
+    fn now(&self) -> MutexGuard<'_, Now<'n>> {
+        self.now.lock().expect("who looks after the pods goes on")
+    }
+
     /// Starts the pods of workloads, and waits until all are ready.
-    pub(crate) fn start(&mut self, keys: &[&str]) {
+    pub(crate) fn start(&self, keys: &[&str]) {
         for key in keys {
             let workload = self.index(key);
             for _ in 0..self.workloads[workload].replicas {
@@ -64,10 +80,10 @@ impl<'n> Fleet<'n> {
         }
         let ready = wait::until("pods to be ready", LIMIT, || {
             self.look();
-            self.pods.iter().all(Running::is_ready)
+            self.now().pods.iter().all(Running::is_ready)
         });
         ready.unwrap_or_else(|error| panic!("{error:#}\n{}", self.troubles()));
-        for pod in &mut self.pods {
+        for pod in &mut self.now().pods {
             let at = self.network.at(pod.place);
             wait_ready(at, pod.pod.containers().last().unwrap(), &mut pod.child);
         }
@@ -80,36 +96,11 @@ impl<'n> Fleet<'n> {
 
     /// Starts a pod at the next place where nobody is. One of a StatefulSet follows another, elsewhere if
     /// it can; one of a DaemonSet is where an old one may still be.
-    fn begin(&mut self, workload: usize, new: bool) {
+    fn begin(&self, workload: usize, new: bool) {
         let own = &self.workloads[workload];
-        let beside = |pod: &Running| own.kind == "DaemonSet" && pod.new != new;
-        let taken = |place: &str| {
-            let mut there = self.pods.iter();
-            there.any(|pod| pod.place == place && !beside(pod))
-        };
-        let named = |place: &'static str| {
-            let mut all = self.pods.iter().filter(|pod| pod.workload == workload);
-            own.kind == "StatefulSet" && all.any(|pod| name(pod.place) == name(place))
-        };
-        let free = own.places.iter().copied();
-        let free = free.filter(|place| !taken(place) && !named(place));
-        let mut free: Vec<&'static str> = free.collect();
-        // Those where somebody was come last.
-        free.sort_by_key(|place| self.left == Some(*place));
-        let place = free[0];
-        let called = |name: &String| {
-            let mut own = self.pods.iter().filter(|pod| pod.workload == workload);
-            own.any(|pod| pod.pod.name == *name)
-        };
-        let base = match own.kind {
-            "StatefulSet" => name(place),
-            _ => place,
-        };
-        let base = base.trim_start_matches("other-");
-        // Two pods of a DaemonSet at one place have different names.
-        let mut names = ["", "-b"].map(|end| format!("{base}{end}")).into_iter();
-        let name = names.find(|name| !called(name)).unwrap();
-        let world = &mut self.worlds[usize::from(own.other)];
+        let (place, name) = self.free(workload, new);
+        let mut worlds = self.worlds.lock().unwrap();
+        let world = &mut worlds[usize::from(own.other)];
         let _ = std::fs::remove_dir_all(world.directory.join(&name));
         let begun = world.begin_with(
             self.network.at(place),
@@ -117,7 +108,8 @@ impl<'n> Fleet<'n> {
             &own.objects,
             own.account.clone(),
         );
-        self.pods.push(Running {
+        let now = &mut *self.now();
+        now.pods.push(Running {
             workload,
             place,
             pod: begun.pod,
@@ -128,44 +120,85 @@ impl<'n> Fleet<'n> {
             new,
             end: End::Not,
         });
-        self.lead();
+        self.lead(now);
     }
 
-    /// Probes whom it is time to probe, and leads Services to who is there.
-    pub(crate) fn look(&mut self) {
-        for pod in &mut self.pods {
-            if let Some(status) = pod.child.exit_status().unwrap() {
-                let log = pod.child.log_tail(10);
-                assert!(pod.is_ending(), "{}: {status}\n{log}", pod.place);
-                pod.end = End::Over;
-            }
-            if pod.is_over() || !pod.due.passed() {
-                continue;
-            }
-            let period = pod.probe()["periodSeconds"].as_u64().unwrap_or(10);
-            let main = pod.pod.containers().last().unwrap();
-            pod.started = pod.started || has_started(main, pod.child.pid());
-            if !pod.started {
-                pod.due = Deadline::after(SOON);
-                continue;
-            }
-            let probe = main.probe("readinessProbe").unwrap();
-            let answer = ask(self.network.at(pod.place), probe.port, &probe.path);
-            pod.failed = match answer {
-                Some(_) => 0,
-                None => pod.failed.saturating_add(1),
+    /// Returns where the next pod of a workload comes to be, and what it is called.
+    fn free(&self, workload: usize, new: bool) -> (&'static str, String) {
+        let own = &self.workloads[workload];
+        let now = self.now();
+        let beside = |pod: &Running| own.kind == "DaemonSet" && pod.new != new;
+        let taken = |place: &str| {
+            let mut there = now.pods.iter();
+            there.any(|pod| pod.place == place && !beside(pod))
+        };
+        let named = |place: &'static str| {
+            let mut all = now.pods.iter().filter(|pod| pod.workload == workload);
+            own.kind == "StatefulSet" && all.any(|pod| name(pod.place) == name(place))
+        };
+        let free = own.places.iter().copied();
+        let free = free.filter(|place| !taken(place) && !named(place));
+        let mut free: Vec<&'static str> = free.collect();
+        // Those where somebody was come last.
+        free.sort_by_key(|place| now.left == Some(*place));
+        let place = free[0];
+        let called = |name: &String| {
+            let mut own = now.pods.iter().filter(|pod| pod.workload == workload);
+            own.any(|pod| pod.pod.name == *name)
+        };
+        let base = match own.kind {
+            "StatefulSet" => name(place),
+            _ => place,
+        };
+        let base = base.trim_start_matches("other-");
+        // Two pods of a DaemonSet at one place have different names.
+        let mut names = ["", "-b"].map(|end| format!("{base}{end}")).into_iter();
+        let name = names.find(|name| !called(name)).unwrap();
+        (place, name)
+    }
+
+    /// Looks after all pods until `over`.
+    pub(crate) fn look_after(&self, over: impl Fn() -> bool) {
+        while !over() {
+            self.look();
+            wait::pause(LOOK);
+        }
+    }
+
+    /// Probes whom it is time to probe, all at once, and leads Services to who is there.
+    fn look(&self) {
+        let due: Vec<Due> = self.now().due();
+        let answers: Vec<(bool, bool)> = thread::scope(|scope| {
+            let asked = due.iter().map(|due| {
+                let at = self.network.at(due.place);
+                scope.spawn(|| due.ask(at))
+            });
+            let asked: Vec<_> = asked.collect();
+            asked.into_iter().map(|one| one.join().unwrap()).collect()
+        });
+        let now = &mut *self.now();
+        for (due, (started, answered)) in due.iter().zip(answers) {
+            let pod = now.pods.iter_mut().find(|pod| pod.child.pid() == due.pid);
+            // It may be over by now.
+            let Some(pod) = pod else { continue };
+            pod.started = started;
+            pod.failed = if answered {
+                0
+            } else {
+                pod.failed.saturating_add(1)
             };
+            let period = pod.probe()["periodSeconds"].as_u64().unwrap_or(10);
             pod.due = Deadline::after(match pod.failed {
                 u64::MAX => SOON,
                 _ => Duration::from_secs(period),
             });
         }
-        self.lead();
+        self.lead(now);
     }
 
-    fn lead(&mut self) {
-        for service in &mut self.services {
-            let all = self.pods.iter().filter(|pod| {
+    fn lead(&self, now: &mut Now<'n>) {
+        for service in &mut now.services {
+            let all = now.pods.iter().filter(|pod| {
                 let name = service.pod.is_none_or(|name| pod.pod.name == name);
                 self.workloads[pod.workload].key == service.workload && name && !pod.is_over()
             });
@@ -180,18 +213,18 @@ impl<'n> Fleet<'n> {
 
     /// Tells of pods that are not ready.
     fn troubles(&self) -> String {
-        let states = self.pods.iter().filter(|pod| !pod.is_ready());
+        let now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        let states = now.pods.iter().filter(|pod| !pod.is_ready());
         let states = states.map(|pod| format!("{}:\n{}\n", pod.place, pod.child.log_tail(5)));
         states.collect()
     }
 
     /// Puts a new pod into the place of each old one of these workloads, before the eyes of `seen`.
-    pub(crate) fn roll(&mut self, keys: &[&'static str], seen: &mut impl Seen) {
-        for pod in &mut self.pods {
+    pub(crate) fn roll(&self, keys: &[&'static str], seen: &mut impl Seen) {
+        for pod in &mut self.now().pods {
             pod.new = false;
         }
         let all = wait::until("new pods", LONGEST, || {
-            self.look();
             let mut over = true;
             for key in keys {
                 let workload = self.index(key);
@@ -204,12 +237,13 @@ impl<'n> Fleet<'n> {
     }
 
     /// Does what the workload's controller would do now; tells whether nothing is left to do.
-    fn step(&mut self, workload: usize) -> bool {
+    fn step(&self, workload: usize) -> bool {
+        let mut now = self.now();
         let (surge, unavailable) = self.workloads[workload].rollout();
         let replicas = self.workloads[workload].replicas;
         // Where a pod has a name of its own, or a node where there is to be but one, the next one waits for
         // its end.
-        let own = self.pods.iter().enumerate();
+        let own = now.pods.iter().enumerate();
         let own = own.filter(|(_, pod)| pod.workload == workload);
         let (ending, own): (Vec<_>, Vec<_>) = own.partition(|(_, pod)| pod.is_ending());
         let waits = self.workloads[workload].kind != "Deployment" && surge == 0;
@@ -220,6 +254,7 @@ impl<'n> Fleet<'n> {
             return ending.is_empty();
         }
         if own.len() < replicas + surge && new.len() < replicas && !waits {
+            drop(now);
             self.begin(workload, true);
         } else if ready + unavailable > replicas && !waits {
             // The last of a StatefulSet is the first to go.
@@ -228,78 +263,149 @@ impl<'n> Fleet<'n> {
                 _ => old.first(),
             };
             if let Some((index, _)) = going.copied() {
-                self.pods[index].terminate();
+                now.pods[index].terminate();
             }
         }
         false
     }
 
     /// Accompanies pods that were told to end.
-    fn see_off(&mut self, workload: usize, seen: &mut impl Seen) {
+    fn see_off(&self, workload: usize, seen: &mut impl Seen) {
         let key = self.workloads[workload].key;
-        // Who stays ready while it drains is in no Service of ours.
-        let mut led = self.services.iter().filter(|own| own.workload == key);
-        let led = led.any(|own| !own.unready);
-        let mut index = 0;
-        while let Some(pod) = self.pods.get_mut(index) {
-            index += 1;
-            if pod.workload != workload {
-                continue;
-            }
-            match pod.end {
-                End::Not => {}
-                End::Told(end) => {
-                    if (!led || !pod.is_ready()) && seen.may_end(key, &mut pod.child) {
-                        pod.end = End::Free(end);
-                    }
-                }
-                End::Free(end) => {
-                    let log = || pod.child.log_tail(5);
-                    assert!(
-                        !end.passed(),
-                        "{} outlives its grace:\n{}",
-                        pod.place,
-                        log()
-                    );
-                }
-                End::Over => {
-                    index -= 1;
-                    let pod = self.pods.remove(index);
-                    self.left = Some(pod.place);
-                    seen.ended(key, &pod.child);
+        // The lock is not held while somebody takes his time.
+        let out = self.now().out_of_services(workload, key);
+        for pid in out {
+            let leave = seen.may_end(key, pid);
+            let now = &mut *self.now();
+            let mut told = now.pods.iter_mut();
+            let pod = told.find(|pod| pod.child.pid() == pid).unwrap();
+            match (leave, pod.end) {
+                (Leave::Wait, _) | (_, End::Not | End::Free(_) | End::Over) => {}
+                (Leave::Free, End::Told(end)) => pod.end = End::Free(end),
+                (Leave::AtOnce, End::Told(end)) => {
+                    pod.child.signal(Signal::TERM).unwrap();
+                    pod.end = End::Free(end);
                 }
             }
         }
-        self.lead();
+        let over = self.now().take_over(workload);
+        for pod in over {
+            seen.ended(key, &pod.child);
+        }
+        self.lead(&mut self.now());
     }
 
     /// Returns where the pods of a workload are.
     pub(crate) fn places(&self, key: &str) -> Vec<&'static str> {
         let workload = self.index(key);
-        let own = self.pods.iter().filter(|pod| pod.workload == workload);
+        let now = self.now();
+        let own = now.pods.iter().filter(|pod| pod.workload == workload);
         own.map(|pod| pod.place).collect()
     }
 
     /// Ends all pods without a word.
-    pub(crate) fn kill(&mut self) {
-        for pod in &mut self.pods {
+    pub(crate) fn kill(&self) {
+        for pod in &mut self.now().pods {
             pod.child.kill().unwrap();
         }
+    }
+}
+
+impl Now<'_> {
+    /// Notes who has ended, and returns whom it is time to probe.
+    fn due(&mut self) -> Vec<Due> {
+        for pod in &mut self.pods {
+            if let Some(status) = pod.child.exit_status().unwrap() {
+                let log = pod.child.log_tail(10);
+                assert!(pod.is_ending(), "{}: {status}\n{log}", pod.place);
+                pod.end = End::Over;
+            }
+        }
+        let due = self.pods.iter();
+        let due = due.filter(|pod| !pod.is_over() && pod.due.passed());
+        due.map(|pod| Due {
+            pid: pod.child.pid(),
+            place: pod.place,
+            pod: pod.pod.clone(),
+            started: pod.started,
+        })
+        .collect()
+    }
+
+    /// Returns the pods of a workload that were told to end and are in no Service any more.
+    fn out_of_services(&self, workload: usize, key: &str) -> Vec<u32> {
+        // Who stays ready while it drains is in no Service of ours.
+        let mut led = self.services.iter().filter(|own| own.workload == key);
+        let led = led.any(|own| !own.unready);
+        let mut out = Vec::new();
+        for pod in self.pods.iter().filter(|pod| pod.workload == workload) {
+            match pod.end {
+                End::Told(_) if !led || !pod.is_ready() => out.push(pod.child.pid()),
+                End::Free(end) => assert!(
+                    !end.passed(),
+                    "{} outlives its grace:\n{}",
+                    pod.place,
+                    pod.child.log_tail(5)
+                ),
+                End::Not | End::Told(_) | End::Over => {}
+            }
+        }
+        out
+    }
+
+    /// Takes the pods of a workload that are over.
+    fn take_over(&mut self, workload: usize) -> Vec<Running> {
+        let over = |pod: &mut Running| pod.workload == workload && pod.is_over();
+        let over: Vec<Running> = self.pods.extract_if(.., over).collect();
+        self.left = over.last().map_or(self.left, |pod| Some(pod.place));
+        over
+    }
+}
+
+/// A pod that is to be probed.
+struct Due {
+    pid: u32,
+    place: &'static str,
+    pod: Pod,
+    started: bool,
+}
+
+impl Due {
+    /// Tells whether it has started, and whether its probe is answered.
+    fn ask(&self, at: &Namespace) -> (bool, bool) {
+        let main = self.pod.containers().last().unwrap();
+        let started = self.started || has_started(main, self.pid);
+        let probe = main.probe("readinessProbe").unwrap();
+        let answered = started && ask(at, probe.port, &probe.path).is_some();
+        (started, answered)
     }
 }
 
 /// Who sees pods end.
 pub(crate) trait Seen {
     /// Is asked again and again from when a pod that was told to end is in no Service any more, until it
-    /// may end as soon as it likes.
-    fn may_end(&mut self, key: &str, child: &mut ChildGuard) -> bool;
+    /// may end.
+    fn may_end(&mut self, key: &str, pid: u32) -> Leave;
 
     /// Is told of its end.
     fn ended(&mut self, key: &str, child: &ChildGuard);
 }
 
+/// Whether a pod that drains may end.
+pub(crate) enum Leave {
+    /// Not yet.
+    Wait,
+    /// As soon as it likes.
+    Free,
+    /// Now: a second signal does what the end of `drain.timeout` would do in five minutes.
+    AtOnce,
+}
+
+/// Between two looks at all pods.
+const LOOK: Duration = Duration::from_millis(10);
+
 /// Between two looks at a pod that has not been ready yet.
 const SOON: Duration = Duration::from_millis(100);
 
-/// A roll that takes longer hangs: half of it is more than any grace of pods that are let go.
-const LONGEST: Duration = Duration::from_secs(100);
+/// A roll that takes longer hangs: a third of it is more than any grace of pods that are let go.
+const LONGEST: Duration = Duration::from_secs(150);

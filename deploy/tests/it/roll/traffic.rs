@@ -93,7 +93,7 @@ impl<'n> Traffic<'n> {
     /// Asks on one path until the end.
     pub(crate) fn go_on(&self, path: usize) {
         let own = &self.paths[path];
-        while !self.over.load(Ordering::Relaxed) {
+        while !self.is_over() {
             let during = self.during();
             if let Err(error) = own.ask() {
                 self.fail(own.name, during, &error);
@@ -101,6 +101,11 @@ impl<'n> Traffic<'n> {
             self.asked[path].fetch_add(1, Ordering::Relaxed);
             wait::pause(PACE);
         }
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
     }
 
     /// Says what is being restarted from now on.
@@ -159,13 +164,18 @@ impl Drop for UntilDropped<'_, '_> {
 pub(crate) struct Holding<'t, 'n> {
     traffic: &'t Traffic<'n>,
     all: Vec<(usize, Held)>,
+    /// The path on which none is opened, since it might be had by who is about to end.
+    pub(crate) without: Option<&'static str>,
 }
 
 impl<'t, 'n> Holding<'t, 'n> {
     /// Holds [`HELD`] connections on each path.
     pub(crate) fn new(traffic: &'t Traffic<'n>) -> Self {
-        let all = Vec::new();
-        let mut holding = Self { traffic, all };
+        let mut holding = Self {
+            traffic,
+            all: Vec::new(),
+            without: None,
+        };
         holding.fill();
         holding
     }
@@ -173,6 +183,9 @@ impl<'t, 'n> Holding<'t, 'n> {
     /// Holds as many again as have ended. One that cannot be had is a request that failed.
     pub(crate) fn fill(&mut self) {
         for (path, own) in self.traffic.paths.iter().enumerate() {
+            if self.without == Some(own.name) {
+                continue;
+            }
             let there = self.all.iter().filter(|(other, _)| *other == path).count();
             for _ in there..HELD {
                 match own.hold() {
@@ -192,6 +205,17 @@ impl<'t, 'n> Holding<'t, 'n> {
             if let Err(error) = held.wait_exchanges(2, LIMIT) {
                 let name = self.traffic.paths[*path].name;
                 panic!("{name}, during {}: {error:#}", self.traffic.during());
+            }
+        }
+    }
+
+    /// Waits until each on this path has gone on, or is over.
+    pub(crate) fn settle(&self, path: &str) {
+        let all = self.all.iter();
+        let own = all.filter(|(own, _)| self.traffic.paths[*own].name == path);
+        for (_, held) in own {
+            if let Err(error) = held.wait_exchanges(2, LIMIT) {
+                assert!(held.report().failure.is_some(), "{path}: {error:#}");
             }
         }
     }

@@ -13,12 +13,12 @@ use std::net::SocketAddr;
 
 use serde_json::Value;
 use testkit::netns::Namespace;
-use testkit::process::{ChildGuard, Signal, listens};
+use testkit::process::{ChildGuard, listens};
 use testkit::wait::{self, Stopwatch};
 
 use crate::api::LIMIT;
 use crate::objects::{self, API, SHOOT};
-use crate::roll::fleet::Seen;
+use crate::roll::fleet::{Leave, Seen};
 use crate::roll::seed::OTHER_API;
 use crate::roll::traffic::{Failure, Holding, Traffic};
 use crate::roll::{BY_KONNECTIVITY, BY_NAME, BY_NODE, BY_VPN, OTHER_BY_NAME, OTHER_BY_NODE};
@@ -125,42 +125,52 @@ impl<'t, 'n> Witness<'t, 'n> {
         let seen = wait::until("what was cut, and nothing else", LIMIT, same);
         let over = self.holding.over();
         seen.unwrap_or_else(|error| panic!("{error:#}: {over:?}, not {by_path:?}"));
+        if links {
+            // Who holds one in such a link hears of it from both ends of the link, a moment later.
+            self.holding.settle(BY_KONNECTIVITY);
+        }
+        let over = self.holding.over();
         self.held_lost += over.get(BY_KONNECTIVITY).copied().unwrap_or_default();
         self.holding.forget();
     }
 }
 
 impl Seen for Witness<'_, '_> {
-    fn may_end(&mut self, key: &str, child: &mut ChildGuard) -> bool {
+    fn may_end(&mut self, key: &str, pid: u32) -> Leave {
         let tls = SocketAddr::from(([0, 0, 0, 0], 9443));
         // One after the other, and as long as its drain.delay lasts a gateway goes on accepting.
-        if key == "gateway" && (self.cutting || listens(child.pid(), tls)) {
-            return false;
+        if key == "gateway" && (self.cutting || listens(pid, tls)) {
+            return Leave::Wait;
         }
         // A drain that begins cuts nothing, and who asks anew is served elsewhere.
         self.holding.go_on();
         self.traffic.wait_asked();
         match key {
-            // The second signal does what the end of drain.timeout would do in five minutes.
             "gateway" => {
-                child.signal(Signal::TERM).unwrap();
                 self.cutting = true;
+                return Leave::AtOnce;
             }
-            "node" => self.holding.let_go(&[BY_NODE]),
+            // Both processes of a node accept for a while, and the kernel chooses between them.
+            "node" => {
+                self.holding.let_go(&[BY_NODE]);
+                self.holding.without = Some(BY_NODE);
+            }
             "vpn-server" | "vpn-client" => self.holding.let_go(&[BY_VPN]),
             "konnectivity-server" | "konnectivity-agent" => self.holding.let_go(&[BY_KONNECTIVITY]),
             _ => {}
         }
-        if key != "node" {
-            self.holding.fill();
-        }
-        true
+        self.holding.fill();
+        Leave::Free
     }
 
     fn ended(&mut self, key: &str, child: &ChildGuard) {
         if key == "gateway" {
             self.cut(child);
             self.cutting = false;
+            self.holding.fill();
+        }
+        if key == "node" {
+            self.holding.without = None;
         }
         self.holding.go_on();
     }
