@@ -228,7 +228,7 @@ pub(crate) struct Peer<N> {
     /// The number of the server process behind the latest stream.
     pub(crate) instance: Option<u64>,
     /// Server: when it was sent padding that it had asked for.
-    pub(crate) padded: Option<Instant>,
+    pub(crate) padded_at: Option<Instant>,
 }
 
 impl<N: Noise> Peer<N> {

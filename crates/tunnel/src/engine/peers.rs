@@ -242,7 +242,7 @@ impl<K: Keys> Engine<K> {
             carried: 0,
             flows: 0,
             instance: None,
-            padded: None,
+            padded_at: None,
         }
     }
 

@@ -243,10 +243,10 @@ impl<K: Keys> Engine<K> {
         };
         let used = peer.active_link().is_some_and(|link| link.remote == remote);
         let lately = |then: Instant| now.saturating_duration_since(then) < PADDED;
-        if used || peer.padded.is_some_and(lately) {
+        if used || peer.padded_at.is_some_and(lately) {
             return;
         }
-        peer.padded = Some(now);
+        peer.padded_at = Some(now);
         tracing::debug!(stream = stream.0, octets, "padding");
         out.pad(
             stream,
