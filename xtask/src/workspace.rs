@@ -14,10 +14,19 @@ pub(crate) fn root() -> &'static Path {
 }
 
 /// Prepares a cargo command in the workspace's root, by the cargo that runs us.
+///
+/// What `cargo run` says of this package in the environment is kept from it: build scripts ask for
+/// the same names, and would make everything anew after a build by hand, and again after ours.
 pub(crate) fn cargo() -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let mut command = Command::new(cargo);
     command.current_dir(root());
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
     command
 }
 
