@@ -68,10 +68,14 @@ pub(crate) struct At {
 }
 
 impl Series {
-    /// Returns the value in the middle; the lower one of two.
+    /// Returns the value in the middle; what is between them, of two.
     pub(crate) fn median(&self) -> f64 {
-        let middle = self.values.len().saturating_sub(1) / 2;
-        self.values.get(middle).copied().unwrap_or(f64::NAN)
+        let half = self.values.len() / 2;
+        let (lower, upper) = (self.values.len().saturating_sub(1) / 2, half);
+        match (self.values.get(lower), self.values.get(upper)) {
+            (Some(lower), Some(upper)) => f64::midpoint(*lower, *upper),
+            _ => f64::NAN,
+        }
     }
 
     /// Returns the lowest and the highest value.
@@ -201,6 +205,8 @@ mod tests {
         };
         assert_eq!((dials.median(), dials.range()), (2.0, (1.0, 3.0)));
         assert_eq!((pings.median(), pings.count()), (9.0, 1));
+        samples.add("direct", "dials", RATE, 2.5);
+        assert_eq!(samples.median("direct", "dials", RATE), Some(2.25));
         assert_eq!(samples.median("direct", "pings", RATE), Some(9.0));
         assert_eq!(samples.median("other", "pings", RATE), None);
     }

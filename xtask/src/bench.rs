@@ -67,7 +67,7 @@ impl Part {
         match self {
             Self::Tls => {
                 "tls --only direct,copy-loop,rhizome,rhizome-copy,envoy,haproxy,haproxy-splice,nginx \
-                 --cases bulk,rtt,idle --connections 8,64 --idle 4000 --rounds 2 --seconds 1 \
+                 --cases bulk,rtt,idle --connections 8,64 --idle 4000 --rounds 3 --seconds 0.7 \
                  --warm-up 0.2"
             }
             // These differ by a few percent only: many short repetitions, in turns.
@@ -77,7 +77,7 @@ impl Part {
             }
             Self::Routes => {
                 "routes --only rhizome,envoy,haproxy-map,nginx,sniproxy --names 1,10000 \
-                 --rounds 1 --seconds 1.5"
+                 --rounds 1 --seconds 4"
             }
             Self::Tunnel => {
                 "tunnel --only direct,rhizome-udp,rhizome-udp-gateway,rhizome-tcp,\
@@ -89,7 +89,7 @@ impl Part {
                 "tunnel --only rhizome-udp,rhizome-tcp,openvpn-tcp-bbr \
                  --cases long,loss --rounds 1 --long-seconds 12"
             }
-            Self::Konnectivity => "konnectivity suite --mib 256 --millis 300 --rounds 2",
+            Self::Konnectivity => "konnectivity suite --mib 256 --millis 300 --rounds 3",
             // Under held connections it takes minutes more: `cargo xtask scale` has that as well.
             Self::Controller => "controller --cases policies,routes",
         }

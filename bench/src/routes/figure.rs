@@ -18,7 +18,8 @@ pub(crate) const START: Figure = lower("start", "ms");
 pub(crate) const START_CPU: Figure = lower("cpu of the start", "s");
 /// Resident memory of all processes with the table loaded and no connection yet.
 pub(crate) const RESIDENT: Figure = lower("resident", "MiB");
-/// From when a file with one more name is put in place, or a message sent, until the name answers.
+/// From when a file with one more name is put in place, or a message sent, until the name answers; of
+/// each of the changes.
 pub(crate) const APPLY: Figure = lower("apply one more name", "ms");
 /// Processor time until then, with that of pings and probes.
 pub(crate) const APPLY_CPU: Figure = lower("cpu of the apply", "ms");

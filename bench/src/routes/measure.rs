@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! a program:            start ─▶ resident ─▶ hold 100 ─▶ one more name ─▶ resident ─▶ more names
+//!                       ─▶ started some times more, if that is soon done
 //! a program each size:  start ─▶ new connections, in turns ─▶ idle connections
 //! ```
 //!
@@ -33,8 +34,18 @@ pub(super) type Found = Vec<(Figure, f64)>;
 /// # Errors
 /// When it does not start or a name does not come into force, with the end of its log.
 pub(super) fn table(lab: &Lab<'_>, profile: &Profile, names: u32, found: &mut Found) -> Result<()> {
+    let clock = Stopwatch::start();
     let mut target = started(lab, profile, names, found)?;
-    changed(lab, &mut target, names, found).map_err(|error| target.explain(error))
+    let mut spent = clock.elapsed();
+    changed(lab, &mut target, names, found).map_err(|error| target.explain(error))?;
+    drop(target);
+    while spent < lab.length / 4 {
+        let clock = Stopwatch::start();
+        let (_target, took) = launched(lab, profile, names)?;
+        found.push((of::START, millis(took)));
+        spent += clock.elapsed();
+    }
+    Ok(())
 }
 
 /// Starts `profile` with each number of names, and uses all of them, in turns. What is found of
@@ -71,6 +82,18 @@ pub(super) fn connections(
 }
 
 fn started(lab: &Lab<'_>, profile: &Profile, names: u32, found: &mut Found) -> Result<Target> {
+    let (target, took) = launched(lab, profile, names)?;
+    found.push((of::START, millis(took)));
+    if let Some(tree) = target.tree() {
+        found.push((of::START_CPU, tree.cpu_time()?.as_secs_f64()));
+        wait::pause(REST);
+        found.push((of::RESIDENT, mib(&tree)?));
+    }
+    Ok(target)
+}
+
+/// Starts `profile`; also returns how long it took until the last name answers.
+fn launched(lab: &Lab<'_>, profile: &Profile, names: u32) -> Result<(Target, Duration)> {
     let routes = Route::table(names, lab.backend.address());
     let last = words(routes.last().context("a table without routes")?);
     let setting = Setting {
@@ -83,13 +106,7 @@ fn started(lab: &Lab<'_>, profile: &Profile, names: u32, found: &mut Found) -> R
     let target = Target::launch(profile, &setting)?;
     let took = until_answered(target.address(), &last, target.started(), START_LIMIT)
         .map_err(|error| target.explain(error))?;
-    found.push((of::START, millis(took)));
-    if let Some(tree) = target.tree() {
-        found.push((of::START_CPU, tree.cpu_time()?.as_secs_f64()));
-        wait::pause(REST);
-        found.push((of::RESIDENT, mib(&tree)?));
-    }
-    Ok(target)
+    Ok((target, took))
 }
 
 fn changed(lab: &Lab<'_>, target: &mut Target, names: u32, found: &mut Found) -> Result<()> {
@@ -116,7 +133,9 @@ fn changed(lab: &Lab<'_>, target: &mut Target, names: u32, found: &mut Found) ->
     let (mut all, mut count) = (Duration::ZERO, 0);
     while all < lab.length && count < MOST_CHANGES {
         count += 1;
-        all += change(lab, target, names + count)?;
+        let took = change(lab, target, names + count)?;
+        found.push((of::APPLY, millis(took)));
+        all += took;
     }
     found.push((of::CHANGES, f64::from(count) / all.as_secs_f64()));
     drop(held);
@@ -180,8 +199,7 @@ fn idle(lab: &Lab<'_>, target: &Target) -> Result<Found> {
     }
     let all = target.routes();
     let opening = opening(all.first().context("a table without routes")?);
-    let idle = idle::run(target.address(), &opening, &lab.backend, lab.idle, &meter)?;
-    let each = (idle.held - idle.before) / idle.count as f64;
+    let each = idle::each(target.address(), &opening, &lab.backend, lab.idle, &meter)?;
     Ok(vec![(of::IDLE, each)])
 }
 

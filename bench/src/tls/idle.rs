@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! fresh program ─▶ a few connections ─▶ rest: before ─▶ open all, an octet there and back each
-//!     ─▶ rest: held ─▶ close all ─▶ the backend has none ─▶ rest: after
+//!     ─▶ rest: held ─┬─▶ close all: that is what one holds
+//!                    └─▶ idle for a while ─▶ close all ─▶ the backend has none ─▶ rest: after
 //! ```
 
 use std::io::Read;
@@ -31,7 +32,24 @@ pub(crate) struct Outcome {
     pub(crate) idle: Spent,
 }
 
-/// Opens `count` connections, and closes them.
+/// Returns the resident memory that each of `count` connections has, KiB.
+///
+/// # Errors
+/// When one cannot be opened, or the proxy's processes are not known.
+pub(crate) fn each(
+    address: SocketAddr,
+    opening: &Opening,
+    backend: &Backend,
+    count: usize,
+    meter: &Meter,
+) -> Result<f64> {
+    let (before, connections) = fill(address, opening, backend, count, meter)?;
+    let held = resident(meter)?;
+    drop(connections);
+    Ok((held - before) / count as f64)
+}
+
+/// Opens `count` connections, leaves them idle, and closes them.
 ///
 /// # Errors
 /// When one cannot be opened, when they are not closed in time, or the proxy's processes are not
@@ -43,15 +61,36 @@ pub(crate) fn run(
     count: usize,
     meter: &Meter,
 ) -> Result<Outcome> {
-    let resident = || {
-        let resident = meter.resident_kib()?;
-        resident.context("memory of processes that are not known")
-    };
+    let (before, connections) = fill(address, opening, backend, count, meter)?;
+    let idling = meter.read()?;
+    wait::pause(IDLE);
+    let idle = meter.read()?.since(&idling);
+    let held = resident(meter)?;
+    drop(connections);
+    all_closed(backend)?;
+    wait::pause(GIVE_BACK);
+    Ok(Outcome {
+        before,
+        held,
+        after: resident(meter)?,
+        count,
+        idle,
+    })
+}
+
+/// Opens `count` connections; also returns what was resident before.
+fn fill(
+    address: SocketAddr,
+    opening: &Opening,
+    backend: &Backend,
+    count: usize,
+    meter: &Meter,
+) -> Result<(f64, Vec<TcpStream>)> {
     // What a first connection makes once and for all is not what a connection costs.
     drop(open(address, opening, FIRST)?);
     all_closed(backend)?;
     wait::pause(REST);
-    let before = resident()?;
+    let before = resident(meter)?;
     let connections = open(address, opening, count)?;
     ensure!(
         backend.open() == count,
@@ -59,20 +98,12 @@ pub(crate) fn run(
         backend.open()
     );
     wait::pause(REST);
-    let idling = meter.read()?;
-    wait::pause(IDLE);
-    let idle = meter.read()?.since(&idling);
-    let held = resident()?;
-    drop(connections);
-    all_closed(backend)?;
-    wait::pause(GIVE_BACK);
-    Ok(Outcome {
-        before,
-        held,
-        after: resident()?,
-        count,
-        idle,
-    })
+    Ok((before, connections))
+}
+
+fn resident(meter: &Meter) -> Result<f64> {
+    let resident = meter.resident_kib()?;
+    resident.context("memory of processes that are not known")
 }
 
 fn open(address: SocketAddr, opening: &Opening, count: usize) -> Result<Vec<TcpStream>> {
