@@ -119,7 +119,7 @@ fn changed(lab: &Lab<'_>, target: &mut Target, names: u32, found: &mut Found) ->
     let took = change(lab, target, names)?;
     let after = cpu(target)?;
     wait::pause(REST);
-    let (stall, lost) = held.seen()?;
+    let (stall, _) = held.seen()?;
     found.push((of::APPLY, millis(took)));
     if let (Some(before), Some(after)) = (before, after) {
         found.push((of::APPLY_CPU, millis(after.saturating_sub(before))));
@@ -129,16 +129,24 @@ fn changed(lab: &Lab<'_>, target: &mut Target, names: u32, found: &mut Found) ->
         found.push((of::RESIDENT_AFTER, mib(&tree)?));
     }
     found.push((of::STALL, millis(stall)));
-    found.push((of::LOST, lost as f64));
     let (mut all, mut count) = (Duration::ZERO, 0);
     while all < lab.length && count < MOST_CHANGES {
         count += 1;
+        let watched = count < WATCHED;
+        if watched {
+            held.watch()?;
+        }
         let took = change(lab, target, names + count)?;
         found.push((of::APPLY, millis(took)));
         all += took;
+        if watched {
+            wait::pause(REST);
+            found.push((of::STALL, millis(held.seen()?.0)));
+        }
     }
     found.push((of::CHANGES, f64::from(count) / all.as_secs_f64()));
-    drop(held);
+    let (_, lost) = held.seen()?;
+    found.push((of::LOST, lost as f64));
     Ok(())
 }
 
@@ -228,6 +236,8 @@ const PAUSE: Duration = Duration::from_micros(100);
 const NAMES: usize = 1000;
 const IN_FLIGHT: usize = 32;
 const MOST_CHANGES: u32 = 50;
+/// Changes of which each tells how long the held connections stalled.
+const WATCHED: u32 = 5;
 const WARM_UP: Duration = Duration::from_millis(30);
 /// Turns of new connections with each table: the machine's mood changes within a second.
 const TURNS: u32 = 24;
