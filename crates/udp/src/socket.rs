@@ -9,7 +9,7 @@
 //! what datagrams mean. Sending is `outbox`'s.
 
 use std::io::{self, IoSliceMut};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::task::{Context, Poll, ready};
 
 use nix::sys::socket::setsockopt;
@@ -17,7 +17,7 @@ use nix::sys::socket::sockopt::UdpGroSegment;
 use quinn_udp::{RecvMeta, UdpSockRef, UdpSocketState};
 use rustix::net::sockopt;
 use tokio::io::Interest;
-use tokio::net::UdpSocket;
+use tokio::io::unix::AsyncFd;
 
 /// Octets of one receive buffer: what the kernel joins at most.
 const BUFFER: usize = 64 * 1024;
@@ -66,7 +66,7 @@ impl Default for Offloads {
 /// A socket in use by its thread.
 #[derive(Debug)]
 pub struct Datagrams {
-    socket: UdpSocket,
+    socket: AsyncFd<UdpSocket>,
     state: UdpSocketState,
     ipv6: bool,
     connected: bool,
@@ -78,7 +78,7 @@ impl Datagrams {
     ///
     /// # Errors
     /// What the kernel says of its options.
-    pub fn new(socket: std::net::UdpSocket, options: Options) -> io::Result<Self> {
+    pub fn new(socket: UdpSocket, options: Options) -> io::Result<Self> {
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         let ipv6 = socket.local_addr()?.is_ipv6();
         let connected = socket.peer_addr().is_ok();
@@ -100,8 +100,16 @@ impl Datagrams {
             // The state has turned it on.
             setsockopt(&socket, UdpGroSegment, &false)?;
         }
+        socket.set_nonblocking(true)?;
+        // Nobody waits until it can be written to, and each datagram that leaves its buffer would wake
+        // the thread to say that it can.
+        #[expect(
+            deprecated,
+            reason = "sound for a socket that is owned; its replacement is unsafe code"
+        )]
+        let socket = AsyncFd::with_interest(socket, Interest::READABLE)?;
         Ok(Self {
-            socket: UdpSocket::from_std(socket)?,
+            socket,
             state,
             ipv6,
             connected,
@@ -110,7 +118,7 @@ impl Datagrams {
     }
 
     pub(crate) fn socket(&self) -> &UdpSocket {
-        &self.socket
+        self.socket.get_ref()
     }
 
     /// Tells whether the socket is IPv6, whose addresses of IPv4 are written as mapped ones.
@@ -143,7 +151,7 @@ impl Datagrams {
     /// # Errors
     /// What the kernel says.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.socket.local_addr().map(plain)
+        self.socket.get_ref().local_addr().map(plain)
     }
 
     /// Waits until there may be something to receive. Cancel-safe.
@@ -151,7 +159,8 @@ impl Datagrams {
     /// # Errors
     /// The runtime is shutting down.
     pub async fn readable(&self) -> io::Result<()> {
-        self.socket.readable().await
+        // The readiness stays until a call of `receive` finds nothing.
+        self.socket.readable().await.map(drop)
     }
 
     /// Is ready when there may be something to receive; call [`Datagrams::receive`] until it
@@ -160,7 +169,7 @@ impl Datagrams {
     /// # Errors
     /// The runtime is shutting down.
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(ready!(self.socket.poll_recv_ready(cx)))
+        Poll::Ready(ready!(self.socket.poll_read_ready(cx)).map(drop))
     }
 
     /// Receives a batch without waiting; the number of buffers filled, 0 when there is nothing.
@@ -168,9 +177,9 @@ impl Datagrams {
         let mut buffers = inbox.buffers.chunks_mut(BUFFER).map(IoSliceMut::new);
         let mut slices: [IoSliceMut<'_>; BUFFERS] =
             std::array::from_fn(|_| buffers.next().unwrap_or_else(|| IoSliceMut::new(&mut [])));
-        let received = self.socket.try_io(Interest::READABLE, || {
+        let received = self.socket.try_io(Interest::READABLE, |socket| {
             self.state
-                .recv(UdpSockRef::from(&self.socket), &mut slices, &mut inbox.meta)
+                .recv(UdpSockRef::from(socket), &mut slices, &mut inbox.meta)
         });
         // Errors that the kernel reports here are of datagrams sent earlier; they are told once.
         received.unwrap_or(0)
@@ -235,4 +244,44 @@ impl Run<'_> {
 /// Returns the address as the rest of the program writes it: IPv4 as such, no zone or flow label.
 fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn nothing_is_asked_for_but_what_can_be_received() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let options = Options {
+            mtu_discovery: MtuDiscovery::Fragment,
+            offloads: Offloads::default(),
+        };
+        let datagrams = Datagrams::new(socket, options).unwrap();
+        let own = datagrams.socket().as_raw_fd().to_string();
+        let all = fs::read_dir("/proc/self/fdinfo").unwrap();
+        let texts = all.map(|one| fs::read_to_string(one.unwrap().path()).unwrap_or_default());
+        let asked: Vec<u32> = texts
+            .flat_map(|text| text.lines().filter_map(events(&own)).collect::<Vec<_>>())
+            .collect();
+        // The runtime has two descriptors of what it waits with.
+        assert!(!asked.is_empty());
+        for asked in asked {
+            let of = |flag: i32| asked & flag.cast_unsigned();
+            assert_ne!(of(libc::EPOLLIN), 0, "{asked:x}");
+            assert_eq!(of(libc::EPOLLOUT), 0, "{asked:x}");
+        }
+    }
+
+    /// Reads what an epoll descriptor asks for of the file `own`, as in `tfd: 9 events: 80002019 …`.
+    fn events(own: &str) -> impl Fn(&str) -> Option<u32> + '_ {
+        move |line| {
+            let mut words = line.strip_prefix("tfd:")?.split_whitespace();
+            (words.next()? == own).then_some(())?;
+            u32::from_str_radix(words.nth(1)?, 16).ok()
+        }
+    }
 }
