@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Nobody who rolls pods or sees them off holds up their probes: a pod that drains accepts connections
-//! for some seconds only, in which it has to be out of its Services.
+//! for some seconds only, in which it has to be out of its Services. Until all have started, who starts them
+//! looks after them.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -167,32 +168,34 @@ impl<'n> Fleet<'n> {
 
     /// Probes whom it is time to probe, all at once, and leads Services to who is there.
     fn look(&self) {
-        let due: Vec<Due> = self.now().due();
-        let answers: Vec<(bool, bool)> = thread::scope(|scope| {
-            let asked = due.iter().map(|due| {
-                let at = self.network.at(due.place);
-                scope.spawn(|| due.ask(at))
-            });
-            let asked: Vec<_> = asked.collect();
-            asked.into_iter().map(|one| one.join().unwrap()).collect()
+        let due = self.now().due();
+        thread::scope(|scope| {
+            for due in &due {
+                scope.spawn(|| self.heard(due, due.ask(self.network.at(due.place))));
+            }
         });
+        self.lead(&mut self.now());
+    }
+
+    /// Notes whether a pod has started and whether its probe was answered.
+    fn heard(&self, due: &Due, (started, answered): (bool, bool)) {
         let now = &mut *self.now();
-        for (due, (started, answered)) in due.iter().zip(answers) {
-            let pod = now.pods.iter_mut().find(|pod| pod.child.pid() == due.pid);
-            // It may be over by now.
-            let Some(pod) = pod else { continue };
-            pod.started = started;
-            pod.failed = if answered {
-                0
-            } else {
-                pod.failed.saturating_add(1)
-            };
-            let period = pod.probe()["periodSeconds"].as_u64().unwrap_or(10);
-            pod.due = Deadline::after(match pod.failed {
-                u64::MAX => SOON,
-                _ => Duration::from_secs(period),
-            });
-        }
+        let pod = now.pods.iter_mut().find(|pod| pod.child.pid() == due.pid);
+        // It may be over by now.
+        let Some(pod) = pod else { return };
+        pod.started = started;
+        pod.failed = if answered {
+            0
+        } else {
+            pod.failed.saturating_add(1)
+        };
+        let period = pod.probe()["periodSeconds"].as_u64().unwrap_or(10);
+        pod.due = Deadline::after(match pod.failed {
+            u64::MAX => SOON,
+            // It was told to end meanwhile.
+            0 if pod.is_ending() && !due.ending => Duration::ZERO,
+            _ => Duration::from_secs(period),
+        });
         self.lead(now);
     }
 
@@ -328,6 +331,7 @@ impl Now<'_> {
             place: pod.place,
             pod: pod.pod.clone(),
             started: pod.started,
+            ending: pod.is_ending(),
         })
         .collect()
     }
@@ -368,6 +372,7 @@ struct Due {
     place: &'static str,
     pod: Pod,
     started: bool,
+    ending: bool,
 }
 
 impl Due {

@@ -121,8 +121,8 @@ impl Running {
         self.is_ready() && (!self.is_ending() || self.failed == 0)
     }
 
-    /// Its probe fails at once: of the ten seconds for which a gateway goes on accepting, three failures
-    /// take up to eight, and threads of a busy machine are late by more than two.
+    /// A kubelet may take two seconds until it probes again. They are not taken here: of the ten for which
+    /// a gateway goes on accepting, threads of a busy machine need what is left.
     pub(crate) fn terminate(&mut self) {
         let seconds = self.pod.spec["terminationGracePeriodSeconds"].as_u64();
         let grace = Duration::from_secs(seconds.unwrap_or(30));

@@ -129,8 +129,9 @@ impl<'t, 'n> Witness<'t, 'n> {
             // Who holds one in such a link hears of it from both ends of the link, a moment later.
             self.holding.settle(BY_KONNECTIVITY);
         }
-        let over = self.holding.over();
-        self.held_lost += over.get(BY_KONNECTIVITY).copied().unwrap_or_default();
+        let mut over = self.holding.over();
+        self.held_lost += over.remove(BY_KONNECTIVITY).unwrap_or_default();
+        assert_eq!(over, by_path, "lost since");
         self.holding.forget();
     }
 }
