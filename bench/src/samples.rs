@@ -68,11 +68,14 @@ pub(crate) struct At {
 }
 
 impl Series {
-    /// Returns the value in the middle; what is between them, of two.
+    /// Returns the value in the middle; the mean of the two in the middle, if there are.
     pub(crate) fn median(&self) -> f64 {
-        let half = self.values.len() / 2;
-        let (lower, upper) = (self.values.len().saturating_sub(1) / 2, half);
-        match (self.values.get(lower), self.values.get(upper)) {
+        let count = self.values.len();
+        let middle = (
+            self.values.get(count.saturating_sub(1) / 2),
+            self.values.get(count / 2),
+        );
+        match middle {
             (Some(lower), Some(upper)) => f64::midpoint(*lower, *upper),
             _ => f64::NAN,
         }

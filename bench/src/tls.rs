@@ -6,8 +6,8 @@
 //! ```
 //!
 //! One gateway runs at a time; rounds go through all of them, every other one backwards, so that a
-//! machine that gets busier meanwhile does so for all. What idle connections hold does not follow the
-//! machine's mood, and is measured in the first round alone. But for `requests` nobody does any
+//! machine that gets busier meanwhile does so for all. The memory of idle connections does not follow the
+//! machine's mood: they are measured in the first round alone. But for `requests` nobody does any
 //! cryptography: what is measured is the gateway.
 
 mod args;

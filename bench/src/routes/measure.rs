@@ -34,9 +34,13 @@ pub(super) type Found = Vec<(Figure, f64)>;
 /// # Errors
 /// When it does not start or a name does not come into force, with the end of its log.
 pub(super) fn table(lab: &Lab<'_>, profile: &Profile, names: u32, found: &mut Found) -> Result<()> {
-    let clock = Stopwatch::start();
-    let mut target = started(lab, profile, names, found)?;
-    let mut spent = clock.elapsed();
+    let (mut target, mut spent) = launched(lab, profile, names)?;
+    found.push((of::START, millis(spent)));
+    if let Some(tree) = target.tree() {
+        found.push((of::START_CPU, tree.cpu_time()?.as_secs_f64()));
+        wait::pause(REST);
+        found.push((of::RESIDENT, mib(&tree)?));
+    }
     changed(lab, &mut target, names, found).map_err(|error| target.explain(error))?;
     drop(target);
     while spent < lab.length / 4 {
@@ -59,7 +63,7 @@ pub(super) fn connections(
     sizes: &[u32],
     found: &mut impl FnMut(u32, Found),
 ) -> Result<()> {
-    let start = |names: &u32| started(lab, profile, *names, &mut Vec::new());
+    let start = |names: &u32| Ok(launched(lab, profile, *names)?.0);
     let targets = sizes.iter().map(start).collect::<Result<Vec<_>>>()?;
     let mut turns: Vec<(u32, &Target)> = sizes.iter().copied().zip(&targets).collect();
     for _ in 0..TURNS {
@@ -79,17 +83,6 @@ pub(super) fn connections(
         found(names, one);
     }
     Ok(())
-}
-
-fn started(lab: &Lab<'_>, profile: &Profile, names: u32, found: &mut Found) -> Result<Target> {
-    let (target, took) = launched(lab, profile, names)?;
-    found.push((of::START, millis(took)));
-    if let Some(tree) = target.tree() {
-        found.push((of::START_CPU, tree.cpu_time()?.as_secs_f64()));
-        wait::pause(REST);
-        found.push((of::RESIDENT, mib(&tree)?));
-    }
-    Ok(target)
 }
 
 /// Starts `profile`; also returns how long it took until the last name answers.
@@ -113,40 +106,53 @@ fn changed(lab: &Lab<'_>, target: &mut Target, names: u32, found: &mut Found) ->
     let all = target.routes();
     let spread = (0..HELD).filter_map(|nth| all.get(nth * all.len() / HELD).map(words));
     let held = Held::start(target.address(), spread, PAUSE)?;
-    held.watch()?;
+    let changed = changes(lab, target, names, &held, found);
+    match held.seen() {
+        Ok((_, lost)) => found.push((of::LOST, lost as f64)),
+        Err(error) => return changed.and(Err(error)),
+    }
+    changed
+}
+
+/// Changes the table under connections that are held: some times with a rest between, then again and
+/// again.
+fn changes(
+    lab: &Lab<'_>,
+    target: &mut Target,
+    names: u32,
+    held: &Held,
+    found: &mut Found,
+) -> Result<()> {
     let cpu = |target: &Target| target.tree().map(|tree| tree.cpu_time()).transpose();
-    let before = cpu(target)?;
-    let took = change(lab, target, names)?;
-    let after = cpu(target)?;
-    wait::pause(REST);
-    let (stall, _) = held.seen()?;
-    found.push((of::APPLY, millis(took)));
-    if let (Some(before), Some(after)) = (before, after) {
-        found.push((of::APPLY_CPU, millis(after.saturating_sub(before))));
+    let (mut watched, mut all) = (0, Duration::ZERO);
+    while watched == 0 || (all < lab.length && watched < WATCHED) {
+        held.watch()?;
+        let before = cpu(target)?;
+        let took = change(lab, target, names + watched)?;
+        let after = cpu(target)?;
+        wait::pause(REST);
+        found.push((of::APPLY, millis(took)));
+        found.push((of::STALL, millis(held.seen()?.0)));
+        if let (Some(before), Some(after)) = (before, after) {
+            found.push((of::APPLY_CPU, millis(after.saturating_sub(before))));
+        }
+        if watched == 0
+            && let Some(tree) = target.tree()
+        {
+            found.push((of::PROCESSES, tree.len() as f64));
+            found.push((of::RESIDENT_AFTER, mib(&tree)?));
+        }
+        watched += 1;
+        all += took;
     }
-    if let Some(tree) = target.tree() {
-        found.push((of::PROCESSES, tree.len() as f64));
-        found.push((of::RESIDENT_AFTER, mib(&tree)?));
-    }
-    found.push((of::STALL, millis(stall)));
     let (mut all, mut count) = (Duration::ZERO, 0);
     while all < lab.length && count < MOST_CHANGES {
-        count += 1;
-        let watched = count < WATCHED;
-        if watched {
-            held.watch()?;
-        }
-        let took = change(lab, target, names + count)?;
+        let took = change(lab, target, names + watched + count)?;
         found.push((of::APPLY, millis(took)));
+        count += 1;
         all += took;
-        if watched {
-            wait::pause(REST);
-            found.push((of::STALL, millis(held.seen()?.0)));
-        }
     }
     found.push((of::CHANGES, f64::from(count) / all.as_secs_f64()));
-    let (_, lost) = held.seen()?;
-    found.push((of::LOST, lost as f64));
     Ok(())
 }
 
@@ -236,7 +242,7 @@ const PAUSE: Duration = Duration::from_micros(100);
 const NAMES: usize = 1000;
 const IN_FLIGHT: usize = 32;
 const MOST_CHANGES: u32 = 50;
-/// Changes of which each tells how long the held connections stalled.
+/// Changes of which each tells how long the held connections stalled; fewer where they take long.
 const WATCHED: u32 = 5;
 const WARM_UP: Duration = Duration::from_millis(30);
 /// Turns of new connections with each table: the machine's mood changes within a second.

@@ -35,7 +35,8 @@ pub(crate) struct Outcome {
 /// Returns the resident memory that each of `count` connections has, KiB.
 ///
 /// # Errors
-/// When one cannot be opened, or the proxy's processes are not known.
+/// When one cannot be opened, when some before them are not closed in time, or the proxy's processes are
+/// not known.
 pub(crate) fn each(
     address: SocketAddr,
     opening: &Opening,
