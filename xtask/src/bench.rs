@@ -66,17 +66,17 @@ impl Part {
     fn arguments(self) -> &'static str {
         match self {
             Self::Tls => {
-                "tls --only direct,copy-loop,rhizome,rhizome-copy,envoy,haproxy,haproxy-splice,nginx \
-                 --cases bulk,rtt,idle --connections 8,64 --idle 4000 --rounds 3 --seconds 0.7 \
+                "tls --only copy-loop,rhizome,rhizome-copy,envoy,haproxy,haproxy-splice,nginx \
+                 --cases bulk,rtt,idle --connections 8,64 --idle 4000 --rounds 2 --seconds 0.8 \
                  --warm-up 0.2"
             }
             // These differ by a few percent only: many short repetitions, in turns.
             Self::Conns => {
                 "tls --only copy-loop,rhizome,envoy,haproxy,nginx,sniproxy --listener sni,proxy \
-                 --cases conns --rounds 24 --seconds 0.15 --warm-up 0.05"
+                 --cases conns --rounds 22 --seconds 0.15 --warm-up 0.05"
             }
             Self::Routes => {
-                "routes --only rhizome,envoy,haproxy-map,nginx,sniproxy --names 1,10000 \
+                "routes --only rhizome,envoy,haproxy-map,nginx --names 1,10000 \
                  --rounds 1 --seconds 4"
             }
             Self::Tunnel => {
@@ -87,9 +87,9 @@ impl Part {
             // Long enough that slow start is a small part of it.
             Self::Long => {
                 "tunnel --only rhizome-udp,rhizome-tcp,openvpn-tcp-bbr \
-                 --cases long,loss --rounds 1 --long-seconds 12"
+                 --cases long,loss --rounds 1 --long-seconds 11"
             }
-            Self::Konnectivity => "konnectivity suite --mib 256 --millis 300 --rounds 3",
+            Self::Konnectivity => "konnectivity suite --mib 192 --millis 300 --rounds 2",
             // Under held connections it takes minutes more: `cargo xtask scale` has that as well.
             Self::Controller => "controller --cases policies,routes",
         }
