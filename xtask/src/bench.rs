@@ -67,13 +67,13 @@ impl Part {
         match self {
             Self::Tls => {
                 "tls --only copy-loop,rhizome,rhizome-copy,envoy,haproxy,haproxy-splice,nginx \
-                 --cases bulk,rtt,idle --connections 8,64 --idle 4000 --rounds 2 --seconds 0.8 \
-                 --warm-up 0.2"
+                 --cases bulk,rtt,idle --connections 8,64 --idle 4000 --rounds 4 --seconds 0.4 \
+                 --warm-up 0.15"
             }
             // These differ by a few percent only: many short repetitions, in turns.
             Self::Conns => {
                 "tls --only copy-loop,rhizome,envoy,haproxy,nginx,sniproxy --listener sni,proxy \
-                 --cases conns --rounds 22 --seconds 0.15 --warm-up 0.05"
+                 --cases conns --rounds 20 --seconds 0.15 --warm-up 0.05"
             }
             Self::Routes => {
                 "routes --only rhizome,envoy,haproxy-map,nginx --names 1,10000 \

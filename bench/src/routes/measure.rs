@@ -246,7 +246,7 @@ const MOST_CHANGES: u32 = 50;
 const WATCHED: u32 = 5;
 const WARM_UP: Duration = Duration::from_millis(30);
 /// Turns of new connections with each table: the machine's mood changes within a second.
-const TURNS: u32 = 24;
+const TURNS: u32 = 96;
 
 /// For what is done behind the scenes once a name answers.
 const REST: Duration = Duration::from_millis(300);
