@@ -324,6 +324,18 @@ mod tests {
     }
 
     #[test]
+    fn a_list_that_is_older_than_a_delete_has_it_asked_for_once_more() {
+        let mut existing = Existing::default();
+        existing.seen(key(), &object(5, 1));
+        existing.deleted(&key(), 5);
+        existing.relist();
+        assert!(existing.seen(key(), &object(5, 1)).is_some());
+        assert!(existing.contains(&key()));
+        existing.deleted(&key(), 5);
+        assert!(!existing.contains(&key()));
+    }
+
+    #[test]
     fn what_the_server_keeps_in_another_form_is_not_written_again() {
         let mut existing = Existing::default();
         existing.written(&key(), of(2), &Answer::new(&object(3, 22)));
