@@ -53,7 +53,7 @@ pub(crate) fn stall(
         .runtime
         .block_on(stalled(&target.frontend, &lab.destination, who, count))
         .context("stalling")?;
-    lab.rest(FILLING);
+    full(lab, target)?;
     let (pings, dials) = lab
         .runtime
         .block_on(others(&target.frontend, echo, length))?;
@@ -97,6 +97,20 @@ pub(crate) fn stall(
     lab.add_some(target, &case, of::AGENT_GROWTH, mib(agent));
     lab.add(target, &case, of::CALM_AFTER, calm.as_secs_f64());
     lab.add(target, &case, of::LEAKED, lab.destination.open() as f64);
+    Ok(())
+}
+
+/// Waits until every buffer on the way to whoever does not read is full, for a bounded time: the
+/// pair has nothing to do any more.
+fn full(lab: &Lab, target: &Target) -> Result<()> {
+    let mut before = target.usage()?;
+    lab.rest(FILLING);
+    lab.settle(|| {
+        let now = target.usage()?;
+        let busy = now.cpu_since(&before);
+        before = now;
+        Ok(busy.is_none_or(|busy| busy <= 0.0))
+    })?;
     Ok(())
 }
 
@@ -245,6 +259,6 @@ const ESTABLISHED: &str = "konnectivity_network_proxy_server_established_connect
 const WARM_UP: usize = 50;
 const AT_ONCE: usize = 16;
 const CALM: Duration = Duration::from_millis(500);
-/// Until every buffer on the way to whoever does not read is full.
+/// Before it is looked whether the pair is still busy.
 const FILLING: Duration = Duration::from_millis(1000);
 const PATIENCE: Duration = Duration::from_millis(500);
