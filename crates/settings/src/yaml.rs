@@ -1,25 +1,19 @@
-//! Reads YAML 1.2 strictly into serde types.
+//! Reads YAML 1.2 strictly into serde types, with `serde-saphyr`.
 //!
 //! ```text
 //!   text ─ begins with `{`? ─yes─▶ serde_json ──ok──▶ T
 //!     │                               │ anything it refuses
-//!     └──────────────no───────────────┴─▶ events ─▶ node (serde) ─▶ T, or file:line:column: key: …
+//!     └──────────────no───────────────┴─▶ serde-saphyr ─▶ T, or file:line:column: key: message
 //! ```
 //!
-//! JSON is YAML 1.2, and a program that writes 20,000 entries can write JSON: serde_json reads such
-//! a file several times as fast. It never has the last word about a mistake, so that both
-//! ways refuse the same things in the same words.
+//! JSON is YAML 1.2, and serde_json reads a file with 20,000 entries several times as fast. A file
+//! that serde_json refuses is read again as YAML, so that an error has one wording.
 //!
-//! The core schema decides what a plain word is (`true`, `null`, `0x1f`, `1.5`; `off`, `yes` and
-//! `012` are words or decimal), and only where the type asks for it: a `String` takes `a: 10` as
-//! written. Anchors and aliases work within a budget; merge keys, custom tags, several documents
-//! and keys that are not scalars are not configuration and are refused.
+//! A plain word is what the type asks for: `off`, `yes` and `no` are text, never booleans, and a
+//! `String` takes `a: 10` as written. Merge keys, custom tags, duplicate keys, several documents and
+//! aliases beyond a limit are errors. Environment variables are not expanded.
 
-mod events;
-mod fault;
 mod json;
-mod node;
-mod scalar;
 
 use std::{
     fs::File,
@@ -27,9 +21,13 @@ use std::{
     path::Path,
 };
 
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_path_to_error::{Deserializer, Path as KeyPath, Track};
+use serde_saphyr::{
+    Error, Location, MessageFormatter, Options, UserMessageFormatter,
+    options::{DuplicateKeyPolicy, MergeKeyPolicy},
+};
 
-use self::{events::Events, fault::Fault};
 use crate::ConfigError;
 
 /// Largest file that is read, in octets. 10,000 clusters and routes are 3.5 MB.
@@ -111,33 +109,127 @@ pub fn from_str<T: DeserializeOwned>(text: &str, origin: &Path) -> Result<T, Con
     {
         return Ok(value);
     }
-    read_document(text).map_err(|fault| match fault {
-        DocumentFault::Empty => ConfigError::Empty {
+    let mut track = Track::new();
+    let read = serde_saphyr::with_deserializer_from_str_with_options(text, options(), |yaml| {
+        Option::<T>::deserialize(Deserializer::new(yaml, &mut track))
+    });
+    match read {
+        Ok(Some(value)) => Ok(value),
+        Ok(None) => Err(ConfigError::Empty {
             origin: origin.to_owned(),
+        }),
+        Err(error) => Err(invalid(&error, &track.path(), text, origin)),
+    }
+}
+
+/// Deepest nesting, in levels of lists and mappings.
+const MAX_DEPTH: usize = 64;
+
+/// Values that aliases may stand for, all together.
+const MAX_ALIASED_VALUES: usize = 100_000;
+
+fn options() -> Options {
+    serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_depth: MAX_DEPTH,
+            max_recorded_anchor_events: MAX_ALIASED_VALUES,
         },
-        DocumentFault::Invalid(fault) => fault.into_config_error(origin),
-    })
-}
-
-enum DocumentFault {
-    Empty,
-    Invalid(Fault),
-}
-
-impl From<Fault> for DocumentFault {
-    fn from(fault: Fault) -> Self {
-        Self::Invalid(fault)
+        alias_limits: serde_saphyr::alias_limits! {
+            max_total_replayed_events: MAX_ALIASED_VALUES,
+        },
+        duplicate_keys: DuplicateKeyPolicy::Error,
+        merge_keys: MergeKeyPolicy::Error,
+        strict_booleans: true,
+        underscored_numbers_as_strings: true,
+        reject_unsupported_tags: true,
+        with_snippet: false,
     }
 }
 
-fn read_document<T: DeserializeOwned>(text: &str) -> Result<T, DocumentFault> {
-    let mut events = Events::new(text);
-    if !events.begin_document()? {
-        return Err(DocumentFault::Empty);
+fn invalid(error: &Error, path: &KeyPath, text: &str, origin: &Path) -> ConfigError {
+    let at = error.location().unwrap_or(Location::UNKNOWN);
+    ConfigError::Invalid {
+        origin: origin.to_owned(),
+        line: usize::try_from(at.line()).unwrap_or(0).max(1),
+        column: usize::try_from(at.column()).unwrap_or(0).max(1),
+        key: key(path),
+        message: message(error, text),
     }
-    let value = node::read(&mut events)?;
-    events.end_document()?;
-    Ok(value)
+}
+
+/// The text of `error` without its place. The mistakes that people make most often are put in an
+/// operator's terms, with the value that was found, instead of Rust's.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "the library has a text for each of the others"
+)]
+fn message(error: &Error, text: &str) -> String {
+    match error {
+        Error::DuplicateMappingKey { key: Some(key), .. } => format!("duplicate key `{key}`"),
+        Error::InvalidBooleanStrict { location } => expected("bool", text, *location),
+        Error::InvalidScalar { ty, location } => expected(ty, text, *location),
+        Error::NullIntoString { location } => expected("text", text, *location),
+        Error::SerdeMissingField { field, .. } => format!("missing key `{field}`"),
+        Error::SerdeUnknownField {
+            field, expected, ..
+        } => format!("unknown key `{field}`, expected {}", one_of(expected)),
+        Error::SerdeUnknownVariant {
+            variant, expected, ..
+        } => format!("unknown value `{variant}`, expected {}", one_of(expected)),
+        Error::Unexpected {
+            expected: what,
+            location,
+        } => expected(what, text, *location),
+        other => UserMessageFormatter.format_message(other).into_owned(),
+    }
+}
+
+/// `expected a whole number from 0 to 65535, found `many``.
+fn expected(what: &str, text: &str, at: Location) -> String {
+    let what = match what {
+        "bool" => "`true` or `false`",
+        "f32" | "f64" => "a number",
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
+        "mapping" | "mapping start" => "a mapping",
+        "sequence" | "sequence start" => "a list",
+        "string scalar" => "text",
+        "u8" => "a whole number from 0 to 255",
+        "u16" => "a whole number from 0 to 65535",
+        "u32" => "a whole number from 0 to 4294967295",
+        "u64" | "usize" => "a whole number from 0",
+        other => other,
+    };
+    let span = at.span();
+    let found = span
+        .byte_offset()
+        .zip(span.byte_len())
+        .and_then(|(start, len)| {
+            let start = usize::try_from(start).ok()?;
+            text.get(start..start.checked_add(usize::try_from(len).ok()?)?)
+        });
+    match found.map(str::trim) {
+        None => format!("expected {what}"),
+        Some("") => format!("expected {what}, found nothing"),
+        Some("[") => format!("expected {what}, found a list"),
+        Some("{") => format!("expected {what}, found a mapping"),
+        Some(found) => format!("expected {what}, found `{found}`"),
+    }
+}
+
+fn one_of(names: &[&str]) -> String {
+    match names {
+        [] => "nothing here".to_owned(),
+        [only] => format!("`{only}`"),
+        several => format!("one of `{}`", several.join("`, `")),
+    }
+}
+
+/// The path of the value at fault, such as `listeners[0].address`; empty at the top of the file.
+fn key(path: &KeyPath) -> String {
+    let path = path.to_string();
+    // A key that could not be read itself is `?` there, and the top of the file is `.`.
+    let known = path.strip_suffix('?').unwrap_or(&path);
+    known.strip_suffix('.').unwrap_or(known).to_owned()
 }
 
 #[cfg(test)]

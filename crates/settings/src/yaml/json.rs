@@ -2,14 +2,14 @@
 //!
 //! Whatever it does not take, for whatever reason, is read again as YAML, which then says why.
 
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, collections::BTreeSet, fmt};
 
 use serde::{
     Deserializer,
     de::{DeserializeOwned, DeserializeSeed, Error, MapAccess, SeqAccess, Visitor},
 };
 
-use super::{events::MAX_DEPTH, node::SeenKeys};
+use super::MAX_DEPTH;
 
 /// Reads `text` as JSON, or nothing when it is not, or is not what `T` wants, or gives a key twice.
 pub(super) fn read<T: DeserializeOwned>(text: &str) -> Option<T> {
@@ -54,7 +54,7 @@ impl<'de> Visitor<'de> for Strict {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let inner = self.deeper()?;
-        let mut seen = SeenKeys::default();
+        let mut seen = BTreeSet::new();
         while let Some(key) = map.next_key_seed(Key)? {
             if !seen.insert(key) {
                 return Err(A::Error::custom("a key is given twice"));
