@@ -199,8 +199,7 @@ impl Config {
     pub fn check(&self) -> Result<String, crate::StartError> {
         let source = match &self.routes {
             RouteSource::File(file) => {
-                let mut loader = crate::routes::Loader::new(self.tcp_settings.clone());
-                let snapshot = loader.first(file)?;
+                let snapshot = crate::routes::load(file, &self.tcp_settings, None)?;
                 let (clusters, routes) = (snapshot.clusters().count(), snapshot.routes().count());
                 let file = file.display();
                 format!("# {file}: {clusters} clusters, {routes} routes\n")

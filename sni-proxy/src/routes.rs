@@ -1,18 +1,11 @@
 //! The routing file: clusters and routes as YAML, translated into the parameters of a snapshot.
 //!
 //! ```text
-//!     text ─▶ elements, one by one, most of them known ──▶ route::Builder ─▶ Snapshot
-//!       │         │ anything that is not as a program writes it, or wrong
-//!       └─────────┴─▶ yaml ─▶ TableSpec ─▶ Snapshot, or every fault with its place
+//!     file ─▶ settings::yaml ─▶ RoutesFile ─▶ TableSpec ─▶ route::Snapshot, or every fault
 //! ```
-//!
-//! A file that says what the last good one did makes no snapshot: a program that writes it and then sends
-//! a signal has it looked at twice.
 //!
 //! Checks what only the file can be wrong about; what routes may not contradict is checked where
 //! the snapshot is built.
-
-mod elements;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,7 +20,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use settings::{ConfigError, ConfigErrors, HumanDuration, TcpOverrides, TcpSettings, yaml};
 
-use self::elements::{Found, Memory};
 use crate::config::validate_tcp;
 
 /// Why a routing file is refused.
@@ -59,16 +51,14 @@ pub struct RoutesFile {
     routes: Vec<RouteFile>,
 }
 
-/// A named set of endpoints; its texts are `S`.
+/// A named set of endpoints.
 #[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-#[serde(bound(deserialize = "S: Deserialize<'de>"))]
-#[schemars(rename = "ClusterFile", description = "A named set of endpoints.")]
-struct ClusterFile<S = String> {
+struct ClusterFile {
     /// Name that routes, logs and metrics use.
-    name: S,
+    name: String,
     /// Its addresses.
-    endpoints: Vec<EndpointFile<S>>,
+    endpoints: Vec<EndpointFile>,
     /// How endpoints are chosen.
     #[serde(default)]
     balance: BalanceFile,
@@ -98,14 +88,12 @@ struct ClusterFile<S = String> {
 /// One address of a cluster.
 #[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-#[serde(bound(deserialize = "S: Deserialize<'de>"))]
-#[schemars(rename = "EndpointFile")]
-struct EndpointFile<S = String> {
+struct EndpointFile {
     /// IP address or host name, with port. Names are resolved again by their time to live.
-    address: S,
+    address: String,
     /// Zone it runs in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    zone: Option<S>,
+    zone: Option<String>,
     /// Its share of connections.
     #[serde(default = "one")]
     weight: u32,
@@ -165,26 +153,24 @@ enum SendProxyProtocol {
 /// One rule; exactly one of `serverNames`, `destinations`, `connectDestinations` and `wireguard`.
 #[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-#[serde(bound(deserialize = "S: Deserialize<'de>"))]
-#[schemars(rename = "RouteFile")]
-struct RouteFile<S = String> {
+struct RouteFile {
     /// TLS server names: exact, `*.x` for one or more labels in front of `.x`, or `*`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    server_names: Vec<S>,
+    server_names: Vec<String>,
     /// Destination networks of node proxies' PROXY headers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    destinations: Vec<S>,
+    destinations: Vec<String>,
     /// Destination port; any when absent. Only with `destinations`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     port: Option<u16>,
     /// Values of a CONNECT request's destination header.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    connect_destinations: Vec<S>,
+    connect_destinations: Vec<String>,
     /// WireGuard servers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     wireguard: Option<WireGuardFile>,
     /// Name of the cluster it leads to.
-    cluster: S,
+    cluster: String,
     /// Networks of clients that may use it; all when absent. An empty list is an error, since it
     /// could be meant either way.
     #[serde(
@@ -193,7 +179,7 @@ struct RouteFile<S = String> {
         skip_serializing_if = "Option::is_none"
     )]
     #[schemars(with = "Vec<String>")]
-    allow_sources: Option<Vec<S>>,
+    allow_sources: Option<Vec<String>>,
 }
 
 /// WireGuard servers: their keys, or the number of their datagrams, or both.
@@ -209,10 +195,9 @@ struct WireGuardFile {
 }
 
 /// Reads a list that is there: null, which templates make of an empty one, is no list.
-fn given<'de, D, S>(deserializer: D) -> Result<Option<Vec<S>>, D::Error>
+fn given<'de, D>(deserializer: D) -> Result<Option<Vec<String>>, D::Error>
 where
     D: Deserializer<'de>,
-    S: Deserialize<'de>,
 {
     Vec::deserialize(deserializer).map(Some)
 }
@@ -233,83 +218,32 @@ fn five_seconds() -> HumanDuration {
     HumanDuration(Duration::from_secs(5))
 }
 
-/// Reads routing files, each the successor of the one before.
-#[derive(Debug)]
-pub(crate) struct Loader {
-    tcp: TcpSettings,
-    memory: Memory,
-}
-
-impl Loader {
-    /// Creates one for a process with these options of its sockets.
-    pub(crate) fn new(tcp: TcpSettings) -> Self {
-        Self {
-            tcp,
-            memory: Memory::default(),
-        }
-    }
-
-    /// Reads the first routing file at `path`.
-    ///
-    /// # Errors
-    /// Why the file is refused.
-    pub(crate) fn first(&mut self, path: &Path) -> Result<Snapshot, RoutesError> {
-        // After nothing whatever it says is new.
-        Ok(self.read(path, None)?.unwrap_or_else(Snapshot::empty))
-    }
-
-    /// Reads the routing file at `path` and builds the snapshot that follows `previous`; `None` when
-    /// that is what the file says.
-    ///
-    /// # Errors
-    /// Why the file is refused.
-    pub(crate) fn next(
-        &mut self,
-        path: &Path,
-        previous: &Snapshot,
-    ) -> Result<Option<Snapshot>, RoutesError> {
-        self.read(path, Some(previous))
-    }
-
-    fn read(
-        &mut self,
-        path: &Path,
-        previous: Option<&Snapshot>,
-    ) -> Result<Option<Snapshot>, RoutesError> {
-        let generation = previous.map_or(1, |snapshot| snapshot.generation() + 1);
-        let mut options = SharedOptions::new(&self.tcp);
-        let read = |file| elements::read(file, &mut options, &self.memory, previous, generation);
-        match elements::open(path).and_then(read) {
-            Some(Found::Same) => return Ok(None),
-            Some(Found::New(snapshot, memory)) => {
-                self.memory = memory;
-                return Ok(Some(*snapshot));
-            }
-            None => {}
-        }
-        let text = yaml::read(path)?;
-        if self.memory.is_still(&text, previous) {
-            return Ok(None);
-        }
-        let spec = yaml::from_slice::<RoutesFile>(&text, path)?.into_spec(path, &self.tcp)?;
-        let snapshot = Snapshot::build(spec, generation, previous);
-        let snapshot = snapshot.map_err(|source| RoutesError::Build {
-            path: path.to_owned(),
-            source,
-        })?;
-        self.memory = self.memory.of(&text, generation);
-        Ok(Some(snapshot))
-    }
+/// Reads the routing file at `path` and builds the snapshot that follows `previous`; `tcp` are the
+/// process's own socket options.
+///
+/// # Errors
+/// Why the file is refused.
+pub(crate) fn load(
+    path: &Path,
+    tcp: &TcpSettings,
+    previous: Option<&Snapshot>,
+) -> Result<Snapshot, RoutesError> {
+    let generation = previous.map_or(1, |snapshot| snapshot.generation() + 1);
+    let spec = yaml::load::<RoutesFile>(path)?.into_spec(path, tcp)?;
+    Snapshot::build(spec, generation, previous).map_err(|source| RoutesError::Build {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 impl RoutesFile {
     fn into_spec(self, path: &Path, tcp: &TcpSettings) -> Result<TableSpec, ConfigError> {
         let mut errors = ConfigErrors::new();
         let mut options = SharedOptions::new(tcp);
-        let clusters = self.clusters.iter().enumerate();
+        let clusters = self.clusters.into_iter().enumerate();
         let clusters = clusters.map(|(at, cluster)| cluster.spec(at, &mut options, &mut errors));
         let clusters = clusters.collect();
-        let routes = self.routes.iter().enumerate();
+        let routes = self.routes.into_iter().enumerate();
         let routes = routes.filter_map(|(at, route)| route.spec(at, &mut errors));
         let routes = routes.collect();
         errors.into_result(path)?;
@@ -349,40 +283,14 @@ impl<'a> SharedOptions<'a> {
     }
 }
 
-impl<S: AsRef<str>> ClusterFile<S> {
+impl ClusterFile {
     fn spec(
-        &self,
+        self,
         at: usize,
         options: &mut SharedOptions<'_>,
         errors: &mut ConfigErrors,
     ) -> ClusterSpec {
-        let mut spec = ClusterSpec::new("");
-        self.fill(&mut spec, at, options, errors);
-        spec
-    }
-
-    /// Puts this in place of what `spec` was, which saves allocations.
-    fn fill(
-        &self,
-        spec: &mut ClusterSpec,
-        at: usize,
-        options: &mut SharedOptions<'_>,
-        errors: &mut ConfigErrors,
-    ) {
-        // Named one by one, so that none stays as it was.
-        let ClusterSpec {
-            name,
-            endpoints,
-            balance,
-            zone_aware,
-            connect_timeout,
-            connect_retries,
-            max_connections,
-            outlier,
-            send_proxy_protocol,
-            tcp,
-        } = spec;
-        // Said only when something is wrong: there are very many.
+        // Formatted only for an error: there are very many clusters.
         let key = || format!("clusters[{at}]");
         if self.connect_timeout.0.is_zero() {
             errors.add(
@@ -390,41 +298,44 @@ impl<S: AsRef<str>> ClusterFile<S> {
                 "0 would fail every attempt",
             );
         }
-        self.name.as_ref().clone_into(name);
-        endpoints.clear();
-        for (index, endpoint) in self.endpoints.iter().enumerate() {
-            match endpoint.spec() {
-                Ok(endpoint) => endpoints.push(endpoint),
-                Err(error) => errors.add(format!("{}.endpoints[{index}].address", key()), error),
-            }
-        }
-        *balance = self.balance.into();
-        *zone_aware = self.zone_aware;
-        *connect_timeout = self.connect_timeout.0;
-        *connect_retries = self.connect_retries;
-        *max_connections = self.max_connections;
         if self.outlier_detection.max_ejected_percent > 100 {
             errors.add(
                 format!("{}.outlierDetection.maxEjectedPercent", key()),
                 "more than 100",
             );
         }
-        *outlier = self.outlier_detection.params();
-        *send_proxy_protocol = match self.send_proxy_protocol {
-            SendProxyProtocol::Off => None,
-            SendProxyProtocol::V1 => Some(ProxyVersion::V1),
-            SendProxyProtocol::V2 => Some(ProxyVersion::V2),
-        };
-        let own = self.tcp.as_ref();
-        *tcp = own.map(|own| options.of(own, &format!("{}.tcp", key()), errors));
+        let mut endpoints = Vec::with_capacity(self.endpoints.len());
+        for (index, endpoint) in self.endpoints.into_iter().enumerate() {
+            match endpoint.spec() {
+                Ok(endpoint) => endpoints.push(endpoint),
+                Err(error) => errors.add(format!("{}.endpoints[{index}].address", key()), error),
+            }
+        }
+        let tcp = self.tcp.as_ref();
+        ClusterSpec {
+            name: self.name,
+            endpoints,
+            balance: self.balance.into(),
+            zone_aware: self.zone_aware,
+            connect_timeout: self.connect_timeout.0,
+            connect_retries: self.connect_retries,
+            max_connections: self.max_connections,
+            outlier: self.outlier_detection.params(),
+            send_proxy_protocol: match self.send_proxy_protocol {
+                SendProxyProtocol::Off => None,
+                SendProxyProtocol::V1 => Some(ProxyVersion::V1),
+                SendProxyProtocol::V2 => Some(ProxyVersion::V2),
+            },
+            tcp: tcp.map(|tcp| options.of(tcp, &format!("{}.tcp", key()), errors)),
+        }
     }
 }
 
-impl<S: AsRef<str>> EndpointFile<S> {
-    fn spec(&self) -> Result<EndpointSpec, EndpointAddressError> {
+impl EndpointFile {
+    fn spec(self) -> Result<EndpointSpec, EndpointAddressError> {
         Ok(EndpointSpec {
-            address: self.address.as_ref().parse()?,
-            zone: self.zone.as_ref().map(|zone| zone.as_ref().to_owned()),
+            address: self.address.parse()?,
+            zone: self.zone,
             weight: self.weight,
             priority: 0,
             healthy: true,
@@ -453,17 +364,11 @@ impl OutlierFile {
     }
 }
 
-impl<S: AsRef<str>> RouteFile<S> {
-    fn spec(&self, at: usize, errors: &mut ConfigErrors) -> Option<RouteSpec> {
-        let mut spec = RouteSpec::new(RouteMatch::ServerNames(Vec::new()), "");
-        self.fill(&mut spec, at, errors).then_some(spec)
-    }
-
-    /// Puts this in place of what `spec` was, which saves allocations, and answers whether it could.
-    fn fill(&self, spec: &mut RouteSpec, at: usize, errors: &mut ConfigErrors) -> bool {
+impl RouteFile {
+    fn spec(self, at: usize, errors: &mut ConfigErrors) -> Option<RouteSpec> {
         let key = || format!("routes[{at}]");
         if self.allow_sources.as_ref().is_some_and(Vec::is_empty) {
-            let why = "an empty list would admit nobody; without the key everybody is admitted";
+            let why = "an empty list would allow no client; without the key all are allowed";
             errors.add(format!("{}.allowSources", key()), why);
         }
         let allow_sources = self.allow_sources.as_deref().unwrap_or_default();
@@ -478,36 +383,13 @@ impl<S: AsRef<str>> RouteFile<S> {
             let one = "exactly one of serverNames, destinations, connectDestinations and \
                        wireguard is needed";
             errors.add(key(), one);
-            return false;
+            return None;
         }
         if self.port.is_some() && self.destinations.is_empty() {
             errors.add(format!("{}.port", key()), "only destinations have a port");
         }
-        let words = match &mut spec.matches {
-            RouteMatch::ServerNames(words) | RouteMatch::ConnectDestinations(words) => {
-                std::mem::take(words)
-            }
-            RouteMatch::Destinations { .. } | RouteMatch::WireGuard { .. } => Vec::new(),
-        };
-        let matches = self.matches(words, key, errors);
-        let mut cluster = std::mem::take(&mut spec.cluster);
-        self.cluster.as_ref().clone_into(&mut cluster);
-        *spec = RouteSpec {
-            allow_sources,
-            ..RouteSpec::new(matches, cluster)
-        };
-        true
-    }
-
-    /// Returns what it matches; `words` is where names go.
-    fn matches(
-        &self,
-        words: Vec<String>,
-        key: impl Fn() -> String,
-        errors: &mut ConfigErrors,
-    ) -> RouteMatch {
-        if !self.server_names.is_empty() {
-            RouteMatch::ServerNames(copied(&self.server_names, words))
+        let matches = if !self.server_names.is_empty() {
+            RouteMatch::ServerNames(self.server_names)
         } else if !self.destinations.is_empty() {
             let key = || format!("{}.destinations", key());
             RouteMatch::Destinations {
@@ -517,18 +399,13 @@ impl<S: AsRef<str>> RouteFile<S> {
         } else if let Some(wireguard) = &self.wireguard {
             wireguard.matches(&format!("{}.wireguard", key()), errors)
         } else {
-            RouteMatch::ConnectDestinations(copied(&self.connect_destinations, words))
-        }
+            RouteMatch::ConnectDestinations(self.connect_destinations)
+        };
+        Some(RouteSpec {
+            allow_sources,
+            ..RouteSpec::new(matches, self.cluster)
+        })
     }
-}
-
-/// Copies texts into those of a list that is not used any more.
-fn copied(texts: &[impl AsRef<str>], mut into: Vec<String>) -> Vec<String> {
-    into.resize_with(texts.len(), String::new);
-    for (text, into) in texts.iter().zip(&mut into) {
-        text.as_ref().clone_into(into);
-    }
-    into
 }
 
 impl WireGuardFile {
@@ -546,14 +423,13 @@ impl WireGuardFile {
     }
 }
 
-fn prefixes<S: AsRef<str>>(
-    texts: &[S],
+fn prefixes(
+    texts: &[String],
     key: impl Fn() -> String,
     errors: &mut ConfigErrors,
 ) -> Vec<IpPrefix> {
-    let parse = |(index, text): (usize, &S)| {
-        text.as_ref()
-            .parse()
+    let parse = |(index, text): (usize, &String)| {
+        text.parse()
             .map_err(|error| errors.add(format!("{}[{index}]", key()), error))
             .ok()
     };

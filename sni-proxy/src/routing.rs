@@ -17,14 +17,14 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use route::Snapshot;
 use serve::{NameSet, Resolver};
-use settings::ConfigError;
+use settings::{ConfigError, TcpSettings};
 use telemetry::Registry;
 use telemetry::metrics::Counter;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::config::{Config, RouteSource, XdsConfig};
-use crate::routes::{Loader, RoutesError};
+use crate::routes::{self, RoutesError};
 
 /// Things without effect that one table's log lines name.
 const TOLD: usize = 50;
@@ -41,8 +41,8 @@ pub(crate) struct Published {
 pub(crate) struct Routing {
     current: ArcSwap<Published>,
     source: RouteSource,
-    /// Reads the file; used by the control thread alone.
-    loader: Mutex<Loader>,
+    /// Socket options of the process.
+    tcp: TcpSettings,
     resolver: Resolver,
     refused: Counter,
     /// Whether there are routes yet.
@@ -62,9 +62,9 @@ impl Routing {
         resolver: Resolver,
         registry: &Registry,
     ) -> Result<Self, RoutesError> {
-        let mut loader = Loader::new(config.tcp_settings.clone());
+        let tcp = config.tcp_settings.clone();
         let first = match &config.routes {
-            RouteSource::File(file) => Some((loader.first(file)?, Duration::ZERO)),
+            RouteSource::File(file) => Some((routes::load(file, &tcp, None)?, Duration::ZERO)),
             RouteSource::Xds(xds) => cached(xds, config),
         };
         let (first, age) = first.unzip();
@@ -74,7 +74,7 @@ impl Routing {
         Ok(Self {
             current: ArcSwap::from_pointee(published),
             source: config.routes.clone(),
-            loader: Mutex::new(loader),
+            tcp,
             resolver,
             refused: refused(registry),
             first: watch::channel(ready).0,
@@ -180,13 +180,12 @@ impl Routing {
             return;
         };
         let previous = self.current.load_full();
-        let mut loader = self.loader.lock().unwrap_or_else(PoisonError::into_inner);
-        match loader.next(file, &previous.snapshot) {
-            Ok(Some(snapshot)) => self.put(snapshot),
-            Ok(None) => {
+        match routes::load(file, &self.tcp, Some(&previous.snapshot)) {
+            Ok(snapshot) if snapshot.is_unchanged_from(&previous.snapshot) => {
                 *self.last_refusal() = None;
                 self.confirm();
             }
+            Ok(snapshot) => self.put(snapshot),
             Err(error) => self.refuse(&error, previous.snapshot.generation()),
         }
     }

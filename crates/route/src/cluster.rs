@@ -6,15 +6,14 @@ use std::time::{Duration, Instant};
 
 use crate::balance::{PickContext, candidates, pick};
 use crate::endpoint::Endpoint;
-use crate::few::Few;
 use crate::maglev::MaglevTable;
-use crate::spec::{Balance, ClusterSpec, EndpointAddress, OutlierParams, ProxyVersion, TcpOptions};
+use crate::spec::{Balance, ClusterSpec, OutlierParams, ProxyVersion, TcpOptions};
 
 /// A named set of endpoints.
 #[derive(Debug)]
 pub struct Cluster {
     name: Arc<str>,
-    endpoints: Few<Arc<Endpoint>>,
+    endpoints: Box<[Arc<Endpoint>]>,
     settings: Arc<Settings>,
     /// Lowest priority number of any endpoint.
     best_priority: u32,
@@ -80,7 +79,7 @@ impl Cluster {
     /// Creates a cluster that goes on with the state of `previous`, the same name before.
     pub(crate) fn new(
         spec: &ClusterSpec,
-        endpoints: Few<Arc<Endpoint>>,
+        endpoints: Box<[Arc<Endpoint>]>,
         settings: Arc<Settings>,
         previous: Option<&Self>,
     ) -> Self {
@@ -115,15 +114,6 @@ impl Cluster {
                 .iter()
                 .zip(&spec.endpoints)
                 .all(|(endpoint, spec)| endpoint.is(spec))
-    }
-
-    /// Tells whether endpoints have host names, which are to be resolved.
-    pub(crate) fn has_host_names(&self) -> bool {
-        let named = |endpoint: &Arc<Endpoint>| match endpoint.address() {
-            EndpointAddress::Host { .. } => true,
-            EndpointAddress::Ip(_) => false,
-        };
-        self.endpoints.iter().any(named)
     }
 
     /// Returns the name.

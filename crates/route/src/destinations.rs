@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::prefix::IpPrefix;
 use crate::route::Route;
-use crate::tables::{RouteMap, take};
+use crate::tables::RouteMap;
 
 /// What one entry matches: a prefix, and one port or any.
 pub(crate) type DestinationKey = (IpPrefix, Option<u16>);
@@ -22,13 +22,6 @@ pub(crate) struct DestinationTable {
 }
 
 impl DestinationTable {
-    pub(crate) fn with_capacity(entries: usize) -> Self {
-        Self {
-            routes: RouteMap::with_capacity(entries),
-            ..Self::default()
-        }
-    }
-
     /// Adds an entry, or puts it in place of the one before.
     pub(crate) fn insert(&mut self, key: DestinationKey, route: Arc<Route>) {
         let lens = match key.0.network() {
@@ -40,12 +33,6 @@ impl DestinationTable {
             lens.insert(place, key.0.len());
         }
         self.routes.insert(key, route);
-    }
-
-    /// Takes out an entry if it leads to just this route, and answers whether it does. The lengths
-    /// stay: one too many costs a look-up that finds nothing.
-    pub(crate) fn remove(&mut self, key: &DestinationKey, route: &Arc<Route>) -> bool {
-        take(&mut self.routes, key, route)
     }
 
     /// Returns the route of exactly this prefix and port.

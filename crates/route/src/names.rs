@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::route::Route;
-use crate::tables::{RouteMap, take};
+use crate::tables::RouteMap;
 
 /// Octets of the longest host name in text, without a trailing dot (RFC 1035 §2.3.4: 255 on the
 /// wire, of which the first length octet and the root are no text).
@@ -156,33 +156,17 @@ pub(crate) fn is_normal_of(normal: &str, pattern: &str) -> bool {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NameTable {
     routes: RouteMap<Arc<str>>,
-    depths: Depths,
+    /// Bit n is set when a wildcard has n labels behind its `*.`; 253 bytes hold at most 127.
+    depths: u128,
 }
 
 impl NameTable {
-    pub(crate) fn with_capacity(names: usize) -> Self {
-        Self {
-            routes: RouteMap::with_capacity(names),
-            depths: Depths::default(),
-        }
-    }
-
-    /// Adds a normal pattern, or puts it in place of the one before.
+    /// Adds a normal pattern, or replaces its route.
     pub(crate) fn insert(&mut self, pattern: &Arc<str>, route: Arc<Route>) {
-        let new = self.routes.insert(Arc::clone(pattern), route).is_none();
-        if let Some(suffix) = pattern.strip_prefix("*.").filter(|_| new) {
-            self.depths.add(labels(suffix.as_bytes()));
+        self.routes.insert(Arc::clone(pattern), route);
+        if let Some(suffix) = pattern.strip_prefix("*.") {
+            self.depths |= depth_bit(labels(suffix.as_bytes()));
         }
-    }
-
-    /// Takes out the entry of a normal pattern if it leads to just this route, and answers whether
-    /// it does.
-    pub(crate) fn remove(&mut self, pattern: &Arc<str>, route: &Arc<Route>) -> bool {
-        let taken = take(&mut self.routes, pattern, route);
-        if let Some(suffix) = pattern.strip_prefix("*.").filter(|_| taken) {
-            self.depths.remove(labels(suffix.as_bytes()));
-        }
-        taken
     }
 
     /// Returns the route of exactly this normal pattern.
@@ -210,7 +194,7 @@ impl NameTable {
         if let Some(route) = self.probe(key, &fit) {
             return Some(route);
         }
-        if self.depths.bits == 0 {
+        if self.depths == 0 {
             return None;
         }
         let mut left = labels(key);
@@ -220,7 +204,7 @@ impl NameTable {
             }
             left -= 1;
             // Something must stand before the dot. It is cut to `*`, which no later probe reads.
-            if dot > 0 && self.depths.bits & depth_bit(left) != 0 {
+            if dot > 0 && self.depths & depth_bit(left) != 0 {
                 key[dot - 1] = b'*';
                 if let Some(route) = self.probe(&key[dot - 1..], &fit) {
                     return Some(route);
@@ -237,35 +221,6 @@ impl NameTable {
     }
 }
 
-/// How many labels the suffixes of wildcards have.
-#[derive(Clone, Debug, Default)]
-struct Depths {
-    /// Bit n is set when a wildcard has n labels behind its `*.`; 253 octets hold at most 127.
-    bits: u128,
-    /// How many wildcards have n labels there, as far as one has.
-    counts: Vec<u32>,
-}
-
-impl Depths {
-    fn add(&mut self, labels: usize) {
-        if self.counts.len() <= labels {
-            self.counts.resize(labels + 1, 0);
-        }
-        self.counts[labels] += 1;
-        self.bits |= depth_bit(labels);
-    }
-
-    fn remove(&mut self, labels: usize) {
-        let Some(count) = self.counts.get_mut(labels) else {
-            return;
-        };
-        *count = count.saturating_sub(1);
-        if *count == 0 {
-            self.bits &= !depth_bit(labels);
-        }
-    }
-}
-
 fn labels(name: &[u8]) -> usize {
     1 + name.iter().filter(|byte| **byte == b'.').count()
 }
@@ -275,22 +230,4 @@ fn depth_bit(labels: usize) -> u128 {
         .ok()
         .and_then(|labels| 1_u128.checked_shl(labels))
         .unwrap_or(0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_depth_is_forgotten_with_its_last_wildcard() {
-        let mut depths = Depths::default();
-        for labels in [2, 127, 2, 3] {
-            depths.add(labels);
-        }
-        let bits = |all: &[usize]| all.iter().fold(0, |bits, labels| bits | depth_bit(*labels));
-        for (labels, left) in [(2, &[2, 3, 127][..]), (127, &[2, 3]), (2, &[3]), (3, &[])] {
-            depths.remove(labels);
-            assert_eq!(depths.bits, bits(left));
-        }
-    }
 }

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cluster::Cluster;
-use crate::few::Few;
 use crate::listeners::ListenerSet;
 use crate::names::is_normal_of;
 use crate::prefix::IpPrefix;
@@ -60,16 +59,6 @@ impl Route {
             listeners: self.listeners.union(other.listeners),
             options: self.options.clone(),
         })
-    }
-
-    /// Returns this route with another cluster.
-    pub(crate) fn leading_to(&self, cluster: Arc<Cluster>) -> Self {
-        Self {
-            matches: self.matches.clone(),
-            cluster,
-            listeners: self.listeners,
-            options: self.options.clone(),
-        }
     }
 
     /// Tells whether the route is what `spec` describes.
@@ -201,7 +190,7 @@ pub struct WireGuardMatch {
 
 /// Names that a route matches; a slice of at least one.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Names(Few<Arc<str>>);
+pub struct Names(Box<[Arc<str>]>);
 
 impl Deref for Names {
     type Target = [Arc<str>];

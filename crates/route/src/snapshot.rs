@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use crate::build::{BuildErrors, build};
 use crate::cluster::Cluster;
-use crate::pieces::Pieces;
 use crate::route::{Matches, Route};
 use crate::spec::{EndpointAddress, TableSpec};
 use crate::tables::Tables;
@@ -16,11 +15,9 @@ use crate::tables::Tables;
 pub struct Snapshot {
     pub(crate) generation: u64,
     /// In the order of their names.
-    pub(crate) clusters: Pieces<Arc<Cluster>>,
-    /// Those with endpoints whose names are to be resolved.
-    pub(crate) named: Box<[Arc<Cluster>]>,
+    pub(crate) clusters: Box<[Arc<Cluster>]>,
     /// In the order of the specification.
-    pub(crate) routes: Pieces<Arc<Route>>,
+    pub(crate) routes: Box<[Arc<Route>]>,
     pub(crate) tables: Tables,
 }
 
@@ -112,12 +109,19 @@ impl Snapshot {
     /// Returns the cluster of a name.
     #[must_use]
     pub fn cluster(&self, name: &str) -> Option<&Arc<Cluster>> {
-        self.clusters.get(self.cluster_place(name).ok()?)
+        let by_name = |cluster: &Arc<Cluster>| (**cluster.name()).cmp(name);
+        self.clusters
+            .get(self.clusters.binary_search_by(by_name).ok()?)
     }
 
-    /// Returns the place of the cluster of a name, or where it would be.
-    pub(crate) fn cluster_place(&self, name: &str) -> Result<usize, usize> {
-        self.clusters.search(|cluster| (**cluster.name()).cmp(name))
+    /// Returns whether the clusters and routes are all those of `previous`, in the same order.
+    #[must_use]
+    pub fn is_unchanged_from(&self, previous: &Self) -> bool {
+        fn same<T>(left: &[Arc<T>], right: &[Arc<T>]) -> bool {
+            let pairs = || left.iter().zip(right);
+            left.len() == right.len() && pairs().all(|(left, right)| Arc::ptr_eq(left, right))
+        }
+        same(&self.clusters, &previous.clusters) && same(&self.routes, &previous.routes)
     }
 
     /// Returns the routes in the order of the specification.
@@ -127,7 +131,7 @@ impl Snapshot {
 
     /// Returns the host names of all endpoints, each once, in order; gathered anew for each call.
     pub fn host_names(&self) -> impl Iterator<Item = &str> {
-        let endpoints = self.named.iter().flat_map(|cluster| cluster.endpoints());
+        let endpoints = self.clusters.iter().flat_map(|cluster| cluster.endpoints());
         let names: BTreeSet<&str> = endpoints
             .filter_map(|endpoint| match endpoint.address() {
                 EndpointAddress::Host { name, .. } => Some(name.as_str()),

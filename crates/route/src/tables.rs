@@ -1,20 +1,20 @@
 //! The tables that a connection is looked up in: what matches what.
 //!
-//! A table of the next snapshot is the last one's, less what went and with what came; what did not
-//! change they share.
+//! Hashes are quick ones that differ from process to process; clients of the gateway only look up,
+//! and never add.
 
-use std::hash::Hash;
+use std::collections::HashMap;
 use std::sync::Arc;
+
+use foldhash::quality::RandomState;
 
 use crate::build::RouteFault;
 use crate::destinations::DestinationTable;
 use crate::names::NameTable;
-use crate::pieces::Pieces;
 use crate::route::{Matches, Route, WireGuardMatch};
-use crate::shards::ShardMap;
 
 /// A map by what routes match.
-pub(crate) type RouteMap<K> = ShardMap<K, Arc<Route>>;
+pub(crate) type RouteMap<K> = HashMap<K, Arc<Route>, RandomState>;
 
 /// All look-up tables of a snapshot.
 #[derive(Clone, Debug, Default)]
@@ -26,39 +26,8 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    /// Returns the tables of these routes; `fault` is told of every match that two of them have,
-    /// with the later one's place in the iterator.
-    pub(crate) fn of(
-        routes: &Pieces<Arc<Route>>,
-        fault: &mut impl FnMut(usize, RouteFault),
-    ) -> Self {
-        let mut tables = Self::with_room_for(routes);
-        for (at, route) in routes.iter().enumerate() {
-            tables.insert(route, &mut |why| fault(at, why));
-        }
-        tables
-    }
-
-    fn with_room_for(routes: &Pieces<Arc<Route>>) -> Self {
-        let (mut names, mut connects, mut destinations) = (0, 0, 0);
-        for route in routes.iter() {
-            match route.matches() {
-                Matches::ServerNames(some) => names += some.len(),
-                Matches::ConnectDestinations(some) => connects += some.len(),
-                Matches::Destinations { prefixes, .. } => destinations += prefixes.len(),
-                Matches::WireGuard(_) => {}
-            }
-        }
-        Self {
-            names: NameTable::with_capacity(names),
-            destinations: DestinationTable::with_capacity(destinations),
-            connects: RouteMap::with_capacity(connects),
-            route_ids: RouteMap::default(),
-        }
-    }
-
     /// Adds a route; `fault` is told of every match that another one has already.
-    pub(crate) fn insert(&mut self, route: &Arc<Route>, fault: &mut impl FnMut(RouteFault)) {
+    pub(crate) fn insert(&mut self, route: &Arc<Route>, fault: &mut dyn FnMut(RouteFault)) {
         match route.matches() {
             Matches::ConnectDestinations(values) => {
                 for value in values.iter() {
@@ -96,7 +65,7 @@ impl Tables {
         &mut self,
         wireguard: &WireGuardMatch,
         route: &Arc<Route>,
-        fault: &mut impl FnMut(RouteFault),
+        fault: &mut dyn FnMut(RouteFault),
     ) {
         if let Some(id) = wireguard.route_id
             && self.route_ids.insert(id, Arc::clone(route)).is_some()
@@ -105,59 +74,17 @@ impl Tables {
         }
     }
 
-    /// Answers whether there is an entry for anything that `route` matches.
-    pub(crate) fn has_any_of(&self, route: &Route) -> bool {
-        match route.matches() {
-            Matches::ConnectDestinations(values) => values
-                .iter()
-                .any(|value| self.connects.get(value).is_some()),
-            Matches::Destinations { prefixes, port } => prefixes
-                .iter()
-                .any(|prefix| self.destinations.exact(&(*prefix, *port)).is_some()),
-            Matches::ServerNames(patterns) => patterns
-                .iter()
-                .any(|pattern| self.names.exact(pattern).is_some()),
-            Matches::WireGuard(wireguard) => wireguard
-                .route_id
-                .is_some_and(|id| self.route_ids.get(&id).is_some()),
+    /// Returns the route that has the first of `matches`.
+    pub(crate) fn first_match(&self, matches: &Matches) -> Option<&Arc<Route>> {
+        match matches {
+            Matches::ConnectDestinations(values) => self.connects.get(values.first()?),
+            Matches::Destinations { prefixes, port } => {
+                self.destinations.exact(&(*prefixes.first()?, *port))
+            }
+            Matches::ServerNames(patterns) => self.names.exact(patterns.first()?),
+            Matches::WireGuard(wireguard) => self.route_ids.get(&wireguard.route_id?),
         }
     }
-
-    /// Takes routes out, and answers whether all of their entries were their own: those that one
-    /// shares with a route of other listeners can only be made anew. After `false` the tables are of
-    /// no use.
-    pub(crate) fn remove_all<'r>(
-        &mut self,
-        mut routes: impl Iterator<Item = &'r Arc<Route>>,
-    ) -> bool {
-        routes.all(|route| self.remove(route))
-    }
-
-    fn remove(&mut self, route: &Arc<Route>) -> bool {
-        match route.matches() {
-            Matches::ConnectDestinations(values) => values
-                .iter()
-                .all(|value| take(&mut self.connects, value, route)),
-            Matches::Destinations { prefixes, port } => prefixes
-                .iter()
-                .all(|prefix| self.destinations.remove(&(*prefix, *port), route)),
-            Matches::ServerNames(patterns) => patterns
-                .iter()
-                .all(|pattern| self.names.remove(pattern, route)),
-            Matches::WireGuard(wireguard) => wireguard
-                .route_id
-                .is_none_or(|id| take(&mut self.route_ids, &id, route)),
-        }
-    }
-}
-
-/// Takes the entry of `key` out if it leads to just this route, and answers whether it does.
-pub(crate) fn take<K: Clone + Eq + Hash>(
-    map: &mut RouteMap<K>,
-    key: &K,
-    route: &Arc<Route>,
-) -> bool {
-    map.remove_if(key, |own| Arc::ptr_eq(own, route))
 }
 
 /// Returns what a table is to have where `route` matches the same as `first`: both in one when they
