@@ -32,6 +32,10 @@ use crate::view::View;
 use crate::wireguard::{self, Places, Scanner};
 use crate::worker::{Shared, Task, Worker};
 
+/// How long files must have been quiet before they are read. Short, since routes are replaced by one
+/// rename; a file that is read half-written is refused and read again.
+const SETTLE: Duration = Duration::from_millis(20);
+
 /// How soon a routing file that could not be read is tried again.
 const READ_AGAIN: Duration = Duration::from_secs(1);
 
@@ -116,8 +120,12 @@ impl Gateway {
             RouteSource::File(file) => vec![file.clone()],
             RouteSource::Xds(_) => Vec::new(),
         };
-        let watcher = FileWatcher::new(watched, WatchParams::default())
-            .map_err(system("watching the routing file"))?;
+        let watch = WatchParams {
+            settle: SETTLE,
+            ..WatchParams::default()
+        };
+        let watcher =
+            FileWatcher::new(watched, watch).map_err(system("watching the routing file"))?;
         let routing = Routing::start(&config, resolver, &registry)?;
         let subscription = match &config.routes {
             RouteSource::File(_) => None,
