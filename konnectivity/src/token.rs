@@ -10,7 +10,6 @@
 //! A token is never logged and never kept: what is remembered of it is a hash. Certificates are the
 //! registry's; what an agent may do once it is let in is the server's.
 
-mod base64;
 mod bounded;
 mod cache;
 mod choose;

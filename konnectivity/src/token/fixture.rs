@@ -1,5 +1,7 @@
 //! Issuers of tokens for tests: keys made for the occasion, and what they sign.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::rand::SystemRandom;
 use ring::signature::{
     ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, EcdsaKeyPair, KeyPair,
@@ -84,18 +86,7 @@ pub(super) fn claims(issuer: &str, audience: &str) -> Value {
     })
 }
 
-/// Writes as `base64::decode` reads.
-pub(super) fn encode(octets: impl AsRef<[u8]>) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let mut text = String::new();
-    for block in octets.as_ref().chunks(3) {
-        let mut bits = [0; 4];
-        bits[1..=block.len()].copy_from_slice(block);
-        let bits = u32::from_be_bytes(bits);
-        for letter in 0..=block.len() {
-            let six = bits >> (18 - 6 * letter) & 63;
-            text.push(LETTERS[six as usize].into());
-        }
-    }
-    text
+/// Encodes as JOSE does.
+pub(super) fn encode(bytes: impl AsRef<[u8]>) -> String {
+    URL_SAFE_NO_PAD.encode(bytes)
 }

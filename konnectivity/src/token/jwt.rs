@@ -10,10 +10,12 @@
 
 use std::time::{Duration, SystemTime};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Map, Value};
 
 use super::refused::TokenRefused;
-use super::{base64, strict_json};
+use super::strict_json;
 
 /// What a good token of a cluster's agents says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +84,7 @@ impl<'a> Jwt<'a> {
             key_id: string(&header, "kid")?,
             claims: Claims::parse(&object(claims)?)?,
             signed: signed.as_bytes(),
-            signature: base64::decode(signature)?,
+            signature: URL_SAFE_NO_PAD.decode(signature).ok()?,
         })
     }
 }
@@ -156,7 +158,7 @@ fn unix_second(time: SystemTime) -> i64 {
 }
 
 fn object(text: &str) -> Option<Map<String, Value>> {
-    match strict_json::parse(&base64::decode(text)?)? {
+    match strict_json::parse(&URL_SAFE_NO_PAD.decode(text).ok()?)? {
         Value::Object(object) => Some(object),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
             None

@@ -8,6 +8,8 @@
 //! cannot turn a public key into a shared secret. RS256, PS256, ES256 and ES384; RSA from 2048
 //! bits on. Everything else in a set is skipped.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::signature::{
     ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, RSA_PKCS1_2048_8192_SHA256,
     RSA_PSS_2048_8192_SHA256, RsaPublicKeyComponents, UnparsedPublicKey, VerificationAlgorithm,
@@ -17,7 +19,7 @@ use thiserror::Error;
 
 use super::jwt::Jwt;
 use super::refused::TokenRefused;
-use super::{base64, strict_json};
+use super::strict_json;
 
 /// Why no keys can be had from a text.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -111,7 +113,7 @@ impl Key {
         if let Some(uses) = key.get("key_ops") {
             uses.as_array()?.iter().find(|one| *one == "verify")?;
         }
-        let number = |name: &str| base64::decode(text(name)?);
+        let number = |name: &str| URL_SAFE_NO_PAD.decode(text(name)?).ok();
         let material = match (text("kty")?, text("crv")) {
             ("RSA", _) => Material::Rsa {
                 modulus: stripped(number("n")?),
