@@ -1,9 +1,9 @@
-//! `cargo xtask bench`: the standard suite, its results and what the README says of them.
+//! `cargo xtask bench`: the standard suite, and the page and tables made of its results.
 //!
 //! ```text
 //!     quiet? ──▶ build ──▶ rhizome-bench, one subcommand after the other ──▶ bench/results/*.jsonl
 //!                                                                             ├─▶ index.html
-//!                                                                             └─▶ README.md
+//!                                                                             └─▶ docs/performance.md
 //! ```
 //!
 //! Takes a quarter of an hour besides the build. A result of a busy machine is worse than none, so
@@ -11,7 +11,7 @@
 
 mod headlines;
 mod quiet;
-mod readme;
+mod tables;
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -36,7 +36,7 @@ pub(crate) struct Options {
     /// Measure even though the machine is busy.
     #[arg(long)]
     anyway: bool,
-    /// Measure nothing: write page and README from the results that are there.
+    /// Measure nothing: write page and tables from the results that are there.
     #[arg(long, conflicts_with = "anyway")]
     saved: bool,
 }
@@ -202,7 +202,7 @@ fn one(bench: &Path, results: &Path, part: Part) -> Result<()> {
     fs::rename(&fresh, &file).with_context(|| format!("putting {} in place", file.display()))
 }
 
-/// Makes the page and the README's table of every result that is there.
+/// Makes the page and the tables of every result that is there.
 fn write(console: &mut Console, bench: &Path, results: &Path) {
     console.step("write", "bench/results/index.html", || {
         let all = Part::value_variants().iter();
@@ -215,8 +215,8 @@ fn write(console: &mut Console, bench: &Path, results: &Path) {
         }
         Ok(((), format!("of {} results", files.len())))
     });
-    console.step("write", "README.md", || {
-        let rows = readme::write(&workspace::root().join("README.md"), results)?;
+    console.step("write", "docs/performance.md", || {
+        let rows = tables::write(&workspace::root().join("docs/performance.md"), results)?;
         Ok(((), format!("{rows} figures")))
     });
 }

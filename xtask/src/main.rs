@@ -34,7 +34,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Runs the standard suite of measurements and writes bench/results and the README's table.
+    /// Runs the standard suite of measurements and writes bench/results and the tables of docs/performance.md.
     /// Takes a quarter of an hour besides the build, and refuses a busy machine.
     Bench(bench::Options),
     /// Runs everything that must hold before a change is merged: format, lints, documentation,

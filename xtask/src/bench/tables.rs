@@ -1,4 +1,4 @@
-//! The README's table of figures, made of results.
+//! The tables of figures in docs/performance.md, made of results.
 //!
 //! ```text
 //! bench/results/*.jsonl ──▶ the figures of HEADLINES, ours beside others ──▶ between two marks
@@ -13,13 +13,13 @@ use serde_json::Value;
 
 use super::headlines::{HEADLINES, Headline};
 
-/// Puts the figures of all results in `results` between the marks of `readme`, and returns how many.
+/// Writes the figures of all results in `results` between the marks of `page`, and returns how many.
 ///
 /// # Errors
 /// When the marks are missing, or results lack a figure, which the error names.
-pub(super) fn write(readme: &Path, results: &Path) -> Result<usize> {
+pub(super) fn write(page: &Path, results: &Path) -> Result<usize> {
     let text =
-        fs::read_to_string(readme).with_context(|| format!("reading {}", readme.display()))?;
+        fs::read_to_string(page).with_context(|| format!("reading {}", page.display()))?;
     let mut table = String::new();
     let mut figures = 0;
     for (part, headlines) in HEADLINES {
@@ -32,7 +32,7 @@ pub(super) fn write(readme: &Path, results: &Path) -> Result<usize> {
         figures += headlines.len();
         table.push_str(&rows);
     }
-    fs::write(readme, between(&text, &table)?).context("writing the README")?;
+    fs::write(page, between(&text, &table)?).context("writing the tables")?;
     Ok(figures)
 }
 
@@ -103,8 +103,8 @@ fn row(lines: &[Value], headline: &Headline) -> Option<String> {
     }
     let bound = |key: &str, sign: &str| {
         let bound = ours[key].as_f64()?;
-        let mark = if ours["holds"] == true { "✓" } else { "✗" };
-        Some(format!("{sign} {} {mark}", number(bound)))
+        let missed = if ours["holds"] == true { "" } else { " not met" };
+        Some(format!("{sign} {}{missed}", number(bound)))
     };
     let held = bound("at_most", "≤")
         .or_else(|| bound("at_least", "≥"))
@@ -131,10 +131,10 @@ fn number(value: f64) -> String {
 fn between(text: &str, table: &str) -> Result<String> {
     let (before, rest) = text
         .split_once(BEGIN)
-        .with_context(|| format!("the README has no {BEGIN}"))?;
+        .with_context(|| format!("the page has no {BEGIN}"))?;
     let (_, after) = rest
         .split_once(END)
-        .with_context(|| format!("the README has no {END}"))?;
+        .with_context(|| format!("the page has no {END}"))?;
     Ok(format!("{before}{BEGIN}\n{table}\n{END}{after}"))
 }
 
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn ours_stands_beside_others_the_best_first() {
         let table = rows(&lines(), &[HEADLINE]).unwrap();
-        let row = "| bulk over 8 connections, s/GB | **0.1** [0.1..0.11] | nginx 0.3, envoy 0.32 | ≤ 0.13 ✓ |";
+        let row = "| bulk over 8 connections, s/GB | **0.1** [0.1..0.11] | nginx 0.3, envoy 0.32 | ≤ 0.13 |";
         assert!(
             table.contains(row) && table.contains("`rhizome-bench tls`"),
             "{table}"
