@@ -76,6 +76,20 @@ pub(crate) fn build_in(profile: &str, package: &str) -> Result<BTreeMap<String, 
     programs(&mut command)
 }
 
+/// Builds all programs as the tests do, in the dev profile, and returns them by name, so that what is
+/// built for the demo is not compiled again for the tests.
+///
+/// # Errors
+/// When the build fails.
+pub(crate) fn build_as_tested() -> Result<BTreeMap<String, PathBuf>> {
+    let mut command = cargo();
+    // An example makes cargo choose the features of dependencies that tests are built with.
+    command.args(["build", "--workspace", "--all-features", "--bins"]);
+    command.args(["--example", "table"]);
+    command.arg("--message-format=json-render-diagnostics");
+    programs(&mut command)
+}
+
 /// Runs a build and returns what it says it has made.
 fn programs(command: &mut Command) -> Result<BTreeMap<String, PathBuf>> {
     command.stdin(Stdio::null()).stderr(Stdio::inherit());

@@ -18,8 +18,7 @@ use super::headlines::{HEADLINES, Headline};
 /// # Errors
 /// When the marks are missing, or results lack a figure, which the error names.
 pub(super) fn write(page: &Path, results: &Path) -> Result<usize> {
-    let text =
-        fs::read_to_string(page).with_context(|| format!("reading {}", page.display()))?;
+    let text = fs::read_to_string(page).with_context(|| format!("reading {}", page.display()))?;
     let mut table = String::new();
     let mut figures = 0;
     for (part, headlines) in HEADLINES {
@@ -103,7 +102,11 @@ fn row(lines: &[Value], headline: &Headline) -> Option<String> {
     }
     let bound = |key: &str, sign: &str| {
         let bound = ours[key].as_f64()?;
-        let missed = if ours["holds"] == true { "" } else { " not met" };
+        let missed = if ours["holds"] == true {
+            ""
+        } else {
+            " not met"
+        };
         Some(format!("{sign} {}{missed}", number(bound)))
     };
     let held = bound("at_most", "≤")
