@@ -379,7 +379,7 @@ listen: ["10.1.2.3:443"]
 upstream: { address: "api.example.com:8443", mode: proxy-protocol,
             version: 2, connectTimeout: 5s, dns: { family: auto } }
 interface: { name: apiserver-proxy, kind: auto, manage: true, cleanup: false }
-noTrack: auto
+noTrack: off
 splice: true
 limits: { connections: 10000 }
 probes: { address: "[::]:16910" }
@@ -455,7 +455,7 @@ dns: { address: "10.0.0.2:53", zone: "kubernetes.default.svc.cluster.local", ans
                 "api.example.com",
                 "upstream.address",
             ),
-            ("noTrack: auto", "notrack: auto", "proxy.yaml:6:"),
+            ("noTrack: off", "notrack: off", "proxy.yaml:6:"),
             ("10000", "0", "limits.connections: 0 would refuse"),
         ] {
             let error = config(&SAMPLE.replace(from, to)).unwrap_err();

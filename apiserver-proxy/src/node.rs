@@ -3,6 +3,7 @@
 //! ```text
 //!     AddressKeeper ── netlink events ─▶ addresses stay where they belong
 //!     NoTrack ── each minute, SIGHUP ─▶ rules stay where connection tracking is active
+//!     NatWatch ── each second ─▶ … and go where destinations are translated
 //! ```
 //!
 //! Counts and reports; how the kernel is asked is `net-config`'s.
@@ -13,7 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use net_config::{
-    AddressKeeper, Change, NetConfigError, NoTrack, NoTrackError, Observer, conntrack_active,
+    AddressKeeper, Change, NatWatch, NetConfigError, NoTrack, NoTrackError, Observer,
+    conntrack_active,
 };
 use telemetry::Registry;
 use telemetry::metrics::{CounterFamily, Gauge};
@@ -27,6 +29,9 @@ const TABLE: &str = "rhizome-apiserver-proxy";
 /// How often the rules are looked at: others may flush them, and connection tracking may become
 /// active later.
 const LOOK: Duration = Duration::from_secs(60);
+
+/// The same while there are rules: each translated connection that begins meanwhile stalls.
+const LOOK_ACTIVE: Duration = Duration::from_secs(1);
 
 /// What is known of the node's side.
 #[derive(Debug)]
@@ -71,7 +76,7 @@ impl Node {
             no_track_failures: registry.counter(
                 "rhizome_apiserver_proxy_notrack_failures_total",
                 "Attempts to look after these rules that failed, by why; not_supported: the kernel \
-                 has no nf_tables.",
+                 has no nf_tables; translated: `noTrack: on` beside destination NAT.",
                 &["reason"],
             ),
             look_again: Notify::new(),
@@ -89,16 +94,26 @@ impl Node {
     }
 
     /// Brings the rules in line with the configuration, once.
-    pub(crate) async fn apply_no_track(&self, config: &Config) -> Result<(), NoTrackError> {
-        let result = self.bring_in_line(config).await;
+    ///
+    /// # Errors
+    /// Why there are none although the configuration asks for them; `Translated` with `auto` as
+    /// well, which is no failure then.
+    pub(crate) async fn apply_no_track(
+        &self,
+        config: &Config,
+        nat: &mut NatWatch,
+    ) -> Result<(), NoTrackError> {
+        let result = self.bring_in_line(config, nat).await;
         if let Err(error) = &result {
             self.no_track.set(0);
-            self.no_track_failures.with(&[error.reason()]).inc();
+            if !is_expected(error, config) {
+                self.no_track_failures.with(&[error.reason()]).inc();
+            }
         }
         result
     }
 
-    async fn bring_in_line(&self, config: &Config) -> Result<(), NoTrackError> {
+    async fn bring_in_line(&self, config: &Config, nat: &mut NatWatch) -> Result<(), NoTrackError> {
         let destinations = destinations(config);
         let wanted = match config.no_track {
             NoTrackFile::Off => false,
@@ -118,34 +133,56 @@ impl Node {
         }
         // Rules that are there although not wanted are ours from when connections were tracked.
         let installed = found(rules.installed().await, wanted)?;
+        if (wanted || installed)
+            && let Err(error) = nat.check().await
+        {
+            rules.remove().await?;
+            if installed {
+                tracing::info!("NOTRACK rules removed");
+            }
+            return Err(error);
+        }
         if wanted && !installed {
             rules.install().await?;
-            tracing::info!("connection tracking is kept away from the addresses");
+            tracing::info!("NOTRACK rules installed");
         }
         self.no_track.set(i64::from(wanted || installed));
         Ok(())
     }
 
     /// Keeps the rules in line; never returns. Failures are logged once until they change.
-    pub(crate) async fn keep_no_track(&self, config: &Config) {
+    pub(crate) async fn keep_no_track(&self, config: &Config, nat: &mut NatWatch) {
         let mut told: Option<&'static str> = None;
         loop {
-            match self.apply_no_track(config).await {
+            match self.apply_no_track(config, nat).await {
                 Ok(()) => told = None,
+                Err(error) if told == Some(error.reason()) => {}
                 Err(error) => {
-                    if told != Some(error.reason()) {
-                        told = Some(error.reason());
-                        let error = telemetry::chain(&error).to_string();
-                        tracing::warn!(error, "connection tracking sees the addresses");
+                    told = Some(error.reason());
+                    let chain = telemetry::chain(&error).to_string();
+                    if is_expected(&error, config) {
+                        tracing::info!(error = chain, "no NOTRACK rules");
+                    } else {
+                        tracing::warn!(error = chain, "no NOTRACK rules");
                     }
                 }
             }
+            let look = if self.no_track.value() == 0 {
+                LOOK
+            } else {
+                LOOK_ACTIVE
+            };
             tokio::select! {
-                () = tokio::time::sleep(LOOK) => {}
+                () = tokio::time::sleep(look) => {}
                 () = self.look_again.notified() => {}
             }
         }
     }
+}
+
+/// Tells whether the configuration leaves it to the node that there are no rules.
+fn is_expected(error: &NoTrackError, config: &Config) -> bool {
+    config.no_track == NoTrackFile::Auto && matches!(error, NoTrackError::Translated { .. })
 }
 
 /// Returns a keeper of the node's addresses that reports to `node`.

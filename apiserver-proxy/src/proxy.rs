@@ -15,7 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use net_config::{NetConfigError, NoTrackError};
+use net_config::{NatWatch, NetConfigError, NoTrackError};
 use relay::PoolParams;
 use route::{
     BuildErrors, ClusterSpec, EndpointAddress, EndpointSpec, RouteMatch, RouteSpec, Snapshot,
@@ -297,7 +297,8 @@ async fn put_in_place(config: &Config, node: &Arc<Node>) -> Result<(), StartErro
         return Err(StartError::Missing { address });
     }
     if config.no_track == NoTrackFile::On {
-        node.apply_no_track(config).await?;
+        node.apply_no_track(config, &mut NatWatch::default())
+            .await?;
     }
     Ok(())
 }
@@ -361,10 +362,11 @@ fn keep_node(
     let (shared, node) = (Arc::clone(shared), Arc::clone(node));
     let drain = service.drain().clone();
     service.keep(tokio::spawn(async move {
+        let mut nat = NatWatch::default();
         loop {
             tokio::select! {
                 () = keeper.run(std::future::pending()) => {}
-                () = node.keep_no_track(&shared.config) => {}
+                () = node.keep_no_track(&shared.config, &mut nat) => {}
                 () = succeeded(drain.clone(), Phase::Unready, own.as_slice()) => {}
             }
             while OwnSockets::are_shared(&own) {

@@ -31,7 +31,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rcgen::KeyPair;
 use ring::rand::{SecureRandom, SystemRandom};
 use settings::{ConfigError, HumanDuration};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use self::certificates::CertificateError;
 use self::cluster::Saved;
@@ -44,6 +44,9 @@ use crate::config::{ProvisionCommand, ProvisionFlags, Rotate, Wanted};
 
 /// Runs that may write between our reading and our writing, before that is an error.
 const ATTEMPTS: usize = 8;
+
+/// Between two attempts to reach the shoot.
+const RETRY: Duration = Duration::from_secs(5);
 
 /// Steps of a phase, with those that clocks of whole seconds may add.
 const STEPS: usize = 6;
@@ -67,6 +70,18 @@ pub enum ProvisionError {
     /// What follows from it.
     #[error("making manifests")]
     Render(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The shoot's API server does not answer yet; what belongs to the seed is written.
+    #[error(
+        "the seed's part is written, and the shoot does not answer: run this again once its API \
+         server does, or with --wait"
+    )]
+    Shoot {
+        /// What was done, as lines.
+        done: String,
+        /// What went wrong.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// What is there, or writing.
     #[error("{during}")]
     Store {
@@ -98,7 +113,11 @@ impl ProvisionError {
     pub fn is_configuration(&self) -> bool {
         match self {
             Self::Config(_) | Self::Flags(_) | Self::Render(_) => true,
-            Self::Busy | Self::Plan(_) | Self::Store { .. } | Self::TooEarly { .. } => false,
+            Self::Busy
+            | Self::Plan(_)
+            | Self::Shoot { .. }
+            | Self::Store { .. }
+            | Self::TooEarly { .. } => false,
         }
     }
 }
@@ -118,17 +137,14 @@ pub async fn provision(flags: &ProvisionFlags) -> Result<String, ProvisionError>
         settle: flags.settle.0,
         report: Report::default(),
     };
-    let (_, mut done) = run.bring(Step::Ensure).await?;
-    if done.changed && done.state.phase != Phase::Completed {
-        // A run before this one ended before all was written, or something was lost: who reads it
-        // has it from now on.
-        (_, done) = run.bring(Step::Restart).await?;
+    match run.all(flags).await {
+        Ok(()) => Ok(run.report.into_text()),
+        Err(ProvisionError::Shoot { source, .. }) => Err(ProvisionError::Shoot {
+            done: run.report.into_text(),
+            source,
+        }),
+        Err(error) => Err(error),
     }
-    if let Some(ProvisionCommand::Rotate(rotate)) = flags.command {
-        done = run.rotate(rotate).await?;
-    }
-    run.conclude(&done.state);
-    Ok(run.report.into_text())
 }
 
 /// Validates parameters and shows them.
@@ -168,6 +184,45 @@ struct Run {
 }
 
 impl Run {
+    async fn all(&mut self, flags: &ProvisionFlags) -> Result<(), ProvisionError> {
+        let mut done = self.ensure(flags.wait.0).await?;
+        if done.changed && done.state.phase != Phase::Completed {
+            // A run before this one ended before all was written, or something was lost: who reads
+            // it has it from now on.
+            (_, done) = self.bring(Step::Restart).await?;
+        }
+        if let Some(ProvisionCommand::Rotate(rotate)) = flags.command {
+            done = self.rotate(rotate).await?;
+        }
+        self.conclude(&done.state);
+        Ok(())
+    }
+
+    /// Makes what is missing, waiting up to `wait` for the shoot. Each attempt reads everything
+    /// anew, since other runs may write meanwhile.
+    async fn ensure(&mut self, wait: Duration) -> Result<Done, ProvisionError> {
+        let until = Instant::now() + wait;
+        let mut waited = false;
+        loop {
+            match self.bring(Step::Ensure).await {
+                Ok((_, mut done)) => {
+                    // An earlier attempt may have written what this one found.
+                    done.changed |= waited;
+                    return Ok(done);
+                }
+                Err(ProvisionError::Shoot { source, .. }) if Instant::now() < until => {
+                    if !waited {
+                        let error = telemetry::chain(source.as_ref()).to_string();
+                        tracing::info!(error, "waiting for the shoot's API server");
+                    }
+                    waited = true;
+                    sleep(RETRY).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     /// Takes all steps of a phase; where somebody else applies them, one.
     async fn rotate(&mut self, rotate: Rotate) -> Result<Done, ProvisionError> {
         for _ in 0..STEPS {
@@ -281,9 +336,17 @@ fn now() -> Moment {
 }
 
 fn at(during: &'static str) -> impl FnOnce(StoreError) -> ProvisionError {
-    move |source| ProvisionError::Store {
-        during,
-        source: source.into(),
+    move |source| {
+        let StoreError::Shoot(source) = source else {
+            return ProvisionError::Store {
+                during,
+                source: source.into(),
+            };
+        };
+        ProvisionError::Shoot {
+            done: String::new(),
+            source: source.into(),
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod rules;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
@@ -28,11 +29,12 @@ pub(crate) fn run() -> Result<ExitCode> {
     let console = Console::new();
     let root = workspace::root();
     let mut breaches = Vec::new();
+    let hosts = registries();
     let files = files(root)?;
     for path in &files {
         // Binary files (corpora of the fuzz targets) have no rules.
         if let Ok(text) = std::fs::read_to_string(root.join(path)) {
-            breaches.extend(rules::check(path, &text));
+            breaches.extend(rules::check(path, &text, &hosts));
         }
     }
     for breach in &breaches {
@@ -48,6 +50,19 @@ pub(crate) fn run() -> Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Hosts of the package registries that this machine is set up with.
+fn registries() -> BTreeSet<String> {
+    let apt = Path::new("/etc/apt");
+    let parts = std::fs::read_dir(apt.join("sources.list.d"));
+    let parts = parts.into_iter().flatten().flatten();
+    parts
+        .map(|entry| entry.path())
+        .chain([apt.join("sources.list")])
+        .filter_map(|path| std::fs::read_to_string(path).ok())
+        .flat_map(|text| rules::hosts(&text))
+        .collect()
 }
 
 fn files(root: &Path) -> Result<Vec<String>> {

@@ -171,16 +171,18 @@ pub(super) enum KindFile {
     Lo,
 }
 
-/// Whether rules keep connection tracking away.
+/// Whether NOTRACK rules keep connection tracking away from the addresses. Replies of connections
+/// that are translated to an address (kube-proxy does that from the ClusterIP of the Service
+/// `kubernetes`) must stay tracked, so there are never rules beside destination NAT.
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum NoTrackFile {
-    /// Where connection tracking is active and the kernel can.
-    #[default]
+    /// Where connection tracking is active, the kernel can, and there is no destination NAT.
     Auto,
     /// Never.
+    #[default]
     Off,
-    /// Always; without them the proxy does not start.
+    /// Always; without them, and beside destination NAT, the proxy does not start.
     On,
 }
 

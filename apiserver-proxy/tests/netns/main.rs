@@ -21,4 +21,5 @@ mod life;
 mod names;
 mod node;
 mod notrack;
+mod service;
 mod shoots;

@@ -8,8 +8,8 @@ use testkit::wait;
 
 use crate::node::{LIMIT, LISTEN, Node, config, converse, ping};
 
-const ACTIVE: &str = "rhizome_apiserver_proxy_notrack_active";
-const FAILURES: &str = "rhizome_apiserver_proxy_notrack_failures_total";
+pub(crate) const ACTIVE: &str = "rhizome_apiserver_proxy_notrack_active";
+pub(crate) const FAILURES: &str = "rhizome_apiserver_proxy_notrack_failures_total";
 const TABLE: &str = "rhizome-apiserver-proxy";
 
 /// A rule on connection state makes the kernel track what passes.
@@ -35,7 +35,7 @@ fn tracked(node: &Node, port: u16) -> Vec<String> {
         .collect()
 }
 
-fn has_table(node: &Node) -> bool {
+pub(crate) fn has_table(node: &Node) -> bool {
     node.nft(&["list", "tables"]).contains(TABLE)
 }
 

@@ -4,7 +4,7 @@
 
 use std::{io, net::IpAddr, net::SocketAddr, time::Duration};
 
-use crate::{DeviceKind, KindError};
+use crate::{DestinationNat, DeviceKind, KindError};
 
 /// Why the wanted addresses are not in place.
 #[derive(Debug, thiserror::Error)]
@@ -202,6 +202,15 @@ pub enum NoTrackError {
         /// As configured.
         table: String,
     },
+    /// Connections may have been translated to the address: their replies must stay tracked.
+    #[error(
+        "NOTRACK rules would break connections that are translated to the address; \
+         destination NAT: {by}"
+    )]
+    Translated {
+        /// What translates.
+        by: DestinationNat,
+    },
 }
 
 impl NoTrackError {
@@ -213,6 +222,7 @@ impl NoTrackError {
             Self::Other { .. } => "other",
             Self::Permission { .. } => "permission",
             Self::TableName { .. } => "table_name",
+            Self::Translated { .. } => "translated",
         }
     }
 

@@ -16,7 +16,8 @@
 //! [`TunnelRoutes`], [`SourceChecks`], [`Forwarding`] and [`Masquerade`], each read back.
 //!
 //! [`AddressKeeper`] keeps host addresses on a device of the node; [`NoTrack`] keeps connection
-//! tracking away from them; [`conntrack_active`] tells whether that is worth doing.
+//! tracking away from them; [`conntrack_active`] tells whether that is worth doing, [`NatWatch`]
+//! whether it would break translated connections.
 //!
 //! The messages are encoded here and only the socket comes from a crate. `rtnetlink` decodes every
 //! attribute of every link, and one it cannot read loses the whole message; a node proxy must not
@@ -40,6 +41,7 @@ mod pace;
 mod plan;
 mod prefix;
 mod rtnl;
+mod translation;
 mod tunnel;
 mod watch;
 
@@ -51,6 +53,7 @@ pub use masquerade::{Masquerade, MasqueradeError};
 pub use notrack::NoTrack;
 pub use plan::Change;
 pub use prefix::{Prefix, PrefixError};
+pub use translation::{DestinationNat, NatWatch};
 pub use tunnel::{
     Forwarded, Forwarding, ReversePath, SourceChecks, TunnelChange, TunnelDevice, TunnelError,
     TunnelRoutes, ipv6_forwarding_enabled, setup_ipv6_forwarding,

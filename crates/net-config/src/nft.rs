@@ -4,8 +4,11 @@
 //!   batch begin │ add table │ delete table │ add table │ add chain … │ add rule … │ batch end
 //! ```
 //!
-//! Only what [`NoTrack`](crate::NoTrack) and [`Masquerade`](crate::Masquerade) need. Numbers are from
+//! Only what [`NoTrack`](crate::NoTrack) and [`Masquerade`](crate::Masquerade) need; what concerns the
+//! rules of others is in `ruleset`. Numbers are from
 //! include/uapi/linux/netfilter/{nfnetlink,nf_tables}.h; integers travel in network byte order.
+
+pub(crate) mod ruleset;
 
 use crate::{
     attributes::{self, ACK, APPEND, CREATE, DUMP, Request, Writer, attribute, attributes},

@@ -11,6 +11,12 @@
 //!
 //! Untracked replies match no `ct state established` rule: a firewall that drops whatever is not
 //! established or new has to accept them itself, or the rules have to stay away.
+//!
+//! Replies of a connection that was translated to the address (kube-proxy does that from the
+//! ClusterIP of the Service `kubernetes`) are not translated back without tracking, and the client
+//! hangs. The rules cannot spare them: a reply passes the output hook at raw priority, before its
+//! connection is looked up, and its packet is like any other. So the caller asks
+//! [`NatWatch`](crate::NatWatch) first; nothing here does.
 
 use std::{collections::BTreeSet, net::SocketAddr};
 

@@ -5,6 +5,7 @@
 //! `cargo xtask test` installs. Each starts with a configuration of its own in a directory of the
 //! test, listens where it is told, and ends with its value.
 
+mod apt;
 pub mod cache;
 pub mod crates;
 pub mod envoy;

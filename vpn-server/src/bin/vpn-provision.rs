@@ -16,6 +16,9 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// What flags or parameters that cannot be used exit with (sysexits.h, EX_USAGE).
 const EXIT_CONFIGURATION: u8 = 64;
 
+/// What a shoot that does not answer yet exits with (sysexits.h, EX_TEMPFAIL): run it again.
+const EXIT_AGAIN: u8 = 75;
+
 fn main() -> ExitCode {
     let flags = match ProvisionFlags::try_parse() {
         Ok(flags) => flags,
@@ -61,15 +64,23 @@ fn act(flags: &ProvisionFlags) -> ExitCode {
 fn told(result: Result<String, ProvisionError>) -> ExitCode {
     match result {
         Ok(text) => {
-            #[expect(clippy::print_stdout, reason = "what was done, or what --check is for")]
-            {
-                print!("{text}");
-            }
+            show(&text);
             ExitCode::SUCCESS
         }
         Err(error) if error.is_configuration() => ended(&error, EXIT_CONFIGURATION),
-        Err(error) => ended(&error, 1),
+        Err(error) => {
+            let ProvisionError::Shoot { done, .. } = &error else {
+                return ended(&error, 1);
+            };
+            show(done);
+            ended(&error, EXIT_AGAIN)
+        }
     }
+}
+
+#[expect(clippy::print_stdout, reason = "what was done, or what --check is for")]
+fn show(text: &str) {
+    print!("{text}");
 }
 
 fn ended(error: &(dyn Error + 'static), code: u8) -> ExitCode {

@@ -65,6 +65,11 @@ pub struct ProvisionFlags {
     #[arg(long, value_name = "TIME", default_value = "2m", global = true)]
     pub settle: HumanDuration,
 
+    /// How long to wait for the shoot's API server, which starts only once the seed's part is
+    /// written; 0s ends with 75 if it does not answer.
+    #[arg(long, value_name = "TIME", default_value = "0s", global = true)]
+    pub wait: HumanDuration,
+
     /// What to do beside bringing everything up to date.
     #[command(subcommand)]
     pub command: Option<ProvisionCommand>,
@@ -72,14 +77,15 @@ pub struct ProvisionFlags {
 
 const EXAMPLES: &str = "\
 Examples:
-  vpn-provision --config shoot.yaml --kubeconfig seed --shoot-kubeconfig shoot
+  vpn-provision --config shoot.yaml --kubeconfig seed --shoot-kubeconfig shoot --wait 15m
   vpn-provision --config shoot.yaml --kubeconfig seed --shoot-kubeconfig shoot rotate start
   vpn-provision --config shoot.yaml --out manifests
 
 Environment:
   RUST_LOG         log levels, such as info
 
-Exit codes: 0 done, 64 flags or parameters refused, 1 anything else.";
+Exit codes: 0 done, 64 flags or parameters refused, 75 the seed's part is written and the shoot does
+not answer yet: run it again, 1 anything else.";
 
 /// What to do beside bringing everything up to date.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]

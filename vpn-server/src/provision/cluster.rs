@@ -77,6 +77,26 @@ pub(crate) enum Cause {
     Other(Error),
 }
 
+impl ClusterError {
+    /// Tells whether the same request may succeed later: the API server cannot be reached, has not
+    /// finished starting, or is overloaded.
+    pub(super) fn is_temporary(&self) -> bool {
+        match self {
+            Self::Request { source, .. } => match source.as_ref() {
+                Cause::Answered(status) => is_temporary(status.code),
+                Cause::Other(error) => matches!(error, Error::HyperError(_) | Error::Service(_)),
+            },
+            Self::Connect { .. } | Self::Foreign { .. } | Self::NoService { .. } => false,
+        }
+    }
+}
+
+/// As above, by the status of an answer. 404 is the namespace: a new API server creates its own
+/// a moment after it has begun to answer.
+fn is_temporary(code: u16) -> bool {
+    matches!(code, 404 | 429 | 500..=599)
+}
+
 /// Names a failed request.
 pub(super) fn failed(what: impl fmt::Display) -> impl FnOnce(Error) -> ClusterError {
     move |error| ClusterError::Request {
@@ -271,5 +291,20 @@ impl Cluster {
 
     fn services(&self, namespace: &str) -> Api<Service> {
         Api::namespaced(self.client.clone(), namespace)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn starting_api_server_is_temporary() {
+        for code in [404, 429, 500, 503] {
+            assert!(is_temporary(code), "{code}");
+        }
+        for code in [400, 401, 403, 409, 422] {
+            assert!(!is_temporary(code), "{code}");
+        }
     }
 }

@@ -31,6 +31,9 @@ pub(crate) enum StoreError {
     /// A file.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
+    /// The shoot's API server does not answer, or not as one that has started.
+    #[error(transparent)]
+    Shoot(ClusterError),
     /// The state that is there.
     #[error("reading what was made before, in {place}")]
     State {
@@ -186,21 +189,40 @@ impl Store {
         Ok(())
     }
 
-    /// Brings all objects about; tells whether any was not as it is to be.
+    /// Writes all objects; returns whether any has changed. All of the seed's come first: the API
+    /// server of a new shoot starts only once they are there.
     pub(super) async fn apply(
         &self,
         objects: &Objects,
         report: &mut Report,
     ) -> Result<bool, StoreError> {
+        let mut changed = self.apply_secrets(Side::Seed, objects, report).await?;
+        changed |= self.annotate(objects, report).await?;
+        let shoot = self.apply_secrets(Side::Shoot, objects, report).await;
+        changed |= shoot.map_err(of_shoot)?;
+        Ok(changed)
+    }
+
+    async fn apply_secrets(
+        &self,
+        side: Side,
+        objects: &Objects,
+        report: &mut Report,
+    ) -> Result<bool, StoreError> {
         let mut changed = false;
-        for secret in &objects.secrets {
-            let change = match self.place(secret.side) {
+        for secret in objects.secrets.iter().filter(|one| one.side == side) {
+            let change = match self.place(side) {
                 Place::Cluster(cluster) => cluster.put_secret(secret).await?,
                 Place::Directory(dir) => dir.put_secret(secret)?,
             };
             changed |= change != Change::Unchanged;
             tell(report, secret, change);
         }
+        Ok(changed)
+    }
+
+    async fn annotate(&self, objects: &Objects, report: &mut Report) -> Result<bool, StoreError> {
+        let mut changed = false;
         for service in &objects.services {
             let change = match &self.seed {
                 Place::Cluster(cluster) => cluster.annotate(service).await?,
@@ -233,7 +255,11 @@ impl Store {
             };
             let spare = match self.place(side) {
                 Place::Cluster(cluster) => {
-                    let spare = cluster.obsolete(namespace, &kept).await?;
+                    let spare = cluster.obsolete(namespace, &kept).await;
+                    let spare = spare.map_err(|error| match side {
+                        Side::Seed => error.into(),
+                        Side::Shoot => of_shoot(error.into()),
+                    })?;
                     let named = |name| format!("Secret {namespace}/{name}");
                     spare.into_iter().map(named).collect()
                 }
@@ -255,6 +281,18 @@ impl Store {
             Side::Seed => &self.seed,
             Side::Shoot => &self.shoot,
         }
+    }
+}
+
+/// Marks a failure of the shoot's API server that may pass.
+fn of_shoot(error: StoreError) -> StoreError {
+    let StoreError::Cluster(source) = error else {
+        return error;
+    };
+    if source.is_temporary() {
+        StoreError::Shoot(source)
+    } else {
+        StoreError::Cluster(source)
     }
 }
 

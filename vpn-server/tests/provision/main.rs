@@ -2,7 +2,8 @@
 //! documentation names.
 //!
 //! ```text
-//!     test ─ starts ─▶ vpn-provision ─▶ kube-apiserver ─▶ etcd      one cluster is seed and shoot
+//!     test ─ starts ─▶ vpn-provision ─▶ kube-apiserver ─▶ etcd      one cluster is seed and shoot,
+//!       │                                            │               but for `first_run`
 //!       └─ looks ────────────────────────────────────┘
 //! ```
 //!
@@ -16,6 +17,7 @@
 )]
 
 mod everything;
+mod first_run;
 #[path = "../../../sni-proxy/tests/peers/programs.rs"]
 mod programs;
 mod race;

@@ -63,6 +63,18 @@ impl Stage {
         stage
     }
 
+    /// Starts another cluster, for the shoot alone, and writes `shoot.kubeconfig` for it.
+    pub(crate) fn shoot(&self) -> KubeApiServer {
+        let params = KubeParams::new(SocketAddr::from(([127, 0, 0, 1], 0)), &[]);
+        let shoot = KubeApiServer::start(Place::Here, &self.dir.join("shoot"), &params)
+            .unwrap_or_else(|error| panic!("{error:#}"));
+        let kubeconfig = self.dir.join("shoot.kubeconfig");
+        shoot
+            .write_kubeconfig(&kubeconfig, shoot.addr(), None)
+            .unwrap();
+        shoot
+    }
+
     /// Writes a file of parameters for a control plane.
     pub(crate) fn parameters(&self, plane: &str, more: &str) -> PathBuf {
         let text = format!(

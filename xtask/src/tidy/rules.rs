@@ -1,10 +1,13 @@
 //! The rules, as functions of a path and a text.
 
+use std::collections::BTreeSet;
+
 use super::Breach;
 
-/// Returns what is wrong with one file.
-pub(super) fn check(path: &str, text: &str) -> Vec<Breach> {
-    let mut breaches = words(path, text);
+/// Returns what is wrong with one file. `hosts` are those of package registries.
+pub(super) fn check(path: &str, text: &str, hosts: &BTreeSet<String>) -> Vec<Breach> {
+    let registries = hosts.iter().map(|host| (host.as_str(), REGISTRY));
+    let mut breaches = words(path, text, FORBIDDEN.iter().copied().chain(registries));
     if path.ends_with(".rs") {
         breaches.extend(header(path, text));
         breaches.extend(length(path, text));
@@ -78,15 +81,27 @@ fn dependency(line: &str) -> Option<&str> {
     (!name.is_empty() && !name.starts_with(['#', '['])).then_some(name)
 }
 
+/// Returns the hosts of the URLs in `text`, which is a list of apt's sources.
+pub(super) fn hosts(text: &str) -> Vec<String> {
+    let lines = text.lines().filter(|line| !line.trim().starts_with('#'));
+    let urls = lines.flat_map(|line| line.split("://").skip(1));
+    let hosts = urls.filter_map(|rest| rest.split(['/', ':', ' ', '\t']).next());
+    hosts.map(str::to_owned).collect()
+}
+
 /// Marks of unfinished work, and of places that are not part of the project.
-fn words(path: &str, text: &str) -> Vec<Breach> {
+fn words<'a>(
+    path: &str,
+    text: &str,
+    forbidden: impl Iterator<Item = (&'a str, &'a str)> + Clone,
+) -> Vec<Breach> {
     // Changes quote what they removed; licences are other people's words.
     if path == "Cargo.lock" || path == "LICENSE" {
         return Vec::new();
     }
     let mut breaches = Vec::new();
     for (number, line) in text.lines().enumerate() {
-        for (word, why) in FORBIDDEN {
+        for (word, why) in forbidden.clone() {
             if line.contains(word) {
                 breaches.push(Breach {
                     place: format!("{path}:{}", number + 1),
@@ -136,6 +151,9 @@ const IMPURE: &[&str] = &[
     "tokio-rustls",
 ];
 
+/// Why the host of a package registry stands in no file.
+const REGISTRY: &str = "a package registry: take its address from the machine's settings";
+
 /// Split, so that this file does not break its own rule.
 const FORBIDDEN: &[(&str, &str)] = &[
     (concat!("TO", "DO"), "finish it, or open an issue"),
@@ -155,7 +173,7 @@ mod tests {
     use super::*;
 
     fn all(path: &str, text: &str) -> Vec<String> {
-        check(path, text)
+        check(path, text, &BTreeSet::from(["registry.example".to_owned()]))
             .into_iter()
             .map(|breach| format!("{}: {}", breach.place, breach.what))
             .collect()
@@ -179,6 +197,16 @@ mod tests {
         assert!(all("a/src/lib.rs", "//! x\n")[0].contains("unsafe"));
         let word = concat!("//! x\n\n// TO", "DO\n");
         assert!(all("a/src/b.rs", word)[0].starts_with("a/src/b.rs:3:"));
+    }
+
+    #[test]
+    fn registry_hosts_are_found_in_files() {
+        let sources = "# deb http://old.example/debian x main\n\
+            deb [signed-by=/k.gpg] http://mirror.example:3142/debian x main\n\
+            URIs: https://other.example/debian\n";
+        assert_eq!(hosts(sources), ["mirror.example", "other.example"]);
+        let found = all("a/b.sh", "x\ncurl http://registry.example/debian\n");
+        assert!(found[0].starts_with("a/b.sh:2:"), "{found:?}");
     }
 
     #[test]

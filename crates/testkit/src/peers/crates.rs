@@ -1,4 +1,5 @@
-//! Programs from crates.io, at a pinned version: found in `PATH`, else built once into the cache.
+//! Programs from the registry of Rust crates, at a pinned version: found in `PATH`, else built once
+//! into the cache.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -28,6 +28,7 @@ pub const ALL: &[Need] = &[
     need("haproxy", &["haproxy"]),
     need("ip", &["iproute2"]),
     need("iperf3", &["iperf3"]),
+    need("iptables-legacy", &["iptables"]),
     need("kubectl", &["kubernetes-client"]),
     need("nft", &["nftables"]),
     need("nginx", &["nginx"]),

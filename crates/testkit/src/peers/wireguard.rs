@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::{cache, crates};
+use super::{apt, cache, crates};
 use crate::command;
 use crate::netns::Namespace;
 use crate::process::ChildGuard;
@@ -169,7 +169,8 @@ fn install_2023(say: &dyn Fn(&str)) -> Result<()> {
     let _lock = cache::lock()?;
     say("apt-get download wireguard-go, of Debian 13, to be unpacked beside");
     let dir = TempDir::new("apt")?;
-    let sources = dir.write("sources.list", SOURCES)?;
+    let sources = format!("deb {KEYRING} {} trixie main\n", apt::archive()?);
+    let sources = dir.write("sources.list", sources)?;
     for directory in ["lists/partial", "cache/archives/partial"] {
         std::fs::create_dir_all(dir.join(directory)).context("making apt's directories")?;
     }
@@ -213,8 +214,7 @@ fn listens(namespace: &Namespace, device: &str) -> bool {
         .any(|line| line.ends_with(&socket) && line.split_whitespace().nth(3) == Some("00010000"))
 }
 
-const SOURCES: &str = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] \
-    http://deb.debian.org/debian trixie main\n";
+const KEYRING: &str = "[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]";
 
 const BORINGTUN: crates::Program = crates::Program {
     name: "boringtun-cli",

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::command;
-use crate::peers::{cache, packages};
+use crate::peers::{apt, cache, packages};
 use crate::wait::Stopwatch;
 
 /// Builds the program unless it is there; about seven minutes of processor time and 3 GB of disk.
@@ -42,6 +42,7 @@ pub fn install(say: &dyn Fn(&str)) -> Result<PathBuf> {
         .arg(&script)
         .arg(&work)
         .arg(&path)
+        .arg(apt::archive()?)
         .stdout(output)
         .stderr(errors);
     let status = build

@@ -1,20 +1,22 @@
 #!/bin/bash
 # Builds kube-apiserver v1.20.2 from Debian 12's source package `kubernetes`.
 #
-#     build.sh WORK OUT      WORK: a directory for everything; OUT: the program
+#     build.sh WORK OUT ARCHIVE
 #
-# Nothing outside WORK and OUT is touched: apt gets lists and a cache of its own, so neither the
-# machine's sources nor the right to change them matter.
+# WORK: a directory for everything; OUT: the program; ARCHIVE: the URI of a Debian archive. Nothing
+# outside WORK and OUT is touched: apt gets lists and a cache of its own, so neither the machine's
+# releases nor the right to change them matter.
 set -euo pipefail
 work=$(realpath "$1")
 out=$2
+archive=$3
 cd "$work"
 
 mkdir -p lists/partial cache/archives/partial
 signed='[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]'
 cat > sources.list <<LIST
-deb $signed http://deb.debian.org/debian bookworm main
-deb-src $signed http://deb.debian.org/debian bookworm main
+deb $signed $archive bookworm main
+deb-src $signed $archive bookworm main
 LIST
 apt=(apt-get --quiet
   -o "Dir::Etc::SourceList=$work/sources.list" -o Dir::Etc::SourceParts=/dev/null
