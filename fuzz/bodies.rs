@@ -1,4 +1,4 @@
-//! What every parser of hostile octets must hold to, as plain functions that panic when one does
+//! What every parser of hostile bytes must hold to, as plain functions that panic when one does
 //! not.
 //!
 //! ```text
@@ -7,7 +7,7 @@
 //! crates/preamble/tests/it ──(proptest)─────┘
 //! ```
 //!
-//! An input is the octets of a stream as a peer would send them; nothing is encoded into them.
+//! An input is the bytes of a stream as a peer would send them; nothing is encoded into them.
 
 use std::fmt::Debug;
 
@@ -17,7 +17,7 @@ use preamble::{
     http_connect::worth_parsing, looks_like_connect,
 };
 
-/// The default limit of a preamble, in octets.
+/// The default limit of a preamble, in bytes.
 pub(crate) const LIMIT: usize = 65_536;
 
 /// ClientHello: the laws of all parsers, and the same answer however records cut the message.
@@ -177,7 +177,7 @@ fn laws<T: Clone + Debug + PartialEq, E: Clone + Debug + PartialEq>(
                 _ => assert_eq!(
                     part,
                     whole,
-                    "{cut} octets of {} at limit {limit}",
+                    "{cut} bytes of {} at limit {limit}",
                     input.len()
                 ),
             }
@@ -219,7 +219,7 @@ fn check_bounds<T: Debug, E: Debug>(answer: &Result<Progress<T>, E>, input: &[u8
     }
 }
 
-/// Every length below 300 octets and of the last 20; about a hundred in between.
+/// Every length below 300 bytes and of the last 20; about a hundred in between.
 fn cuts(len: usize) -> impl Iterator<Item = usize> {
     let tail = len.saturating_sub(20);
     (0..len).filter(move |&cut| cut < 300 || cut >= tail || cut % (len / 100 + 1) == 0)
@@ -233,7 +233,7 @@ fn waiting_for_a_line_end_is_enough(input: &[u8], is_done: impl Fn(&[u8]) -> boo
         if is_done(part) {
             assert!(
                 worth_parsing(part, seen, LIMIT),
-                "{cut} octets, {seen} of them seen before"
+                "{cut} bytes, {seen} of them seen before"
             );
             return;
         }
@@ -260,7 +260,7 @@ fn join_records(mut records: &[u8]) -> Vec<u8> {
     message
 }
 
-/// A handshake message in records of `size` octets.
+/// A handshake message in records of `size` bytes.
 pub(crate) fn into_records(message: &[u8], size: usize) -> Vec<u8> {
     let mut records = Vec::new();
     for fragment in message.chunks(size) {

@@ -49,14 +49,14 @@ fn passive(input: &[u8], piece: usize) -> String {
         }
     }
     for id in &streams {
-        let mut octets = Vec::new();
+        let mut bytes = Vec::new();
         let end = loop {
             match connection.read(*id) {
-                Ok(Some(Read::Data(data))) => octets.extend_from_slice(&data),
+                Ok(Some(Read::Data(data))) => bytes.extend_from_slice(&data),
                 end => break end,
             }
         };
-        seen += &format!("{id:?} {octets:?} {end:?} {:?}\n", connection.end_of(*id));
+        seen += &format!("{id:?} {bytes:?} {end:?} {:?}\n", connection.end_of(*id));
     }
     seen += &format!("{:?}\n", take_output(&mut connection, usize::MAX));
     close(connection, streams);
@@ -83,7 +83,7 @@ fn active(input: &[u8], piece: usize) {
                 Event::Pong => {}
             }
         }
-        assert!(streams.len() <= input.len(), "more streams than octets");
+        assert!(streams.len() <= input.len(), "more streams than bytes");
         written.extend(take_output(&mut connection, 1000));
         if broken {
             break;
@@ -98,9 +98,9 @@ fn active(input: &[u8], piece: usize) {
 fn echo(connection: &mut Connection, id: StreamId) {
     while connection.room(id).is_ok_and(|room| room > 0) {
         match connection.read(id) {
-            Ok(Some(Read::Data(octets))) => {
-                connection.consumed(id, octets.len());
-                let _ = connection.send(id, b"more", octets);
+            Ok(Some(Read::Data(bytes))) => {
+                connection.consumed(id, bytes.len());
+                let _ = connection.send(id, b"more", bytes);
             }
             Ok(Some(Read::End)) => return connection.end(id, &[(b"x", b"y")]),
             Ok(None) | Err(_) => return,
@@ -109,11 +109,11 @@ fn echo(connection: &mut Connection, id: StreamId) {
 }
 
 fn take_output(connection: &mut Connection, most: usize) -> Vec<u8> {
-    let mut octets = Vec::new();
-    while octets.len() < most {
+    let mut bytes = Vec::new();
+    while bytes.len() < most {
         let output = connection.transmit();
         // One packet for each of four streams, what waits for them, and answers.
-        assert!(output.len() < 1 << 18, "{} octets wait", output.len());
+        assert!(output.len() < 1 << 18, "{} bytes wait", output.len());
         let mut slices = [IoSlice::new(&[]); 3];
         let count = output.slices(&mut slices);
         let written: Vec<u8> = slices[..count]
@@ -123,22 +123,22 @@ fn take_output(connection: &mut Connection, most: usize) -> Vec<u8> {
         if written.is_empty() {
             break;
         }
-        let len = written.len().min(most - octets.len());
-        octets.extend_from_slice(&written[..len]);
+        let len = written.len().min(most - bytes.len());
+        bytes.extend_from_slice(&written[..len]);
         connection.written(len);
     }
-    octets
+    bytes
 }
 
-/// Whatever was said before, the octets are whole frames of known kinds.
-fn check_frames(mut octets: &[u8]) {
-    while let Some((&[a, b, c, kind, ..], rest)) = octets.split_first_chunk::<9>() {
+/// Whatever was said before, the bytes are whole frames of known kinds.
+fn check_frames(mut bytes: &[u8]) {
+    while let Some((&[a, b, c, kind, ..], rest)) = bytes.split_first_chunk::<9>() {
         let len = u32::from_be_bytes([0, a, b, c]) as usize;
         assert!(len <= 1 << 14 && len <= rest.len());
         assert!([0, 1, 3, 4, 6, 7, 8].contains(&kind), "frame {kind}");
-        octets = &rest[len..];
+        bytes = &rest[len..];
     }
-    assert!(octets.is_empty());
+    assert!(bytes.is_empty());
 }
 
 fn close(mut connection: Connection, streams: Vec<StreamId>) {

@@ -5,7 +5,7 @@
 //! crates/knp-proto/tests/replay.rs ──────────────────┘
 //! ```
 //!
-//! An input is what a peer sends on one gRPC stream: messages with their heads of five octets.
+//! An input is what a peer sends on one gRPC stream: messages with their heads of five bytes.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use knp_proto::{
 };
 use std::sync::Arc;
 
-/// Octets of a message at most.
+/// Bytes of a message at most.
 const MAX_MESSAGE: usize = 1 << 16;
 
 /// Framing does not depend on how the stream is cut, packets read back as they were written, and

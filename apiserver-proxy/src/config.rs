@@ -275,7 +275,7 @@ impl InterfaceFile {
             || [".", ".."].contains(&name.as_str())
             || name.contains(banned)
         {
-            let why = "not the name of a device: 1 to 15 octets, without blank, slash and colon";
+            let why = "not the name of a device: 1 to 15 bytes, without blank, slash and colon";
             errors.add("interface.name", why);
         }
     }

@@ -23,10 +23,10 @@ use crate::worker::Worker;
 /// The header by which the gateway is told where to go.
 const DESTINATION_HEADER: &str = "X-Gardener-Destination";
 
-/// Octets of the answer to a CONNECT; gateways answer in a line or two.
+/// Bytes of the answer to a CONNECT; gateways answer in a line or two.
 const ANSWER_BYTES: usize = 16 * 1024;
 
-/// Octets of the client's that are sent along with a PROXY header when they are already there.
+/// Bytes of the client's that are sent along with a PROXY header when they are already there.
 const ALONG_BYTES: usize = 2048;
 
 /// Serves one accepted connection until it ends.
@@ -246,7 +246,7 @@ async fn read_answer(upstream: &mut TcpStream) -> Result<Vec<u8>, Unanswered> {
     }
 }
 
-/// Returns the status of a complete answer at the start of `buf`, and its octets.
+/// Returns the status of a complete answer at the start of `buf`, and its bytes.
 fn final_or_interim(buf: &[u8]) -> Result<Option<(u16, usize)>, Unanswered> {
     match ResponseHead::parse(buf, ANSWER_BYTES) {
         Ok(Progress::Need { .. }) => Ok(None),
@@ -285,6 +285,6 @@ mod tests {
     #[test]
     fn what_lives_as_long_as_a_connection_is_small() {
         let size = size_of_future(serve);
-        assert!(size <= 416, "{size} octets");
+        assert!(size <= 416, "{size} bytes");
     }
 }

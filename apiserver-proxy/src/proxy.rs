@@ -406,7 +406,7 @@ fn snapshot(config: &Config) -> Result<Snapshot, BuildErrors> {
     )
 }
 
-/// The one snapshot there ever is, in force since now.
+/// The one snapshot there ever is, in effect since now.
 fn current(snapshot: &Arc<Snapshot>) -> Arc<CurrentSnapshot> {
     let (snapshot, started) = (Arc::clone(snapshot), Instant::now());
     Arc::new(move || (Arc::clone(&snapshot), started))

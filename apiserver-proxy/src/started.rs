@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// What is asked; HTTP/1.0, so that the answer ends with the connection.
 const QUESTION: &[u8] = b"GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n";
 
-/// Octets of an answer that are looked at, up to the end of its status.
+/// Bytes of an answer that are looked at, up to the end of its status.
 const STATUS_END: usize = "HTTP/1.1 200".len();
 
 /// Why a process does not count as started.

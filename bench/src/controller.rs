@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!     objects ──▶ kube-apiserver, etcd ◀── netpol-controller ══xDS══▶ sni-proxy ◀── connections
-//!                                            └ metrics, /proc          └ log: generation in force
+//!                                            └ metrics, /proc          └ log: generation in effect
 //! ```
 //!
-//! Delays are those of this machine with all four on it, so the processor time of API server and
+//! Delays are those of this machine with all four on it, so the CPU time of API server and
 //! controller stands beside them: it says who was the slower one.
 
 mod churn;

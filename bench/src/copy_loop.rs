@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Started as a target like any proxy (`profiles/copy-loop.yaml`), it says how much of a figure is the
-//! machine's. It looks at no octet, times nothing out and bounds nothing: never use it as a proxy.
+//! machine's. It looks at no byte, times nothing out and bounds nothing: never use it as a proxy.
 
 use std::mem;
 use std::net::{SocketAddr, TcpListener};
@@ -150,5 +150,5 @@ fn number(place: usize, side: usize) -> u64 {
 
 const LISTENER: u64 = 0;
 
-/// Octets of one read, as many as the gateway copies at once: 16 KiB cost twice as much.
+/// Bytes of one read, as many as the gateway copies at once: 16 KiB cost twice as much.
 const SCRATCH: usize = 1024 * 1024;

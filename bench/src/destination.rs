@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! echo    sends back what comes
-//! sink    reads a length (8 octets, big endian) and so many octets, then sends one octet
-//! source  reads a length and sends so many octets
+//! sink    reads a length (8 bytes, big endian) and so many bytes, then sends one byte
+//! source  reads a length and sends so many bytes
 //! hold    accepts and never reads
 //! ```
 //!
@@ -27,9 +27,9 @@ pub(crate) enum Behaviour {
     Echo,
     /// Never reads.
     Hold,
-    /// Takes octets.
+    /// Takes bytes.
     Sink,
-    /// Gives octets.
+    /// Gives bytes.
     Source,
 }
 

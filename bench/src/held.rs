@@ -1,7 +1,7 @@
 //! Connections that are held and pinged while something else happens.
 //!
 //! ```text
-//! dial all ──▶ thread: an octet there and back, one after the other, and a pause between
+//! dial all ──▶ thread: a byte there and back, one after the other, and a pause between
 //!               └─▶ longest round trip since `watch`, turns, those that ended
 //! ```
 //!
@@ -38,7 +38,7 @@ struct Seen {
 }
 
 impl Held {
-    /// Opens a connection by each of `words`, which end with an octet that is echoed, and pings them
+    /// Opens a connection by each of `words`, which end with a byte that is echoed, and pings them
     /// until it is dropped, with `pause` between two pings.
     ///
     /// # Errors

@@ -7,7 +7,7 @@
 //!                                  └─▶ lines: percentiles of latency; figures along an axis
 //! ```
 //!
-//! Plots are drawn here, as SVG with the page's own colours, light and dark. Measures nothing.
+//! Plots are drawn here, as SVG with the page's own colors, light and dark. Measures nothing.
 
 mod bars;
 mod lines;

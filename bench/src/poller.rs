@@ -102,13 +102,13 @@ pub(crate) fn connect(address: SocketAddr) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Sends what the socket takes of `octets` now; 0 when it takes nothing, or is not connected yet.
+/// Sends what the socket takes of `bytes` now; 0 when it takes nothing, or is not connected yet.
 ///
 /// # Errors
 /// When the connection is gone.
-pub(crate) fn send(socket: impl AsFd, octets: &[u8]) -> Result<usize, Errno> {
+pub(crate) fn send(socket: impl AsFd, bytes: &[u8]) -> Result<usize, Errno> {
     loop {
-        match rustix::net::send(&socket, octets, SendFlags::NOSIGNAL) {
+        match rustix::net::send(&socket, bytes, SendFlags::NOSIGNAL) {
             Err(Errno::AGAIN | Errno::NOTCONN) => return Ok(0),
             Err(Errno::INTR) => {}
             done => return done,
@@ -116,7 +116,7 @@ pub(crate) fn send(socket: impl AsFd, octets: &[u8]) -> Result<usize, Errno> {
     }
 }
 
-/// Receives what is there; `None` when that is nothing yet, 0 octets at the end.
+/// Receives what is there; `None` when that is nothing yet, 0 bytes at the end.
 ///
 /// # Errors
 /// When the connection is gone.

@@ -9,7 +9,7 @@ use testkit::wait::{self, Stopwatch};
 
 use crate::tls::opening::Words;
 
-/// Connects each half millisecond until an octet comes back, and returns what `clock` says then.
+/// Connects each half millisecond until a byte comes back, and returns what `clock` says then.
 ///
 /// # Errors
 /// After `limit`.
@@ -29,7 +29,7 @@ pub(crate) fn until_answered(
     }
 }
 
-/// Connects, says `words` and returns the first octets that come back.
+/// Connects, says `words` and returns the first bytes that come back.
 ///
 /// # Errors
 /// When fewer come: a proxy that does not know the name closes or resets.

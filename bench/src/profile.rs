@@ -83,7 +83,7 @@ pub(crate) enum Listener {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Case {
-    /// Octets both ways.
+    /// Bytes both ways.
     Bulk,
     /// New connections.
     Conns,

@@ -1,4 +1,4 @@
-//! `rhizome-bench tunnel`: octets and pings through tunnels, ours and others', between namespaces.
+//! `rhizome-bench tunnel`: bytes and pings through tunnels, ours and others', between namespaces.
 //!
 //! ```text
 //!   iperf3, pings ──▶ server ══ tunnel (through a gateway) ══ client ──▶ iperf3, the kernel

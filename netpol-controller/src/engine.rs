@@ -252,7 +252,7 @@ impl Engine {
         let source = Source::Object(kind, key.clone());
         self.note(source, problem.into_iter().collect(), Instant::now());
         if unreadable.is_some() {
-            // What was known of it stays in force: one bad object takes nothing down.
+            // What was known of it stays in effect: one bad object takes nothing down.
             if kind == Kind::Service && !self.world.services.contains_key(&key) {
                 self.unreadable.insert(key);
             }

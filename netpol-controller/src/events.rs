@@ -38,7 +38,7 @@ const SPACING: Duration = Duration::from_millis(50);
 /// How long one write may take.
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 
-/// Most characters of a message (core/v1 Event: 1,024 octets).
+/// Most characters of a message (core/v1 Event: 1,024 bytes).
 const MESSAGE_LIMIT: usize = 1000;
 
 /// The name under which Events are reported.

@@ -117,7 +117,7 @@ pub struct Problem {
     pub message: String,
 }
 
-/// Most octets of a message, so that an Event takes it (its `note` may have 1024).
+/// Most bytes of a message, so that an Event takes it (its `note` may have 1024).
 const LONGEST_MESSAGE: usize = 900;
 
 impl Problem {

@@ -370,7 +370,7 @@ impl Watch {
     }
 }
 
-/// A `Cluster` holds a whole shoot, seed and cloud profile, of which some octets are wanted.
+/// A `Cluster` holds a whole shoot, seed and cloud profile, of which some bytes are wanted.
 const LARGE_PAGE: u32 = 10;
 
 fn lasting(kind: Kind) -> Config {

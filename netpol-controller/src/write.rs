@@ -124,7 +124,7 @@ impl Writer {
         self.leadership.leads()
     }
 
-    /// Does one write. Not to be cancelled: a request that is under way may take effect unseen.
+    /// Does one write. Not to be canceled: a request that is under way may take effect unseen.
     ///
     /// # Errors
     /// Why it failed; it may have taken effect when there was no answer.

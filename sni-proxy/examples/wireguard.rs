@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!     generator ═▶ gateway, in this process, 10,000 servers ═wrapped═▶ one sink for all of them
-//!     junk (148 octets) ─▶ │ ◀─ handshakes: with a route id, and without ─▶ answered in time?
+//!     junk (148 bytes) ─▶ │ ◀─ handshakes: with a route id, and without ─▶ answered in time?
 //! ```
 //!
 //! `cargo run --release -p sni-proxy --example wireguard`. Everything shares the CPUs of one
@@ -54,9 +54,9 @@ fn main() {
         move || answer(&sink, &seen)
     });
     for (what, size, run) in [
-        ("1452 octets, runs of 32", 1452, 32),
-        ("1452 octets, one by one", 1452, 1),
-        ("148 octets, one by one", 148, 1),
+        ("1452 bytes, runs of 32", 1452, 32),
+        ("1452 bytes, one by one", 1452, 1),
+        ("148 bytes, one by one", 148, 1),
     ] {
         throughput(what, gateway, size, run, &seen);
     }
@@ -82,7 +82,7 @@ fn key(number: u32) -> [u8; 32] {
 /// As configurations have a key.
 fn base64(key: &[u8; 32]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let bit = |at: usize| usize::from(key.get(at / 8).map_or(0, |octet| octet >> (7 - at % 8) & 1));
+    let bit = |at: usize| usize::from(key.get(at / 8).map_or(0, |byte| byte >> (7 - at % 8) & 1));
     let digit = |at: usize| (0..6).fold(0, |sum, own| sum << 1 | bit(at * 6 + own));
     (0..43)
         .map(|at| char::from(DIGITS[digit(at)]))

@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 const WRITE_LIMIT: Duration = Duration::from_secs(5);
 const LINGER_LIMIT: Duration = Duration::from_secs(1);
 
-/// Octets thrown away at most while the peer reads the answer.
+/// Bytes thrown away at most while the peer reads the answer.
 const LINGER_BYTES: usize = 64 * 1024;
 
 /// An answer, ready to be written.

@@ -142,7 +142,7 @@ pub(crate) struct ListenerConfig {
     pub(crate) protocol: Protocol,
     pub(crate) proxy_protocol: ProxyProtocol,
     pub(crate) tcp: TcpOptions,
-    /// What is otherwise on sockets dialled for its connections.
+    /// What is otherwise on sockets dialed for its connections.
     pub(crate) upstream_tcp: Option<TcpOverrides>,
 }
 

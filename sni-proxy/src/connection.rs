@@ -321,6 +321,6 @@ mod tests {
     #[test]
     fn what_lives_as_long_as_a_connection_is_small() {
         let size = size_of_future(serve);
-        assert!(size <= 416, "{size} octets");
+        assert!(size <= 416, "{size} bytes");
     }
 }

@@ -38,7 +38,7 @@ pub(crate) struct Expected<'a> {
     pub(crate) proxy_protocol: ProxyProtocol,
     /// The TCP peer may send a load balancer's PROXY header.
     pub(crate) trusted: bool,
-    /// Octets each part may have.
+    /// Bytes each part may have.
     pub(crate) limit: usize,
     pub(crate) deadline: Instant,
     /// Headers of a CONNECT request that may name its destination.
@@ -297,11 +297,11 @@ impl Reader<'_> {
         Ok(target)
     }
 
-    /// Reads until `parse` is done; returns its value and the octets that belong to it.
+    /// Reads until `parse` is done; returns its value and the bytes that belong to it.
     ///
-    /// Parsing starts over each time. So that a peer that sends octet by octet cannot make it
-    /// costly, it waits for the octets that are missing at least, and until `worth` says that
-    /// those behind the octets seen last may change the answer.
+    /// Parsing starts over each time. So that a peer that sends byte by byte cannot make it
+    /// costly, it waits for the bytes that are missing at least, and until `worth` says that
+    /// those behind the bytes seen last may change the answer.
     async fn until<T>(
         &mut self,
         parse: impl Fn(&[u8]) -> Result<Progress<T>, Refusal>,

@@ -1,4 +1,4 @@
-//! The routing snapshot in force: read or received, swapped whole, refused with a reason.
+//! The routing snapshot in effect: read or received, swapped whole, refused with a reason.
 //!
 //! ```text
 //!     file ──changed──▶ load ────────┐
@@ -36,7 +36,7 @@ pub(crate) struct Published {
     pub(crate) names: NameSet,
 }
 
-/// The snapshot in force and where its successors come from.
+/// The snapshot in effect and where its successors come from.
 #[derive(Debug)]
 pub(crate) struct Routing {
     current: ArcSwap<Published>,
@@ -49,7 +49,7 @@ pub(crate) struct Routing {
     first: watch::Sender<bool>,
     /// When the source of routes last confirmed the snapshot; written by the control thread.
     confirmed: Mutex<Instant>,
-    /// What was told of the table in force; looked at by the control thread alone.
+    /// What was told of the table in effect; looked at by the control thread alone.
     reported: Mutex<BTreeSet<(Arc<str>, String)>>,
     /// Why the last reload was refused; looked at by the control thread alone.
     last_refusal: Mutex<Option<Refusal>>,
@@ -125,7 +125,7 @@ impl Routing {
         self.refused.inc();
     }
 
-    /// Puts a table in force that a server sent, or tells why not; the last good one stays then.
+    /// Puts a table in effect that a server sent, or tells why not; the last good one stays then.
     pub(crate) fn take(&self, table: xds::Table) -> Result<(), String> {
         let previous = self.current.load_full();
         let generation = previous.snapshot.generation() + 1;
@@ -168,7 +168,7 @@ impl Routing {
         self.first.send_replace(true);
     }
 
-    /// Returns the snapshot in force, without a lock.
+    /// Returns the snapshot in effect, without a lock.
     pub(crate) fn current(&self) -> Arc<Published> {
         self.current.load_full()
     }
@@ -217,7 +217,7 @@ impl Routing {
         *last = Some(refusal);
     }
 
-    /// Returns why the routing file as it is now is not in force, if it is not.
+    /// Returns why the routing file as it is now is not in effect, if it is not.
     pub(crate) fn refusal(&self) -> Option<String> {
         let last = self.last_refusal();
         last.as_ref().map(|refusal| refusal.text.clone())
@@ -240,7 +240,7 @@ struct Refusal {
 
 /// Registers the count of refused updates.
 pub(crate) fn refused(registry: &Registry) -> Counter {
-    let help = "Routing updates refused; the snapshot in force stayed.";
+    let help = "Routing updates refused; the snapshot in effect stayed.";
     registry
         .counter("rhizome_snapshot_refused_total", help, &[])
         .with(&[])
@@ -251,7 +251,7 @@ fn publish(snapshot: Snapshot, resolver: &Resolver) -> Published {
         generation = snapshot.generation(),
         clusters = snapshot.clusters().count(),
         routes = snapshot.routes().count(),
-        "routing snapshot in force"
+        "routing snapshot in effect"
     );
     let names = resolver.names(snapshot.host_names());
     Published {

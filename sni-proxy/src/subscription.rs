@@ -1,7 +1,7 @@
 //! Routes from a server: the client's stream, and where its tables go.
 //!
 //! ```text
-//!     server ══ADS══▶ client ──table──▶ Routing ──▶ snapshot in force, ACK
+//!     server ══ADS══▶ client ──table──▶ Routing ──▶ snapshot in effect, ACK
 //!                       │                  └──────▶ refused, NACK
 //!                       └─▶ cache on disk
 //! ```

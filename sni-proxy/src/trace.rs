@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!     flags ─▶ Question ─▶ ask ══HTTP══▶ /trace ─▶ answer ─▶ Trace ─▶ JSON ══▶ text, exit code
-//!                                                    └ table in force, limits, endpoints: read
+//!                                                    └ table in effect, limits, endpoints: read
 //! ```
 //!
 //! [`answer`] takes the steps of a connection in the same order, by the same look-ups, and stops
@@ -64,7 +64,7 @@ pub fn run(flags: &TraceFlags) -> Result<Traced, AskError> {
     })
 }
 
-/// Answers a question from what is in force now.
+/// Answers a question from what is in effect now.
 ///
 /// # Errors
 /// The question cannot be answered as it is: it names a listener that there is not, or one that

@@ -7,7 +7,7 @@
 //!     clients ◀═UDP═ outbox ◀─ router ◀─ socket ◀═UDP, wrapped═ server
 //! ```
 //!
-//! A datagram says where it goes: by the route id in its reserved octets, by the index of its
+//! A datagram says where it goes: by the route id in its reserved bytes, by the index of its
 //! receiver, or, a handshake of a client that knows nothing of us, by whose key it was made with.
 //! So nothing need be remembered across a restart. What is remembered, the flows, is who may be
 //! sent answers. Both directions are handled in batches on the worker that the kernel chose for

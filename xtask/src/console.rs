@@ -1,4 +1,4 @@
-//! What a person sees: steps with their result and time, a table at the end; colour on a terminal.
+//! What a person sees: steps with their result and time, a table at the end; color on a terminal.
 #![expect(
     clippy::print_stdout,
     reason = "this is the one room of xtask that prints"
@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Error, Result};
 use testkit::wait::Stopwatch;
 
-/// Prints to standard output; in colour if that is a terminal and `NO_COLOR` is not set.
+/// Prints to standard output; in color if that is a terminal and `NO_COLOR` is not set.
 #[derive(Debug)]
 pub(crate) struct Console {
     colour: bool,

@@ -181,12 +181,12 @@ fn target_directory(programs: &BTreeMap<String, PathBuf>) -> Result<PathBuf> {
     Ok(target.to_owned())
 }
 
-fn mebibytes(octets: u64) -> String {
-    let tenths = (octets * 10).div_ceil(1 << 20);
+fn mebibytes(bytes: u64) -> String {
+    let tenths = (bytes * 10).div_ceil(1 << 20);
     format!("{}.{}", tenths / 10, tenths % 10)
 }
 
-/// Octets of the largest program that goes into an image.
+/// Bytes of the largest program that goes into an image.
 const LIMIT: u64 = 15 << 20;
 
 /// What images are tagged with.

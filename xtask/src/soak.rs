@@ -39,7 +39,7 @@ const GATEWAY_KIB: u64 = 30 * 1024;
 const GATEWAY_AFTER_KIB: u64 = 40 * 1024;
 const CONNECTION_OCTETS: u64 = 2 * 1024;
 
-/// Octets of a bulk transfer's chunk.
+/// Bytes of a bulk transfer's chunk.
 const CHUNK: usize = 128 * 1024;
 
 /// Builds the release binaries, measures them and prints what was found.
@@ -228,7 +228,7 @@ fn connections(told: &mut Vec<String>, before: Usage, held: Usage) -> Result<()>
         "each idle connection",
         each,
         CONNECTION_OCTETS,
-        "octets",
+        "bytes",
     )
 }
 
@@ -332,7 +332,7 @@ async fn bulk(addr: SocketAddr, first: impl Fn() -> Vec<u8>) -> Result<()> {
                 all += read;
             }
             sending.await??;
-            ensure!(all >= BULK_BYTES, "{all} octets came back of {BULK_BYTES}");
+            ensure!(all >= BULK_BYTES, "{all} bytes came back of {BULK_BYTES}");
             Ok(())
         }));
     }

@@ -12,7 +12,7 @@ use crate::workspace;
 /// A cargo subcommand of somebody else's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tool {
-    /// Checks dependencies: licences, duplicates, sources.
+    /// Checks dependencies: licenses, duplicates, sources.
     Deny,
     /// Runs tests, each in a process of its own.
     Nextest,

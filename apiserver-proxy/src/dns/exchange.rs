@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use super::forward::Question;
 
-/// Largest datagram that is asked for and given, in octets: fits every path unfragmented (the
+/// Largest datagram that is asked for and given, in bytes: fits every path unfragmented (the
 /// value agreed on at the DNS flag day 2020).
 pub(super) const PAYLOAD: u16 = 1232;
 

@@ -18,7 +18,7 @@ use super::exchange::PAYLOAD;
 use super::forward::{Forwarder, Question};
 use super::zone::Zone;
 
-/// Least payload every asker takes over UDP, in octets (RFC 1035 §4.2.1, RFC 6891 §6.2.3).
+/// Least payload every asker takes over UDP, in bytes (RFC 1035 §4.2.1, RFC 6891 §6.2.3).
 const LEAST_PAYLOAD: u16 = 512;
 
 /// Answers messages. Clones share everything.

@@ -57,8 +57,8 @@ fn a_consent_may_come_in_pieces_and_carry_fields() {
     ] {
         let gateway = Scripted::start(move |mut stream| {
             read_head(&mut stream);
-            for octet in answer.as_bytes() {
-                stream.write_all(&[*octet]).unwrap();
+            for byte in answer.as_bytes() {
+                stream.write_all(&[*byte]).unwrap();
                 std::thread::yield_now();
             }
             let mut word = [0; 4];
@@ -128,7 +128,7 @@ fn interim_answers_are_passed_over() {
 }
 
 /// Has the gateway do `answer` with the request it has read, and expects the client to be closed
-/// without an octet, for `reason`: long before the time limit, or at it when that is the reason.
+/// without a byte, for `reason`: long before the time limit, or at it when that is the reason.
 fn refused(answer: impl Fn(&mut TcpStream) + Clone + Send + 'static, reason: &str, limit: &str) {
     let gateway = Scripted::start(move |mut stream| {
         read_head(&mut stream);

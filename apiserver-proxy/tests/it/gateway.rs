@@ -48,13 +48,13 @@ impl<T: Send + 'static> Scripted<T> {
     }
 }
 
-/// Reads a request's head to its empty line and not an octet further.
+/// Reads a request's head to its empty line and not a byte further.
 pub(crate) fn read_head(stream: &mut TcpStream) -> String {
     let mut head = Vec::new();
-    let mut octet = [0];
+    let mut byte = [0];
     while !head.ends_with(b"\r\n\r\n") {
-        stream.read_exact(&mut octet).unwrap();
-        head.extend(octet);
+        stream.read_exact(&mut byte).unwrap();
+        head.extend(byte);
     }
     String::from_utf8(head).unwrap()
 }

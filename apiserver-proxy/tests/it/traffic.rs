@@ -92,7 +92,7 @@ fn bulk_arrives_whole_is_counted_and_is_not_copied() {
     let mut heard = Vec::new();
     client.read_to_end(&mut heard).unwrap();
     writing.join().unwrap();
-    assert!(heard == sent, "{} octets differ", heard.len());
+    assert!(heard == sent, "{} bytes differ", heard.len());
     proxy.wait_closed("closed", 1.0);
 
     let metrics = proxy.metrics();
@@ -103,7 +103,7 @@ fn bulk_arrives_whole_is_counted_and_is_not_copied() {
     }
     let copied = metrics.value("rhizome_relay_copied_bytes_total", &[]);
     let copied = copied.unwrap_or(0.0);
-    println!("{copied} of {} octets were copied", 2 * BYTES);
+    println!("{copied} of {} bytes were copied", 2 * BYTES);
     assert!(copied < 0.1 * 2.0 * BYTES as f64);
 }
 

@@ -76,12 +76,12 @@ fn answer(query: &[u8], says: &Says) -> Vec<u8> {
         message.extend([0xc0, HEADER as u8]);
         message.extend(kind.to_be_bytes());
         message.extend([0, 1, 0, 0, 0, 1]);
-        let octets = match ip {
+        let bytes = match ip {
             IpAddr::V4(ip) => ip.octets().to_vec(),
             IpAddr::V6(ip) => ip.octets().to_vec(),
         };
-        message.extend([0, octets.len() as u8]);
-        message.extend(octets);
+        message.extend([0, bytes.len() as u8]);
+        message.extend(bytes);
     }
     message
 }
@@ -152,7 +152,7 @@ fn addresses(message: &[u8]) -> Vec<IpAddr> {
         let length = usize::from(u16::from_be_bytes([message[at + 8], message[at + 9]]));
         let data = &message[at + 10..at + 10 + length];
         match <[u8; 4]>::try_from(data) {
-            Ok(octets) => all.push(octets.into()),
+            Ok(bytes) => all.push(bytes.into()),
             Err(_) => all.extend(<[u8; 16]>::try_from(data).map(IpAddr::from)),
         }
         at += 10 + length;
@@ -171,7 +171,7 @@ fn after_name(message: &[u8], mut at: usize) -> usize {
     }
 }
 
-/// Octets of a message's header.
+/// Bytes of a message's header.
 const HEADER: usize = 12;
 /// Types of records.
 pub(crate) const A: u16 = 1;

@@ -222,10 +222,10 @@ pub(crate) fn converse(mut stream: TcpStream) -> Vec<u8> {
 pub(crate) fn ping(stream: &mut TcpStream) {
     stream.write_all(b"ping").unwrap();
     let mut back = Vec::new();
-    let mut octet = [0];
+    let mut byte = [0];
     while !back.ends_with(b"ping") {
-        stream.read_exact(&mut octet).unwrap();
-        back.extend(octet);
+        stream.read_exact(&mut byte).unwrap();
+        back.extend(byte);
     }
 }
 

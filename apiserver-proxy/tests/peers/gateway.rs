@@ -51,7 +51,7 @@ impl Shoot {
         Target::tls(addr, self.authority.pem())
     }
 
-    /// Asks for a few octets and for many.
+    /// Asks for a few bytes and for many.
     fn answers_at(&self, addr: SocketAddr) {
         let version = http::get(&self.target(addr), "/version").unwrap();
         assert_eq!(version.json().unwrap()["shoot"], self.name);
@@ -276,7 +276,7 @@ fn the_end_of_a_request_reaches_the_server_through_envoy() {
     let [(listener, upstream), _] = modes(free("127.0.0.1"));
     let mut way = through(listener, &upstream, &server);
     way.stream.write_all(&[b'x'; 50_000]).unwrap();
-    // Envoy has dialled the server before the end comes: on a busy machine the header, all bytes and
+    // Envoy has dialed the server before the end comes: on a busy machine the header, all bytes and
     // the end may reach it at once, and then the answer was seen to stay out.
     server.wait_accepted(1, LIMIT).unwrap();
     way.stream.write_all(&[b'x'; 50_000]).unwrap();

@@ -88,7 +88,7 @@ fn envoy_killed_with_octets_unread_is_an_upstream_reset() {
         let node = node(dir.path(), "127.0.9.1", &upstream);
         let mut connection = Connection::open(&shoot.target(node.addr)).unwrap();
         assert_eq!(connection.get("/version").unwrap().status, 200);
-        // Stopped, it no longer reads; killed with unread octets, its kernel sends a reset.
+        // Stopped, it no longer reads; killed with unread bytes, its kernel sends a reset.
         envoy.child().signal(Signal::STOP).unwrap();
         let moved = || {
             let name = "rhizome_relay_bytes_total";

@@ -72,7 +72,7 @@ fn tunnel() -> Vec<Workload> {
             TIMES,
             DATAGRAM,
             in_wrapping(),
-            |octets| wrapped::parse(octets).map_or(0, |wrapped| wrapped.datagram.len()),
+            |bytes| wrapped::parse(bytes).map_or(0, |wrapped| wrapped.datagram.len()),
         ),
     ]
 }
@@ -104,9 +104,9 @@ fn sealed() -> Vec<u8> {
 }
 
 fn in_wrapping() -> Vec<u8> {
-    let mut octets = wrapped::header(CLIENT).to_vec();
-    octets.extend_from_slice(&sealed());
-    octets
+    let mut bytes = wrapped::header(CLIENT).to_vec();
+    bytes.extend_from_slice(&sealed());
+    bytes
 }
 
 fn konnectivity() -> Vec<Workload> {
@@ -167,14 +167,14 @@ fn in_pieces(stream: &[u8], len: usize) -> Vec<Bytes> {
 
 fn read_packets(pieces: Vec<Bytes>) -> usize {
     let mut deframer = Deframer::new(64 * 1024);
-    let mut octets = 0;
+    let mut bytes = 0;
     for piece in pieces {
         deframer.push(piece);
         while let Ok(Some(message)) = deframer.next_message() {
-            octets += Packet::decode(message).map_or(0, |packet| packet.payload_len());
+            bytes += Packet::decode(message).map_or(0, |packet| packet.payload_len());
         }
     }
-    octets
+    bytes
 }
 
 const TIMES: usize = 1000;

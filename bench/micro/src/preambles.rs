@@ -24,9 +24,9 @@ fn hellos() -> Vec<Workload> {
         Workload::repeated(name, TIMES, server_name(hello), hello.to_vec(), once)
     };
     vec![
-        whole("client hello, 133 octets", PLAIN),
-        whole("client hello of openssl, 517 octets", OPENSSL),
-        whole("client hello, post-quantum, 1338 octets", POST_QUANTUM),
+        whole("client hello, 133 bytes", PLAIN),
+        whole("client hello of openssl, 517 bytes", OPENSSL),
+        whole("client hello, post-quantum, 1338 bytes", POST_QUANTUM),
         whole("client hello, post-quantum, in three records", &records),
         Workload::repeated(
             "client hello, post-quantum, in four reads",
@@ -41,7 +41,7 @@ fn hellos() -> Vec<Workload> {
     ]
 }
 
-/// Returns the octets of the server's name; 0 while the hello is incomplete.
+/// Returns the bytes of the server's name; 0 while the hello is incomplete.
 fn server_name(hello: &[u8]) -> usize {
     match ClientHello::parse(hello, LIMIT) {
         Ok(Progress::Done { value, .. }) => value.server_name().map_or(0, str::len),
@@ -120,7 +120,7 @@ fn heads() -> Vec<Workload> {
 }
 
 const TIMES: usize = 1000;
-/// Octets of the head that is written.
+/// Bytes of the head that is written.
 const WRITTEN_HEAD: usize = 157;
 /// As a gateway's listener has it by default.
 const LIMIT: usize = 16 * 1024;

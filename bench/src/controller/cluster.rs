@@ -102,7 +102,7 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// Returns the processor time of the API server so far.
+    /// Returns the CPU time of the API server so far.
     ///
     /// # Errors
     /// When it has ended.

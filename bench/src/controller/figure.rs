@@ -18,15 +18,15 @@ pub(crate) const TOOK: Figure = lower("time", "s");
 pub(crate) const WRITES: Figure = higher("writes", "per s");
 /// Writes that nothing called for, or that failed.
 pub(crate) const NEEDLESS: Figure = lower("writes not due", "count");
-/// Processor time of the API server meanwhile.
+/// CPU time of the API server meanwhile.
 pub(crate) const CPU_SERVER: Figure = lower("cpu API server", "s");
-/// Processor time of the controller meanwhile.
+/// CPU time of the controller meanwhile.
 pub(crate) const CPU: Figure = lower("cpu controller", "s");
 /// Resident memory afterwards.
 pub(crate) const RESIDENT: Figure = lower("controller resident", "MiB");
 /// The most resident memory so far.
 pub(crate) const PEAK: Figure = lower("controller at most", "MiB");
-/// From the request until it is in force.
+/// From the request until it is in effect.
 pub(crate) const DELAY_P50: Figure = lower("delay p50", "ms");
 /// As above.
 pub(crate) const DELAY_P99: Figure = lower("delay p99", "ms");
@@ -35,12 +35,12 @@ pub(crate) const DELAY_MAX: Figure = lower("delay max", "ms");
 /// From a gateway's start until it is ready.
 pub(crate) const SYNC: Figure = lower("start to ready", "ms");
 /// What was sent to the gateway for it.
-pub(crate) const OCTETS: Figure = lower("sent to the gateway", "octets");
-/// Processor time of the controller for one change.
+pub(crate) const OCTETS: Figure = lower("sent to the gateway", "bytes");
+/// CPU time of the controller for one change.
 pub(crate) const CPU_EACH: Figure = lower("cpu controller", "ms each");
-/// Processor time of the gateway for one change.
+/// CPU time of the gateway for one change.
 pub(crate) const CPU_GATEWAY_EACH: Figure = lower("cpu gateway", "ms each");
-/// Processor time of the gateway until it was ready.
+/// CPU time of the gateway until it was ready.
 pub(crate) const CPU_GATEWAY: Figure = lower("cpu gateway", "s");
 /// Resident memory of the gateway.
 pub(crate) const GATEWAY_RESIDENT: Figure = lower("gateway resident", "MiB");
@@ -48,9 +48,9 @@ pub(crate) const GATEWAY_RESIDENT: Figure = lower("gateway resident", "MiB");
 pub(crate) const GATEWAY_PEAK: Figure = lower("gateway at most", "MiB");
 /// Connections that are held, through all gateways.
 pub(crate) const HELD: Figure = higher("connections held", "count");
-/// How often each of them carried an octet there and back.
+/// How often each of them carried a byte there and back.
 pub(crate) const PROBES: Figure = higher("probes of each", "count");
-/// The longest that one of them waited for its octet.
+/// The longest that one of them waited for its byte.
 pub(crate) const LONGEST: Figure = lower("longest round trip", "ms");
 /// New connections meanwhile, through one gateway.
 pub(crate) const NEW: Figure = higher("new connections", "per s");
@@ -62,9 +62,9 @@ pub(crate) const CHANGES: Figure = higher("changes", "per s");
 pub(crate) const GATEWAY_EMPTY: Figure = lower("gateway without connections", "MiB");
 /// What connections add to it.
 pub(crate) const PER_10K: Figure = lower("gateway, each 10,000 held", "MiB");
-/// Processor time of one gateway.
+/// CPU time of one gateway.
 pub(crate) const CPU_GATEWAY_SHARE: Figure = lower("cpu gateway", "% of one");
-/// Processor time of the controller.
+/// CPU time of the controller.
 pub(crate) const CPU_SHARE: Figure = lower("cpu controller", "% of one");
-/// Processor time of the API server, without its etcd.
+/// CPU time of the API server, without its etcd.
 pub(crate) const CPU_SERVER_SHARE: Figure = lower("cpu API server", "% of one");

@@ -1,4 +1,4 @@
-//! A gateway with routes from the controller, which tells in its log what is in force.
+//! A gateway with routes from the controller, which tells in its log what is in effect.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -67,7 +67,7 @@ impl Gateway {
         Ok(self.started.elapsed())
     }
 
-    /// Makes sure that the first routes in force were so many.
+    /// Makes sure that the first routes in effect were so many.
     ///
     /// # Errors
     /// When they were not: ready with a part of them would be worse than not ready.
@@ -85,7 +85,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Returns the number of the snapshot in force.
+    /// Returns the number of the snapshot in effect.
     pub(super) fn generation(&self) -> u64 {
         let log = self.child.log();
         let last = log

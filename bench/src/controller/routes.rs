@@ -92,7 +92,7 @@ fn change(lab: &mut Lab<'_>, controller: &Running, gateway: &Gateway, spaces: us
         let clock = Stopwatch::start();
         let answer = connection.request("PATCH", &path, Some(&object.to_string()))?;
         ensure!(answer.status == 200, "{} {}", answer.status, answer.text());
-        soon("the change to be in force", || {
+        soon("the change to be in effect", || {
             Ok(gateway.generation() > generation)
         })?;
         delays.record(clock.elapsed());
@@ -103,9 +103,9 @@ fn change(lab: &mut Lab<'_>, controller: &Running, gateway: &Gateway, spaces: us
     };
     let ours = each(ours, controller.child.usage()?.cpu_time);
     let theirs = each(theirs, gateway.child.usage()?.cpu_time);
-    let octets = (controller.sum(PUSHED, &[])? - before) / changes;
+    let bytes = (controller.sum(PUSHED, &[])? - before) / changes;
     lab.delays(known::ENDPOINT, &delays)?;
-    lab.add(known::ENDPOINT, of::OCTETS, octets);
+    lab.add(known::ENDPOINT, of::OCTETS, bytes);
     lab.add(known::ENDPOINT, of::CPU_EACH, ours);
     lab.add(known::ENDPOINT, of::CPU_GATEWAY_EACH, theirs);
     Ok(())
@@ -124,13 +124,13 @@ fn come(lab: &mut Lab<'_>, controller: &Running, gateway: &Gateway, spaces: usiz
     for object in objects {
         lab.cluster.fill(&[object])?;
     }
-    soon("the route to be in force", || {
+    soon("the route to be in effect", || {
         Ok(gateway.generation() > generation)
     })?;
     let took = clock.elapsed().as_secs_f64() * 1e3;
     wait::pause(Duration::from_millis(500));
-    let octets = controller.sum(PUSHED, &[])? - before;
+    let bytes = controller.sum(PUSHED, &[])? - before;
     lab.add(known::SHOOT, of::DELAY_P50, took);
-    lab.add(known::SHOOT, of::OCTETS, octets);
+    lab.add(known::SHOOT, of::OCTETS, bytes);
     Ok(())
 }

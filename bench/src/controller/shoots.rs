@@ -43,7 +43,7 @@ pub(super) fn fill(lab: &mut Lab<'_>, spaces: usize) -> Result<()> {
     Ok(())
 }
 
-/// The last octet of every address at first.
+/// The last byte of every address at first.
 pub(super) const FIRST: u8 = 1;
 
 /// Returns the port at which the load of the gateway `own % gateways` answers.
@@ -54,8 +54,8 @@ pub(super) fn port(own: usize, gateways: usize) -> u16 {
 
 /// Returns an address of a shoot's API server.
 pub(super) fn address(index: usize, own: usize, last: u8) -> Ipv4Addr {
-    let octet = |number: usize| u8::try_from(number % 64).unwrap_or_default();
-    Ipv4Addr::new(10, 64 + octet(index), octet(own), last)
+    let byte = |number: usize| u8::try_from(number % 64).unwrap_or_default();
+    Ipv4Addr::new(10, 64 + byte(index), byte(own), last)
 }
 
 /// Returns the server name of a shoot.

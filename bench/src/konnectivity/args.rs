@@ -35,9 +35,9 @@ pub(crate) enum What {
         #[arg(long, default_value_t = 20)]
         count: usize,
     },
-    /// Dials, exchanges eight octets and closes, as often as possible.
+    /// Dials, exchanges eight bytes and closes, as often as possible.
     Dials(Pace),
-    /// Octets from the destination.
+    /// Bytes from the destination.
     Down(Bulk),
     /// Memory of idle tunnels.
     Idle {
@@ -45,7 +45,7 @@ pub(crate) enum What {
         #[arg(long, default_value_t = 1000)]
         count: usize,
     },
-    /// Round trips of 64 octets.
+    /// Round trips of 64 bytes.
     Rtt(Pace),
     /// Very many dials; then descriptors, tunnels and memory must be as before.
     Soak {
@@ -74,11 +74,11 @@ pub(crate) enum What {
         #[arg(long, default_value_t = 1000)]
         millis: u64,
     },
-    /// Octets to the destination.
+    /// Bytes to the destination.
     Up(Bulk),
 }
 
-/// How many octets, on how many streams.
+/// How many bytes, on how many streams.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Bulk {
     /// MiB on each stream.

@@ -137,7 +137,7 @@ async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
     stream.flush().await?;
     let mut head = Vec::with_capacity(256);
     let end = loop {
-        if let Some(at) = head.windows(4).position(|octets| octets == b"\r\n\r\n") {
+        if let Some(at) = head.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
             break at + 4;
         }
         if head.len() > LONGEST_HEAD || stream.read_buf(&mut head).await? == 0 {
@@ -151,7 +151,7 @@ async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
     }
     // No destination here speaks first, so these are nobody's.
     if head.len() > end {
-        return Err(io::Error::other("octets behind the answer to CONNECT"));
+        return Err(io::Error::other("bytes behind the answer to CONNECT"));
     }
     Ok(())
 }

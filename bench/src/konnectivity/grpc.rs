@@ -104,7 +104,7 @@ impl GrpcTunnel {
             .unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "no CLOSE_RSP")))
     }
 
-    /// Waits for octets to read, or for the end.
+    /// Waits for bytes to read, or for the end.
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.unread.is_empty() && !self.ended {
             match ready!(self.packets.poll_next(cx))? {
@@ -192,7 +192,7 @@ impl Packets {
             .map_err(io::Error::other)
     }
 
-    /// Waits until the peer takes `len` octets.
+    /// Waits until the peer takes `len` bytes.
     fn poll_room(&mut self, cx: &mut Context<'_>, len: usize) -> Poll<io::Result<()>> {
         self.send.reserve_capacity(len);
         while self.send.capacity() < len {
@@ -284,7 +284,7 @@ const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 4 << 20;
 /// What Go's `io.Copy` writes at once, and half of HTTP/2's first window.
 const LARGEST_WRITE: usize = 32 * 1024;
-/// gRPC's five octets and the fields around the octets of a DATA packet, at most.
+/// gRPC's five bytes and the fields around the bytes of a DATA packet, at most.
 const DATA_HEAD: usize = 32;
 /// As long as kube-apiserver waits.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);

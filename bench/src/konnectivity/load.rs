@@ -1,9 +1,9 @@
 //! What clients do with tunnels, and how long it took them.
 //!
 //! ```text
-//! bulk    dial, then octets one way on n streams
-//! pings   dial, then 64 octets there and back, over and over
-//! dials   dial, 8 octets there and back, close, over and over
+//! bulk    dial, then bytes one way on n streams
+//! pings   dial, then 64 bytes there and back, over and over
+//! dials   dial, 8 bytes there and back, close, over and over
 //! hold    dial, and keep
 //! ```
 //!
@@ -28,7 +28,7 @@ pub(crate) const DIAL_LIMIT: Duration = Duration::from_secs(30);
 /// How long an answer is waited for after the end of a run.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
 
-/// Which way octets go, seen from the client.
+/// Which way bytes go, seen from the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// From the destination.
@@ -93,8 +93,8 @@ impl Outcome {
 pub(crate) async fn dial(frontend: &Frontend, target: SocketAddr) -> Result<Tunnel> {
     timeout(DIAL_LIMIT, frontend.dial(target))
         .await
-        .with_context(|| format!("dialling {target} within {DIAL_LIMIT:?}"))?
-        .with_context(|| format!("dialling {target}"))
+        .with_context(|| format!("dialing {target} within {DIAL_LIMIT:?}"))?
+        .with_context(|| format!("dialing {target}"))
 }
 
 /// Opens `count` tunnels, a few at a time.
@@ -132,7 +132,7 @@ pub(crate) async fn close(tunnels: Vec<Tunnel>) {
 }
 
 /// Moves `bytes` on each of `streams` tunnels to or from `target`, a sink or a source, and returns
-/// how long that took from the first octet asked for to the last one received.
+/// how long that took from the first byte asked for to the last one received.
 ///
 /// # Errors
 /// When a tunnel fails, or after [`BULK_LIMIT`].
@@ -157,7 +157,7 @@ pub(crate) async fn bulk(
     let mut done = Vec::new();
     while let Some(tunnel) = timeout_at(started + BULK_LIMIT, moving.join_next())
         .await
-        .with_context(|| format!("moving {bytes} octets within {BULK_LIMIT:?}"))?
+        .with_context(|| format!("moving {bytes} bytes within {BULK_LIMIT:?}"))?
     {
         done.push(tunnel.context("a stream's task")??);
     }
@@ -167,16 +167,16 @@ pub(crate) async fn bulk(
 }
 
 async fn receive(mut tunnel: Tunnel, bytes: u64) -> Result<Tunnel> {
-    tunnel.write_u64(bytes).await.context("asking for octets")?;
-    tunnel.flush().await.context("asking for octets")?;
+    tunnel.write_u64(bytes).await.context("asking for bytes")?;
+    tunnel.flush().await.context("asking for bytes")?;
     let (mut buf, mut left) = (vec![0; CHUNK], bytes);
     while left > 0 {
         match tunnel.read(&mut buf).await.context("receiving")? {
-            0 => bail!("the tunnel ended {left} octets too early"),
+            0 => bail!("the tunnel ended {left} bytes too early"),
             read => {
                 left = left
                     .checked_sub(read as u64)
-                    .context("more octets than asked for")?;
+                    .context("more bytes than asked for")?;
             }
         }
     }
@@ -184,7 +184,7 @@ async fn receive(mut tunnel: Tunnel, bytes: u64) -> Result<Tunnel> {
 }
 
 async fn send(mut tunnel: Tunnel, bytes: u64) -> Result<Tunnel> {
-    tunnel.write_u64(bytes).await.context("announcing octets")?;
+    tunnel.write_u64(bytes).await.context("announcing bytes")?;
     let (chunk, mut left) = (vec![0xa5; CHUNK], bytes);
     while left > 0 {
         let len = usize::try_from(left).map_or(CHUNK, |left| left.min(CHUNK));
@@ -197,7 +197,7 @@ async fn send(mut tunnel: Tunnel, bytes: u64) -> Result<Tunnel> {
     Ok(tunnel)
 }
 
-/// Sends 64 octets to `target`, an echo, and waits for them, on each connection over and over.
+/// Sends 64 bytes to `target`, an echo, and waits for them, on each connection over and over.
 ///
 /// # Errors
 /// When a tunnel cannot be opened or fails.
@@ -242,7 +242,7 @@ async fn pings_of_one(mut tunnel: Tunnel, load: Load, start: Instant) -> Result<
     Ok(outcome)
 }
 
-/// Dials `target`, an echo, exchanges eight octets and closes, on each connection over and over.
+/// Dials `target`, an echo, exchanges eight bytes and closes, on each connection over and over.
 ///
 /// # Errors
 /// When one fails.
@@ -290,7 +290,7 @@ async fn dials_of_one(
     }
 }
 
-/// Dials `count` times, `at_once` of them at a time, exchanges eight octets and closes.
+/// Dials `count` times, `at_once` of them at a time, exchanges eight bytes and closes.
 ///
 /// # Errors
 /// When one fails.
@@ -320,7 +320,7 @@ pub(crate) async fn many_dials(
 }
 
 async fn one_dial(frontend: &Frontend, target: SocketAddr) -> Result<()> {
-    let mut tunnel = frontend.dial(target).await.context("dialling")?;
+    let mut tunnel = frontend.dial(target).await.context("dialing")?;
     exchange(&mut tunnel, &[0x77; 8], &mut [0; 8]).await?;
     tunnel.close().await.context("closing")
 }
@@ -334,7 +334,7 @@ async fn exchange<const N: usize>(
     tunnel.flush().await.context("sending")?;
     tunnel.read_exact(pong).await.context("receiving")?;
     if ping != pong {
-        bail!("other octets came back");
+        bail!("other bytes came back");
     }
     Ok(())
 }

@@ -160,7 +160,7 @@ struct Usages {
 }
 
 impl Usages {
-    /// Returns the processor time of both since `before`, in seconds.
+    /// Returns the CPU time of both since `before`, in seconds.
     fn cpu_since(&self, before: &Self) -> Option<f64> {
         let of = |now: Option<Usage>, then: Option<Usage>| {
             Some((now?.cpu_time.saturating_sub(then?.cpu_time)).as_secs_f64())

@@ -56,9 +56,9 @@ fn request(addr: SocketAddr, path: &str) -> Result<String> {
     stream.set_write_timeout(Some(LIMIT))?;
     // Version 1.0, so that the body comes as it is and ends with the connection.
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {addr}\r\n\r\n")?;
-    let mut octets = Vec::new();
-    stream.take(LONGEST).read_to_end(&mut octets)?;
-    Ok(String::from_utf8_lossy(&octets).into_owned())
+    let mut bytes = Vec::new();
+    stream.take(LONGEST).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 const LIMIT: Duration = Duration::from_secs(5);

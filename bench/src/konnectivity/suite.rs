@@ -23,7 +23,7 @@ use crate::progress::Progress;
 /// How much of everything.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
-    /// Octets of a transfer.
+    /// Bytes of a transfer.
     pub(crate) bytes: u64,
     /// Repetitions of what is fast.
     pub(crate) rounds: usize,

@@ -1,4 +1,4 @@
-//! One tunnel as a client has it: octets to and from a destination, whatever carries them.
+//! One tunnel as a client has it: bytes to and from a destination, whatever carries them.
 //!
 //! ```text
 //! direct ──▶ TCP            HTTP CONNECT ──▶ UNIX socket or TLS            gRPC ──▶ packets

@@ -222,7 +222,7 @@ fn path(plot: &Plot<'_>, line: &Line<'_>, class: &str) -> String {
     format!("<g class=\"line {class}\"><title>{name}</title><path d=\"{steps}\"/>{dots}</g>")
 }
 
-/// Ours is one colour, the ceiling grey, and the others each their own, dashed from the seventh on.
+/// Ours is one color, the ceiling grey, and the others each their own, dashed from the seventh on.
 fn class_of(setup: &str, setups: &[&str]) -> String {
     if setup == DIRECT {
         return "direct".to_owned();

@@ -1,4 +1,4 @@
-//! What all plots are made of: scales, ticks, numbers as text, colours.
+//! What all plots are made of: scales, ticks, numbers as text, colors.
 
 use crate::report::DIRECT;
 

@@ -203,7 +203,7 @@ impl Target {
         })
     }
 
-    /// Tells it what was prepared. That it is in force can only be seen by a connection.
+    /// Tells it what was prepared. That it is in effect can only be seen by a connection.
     ///
     /// # Errors
     /// When a file cannot be written, the program has ended, or refuses.

@@ -1,6 +1,6 @@
 //! A program's processes: it, its children and theirs, and what they use together.
 //!
-//! Processor time is each process's own clock, in nanoseconds, of all its threads, those that have
+//! CPU time is each process's own clock, in nanoseconds, of all its threads, those that have
 //! ended too. What a process used that ended between two readings is lost.
 
 use std::fs;
@@ -33,7 +33,7 @@ impl Tree {
         self.pids.len()
     }
 
-    /// Returns the processor time of all together.
+    /// Returns the CPU time of all together.
     ///
     /// # Errors
     /// When the first one has ended.
@@ -86,7 +86,7 @@ fn children(pid: u32) -> Vec<u32> {
 }
 
 fn cpu_time(pid: u32) -> Result<Duration> {
-    let what = || format!("reading the processor time of process {pid}");
+    let what = || format!("reading the CPU time of process {pid}");
     let raw = i32::try_from(pid).with_context(what)?;
     let clock = clock_getcpuclockid(Pid::from_raw(raw)).with_context(what)?;
     Ok(Duration::from(clock_gettime(clock).with_context(what)?))
@@ -143,7 +143,7 @@ mod tests {
         let us = Tree::of(std::process::id());
         let before = us.cpu_time().unwrap();
         let limit = Duration::from_secs(60);
-        wait::until("some processor time", limit, || {
+        wait::until("some CPU time", limit, || {
             (0..100_000).fold(0_u64, |sum, n| std::hint::black_box(sum ^ n));
             us.cpu_time().unwrap() > before
         })

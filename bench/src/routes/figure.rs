@@ -14,14 +14,14 @@ const fn lower(name: &'static str, unit: &'static str) -> Figure {
 
 /// From its start until the last name of the table answers.
 pub(crate) const START: Figure = lower("start", "ms");
-/// Processor time until then.
+/// CPU time until then.
 pub(crate) const START_CPU: Figure = lower("cpu of the start", "s");
 /// Resident memory of all processes with the table loaded and no connection yet.
 pub(crate) const RESIDENT: Figure = lower("resident", "MiB");
 /// From when a file with one more name is put in place, or a message sent, until the name answers; of
 /// each of the changes.
 pub(crate) const APPLY: Figure = lower("apply one more name", "ms");
-/// Processor time until then, with that of pings and probes.
+/// CPU time until then, with that of pings and probes.
 pub(crate) const APPLY_CPU: Figure = lower("cpu of the apply", "ms");
 /// Resident memory of all processes afterwards, old ones that still have connections included.
 pub(crate) const RESIDENT_AFTER: Figure = lower("resident after apply", "MiB");
@@ -33,7 +33,7 @@ pub(crate) const STALL: Figure = lower("longest stall", "ms");
 pub(crate) const LOST: Figure = lower("connections lost", "count");
 /// One name after the other, each when the one before answers.
 pub(crate) const CHANGES: Figure = higher("changes", "per s");
-/// Processor time of a new connection.
+/// CPU time of a new connection.
 pub(crate) const CPU_EACH: Figure = lower("cpu per connection", "µs");
 /// New connections.
 pub(crate) const CONNECTIONS: Figure = higher("connections", "per s");

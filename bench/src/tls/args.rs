@@ -21,7 +21,7 @@ pub(crate) struct Tls {
     /// What to measure; by default everything.
     #[arg(long, value_enum, value_delimiter = ',')]
     cases: Vec<Case>,
-    /// Connections at once that octets go through; requests go through the most of these.
+    /// Connections at once that bytes go through; requests go through the most of these.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 8, 64])]
     pub(crate) connections: Vec<usize>,
     /// New connections and handshakes under way at a time.
@@ -62,7 +62,7 @@ pub(crate) struct Tls {
     /// Value of `X-Gardener-Destination` that it routes to the backend.
     #[arg(long, value_name = "TEXT")]
     connect_value: Option<String>,
-    /// Give ClientHellos a key share of 1216 octets, as post-quantum ones have.
+    /// Give ClientHellos a key share of 1216 bytes, as post-quantum ones have.
     #[arg(long)]
     pub(crate) post_quantum: bool,
 }

@@ -1,4 +1,4 @@
-//! What canned connections end at: skips a ClientHello, reads one octet, and does what it says.
+//! What canned connections end at: skips a ClientHello, reads one byte, and does what it says.
 //!
 //! ```text
 //! ClientHello │ E │ …  echoes              ClientHello │ S │ …  throws away, and counts
@@ -96,7 +96,7 @@ impl Backend {
         self.counts.accepted.load(Ordering::Relaxed)
     }
 
-    /// Returns how many octets it has thrown away.
+    /// Returns how many bytes it has thrown away.
     pub(crate) fn discarded(&self) -> u64 {
         self.counts.discarded.load(Ordering::Relaxed)
     }
@@ -273,8 +273,8 @@ impl Serving {
                     Some(count) => count,
                     None => return Ok(Next::Stay),
                 };
-                let octets = self.scratch.get(..count).unwrap_or_default();
-                let Some((command, rest)) = skip.feed(octets)? else {
+                let bytes = self.scratch.get(..count).unwrap_or_default();
+                let Some((command, rest)) = skip.feed(bytes)? else {
                     return Ok(Next::Stay);
                 };
                 return self.obey(connection, place, command, count - rest..count);
@@ -321,16 +321,16 @@ impl Serving {
         Ok(Next::Stay)
     }
 
-    fn count(&self, octets: usize) {
-        let octets = octets as u64;
-        self.counts.discarded.fetch_add(octets, Ordering::Relaxed);
+    fn count(&self, bytes: usize) {
+        let bytes = bytes as u64;
+        self.counts.discarded.fetch_add(bytes, Ordering::Relaxed);
     }
 }
 
 /// Echoes are of small messages: a peer that does not take one is done with.
-fn echo(socket: impl AsFd, octets: Option<&[u8]>) -> Result<Next> {
-    let octets = octets.unwrap_or_default();
-    if octets.is_empty() || send(socket, octets)? == octets.len() {
+fn echo(socket: impl AsFd, bytes: Option<&[u8]>) -> Result<Next> {
+    let bytes = bytes.unwrap_or_default();
+    if bytes.is_empty() || send(socket, bytes)? == bytes.len() {
         return Ok(Next::Stay);
     }
     Ok(Next::Close)
@@ -343,10 +343,10 @@ fn answer_blocking(connection: Connection) -> Result<()> {
         let mut stream = TcpStream::from(socket);
         stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;
-        let mut octets = [0; 4096];
+        let mut bytes = [0; 4096];
         loop {
-            let count = stream.read(&mut octets)?;
-            let Some(some) = octets.get(..count).filter(|some| !some.is_empty()) else {
+            let count = stream.read(&mut bytes)?;
+            let Some(some) = bytes.get(..count).filter(|some| !some.is_empty()) else {
                 return Ok(());
             };
             std::io::Write::write_all(&mut stream, some)?;

@@ -1,4 +1,4 @@
-//! Octets as fast as they go, one way, through some connections at once.
+//! Bytes as fast as they go, one way, through some connections at once.
 //!
 //! ```text
 //! down  backend sends from one buffer ──▶ proxy ──▶ we throw away
@@ -18,7 +18,7 @@ use super::opening::Opening;
 use super::window::{Meter, Reading, Spent};
 use crate::poller::{EventFlags, Poller, discard, send};
 
-/// Which way octets go.
+/// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// From the backend to the client.
@@ -43,13 +43,13 @@ pub(crate) struct Load {
 /// What came of it.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// Octets that arrived within the time that counts.
-    pub(crate) octets: u64,
+    /// Bytes that arrived within the time that counts.
+    pub(crate) bytes: u64,
     /// What it took.
     pub(crate) spent: Spent,
 }
 
-/// Moves octets between us and `backend` through `address` for a while.
+/// Moves bytes between us and `backend` through `address` for a while.
 ///
 /// # Errors
 /// When a connection cannot be opened or ends early, or nothing arrives.
@@ -63,7 +63,7 @@ pub(crate) fn run(
     let mut moving = Moving::start(address, opening, backend, load)?;
     let start = meter.now();
     let mut before: Option<(Reading, u64)> = None;
-    let (octets, spent) = loop {
+    let (bytes, spent) = loop {
         let now = meter.now();
         match &before {
             None if now >= start + load.warm_up => before = Some((meter.read()?, moving.arrived())),
@@ -74,8 +74,8 @@ pub(crate) fn run(
         }
         moving.turn()?;
     };
-    ensure!(octets > 0, "nothing arrived");
-    Ok(Outcome { octets, spent })
+    ensure!(bytes > 0, "nothing arrived");
+    Ok(Outcome { bytes, spent })
 }
 
 struct Moving<'a> {
@@ -120,7 +120,7 @@ impl<'a> Moving<'a> {
         })
     }
 
-    /// Returns how many octets have arrived at the end that throws them away.
+    /// Returns how many bytes have arrived at the end that throws them away.
     fn arrived(&self) -> u64 {
         match self.direction {
             Direction::Down => self.taken,

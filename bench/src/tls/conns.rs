@@ -1,8 +1,8 @@
-//! New connections: connect, ClientHello, one octet there and back, close.
+//! New connections: connect, ClientHello, one byte there and back, close.
 //!
 //! ```text
 //! closed:  so many in flight ─┐
-//! open:    due at fixed times ┴─▶ connect ─▶ opening (─▶ 200 ─▶ rest) ─▶ octet ─▶ close ─▶ latency
+//! open:    due at fixed times ┴─▶ connect ─▶ opening (─▶ 200 ─▶ rest) ─▶ byte ─▶ close ─▶ latency
 //! ```
 //!
 //! One thread and one epoll. In the open loop a connection counts from when it was due, also what
@@ -42,16 +42,16 @@ pub(crate) struct Load {
 pub(crate) struct Outcome {
     /// Connections that were over within the time that counts.
     pub(crate) done: u64,
-    /// Those that were refused, reset or closed before their octet came back, or that have waited
+    /// Those that were refused, reset or closed before their byte came back, or that have waited
     /// for longer than [`STUCK`] when the time is over.
     pub(crate) failed: u64,
-    /// From when one began, or was due, to its octet.
+    /// From when one began, or was due, to its byte.
     pub(crate) latencies: Latencies,
     /// What it took.
     pub(crate) spent: Spent,
 }
 
-/// Opens connections to `address` for a while, which say `words` in turn: an octet that is echoed at
+/// Opens connections to `address` for a while, which say `words` in turn: a byte that is echoed at
 /// their end.
 ///
 /// # Errors
@@ -250,11 +250,11 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
-    /// Goes on with a connection: `Some(true)` when its octet has come back, `None` when it failed.
+    /// Goes on with a connection: `Some(true)` when its byte has come back, `None` when it failed.
     fn advance(&self, connection: &mut Connection, place: usize) -> Option<bool> {
         let socket = connection.socket.as_fd();
         let words = self.words.get(connection.words)?;
-        let mut octets = [0; 1024];
+        let mut bytes = [0; 1024];
         match &mut connection.phase {
             Phase::Connect => {
                 if send(socket, &words.first).ok()? != words.first.len() {
@@ -266,10 +266,10 @@ impl<'a> Running<'a> {
                 Some(false)
             }
             Phase::Answer(answer) => {
-                let Some(count) = receive(socket, &mut octets).ok()? else {
+                let Some(count) = receive(socket, &mut bytes).ok()? else {
                     return Some(false);
                 };
-                answer.feed(octets.get(..count)?).ok()?;
+                answer.feed(bytes.get(..count)?).ok()?;
                 if answer.is_over() {
                     let then = words.then.as_deref()?;
                     if send(socket, then).ok()? != then.len() {
@@ -279,7 +279,7 @@ impl<'a> Running<'a> {
                 }
                 Some(false)
             }
-            Phase::Octet => match receive(socket, &mut octets).ok()? {
+            Phase::Octet => match receive(socket, &mut bytes).ok()? {
                 Some(1) => Some(true),
                 None => Some(false),
                 Some(_) => None,

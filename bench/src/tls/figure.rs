@@ -14,9 +14,9 @@ const fn lower(name: &'static str, unit: &'static str) -> Figure {
 
 /// New connections, handshakes, requests or round trips.
 pub(crate) const PER_SECOND: Figure = higher("rate", "per s");
-/// Processor time of the proxy for each of them.
+/// CPU time of the proxy for each of them.
 pub(crate) const CPU_EACH: Figure = lower("proxy cpu each", "µs");
-/// Processor time of the whole machine for each of them.
+/// CPU time of the whole machine for each of them.
 pub(crate) const ALL_CPU_EACH: Figure = lower("all cpu each", "µs");
 /// Half of them took no longer.
 pub(crate) const P50: Figure = lower("p50", "µs");
@@ -30,9 +30,9 @@ pub(crate) const FAILED: Figure = lower("failed", "count");
 pub(crate) const PROXY_BUSY: Figure = lower("proxy busy", "%");
 /// What arrived.
 pub(crate) const THROUGHPUT: Figure = higher("throughput", "Gb/s");
-/// Processor time of the proxy for 10⁹ octets.
+/// CPU time of the proxy for 10⁹ bytes.
 pub(crate) const CPU_PER_GB: Figure = lower("proxy cpu", "s/GB");
-/// Processor time of the whole machine for 10⁹ octets.
+/// CPU time of the whole machine for 10⁹ bytes.
 pub(crate) const ALL_CPU_PER_GB: Figure = lower("all cpu", "s/GB");
 /// Resident memory of the proxy's processes without connections.
 pub(crate) const EMPTY: Figure = lower("resident empty", "MiB");

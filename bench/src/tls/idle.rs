@@ -1,7 +1,7 @@
-//! What idle connections cost: memory, processor time, and whether both are given back.
+//! What idle connections cost: memory, CPU time, and whether both are given back.
 //!
 //! ```text
-//! fresh program ─▶ a few connections ─▶ rest: before ─▶ open all, an octet there and back each
+//! fresh program ─▶ a few connections ─▶ rest: before ─▶ open all, a byte there and back each
 //!     ─▶ rest: held ─┬─▶ close all: that is what one holds
 //!                    └─▶ idle for a while ─▶ close all ─▶ the backend has none ─▶ rest: after
 //! ```
@@ -114,9 +114,9 @@ fn open(address: SocketAddr, opening: &Opening, count: usize) -> Result<Vec<TcpS
         let mut stream = words
             .dial(address)
             .with_context(|| format!("with {nth} connections open"))?;
-        let mut octet = [0; 1];
-        stream.read_exact(&mut octet).context("receiving")?;
-        ensure!(octet == *b"!", "another octet came back");
+        let mut byte = [0; 1];
+        stream.read_exact(&mut byte).context("receiving")?;
+        ensure!(byte == *b"!", "another byte came back");
         connections.push(stream);
     }
     Ok(connections)

@@ -146,14 +146,14 @@ impl Lab<'_> {
                     },
                     |outcome| &outcome.spent,
                 )?;
-                let (octets, spent) = (outcome.octets as f64, &outcome.spent);
-                let rate = octets * 8.0 / 1e9 / spent.wall.as_secs_f64();
+                let (bytes, spent) = (outcome.bytes as f64, &outcome.spent);
+                let rate = bytes * 8.0 / 1e9 / spent.wall.as_secs_f64();
                 self.add(through, &case, of::THROUGHPUT, rate);
                 if let Some(cpu) = spent.proxy {
-                    let each = cpu.as_secs_f64() / (octets / 1e9);
+                    let each = cpu.as_secs_f64() / (bytes / 1e9);
                     self.add(through, &case, of::CPU_PER_GB, each);
                 }
-                let all = spent.machine.as_secs_f64() / (octets / 1e9);
+                let all = spent.machine.as_secs_f64() / (bytes / 1e9);
                 self.add(through, &case, of::ALL_CPU_PER_GB, all);
                 self.busy(through, &case, of::PROXY_BUSY, spent);
             }

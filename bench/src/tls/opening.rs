@@ -39,7 +39,7 @@ pub(crate) struct Words {
 }
 
 impl Opening {
-    /// Makes them. `post_quantum` gives the ClientHello a key share of 1216 octets.
+    /// Makes them. `post_quantum` gives the ClientHello a key share of 1216 bytes.
     pub(crate) fn new(listener: Option<Listener>, route: &Route, post_quantum: bool) -> Self {
         let mut hello = ClientHello::for_name(&route.name);
         if post_quantum {
@@ -79,7 +79,7 @@ impl Opening {
 
     /// Returns what a canned connection says: `payload` goes behind the command.
     pub(crate) fn canned(&self, command: Command, payload: &[u8]) -> Words {
-        let rest = [&self.hello, &[command.octet()][..], payload].concat();
+        let rest = [&self.hello, &[command.byte()][..], payload].concat();
         self.in_front_of(rest)
     }
 
@@ -116,11 +116,11 @@ impl Words {
         stream.write_all(&self.first).with_context(what)?;
         if let Some(then) = &self.then {
             let mut answer = Answer::default();
-            let mut octets = [0; 4096];
+            let mut bytes = [0; 4096];
             while !answer.is_over() {
-                let count = stream.read(&mut octets).with_context(what)?;
+                let count = stream.read(&mut bytes).with_context(what)?;
                 answer
-                    .feed(octets.get(..count).unwrap_or_default())
+                    .feed(bytes.get(..count).unwrap_or_default())
                     .with_context(what)?;
             }
             stream.write_all(then).with_context(what)?;
@@ -142,16 +142,16 @@ impl Answer {
     ///
     /// # Errors
     /// When that is the end, or the status is not 200.
-    pub(crate) fn feed(&mut self, octets: &[u8]) -> Result<()> {
-        if octets.is_empty() {
+    pub(crate) fn feed(&mut self, bytes: &[u8]) -> Result<()> {
+        if bytes.is_empty() {
             bail!("closed in the middle of an answer");
         }
-        for octet in octets {
+        for byte in bytes {
             if let Some(slot) = self.status.get_mut(self.seen) {
-                *slot = *octet;
+                *slot = *byte;
             }
             self.last.rotate_left(1);
-            self.last[3] = *octet;
+            self.last[3] = *byte;
             self.seen += 1;
         }
         if self.seen >= STATUS && !self.status.ends_with(b" 200") {

@@ -160,7 +160,7 @@ impl Tally {
 impl Shared {
     async fn client(&self, nth: usize, mut pacer: Pacer, fresh: bool) {
         let mut kept = None;
-        let mut octets = vec![0; 16 << 10];
+        let mut bytes = vec![0; 16 << 10];
         loop {
             if !fresh && kept.is_none() {
                 // A connection that stays is there before its first request is due.
@@ -171,7 +171,7 @@ impl Shared {
                 cell.set(Some(since));
             }
             let stream = kept.take();
-            let done = timeout(LIMIT, self.operation(stream, &mut octets)).await;
+            let done = timeout(LIMIT, self.operation(stream, &mut bytes)).await;
             if let Some(cell) = self.under_way.get(nth) {
                 cell.set(None);
             }
@@ -192,7 +192,7 @@ impl Shared {
     async fn operation(
         &self,
         stream: Option<TlsStream<TcpStream>>,
-        octets: &mut [u8],
+        bytes: &mut [u8],
     ) -> Result<TlsStream<TcpStream>> {
         let mut stream = match stream {
             Some(stream) => stream,
@@ -202,7 +202,7 @@ impl Shared {
         stream.flush().await.context("asking")?;
         let mut left = self.response;
         while left > 0 {
-            let count = stream.read(octets).await.context("reading a response")?;
+            let count = stream.read(bytes).await.context("reading a response")?;
             ensure!(count > 0, "closed before the response was over");
             left = left.checked_sub(count).context("more than a response")?;
         }
@@ -218,10 +218,10 @@ impl Shared {
         stream.write_all(&words.first).await.context("opening")?;
         if words.then.is_some() {
             let mut answer = Answer::default();
-            let mut octets = [0; 1024];
+            let mut bytes = [0; 1024];
             while !answer.is_over() {
-                let count = stream.read(&mut octets).await.context("opening")?;
-                answer.feed(octets.get(..count).unwrap_or_default())?;
+                let count = stream.read(&mut bytes).await.context("opening")?;
+                answer.feed(bytes.get(..count).unwrap_or_default())?;
             }
         }
         let connector = TlsConnector::from(Arc::clone(&self.config));

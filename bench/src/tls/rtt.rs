@@ -1,4 +1,4 @@
-//! Round trips of 64 octets on one connection, one after the other, both ends blocking.
+//! Round trips of 64 bytes on one connection, one after the other, both ends blocking.
 //!
 //! Between two processors of a virtual machine this measures how long a halted one takes to wake
 //! up, several times over. With everything on one processor it measures what the proxy does.
@@ -26,7 +26,7 @@ pub(crate) struct Outcome {
 /// Sends and receives for a while.
 ///
 /// # Errors
-/// When the connection cannot be opened or ends, or other octets come back than were sent.
+/// When the connection cannot be opened or ends, or other bytes come back than were sent.
 pub(crate) fn run(
     address: SocketAddr,
     opening: &Opening,

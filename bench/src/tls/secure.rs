@@ -104,16 +104,16 @@ async fn serve(acceptor: &TlsAcceptor, stream: TcpStream) -> std::io::Result<()>
     stream.set_nodelay(true)?;
     let mut stream = acceptor.accept(stream).await?;
     let response = response();
-    let mut octets = [0; 4096];
+    let mut bytes = [0; 4096];
     let mut last = [0; 4];
     loop {
-        let count = stream.read(&mut octets).await?;
-        let Some(some) = octets.get(..count).filter(|some| !some.is_empty()) else {
+        let count = stream.read(&mut bytes).await?;
+        let Some(some) = bytes.get(..count).filter(|some| !some.is_empty()) else {
             return Ok(());
         };
-        for octet in some {
+        for byte in some {
             last.rotate_left(1);
-            last[3] = *octet;
+            last[3] = *byte;
             if last == *b"\r\n\r\n" {
                 stream.write_all(&response).await?;
             }

@@ -104,12 +104,12 @@ fn octets_arrive_both_ways() {
         let discarded = backend.discarded() - before;
         match direction {
             Direction::Down => assert_eq!(discarded, 0),
-            Direction::Up => assert!(discarded >= outcome.octets),
+            Direction::Up => assert!(discarded >= outcome.bytes),
         }
         assert!(
-            outcome.octets > 1_000_000,
+            outcome.bytes > 1_000_000,
             "{direction:?}: {}",
-            outcome.octets
+            outcome.bytes
         );
     }
 }

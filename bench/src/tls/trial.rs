@@ -1,7 +1,7 @@
 //! Whether a profile works: it starts, routes, and takes one more name.
 //!
 //! ```text
-//! start ─▶ an octet there and back by the first name ─▶ one more name ─▶ an octet by either
+//! start ─▶ a byte there and back by the first name ─▶ one more name ─▶ a byte by either
 //! ```
 
 use std::io::{Read, Write};
@@ -91,9 +91,9 @@ fn works(
 fn echo(address: SocketAddr, listener: Option<Listener>, route: &Route) -> Result<()> {
     let opening = Opening::new(listener, route, false);
     let mut stream = opening.canned(Command::Echo, b"!").dial(address)?;
-    let mut octet = [0; 1];
-    stream.read_exact(&mut octet).context("receiving")?;
-    ensure!(octet == *b"!", "another octet came back");
+    let mut byte = [0; 1];
+    stream.read_exact(&mut byte).context("receiving")?;
+    ensure!(byte == *b"!", "another byte came back");
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! What a stretch of load took: processor time of the proxy, of ourselves and of the machine.
+//! What a stretch of load took: CPU time of the proxy, of ourselves and of the machine.
 //!
 //! ```text
 //! Meter::read ──▶ Reading ┐
@@ -38,9 +38,9 @@ pub(crate) struct Reading {
 pub(crate) struct Spent {
     /// Time that passed.
     pub(crate) wall: Duration,
-    /// Processor time of the proxy's processes; `None` when there are none, or they are not known.
+    /// CPU time of the proxy's processes; `None` when there are none, or they are not known.
     pub(crate) proxy: Option<Duration>,
-    /// Processor time of everybody.
+    /// CPU time of everybody.
     pub(crate) machine: Duration,
     /// Share of one processor that was neither the proxy's nor ours.
     pub(crate) others: f64,

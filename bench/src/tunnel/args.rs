@@ -29,7 +29,7 @@ pub(crate) struct Tunnel {
     /// Repetitions.
     #[arg(long, default_value_t = 3)]
     pub(crate) rounds: usize,
-    /// Octets go from the shoot to the seed; otherwise from the seed to the shoot.
+    /// Bytes go from the shoot to the seed; otherwise from the seed to the shoot.
     #[arg(long)]
     pub(crate) reverse: bool,
     /// `vpn-server`; by default the one beside this program, as the next two.

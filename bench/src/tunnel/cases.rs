@@ -161,7 +161,7 @@ fn load(asked: &Asked, streams: u32, length: Duration) -> Bulk {
     }
 }
 
-/// Moves octets through a tunnel, with pings beside them.
+/// Moves bytes through a tunnel, with pings beside them.
 fn bulk_load(
     samples: &mut Samples,
     network: &Network,
@@ -185,7 +185,7 @@ fn bulk_load(
         Err(panic) => std::panic::resume_unwind(panic),
     };
     let moved = moved?;
-    let gigabytes = moved.octets / 1e9;
+    let gigabytes = moved.bytes / 1e9;
     let used = tunnel.cpu(&ends)? - before.0;
     let hop = tunnel.cpu(&gateway)? - before.1;
     let mut add = |figure: Figure, value: f64| {

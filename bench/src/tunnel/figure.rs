@@ -30,7 +30,7 @@ pub(crate) const CLIENT_IDLE: Figure = lower("client resident", "MiB");
 pub(crate) const GATEWAY_IDLE: Figure = lower("gateway resident", "MiB");
 /// What arrived, all streams together.
 pub(crate) const THROUGHPUT: Figure = higher("throughput", "Mb/s");
-/// Processor time of both ends, for 10⁹ octets.
+/// CPU time of both ends, for 10⁹ bytes.
 pub(crate) const CPU_ENDS: Figure = lower("cpu of both ends", "s/GB");
 /// The same with what is between.
 pub(crate) const CPU_ALL: Figure = lower("cpu with gateway", "s/GB");

@@ -30,15 +30,15 @@ pub(crate) struct Bulk {
 /// What was moved.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Moved {
-    /// Octets that arrived.
-    pub(crate) octets: f64,
+    /// Bytes that arrived.
+    pub(crate) bytes: f64,
     /// Bits a second, as the receiver saw them.
     pub(crate) rate: f64,
     /// Segments that the senders sent again.
     pub(crate) retransmits: f64,
 }
 
-/// Moves octets to `inner`. Logs go to `dir`.
+/// Moves bytes to `inner`. Logs go to `dir`.
 ///
 /// # Errors
 /// When iperf3 is not there, cannot connect or says nothing of use.
@@ -80,7 +80,7 @@ fn moved(text: &str) -> Result<Moved> {
         value.with_context(|| format!("iperf3 does not say {path}: {}", json["error"]))
     };
     Ok(Moved {
-        octets: of("/end/sum_received/bytes")?,
+        bytes: of("/end/sum_received/bytes")?,
         rate: of("/end/sum_received/bits_per_second")?,
         retransmits: of("/end/sum_sent/retransmits")?,
     })
@@ -101,7 +101,7 @@ mod tests {
         let text = r#"{ "end": { "sum_sent": { "bytes": 9, "retransmits": 4 },
             "sum_received": { "bytes": 8, "bits_per_second": 64.5 } } }"#;
         let expected = Moved {
-            octets: 8.0,
+            bytes: 8.0,
             rate: 64.5,
             retransmits: 4.0,
         };

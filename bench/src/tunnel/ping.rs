@@ -171,7 +171,7 @@ impl Pinger {
     }
 }
 
-/// Makes an echo request (RFC 792) of 64 octets.
+/// Makes an echo request (RFC 792) of 64 bytes.
 fn request(id: u16, number: u16) -> [u8; LENGTH] {
     let mut packet = [0; LENGTH];
     packet[0] = 8;

@@ -29,7 +29,7 @@ use super::{openvpn, wireguard};
 pub(crate) enum Role {
     /// The end that dials.
     Client,
-    /// The end that is dialled.
+    /// The end that is dialed.
     Server,
     /// What is between.
     Gateway,
@@ -156,7 +156,7 @@ impl Tunnel {
         self.parts.inner
     }
 
-    /// Returns the processor time that the processes of `roles` have used so far, in seconds.
+    /// Returns the CPU time that the processes of `roles` have used so far, in seconds.
     ///
     /// # Errors
     /// When one has ended.

@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::{End, Params};
 
-/// The tunnel is open. Clients of HTTP/1.0 get the same octets, as upstream has it.
+/// The tunnel is open. Clients of HTTP/1.0 get the same bytes, as upstream has it.
 pub(crate) const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection Established\r\n\r\n";
 
 /// The head was not well-formed.
@@ -72,7 +72,7 @@ where
 }
 
 /// Shuts the stream down and gives the client time to read what was sent: closing a socket with
-/// unread octets resets the connection and may destroy it (RFC 9112 §9.6).
+/// unread bytes resets the connection and may destroy it (RFC 9112 §9.6).
 pub(crate) async fn linger<S>(stream: &mut S, shutdown_limit: Duration, limit: Duration)
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -92,7 +92,7 @@ where
     }
 }
 
-/// 45 octets with the line's end.
+/// 45 bytes with the line's end.
 const CONNECT_ONLY: &str = "this proxy only supports CONNECT passthrough\n";
-/// Octets thrown away at most while the client reads the answer.
+/// Bytes thrown away at most while the client reads the answer.
 const LINGER_BYTES: usize = 256 * 1024;

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::{Refusal, Request, Stream};
 
-/// Opens tunnels, and moves a client's octets through them.
+/// Opens tunnels, and moves a client's bytes through them.
 ///
 /// The futures need not be `Send`: a connection stays on the thread that accepted it.
 #[expect(
@@ -27,7 +27,7 @@ pub trait Dial {
     /// [`Params::dial_limit`]: crate::Params::dial_limit
     async fn dial(&self, request: &Request) -> Result<Self::Tunnel, Refusal>;
 
-    /// Moves octets both ways until the tunnel ends, and closes both.
+    /// Moves bytes both ways until the tunnel ends, and closes both.
     ///
     /// Runs after the answer 200 has been written and flushed. `early` is what the client sent
     /// until then and goes into the tunnel first. Dropped with [`serve`](crate::serve) when that
@@ -40,9 +40,9 @@ pub trait Dial {
 /// How a relay ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// Octets that came from the client, early ones among them.
+    /// Bytes that came from the client, early ones among them.
     pub received: u64,
-    /// Octets that went to the client.
+    /// Bytes that went to the client.
     pub sent: u64,
     /// A word from a closed set of the implementation's, for logs and metrics.
     pub reason: &'static str,

@@ -21,7 +21,7 @@ pub(crate) enum Head {
     Connect(Box<Request>),
     /// The client ended the stream between two heads, or it broke.
     Gone,
-    /// Octets that are no usable head.
+    /// Bytes that are no usable head.
     Malformed,
     /// A well-formed request for something else.
     Other(Other),
@@ -73,7 +73,7 @@ where
         .unwrap_or(Head::TimedOut)
 }
 
-/// Says what `input` starts with and how many octets that took; `None` when more are needed.
+/// Says what `input` starts with and how many bytes that took; `None` when more are needed.
 fn judge(input: &[u8], params: &Params) -> Option<(Head, usize)> {
     match RequestHead::parse_host_optional(input, params.head_bytes) {
         Ok(Progress::Done { value, consumed }) if value.is_connect() => {

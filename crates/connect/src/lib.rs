@@ -8,7 +8,7 @@
 //!                                     └── 400, 405, 431
 //! ```
 //!
-//! One connection from its first octet to its end, over any stream. What lies behind a tunnel is
+//! One connection from its first byte to its end, over any stream. What lies behind a tunnel is
 //! the [`Dial`] implementation's business: an agent's link for one program, a socket in a tunnel
 //! device for another. The texts on the wire are those of the reference proxy server, because
 //! people and scripts match them.

@@ -1,12 +1,12 @@
-//! One connection, from its first octet to its end.
+//! One connection, from its first byte to its end.
 //!
 //! ```text
-//!   client ──head──▶ open ──request──▶ Dial::dial          client is watched, early octets kept
+//!   client ──head──▶ open ──request──▶ Dial::dial          client is watched, early bytes kept
 //!   client ◀──200──   │   ◀──tunnel──
 //!   client ◀─────────────▶ Dial::relay ◀──▶ tunnel
 //! ```
 //!
-//! Moves no octets through the tunnel itself.
+//! Moves no bytes through the tunnel itself.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
@@ -77,7 +77,7 @@ where
     };
     outcome.status = Some(200);
     answer::write(stream, answer::ESTABLISHED, params.answer_limit).await?;
-    // Copied, so that the rest of the head's buffer does not live as long as these octets.
+    // Copied, so that the rest of the head's buffer does not live as long as these bytes.
     Ok((tunnel, Bytes::copy_from_slice(&buf)))
 }
 
@@ -134,7 +134,7 @@ where
 
 /// Dials while watching the client, whose going away calls the dial off.
 ///
-/// Octets that come meanwhile are added to `early`. Whoever gave the inner error wants its refusal
+/// Bytes that come meanwhile are added to `early`. Whoever gave the inner error wants its refusal
 /// to be sent.
 async fn dial_watched<S, D>(
     stream: &mut S,
@@ -165,7 +165,7 @@ where
     }
 }
 
-/// Keeps what the client sends, at most `most` octets; returns when the client is gone, and never
+/// Keeps what the client sends, at most `most` bytes; returns when the client is gone, and never
 /// once the room is full.
 async fn watch<S>(stream: &mut S, early: &mut BytesMut, most: usize)
 where

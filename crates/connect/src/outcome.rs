@@ -11,9 +11,9 @@ pub struct Outcome {
     pub status: Option<u16>,
     /// Requests that were not CONNECT.
     pub other_requests: u32,
-    /// Octets that came from the client and were meant for the tunnel.
+    /// Bytes that came from the client and were meant for the tunnel.
     pub received: u64,
-    /// Octets that went from the tunnel to the client.
+    /// Bytes that went from the tunnel to the client.
     pub sent: u64,
     /// Why the connection ended.
     pub end: End,

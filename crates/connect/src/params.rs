@@ -12,12 +12,12 @@ pub struct Params {
     /// Longest time for a request head to arrive whole, counted from the end of the answer before
     /// it; past it the connection is closed without a word. Default 60 s.
     pub head_limit: Duration,
-    /// Most octets of a request head. Default 64 KiB.
+    /// Most bytes of a request head. Default 64 KiB.
     pub head_bytes: usize,
-    /// Most octets of a CONNECT target; a longer one is answered like a malformed head. Default
+    /// Most bytes of a CONNECT target; a longer one is answered like a malformed head. Default
     /// 1024: a host name has at most 255.
     pub target_bytes: usize,
-    /// Octets kept, at least, that a client sends before it is told that the tunnel is open. No
+    /// Bytes kept, at least, that a client sends before it is told that the tunnel is open. No
     /// more is read then, which also means that a client which leaves is no longer noticed before
     /// the dial ends. What came in one read with the head does not count. Default 64 KiB.
     pub early_bytes: usize,

@@ -8,7 +8,7 @@ use preamble::{HttpVersion, RequestHead};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The request target as sent: `host:port` in a proper request, the host in brackets when it
-    /// is an IPv6 address. Only octets that a host and port may have, at most
+    /// is an IPv6 address. Only bytes that a host and port may have, at most
     /// [`Params::target_bytes`](crate::Params::target_bytes) of them; that there is a port is not
     /// checked.
     pub target: String,
@@ -45,16 +45,16 @@ impl Request {
             None if host.contains([':', ']']) => return None,
             None => host,
         };
-        let digits = !port.is_empty() && port.bytes().all(|octet| octet.is_ascii_digit());
+        let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
         let port = port.parse().ok().filter(|&port| digits && port != 0)?;
         (!host.is_empty() && !host.contains(['[', ']'])).then_some((host, port))
     }
 }
 
-/// The octets of RFC 3986 §3.2.2 and §3.2.3: without `/`, `@`, `?` and `#`, so that nobody behind
+/// The bytes of RFC 3986 §3.2.2 and §3.2.3: without `/`, `@`, `?` and `#`, so that nobody behind
 /// this frontend can read a path or a user into a target.
-fn is_authority(octet: u8) -> bool {
-    octet.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:[]%".contains(&octet)
+fn is_authority(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:[]%".contains(&byte)
 }
 
 const USER_AGENT_CHARS: usize = 256;

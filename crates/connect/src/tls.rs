@@ -46,7 +46,7 @@ pub enum AcceptError {
     /// The client sent no certificate where one is required.
     #[error("the client sent no certificate")]
     NoClientCertificate,
-    /// The first octets are no ClientHello.
+    /// The first bytes are no ClientHello.
     #[error("the client does not speak TLS")]
     NotTls(#[source] rustls::Error),
     /// The client ended the handshake with an alert: it does not accept our certificate, most

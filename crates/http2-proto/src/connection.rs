@@ -123,7 +123,7 @@ impl Connection {
         self.reader.is_begun()
     }
 
-    /// Takes octets as they came. What is worth it is kept and not copied.
+    /// Takes bytes as they came. What is worth it is kept and not copied.
     ///
     /// # Errors
     ///
@@ -182,8 +182,8 @@ impl Connection {
     /// [`StreamEnd`] when the stream is over before its time, and all that came before is read.
     pub fn read(&mut self, id: StreamId) -> Result<Option<Read>, StreamEnd> {
         let stream = self.stream(id).ok_or(StreamEnd::Lost)?;
-        if let Some(octets) = stream.received.pop() {
-            return Ok(Some(Read::Data(octets)));
+        if let Some(bytes) = stream.received.pop() {
+            return Ok(Some(Read::Data(bytes)));
         }
         match stream.end {
             _ if stream.remote_ended => Ok(Some(Read::End)),
@@ -192,17 +192,17 @@ impl Connection {
         }
     }
 
-    /// Says that octets which were read are not held any more: the client may send as many.
-    pub fn consumed(&mut self, id: StreamId, octets: usize) {
-        let octets = u32::try_from(octets).unwrap_or(u32::MAX);
-        self.give_back(octets);
+    /// Says that bytes which were read are not held any more: the client may send as many.
+    pub fn consumed(&mut self, id: StreamId, bytes: usize) {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.give_back(bytes);
         let Some(stream) = self.stream(id) else {
             return;
         };
         if stream.remote_ended || stream.end.is_some() {
             return;
         }
-        if let Some(increment) = stream.window.give(octets) {
+        if let Some(increment) = stream.window.give(bytes) {
             self.answer(reader::WINDOW_UPDATE, 0, id, &increment.to_be_bytes());
         }
     }
@@ -281,9 +281,9 @@ impl Connection {
         }
     }
 
-    /// Returns octets to the window of the connection.
-    fn give_back(&mut self, octets: u32) {
-        if let Some(increment) = self.window.give(octets) {
+    /// Returns bytes to the window of the connection.
+    fn give_back(&mut self, bytes: u32) {
+        if let Some(increment) = self.window.give(bytes) {
             self.answer(
                 reader::WINDOW_UPDATE,
                 0,
@@ -349,12 +349,12 @@ impl Connection {
     }
 }
 
-/// Octets of answers that may wait: more than two for each of a thousand streams, which is what a
+/// Bytes of answers that may wait: more than two for each of a thousand streams, which is what a
 /// client can have earned that does not read for a while.
 const MAX_BACKLOG: usize = 64 << 10;
 /// Streams that may be reset before they were answered, in excess of those that were.
 const MAX_HASTY: u32 = 100;
-/// Eight octets of no meaning.
+/// Eight bytes of no meaning.
 const OPAQUE: &[u8; 8] = b"rhizome.";
 
 #[cfg(test)]

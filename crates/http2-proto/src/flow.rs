@@ -1,7 +1,7 @@
 //! Windows: what may still be sent, and what may still come (RFC 9113 section 5.2).
 //!
 //! ```text
-//!   DATA comes ──▶ take ──▶ octets are consumed ──▶ give ──▶ WINDOW_UPDATE, when it is worth one
+//!   DATA comes ──▶ take ──▶ bytes are consumed ──▶ give ──▶ WINDOW_UPDATE, when it is worth one
 //! ```
 //!
 //! Sending windows are plain numbers with their limit. Whose window it is, is the owner's business.
@@ -32,15 +32,15 @@ impl Window {
 
     /// Takes what has come; `None` when it is more than may come.
     #[must_use]
-    pub(crate) fn take(&mut self, octets: u32) -> Option<()> {
-        self.left = self.left.checked_sub(octets)?;
+    pub(crate) fn take(&mut self, bytes: u32) -> Option<()> {
+        self.left = self.left.checked_sub(bytes)?;
         Some(())
     }
 
     /// Takes back what was consumed, and returns an increment once half of the window is due.
-    pub(crate) fn give(&mut self, octets: u32) -> Option<u32> {
+    pub(crate) fn give(&mut self, bytes: u32) -> Option<u32> {
         // Nobody consumes more than has come, so that this stays within the size.
-        self.consumed = self.consumed.saturating_add(octets);
+        self.consumed = self.consumed.saturating_add(bytes);
         if self.consumed == 0 || self.consumed < self.size / 2 {
             return None;
         }

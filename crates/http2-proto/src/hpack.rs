@@ -51,22 +51,22 @@ pub struct Decoder {
 #[derive(Debug)]
 struct Entry {
     /// The name, and the value behind it.
-    octets: Box<[u8]>,
+    bytes: Box<[u8]>,
     name: usize,
 }
 
 impl Entry {
     fn size(&self) -> usize {
-        self.octets.len() + OVERHEAD
+        self.bytes.len() + OVERHEAD
     }
 
     fn field(&self) -> (&[u8], &[u8]) {
-        self.octets.split_at_checked(self.name).unwrap_or_default()
+        self.bytes.split_at_checked(self.name).unwrap_or_default()
     }
 }
 
 impl Decoder {
-    /// Makes the decoder of a new connection, which may have a table of 4096 octets.
+    /// Makes the decoder of a new connection, which may have a table of 4096 bytes.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -79,9 +79,9 @@ impl Decoder {
     }
 
     /// Sets what the peer's table may hold, once it has agreed to that.
-    pub fn set_limit(&mut self, octets: usize) {
-        self.limit = octets;
-        self.owed = octets < self.max_size;
+    pub fn set_limit(&mut self, bytes: usize) {
+        self.limit = bytes;
+        self.owed = bytes < self.max_size;
     }
 
     /// Returns the size of the table as RFC 7541 section 4.1 counts.
@@ -102,8 +102,8 @@ impl Decoder {
     ) -> Result<(), HpackError> {
         let mut input = Input(block);
         let mut first = true;
-        while let Some(octet) = input.peek() {
-            if octet & 0xe0 == 0x20 {
+        while let Some(byte) = input.peek() {
+            if byte & 0xe0 == 0x20 {
                 let size = input.integer(5)?;
                 if !first || size > self.limit {
                     return Err(HpackError::TableSize);
@@ -115,23 +115,23 @@ impl Decoder {
                 return Err(HpackError::TableSize);
             }
             first = false;
-            self.field(octet, &mut input, &mut each)?;
+            self.field(byte, &mut input, &mut each)?;
         }
         Ok(())
     }
 
     fn field(
         &mut self,
-        octet: u8,
+        byte: u8,
         input: &mut Input<'_>,
         each: &mut impl FnMut(&[u8], &[u8]),
     ) -> Result<(), HpackError> {
-        if octet & 0x80 != 0 {
+        if byte & 0x80 != 0 {
             let (name, value) = self.lookup(input.integer(7)?)?;
             each(name, value);
             return Ok(());
         }
-        let indexed = octet & 0xc0 == 0x40;
+        let indexed = byte & 0xc0 == 0x40;
         let index = input.integer(if indexed { 6 } else { 4 })?;
         let literal = match index {
             0 => Some(input.string()?),
@@ -144,9 +144,9 @@ impl Decoder {
         };
         each(name, &value);
         if indexed {
-            let octets = [name, &value].concat().into_boxed_slice();
+            let bytes = [name, &value].concat().into_boxed_slice();
             let name = name.len();
-            self.insert(Entry { octets, name });
+            self.insert(Entry { bytes, name });
         }
         Ok(())
     }
@@ -203,24 +203,24 @@ impl<'a> Input<'a> {
         self.0.first().copied()
     }
 
-    fn octet(&mut self) -> Result<u8, HpackError> {
-        let (octet, rest) = self.0.split_first().ok_or(HpackError::Truncated)?;
+    fn byte(&mut self) -> Result<u8, HpackError> {
+        let (byte, rest) = self.0.split_first().ok_or(HpackError::Truncated)?;
         self.0 = rest;
-        Ok(*octet)
+        Ok(*byte)
     }
 
-    /// Reads a number whose first octet has `prefix` bits of it (RFC 7541 section 5.1).
+    /// Reads a number whose first byte has `prefix` bits of it (RFC 7541 section 5.1).
     fn integer(&mut self, prefix: u32) -> Result<usize, HpackError> {
         let most = (1_usize << prefix) - 1;
-        let mut value = usize::from(self.octet()?) & most;
+        let mut value = usize::from(self.byte()?) & most;
         if value < most {
             return Ok(value);
         }
-        // Four octets say more than a block can hold.
+        // Four bytes say more than a block can hold.
         for shift in [0, 7, 14, 21] {
-            let octet = self.octet()?;
-            value += usize::from(octet & 0x7f) << shift;
-            if octet & 0x80 == 0 {
+            let byte = self.byte()?;
+            value += usize::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
                 return Ok(value);
             }
         }
@@ -229,16 +229,16 @@ impl<'a> Input<'a> {
 
     /// Reads a string (RFC 7541 section 5.2).
     fn string(&mut self) -> Result<Cow<'a, [u8]>, HpackError> {
-        let huffman = self.peek().is_some_and(|octet| octet & 0x80 != 0);
+        let huffman = self.peek().is_some_and(|byte| byte & 0x80 != 0);
         let len = self.integer(7)?;
-        let (octets, rest) = self.0.split_at_checked(len).ok_or(HpackError::Truncated)?;
+        let (bytes, rest) = self.0.split_at_checked(len).ok_or(HpackError::Truncated)?;
         self.0 = rest;
         if !huffman {
-            return Ok(Cow::Borrowed(octets));
+            return Ok(Cow::Borrowed(bytes));
         }
         // Codes have five bits at least.
         let mut decoded = Vec::with_capacity(len * 8 / 5);
-        huffman::decode(octets, &mut decoded)?;
+        huffman::decode(bytes, &mut decoded)?;
         Ok(Cow::Owned(decoded))
     }
 }
@@ -256,28 +256,28 @@ pub fn encode(name: &[u8], value: &[u8], to: &mut Vec<u8>) {
     string(value, to);
 }
 
-fn string(octets: &[u8], to: &mut Vec<u8>) {
-    integer(octets.len(), 7, to);
-    to.extend_from_slice(octets);
+fn string(bytes: &[u8], to: &mut Vec<u8>) {
+    integer(bytes.len(), 7, to);
+    to.extend_from_slice(bytes);
 }
 
-/// Writes a number with `prefix` bits in the first octet, the others of which are 0.
+/// Writes a number with `prefix` bits in the first byte, the others of which are 0.
 fn integer(value: usize, prefix: u32, to: &mut Vec<u8>) {
     let most = (1_usize << prefix) - 1;
-    let octet = |value: usize| value.to_le_bytes().first().copied().unwrap_or_default();
+    let byte = |value: usize| value.to_le_bytes().first().copied().unwrap_or_default();
     if value < most {
-        return to.push(octet(value));
+        return to.push(byte(value));
     }
-    to.push(octet(most));
+    to.push(byte(most));
     let mut rest = value - most;
     while rest >= 0x80 {
-        to.push(octet(rest) | 0x80);
+        to.push(byte(rest) | 0x80);
         rest >>= 7;
     }
-    to.push(octet(rest));
+    to.push(byte(rest));
 }
 
-/// Octets that each entry of a table counts for, beyond its name and value.
+/// Bytes that each entry of a table counts for, beyond its name and value.
 const OVERHEAD: usize = 32;
 /// Size of a table until something else is agreed on.
 const FIRST_LIMIT: usize = 4096;

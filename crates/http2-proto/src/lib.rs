@@ -1,13 +1,13 @@
-//! The server's side of HTTP/2 (RFC 9113) for very many connections that are idle: octets in,
+//! The server's side of HTTP/2 (RFC 9113) for very many connections that are idle: bytes in,
 //! requests and their data out, and the other way round.
 //!
 //! ```text
-//!   octets ──▶ Reader ──▶ frames ──▶ Connection ──▶ Event::Request, Event::Changed ──▶ read
+//!   bytes ──▶ Reader ──▶ frames ──▶ Connection ──▶ Event::Request, Event::Changed ──▶ read
 //!                                        │                                             consumed
-//!   octets ◀── output ◀── transmit ◀─────┴──────────────────────── respond, send, end, reset
+//!   bytes ◀── output ◀── transmit ◀─────┴──────────────────────── respond, send, end, reset
 //! ```
 //!
-//! A [`Connection`] holds memory only for octets that wait: one on which nothing happens has no
+//! A [`Connection`] holds memory only for bytes that wait: one on which nothing happens has no
 //! buffer, in either direction. Payloads are neither copied on their way in, when they are worth
 //! it, nor on their way out. What a peer can make it hold is bounded by [`Params`].
 //!

@@ -1,29 +1,29 @@
-//! Octets that wait to be sent: small ones side by side, large ones where they are.
+//! Bytes that wait to be sent: small ones side by side, large ones where they are.
 //!
 //! ```text
 //!   put, push ──▶ Pieces of a stream ──move_to──▶ Pieces of the connection ──slices──▶ writev
 //! ```
 //!
-//! Empty pieces hold no memory. What the octets mean is nobody's business here.
+//! Empty pieces hold no memory. What the bytes mean is nobody's business here.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use bytes::{Buf, Bytes};
 
-/// Octets in order.
+/// Bytes in order.
 #[derive(Debug, Default)]
 pub struct Pieces {
     /// All the small ones, of which the first `taken` are gone.
     small: Vec<u8>,
     taken: usize,
     parts: VecDeque<Part>,
-    /// Small octets behind the last part.
+    /// Small bytes behind the last part.
     tail: usize,
     len: usize,
 }
 
-/// So many of the small octets, and a payload behind them.
+/// So many of the small bytes, and a payload behind them.
 #[derive(Debug)]
 struct Part {
     small: usize,
@@ -31,7 +31,7 @@ struct Part {
 }
 
 impl Pieces {
-    /// Returns how many octets wait.
+    /// Returns how many bytes wait.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
@@ -43,15 +43,15 @@ impl Pieces {
         self.len == 0
     }
 
-    /// Adds a copy of `octets`.
-    pub(crate) fn put(&mut self, octets: &[u8]) {
-        if self.small.capacity() == 0 && !octets.is_empty() {
+    /// Adds a copy of `bytes`.
+    pub(crate) fn put(&mut self, bytes: &[u8]) {
+        if self.small.capacity() == 0 && !bytes.is_empty() {
             // Some heads come together, as a rule.
-            self.small.reserve(SOME.max(octets.len()));
+            self.small.reserve(SOME.max(bytes.len()));
         }
-        self.small.extend_from_slice(octets);
-        self.tail += octets.len();
-        self.len += octets.len();
+        self.small.extend_from_slice(bytes);
+        self.tail += bytes.len();
+        self.len += bytes.len();
     }
 
     /// Adds `payload`, of which a copy is made only if it is short.
@@ -64,7 +64,7 @@ impl Pieces {
         self.parts.push_back(Part { small, payload });
     }
 
-    /// Moves the first `len` octets behind those of `to`.
+    /// Moves the first `len` bytes behind those of `to`.
     pub(crate) fn move_to(&mut self, len: usize, to: &mut Self) {
         let mut left = len.min(self.len);
         self.len -= left;
@@ -96,13 +96,13 @@ impl Pieces {
     pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let mut small = self.small.get(self.taken..).unwrap_or_default();
         let mut count = 0;
-        let mut add = |octets: &'a [u8]| {
-            if octets.is_empty() {
+        let mut add = |bytes: &'a [u8]| {
+            if bytes.is_empty() {
                 return true;
             }
             match slices.get_mut(count) {
                 Some(slice) => {
-                    *slice = IoSlice::new(octets);
+                    *slice = IoSlice::new(bytes);
                     count += 1;
                     true
                 }
@@ -120,7 +120,7 @@ impl Pieces {
         count
     }
 
-    /// Takes away the first `len` octets.
+    /// Takes away the first `len` bytes.
     pub(crate) fn advance(&mut self, len: usize) {
         let mut left = len.min(self.len);
         self.len -= left;
@@ -144,7 +144,7 @@ impl Pieces {
         self.let_go();
     }
 
-    /// Keeps no memory for octets that are gone, without moving the rest too often.
+    /// Keeps no memory for bytes that are gone, without moving the rest too often.
     fn let_go(&mut self) {
         if self.len == 0 {
             *self = Self::default();
@@ -157,9 +157,9 @@ impl Pieces {
 
 /// Payloads up to this are copied: a slice more in a write costs more than that.
 const COPIED: usize = 1024;
-/// Octets of the heads before a packet's frames.
+/// Bytes of the heads before a packet's frames.
 const SOME: usize = 128;
-/// Small octets that may be gone and still take room.
+/// Small bytes that may be gone and still take room.
 const WASTED: usize = 4096;
 
 #[cfg(test)]
@@ -202,9 +202,9 @@ mod tests {
     #[test]
     fn more_slices_than_there_is_room_for_come_later() {
         let mut pieces = Pieces::default();
-        for octet in 0..4 {
-            pieces.put(&[octet; 9]);
-            pieces.push(Bytes::from(vec![octet; 2000]));
+        for byte in 0..4 {
+            pieces.put(&[byte; 9]);
+            pieces.push(Bytes::from(vec![byte; 2000]));
         }
         let mut slices = [IoSlice::new(&[]); 3];
         assert_eq!(pieces.slices(&mut slices), 3);
@@ -222,9 +222,9 @@ mod tests {
         ) {
             let (mut first, mut second, mut expected) = (Pieces::default(), Pieces::default(), Vec::new());
             for (len, copied) in pieces {
-                let octets: Vec<u8> = (expected.len()..expected.len() + len).map(|at| at as u8).collect();
-                expected.extend_from_slice(&octets);
-                if copied { first.put(&octets) } else { first.push(octets.into()) }
+                let bytes: Vec<u8> = (expected.len()..expected.len() + len).map(|at| at as u8).collect();
+                expected.extend_from_slice(&bytes);
+                if copied { first.put(&bytes) } else { first.push(bytes.into()) }
             }
             let mut got = Vec::new();
             for (len, taken) in moves.into_iter().cycle() {

@@ -1,7 +1,7 @@
 //! Cuts what a client sends into frames, and refuses what no frame can be.
 //!
 //! ```text
-//!   preface ──▶ head (9 octets) ─┬─ DATA ──▶ Data, then Octets as they come
+//!   preface ──▶ head (9 bytes) ─┬─ DATA ──▶ Data, then Bytes as they come
 //!                                ├─ others ──▶ whole, once all of it is there
 //!                                └─ unknown, PRIORITY, debug data ──▶ dropped as it comes
 //! ```
@@ -14,7 +14,7 @@ use bytes::{Buf, Bytes};
 use crate::error::{ConnectionError, ErrorCode};
 use crate::stream::StreamId;
 
-/// Octets before each frame.
+/// Bytes before each frame.
 pub(crate) const HEAD: usize = 9;
 
 pub(crate) const DATA: u8 = 0;
@@ -42,7 +42,7 @@ pub(crate) enum Frame {
         block: Bytes,
         end: bool,
     },
-    /// DATA of `len` octets has begun, of which `padding` are no payload. [`Frame::Octets`]
+    /// DATA of `len` bytes has begun, of which `padding` are no payload. [`Frame::Bytes`]
     /// follow, unless [`Reader::skip`] is called.
     Data {
         stream: StreamId,
@@ -59,7 +59,7 @@ pub(crate) enum Frame {
     /// Payload of DATA.
     Octets {
         stream: StreamId,
-        octets: Bytes,
+        bytes: Bytes,
         end_stream: bool,
     },
     /// Wants an answer.
@@ -92,16 +92,16 @@ pub(crate) struct Reader {
 
 #[derive(Debug)]
 enum State {
-    /// So many octets of the preface have come.
+    /// So many bytes of the preface have come.
     Preface(usize),
-    /// So many octets of a head have come.
+    /// So many bytes of a head have come.
     Head([u8; HEAD], usize),
     /// The head of padded DATA has come.
     PaddedData(Head),
     Data(Payload),
     /// A frame that is to be whole.
     Whole(Head, Vec<u8>),
-    /// So many octets are dropped, at most a frame.
+    /// So many bytes are dropped, at most a frame.
     Skip(u32),
 }
 
@@ -125,7 +125,7 @@ struct Payload {
 const NEW_HEAD: State = State::Head([0; HEAD], 0);
 
 impl Reader {
-    /// Accepts frames with payloads of at most `max_frame` octets.
+    /// Accepts frames with payloads of at most `max_frame` bytes.
     pub(crate) fn new(max_frame: u32) -> Self {
         Self {
             state: State::Preface(0),
@@ -164,16 +164,16 @@ impl Reader {
                     }
                     self.state = NEW_HEAD;
                 }
-                State::Head(octets, have) => {
+                State::Head(bytes, have) => {
                     let len = (HEAD - *have).min(input.len());
-                    if let Some(room) = octets.get_mut(*have..*have + len) {
+                    if let Some(room) = bytes.get_mut(*have..*have + len) {
                         input.copy_to_slice(room);
                     }
                     *have += len;
                     if *have < HEAD {
                         return Ok(None);
                     }
-                    let head = Head::read(*octets);
+                    let head = Head::read(*bytes);
                     self.check(head)?;
                     if let Some(frame) = self.begin(head) {
                         return Ok(Some(frame));
@@ -198,7 +198,7 @@ impl Reader {
                     }
                     let frame = Frame::Octets {
                         stream: payload.stream,
-                        octets: input.split_to(len as usize),
+                        bytes: input.split_to(len as usize),
                         end_stream: over && payload.end_stream,
                     };
                     if over {
@@ -340,10 +340,10 @@ impl Reader {
                 Frame::Settings(payload)
             }
             PING => {
-                let octets = payload.first_chunk().copied().unwrap_or_default();
+                let bytes = payload.first_chunk().copied().unwrap_or_default();
                 match head.flags & ACK {
-                    0 => Frame::Ping(octets),
-                    _ => Frame::Pong(octets),
+                    0 => Frame::Ping(bytes),
+                    _ => Frame::Pong(bytes),
                 }
             }
             WINDOW_UPDATE => Frame::WindowUpdate {
@@ -356,8 +356,8 @@ impl Reader {
 }
 
 impl Head {
-    fn read(octets: [u8; HEAD]) -> Self {
-        let [a, b, c, kind, flags, stream @ ..] = octets;
+    fn read(bytes: [u8; HEAD]) -> Self {
+        let [a, b, c, kind, flags, stream @ ..] = bytes;
         Self {
             len: u32::from_be_bytes([0, a, b, c]),
             kind,
@@ -391,10 +391,10 @@ fn block(flags: u8, mut payload: Bytes) -> Result<Bytes, ConnectionError> {
     Ok(payload)
 }
 
-fn skip(octets: u32) -> State {
-    match octets {
+fn skip(bytes: u32) -> State {
+    match bytes {
         0 => NEW_HEAD,
-        _ => State::Skip(octets),
+        _ => State::Skip(bytes),
     }
 }
 

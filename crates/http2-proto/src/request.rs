@@ -62,7 +62,7 @@ pub(crate) enum BadRequest {
 }
 
 impl Builder {
-    /// Takes fields of `limit` octets.
+    /// Takes fields of `limit` bytes.
     pub(crate) fn new(limit: u32) -> Self {
         Self {
             limit: limit as usize,
@@ -146,14 +146,14 @@ impl Builder {
 
 /// RFC 9113 section 8.2.1.
 fn is_name(name: &[u8]) -> bool {
-    let wrong = |octet: &u8| matches!(octet, 0..=0x20 | b'A'..=b'Z' | b':' | 0x7f..);
+    let wrong = |byte: &u8| matches!(byte, 0..=0x20 | b'A'..=b'Z' | b':' | 0x7f..);
     !name.is_empty() && !name.iter().any(wrong)
 }
 
 /// The same section.
 fn is_value(value: &[u8]) -> bool {
-    let blank = |octet: Option<&u8>| matches!(octet, Some(b' ' | b'\t'));
-    !value.iter().any(|octet| matches!(octet, 0 | b'\n' | b'\r'))
+    let blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    !value.iter().any(|byte| matches!(byte, 0 | b'\n' | b'\r'))
         && !blank(value.first())
         && !blank(value.last())
 }

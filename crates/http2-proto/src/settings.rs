@@ -12,17 +12,17 @@ use crate::flow::{FIRST_WINDOW, MAX_WINDOW};
 /// What a server lets its peer do, and holds for it at most.
 #[derive(Clone, Copy, Debug)]
 pub struct Params {
-    /// Octets that may wait on a stream to be read.
+    /// Bytes that may wait on a stream to be read.
     pub stream_window: u32,
-    /// Octets that may wait on all streams to be read; at least 65,535.
+    /// Bytes that may wait on all streams to be read; at least 65,535.
     pub connection_window: u32,
-    /// Octets of a frame's payload, in both directions; 16,384 to 16,777,215.
+    /// Bytes of a frame's payload, in both directions; 16,384 to 16,777,215.
     pub max_frame: u32,
     /// Streams at a time.
     pub max_streams: u32,
-    /// Octets of a request's head: as it is sent, and as RFC 9113 section 10.5.1 counts it.
+    /// Bytes of a request's head: as it is sent, and as RFC 9113 section 10.5.1 counts it.
     pub max_head: u32,
-    /// Octets that may wait to be written, beyond the end of one packet for each stream.
+    /// Bytes that may wait to be written, beyond the end of one packet for each stream.
     pub send_buffer: usize,
 }
 

@@ -1,7 +1,7 @@
 //! One stream: what has come and was not read, and what waits to be sent.
 //!
 //! ```text
-//!   Octets ──▶ Received ──▶ read            send ──▶ out ──▶ frames, as windows allow
+//!   Bytes ──▶ Received ──▶ read            send ──▶ out ──▶ frames, as windows allow
 //! ```
 //!
 //! Frames, windows of the connection, and whose turn it is are `Connection`'s.
@@ -21,7 +21,7 @@ pub struct StreamId(pub u32);
 /// What a stream has for its reader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Read {
-    /// Octets; say with [`Connection::consumed`](crate::Connection::consumed) when they are no
+    /// Bytes; say with [`Connection::consumed`](crate::Connection::consumed) when they are no
     /// longer held.
     Data(Bytes),
     /// The client has sent all it had.
@@ -106,7 +106,7 @@ impl Stream {
     }
 }
 
-/// Octets that were not read. Small ones are put together, so that none holds much more than
+/// Bytes that were not read. Small ones are put together, so that none holds much more than
 /// itself.
 #[derive(Debug, Default)]
 pub(crate) struct Received {
@@ -116,13 +116,13 @@ pub(crate) struct Received {
 }
 
 impl Received {
-    pub(crate) fn push(&mut self, octets: Bytes) {
-        if octets.len() < WORTH_HOLDING {
-            self.small.extend_from_slice(&octets);
+    pub(crate) fn push(&mut self, bytes: Bytes) {
+        if bytes.len() < WORTH_HOLDING {
+            self.small.extend_from_slice(&bytes);
             return;
         }
         self.settle();
-        self.pieces.push_back(octets);
+        self.pieces.push_back(bytes);
     }
 
     pub(crate) fn pop(&mut self) -> Option<Bytes> {
@@ -162,8 +162,8 @@ mod tests {
     #[test]
     fn single_octets_are_put_together() {
         let mut received = Received::default();
-        for octet in 0..100 {
-            received.push(Bytes::from(vec![octet]));
+        for byte in 0..100 {
+            received.push(Bytes::from(vec![byte]));
         }
         let large = Bytes::from(vec![7; WORTH_HOLDING]);
         received.push(large.clone());

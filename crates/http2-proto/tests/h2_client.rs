@@ -77,8 +77,8 @@ async fn serve(mut io: DuplexStream, params: Params) {
         if len == 0 {
             break;
         }
-        let octets = Bytes::copy_from_slice(&buf[..len]);
-        connection.handle_input(octets).unwrap();
+        let bytes = Bytes::copy_from_slice(&buf[..len]);
+        connection.handle_input(bytes).unwrap();
         loop {
             while let Some(event) = connection.poll_event() {
                 if let Event::Request(id, request) = event {
@@ -106,9 +106,9 @@ async fn serve(mut io: DuplexStream, params: Params) {
 fn echo(connection: &mut Connection, id: StreamId) -> bool {
     while connection.room(id).is_ok_and(|room| room > 0) {
         match connection.read(id) {
-            Ok(Some(Read::Data(octets))) => {
-                connection.consumed(id, octets.len());
-                connection.send(id, b"", octets).unwrap();
+            Ok(Some(Read::Data(bytes))) => {
+                connection.consumed(id, bytes.len());
+                connection.send(id, b"", bytes).unwrap();
             }
             Ok(Some(Read::End)) => {
                 connection.end(id, &[(b"grpc-status", b"0")]);
@@ -150,12 +150,12 @@ async fn call(client: SendRequest<Bytes>, pieces: Vec<usize>, seed: u8) {
     let mut client = client.ready().await.unwrap();
     let (response, mut send) = client.send_request(request, false).unwrap();
     drop(client);
-    let octet = |at: usize| (at as u8).wrapping_mul(31).wrapping_add(seed);
+    let byte = |at: usize| (at as u8).wrapping_mul(31).wrapping_add(seed);
     let total: usize = pieces.iter().sum();
     let sending = async {
         let mut at = 0;
         for len in pieces {
-            let piece: Bytes = (at..at + len).map(octet).collect();
+            let piece: Bytes = (at..at + len).map(byte).collect();
             at += len;
             send.send_data(piece, false).unwrap();
         }
@@ -166,11 +166,11 @@ async fn call(client: SendRequest<Bytes>, pieces: Vec<usize>, seed: u8) {
         assert_eq!(response.headers()["a"], "b");
         let mut body = response.into_body();
         let mut at = 0;
-        while let Some(octets) = body.data().await {
-            let octets = octets.unwrap();
-            body.flow_control().release_capacity(octets.len()).unwrap();
-            for found in octets {
-                assert_eq!(found, octet(at), "octet {at}");
+        while let Some(bytes) = body.data().await {
+            let bytes = bytes.unwrap();
+            body.flow_control().release_capacity(bytes.len()).unwrap();
+            for found in bytes {
+                assert_eq!(found, byte(at), "byte {at}");
                 at += 1;
             }
         }

@@ -22,7 +22,7 @@ fn connections_that_were_found() {
     assert!(files.len() > 10, "{} files", files.len());
     for file in files {
         let input = fs::read(&file).unwrap();
-        println!("{}: {} octets", file.display(), input.len()); // shown when the body panics
+        println!("{}: {} bytes", file.display(), input.len()); // shown when the body panics
         frames::connection(&input);
         frames::connection(&input[..input.len() / 2]);
         frames::connection(&input[..input.len().saturating_sub(1)]);
@@ -80,8 +80,8 @@ proptest! {
     }
 
     #[test]
-    fn any_octets(octets in prop::collection::vec(any::<u8>(), 0..200)) {
-        frames::connection(&octets);
-        frames::connection(&[BEGIN, &octets].concat());
+    fn any_octets(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        frames::connection(&bytes);
+        frames::connection(&[BEGIN, &bytes].concat());
     }
 }

@@ -34,7 +34,7 @@ const LOCAL_LIMIT: Duration = Duration::from_secs(1);
 /// Which addresses to keep where.
 #[derive(Clone, Debug)]
 pub struct AddressParams {
-    /// Name of the device, 1 to 15 octets. With [`DeviceKind::Loopback`] it is always `lo`.
+    /// Name of the device, 1 to 15 bytes. With [`DeviceKind::Loopback`] it is always `lo`.
     pub device: String,
     /// What to create when the device is missing; one that exists is used whatever its kind.
     pub kind: DeviceKind,
@@ -515,7 +515,7 @@ mod tests {
         }
         for name in [
             "",
-            "sixteen-octets-x",
+            "sixteen-bytes-x",
             "a/b",
             "a b",
             "a:1",

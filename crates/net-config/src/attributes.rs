@@ -1,14 +1,14 @@
 //! Netlink messages and their attributes as bytes: a writer and a lenient reader.
 //!
 //! ```text
-//!   nlmsghdr (16) │ family header │ attribute │ attribute …        each padded to 4 octets
+//!   nlmsghdr (16) │ family header │ attribute │ attribute …        each padded to 4 bytes
 //!                                   └ length (2) type (2) value
 //! ```
 //!
 //! Numbers are in host order unless a method says `be`: nf_tables wants network order, rtnetlink
 //! host order. Knows no message of either.
 
-/// Octets of `struct nlmsghdr`: length, type, flags, sequence, port.
+/// Bytes of `struct nlmsghdr`: length, type, flags, sequence, port.
 pub(crate) const MESSAGE_HEADER: usize = 16;
 
 /// `NLM_F_REQUEST`, `NLM_F_ACK`, `NLM_F_REPLACE`, `NLM_F_EXCL`, `NLM_F_CREATE`, `NLM_F_APPEND`,
@@ -99,7 +99,7 @@ impl Writer<'_> {
         self.put(kind, &value.to_be_bytes());
     }
 
-    /// A string with its terminating zero octet.
+    /// A string with its terminating zero byte.
     pub(crate) fn put_str(&mut self, kind: u16, value: &str) {
         let start = self.begin(kind);
         self.bytes.extend(value.as_bytes());
@@ -193,9 +193,9 @@ pub(crate) fn attribute(bytes: &[u8], kind: u16) -> Option<&[u8]> {
         .map(|(_, value)| value)
 }
 
-/// Text up to the terminating zero octet, if it is UTF-8.
+/// Text up to the terminating zero byte, if it is UTF-8.
 pub(crate) fn text(value: &[u8]) -> Option<&str> {
-    std::str::from_utf8(value.split(|octet| *octet == 0).next()?).ok()
+    std::str::from_utf8(value.split(|byte| *byte == 0).next()?).ok()
 }
 
 pub(crate) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {

@@ -16,7 +16,7 @@ pub enum NetConfigError {
         /// As configured.
         address: IpAddr,
     },
-    /// The kernel would not take the name: 1 to 15 octets, no slash, colon or white space.
+    /// The kernel would not take the name: 1 to 15 bytes, no slash, colon or white space.
     #[error("{device:?} is not a device name")]
     DeviceName {
         /// As configured.
@@ -131,10 +131,10 @@ pub enum NetlinkError {
         limit: Duration,
     },
     /// An answer was longer than the receive buffer.
-    #[error("netlink message of {octets} octets is too long")]
+    #[error("netlink message of {bytes} bytes is too long")]
     Truncated {
         /// Its length.
-        octets: usize,
+        bytes: usize,
     },
 }
 
@@ -196,7 +196,7 @@ pub enum NoTrackError {
         /// What was attempted.
         attempt: &'static str,
     },
-    /// The kernel would not take the name: 1 to 255 octets, no zero octet.
+    /// The kernel would not take the name: 1 to 255 bytes, no zero byte.
     #[error("{table:?} is not a table name")]
     TableName {
         /// As configured.

@@ -156,7 +156,7 @@ fn chain() -> Chain {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MasqueradeError {
-    /// The kernel would not take the name: 1 to 15 octets, no slash, colon or white space.
+    /// The kernel would not take the name: 1 to 15 bytes, no slash, colon or white space.
     #[error("{device:?} is not a device name")]
     DeviceName {
         /// As configured.
@@ -192,7 +192,7 @@ pub enum MasqueradeError {
         /// What was attempted.
         attempt: &'static str,
     },
-    /// The kernel would not take the name: 1 to 255 octets, no zero octet.
+    /// The kernel would not take the name: 1 to 255 bytes, no zero byte.
     #[error("{table:?} is not a table name")]
     TableName {
         /// As configured.

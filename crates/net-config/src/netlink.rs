@@ -138,8 +138,8 @@ impl Connection {
 
     /// One datagram from the kernel, within the deadline.
     async fn reply(&mut self) -> Result<&[u8], NetlinkError> {
-        let octets = within(receive(&self.socket, &mut self.buf)).await??;
-        Ok(&self.buf[..octets])
+        let bytes = within(receive(&self.socket, &mut self.buf)).await??;
+        Ok(&self.buf[..bytes])
     }
 
     /// The next datagram from the kernel, without a deadline. Cancel-safe: nothing is lost.
@@ -147,8 +147,8 @@ impl Connection {
     /// # Errors
     /// `Socket` with `ENOBUFS` when events were lost because they came faster than they were read.
     pub(crate) async fn next(&mut self) -> Result<&[u8], NetlinkError> {
-        let octets = receive(&self.socket, &mut self.buf).await?;
-        Ok(&self.buf[..octets])
+        let bytes = receive(&self.socket, &mut self.buf).await?;
+        Ok(&self.buf[..bytes])
     }
 
     /// Throws away what has been received, at most `limit` datagrams.
@@ -175,7 +175,7 @@ fn register(socket: Socket) -> io::Result<AsyncFd<Socket>> {
 
 async fn receive(socket: &AsyncFd<Socket>, buf: &mut [u8]) -> Result<usize, NetlinkError> {
     loop {
-        let (octets, sender) = socket
+        let (bytes, sender) = socket
             .async_io(Interest::READABLE, |socket| {
                 socket.recv_from(&mut &mut *buf, libc::MSG_TRUNC)
             })
@@ -185,10 +185,10 @@ async fn receive(socket: &AsyncFd<Socket>, buf: &mut [u8]) -> Result<usize, Netl
         if sender.port_number() != 0 {
             continue;
         }
-        if octets > buf.len() {
-            return Err(NetlinkError::Truncated { octets });
+        if bytes > buf.len() {
+            return Err(NetlinkError::Truncated { bytes });
         }
-        return Ok(octets);
+        return Ok(bytes);
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
     netlink::Connection,
 };
 
-/// Largest name octets, terminating zero excluded (`NFT_NAME_MAXLEN`).
+/// Largest name bytes, terminating zero excluded (`NFT_NAME_MAXLEN`).
 const NAME_LIMIT: usize = 255;
 
 const SUBSYSTEM: u16 = 10;
@@ -107,20 +107,20 @@ pub(crate) struct Rule {
 /// One step of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Expression {
-    /// Goes on if the register's first octets are these.
+    /// Goes on if the register's first bytes are these.
     Equal(Vec<u8>),
     /// Gives the connection the leaving device's address as its source; `flags` are
     /// `NF_NAT_RANGE_*`.
     Masquerade { flags: u32 },
     /// Loads a property of the packet into the register.
     Meta(u32),
-    /// Goes on if the register's first octets are not these.
+    /// Goes on if the register's first bytes are not these.
     NotEqual(Vec<u8>),
     /// Keeps the packet from being tracked.
     NoTrack,
     /// One that this crate never writes.
     Other(String),
-    /// Loads octets of the packet into the register.
+    /// Loads bytes of the packet into the register.
     Payload { base: u32, offset: u32, length: u32 },
 }
 

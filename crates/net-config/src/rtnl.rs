@@ -36,7 +36,7 @@ const IFLA_MASTER: u16 = 10;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_EXT_MASK: u16 = 29;
 const IFLA_INFO_KIND: u16 = 1;
-/// Leaves the counters out of a link dump: most of its octets.
+/// Leaves the counters out of a link dump: most of its bytes.
 const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
 
 const IFA_ADDRESS: u16 = 1;
@@ -158,7 +158,7 @@ pub(crate) fn delete_link(request: Request, index: u32) -> Request {
 /// detection. Global, because some network plug-ins count only such addresses as the node's own.
 ///
 /// IPv6 would also get a route of 128 bits out of the device, into which connections go that come
-/// before the kernel's own local route: neighbour discovery then fails them after 3 s.
+/// before the kernel's own local route: neighbor discovery then fails them after 3 s.
 pub(crate) fn add_address(request: Request, index: u32, address: IpAddr) -> Request {
     let header = address_header(index, address, host_prefix(address));
     request.message(NEW_ADDRESS, ACK | CREATE | EXCLUSIVE, &header, |out| {

@@ -8,7 +8,7 @@
 //!
 //! Work per call is linear in the input and small while the hello is incomplete: only record
 //! headers are looked at, at most [`MAX_RECORDS`] of them, and nothing is allocated before the last
-//! octet is there. Negotiates nothing, and judges neither versions nor cipher suites: that is the
+//! byte is there. Negotiates nothing, and judges neither versions nor cipher suites: that is the
 //! server's business.
 
 mod body;
@@ -35,7 +35,7 @@ pub struct ClientHello<'a> {
 }
 
 impl<'a> ClientHello<'a> {
-    /// Parses the ClientHello at the start of `input`, given at most `limit` octets of records.
+    /// Parses the ClientHello at the start of `input`, given at most `limit` bytes of records.
     ///
     /// `consumed` counts whole records: up to the end of the one in which the hello ends. A hello
     /// may span records of any size, but not more than [`MAX_RECORDS`], and the last record may
@@ -44,7 +44,7 @@ impl<'a> ClientHello<'a> {
     ///
     /// # Errors
     ///
-    /// - [`ClientHelloError::NotTls`] as soon as the first octet is not a handshake record's (22)
+    /// - [`ClientHelloError::NotTls`] as soon as the first byte is not a handshake record's (22)
     ///   or the second is not major version 3; an SSLv2 hello ends here too.
     /// - [`ClientHelloError::Malformed`] for a TLS stream that does not start with a ClientHello or
     ///   whose ClientHello breaks its own framing, names a server twice, or names something that
@@ -71,15 +71,15 @@ impl<'a> ClientHello<'a> {
     /// Returns the host name the client asked for, as sent: letter case and a trailing dot are
     /// kept. `None` when the hello carries no `server_name` extension.
     ///
-    /// It is 1 to 255 octets of labels of 1 to 63 letters, digits, `-` and `_`.
+    /// It is 1 to 255 bytes of labels of 1 to 63 letters, digits, `-` and `_`.
     #[must_use]
     pub fn server_name(&self) -> Option<&str> {
-        let octets = self.message.get(self.server_name.clone()?)?;
-        str::from_utf8(octets).ok()
+        let bytes = self.message.get(self.server_name.clone()?)?;
+        str::from_utf8(bytes).ok()
     }
 
     /// Returns the application protocols offered (RFC 7301 §3.1), most preferred first, each 1 to
-    /// 255 octets. Empty without the extension.
+    /// 255 bytes. Empty without the extension.
     pub fn alpn(&self) -> impl Iterator<Item = &[u8]> {
         let list = self
             .alpn
@@ -97,7 +97,7 @@ pub enum ClientHelloError {
     /// TLS, but not a well-formed ClientHello; the text says what is wrong with it.
     #[error("ClientHello is malformed: {0}")]
     Malformed(&'static str),
-    /// The first octets are not those of a TLS handshake record.
+    /// The first bytes are not those of a TLS handshake record.
     #[error("downstream does not speak TLS")]
     NotTls,
     /// The ClientHello is, or announces to be, longer than the limit.

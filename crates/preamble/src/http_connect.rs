@@ -12,8 +12,8 @@
 //! refused. Knows no bodies, no keep-alive, and nothing of what a target or a field value means.
 //!
 //! A parse allocates nothing and scans the input once, then again for each field asked for. A
-//! caller that parses anew after every segment scans `limit²/2` octets in the worst case, of a
-//! peer that sends octet by octet; [`worth_parsing`] brings that down to about a hundred scans.
+//! caller that parses anew after every segment scans `limit²/2` bytes in the worst case, of a
+//! peer that sends byte by byte; [`worth_parsing`] brings that down to about a hundred scans.
 
 mod encode;
 mod head;
@@ -54,7 +54,7 @@ pub enum HeadError {
     /// HTTP, but not a well-formed head; the text says what is wrong with it. Answered with 400.
     #[error("HTTP head is malformed: {0}")]
     Malformed(&'static str),
-    /// The first octets cannot be those of an HTTP head, so an answer would not be understood.
+    /// The first bytes cannot be those of an HTTP head, so an answer would not be understood.
     #[error("peer does not speak HTTP")]
     NotHttp,
     /// The head exceeds the limit or has more than [`MAX_FIELDS`] fields. Answered with 431.

@@ -9,13 +9,13 @@
 //! ```
 //!
 //! Every parser is a total function over a prefix of the stream: it answers [`Progress::Done`] with
-//! what it found and how many octets that took, [`Progress::Need`] when the prefix is fine but too
+//! what it found and how many bytes that took, [`Progress::Need`] when the prefix is fine but too
 //! short, or an error. Three laws hold for all of them, whatever the bytes:
 //!
 //! - the answer does not depend on how the stream was cut: a prefix of an input yields `Need` or
 //!   the very answer of the whole;
-//! - `consumed` is at most the input's length, and an answer never depends on octets behind it;
-//! - no more than `limit` octets are ever looked at or asked for.
+//! - `consumed` is at most the input's length, and an answer never depends on bytes behind it;
+//! - no more than `limit` bytes are ever looked at or asked for.
 //!
 //! There are no sockets, clocks, or buffers in here. Deadlines, and what a listener makes of a
 //! preamble, belong to the caller.

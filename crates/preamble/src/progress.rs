@@ -1,18 +1,18 @@
 //! The answer of a parser that was given a prefix of a stream.
 
-/// What a parser could say about the octets received so far, when they are not wrong.
+/// What a parser could say about the bytes received so far, when they are not wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress<T> {
     /// The preamble is complete.
     Done {
         /// What the preamble says.
         value: T,
-        /// Octets of the input that belong to it; what follows is the next protocol's.
+        /// Bytes of the input that belong to it; what follows is the next protocol's.
         consumed: usize,
     },
-    /// The octets so far are the start of a preamble, and more are needed.
+    /// The bytes so far are the start of a preamble, and more are needed.
     Need {
-        /// Smallest total length of input, in octets, that can be complete. Always larger than the
+        /// Smallest total length of input, in bytes, that can be complete. Always larger than the
         /// input was and never above the limit given. A caller that tries earlier loses nothing
         /// and may learn of an error sooner.
         at_least: usize,

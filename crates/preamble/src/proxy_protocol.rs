@@ -1,7 +1,7 @@
 //! HAProxy's PROXY protocol, versions 1 and 2, both ways.
 //!
 //! ```text
-//! input ──detect──▶ "PROXY " ──▶ v1 (one line of text, 107 octets at most) ──┐
+//! input ──detect──▶ "PROXY " ──▶ v1 (one line of text, 107 bytes at most) ──┐
 //!               └─▶ \r\n\r\n\0\r\nQUIT\n ──▶ v2 (binary, with TLVs, CRC32C) ─┴─▶ ProxyHeader
 //! source, destination ──encode_v1, encode_v2──▶ header, for a TCP connection
 //! ```
@@ -22,7 +22,7 @@ use crate::Progress;
 pub use v1::encode_v1;
 pub use v2::{Tlvs, encode_v2, encode_v2_local};
 
-/// What the first octets of a stream say about a PROXY header.
+/// What the first bytes of a stream say about a PROXY header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signature {
     /// Not a PROXY header.
@@ -31,7 +31,7 @@ pub enum Signature {
     Undecided,
     /// Version 1: `PROXY` and a space.
     V1,
-    /// Version 2: the twelve-octet signature.
+    /// Version 2: the twelve-byte signature.
     V2,
 }
 
@@ -60,10 +60,10 @@ pub struct ProxyHeader<'a> {
 }
 
 impl<'a> ProxyHeader<'a> {
-    /// Parses the PROXY header at the start of `input`, given at most `limit` octets for it.
+    /// Parses the PROXY header at the start of `input`, given at most `limit` bytes for it.
     ///
     /// Version 1 is read strictly: single spaces, addresses and ports without leading zeros, CRLF,
-    /// 107 octets at most. One thing beyond the specification is accepted, because HAProxy itself
+    /// 107 bytes at most. One thing beyond the specification is accepted, because HAProxy itself
     /// writes it: an IPv4-mapped IPv6 address with a dotted tail.
     ///
     /// Version 2 is complete with its declared length. The block of a `LOCAL` header is discarded
@@ -72,10 +72,10 @@ impl<'a> ProxyHeader<'a> {
     ///
     /// # Errors
     ///
-    /// - [`ProxyHeaderError::NotProxy`] as soon as the octets cannot be a signature.
+    /// - [`ProxyHeaderError::NotProxy`] as soon as the bytes cannot be a signature.
     /// - [`ProxyHeaderError::UnsupportedVersion`] for a binary header of another version.
     /// - [`ProxyHeaderError::Malformed`] for a header that breaks its own rules.
-    /// - [`ProxyHeaderError::TooLong`] as soon as `limit`, or 107 octets of text, are exceeded;
+    /// - [`ProxyHeaderError::TooLong`] as soon as `limit`, or 107 bytes of text, are exceeded;
     ///   version 2's declared length counts.
     /// - [`ProxyHeaderError::ChecksumMismatch`] for a wrong CRC32C TLV.
     pub fn parse(input: &'a [u8], limit: usize) -> Result<Progress<Self>, ProxyHeaderError> {
@@ -141,13 +141,13 @@ pub enum Transport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ProxyHeaderError {
-    /// The CRC32C in the header is not that of its octets.
+    /// The CRC32C in the header is not that of its bytes.
     #[error("PROXY header has a wrong checksum")]
     ChecksumMismatch,
     /// A PROXY header, but not a well-formed one; the text says what is wrong with it.
     #[error("PROXY header is malformed: {0}")]
     Malformed(&'static str),
-    /// The first octets are not those of a PROXY header.
+    /// The first bytes are not those of a PROXY header.
     #[error("downstream sends no PROXY header")]
     NotProxy,
     /// The header is, or declares to be, longer than allowed.
@@ -165,7 +165,7 @@ pub enum ProxyEncodeError {
     /// The checksum TLV (type 3) is written by the encoder when asked for, not passed in.
     #[error("the checksum TLV of a PROXY header cannot be given by hand")]
     ChecksumTlv,
-    /// The TLVs do not fit the 65,535 octets a header can declare.
+    /// The TLVs do not fit the 65,535 bytes a header can declare.
     #[error("the TLVs do not fit a PROXY header")]
     TooLong,
 }

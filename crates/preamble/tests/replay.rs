@@ -26,7 +26,7 @@ fn response_head() {
 }
 
 /// Runs `body` on every file of the target's corpus, on its prefixes of half length, and with
-/// octets behind it.
+/// bytes behind it.
 #[expect(
     clippy::print_stdout,
     reason = "names the file that fails; captured otherwise"
@@ -45,7 +45,7 @@ fn replay(target: &str, body: fn(&[u8])) {
     assert!(!files.is_empty(), "the corpus of {target} is empty");
     for file in files {
         let input = fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-        println!("{}: {} octets", file.display(), input.len()); // shown when the body panics
+        println!("{}: {} bytes", file.display(), input.len()); // shown when the body panics
         body(&input);
         body(&input[..input.len() / 2]);
         body(&[&input[..], b"\x17\x03\x03 behind"].concat());

@@ -1,4 +1,4 @@
-//! Measures a table: octets per route, time to build, to rebuild and to look up.
+//! Measures a table: bytes per route, time to build, to rebuild and to look up.
 //!
 //! `cargo run --release -p route --example table [ROUTES]`, 10,000 routes by default. Each route
 //! has one server name, one cluster and one endpoint of its own.
@@ -27,11 +27,11 @@ fn main() {
     let mut snapshots: Vec<Snapshot> = (0..3).map(|_| build()).collect();
     let before = resident();
     snapshots.extend((0..COPIES).map(|_| build()));
-    let octets = (resident() - before) / COPIES;
+    let bytes = (resident() - before) / COPIES;
     let snapshot = snapshots.swap_remove(0);
     drop(snapshots);
     println!("routes                 {routes}");
-    println!("octets per route       {}", octets / routes.max(1));
+    println!("bytes per route       {}", bytes / routes.max(1));
 
     println!(
         "build                  {:?}",
@@ -88,7 +88,7 @@ fn best<T>(mut work: impl FnMut() -> T) -> Duration {
     (0..20).map(once).min().unwrap_or_default()
 }
 
-/// Returns the octets of memory that the process has.
+/// Returns the bytes of memory that the process has.
 fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux");
     let pages: usize = statm

@@ -8,7 +8,7 @@
 //!                                                      Route ─▶ Cluster ──pick(cx)──▶ Endpoint
 //! ```
 //!
-//! A snapshot never changes; what does change while it is in force (connections counted, failures,
+//! A snapshot never changes; what does change while it is in effect (connections counted, failures,
 //! ejections, the turn of the balancer) sits in atomics that the next snapshot takes over for every
 //! cluster name and endpoint address it still has. So a reload forgets nothing, and connections
 //! routed by an old snapshot keep counting where the new one looks. There are no locks.

@@ -6,7 +6,7 @@
 //! at present are spread by rendezvous hashing, which moves none of the others.
 //!
 //! The table has 1,021 slots for up to 10 endpoints, 8,191 for up to 81, and 65,521 above (primes;
-//! at least 100 per endpoint up to 655 endpoints). Two octets each, allocated at the first use. Few
+//! at least 100 per endpoint up to 655 endpoints). Two bytes each, allocated at the first use. Few
 //! sizes, as clients move when it changes.
 
 use std::net::IpAddr;

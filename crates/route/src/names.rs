@@ -6,11 +6,11 @@ use std::sync::Arc;
 use crate::route::Route;
 use crate::tables::RouteMap;
 
-/// Octets of the longest host name in text, without a trailing dot (RFC 1035 §2.3.4: 255 on the
-/// wire, of which the first length octet and the root are no text).
+/// Bytes of the longest host name in text, without a trailing dot (RFC 1035 §2.3.4: 255 on the
+/// wire, of which the first length byte and the root are no text).
 pub(crate) const LONGEST_NAME: usize = 253;
 
-/// Octets of the longest label (RFC 1035 §2.3.4).
+/// Bytes of the longest label (RFC 1035 §2.3.4).
 const LONGEST_LABEL: usize = 63;
 
 /// The pattern that stands for every unknown or absent name.
@@ -26,11 +26,11 @@ pub enum HostNameError {
     /// The name or one of its labels has no characters.
     #[error("a host name has no empty labels")]
     EmptyLabel,
-    /// A label is longer than 63 octets.
-    #[error("a label is longer than 63 octets")]
+    /// A label is longer than 63 bytes.
+    #[error("a label is longer than 63 bytes")]
     LongLabel,
-    /// The name is longer than 253 octets.
-    #[error("a host name is at most 253 octets long")]
+    /// The name is longer than 253 bytes.
+    #[error("a host name is at most 253 bytes long")]
     LongName,
     /// The last label is a number, which only IP addresses have.
     #[error("an IP address, or the like of one, is no host name")]
@@ -78,7 +78,7 @@ fn has_capitals(name: &str) -> Result<bool, HostNameError> {
     Ok(capitals)
 }
 
-/// What an octet is in a host name.
+/// What a byte is in a host name.
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum Octet {
     /// A letter in upper case.

@@ -1,6 +1,6 @@
 //! The text of WireGuard public keys.
 
-/// Octets of a key.
+/// Bytes of a key.
 const KEY: usize = 32;
 
 /// Characters of a key in base64: 43 and one `=` of padding.
@@ -8,11 +8,11 @@ const TEXT: usize = 44;
 
 /// Why a text is no WireGuard public key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("not a WireGuard public key, which is 32 octets in base64: 43 characters and a `=`")]
+#[error("not a WireGuard public key, which is 32 bytes in base64: 43 characters and a `=`")]
 pub struct PublicKeyError;
 
-/// Reads a WireGuard public key as `wg pubkey` writes it: base64 (RFC 4648 §4) of 32 octets, with
-/// its padding, and without bits behind the last octet.
+/// Reads a WireGuard public key as `wg pubkey` writes it: base64 (RFC 4648 §4) of 32 bytes, with
+/// its padding, and without bits behind the last byte.
 ///
 /// # Errors
 /// The text is anything else.
@@ -22,7 +22,7 @@ pub fn parse_public_key(text: &str) -> Result<[u8; KEY], PublicKeyError> {
         .filter(|_| text.len() == TEXT)
         .ok_or(PublicKeyError)?;
     let mut key = [0; KEY];
-    let mut octets = key.iter_mut();
+    let mut bytes = key.iter_mut();
     let mut bits = 0_u32;
     let mut held = 0;
     for digit in digits.bytes() {
@@ -30,8 +30,8 @@ pub fn parse_public_key(text: &str) -> Result<[u8; KEY], PublicKeyError> {
         held += 6;
         if held >= 8 {
             held -= 8;
-            let octet = octets.next().ok_or(PublicKeyError)?;
-            *octet = (bits >> held & 0xff) as u8;
+            let byte = bytes.next().ok_or(PublicKeyError)?;
+            *byte = (bits >> held & 0xff) as u8;
             bits &= (1 << held) - 1;
         }
     }
@@ -47,8 +47,8 @@ pub fn parse_public_key(text: &str) -> Result<[u8; KEY], PublicKeyError> {
 pub fn public_key_text(key: &[u8; KEY]) -> String {
     let mut text = String::with_capacity(TEXT);
     for three in key.chunks(3) {
-        let octet = |at: usize| u32::from(three.get(at).copied().unwrap_or(0));
-        let bits = octet(0) << 16 | octet(1) << 8 | octet(2);
+        let byte = |at: usize| u32::from(three.get(at).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
         for place in 0..=three.len() {
             text.push(digit(bits >> (18 - 6 * place) & 0x3f));
         }
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(parse_public_key(&zeros), Ok([0; 32]));
         let ones = format!("{}8=", "/".repeat(42));
         assert_eq!(parse_public_key(&ones), Ok([0xff; 32]));
-        // Octets 0, 1, 2 and so on.
+        // Bytes 0, 1, 2 and so on.
         let counted = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
         assert_eq!(
             parse_public_key(counted),

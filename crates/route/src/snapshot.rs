@@ -60,7 +60,7 @@ impl Snapshot {
     }
 
     /// Returns the route for the value of the header that names a CONNECT request's destination;
-    /// values are compared octet by octet.
+    /// values are compared byte by byte.
     #[must_use]
     pub fn by_connect(&self, value: &str) -> Option<&Arc<Route>> {
         self.tables.connects.get(value)

@@ -242,11 +242,11 @@ pub struct TcpOptions {
     pub user_timeout: Duration,
     /// Congestion control algorithm (`TCP_CONGESTION`).
     pub congestion: String,
-    /// Unsent octets above which a socket is not writable (`TCP_NOTSENT_LOWAT`).
+    /// Unsent bytes above which a socket is not writable (`TCP_NOTSENT_LOWAT`).
     pub notsent_lowat: u32,
-    /// Received octets that the kernel holds until they are read (`SO_RCVBUF`).
+    /// Received bytes that the kernel holds until they are read (`SO_RCVBUF`).
     pub receive_buffer: u32,
-    /// Octets of the largest segment, both ways (`TCP_MAXSEG`), on sockets that are dialled; zero =
+    /// Bytes of the largest segment, both ways (`TCP_MAXSEG`), on sockets that are dialed; zero =
     /// what the device carries.
     pub max_segment: u32,
 }

@@ -71,8 +71,8 @@ fn expected_by_name(patterns: &[String], name: Option<&str>) -> Option<usize> {
 /// Prefixes and addresses of a few bits, so that they meet.
 fn address() -> impl Strategy<Value = IpAddr> {
     let bits = vec(select(vec![0_u8, 1, 128, 255]), 4);
-    (bits, 0..3).prop_map(|(octets, family)| {
-        let v4 = Ipv4Addr::new(octets[0], octets[1], octets[2], octets[3]);
+    (bits, 0..3).prop_map(|(bytes, family)| {
+        let v4 = Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]);
         match family {
             0 => v4.into(),
             1 => v4.to_ipv6_mapped().into(),

@@ -42,8 +42,8 @@ pub enum AddressError {
     /// A socket's path is relative, which depends on where the process was started.
     #[error("`{0}` needs an absolute path: `unix:/run/…`")]
     RelativeSocket(String),
-    /// A socket's path is longer than `sun_path` holds (107 octets, unix(7)).
-    #[error("`{0}…` is longer than the 107 octets of a socket's path")]
+    /// A socket's path is longer than `sun_path` holds (107 bytes, unix(7)).
+    #[error("`{0}…` is longer than the 107 bytes of a socket's path")]
     SocketTooLong(String),
 }
 

@@ -1,4 +1,4 @@
-//! The configuration in force as text, without its secrets.
+//! The configuration in effect as text, without its secrets.
 //!
 //! ```text
 //!   T ──serde──▶ JSON value ──redact──▶ effective_yaml: `--check`, the log

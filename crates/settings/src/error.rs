@@ -37,7 +37,7 @@ pub enum ConfigError {
     NotText {
         /// The file as it was named.
         origin: PathBuf,
-        /// Line of the first octet that is not text, from 1.
+        /// Line of the first byte that is not text, from 1.
         line: usize,
     },
     /// The file cannot be read.
@@ -50,11 +50,11 @@ pub enum ConfigError {
         source: io::Error,
     },
     /// The file is larger than configuration may be.
-    #[error("{}: larger than the limit of {limit} octets", origin.display())]
+    #[error("{}: larger than the limit of {limit} bytes", origin.display())]
     TooLarge {
         /// The file as it was named.
         origin: PathBuf,
-        /// The limit in octets.
+        /// The limit in bytes.
         limit: u64,
     },
     /// The file was understood, but what it asks for cannot be.

@@ -1,5 +1,5 @@
 //! What every binary's `config.rs` needs: reading a file strictly, common value types, watching
-//! files, and showing what is in force.
+//! files, and showing what is in effect.
 //!
 //! ```text
 //!   file ──yaml::load──▶ binary's own serde struct ──validate (ConfigErrors)──▶ typed parameters

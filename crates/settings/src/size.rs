@@ -1,12 +1,12 @@
-//! Sizes as people write them: `64KiB`, `1MiB`, or a plain number of octets.
+//! Sizes as people write them: `64KiB`, `1MiB`, or a plain number of bytes.
 
 use std::{borrow::Cow, fmt, str::FromStr};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A number of octets, written as a whole number with `B`, `KiB`, `MiB` or `GiB`; without a unit
-/// it counts octets.
+/// A number of bytes, written as a whole number with `B`, `KiB`, `MiB` or `GiB`; without a unit
+/// it counts bytes.
 ///
 /// ```
 /// use settings::ByteSize;
@@ -17,7 +17,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 pub struct ByteSize(pub u64);
 
 impl ByteSize {
-    /// The number of octets.
+    /// The number of bytes.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -30,12 +30,12 @@ pub enum SizeError {
     /// Not a number with a unit of ours. `64K` is refused too: 64,000 or 65,536?
     #[error("`{0}` is not a size; write it like `4096`, `64KiB`, `1MiB` or `1GiB`")]
     Malformed(String),
-    /// More than 2^64 - 1 octets.
+    /// More than 2^64 - 1 bytes.
     #[error("`{0}` is more than 64 bits can count")]
     TooLarge(String),
 }
 
-/// Units with their octets, large to small.
+/// Units with their bytes, large to small.
 const UNITS: [(&str, u64); 4] = [
     ("GiB", 1 << 30),
     ("MiB", 1 << 20),
@@ -48,15 +48,15 @@ impl FromStr for ByteSize {
 
     fn from_str(text: &str) -> Result<Self, SizeError> {
         let shown = || text.chars().take(40).collect::<String>();
-        let (digits, octets) = UNITS
+        let (digits, bytes) = UNITS
             .iter()
-            .find_map(|(unit, octets)| Some((text.strip_suffix(unit)?, *octets)))
+            .find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, *bytes)))
             .unwrap_or((text, 1));
         if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(SizeError::Malformed(shown()));
         }
         let count: Option<u64> = digits.parse().ok();
-        let size = count.and_then(|count| count.checked_mul(octets));
+        let size = count.and_then(|count| count.checked_mul(bytes));
         size.map(Self).ok_or_else(|| SizeError::TooLarge(shown()))
     }
 }
@@ -64,9 +64,9 @@ impl FromStr for ByteSize {
 /// With the largest unit that keeps it exact; below a KiB the bare number.
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (unit, octets) in UNITS {
-            if octets > 1 && self.0 > 0 && self.0.is_multiple_of(octets) {
-                return write!(f, "{}{unit}", self.0 / octets);
+        for (unit, bytes) in UNITS {
+            if bytes > 1 && self.0 > 0 && self.0.is_multiple_of(bytes) {
+                return write!(f, "{}{unit}", self.0 / bytes);
             }
         }
         write!(f, "{}", self.0)
@@ -108,8 +108,8 @@ impl de::Visitor<'_> for SizeVisitor {
         text.parse().map_err(E::custom)
     }
 
-    fn visit_u64<E: de::Error>(self, octets: u64) -> Result<ByteSize, E> {
-        Ok(ByteSize(octets))
+    fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<ByteSize, E> {
+        Ok(ByteSize(bytes))
     }
 }
 
@@ -120,7 +120,7 @@ impl JsonSchema for ByteSize {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "description": "A number of octets, or a whole number with `B`, `KiB`, `MiB` or `GiB`.",
+            "description": "A number of bytes, or a whole number with `B`, `KiB`, `MiB` or `GiB`.",
             "examples": [65536, "64KiB", "1MiB"],
             "oneOf": [
                 { "type": "integer", "minimum": 0 },
@@ -138,14 +138,14 @@ mod tests {
 
     #[test]
     fn units_are_powers_of_1024() {
-        for (text, octets) in [
+        for (text, bytes) in [
             ("0", 0),
             ("512B", 512),
             ("64KiB", 65536),
             ("1MiB", 1 << 20),
             ("3GiB", 3 << 30),
         ] {
-            assert_eq!(text.parse(), Ok(ByteSize(octets)), "{text}");
+            assert_eq!(text.parse(), Ok(ByteSize(bytes)), "{text}");
         }
     }
 

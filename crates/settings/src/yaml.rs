@@ -30,10 +30,10 @@ use serde_saphyr::{
 
 use crate::ConfigError;
 
-/// Largest file that is read, in octets. 10,000 clusters and routes are 3.5 MB.
+/// Largest file that is read, in bytes. 10,000 clusters and routes are 3.5 MB.
 pub const MAX_FILE_BYTES: u64 = 64 << 20;
 
-/// The memory for a larger file is a multiple of this, in octets.
+/// The memory for a larger file is a multiple of this, in bytes.
 const ROOM: u64 = 256 << 10;
 
 /// Reads the file at `path`.
@@ -47,7 +47,7 @@ pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
     from_slice(&read(path)?, path)
 }
 
-/// Reads the octets of the file at `path`, for [`from_slice`]; blocks as [`load`] does.
+/// Reads the bytes of the file at `path`, for [`from_slice`]; blocks as [`load`] does.
 ///
 /// # Errors
 /// [`ConfigError::Read`] and [`ConfigError::TooLarge`].
@@ -84,7 +84,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {
     Ok(bytes)
 }
 
-/// Reads `octets`, which are to be UTF-8; `origin` is the name that errors give them.
+/// Reads `bytes`, which are to be UTF-8; `origin` is the name that errors give them.
 ///
 /// # Errors
 /// [`ConfigError::Empty`], [`ConfigError::Invalid`] and [`ConfigError::NotText`].
@@ -93,7 +93,7 @@ pub fn from_slice<T: DeserializeOwned>(octets: &[u8], origin: &Path) -> Result<T
         let valid = octets.iter().take(error.valid_up_to());
         ConfigError::NotText {
             origin: origin.to_owned(),
-            line: 1 + valid.filter(|&&octet| octet == b'\n').count(),
+            line: 1 + valid.filter(|&&byte| byte == b'\n').count(),
         }
     })?;
     from_str(text, origin)

@@ -91,11 +91,11 @@ pub enum TlsError {
     #[error("client certificates are required, and no CA bundle is given for them")]
     NoClientAuthority,
     /// The file is longer than any bundle should be.
-    #[error("{path} is longer than {limit} octets")]
+    #[error("{path} is longer than {limit} bytes")]
     TooLong {
         /// The file.
         path: PathBuf,
-        /// The bound, octets.
+        /// The bound, bytes.
         limit: u64,
     },
     /// The authorities cannot judge client certificates.

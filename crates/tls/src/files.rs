@@ -1,7 +1,7 @@
 //! Reads certificates and keys from PEM files.
 //!
-//! Reading ([`Octets`]) and understanding ([`chain`], [`roots`], [`certified_key`]) are apart, so
-//! that files whose octets are the same as before are not understood again.
+//! Reading ([`Bytes`]) and understanding ([`chain`], [`roots`], [`certified_key`]) are apart, so
+//! that files whose bytes are the same as before are not understood again.
 
 use std::fs::File;
 use std::io::Read;
@@ -20,7 +20,7 @@ use crate::error::TlsError;
 #[derive(Clone, Eq, PartialEq)]
 pub(crate) struct Octets {
     pub(crate) path: PathBuf,
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
 }
 
 impl Octets {
@@ -29,16 +29,16 @@ impl Octets {
             path: path.to_owned(),
             source,
         };
-        let mut octets = Vec::new();
+        let mut bytes = Vec::new();
         File::open(path)
             .map_err(failed)?
             .take(MAX_OCTETS + 1)
-            .read_to_end(&mut octets)
+            .read_to_end(&mut bytes)
             .map_err(failed)?;
-        if u64::try_from(octets.len()).is_ok_and(|len| len <= MAX_OCTETS) {
+        if u64::try_from(bytes.len()).is_ok_and(|len| len <= MAX_OCTETS) {
             return Ok(Self {
                 path: path.to_owned(),
-                octets,
+                bytes,
             });
         }
         Err(TlsError::TooLong {
@@ -64,7 +64,7 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
 
 /// Reads all certificates of a file, of which there is at least one.
 pub(crate) fn chain(file: &Octets) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let certs = CertificateDer::pem_slice_iter(&file.octets)
+    let certs = CertificateDer::pem_slice_iter(&file.bytes)
         .collect::<Result<Vec<_>, _>>()
         .map_err(|source| not_pem(file, source))?;
     if certs.is_empty() {
@@ -92,7 +92,7 @@ pub(crate) fn roots(file: &Octets) -> Result<RootCertStore, TlsError> {
 /// Reads a certificate with its chain and the key that belongs to it.
 pub(crate) fn certified_key(pair: &Pair) -> Result<CertifiedKey, TlsError> {
     let chain = chain(&pair.cert)?;
-    let key = PrivateKeyDer::from_pem_slice(&pair.key.octets).map_err(|source| {
+    let key = PrivateKeyDer::from_pem_slice(&pair.key.bytes).map_err(|source| {
         if matches!(source, pem::Error::NoItemsFound) {
             return TlsError::NoKey {
                 path: pair.key.path.clone(),

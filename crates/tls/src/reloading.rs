@@ -1,7 +1,7 @@
 //! A value built from files, and built again when their content changes.
 //!
 //! ```text
-//!   files ──read──▶ octets ──same as before?──▶ nothing
+//!   files ──read──▶ bytes ──same as before?──▶ nothing
 //!                      └──differ──▶ build ──▶ swap, or an error with the old value kept
 //! ```
 //!
@@ -116,7 +116,7 @@ impl<R: Recipe> Reloading<R> {
             Ok(changed) => {
                 *refused = None;
                 if changed {
-                    tracing::info!(files = ?paths, "TLS files changed and are in force");
+                    tracing::info!(files = ?paths, "TLS files changed and are in effect");
                 }
             }
             Err(error) => {
@@ -130,7 +130,7 @@ impl<R: Recipe> Reloading<R> {
     }
 }
 
-/// Certificates are in force within this, whatever the file system tells.
+/// Certificates are in effect within this, whatever the file system tells.
 const POLL: Duration = Duration::from_secs(10);
 
 fn read(recipe: &impl Recipe) -> Result<Vec<Octets>, TlsError> {

@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
-/// Octets that the kernel may queue for one socket.
+/// Bytes that the kernel may queue for one socket.
 #[derive(Clone, Copy, Debug)]
 pub struct BufferSizes {
     /// That were received and not yet read.

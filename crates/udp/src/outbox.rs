@@ -20,7 +20,7 @@ use std::ops::AddAssign;
 use self::message::Message;
 use crate::socket::Datagrams;
 
-/// Octets of one run: what UDP over IPv6 carries, which is what the kernel checks.
+/// Bytes of one run: what UDP over IPv6 carries, which is what the kernel checks.
 const RUN: usize = 65_487;
 
 /// What waits to be sent on one socket: 64 KiB, which take memory as far as they were used.
@@ -29,7 +29,7 @@ pub struct Outbox {
     bytes: Vec<u8>,
     len: usize,
     route: Option<Route>,
-    /// Octets of each datagram of the run, the last one excepted.
+    /// Bytes of each datagram of the run, the last one excepted.
     size: usize,
     count: usize,
     /// The last one was shorter, so it is the last.
@@ -121,9 +121,9 @@ impl Outbox {
         });
     }
 
-    /// Adds a datagram that begins with `head` and whose other octets, `max` at most, `fill` puts
+    /// Adds a datagram that begins with `head` and whose other bytes, `max` at most, `fill` puts
     /// where they are sent from. It answers how many there are; if none, nothing is sent. A `max`
-    /// above what a datagram can hold, 65,487 octets with the head, is counted as too large.
+    /// above what a datagram can hold, 65,487 bytes with the head, is counted as too large.
     pub fn slot(
         &mut self,
         through: &Datagrams,
@@ -178,7 +178,7 @@ impl Outbox {
         self.len += len;
     }
 
-    /// Tells whether the run may get another datagram of at most `most` octets.
+    /// Tells whether the run may get another datagram of at most `most` bytes.
     fn may_go_on(&self, through: &Datagrams, route: Route, most: usize) -> bool {
         self.count == 0
             || self.route == Some(route)

@@ -19,7 +19,7 @@ use rustix::net::sockopt;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Octets of one receive buffer: what the kernel joins at most.
+/// Bytes of one receive buffer: what the kernel joins at most.
 const BUFFER: usize = 64 * 1024;
 
 /// Receive buffers, and so messages of one call.

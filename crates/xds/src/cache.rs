@@ -73,11 +73,11 @@ pub enum CacheError {
         source: crate::TableError,
     },
     /// It is longer than any cache should be.
-    #[error("the cache {path} is longer than {limit} octets")]
+    #[error("the cache {path} is longer than {limit} bytes")]
     TooLong {
         /// The file.
         path: PathBuf,
-        /// The bound, octets.
+        /// The bound, bytes.
         limit: u64,
     },
 }
@@ -370,7 +370,7 @@ mod tests {
             std::fs::write(&path, &bad).unwrap();
             let error = read(&path, &origin()).unwrap_err();
             let foreign = matches!(error, CacheError::Foreign { .. });
-            assert_eq!(foreign, at < MAGIC.len(), "octet {at}: {error}");
+            assert_eq!(foreign, at < MAGIC.len(), "byte {at}: {error}");
             std::fs::write(&path, &good[..at]).unwrap();
             read(&path, &origin()).unwrap_err();
         }

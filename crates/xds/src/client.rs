@@ -1,4 +1,4 @@
-//! Takes resources from a discovery server and keeps a table in force that is made from them.
+//! Takes resources from a discovery server and keeps a table in effect that is made from them.
 //!
 //! ```text
 //!   connect ─▶ TLS ─▶ gRPC stream ─▶ updates ─▶ held ─▶ table ─▶ Sink ─▶ ACK or NACK
@@ -8,7 +8,7 @@
 //!
 //! What was taken stays when the stream ends, and is told to the server on the next one, so that
 //! only differences travel. `held` and `session` decide without sockets and clocks; `connection`
-//! and `flow` move octets. What a table is good for is the [`Sink`]'s business.
+//! and `flow` move bytes. What a table is good for is the [`Sink`]'s business.
 
 mod address;
 mod backoff;
@@ -71,15 +71,15 @@ pub struct ClientLimits {
     pub keepalive: Duration,
     /// How long it may take to answer that.
     pub keepalive_timeout: Duration,
-    /// The longest response, octets.
+    /// The longest response, bytes.
     pub message_bytes: usize,
     /// How long responses that follow each other are gathered before they are applied.
     pub gather: Duration,
-    /// Octets of responses that are gathered at most.
+    /// Bytes of responses that are gathered at most.
     pub gather_bytes: usize,
     /// How long something that is referred to may be missing before it is done without.
     pub missing: Duration,
-    /// How long what the server says is to follow is waited for before anything is put in force.
+    /// How long what the server says is to follow is waited for before anything is put in effect.
     pub more: Duration,
     /// How long a server that did not know the incremental variant is not asked for it again.
     pub full: Duration,
@@ -116,17 +116,17 @@ impl Default for ClientLimits {
 
 /// Who takes tables.
 pub trait Sink: Send {
-    /// Puts a table in force, before the server is told that it was taken.
+    /// Puts a table in effect, before the server is told that it was taken.
     ///
     /// # Errors
-    /// Why not; the server is told, and what was in force before stays.
+    /// Why not; the server is told, and what was in effect before stays.
     fn apply(&mut self, table: Table) -> Result<(), String>;
 
     /// Takes note that a response was refused and why: by [`Sink::apply`], or before there was a
     /// table at all. Once for each response that the server is told so of.
     fn refused(&mut self, _why: &str) {}
 
-    /// Takes note that what is in force is what the server has: after each change, and every
+    /// Takes note that what is in effect is what the server has: after each change, and every
     /// [`ClientLimits::confirm`] while the stream is alive.
     fn confirmed(&mut self);
 }
@@ -273,7 +273,7 @@ fn tell(params: &ClientParams, end: &End) {
             server = %params.server,
             error = %telemetry::chain(end),
             suppressed,
-            "no discovery stream; what is in force stays"
+            "no discovery stream; what is in effect stays"
         );
     }
 }

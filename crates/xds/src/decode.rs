@@ -1,7 +1,7 @@
 //! From resources to clusters and routes.
 //!
 //! ```text
-//!  octets ──walk──▶ nothing in it is unknown ──prost──▶ message ──read──▶ Decoded
+//!  bytes ──walk──▶ nothing in it is unknown ──prost──▶ message ──read──▶ Decoded
 //!  Decoded … ──State::set──▶ State ──table(own listeners)──▶ TableSpec, reports
 //! ```
 //!
@@ -37,7 +37,7 @@ pub(crate) use parts::MOST_NAME;
 pub use state::State;
 pub use table::{OwnListener, OwnProtocol, Report, Table, TableError};
 
-/// Octets of the largest resource that is decoded. A listener with 10,000 routes has about 3 MB.
+/// Bytes of the largest resource that is decoded. A listener with 10,000 routes has about 3 MB.
 pub const MOST_RESOURCE_OCTETS: usize = 64 << 20;
 
 /// Resources of one type that a [`State`] makes a table of.
@@ -178,7 +178,7 @@ pub fn resource_name(kind: ResourceType, body: &[u8]) -> Result<String, DecodeEr
 
 fn check_size(body: &[u8]) -> Result<(), Fault> {
     if body.len() > MOST_RESOURCE_OCTETS {
-        let why = format!("it is larger than {MOST_RESOURCE_OCTETS} octets");
+        let why = format!("it is larger than {MOST_RESOURCE_OCTETS} bytes");
         return Err(Fault::new(why));
     }
     Ok(())

@@ -7,7 +7,7 @@
 //!              ──whole────▶ Listener tls, node, vpn, RouteConfiguration node, vpn Envoy
 //! ```
 //!
-//! Equal input is encoded to equal octets. Which routes there are is the caller's to decide, and
+//! Equal input is encoded to equal bytes. Which routes there are is the caller's to decide, and
 //! that they do not contradict each other; only in whole listeners, which Envoy would refuse as a
 //! whole, is the second of two equal matches withheld.
 

@@ -37,7 +37,7 @@ pub(crate) const FULL_PATH: &str =
 pub(crate) const LISTENER_PARTS: &str = "rhizome.listener-parts";
 
 /// What the nonce of a response ends with that is only a part of what the server has to say: the
-/// client takes it, and puts nothing in force before the rest has come. To others it is a nonce as
+/// client takes it, and puts nothing in effect before the rest has come. To others it is a nonce as
 /// any other. Only clients that say [`LISTENER_PARTS`] are told.
 pub(crate) const MORE_FOLLOWS: &str = "+rhizome.more-follows";
 

@@ -4,7 +4,7 @@
 //!   ClusterSpec, RouteSpec ──encode──▶ resources ──server──▶ gRPC (ADS) ──client──▶ resources ──decode──▶ TableSpec
 //! ```
 //!
-//! `encode` and `decode` are pure: values in, octets out and back. `server` and `client` keep
+//! `encode` and `decode` are pure: values in, bytes out and back. `server` and `client` keep
 //! streams. What a route means is `route`'s, where it comes from is the callers'.
 #![forbid(unsafe_code)]
 

@@ -74,7 +74,7 @@ pub enum Audience {
     /// Every client.
     All,
     /// Clients that put a listener together from parts, as ours do: one shoot's change costs one
-    /// shoot's octets. They say so with the client feature `rhizome.listener-parts`.
+    /// shoot's bytes. They say so with the client feature `rhizome.listener-parts`.
     Parts,
     /// Clients that need each listener whole, as Envoy does.
     Whole,

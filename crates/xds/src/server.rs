@@ -68,13 +68,13 @@ pub struct ServerLimits {
     pub requests_per_second: u32,
     /// Requests that a stream may send at once.
     pub request_burst: u32,
-    /// The longest request, octets.
+    /// The longest request, bytes.
     pub request_bytes: usize,
     /// Names that a stream may subscribe to, per type.
     pub names: usize,
-    /// Octets of all names that a stream may subscribe to.
+    /// Bytes of all names that a stream may subscribe to.
     pub name_bytes: usize,
-    /// Octets of resources after which an incremental response is closed and the next begun.
+    /// Bytes of resources after which an incremental response is closed and the next begun.
     pub response_bytes: usize,
     /// The longest that a change waits for another one to be acknowledged first.
     pub order_wait: Duration,
@@ -97,7 +97,7 @@ impl Default for ServerLimits {
             requests_per_second: 200,
             request_burst: 2000,
             // What a client of 100,000 resources has to say of them when it comes back: names of
-            // some 250 octets, and versions.
+            // some 250 bytes, and versions.
             request_bytes: 32 * 1024 * 1024,
             names: 100_000,
             name_bytes: 64 * 1024 * 1024,

@@ -7,7 +7,7 @@ mod resources;
 use std::fs;
 use std::path::PathBuf;
 
-/// Takes every file of the corpus, its first half, and it with octets behind.
+/// Takes every file of the corpus, its first half, and it with bytes behind.
 #[test]
 fn resources_that_were_found() {
     let corpus = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpora/xds");
@@ -19,7 +19,7 @@ fn resources_that_were_found() {
     assert!(files.len() > 10, "{} files", files.len());
     for file in files {
         let input = fs::read(&file).unwrap();
-        println!("{}: {} octets", file.display(), input.len()); // shown when the body panics
+        println!("{}: {} bytes", file.display(), input.len()); // shown when the body panics
         resources::resource(&input);
         resources::resource(&input[..input.len() / 2]);
         resources::resource(&[&input[..], b"\x1a\x02 behind"].concat());

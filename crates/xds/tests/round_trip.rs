@@ -399,9 +399,9 @@ proptest! {
         all.extend(parts("one", &routes, &params).resources);
         all.extend(whole(&params, [("one", &routes[..])].into_iter()).resources);
         let mut body = which.get(&all).body.to_vec();
-        for (place, octet) in damage {
+        for (place, byte) in damage {
             let place = place.index(body.len());
-            body[place] = octet;
+            body[place] = byte;
         }
         resources::resource(&body);
     }

@@ -77,7 +77,7 @@ pub(super) struct ControllersFile {
 pub(super) struct NetworkPolicyFile {
     /// Whether they are written.
     pub(super) enabled: bool,
-    /// Which of two behaviours is meant where they differ.
+    /// Which of two behaviors is meant where they differ.
     pub(super) compatibility: CompatibilityFile,
     /// Services that are worked on at a time.
     pub(super) concurrent_syncs: usize,
@@ -100,11 +100,11 @@ impl Default for NetworkPolicyFile {
     }
 }
 
-/// Which of two behaviours is meant where they differ.
+/// Which of two behaviors is meant where they differ.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum CompatibilityFile {
-    /// Gardener's documentation: policies whether or not a pod is labelled yet.
+    /// Gardener's documentation: policies whether or not a pod is labeled yet.
     #[default]
     Document,
     /// Today's Gardener: policies once a pod carries the label.
@@ -127,7 +127,7 @@ pub(super) struct IngressControllerFile {
 pub(super) struct NamespacePoliciesFile {
     /// Whether they are written.
     pub(super) enabled: bool,
-    /// Ranges that only pods labelled for them may reach.
+    /// Ranges that only pods labeled for them may reach.
     #[serde(rename = "blockedCIDRs")]
     pub(super) blocked_cidrs: Vec<String>,
     /// The cluster's own ranges.

@@ -14,17 +14,17 @@ pub(super) const PREFIX: &str = "networking.resources.gardener.cloud/";
 /// Value of a label that asks for access.
 pub(super) const ALLOWED: &str = "allowed";
 
-/// Most octets of a label key behind its prefix, in Kubernetes.
+/// Most bytes of a label key behind its prefix, in Kubernetes.
 const LONGEST: usize = 63;
 
-/// Octets that are kept of a key that is too long.
+/// Bytes that are kept of a key that is too long.
 const KEPT: usize = 57;
 
 /// Digits of the hash behind them.
 const DIGITS: usize = 5;
 
 /// Returns the key, without its prefix, by which a pod's label asks for access: as it is up to 63
-/// octets, otherwise its first 57, a hyphen and the first five digits of its SHA-256.
+/// bytes, otherwise its first 57, a hyphen and the first five digits of its SHA-256.
 #[must_use]
 pub fn shorten(name: &str) -> Cow<'_, str> {
     if name.len() <= LONGEST {
@@ -35,12 +35,12 @@ pub fn shorten(name: &str) -> Cow<'_, str> {
 }
 
 /// Returns the first digits of the SHA-256, in lower-case hexadecimal.
-pub(super) fn hash(octets: &[u8], digits: usize) -> String {
-    let sum = digest(&SHA256, octets);
+pub(super) fn hash(bytes: &[u8], digits: usize) -> String {
+    let sum = digest(&SHA256, bytes);
     let mut text: String = sum
         .as_ref()
         .iter()
-        .map(|octet| format!("{octet:02x}"))
+        .map(|byte| format!("{byte:02x}"))
         .collect();
     text.truncate(digits);
     text

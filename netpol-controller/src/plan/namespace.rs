@@ -39,7 +39,7 @@ pub const DENY_ALL: &str = "deny-all";
 /// What the cluster's operator says about its networks.
 #[derive(Clone, Debug, Default)]
 pub struct NamespaceSettings {
-    /// Ranges that only pods labelled for them may reach.
+    /// Ranges that only pods labeled for them may reach.
     pub blocked: Vec<IpPrefix>,
     /// The cluster's ranges of pods.
     pub pods: Vec<IpPrefix>,
@@ -175,7 +175,7 @@ impl Roles {
     }
 }
 
-/// The ranges of the shoot whose control plane a namespace holds: nothing its neighbours may reach
+/// The ranges of the shoot whose control plane a namespace holds: nothing its neighbors may reach
 /// as a private network.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 struct ShootRanges {

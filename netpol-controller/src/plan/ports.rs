@@ -150,16 +150,16 @@ fn target(value: &Value) -> Result<TargetPort, String> {
     let Value::String(text) = value else {
         return number(value).map(TargetPort::Number);
     };
-    if !text.is_empty() && text.bytes().all(|octet| octet.is_ascii_digit()) {
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         let parsed = text.parse().ok().filter(|number| *number > 0);
         return parsed
             .map(TargetPort::Number)
             .ok_or_else(|| format!("{value} is no port number"));
     }
-    let inner = |octet: u8| matches!(octet, b'a'..=b'z' | b'0'..=b'9' | b'-');
+    let inner = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
     let named = (1..=15).contains(&text.len())
         && text.bytes().all(inner)
-        && text.bytes().any(|octet| octet.is_ascii_lowercase())
+        && text.bytes().any(|byte| byte.is_ascii_lowercase())
         && !text.starts_with('-')
         && !text.ends_with('-')
         && !text.contains("--");

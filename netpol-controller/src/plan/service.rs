@@ -260,7 +260,7 @@ impl<'a> Planner<'a> {
         all
     }
 
-    /// Returns the other namespaces whose labelled pods may reach the Service.
+    /// Returns the other namespaces whose labeled pods may reach the Service.
     fn client_namespaces(&self, annotations: &Annotations<'_>) -> Vec<&'a str> {
         let own = &*self.key.namespace;
         let selectors = match &self.object.namespace_selectors {

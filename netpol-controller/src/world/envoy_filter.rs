@@ -128,7 +128,7 @@ pub struct ValuePattern {
 }
 
 impl ValuePattern {
-    /// Compiles an expression, which must match values from the first octet to the last.
+    /// Compiles an expression, which must match values from the first byte to the last.
     ///
     /// # Errors
     /// What is wrong with it.

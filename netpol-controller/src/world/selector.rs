@@ -158,10 +158,10 @@ pub fn is_label_key(key: &str) -> bool {
 }
 
 /// Tells whether an object may have this name: DNS labels in lower case joined by dots, at most
-/// 253 octets (RFC 1123).
+/// 253 bytes (RFC 1123).
 #[must_use]
 pub fn is_subdomain(name: &str) -> bool {
-    let inner = |octet: u8| matches!(octet, b'a'..=b'z' | b'0'..=b'9' | b'-');
+    let inner = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
     let label = |label: &str| {
         !label.is_empty()
             && !label.starts_with('-')
@@ -172,8 +172,8 @@ pub fn is_subdomain(name: &str) -> bool {
 }
 
 fn is_label_name(name: &str) -> bool {
-    let ends = |octet: Option<u8>| octet.is_some_and(|octet| octet.is_ascii_alphanumeric());
-    let inner = |octet: u8| octet.is_ascii_alphanumeric() || b"-_.".contains(&octet);
+    let ends = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
+    let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     name.len() <= 63
         && ends(name.bytes().next())
         && ends(name.bytes().last())

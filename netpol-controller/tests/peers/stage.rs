@@ -19,7 +19,7 @@ use crate::programs::announce;
 /// Who the controllers are.
 const USER: &str = "system:serviceaccount:garden:rhizome-netpol-controller";
 
-/// The part `controllers` of a configuration with the user's document in force, and its ingress
+/// The part `controllers` of a configuration with the user's document in effect, and its ingress
 /// controller.
 pub(crate) const DOCUMENT: &str = "  networkPolicy:
     ingressControllerSelector: { namespace: default, podSelector: { matchLabels: { foo: bar } } }

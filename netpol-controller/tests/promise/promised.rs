@@ -157,7 +157,7 @@ fn shortened(name: &str) -> String {
     }
     let sum = digest(&SHA256, name.as_bytes());
     let sum = sum.as_ref().iter().take(3);
-    let digits: String = sum.map(|octet| format!("{octet:02x}")).collect();
+    let digits: String = sum.map(|byte| format!("{byte:02x}")).collect();
     format!("{}-{}", &name[..57], &digits[..5])
 }
 

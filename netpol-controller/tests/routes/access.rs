@@ -73,7 +73,7 @@ pub(crate) fn our_gateway_goes_on_without_the_controller(seed: &Seed<'_>, ours: 
     .unwrap();
     // The gateway says what it has, and that is all that there is.
     let sent = seed.metric("rhizome_xds_push_bytes_total", &[("gateway", "default")]);
-    assert!(sent < 2048.0, "{sent} octets, {last:#}");
+    assert!(sent < 2048.0, "{sent} bytes, {last:#}");
     assert_eq!(
         ours.program.metric("rhizome_snapshot_generation", &[]),
         generation

@@ -1,4 +1,4 @@
-//! What a change of one shoot sends, and how soon it is in force.
+//! What a change of one shoot sends, and how soon it is in effect.
 
 use serde_json::Value;
 use testkit::http::{Connection, Proxy, Target, Watch};
@@ -13,7 +13,7 @@ use crate::seed::{Gateway, Seed};
 /// More than a shoot's resources of one type have, and much less than those of all.
 const A_SHOOT: f64 = 1024.0;
 
-/// Octets of responses so far, by type.
+/// Bytes of responses so far, by type.
 fn pushed(seed: &Seed<'_>) -> [(&'static str, f64); 5] {
     ["cluster", "assignment", "listener", "route", "wireguard"].map(|kind| {
         let labels = [("gateway", "default"), ("type", kind)];
@@ -44,7 +44,7 @@ fn shoot(name: &str) -> Answer {
     Answer::Shoot(name.to_owned())
 }
 
-/// Waits until our gateway is the only client: another one's octets would be counted too.
+/// Waits until our gateway is the only client: another one's bytes would be counted too.
 fn wait_alone(seed: &Seed<'_>) {
     let mut last = Value::Null;
     let alone = wait::until("our gateway to be the only client", LIMIT, || {
@@ -54,7 +54,7 @@ fn wait_alone(seed: &Seed<'_>) {
     assert!(alone.is_ok(), "{alone:?}; last: {last:#}");
 }
 
-/// An endpoint that changes costs the endpoints of its cluster, a few hundred octets.
+/// An endpoint that changes costs the endpoints of its cluster, a few hundred bytes.
 pub(crate) fn a_change_is_sent_alone(seed: &Seed<'_>, ours: &Gateway) {
     wait_alone(seed);
     let before = pushed(seed);

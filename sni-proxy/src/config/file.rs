@@ -85,7 +85,7 @@ pub(super) struct ListenerFile {
     /// Overrides of the TCP options.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) tcp: Option<TcpOverrides>,
-    /// Overrides of the TCP options of sockets that are dialled for this listener's connections;
+    /// Overrides of the TCP options of sockets that are dialed for this listener's connections;
     /// they go before those of the cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) upstream_tcp: Option<TcpOverrides>,
@@ -143,7 +143,7 @@ pub(super) struct LimitsFile {
     pub(super) connections_per_source: u32,
     /// By when the preamble must be complete.
     pub(super) preamble_timeout: HumanDuration,
-    /// Octets each part of a preamble may have.
+    /// Bytes each part of a preamble may have.
     pub(super) preamble_bytes: ByteSize,
     /// Longest time without a byte either way; 0 for no limit.
     pub(super) idle_timeout: HumanDuration,
@@ -206,9 +206,9 @@ pub(super) struct WireGuardLimitsFile {
     pub(super) scan_rate: u32,
     /// How many of those may be tried at once.
     pub(super) scan_burst: u32,
-    /// Octets that may wait to be received, for each socket.
+    /// Bytes that may wait to be received, for each socket.
     pub(super) receive_buffer: ByteSize,
-    /// Octets that may wait to be sent, for each socket.
+    /// Bytes that may wait to be sent, for each socket.
     pub(super) send_buffer: ByteSize,
 }
 

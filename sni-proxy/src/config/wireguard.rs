@@ -15,7 +15,7 @@ const MOST_FLOWS: u32 = 16 * 1024 * 1024;
 /// Bounds of how long a silent client may still be sent something.
 const FLOW_IDLE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
 
-/// Most networks told apart; each takes 64 octets per worker.
+/// Most networks told apart; each takes 64 bytes per worker.
 const MOST_SLOTS: u32 = 1024 * 1024;
 
 /// Bounds of the kernel's buffers: one batch, and what no kernel grants.

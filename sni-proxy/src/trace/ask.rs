@@ -19,7 +19,7 @@ use super::report::Trace;
 /// How long connecting, and each read and write, may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Octets of the longest answer; 256 endpoints are some 64 KiB.
+/// Bytes of the longest answer; 256 endpoints are some 64 KiB.
 const LONGEST: u64 = 4 << 20;
 
 /// Why there is no answer.

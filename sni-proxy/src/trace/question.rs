@@ -44,7 +44,7 @@ pub(crate) enum Target {
 pub(crate) enum WireGuardServer {
     /// The public key that a handshake was made for.
     PublicKey([u8; 32]),
-    /// The number in its reserved octets or in its receiver's index.
+    /// The number in its reserved bytes or in its receiver's index.
     RouteId(u32),
 }
 
@@ -211,14 +211,14 @@ fn read<T: std::str::FromStr>(
 }
 
 /// Writes a value so that it survives in a query: all but RFC 3986's unreserved characters by
-/// their octets.
+/// their bytes.
 fn encoded(value: &str) -> String {
     let mut text = String::with_capacity(value.len());
-    for octet in value.bytes() {
-        if octet.is_ascii_alphanumeric() || matches!(octet, b'-' | b'.' | b'_' | b'~') {
-            text.push(char::from(octet));
+    for byte in value.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+            text.push(char::from(byte));
         } else {
-            let _ = write!(text, "%{octet:02X}");
+            let _ = write!(text, "%{byte:02X}");
         }
     }
     text

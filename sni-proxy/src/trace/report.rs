@@ -78,7 +78,7 @@ pub(super) struct ListenerView {
     pub(super) others: Vec<String>,
 }
 
-/// The table in force.
+/// The table in effect.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct SnapshotView {
@@ -89,13 +89,13 @@ pub(super) struct SnapshotView {
     pub(super) source: String,
     /// False until there is a first one.
     pub(super) ready: bool,
-    /// Why the routing file as it is now is not in force.
+    /// Why the routing file as it is now is not in effect.
     pub(super) refused: Option<String>,
     pub(super) clusters: usize,
     pub(super) routes: usize,
 }
 
-/// The limits in force; 0 is none.
+/// The limits in effect; 0 is none.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Limits {

@@ -110,7 +110,7 @@ fn limits(out: &mut String, limits: &Limits) {
     }
     let _ = write!(
         line,
-        ", preamble within {} and {} octets",
+        ", preamble within {} and {} bytes",
         seconds(limits.preamble_timeout_seconds),
         limits.preamble_bytes
     );

@@ -26,7 +26,7 @@ pub(super) enum Dropped {
     NoEndpoint,
     /// From a server: not a wrapped datagram.
     NotWrapped,
-    /// The reserved octets hold no route id.
+    /// The reserved bytes hold no route id.
     ReservedBits,
     /// The route id and the receiver's index name different servers.
     RouteDisagrees,

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! An address may be a lie until its server has sent data to it, which servers do only for those
-//! whose datagrams they could open. So nobody is sent more octets of handshakes than came in
+//! whose datagrams they could open. So nobody is sent more bytes of handshakes than came in
 //! handshakes from its address, and no data before any was heard. Opens nothing itself.
 
 use std::net::{IpAddr, SocketAddr};
@@ -23,7 +23,7 @@ use tunnel_proto::mac1::Mac1Key;
 /// How often a flow in use asks whether its endpoint still is the right one.
 const CHECK: Duration = Duration::from_secs(1);
 
-/// Handshake octets that a client may be owed at most: a few answers under way.
+/// Handshake bytes that a client may be owed at most: a few answers under way.
 const MOST_CREDIT: usize = 4096;
 
 /// Sessions of a tunnel whose indices are remembered: the current one, the one before and the next.
@@ -90,10 +90,10 @@ impl Flow {
     }
 
     /// Notes what the client sends, and moves on to another endpoint where that is due.
-    pub(super) fn heard(&mut self, header: &Header, octets: usize, choice: &Choice<'_>) {
+    pub(super) fn heard(&mut self, header: &Header, bytes: usize, choice: &Choice<'_>) {
         match header.kind {
             Kind::Initiation => {
-                self.credit = (self.credit + octets).min(MOST_CREDIT);
+                self.credit = (self.credit + bytes).min(MOST_CREDIT);
                 let since = *self.asked.get_or_insert(choice.now);
                 let patience = self.route.cluster().connect_timeout();
                 if choice.now.saturating_duration_since(since) >= patience {
@@ -111,10 +111,10 @@ impl Flow {
     }
 
     /// Tells whether the client may be sent what the server answers, and counts it.
-    pub(super) fn may_answer(&mut self, header: &Header, octets: usize) -> bool {
+    pub(super) fn may_answer(&mut self, header: &Header, bytes: usize) -> bool {
         let may = match header.kind {
             Kind::Response | Kind::CookieReply => {
-                let left = self.credit.checked_sub(octets);
+                let left = self.credit.checked_sub(bytes);
                 self.credit = left.unwrap_or(self.credit);
                 left.is_some()
             }

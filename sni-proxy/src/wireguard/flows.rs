@@ -217,7 +217,7 @@ impl<T> FlowTable<T> {
         self.join(newer, older, standing);
     }
 
-    /// Makes two flows neighbours; the list's ends where one is missing.
+    /// Makes two flows neighbors; the list's ends where one is missing.
     fn join(&mut self, newer: Option<FlowId>, older: Option<FlowId>, standing: Standing) {
         match newer.and_then(|id| self.slot_mut(id)) {
             Some(slot) => slot.older = older,

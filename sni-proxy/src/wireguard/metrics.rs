@@ -1,6 +1,6 @@
 //! The metrics of WireGuard listeners beyond those that all listeners have.
 //!
-//! Flows count as connections there: opened, active, closed by reason, octets relayed. Here are
+//! Flows count as connections there: opened, active, closed by reason, bytes relayed. Here are
 //! datagrams, why they were dropped, and what trying keys costs.
 
 use std::cell::OnceCell;
@@ -70,7 +70,7 @@ impl Metrics {
             let count: usize = keys.sum();
             out.family(
                 "rhizome_wireguard_keys",
-                "Public keys of WireGuard servers in the routing snapshot in force.",
+                "Public keys of WireGuard servers in the routing snapshot in effect.",
                 Kind::Gauge,
                 |family| family.sample(&[], count),
             );

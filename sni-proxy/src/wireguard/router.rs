@@ -6,7 +6,7 @@
 //!     server ─▶ wrapped for whom? ─▶ a flow of that client to that server ─▶ client
 //! ```
 //!
-//! Holds the flows and moves their counters, but no socket: datagrams come as octets, and what to
+//! Holds the flows and moves their counters, but no socket: datagrams come as bytes, and what to
 //! do with them goes back as addresses. No datagram changes where a flow's answers go, since a
 //! flow is an address: whether a client has moved is for its server to decide.
 
@@ -104,7 +104,7 @@ impl Router {
         }
     }
 
-    /// Decides about a client's datagram, whose reserved octets are zero afterwards.
+    /// Decides about a client's datagram, whose reserved bytes are zero afterwards.
     pub(super) fn client_sent(
         &mut self,
         now: Instant,
@@ -210,7 +210,7 @@ impl Router {
         }
     }
 
-    /// Goes on by the routes in force: flows stay whose route is still there.
+    /// Goes on by the routes in effect: flows stay whose route is still there.
     pub(super) fn follow(&mut self, now: Instant) {
         let current = self.worker.shared.routing.current();
         if Arc::ptr_eq(&current, &self.published) {

@@ -52,7 +52,7 @@ type Request = (Handshake, mpsc::Sender<Scanned>);
 pub(crate) struct Scanner(SyncSender<Request>);
 
 impl Scanner {
-    /// Starts the thread; `current` returns the snapshot in force.
+    /// Starts the thread; `current` returns the snapshot in effect.
     ///
     /// # Errors
     /// What the kernel says when there can be no further thread.

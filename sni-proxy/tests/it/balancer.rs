@@ -318,7 +318,7 @@ routes:
     (Child::start(&config(), &routes), upstreams)
 }
 
-/// Returns the octets that are sent.
+/// Returns the bytes that are sent.
 fn octets(then: Then) -> Vec<u8> {
     let at = |text: &str| text.parse::<SocketAddr>().unwrap();
     match then {

@@ -25,7 +25,7 @@ fn start(limits: &str) -> (Gateway, Upstream) {
     (gateway, upstream)
 }
 
-/// Sends an octet every now and then until the gateway has had enough; returns how long that took.
+/// Sends a byte every now and then until the gateway has had enough; returns how long that took.
 fn drip_until_cut(client: &mut Client, bytes: &[u8]) -> Duration {
     let clock = Stopwatch::start();
     for byte in bytes {

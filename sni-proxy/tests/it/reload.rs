@@ -14,7 +14,7 @@ listeners:
 - { name: tls, address: "127.0.0.1:0", protocol: tls }
 "#;
 
-/// A changed file is in force within this.
+/// A changed file is in effect within this.
 const IN_FORCE: Duration = Duration::from_secs(2);
 
 fn echo() -> Upstream {

@@ -1,4 +1,4 @@
-//! Which TCP options dialled sockets have, by what the kernel says of them (`ss`).
+//! Which TCP options dialed sockets have, by what the kernel says of them (`ss`).
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use testkit::{sockets, wait};
 
 use crate::support::{Client, Gateway};
 
-/// Returns the receive buffer of the one connection toward `addr`, octets as the kernel counts
+/// Returns the receive buffer of the one connection toward `addr`, bytes as the kernel counts
 /// them, which is twice what was asked for (socket(7)).
 fn receive_buffer(addr: SocketAddr) -> u64 {
     let shown = sockets::toward(addr).unwrap();

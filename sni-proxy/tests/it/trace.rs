@@ -286,7 +286,7 @@ fn a_routing_file_that_is_refused_is_told() {
         .child
         .wait_value("rhizome_snapshot_refused_total", &[], 1.0);
     let (code, answer) = world.trace(&["--sni", "api.a.test"]);
-    assert_eq!(code, 0, "the last good one is in force");
+    assert_eq!(code, 0, "the last good one is in effect");
     let refused = answer["snapshot"]["refused"].as_str().unwrap();
     assert!(refused.contains("routes.yaml"), "{refused}");
 }

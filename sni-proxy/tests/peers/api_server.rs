@@ -121,7 +121,7 @@ impl Stage {
     }
 }
 
-/// A list of `count` config maps of `bytes` octets each, as a file for `kubectl create`.
+/// A list of `count` config maps of `bytes` bytes each, as a file for `kubectl create`.
 fn many(dir: &TempDir, namespace: &str, count: usize, bytes: usize) -> PathBuf {
     let items: Vec<Value> = (0..count)
         .map(|number| {
@@ -151,7 +151,7 @@ fn kubectl_reads_and_writes_on_every_way() {
         stage.run(way, &["-n", &space, "delete", "configmap", "large-4"]);
         let names = stage.run(way, &["-n", &space, "get", "configmaps", "-o", "name"]);
         assert_eq!(names.matches("configmap/large-").count(), 8, "{names}");
-        // What the gateway carried is to the octet what the API server says without it.
+        // What the gateway carried is to the byte what the API server says without it.
         // At one revision: the list names it, and others write meanwhile.
         let path = format!("/api/v1/namespaces/{space}/configmaps");
         let now: Value =
@@ -210,7 +210,7 @@ impl Watcher {
     }
 }
 
-/// Changes the routes in the `number`th way there is to do that, and waits until that is in force
+/// Changes the routes in the `number`th way there is to do that, and waits until that is in effect
 /// or refused. What the watches run through changes too, or is gone for new connections.
 fn reload(stage: &Stage, number: u32) {
     let gateway = &stage.gateway;
@@ -250,7 +250,7 @@ fn reload(stage: &Stage, number: u32) {
         // Broken.
         _ => drop(stage.dir.replace("routes.yaml", "clusters: [").unwrap()),
     }
-    wait::until("the routes to be in force or refused", LIMIT, || {
+    wait::until("the routes to be in effect or refused", LIMIT, || {
         if broken {
             refused() > was_refused
         } else {
@@ -258,7 +258,7 @@ fn reload(stage: &Stage, number: u32) {
         }
     })
     .unwrap();
-    // New connections follow what is in force: the broken file left the one before it.
+    // New connections follow what is in effect: the broken file left the one before it.
     let tls = stage.server.target_at(gateway.listener("tls"));
     let version = http::get(&tls.server_name(NAME), "/version");
     assert_eq!(version.is_ok(), number % 5 < 2, "reload {number}");

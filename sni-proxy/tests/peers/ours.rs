@@ -54,7 +54,7 @@ impl Ours {
         let ready = || http::get(&target, "/readyz").is_ok_and(|answer| answer.status == 200);
         child.wait_ready(LIMIT, ready).unwrap();
         Self {
-            // None of its own yet: the pool makes pipes when octets flow.
+            // None of its own yet: the pool makes pipes when bytes flow.
             pipes_at_start: pipes(child.pid()),
             child,
             access_log,

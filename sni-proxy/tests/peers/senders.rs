@@ -294,7 +294,7 @@ fn who_may_use_a_route_is_judged_by_the_balancers_client() {
         .dir
         .replace("routes.yaml", routes.to_string())
         .unwrap();
-    wait::until("the routes to be in force", LIMIT, || {
+    wait::until("the routes to be in effect", LIMIT, || {
         stage.gateway.metric("rhizome_snapshot_generation", &[]) >= 2.0
     })
     .unwrap();

@@ -1,4 +1,4 @@
-//! curl moves 100 MB each way, over HTTP/1.1 and HTTP/2, by name and by CONNECT; every octet is
+//! curl moves 100 MB each way, over HTTP/1.1 and HTTP/2, by name and by CONNECT; every byte is
 //! compared by its SHA-256.
 
 use std::process::Command;

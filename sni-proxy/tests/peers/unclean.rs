@@ -1,7 +1,7 @@
 //! Peers that die in the middle of a transfer: the gateway says which side it was, and keeps
 //! nothing of the connection.
 //!
-//! A process that is stopped (SIGSTOP) no longer reads, so its socket has unread octets when it
+//! A process that is stopped (SIGSTOP) no longer reads, so its socket has unread bytes when it
 //! is killed, and then the kernel sends a reset (RFC 2525 section 2.17); killed with none, it
 //! sends a FIN, which is no different from an orderly end.
 

@@ -57,7 +57,7 @@ impl Web {
         }
     }
 
-    /// Makes a file of random octets that is served as `/NAME`.
+    /// Makes a file of random bytes that is served as `/NAME`.
     pub(crate) fn random_file(&self, name: &str, bytes: u64) -> PathBuf {
         let path = self.file(name);
         let mut random = File::open("/dev/urandom").unwrap().take(bytes);

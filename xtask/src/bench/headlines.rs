@@ -46,12 +46,12 @@ const TLS: &[Headline] = &[
     ours(
         "sni bulk down ×8",
         "proxy cpu",
-        "octets to 8 clients, processor time",
+        "bytes to 8 clients, CPU time",
     ),
     ours(
         "sni bulk down ×64",
         "proxy cpu",
-        "octets to 64 clients, processor time",
+        "bytes to 64 clients, CPU time",
     ),
     of(
         "rhizome-copy",
@@ -62,12 +62,12 @@ const TLS: &[Headline] = &[
     ours(
         "sni bulk down ×8",
         "throughput",
-        "octets to 8 clients, one processor",
+        "bytes to 8 clients, one processor",
     ),
     ours(
         "sni rtt, one cpu",
         "p50",
-        "64 octets there and back, all on one processor",
+        "64 bytes there and back, all on one processor",
     ),
     ours(
         "sni idle ×4000",
@@ -80,13 +80,13 @@ const CONNS: &[Headline] = &[
     ours(
         "sni conns ×32",
         "proxy cpu each",
-        "new connections by server name, processor time",
+        "new connections by server name, CPU time",
     ),
     ours("sni conns ×32", "rate", "the same, one processor"),
     ours(
         "proxy conns ×32",
         "proxy cpu each",
-        "new connections by PROXY header, processor time",
+        "new connections by PROXY header, CPU time",
     ),
 ];
 
@@ -130,7 +130,7 @@ const TUNNEL: &[Headline] = &[
         "rhizome udp",
         "bulk ×1",
         "cpu of both ends",
-        "the same, processor time",
+        "the same, CPU time",
     ),
     of(
         "rhizome udp",
@@ -216,7 +216,7 @@ const CONTROLLER: &[Headline] = &[
     ours(
         "one endpoint changes",
         "delay p50",
-        "one endpoint changes, until in force, p50",
+        "one endpoint changes, until in effect, p50",
     ),
     ours("one endpoint changes", "delay p99", "the same, p99"),
 ];

@@ -152,7 +152,7 @@ fn write_routes_with(
     replace_routes(dir, &render(&clusters, &routes))
 }
 
-/// Writes every route to `shoots`, and `more`, and waits until they are in force.
+/// Writes every route to `shoots`, and `more`, and waits until they are in effect.
 pub(super) fn change_routes(
     seed: &Namespace,
     dir: &Path,
@@ -204,7 +204,7 @@ pub(super) const DRAIN: (Duration, Duration) = (Duration::from_secs(1), Duration
 
 const GENERATION: &str = "rhizome_snapshot_generation";
 const READY_LIMIT: Duration = Duration::from_secs(10);
-/// A changed file is in force within 2 s; the rest is for a slow machine.
+/// A changed file is in effect within 2 s; the rest is for a slow machine.
 const RELOAD_LIMIT: Duration = Duration::from_secs(5);
 const CONFIG: &str = r#"workers: 2
 probes: { address: "127.0.0.1:15021" }

@@ -52,7 +52,7 @@ pub(super) fn print(console: &Console, stage: &Stage, dir: &Path) {
         "  {seed} curl -s http://127.0.0.1:9901/connections"
     ));
     console.say(&format!("  kill -TERM {pid}"));
-    console.say("  # routes (in force within 2 s of a change), configurations and logs");
+    console.say("  # routes (in effect within 2 s of a change), configurations and logs");
     console.say(&format!("  $EDITOR {}", dir.join("routes.yaml").display()));
     console.say(&format!("  ls {}", dir.display()));
     console.say("\n  Ctrl-C ends it and removes everything.");

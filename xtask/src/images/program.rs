@@ -7,13 +7,13 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-/// Returns the size of a program, in octets.
+/// Returns the size of a program, in bytes.
 ///
 /// # Errors
 /// When it is larger than `limit`, needs an interpreter, or carries a table of symbols.
 pub(super) fn examine(path: &Path, limit: u64) -> Result<u64> {
-    let octets = fs::read(path).with_context(|| format!("reading {}", path.display()))?;
-    let elf = Elf::parse(&octets).with_context(|| format!("{} is no program", path.display()))?;
+    let bytes = fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+    let elf = Elf::parse(&bytes).with_context(|| format!("{} is no program", path.display()))?;
     ensure!(
         !elf.interpreted,
         "it is not static: it names an interpreter"
@@ -22,8 +22,8 @@ pub(super) fn examine(path: &Path, limit: u64) -> Result<u64> {
         !elf.symbols,
         "it carries a table of symbols, which the release profile strips"
     );
-    let size = octets.len() as u64;
-    ensure!(size <= limit, "{size} octets, above the limit of {limit}");
+    let size = bytes.len() as u64;
+    ensure!(size <= limit, "{size} bytes, above the limit of {limit}");
     Ok(size)
 }
 
@@ -37,13 +37,13 @@ struct Elf {
 
 impl Elf {
     /// Reads the headers of a 64-bit little-endian file.
-    fn parse(octets: &[u8]) -> Option<Self> {
-        octets.starts_with(b"\x7fELF\x02\x01").then_some(())?;
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        bytes.starts_with(b"\x7fELF\x02\x01").then_some(())?;
         let number = |at: usize, len: usize| -> Option<usize> {
-            let field = octets.get(at..at.checked_add(len)?)?;
+            let field = bytes.get(at..at.checked_add(len)?)?;
             let mut value = field.iter().rev();
-            value.try_fold(0_usize, |sum, octet| {
-                sum.checked_mul(256)?.checked_add(usize::from(*octet))
+            value.try_fold(0_usize, |sum, byte| {
+                sum.checked_mul(256)?.checked_add(usize::from(*byte))
             })
         };
         let any = |table: usize, size: usize, count: usize, kind: usize, wanted: usize| {

@@ -1,9 +1,9 @@
 //! What is in a program, as a CycloneDX list (1.5, JSON): every crate that is linked into it, with
-//! version, licence and checksum, and the C library.
+//! version, license and checksum, and the C library.
 //!
 //! ```text
 //!     cargo tree, of what images are built of ─▶ edges ─┐
-//!     cargo metadata ─▶ licences, sources ──────────────┼─▶ NAME.cdx.json
+//!     cargo metadata ─▶ licenses, sources ──────────────┼─▶ NAME.cdx.json
 //!     Cargo.lock ─▶ checksums ──────────────────────────┘
 //! ```
 //!
@@ -30,7 +30,7 @@ type Id = String;
 /// Everything that is linked into any image.
 pub(super) struct Linked {
     edges: BTreeMap<Id, BTreeSet<Id>>,
-    /// Licence and source, from the manifests.
+    /// License and source, from the manifests.
     packages: BTreeMap<Id, Value>,
     checksums: BTreeMap<Id, String>,
     /// The C library and its version.

@@ -203,11 +203,11 @@ fn data(manifest: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-fn put(path: &Path, octets: &[u8]) -> Result<()> {
+fn put(path: &Path, bytes: &[u8]) -> Result<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent).with_context(|| format!("making {}", parent.display()))?;
     }
-    fs::write(path, octets).with_context(|| format!("writing {}", path.display()))
+    fs::write(path, bytes).with_context(|| format!("writing {}", path.display()))
 }
 
 #[cfg(test)]

@@ -95,7 +95,7 @@ fn words<'a>(
     text: &str,
     forbidden: impl Iterator<Item = (&'a str, &'a str)> + Clone,
 ) -> Vec<Breach> {
-    // Changes quote what they removed; licences are other people's words.
+    // Changes quote what they removed; licenses are other people's words.
     if path == "Cargo.lock" || path == "LICENSE" {
         return Vec::new();
     }

@@ -137,7 +137,7 @@ async fn whoever_does_not_read_his_answers_is_cut() {
 }
 
 /// Messages that are none: every short length, counts that promise too much, names that run in
-/// circles or out of the message, and octets without sense from a fixed seed.
+/// circles or out of the message, and bytes without sense from a fixed seed.
 fn noise() -> Vec<Vec<u8>> {
     let valid = question(ZONE, RecordType::A).to_vec().unwrap();
     let head = |counts: [u8; 8]| [&[1, 2, 1, 0][..], &counts].concat();

@@ -1,4 +1,4 @@
-//! Writes changes at fixed times, and asks each gateway for each of them until it is in force.
+//! Writes changes at fixed times, and asks each gateway for each of them until it is in effect.
 //!
 //! ```text
 //! due ─▶ PATCH ─▶ answered ─┬─▶ watcher: new connections through gateway 0, each 2 ms ─▶ delay
@@ -46,10 +46,10 @@ pub(super) struct Seen {
     pub(super) rate: f64,
 }
 
-/// Makes all changes, and waits until the last one is in force everywhere.
+/// Makes all changes, and waits until the last one is in effect everywhere.
 ///
 /// # Errors
-/// When the API server refuses one, or one is not in force within [`LIMIT`].
+/// When the API server refuses one, or one is not in effect within [`LIMIT`].
 pub(super) fn run(cluster: &Cluster<'_>, plan: &Plan) -> Result<Seen> {
     thread::scope(|scope| {
         let (mut watchers, mut tell) = (Vec::new(), Vec::new());
@@ -98,7 +98,7 @@ fn write(cluster: &Cluster<'_>, plan: &Plan, tell: Vec<SyncSender<Awaited>>) -> 
     Ok(plan.count as f64 / clock.elapsed().max(due).as_secs_f64())
 }
 
-/// What is written, and how it is known to be in force.
+/// What is written, and how it is known to be in effect.
 struct Change {
     path: String,
     object: Value,
@@ -140,7 +140,7 @@ impl Change {
     }
 }
 
-/// A change that is not in force yet.
+/// A change that is not in effect yet.
 struct Awaited {
     words: Words,
     name: String,
@@ -150,14 +150,12 @@ struct Awaited {
 
 impl Awaited {
     fn in_force(&self, gateway: SocketAddr) -> bool {
-        ask::<4>(gateway, &self.words).is_ok_and(|octets| {
-            self.address
-                .is_none_or(|address| address.octets() == octets)
-        })
+        ask::<4>(gateway, &self.words)
+            .is_ok_and(|bytes| self.address.is_none_or(|address| address.octets() == bytes))
     }
 }
 
-/// Asks for what comes until all of it is in force; returns delays of moves and of names.
+/// Asks for what comes until all of it is in effect; returns delays of moves and of names.
 fn watch(gateway: SocketAddr, changes: &Receiver<Awaited>) -> Result<(Latencies, Latencies)> {
     let (mut moved, mut named) = (Latencies::new()?, Latencies::new()?);
     let mut awaited: Vec<Awaited> = Vec::new();
@@ -186,7 +184,7 @@ fn watch(gateway: SocketAddr, changes: &Receiver<Awaited>) -> Result<(Latencies,
     }
 }
 
-/// The last octet of an API server's address once it has moved.
+/// The last byte of an API server's address once it has moved.
 const MOVED: u8 = shoots::FIRST + 2;
 /// Changes that a watcher has not taken notice of; the writer waits when there are more.
 const UNDER_WAY: usize = 64;

@@ -51,7 +51,7 @@ pub(crate) struct Hold {
 pub(super) struct Outcome {
     /// How often each one held was pinged.
     pub(super) probes: usize,
-    /// The longest that one waited for its octet.
+    /// The longest that one waited for its byte.
     pub(super) longest_ms: f64,
     /// Held ones that ended.
     pub(super) lost: u64,

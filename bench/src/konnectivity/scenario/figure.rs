@@ -12,9 +12,9 @@ const fn lower(name: &'static str, unit: &'static str) -> Figure {
     Figure { name, unit, better }
 }
 
-/// Octets that arrived, all streams together.
+/// Bytes that arrived, all streams together.
 pub(crate) const THROUGHPUT: Figure = higher("throughput", "MiB/s");
-/// Processor time of server and agent together.
+/// CPU time of server and agent together.
 pub(crate) const CPU_PER_GIB: Figure = lower("cpu server+agent", "s/GiB");
 /// Round trips or dials.
 pub(crate) const PER_SECOND: Figure = higher("rate", "per s");
@@ -24,7 +24,7 @@ pub(crate) const P50: Figure = lower("p50", "µs");
 pub(crate) const P99: Figure = lower("p99", "µs");
 /// The worst latency.
 pub(crate) const MAX: Figure = lower("max", "µs");
-/// Processor time of server and agent together, for one round trip or dial.
+/// CPU time of server and agent together, for one round trip or dial.
 pub(crate) const CPU_EACH: Figure = lower("cpu server+agent", "µs each");
 
 /// Resident memory of a fresh server.

@@ -29,7 +29,7 @@ pub(crate) enum Stalled {
     Reader,
 }
 
-/// Stalls `count` tunnels for `length`, while others exchange 64 octets and dial.
+/// Stalls `count` tunnels for `length`, while others exchange 64 bytes and dial.
 ///
 /// # Errors
 /// When a tunnel cannot be opened or another fails.
@@ -191,7 +191,7 @@ pub(crate) fn abandon(lab: &mut Lab, target: &mut Target, count: usize) -> Resul
     // The agent handles what was sent to it in order: one more dial, and it has seen the others.
     lab.runtime
         .block_on(load::many_dials(&frontend, echo, 1, 1))
-        .context("dialling after the agent went on")?;
+        .context("dialing after the agent went on")?;
     lab.rest(CALM);
     leftovers(lab, target, &case, &before)
 }

@@ -1,4 +1,4 @@
-//! Throughput, round trips and dials, with the processor time they take.
+//! Throughput, round trips and dials, with the CPU time they take.
 
 use anyhow::Result;
 
@@ -35,7 +35,7 @@ pub(crate) fn bulk(
     Ok(())
 }
 
-/// Sends 64 octets there and back.
+/// Sends 64 bytes there and back.
 ///
 /// # Errors
 /// When a tunnel fails.
@@ -47,7 +47,7 @@ pub(crate) fn rtt(lab: &mut Lab, target: &Target, load: Load) -> Result<()> {
     add(lab, target, &named("rtt", load), &outcome, &before)
 }
 
-/// Dials, exchanges eight octets and closes.
+/// Dials, exchanges eight bytes and closes.
 ///
 /// # Errors
 /// When a dial fails.
@@ -84,7 +84,7 @@ fn add(
     lab.add(target, case, of::P50, micros(latencies.quantile(0.5)));
     lab.add(target, case, of::P99, micros(latencies.quantile(0.99)));
     lab.add(target, case, of::MAX, micros(latencies.max()));
-    // The warm-up's operations take processor time as well.
+    // The warm-up's operations take CPU time as well.
     let each = used.map(|seconds| seconds * 1e6 / outcome.all.max(1) as f64);
     lab.add_some(target, case, of::CPU_EACH, each);
     if outcome.unanswered > 0 {

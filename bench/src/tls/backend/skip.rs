@@ -1,4 +1,4 @@
-//! Reads past a ClientHello, up to the octet that says what is wanted.
+//! Reads past a ClientHello, up to the byte that says what is wanted.
 
 use anyhow::{Result, bail, ensure};
 
@@ -13,13 +13,13 @@ pub(crate) enum Command {
     Generate,
     /// Throw away.
     Sink,
-    /// Tell the address that the connection came to, four octets of IPv4, then echo.
+    /// Tell the address that the connection came to, four bytes of IPv4, then echo.
     Where,
 }
 
 impl Command {
-    /// Returns the octet that stands for it.
-    pub(crate) fn octet(self) -> u8 {
+    /// Returns the byte that stands for it.
+    pub(crate) fn byte(self) -> u8 {
         match self {
             Self::Block => b'B',
             Self::Echo => b'E',
@@ -29,7 +29,7 @@ impl Command {
         }
     }
 
-    fn read(octet: u8) -> Result<Self> {
+    fn read(byte: u8) -> Result<Self> {
         let all = [
             Self::Block,
             Self::Echo,
@@ -37,9 +37,9 @@ impl Command {
             Self::Sink,
             Self::Where,
         ];
-        match all.into_iter().find(|one| one.octet() == octet) {
+        match all.into_iter().find(|one| one.byte() == byte) {
             Some(command) => Ok(command),
-            None => bail!("{octet:#04x} asks for nothing"),
+            None => bail!("{byte:#04x} asks for nothing"),
         }
     }
 }
@@ -52,28 +52,28 @@ pub(super) struct Skip {
 }
 
 impl Skip {
-    /// Takes what came, and returns the command and how many octets are behind it; `None` while
+    /// Takes what came, and returns the command and how many bytes are behind it; `None` while
     /// it has not come.
     ///
     /// # Errors
     /// When this is no handshake, or no command follows.
-    pub(super) fn feed(&mut self, octets: &[u8]) -> Result<Option<(Command, usize)>> {
-        let missing = HEAD.saturating_sub(self.seen).min(octets.len());
+    pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<Option<(Command, usize)>> {
+        let missing = HEAD.saturating_sub(self.seen).min(bytes.len());
         let head = self.head.iter_mut().skip(self.seen);
-        head.zip(octets.iter().take(missing))
-            .for_each(|(kept, octet)| *kept = *octet);
+        head.zip(bytes.iter().take(missing))
+            .for_each(|(kept, byte)| *kept = *byte);
         let before = self.seen;
-        self.seen += octets.len();
+        self.seen += bytes.len();
         if self.seen < HEAD {
             return Ok(None);
         }
         let [kind, _, _, high, low] = self.head;
         ensure!(kind == HANDSHAKE, "no TLS record with a handshake");
         let at = HEAD + usize::from(u16::from_be_bytes([high, low]));
-        let Some(octet) = at.checked_sub(before).and_then(|at| octets.get(at)) else {
+        let Some(byte) = at.checked_sub(before).and_then(|at| bytes.get(at)) else {
             return Ok(None);
         };
-        Ok(Some((Command::read(*octet)?, self.seen - at - 1)))
+        Ok(Some((Command::read(*byte)?, self.seen - at - 1)))
     }
 }
 
@@ -89,11 +89,11 @@ mod tests {
 
     #[test]
     fn cut_anywhere_the_command_is_found_behind_the_hello() {
-        let mut octets = ClientHello::for_name("a.example").encode();
-        octets.extend(b"Gxyz");
-        for cut in 0..octets.len() {
+        let mut bytes = ClientHello::for_name("a.example").encode();
+        bytes.extend(b"Gxyz");
+        for cut in 0..bytes.len() {
             let mut skip = Skip::default();
-            let (front, back) = octets.split_at(cut);
+            let (front, back) = bytes.split_at(cut);
             let first = skip.feed(front).unwrap();
             let found = match first {
                 Some((command, rest)) => (command, rest + back.len()),
@@ -106,8 +106,8 @@ mod tests {
     #[test]
     fn what_is_no_handshake_or_no_command_is_refused() {
         assert!(Skip::default().feed(b"GET / HTTP/1.1").is_err());
-        let mut octets = ClientHello::for_name("a.example").encode();
-        octets.push(b'?');
-        assert!(Skip::default().feed(&octets).is_err());
+        let mut bytes = ClientHello::for_name("a.example").encode();
+        bytes.push(b'?');
+        assert!(Skip::default().feed(&bytes).is_err());
     }
 }

@@ -14,10 +14,10 @@ const LIMIT: Duration = Duration::from_secs(20);
 fn dial(backend: &Backend, command: Command, payload: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(backend.address()).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
-    let mut octets = ClientHello::for_name("a.example").encode();
-    octets.push(command.octet());
-    octets.extend(payload);
-    stream.write_all(&octets).unwrap();
+    let mut bytes = ClientHello::for_name("a.example").encode();
+    bytes.push(command.byte());
+    bytes.extend(payload);
+    stream.write_all(&bytes).unwrap();
     stream
 }
 
@@ -49,9 +49,9 @@ fn who_asks_is_told_the_address_that_was_reached() {
         let reached = Ipv4Addr::new(127, 0, 0, last);
         let mut stream = TcpStream::connect((reached, backend.address().port())).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
-        let mut octets = ClientHello::for_name("a.example").encode();
-        octets.push(Command::Where.octet());
-        stream.write_all(&octets).unwrap();
+        let mut bytes = ClientHello::for_name("a.example").encode();
+        bytes.push(Command::Where.byte());
+        stream.write_all(&bytes).unwrap();
         let mut got = [0; 4];
         stream.read_exact(&mut got).unwrap();
         assert_eq!(got, reached.octets());
@@ -73,7 +73,7 @@ fn a_generator_goes_on_until_its_peer_goes() {
     let mut stream = dial(&backend, Command::Generate, b"");
     let mut got = vec![0; 3_000_000];
     stream.read_exact(&mut got).unwrap();
-    assert!(got.iter().all(|octet| *octet == 0x5a));
+    assert!(got.iter().all(|byte| *byte == 0x5a));
     drop(stream);
     wait::until("it to be closed", LIMIT, || backend.open() == 0).unwrap();
 }

@@ -1,4 +1,4 @@
-//! What is answered to what, octet for octet.
+//! What is answered to what, byte for byte.
 
 use connect::{End, HttpVersion, Params, Refusal, RefusalHeaders};
 

@@ -17,8 +17,8 @@ async fn a_head_that_drips_is_given_up_without_a_word() {
     let (client, server) = duplex(1024);
     let (mut from, mut to) = tokio::io::split(client);
     let drip = async {
-        for octet in CONNECT {
-            if to.write_all(&[*octet]).await.is_err() {
+        for byte in CONNECT {
+            if to.write_all(&[*byte]).await.is_err() {
                 break;
             }
             sleep(Duration::from_secs(7)).await;
@@ -142,7 +142,7 @@ async fn a_client_that_never_stops_sending_is_left() {
         }
         assert!(left > 0, "the server took all there was");
     };
-    // The clock stands still while there is something to do, so only the bound on octets ends it.
+    // The clock stands still while there is something to do, so only the bound on bytes ends it.
     let double = &dial;
     let params = Params::default();
     let (outcome, ()) = tokio::join!(serve(server, &double, &params), flood);

@@ -50,7 +50,7 @@ async fn nothing_is_written_before_the_tunnel_is_open_and_nothing_sent_early_is_
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_goes_away_calls_the_dial_off() {
-    for early in [&b""[..], b"some octets"] {
+    for early in [&b""[..], b"some bytes"] {
         let dial = Double::new(Plan::Hang);
         let (mut client, server) = duplex(1024);
         let params = Params::default();
@@ -120,7 +120,7 @@ async fn what_a_client_sends_early_is_bounded_and_complete() {
         to.shutdown().await.unwrap();
     };
     let tell = async {
-        // Long enough for every octet there is room for, each by itself.
+        // Long enough for every byte there is room for, each by itself.
         for _ in 0..2000 {
             tokio::task::yield_now().await;
         }
@@ -155,7 +155,7 @@ async fn a_tunnel_of_which_the_client_cannot_be_told_is_dropped() {
     drop(client);
 }
 
-/// A dialled tunnel, the stream and the relay's own state: the head's reading and the dial are in
+/// A dialed tunnel, the stream and the relay's own state: the head's reading and the dial are in
 /// a box that is gone by then.
 #[tokio::test]
 async fn a_connection_is_small_while_it_relays() {
@@ -164,5 +164,5 @@ async fn a_connection_is_small_while_it_relays() {
     let params = Params::default();
     let double = &dial;
     let size = size_of_val(&serve(server, &double, &params));
-    assert!(size <= 1024, "{size} octets");
+    assert!(size <= 1024, "{size} bytes");
 }

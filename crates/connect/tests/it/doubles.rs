@@ -1,4 +1,4 @@
-//! A stand-in for what lies behind the frontend, and a client that speaks octets.
+//! A stand-in for what lies behind the frontend, and a client that speaks bytes.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::doubles::{Double, Plan, talk, talk_and_end};
 
-/// Octets, and words that lead further than octets do.
+/// Bytes, and words that lead further than bytes do.
 fn piece() -> impl Strategy<Value = Vec<u8>> {
     let words = prop::sample::select(vec![
         "CONNECT a:1 HTTP/1.1\r\n\r\n",

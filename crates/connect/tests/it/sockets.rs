@@ -44,7 +44,7 @@ async fn octets_pass_to_a_socket_and_back_until_both_ends_closed() {
     let params = Params::default();
     let (outcome, asked, answered) = tokio::join!(serve(server, &double, &params), answer, ask);
     assert_eq!(asked, b"early late");
-    assert!(answered.len() == 1 << 20 && answered.iter().all(|&octet| octet == b'x'));
+    assert!(answered.len() == 1 << 20 && answered.iter().all(|&byte| byte == b'x'));
     assert_eq!((outcome.received, outcome.sent), (10, 1 << 20));
     assert_eq!(outcome.end, End::Relayed("closed"));
 }

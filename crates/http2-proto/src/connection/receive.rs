@@ -21,7 +21,7 @@ use crate::stream::{Local, Stream, StreamId};
 pub(super) struct Block {
     stream: StreamId,
     end_stream: bool,
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     frames: u32,
 }
 
@@ -42,18 +42,18 @@ impl Connection {
             } => self.on_headers(stream, &block, end, end_stream),
             Frame::Octets {
                 stream,
-                octets,
+                bytes,
                 end_stream,
             } => {
-                self.on_octets(stream, octets, end_stream);
+                self.on_octets(stream, bytes, end_stream);
                 Ok(())
             }
-            Frame::Ping(octets) => {
-                self.answer(reader::PING, reader::ACK, StreamId(0), &octets);
+            Frame::Ping(bytes) => {
+                self.answer(reader::PING, reader::ACK, StreamId(0), &bytes);
                 Ok(())
             }
-            Frame::Pong(octets) => {
-                if octets == *super::OPAQUE {
+            Frame::Pong(bytes) => {
+                if bytes == *super::OPAQUE {
                     self.events.push_back(Event::Pong);
                 }
                 Ok(())
@@ -91,12 +91,12 @@ impl Connection {
         Ok(())
     }
 
-    fn on_octets(&mut self, id: StreamId, octets: Bytes, end_stream: bool) {
-        let len = u32::try_from(octets.len()).unwrap_or(u32::MAX);
+    fn on_octets(&mut self, id: StreamId, bytes: Bytes, end_stream: bool) {
+        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         match self.stream(id) {
             Some(stream) if stream.end.is_none() => {
                 if !stream.released {
-                    stream.received.push(octets);
+                    stream.received.push(bytes);
                 }
                 let unwanted = stream.released && len > 0;
                 stream.remote_ended |= end_stream;
@@ -115,7 +115,7 @@ impl Connection {
     fn on_headers(
         &mut self,
         id: StreamId,
-        octets: &[u8],
+        bytes: &[u8],
         end: bool,
         end_stream: bool,
     ) -> Result<(), ConnectionError> {
@@ -123,27 +123,27 @@ impl Connection {
             return Err(ConnectionError::protocol("a client's streams are odd"));
         }
         if end {
-            return self.on_block(id, end_stream, octets);
+            return self.on_block(id, end_stream, bytes);
         }
         self.block = Some(Box::new(Block {
             stream: id,
             end_stream,
-            octets: octets.to_vec(),
+            bytes: bytes.to_vec(),
             frames: 1,
         }));
         self.check_block()
     }
 
-    fn on_continuation(&mut self, octets: &[u8], end: bool) -> Result<(), ConnectionError> {
+    fn on_continuation(&mut self, bytes: &[u8], end: bool) -> Result<(), ConnectionError> {
         // There is one: the reader lets none come otherwise.
         let Some(block) = &mut self.block else {
             return Ok(());
         };
-        block.octets.extend_from_slice(octets);
+        block.bytes.extend_from_slice(bytes);
         block.frames += 1;
         self.check_block()?;
         if end && let Some(block) = self.block.take() {
-            return self.on_block(block.stream, block.end_stream, &block.octets);
+            return self.on_block(block.stream, block.end_stream, &block.bytes);
         }
         Ok(())
     }
@@ -152,7 +152,7 @@ impl Connection {
         let Some(block) = &self.block else {
             return Ok(());
         };
-        if block.octets.len() > self.params.max_head as usize || block.frames > MAX_BLOCK_FRAMES {
+        if block.bytes.len() > self.params.max_head as usize || block.frames > MAX_BLOCK_FRAMES {
             return Err(ConnectionError::calm(
                 "a block of headers that does not end",
             ));

@@ -43,7 +43,7 @@ impl Connection {
         }
     }
 
-    /// Returns for how many octets there is room now. When there is none, [`Event::Changed`] tells
+    /// Returns for how many bytes there is room now. When there is none, [`Event::Changed`] tells
     /// of it later. More may be sent than there is room for; it waits.
     ///
     /// # Errors
@@ -82,7 +82,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends a stream in order: trailers, of 16,384 octets at most, go out behind all that was sent.
+    /// Ends a stream in order: trailers, of 16,384 bytes at most, go out behind all that was sent.
     pub fn end(&mut self, id: StreamId, trailers: &[(&[u8], &[u8])]) {
         let block = encoded(trailers);
         let Some(stream) = self.stream(id) else {
@@ -144,11 +144,11 @@ impl Connection {
                 stream.queued = most == 0 && window > 0;
                 return !stream.queued;
             }
-            let octets = u32::try_from(len).unwrap_or(u32::MAX);
-            output.put(&reader::head(octets, reader::DATA, 0, id.0));
+            let bytes = u32::try_from(len).unwrap_or(u32::MAX);
+            output.put(&reader::head(bytes, reader::DATA, 0, id.0));
             stream.out.move_to(len, output);
-            stream.send_window -= i64::from(octets);
-            self.send_window -= i64::from(octets);
+            stream.send_window -= i64::from(bytes);
+            self.send_window -= i64::from(bytes);
         }
         if let (true, Local::Ending(block)) = (stream.out.is_empty(), &mut stream.local) {
             let len = u32::try_from(block.len()).unwrap_or(u32::MAX);
@@ -171,8 +171,8 @@ impl Connection {
     }
 
     /// Takes note of what was written of the output.
-    pub fn written(&mut self, octets: usize) {
-        self.output.advance(octets);
+    pub fn written(&mut self, bytes: usize) {
+        self.output.advance(bytes);
         self.wake_crowd();
     }
 
@@ -207,7 +207,7 @@ impl Connection {
 
     /// Tells those who wait for the connection that it takes more.
     pub(super) fn wake_crowd(&mut self) {
-        // Not for every octet that was written.
+        // Not for every byte that was written.
         let full = self.output.len() > self.params.send_buffer / 2 || self.send_window <= 0;
         if full || self.crowd.is_empty() {
             return;

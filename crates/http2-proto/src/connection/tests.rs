@@ -79,13 +79,13 @@ pub(super) fn with_streams(count: u32) -> Connection {
     connection
 }
 
-pub(super) fn feed(connection: &mut Connection, octets: &[u8]) -> Result<(), ConnectionError> {
-    connection.handle_input(Bytes::copy_from_slice(octets))
+pub(super) fn feed(connection: &mut Connection, bytes: &[u8]) -> Result<(), ConnectionError> {
+    connection.handle_input(Bytes::copy_from_slice(bytes))
 }
 
 /// Writes everything, and returns it.
 pub(super) fn sent(connection: &mut Connection) -> Vec<Sent> {
-    let mut octets = Vec::new();
+    let mut bytes = Vec::new();
     loop {
         let output = connection.transmit();
         if output.is_empty() {
@@ -97,20 +97,20 @@ pub(super) fn sent(connection: &mut Connection) -> Vec<Sent> {
             .iter()
             .flat_map(|slice| slice.to_vec())
             .collect();
-        octets.extend_from_slice(&written);
+        bytes.extend_from_slice(&written);
         connection.written(written.len());
     }
-    frames(&octets)
+    frames(&bytes)
 }
 
-pub(super) fn frames(mut octets: &[u8]) -> Vec<Sent> {
+pub(super) fn frames(mut bytes: &[u8]) -> Vec<Sent> {
     let mut frames = Vec::new();
     while let Some((&[a, b, c, kind, flags, ref stream @ ..], rest)) =
-        octets.split_first_chunk::<9>()
+        bytes.split_first_chunk::<9>()
     {
         let len = u32::from_be_bytes([0, a, b, c]) as usize;
         let (payload, rest) = rest.split_at(len);
-        octets = rest;
+        bytes = rest;
         frames.push(Sent {
             kind,
             flags,
@@ -118,7 +118,7 @@ pub(super) fn frames(mut octets: &[u8]) -> Vec<Sent> {
             payload: payload.to_vec(),
         });
     }
-    assert!(octets.is_empty());
+    assert!(bytes.is_empty());
     frames
 }
 

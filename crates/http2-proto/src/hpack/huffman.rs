@@ -1,7 +1,7 @@
 //! The Huffman code of header strings (RFC 7541 appendix B), read.
 //!
 //! ```text
-//!   bits ──▶ a length, and the how manieth code of that length ──▶ SYMBOLS ──▶ octet
+//!   bits ──▶ a length, and the how manieth code of that length ──▶ SYMBOLS ──▶ byte
 //! ```
 //!
 //! The code is canonical: codes of one length are consecutive numbers, in the order of their
@@ -11,13 +11,13 @@
 
 use super::HpackError;
 
-/// Appends what `octets` stand for.
-pub(super) fn decode(octets: &[u8], to: &mut Vec<u8>) -> Result<(), HpackError> {
+/// Appends what `bytes` stand for.
+pub(super) fn decode(bytes: &[u8], to: &mut Vec<u8>) -> Result<(), HpackError> {
     let (mut code, mut first, mut length, mut before) = (0_u32, 0_u32, 0_usize, 0_u32);
     let mut ones = true;
-    for octet in octets {
+    for byte in bytes {
         for shift in (0..8).rev() {
-            let bit = u32::from(octet >> shift & 1);
+            let bit = u32::from(byte >> shift & 1);
             code = code << 1 | bit;
             first <<= 1;
             length += 1;
@@ -35,7 +35,7 @@ pub(super) fn decode(octets: &[u8], to: &mut Vec<u8>) -> Result<(), HpackError> 
             (code, first, length, before, ones) = (0, 0, 0, 0, true);
         }
     }
-    // What is left fills an octet with the beginning of that symbol, which is all ones.
+    // What is left fills a byte with the beginning of that symbol, which is all ones.
     if length > 7 || !ones {
         return Err(HpackError::Huffman);
     }
@@ -48,7 +48,7 @@ const CODES: [u32; 31] = [
     29, 0, 4,
 ];
 
-/// Octets by the length of their codes, then by number.
+/// Bytes by the length of their codes, then by number.
 const SYMBOLS: [u8; 256] = [
     48, 49, 50, 97, 99, 101, 105, 111, 115, 116, 32, 37, 45, 46, 47, 51, 52, 53, 54, 55, 56, 57,
     61, 65, 95, 98, 100, 102, 103, 104, 108, 109, 110, 112, 114, 117, 58, 66, 67, 68, 69, 70, 71,
@@ -69,9 +69,9 @@ const SYMBOLS: [u8; 256] = [
 mod tests {
     use super::*;
 
-    fn decoded(octets: &[u8]) -> Result<Vec<u8>, HpackError> {
+    fn decoded(bytes: &[u8]) -> Result<Vec<u8>, HpackError> {
         let mut to = Vec::new();
-        decode(octets, &mut to).map(|()| to)
+        decode(bytes, &mut to).map(|()| to)
     }
 
     /// RFC 7541 appendix C.4 and C.6.

@@ -6,8 +6,8 @@ use super::*;
 
 type Fields = Vec<(String, String)>;
 
-fn text(octets: &[u8]) -> String {
-    String::from_utf8_lossy(octets).into_owned()
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
 fn decode(decoder: &mut Decoder, block: &[u8]) -> Result<Fields, HpackError> {
@@ -18,8 +18,8 @@ fn decode(decoder: &mut Decoder, block: &[u8]) -> Result<Fields, HpackError> {
 
 fn hex(digits: &str) -> Vec<u8> {
     let digits: Vec<u8> = digits.bytes().filter(|digit| *digit != b' ').collect();
-    let octet = |pair: &[u8]| u8::from_str_radix(&text(pair), 16).unwrap();
-    digits.chunks(2).map(octet).collect()
+    let byte = |pair: &[u8]| u8::from_str_radix(&text(pair), 16).unwrap();
+    digits.chunks(2).map(byte).collect()
 }
 
 fn fields(fields: &[(&str, &str)]) -> Fields {
@@ -76,7 +76,7 @@ fn requests_with_huffman_share_a_table() {
 fn old_entries_make_room_for_new_ones() {
     let mut decoder = Decoder::new();
     decoder.set_limit(100);
-    // The size, then three fields of 42 octets each.
+    // The size, then three fields of 42 bytes each.
     let mut block = vec![0x3f, 100 - 31];
     for name in *b"abc" {
         block.extend([0x40, 5, name, b'n', b'a', b'm', b'e', 5]);

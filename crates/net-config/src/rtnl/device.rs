@@ -57,7 +57,7 @@ pub(crate) struct Settings {
     pub(crate) up: bool,
     pub(crate) mtu: u32,
     pub(crate) queue: u32,
-    /// Whether the device takes part in IPv6; false below 1280 octets and without IPv6.
+    /// Whether the device takes part in IPv6; false below 1280 bytes and without IPv6.
     pub(crate) ipv6: bool,
     /// Whether the kernel gives it an IPv6 address of its own when it comes up.
     pub(crate) makes_link_local: bool,

@@ -40,7 +40,7 @@ pub enum TunnelChange {
         /// The table.
         table: u32,
     },
-    /// The device's packet size was set, octets.
+    /// The device's packet size was set, bytes.
     SetMtu(u16),
     /// The kernel was told to give the device no IPv6 address of its own.
     SetNoLinkLocal,
@@ -77,7 +77,7 @@ impl fmt::Display for TunnelChange {
             Self::RemoveRule { ipv6, table } => {
                 write!(f, "remove the {} rule for table {table}", family(ipv6))
             }
-            Self::SetMtu(octets) => write!(f, "set the MTU to {octets}"),
+            Self::SetMtu(bytes) => write!(f, "set the MTU to {bytes}"),
             Self::SetNoLinkLocal => write!(f, "make no IPv6 address by itself"),
             Self::SetQueue(packets) => write!(f, "set the queue to {packets} packets"),
             Self::SetSwitch {

@@ -20,9 +20,9 @@ use crate::{
 /// How a tunnel device is to be.
 #[derive(Clone, Debug)]
 pub struct TunnelDevice {
-    /// Name of the device, 1 to 15 octets.
+    /// Name of the device, 1 to 15 bytes.
     pub device: String,
-    /// Largest packet, octets: at least 68, with IPv6 addresses 1280.
+    /// Largest packet, bytes: at least 68, with IPv6 addresses 1280.
     pub mtu: u16,
     /// Packets that may wait for the reader, 1000 to 10000.
     pub queue_packets: u32,
@@ -162,7 +162,7 @@ impl TunnelDevice {
         let held = self.held(connection, settings.index).await?;
         let absent = |prefix: &&Prefix| !held.iter().any(|held| held.prefix == **prefix);
         let missing = if settings.mtu != u32::from(self.mtu) {
-            Some(format!("an MTU of {} octets", self.mtu))
+            Some(format!("an MTU of {} bytes", self.mtu))
         } else if settings.queue != self.queue_packets {
             Some(format!("a queue of {} packets", self.queue_packets))
         } else if !settings.up {

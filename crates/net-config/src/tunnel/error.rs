@@ -22,7 +22,7 @@ pub enum TunnelError {
         /// The name.
         device: String,
     },
-    /// The kernel would not take the name: 1 to 15 octets, no slash, colon or white space.
+    /// The kernel would not take the name: 1 to 15 bytes, no slash, colon or white space.
     #[error("{device:?} is not a device name")]
     DeviceName {
         /// As configured.
@@ -53,11 +53,11 @@ pub enum TunnelError {
         device: String,
     },
     /// The packet size is out of range.
-    #[error("an MTU of {mtu} octets on {device} is too small: at least {least}")]
+    #[error("an MTU of {mtu} bytes on {device} is too small: at least {least}")]
     Mtu {
         /// The device.
         device: String,
-        /// As configured, octets.
+        /// As configured, bytes.
         mtu: u16,
         /// The least for the families on the device (RFC 791: 68, RFC 8200: 1280).
         least: u16,

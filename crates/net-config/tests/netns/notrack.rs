@@ -163,7 +163,7 @@ fn tracked_tcp() -> Vec<String> {
         .collect()
 }
 
-/// A whole TCP connection over the loopback device, with octets both ways.
+/// A whole TCP connection over the loopback device, with bytes both ways.
 async fn converse(address: &str, port: u16) {
     let listener = TcpListener::bind((address, port)).await.unwrap();
     let mut client = TcpStream::connect((address, port)).await.unwrap();

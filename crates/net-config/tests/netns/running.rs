@@ -107,7 +107,7 @@ fn events_that_overrun_the_socket_are_made_good() {
     in_namespace(async {
         let mut running = Running::start(&[V4]).await;
         // The keeper shares this thread, so it reads nothing until the whole burst is there:
-        // more octets than a socket's default receive buffer holds.
+        // more bytes than a socket's default receive buffer holds.
         let burst: String = (0..2000)
             .map(|n| format!("addr add 10.200.{}.{}/32 dev lo\n", n / 250, n % 250 + 1))
             .collect();

@@ -43,7 +43,7 @@ fn open<'a>(reader: &mut Reader<'a>) -> Result<Reader<'a>, &'static str> {
     }
     reader.split(32).ok_or(SHORT)?; // random
     if reader.vector8().ok_or(SHORT)?.len() > 32 {
-        return Err("session id longer than 32 octets");
+        return Err("session id longer than 32 bytes");
     }
     let suites = reader.vector16().ok_or(SHORT)?.len();
     if suites == 0 || !suites.is_multiple_of(2) {
@@ -57,7 +57,7 @@ fn open<'a>(reader: &mut Reader<'a>) -> Result<Reader<'a>, &'static str> {
     }
     let extensions = reader.vector16().ok_or(SHORT)?;
     if !reader.is_empty() {
-        return Err("octets behind the extensions");
+        return Err("bytes behind the extensions");
     }
     Ok(extensions)
 }
@@ -71,7 +71,7 @@ fn server_name(mut data: Reader<'_>) -> Result<Range<usize>, &'static str> {
     const SHORT: &str = "server_name cut short";
     let mut list = data.vector16().ok_or(SHORT)?;
     if !data.is_empty() {
-        return Err("octets behind the server name list");
+        return Err("bytes behind the server name list");
     }
     if list.u8().ok_or("empty server name list")? != HOST_NAME {
         return Err("server name of unknown type");
@@ -90,11 +90,11 @@ fn server_name(mut data: Reader<'_>) -> Result<Range<usize>, &'static str> {
 fn is_host_name(name: &[u8]) -> bool {
     let labels = name.strip_suffix(b".").unwrap_or(name);
     name.len() <= 255
-        && labels.split(|&octet| octet == b'.').all(|label| {
+        && labels.split(|&byte| byte == b'.').all(|label| {
             (1..=63).contains(&label.len())
                 && label
                     .iter()
-                    .all(|octet| octet.is_ascii_alphanumeric() || b"-_".contains(octet))
+                    .all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(byte))
         })
 }
 
@@ -103,7 +103,7 @@ fn protocol_name_list(mut data: Reader<'_>) -> Result<Range<usize>, &'static str
     const SHORT: &str = "ALPN cut short";
     let list = data.vector16().ok_or(SHORT)?;
     if !data.is_empty() {
-        return Err("octets behind the ALPN list");
+        return Err("bytes behind the ALPN list");
     }
     if list.is_empty() {
         return Err("empty ALPN list");

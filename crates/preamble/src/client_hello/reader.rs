@@ -1,7 +1,7 @@
 //! A cursor over a handshake message that never leaves the window it was given.
 //!
 //! Knows TLS's presentation language (RFC 8446 §3: big-endian numbers, length-prefixed vectors),
-//! nothing of what the octets mean.
+//! nothing of what the bytes mean.
 
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ impl<'a> Reader<'a> {
         self.at >= self.end
     }
 
-    /// Octets left in the window.
+    /// Bytes left in the window.
     pub(super) fn len(&self) -> usize {
         self.end.saturating_sub(self.at)
     }
@@ -41,7 +41,7 @@ impl<'a> Reader<'a> {
         self.message.get(self.range()).unwrap_or_default()
     }
 
-    /// Splits off the next `len` octets as a window of their own.
+    /// Splits off the next `len` bytes as a window of their own.
     pub(super) fn split(&mut self, len: usize) -> Option<Self> {
         if len > self.len() {
             return None;
@@ -63,16 +63,16 @@ impl<'a> Reader<'a> {
         self.split(2)?
             .octets()
             .first_chunk()
-            .map(|octets| u16::from_be_bytes(*octets))
+            .map(|bytes| u16::from_be_bytes(*bytes))
     }
 
-    /// A vector with a length of one octet.
+    /// A vector with a length of one byte.
     pub(super) fn vector8(&mut self) -> Option<Self> {
         let len = self.u8()?;
         self.split(usize::from(len))
     }
 
-    /// A vector with a length of two octets.
+    /// A vector with a length of two bytes.
     pub(super) fn vector16(&mut self) -> Option<Self> {
         let len = self.u16()?;
         self.split(usize::from(len))

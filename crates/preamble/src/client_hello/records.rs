@@ -5,7 +5,7 @@
 //! message                            1 │ length (3) │ body …      may go on in the next record
 //! ```
 //!
-//! Judges octets strictly in the order they arrive, so that a prefix never gets another verdict
+//! Judges bytes strictly in the order they arrive, so that a prefix never gets another verdict
 //! than the whole. Does not look at the body.
 
 use std::borrow::Cow;
@@ -16,15 +16,15 @@ use crate::Progress;
 /// Most TLS records a ClientHello may be spread over.
 ///
 /// Clients use one, or two or three above 16 KiB. The bound keeps a client that sends records of
-/// one octet from making every further segment cost a walk over thousands of headers.
+/// one byte from making every further segment cost a walk over thousands of headers.
 pub const MAX_RECORDS: usize = 64;
 
 /// Where the ClientHello lies in the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
-    /// Octets of the handshake message, its four-octet header included.
+    /// Bytes of the handshake message, its four-byte header included.
     pub(super) message_len: usize,
-    /// Octets of all records that carry it.
+    /// Bytes of all records that carry it.
     pub(super) consumed: usize,
     /// How many those are.
     pub(super) records: usize,
@@ -69,7 +69,7 @@ struct Walk {
     limit: usize,
     /// Where the record under inspection starts.
     offset: usize,
-    /// Octets of the message in the records before it.
+    /// Bytes of the message in the records before it.
     gathered: usize,
     /// The message's own header, as far as it is known.
     head: [u8; MESSAGE_HEADER],
@@ -96,7 +96,7 @@ impl Walk {
         let message_len = self.note_head(fragment)?;
 
         if message_len.is_some_and(|total| gathered > total) {
-            return Err(Malformed("octets behind the ClientHello in its record"));
+            return Err(Malformed("bytes behind the ClientHello in its record"));
         }
         let missing = message_len
             .unwrap_or(MESSAGE_HEADER)
@@ -125,7 +125,7 @@ impl Walk {
         Ok(None)
     }
 
-    /// Checks the record header at the start of `rest` octet by octet; `None` when it is cut short.
+    /// Checks the record header at the start of `rest` byte by byte; `None` when it is cut short.
     fn record_len(&self, rest: &[u8]) -> Result<Option<usize>, ClientHelloError> {
         let foreign = |what| {
             if self.records == 0 {
@@ -150,8 +150,8 @@ impl Walk {
     /// Takes over what `fragment` adds to the message header; the message's length once known.
     fn note_head(&mut self, fragment: &[u8]) -> Result<Option<usize>, ClientHelloError> {
         let free = self.head.get_mut(self.head_len..).unwrap_or_default();
-        for (slot, octet) in free.iter_mut().zip(fragment) {
-            *slot = *octet;
+        for (slot, byte) in free.iter_mut().zip(fragment) {
+            *slot = *byte;
             self.head_len += 1;
         }
         let [kind, length @ ..] = self.head;
@@ -165,7 +165,7 @@ impl Walk {
         Ok(Some(MESSAGE_HEADER + (high << 16 | mid << 8 | low)))
     }
 
-    /// Checks that `missing` octets of the message can still come in records behind `end`.
+    /// Checks that `missing` bytes of the message can still come in records behind `end`.
     fn room_for(&self, end: usize, missing: usize) -> Result<(), ClientHelloError> {
         let header = if missing > 0 { RECORD_HEADER } else { 0 };
         if end + header + missing > self.limit {

@@ -46,7 +46,7 @@ fn check(target: &str, headers: &[(&str, &str)]) -> Result<(), ConnectEncodeErro
         if padded
             || value
                 .bytes()
-                .any(|octet| octet.is_ascii_control() && octet != b'\t')
+                .any(|byte| byte.is_ascii_control() && byte != b'\t')
         {
             return Err(ConnectEncodeError::FieldValue);
         }
@@ -64,7 +64,7 @@ pub enum ConnectEncodeError {
     /// A field value holds a control character or whitespace at an end.
     #[error("a CONNECT request cannot carry a header of this value")]
     FieldValue,
-    /// The target is empty or holds octets that no host and port have.
+    /// The target is empty or holds bytes that no host and port have.
     #[error("the target of a CONNECT request must be host and port")]
     Target,
     /// There are more fields than a recipient would take.

@@ -1,6 +1,6 @@
 //! What request and response heads have in common: lines, and the block of fields.
 //!
-//! Judges octets in the order they arrive; a line is interpreted once it is complete, so that a
+//! Judges bytes in the order they arrive; a line is interpreted once it is complete, so that a
 //! prefix never gets another verdict than the whole.
 
 use std::str;
@@ -11,18 +11,18 @@ use crate::Progress;
 /// Most header fields a head may have.
 pub const MAX_FIELDS: usize = 100;
 
-/// Returns whether parsing `input` can say more than parsing its first `seen` octets did.
+/// Returns whether parsing `input` can say more than parsing its first `seen` bytes did.
 ///
 /// A head gets a new verdict mostly where a line ends. Skipping the other segments makes the cost
-/// of a head that arrives octet by octet linear, at the price of noticing a stray control
+/// of a head that arrives byte by byte linear, at the price of noticing a stray control
 /// character only at the end of its line. `limit` is the one given to the parser.
 #[must_use]
 pub fn worth_parsing(input: &[u8], seen: usize, limit: usize) -> bool {
-    // Short inputs are always looked at: whether this is HTTP at all shows in the first octets.
+    // Short inputs are always looked at: whether this is HTTP at all shows in the first bytes.
     seen < 64 || input.len() >= limit || input.get(seen..).unwrap_or_default().contains(&b'\n')
 }
 
-/// Runs `read` on at most `limit` octets; `None` from it means that the head goes on.
+/// Runs `read` on at most `limit` bytes; `None` from it means that the head goes on.
 pub(super) fn bounded<'a, T>(
     input: &'a [u8],
     limit: usize,
@@ -55,8 +55,8 @@ fn ends_with_first(view: &[u8], n: usize) -> bool {
 
 /// Splits off the first line, without its CRLF; `None` when it is cut short.
 pub(super) fn next_line(input: &[u8]) -> Result<Option<(&str, &[u8])>, HeadError> {
-    for (at, &octet) in input.iter().enumerate() {
-        match octet {
+    for (at, &byte) in input.iter().enumerate() {
+        match byte {
             b'\r' => {
                 let (line, rest) = input.split_at_checked(at).unwrap_or((input, &[]));
                 return match rest {
@@ -112,7 +112,7 @@ impl<'a> Fields<'a> {
 
     /// Names and values in the order sent; whitespace around values is not part of them.
     pub(super) fn iter(self) -> impl Iterator<Item = (&'a str, &'a str)> {
-        // Neither half of a CRLF is in the block without the other, and one octet is found sooner.
+        // Neither half of a CRLF is in the block without the other, and one byte is found sooner.
         self.block.split_terminator('\n').filter_map(|line| {
             let (name, value) = line.split_once(':')?;
             Some((name, value.trim_matches([' ', '\t', '\r'])))
@@ -132,17 +132,17 @@ pub(super) fn is_token(word: &str) -> bool {
     !word.is_empty() && word.bytes().all(is_tchar)
 }
 
-pub(super) fn is_tchar(octet: u8) -> bool {
-    TCHARS & (1 << octet.min(127)) != 0
+pub(super) fn is_tchar(byte: u8) -> bool {
+    TCHARS & (1 << byte.min(127)) != 0
 }
 
-/// A bit for each octet of a token; that of 127, DEL, is none.
+/// A bit for each byte of a token; that of 127, DEL, is none.
 const TCHARS: u128 = {
     let mut bits = 0;
-    let mut octet = 0;
-    while octet < 127_u8 {
+    let mut byte = 0;
+    while byte < 127_u8 {
         let also = matches!(
-            octet,
+            byte,
             b'!' | b'#'
                 | b'$'
                 | b'%'
@@ -158,23 +158,23 @@ const TCHARS: u128 = {
                 | b'|'
                 | b'~'
         );
-        if also || octet.is_ascii_alphanumeric() {
-            bits |= 1 << octet;
+        if also || byte.is_ascii_alphanumeric() {
+            bits |= 1 << byte;
         }
-        octet += 1;
+        byte += 1;
     }
     bits
 };
 
 /// Visible ASCII.
 pub(super) fn is_visible(word: &str) -> bool {
-    !word.is_empty() && word.bytes().all(|octet| octet.is_ascii_graphic())
+    !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// The octets of RFC 3986 §3.2.2 and §3.2.3, host and port, without judging their arrangement.
+/// The bytes of RFC 3986 §3.2.2 and §3.2.3, host and port, without judging their arrangement.
 pub(super) fn is_host(word: &str) -> bool {
     word.bytes()
-        .all(|octet| octet.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:[]%".contains(&octet))
+        .all(|byte| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:[]%".contains(&byte))
 }
 
 const END: &[u8] = b"\r\n\r\n";

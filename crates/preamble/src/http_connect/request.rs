@@ -18,7 +18,7 @@ pub struct RequestHead<'a> {
 }
 
 impl<'a> RequestHead<'a> {
-    /// Parses the request head at the start of `input`, given at most `limit` octets for it.
+    /// Parses the request head at the start of `input`, given at most `limit` bytes for it.
     ///
     /// `consumed` ends with the empty line; whatever the client sent behind it is left alone. The
     /// target is not interpreted (a gateway routes by a header field and never looks at it), so a
@@ -26,8 +26,8 @@ impl<'a> RequestHead<'a> {
     ///
     /// # Errors
     ///
-    /// - [`HeadError::NotHttp`] as soon as the first octets are not a method name (RFC 9110
-    ///   §5.6.2 token, at most 32 octets) and a space.
+    /// - [`HeadError::NotHttp`] as soon as the first bytes are not a method name (RFC 9110
+    ///   §5.6.2 token, at most 32 bytes) and a space.
     /// - [`HeadError::Malformed`] for a head that breaks the rules: see the module; several `Host`
     ///   fields, or none in HTTP/1.1 (RFC 9112 §3.2); a CONNECT that announces a body
     ///   (`Transfer-Encoding`, or `Content-Length` other than 0), since the bytes behind it could
@@ -107,7 +107,7 @@ impl<'a> RequestHead<'a> {
         self.version
     }
 
-    /// Returns the value of the `Host` field, which holds only octets that a host and port may
+    /// Returns the value of the `Host` field, which holds only bytes that a host and port may
     /// have; `None` when it is missing (HTTP/1.0) or empty.
     #[must_use]
     pub fn host(&self) -> Option<&'a str> {
@@ -140,10 +140,10 @@ pub fn looks_like_connect(input: &[u8]) -> Option<bool> {
 
 /// Refuses what is no HTTP as early as possible.
 fn starts_with_method(view: &[u8]) -> Result<(), HeadError> {
-    for (at, &octet) in view.iter().enumerate() {
-        match octet {
+    for (at, &byte) in view.iter().enumerate() {
+        match byte {
             b' ' if at > 0 => return Ok(()),
-            octet if is_tchar(octet) && at < MAX_METHOD => {}
+            byte if is_tchar(byte) && at < MAX_METHOD => {}
             _ => return Err(NotHttp),
         }
     }
@@ -168,5 +168,5 @@ fn announces_body(fields: Fields<'_>) -> bool {
 const METHOD: &str = "CONNECT";
 const CONNECT: &[u8] = b"CONNECT ";
 const SHORTEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
-/// Longest method looked at; the longest registered one is `UPDATEREDIRECTREF`, 17 octets.
+/// Longest method looked at; the longest registered one is `UPDATEREDIRECTREF`, 17 bytes.
 const MAX_METHOD: usize = 32;

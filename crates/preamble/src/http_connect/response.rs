@@ -17,7 +17,7 @@ pub struct ResponseHead<'a> {
 }
 
 impl<'a> ResponseHead<'a> {
-    /// Parses the response head at the start of `input`, given at most `limit` octets for it.
+    /// Parses the response head at the start of `input`, given at most `limit` bytes for it.
     ///
     /// `consumed` ends with the empty line. Behind a 2xx answer to CONNECT the tunnel begins, and
     /// `Content-Length` and `Transfer-Encoding` in it mean nothing (RFC 9110 §9.3.6). A 1xx answer
@@ -25,7 +25,7 @@ impl<'a> ResponseHead<'a> {
     ///
     /// # Errors
     ///
-    /// - [`HeadError::NotHttp`] as soon as the first octets are not `HTTP/1.`.
+    /// - [`HeadError::NotHttp`] as soon as the first bytes are not `HTTP/1.`.
     /// - [`HeadError::Malformed`] for a head that breaks the rules; see the module.
     /// - [`HeadError::TooLong`] when the head does not end within `limit` or
     ///   [`MAX_FIELDS`](super::MAX_FIELDS) fields.
@@ -97,7 +97,7 @@ impl<'a> ResponseHead<'a> {
 
 /// Three digits, of the classes that RFC 9110 §15 defines.
 fn status(code: &str) -> Option<u16> {
-    let digits = code.len() == 3 && code.bytes().all(|octet| octet.is_ascii_digit());
+    let digits = code.len() == 3 && code.bytes().all(|byte| byte.is_ascii_digit());
     let status = if digits {
         code.parse().ok()?
     } else {

@@ -1,14 +1,14 @@
 //! CRC32C (Castagnoli; RFC 9260 Appendix A), as the PROXY protocol's checksum TLV uses it.
 //!
-//! One table of 256 entries: a header is tens of octets, so wider tables would not pay.
+//! One table of 256 entries: a header is tens of bytes, so wider tables would not pay.
 
-/// Returns the CRC32C of the octets.
-pub(super) fn crc32c(octets: impl IntoIterator<Item = u8>) -> u32 {
-    !octets.into_iter().fold(u32::MAX, |crc, octet| {
+/// Returns the CRC32C of the bytes.
+pub(super) fn crc32c(bytes: impl IntoIterator<Item = u8>) -> u32 {
+    !bytes.into_iter().fold(u32::MAX, |crc, byte| {
         let [low, ..] = crc.to_le_bytes();
         crc >> 8
             ^ TABLE
-                .get(usize::from(low ^ octet))
+                .get(usize::from(low ^ byte))
                 .copied()
                 .unwrap_or_default()
     })

@@ -76,7 +76,7 @@ fn read_line(line: &[u8]) -> Option<Addresses> {
 /// Decimal digits without sign or leading zero.
 fn read_port(word: &str) -> Option<u16> {
     let padded = word.len() > 1 && word.starts_with('0');
-    let digits = word.bytes().all(|octet| octet.is_ascii_digit());
+    let digits = word.bytes().all(|byte| byte.is_ascii_digit());
     if padded || !digits {
         None
     } else {

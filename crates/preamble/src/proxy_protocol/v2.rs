@@ -30,9 +30,9 @@ pub(super) fn parse(
         return Err(ProxyHeaderError::TooLong);
     }
     let fixed = view.get(SIGNATURE.len()..).unwrap_or_default();
-    let command = fixed.first().map(|&octet| command(octet)).transpose()?;
+    let command = fixed.first().map(|&byte| command(byte)).transpose()?;
     let family = match (command, fixed.get(1)) {
-        (Some(Command::Proxy), Some(&octet)) => Family::new(octet)?,
+        (Some(Command::Proxy), Some(&byte)) => Family::new(byte)?,
         // §2.2: the family of a LOCAL header is ignored along with its block.
         _ => Family::Ignored,
     };
@@ -71,8 +71,8 @@ enum Command {
     Proxy,
 }
 
-fn command(octet: u8) -> Result<Command, ProxyHeaderError> {
-    match (octet >> 4, octet & 0x0f) {
+fn command(byte: u8) -> Result<Command, ProxyHeaderError> {
+    match (byte >> 4, byte & 0x0f) {
         (2, 0) => Ok(Command::Local),
         (2, 1) => Ok(Command::Proxy),
         (2, _) => Err(Malformed("unknown command")),
@@ -91,8 +91,8 @@ enum Family {
 
 impl Family {
     /// §2.2: combinations not listed there "must be rejected as invalid by receivers".
-    fn new(octet: u8) -> Result<Self, ProxyHeaderError> {
-        match octet {
+    fn new(byte: u8) -> Result<Self, ProxyHeaderError> {
+        match byte {
             0x00 => Ok(Self::Unspecified),
             0x11 => Ok(Self::Inet(Transport::Stream)),
             0x12 => Ok(Self::Inet(Transport::Datagram)),
@@ -114,27 +114,27 @@ impl Family {
 
     /// Splits the block into addresses and TLVs.
     fn read(self, block: &[u8]) -> Option<(Addresses, &[u8])> {
-        let (octets, tlvs) = block.split_at_checked(self.address_len())?;
+        let (bytes, tlvs) = block.split_at_checked(self.address_len())?;
         let addresses = match self {
             Self::Ignored => return Some((Addresses::Local, &[])),
             Self::Unspecified => Addresses::Unknown,
             Self::Unix => Addresses::Unix,
-            Self::Inet(transport) => endpoints::<4>(octets, transport)?,
-            Self::Inet6(transport) => endpoints::<16>(octets, transport)?,
+            Self::Inet(transport) => endpoints::<4>(bytes, transport)?,
+            Self::Inet6(transport) => endpoints::<16>(bytes, transport)?,
         };
         Some((addresses, tlvs))
     }
 }
 
-/// Source address, destination address, source port, destination port; `N` octets an address.
-fn endpoints<const N: usize>(octets: &[u8], transport: Transport) -> Option<Addresses>
+/// Source address, destination address, source port, destination port; `N` bytes an address.
+fn endpoints<const N: usize>(bytes: &[u8], transport: Transport) -> Option<Addresses>
 where
     IpAddr: From<[u8; N]>,
 {
-    let (source, octets) = octets.split_first_chunk::<N>()?;
-    let (destination, octets) = octets.split_first_chunk::<N>()?;
-    let (source_port, octets) = octets.split_first_chunk()?;
-    let (destination_port, _) = octets.split_first_chunk()?;
+    let (source, bytes) = bytes.split_first_chunk::<N>()?;
+    let (destination, bytes) = bytes.split_first_chunk::<N>()?;
+    let (source_port, bytes) = bytes.split_first_chunk()?;
+    let (destination_port, _) = bytes.split_first_chunk()?;
     Some(Addresses::Ip {
         source: SocketAddr::new((*source).into(), u16::from_be_bytes(*source_port)),
         destination: SocketAddr::new((*destination).into(), u16::from_be_bytes(*destination_port)),
@@ -167,7 +167,7 @@ fn check_tlvs(header: &[u8], tlvs: &[u8]) -> Result<(), ProxyHeaderError> {
     }
 }
 
-/// CRC32C of the header with the four octets of the checksum itself, at `at`, taken as zero.
+/// CRC32C of the header with the four bytes of the checksum itself, at `at`, taken as zero.
 fn checksum_at(header: &[u8], at: usize) -> u32 {
     let (before, rest) = header.split_at_checked(at).unwrap_or((header, &[]));
     let after = rest.get(4..).unwrap_or_default();
@@ -180,10 +180,10 @@ fn checksum_at(header: &[u8], at: usize) -> u32 {
     )
 }
 
-fn split_tlv(octets: &[u8]) -> Option<(u8, &[u8], &[u8])> {
-    let (&kind, octets) = octets.split_first()?;
-    let (len, octets) = octets.split_first_chunk()?;
-    let (value, rest) = octets.split_at_checked(usize::from(u16::from_be_bytes(*len)))?;
+fn split_tlv(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (&kind, bytes) = bytes.split_first()?;
+    let (len, bytes) = bytes.split_first_chunk()?;
+    let (value, rest) = bytes.split_at_checked(usize::from(u16::from_be_bytes(*len)))?;
     Some((kind, value, rest))
 }
 
@@ -269,7 +269,7 @@ fn put_fixed(
     Ok(())
 }
 
-/// Appends addresses and ports; returns the octet that names their family.
+/// Appends addresses and ports; returns the byte that names their family.
 fn put_addresses(source: SocketAddr, destination: SocketAddr, out: &mut Vec<u8>) -> u8 {
     let (family, ports) = match Pair::new(source, destination) {
         Pair::V4(ends) => {

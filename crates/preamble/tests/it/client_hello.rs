@@ -165,7 +165,7 @@ fn need_names_the_end_of_the_record() {
 
 #[test]
 fn announced_lengths_count_against_the_limit() {
-    let announced = [22, 3, 1, 0, 200, 1, 1, 0, 0]; // a hello of 65,536 octets
+    let announced = [22, 3, 1, 0, 200, 1, 1, 0, 0]; // a hello of 65,536 bytes
     assert_eq!(parse(&announced), Err(TooLong));
     assert!(matches!(parse(&announced[..8]), Ok(Progress::Need { .. })));
     assert_eq!(
@@ -202,7 +202,7 @@ fn records_that_tls_forbids_are_malformed() {
             [&first[..], &[22, 2]].concat(),
         ),
         (
-            "octets behind the ClientHello in its record",
+            "bytes behind the ClientHello in its record",
             into_records(&[left, right, &[1]].concat(), 1 << 14),
         ),
     ];
@@ -227,7 +227,7 @@ fn bodies_that_break_their_framing_are_malformed() {
             },
         ),
         (
-            "session id longer than 32 octets",
+            "session id longer than 32 bytes",
             Hello {
                 session_id: vec![0; 33],
                 ..hello()
@@ -263,7 +263,7 @@ fn bodies_that_break_their_framing_are_malformed() {
         ("empty ALPN protocol name", hello().alpn(&[b"h2", b""])),
         ("ALPN cut short", hello().with(16, vec![0, 2, 9, b'h'])),
         (
-            "octets behind the ALPN list",
+            "bytes behind the ALPN list",
             hello().with(16, vec![0, 2, 1, b'h', 0]),
         ),
         ("ALPN cut short", hello().with(16, vec![])),
@@ -275,7 +275,7 @@ fn bodies_that_break_their_framing_are_malformed() {
     message.push(0);
     let longer = crate::hello::message(1, &message[4..]);
     let behind = parse(&into_records(&longer, 1 << 14));
-    assert_eq!(behind, Err(Malformed("octets behind the extensions")));
+    assert_eq!(behind, Err(Malformed("bytes behind the extensions")));
 }
 
 #[test]
@@ -314,7 +314,7 @@ fn server_name_lists_are_read_strictly() {
         ("server_name cut short", vec![]),
         ("server_name cut short", vector16(&[0, 0, 5, b'a'])),
         (
-            "octets behind the server name list",
+            "bytes behind the server name list",
             [vector16(&name), vec![0]].concat(),
         ),
     ];
@@ -398,10 +398,10 @@ proptest! {
     }
 
     #[test]
-    fn mutated_hellos_keep_the_laws(at in any::<prop::sample::Index>(), octet in any::<u8>()) {
+    fn mutated_hellos_keep_the_laws(at in any::<prop::sample::Index>(), byte in any::<u8>()) {
         let mut record = Hello::new().named("a.example").alpn(&[b"h2"]).record();
         let at = at.index(record.len());
-        record[at] = octet;
+        record[at] = byte;
         bodies::client_hello(&record);
     }
 
@@ -426,7 +426,7 @@ fn parse(input: &[u8]) -> Result<Progress<Names>, ClientHelloError> {
     })
 }
 
-/// Server name, protocols and octets consumed of a complete hello.
+/// Server name, protocols and bytes consumed of a complete hello.
 fn done(input: &[u8]) -> (Option<String>, Vec<Vec<u8>>, usize) {
     match parse(input) {
         Ok(Progress::Done {
@@ -439,6 +439,6 @@ fn done(input: &[u8]) -> (Option<String>, Vec<Vec<u8>>, usize) {
 
 fn octets(hex: &str) -> Vec<u8> {
     let digits: Vec<u32> = hex.chars().filter_map(|digit| digit.to_digit(16)).collect();
-    let octet = |pair: &[u32]| u8::try_from(pair[0] * 16 + pair[1]).expect("two digits");
-    digits.chunks(2).map(octet).collect()
+    let byte = |pair: &[u32]| u8::try_from(pair[0] * 16 + pair[1]).expect("two digits");
+    digits.chunks(2).map(byte).collect()
 }

@@ -33,7 +33,7 @@ impl Hello {
         self.with(0, vector16(&host_name(name.as_bytes())))
     }
 
-    /// `key_share` with one entry of `len` octets for X25519MLKEM768.
+    /// `key_share` with one entry of `len` bytes for X25519MLKEM768.
     pub(crate) fn key_share(self, len: usize) -> Self {
         let entry = [&[0x11, 0xec][..], &vector16(&vec![0x5a; len])].concat();
         self.with(51, vector16(&entry))
@@ -82,13 +82,13 @@ pub(crate) fn host_name(name: &[u8]) -> Vec<u8> {
 
 pub(crate) fn vector8(payload: &[u8]) -> Vec<u8> {
     [
-        &[u8::try_from(payload.len()).expect("fits one octet")][..],
+        &[u8::try_from(payload.len()).expect("fits one byte")][..],
         payload,
     ]
     .concat()
 }
 
 pub(crate) fn vector16(payload: &[u8]) -> Vec<u8> {
-    let length = u16::try_from(payload.len()).expect("fits two octets");
+    let length = u16::try_from(payload.len()).expect("fits two bytes");
     [&length.to_be_bytes()[..], payload].concat()
 }

@@ -407,14 +407,14 @@ proptest! {
     }
 
     #[test]
-    fn mutated_heads_keep_the_laws(at in any::<prop::sample::Index>(), octet in any::<u8>()) {
+    fn mutated_heads_keep_the_laws(at in any::<prop::sample::Index>(), byte in any::<u8>()) {
         let mut request = b"CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\nX-D: outbound|443||a\r\n\r\n".to_vec();
         let mut response = b"HTTP/1.1 200 OK\r\nServer: a\r\nX: \t y\r\n\r\n".to_vec();
         let index = at.index(request.len());
-        request[index] = octet;
+        request[index] = byte;
         bodies::connect_head(&request);
         let index = at.index(response.len());
-        response[index] = octet;
+        response[index] = byte;
         bodies::response_head(&response);
     }
 

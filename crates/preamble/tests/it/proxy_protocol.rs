@@ -252,11 +252,7 @@ fn checksum_is_verified_when_present() {
             if (28..31).contains(&at) {
                 continue;
             }
-            assert_eq!(
-                parse(&bad),
-                Err(ChecksumMismatch),
-                "bit {bit} of octet {at}"
-            );
+            assert_eq!(parse(&bad), Err(ChecksumMismatch), "bit {bit} of byte {at}");
         }
     }
 }
@@ -363,7 +359,7 @@ proptest! {
     fn mutated_headers_keep_the_laws(
         text: bool,
         at in any::<prop::sample::Index>(),
-        octet in any::<u8>(),
+        byte in any::<u8>(),
     ) {
         let (source, destination) = (addr("[2001:db8::1]:50000"), addr("[2001:db8::2]:443"));
         let mut written = Vec::new();
@@ -373,7 +369,7 @@ proptest! {
             encode_v2(source, destination, &[(2, b"a.example")], true, &mut written).unwrap();
         }
         let at = at.index(written.len());
-        written[at] = octet;
+        written[at] = byte;
         bodies::proxy_header(&written);
     }
 

@@ -194,5 +194,5 @@ fn port_text(port: Option<u16>) -> String {
 }
 
 fn hex(key: &[u8]) -> String {
-    key.iter().map(|octet| format!("{octet:02x}")).collect()
+    key.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -43,7 +43,7 @@ impl<'a> Message<'a> {
         self.call(&self.control, datagram)
     }
 
-    /// Sends datagrams of `size` octets, the last of which may be shorter.
+    /// Sends datagrams of `size` bytes, the last of which may be shorter.
     pub(super) fn send_joined(&self, run: &[u8], size: usize) -> io::Result<()> {
         let mut control = self.control;
         control.segments(size);
@@ -56,9 +56,9 @@ impl<'a> Message<'a> {
         if let Some(to) = &self.to {
             message = message.with_addr(to);
         }
-        let octets = control.octets();
-        if !octets.is_empty() {
-            message = message.with_control(octets);
+        let bytes = control.octets();
+        if !bytes.is_empty() {
+            message = message.with_control(bytes);
         }
         // Not by way of the runtime: what does not fit is dropped now and not sent later.
         let socket = SockRef::from(self.through.socket());
@@ -88,15 +88,15 @@ fn written(ipv6: bool, address: SocketAddr) -> SocketAddr {
 /// Ancillary data of one message (cmsg(3)): length, level, type and data, aligned to a word.
 #[derive(Clone, Copy, Debug)]
 struct Control {
-    /// Three items at most: of 24, 40 and 24 octets.
-    octets: [u8; 96],
+    /// Three items at most: of 24, 40 and 24 bytes.
+    bytes: [u8; 96],
     len: usize,
 }
 
 impl Default for Control {
     fn default() -> Self {
         Self {
-            octets: [0; 96],
+            bytes: [0; 96],
             len: 0,
         }
     }
@@ -124,18 +124,18 @@ impl Control {
             IpAddr::V6(_) if !ipv6 => {} // no address of such a socket
             // struct in6_pktinfo: source, interface.
             IpAddr::V4(_) | IpAddr::V6(_) => {
-                let octets = match from {
+                let bytes = match from {
                     IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
                     IpAddr::V6(ip) => ip.octets(),
                 };
                 let mut info = [0; 20];
-                info[..16].copy_from_slice(&octets);
+                info[..16].copy_from_slice(&bytes);
                 self.add(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
             }
         }
     }
 
-    /// That the message is several datagrams of `size` octets.
+    /// That the message is several datagrams of `size` bytes.
     fn segments(&mut self, size: usize) {
         // A run is at most 64 KiB.
         let size = u16::try_from(size).unwrap_or(u16::MAX);
@@ -153,7 +153,7 @@ impl Control {
             data,
         ];
         for part in parts {
-            if let Some(place) = self.octets.get_mut(at..at + part.len()) {
+            if let Some(place) = self.bytes.get_mut(at..at + part.len()) {
                 place.copy_from_slice(part);
             }
             at += part.len();
@@ -162,6 +162,6 @@ impl Control {
     }
 
     fn octets(&self) -> &[u8] {
-        self.octets.get(..self.len).unwrap_or_default()
+        self.bytes.get(..self.len).unwrap_or_default()
     }
 }

@@ -54,8 +54,8 @@ fn traffic() -> Vec<Vec<u8>> {
         .chain(std::iter::repeat_n(700, 100))
         .chain([9000, 9000]);
     let datagram = |(number, size): (usize, usize)| {
-        let octet = |at: usize| u8::try_from((number * 31 + at * 7) % 251).unwrap();
-        (0..size).map(octet).collect()
+        let byte = |at: usize| u8::try_from((number * 31 + at * 7) % 251).unwrap();
+        (0..size).map(byte).collect()
     };
     sizes.enumerate().map(datagram).collect()
 }
@@ -79,7 +79,7 @@ async fn datagrams_arrive_as_they_are_with_and_without_offloads() {
                 } else {
                     outbox.slot(&sender, to, Some(ip), head, 9000, |room| {
                         room[..body.len()].copy_from_slice(body);
-                        // `push` alone sends what has no octets behind the head.
+                        // `push` alone sends what has no bytes behind the head.
                         body.len()
                     });
                 }
@@ -124,8 +124,8 @@ async fn a_slot_that_stays_empty_leaves_the_run_as_it_is() {
     let (receiver, to) = bound(Ipv4Addr::LOCALHOST.into(), PROBE);
     let mut outbox = Outbox::new();
     outbox.slot(&sender, to, None, b"head", 100, |_| 0);
-    for octet in [1, 2] {
-        outbox.push(&sender, to, None, (&[], &[octet; 50]));
+    for byte in [1, 2] {
+        outbox.push(&sender, to, None, (&[], &[byte; 50]));
         outbox.slot(&sender, to, None, b"head", 40, |room| {
             room.fill(9);
             0
@@ -148,8 +148,8 @@ async fn a_connected_socket_needs_no_receiver_and_survives_earlier_errors() {
     // The port's answer to that, by ICMP, is what the next call is told.
     let socket = bind(to, 1, SIZES).unwrap().remove(0);
     let receiver = Datagrams::new(socket, PROBE).unwrap();
-    for octet in [1, 2, 3] {
-        outbox.push(&sender, None, None, (&[], &[octet; 500]));
+    for byte in [1, 2, 3] {
+        outbox.push(&sender, None, None, (&[], &[byte; 500]));
     }
     outbox.flush(&sender);
     let (arrived, _) = receive(&receiver, 3).await;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use testkit::netns::Namespace;
 use udp::{BufferSizes, Datagrams, Inbox, MtuDiscovery, Offloads, Options, Outbox, Tally, bind};
 
-/// Octets that the device takes, IP and UDP headers included.
+/// Bytes that the device takes, IP and UDP headers included.
 const MTU: usize = 1300;
 
 #[test]

@@ -186,8 +186,8 @@ impl<S: Sink> Flow<'_, S> {
         }
         let end = Instant::now() + self.limits.gather;
         let mut gathered = vec![M::response(first)];
-        let mut octets: usize = gathered.iter().map(Response::octets).sum();
-        while octets < self.limits.gather_bytes && gathered.len() < OUTBOX {
+        let mut bytes: usize = gathered.iter().map(Response::octets).sum();
+        while bytes < self.limits.gather_bytes && gathered.len() < OUTBOX {
             let gap = (Instant::now() + self.limits.gather / GAPS).min(end);
             let Ok(next) = timeout_at(gap, responses.message()).await else {
                 break;
@@ -197,7 +197,7 @@ impl<S: Sink> Flow<'_, S> {
                 break;
             };
             let next = M::response(next);
-            octets += next.octets();
+            bytes += next.octets();
             gathered.push(next);
         }
         Ok(gathered)
@@ -221,7 +221,7 @@ impl<S: Sink> Flow<'_, S> {
                 tracing::warn!(
                     kind = crate::grpc::label(update.kind),
                     why,
-                    "resources are refused, what is in force stays"
+                    "resources are refused, what is in effect stays"
                 );
             }
             let answer = self.session.answer(update, verdict);

@@ -20,7 +20,7 @@ use crate::decode::{OwnListener, State, decode};
 use crate::proto::discovery::NameOnly;
 use crate::resource::ResourceType;
 
-/// The resources of a client, and how far they are in force.
+/// The resources of a client, and how far they are in effect.
 pub(super) struct Held {
     own: Vec<OwnListener>,
     state: State,
@@ -183,7 +183,7 @@ impl Held {
         Ok(())
     }
 
-    /// Puts in force what has come, though the server said that more follows. Called when it has
+    /// Puts in effect what has come, though the server said that more follows. Called when it has
     /// not come for long.
     pub(super) fn do_without_more(&mut self, sink: &mut impl Sink) -> Result<(), String> {
         self.more_follows = false;
@@ -221,7 +221,7 @@ impl Held {
         taken
     }
 
-    /// Puts the table in force if everything is there, and finds contradictions even if not: what
+    /// Puts the table in effect if everything is there, and finds contradictions even if not: what
     /// is taken cannot be refused later.
     fn judge(&mut self, state: &State, sink: &mut impl Sink) -> Result<(), String> {
         if self.rooted() && !self.more_follows && state.missing().is_none() {

@@ -50,7 +50,7 @@ pub(super) struct Item {
 }
 
 impl Response {
-    /// How many octets it has when it travels.
+    /// How many bytes it has when it travels.
     pub(super) fn octets(&self) -> usize {
         match self {
             Self::Delta(delta) => delta.encoded_len(),
@@ -209,5 +209,5 @@ impl Update {
     }
 }
 
-/// What a refusal says at most, octets.
+/// What a refusal says at most, bytes.
 const FAULT_OCTETS: usize = 2048;

@@ -11,13 +11,13 @@ use route::{EndpointAddress, IpPrefix};
 use crate::decode::fault::{Fault, Within};
 use crate::proto::{Address, CidrRange, RegexMatcher, StringMatcher, StringPattern};
 
-/// Octets of the longest name of a cluster, and of a CONNECT destination, which may be one.
+/// Bytes of the longest name of a cluster, and of a CONNECT destination, which may be one.
 pub(crate) const MOST_NAME: usize = 2048;
 
-/// Octets of the longest regular expression.
+/// Bytes of the longest regular expression.
 const MOST_REGEX: usize = 4096;
 
-/// Octets of the largest compiled regular expression.
+/// Bytes of the largest compiled regular expression.
 const MOST_COMPILED_REGEX: usize = 1 << 20;
 
 /// Seconds of the longest duration that the wire format allows: 10,000 years.
@@ -39,7 +39,7 @@ pub(super) fn name(name: &str) -> Result<String, Fault> {
     if name.is_empty() {
         Err(Fault::new("it is empty"))
     } else if name.len() > MOST_NAME {
-        let why = format!("it is longer than {MOST_NAME} octets");
+        let why = format!("it is longer than {MOST_NAME} bytes");
         Err(Fault::new(why))
     } else {
         Ok(name.to_owned())
@@ -193,7 +193,7 @@ pub(super) fn string_matcher(matcher: &StringMatcher) -> Result<Matcher, Fault> 
 pub(super) fn regex(matcher: &RegexMatcher) -> Result<Regex, Fault> {
     let fault = |why: String| Fault::at("regex", why);
     if matcher.regex.is_empty() || matcher.regex.len() > MOST_REGEX {
-        let why = format!("it is empty, or longer than {MOST_REGEX} octets");
+        let why = format!("it is empty, or longer than {MOST_REGEX} bytes");
         return Err(fault(why));
     }
     let compile = |text: &str| {

@@ -238,7 +238,7 @@ impl fmt::Display for Item<'_> {
             Self::Name(name) => write!(f, "server name {name:?}"),
             Self::PublicKey(key) => {
                 f.write_str("WireGuard public key ")?;
-                key.iter().try_for_each(|octet| write!(f, "{octet:02x}"))
+                key.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
             }
             Self::RouteId(id) => write!(f, "WireGuard route id {id}"),
         }

@@ -78,8 +78,8 @@ fn any(body: &[u8]) -> Result<(&str, &[u8]), Fault> {
     let (mut url, mut value): (&[u8], &[u8]) = (&[], &[]);
     while !reader.rest.is_empty() {
         match reader.field().ok_or_else(malformed)? {
-            (1, Value::Octets(octets)) => url = octets,
-            (2, Value::Octets(octets)) => value = octets,
+            (1, Value::Octets(bytes)) => url = bytes,
+            (2, Value::Octets(bytes)) => value = bytes,
             (_, Value::Octets(_) | Value::Number) => return Err(malformed()),
         }
     }
@@ -104,7 +104,7 @@ impl<'a> Value<'a> {
     fn octets(self) -> Option<&'a [u8]> {
         match self {
             Self::Number => None,
-            Self::Octets(octets) => Some(octets),
+            Self::Octets(bytes) => Some(bytes),
         }
     }
 }
@@ -135,10 +135,10 @@ impl<'a> Reader<'a> {
     fn varint(&mut self) -> Option<u64> {
         let mut value = 0;
         for place in 0..10 {
-            let (octet, rest) = self.rest.split_first()?;
+            let (byte, rest) = self.rest.split_first()?;
             self.rest = rest;
-            value |= u64::from(octet & 0x7f).checked_shl(7 * place).unwrap_or(0);
-            if octet & 0x80 == 0 {
+            value |= u64::from(byte & 0x7f).checked_shl(7 * place).unwrap_or(0);
+            if byte & 0x80 == 0 {
                 return Some(value);
             }
         }

@@ -30,7 +30,7 @@ impl WireGuardConfig {
                     return Err(Fault::at(step, "it is there twice"));
                 }
                 Ok(key) => public_keys.push(key),
-                Err(_) => return Err(Fault::at(step, "it is not of 32 octets")),
+                Err(_) => return Err(Fault::at(step, "it is not of 32 bytes")),
             }
         }
         let route_id = Some(message.route_id).filter(|id| *id > 0);

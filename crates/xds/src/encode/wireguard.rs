@@ -19,7 +19,7 @@ pub(super) fn encode(group: &str, routes: &[RouteSpec], resources: &mut Vec<Reso
         // Either is in one route only.
         let own = match (route_id, public_keys.first()) {
             (Some(id), _) => id.to_string(),
-            (None, Some(key)) => key.iter().map(|octet| format!("{octet:02x}")).collect(),
+            (None, Some(key)) => key.iter().map(|byte| format!("{byte:02x}")).collect(),
             (None, None) => continue,
         };
         let name = format!("{group}/{own}");

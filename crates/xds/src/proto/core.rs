@@ -147,7 +147,7 @@ pub(crate) struct Percent {
 pub(crate) struct WireGuardRoute {
     #[prost(string, tag = "1")]
     pub(crate) name: String,
-    /// 32 octets each.
+    /// 32 bytes each.
     #[prost(bytes = "vec", repeated, tag = "2")]
     pub(crate) public_keys: Vec<Vec<u8>>,
     /// 0 is none.

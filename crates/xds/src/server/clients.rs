@@ -14,7 +14,7 @@ use crate::resource::{Audience, ResourceType};
 /// A client with a stream.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ClientStatus {
-    /// `node.id`, at most 256 octets of it.
+    /// `node.id`, at most 256 bytes of it.
     pub node: String,
     /// The gateway whose resources it gets.
     pub gateway: String,
@@ -151,7 +151,7 @@ fn lock(list: &Mutex<List>) -> MutexGuard<'_, List> {
     list.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The first octets of a text, up to a boundary of characters.
+/// The first bytes of a text, up to a boundary of characters.
 pub(super) fn cut(text: &str, most: usize) -> String {
     let end = (0..=most.min(text.len()))
         .rev()

@@ -98,7 +98,7 @@ impl Stream {
             let forced = !initial.contains(&name);
             let subscription = state.subscription.get_or_insert_default();
             if subscription.names.insert(name.clone()) {
-                subscription.octets += name.len();
+                subscription.bytes += name.len();
             }
             state.ask(name, forced, seq, now);
         }
@@ -141,7 +141,7 @@ impl Stream {
                 }
                 None => self.remove(kind, name, may_remove, now, &mut chunk),
             }
-            if chunk.octets >= self.limits.response_bytes {
+            if chunk.bytes >= self.limits.response_bytes {
                 break;
             }
         }
@@ -185,7 +185,7 @@ impl Stream {
         } else {
             state.known.remove(&name);
         }
-        chunk.octets += name.len() + OVERHEAD;
+        chunk.bytes += name.len() + OVERHEAD;
         chunk.removed.push(name);
     }
 
@@ -262,7 +262,7 @@ impl TypeState {
         if !subscription.names.remove(name) {
             return;
         }
-        subscription.octets -= name.len();
+        subscription.bytes -= name.len();
         if subscription.wildcard {
             // Everything still covers it, so the client is told what it is now.
             self.ask(name.into(), true, seq, now);
@@ -299,7 +299,7 @@ struct Chunk {
     resources: Vec<NamedResource>,
     names: Vec<Arc<str>>,
     removed: Vec<Arc<str>>,
-    octets: usize,
+    bytes: usize,
 }
 
 impl Chunk {
@@ -308,11 +308,11 @@ impl Chunk {
     }
 
     fn has_room(&self, name: &str, content: &Content, limit: usize) -> bool {
-        self.is_empty() || self.octets + name.len() + content.body.len() + OVERHEAD <= limit
+        self.is_empty() || self.bytes + name.len() + content.body.len() + OVERHEAD <= limit
     }
 
     fn add(&mut self, kind: ResourceType, name: Arc<str>, content: &Content) {
-        self.octets += name.len() + content.body.len() + OVERHEAD;
+        self.bytes += name.len() + content.body.len() + OVERHEAD;
         self.resources.push(NamedResource {
             version: content.version.to_string(),
             resource: Some(Any {

@@ -118,7 +118,7 @@ impl Stream {
             .collect();
         let same = was.wildcard == wildcard && was.names == names;
         let now_there = Subscription {
-            octets: names.iter().map(|name| name.len()).sum(),
+            bytes: names.iter().map(|name| name.len()).sum(),
             wildcard,
             names,
         };
@@ -220,7 +220,7 @@ impl Stream {
         let state = &mut self.types[kind as usize];
         state.removing.clear();
         let mut resources = Vec::new();
-        let mut octets = 0;
+        let mut bytes = 0;
         while let Some(name) = state.sending.pop_first() {
             let forced = state.forced.contains(&name);
             let Some(content) = store.visible(kind, self.class, &name) else {
@@ -231,11 +231,11 @@ impl Stream {
             if state.known.get(&name) == Some(&version) && !forced {
                 continue;
             }
-            if octets > 0 && octets + content.body.len() > limit {
+            if bytes > 0 && bytes + content.body.len() > limit {
                 state.sending.insert(name);
                 break;
             }
-            octets += content.body.len();
+            bytes += content.body.len();
             state.forced.remove(&name);
             state.known.insert(name, version);
             resources.push(any(kind, content.body.clone()));

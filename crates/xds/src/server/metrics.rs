@@ -32,7 +32,7 @@ impl Metrics {
             ),
             push_bytes: registry.counter(
                 "rhizome_xds_push_bytes_total",
-                "Octets of responses sent to clients, encoded and before TLS.",
+                "Bytes of responses sent to clients, encoded and before TLS.",
                 PER_TYPE,
             ),
             acks: registry.counter(

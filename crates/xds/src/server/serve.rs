@@ -255,9 +255,9 @@ impl Drop for Admitted {
 
 /// A client needs one; the others are for its next one to begin before this one ended.
 const STREAMS_PER_CONNECTION: u32 = 8;
-/// Octets per stream that are handed to a connection and not written.
+/// Bytes per stream that are handed to a connection and not written.
 const SEND_BUFFER: usize = 64 * 1024;
-/// Octets of headers; gRPC's own are some 300.
+/// Bytes of headers; gRPC's own are some 300.
 const HEADER_OCTETS: u32 = 16 * 1024;
 
 /// Begins a stream: tonic's view of it.

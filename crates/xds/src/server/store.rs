@@ -62,14 +62,14 @@ impl Version {
 
     /// Reads what `Display` wrote.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let own = text.len() == 16 && text.bytes().all(|octet| octet.is_ascii_hexdigit());
+        let own = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         own.then(|| u64::from_str_radix(text, 16).ok().map(Self))
             .flatten()
     }
 
     fn from_digest(digest: &ring::digest::Digest) -> Self {
         let first = digest.as_ref().first_chunk::<8>();
-        Self(first.map_or(0, |octets| u64::from_be_bytes(*octets)))
+        Self(first.map_or(0, |bytes| u64::from_be_bytes(*bytes)))
     }
 }
 

@@ -100,8 +100,8 @@ pub(super) struct Progress {
 pub(super) struct Subscription {
     pub(super) wildcard: bool,
     pub(super) names: BTreeSet<Arc<str>>,
-    /// Octets of the names.
-    pub(super) octets: usize,
+    /// Bytes of the names.
+    pub(super) bytes: usize,
 }
 
 impl Subscription {
@@ -149,10 +149,10 @@ pub(super) enum Handled {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub(super) enum Excess {
     /// A name is longer than any resource's.
-    #[error("a name of more than {MOST_NAME} octets")]
+    #[error("a name of more than {MOST_NAME} bytes")]
     Name,
     /// The names that it subscribes to are too long together.
-    #[error("more than {limit} octets of names")]
+    #[error("more than {limit} bytes of names")]
     Octets { limit: usize },
     /// It subscribes to too many names.
     #[error("more than {limit} names of type {}", kind.type_url())]
@@ -167,7 +167,7 @@ pub(super) fn check_name(name: &str) -> Result<(), Excess> {
     Ok(())
 }
 
-/// Octets that are kept of what a client says when it refuses something.
+/// Bytes that are kept of what a client says when it refuses something.
 pub(super) const NACK_OCTETS: usize = 1024;
 
 impl TypeState {
@@ -282,14 +282,14 @@ impl Stream {
 
     /// Checks what a client subscribes to.
     pub(super) fn check_names(&self, kind: ResourceType) -> Result<(), Excess> {
-        let (names, octets) = (self.limits.names, self.limits.name_bytes);
-        let of = |state: &TypeState| state.subscription.as_ref().map_or(0, |one| one.octets);
+        let (names, bytes) = (self.limits.names, self.limits.name_bytes);
+        let of = |state: &TypeState| state.subscription.as_ref().map_or(0, |one| one.bytes);
         let subscription = self.types[kind as usize].subscription.as_ref();
         if subscription.is_some_and(|one| one.names.len() > names) {
             return Err(Excess::Names { kind, limit: names });
         }
-        if self.types.iter().map(of).sum::<usize>() > octets {
-            return Err(Excess::Octets { limit: octets });
+        if self.types.iter().map(of).sum::<usize>() > bytes {
+            return Err(Excess::Octets { limit: bytes });
         }
         Ok(())
     }

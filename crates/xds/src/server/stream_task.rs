@@ -308,8 +308,8 @@ impl<V: Variant> Client<V> {
         };
         let metrics = self.gateway.metrics.of(kind);
         metrics.pushes.inc();
-        let octets = u64::try_from(response.encoded_len()).unwrap_or(u64::MAX);
-        metrics.push_bytes.add(octets);
+        let bytes = u64::try_from(response.encoded_len()).unwrap_or(u64::MAX);
+        metrics.push_bytes.add(bytes);
         self.place.set(kind, self.stream.progress(kind));
         Some(response)
     }

@@ -46,7 +46,7 @@ async fn a_client_that_begins_again_needs_no_server_and_then_only_differences() 
     client.until_routes(501).await;
     client.until_confirmed().await;
     let again = serving.pushed() - before;
-    assert!(again < 1024, "{again} octets for one difference");
+    assert!(again < 1024, "{again} bytes for one difference");
     let name = crate::support::cluster_name(3);
     assert_eq!(client.endpoints(&name).unwrap().len(), 2);
 }

@@ -50,7 +50,7 @@ async fn a_bad_resource_keeps_no_other_from_the_client() {
     assert_eq!(serving.count(nacks), sent, "it was not sent again");
 }
 
-/// What the sink refuses is refused to the server, and what was in force stays.
+/// What the sink refuses is refused to the server, and what was in effect stays.
 #[tokio::test]
 async fn a_table_that_is_refused_is_told_to_the_server() {
     let serving = Serving::start(server_params(None)).await;
@@ -129,8 +129,8 @@ async fn a_stream_of_nonsense_ends_with_a_reason() {
     let refused = async |first: Option<&[u8]>| {
         let mut raw = Raw::connect(serving.addr).await;
         let mut stream = raw.delta().await;
-        if let Some(octets) = first {
-            stream.send_octets(octets);
+        if let Some(bytes) = first {
+            stream.send_octets(bytes);
         }
         tokio::time::timeout(PATIENCE, stream.status())
             .await
@@ -202,7 +202,7 @@ async fn a_client_that_does_not_read_is_not_waited_for() {
     );
 }
 
-/// Clusters and no assignment for one of them: what is told of the others is in force all the
+/// Clusters and no assignment for one of them: what is told of the others is in effect all the
 /// same, at once where the server says that there is none, after a while where it cannot.
 #[tokio::test]
 async fn what_does_not_exist_is_done_without() {

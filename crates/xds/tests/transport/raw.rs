@@ -48,7 +48,7 @@ impl Raw {
         let (sender, mut receiver) = mpsc::unbounded_channel::<Bytes>();
         let frames = futures_util::stream::poll_fn(move |cx| {
             let next = receiver.poll_recv(cx);
-            next.map(|octets| octets.map(|octets| Ok::<_, Infallible>(Frame::data(octets))))
+            next.map(|bytes| bytes.map(|bytes| Ok::<_, Infallible>(Frame::data(bytes))))
         });
         let request = http::Request::post(format!("http://server{path}"))
             .header("content-type", "application/grpc")
@@ -85,8 +85,8 @@ impl RawStream {
         self.send_octets(&request.frame());
     }
 
-    pub(crate) fn send_octets(&self, octets: &[u8]) {
-        self.sender.send(Bytes::copy_from_slice(octets)).unwrap();
+    pub(crate) fn send_octets(&self, bytes: &[u8]) {
+        self.sender.send(Bytes::copy_from_slice(bytes)).unwrap();
     }
 
     /// The next response.
@@ -156,7 +156,7 @@ impl DeltaRequest {
         }
     }
 
-    /// With the five octets that gRPC puts before a message.
+    /// With the five bytes that gRPC puts before a message.
     pub(crate) fn frame(&self) -> Vec<u8> {
         let message = self.encode_to_vec();
         let mut frame = vec![0];

@@ -141,7 +141,7 @@ impl Serving {
         count(&self.registry, series)
     }
 
-    /// Octets of all responses so far.
+    /// Bytes of all responses so far.
     pub(crate) fn pushed(&self) -> u64 {
         ["cluster", "assignment", "listener", "route", "wireguard"]
             .map(|kind| {
@@ -248,7 +248,7 @@ impl Client {
         self.seen.lock().unwrap().tables
     }
 
-    /// The endpoints of a cluster in the table in force.
+    /// The endpoints of a cluster in the table in effect.
     pub(crate) fn endpoints(&self, cluster: &str) -> Option<Vec<String>> {
         let seen = self.seen.lock().unwrap();
         let clusters = &seen.table.as_ref()?.spec.clusters;

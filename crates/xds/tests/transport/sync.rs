@@ -22,7 +22,7 @@ async fn ten_thousand_shoots_are_synced_once_and_a_change_costs_the_change() {
     assert_eq!(client.tables(), 1, "a part of the routes is no table");
 
     let before = serving.pushed();
-    assert!(before > 1024 * 1024, "{before} octets");
+    assert!(before > 1024 * 1024, "{before} bytes");
     serving.set(endpoints(4711, 2));
     let name = cluster_name(4711);
     client
@@ -35,13 +35,13 @@ async fn ten_thousand_shoots_are_synced_once_and_a_change_costs_the_change() {
         })
         .await;
     let change = serving.pushed() - before;
-    assert!(change < 600, "{change} octets for one assignment");
+    assert!(change < 600, "{change} bytes for one assignment");
 
     let before = serving.pushed();
     serving.set(shoot(SHOOTS));
     client.until_routes(SHOOTS + 1).await;
     let change = serving.pushed() - before;
-    assert!(change < 3000, "{change} octets for one shoot");
+    assert!(change < 3000, "{change} bytes for one shoot");
 
     // The server is exchanged for another one that knows the same, as when a leader is killed.
     let addr = serving.addr;
@@ -54,7 +54,7 @@ async fn ten_thousand_shoots_are_synced_once_and_a_change_costs_the_change() {
     client.until_confirmed().await;
     assert_eq!(client.tables(), tables, "nothing new, so no new table");
     let again = serving.pushed();
-    assert!(again < 1024, "{again} octets for nothing new");
+    assert!(again < 1024, "{again} bytes for nothing new");
 
     serving.set(endpoints(4711, 3));
     client
@@ -124,7 +124,7 @@ async fn what_is_removed_goes() {
     );
 }
 
-/// Each table that is put in force is whole: no route without its cluster, no cluster without its
+/// Each table that is put in effect is whole: no route without its cluster, no cluster without its
 /// endpoints, however changes come.
 #[tokio::test]
 async fn no_table_ever_lacks_what_it_refers_to() {

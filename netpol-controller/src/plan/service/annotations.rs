@@ -81,7 +81,7 @@ impl<'a> Annotations<'a> {
     }
 
     fn namespace(&mut self, key: &str, value: &'a str) {
-        let inner = |octet: u8| octet.is_ascii_alphanumeric() || b"-_.".contains(&octet);
+        let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         if value.bytes().all(inner) {
             self.namespace_alias = Ok(Some(value));
         } else {

@@ -137,7 +137,7 @@ fn is_plain(rest: &str) -> bool {
 
 /// Returns a name without the hash that tells apart two gateways in one namespace.
 fn unhashed(rest: &str) -> &str {
-    let hex = |text: &str| text.len() >= 5 && text.bytes().all(|octet| octet.is_ascii_hexdigit());
+    let hex = |text: &str| text.len() >= 5 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     match rest.rsplit_once('-') {
         Some((front, last)) if hex(last) => front,
         Some(_) | None => rest,

@@ -125,6 +125,6 @@ impl Matcher {
 
 /// Tells whether a text may be a namespace's name; the other parts of clusters' names are none here.
 fn is_label(text: &str) -> bool {
-    let octet = |octet: u8| octet.is_ascii_lowercase() || octet.is_ascii_digit() || octet == b'-';
-    !text.is_empty() && text.bytes().all(octet) && !matches!(text, "svc" | "cluster" | "local")
+    let byte = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    !text.is_empty() && text.bytes().all(byte) && !matches!(text, "svc" | "cluster" | "local")
 }

@@ -82,7 +82,7 @@ impl Client {
         self.stream.write_all(bytes)
     }
 
-    /// Sends each octet in a segment of its own.
+    /// Sends each byte in a segment of its own.
     pub(crate) fn drip(&mut self, bytes: &[u8]) {
         for byte in bytes {
             self.send(&[*byte]);
@@ -105,7 +105,7 @@ impl Client {
         assert_eq!(self.receive(bytes.len()), bytes);
     }
 
-    /// Reads an HTTP head, its empty line included, and not an octet more.
+    /// Reads an HTTP head, its empty line included, and not a byte more.
     pub(crate) fn read_head(&mut self) -> String {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {

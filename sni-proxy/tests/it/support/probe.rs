@@ -63,7 +63,7 @@ impl Probe {
         self.wait_value("rhizome_listener_connections_active", &[], 0.0);
     }
 
-    /// Waits until the snapshot in force is number `generation`.
+    /// Waits until the snapshot in effect is number `generation`.
     pub(crate) fn wait_generation(&self, generation: u32) {
         self.wait_value("rhizome_snapshot_generation", &[], f64::from(generation));
     }

@@ -103,7 +103,7 @@ fn an_unproven_client_is_sent_no_more_than_it_sent() {
     wait_dropped(&gateway, "unsolicited", 1);
     seen.answer(&response(index(1), 7));
     assert_eq!(client.receive(), response(index(1), 7));
-    seen.answer(&response(index(1), 7)); // 184 octets for 148
+    seen.answer(&response(index(1), 7)); // 184 bytes for 148
     wait_dropped(&gateway, "unsolicited", 2);
     seen.answer(&response(index(1), 7)[1..]);
     wait_dropped(&gateway, "unknown_kind", 1);

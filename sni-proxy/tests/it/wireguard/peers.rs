@@ -34,7 +34,7 @@ pub(crate) fn base64(key: &[u8; 32]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut bits = key
         .iter()
-        .flat_map(|octet| (0..8).rev().map(move |at| octet >> at & 1));
+        .flat_map(|byte| (0..8).rev().map(move |at| byte >> at & 1));
     let mut text = String::new();
     for _ in 0..43 {
         let digit = (0..6).fold(0, |sum, _| sum << 1 | usize::from(bits.next().unwrap_or(0)));
@@ -69,7 +69,7 @@ pub(crate) fn response(sender: u32, receiver: u32) -> Vec<u8> {
     datagram
 }
 
-/// A datagram of transport data of `len` octets that ends with `mark`.
+/// A datagram of transport data of `len` bytes that ends with `mark`.
 pub(crate) fn data_of(receiver: u32, len: usize, mark: u8) -> Vec<u8> {
     let mut datagram = vec![mark; len];
     datagram[..4].copy_from_slice(&[4, 0, 0, 0]);

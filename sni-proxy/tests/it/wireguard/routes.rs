@@ -18,7 +18,7 @@ fn a_route_id_leads_to_its_server_and_back() {
         assert_eq!(
             seen.datagram,
             initiation(7, None),
-            "the reserved octets are zero"
+            "the reserved bytes are zero"
         );
         seen.answer(&response(index(route), 7));
         assert_eq!(client.receive(), response(index(route), 7));

@@ -12,9 +12,9 @@ fn round_trips(gateway: &Gateway, server: &Server) {
         client.send(&data_of(index(1), len, 1));
         let seen = server.receive();
         assert_eq!(seen.client, client.addr());
-        assert!(seen.datagram == data_of(index(1), len, 1), "{len} octets");
+        assert!(seen.datagram == data_of(index(1), len, 1), "{len} bytes");
         seen.answer(&data_of(7, len, 2));
-        assert!(client.receive() == data_of(7, len, 2), "{len} octets back");
+        assert!(client.receive() == data_of(7, len, 2), "{len} bytes back");
     }
     // Sizes and clients that change within a batch.
     let other = Peer::new(gateway);

@@ -197,9 +197,9 @@ fn a_damaged_cache_is_told_of_and_otherwise_ignored() {
         &flipped,
         &other_version,
     ];
-    for octets in damaged {
+    for bytes in damaged {
         let cache = TempDir::new("xds-cache").unwrap();
-        let file = cache.write("routes.cache", octets).unwrap();
+        let file = cache.write("routes.cache", bytes).unwrap();
         let config = asking(control.addr).replace("cache: cache", &cached(cache.path()));
         let child = Child::start(&config, "");
         wait::until("the gateway to be ready", LIMIT, || {

@@ -218,7 +218,7 @@ fn what_is_wrong_is_refused_with_its_place_and_the_last_good_routes_stay() {
     assert!(is_served(&gateway, "a"));
     control.withdraw("thief");
 
-    // A field that nobody knows, and octets that are no message at all.
+    // A field that nobody knows, and bytes that are no message at all.
     let mut unknown = xds::cluster(&cluster("odd", &[upstream.addr()]))
         .remove(0)
         .body
@@ -321,7 +321,7 @@ fn listeners_of_one_protocol_keep_to_their_own_routes() {
     assert!(served("tls", "both"));
 }
 
-/// Calls a listener `internal`; its name is its first field: tag 1, length, octets.
+/// Calls a listener `internal`; its name is its first field: tag 1, length, bytes.
 fn renamed(body: &[u8], from: &str) -> Vec<u8> {
     let field = |name: &str| [&[0x0a, u8::try_from(name.len()).unwrap()], name.as_bytes()].concat();
     let rest = body.strip_prefix(&field(from)[..]).unwrap();

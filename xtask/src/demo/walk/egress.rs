@@ -167,7 +167,7 @@ fn speak(stage: &Stage, dir: &Path, spoken: Spoken) -> Result<((), String)> {
     })?;
     let links = konnectivity::metric(seed, "rhizome_konnectivity_links")?;
     ensure!(links == 1.0, "there are {links} agents");
-    Ok(((), "in force; the agent has not noticed".to_owned()))
+    Ok(((), "in effect; the agent has not noticed".to_owned()))
 }
 
 /// Asks the kubelet by `kubectl`, as a step of `chapter`; only a real API server understands it.
@@ -205,7 +205,7 @@ fn answers(stage: &Stage, way: &Way) -> Result<String> {
     })?;
     let ms = took.as_secs_f64() * 1e3;
     Ok(format!(
-        "ok after {ms:.1} ms; 10 MiB, every octet; 3 tunnels"
+        "ok after {ms:.1} ms; 10 MiB, every byte; 3 tunnels"
     ))
 }
 

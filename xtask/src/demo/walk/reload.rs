@@ -37,7 +37,7 @@ pub(super) fn show(console: &mut Console, stage: &Stage, dir: &Path) {
         let before = gateway::metric(seed, GENERATION)?;
         gateway::write_routes(dir, &[a, b], &[b])?;
         let now = Gateway::wait_metric(seed, GENERATION, |value| value > before)?;
-        Ok(((), format!("in force, generation {now}")))
+        Ok(((), format!("in effect, generation {now}")))
     });
     console.step(
         RELOAD,

@@ -150,7 +150,7 @@ fn reach(console: &mut Console, stage: &Stage, transport: &str) {
         let peer: SocketAddr = peer.context("no peer in the answer")?.parse()?;
         ensure!(peer.ip() == KUBELET.ip(), "it was asked by {peer}");
         let large = curl(stage, &format!("/big?bytes={LARGE}"))?;
-        ensure!(large.len() == LARGE, "{} octets came", large.len());
+        ensure!(large.len() == LARGE, "{} bytes came", large.len());
         let (name, whom) = (tunnel::POD_NAME, peer.ip());
         let detail = format!("answered by {name}, which saw {whom}; then 10 MiB");
         Ok(((), detail))

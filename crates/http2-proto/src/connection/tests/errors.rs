@@ -2,10 +2,10 @@
 
 use super::*;
 
-/// Feeds `octets` to a connection with stream 1, and returns the code of the GOAWAY.
-fn fatal(octets: &[u8]) -> ErrorCode {
+/// Feeds `bytes` to a connection with stream 1, and returns the code of the GOAWAY.
+fn fatal(bytes: &[u8]) -> ErrorCode {
     let mut connection = with_streams(1);
-    let error = feed(&mut connection, octets).expect_err("taken");
+    let error = feed(&mut connection, bytes).expect_err("taken");
     let last = sent(&mut connection).pop().unwrap();
     assert_eq!(last.kind, GOAWAY, "{error}");
     assert_eq!(
@@ -23,7 +23,7 @@ fn fatal(octets: &[u8]) -> ErrorCode {
 #[test]
 fn frames_that_cannot_be_end_the_connection() {
     let continued = frame(HEADERS, 0, 3, &block(&POST));
-    for (what, octets, code) in [
+    for (what, bytes, code) in [
         (
             "data of no stream",
             frame(DATA, 0, 0, b"x"),
@@ -135,7 +135,7 @@ fn frames_that_cannot_be_end_the_connection() {
             ErrorCode::FRAME_SIZE_ERROR,
         ),
         (
-            "settings of five octets",
+            "settings of five bytes",
             frame(SETTINGS, 0, 0, &[0; 5]),
             ErrorCode::FRAME_SIZE_ERROR,
         ),
@@ -200,7 +200,7 @@ fn frames_that_cannot_be_end_the_connection() {
             ErrorCode::COMPRESSION_ERROR,
         ),
     ] {
-        assert_eq!(fatal(&octets), code, "{what}");
+        assert_eq!(fatal(&bytes), code, "{what}");
     }
 }
 
@@ -226,12 +226,12 @@ fn a_table_of_headers_that_was_given_up_is_not_used() {
 
 #[test]
 fn what_does_not_begin_as_http2_is_not_answered() {
-    for octets in [
+    for bytes in [
         &b"GET / HTTP/1.1\r\n"[..],
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\rx",
     ] {
         let mut connection = Connection::new(PARAMS);
-        let error = feed(&mut connection, octets).unwrap_err();
+        let error = feed(&mut connection, bytes).unwrap_err();
         assert_eq!(error.code, ErrorCode::PROTOCOL_ERROR);
         assert!(!connection.is_begun());
         let kinds = kinds(&sent(&mut connection));
@@ -252,10 +252,10 @@ fn settings_come_first() {
     }
 }
 
-/// Feeds `octets` to a connection with stream 1, and returns stream and code of the reset.
-fn reset(octets: &[u8]) -> (u32, ErrorCode) {
+/// Feeds `bytes` to a connection with stream 1, and returns stream and code of the reset.
+fn reset(bytes: &[u8]) -> (u32, ErrorCode) {
     let mut connection = with_streams(1);
-    feed(&mut connection, octets).unwrap();
+    feed(&mut connection, bytes).unwrap();
     let resets: Vec<Sent> = sent(&mut connection)
         .into_iter()
         .filter(|frame| frame.kind == RST_STREAM)
@@ -272,7 +272,7 @@ fn what_is_wrong_with_a_stream_ends_it_alone() {
     let end = frame(DATA, END_STREAM, 1, b"x");
     let far = frame(WINDOW_UPDATE, 0, 1, &[0x7f, 0xff, 0xff, 0xff]);
     let head = |fields: &[(&str, &str)]| frame(HEADERS, END_HEADERS, 3, &block(fields));
-    for (what, octets, answer) in [
+    for (what, bytes, answer) in [
         (
             "data behind the end",
             [&end[..], &end].concat(),
@@ -306,7 +306,7 @@ fn what_is_wrong_with_a_stream_ends_it_alone() {
         ),
         ("no path", head(&POST[..2]), (3, ErrorCode::PROTOCOL_ERROR)),
     ] {
-        assert_eq!(reset(&octets), answer, "{what}");
+        assert_eq!(reset(&bytes), answer, "{what}");
     }
 }
 
@@ -341,9 +341,9 @@ fn more_streams_than_allowed_are_refused() {
     assert!(sent(&mut connection).is_empty());
 }
 
-fn calm(octets: &[u8], times: usize) {
+fn calm(bytes: &[u8], times: usize) {
     let mut connection = with_streams(1);
-    let error = feed(&mut connection, &octets.repeat(times)).unwrap_err();
+    let error = feed(&mut connection, &bytes.repeat(times)).unwrap_err();
     assert_eq!(error.code, ErrorCode::ENHANCE_YOUR_CALM);
 }
 
@@ -362,12 +362,12 @@ fn floods_end_the_connection() {
 #[test]
 fn streams_that_are_reset_at_once_end_the_connection() {
     let mut connection = begun();
-    let mut octets = Vec::new();
+    let mut bytes = Vec::new();
     for at in 0..102 {
-        octets.extend(request(at * 2 + 1, 0));
-        octets.extend(frame(RST_STREAM, 0, at * 2 + 1, &[0, 0, 0, 8]));
+        bytes.extend(request(at * 2 + 1, 0));
+        bytes.extend(frame(RST_STREAM, 0, at * 2 + 1, &[0, 0, 0, 8]));
     }
-    let error = feed(&mut connection, &octets).unwrap_err();
+    let error = feed(&mut connection, &bytes).unwrap_err();
     assert_eq!(error.code, ErrorCode::ENHANCE_YOUR_CALM);
     // Nobody has to look at any of them.
     assert_eq!((connection.poll_event(), connection.streams()), (None, 0));

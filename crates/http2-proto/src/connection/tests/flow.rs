@@ -94,16 +94,16 @@ fn who_waits_for_room_is_told_of_it() {
 fn what_is_consumed_may_be_sent_again() {
     let mut connection = with_streams(1);
     let id = StreamId(1);
-    // 100 octets, of which 40 are padding and its length.
+    // 100 bytes, of which 40 are padding and its length.
     let padded = [&[39][..], &[b'x'; 60], &[0; 39]].concat();
     for round in 0..100 {
         for _ in 0..5 {
             feed(&mut connection, &frame(DATA, 8, 1, &padded)).unwrap();
         }
         let mut read = 0;
-        while let Some(Read::Data(octets)) = connection.read(id).unwrap() {
-            read += octets.len();
-            assert!(octets.iter().all(|octet| *octet == b'x'));
+        while let Some(Read::Data(bytes)) = connection.read(id).unwrap() {
+            read += bytes.len();
+            assert!(bytes.iter().all(|byte| *byte == b'x'));
         }
         assert_eq!(read, 300, "round {round}");
         connection.consumed(id, read);
@@ -138,12 +138,12 @@ fn data_of_streams_that_are_over_leaves_the_connections_window_open() {
 #[test]
 fn single_octets_cost_about_what_they_are() {
     let mut connection = with_streams(1);
-    let octets = frame(DATA, 0, 1, b"x").repeat(1000);
-    feed(&mut connection, &octets).unwrap();
-    let Some(Read::Data(octets)) = connection.read(StreamId(1)).unwrap() else {
+    let bytes = frame(DATA, 0, 1, b"x").repeat(1000);
+    feed(&mut connection, &bytes).unwrap();
+    let Some(Read::Data(bytes)) = connection.read(StreamId(1)).unwrap() else {
         panic!("nothing to read")
     };
-    assert_eq!(octets.len(), 1000);
+    assert_eq!(bytes.len(), 1000);
 }
 
 #[test]

@@ -122,7 +122,7 @@ fn trailers_end_what_a_client_sends() {
 #[test]
 fn what_is_not_known_is_ignored() {
     let mut connection = with_streams(1);
-    for octets in [
+    for bytes in [
         frame(2, 0, 1, &[0; 5]),
         frame(2, 0, 99, &[0; 5]),
         frame(0xfa, 0xff, 0, &[0; 5000]),
@@ -132,7 +132,7 @@ fn what_is_not_known_is_ignored() {
         frame(PING, ACK, 0, &[0; 8]),
         frame(WINDOW_UPDATE, 0, 1, &[0x80, 0, 0, 1]),
     ] {
-        feed(&mut connection, &octets).unwrap();
+        feed(&mut connection, &bytes).unwrap();
     }
     let begun = [&[0, 0, 0, 0, 0][..], &block(&POST)].concat();
     feed(
@@ -204,8 +204,8 @@ fn an_idle_connection_holds_next_to_nothing() {
         connection
             .send(id, &[0; 600], Bytes::from(vec![0; 9000]))
             .unwrap();
-        while let Some(Read::Data(octets)) = connection.read(id).unwrap() {
-            connection.consumed(id, octets.len());
+        while let Some(Read::Data(bytes)) = connection.read(id).unwrap() {
+            connection.consumed(id, bytes.len());
         }
         sent(&mut connection);
         while connection.poll_event().is_some() {}

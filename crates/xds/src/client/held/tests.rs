@@ -29,7 +29,7 @@ impl Sink for Memory {
 }
 
 impl Memory {
-    /// Server names and the number of endpoints behind each, of the table in force.
+    /// Server names and the number of endpoints behind each, of the table in effect.
     fn routes(&self) -> Vec<(String, usize)> {
         let spec = &self.tables.last().unwrap().spec;
         let routes = spec.routes.iter().map(|route| {
@@ -179,7 +179,7 @@ async fn a_part_of_what_the_server_says_is_taken_and_not_put_in_force() {
     assert_eq!((sink.tables.len(), sink.routes().len()), (1, 2));
     assert!(held.is_current() && held.stored().lock().good);
 
-    // The rest is refused, and what was taken is in force all the same.
+    // The rest is refused, and what was taken is in effect all the same.
     let more = part_of(Listener, &part("c", "c.example.com", "a")).await;
     take(&mut held, &mut sink, &[more]);
     let mut bad = part("d", "d.example.com", "a").remove(0);

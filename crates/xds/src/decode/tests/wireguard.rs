@@ -21,7 +21,7 @@ fn what_is_wrong_with_a_wireguard_route_is_named() {
     assert_eq!(told(&[], 0, "c"), "it has neither a key nor a route id");
     assert_eq!(
         told(&[32, 31], 0, "c"),
-        "public_keys[1]: it is not of 32 octets"
+        "public_keys[1]: it is not of 32 bytes"
     );
     assert_eq!(told(&[32, 32], 0, "c"), "public_keys[1]: it is there twice");
     assert_eq!(told(&[], 1 << 20, "c"), "route_id: it is more than 1048575");

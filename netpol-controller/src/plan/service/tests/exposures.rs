@@ -540,7 +540,7 @@ fn two_gateways_in_one_namespace_share_the_way_in_and_have_each_a_way_out() {
     let hash =
         &keys(&plan)[2]["g/egress-to-a-gardener-resource-manager-tcp-10250-from-istio-".len()..];
     assert!(
-        hash.len() == 5 && hash.bytes().all(|octet| octet.is_ascii_hexdigit()),
+        hash.len() == 5 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()),
         "{hash}"
     );
     let egress = "g/egress-to-a-gardener-resource-manager-tcp-10250-from-istio".to_owned();

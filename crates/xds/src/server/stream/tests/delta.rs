@@ -453,7 +453,7 @@ fn names_are_bounded() {
 fn octets_of_names_are_bounded() {
     let mut bench = Bench::new(Class::Parts);
     let now = bench.now;
-    let long = |number: usize, octets: usize| format!("{number}{}", "n".repeat(octets - 1));
+    let long = |number: usize, bytes: usize| format!("{number}{}", "n".repeat(bytes - 1));
     let request = |names: Vec<String>| DeltaDiscoveryRequest {
         resource_names_subscribe: names,
         ..delta(ClusterLoadAssignment)
