@@ -23,6 +23,7 @@ mod limits;
 mod metrics;
 mod node;
 mod preamble;
+mod probes;
 mod process;
 mod relay;
 mod reload;

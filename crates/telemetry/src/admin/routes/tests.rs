@@ -155,6 +155,31 @@ impl Server {
     }
 }
 
+#[test]
+fn probe_paths_are_known_by_first_segment() {
+    for path in [
+        "/healthz",
+        "/livez",
+        "/ready",
+        "/readyz",
+        "/readyz/shoot--foo--bar",
+        "/startupz",
+    ] {
+        assert!(is_probe(path), "{path}");
+    }
+    for path in [
+        "",
+        "/",
+        "/metrics",
+        "/readyzz",
+        "healthz",
+        "//readyz",
+        "/x/readyz",
+    ] {
+        assert!(!is_probe(path), "{path}");
+    }
+}
+
 #[tokio::test]
 async fn the_probe_port_has_its_endpoints_and_no_others() {
     let server = Server::start(false, Sample::default());
