@@ -13,4 +13,5 @@
 )]
 
 mod relay;
+mod reset;
 mod support;

@@ -72,6 +72,14 @@ pub(crate) fn relay<'a>(case: &'a Case, timers: Timers) -> Relay<'a, Counts> {
 /// Runs the relay beside a script that plays both peers, closes its sockets when it has ended, as a
 /// proxy does, and returns what the relay said.
 pub(crate) async fn play<F: AsyncFnOnce(TcpStream, TcpStream)>(
+    case: Case,
+    script: F,
+) -> (Outcome, Case) {
+    play_counted(case, async |client, server, _| script(client, server).await).await
+}
+
+/// As [`play`], with a script that looks at what was relayed so far.
+pub(crate) async fn play_counted<F: AsyncFnOnce(TcpStream, TcpStream, &Counts)>(
     mut case: Case,
     script: F,
 ) -> (Outcome, Case) {
@@ -87,7 +95,7 @@ pub(crate) async fn play<F: AsyncFnOnce(TcpStream, TcpStream)>(
         let timers = Timers::default();
         Relay::new(&downstream, &upstream, pool, counts, timers).await
     };
-    let (outcome, ()) = tokio::join!(relayed, script(client, server));
+    let (outcome, ()) = tokio::join!(relayed, script(client, server, counts));
     (outcome, case)
 }
 
