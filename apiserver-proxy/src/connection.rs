@@ -67,18 +67,34 @@ async fn establish(
     let mut upstream = connect(worker, record, deadline).await?;
 
     // The announcement: who it is and where to.
-    match &shared.config.upstream.announce {
+    let announced = announce(&downstream, &mut upstream, peer, worker, record, deadline).await;
+    match announced {
+        Ok(()) => Ok((downstream, upstream)),
+        Err(reason) => {
+            // As in the relay, a reset of one side is one for the other.
+            if reason == Reason::UpstreamReset {
+                relay::reset_on_close(&downstream);
+            } else if reason == Reason::DownstreamReset {
+                relay::reset_on_close(&upstream);
+            }
+            Err(reason)
+        }
+    }
+}
+
+/// Tells the gateway who the client is and where it wants to go.
+async fn announce(
+    downstream: &TcpStream,
+    upstream: &mut TcpStream,
+    peer: SocketAddr,
+    worker: &Worker,
+    record: &ConnRecord,
+    deadline: Instant,
+) -> Result<(), Reason> {
+    match &worker.shared.config.upstream.announce {
         Announce::Connect { destination } => {
             record.set_connect(destination);
-            ask(
-                &downstream,
-                &mut upstream,
-                destination,
-                worker,
-                record,
-                deadline,
-            )
-            .await?;
+            ask(downstream, upstream, destination, worker, record, deadline).await
         }
         Announce::Proxy {
             version,
@@ -88,10 +104,9 @@ async fn establish(
             let destination = destination.unwrap_or(local);
             record.set_destination(destination);
             let header = header(*version, peer, destination);
-            tell(&downstream, &mut upstream, header, record, deadline).await?;
+            tell(downstream, upstream, header, record, deadline).await
         }
     }
-    Ok((downstream, upstream))
 }
 
 async fn connect(

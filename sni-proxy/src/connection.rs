@@ -134,6 +134,7 @@ async fn establish(
     if let Some(version) = version
         && !Answer::established(version).write(&mut downstream).await
     {
+        relay::reset_on_close(&upstream);
         return Err(Reason::DownstreamReset);
     }
     let (first, payload) = first_bytes(preamble, route.cluster(), peer, &downstream);
@@ -141,7 +142,10 @@ async fn establish(
         let written = timeout(limits.preamble_timeout, upstream.write_all(&first)).await;
         match written {
             Ok(Ok(())) => record.forwarded(payload),
-            Ok(Err(_)) => return Err(Reason::UpstreamReset),
+            Ok(Err(_)) => {
+                relay::reset_on_close(&downstream);
+                return Err(Reason::UpstreamReset);
+            }
             Err(_) => return Err(Reason::ConnectTimeout),
         }
     }

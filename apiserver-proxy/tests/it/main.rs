@@ -19,4 +19,5 @@ mod names;
 mod probes;
 mod process;
 mod proxy;
+mod resets;
 mod traffic;

@@ -75,6 +75,8 @@ pub(crate) struct Half {
     /// The sink took less than was peeked at; the rest is in the source's socket.
     sink_full: bool,
     source_ended: bool,
+    /// The sink was told the end of the source.
+    end_passed: bool,
     finished: bool,
 }
 
@@ -88,12 +90,18 @@ impl Half {
             copy_bytes: SMALL_BYTES,
             sink_full: false,
             source_ended: false,
+            end_passed: false,
             finished: false,
         }
     }
 
     pub(crate) fn finished(&self) -> bool {
         self.finished
+    }
+
+    /// Tells whether the sink has all there is, and knows it.
+    pub(crate) fn end_passed(&self) -> bool {
+        self.end_passed
     }
 
     /// Tells whether bytes wait for a sink that takes none.
@@ -125,6 +133,7 @@ impl Half {
                 self.release(pool);
                 self.finished = true;
                 if !last {
+                    self.end_passed = true;
                     // A sink that is already gone needs no end of stream.
                     let _ = rustix::net::shutdown(sink, rustix::net::Shutdown::Write);
                 }

@@ -14,9 +14,11 @@
 mod half;
 mod outcome;
 mod pool;
+mod reset;
 mod session;
 
 pub use half::not_ready;
 pub use outcome::{Direction, Meter, Outcome, Side};
 pub use pool::{Pool, PoolParams};
+pub use reset::{reset_on_close, reset_when_sent};
 pub use session::{Relay, Timers};

@@ -31,7 +31,8 @@ pub enum Outcome {
     IdleTimeout,
     /// The connection reached its maximum age.
     MaxAge,
-    /// A peer reset the connection or vanished; what could still be delivered was.
+    /// A peer reset the connection or vanished; what could still be delivered was, and closing the
+    /// other peer's socket resets its connection.
     Reset {
         /// The peer whose socket failed.
         side: Side,

@@ -4,8 +4,12 @@
 //! relay, since all that was read before has been handed to the kernel. A failed write leaves the
 //! other direction to deliver what the failed peer had sent before. A direction that waits for its
 //! sink does not read, so a source that is gone is noticed by its socket's error, and the sink gets
-//! a while to take what is left. Does not close the sockets: they are the caller's, who closes them
-//! when the relay has ended, and so passes on the end of the direction that ended last.
+//! a while to take what is left.
+//!
+//! Does not close the sockets: they are the caller's, who closes them when the relay has ended, and
+//! so passes on the end of the direction that ended last, or the reset: where a peer failed, the
+//! other's socket is set to reset its connection when it is closed. One that was told the end of
+//! its direction before is not: it has everything, and what it sends on is reset by the kernel.
 
 use std::cell::Cell;
 use std::fmt;
@@ -23,6 +27,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::half::{Failure, Half};
 use crate::outcome::{Direction, Meter, Outcome, Side};
 use crate::pool::Pool;
+use crate::reset::reset_when_sent;
 
 /// The limits in time of one relay; `None` means never.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,6 +53,13 @@ pub struct Relay<'a, M: Meter> {
     clock: Option<Box<Clock>>,
     /// Looks after the source of a direction that has stalled once; downstream's, upstream's.
     watches: [Option<Box<Watch<'a>>>; 2],
+    ending: Option<Box<Ending<'a>>>,
+}
+
+/// A peer has failed; the other one is about to be reset.
+struct Ending<'a> {
+    outcome: Outcome,
+    sending: Pin<Box<dyn Future<Output = ()> + 'a>>,
 }
 
 /// Notices that the source of a stalled direction is gone, which reading would tell, had its sink
@@ -92,6 +104,35 @@ impl<'a, M: Meter> Relay<'a, M> {
             failed: None,
             clock,
             watches: [None, None],
+            ending: None,
+        }
+    }
+
+    /// Moves what can be moved; ready when there is no more to do but to reset a peer.
+    fn poll_relayed(&mut self, cx: &mut Context<'_>) -> Poll<Outcome> {
+        let moved = Moved {
+            meter: self.meter,
+            bytes: Cell::new(0),
+        };
+        for direction in [Direction::Rx, Direction::Tx] {
+            self.drive(cx, direction, &moved);
+        }
+        let both_ended = self.rx.finished() && self.tx.finished();
+        if let Some(failure) = self.failed.take_if(|failure| failure.reading || both_ended) {
+            let Failure { side, error, .. } = failure;
+            return self.pass_on(cx, Outcome::Reset { side, error }, GRACE);
+        }
+        if both_ended {
+            return Poll::Ready(Outcome::Closed);
+        }
+        for direction in [Direction::Rx, Direction::Tx] {
+            if let Poll::Ready(gone) = self.look_after(cx, direction) {
+                return self.pass_on(cx, gone, Duration::ZERO);
+            }
+        }
+        match &mut self.clock {
+            None => Poll::Pending,
+            Some(clock) => clock.poll_expired(cx, moved.bytes.get()),
         }
     }
 
@@ -122,6 +163,50 @@ impl<'a, M: Meter> Relay<'a, M> {
         })
     }
 
+    /// Has the peer that did not fail reset, once it was sent what there is for it.
+    fn pass_on(
+        &mut self,
+        cx: &mut Context<'_>,
+        outcome: Outcome,
+        limit: Duration,
+    ) -> Poll<Outcome> {
+        let (toward, survivor) = match &outcome {
+            Outcome::Reset {
+                side: Side::Downstream,
+                ..
+            } => (&self.rx, self.upstream),
+            Outcome::Reset {
+                side: Side::Upstream,
+                ..
+            } => (&self.tx, self.downstream),
+            Outcome::Closed | Outcome::IdleTimeout | Outcome::MaxAge => {
+                return Poll::Ready(outcome);
+            }
+        };
+        if toward.end_passed() {
+            return Poll::Ready(outcome);
+        }
+        self.rx.abandon(&self.pool);
+        self.tx.abandon(&self.pool);
+        let sending = Box::pin(reset_when_sent(survivor, limit));
+        self.ending = Some(Box::new(Ending { outcome, sending }));
+        self.poll_ending(cx)
+    }
+
+    /// Waits for the last bytes, within the limits of the relay.
+    fn poll_ending(&mut self, cx: &mut Context<'_>) -> Poll<Outcome> {
+        let Some(mut ending) = self.ending.take() else {
+            return Poll::Pending;
+        };
+        let expired = |clock: &mut Box<Clock>| clock.poll_expired(cx, 0).is_ready();
+        let over = self.clock.as_mut().is_some_and(expired);
+        if !over && ending.sending.as_mut().poll(cx).is_pending() {
+            self.ending = Some(ending);
+            return Poll::Pending;
+        }
+        Poll::Ready(ending.outcome)
+    }
+
     /// Drives one direction and notes its failure.
     fn drive(&mut self, cx: &mut Context<'_>, direction: Direction, moved: &Moved<'_, M>) {
         let (half, other, source, sink) = match direction {
@@ -131,7 +216,10 @@ impl<'a, M: Meter> Relay<'a, M> {
         if half.finished() {
             return;
         }
-        let last = other.finished();
+        // The end that comes behind a failed write is none, only what a reset leaves; except behind
+        // EPIPE: the peer's end had come before its reset (Linux, tcp_reset()).
+        let whole = |failure: &Failure| failure.error.kind() == io::ErrorKind::BrokenPipe;
+        let last = other.finished() && !self.failed.as_ref().is_some_and(whole);
         if let Poll::Ready(Err(failure)) = half.poll(cx, source, sink, &self.pool, moved, last) {
             half.abandon(&self.pool);
             // The first failure is the cause; a failed read only follows a failed write.
@@ -146,32 +234,9 @@ impl<M: Meter> Future for Relay<'_, M> {
     type Output = Outcome;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
-        let this = &mut *self;
-        let moved = Moved {
-            meter: this.meter,
-            bytes: Cell::new(0),
-        };
-        for direction in [Direction::Rx, Direction::Tx] {
-            this.drive(cx, direction, &moved);
-        }
-        let both_ended = this.rx.finished() && this.tx.finished();
-        if let Some(failure) = this.failed.take_if(|failure| failure.reading || both_ended) {
-            return Poll::Ready(Outcome::Reset {
-                side: failure.side,
-                error: failure.error,
-            });
-        }
-        if both_ended {
-            return Poll::Ready(Outcome::Closed);
-        }
-        for direction in [Direction::Rx, Direction::Tx] {
-            if let gone @ Poll::Ready(_) = this.look_after(cx, direction) {
-                return gone;
-            }
-        }
-        match &mut this.clock {
-            None => Poll::Pending,
-            Some(clock) => clock.poll_expired(cx, moved.bytes.get()),
+        match self.ending {
+            None => self.poll_relayed(cx),
+            Some(_) => self.poll_ending(cx),
         }
     }
 }

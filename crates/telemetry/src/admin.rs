@@ -20,6 +20,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(test)]
+pub(crate) use routes::is_probe;
 pub use routes::parameter;
 pub(crate) use status::View;
 pub use status::{ClusterStatus, EndpointStatus, Fact, ListenerStatus, Status};

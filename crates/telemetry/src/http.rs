@@ -4,10 +4,12 @@
 //!     EndpointAddr ──bind──▶ Bound ──serve──▶ a task per connection ──▶ handler
 //! ```
 //!
-//! It must keep answering probes whatever else its peers do: at most [`MAX_CONNECTIONS`] at once,
-//! of which one that waits for a request makes room for a newcomer, and deadlines for a request's
-//! head, its body and a reader that takes nothing. It knows no TLS and no HTTP/2: the addresses it
-//! serves are the pod's own.
+//! It must keep answering probes whatever else its peers do. Of [`MAX_CONNECTIONS`] connections at
+//! most [`MAX_RESPONSES`] are occupied by responses, which have a deadline; one more request gets
+//! 503 at once, unless its path is a probe's. The others wait for a request, and the one that has
+//! waited longest is closed when a new connection needs its place. So a new connection is always
+//! served. Deadlines hold for a request's head, its body, a reader that takes nothing and a
+//! response as a whole. It knows no TLS and no HTTP/2: the addresses it serves are the pod's own.
 
 mod bind;
 mod conn;
@@ -36,12 +38,17 @@ use crate::throttle::Throttle;
 
 /// The most connections that one server serves at once.
 pub const MAX_CONNECTIONS: usize = 64;
+/// The most connections that responses other than to probes occupy at once. Each holds its whole
+/// body, which may be megabytes; and the rest of [`MAX_CONNECTIONS`] is there for probes.
+pub const MAX_RESPONSES: usize = 32;
 /// How long a request's head may take, and how long a kept connection may wait for the next one.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a request's body may take.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a reader may take nothing of its response.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a response may take altogether, from the request's head to its last byte.
+pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long responses in progress may take after the end was called.
 pub const CLOSING_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -94,6 +101,10 @@ pub struct ParseEndpointError {
 
 /// Answers requests. One per server, shared by its connections.
 pub(crate) trait Handler: Send + Sync + 'static {
+    /// Tells whether a request to `path` is answered however many responses are in progress. Its
+    /// answer must be small and come at once.
+    fn is_probe(&self, path: &str) -> bool;
+
     fn handle(
         &self,
         request: Request<Incoming>,
@@ -138,7 +149,7 @@ impl<H: Handler> Server<H> {
     async fn run(&mut self, acceptor: &Acceptor) -> Infallible {
         loop {
             let stream = self.accept(acceptor).await;
-            self.make_room().await;
+            self.reserve_place().await;
             let slot = self.crowd.enter();
             let handler = self.handler.clone();
             self.tasks.spawn(conn::serve(stream, slot, handler));
@@ -156,11 +167,12 @@ impl<H: Handler> Server<H> {
         }
     }
 
-    /// Waits until one more connection may be served.
-    async fn make_room(&mut self) {
+    /// Closes a connection if there is no place for one more. There is always one to be closed:
+    /// fewer than [`MAX_CONNECTIONS`] can be occupied by a response.
+    async fn reserve_place(&mut self) {
         while self.tasks.try_join_next().is_some() {}
         while self.tasks.len() >= MAX_CONNECTIONS {
-            self.crowd.push();
+            self.crowd.evict();
             self.tasks.join_next().await;
         }
         self.crowd.relax();

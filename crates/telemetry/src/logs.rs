@@ -7,6 +7,8 @@
 //! The filter knows targets and levels, `info,relay=debug`; the regular expressions of
 //! `EnvFilter` are left out, they cost more memory than everything else here together.
 
+mod targets;
+
 use std::fmt;
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
@@ -106,13 +108,15 @@ impl LogControl {
         }
     }
 
-    /// Puts `directives` in force, for example `info` or `warn,relay=trace`. What they do not
-    /// cover stays at `info`.
+    /// Applies `directives`, for example `info` or `warn,serve=trace`. What they do not cover is
+    /// at `info`. Stricter than [`init`]: there is a directive, it names a level by its word, and
+    /// its target is a crate that logs.
     ///
     /// # Errors
     /// [`LogError`] when they cannot be read; the filter then stays as it was.
     pub fn set(&self, directives: &str) -> Result<(), LogError> {
         let (targets, text) = parse(directives)?;
+        check(directives)?;
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(handle) = &self.handle {
             handle.reload(targets).map_err(|_| LogError::Gone)?;
@@ -177,12 +181,29 @@ pub enum LogError {
         /// The offending part.
         directive: String,
     },
+    /// There is no directive.
+    #[error("no log directive: expected LEVEL or TARGET=LEVEL, separated by commas")]
+    Empty,
     /// The logger that was controlled is no more.
     #[error("the logger this controls is gone")]
     Gone,
+    /// No crate has this name.
+    #[error("log target {target:?}: no crate of this name logs anything")]
+    Target {
+        /// The offending target.
+        target: String,
+    },
     /// Standard error cannot be written to by a thread of its own.
     #[error("starting the thread that writes the log")]
     Writer(#[source] io::Error),
+}
+
+impl LogError {
+    fn directive(directive: &str) -> Self {
+        Self::Directive {
+            directive: directive.to_owned(),
+        }
+    }
 }
 
 /// Builds what [`init`] installs, writing to `writer`.
@@ -223,18 +244,9 @@ fn parse(directives: &str) -> Result<(Targets, String), LogError> {
         .with_target("boringtun", LevelFilter::OFF)
         .with_target("hickory_server", LevelFilter::WARN);
     let mut kept = Vec::new();
-    for directive in directives
-        .split(',')
-        .map(str::trim)
-        .filter(|d| !d.is_empty())
-    {
-        let error = || LogError::Directive {
-            directive: directive.to_owned(),
-        };
-        let (target, level) = match directive.split_once('=') {
-            Some((target, level)) => (Some(target.trim()), level.trim()),
-            None => (None, directive),
-        };
+    for directive in split(directives) {
+        let error = || LogError::directive(directive);
+        let (target, level) = target_and_level(directive);
         let level: LevelFilter = level.parse().map_err(|_| error())?;
         targets = match target {
             Some(target) if is_target(target) => targets.with_target(target, level),
@@ -251,6 +263,34 @@ fn parse(directives: &str) -> Result<(Targets, String), LogError> {
     Ok((targets, text))
 }
 
+/// Refuses what is no mistake in a configuration, whose author may have other programs in mind, but
+/// is one in a request: it would silently replace what was asked for before.
+fn check(directives: &str) -> Result<(), LogError> {
+    for directive in split(directives) {
+        let (target, level) = target_and_level(directive);
+        if !LEVELS.iter().any(|word| level.eq_ignore_ascii_case(word)) {
+            return Err(LogError::directive(directive));
+        }
+        if let Some(target) = target.filter(|target| !targets::is_known(target)) {
+            let target = target.to_owned();
+            return Err(LogError::Target { target });
+        }
+    }
+    split(directives).next().map(|_| ()).ok_or(LogError::Empty)
+}
+
+fn split(directives: &str) -> impl Iterator<Item = &str> {
+    let all = directives.split(',').map(str::trim);
+    all.filter(|directive| !directive.is_empty())
+}
+
+fn target_and_level(directive: &str) -> (Option<&str>, &str) {
+    match directive.split_once('=') {
+        Some((target, level)) => (Some(target.trim()), level.trim()),
+        None => (None, directive),
+    }
+}
+
 /// Tells whether `target` looks like a module path or a dotted name.
 fn is_target(target: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_:-.".contains(c);
@@ -258,6 +298,7 @@ fn is_target(target: &str) -> bool {
 }
 
 const DEFAULT: &str = "info";
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 #[cfg(test)]
 mod tests {
@@ -361,6 +402,29 @@ mod tests {
             assert!(matches!(error, LogError::Directive { directive } if directive == bad));
         }
         assert_eq!(control.current(), "debug");
+    }
+
+    #[test]
+    fn nonsense_is_refused_and_changes_nothing() {
+        let control = LogControl::detached();
+        control.set("warn,serve=debug").unwrap();
+        for nonsense in [
+            "",
+            " \n",
+            ",,",
+            "nonsense",
+            "nonsense=debug",
+            "level=debug",
+            "realy::half=trace",
+            "info,nonsense=debug",
+            "serve=",
+            "3",
+            "serve=5",
+            "{\"level\":\"debug\"}",
+        ] {
+            assert!(control.set(nonsense).is_err(), "{nonsense:?}");
+            assert_eq!(control.current(), "warn,serve=debug", "{nonsense:?}");
+        }
     }
 
     #[test]

@@ -9,10 +9,12 @@
 
 mod connection;
 mod response;
+mod slow;
 mod target;
 
 pub use connection::{Connection, Upgraded};
 pub use response::{Body, Response, Watch};
+pub use slow::{SlowReaders, kubelet_probe};
 pub use target::{Proxy, RefusedByProxy, Target};
 
 use std::io;

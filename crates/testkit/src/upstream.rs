@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use tokio::sync::watch;
 
 use crate::background::Background;
 use crate::wait;
@@ -39,6 +40,11 @@ pub enum Behaviour {
         /// How much it reads first.
         after: u64,
     },
+    /// Sends `bytes` bytes, then resets the connection when [`Upstream::reset`] is called.
+    ResetsWhenTold {
+        /// How much it sends.
+        bytes: u64,
+    },
     /// Reads to the end and sends nothing.
     Sink,
     /// Sends `bytes` octets, reading nothing, then closes; `u64::MAX` is without end.
@@ -61,6 +67,8 @@ struct Seen {
     accepted: AtomicUsize,
     open: AtomicUsize,
     bytes: AtomicU64,
+    resets: AtomicUsize,
+    told_to_reset: watch::Sender<bool>,
     beginnings: Mutex<Vec<Vec<u8>>>,
 }
 
@@ -124,6 +132,12 @@ impl Upstream {
         self.seen.bytes.load(Ordering::Relaxed)
     }
 
+    /// Returns how many connections the other side reset.
+    #[must_use]
+    pub fn resets(&self) -> usize {
+        self.seen.resets.load(Ordering::Relaxed)
+    }
+
     /// Returns the first octets (to 16 KiB) each connection sent, in the order of acceptance: PROXY
     /// headers and ClientHellos.
     #[must_use]
@@ -143,6 +157,19 @@ impl Upstream {
         wait::until(&format!("{count} connections"), limit, || {
             self.accepted() >= count
         })
+    }
+
+    /// Has the connections reset that wait for it, and those that come.
+    pub fn reset(&self) {
+        self.seen.told_to_reset.send_replace(true);
+    }
+
+    /// Waits until the other side has reset `count` connections.
+    ///
+    /// # Errors
+    /// After `limit`.
+    pub fn wait_resets(&self, count: usize, limit: Duration) -> Result<()> {
+        wait::until(&format!("{count} resets"), limit, || self.resets() >= count)
     }
 
     /// Waits until no connection is open.

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use testkit::certs::{Authority, Identity};
-use testkit::http::Target;
+use testkit::http::{Connection, Target};
 use testkit::konnectivity::{AgentLink, End, FakeServer, Packet, ServerOptions};
 use testkit::tempdir::TempDir;
 use testkit::upstream::{Behaviour, Upstream};
@@ -123,6 +123,24 @@ fn answer(address: &EndpointAddr, path: &str) -> (u16, String) {
     };
     let answer = testkit::http::get(&Target::plain(*address), path).unwrap();
     (answer.status, String::from_utf8(answer.body).unwrap())
+}
+
+#[test]
+fn log_nonsense_is_refused_and_changes_nothing() {
+    let running = Running::start(&Pki::new(), 1, &[]);
+    let EndpointAddr::Tcp(address) = running.agent().admin_address() else {
+        panic!("no address");
+    };
+    let put = |filter: &str| {
+        let mut connection = Connection::open(&Target::plain(*address)).unwrap();
+        connection.request("PUT", "/log", Some(filter)).unwrap()
+    };
+    assert_eq!(put("info,konnectivity=debug").status, 200);
+    for nonsense in ["", "5", "nonsense", "nonsense=debug", "konnectivity="] {
+        assert_eq!(put(nonsense).status, 400, "{nonsense:?}");
+        let now = running.admin("/log").1;
+        assert_eq!(now, "info,konnectivity=debug\n", "{nonsense:?}");
+    }
 }
 
 fn connected(more: &[&str]) -> (Running, FakeServer, AgentLink) {

@@ -106,7 +106,9 @@ fn the_admin_address_tells_what_is_in_effect_and_what_is_known() {
             .status
     };
     assert_eq!(set(&mut connection, "info,netpol_controller=debug"), 200);
-    assert_eq!(set(&mut connection, "netpol_controller=shout"), 400);
+    for nonsense in ["netpol_controller=shout", "nonsense=debug", ""] {
+        assert_eq!(set(&mut connection, nonsense), 400, "{nonsense:?}");
+    }
     let filter = Child::ask(child.admin, "GET", "/log").text();
     assert!(filter.contains("netpol_controller=debug"), "{filter}");
 }

@@ -81,6 +81,10 @@ impl Route {
 }
 
 impl Handler for Routes {
+    fn is_probe(&self, path: &str) -> bool {
+        is_probe(path)
+    }
+
     async fn handle(&self, request: Request<Incoming>) -> Answer {
         self.answer(request).await
     }
@@ -229,6 +233,15 @@ impl Routes {
             status,
         }
     }
+}
+
+/// Tells whether a path is one that probes ask, with what may follow it: `/readyz/shoot--a`. A
+/// program may answer it or not; what it answers is a line.
+pub(crate) fn is_probe(path: &str) -> bool {
+    let first = path
+        .strip_prefix('/')
+        .and_then(|path| path.split('/').next());
+    first.is_some_and(|name| matches!(name, "healthz" | "livez" | "ready" | "readyz" | "startupz"))
 }
 
 /// Reads a small body.

@@ -157,9 +157,9 @@ impl Acceptor {
 /// A connection over either kind of socket.
 pub(super) type Stream = Box<dyn Duplex>;
 
-pub(super) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(super) trait Duplex: AsyncRead + AsyncWrite + AsFd + Send + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+impl<T: AsyncRead + AsyncWrite + AsFd + Send + Unpin> Duplex for T {}
 
 fn bind_tcp(address: SocketAddr, share: bool) -> io::Result<TcpListener> {
     let (address, socket) = match new_socket(family(address)) {

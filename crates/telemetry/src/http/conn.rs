@@ -1,10 +1,12 @@
 //! One connection: its deadlines, and its place among the others.
 //!
 //! ```text
-//!     waiting ──head──▶ answering ──response──▶ writing ──flushed──▶ waiting …
+//!     waiting ──head──▶ occupied ──handler──▶ response ──flushed──▶ waiting …
+//!        └──probe's head──▶ response ──▶ waiting
 //! ```
 //!
-//! Only one that is waiting may be closed to make room.
+//! Only one that is waiting may be closed for a new connection. One that answers a probe counts as
+//! waiting: its few bytes are with the kernel at once, unless its peer reads nothing.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -13,30 +15,38 @@ use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 use super::bind::Stream;
-use super::{HEAD_TIMEOUT, Handler, STALL_TIMEOUT};
+use super::{HEAD_TIMEOUT, Handler, MAX_RESPONSES, RESPONSE_TIMEOUT, STALL_TIMEOUT};
 
-/// Serves one connection until either side ends it, the crowd pushes it out, or a deadline passes.
+/// Serves one connection until either side ends it, it is evicted, or a deadline passes.
 pub(super) async fn serve<H: Handler>(stream: Stream, slot: Place, handler: Arc<H>) {
     let slot = &slot;
-    let service = service_fn(|request| async {
-        slot.set(Phase::Answering);
-        let mut response = handler.handle(request).await;
-        slot.set(Phase::Writing);
-        if slot.crowd.crowded.load(Ordering::Relaxed) {
+    let service = service_fn(|request: Request<Incoming>| async {
+        let admitted = slot.admit(handler.is_probe(request.uri().path()));
+        let mut response = match admitted {
+            true => handler.handle(request).await,
+            false => too_many(),
+        };
+        if !admitted || slot.crowd.crowded.load(Ordering::Relaxed) {
             response
                 .headers_mut()
                 .insert(CONNECTION, HeaderValue::from_static("close"));
         }
+        slot.answered.store(true, Ordering::Relaxed);
         Ok::<_, Infallible>(response)
     });
     let io = TokioIo::new(Watched {
@@ -65,6 +75,15 @@ pub(super) async fn serve<H: Handler>(stream: Stream, slot: Place, handler: Arc<
     }
 }
 
+/// What a request gets when there are responses enough in progress; its connection is closed.
+fn too_many() -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from_static(TOO_MANY)));
+    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    response
+}
+
+const TOO_MANY: &[u8] = b"too many responses in progress\n";
+
 /// All connections of one server.
 #[derive(Debug, Default)]
 pub(super) struct Crowd {
@@ -83,14 +102,12 @@ impl Crowd {
     }
 
     /// Closes the connection that has waited longest, and keeps none that is answered from now on.
-    pub(super) fn push(&self) {
+    pub(super) fn evict(&self) {
         self.crowded.store(true, Ordering::Relaxed);
         let mut slots = self.slots();
-        let waiting = slots
-            .iter()
-            .position(|slot| *slot.phase() == Phase::Waiting);
+        let waiting = slots.iter().position(|slot| !slot.is_occupied());
         if let Some(waiting) = waiting {
-            // Out of the list at once, so that a second push finds another one.
+            // Out of the list at once, so that a second eviction finds another one.
             slots.remove(waiting).evicted.notify_one();
         }
     }
@@ -111,6 +128,17 @@ impl Crowd {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Occupies a slot with a response; false when enough others are occupied.
+    fn occupy(&self, slot: &Slot) -> bool {
+        let slots = self.slots();
+        let occupied = slots.iter().filter(|slot| slot.is_occupied()).count();
+        if occupied < MAX_RESPONSES {
+            slot.answered.store(false, Ordering::Relaxed);
+            *slot.deadline() = Some(Instant::now() + RESPONSE_TIMEOUT);
+        }
+        occupied < MAX_RESPONSES
+    }
+
     /// Moves a slot to the end, which makes it the one that began to wait last.
     fn requeue(&self, slot: &Arc<Slot>) {
         let mut slots = self.slots();
@@ -128,11 +156,11 @@ pub(super) struct Place {
 }
 
 impl Place {
-    fn set(&self, phase: Phase) {
-        *self.slot.phase() = phase;
-        if phase == Phase::Answering {
-            self.crowd.requeue(&self.slot);
-        }
+    /// Tells whether a request may be answered. One that is not a probe's then occupies the
+    /// connection until the response was written, for [`RESPONSE_TIMEOUT`] at most.
+    fn admit(&self, is_probe: bool) -> bool {
+        self.crowd.requeue(&self.slot);
+        is_probe || self.crowd.occupy(&self.slot)
     }
 }
 
@@ -154,27 +182,26 @@ impl Drop for Place {
 
 #[derive(Debug, Default)]
 pub(super) struct Slot {
-    phase: Mutex<Phase>,
+    /// When the response in progress must have been written; `None` while there is none.
+    deadline: Mutex<Option<Instant>>,
+    /// The handler is done with it.
+    answered: AtomicBool,
     evicted: Notify,
     closed: Notify,
 }
 
 impl Slot {
-    fn phase(&self) -> MutexGuard<'_, Phase> {
-        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
+    fn deadline(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.deadline.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_occupied(&self) -> bool {
+        self.deadline().is_some()
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Phase {
-    Answering,
-    #[default]
-    Waiting,
-    Writing,
-}
-
-/// A stream that fails when its reader takes nothing for too long, and that notices when a
-/// response has gone out.
+/// A stream that fails when its reader takes nothing for too long or too long for all of a
+/// response, and that notices when a response has gone out.
 struct Watched {
     stream: Stream,
     stall: Option<Pin<Box<Sleep>>>,
@@ -188,15 +215,29 @@ impl Watched {
         cx: &mut Context<'_>,
         written: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
+        let deadline = *self.slot.deadline();
         if written.is_ready() {
             self.stall = None;
-            return written;
+            // A reader that takes a little whenever it is looked at is late all the same.
+            return match deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                true => Poll::Ready(Err(self.late())),
+                false => written,
+            };
         }
-        let stall = self
-            .stall
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep(STALL_TIMEOUT)));
+        let stall = self.stall.get_or_insert_with(|| {
+            let stalled = Instant::now() + STALL_TIMEOUT;
+            let until = deadline.map_or(stalled, |deadline| deadline.min(stalled));
+            Box::pin(tokio::time::sleep_until(until))
+        });
         ready!(stall.as_mut().poll(cx));
-        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+        Poll::Ready(Err(self.late()))
+    }
+
+    /// Has the connection reset: closed, the kernel would keep megabytes for as long as the reader
+    /// likes.
+    fn late(&self) -> io::Error {
+        let _ = sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO));
+        io::ErrorKind::TimedOut.into()
     }
 }
 
@@ -233,12 +274,11 @@ impl AsyncWrite for Watched {
         self.stream.is_write_vectored()
     }
 
-    /// Called once everything was handed to [`Self::poll_write`].
+    /// Called once everything was handed to [`Self::poll_write`], and while the handler works.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = ready!(Pin::new(&mut self.stream).poll_flush(cx));
-        let mut phase = self.slot.phase();
-        if *phase == Phase::Writing {
-            *phase = Phase::Waiting;
+        if self.slot.answered.load(Ordering::Relaxed) {
+            *self.slot.deadline() = None;
         }
         Poll::Ready(flushed)
     }

@@ -1,5 +1,6 @@
 //! The life of one connection at a fake upstream.
 
+use std::io::ErrorKind;
 use std::net::Shutdown;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -20,9 +21,14 @@ pub(super) async fn accept(listener: TcpListener, behaviour: Behaviour, seen: Ar
         };
         let conn = Conn::new(stream, &seen);
         let behaviour = behaviour.clone();
+        let seen = Arc::clone(&seen);
         tokio::spawn(async move {
             // A client that goes away is the test's affair, which sees its own end of it.
-            let _ = conn.serve(&behaviour).await;
+            if let Err(error) = conn.serve(&behaviour).await
+                && error.kind() == ErrorKind::ConnectionReset
+            {
+                seen.resets.fetch_add(1, Ordering::Relaxed);
+            }
         });
     }
 }
@@ -61,7 +67,8 @@ impl Conn {
             Behaviour::Echo => self.echo().await,
             Behaviour::EndsReadFirst { bytes } => {
                 SockRef::from(&self.stream).shutdown(Shutdown::Read)?;
-                self.send(*bytes).await
+                self.send(*bytes).await?;
+                self.stream.shutdown().await
             }
             Behaviour::EndsWriteFirst { greeting } => {
                 self.stream.write_all(greeting).await?;
@@ -70,8 +77,18 @@ impl Conn {
             }
             Behaviour::NeverReads => std::future::pending().await,
             Behaviour::Resets { after } => self.reset(*after).await,
+            Behaviour::ResetsWhenTold { bytes } => {
+                self.send(*bytes).await?;
+                let mut told = self.seen.told_to_reset.subscribe();
+                // The sender is there for as long as the connection.
+                let _ = told.wait_for(|told| *told).await;
+                self.reset(0).await
+            }
             Behaviour::Sink => self.drain().await.map(drop),
-            Behaviour::Source { bytes } => self.send(*bytes).await,
+            Behaviour::Source { bytes } => {
+                self.send(*bytes).await?;
+                self.stream.shutdown().await
+            }
         }
     }
 
@@ -107,7 +124,7 @@ impl Conn {
             self.stream.write_all(&chunk[..part]).await?;
             left -= part as u64;
         }
-        self.stream.shutdown().await
+        Ok(())
     }
 
     async fn reset(&mut self, after: u64) -> std::io::Result<()> {

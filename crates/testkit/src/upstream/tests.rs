@@ -60,6 +60,20 @@ fn a_reset_is_a_reset() {
 }
 
 #[test]
+fn resets_are_counted_and_ends_are_not() {
+    let (upstream, ended) = connect(Behaviour::Sink);
+    drop(ended);
+    upstream.wait_accepted(1, LIMIT).unwrap();
+    upstream.wait_closed(LIMIT).unwrap();
+    let stream = TcpStream::connect(upstream.addr()).unwrap();
+    let socket = socket2::SockRef::from(&stream);
+    socket.set_linger(Some(Duration::ZERO)).unwrap();
+    drop(stream);
+    upstream.wait_resets(1, LIMIT).unwrap();
+    assert_eq!(upstream.resets(), 1);
+}
+
+#[test]
 fn sources_end_and_closers_close() {
     for (behaviour, expected) in [
         (Behaviour::Source { bytes: 200_000 }, 200_000),

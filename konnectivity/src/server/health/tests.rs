@@ -169,6 +169,19 @@ async fn metrics_are_on_both_ports_and_ours_on_the_admin_port_alone() {
 }
 
 #[tokio::test]
+async fn log_nonsense_is_refused_and_changes_nothing() {
+    let admin = Server::admin(READY);
+    let filter = "info,konnectivity=debug";
+    let set = reply(200, "info,konnectivity=debug\n");
+    assert_eq!(admin.send("PUT", "/log", Some(filter)).await, set);
+    for nonsense in ["", "5", "nonsense", "v=5", "konnectivity=", "vmodule=debug"] {
+        let (status, _) = admin.send("PUT", "/log", Some(nonsense)).await;
+        assert_eq!(status, 400, "{nonsense:?}");
+        assert_eq!(admin.get("/log").await, set, "{nonsense:?}");
+    }
+}
+
+#[tokio::test]
 async fn who_looks_for_go_profiles_is_told_that_there_are_none() {
     let admin = Server::admin(READY);
     let expected = reply(404, endpoints::NO_PROFILES);
@@ -221,9 +234,18 @@ impl Server {
     }
 
     async fn ask(&self, method: &'static str, path: &str) -> (u16, String) {
+        let body = (method == "POST").then_some("");
+        self.send(method, path, body).await
+    }
+
+    async fn send(
+        &self,
+        method: &'static str,
+        path: &str,
+        body: Option<&'static str>,
+    ) -> (u16, String) {
         let (target, path) = (self.target.clone(), path.to_owned());
         let asking = tokio::task::spawn_blocking(move || {
-            let body = (method == "POST").then_some("");
             let mut connection = Connection::open(&target).unwrap();
             connection.request(method, &path, body).unwrap()
         });

@@ -155,6 +155,31 @@ impl Server {
     }
 }
 
+#[test]
+fn probe_paths_are_known_by_first_segment() {
+    for path in [
+        "/healthz",
+        "/livez",
+        "/ready",
+        "/readyz",
+        "/readyz/shoot--foo--bar",
+        "/startupz",
+    ] {
+        assert!(is_probe(path), "{path}");
+    }
+    for path in [
+        "",
+        "/",
+        "/metrics",
+        "/readyzz",
+        "healthz",
+        "//readyz",
+        "/x/readyz",
+    ] {
+        assert!(!is_probe(path), "{path}");
+    }
+}
+
 #[tokio::test]
 async fn the_probe_port_has_its_endpoints_and_no_others() {
     let server = Server::start(false, Sample::default());
@@ -378,7 +403,13 @@ async fn the_log_filter_is_read_and_replaced() {
     let reply = server.ask("PUT", "/log", "", "loud").await;
     assert_eq!(reply.status, 400);
     assert!(reply.body.contains("\"loud\""), "{}", reply.body);
-    assert_eq!(server.ask("PUT", "/log", "", "\u{0}").await.status, 400);
+    for nonsense in ["\u{0}", "", "nonsense", "level=debug", "relay="] {
+        let reply = server.ask("PUT", "/log", "", nonsense).await;
+        assert_eq!(reply.status, 400, "{nonsense:?}");
+        assert_eq!(server.get("/log").await.body, "warn,relay=debug\n");
+    }
+    let reply = server.ask("PUT", "/log?level=debug", "", "").await;
+    assert_eq!(reply.status, 400);
     assert_eq!(
         server
             .ask("PUT", "/log", "", &"x".repeat(MAX_BODY_BYTES + 1))

@@ -1,121 +1,16 @@
-//! Drives a relay between two real loopback connections and plays both peers.
-//!
-//! Every test waits on an event (bytes, end of stream, the relay's outcome), never on a time.
-#![allow(
-    missing_docs,
-    clippy::unwrap_used,
-    clippy::wildcard_enum_match_arm,
-    reason = "a test"
-)]
-#![allow(
-    clippy::disallowed_methods,
-    reason = "tokio's paused clock is wanted here"
-)]
+//! Both directions of a relay: half-close, bulk, stalls, limits in time.
 
-use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use relay::{Direction, Meter, Outcome, Pool, PoolParams, Relay, Side, Timers};
+use relay::{Outcome, PoolParams, Relay, Side, Timers};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-#[derive(Debug, Default)]
-struct Counts {
-    rx: Cell<u64>,
-    tx: Cell<u64>,
-    copied: Cell<u64>,
-}
-
-impl Meter for Counts {
-    fn relayed(&self, direction: Direction, bytes: u64, copied: bool) {
-        let cell = match direction {
-            Direction::Rx => &self.rx,
-            Direction::Tx => &self.tx,
-        };
-        cell.set(cell.get() + bytes);
-        if copied {
-            self.copied.set(self.copied.get() + bytes);
-        }
-    }
-}
-
-/// A connected pair: what a peer holds, and what the relay holds.
-async fn pair() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let addr = listener.local_addr().unwrap();
-    let (peer, accepted) = tokio::join!(TcpStream::connect(addr), listener.accept());
-    (peer.unwrap(), accepted.unwrap().0)
-}
-
-struct Case {
-    client: TcpStream,
-    server: TcpStream,
-    downstream: TcpStream,
-    upstream: TcpStream,
-    pool: Rc<Pool>,
-    counts: Counts,
-}
-
-impl Case {
-    async fn new(params: PoolParams) -> Self {
-        let (client, downstream) = pair().await;
-        let (server, upstream) = pair().await;
-        let pool = Rc::new(Pool::new(params));
-        Self {
-            client,
-            server,
-            downstream,
-            upstream,
-            pool,
-            counts: Counts::default(),
-        }
-    }
-}
-
-fn relay<'a>(case: &'a Case, timers: Timers) -> Relay<'a, Counts> {
-    Relay::new(
-        &case.downstream,
-        &case.upstream,
-        Rc::clone(&case.pool),
-        &case.counts,
-        timers,
-    )
-}
-
-/// Runs the relay beside a script that plays both peers, closes its sockets when it has ended, as a
-/// proxy does, and returns what the relay said.
-async fn play<F: AsyncFnOnce(TcpStream, TcpStream)>(mut case: Case, script: F) -> (Outcome, Case) {
-    let (other_client, other_downstream) = pair().await;
-    let (other_server, other_upstream) = pair().await;
-    let client = std::mem::replace(&mut case.client, other_client);
-    let server = std::mem::replace(&mut case.server, other_server);
-    let downstream = std::mem::replace(&mut case.downstream, other_downstream);
-    let upstream = std::mem::replace(&mut case.upstream, other_upstream);
-    let pool = Rc::clone(&case.pool);
-    let counts = &case.counts;
-    let relayed = async move {
-        let timers = Timers::default();
-        Relay::new(&downstream, &upstream, pool, counts, timers).await
-    };
-    let (outcome, ()) = tokio::join!(relayed, script(client, server));
-    (outcome, case)
-}
-
-/// Octets that differ from position to position, so that a lost or doubled chunk shows.
-fn pattern(len: usize) -> Vec<u8> {
-    (0..len)
-        .map(|i| (i.wrapping_mul(31) ^ (i >> 9)) as u8)
-        .collect()
-}
+use crate::support::{Case, Counts, both, pattern, play, relay};
 
 const BULK: usize = 24 * 1024 * 1024;
-
-/// Both ways of moving bulk.
-fn both() -> [PoolParams; 2] {
-    [PoolParams::for_workers(1), PoolParams::COPYING]
-}
 
 #[tokio::test]
 async fn half_close_keeps_the_other_direction_open() {
