@@ -241,6 +241,7 @@ impl World {
         let addr = SocketAddr::new(self.network.addresses.server(server), PROXY_PORT);
         Target::plain(addr).timeout(LIMIT).proxy(Proxy::ConnectTls {
             authority: authority.to_owned(),
+            server_name: PROXY_NAME.to_owned(),
             authority_pem: self.credentials.authority.pem().to_owned(),
             identity: self.credentials.api_server.clone(),
         })
@@ -329,3 +330,6 @@ pub const LIMIT: Duration = Duration::from_secs(30);
 
 /// Where a server takes CONNECT requests of API servers.
 pub const PROXY_PORT: u16 = 9443;
+
+/// The Service in front of the servers' proxies, by whose name API servers ask.
+pub const PROXY_NAME: &str = "vpn-seed-server";

@@ -24,13 +24,14 @@ pub(crate) struct Api<'n> {
 }
 
 impl<'n> Api<'n> {
-    /// Starts it at `address`. It reaches kubelets as the file `selector` says, and writes down what
-    /// `account` asks.
+    /// Starts it at `address`. It reaches kubelets as the file `selector` says, by Services at `hosts`,
+    /// and writes down what `account` asks.
     pub(crate) fn start(
         namespace: &'n Namespace,
         dir: &TempDir,
         address: SocketAddr,
         (selector, kubelets): (&Path, &Path),
+        hosts: &[(&str, String)],
         account: &str,
     ) -> Self {
         let audit = dir.join("audit.log");
@@ -42,6 +43,9 @@ impl<'n> Api<'n> {
         let policy = dir.write("audit-policy.yaml", policy.to_string()).unwrap();
         let mut params = KubeParams::new(address, &[]).kubelets(selector, kubelets);
         params.services = "10.0.128.0/20".to_owned();
+        let hosts = hosts.iter();
+        let hosts = hosts.map(|(name, address)| (address.parse().unwrap(), (*name).to_owned()));
+        params.hosts = hosts.collect();
         params.arguments.extend([
             "--feature-gates=MixedProtocolLBService=true".to_owned(),
             format!("--audit-policy-file={}", policy.display()),
@@ -59,6 +63,13 @@ impl<'n> Api<'n> {
             kubeconfig,
             audit,
         }
+    }
+
+    /// Starts it anew, with what the file of its selector says now.
+    pub(crate) fn restart(&mut self) {
+        self.server.child().kill().unwrap();
+        let again = self.server.start_again(Place::In(self.namespace));
+        again.unwrap_or_else(|error| panic!("{error:#}"));
     }
 
     /// Runs `kubectl` with a file of objects, and returns how it ended.

@@ -1,7 +1,6 @@
 //! The files by which an API server finds its way into the shoot: the same words as those with which
 //! tests of both tunnels start real API servers, on each transport.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use deploy::Objects;
@@ -10,19 +9,16 @@ use testkit::certs::IdentityFiles;
 use testkit::peers::kube::Egress;
 use testkit::tempdir::TempDir;
 
-/// Where the examples have an address; the files have a Service's name.
-const EXAMPLE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
-
 /// Returns a file as it is shipped.
 pub(crate) fn shipped(name: &str) -> Value {
     let objects = Objects::read(&format!("control-plane/egress-selector/{name}")).unwrap();
     objects.into_iter().next().unwrap()
 }
 
-fn by_tls(directory: &str) -> Egress {
+fn by_tls(server: &str, directory: &str) -> Egress {
     let file = |name: &str| Path::new(directory).join(name);
     Egress::HttpConnectTls {
-        addr: EXAMPLE,
+        server: server.to_owned(),
         authority: file("ca.crt"),
         identity: IdentityFiles {
             cert: file("tls.crt"),
@@ -35,32 +31,27 @@ fn by_tls(directory: &str) -> Egress {
 fn each_transport_is_asked_for_as_tests_with_api_servers_do() {
     let dir = TempDir::new("egress").unwrap();
     let socket = PathBuf::from("/run/konnectivity/server.sock");
-    for (name, egress, service) in [
+    for (name, egress) in [
         (
             "vpn-http-connect.yaml",
-            by_tls("/etc/vpn"),
-            "vpn-seed-server:9443",
+            by_tls("vpn-seed-server:9443", "/etc/vpn"),
         ),
         (
             "konnectivity-http-connect.yaml",
-            by_tls("/etc/konnectivity"),
-            "konnectivity-server:8090",
+            by_tls("konnectivity-server:8090", "/etc/konnectivity"),
         ),
         (
             "konnectivity-grpc-uds.yaml",
             Egress::GrpcUds(socket.clone()),
-            "",
         ),
         (
             "konnectivity-http-connect-uds.yaml",
             Egress::HttpConnectUds(socket),
-            "",
         ),
     ] {
         let path = dir.join(name);
         egress.write(&path).unwrap();
         let tried = std::fs::read_to_string(&path).unwrap();
-        let tried = tried.replace(&EXAMPLE.to_string(), service);
         let tried: Value = serde_json::from_str(&tried).unwrap();
         let shipped = shipped(name);
         let (kind, first) = (&shipped["kind"], &shipped["egressSelections"][0]);

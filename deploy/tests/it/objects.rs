@@ -8,12 +8,16 @@ use testkit::certs::{Authority, Identity};
 use testkit::command;
 use testkit::tempdir::TempDir;
 
-use crate::network::{NODE, Network};
+use crate::network::NODE;
 
 /// The shoot's namespace in the seed, and the names by which it is reached.
 pub(crate) const SHOOT: &str = "shoot--foo--bar";
 pub(crate) const API: &str = "api.bar.foo.example.com";
 pub(crate) const KONNECTIVITY: &str = "konnectivity.bar.foo.example.com";
+
+/// Services whose names are the hosts in API servers' egress selectors.
+pub(crate) const KONNECTIVITY_SERVICE: &str = "konnectivity-server";
+pub(crate) const VPN_SERVICE: &str = "vpn-seed-server";
 
 /// Where pods of the shoot reach their API server.
 pub(crate) const ADVERTISED: &str = "10.1.2.3";
@@ -149,9 +153,8 @@ impl Authorities {
 
     /// Returns the Secrets of certificates that the manifests name.
     pub(crate) fn secrets(&self) -> Vec<Value> {
-        let names = [KONNECTIVITY.to_owned(), Network::ip("konnectivity-server")];
         let mut all = self.of_gateways();
-        all.extend(self.of_konnectivity(SHOOT, &names));
+        all.extend(self.of_konnectivity(SHOOT));
         all
     }
 
@@ -170,14 +173,15 @@ impl Authorities {
         ]
     }
 
-    /// Returns those of the egress proxy of a shoot, whose server is reached by `names`.
-    pub(crate) fn of_konnectivity(&self, shoot: &str, names: &[String]) -> Vec<Value> {
+    /// Returns those of the egress proxy of a shoot, whose server agents reach by one name and API
+    /// servers by that of its Service.
+    pub(crate) fn of_konnectivity(&self, shoot: &str) -> Vec<Value> {
         let own = &self.konnectivity;
         let agent = client(
             own,
             &format!("spiffe://example.com/{shoot}/konnectivity-agent"),
         );
-        let server = own.server(names).unwrap();
+        let server = own.server(&[KONNECTIVITY, KONNECTIVITY_SERVICE]).unwrap();
         vec![
             tls(&format!("{shoot}/konnectivity-server-tls"), own, &server),
             tls("kube-system/konnectivity-agent-tls", own, &agent),
@@ -210,9 +214,8 @@ fn secret(key: &str, data: Value) -> Value {
 pub(crate) fn provision(dir: &TempDir, change: impl FnOnce(&mut Value)) -> Vec<Value> {
     let wanted = Objects::read("control-plane/vpn-server/provision.yaml").unwrap();
     let mut wanted = wanted.into_iter().next().unwrap();
-    // Nothing claims them here, and there is no DNS in front of the servers.
+    // Nothing claims them here.
     wanted["routeIds"] = json!([17, 18]);
-    wanted["proxyNames"] = json!(["vpn-seed-server-0", "vpn-seed-server-1"].map(Network::ip));
     change(&mut wanted);
     let config = dir.write("provision.yaml", wanted.to_string()).unwrap();
     let out = dir.join("provisioned");

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   name, node proxy ──▶ Service ─▶ gateway ─▶ the shoot's API server         (a stand-in)
-//!   API server ─▶ vpn-server ═ gateway ═ vpn-client ─▶ kubelet                (kube-apiserver)
-//!   the test, as an API server ─▶ konnectivity-server ◀─ gateway ─ agent ─▶ kubelet
+//!   API server ─┬─▶ vpn-server ═ gateway ═ vpn-client ─▶ kubelet              (kube-apiserver)
+//!               └─▶ konnectivity-server ◀─ gateway ─ agent ─▶ kubelet         (the same, and the test)
 //! ```
 //!
 //! The seed's API server is the shoot's as well where it asks a kubelet. What a cluster's own
@@ -19,12 +19,15 @@ use testkit::certs::Authority;
 use testkit::http::{self, Proxy, Target};
 use testkit::kubelet::Kubelet;
 use testkit::netns::Place;
+use testkit::peers::envoy::Envoy;
 use testkit::tempdir::TempDir;
 use testkit::wait;
 
 use crate::api::{Api, LIMIT};
 use crate::network::{GATEWAY, NODE, Network};
-use crate::objects::{ADVERTISED, API, Authorities, KONNECTIVITY, SHOOT};
+use crate::objects::{
+    ADVERTISED, API, Authorities, KONNECTIVITY, KONNECTIVITY_SERVICE, SHOOT, VPN_SERVICE,
+};
 use crate::world::{World, metric};
 use crate::{cluster, egress, envoy, objects, rights, seed_policies, starts};
 
@@ -65,7 +68,8 @@ fn every_pod_is_its_manifests_and_every_path_carries() {
     let world = &mut stage.world;
     rights::are_all_used_and_enough(&stage.api, &controller, || world.stop(CONTROLLER_POD));
     stage.by_the_nodes_cache();
-    stage.by_envoy(&authorities);
+    let _envoy = stage.by_envoy(&authorities);
+    stage.by_konnectivity_of_an_api_server(&authorities);
     let started: Vec<&str> = stage.world.started.iter().map(String::as_str).collect();
     assert_eq!(started, STARTED);
 }
@@ -80,7 +84,7 @@ struct Stage<'n> {
     shoot: Authority,
     _shoot_api: ApiServer,
     _kubelet: Kubelet,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 impl<'n> Stage<'n> {
@@ -90,8 +94,7 @@ impl<'n> Stage<'n> {
             .into_iter()
             .partition(|own| own["kind"] == "Secret");
         let mut secrets: Vec<Value> = own;
-        let server = Network::ip("vpn-seed-server-0");
-        let selector = selector(&dir, &secrets, authorities, &server);
+        let selector = selector(&dir, &secrets, authorities);
         secrets.extend(authorities.secrets());
         let address: SocketAddr = format!("{}:6443", Network::ip("api")).parse().unwrap();
         let account = format!("system:serviceaccount:garden:{CONTROLLER}");
@@ -100,6 +103,10 @@ impl<'n> Stage<'n> {
             &dir,
             address,
             (&selector.0, &selector.1),
+            &[
+                (VPN_SERVICE, Network::ip("vpn-seed-server-0")),
+                (KONNECTIVITY_SERVICE, Network::ip("konnectivity-server")),
+            ],
             &account,
         );
         api.apply(&objects::namespaces());
@@ -127,7 +134,7 @@ impl<'n> Stage<'n> {
             secrets,
             annotated,
             shoot,
-            _dir: dir,
+            dir,
         }
     }
 
@@ -290,8 +297,13 @@ impl<'n> Stage<'n> {
         }
     }
 
-    /// A real API server that asks a kubelet, as its egress selector's file says.
+    /// A real API server, whose egress selector's file leads to the tunnel.
     fn by_vpn(&self) {
+        self.by_api_server();
+    }
+
+    /// A real API server asks a kubelet, as its egress selector's file says.
+    fn by_api_server(&self) {
         let answer = self
             .api
             .request("GET", "/api/v1/nodes/node-a/proxy/healthz", None);
@@ -299,13 +311,14 @@ impl<'n> Stage<'n> {
     }
 
     /// Envoy in the place of the gateway: everything else goes on, the VPN by TCP.
-    fn by_envoy(&mut self, authorities: &Authorities) {
+    fn by_envoy(&mut self, authorities: &Authorities) -> Envoy {
         self.world.kill(GATEWAY_POD);
-        let _envoy = envoy::start(self.network.at("gateway"), &self.world.directory);
+        let envoy = envoy::start(self.network.at("gateway"), &self.world.directory);
         self.by_name_and_by_node_proxy();
         self.wait_transport("tcp");
         self.by_vpn();
         self.by_konnectivity(authorities);
+        envoy
     }
 
     /// Waits until both clients use a transport to both servers.
@@ -319,6 +332,33 @@ impl<'n> Stage<'n> {
         }
     }
 
+    /// The API server moves from the VPN to konnectivity, as its egress selector's other file says.
+    fn by_konnectivity_of_an_api_server(&mut self, authorities: &Authorities) {
+        let identity = authorities.frontend();
+        for (file, text) in [
+            ("ca.crt", authorities.konnectivity.pem()),
+            ("tls.crt", &identity.cert_pem),
+            ("tls.key", &identity.key_pem),
+        ] {
+            self.dir
+                .write(format!("konnectivity/{file}"), text)
+                .unwrap();
+        }
+        let text = egress::shipped("konnectivity-http-connect.yaml").to_string();
+        let files = self.dir.join("konnectivity").display().to_string();
+        let text = text.replace("/etc/konnectivity", &files);
+        self.dir.write(SELECTOR, text).unwrap();
+        self.api.restart();
+        let at = self.network.at("konnectivity-server");
+        let (name, port) = (
+            "rhizome_konnectivity_accepted_peers_total",
+            [("port", "frontends")],
+        );
+        let before = metric(at, 8092, name, &port);
+        self.by_api_server();
+        assert!(metric(at, 8092, name, &port) > before);
+    }
+
     /// As an API server asks. An agent whose gateway has gone comes again within seconds.
     fn by_konnectivity(&self, authorities: &Authorities) {
         let server: SocketAddr = format!("{}:8090", Network::ip("konnectivity-server"))
@@ -327,6 +367,7 @@ impl<'n> Stage<'n> {
         let target = Target::tls(server, authorities.kubelets.pem());
         let target = target.timeout(LIMIT).proxy(Proxy::ConnectTls {
             authority: format!("{NODE}:10250"),
+            server_name: KONNECTIVITY_SERVICE.to_owned(),
             authority_pem: authorities.konnectivity.pem().to_owned(),
             identity: authorities.frontend(),
         });
@@ -337,30 +378,30 @@ impl<'n> Stage<'n> {
     }
 }
 
-/// Writes the egress selector that is shipped for the tunnel, with paths and an address in the place of
-/// what an API server's pod would have; and the authority of kubelets.
+/// Writes the egress selector that is shipped for the tunnel, with paths in the place of those that an
+/// API server's pod would have; and the authority of kubelets.
 pub(crate) fn selector(
     dir: &TempDir,
     provisioned: &[Value],
     authorities: &Authorities,
-    server: &str,
 ) -> (PathBuf, PathBuf) {
     let mut objects = Objects::default();
     objects.extend(provisioned.iter().cloned());
     for (name, text) in objects.files("Secret", "vpn-seed-server-client").unwrap() {
         dir.write(name, text).unwrap();
     }
-    let server = format!("https://{server}:9443");
     let text = egress::shipped("vpn-http-connect.yaml").to_string();
     let text = text.replace("/etc/vpn", &dir.path().display().to_string());
-    let text = text.replace("https://vpn-seed-server:9443", &server);
-    let selector = dir.write("egress.yaml", text).unwrap();
+    let selector = dir.write(SELECTOR, text).unwrap();
     let kubelets = authorities
         .kubelets
         .write(&dir.join("kubelets.crt"))
         .unwrap();
     (selector, kubelets)
 }
+
+/// Where an API server finds its egress selector.
+const SELECTOR: &str = "egress.yaml";
 
 fn hosts() -> String {
     let controller = Network::ip("controller");

@@ -44,12 +44,8 @@ impl Health {
 
     /// Says whether a server is connected, with upstream's list of checks where it gives one.
     fn readiness(&self, query: Option<&str>) -> Extra {
-        let verbose = query.is_some_and(|query| {
-            let mut keys = query.split('&').map(|pair| pair.split('=').next());
-            keys.any(|key| key == Some("verbose"))
-        });
         match self.ready() {
-            Ok(()) if verbose => {
+            Ok(()) if endpoints::is_verbose(query) => {
                 let checks = "[+]ping ok\n[+]server-connected ok\ncheck passed\n";
                 endpoints::text(200, checks)
             }

@@ -15,7 +15,7 @@ use knp_proto::{Cluster, ClusterId, DialRefused, Strategy};
 use telemetry::Registry;
 use telemetry::metrics::{Counter, CounterFamily, Encoder, Gauge, GaugeFamily, Kind};
 
-use super::server::{DialFailure, ServerMetrics};
+use super::server::{DialFailure, PeerPort, ServerMetrics};
 use super::{Direction, Held, LinkMetrics};
 
 /// Handles for one cluster. Clones are the same and cost one reference.
@@ -58,6 +58,14 @@ impl ClusterMetrics {
     /// Handles for the cluster's links and their tunnels.
     pub(crate) fn link(&self) -> &LinkMetrics {
         &self.inner.link
+    }
+
+    /// Counts an API server's connection that was let in.
+    pub(crate) fn frontend_accepted(&self, port: PeerPort) {
+        self.inner.server.peer_accepted(port);
+        if let Some(series) = &self.inner.series {
+            series.accepted_frontends.inc();
+        }
     }
 
     /// Counts a dial that waits for an agent's answer for as long as what is returned lives.
@@ -138,6 +146,7 @@ pub(super) const LIMITS: [&str; 3] = ["pending_dials", "rate", "tunnels"];
 /// The families with the label `cluster`, and which clusters have series in them.
 #[derive(Debug)]
 pub(super) struct ClusterFamilies {
+    accepted_frontends: CounterFamily,
     bytes: CounterFamily,
     dial_failures: CounterFamily,
     established: GaugeFamily,
@@ -155,6 +164,11 @@ impl ClusterFamilies {
         let live = Arc::default();
         collect_buffered(registry, &live);
         Arc::new(Self {
+            accepted_frontends: counter(
+                "rhizome_konnectivity_cluster_accepted_frontends_total",
+                "Connections of API servers that were let in, by cluster.",
+                &["cluster"],
+            ),
             bytes: counter(
                 "rhizome_konnectivity_cluster_relayed_bytes_total",
                 "Octets relayed for tunnels, by cluster.",
@@ -199,6 +213,7 @@ impl ClusterFamilies {
         }
         let name = cluster.id().as_str();
         let series = Arc::new(ClusterSeries {
+            accepted_frontends: self.accepted_frontends.with(&[name]),
             established: self.established.with(&[name]),
             from_destination: self.bytes.with(&[name, "from_destination"]),
             links: self.links.with(&[name]),
@@ -224,6 +239,7 @@ impl ClusterFamilies {
         live.remove(cluster);
         let name = cluster.as_str();
         let keep = |values: &[String]| values.first().is_none_or(|first| first != name);
+        self.accepted_frontends.retain(keep);
         self.bytes.retain(keep);
         self.dial_failures.retain(keep);
         self.refused_dials.retain(keep);
@@ -261,6 +277,7 @@ fn collect_buffered(
 pub(super) struct ClusterSeries {
     cluster: Arc<Cluster>,
     families: Arc<ClusterFamilies>,
+    accepted_frontends: Counter,
     established: Gauge,
     from_destination: Counter,
     links: Gauge,

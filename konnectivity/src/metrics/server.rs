@@ -72,13 +72,28 @@ impl DialFailure {
     }
 }
 
-/// At which of the server's ports somebody was refused.
+/// Where a peer has connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PeerPort {
-    /// Where agents connect.
+    /// The agents' port.
     Agents,
-    /// Where API servers connect.
+    /// The API servers' port.
     Frontends,
+    /// An API server's Unix socket.
+    Uds,
+}
+
+impl PeerPort {
+    pub(super) const ALL: [Self; 3] = [Self::Agents, Self::Frontends, Self::Uds];
+
+    /// Returns the label for metrics, and the listener's name in the access log.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Agents => "agents",
+            Self::Frontends => "frontends",
+            Self::Uds => "uds",
+        }
+    }
 }
 
 /// What came of checking an agent's token.
@@ -254,14 +269,16 @@ impl ServerMetrics {
         self.inner.own.dials_retried.inc();
     }
 
-    /// Counts somebody who was turned away. `reason` is what an error enum's `reason()` gives, of
+    /// Counts a peer that belongs to a cluster and may ask it for something.
+    pub(crate) fn peer_accepted(&self, port: PeerPort) {
+        self.inner.own.accepted_peers.with(&[port.as_str()]).inc();
+    }
+
+    /// Counts a peer that was turned away. `reason` is what an error enum's `reason()` gives, of
     /// which there are only so many.
     pub(crate) fn peer_refused(&self, port: PeerPort, reason: &'static str) {
-        let port = match port {
-            PeerPort::Agents => "agents",
-            PeerPort::Frontends => "frontends",
-        };
-        self.inner.own.refused_peers.with(&[port, reason]).inc();
+        let labels = [port.as_str(), reason];
+        self.inner.own.refused_peers.with(&labels).inc();
     }
 
     /// Counts a token that was checked.

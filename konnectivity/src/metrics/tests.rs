@@ -348,7 +348,7 @@ fn series_of_a_removed_cluster_go_away() {
     assert!(!clusters_lines(&registry, "gone").is_empty());
     drop(link);
     assert_eq!(clusters_lines(&registry, "gone"), [""; 0]);
-    assert_eq!(clusters_lines(&registry, "kept").len(), 9);
+    assert_eq!(clusters_lines(&registry, "kept").len(), 10);
 }
 
 #[test]

@@ -1,13 +1,18 @@
 //! The clusters that are served at one moment, and who belongs to which.
 //!
 //! ```text
-//!   specs ─▶ Clusters ─┬─ server name ─▶ cluster ─▶ tls(): only its authorities
+//!   specs ─▶ Clusters ─┬─ agent, server name ─▶ cluster ─▶ tls(): only its authorities
+//!                      ├─ frontend, server name ─▶ cluster ─▶ tls(): its authorities first
 //!                      ├─ no such name ──────────▶ tls(): those that know the certificate's URI
 //!                      └─ Index: URI ─▶ whose authorities must vouch ─▶ identify()
 //! ```
 //!
-//! A snapshot never changes. TLS settings are made when a handshake first needs them, and stay with
-//! a cluster for as long as its definition does, also in later snapshots. Reads no files.
+//! All API servers of a seed may ask for one name, that of the Service in front of this server. So a
+//! frontend's name selects among the clusters that its certificate fits, and refuses nothing.
+//!
+//! A snapshot never changes. TLS settings are made when a handshake first needs them; a cluster's
+//! settings for agents depend on that cluster alone and stay for as long as its definition does, also
+//! in later snapshots. Reads no files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -34,10 +39,12 @@ pub(crate) struct Clusters {
     unions: PerPort,
 }
 
-#[derive(Clone)]
 struct Entry {
     spec: Arc<ClusterSpec>,
-    tls: Arc<PerPort>,
+    /// Settings for agents that ask for the cluster by name, shared with later snapshots.
+    agents: Arc<OnceLock<Arc<ServerConfig>>>,
+    /// The same for frontends, which other clusters' authorities have a say in.
+    frontends: OnceLock<Arc<ServerConfig>>,
 }
 
 /// Settings of the two ports, once needed.
@@ -45,6 +52,15 @@ struct Entry {
 struct PerPort {
     agents: OnceLock<Arc<ServerConfig>>,
     frontends: OnceLock<Arc<ServerConfig>>,
+}
+
+impl Entry {
+    fn tls(&self, port: Port) -> &OnceLock<Arc<ServerConfig>> {
+        match port {
+            Port::Agents => &self.agents,
+            Port::Frontends => &self.frontends,
+        }
+    }
 }
 
 impl PerPort {
@@ -73,14 +89,13 @@ impl Clusters {
             }
             index.add(&spec);
             let kept = older.and_then(|older| older.entries.get(&spec.id));
-            let entry = match kept {
-                Some(entry) if entry.spec == spec => entry.clone(),
-                Some(_) | None => Entry {
-                    spec: spec.clone(),
-                    tls: Arc::default(),
-                },
+            let kept = kept.filter(|entry| entry.spec == spec);
+            let entry = Entry {
+                agents: kept.map(|entry| entry.agents.clone()).unwrap_or_default(),
+                frontends: OnceLock::new(),
+                spec,
             };
-            entries.insert(spec.id.clone(), entry);
+            entries.insert(entry.spec.id.clone(), entry);
         }
         Self {
             any_tokens: entries.values().any(|entry| entry.spec.tokens.is_some()),
@@ -129,27 +144,35 @@ impl Clusters {
         self.by_name.get(name)
     }
 
-    /// Returns the TLS settings of a handshake: with a server name that means a cluster, only that
-    /// cluster's authorities vouch; otherwise those of the clusters that know the certificate's
-    /// URI. Tokens make certificates optional on the agents' port. Where the port has no
-    /// certificate of its own, the handshake fails.
+    /// Returns the TLS settings of a handshake. With a server name that means a cluster, only that
+    /// cluster's authorities vouch for an agent, and they are asked first about a frontend;
+    /// otherwise those of the clusters that know the certificate's URI vouch. Tokens make
+    /// certificates optional on the agents' port. Where the port has no certificate of its own, the
+    /// handshake fails.
     pub(crate) fn tls(&self, port: Port, server_name: Option<&str>) -> Arc<ServerConfig> {
         let entry = self
             .meant(server_name)
             .and_then(|spec| self.entries.get(&spec.id));
         match entry {
-            Some(entry) => entry.tls.of(port).get_or_init(|| self.of_one(port, entry)),
-            None => self.unions.of(port).get_or_init(|| {
-                let mandatory = port == Port::Frontends || !self.any_tokens;
-                self.ports
-                    .config(port, Asked::All(self.index.clone()), mandatory)
-            }),
+            Some(entry) => entry
+                .tls(port)
+                .get_or_init(|| self.of_one(port, &entry.spec)),
+            None => self.unions.of(port).get_or_init(|| self.of_all(port, None)),
         }
         .clone()
     }
 
-    fn of_one(&self, port: Port, entry: &Entry) -> Arc<ServerConfig> {
-        let spec = &entry.spec;
+    fn of_all(&self, port: Port, first: Option<Arc<ClusterSpec>>) -> Arc<ServerConfig> {
+        let mandatory = port == Port::Frontends || !self.any_tokens;
+        let index = self.index.clone();
+        self.ports
+            .config(port, Asked::All { index, first }, mandatory)
+    }
+
+    fn of_one(&self, port: Port, spec: &Arc<ClusterSpec>) -> Arc<ServerConfig> {
+        if port == Port::Frontends && self.single.is_none() {
+            return self.of_all(port, Some(spec.clone()));
+        }
         match (spec.certificates(port), port) {
             (Some(certificates), Port::Agents) => self.ports.config(
                 port,
@@ -165,14 +188,19 @@ impl Clusters {
         }
     }
 
-    /// Returns the cluster that peers with this server name must belong to, if the name says so.
+    /// Whether there is one cluster, whatever name a peer asks for.
+    pub(super) fn is_single(&self) -> bool {
+        self.single.is_some()
+    }
+
+    /// Returns the cluster that a server name means, or the only one there is.
     pub(super) fn meant(&self, server_name: Option<&str>) -> Option<&Arc<ClusterSpec>> {
         self.single
             .as_ref()
             .or_else(|| self.by_server_name(server_name?))
     }
 
-    /// Whether a server name that means no cluster is refused.
+    /// Whether an agent's server name that means no cluster is refused.
     pub(super) fn names_count(&self) -> bool {
         self.single.is_none() && !self.by_name.is_empty()
     }
@@ -241,32 +269,38 @@ impl Index {
         known.into_values().collect()
     }
 
-    /// Verifies a client's chain by the authorities of whoever knows one of its URIs.
+    /// Verifies a client's chain by the authorities of the clusters that know one of its URIs,
+    /// those of `first` before all others.
     ///
     /// # Errors
-    /// Nobody knows it, or whoever does has no authority that vouches for it.
+    /// No cluster knows it, or none of those that do has an authority that vouches for it.
     pub(super) fn vouch_for(
         &self,
+        first: Option<&Arc<ClusterSpec>>,
         leaf: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<(), rustls::Error> {
         let uris = uris(leaf).ok_or(CertificateError::BadEncoding)?;
-        let mut refused = CertificateError::ApplicationVerificationFailure.into();
-        let claims = self.claims(&uris);
-        if claims.len() > MAX_CLAIMS {
-            return Err(refused);
-        }
-        for claim in claims {
-            let Some(certificates) = claim.spec.certificates(claim.port) else {
-                continue;
-            };
-            match certificates.authorities.vouch_for(leaf, intermediates, now) {
-                Ok(()) => return Ok(()),
-                Err(error) => refused = error,
+        let vouched = |claims: &[Claim]| {
+            let mut refused = CertificateError::ApplicationVerificationFailure.into();
+            for authorities in claims.iter().filter_map(Claim::authorities) {
+                match authorities.vouch_for(leaf, intermediates, now) {
+                    Ok(()) => return Ok(()),
+                    Err(error) => refused = error,
+                }
             }
+            Err(refused)
+        };
+        if first.is_some_and(|first| vouched(&claims_of(first, &uris)).is_ok()) {
+            return Ok(());
         }
-        Err(refused)
+        match self.claims(&uris) {
+            claims if claims.len() > MAX_CLAIMS => {
+                Err(CertificateError::ApplicationVerificationFailure.into())
+            }
+            claims => vouched(&claims),
+        }
     }
 }
 
@@ -304,5 +338,5 @@ pub(super) fn uris(leaf: &CertificateDer<'_>) -> Option<BTreeSet<String>> {
 
 /// The most clusters that are tried for one certificate: each try may cost a verification of a
 /// signature or two, about 0.1 ms. More clusters may know one URI, each with its own authority, when
-/// peers give a server name; it leads to one of them.
+/// peers ask for a server name that selects one of them.
 pub(super) const MAX_CLAIMS: usize = 32;

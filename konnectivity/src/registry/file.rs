@@ -26,8 +26,9 @@ use crate::token::KeySet;
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct ClusterFile {
-    /// Server names (SNI) that mean this cluster, on both ports. What a peer asks for must agree
-    /// with what its certificate or token says.
+    /// Server names (SNI) that mean this cluster. What an agent asks for must agree with what its
+    /// certificate or token says. An API server may ask for any name: a name here selects this
+    /// cluster if the API server's certificate fits it, and refuses nothing.
     #[serde(default)]
     server_names: Vec<String>,
     /// How the cluster's agents are known: by certificates, tokens, or both.

@@ -5,6 +5,9 @@
 //!                                                              exactly one, in the role of the port
 //! ```
 //!
+//! An agent's server name must agree with its certificate. A frontend's only selects: API servers of
+//! many clusters may ask for the name of one Service.
+//!
 //! The chain is verified here once more, against the clusters as they are now: a handshake tells
 //! that somebody vouched and not who, and a resumed session verifies nothing. Tokens are judged
 //! elsewhere.
@@ -41,13 +44,13 @@ pub(crate) enum IdentityRefused {
     /// No certificate was presented, and there is no other way.
     #[error("no certificate")]
     NoCertificate,
-    /// The server name means another cluster than the certificate.
+    /// An agent's server name means another cluster than the certificate.
     #[error("the server name means another cluster than the certificate")]
     OtherCluster,
     /// Nobody knows the certificate's URIs.
     #[error("no cluster knows a URI of the certificate")]
     UnknownIdentity,
-    /// The server name means no cluster.
+    /// An agent's server name means no cluster.
     #[error("the server name means no cluster")]
     UnknownServerName,
     /// A URI is known, and its cluster's authorities do not vouch for it now.
@@ -97,7 +100,8 @@ impl Clusters {
         now: UnixTime,
     ) -> Result<Peer, IdentityRefused> {
         let meant = self.meant(server_name);
-        if server_name.is_some() && meant.is_none() && self.names_count() {
+        let unknown = server_name.is_some() && meant.is_none();
+        if port == Port::Agents && unknown && self.names_count() {
             return Err(IdentityRefused::UnknownServerName);
         }
         let Some((leaf, intermediates)) = certs.and_then(<[_]>::split_first) else {
@@ -108,9 +112,10 @@ impl Clusters {
             intermediates,
             now,
         };
-        match meant {
-            Some(spec) => self.among_one(port, spec, &shown),
-            None => self.among_all(port, &shown),
+        match (meant, port) {
+            (Some(spec), Port::Frontends) if !self.is_single() => self.preferring(spec, &shown),
+            (Some(spec), _) => self.among_one(port, spec, &shown),
+            (None, _) => self.among_all(port, &shown),
         }
     }
 
@@ -162,6 +167,18 @@ impl Clusters {
                 one_of(port, &claims, shown)
             }
         }
+    }
+
+    /// The frontend's server name means `spec`: that cluster if the certificate fits it, otherwise
+    /// the one that the certificate says.
+    fn preferring(
+        &self,
+        spec: &Arc<ClusterSpec>,
+        shown: &Shown<'_>,
+    ) -> Result<Peer, IdentityRefused> {
+        let uris = uris(shown.leaf).ok_or(IdentityRefused::Malformed)?;
+        let port = Port::Frontends;
+        one_of(port, &claims_of(spec, &uris), shown).or_else(|_| self.among_all(port, shown))
     }
 
     fn among_all(&self, port: Port, shown: &Shown<'_>) -> Result<Peer, IdentityRefused> {

@@ -22,6 +22,7 @@ use super::spec::{Changes, Identities};
 use super::*;
 
 mod files;
+mod frontend_names;
 mod handshakes;
 mod many;
 mod reload;
@@ -39,7 +40,12 @@ impl Site {
     fn new() -> Self {
         let dir = TempDir::new("registry").unwrap();
         let authority = Authority::new("servers").unwrap();
-        let names = ["a.kn.example.com", "b.kn.example.com", "c.kn.example.com"];
+        let names = [
+            "a.kn.example.com",
+            "b.kn.example.com",
+            "c.kn.example.com",
+            "konnectivity-server",
+        ];
         let server = authority.server(&names).unwrap();
         let files = server.write(dir.path(), "server").unwrap();
         std::fs::create_dir(dir.join("registry")).unwrap();

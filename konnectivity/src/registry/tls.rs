@@ -32,7 +32,7 @@ use tls::{ClientAuth, ServerTls, ServerTlsParams};
 use super::RegistryError;
 use super::authorities::{Authorities, provider};
 use super::clusters::Index;
-use super::spec::{FrontendMode, Port};
+use super::spec::{ClusterSpec, FrontendMode, Port};
 
 /// A server's certificate with its chain, and its key, in PEM.
 #[derive(Clone, Debug)]
@@ -80,8 +80,11 @@ pub(super) enum Asked {
     Nobody,
     /// Those of one cluster.
     One(Arc<Authorities>),
-    /// Those of any cluster.
-    All(Arc<Index>),
+    /// Those of any cluster; the authorities of `first` are asked before all others.
+    All {
+        index: Arc<Index>,
+        first: Option<Arc<ClusterSpec>>,
+    },
 }
 
 impl TlsPorts {
@@ -122,7 +125,7 @@ impl TlsPorts {
         };
         let verifier: Arc<dyn ClientCertVerifier> = match asked {
             Asked::Nobody => Arc::new(NoClientAuth),
-            asked @ (Asked::One(_) | Asked::All(_)) => Arc::new(Verifier {
+            asked @ (Asked::One(_) | Asked::All { .. }) => Arc::new(Verifier {
                 asked,
                 mandatory,
                 algorithms: self.provider.signature_verification_algorithms,
@@ -251,7 +254,9 @@ impl ClientCertVerifier for Verifier {
         let vouched = match &self.asked {
             Asked::Nobody => Err(CertificateError::ApplicationVerificationFailure.into()),
             Asked::One(authorities) => authorities.vouch_for(leaf, intermediates, now),
-            Asked::All(index) => index.vouch_for(leaf, intermediates, now),
+            Asked::All { index, first } => {
+                index.vouch_for(first.as_ref(), leaf, intermediates, now)
+            }
         };
         vouched.map(|()| ClientCertVerified::assertion())
     }

@@ -156,6 +156,7 @@ async fn connect(
         let sender = PacketSender::new(stream, Side::Server);
         return sender.end(GrpcCode::Unavailable, "the cluster is no longer served");
     };
+    cx.metrics.peer_accepted(PeerPort::Agents);
     tracing::info!(%from, cluster = %cluster.id(), %agent, stream = id.0, %extensions, "agent connected");
     let pump = Pump::new(
         link,

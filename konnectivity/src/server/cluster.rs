@@ -24,7 +24,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::link::{DialError, LinkHandle, Tunnel};
-use crate::metrics::{ClusterMetrics, DialFailure, ServerMetrics};
+use crate::metrics::{ClusterMetrics, DialFailure, PeerPort, ServerMetrics};
 use crate::registry::ClusterSpec;
 
 /// A cluster that is served.
@@ -39,6 +39,8 @@ pub(crate) struct Cluster {
     joined: Notify,
     /// Dials that wait for that.
     waiting: AtomicUsize,
+    /// Connections of API servers that were let in.
+    frontends: AtomicU64,
     /// Set once the cluster is no longer served.
     removed: watch::Sender<bool>,
     random: Random,
@@ -131,6 +133,7 @@ impl Cluster {
             agents: Mutex::default(),
             joined: Notify::new(),
             waiting: AtomicUsize::new(0),
+            frontends: AtomicU64::new(0),
             removed: watch::Sender::new(false),
             random: Random::default(),
         })
@@ -152,6 +155,17 @@ impl Cluster {
 
     pub(crate) fn metrics(&self) -> &ClusterMetrics {
         &self.metrics
+    }
+
+    /// Counts a connection of an API server that was let in.
+    pub(crate) fn accept_frontend(&self, port: PeerPort) {
+        self.frontends.fetch_add(1, Ordering::Relaxed);
+        self.metrics.frontend_accepted(port);
+    }
+
+    /// Returns how many connections of API servers were let in.
+    pub(crate) fn accepted_frontends(&self) -> u64 {
+        self.frontends.load(Ordering::Relaxed)
     }
 
     /// Takes a changed configuration of the same identity; links and tunnels stay.

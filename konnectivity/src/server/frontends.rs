@@ -22,6 +22,7 @@ use super::cluster::{Cluster, Dialled, NoTunnel};
 use super::context::Context;
 use super::tunnels::Open;
 use super::{grpc_frontend, http_frontend};
+use crate::metrics::PeerPort;
 use crate::registry::FrontendMode;
 use crate::relay::Means;
 
@@ -30,8 +31,8 @@ pub(crate) struct Frontend {
     pub(crate) cx: Arc<Context>,
     pub(crate) cluster: Arc<Cluster>,
     pub(crate) means: Means,
-    /// `frontends`, or `uds`.
-    pub(crate) listener: &'static str,
+    /// Where it came.
+    pub(crate) port: PeerPort,
     /// Nobody in particular, over a Unix socket.
     pub(crate) peer: SocketAddr,
     pub(crate) server_name: Option<String>,
@@ -100,7 +101,7 @@ impl Frontend {
         }
         self.cx.access_log.write(&AccessRecord {
             time: SystemTime::now(),
-            listener: self.listener,
+            listener: self.port.as_str(),
             protocol: "konnectivity",
             peer: self.peer,
             client: self.peer,

@@ -28,7 +28,7 @@ use super::http2;
 use super::tunnels::Open;
 use crate::grpc::{self, StreamError};
 use crate::link::{Tunnel, TunnelRead};
-use crate::metrics::{DialFailure, Direction, GrpcCode, Held, PeerPort, Service};
+use crate::metrics::{DialFailure, Direction, GrpcCode, Held, Service};
 use crate::pump::Watch;
 use crate::share::{Share, Turn};
 use wire::Wire;
@@ -50,11 +50,10 @@ where
         Ok(Ok(())) => server.run(frontend.cut()).await,
         Ok(Err(error)) => {
             tracing::debug!(peer = %frontend.peer, %error, "a frontend's connection is no HTTP/2");
-            cx.metrics.peer_refused(PeerPort::Frontends, "http2");
+            cx.metrics.peer_refused(frontend.port, "http2");
         }
         Err(_) => {
-            cx.metrics
-                .peer_refused(PeerPort::Frontends, "handshake_timeout");
+            cx.metrics.peer_refused(frontend.port, "handshake_timeout");
         }
     }
 }

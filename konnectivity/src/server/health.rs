@@ -1,12 +1,13 @@
 //! The server's probe and admin endpoints: upstream's paths, codes and texts, and ours.
 //!
 //! ```text
-//!     health port: /healthz  /ready  /readyz  /readyz/<cluster>  /metrics ┐
-//!     admin port:  /metrics  /  /status  /config  /snapshot               ├──▶ ServerView
-//!                  /connections  /drain  /log                             ┘
+//!     health port: /healthz  /ready  /readyz  /readyz/<cluster>[?verbose]  /metrics ┐
+//!     admin port:  /metrics  /  /status  /config  /snapshot                         ├──▶ ServerView
+//!                  /connections  /drain  /log                                       ┘
 //! ```
 //!
-//! Unready is 500, as with upstream, and not the 503 of our other programs. It decides nothing but
+//! Whether an API server was ever let in is shown by `?verbose` and decides nothing: none is led to
+//! a server that is not ready. Unready is 500, as with upstream, and not the 503 of our other programs. It decides nothing but
 //! what to answer: the state is the server's.
 
 use std::future::Future;
@@ -41,15 +42,23 @@ pub(crate) enum Agents {
     NotAsked,
 }
 
+/// What the probe of one cluster shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ClusterState {
+    /// Whether the first strategy has an agent to choose.
+    pub(crate) ready: bool,
+    /// How many connections of API servers were let in.
+    pub(crate) frontends: u64,
+}
+
 /// What the endpoints ask the server for. Everything but [`ServerView::connections`] answers at
 /// once.
 pub(crate) trait ServerView: Send + Sync + 'static {
     /// Returns what the probes depend on.
     fn state(&self) -> State;
 
-    /// Says whether the first strategy of a cluster has somebody to choose; nothing when there is
-    /// no such cluster.
-    fn cluster_ready(&self, id: &str) -> Option<bool>;
+    /// Returns what is known of a cluster; nothing when there is no such cluster.
+    fn cluster(&self, id: &str) -> Option<ClusterState>;
 
     /// Returns the effective configuration, without secrets.
     fn config(&self) -> Value;
@@ -83,20 +92,40 @@ pub(crate) fn admin(view: &Arc<dyn ServerView>, metrics: Registry, log: LogContr
 struct Served(Arc<dyn ServerView>);
 
 impl Served {
-    fn cluster(&self, id: &str) -> Extra {
-        let Some(ready) = self.0.cluster_ready(id) else {
+    fn cluster(&self, id: &str, verbose: bool) -> Extra {
+        let Some(cluster) = self.0.cluster(id) else {
             return endpoints::text(404, UNKNOWN_CLUSTER);
         };
         // What is asked is whether this cluster's dials can be served from here.
         let state = State {
-            agents: if ready {
+            agents: if cluster.ready {
                 Agents::Connected
             } else {
                 Agents::Missing
             },
             ..self.0.state()
         };
-        answer(state.ready())
+        let (status, kind, body) = answer(state.ready());
+        if verbose {
+            return (status, kind, cluster.verbose(&body));
+        }
+        (status, kind, body)
+    }
+}
+
+impl ClusterState {
+    /// Returns the answer `ready` with a line for each of the two sides.
+    fn verbose(self, ready: &str) -> String {
+        let agents = if self.ready {
+            "[+]agents ok"
+        } else {
+            "[-]agents missing"
+        };
+        let frontends = match self.frontends {
+            0 => "[-]frontends none was accepted since the start".to_owned(),
+            count => format!("[+]frontends {count} accepted since the start"),
+        };
+        format!("{agents}\n{frontends}\n{ready}\n")
     }
 }
 
@@ -156,11 +185,13 @@ impl Process for Served {
     }
 
     /// Upstream looks at the path alone, and so does this: a probe may use any method.
-    fn extra(&self, _method: &str, path: &str, _query: Option<&str>) -> Option<Extra> {
+    fn extra(&self, _method: &str, path: &str, query: Option<&str>) -> Option<Extra> {
         match path {
             "/healthz" => Some(endpoints::text(200, "ok")),
             "/ready" | "/readyz" => Some(answer(self.0.state().ready())),
-            _ => path.strip_prefix("/readyz/").map(|id| self.cluster(id)),
+            _ => path
+                .strip_prefix("/readyz/")
+                .map(|id| self.cluster(id, endpoints::is_verbose(query))),
         }
     }
 

@@ -95,10 +95,10 @@ impl Worker {
     /// Takes a connection that was accepted on `port`.
     pub(crate) fn accepted(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr, port: Port) {
         let worker = Rc::clone(self);
-        let Some(permit) = self.admit(&self.admission, port) else {
+        let Some(permit) = self.admit(&self.admission, peer_port(port)) else {
             return;
         };
-        let Some(stranger) = self.admit(&self.strangers, port) else {
+        let Some(stranger) = self.admit(&self.strangers, peer_port(port)) else {
             return;
         };
         tokio::task::spawn_local(async move {
@@ -112,10 +112,10 @@ impl Worker {
         });
     }
 
-    fn admit(&self, admission: &Arc<Admission>, port: Port) -> Option<Permit> {
+    fn admit(&self, admission: &Arc<Admission>, port: PeerPort) -> Option<Permit> {
         let permit = admission.permit();
         if permit.is_none() {
-            self.cx.metrics.peer_refused(peer_port(port), "limit");
+            self.cx.metrics.peer_refused(port, "limit");
         }
         permit
     }
@@ -162,7 +162,7 @@ impl Worker {
             (Port::Frontends, Peer::Certified(spec)) => {
                 drop(stranger);
                 let cluster = self.cx.cluster(&spec);
-                if let Some(frontend) = self.frontend(cluster, "frontends", from, name) {
+                if let Some(frontend) = self.frontend(cluster, PeerPort::Frontends, from, name) {
                     frontend.serve(accepted.stream, self.mode).await;
                 }
             }
@@ -184,14 +184,16 @@ impl Worker {
         Some(share)
     }
 
+    /// Lets a connection of an API server in, if its cluster is still served.
     fn frontend(
         &self,
         cluster: Option<Arc<Cluster>>,
-        listener: &'static str,
+        port: PeerPort,
         peer: SocketAddr,
         server_name: Option<String>,
     ) -> Option<Frontend> {
         let cluster = cluster?;
+        cluster.accept_frontend(port);
         Some(Frontend {
             cx: Arc::clone(&self.cx),
             means: Means {
@@ -201,7 +203,7 @@ impl Worker {
                 write_duration: Some(self.cx.metrics.frontend_write_duration().clone()),
             },
             cluster,
-            listener,
+            port,
             peer,
             server_name,
             started: Instant::now(),
@@ -233,12 +235,12 @@ impl Worker {
             match accepted {
                 Ok((stream, _)) => {
                     pause = FIRST_PAUSE;
-                    let Some(permit) = self.admit(&self.admission, Port::Frontends) else {
+                    let Some(permit) = self.admit(&self.admission, PeerPort::Uds) else {
                         continue;
                     };
                     let nobody = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
                     let served = self.cx.cluster_of_socket(&cluster);
-                    let Some(frontend) = self.frontend(served, "uds", nobody, None) else {
+                    let Some(frontend) = self.frontend(served, PeerPort::Uds, nobody, None) else {
                         // Only between two looks at the registry.
                         continue;
                     };

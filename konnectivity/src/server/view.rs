@@ -13,7 +13,7 @@ use telemetry::{ClusterStatus, EndpointStatus, Fact, Status};
 
 use super::cluster::Cluster;
 use super::context::Context;
-use super::health::{Agents, ServerView, State};
+use super::health::{Agents, ClusterState, ServerView, State};
 use crate::flags::{ClusterSource, ServerConfig};
 
 /// A server's face.
@@ -52,12 +52,15 @@ impl ServerView for View {
         }
     }
 
-    fn cluster_ready(&self, id: &str) -> Option<bool> {
+    fn cluster(&self, id: &str) -> Option<ClusterState> {
         let clusters = self.cx.clusters();
         let cluster = clusters
             .iter()
             .find(|cluster| cluster.id().as_str() == id)?;
-        Some(cluster.is_ready())
+        Some(ClusterState {
+            ready: cluster.is_ready(),
+            frontends: cluster.accepted_frontends(),
+        })
     }
 
     fn config(&self) -> Value {
@@ -162,6 +165,7 @@ fn described(cluster: &Cluster) -> Value {
         "serverNames": spec.server_names,
         "strategies": spec.strategies.iter().map(|own| own.as_str()).collect::<Vec<_>>(),
         "agents": agents,
+        "acceptedFrontends": cluster.accepted_frontends(),
         "tunnels": limits.tunnels(),
         "pendingDials": limits.pending_dials(),
         "bufferedBytes": limits.buffered_bytes(),

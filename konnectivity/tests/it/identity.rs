@@ -6,7 +6,7 @@ use std::time::Duration;
 use testkit::certs::{Authority, Identity};
 use testkit::konnectivity::{AgentMetadata, AgentTarget, FakeAgent, HttpFrontend};
 
-use crate::support::{Agent, AgentFlags, Mode, Server, ServerFlags};
+use crate::support::{Agent, AgentFlags, Mode, SERVICE, Server, ServerFlags};
 
 /// Certificates that must not do, with what is wrong with them.
 fn strangers(server: &Server) -> Vec<(&'static str, Option<Identity>)> {
@@ -58,11 +58,11 @@ fn frontends_without_a_good_certificate_are_refused() {
     let pem = server.pki().authority.pem();
     for (what, identity) in strangers(&server) {
         let frontend =
-            HttpFrontend::tls(server.frontends(), "localhost", pem, identity.as_ref()).unwrap();
+            HttpFrontend::tls(server.frontends(), SERVICE, pem, identity.as_ref()).unwrap();
         assert!(frontend.connect("127.0.0.1:1").is_err(), "{what}");
     }
     let client = Some(&server.pki().client);
-    let frontend = HttpFrontend::tls(server.frontends(), "localhost", pem, client).unwrap();
+    let frontend = HttpFrontend::tls(server.frontends(), SERVICE, pem, client).unwrap();
     assert_eq!(
         frontend.connect("127.0.0.1:1").unwrap().unwrap_err().status,
         500

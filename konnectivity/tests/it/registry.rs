@@ -12,7 +12,7 @@ use testkit::tempdir::TempDir;
 use testkit::upstream::{Behaviour, Upstream};
 use testkit::wait::Stopwatch;
 
-use crate::support::{Held, LIMIT, Mode, Pki, Server, ServerFlags, noise};
+use crate::support::{Held, LIMIT, Mode, Pki, SERVICE, Server, ServerFlags, noise};
 
 /// A server with the clusters `a` and `b`.
 struct Shared {
@@ -98,8 +98,18 @@ impl Shared {
         HttpFrontend::tls(self.server.frontends(), name, pem, Some(identity)).unwrap()
     }
 
+    /// An API server of a cluster, which asks for the Service's name like all others.
     fn frontend(&self, cluster: &Cluster) -> HttpFrontend {
-        self.frontend_of(&format!("{}.kn.example.com", cluster.id), &cluster.frontend)
+        self.frontend_of(SERVICE, &cluster.frontend)
+    }
+
+    /// Returns how many peers a port has let in, and how many it has refused.
+    fn peers(&self, port: &str) -> (f64, f64) {
+        let count = |name: &str| {
+            let name = format!("rhizome_konnectivity_{name}_peers_total");
+            self.server.value(&name, &[("port", port)])
+        };
+        (count("accepted"), count("refused"))
     }
 
     fn dial(&self, cluster: &Cluster, target: &str) -> Result<Tunnel, Refusal> {
@@ -128,6 +138,52 @@ fn a_cluster_reaches_its_own_agents_and_no_others() {
     }
 }
 
+#[test]
+fn api_servers_of_all_clusters_use_one_name() {
+    let shared = Shared::start();
+    let (of_a, of_b) = (shared.agent(&shared.a), shared.agent(&shared.b));
+    of_a.rule(DialRule::Refuse("it is a".to_owned()));
+    of_b.rule(DialRule::Refuse("it is b".to_owned()));
+    // The name of another cluster misleads no API server either.
+    for name in [SERVICE, "a.kn.example.com", "b.kn.example.com"] {
+        for (cluster, text) in [(&shared.a, "it is a"), (&shared.b, "it is b")] {
+            let frontend = shared.frontend_of(name, &cluster.frontend);
+            let refused = frontend.connect("10.0.0.1:80").unwrap().unwrap_err();
+            assert_eq!(refused.body, text, "by {name}");
+        }
+    }
+}
+
+#[test]
+fn operators_see_whether_frontends_get_in() {
+    let shared = Shared::start();
+    let _agents = (shared.agent(&shared.a), shared.agent(&shared.b));
+    assert_eq!(shared.peers("frontends"), (0.0, 0.0));
+    assert_eq!(shared.peers("agents"), (2.0, 0.0));
+    let probe = |cluster: &str| {
+        let answer = shared.server.get(&format!("/readyz/{cluster}?verbose"));
+        (answer.status, answer.text())
+    };
+    let none = "[+]agents ok\n[-]frontends none was accepted since the start\nok\n";
+    assert_eq!(probe("a"), (200, none.to_owned()));
+
+    let stranger = Authority::new("stranger").unwrap();
+    let uri = "spiffe://example.com/cluster/a/kube-apiserver";
+    let stranger = stranger.client("frontend", &[], &[uri]).unwrap();
+    let refused = shared.frontend_of(SERVICE, &stranger);
+    assert!(refused.connect("10.0.0.1:1").is_err());
+    assert_eq!(shared.peers("frontends"), (0.0, 1.0));
+    assert_eq!(probe("a"), (200, none.to_owned()));
+
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let addr = echo.addr().to_string();
+    shared.dial(&shared.a, &addr).unwrap().echo(b"x").unwrap();
+    assert_eq!(shared.peers("frontends"), (1.0, 1.0));
+    let one = "[+]agents ok\n[+]frontends 1 accepted since the start\nok\n";
+    assert_eq!(probe("a"), (200, one.to_owned()));
+    assert_eq!(probe("b"), (200, none.to_owned()));
+}
+
 /// Both agents have the same id, and both connections are number 1.
 #[test]
 fn tunnels_of_two_clusters_are_not_mixed_up() {
@@ -152,6 +208,8 @@ fn a_certificate_is_good_for_its_cluster_and_purpose_alone() {
     let uri_of_b = "spiffe://example.com/cluster/b";
     // The authority of `a` cannot vouch for `b`.
     let forged = a.authority.client("agent", &[], &[uri_of_b]).unwrap();
+    let uri = format!("{uri_of_b}/kube-apiserver");
+    let forged_frontend = a.authority.client("frontend", &[], &[&uri]).unwrap();
     let nameless = a.authority.client("agent", &[], &[]).unwrap();
     let metadata = AgentMetadata::new("x");
     for (name, identity) in [
@@ -167,13 +225,11 @@ fn a_certificate_is_good_for_its_cluster_and_purpose_alone() {
     let mut none = shared.target("a.kn.example.com", &a.agent);
     none.identity = None;
     assert!(FakeAgent::start(&none, &metadata).is_err());
-    for (name, identity) in [
-        ("b.kn.example.com", &a.frontend),
-        ("a.kn.example.com", &a.agent),
-        ("a.kn.example.com", &b.agent),
-    ] {
-        let frontend = shared.frontend_of(name, identity);
-        assert!(frontend.connect("10.0.0.1:1").is_err(), "{name}");
+    for identity in [&a.agent, &b.agent, &forged_frontend, &nameless] {
+        for name in [SERVICE, "a.kn.example.com", "b.kn.example.com"] {
+            let frontend = shared.frontend_of(name, identity);
+            assert!(frontend.connect("10.0.0.1:1").is_err(), "{name}");
+        }
     }
     assert_ne!(shared.server.get("/readyz/a").status, 200);
     // A name that is nobody's is no contradiction.

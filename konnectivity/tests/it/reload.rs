@@ -5,7 +5,7 @@ use testkit::konnectivity::{AgentMetadata, AgentTarget, FakeAgent, HttpFrontend}
 use testkit::upstream::{Behaviour, Upstream};
 use testkit::wait;
 
-use crate::support::{Agent, AgentFlags, LIMIT, Mode, ServerFlags};
+use crate::support::{Agent, AgentFlags, LIMIT, Mode, SERVICE, ServerFlags};
 
 #[test]
 fn a_servers_certificate_is_read_again() {
@@ -16,10 +16,10 @@ fn a_servers_certificate_is_read_again() {
     let echo = Upstream::start(Behaviour::Echo).unwrap();
     let old_pem = pki.authority.pem();
     let client = Some(&pki.client);
-    let old = HttpFrontend::tls(server.frontends(), "localhost", old_pem, client).unwrap();
+    let old = HttpFrontend::tls(server.frontends(), SERVICE, old_pem, client).unwrap();
     let mut tunnel = old.connect(&echo.addr().to_string()).unwrap().unwrap();
     let next = Authority::new("next").unwrap();
-    let identity = next.server(&["127.0.0.1", "localhost"]).unwrap();
+    let identity = next.server(&["127.0.0.1", SERVICE]).unwrap();
     pki.dir.replace("server.key", &identity.key_pem).unwrap();
     pki.dir.replace("server.crt", &identity.cert_pem).unwrap();
     // Whoever trusts the next authority alone gets in.
@@ -30,7 +30,7 @@ fn a_servers_certificate_is_read_again() {
     let new = wait::until_ok("the next certificate", LIMIT, || {
         FakeAgent::start(&target, &AgentMetadata::new("new"))
     });
-    let frontend = HttpFrontend::tls(server.frontends(), "localhost", next.pem(), client);
+    let frontend = HttpFrontend::tls(server.frontends(), SERVICE, next.pem(), client);
     let frontend = frontend.unwrap();
     wait::until_ok("the next certificate", LIMIT, || frontend.open()).unwrap();
     server.wait_agents(2);

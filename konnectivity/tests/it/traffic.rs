@@ -7,7 +7,8 @@ use testkit::upstream::{Behaviour, Upstream};
 use testkit::wait::Stopwatch;
 
 use crate::support::{
-    AGENT, Backend, Held, Kind, LIMIT, Mode, Refusing, Rig, Unanswering, noise, pairings, refusal,
+    AGENT, Backend, Held, Kind, LIMIT, Mode, Refusing, Rig, SERVICE, Unanswering, noise, pairings,
+    refusal,
 };
 
 pairings!(
@@ -205,8 +206,7 @@ fn frontends_come_by_mutual_tls_as_well() {
     let pki = server.pki();
     let echo = Upstream::start(Behaviour::Echo).unwrap();
     let pem = pki.authority.pem();
-    let frontend =
-        HttpFrontend::tls(server.frontends(), "localhost", pem, Some(&pki.client)).unwrap();
+    let frontend = HttpFrontend::tls(server.frontends(), SERVICE, pem, Some(&pki.client)).unwrap();
     let mut tunnel = frontend.connect(&echo.addr().to_string()).unwrap().unwrap();
     let octets = noise(3, 100_000);
     assert_eq!(tunnel.echo(&octets).unwrap(), octets);

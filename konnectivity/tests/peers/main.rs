@@ -20,6 +20,7 @@ mod gateway;
 #[path = "../../../sni-proxy/tests/peers/ours.rs"]
 mod ours;
 mod pair;
+mod registry;
 mod restarts;
 mod stage;
 mod transports;

@@ -20,6 +20,9 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 pub(crate) const AGENT: &str = "spiffe://example.com/cluster/a/agent";
 pub(crate) const FRONTEND: &str = "spiffe://example.com/cluster/a/kube-apiserver";
 
+/// The Service in front of the server, by whose name API servers ask.
+pub(crate) const SERVICE: &str = "konnectivity-server";
+
 /// One of the two programs.
 pub(crate) struct Program {
     name: &'static str,
@@ -97,7 +100,8 @@ impl Program {
     }
 }
 
-/// The certificates of everybody.
+/// The certificates of all programs.
+#[derive(Clone)]
 pub(crate) struct Certificates {
     pub(crate) authority: PathBuf,
     pub(crate) agent: IdentityFiles,
@@ -106,10 +110,10 @@ pub(crate) struct Certificates {
 }
 
 impl Certificates {
-    /// Writes them to `dir`; the server's is good for `127.0.0.1` and `names`.
+    /// Writes them to `dir`; the server's is good for `127.0.0.1`, [`SERVICE`] and `names`.
     pub(crate) fn write(dir: &TempDir, names: &[&str]) -> Self {
         let authority = Authority::new("konnectivity").unwrap();
-        let names = [&["127.0.0.1"], names].concat();
+        let names = [&["127.0.0.1", SERVICE], names].concat();
         let write =
             |identity: testkit::certs::Identity, name| identity.write(dir.path(), name).unwrap();
         Self {

@@ -12,7 +12,7 @@ use testkit::netns::Place;
 use testkit::peers::kube::{Egress, KubeApiServer, KubeParams};
 use testkit::tempdir::TempDir;
 
-use crate::pair::{Certificates, LIMIT, Pair, free, show};
+use crate::pair::{Certificates, LIMIT, Pair, SERVICE, free, show};
 
 /// The node whose kubelet answers, and one at whose port nobody listens.
 pub(crate) const NODE: &str = "node-0";
@@ -44,7 +44,8 @@ impl Cluster {
         let selector = dir.join("egress.json");
         egress.write(&selector).unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        let params = KubeParams::new(address, &[]).kubelets(&selector, &kubelets);
+        let mut params = KubeParams::new(address, &[]).kubelets(&selector, &kubelets);
+        params.hosts = vec![(address.ip(), SERVICE.to_owned())];
         let server = KubeApiServer::start(Place::Here, &dir.join("kube"), &params)
             .unwrap_or_else(|error| panic!("{error:#}"));
         for (name, kubelet) in [(NODE, kubelet.addr()), (NOBODY, free())] {
@@ -134,7 +135,7 @@ fn frontends(
                 show("server-key", &certificates.server.key),
             ];
             let egress = Egress::HttpConnectTls {
-                addr,
+                server: format!("{SERVICE}:{}", addr.port()),
                 authority: certificates.authority.clone(),
                 identity: certificates.frontend.clone(),
             };

@@ -15,7 +15,7 @@ use testkit::http::{Connection, Proxy, Target, Upgraded};
 use testkit::netns::{End, Namespace, Place, cable};
 use testkit::peers::wireguard::KeyPair;
 use testkit::tempdir::TempDir;
-use testkit::tunnel_world::Held;
+use testkit::tunnel_world::{Held, PROXY_NAME};
 use testkit::upstream::{Behaviour, Upstream};
 use testkit::wait;
 
@@ -77,7 +77,7 @@ impl Field {
         let listener = Place::In(&pod).bind(addresses.echo());
         let dir = TempDir::new("interop").unwrap();
         let authority = Authority::new("tunnel").unwrap();
-        let proxy = authority.server(&[addresses.seed.to_string()]).unwrap();
+        let proxy = authority.server(&[PROXY_NAME]).unwrap();
         proxy.write(dir.path(), "proxy").unwrap();
         authority.write(&dir.join("proxy-ca.crt")).unwrap();
         let field = Self {
@@ -136,6 +136,7 @@ impl Field {
         let proxy = SocketAddr::new(self.addresses.seed, 9443);
         Target::plain(proxy).proxy(Proxy::ConnectTls {
             authority: self.addresses.echo().to_string(),
+            server_name: PROXY_NAME.to_owned(),
             authority_pem: self.authority.pem().to_owned(),
             identity: self.api_server.clone(),
         })

@@ -21,7 +21,7 @@ use testkit::certs::Identity;
 use testkit::command;
 use testkit::http::{Connection, Proxy, Target, Upgraded};
 use testkit::process::ChildGuard;
-use testkit::tunnel_world::{GATEWAY, Held, LIMIT, PROXY_PORT, Part, World};
+use testkit::tunnel_world::{GATEWAY, Held, LIMIT, PROXY_NAME, PROXY_PORT, Part, World};
 use testkit::wait;
 
 use crate::ours::sibling;
@@ -78,6 +78,7 @@ fn dial(world: &World, server: usize, by: &ApiServer) -> Result<Upgraded, String
     let addr = SocketAddr::new(world.network.addresses.server(server), PROXY_PORT);
     let target = Target::plain(addr).timeout(LIMIT).proxy(Proxy::ConnectTls {
         authority: pod(),
+        server_name: PROXY_NAME.to_owned(),
         authority_pem: by.authority.clone(),
         identity: by.identity.clone(),
     });
@@ -144,7 +145,6 @@ impl Provisioned {
 
     fn parameters(&self, world: &World) -> Value {
         let addresses = &world.network.addresses;
-        let proxy: Vec<String> = addresses.servers().map(|ip| ip.to_string()).collect();
         let tls = |file: &str| self.dir.join("vpn-seed-server-tls").join(file);
         json!({
             "namespace": "shoot--foo--bar",
@@ -155,7 +155,6 @@ impl Provisioned {
             },
             "endpoint": { "address": GATEWAY, "tcpPort": 8132, "udpPort": 51820 },
             "routeIds": [17, 18],
-            "proxyNames": proxy,
             "server": {
                 "trustedGateways": [format!("{}/32", addresses.gateway())],
                 "proxy": { "ca": tls("ca.crt"), "cert": tls("tls.crt"), "key": tls("tls.key") },

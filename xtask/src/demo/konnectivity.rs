@@ -58,7 +58,7 @@ impl Credentials {
         let authority = Authority::new("konnectivity")?;
         let frontend = authority.client("kube-apiserver", &[], &[FRONTEND])?;
         let agent = authority.client("agent", &[], &[AGENT])?;
-        let server = authority.server(&[host, &KONNECTIVITY.to_string()])?;
+        let server = authority.server(&[host, SERVICE])?;
         Ok(Self {
             authority_file: authority.write(&dir.join("konnectivity-ca.crt"))?,
             agent: agent.write(dir, "konnectivity-agent")?,
@@ -72,7 +72,7 @@ impl Credentials {
     /// Returns an API server's way by mTLS.
     pub(super) fn by_tls(&self) -> Egress {
         Egress::HttpConnectTls {
-            addr: FRONTENDS,
+            server: format!("{SERVICE}:{}", FRONTENDS.port()),
             authority: self.authority_file.clone(),
             identity: self.frontend_files.clone(),
         }
@@ -82,6 +82,7 @@ impl Credentials {
     pub(super) fn by_connect(&self, kubelets: &Authority) -> Target {
         Target::tls(FRONTENDS, kubelets.pem()).proxy(http::Proxy::ConnectTls {
             authority: KUBELET.to_string(),
+            server_name: SERVICE.to_owned(),
             authority_pem: self.authority.pem().to_owned(),
             identity: self.frontend.clone(),
         })
@@ -213,6 +214,8 @@ pub(super) const NODE_NAME: &str = "node-a";
 pub(super) const KUBELET: SocketAddr = SocketAddr::new(NODE, 10250);
 /// Where agents come in, and where API servers do by mTLS.
 pub(super) const AGENTS: SocketAddr = SocketAddr::new(KONNECTIVITY, 8091);
+/// The Service in front of the server, by whose name API servers ask.
+pub(super) const SERVICE: &str = "konnectivity-server";
 const FRONTENDS: SocketAddr = SocketAddr::new(KONNECTIVITY, 8090);
 const PROBES: SocketAddr = SocketAddr::new(KONNECTIVITY, 8092);
 const AGENT: &str = "spiffe://example.com/cluster/a/agent";

@@ -12,9 +12,10 @@ use testkit::http::{self, Connection, Target};
 use testkit::netns::{Namespace, Place};
 use testkit::peers::kube::{Egress, KubeApiServer, KubeParams};
 
-use super::network::API_SERVERS;
+use super::network::{API_SERVERS, KONNECTIVITY};
 use super::ticker::Ticker;
 use super::watcher::Watcher;
+use super::{konnectivity, tunnel};
 
 /// A shoot and its API server.
 #[derive(Debug)]
@@ -65,7 +66,14 @@ impl Shoot {
         let kubelets_file = kubelets.write(&dir.join("kubelets.crt"))?;
         let egress = dir.join("egress.json");
         Egress::Direct.write(&egress)?;
-        let params = KubeParams::new(endpoint(letter), &names).kubelets(&egress, &kubelets_file);
+        let params = KubeParams::new(endpoint(letter), &names);
+        let mut params = params.kubelets(&egress, &kubelets_file);
+        let services = [
+            (KONNECTIVITY, konnectivity::SERVICE),
+            (tunnel::SERVER, tunnel::SERVICE),
+        ];
+        let services = services.map(|(address, name)| (address, name.to_owned()));
+        params.hosts = services.to_vec();
         let server = KubeApiServer::start(Place::In(seed), &dir, &params)?;
         let target = server.target();
         seed.run(|| create_config_map(&target, "shoot", "name", &technical_id(letter)))??;

@@ -106,7 +106,7 @@ impl Credentials {
     pub(super) fn write(programs: &Programs, dir: &Path, inside: &Authority) -> Result<Self> {
         let authority = Authority::new("tunnel")?;
         let api_server = authority.client("kube-apiserver", &[], &[])?;
-        let server = authority.server(&[SERVER.to_string()])?;
+        let server = authority.server(&[SERVICE, &SERVER.to_string()])?;
         server.write(dir, "vpn-proxy")?;
         Ok(Self {
             authority_file: authority.write(&dir.join("vpn-proxy-ca.crt"))?,
@@ -122,7 +122,7 @@ impl Credentials {
     /// Returns an API server's way.
     pub(super) fn by_tls(&self) -> Egress {
         Egress::HttpConnectTls {
-            addr: PROXY,
+            server: format!("{SERVICE}:{}", PROXY.port()),
             authority: self.authority_file.clone(),
             identity: self.api_server_files.clone(),
         }
@@ -132,6 +132,7 @@ impl Credentials {
     pub(super) fn target(&self, inside: &Authority, addr: SocketAddr) -> Target {
         Target::tls(PROXY, inside.pem()).proxy(Proxy::ConnectTls {
             authority: addr.to_string(),
+            server_name: SERVICE.to_owned(),
             authority_pem: self.authority.pem().to_owned(),
             identity: self.api_server.clone(),
         })
@@ -322,11 +323,13 @@ fn destination(shoot: &Shoot) -> String {
 pub(super) const POD: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(100, 96, 0, 10)), 8443);
 pub(super) const POD_NAME: &str = "the pod of shoot a";
 /// The server's address in the seed, which is the pod's in the shoot.
-const SERVER: IpAddr = POD.ip();
+pub(super) const SERVER: IpAddr = POD.ip();
 /// The seed's own address among its pods.
 const SEED: IpAddr = IpAddr::V4(Ipv4Addr::new(100, 96, 0, 2));
 /// The seed's pods, and the shoot's.
 const PODS: &str = "100.96.0.0/24";
+/// The Service in front of the server, by whose name API servers ask.
+pub(super) const SERVICE: &str = "vpn-seed-server";
 /// Where API servers ask for connections.
 pub(super) const PROXY: SocketAddr = SocketAddr::new(SERVER, 9443);
 /// Inside the tunnel.

@@ -189,12 +189,13 @@ fn introduce(mut tcp: TcpStream, proxy: &Proxy) -> Result<Stream> {
         Proxy::Connect { authority, headers } => connect(&mut tcp, authority, headers)?,
         Proxy::ConnectTls {
             authority,
+            server_name,
             authority_pem,
             identity,
         } => {
-            let proxy = tcp.peer_addr().context("reading the proxy's address")?;
             let config = certs::mutual_client_config(authority_pem, Some(identity), &[])?;
-            let name = ServerName::IpAddress(proxy.ip().into());
+            let name = ServerName::try_from(server_name.clone())
+                .with_context(|| format!("reading the proxy's name {server_name}"))?;
             let mut stream = shake_hands(Stream::Plain(tcp), config, name)?;
             connect(&mut stream, authority, &[])?;
             return Ok(stream);

@@ -32,11 +32,14 @@ pub enum Proxy {
         /// Further header lines.
         headers: Vec<(String, String)>,
     },
-    /// TLS with the proxy itself, which shows a certificate for its address, and inside of it an
-    /// HTTP/1.1 CONNECT, answered by 200: as an API server asks its egress proxy.
+    /// TLS with the proxy itself, and inside of it an HTTP/1.1 CONNECT, answered by 200: as an API
+    /// server asks its egress proxy.
     ConnectTls {
         /// The request's target, `host:port`.
         authority: String,
+        /// The host in the URL of the proxy, for which it shows a certificate. A name is sent as
+        /// SNI, as by an API server whose egress selector has the name of a Service.
+        server_name: String,
         /// The authority of the proxy's certificate, PEM.
         authority_pem: String,
         /// Whom the client shows itself as.

@@ -4,7 +4,7 @@ mod build;
 mod egress;
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -29,6 +29,8 @@ pub struct KubeParams {
     pub names: Vec<String>,
     /// The range of its Services; the first address is its own Service's.
     pub services: String,
+    /// Names that it resolves beside those of this machine, each with its address.
+    pub hosts: Vec<(IpAddr, String)>,
     /// Further flags.
     pub arguments: Vec<String>,
 }
@@ -41,6 +43,7 @@ impl KubeParams {
             address,
             names: names.iter().map(|name| (*name).to_owned()).collect(),
             services: "10.0.0.0/24".to_owned(),
+            hosts: Vec::new(),
             arguments: Vec::new(),
         }
     }
@@ -93,7 +96,7 @@ impl KubeApiServer {
             }
             _ => params.address,
         };
-        let mut command = place.command(binary()?);
+        let mut command = program(place, dir, &params.hosts)?;
         command.args(arguments(dir, addr, params, &authority)?);
         command.arg(format!("--etcd-servers=http://{etcd_addr}"));
         command.args(&params.arguments);
@@ -244,6 +247,25 @@ pub fn binary() -> Result<PathBuf> {
         .context(
             "kube-apiserver is missing: set KUBEBUILDER_ASSETS, or let `cargo xtask test` build it",
         )
+}
+
+/// Prepares the program, in a mount namespace with an `/etc/hosts` of its own where names are given.
+fn program(place: Place<'_>, dir: &Path, hosts: &[(IpAddr, String)]) -> Result<Command> {
+    let binary = binary()?;
+    if hosts.is_empty() {
+        return Ok(place.command(binary));
+    }
+    let mut text = "127.0.0.1 localhost\n".to_owned();
+    for (address, name) in hosts {
+        text.push_str(&format!("{address} {name}\n"));
+    }
+    let path = dir.join("hosts");
+    fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+    let mut command = place.command(command::require("unshare")?);
+    command.args(["--mount", "--propagation", "private", "sh", "-c"]);
+    command.arg("mount --bind \"$0\" /etc/hosts && exec \"$@\"");
+    command.arg(path).arg(binary);
+    Ok(command)
 }
 
 fn start_etcd(place: Place<'_>, dir: &Path) -> Result<(ChildGuard, SocketAddr)> {

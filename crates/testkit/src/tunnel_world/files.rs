@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::network::{Addresses, GATEWAY};
-use super::{PROXY_PORT, Params, Part};
+use super::{PROXY_NAME, PROXY_PORT, Params, Part};
 use crate::certs::{Authority, Identity};
 use crate::command;
 use crate::tempdir::TempDir;
@@ -92,7 +92,8 @@ pub struct Credentials {
 impl Credentials {
     pub(super) fn make(dir: &Path, addresses: &Addresses) -> Result<Self> {
         let authority = Authority::new("tunnel")?;
-        let names: Vec<String> = addresses.servers().map(|ip| ip.to_string()).collect();
+        let addresses = addresses.servers().map(|ip| ip.to_string());
+        let names: Vec<String> = addresses.chain([PROXY_NAME.to_owned()]).collect();
         authority.server(&names)?.write(dir, "proxy")?;
         authority.write(&dir.join("proxy-ca.crt"))?;
         let api_server = authority.client("kube-apiserver", &[], &[])?;

@@ -13,6 +13,9 @@ use testkit::upstream::{Behaviour, Upstream};
 
 use crate::programs::{LIMIT, binary, free};
 
+/// The Service in front of the server, by whose name API servers ask.
+pub(crate) const SERVICE: &str = "konnectivity-server";
+
 /// The programs, and the server behind them. Fields are dropped in this order.
 pub(crate) struct Egress {
     _agent: ChildGuard,
@@ -32,7 +35,10 @@ impl Egress {
         let authority = Authority::new("konnectivity").unwrap();
         let ca = authority.write(&dir.join("konnectivity-ca.crt")).unwrap();
         let write = |identity: &Identity, name| identity.write(dir.path(), name).unwrap();
-        let server = write(&authority.server(&["127.0.0.1"]).unwrap(), "kn-server");
+        let server = write(
+            &authority.server(&["127.0.0.1", SERVICE]).unwrap(),
+            "kn-server",
+        );
         let agent = write(&authority.client("agent", &[], &[]).unwrap(), "kn-agent");
         let [frontends, agents, server_probes, agent_probes] = [(); 4].map(|()| free());
         let path = |flag: &str, path: &std::path::Path| format!("--{flag}={}", path.display());
@@ -85,7 +91,7 @@ impl Egress {
     /// Returns how an API server gets to it.
     pub(crate) fn way(&self, dir: &TempDir) -> Way {
         Way::HttpConnectTls {
-            addr: self.frontends,
+            server: format!("{SERVICE}:{}", self.frontends.port()),
             authority: dir.join("konnectivity-ca.crt"),
             identity: self.api_server.write(dir.path(), "kas").unwrap(),
         }
@@ -108,6 +114,7 @@ impl Egress {
             let target = Target::plain(self.frontends).timeout(LIMIT);
             let target = target.proxy(Proxy::ConnectTls {
                 authority: addr.to_string(),
+                server_name: SERVICE.to_owned(),
                 authority_pem: self.authority.pem().to_owned(),
                 identity: self.api_server.clone(),
             });

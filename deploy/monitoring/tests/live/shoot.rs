@@ -17,10 +17,10 @@ use testkit::netns::Place;
 use testkit::peers::kube::{Egress as Way, KubeApiServer, KubeParams};
 use testkit::peers::prometheus::Prometheus;
 use testkit::tempdir::TempDir;
-use testkit::tunnel_world::{NODE, PROXY_PORT, Params, World};
+use testkit::tunnel_world::{NODE, PROXY_NAME, PROXY_PORT, Params, World};
 use testkit::wait;
 
-use crate::egress::Egress;
+use crate::egress::{self, Egress};
 use crate::programs::{LIMIT, Program, tunnel};
 
 /// What a kubelet that is scraped says.
@@ -44,12 +44,13 @@ fn targets_in_the_shoot_are_scraped_through_vpn_server() {
         .write(dir.path(), "kas")
         .unwrap();
     let way = Way::HttpConnectTls {
-        addr: server,
+        server: format!("{PROXY_NAME}:{PROXY_PORT}"),
         authority: world.dir.join("proxy-ca.crt"),
         identity,
     };
     let address = SocketAddr::new(world.network.addresses.api_server(), 0);
-    let api = api_server(seed, &dir, address, &way, &kubelets);
+    let names = (server.ip(), PROXY_NAME);
+    let api = api_server(seed, &dir, address, (&way, names), &kubelets);
     api.create_node(seed, "node-0", kubelet.addr()).unwrap();
     for pod in [CLIENT_POD, NODE_POD] {
         create_pod(seed, &api, pod);
@@ -100,7 +101,10 @@ fn targets_in_the_shoot_are_scraped_through_konnectivity() {
         Place::Here,
         &dir,
         at("127.0.0.1", 0),
-        &egress.way(&dir),
+        (
+            &egress.way(&dir),
+            (at("127.0.0.1", 0).ip(), egress::SERVICE),
+        ),
         &kubelets,
     );
     api.create_node(Place::Here, "node-0", kubelet.addr())
@@ -129,13 +133,14 @@ fn api_server(
     place: Place<'_>,
     dir: &TempDir,
     address: SocketAddr,
-    way: &Way,
+    (way, (proxy, name)): (&Way, (IpAddr, &str)),
     kubelets: &Authority,
 ) -> KubeApiServer {
     let selector = dir.join("egress.json");
     way.write(&selector).unwrap();
     let authority = kubelets.write(&dir.join("kubelet-ca.crt")).unwrap();
-    let params = KubeParams::new(address, &[]).kubelets(&selector, &authority);
+    let mut params = KubeParams::new(address, &[]).kubelets(&selector, &authority);
+    params.hosts = vec![(proxy, name.to_owned())];
     KubeApiServer::start(place, &dir.join("kube"), &params)
         .unwrap_or_else(|error| panic!("{error:#}"))
 }

@@ -179,12 +179,14 @@ pub(crate) fn paths<'n>(network: &'n Network, seed: &Seed<'_>) -> Vec<Path<'n>> 
     };
     let (own, others) = (seed.shoot.pem(), seed.other.pem());
     let kubelets = seed.authorities.kubelets.pem();
-    let through = |authority_pem: &str, identity| Proxy::ConnectTls {
+    let through = |service: &str, authority_pem: &str, identity| Proxy::ConnectTls {
         authority: format!("{NODE}:10250"),
+        server_name: service.to_owned(),
         authority_pem: authority_pem.to_owned(),
         identity,
     };
     let konnectivity = through(
+        objects::KONNECTIVITY_SERVICE,
         seed.authorities.konnectivity.pem(),
         seed.authorities.frontend(),
     );
@@ -231,7 +233,7 @@ pub(crate) fn paths<'n>(network: &'n Network, seed: &Seed<'_>) -> Vec<Path<'n>> 
         path(
             OTHER_BY_VPN,
             "prometheus",
-            other_vpn.proxy(through(&authority, identity)),
+            other_vpn.proxy(through(objects::VPN_SERVICE, &authority, identity)),
             "",
             "node-b",
         ),

@@ -57,24 +57,21 @@ pub(crate) struct Seed<'n> {
 impl<'n> Seed<'n> {
     pub(crate) fn new(network: &'n Network, dirs: [TempDir; 2]) -> Self {
         let authorities = Authorities::new();
-        let (mut secrets, annotated) = split(objects::provision(&dirs[0], |wanted| {
-            wanted["proxyNames"] = serde_json::json!([VPN]);
-        }));
+        let (mut secrets, annotated) = split(objects::provision(&dirs[0], |_| {}));
         let (others, annotated_others) = split(objects::provision(&dirs[1], |wanted| {
             *wanted = of_other(wanted);
             wanted["routeIds"] = serde_json::json!([19, 20]);
-            wanted["proxyNames"] = serde_json::json!([Network::ip("other-vpn-seed-server-0")]);
         }));
-        let selector = path::selector(&dirs[0], &secrets, &authorities, VPN);
+        let selector = path::selector(&dirs[0], &secrets, &authorities);
         secrets.extend(authorities.of_gateways());
-        let names = [objects::KONNECTIVITY.to_owned(), KONNECTIVITY.to_owned()];
-        secrets.extend(authorities.of_konnectivity(SHOOT, &names));
+        secrets.extend(authorities.of_konnectivity(SHOOT));
         let address: SocketAddr = format!("{}:6443", Network::ip("api")).parse().unwrap();
         let api = Api::start(
             network.at("api"),
             &dirs[0],
             address,
             (&selector.0, &selector.1),
+            &[(objects::VPN_SERVICE, VPN.to_owned())],
             "nobody",
         );
         let (shoot, other) = (Authority::new("shoot"), Authority::new("other"));

@@ -3,7 +3,9 @@
 use telemetry::Registry;
 use telemetry::metrics::{Counter, CounterFamily, Gauge, GaugeFamily, Histogram, HistogramFamily};
 
-use super::{LATENCY, LIFETIME, LIMITS, RegistryMetrics, ReloadResult, Service, TokenResult};
+use super::{
+    LATENCY, LIFETIME, LIMITS, PeerPort, RegistryMetrics, ReloadResult, Service, TokenResult,
+};
 use super::{counter, gauge, histogram};
 
 /// Those that upstream has.
@@ -131,6 +133,7 @@ fn answers(registry: &Registry, name: &'static str, help: &'static str) -> Count
 #[derive(Debug)]
 pub(super) struct Own {
     pub(super) accept_paused: Counter,
+    pub(super) accepted_peers: CounterFamily,
     pub(super) dials_retried: Counter,
     pub(super) refused_dials: CounterFamily,
     pub(super) refused_peers: CounterFamily,
@@ -145,6 +148,11 @@ impl Own {
                 registry,
                 "rhizome_accept_paused_total",
                 "Times accepting paused because descriptors or memory ran out.",
+            ),
+            accepted_peers: registry.counter(
+                "rhizome_konnectivity_accepted_peers_total",
+                "Streams of agents and connections of API servers that were let in, by port.",
+                &["port"],
             ),
             dials_retried: counter(
                 registry,
@@ -168,6 +176,9 @@ impl Own {
                 &["result"],
             ),
         };
+        for port in PeerPort::ALL {
+            let _ = own.accepted_peers.with(&[port.as_str()]);
+        }
         for limit in LIMITS {
             let _ = own.refused_dials.with(&[limit]);
         }

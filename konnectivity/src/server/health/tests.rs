@@ -23,10 +23,11 @@ impl ServerView for Sample {
         *self.0.lock().unwrap()
     }
 
-    fn cluster_ready(&self, id: &str) -> Option<bool> {
+    fn cluster(&self, id: &str) -> Option<ClusterState> {
+        let state = |ready, frontends| Some(ClusterState { ready, frontends });
         match id {
-            "full" => Some(true),
-            "empty" => Some(false),
+            "full" => state(true, 0),
+            "empty" => state(false, 7),
             _ => None,
         }
     }
@@ -118,6 +119,19 @@ async fn each_cluster_is_ready_by_its_own_agents() {
             "{path}"
         );
     }
+}
+
+#[tokio::test]
+async fn verbose_probe_shows_accepted_frontends() {
+    let server = Server::health(READY);
+    let full = "[+]agents ok\n[-]frontends none was accepted since the start\nok\n";
+    assert_eq!(server.get("/readyz/full?verbose").await, reply(200, full));
+    let empty = "[-]agents missing\n[+]frontends 7 accepted since the start\n\
+                 no connection to any proxy agent\n";
+    assert_eq!(
+        server.get("/readyz/empty?verbose=1").await,
+        reply(500, empty)
+    );
 }
 
 #[tokio::test]

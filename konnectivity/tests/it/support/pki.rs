@@ -6,6 +6,10 @@ use testkit::certs::{Authority, Identity, IdentityFiles};
 use testkit::konnectivity::AgentTarget;
 use testkit::tempdir::TempDir;
 
+/// The Service in front of servers, whose name every API server asks for
+/// (`https://konnectivity-server:8090` in its egress selector).
+pub(crate) const SERVICE: &str = "konnectivity-server";
+
 /// An authority, a server's certificate and clients' ones, and the directory they are in.
 #[derive(Debug)]
 pub(crate) struct Pki {
@@ -23,7 +27,7 @@ impl Pki {
         let dir = TempDir::new("konnectivity").unwrap();
         let authority = Authority::new("konnectivity").unwrap();
         let ca = authority.write(&dir.join("ca.crt")).unwrap();
-        let names = ["127.0.0.1", "localhost", "*.kn.example.com"];
+        let names = ["127.0.0.1", "localhost", "*.kn.example.com", SERVICE];
         let server = authority.server(&names).unwrap();
         let client = authority.client("client", &[], &[]).unwrap();
         Self {

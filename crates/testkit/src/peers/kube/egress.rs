@@ -1,6 +1,5 @@
 //! How an API server reaches what is inside its cluster: `EgressSelectorConfiguration`.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -17,8 +16,9 @@ pub enum Egress {
     GrpcUds(PathBuf),
     /// HTTP CONNECT over TCP and TLS, with certificates on both sides.
     HttpConnectTls {
-        /// The proxy server.
-        addr: SocketAddr,
+        /// The proxy server in the URL, `host:port`. The API server sends a host that is a name
+        /// as SNI, and must be able to resolve it ([`KubeParams::hosts`](super::KubeParams)).
+        server: String,
         /// The authority of the proxy server's certificate.
         authority: PathBuf,
         /// What the API server shows.
@@ -49,13 +49,13 @@ impl Egress {
             Self::Direct => json!({ "proxyProtocol": "Direct" }),
             Self::GrpcUds(path) => json!({ "proxyProtocol": "GRPC", "transport": uds(path) }),
             Self::HttpConnectTls {
-                addr,
+                server,
                 authority,
                 identity,
             } => json!({
                 "proxyProtocol": "HTTPConnect",
                 "transport": { "tcp": {
-                    "url": format!("https://{addr}"),
+                    "url": format!("https://{server}"),
                     "tlsConfig": {
                         "caBundle": authority,
                         "clientCert": identity.cert,
