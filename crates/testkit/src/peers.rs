@@ -8,6 +8,7 @@
 pub mod cache;
 pub mod crates;
 pub mod envoy;
+pub mod faketime;
 pub mod haproxy;
 pub mod kube;
 pub mod nginx;
