@@ -172,6 +172,7 @@ for_both!(
     session_ends_after_three_minutes,
     rekey_under_traffic_loses_nothing,
     unanswered_handshakes_leave_the_session_alone,
+    session_order_rises_through_every_restart,
     keepalive_is_owed_to_a_peer_that_sends,
     restart_of_either_end_is_overcome,
     older_initiation_is_taken_once_the_tunnel_was_dead,
@@ -375,6 +376,26 @@ fn unanswered_handshakes_leave_the_session_alone<K: Keys + Default>() {
         ends.exchange();
     }
     ends.connect();
+}
+
+fn session_order_rises_through_every_restart<K: Keys + Default>() {
+    let mut ends = Ends::<K>::new();
+    let old = ends.initiation();
+    let mut last = 0;
+    for round in 0..60 {
+        // A copy that is taken now and then begins the server's indices again.
+        if round % 10 == 9 {
+            ends.now += Duration::from_secs(186);
+            assert_eq!(ends.at_server(&old).0, replied(Reply::Response, 92));
+        }
+        let confirmation = ends.begin();
+        assert_eq!(ends.at_server(&confirmation).0, Opened::Keepalive);
+        let local = u32::from_le_bytes(confirmation[4..8].try_into().unwrap());
+        let order = ends.server.session_order(local).unwrap();
+        assert!(order > last, "round {round}: {order} after {last}");
+        assert_eq!(ends.server.session_order(local.wrapping_add(1)), None);
+        last = order;
+    }
 }
 
 fn keepalive_is_owed_to_a_peer_that_sends<K: Keys + Default>() {
