@@ -100,7 +100,8 @@ pub(crate) trait Noise {
     fn open(&mut self, now: Instant, source: IpAddr, datagram: &[u8], out: &mut [u8]) -> Opened;
 
     /// Initiator: writes a new initiation to `out` (at least [`OUT_LEN`]) and returns its size,
-    /// whatever is on its way. The responses to the latest two are taken.
+    /// whatever is on its way. The responses to the latest two are taken, but none after that to the
+    /// latest.
     fn initiate(&mut self, now: Instant, out: &mut [u8]) -> Option<usize>;
 
     /// Ends sessions and says what is due. To be called every 250 ms to 1 s; `out` as for

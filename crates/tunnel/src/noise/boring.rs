@@ -250,6 +250,11 @@ impl Boring {
         let Role::Initiator { clock, awaited } = &mut self.role else {
             return Opened::Refused(Refused::Role);
         };
+        // boringtun would go on with the older session of a response that was overtaken, while the
+        // server follows the newer one.
+        if awaited.is_none() {
+            return Opened::Refused(Refused::Unexpected);
+        }
         let header = Header::parse(datagram).ok();
         let indices = header.and_then(|header| header.receiver.zip(header.sender));
         let Some((local, peer)) = indices else {

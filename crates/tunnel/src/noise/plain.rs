@@ -238,13 +238,14 @@ impl Plain {
         }
         let peer = array(datagram, 4).map_or(0, u32::from_le_bytes);
         let local = array(datagram, 8).map_or(0, u32::from_le_bytes);
-        if !self.initiated.contains(&local) {
+        let initiated = self.initiated.iter().position(|index| *index == local);
+        let Some(initiated) = initiated else {
             return Opened::Refused(Refused::Unexpected);
-        }
+        };
         if !self.is_authentic(datagram) {
             return Opened::Refused(Refused::Key);
         }
-        self.initiated.retain(|index| *index != local);
+        self.initiated.drain(..=initiated);
         self.begin(local, peer, true);
         self.schedule.established(self.now);
         let len = self.seal(&[], out).unwrap_or(0);
