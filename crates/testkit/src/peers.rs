@@ -9,6 +9,7 @@ mod apt;
 pub mod cache;
 pub mod crates;
 pub mod envoy;
+pub mod faketime;
 pub mod haproxy;
 pub mod kube;
 pub mod nginx;

@@ -29,6 +29,7 @@ use crate::http::{self, Connection, Proxy, Response, Target, Upgraded};
 use crate::impair::Link;
 use crate::metrics::Metrics;
 use crate::netns::{Namespace, Place};
+use crate::peers::faketime;
 use crate::process::ChildGuard;
 use crate::tempdir::TempDir;
 use crate::upstream::{Behaviour, Upstream};
@@ -176,6 +177,20 @@ impl World {
     /// # Errors
     /// When it cannot be started.
     pub fn start_part(&mut self, part: Part) -> Result<()> {
+        self.start_command(part, &self.command(part))
+    }
+
+    /// Starts one program, as [`Self::start_part`] does, that sees a time of day which is `behind`.
+    ///
+    /// # Errors
+    /// When it cannot be started, or `faketime` is missing.
+    pub fn start_part_behind(&mut self, part: Part, behind: Duration) -> Result<()> {
+        let mut command = self.command(part);
+        faketime::set_behind(&mut command, behind)?;
+        self.start_command(part, &command)
+    }
+
+    fn start_command(&mut self, part: Part, command: &Command) -> Result<()> {
         *self.slot(part)? = None;
         if self.params.ipv6
             && let Part::Client(_) = part
@@ -183,7 +198,7 @@ impl World {
             command::run(self.command(part).arg("setup"))?;
         }
         let log = self.dir.join(format!("{}.log", files::name(part)));
-        let child = ChildGuard::spawn(&files::name(part), &self.command(part), &log)?;
+        let child = ChildGuard::spawn(&files::name(part), command, &log)?;
         *self.slot(part)? = Some(child);
         Ok(())
     }

@@ -84,6 +84,11 @@ pub(crate) trait Noise {
     /// Returns the age of the session that packets are sealed with.
     fn handshake_age(&self, now: Instant) -> Option<Duration>;
 
+    /// Returns the place of the session with this own index in the order in which the pair's sessions
+    /// began. Never repeats while the process runs, although indices do; `None` when there is no
+    /// such session.
+    fn session_order(&self, local: u32) -> Option<u64>;
+
     /// Seals a packet (empty: a keepalive) into `out` and returns the size of the datagram, 32 more
     /// than the packet's. `None` without a session, and when `out` is too small.
     ///
@@ -95,7 +100,8 @@ pub(crate) trait Noise {
     fn open(&mut self, now: Instant, source: IpAddr, datagram: &[u8], out: &mut [u8]) -> Opened;
 
     /// Initiator: writes a new initiation to `out` (at least [`OUT_LEN`]) and returns its size,
-    /// whatever is on its way. The responses to the latest two are taken.
+    /// whatever is on its way. The responses to the latest two are taken, but none after that to the
+    /// latest.
     fn initiate(&mut self, now: Instant, out: &mut [u8]) -> Option<usize>;
 
     /// Ends sessions and says what is due. To be called every 250 ms to 1 s; `out` as for

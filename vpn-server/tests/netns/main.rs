@@ -17,6 +17,8 @@
 )]
 
 mod abuse;
+#[cfg(feature = "peer-tests")]
+mod clocks;
 mod crashes;
 #[cfg(feature = "peer-tests")]
 mod intruder;

@@ -25,6 +25,7 @@ pub const ALL: &[Need] = &[
     need("chromium", &["chromium"]),
     need("curl", &["curl"]),
     need("etcd", &["etcd-server"]),
+    need("faketime", &["faketime"]),
     need("haproxy", &["haproxy"]),
     need("ip", &["iproute2"]),
     need("iperf3", &["iperf3"]),

@@ -83,8 +83,8 @@ pub(crate) struct Pair<N> {
     pub(crate) own: PublicKey,
     pub(crate) theirs: PublicKey,
     pub(crate) noise: N,
-    /// The session that was begun last of those opened, and its highest counter opened so far.
-    newest: Option<(u32, u64)>,
+    /// Of what was opened: the order of the session that began last, and its highest counter.
+    newest: Option<(u64, u64)>,
     /// When something was opened with it.
     heard: Option<Instant>,
     /// Client: when the next handshake may begin.
@@ -120,17 +120,16 @@ impl<N: Noise> Pair<N> {
         }
     }
 
-    /// Takes note of an authentic datagram and answers whether none newer came before. Sessions
-    /// of a pair have numbers that rise, in the lower eight bits.
+    /// Records an authentic datagram of the session with this own index, and returns whether no
+    /// newer one came before: of a session that began later, or of the same with a higher counter.
     pub(crate) fn is_newest(&mut self, now: Instant, session: u32, counter: u64) -> bool {
         self.heard = Some(now);
-        let newer = match self.newest {
-            Some((known, newest)) if known == session => counter >= newest,
-            Some((known, _)) => session.wrapping_sub(known) & 0xff < 0x80,
-            None => true,
+        let Some(order) = self.noise.session_order(session) else {
+            return false; // it was opened a moment ago, so there is one
         };
+        let newer = self.newest.is_none_or(|newest| (order, counter) >= newest);
         if newer {
-            self.newest = Some((session, counter));
+            self.newest = Some((order, counter));
         }
         newer
     }

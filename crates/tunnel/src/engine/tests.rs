@@ -1,5 +1,6 @@
 //! Two ends and what is between them, in simulated time and without cryptography.
 
+mod following;
 mod packets;
 mod sink;
 mod turns;

@@ -117,7 +117,7 @@ impl Boring {
     fn restart(&mut self) {
         tracing::warn!("the state of a pair of keys was lost and is made anew");
         self.main = self.maker.tunn();
-        self.sessions = Sessions::default();
+        self.sessions.clear();
         if let Role::Initiator { clock, awaited } = &mut self.role {
             (*clock, *awaited) = (self.now, None);
             self.schedule.hurry(self.now);
@@ -225,7 +225,7 @@ impl Boring {
             Err(Refused::Stamp) if lenient => {
                 *gate = self.maker.tunn();
                 self.main = self.maker.tunn();
-                self.sessions = Sessions::default();
+                self.sessions.clear();
                 knock(gate)
             }
             admitted => admitted,
@@ -250,6 +250,11 @@ impl Boring {
         let Role::Initiator { clock, awaited } = &mut self.role else {
             return Opened::Refused(Refused::Role);
         };
+        // boringtun would go on with the older session of a response that was overtaken, while the
+        // server follows the newer one.
+        if awaited.is_none() {
+            return Opened::Refused(Refused::Unexpected);
+        }
         let header = Header::parse(datagram).ok();
         let indices = header.and_then(|header| header.receiver.zip(header.sender));
         let Some((local, peer)) = indices else {
@@ -340,6 +345,10 @@ impl Noise for Boring {
         let session = self.sessions.in_use()?;
         let age = now.saturating_duration_since(session.since);
         session.is_live(now).then_some(age)
+    }
+
+    fn session_order(&self, local: u32) -> Option<u64> {
+        self.sessions.order_of(local)
     }
 
     fn seal(&mut self, packet: &[u8], out: &mut [u8]) -> Option<usize> {

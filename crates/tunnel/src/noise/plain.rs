@@ -5,7 +5,8 @@
 //!   keys and contents: in the clear; a sum of both stands for the tag
 //! ```
 //!
-//! Never under load, so it sends no cookies. Deterministic: the same calls give the same octets.
+//! Never under load, so it sends no cookies. Deterministic: the same calls give the same bytes. Where
+//! boringtun is made anew, with no session and with its first index, this is as well.
 
 use std::net::IpAddr;
 use std::sync::OnceLock;
@@ -30,6 +31,18 @@ const LENIENT_AFTER: Duration = Duration::from_secs(180);
 #[derive(Debug, Default)]
 pub(crate) struct PlainKeys {
     public: Vec<PublicKey>,
+    clock_behind: Duration,
+}
+
+impl PlainKeys {
+    /// Returns keys of a machine whose clock shows a time that was `clock_behind` ago.
+    pub(crate) fn with_clock_behind(clock_behind: Duration) -> Self {
+        let public = Vec::new();
+        Self {
+            public,
+            clock_behind,
+        }
+    }
 }
 
 impl Keys for PlainKeys {
@@ -59,6 +72,7 @@ impl Keys for PlainKeys {
             schedule: Schedule::default(),
             initiated: Vec::new(),
             stamp: 0,
+            clock_behind: self.clock_behind,
             latest: None,
             confirmed: None,
             now,
@@ -107,6 +121,7 @@ pub(crate) struct Plain {
     initiated: Vec<u32>,
     /// Initiator: of the latest initiation made. Responder: of the latest taken.
     stamp: u64,
+    clock_behind: Duration,
     latest: Option<(Instant, Vec<u8>, Vec<u8>, u32)>,
     confirmed: Option<Instant>,
     now: Instant,
@@ -124,6 +139,13 @@ impl Plain {
         let low = self.next_index.wrapping_add(1) & 0xff;
         self.next_index = self.next_index & !0xff | low;
         self.next_index
+    }
+
+    /// Ends all sessions and restarts the indices, as [`super::boring`] does with a new `Tunn`.
+    fn reset(&mut self) {
+        self.next_index &= !0xff;
+        self.sessions.clear();
+        self.counters.clear();
     }
 
     fn begin(&mut self, local: u32, peer: u32, is_confirmed: bool) {
@@ -188,6 +210,7 @@ impl Plain {
             if !silent || latest.is_some_and(|(at, ..)| passed(*at) < STANDS) {
                 return Opened::Refused(Refused::Stamp);
             }
+            self.reset();
         }
         self.stamp = stamp;
         let mut local = self.index();
@@ -215,13 +238,14 @@ impl Plain {
         }
         let peer = array(datagram, 4).map_or(0, u32::from_le_bytes);
         let local = array(datagram, 8).map_or(0, u32::from_le_bytes);
-        if !self.initiated.contains(&local) {
+        let initiated = self.initiated.iter().position(|index| *index == local);
+        let Some(initiated) = initiated else {
             return Opened::Refused(Refused::Unexpected);
-        }
+        };
         if !self.is_authentic(datagram) {
             return Opened::Refused(Refused::Key);
         }
-        self.initiated.retain(|index| *index != local);
+        self.initiated.drain(..=initiated);
         self.begin(local, peer, true);
         self.schedule.established(self.now);
         let len = self.seal(&[], out).unwrap_or(0);
@@ -273,6 +297,10 @@ impl Noise for Plain {
         session.is_live(now).then_some(age)
     }
 
+    fn session_order(&self, local: u32) -> Option<u64> {
+        self.sessions.order_of(local)
+    }
+
     fn seal(&mut self, packet: &[u8], out: &mut [u8]) -> Option<usize> {
         let session = *self.sessions.in_use()?;
         let out = out.get_mut(..packet.len() + OVERHEAD)?;
@@ -313,7 +341,7 @@ impl Noise for Plain {
         self.initiated.push(local);
         let surplus = self.initiated.len().saturating_sub(2);
         self.initiated.drain(..surplus);
-        self.stamp = nanos(now).max(self.stamp + 1);
+        self.stamp = nanos(now, self.clock_behind).max(self.stamp + 1);
         out.fill(0);
         out[0] = 1;
         out[4..8].copy_from_slice(&local.to_le_bytes());
@@ -357,11 +385,11 @@ fn sum(before: u64, octets: &[u8]) -> u64 {
 }
 
 /// A time stamp: in order of time, whoever makes it in this process.
-fn nanos(now: Instant) -> u64 {
+fn nanos(now: Instant, behind: Duration) -> u64 {
     static BASE: OnceLock<Instant> = OnceLock::new();
     let base = *BASE.get_or_init(|| now);
     let after = now.saturating_duration_since(base).as_nanos();
-    let before = base.saturating_duration_since(now).as_nanos();
+    let before = (base.saturating_duration_since(now) + behind).as_nanos();
     let middle = 1 << 63;
     middle + u64::try_from(after).unwrap() - u64::try_from(before).unwrap()
 }

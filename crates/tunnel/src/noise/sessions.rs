@@ -42,6 +42,7 @@ pub(super) struct Session {
 pub(super) struct Sessions {
     /// By the index modulo their number, with the place in the order in which they began.
     slots: [Option<(u64, Session)>; SLOTS],
+    /// How many were begun since the process started: indices repeat, this does not.
     begun: u64,
     /// Of `slots`: the latest that is known to be confirmed.
     in_use: Option<usize>,
@@ -58,6 +59,20 @@ impl Sessions {
         if session.is_confirmed || self.in_use == Some(at) {
             self.in_use = session.is_confirmed.then_some(at);
         }
+    }
+
+    /// Ends every session. Those that follow are still later in the order than those that were.
+    pub(super) fn clear(&mut self) {
+        *self = Self {
+            begun: self.begun,
+            ..Self::default()
+        };
+    }
+
+    /// Returns the place of a session in the order in which the pair's sessions began.
+    pub(super) fn order_of(&self, local: u32) -> Option<u64> {
+        let (order, session) = self.slots.get(slot(local))?.as_ref()?;
+        (session.local == local).then_some(*order)
     }
 
     /// Answers whether sessions of these two own indices cannot be there at once.
@@ -232,6 +247,19 @@ mod tests {
             sessions.in_use().is_none(),
             "it was replaced, and the new one is unconfirmed"
         );
+    }
+
+    #[test]
+    fn order_goes_on_after_clear() {
+        let (mut sessions, now) = (Sessions::default(), now());
+        sessions.begin(session(7, now, true));
+        let before = sessions.order_of(7).unwrap();
+        assert_eq!(sessions.order_of(15), None, "another one's place");
+        sessions.clear();
+        assert_eq!(sessions.order_of(7), None);
+        assert!(sessions.in_use().is_none() && !sessions.is_any_live(now));
+        sessions.begin(session(1, now, true));
+        assert!(sessions.order_of(1).unwrap() > before);
     }
 
     #[test]

@@ -172,6 +172,8 @@ for_both!(
     session_ends_after_three_minutes,
     rekey_under_traffic_loses_nothing,
     unanswered_handshakes_leave_the_session_alone,
+    response_is_refused_after_a_later_one,
+    session_order_rises_through_every_restart,
     keepalive_is_owed_to_a_peer_that_sends,
     restart_of_either_end_is_overcome,
     older_initiation_is_taken_once_the_tunnel_was_dead,
@@ -375,6 +377,42 @@ fn unanswered_handshakes_leave_the_session_alone<K: Keys + Default>() {
         ends.exchange();
     }
     ends.connect();
+}
+
+/// The client would go back to a session that the server has left.
+fn response_is_refused_after_a_later_one<K: Keys + Default>() {
+    let mut ends = Ends::<K>::new();
+    let responses = [(); 2].map(|()| {
+        let initiation = ends.initiation();
+        ends.at_server(&initiation).1
+    });
+    let confirmation = ends.at_client(&responses[1]).1;
+    assert_eq!(ends.at_server(&confirmation).0, Opened::Keepalive);
+    let late = ends.at_client(&responses[0]).0;
+    assert_eq!(late, Opened::Refused(Refused::Unexpected));
+    let sealed = seal(&mut ends.client, &PACKET).unwrap();
+    assert_eq!(sealed[4..8], confirmation[4..8], "the later session");
+    ends.exchange();
+}
+
+fn session_order_rises_through_every_restart<K: Keys + Default>() {
+    let mut ends = Ends::<K>::new();
+    let old = ends.initiation();
+    let mut last = 0;
+    for round in 0..60 {
+        // A copy that is taken now and then begins the server's indices again.
+        if round % 10 == 9 {
+            ends.now += Duration::from_secs(186);
+            assert_eq!(ends.at_server(&old).0, replied(Reply::Response, 92));
+        }
+        let confirmation = ends.begin();
+        assert_eq!(ends.at_server(&confirmation).0, Opened::Keepalive);
+        let local = u32::from_le_bytes(confirmation[4..8].try_into().unwrap());
+        let order = ends.server.session_order(local).unwrap();
+        assert!(order > last, "round {round}: {order} after {last}");
+        assert_eq!(ends.server.session_order(local.wrapping_add(1)), None);
+        last = order;
+    }
 }
 
 fn keepalive_is_owed_to_a_peer_that_sends<K: Keys + Default>() {

@@ -4,6 +4,7 @@
 //! other. Programs connect at once, or fail when the server is gone.
 
 mod keys;
+mod restarts;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -122,7 +123,7 @@ impl World {
             world.servers.push(End::new(engine));
         }
         for at in 0..clients {
-            let engine = world.client(at, servers);
+            let engine = world.client(at, servers, Duration::ZERO);
             world.clients.push(End::new(engine));
         }
         world
@@ -162,7 +163,7 @@ impl World {
         }
     }
 
-    fn client(&self, at: usize, servers: usize) -> Engine<PlainKeys> {
+    fn client(&self, at: usize, servers: usize, clock_behind: Duration) -> Engine<PlainKeys> {
         let params = Params {
             role: Role::Client {
                 networks: vec!["100.96.0.0/11".parse().unwrap()],
@@ -182,7 +183,8 @@ impl World {
             keys: vec![key(1 + u8::try_from(at).unwrap())],
             peers: (0..servers).map(|at| self.server_spec(at)).collect(),
         };
-        Engine::new(params, identity, PlainKeys::default(), [3; 3], self.now).unwrap()
+        let keys = PlainKeys::with_clock_behind(clock_behind);
+        Engine::new(params, identity, keys, [3; 3], self.now).unwrap()
     }
 
     fn server_spec(&self, at: usize) -> PeerSpec {
@@ -231,25 +233,6 @@ impl World {
         self.client_sends(client, reply);
         self.run_for(ms(20));
         self.clients[client].device.len() == 1 && self.servers[0].device.len() == 1
-    }
-
-    pub(super) fn restart_server(&mut self, at: usize) {
-        self.order += 1;
-        let engine = self.server(at, self.clients.len());
-        self.servers[at] = End::new(engine);
-        let streams = self
-            .wires
-            .iter()
-            .filter(|(_, tcp, wire)| *tcp && wire.server == at);
-        let streams: Vec<(u64, usize)> = streams.map(|(id, _, wire)| (*id, wire.client)).collect();
-        self.wires
-            .retain(|(_, tcp, wire)| !(*tcp && wire.server == at));
-        for (id, client) in streams {
-            let now = self.now;
-            self.call(Who::Client(client), |engine, out| {
-                engine.handle_closed(now, StreamId(id), out);
-            });
-        }
     }
 
     pub(super) fn drain_client(&mut self, at: usize) {
