@@ -96,7 +96,9 @@ pub struct Params {
     /// For how long a link that was told to go is kept open after another took over.
     pub linger: Duration,
     /// How long one of two TCP connections carries a busy tunnel until the other does, while the
-    /// line loses next to nothing; less than 10 s, and zero for a single connection.
+    /// line loses next to nothing; less than 10 s, and zero for a single connection. Two leave a
+    /// neighbor on the line a quarter of it, since BBR never measures the round trip without its own
+    /// queue then.
     pub turn: Duration,
 }
 
@@ -114,7 +116,7 @@ impl Default for Params {
             flap_memory: Duration::from_secs(300),
             unfit: Duration::from_secs(60),
             linger: Duration::from_secs(3),
-            turn: Duration::from_secs(9),
+            turn: Duration::ZERO,
         }
     }
 }

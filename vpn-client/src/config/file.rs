@@ -223,9 +223,9 @@ pub(super) struct PathFile {
     pub(super) retry_tcp: HumanDuration,
     /// The longest pause between attempts by UDP: how late an opened firewall is noticed.
     pub(super) retry_udp: HumanDuration,
-    /// How long one of two TCP connections carries a busy tunnel until the other does, so that
-    /// BBR holds back on neither. While the line loses packets there is one; with `0s` there is
-    /// always one.
+    /// `0s`: a tunnel has one TCP connection. From 1 s to 9.5 s: how long one of two TCP connections
+    /// carries a busy tunnel until the other does, so that BBR holds back on neither, at the cost of
+    /// other connections on the line. While the line loses packets there is one.
     pub(super) turn: HumanDuration,
 }
 

@@ -192,15 +192,19 @@ fn turn_that_is_over_by_the_end_of_a_pause_is_not_made_longer_by_it() {
 }
 
 #[test]
-fn there_is_one_connection_when_turns_are_off_and_while_udp_is_used() {
-    let off = Params {
+fn busy_tunnel_keeps_one_connection_by_default() {
+    let by_default = Params {
         mode: Mode::Tcp,
-        turn: Duration::ZERO,
-        ..params(Mode::Tcp)
+        ..Params::default()
     };
-    let mut world = World::new(off, NEAR, SHUT);
+    let mut world = World::new(by_default, NEAR, SHUT);
     busy(&mut world, ms(60_000));
     assert_eq!(world.links.len(), 1);
+    assert_eq!(turns(&world), []);
+}
+
+#[test]
+fn busy_tunnel_takes_no_turns_while_udp_is_used() {
     let mut world = World::new(params(Mode::Auto), NEAR, NEAR);
     busy(&mut world, ms(60_000));
     assert_eq!(world.links.len(), 2, "one by each transport");
