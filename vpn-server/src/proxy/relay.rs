@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use connect::Stream;
-use relay::{Direction, Meter, Outcome, Side, reset_on_close, reset_when_sent};
+use relay::{Direction, Meter, Outcome, RESET_LIMIT, Side, reset_on_close, reset_when_sent};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
@@ -31,9 +31,6 @@ use tokio::time::{Instant, Sleep, sleep};
 const SCRATCH_BYTES: usize = 64 * 1024;
 /// Reads in a row before other connections get their turn.
 const TURN: usize = 8;
-
-/// How long a side that is to be reset may take what there is for it.
-const RESET_LIMIT: Duration = Duration::from_secs(30);
 
 /// Memory that all relays of a thread read into.
 #[derive(Clone, Default)]
