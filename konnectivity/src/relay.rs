@@ -204,7 +204,9 @@ impl<S: Stream> Relay<'_, S> {
             match ready!(self.means.scratch.poll_read(cx, socket, room.min(PIECE))) {
                 Ok(read) if read.is_empty() => {
                     self.reading = false;
-                    self.tunnel.finish();
+                    if self.is_whole() {
+                        self.tunnel.finish();
+                    }
                     return Poll::Ready(self.after_reading());
                 }
                 Ok(read) => self.outgoing = read,
@@ -223,6 +225,16 @@ impl<S: Stream> Relay<'_, S> {
             }
         }
         Poll::Ready(Step::Again)
+    }
+
+    /// Tells whether an end of what is read is one. Behind a write that met a reset it is not: the
+    /// write was told of it, and all that the reset left was read. EPIPE says that the peer's end
+    /// had come before its reset (Linux, tcp_reset()).
+    fn is_whole(&self) -> bool {
+        match &self.writing {
+            Writing::Broken(Some(error)) => error.kind() == io::ErrorKind::BrokenPipe,
+            Writing::Broken(None) | Writing::Open | Writing::Shutting | Writing::Shut => true,
+        }
     }
 
     /// A socket that can neither be read nor written is of no more use.

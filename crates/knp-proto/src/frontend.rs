@@ -15,7 +15,7 @@ use bytes::Bytes;
 use crate::id::{ConnectId, DialId};
 use crate::link::DialTarget;
 use crate::packet::Packet;
-use crate::tunnel::EndReason;
+use crate::tunnel::{EndReason, RESET_BY_PEER};
 
 /// What a client asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -205,6 +205,8 @@ impl GrpcFrontend {
     /// when it knows.
     pub fn ended(&mut self, reason: &EndReason) -> Option<Packet> {
         let error = match (reason.peer_text(), reason.is_clean()) {
+            // By its own word only: the peer's was a close without FIN.
+            (Some(""), _) if matches!(reason, EndReason::PeerReset { .. }) => RESET_BY_PEER,
             (Some(text), _) => text,
             (None, true) => "",
             (None, false) => reason.reason(),

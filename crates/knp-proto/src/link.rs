@@ -329,8 +329,8 @@ impl Link {
     }
 
     /// Like [`Link::close`], and says that something is missing, unless [`Link::finish`] has said
-    /// that nothing is: the peer resets its socket instead of closing it. Without half-close the
-    /// peer cannot be told.
+    /// that nothing is: the peer resets its socket instead of closing it. Without half-close an
+    /// agent says it by the error of CLOSE_RSP, and a server has no word for it.
     pub fn abort(&mut self, now: Instant, id: TunnelId) {
         self.shut(now, id, Shut::Broken);
     }

@@ -12,6 +12,7 @@
 
 mod end;
 
+pub(crate) use end::RESET_BY_PEER;
 pub use end::{EndReason, Gone, Read, Violation, WriteError};
 
 use std::time::Instant;
@@ -53,6 +54,8 @@ enum Last {
     Close,
     Fin,
     FinThenClose,
+    /// As `Close`, and an agent says so by its error.
+    Reset,
 }
 
 /// The direction from the link.
@@ -221,10 +224,12 @@ impl Tunnel {
                 Outbound::Open => shut == Shut::Whole,
                 // It was finished before it went.
                 Outbound::Ending(Last::Fin | Last::FinThenClose) => shut != Shut::Discard,
-                Outbound::Ending(Last::Close) | Outbound::Ended => false,
+                Outbound::Ending(Last::Close | Last::Reset) | Outbound::Ended => false,
             };
             let last = if self.extensions.fin && whole {
                 Last::FinThenClose
+            } else if self.outbound == Outbound::Open && !whole {
+                Last::Reset
             } else {
                 Last::Close
             };
@@ -490,7 +495,7 @@ impl Tunnel {
         if let Some(credit) = &mut self.credit {
             credit.spend(data.len());
         }
-        if let Outbound::Ending(Last::Close | Last::FinThenClose) = self.outbound {
+        if let Outbound::Ending(Last::Close | Last::FinThenClose | Last::Reset) = self.outbound {
             self.deadline = Some(now + config.linger_timeout);
         }
         self.recharge();
@@ -506,10 +511,10 @@ impl Tunnel {
             return None;
         }
         let connect_id = self.connect_id;
-        if last != Last::Close {
+        if let Last::Fin | Last::FinThenClose = last {
             self.outbound = match last {
                 Last::FinThenClose => Outbound::Ending(Last::Close),
-                Last::Close | Last::Fin => Outbound::Ended,
+                Last::Close | Last::Fin | Last::Reset => Outbound::Ended,
             };
             if self.inbound == Inbound::Complete {
                 // The peer knows as much and forgets the connection, too.
@@ -524,7 +529,10 @@ impl Tunnel {
             self.deadline = Some(now + config.close_timeout);
             return Some(Packet::CloseRequest { connect_id });
         }
-        let error = self.end.as_ref().map_or("", EndReason::told_to_peer);
+        let error = match self.end.as_ref().map_or("", EndReason::told_to_peer) {
+            "" if last == Last::Reset => RESET_BY_PEER,
+            error => error,
+        };
         let error = error.to_owned();
         self.wire_over(now, config, EndReason::LocalClosed);
         Some(Packet::CloseResponse { connect_id, error })

@@ -20,5 +20,5 @@ mod session;
 pub use half::not_ready;
 pub use outcome::{Direction, Meter, Outcome, Side};
 pub use pool::{Pool, PoolParams};
-pub use reset::{reset_on_close, reset_when_sent};
+pub use reset::{RESET_LIMIT, reset_on_close, reset_when_sent};
 pub use session::{Relay, Timers};

@@ -15,6 +15,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::SockRef;
 use tokio::time::{sleep, timeout};
 
+/// How long a peer may take what was read for it before its connection is reset.
+pub const RESET_LIMIT: Duration = Duration::from_secs(30);
+
 /// Has the close of a TCP socket reset its connection. A socket that knows no reset stays as it is.
 pub fn reset_on_close(socket: &impl AsFd) {
     // One that cannot be told is gone already.

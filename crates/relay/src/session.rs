@@ -27,7 +27,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::half::{Failure, Half};
 use crate::outcome::{Direction, Meter, Outcome, Side};
 use crate::pool::Pool;
-use crate::reset::reset_when_sent;
+use crate::reset::{RESET_LIMIT, reset_when_sent};
 
 /// The limits in time of one relay; `None` means never.
 #[derive(Clone, Copy, Debug, Default)]
@@ -69,9 +69,6 @@ struct Watch<'a> {
     /// Runs once the source is gone: time for the sink to take what the source had sent.
     grace: Option<Pin<Box<Sleep>>>,
 }
-
-/// How long a sink may still take bytes of a source that is gone.
-const GRACE: Duration = Duration::from_secs(30);
 
 /// The idle timer and the age limit share one kernel-independent timer entry, which exists only
 /// where one of them is set. Activity is noted, not re-armed: when the timer fires it looks.
@@ -120,7 +117,7 @@ impl<'a, M: Meter> Relay<'a, M> {
         let both_ended = self.rx.finished() && self.tx.finished();
         if let Some(failure) = self.failed.take_if(|failure| failure.reading || both_ended) {
             let Failure { side, error, .. } = failure;
-            return self.pass_on(cx, Outcome::Reset { side, error }, GRACE);
+            return self.pass_on(cx, Outcome::Reset { side, error }, RESET_LIMIT);
         }
         if both_ended {
             return Poll::Ready(Outcome::Closed);
@@ -152,7 +149,7 @@ impl<'a, M: Meter> Relay<'a, M> {
             })
         });
         if watch.grace.is_none() && watch.gone.as_mut().poll(cx).is_ready() {
-            watch.grace = Some(Box::pin(sleep_until(Instant::now() + GRACE)));
+            watch.grace = Some(Box::pin(sleep_until(Instant::now() + RESET_LIMIT)));
         }
         let Some(grace) = &mut watch.grace else {
             return Poll::Pending;

@@ -1,7 +1,7 @@
 //! One connection that a server asked for, from the dial to its end.
 //!
 //! ```text
-//! PendingDial ──dial──▶ established ──relay──▶ linger ──▶ closed
+//! PendingDial ──dial──▶ established ──relay──▶ linger ──▶ closed, or reset
 //!       └──called off──▶ dropped          └──failed──▶ the text is answered
 //! ```
 //!
@@ -12,8 +12,8 @@ use std::net::Shutdown;
 use std::rc::Rc;
 use std::time::Duration;
 
+use ::relay::{reset_on_close, reset_when_sent};
 use bytes::Bytes;
-use knp_proto::EndReason;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
@@ -24,7 +24,8 @@ use crate::metrics::{AgentMetrics, EndpointDialFailure};
 use crate::relay::{Means, Octets, RelayEnd, relay};
 
 /// How long a destination may take to close a connection after all was sent to it. Closing under
-/// it while it still sends would discard what it has not taken yet.
+/// it while it still sends would discard what it has not taken yet. As long may it take what there
+/// is for it before it is reset.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// Connections that may linger at once; those above it are closed right away.
@@ -85,16 +86,19 @@ impl Tunnels {
             self.ended.set(Instant::now());
             stream
         };
-        if let Some(stream) = stream
+        if let Some((stream, clean)) = stream
             && self.lingering.get() < MOST_LINGERING
         {
             let _lingering = Counted::new(&self.lingering);
-            linger(stream).await;
+            match clean {
+                true => linger(stream).await,
+                false => reset_when_sent(&stream, LINGER).await,
+            }
         }
     }
 
-    /// Returns a connection that is to be closed with patience.
-    async fn open_and_relay(&self, pending: PendingDial) -> Option<TcpStream> {
+    /// Returns a connection that is to be closed with patience, and whether nothing is missing.
+    async fn open_and_relay(&self, pending: PendingDial) -> Option<(TcpStream, bool)> {
         let started = Instant::now();
         let dialling = {
             let target = pending.target.clone();
@@ -125,7 +129,14 @@ impl Tunnels {
         let _open = self.metrics.endpoint_connection();
         let octets = Octets::default();
         match relay(tunnel, &mut stream, Bytes::new(), &self.means, &octets).await {
-            RelayEnd::Tunnel(reason) => after(&reason, &stream).then_some(stream),
+            RelayEnd::Tunnel(reason) => {
+                let clean = reason.is_clean();
+                if !clean {
+                    // One that was cut short must not be taken for complete.
+                    reset_on_close(&stream);
+                }
+                Some((stream, clean))
+            }
             RelayEnd::Socket(error) => {
                 tracing::debug!(%error, "a destination's connection failed");
                 None
@@ -143,17 +154,6 @@ impl Tunnels {
             EndpointDialFailure::Unknown
         });
     }
-}
-
-/// Tells whether the destination may have data still to take when the tunnel has ended for
-/// `reason`; one that was cut short is reset, so that it is not taken for complete.
-fn after(reason: &EndReason, stream: &TcpStream) -> bool {
-    let clean = reason.is_clean();
-    if !clean {
-        // Nothing is left to be done where it fails.
-        drop(SockRef::from(stream).set_linger(Some(Duration::ZERO)));
-    }
-    clean
 }
 
 /// Waits until the destination has closed its side too, and drops what it still sends.

@@ -10,10 +10,10 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use ::relay::{RESET_LIMIT, reset_on_close, reset_when_sent};
 use bytes::Bytes;
 use connect::{Dial, End, Ended, Params, Refusal, RefusalHeaders, Request, Stream};
 use knp_proto::DialTarget;
-use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 
@@ -109,9 +109,9 @@ impl Dial for Dialler<'_> {
         drop(open);
         if clean {
             drop(timeout(LINGER, linger(&mut stream)).await);
-        } else if let Some(fd) = stream.fd() {
-            // What is missing must not be taken for the end. Unix sockets have no such word.
-            drop(SockRef::from(&fd).set_linger(Some(Duration::ZERO)));
+        } else {
+            // On the heap: relaying, which lasts, does not need it.
+            Box::pin(reset(&mut stream)).await;
         }
         Ended {
             received: octets.from_socket.get(),
@@ -134,6 +134,19 @@ async fn linger<S: Stream>(stream: &mut S) -> std::io::Result<()> {
         left = left.saturating_sub(read);
     }
     Ok(())
+}
+
+/// Has the client reset, so that what is missing is not taken for the end, once it was sent what
+/// there is for it. A Unix socket knows no reset, and is closed.
+async fn reset<S: Stream>(stream: &mut S) {
+    if let Some(socket) = stream.fd() {
+        reset_on_close(&socket);
+    }
+    // TLS may hold octets that were written to it.
+    drop(timeout(RESET_LIMIT, stream.flush()).await);
+    if let Some(socket) = stream.fd() {
+        reset_when_sent(&socket, RESET_LIMIT).await;
+    }
 }
 
 /// Returns the answer to a request that gets no tunnel, as upstream gives it.

@@ -94,6 +94,21 @@ fn connections_count_from_one_and_carry_octets() {
 }
 
 #[test]
+fn destination_reset_is_named_in_close_response() {
+    let mut pair = Pair::start();
+    let upstream = Upstream::start(Behaviour::Resets { after: 1 }).unwrap();
+    let id = pair.link.dial(&upstream.addr().to_string()).unwrap();
+    pair.link.write(id, b"x").unwrap();
+    let text = "connection reset by peer".to_owned();
+    assert_eq!(pair.link.read_to_end(id).unwrap(), (vec![], text));
+    // One that ends has no such text.
+    let upstream = Upstream::start(Behaviour::Closes).unwrap();
+    let id = pair.link.dial(&upstream.addr().to_string()).unwrap();
+    assert_eq!(pair.link.read_to_end(id).unwrap(), (vec![], String::new()));
+    pair.agent.wait_tunnels(0);
+}
+
+#[test]
 fn failed_dials_have_upstreams_texts() {
     let mut pair = Pair::start();
     let refusing = Refusing::new();

@@ -123,20 +123,6 @@ fn a_half_close_toward_an_agent_of_upstreams_is_an_end() {
 }
 
 #[test]
-fn a_reset_destination_ends_the_tunnel() {
-    for mode in [Mode::Grpc, Mode::Http] {
-        let rig = Rig::start(mode, Kind::Rust);
-        let upstream = Upstream::start(Behaviour::Resets { after: 10 }).unwrap();
-        let mut tunnel = rig.tunnel(upstream.addr());
-        tunnel.writer.write_all(&[1; 10]).unwrap();
-        // An end or a reset.
-        let _ = tunnel.reader.rest();
-        drop(tunnel);
-        rig.wait_idle();
-    }
-}
-
-#[test]
 fn an_agent_of_ours_closes_what_a_lost_server_opened() {
     let mut rig = Rig::start(Mode::Http, Kind::Rust);
     let echo = Upstream::start(Behaviour::Echo).unwrap();

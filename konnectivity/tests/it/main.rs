@@ -32,6 +32,7 @@ mod parity;
 mod plenty;
 mod registry;
 mod reload;
+mod resets;
 mod servers;
 mod stalls;
 mod streams;

@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 
 use super::Worker;
 use super::dial::{self, Refused};
-use super::relay::Relay;
+use super::relay::relay;
 
 /// How long after the destination's own deadline a dial is given up whatever it does.
 const DIAL_SLACK: Duration = Duration::from_secs(2);
@@ -79,14 +79,15 @@ impl Dial for Dialler<'_> {
         }
     }
 
-    async fn relay<S>(&self, upstream: TcpStream, stream: S, early: Bytes) -> Ended
+    async fn relay<S>(&self, mut upstream: TcpStream, mut stream: S, early: Bytes) -> Ended
     where
         S: Stream,
     {
         let info = self.record.info().as_ref();
         let idle = self.worker.shared.config.idle_timeout;
-        let relay = Relay::new(stream, upstream, early, &self.worker.scratch, info, idle);
-        let reason = Reason::from(&relay.await);
+        let scratch = &self.worker.scratch;
+        let relayed = relay(&mut stream, &mut upstream, early, scratch, info, idle);
+        let reason = Reason::from(&relayed.await);
         self.reason.set(Some(reason));
         let (received, sent) = info.bytes();
         Ended {

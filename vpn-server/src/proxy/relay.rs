@@ -8,8 +8,9 @@
 //!
 //! The end of one side's stream becomes the end of the other's; one idle timer spans both. The
 //! scratch buffer is the thread's: an idle connection holds none, and what a socket does not take
-//! is set aside. What is missing is never made to look like an end: the destination sees a reset
-//! then, the API server a stream without TLS's closing alert.
+//! is set aside. What is missing is never made to look like an end: a reset of one side becomes one
+//! of the other, behind what was read before it, and the API server's stream ends without TLS's
+//! closing alert. A destination is reset also when the relay is cut.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -21,8 +22,7 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use connect::Stream;
-use relay::{Direction, Meter, Outcome, Side};
-use socket2::SockRef;
+use relay::{Direction, Meter, Outcome, RESET_LIMIT, Side, reset_on_close, reset_when_sent};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
@@ -42,11 +42,41 @@ impl fmt::Debug for Scratch {
     }
 }
 
-/// Relays until both directions are over; resolves to why it ended. Dropping it before cuts both
-/// sides.
-pub(super) struct Relay<'a, S> {
-    downstream: S,
-    upstream: TcpStream,
+/// Relays until both directions are over, or a side has failed and the other is set to be reset
+/// when it is closed; tells why it ended.
+pub(super) async fn relay<S: Stream>(
+    downstream: &mut S,
+    upstream: &mut TcpStream,
+    early: Bytes,
+    scratch: &Scratch,
+    meter: &dyn Meter,
+    idle: Option<Duration>,
+) -> Outcome {
+    let mut relay = Relay::new(downstream, upstream, early, scratch, meter, idle);
+    let outcome = (&mut relay).await;
+    let told_end = relay.back.told_end;
+    drop(relay);
+    let failed = match &outcome {
+        Outcome::Reset { side, .. } => *side,
+        Outcome::Closed | Outcome::IdleTimeout | Outcome::MaxAge => return outcome,
+    };
+    let socket = match failed {
+        Side::Downstream => upstream.fd(),
+        // It has everything, and what it sends on is reset by the kernel.
+        Side::Upstream if told_end => None,
+        Side::Upstream => downstream.fd(),
+    };
+    if let Some(socket) = socket {
+        // On the heap: relaying, which lasts, does not need it.
+        Box::pin(reset_when_sent(&socket, RESET_LIMIT)).await;
+    }
+    outcome
+}
+
+/// Both directions. Dropped before they are over, it has the destination reset.
+struct Relay<'a, S> {
+    downstream: &'a mut S,
+    upstream: &'a mut TcpStream,
     scratch: &'a Scratch,
     meter: &'a dyn Meter,
     out: Half,
@@ -60,9 +90,9 @@ pub(super) struct Relay<'a, S> {
 
 impl<'a, S: Stream> Relay<'a, S> {
     /// `early` was read from `downstream` before; `idle` is the longest time without an octet.
-    pub(super) fn new(
-        downstream: S,
-        upstream: TcpStream,
+    fn new(
+        downstream: &'a mut S,
+        upstream: &'a mut TcpStream,
         early: Bytes,
         scratch: &'a Scratch,
         meter: &'a dyn Meter,
@@ -85,8 +115,12 @@ impl<'a, S: Stream> Relay<'a, S> {
     fn poll_both(&mut self, cx: &mut Context<'_>) -> Poll<Outcome> {
         let mut scratch = self.scratch.0.borrow_mut();
         scratch.resize(SCRATCH_BYTES, 0);
-        let (down, up) = (&mut self.downstream, &mut self.upstream);
+        let (down, up) = (&mut *self.downstream, &mut *self.upstream);
         let out = self.out.poll(cx, down, up, &mut scratch);
+        if let Poll::Ready(Err(Failure::Write(error))) = &out {
+            // The end that is read behind it is none, unless it had come before the reset.
+            self.back.cut = error.kind() != io::ErrorKind::BrokenPipe;
+        }
         let back = self.back.poll(cx, up, down, &mut scratch);
         drop(scratch);
         for (half, direction) in [
@@ -153,8 +187,7 @@ impl<S: Stream> Future for Relay<'_, S> {
 impl<S> Drop for Relay<'_, S> {
     fn drop(&mut self) {
         if !self.clean {
-            // A socket that cannot be told is gone already.
-            drop(SockRef::from(&self.upstream).set_linger(Some(Duration::ZERO)));
+            reset_on_close(self.upstream);
         }
     }
 }
@@ -164,6 +197,10 @@ struct Half {
     /// Read and not yet written.
     held: Bytes,
     state: State,
+    /// An end of what is read is none: something is missing.
+    cut: bool,
+    /// The writer was told that all has come.
+    told_end: bool,
     /// The writer may hold octets that were written to it: TLS does.
     unflushed: bool,
     /// Octets written since this was looked at last.
@@ -192,6 +229,8 @@ impl Half {
         Self {
             held,
             state: State::Open,
+            cut: false,
+            told_end: false,
             unflushed: false,
             moved: 0,
         }
@@ -224,6 +263,7 @@ impl Half {
                 State::Shutting => {
                     let shut = ready!(Pin::new(&mut *writer).poll_shutdown(cx));
                     self.state = State::Done;
+                    self.told_end = true;
                     shut.map_err(Failure::Write)?;
                 }
             }
@@ -257,7 +297,10 @@ impl Half {
         }
         ready!(read).map_err(Failure::Read)?;
         if piece.filled().is_empty() {
-            self.state = State::Shutting;
+            self.state = match self.cut {
+                true => State::Flushing,
+                false => State::Shutting,
+            };
             return Poll::Ready(Ok(()));
         }
         let mut rest = piece.filled();

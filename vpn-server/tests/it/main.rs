@@ -15,4 +15,5 @@ mod probes;
 mod process;
 mod proxy;
 mod reload;
+mod resets;
 mod support;

@@ -1,6 +1,6 @@
 //! What API servers ask for, and what they get.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 
 use serde_json::json;
@@ -203,19 +203,10 @@ fn an_idle_connection_is_closed_when_that_is_asked_for() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = listener.local_addr().unwrap().to_string();
     let mut tunnel = rig.api_server().connect(&target).unwrap().unwrap();
-    assert!(tunnel.reader.rest().is_ok_and(|rest| rest.is_empty()));
+    // Without TLS's closing alert: something is missing.
+    let end = tunnel.reader.rest().map_err(|error| error.kind());
+    assert_eq!(end, Err(ErrorKind::UnexpectedEof));
     rig.wait_closed("idle_timeout", 1);
-}
-
-#[test]
-fn a_destination_that_resets_ends_the_connection() {
-    let rig = Rig::start(&json!({}));
-    let resets = Upstream::start(Behaviour::Resets { after: 1 }).unwrap();
-    let target = resets.addr().to_string();
-    let mut tunnel = rig.api_server().connect(&target).unwrap().unwrap();
-    tunnel.writer.write_all(b"x").unwrap();
-    assert!(tunnel.reader.rest().is_ok_and(|rest| rest.is_empty()));
-    rig.wait_closed("upstream_reset", 1);
 }
 
 #[test]

@@ -117,6 +117,16 @@ fn a_close_is_the_last_packet_and_is_answered_at_the_end() {
 }
 
 #[test]
+fn reset_without_text_is_named() {
+    let error = String::new();
+    let answer = open().ended(&EndReason::PeerReset { error });
+    assert_eq!(answer, Some(close_response(MINE, RESET_BY_PEER)));
+    let error = "its own words".to_owned();
+    let answer = open().ended(&EndReason::PeerReset { error });
+    assert_eq!(answer, Some(close_response(MINE, "its own words")));
+}
+
+#[test]
 fn giving_up_crosses_an_answer() {
     for answered in [false, true] {
         let mut frontend = GrpcFrontend::new();

@@ -161,6 +161,9 @@ impl EndReason {
     }
 }
 
+/// What the other side of a tunnel is told whose socket was reset, in Go's words.
+pub(crate) const RESET_BY_PEER: &str = "connection reset by peer";
+
 /// How a peer broke the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -13,6 +13,8 @@ use crate::world::{cluster, generous, start};
 
 const ID: ConnectId = ConnectId(1);
 const RANDOM: DialId = DialId(42);
+/// An agent's word for a destination that has reset its connection.
+const RESET: &str = "connection reset by peer";
 
 struct Peer {
     link: Link,
@@ -448,6 +450,28 @@ fn a_destination_that_ends_closes_the_tunnel_behind_its_data() {
     peer.sends(close_request(ID));
     assert_eq!(peer.hears(), [close_response(ID, "Unknown connectID")]);
     assert!(peer.link.is_idle());
+}
+
+#[test]
+fn agent_names_reset_in_close_response() {
+    let begun = || {
+        let mut peer = Peer::agent();
+        let id = peer.dialed();
+        peer.link.write(id, Bytes::from_static(b"cut")).unwrap();
+        (peer, id)
+    };
+    let (mut peer, id) = begun();
+    peer.link.abort(peer.now, id);
+    // What was read before it comes first.
+    assert_eq!(peer.hears(), [data(ID, b"cut"), close_response(ID, RESET)]);
+    let (mut peer, id) = begun();
+    peer.link.reset(peer.now, id);
+    assert_eq!(peer.hears(), [close_response(ID, RESET)]);
+    // What had finished is whole, whatever becomes of its socket.
+    let (mut peer, id) = begun();
+    peer.link.finish(peer.now, id);
+    peer.link.abort(peer.now, id);
+    assert_eq!(peer.hears(), [data(ID, b"cut"), close_response(ID, "")]);
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod http;
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
 use anyhow::Result;
 
@@ -21,6 +22,7 @@ use super::packet::Packet;
 use super::wire::{LIMIT, WireReceiver, WireSender};
 
 pub use self::grpc::GrpcFrontend;
+use self::http::Bridge;
 pub use self::http::HttpFrontend;
 
 /// Either frontend.
@@ -86,6 +88,18 @@ impl Tunnel {
         self.reader.read_exact(&mut back)?;
         Ok(back)
     }
+
+    /// Resets the connection. A Unix socket knows no reset and is closed; of gRPC it is the stream
+    /// that is reset.
+    pub fn reset(self) {
+        if let Reading::Http {
+            bridge: Some(bridge),
+            ..
+        } = &self.reader.0
+        {
+            bridge.reset();
+        }
+    }
 }
 
 /// The half of a [`Tunnel`] that reads; a read waits 20 s at most.
@@ -103,6 +117,7 @@ enum Reading {
     Http {
         early: Vec<u8>,
         stream: UnixStream,
+        bridge: Option<Arc<Bridge>>,
     },
 }
 
@@ -119,7 +134,7 @@ impl TunnelReader {
     /// Reads to the end.
     ///
     /// # Errors
-    /// When the connection fails, or nothing comes for 20 s.
+    /// When the connection fails or ends without TLS's closing alert, or nothing comes for 20 s.
     pub fn rest(&mut self) -> io::Result<Vec<u8>> {
         let mut octets = Vec::new();
         self.read_to_end(&mut octets)?;
@@ -130,7 +145,18 @@ impl TunnelReader {
 impl Read for TunnelReader {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let (receiver, pending, connect_id, end) = match &mut self.0 {
-            Reading::Http { early, stream } if early.is_empty() => return stream.read(buf),
+            Reading::Http {
+                early,
+                stream,
+                bridge,
+            } if early.is_empty() => {
+                let count = stream.read(buf)?;
+                let failed = bridge.as_ref().and_then(|bridge| bridge.failed());
+                return match failed {
+                    Some(kind) if count == 0 && !buf.is_empty() => Err(kind.into()),
+                    Some(_) | None => Ok(count),
+                };
+            }
             Reading::Http { early, .. } => {
                 let count = (&early[..]).read(buf)?;
                 early.drain(..count);

@@ -1,6 +1,7 @@
 //! The relay between an in-memory stream and a real socket.
 
 use std::cell::Cell;
+use std::os::fd::BorrowedFd;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::net::TcpListener;
@@ -46,8 +47,19 @@ async fn beside<T>(
     let (upstream, server) = connection().await;
     let (scratch, counts) = (Scratch::default(), Counts::default());
     let early = Bytes::from_static(early);
-    let relay = Relay::new(downstream, upstream, early, &scratch, &counts, idle);
-    let both = async { tokio::join!(relay, peers(client, server)) };
+    let relayed = async {
+        let (mut downstream, mut upstream) = (downstream, upstream);
+        relay(
+            &mut downstream,
+            &mut upstream,
+            early,
+            &scratch,
+            &counts,
+            idle,
+        )
+        .await
+    };
+    let both = async { tokio::join!(relayed, peers(client, server)) };
     let (outcome, value) = timeout(LIMIT, both).await.unwrap();
     (outcome, value, counts)
 }
@@ -84,9 +96,7 @@ async fn what_a_destination_said_before_it_reset_is_delivered() {
         server.write_all(b"no").await.unwrap();
         let mut heard = [0; 2];
         client.read_exact(&mut heard).await.unwrap();
-        SockRef::from(&server)
-            .set_linger(Some(Duration::ZERO))
-            .unwrap();
+        reset_on_close(&server);
         drop(server);
         // The other end is dropped with the relay.
         let mut rest = Vec::new();
@@ -104,19 +114,92 @@ async fn what_a_destination_said_before_it_reset_is_delivered() {
     assert!(upstream, "{outcome:?}");
 }
 
+/// A stream that notes whether it was told the end, as TLS would pass on by its closing alert.
+struct Noting {
+    stream: DuplexStream,
+    told_end: Rc<Cell<bool>>,
+}
+
+impl Stream for Noting {
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+impl AsyncRead for Noting {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Noting {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.told_end.set(true);
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// Returns whether the API server was told the end of an answer whose destination has reset the
+/// connection while an upload was on its way, having ended it in order before or not.
+async fn told_end_of_answer(ended: bool) -> bool {
+    let (mut client, stream) = duplex(1024);
+    let (mut upstream, mut server) = connection().await;
+    let (scratch, counts) = (Scratch::default(), Counts::default());
+    // All of it is there before the relay begins: it writes first, and then reads.
+    client.write_all(b"upload").await.unwrap();
+    server.write_all(b"answer").await.unwrap();
+    if ended {
+        server.shutdown().await.unwrap();
+        upstream.write_all(b"begun").await.unwrap();
+    }
+    reset_on_close(&server);
+    drop(server);
+    let told_end = Rc::new(Cell::new(false));
+    let mut noting = Noting {
+        stream,
+        told_end: Rc::clone(&told_end),
+    };
+    let (down, up, early) = (&mut noting, &mut upstream, Bytes::new());
+    let outcome = timeout(LIMIT, relay(down, up, early, &scratch, &counts, None));
+    let outcome = outcome.await.unwrap();
+    assert!(matches!(outcome, Outcome::Reset { .. }), "{outcome:?}");
+    drop(noting);
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).await.unwrap();
+    assert_eq!(answer, "answer");
+    told_end.get()
+}
+
+#[tokio::test]
+async fn end_is_told_only_if_it_came_before_reset() {
+    assert!(told_end_of_answer(true).await);
+    assert!(!told_end_of_answer(false).await);
+}
+
 #[tokio::test]
 async fn a_relay_that_is_cut_resets_the_destination() {
-    let (client, downstream) = duplex(1024);
-    let (upstream, mut server) = connection().await;
+    let (client, mut downstream) = duplex(1024);
+    let (mut upstream, mut server) = connection().await;
     let (scratch, counts) = (Scratch::default(), Counts::default());
-    drop(Relay::new(
-        downstream,
-        upstream,
-        Bytes::new(),
-        &scratch,
-        &counts,
-        None,
-    ));
+    let (down, up) = (&mut downstream, &mut upstream);
+    drop(Relay::new(down, up, Bytes::new(), &scratch, &counts, None));
+    drop(upstream);
     let read = timeout(LIMIT, server.read(&mut [0])).await.unwrap();
     assert_eq!(read.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
     drop(client);
@@ -125,18 +208,12 @@ async fn a_relay_that_is_cut_resets_the_destination() {
 #[tokio::test(start_paused = true)]
 async fn silence_ends_it_and_octets_either_way_put_that_off() {
     let limit = Duration::from_secs(10);
-    let (client, downstream) = duplex(1024);
-    let (upstream, mut server) = connection().await;
+    let (client, mut downstream) = duplex(1024);
+    let (mut upstream, mut server) = connection().await;
     let (scratch, counts) = (Scratch::default(), Counts::default());
     let started = Instant::now();
-    let relay = Relay::new(
-        downstream,
-        upstream,
-        Bytes::new(),
-        &scratch,
-        &counts,
-        Some(limit),
-    );
+    let (down, up, early) = (&mut downstream, &mut upstream, Bytes::new());
+    let relayed = relay(down, up, early, &scratch, &counts, Some(limit));
     let peers = async {
         let mut client = client;
         for _ in 0..3 {
@@ -146,7 +223,7 @@ async fn silence_ends_it_and_octets_either_way_put_that_off() {
         }
         client
     };
-    let (outcome, client) = tokio::join!(relay, peers);
+    let (outcome, client) = tokio::join!(relayed, peers);
     assert!(matches!(outcome, Outcome::IdleTimeout), "{outcome:?}");
     assert!(started.elapsed() >= limit * 3);
     drop(client);

@@ -4,13 +4,18 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
+use socket2::SockRef;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use super::{Reading, Refusal, Tunnel, TunnelReader, TunnelWriter, Writing};
 use crate::certs::{self, Identity};
@@ -68,19 +73,29 @@ impl HttpFrontend {
     /// When the server is not there or a handshake fails. With TLS 1.3 a certificate is refused
     /// later, by the end of the connection.
     pub fn open(&self) -> Result<UnixStream> {
-        let stream = match &self.0 {
+        Ok(self.dial()?.0)
+    }
+
+    fn dial(&self) -> Result<(UnixStream, Option<Arc<Bridge>>)> {
+        let (stream, bridge) = match &self.0 {
             Place::Tls {
                 addr,
                 server_name,
                 config,
                 engine,
-            } => bridge(engine, *addr, server_name, Arc::clone(config))?,
-            Place::Uds(path) => UnixStream::connect(path)
-                .with_context(|| format!("connecting to {}", path.display()))?,
+            } => {
+                let (stream, bridge) = bridge(engine, *addr, server_name, Arc::clone(config))?;
+                (stream, Some(bridge))
+            }
+            Place::Uds(path) => {
+                let stream = UnixStream::connect(path)
+                    .with_context(|| format!("connecting to {}", path.display()))?;
+                (stream, None)
+            }
         };
         stream.set_read_timeout(Some(LIMIT))?;
         stream.set_write_timeout(Some(LIMIT))?;
-        Ok(stream)
+        Ok((stream, bridge))
     }
 
     /// Dials `target` with the very octets kube-apiserver sends.
@@ -97,30 +112,41 @@ impl HttpFrontend {
     /// # Errors
     /// As [`HttpFrontend::connect`].
     pub fn ask(&self, octets: &[u8]) -> Result<Result<Tunnel, Refusal>> {
-        let mut stream = self.open()?;
+        let (mut stream, bridge) = self.dial()?;
         stream.write_all(octets).context("asking")?;
-        Self::answer(stream)
+        answered(stream, bridge)
     }
 
     /// Reads the answer to what was sent on `stream`.
     ///
     /// # Errors
     /// As [`HttpFrontend::connect`].
-    pub fn answer(mut stream: UnixStream) -> Result<Result<Tunnel, Refusal>> {
-        let (head, early) = head(&mut stream)?;
-        if head == "HTTP/1.1 200 Connection Established" {
-            let writer = stream.try_clone().context("copying a descriptor")?;
-            return Ok(Ok(Tunnel {
-                reader: TunnelReader(Reading::Http { early, stream }),
-                writer: TunnelWriter(Writing::Http(writer)),
-            }));
-        }
-        let line = head.strip_prefix("HTTP/1.1 ").context("no HTTP/1.1")?;
-        let status = line.get(..3).context("no status")?.parse()?;
-        ensure!(status != 200, "another head of 200: {head:?}");
-        let body = body(&mut stream, &head, early)?;
-        Ok(Err(Refusal { status, head, body }))
+    pub fn answer(stream: UnixStream) -> Result<Result<Tunnel, Refusal>> {
+        answered(stream, None)
     }
+}
+
+fn answered(
+    mut stream: UnixStream,
+    bridge: Option<Arc<Bridge>>,
+) -> Result<Result<Tunnel, Refusal>> {
+    let (head, early) = head(&mut stream)?;
+    if head == "HTTP/1.1 200 Connection Established" {
+        let writer = stream.try_clone().context("copying a descriptor")?;
+        return Ok(Ok(Tunnel {
+            reader: TunnelReader(Reading::Http {
+                early,
+                stream,
+                bridge,
+            }),
+            writer: TunnelWriter(Writing::Http(writer)),
+        }));
+    }
+    let line = head.strip_prefix("HTTP/1.1 ").context("no HTTP/1.1")?;
+    let status = line.get(..3).context("no status")?.parse()?;
+    ensure!(status != 200, "another head of 200: {head:?}");
+    let body = body(&mut stream, &head, early)?;
+    Ok(Err(Refusal { status, head, body }))
 }
 
 /// Reads up to the empty line; returns the head without it, and what came behind it.
@@ -165,6 +191,44 @@ fn body(stream: &mut UnixStream, head: &str, mut octets: Vec<u8>) -> Result<Stri
     String::from_utf8(octets).context("a body")
 }
 
+/// What a pair of sockets cannot say of the TLS connection behind it.
+#[derive(Debug, Default)]
+pub(super) struct Bridge {
+    failed: Mutex<Option<ErrorKind>>,
+    reset: Notify,
+}
+
+impl Bridge {
+    /// Returns how reading the connection failed; `None` while it has not, and at an end in order.
+    pub(super) fn failed(&self) -> Option<ErrorKind> {
+        *self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Resets the connection.
+    pub(super) fn reset(&self) {
+        self.reset.notify_one();
+    }
+
+    /// Carries octets both ways to the end of both directions.
+    async fn carry(&self, theirs: tokio::net::UnixStream, tls: &mut TlsStream<TcpStream>) {
+        let (mut from_test, mut to_test) = theirs.into_split();
+        let (mut from_server, mut to_server) = tokio::io::split(tls);
+        let down = async move {
+            if let Err(error) = tokio::io::copy(&mut from_server, &mut to_test).await {
+                let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+                *failed = Some(error.kind());
+            }
+            // What is dropped here ends the test's reads.
+        };
+        let up = async move {
+            // A server that takes no more says so where it is read.
+            let _ = tokio::io::copy(&mut from_test, &mut to_server).await;
+            let _ = to_server.shutdown().await;
+        };
+        tokio::join!(down, up);
+    }
+}
+
 /// Connects by TLS and returns a socket whose octets go through it, so that tests have one kind of
 /// stream.
 fn bridge(
@@ -172,7 +236,7 @@ fn bridge(
     addr: SocketAddr,
     server_name: &str,
     config: Arc<ClientConfig>,
-) -> Result<UnixStream> {
+) -> Result<(UnixStream, Arc<Bridge>)> {
     let name = ServerName::try_from(server_name.to_owned())?;
     let handshake = async {
         let tcp = TcpStream::connect(addr).await.context("connecting")?;
@@ -185,11 +249,19 @@ fn bridge(
         .context("the TLS handshake takes too long")??;
     let (ours, theirs) = UnixStream::pair().context("making a pair of sockets")?;
     theirs.set_nonblocking(true)?;
+    let bridge = Arc::new(Bridge::default());
+    let carrying = Arc::clone(&bridge);
     engine.spawn(async move {
-        // Whatever fails is an end for both sides.
-        if let Ok(mut theirs) = tokio::net::UnixStream::from_std(theirs) {
-            let _ = tokio::io::copy_bidirectional(&mut theirs, &mut tls).await;
+        let Ok(theirs) = tokio::net::UnixStream::from_std(theirs) else {
+            return;
+        };
+        tokio::select! {
+            biased;
+            // First: what the test drops behind it must not pass for an end.
+            () = carrying.reset.notified() => {}
+            () = carrying.carry(theirs, &mut tls) => return,
         }
+        let _ = SockRef::from(tls.get_ref().0).set_linger(Some(Duration::ZERO));
     });
-    Ok(ours)
+    Ok((ours, bridge))
 }
