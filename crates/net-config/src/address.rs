@@ -515,7 +515,7 @@ mod tests {
         }
         for name in [
             "",
-            "sixteen-bytes-x",
+            "sixteen-bytes-xy",
             "a/b",
             "a b",
             "a:1",
