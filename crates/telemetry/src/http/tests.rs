@@ -46,12 +46,10 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Client<S> {
         self.0.get_mut().write_all(text.as_bytes()).await.unwrap();
     }
 
-    /// Sends a request without a body and reads the reply.
     pub(crate) async fn get(&mut self, path: &str) -> Reply {
         self.ask("GET", path, "", "").await
     }
 
-    /// `headers` is whole lines.
     pub(crate) async fn ask(
         &mut self,
         method: &str,
@@ -67,7 +65,6 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Client<S> {
         self.reply(method != "HEAD").await.unwrap()
     }
 
-    /// Reads a reply; `None` when the server closed instead.
     pub(crate) async fn reply(&mut self, with_body: bool) -> Option<Reply> {
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
@@ -94,7 +91,6 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Client<S> {
         Some(reply)
     }
 
-    /// Reads until the server closes, and returns how much came.
     pub(crate) async fn read_to_end(&mut self) -> usize {
         let mut rest = Vec::new();
         let _ = self.0.read_to_end(&mut rest).await;
@@ -153,7 +149,6 @@ impl Handler for Fake {
     }
 }
 
-/// More than the buffers of a loopback connection take.
 const BIG: usize = 32 << 20;
 
 struct Running {
@@ -190,7 +185,6 @@ impl Running {
     }
 }
 
-/// A directory of its own, removed at the end.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -330,7 +324,6 @@ fn a_file_that_took_the_sockets_place_stays() {
     let scratch = Scratch::new();
     let path = scratch.socket();
     let bound = Bound::new(&EndpointAddr::Unix(path.clone())).unwrap();
-    // Made before the old one goes, so that it cannot get the same inode.
     let other = scratch.0.join("other");
     std::fs::write(&other, "").unwrap();
     std::fs::rename(&other, &path).unwrap();
@@ -376,7 +369,6 @@ async fn the_one_that_waited_longest_makes_room() {
         assert_eq!(client.get("/").await.status, 200);
         clients.push(client);
     }
-    // The first now waits again since a moment ago, so the second has waited longest.
     assert_eq!(clients[0].get("/").await.status, 200);
     let mut late = Client::connect(&server.address).await;
     assert_eq!(late.get("/").await.body, "ok");
@@ -604,6 +596,5 @@ async fn failing_to_accept_backs_off_and_recovers() {
     };
     let start = Instant::now();
     assert_eq!(patiently(&EndpointAddr::None, accept).await, 12);
-    // 5, 10, … 640 ms, then three times a second.
     assert_eq!(start.elapsed().as_millis(), 5 * 255 + 3000);
 }
