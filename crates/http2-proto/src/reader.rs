@@ -42,7 +42,7 @@ pub(crate) enum Frame {
         block: Bytes,
         end: bool,
     },
-    /// DATA of `len` bytes has begun, of which `padding` are no payload. [`Frame::Bytes`]
+    /// DATA of `len` bytes has begun, of which `padding` are no payload. [`Frame::Octets`]
     /// follow, unless [`Reader::skip`] is called.
     Data {
         stream: StreamId,

@@ -1,6 +1,6 @@
 //! Reads certificates and keys from PEM files.
 //!
-//! Reading ([`Bytes`]) and understanding ([`chain`], [`roots`], [`certified_key`]) are apart, so
+//! Reading ([`Octets`]) and understanding ([`chain`], [`roots`], [`certified_key`]) are apart, so
 //! that files whose bytes are the same as before are not understood again.
 
 use std::fs::File;
