@@ -82,7 +82,7 @@ async fn establish(
     }
 }
 
-/// Tells the gateway who the client is and where it wants to go.
+/// Announces the client and its destination to the gateway.
 async fn announce(
     downstream: &TcpStream,
     upstream: &mut TcpStream,

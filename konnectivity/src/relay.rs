@@ -227,9 +227,9 @@ impl<S: Stream> Relay<'_, S> {
         Poll::Ready(Step::Again)
     }
 
-    /// Tells whether an end of what is read is one. Behind a write that met a reset it is not: the
-    /// write was told of it, and all that the reset left was read. EPIPE says that the peer's end
-    /// had come before its reset (Linux, tcp_reset()).
+    /// Returns whether an end of file is the peer's end. Behind a write that failed by a reset it is
+    /// not: the error was returned by the write, and what follows is only what the reset left. EPIPE
+    /// means that the peer's end came before its reset (Linux, tcp_reset()).
     fn is_whole(&self) -> bool {
         match &self.writing {
             Writing::Broken(Some(error)) => error.kind() == io::ErrorKind::BrokenPipe,

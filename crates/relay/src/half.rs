@@ -75,7 +75,7 @@ pub(crate) struct Half {
     /// The sink took less than was peeked at; the rest is in the source's socket.
     sink_full: bool,
     source_ended: bool,
-    /// The sink was told the end of the source.
+    /// The end of the source was passed on to the sink.
     end_passed: bool,
     finished: bool,
 }
@@ -99,7 +99,7 @@ impl Half {
         self.finished
     }
 
-    /// Tells whether the sink has all there is, and knows it.
+    /// Returns whether the sink has received everything and the end behind it.
     pub(crate) fn end_passed(&self) -> bool {
         self.end_passed
     }

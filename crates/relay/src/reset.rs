@@ -15,12 +15,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::SockRef;
 use tokio::time::{sleep, timeout};
 
-/// How long a peer may take what was read for it before its connection is reset.
+/// Longest time for a peer to receive what was read for it before its connection is reset.
 pub const RESET_LIMIT: Duration = Duration::from_secs(30);
 
 /// Has the close of a TCP socket reset its connection. A socket that knows no reset stays as it is.
 pub fn reset_on_close(socket: &impl AsFd) {
-    // One that cannot be told is gone already.
+    // Fails only on a socket that is gone already.
     let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
 }
 
@@ -42,14 +42,14 @@ pub async fn reset_when_sent(socket: &impl AsFd, limit: Duration) {
     let _ = timeout(limit, sent).await;
 }
 
-/// Asks the kernel itself: the runtime knows only what it was told of another threshold.
+/// Asks the kernel: the runtime's readiness was reported under another threshold.
 fn is_writable(socket: &impl AsFd) -> bool {
     let mut fds = [PollFd::new(socket, PollFlags::OUT)];
     let at_once = Timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // A socket that failed is not waited for either: that is told in any case.
+    // Also ends the wait for a socket that failed, which poll(2) reports in any case.
     poll(&mut fds, Some(&at_once)) != Ok(0)
 }
 

@@ -8,8 +8,8 @@
 //!
 //! Does not close the sockets: they are the caller's, who closes them when the relay has ended, and
 //! so passes on the end of the direction that ended last, or the reset: where a peer failed, the
-//! other's socket is set to reset its connection when it is closed. One that was told the end of
-//! its direction before is not: it has everything, and what it sends on is reset by the kernel.
+//! other's socket is set to reset its connection when it is closed. One that got the end of
+//! its direction before is not: it has everything, and the kernel resets what it still sends.
 
 use std::cell::Cell;
 use std::fmt;

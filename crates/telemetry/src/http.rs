@@ -101,8 +101,8 @@ pub struct ParseEndpointError {
 
 /// Answers requests. One per server, shared by its connections.
 pub(crate) trait Handler: Send + Sync + 'static {
-    /// Tells whether a request to `path` is answered however many responses are in progress. Its
-    /// answer must be small and come at once.
+    /// Returns whether a request to `path` is answered however many responses are in progress. Its
+    /// answer must be small and immediate.
     fn is_probe(&self, path: &str) -> bool;
 
     fn handle(

@@ -41,7 +41,7 @@ pub enum Behaviour {
         after: u64,
     },
     /// Sends `bytes` bytes, then resets the connection when [`Upstream::reset`] is called.
-    ResetsWhenTold {
+    ResetsOnRequest {
         /// How much it sends.
         bytes: u64,
     },
@@ -68,7 +68,7 @@ struct Seen {
     open: AtomicUsize,
     bytes: AtomicU64,
     resets: AtomicUsize,
-    told_to_reset: watch::Sender<bool>,
+    resetting: watch::Sender<bool>,
     beginnings: Mutex<Vec<Vec<u8>>>,
 }
 
@@ -161,7 +161,7 @@ impl Upstream {
 
     /// Has the connections reset that wait for it, and those that come.
     pub fn reset(&self) {
-        self.seen.told_to_reset.send_replace(true);
+        self.seen.resetting.send_replace(true);
     }
 
     /// Waits until the other side has reset `count` connections.

@@ -24,8 +24,8 @@ use crate::metrics::{AgentMetrics, EndpointDialFailure};
 use crate::relay::{Means, Octets, RelayEnd, relay};
 
 /// How long a destination may take to close a connection after all was sent to it. Closing under
-/// it while it still sends would discard what it has not taken yet. As long may it take what there
-/// is for it before it is reset.
+/// it while it still sends would discard what it has not taken yet. Also the time for it to receive
+/// what was read for it before it is reset.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// Connections that may linger at once; those above it are closed right away.

@@ -138,7 +138,7 @@ fn tls_frontend_reset_reaches_destination() {
 }
 
 #[test]
-fn destination_reset_is_told_to_grpc_frontend() {
+fn destination_reset_reaches_grpc_frontend() {
     let rig = Rig::start(Mode::Grpc, Kind::Rust);
     for bytes in [1, BULK] {
         let after = bytes as u64;
@@ -154,7 +154,7 @@ fn destination_reset_is_told_to_grpc_frontend() {
 }
 
 #[test]
-fn grpc_frontend_that_vanishes_resets_destination() {
+fn lost_grpc_frontend_resets_destination() {
     let rig = Rig::start(Mode::Grpc, Kind::Rust);
     let sink = Upstream::start(Behaviour::Sink).unwrap();
     let mut tunnel = rig.tunnel(sink.addr());
@@ -165,9 +165,9 @@ fn grpc_frontend_that_vanishes_resets_destination() {
     rig.wait_idle();
 }
 
-/// A Unix socket whose client closes without having read all tells that by ECONNRESET (unix(7)).
+/// A Unix socket whose client closes with unread data reports ECONNRESET.
 #[test]
-fn uds_frontend_that_read_not_all_resets_destination() {
+fn unread_uds_close_resets_destination() {
     let rig = Rig::start(Mode::Http, Kind::Rust);
     let held = Held::new();
     let mut tunnel = rig.tunnel(held.addr());
@@ -184,7 +184,7 @@ fn uds_frontend_that_read_not_all_resets_destination() {
 
 /// The write meets the reset before the read does, which then finds an end.
 #[test]
-fn reset_that_an_upload_meets_is_none_of_ends() {
+fn failed_upload_does_not_end_tunnel_cleanly() {
     let over_tls = OverTls::start();
     let held = Held::new();
     for round in 0..20 {

@@ -77,7 +77,7 @@ fn answer_arrives_before_reset() {
     const BYTES: u32 = 1 << 20;
     for splice in [true, false] {
         let bytes = u64::from(BYTES);
-        let (gateway, upstream) = start(splice, Behaviour::ResetsWhenTold { bytes });
+        let (gateway, upstream) = start(splice, Behaviour::ResetsOnRequest { bytes });
         let clients = clients(&gateway);
         for (listener, _) in &clients {
             let labels = [("listener", *listener), ("direction", "tx")];

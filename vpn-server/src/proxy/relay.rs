@@ -43,7 +43,7 @@ impl fmt::Debug for Scratch {
 }
 
 /// Relays until both directions are over, or a side has failed and the other is set to be reset
-/// when it is closed; tells why it ended.
+/// when it is closed; returns why it ended.
 pub(super) async fn relay<S: Stream>(
     downstream: &mut S,
     upstream: &mut TcpStream,
@@ -54,7 +54,7 @@ pub(super) async fn relay<S: Stream>(
 ) -> Outcome {
     let mut relay = Relay::new(downstream, upstream, early, scratch, meter, idle);
     let outcome = (&mut relay).await;
-    let told_end = relay.back.told_end;
+    let end_passed = relay.back.end_passed;
     drop(relay);
     let failed = match &outcome {
         Outcome::Reset { side, .. } => *side,
@@ -63,7 +63,7 @@ pub(super) async fn relay<S: Stream>(
     let socket = match failed {
         Side::Downstream => upstream.fd(),
         // It has everything, and what it sends on is reset by the kernel.
-        Side::Upstream if told_end => None,
+        Side::Upstream if end_passed => None,
         Side::Upstream => downstream.fd(),
     };
     if let Some(socket) = socket {
@@ -199,8 +199,8 @@ struct Half {
     state: State,
     /// An end of what is read is none: something is missing.
     cut: bool,
-    /// The writer was told that all has come.
-    told_end: bool,
+    /// The end was passed on to the writer.
+    end_passed: bool,
     /// The writer may hold octets that were written to it: TLS does.
     unflushed: bool,
     /// Octets written since this was looked at last.
@@ -230,7 +230,7 @@ impl Half {
             held,
             state: State::Open,
             cut: false,
-            told_end: false,
+            end_passed: false,
             unflushed: false,
             moved: 0,
         }
@@ -263,7 +263,7 @@ impl Half {
                 State::Shutting => {
                     let shut = ready!(Pin::new(&mut *writer).poll_shutdown(cx));
                     self.state = State::Done;
-                    self.told_end = true;
+                    self.end_passed = true;
                     shut.map_err(Failure::Write)?;
                 }
             }

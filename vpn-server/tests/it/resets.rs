@@ -42,7 +42,7 @@ fn answer_arrives_before_reset() {
     const BYTES: u32 = 1 << 20;
     let rig = Rig::start(&json!({}));
     let bytes = u64::from(BYTES);
-    let upstream = Upstream::start(Behaviour::ResetsWhenTold { bytes }).unwrap();
+    let upstream = Upstream::start(Behaviour::ResetsOnRequest { bytes }).unwrap();
     let mut tunnel = tunnel(&rig, &upstream);
     let labels = [("direction", "tx")];
     rig.wait_value("rhizome_relay_bytes_total", &labels, f64::from(BYTES));

@@ -161,7 +161,7 @@ impl EndReason {
     }
 }
 
-/// What the other side of a tunnel is told whose socket was reset, in Go's words.
+/// The error of CLOSE_RSP for a socket whose peer reset the connection: Go's text.
 pub(crate) const RESET_BY_PEER: &str = "connection reset by peer";
 
 /// How a peer broke the protocol.

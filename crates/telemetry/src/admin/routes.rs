@@ -235,8 +235,8 @@ impl Routes {
     }
 }
 
-/// Tells whether a path is one that probes ask, with what may follow it: `/readyz/shoot--a`. A
-/// program may answer it or not; what it answers is a line.
+/// Returns whether `path` is a probe's, including everything below it: `/readyz/shoot--a`. A
+/// program need not serve it; what it answers there is one line.
 pub(crate) fn is_probe(path: &str) -> bool {
     let first = path
         .strip_prefix('/')

@@ -156,7 +156,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Tells whether a request may be answered. One that is not a probe's then occupies the
+    /// Returns whether a request may be answered. One that is not a probe's then occupies the
     /// connection until the response was written, for [`RESPONSE_TIMEOUT`] at most.
     fn admit(&self, is_probe: bool) -> bool {
         self.crowd.requeue(&self.slot);
@@ -218,7 +218,7 @@ impl Watched {
         let deadline = *self.slot.deadline();
         if written.is_ready() {
             self.stall = None;
-            // A reader that takes a little whenever it is looked at is late all the same.
+            // Progress within the stall limit does not extend the deadline of the response.
             return match deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 true => Poll::Ready(Err(self.late())),
                 false => written,

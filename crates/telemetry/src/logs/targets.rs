@@ -3,7 +3,7 @@
 //! A list, because a crate is known to the logger only once it has logged. Which of them a program
 //! is made of is not looked at.
 
-/// Tells whether `target` is a module of one of the crates.
+/// Returns whether `target` is a module of one of the crates.
 pub(super) fn is_known(target: &str) -> bool {
     let name = target.split("::").next().unwrap_or_default();
     CRATES.binary_search(&name).is_ok()

@@ -1,4 +1,4 @@
-//! Readers that ask for much and take little of it: a few hundred bytes each second.
+//! Clients that read a large response slowly: a few hundred bytes each second.
 //!
 //! A small receive buffer and small segments keep what the kernels hold between both ends below
 //! 100 KiB, so that a page of some hundred KiB keeps its server occupied.

@@ -77,11 +77,11 @@ impl Conn {
             }
             Behaviour::NeverReads => std::future::pending().await,
             Behaviour::Resets { after } => self.reset(*after).await,
-            Behaviour::ResetsWhenTold { bytes } => {
+            Behaviour::ResetsOnRequest { bytes } => {
                 self.send(*bytes).await?;
-                let mut told = self.seen.told_to_reset.subscribe();
+                let mut resetting = self.seen.resetting.subscribe();
                 // The sender is there for as long as the connection.
-                let _ = told.wait_for(|told| *told).await;
+                let _ = resetting.wait_for(|resetting| *resetting).await;
                 self.reset(0).await
             }
             Behaviour::Sink => self.drain().await.map(drop),

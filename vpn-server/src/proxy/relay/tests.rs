@@ -114,19 +114,19 @@ async fn what_a_destination_said_before_it_reset_is_delivered() {
     assert!(upstream, "{outcome:?}");
 }
 
-/// A stream that notes whether it was told the end, as TLS would pass on by its closing alert.
-struct Noting {
+/// A stream that records whether it was shut down, which TLS passes on by its closing alert.
+struct Recording {
     stream: DuplexStream,
-    told_end: Rc<Cell<bool>>,
+    shut_down: Rc<Cell<bool>>,
 }
 
-impl Stream for Noting {
+impl Stream for Recording {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 }
 
-impl AsyncRead for Noting {
+impl AsyncRead for Recording {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -136,7 +136,7 @@ impl AsyncRead for Noting {
     }
 }
 
-impl AsyncWrite for Noting {
+impl AsyncWrite for Recording {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -150,14 +150,14 @@ impl AsyncWrite for Noting {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.told_end.set(true);
+        self.shut_down.set(true);
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 
-/// Returns whether the API server was told the end of an answer whose destination has reset the
-/// connection while an upload was on its way, having ended it in order before or not.
-async fn told_end_of_answer(ended: bool) -> bool {
+/// Returns whether the API server gets the end of an answer when its destination resets the
+/// connection during an upload, having `ended` the answer before or not.
+async fn is_shut_down_after_reset(ended: bool) -> bool {
     let (mut client, stream) = duplex(1024);
     let (mut upstream, mut server) = connection().await;
     let (scratch, counts) = (Scratch::default(), Counts::default());
@@ -170,26 +170,26 @@ async fn told_end_of_answer(ended: bool) -> bool {
     }
     reset_on_close(&server);
     drop(server);
-    let told_end = Rc::new(Cell::new(false));
-    let mut noting = Noting {
+    let shut_down = Rc::new(Cell::new(false));
+    let mut recording = Recording {
         stream,
-        told_end: Rc::clone(&told_end),
+        shut_down: Rc::clone(&shut_down),
     };
-    let (down, up, early) = (&mut noting, &mut upstream, Bytes::new());
+    let (down, up, early) = (&mut recording, &mut upstream, Bytes::new());
     let outcome = timeout(LIMIT, relay(down, up, early, &scratch, &counts, None));
     let outcome = outcome.await.unwrap();
     assert!(matches!(outcome, Outcome::Reset { .. }), "{outcome:?}");
-    drop(noting);
+    drop(recording);
     let mut answer = String::new();
     client.read_to_string(&mut answer).await.unwrap();
     assert_eq!(answer, "answer");
-    told_end.get()
+    shut_down.get()
 }
 
 #[tokio::test]
-async fn end_is_told_only_if_it_came_before_reset() {
-    assert!(told_end_of_answer(true).await);
-    assert!(!told_end_of_answer(false).await);
+async fn end_is_passed_only_if_before_reset() {
+    assert!(is_shut_down_after_reset(true).await);
+    assert!(!is_shut_down_after_reset(false).await);
 }
 
 #[tokio::test]

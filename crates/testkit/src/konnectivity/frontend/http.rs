@@ -209,7 +209,7 @@ impl Bridge {
         self.reset.notify_one();
     }
 
-    /// Carries octets both ways to the end of both directions.
+    /// Copies bytes both ways until both directions have ended.
     async fn carry(&self, theirs: tokio::net::UnixStream, tls: &mut TlsStream<TcpStream>) {
         let (mut from_test, mut to_test) = theirs.into_split();
         let (mut from_server, mut to_server) = tokio::io::split(tls);
@@ -221,7 +221,7 @@ impl Bridge {
             // What is dropped here ends the test's reads.
         };
         let up = async move {
-            // A server that takes no more says so where it is read.
+            // A failed write shows as a failed read as well.
             let _ = tokio::io::copy(&mut from_test, &mut to_server).await;
             let _ = to_server.shutdown().await;
         };
