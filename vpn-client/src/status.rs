@@ -126,7 +126,6 @@ fn tunnel(peer: &PeerStatus) -> Value {
         "handshakeAgeSeconds": peer.handshake_age.map(seconds),
         "mtu": peer.mtu,
         "flows": peer.flows,
-        "turnsWithheld": peer.turns_withheld,
         "links": peer.links.iter().map(link).collect::<Vec<_>>(),
     })
 }
@@ -173,14 +172,9 @@ fn fact(peer: &PeerStatus) -> Fact {
     let by = peer.transport.map_or("nothing", name);
     let rtt = peer.rtt.map(|rtt| format!(", round trip {rtt:.1?}"));
     let rtt = rtt.unwrap_or_default();
-    let lossy = if peer.turns_withheld {
-        ", one connection since the line loses packets"
-    } else {
-        ""
-    };
     Fact {
         name: format!("tunnel to {}", peer.name),
-        value: format!("{state}, by {by}{rtt}, MTU {}{lossy}", peer.mtu),
+        value: format!("{state}, by {by}{rtt}, MTU {}", peer.mtu),
     }
 }
 
@@ -220,11 +214,5 @@ mod tests {
         assert_eq!(first["links"][0]["rttSeconds"], 0.02);
         assert_eq!(cluster(&peer).endpoints[0].state, "up");
         assert_eq!(fact(&peer).value, "up, by tcp, MTU 1420");
-        assert_eq!(first["turnsWithheld"], false);
-        let lossy = PeerStatus {
-            turns_withheld: true,
-            ..peer
-        };
-        assert!(fact(&lossy).value.ends_with("the line loses packets"));
     }
 }

@@ -9,7 +9,6 @@
 //! A reliable stream below turns loss into delay, so without this queue the flows inside would see
 //! seconds of delay and retransmit into it. Dropping follows RFC 8289 §5; when a bound is reached
 //! the oldest packet goes, since it is the one whose flow learns of the congestion soonest.
-//! After a reconnect [`Queue::flush`] empties it: nothing stale is ever replayed.
 //!
 //! Marks no ECN (the packets are sealed), keeps no flows apart, and allocates nothing per packet
 //! once it has grown.
@@ -66,8 +65,6 @@ pub enum Band {
 pub enum DropReason {
     /// CoDel: packets wait for too long.
     Delay,
-    /// The queue was emptied.
-    Flushed,
     /// A newer packet needed the octets.
     FullBytes,
     /// A newer packet needed the place.
@@ -84,7 +81,6 @@ impl DropReason {
     pub fn reason(self) -> &'static str {
         match self {
             Self::Delay => "queue_delay",
-            Self::Flushed => "queue_flushed",
             Self::FullBytes => "queue_full_bytes",
             Self::FullPackets => "queue_full_packets",
             Self::Oversize => "queue_oversize",
@@ -102,8 +98,6 @@ pub struct Stats {
     pub popped: u64,
     /// Dropped for [`DropReason::Delay`].
     pub delay: u64,
-    /// Dropped for [`DropReason::Flushed`].
-    pub flushed: u64,
     /// Dropped for [`DropReason::FullBytes`].
     pub full_bytes: u64,
     /// Dropped for [`DropReason::FullPackets`].
@@ -204,14 +198,6 @@ impl<T> Queue<T> {
         Some(waiting.item)
     }
 
-    /// Drops everything, and forgets the state of congestion: for a new connection.
-    pub fn flush(&mut self, mut dropped: impl FnMut(T, DropReason)) {
-        while let Some(waiting) = self.urgent.pop_front().or_else(|| self.take_bulk()) {
-            self.drop_packet(Some(waiting), DropReason::Flushed, &mut dropped);
-        }
-        self.control = Control::default();
-    }
-
     /// Returns the number of packets that wait.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -297,7 +283,6 @@ impl<T> Queue<T> {
         let Some(waiting) = waiting else { return };
         let count = match reason {
             DropReason::Delay => &mut self.stats.delay,
-            DropReason::Flushed => &mut self.stats.flushed,
             DropReason::FullBytes => &mut self.stats.full_bytes,
             DropReason::FullPackets => &mut self.stats.full_packets,
             DropReason::Oversize => &mut self.stats.oversize,

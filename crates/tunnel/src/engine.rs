@@ -35,7 +35,7 @@ use tunnel_proto::codel::Band;
 use tunnel_proto::datagram::RouteId;
 use tunnel_proto::filter::Filter;
 use tunnel_proto::frame::Control;
-use tunnel_proto::path::{self, LinkId, ProbeParams, Segments, Transport};
+use tunnel_proto::path::{self, LinkId, ProbeParams, Transport};
 
 use crate::handle::{Identity, IdentityError, Params, Role};
 use crate::noise::Keys;
@@ -71,10 +71,6 @@ const SWEEP: usize = 256;
 /// For how long a stream may go without an authentic packet before a server closes it.
 const PROOF: Duration = Duration::from_secs(10);
 
-/// How long after a client had padding it may have more: it asks once for each second connection. One
-/// that goes on asking, by whatever streams, has no more than 8 MiB sent to it every so long.
-const PADDED: Duration = Duration::from_secs(10);
-
 /// Probes that find the size of packets have numbers from here on.
 const MTU_PROBE: u32 = 1 << 31;
 
@@ -91,12 +87,6 @@ pub(crate) trait Out {
 
     /// Adds a control message to a stream.
     fn control(&mut self, stream: StreamId, control: &Control<'_>);
-
-    /// Has padding written to a stream while nothing else waits, until bulk or a drain does.
-    fn pad(&mut self, stream: StreamId, octets: usize);
-
-    /// Returns what the kernel has counted of a stream; `None` where it does not tell.
-    fn segments(&self, stream: StreamId) -> Option<Segments>;
 
     /// Adds a packet of at most `max` octets for the device; `fill` as above.
     fn packet(&mut self, max: usize, fill: impl FnOnce(&mut [u8]) -> usize);

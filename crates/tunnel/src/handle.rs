@@ -25,8 +25,8 @@ use crate::stream::StreamParams;
 
 /// Commands that may wait for the data thread.
 const COMMANDS: usize = 256;
-/// Dials that may wait for the program: three connections to each of 64 servers, once over.
-const DIALS: usize = 384;
+/// Dials that may wait for the program: both transports of each of 64 servers, twice over.
+const DIALS: usize = 256;
 
 /// What stays the same while the process runs.
 #[derive(Clone, Debug)]

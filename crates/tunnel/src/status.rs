@@ -52,9 +52,6 @@ pub struct PeerStatus {
     pub mtu: u16,
     /// Flows that go by this peer: a server's own count, to a client what the server told.
     pub flows: u32,
-    /// Client: whether one connection by TCP is used where it would be two, because the line loses
-    /// packets.
-    pub turns_withheld: bool,
     /// All links to it.
     pub links: Vec<LinkStatus>,
 }

@@ -14,7 +14,6 @@
 
 mod options;
 mod outgoing;
-mod segments;
 #[cfg(test)]
 mod tests;
 
@@ -28,7 +27,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tunnel_proto::codel::{self, Band};
 use tunnel_proto::frame::{Control, FrameError, MAX_LEN};
-use tunnel_proto::path::Segments;
 
 use outgoing::Outgoing;
 
@@ -37,10 +35,6 @@ pub const READ_BUFFER: usize = 64 * 1024;
 
 /// Octets read in a row at most, so that others get their turn.
 pub const READ_TURN: usize = 256 * 1024;
-
-/// Octets of padding after which the others of the loop get their turn, and what came meanwhile goes
-/// ahead of the rest: two calls' worth.
-const PADDING_TURN: u64 = 64 * 1024;
 
 /// Bounds of a stream.
 #[derive(Clone, Debug)]
@@ -75,8 +69,6 @@ pub struct Traffic {
     pub tx_bytes: u64,
     /// Calls that this needed.
     pub tx_writes: u64,
-    /// Octets of padding among those written.
-    pub padding: u64,
     /// Frames that could not be made: longer than a frame can be.
     pub tx_too_large: u64,
     /// What became of frames in the queue.
@@ -137,12 +129,6 @@ impl Stream {
         self.outgoing.control(now, control);
     }
 
-    /// Has so many octets of padding written while nothing else waits, as far as the socket takes
-    /// it, until a datagram of [`Band::Bulk`] or a drain is queued.
-    pub fn pad(&mut self, octets: usize) {
-        self.outgoing.pad(octets);
-    }
-
     /// Writes what waits, as far as the socket takes it. Ready when nothing waits any more.
     ///
     /// # Errors
@@ -153,14 +139,9 @@ impl Stream {
         now: Instant,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), StreamError>> {
-        let padded = self.outgoing.padded();
         loop {
             if self.outgoing.is_empty() {
                 return Poll::Ready(Ok(()));
-            }
-            if self.outgoing.padded() - padded >= PADDING_TURN {
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
             }
             // Frames leave the queue when they can be written and not before: until then they may
             // still be dropped.
@@ -247,12 +228,6 @@ impl Stream {
         }
     }
 
-    /// Drops what waits, but for the rest of a frame that was begun: for when the packets in it
-    /// have become stale.
-    pub fn flush(&mut self) {
-        self.outgoing.flush();
-    }
-
     /// Gives the memory of frames that were sent back: for when there has been none for a while.
     pub fn shrink(&mut self) {
         self.outgoing.shrink();
@@ -264,19 +239,11 @@ impl Stream {
         self.outgoing.queued_bytes()
     }
 
-    /// Returns what the kernel has counted of the connection; `None` where it does not tell. A
-    /// system call.
-    #[must_use]
-    pub fn segments(&self) -> Option<Segments> {
-        segments::counted(&self.socket)
-    }
-
     /// Returns what went through so far.
     #[must_use]
     pub fn traffic(&self) -> Traffic {
         Traffic {
             queue: self.outgoing.stats(),
-            padding: self.outgoing.padded(),
             tx_too_large: self.outgoing.too_large(),
             ..self.traffic
         }

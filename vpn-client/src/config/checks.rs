@@ -35,8 +35,6 @@ const LONGEST_NAME: usize = 63;
 const BUFFER: RangeInclusive<u64> = (64 << 10)..=(256 << 20);
 /// NATs are known to forget silent flows of UDP after 30 s.
 const LONGEST_STANDBY: Duration = Duration::from_secs(25);
-/// BBR believes its shortest round trip for 10 s; what leads to a turn takes some of that.
-const LONGEST_TURN: Duration = Duration::from_millis(9500);
 
 /// What came out of checking that is not in the file in this form.
 pub(super) struct Checked {
@@ -382,9 +380,6 @@ impl PathFile {
         within("retryFirst", self.retry_first, 10, seconds(60));
         within("retryTcp", self.retry_tcp, 10, seconds(300));
         within("retryUdp", self.retry_udp, 10, seconds(300));
-        if !self.turn.0.is_zero() {
-            within("turn", self.turn, 1000, LONGEST_TURN);
-        }
         if !(1..=16).contains(&self.misses) {
             errors.add("path.misses", "must be from 1 to 16");
         }
@@ -406,7 +401,6 @@ impl PathFile {
             retry_first: self.retry_first.0,
             retry_tcp: self.retry_tcp.0,
             retry_udp: self.retry_udp.0,
-            turn: self.turn.0,
             ..defaults
         }
     }

@@ -223,10 +223,6 @@ pub(super) struct PathFile {
     pub(super) retry_tcp: HumanDuration,
     /// The longest pause between attempts by UDP: how late an opened firewall is noticed.
     pub(super) retry_udp: HumanDuration,
-    /// `0s`: a tunnel has one TCP connection. From 1 s to 9.5 s: how long one of two TCP connections
-    /// carries a busy tunnel until the other does, so that BBR holds back on neither, at the cost of
-    /// other connections on the line. While the line loses packets there is one.
-    pub(super) turn: HumanDuration,
 }
 
 impl Default for PathFile {
@@ -243,7 +239,6 @@ impl Default for PathFile {
             retry_first: HumanDuration(params.retry_first),
             retry_tcp: HumanDuration(params.retry_tcp),
             retry_udp: HumanDuration(params.retry_udp),
-            turn: HumanDuration(params.turn),
         }
     }
 }

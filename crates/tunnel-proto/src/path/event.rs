@@ -2,7 +2,6 @@
 //!
 //! What becomes of a link is decided elsewhere; here are only the names of it.
 
-use super::padding::Padding;
 use super::{LinkId, Transport};
 
 /// What the caller is to do, or to know.
@@ -32,21 +31,12 @@ pub enum Event {
         /// To be found in the answer.
         id: u32,
     },
-    /// Send padding by this link, and ask for some: its first turn is to come.
-    Pad {
-        /// The link.
-        link: LinkId,
-        /// How much.
-        padding: Padding,
-    },
     /// Send everything by this link from now on; go on receiving from the others.
     Use {
         /// The link.
         link: LinkId,
         /// What it is.
         transport: Transport,
-        /// Whether only its turn has come: the one in use until now works, too.
-        turn: bool,
     },
 }
 
@@ -59,10 +49,6 @@ pub enum CloseReason {
     Drained,
     /// Something failed; the caller said so.
     Failed,
-    /// There are two by TCP, and the line loses more than two may.
-    Lossy,
-    /// There are two by TCP, and one is enough again.
-    Spare,
     /// Connecting took too long.
     Timeout,
     /// It does not carry packets of a useful size.
@@ -77,8 +63,6 @@ impl CloseReason {
             Self::Dead => "dead",
             Self::Drained => "drained",
             Self::Failed => "failed",
-            Self::Lossy => "lossy",
-            Self::Spare => "spare",
             Self::Timeout => "dial_timeout",
             Self::Unfit => "unfit",
         }

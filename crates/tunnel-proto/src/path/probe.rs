@@ -112,20 +112,9 @@ impl Prober {
     /// Tells whether the link is in use; one that comes into use is probed at once.
     pub fn set_active(&mut self, now: Instant, active: bool) {
         if active && !self.active {
-            self.ask(now);
+            self.next = self.next.min(now);
         }
         self.active = active;
-    }
-
-    /// Has it probed at once.
-    pub fn ask(&mut self, now: Instant) {
-        self.next = self.next.min(now);
-    }
-
-    /// Answers whether an answer came after `then`.
-    #[must_use]
-    pub fn has_answered_since(&self, then: Instant) -> bool {
-        self.last_answer > then
     }
 
     /// Takes note of an authentic packet other than an answer.

@@ -74,25 +74,6 @@ fn urgent_packets_go_first_and_are_worthless_when_old() {
     assert!(queue.is_empty());
 }
 
-#[test]
-fn flush_leaves_nothing_to_replay() {
-    let now = start();
-    let mut queue = Queue::new(small());
-    push(&mut queue, now, Band::Bulk, 0, 100);
-    push(&mut queue, now, Band::Urgent, 1, 100);
-    let dropped = RefCell::new(Vec::new());
-    queue.flush(|item, reason| dropped.borrow_mut().push((item, reason)));
-    assert_eq!(
-        dropped.take(),
-        [(1, DropReason::Flushed), (0, DropReason::Flushed)]
-    );
-    assert_eq!(
-        (queue.is_empty(), queue.bytes(), queue.stats().flushed),
-        (true, 0, 2)
-    );
-    assert_eq!(pop(&mut queue, now), (None, vec![]));
-}
-
 /// The pseudocode of RFC 8289 §5, line by line, in nanoseconds since the start.
 #[derive(Default)]
 struct Reference {

@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use tunnel_proto::path::{CloseReason, Event, LinkId, Mode, Params, Segments, Selector, Transport};
+use tunnel_proto::path::{CloseReason, Event, LinkId, Mode, Params, Selector, Transport};
 
 use super::{ms, start};
 use Transport::{Tcp, Udp};
 
 /// What the network does with one transport.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Network {
+struct Network {
     /// Whether packets get through.
     open: bool,
     /// One round trip.
-    pub(super) rtt: Duration,
+    rtt: Duration,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -25,28 +25,22 @@ enum Arrival {
 }
 
 /// A selector, the network under it, and everything that happened.
-pub(super) struct World {
-    pub(super) selector: Selector,
+struct World {
+    selector: Selector,
     begin: Instant,
-    pub(super) now: Instant,
-    pub(super) tcp: Network,
+    now: Instant,
+    tcp: Network,
     udp: Network,
     /// Lets every n-th probe on UDP vanish.
     udp_loses_every: Option<u32>,
-    /// By which nothing gets through.
-    pub(super) dead: Option<LinkId>,
-    /// Whether what is dialled is refused at once.
-    pub(super) refuses: bool,
-    pub(super) links: BTreeMap<LinkId, Transport>,
+    links: BTreeMap<LinkId, Transport>,
     arrivals: Vec<(Instant, Arrival)>,
     probes: u32,
-    /// What the kernel has counted of connections by TCP.
-    pub(super) counted: BTreeMap<LinkId, Segments>,
-    pub(super) log: Vec<(Duration, Event)>,
+    log: Vec<(Duration, Event)>,
 }
 
 impl World {
-    pub(super) fn new(params: Params, tcp: Network, udp: Network) -> Self {
+    fn new(params: Params, tcp: Network, udp: Network) -> Self {
         let now = start();
         let mut world = Self {
             selector: Selector::new(params, 1, now),
@@ -55,12 +49,9 @@ impl World {
             tcp,
             udp,
             udp_loses_every: None,
-            dead: None,
-            refuses: false,
             links: BTreeMap::new(),
             arrivals: Vec::new(),
             probes: 0,
-            counted: BTreeMap::new(),
             log: Vec::new(),
         };
         world.act();
@@ -75,17 +66,13 @@ impl World {
     }
 
     /// Does what the selector asks for.
-    pub(super) fn act(&mut self) {
+    fn act(&mut self) {
         while let Some(event) = self.selector.poll_event() {
             self.log.push((self.now - self.begin, event));
             match event {
                 Event::Dial { link, transport } => {
                     self.links.insert(link, transport);
-                    if self.refuses {
-                        self.selector.handle_failed(self.now, link);
-                    } else {
-                        self.send(link, Arrival::Connected(link));
-                    }
+                    self.send(link, Arrival::Connected(link));
                 }
                 Event::Probe { link, id } => {
                     self.probes += 1;
@@ -102,9 +89,7 @@ impl World {
                     };
                     self.arrivals.retain(|(_, arrival)| of(arrival) != link);
                 }
-                Event::Pad { link, .. } | Event::Use { link, .. } => {
-                    assert!(self.links.contains_key(&link));
-                }
+                Event::Use { link, .. } => assert!(self.links.contains_key(&link)),
                 Event::Down => assert_eq!(self.selector.active(), None),
             }
         }
@@ -115,13 +100,13 @@ impl World {
 
     fn send(&mut self, link: LinkId, arrival: Arrival) {
         let network = self.network(link);
-        if network.open && self.dead != Some(link) {
+        if network.open {
             self.arrivals.push((self.now + network.rtt, arrival));
         }
     }
 
     /// Lets time pass, from one thing that happens to the next.
-    pub(super) fn run(&mut self, time: Duration) {
+    fn run(&mut self, time: Duration) {
         let end = self.now + time;
         let mut steps = 0;
         loop {
@@ -155,7 +140,7 @@ impl World {
         Some(self.selector.active()?.1)
     }
 
-    pub(super) fn active_link(&self) -> LinkId {
+    fn active_link(&self) -> LinkId {
         self.selector.active().unwrap().0
     }
 
@@ -164,28 +149,22 @@ impl World {
         let of = |(at, event): &(Duration, Event)| match event {
             Event::Use { transport, .. } => Some((*at, Some(*transport))),
             Event::Down => Some((*at, None)),
-            Event::Close { .. } | Event::Dial { .. } | Event::Probe { .. } | Event::Pad { .. } => {
-                None
-            }
+            Event::Close { .. } | Event::Dial { .. } | Event::Probe { .. } => None,
         };
         let uses = self.log.iter().filter_map(of);
         uses.filter(|(at, _)| *at >= since).collect()
     }
 
-    pub(super) fn open_udp(&mut self) {
-        self.udp = NEAR;
-    }
-
-    pub(super) fn time(&self) -> Duration {
+    fn time(&self) -> Duration {
         self.now - self.begin
     }
 }
 
-pub(super) const NEAR: Network = Network {
+const NEAR: Network = Network {
     open: true,
     rtt: ms(10),
 };
-pub(super) const SHUT: Network = Network {
+const SHUT: Network = Network {
     open: false,
     rtt: ms(10),
 };
@@ -448,7 +427,7 @@ fn link_that_was_told_to_go_serves_again_while_there_is_no_other() {
             .filter_map(|(_, event)| match event {
                 Event::Probe { link, id } if *link == old => Some(*id),
                 Event::Probe { .. } | Event::Close { .. } | Event::Dial { .. } => None,
-                Event::Down | Event::Pad { .. } | Event::Use { .. } => None,
+                Event::Down | Event::Use { .. } => None,
             })
             .collect();
         world

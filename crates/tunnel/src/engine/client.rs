@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tunnel_proto::codel::Band;
 use tunnel_proto::echo::{self, Told};
 use tunnel_proto::frame::{Control, Identity as FrameIdentity, MAX_IDENTITY_LEN};
-use tunnel_proto::path::{Event, LinkId, Mtu, MtuEvent, MtuParams, Segments, Selector, Transport};
+use tunnel_proto::path::{Event, LinkId, Mtu, MtuEvent, MtuParams, Transport};
 
 use crate::noise::{Due, Keys, Noise, OUT_LEN};
 
@@ -37,10 +37,6 @@ const PROVE: Duration = Duration::from_millis(250);
 
 /// The age at which an initiation is of no use on a new link: its answer would come too late.
 const STALE: Duration = Duration::from_secs(4);
-
-/// Packets between two ticks from which on a server's tunnel counts as busy: about what passes
-/// within that time while BBR holds back (four segments a round trip) on a line of some length.
-const BUSY: u32 = 64;
 
 impl<K: Keys> Engine<K> {
     /// Takes a link that the program connected. Answers `false` when nobody waits for it any more;
@@ -164,7 +160,6 @@ impl<K: Keys> Engine<K> {
         } else if let Heard::Packet = what {
             // The server's probes come whether ours arrive or not; packets are answers, mostly.
             selector.handle_received(now, id);
-            peer.carried = peer.carried.saturating_add(1);
         }
         Some(id)
     }
@@ -177,24 +172,7 @@ impl<K: Keys> Engine<K> {
         let Steering::Client(selector) = &mut peer.steering else {
             return;
         };
-        let withheld = selector.withholds_turns();
-        if tick && std::mem::take(&mut peer.carried) >= BUSY {
-            if let Some((link, counted)) = look(selector, &peer.links, out) {
-                tracing::trace!(peer = %peer.name, link = link.0, ?counted, "segments");
-                selector.handle_segments(now, link, counted);
-            }
-            selector.handle_busy(now);
-        }
         selector.handle_timeout(now);
-        match (withheld, selector.withholds_turns()) {
-            (false, true) => {
-                tracing::info!(peer = %peer.name, "the line loses packets: one TCP connection");
-            }
-            (true, false) => {
-                tracing::info!(peer = %peer.name, "a second TCP connection may be used")
-            }
-            (true, true) | (false, false) => {}
-        }
         while let Some(event) = self.next_event(at) {
             self.obey(now, at, event, out);
         }
@@ -247,35 +225,7 @@ impl<K: Keys> Engine<K> {
                     pair.next_initiation = pair.next_initiation.min(now + RETRY);
                 }
             }
-            Event::Pad { link, padding } => {
-                tracing::debug!(peer = %peer.name, link = link.0, ?padding, "padding ahead of its turn");
-                let remote = peer.link(link).map(|link| link.remote);
-                if let Some(Remote::Stream(stream)) = remote {
-                    if padding.send > 0 {
-                        out.pad(stream, usize::try_from(padding.send).unwrap_or(0));
-                    }
-                    if padding.ask > 0 {
-                        let octets = padding.ask;
-                        out.control(stream, &Control::PaddingRequest { octets });
-                    }
-                }
-            }
-            Event::Use {
-                link, turn: true, ..
-            } => {
-                tracing::debug!(peer = %peer.name, link = link.0, "its turn");
-                peer.active = Some(link);
-                self.counts.turns += 1;
-                // First, and so large that neither end's kernel takes the acknowledgement for one
-                // that may have been delayed: from such a one BBR learns no round trip.
-                let (told, size) = (self.tell(now, at, true, 0), usize::from(self.mtu));
-                self.send_probe(now, at, link, (MTU_PROBE - 1, told, size), out);
-            }
-            Event::Use {
-                link,
-                transport,
-                turn: false,
-            } => {
+            Event::Use { link, transport } => {
                 tracing::info!(peer = %peer.name, ?transport, "link in use");
                 if peer
                     .active
@@ -536,16 +486,6 @@ impl<K: Keys> Engine<K> {
             peer.as_ref().is_some_and(|peer| peer.name == server)
         };
         self.peers.iter().position(named)
-    }
-}
-
-/// Returns what the kernel has counted of the connection that turns depend on, if it tells.
-fn look(selector: &Selector, links: &[Link], out: &impl Out) -> Option<(LinkId, Segments)> {
-    let watched = selector.watched()?;
-    let link = links.iter().find(|link| link.id == watched)?;
-    match link.remote {
-        Remote::Stream(stream) => Some((watched, out.segments(stream)?)),
-        Remote::Udp { .. } | Remote::Wrapped { .. } => None,
     }
 }
 

@@ -59,8 +59,6 @@ pub(crate) struct Counts {
     pub(crate) handshakes: u64,
     /// Times the link in use changed.
     pub(crate) path_changes: u64,
-    /// Times one of two connections by TCP took over from the other because its turn had come.
-    pub(crate) turns: u64,
     /// By reason.
     dropped: BTreeMap<&'static str, u64>,
 }

@@ -117,7 +117,7 @@ impl<K: Keys> Engine<K> {
         let peer = self.peers.get_mut(way.peer).and_then(Option::as_mut);
         let pair = peer.and_then(|peer| peer.pairs.get_mut(way.pair));
         let pair = pair.ok_or(Dropped::NoPeer)?;
-        let (mut octets, mut packets) = (0, 0);
+        let (mut bytes, mut packets) = (0, 0_u64);
         while let Some(segment) = segments.next() {
             if is_single {
                 mss::clamp(header, segment, way.mtu);
@@ -129,14 +129,11 @@ impl<K: Keys> Engine<K> {
             });
             if sealed > 0 {
                 packets += 1;
-                octets += segment.len();
+                bytes += segment.len();
             }
         }
-        self.counts.sealed.bytes += octets as u64;
-        self.counts.sealed.packets += u64::from(packets);
-        if let Some(peer) = self.peers.get_mut(way.peer).and_then(Option::as_mut) {
-            peer.carried = peer.carried.saturating_add(packets);
-        }
+        self.counts.sealed.bytes += bytes as u64;
+        self.counts.sealed.packets += packets;
         if total > usize::from(LEAST_MTU) {
             self.sent_large(now, way.peer);
         }

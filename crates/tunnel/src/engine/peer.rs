@@ -220,14 +220,10 @@ pub(crate) struct Peer<N> {
     pub(crate) draining: bool,
     /// When a packet was sent to it that the least MTU would not carry.
     pub(crate) sent_large: Option<Instant>,
-    /// Client: packets sent and received since the last tick.
-    pub(crate) carried: u32,
     /// Client: open flows that the server counted.
     pub(crate) flows: u32,
     /// The number of the server process behind the latest stream.
     pub(crate) instance: Option<u64>,
-    /// Server: when it was sent padding that it had asked for.
-    pub(crate) padded_at: Option<Instant>,
 }
 
 impl<N: Noise> Peer<N> {
@@ -402,10 +398,6 @@ impl<N: Noise> Peer<N> {
             handshake_age: ages.min(),
             mtu: active.map_or(mtu, |link| link.mtu(mtu)),
             flows: flows.unwrap_or(self.flows),
-            turns_withheld: match &self.steering {
-                Steering::Client(selector) => selector.withholds_turns(),
-                Steering::Server { .. } => false,
-            },
             links: links.collect(),
         }
     }

@@ -239,10 +239,8 @@ impl<K: Keys> Engine<K> {
             steering,
             draining: false,
             sent_large: None,
-            carried: 0,
             flows: 0,
             instance: None,
-            padded_at: None,
         }
     }
 

@@ -12,14 +12,14 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use tunnel_proto::frame::Control;
-use tunnel_proto::path::{LinkId, MOST_PADDING};
+use tunnel_proto::path::LinkId;
 
 use crate::noise::Keys;
 
 use super::inbound::{Heard, Of};
 use super::peer::{Remote, Steering};
 use super::peers::close;
-use super::{Engine, Out, PADDED, PROOF, SILENCE, SILENT, STRANGERS, Stream, StreamId};
+use super::{Engine, Out, PROOF, SILENCE, SILENT, STRANGERS, Stream, StreamId};
 
 impl<K: Keys> Engine<K> {
     /// Takes a stream that was accepted.
@@ -79,9 +79,6 @@ impl<K: Keys> Engine<K> {
             let since = now.saturating_duration_since(link.heard);
             since > SILENCE
         });
-        let by_stream = |remote: &Remote| matches!(remote, Remote::Stream(_));
-        let before = peer.active_link().map(|link| by_stream(&link.remote));
-        let turn = !silent && by_stream(from) && before == Some(true);
         let follows = match what {
             Heard::Packet => true,
             Heard::Probe(told) => told.active,
@@ -92,8 +89,7 @@ impl<K: Keys> Engine<K> {
         }
         if (newest && follows) || peer.active.is_none() {
             let moved = peer.active.is_some();
-            // Connections of a client that take turns are one path.
-            if peer.follow(id, probes, now) && moved && !turn {
+            if peer.follow(id, probes, now) && moved {
                 self.counts.path_changes += 1;
                 tracing::debug!(peer = %peer.name, to = %from.describe(), "path changed");
             }
@@ -207,14 +203,6 @@ impl<K: Keys> Engine<K> {
         out: &mut impl Out,
     ) {
         match control {
-            Control::Ping { id, sent } => out.control(
-                stream,
-                &Control::Pong {
-                    id: *id,
-                    sent: *sent,
-                    delay: 0,
-                },
-            ),
             Control::Hello {
                 instance, identity, ..
             } => {
@@ -222,35 +210,7 @@ impl<K: Keys> Engine<K> {
                 self.handle_instance(now, stream, *instance, out);
             }
             Control::Drain { .. } => self.handle_drain(now, stream, out),
-            Control::PaddingRequest { octets } => self.pad(now, stream, *octets, out),
-            // Packet sizes are found by probes, which a claim cannot replace.
-            Control::MtuHint { .. }
-            | Control::Padding
-            | Control::Pong { .. }
-            | Control::Unknown { .. } => {}
+            Control::Unknown { .. } => {}
         }
-    }
-
-    /// Sends padding that a client asked for, by a stream that it does not use yet.
-    fn pad(&mut self, now: Instant, stream: StreamId, octets: u32, out: &mut impl Out) {
-        let remote = Remote::Stream(stream);
-        if !self.streams.get(&stream).is_some_and(|known| known.proven) {
-            return;
-        }
-        let mut peers = self.peers.iter_mut().flatten();
-        let Some(peer) = peers.find(|peer| peer.link_of(&remote).is_some()) else {
-            return;
-        };
-        let used = peer.active_link().is_some_and(|link| link.remote == remote);
-        let lately = |then: Instant| now.saturating_duration_since(then) < PADDED;
-        if used || peer.padded_at.is_some_and(lately) {
-            return;
-        }
-        peer.padded_at = Some(now);
-        tracing::debug!(stream = stream.0, octets, "padding");
-        out.pad(
-            stream,
-            usize::try_from(octets.min(MOST_PADDING)).unwrap_or(0),
-        );
     }
 }

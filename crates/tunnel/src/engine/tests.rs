@@ -3,7 +3,6 @@
 mod following;
 mod packets;
 mod sink;
-mod turns;
 mod world;
 
 use std::time::Duration;

@@ -31,7 +31,6 @@ struct Totals {
     calls: BTreeMap<&'static str, u64>,
     flows: usize,
     evicted: u64,
-    padding: u64,
     status: Status,
 }
 
@@ -81,7 +80,6 @@ impl Counters {
         totals.status = status.clone();
         totals.flows = filter.map_or(0, Filter::len);
         totals.evicted = filter.map_or(0, Filter::evicted);
-        totals.padding = ports.padding();
         let dropped = &mut totals.dropped;
         for (reason, count) in counts.dropped() {
             dropped.insert(reason, count);
@@ -186,19 +184,9 @@ fn write_totals(out: &mut Encoder, totals: &Totals) {
             counts.handshakes,
         ),
         (
-            "rhizome_tunnel_padding_bytes_total",
-            "Octets of padding sent over connections by TCP ahead of their first turn.",
-            totals.padding,
-        ),
-        (
             "rhizome_tunnel_path_changes_total",
             "Times that the link in use of a peer changed.",
             counts.path_changes,
-        ),
-        (
-            "rhizome_tunnel_turns_total",
-            "Times that one of two connections by TCP took over as its turn had come; clients alone take turns.",
-            counts.turns,
         ),
     ];
     for (name, help, count) in plain {
@@ -217,7 +205,7 @@ fn write_totals(out: &mut Encoder, totals: &Totals) {
 
 fn write_peers(out: &mut Encoder, status: &Status) {
     type Value = fn(&crate::PeerStatus) -> Option<f64>;
-    let gauges: [(&str, &str, Value); 7] = [
+    let gauges: [(&str, &str, Value); 6] = [
         (
             "rhizome_tunnel_peer_handshake_age_seconds",
             "Age of the session in use; none without a session.",
@@ -242,11 +230,6 @@ fn write_peers(out: &mut Encoder, status: &Status) {
             "rhizome_tunnel_peer_rtt_seconds",
             "Smoothed round trip through the tunnel; none before the first answer.",
             |peer| peer.rtt.map(|rtt| rtt.as_secs_f64()),
-        ),
-        (
-            "rhizome_tunnel_peer_turns_withheld",
-            "Whether a busy tunnel by TCP has one connection instead of two because the line loses packets: 1 or 0.",
-            |peer| Some(f64::from(u8::from(peer.turns_withheld))),
         ),
         (
             "rhizome_tunnel_peer_up",

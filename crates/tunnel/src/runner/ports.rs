@@ -17,7 +17,6 @@ use std::time::Instant;
 use tunnel_proto::allowed::Network;
 use tunnel_proto::codel::{Band, DropReason};
 use tunnel_proto::frame::{Control, Decoder};
-use tunnel_proto::path::Segments;
 use tunnel_proto::wrapped;
 use udp::{Datagrams, MtuDiscovery, Outbox};
 
@@ -68,9 +67,7 @@ pub(super) struct Ports {
     /// What became of the datagrams of sockets that were closed since.
     closed: udp::Tally,
     /// What the queues of closed streams dropped.
-    closed_drops: [(DropReason, u64); 6],
-    /// Octets of padding by them.
-    closed_padding: u64,
+    closed_drops: [(DropReason, u64); 5],
 }
 
 impl Ports {
@@ -87,7 +84,6 @@ impl Ports {
             broken: 0,
             closed: udp::Tally::default(),
             closed_drops: DROPS.map(|reason| (reason, 0)),
-            closed_padding: 0,
         }
     }
 
@@ -133,7 +129,6 @@ impl Ports {
             Remote::Stream(stream) => {
                 if let Some(open) = self.streams.remove(stream) {
                     self.closed_drops = sum(self.closed_drops, drops(&open.stream));
-                    self.closed_padding += open.stream.traffic().padding;
                 }
             }
             // A server's socket serves all clients.
@@ -266,15 +261,9 @@ impl Ports {
     }
 
     /// Returns how often the queues of all streams dropped a packet, by reason.
-    pub(super) fn queue_drops(&self) -> [(DropReason, u64); 6] {
+    pub(super) fn queue_drops(&self) -> [(DropReason, u64); 5] {
         let open = self.streams.values().map(|open| drops(&open.stream));
         open.fold(self.closed_drops, sum)
-    }
-
-    /// Returns the octets of padding that all streams sent.
-    pub(super) fn padding(&self) -> u64 {
-        let open = self.streams.values().map(|open| &open.stream);
-        self.closed_padding + open.map(|stream| stream.traffic().padding).sum::<u64>()
     }
 
     fn stream_mut(&mut self, id: StreamId) -> Option<&mut Open> {
@@ -320,16 +309,6 @@ impl Out for Ports {
         }
     }
 
-    fn pad(&mut self, stream: StreamId, octets: usize) {
-        if let Some(open) = self.stream_mut(stream) {
-            open.stream.pad(octets);
-        }
-    }
-
-    fn segments(&self, stream: StreamId) -> Option<Segments> {
-        self.streams.get(&stream)?.stream.segments()
-    }
-
     fn packet(&mut self, max: usize, fill: impl FnOnce(&mut [u8]) -> usize) {
         // There is always room: the batch is flushed after every run of datagrams, and holds one.
         if let Some(room) = self.batch.room(max) {
@@ -339,21 +318,19 @@ impl Out for Ports {
     }
 }
 
-const DROPS: [DropReason; 6] = [
+const DROPS: [DropReason; 5] = [
     DropReason::Delay,
-    DropReason::Flushed,
     DropReason::FullBytes,
     DropReason::FullPackets,
     DropReason::Oversize,
     DropReason::Stale,
 ];
 
-fn drops(stream: &Stream) -> [(DropReason, u64); 6] {
+fn drops(stream: &Stream) -> [(DropReason, u64); 5] {
     let stats = stream.traffic().queue;
     DROPS.map(|reason| {
         let count = match reason {
             DropReason::Delay => stats.delay,
-            DropReason::Flushed => stats.flushed,
             DropReason::FullBytes => stats.full_bytes,
             DropReason::FullPackets => stats.full_packets,
             DropReason::Oversize => stats.oversize,
@@ -363,7 +340,7 @@ fn drops(stream: &Stream) -> [(DropReason, u64); 6] {
     })
 }
 
-fn sum(one: [(DropReason, u64); 6], other: [(DropReason, u64); 6]) -> [(DropReason, u64); 6] {
+fn sum(one: [(DropReason, u64); 5], other: [(DropReason, u64); 5]) -> [(DropReason, u64); 5] {
     let mut sum = one;
     for ((_, count), (_, more)) in sum.iter_mut().zip(other) {
         *count += more;

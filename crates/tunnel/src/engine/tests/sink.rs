@@ -9,10 +9,6 @@ use super::super::*;
 pub(super) struct Sink {
     pub(super) datagrams: Vec<(Remote, Vec<u8>)>,
     pub(super) packets: Vec<Vec<u8>>,
-    /// What the kernel says of every stream.
-    pub(super) segments: Option<Segments>,
-    /// Octets of padding asked for, by stream.
-    pub(super) padding: Vec<(StreamId, usize)>,
 }
 
 impl Out for Sink {
@@ -42,14 +38,6 @@ impl Out for Sink {
         put_control(control, &mut frame).unwrap();
         self.datagrams
             .push((Remote::Stream(stream), frame.to_vec()));
-    }
-
-    fn pad(&mut self, stream: StreamId, octets: usize) {
-        self.padding.push((stream, octets));
-    }
-
-    fn segments(&self, _stream: StreamId) -> Option<Segments> {
-        self.segments
     }
 
     fn packet(&mut self, max: usize, fill: impl FnOnce(&mut [u8]) -> usize) {

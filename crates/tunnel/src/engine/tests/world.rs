@@ -69,11 +69,6 @@ pub(super) struct World {
     pub(super) largest_sent: usize,
     /// Octets of the largest UDP datagram that goes through, headers included.
     pub(super) largest: Option<usize>,
-    /// Whether streams lose packets, and what kernels count of them.
-    pub(super) lossy: bool,
-    segments: Segments,
-    /// Padding that ends had written: by whom, the stream, octets.
-    pub(super) padded: Vec<(Who, StreamId, usize)>,
     mode: Mode,
     flying: BinaryHeap<Reverse<Flying>>,
     order: u64,
@@ -109,9 +104,6 @@ impl World {
             udp_to_clients: true,
             largest_sent: 0,
             largest: None,
-            segments: Segments::default(),
-            lossy: false,
-            padded: Vec::new(),
             mode,
             flying: BinaryHeap::new(),
             order: 0,
@@ -169,7 +161,6 @@ impl World {
                 networks: vec!["100.96.0.0/11".parse().unwrap()],
                 path: path::Params {
                     mode: self.mode,
-                    turn: ms(9000),
                     ..path::Params::default()
                 },
             },
@@ -211,14 +202,6 @@ impl World {
             engine.handle_accepted(now, id, from, out);
         });
         id
-    }
-
-    /// Has the server told by a stream that so much padding is wanted on it.
-    pub(super) fn request_padding(&mut self, stream: StreamId, octets: u32) {
-        let (now, control) = (self.now, Control::PaddingRequest { octets });
-        self.call(Who::Server(0), |engine, out| {
-            engine.handle_control(now, stream, &control, out);
-        });
     }
 
     /// Sends a flow's next packets both ways and answers whether both arrived.
@@ -395,19 +378,10 @@ impl World {
 
     /// Calls an engine, and carries off what it says.
     fn call(&mut self, who: Who, work: impl FnOnce(&mut Engine<PlainKeys>, &mut Sink)) {
-        self.segments.received += 512; // turns have something to go by
-        self.segments.sent += 256;
-        self.segments.out_of_order += u32::from(self.lossy) * 512;
-        let mut sink = Sink {
-            segments: Some(self.segments),
-            ..Sink::default()
-        };
+        let mut sink = Sink::default();
         let end = self.end(who);
         work(&mut end.engine, &mut sink);
         end.device.append(&mut sink.packets);
-        let padded = sink.padding.into_iter();
-        self.padded
-            .extend(padded.map(|(stream, octets)| (who, stream, octets)));
         for (to, octets) in sink.datagrams {
             self.send(who, &to, octets);
         }
