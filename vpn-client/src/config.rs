@@ -201,7 +201,7 @@ impl Config {
         files
     }
 
-    /// Returns what is said in the header for each server.
+    /// Returns the header's value for each server.
     pub(crate) fn values(&self) -> BTreeMap<String, String> {
         let servers = self.servers.iter();
         servers

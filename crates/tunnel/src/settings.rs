@@ -6,7 +6,7 @@
 //!   environment ──▶ the same types, by FromStr and the functions of `transfer`
 //! ```
 //!
-//! Values that are read are well-formed; whether they go together is `validate`'s to say. Reads
+//! Values that are read are well-formed; whether they go together is checked by `validate`. Reads
 //! no file and no environment.
 
 mod address;
@@ -93,7 +93,7 @@ pub struct Queue {
     pub interval: HumanDuration,
     /// Packets held at most.
     pub packets: usize,
-    /// Octets held at most.
+    /// Bytes held at most.
     pub bytes: ByteSize,
 }
 

@@ -1,4 +1,4 @@
-//! What a file, and the environment, may and may not say.
+//! What a file and the environment may contain.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ probes: {{ address: "[::]:8080" }}
 }
 
 fn public(seed: u8) -> PublicKey {
-    PrivateKey::from_octets([seed; 32]).public()
+    PrivateKey::from_bytes([seed; 32]).public()
 }
 
 fn load(text: &str, environment: &Environment) -> Result<Config, String> {
@@ -459,7 +459,7 @@ fn keys_are_read_when_they_are_asked_for() {
     let missing = config.identity().err().map(|error| error.to_string());
     assert!(missing.is_some_and(|text| text.contains("client")));
 
-    let key = PrivateKey::from_octets([9; 32]);
+    let key = PrivateKey::from_bytes([9; 32]);
     tunnel::keys::write_new(&dir.join("client"), &key).unwrap();
     dir.write("psk-1", format!("{}\n", public(4))).unwrap();
     let identity = config.identity().unwrap();

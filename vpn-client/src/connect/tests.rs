@@ -47,7 +47,7 @@ async fn the_request_names_gateway_and_server() {
 }
 
 #[tokio::test]
-async fn octets_behind_the_answer_are_the_servers() {
+async fn bytes_behind_the_answer_are_the_servers() {
     let early = answered(&[b"HTTP/1.1 200 Connection established\r\n\r\n\x40\x03abc"]).await;
     assert_eq!(early.unwrap(), b"\x40\x03abc");
     let early = answered(&[b"HTTP/1.0 200 OK\r\nx: y\r\n\r\n"]).await;
@@ -61,8 +61,8 @@ async fn an_answer_may_come_in_any_pieces() {
         let (one, other) = whole.split_at(cut);
         assert!(answered(&[one, other]).await.unwrap().is_empty(), "{cut}");
     }
-    let octets: Vec<&[u8]> = whole.chunks(1).collect();
-    assert!(answered(&octets).await.unwrap().is_empty());
+    let bytes: Vec<&[u8]> = whole.chunks(1).collect();
+    assert!(answered(&bytes).await.unwrap().is_empty());
 }
 
 #[tokio::test]
@@ -89,7 +89,7 @@ async fn refusals_say_what_to_look_at() {
         (431, "longer"),
         (503, "reaches no server"),
         (504, "does not answer"),
-        (599, "trouble of its own"),
+        (599, "internal error"),
         (101, "no answer that a CONNECT has"),
         (418, "no answer that a CONNECT has"),
     ] {

@@ -60,7 +60,7 @@ impl NameServer {
 /// RFC 1035 §4.1: the question again, and one record of type A or none.
 fn answer(question: &[u8], last: u8) -> Vec<u8> {
     // Header, then the name up to its empty label, type and class.
-    let name = question[12..].iter().position(|octet| *octet == 0).unwrap();
+    let name = question[12..].iter().position(|byte| *byte == 0).unwrap();
     let end = 12 + name + 5;
     let of_a = question[end - 4..end - 2] == [0, 1];
     let found = of_a && last != 0;

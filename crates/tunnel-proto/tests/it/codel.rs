@@ -146,7 +146,7 @@ impl Reference {
     }
 }
 
-/// Feeds both with packets of `load` (gap in µs, octets) through a link that takes `slot` µs for
+/// Feeds both with packets of `load` (gap in µs, bytes) through a link that takes `slot` µs for
 /// each packet, and compares every answer.
 fn compare(load: &[(u64, usize)], slot: u64) -> (usize, Duration) {
     let begin = start();
@@ -193,7 +193,7 @@ fn compare(load: &[(u64, usize)], slot: u64) -> (usize, Duration) {
 
 #[test]
 fn standing_queue_is_brought_near_the_target() {
-    // 1500 octets each 1.2 ms is 10 Mb/s. A source a tenth too fast, for 20 s, would leave 2 s of
+    // 1500 bytes each 1.2 ms is 10 Mb/s. A source a tenth too fast, for 20 s, would leave 2 s of
     // queue; bursts below the rate leave none and lose nothing.
     let (drops, wait) = compare(&vec![(1090, 1500); 18_000], 1200);
     assert!(drops > 1000, "{drops} drops");

@@ -407,7 +407,7 @@ impl Bench {
 
 #[test]
 fn extension_headers_in_a_first_fragment_move_no_boundary() {
-    // The fragment header is followed by 24 octets of options, then TCP: a second fragment that
+    // The fragment header is followed by 24 bytes of options, then TCP: a second fragment that
     // begins within the segment, though behind its length counted from the transport header.
     let mut bench = bench();
     bench.connect_family(1);

@@ -7,7 +7,7 @@ use tunnel_proto::path::{Mtu, MtuEvent, MtuParams};
 
 use super::{ms, start};
 
-/// A link that carries packets up to `hole` octets, and answers small probes every half second.
+/// A link that carries packets up to `hole` bytes, and answers small probes every half second.
 struct World {
     mtu: Mtu,
     now: Instant,
@@ -182,23 +182,6 @@ fn lost_probes_do_not_shrink_the_size() {
         world.run(ms(2000));
     }
     assert_eq!(world.log, [(ms(80), changed(1420))]);
-}
-
-#[test]
-fn what_the_system_says_is_believed_at_once() {
-    let mut world = World::new(1420);
-    world.run(ms(1000));
-    world.hole = 1372;
-    world.mtu.handle_too_big(world.now, 1372);
-    assert_eq!(world.mtu.mtu(), 1372);
-    world.run(ms(30_000));
-    assert_eq!(world.log.last().unwrap().1, changed(1372));
-    world.mtu.handle_too_big(world.now, 1400);
-    assert_eq!(world.mtu.mtu(), 1372);
-    world.mtu.handle_too_big(world.now, 1200);
-    assert_eq!(world.mtu.poll_event(), Some(changed(1280)));
-    assert_eq!(world.mtu.poll_event(), Some(MtuEvent::Unfit));
-    assert_eq!(world.mtu.poll_timeout(), None);
 }
 
 proptest! {

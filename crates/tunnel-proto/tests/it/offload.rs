@@ -103,10 +103,8 @@ fn tcp_super_packet_is_cut_into_finished_segments() {
             let header = Header::parse(segment).unwrap();
             let view = Tcp::new(header.segment(segment)).unwrap();
             let start = (u32::MAX - 999).wrapping_add(1000 * index as u32);
-            assert_eq!(
-                (view.seq(), view.ack(), view.options),
-                (start, 5, &options[..])
-            );
+            assert_eq!((view.seq(), view.options), (start, &options[..]));
+            assert_eq!(header.segment(segment)[8..12], [0, 0, 0, 5]);
             let expected = match index {
                 0 => flags::ACK | flags::CWR,
                 1 => flags::ACK,
@@ -165,7 +163,7 @@ fn ordinary_packet_gets_its_checksum_and_is_answered_once() {
 
 #[test]
 fn udp_checksum_is_never_zero() {
-    // Two octets that bring the sum to ffff, so that its complement would be zero.
+    // Two bytes that bring the sum to ffff, so that its complement would be zero.
     let mut payload = [0, 0];
     let zero = udp("10.0.0.1", "10.0.0.2", (1, 2), &payload);
     payload.copy_from_slice(&zero[26..28]);
@@ -378,7 +376,7 @@ fn packets_that_differ_in_more_than_their_data_are_not_joined() {
     for packet in [
         with(|segment| segment.ack = 1),
         with(|segment| segment.flags |= flags::ECE),
-        with(|segment| segment.flags |= flags::URG),
+        with(|segment| segment.flags |= 0x20),
         with(|segment| segment.flags |= flags::CWR),
         with(|segment| segment.options = &[1, 1, 1, 1]),
     ] {

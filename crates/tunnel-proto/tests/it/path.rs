@@ -174,13 +174,13 @@ fn world(tcp: Network, udp: Network) -> World {
 }
 
 #[test]
-fn both_are_dialled_at_once_and_the_first_is_used_until_udp_answers() {
+fn both_are_dialed_at_once_and_the_first_is_used_until_udp_answers() {
     let slow_udp = Network {
         rtt: ms(300),
         ..NEAR
     };
     let mut world = world(NEAR, slow_udp);
-    let dialled: Vec<_> = world.log.iter().map(|(at, event)| (*at, *event)).collect();
+    let dialed: Vec<_> = world.log.iter().map(|(at, event)| (*at, *event)).collect();
     let dial = |id, transport| {
         (
             ms(0),
@@ -190,7 +190,7 @@ fn both_are_dialled_at_once_and_the_first_is_used_until_udp_answers() {
             },
         )
     };
-    assert_eq!(dialled, [dial(1, Tcp), dial(2, Udp)]);
+    assert_eq!(dialed, [dial(1, Tcp), dial(2, Udp)]);
     world.run(ms(2000));
     assert_eq!(
         world.uses(ms(0)),

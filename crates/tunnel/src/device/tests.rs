@@ -11,7 +11,7 @@ const ALL: Abilities = Abilities {
     join_udp: true,
 };
 
-/// A super-packet of IPv4 with `data` octets behind its headers, checksum left to whoever takes it.
+/// A super-packet of IPv4 with `data` bytes behind its headers, checksum left to whoever takes it.
 fn super_packet(gso: Gso, data: usize) -> (VnetHeader, Vec<u8>) {
     let (protocol, header, csum_offset) = match gso {
         Gso::Udp => (17, 8, 6),
@@ -52,7 +52,7 @@ fn packets(gso: Gso, data: usize) -> Vec<Vec<u8>> {
 }
 
 fn put(batch: &mut Batch, packet: &[u8]) {
-    batch.room(packet.len()).unwrap().copy_from_slice(packet);
+    batch.slot(packet.len()).unwrap().copy_from_slice(packet);
     batch.commit(packet.len());
 }
 
@@ -64,8 +64,8 @@ fn flushed(
     let mut calls = Vec::new();
     batch.flush_by(|parts| {
         answer(parts).inspect(|()| {
-            let octets = parts.iter().flat_map(|part| part.iter().copied());
-            calls.push(octets.collect());
+            let bytes = parts.iter().flat_map(|part| part.iter().copied());
+            calls.push(bytes.collect());
         })
     });
     calls
@@ -193,22 +193,22 @@ fn a_batch_is_bounded_and_takes_any_number_of_parts() {
     let mut batch = Batch::new(ALL);
     let packets: Vec<_> = (0..3).flat_map(|_| packets(Gso::Udp, 1_000)).collect();
     let mut count = 0;
-    while let Some(room) = batch.room(packets[0].len()) {
+    while let Some(room) = batch.slot(packets[0].len()) {
         room.copy_from_slice(&packets[0]);
         batch.commit(packets[0].len());
         count += 1;
     }
     assert_eq!(batch.len(), count);
-    let (mut parts, mut octets) = (0, 0);
+    let (mut parts, mut bytes) = (0, 0);
     batch.flush_by(|call| {
         parts = call.len().max(parts);
-        octets += call.iter().skip(1).map(|part| part.len()).sum::<usize>();
+        bytes += call.iter().skip(1).map(|part| part.len()).sum::<usize>();
         Ok(())
     });
     assert_eq!(batch.take_written().packets, count as u64);
-    assert!(parts <= 1024 && octets > 0);
+    assert!(parts <= 1024 && bytes > 0);
     batch.shrink();
-    assert!(batch.room(1).is_some() && batch.room(2 << 20).is_none());
+    assert!(batch.slot(1).is_some() && batch.slot(2 << 20).is_none());
 }
 
 #[test]

@@ -118,7 +118,7 @@ fn write_totals(out: &mut Encoder, totals: &Totals) {
     let directions = [("rx", counts.opened), ("tx", counts.sealed)];
     out.family(
         "rhizome_tunnel_bytes_total",
-        "Octets of inner packets; rx: out of the tunnel, to the device.",
+        "Bytes of inner packets; rx: out of the tunnel, to the device.",
         Kind::Counter,
         |family| {
             family.labels(&["direction"]);
@@ -138,7 +138,7 @@ fn write_totals(out: &mut Encoder, totals: &Totals) {
             }
         },
     );
-    let labelled = [
+    let labeled = [
         (
             "rhizome_tunnel_dropped_total",
             "Packets and datagrams that went no further, by reason.",
@@ -164,7 +164,7 @@ fn write_totals(out: &mut Encoder, totals: &Totals) {
             &totals.calls,
         ),
     ];
-    for (name, help, label, values) in labelled {
+    for (name, help, label, values) in labeled {
         out.family(name, help, Kind::Counter, |family| {
             family.labels(&[label]);
             for (value, count) in values {
@@ -175,7 +175,7 @@ fn write_totals(out: &mut Encoder, totals: &Totals) {
     let plain = [
         (
             "rhizome_tunnel_flows_evicted_total",
-            "Flows that made room for others in a full table.",
+            "Flows evicted from a full table for new ones.",
             totals.evicted,
         ),
         (

@@ -27,10 +27,10 @@ use crate::stream::{Stream, StreamError, StreamParams};
 
 /// How a socket is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum SocketKind {
     /// By one other end.
     Connected,
-    /// By whoever has the key.
+    /// By any client with a key.
     Plain,
     /// By gateways.
     Wrapped,
@@ -38,7 +38,7 @@ pub(super) enum Way {
 
 #[derive(Debug)]
 struct Socket {
-    way: Way,
+    kind: SocketKind,
     datagrams: Datagrams,
     outbox: Outbox,
 }
@@ -90,7 +90,7 @@ impl Ports {
     pub(super) fn open(
         &mut self,
         id: SocketId,
-        way: Way,
+        kind: SocketKind,
         socket: std::net::UdpSocket,
     ) -> io::Result<()> {
         socket.set_nonblocking(true)?;
@@ -101,7 +101,7 @@ impl Ports {
             offloads: self.offloads,
         };
         let socket = Socket {
-            way,
+            kind,
             datagrams: Datagrams::new(socket, options)?,
             outbox: Outbox::new(),
         };
@@ -150,10 +150,10 @@ impl Ports {
     }
 
     /// Returns the socket that comes behind another one; they may go meanwhile.
-    pub(super) fn socket_after(&self, last: Option<SocketId>) -> Option<(SocketId, Way)> {
+    pub(super) fn socket_after(&self, last: Option<SocketId>) -> Option<(SocketId, SocketKind)> {
         let from = last.map_or(Bound::Unbounded, Bound::Excluded);
         let mut behind = self.sockets.range((from, Bound::Unbounded));
-        behind.next().map(|(id, socket)| (*id, socket.way))
+        behind.next().map(|(id, socket)| (*id, socket.kind))
     }
 
     /// Returns the stream that comes behind another one; they may go meanwhile.
@@ -163,7 +163,7 @@ impl Ports {
         behind.next().map(|(id, _)| *id)
     }
 
-    /// Takes note that the other end of a stream has introduced itself.
+    /// Records that the other end of a stream has introduced itself.
     pub(super) fn greeted(&mut self, id: StreamId) {
         if let Some(open) = self.stream_mut(id) {
             open.stream.greeted();
@@ -310,9 +310,9 @@ impl Out for Ports {
     }
 
     fn packet(&mut self, max: usize, fill: impl FnOnce(&mut [u8]) -> usize) {
-        // There is always room: the batch is flushed after every run of datagrams, and holds one.
-        if let Some(room) = self.batch.room(max) {
-            let len = fill(room);
+        // There is always space: the batch is flushed after every run of datagrams, and holds one.
+        if let Some(buf) = self.batch.slot(max) {
+            let len = fill(buf);
             self.batch.commit(len);
         }
     }
@@ -327,7 +327,7 @@ const DROPS: [DropReason; 5] = [
 ];
 
 fn drops(stream: &Stream) -> [(DropReason, u64); 5] {
-    let stats = stream.traffic().queue;
+    let stats = stream.queue_stats();
     DROPS.map(|reason| {
         let count = match reason {
             DropReason::Delay => stats.delay,
@@ -348,26 +348,26 @@ fn sum(one: [(DropReason, u64); 5], other: [(DropReason, u64); 5]) -> [(DropReas
     sum
 }
 
-/// Returns who a datagram is from and the datagram, without what a gateway wrapped it in.
+/// Returns the source of a datagram and the datagram, without a gateway's wrapping.
 pub(super) fn unwrap(
     id: SocketId,
-    way: Way,
+    kind: SocketKind,
     sender: SocketAddr,
     local: Option<IpAddr>,
     datagram: &mut [u8],
 ) -> Option<(Remote, &mut [u8])> {
-    let remote = match way {
-        Way::Connected => Remote::Udp {
+    let remote = match kind {
+        SocketKind::Connected => Remote::Udp {
             socket: id,
             to: None,
             local: None,
         },
-        Way::Plain => Remote::Udp {
+        SocketKind::Plain => Remote::Udp {
             socket: id,
             to: Some(sender),
             local,
         },
-        Way::Wrapped => {
+        SocketKind::Wrapped => {
             let client = wrapped::parse(datagram).ok()?.client;
             let datagram = datagram.get_mut(wrapped::HEADER_LEN..)?;
             let remote = Remote::Wrapped {

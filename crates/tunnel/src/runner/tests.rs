@@ -21,7 +21,7 @@ const JOINING: Abilities = Abilities {
 };
 
 fn key(number: u8) -> PrivateKey {
-    PrivateKey::from_octets([number; 32])
+    PrivateKey::from_bytes([number; 32])
 }
 
 fn peer(name: &str, number: u8, address: &str) -> PeerSpec {
@@ -189,9 +189,9 @@ async fn streams_that_come_and_go_leave_the_others_alone() {
     let mut ends = ends(Mode::Tcp).await;
     for number in 0..50 {
         let mut strangers = Vec::new();
-        for octets in [&b"\xc0\x01x"[..], b"\x00\x04junk", b""] {
+        for bytes in [&b"\xc0\x01x"[..], b"\x00\x04junk", b""] {
             let mut stranger = TcpStream::connect(ends.listener).unwrap();
-            std::io::Write::write_all(&mut stranger, octets).unwrap();
+            std::io::Write::write_all(&mut stranger, bytes).unwrap();
             strangers.push(stranger);
         }
         exchange(&mut ends, number..number + 1).await;

@@ -31,7 +31,7 @@ impl Cidr {
             .collect()
     }
 
-    /// Says why packets are never for such a network.
+    /// Returns why no packet can be for such a network.
     pub(super) fn problem(self) -> Option<&'static str> {
         let first = self.0.address();
         if self.0.prefix_len() == 0 {
@@ -111,7 +111,7 @@ impl FromStr for TunnelAddress {
         let address = address.parse().map_err(|_| malformed())?;
         let digits = !length.is_empty() && length.bytes().all(|byte| byte.is_ascii_digit());
         let length = length.parse().ok().filter(|_| digits);
-        // What does not fit an octet is longer than any address.
+        // What does not fit a byte is longer than any address.
         Self::new(
             address,
             if digits {
@@ -179,7 +179,7 @@ pub enum AddressError {
     },
 }
 
-/// Says what an address is that no host in a tunnel has.
+/// Returns why no host in a tunnel can have an address.
 fn reserved(address: IpAddr) -> Option<&'static str> {
     match address {
         address if address.is_loopback() => Some("is of the loopback device"),

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use super::address::as_text;
 
-/// The name of a network device as the kernel takes it: 1 to 15 octets without slash, colon, blank,
+/// The name of a network device as the kernel takes it: 1 to 15 bytes without slash, colon, blank,
 /// and `%`, by which a kernel would pick a number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceName(String);
@@ -31,7 +31,7 @@ impl Default for DeviceName {
 
 /// Why a text is no name of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not the name of a device: 1 to 15 octets, without blank, slash, colon and percent sign")]
+#[error("not the name of a device: 1 to 15 bytes, without blank, slash, colon and percent sign")]
 pub struct DeviceNameError;
 
 impl FromStr for DeviceName {
@@ -55,5 +55,5 @@ impl fmt::Display for DeviceName {
 }
 
 as_text! {
-    DeviceName, "Name of a network device, at most 15 octets.", "rhizome0";
+    DeviceName, "Name of a network device, at most 15 bytes.", "rhizome0";
 }

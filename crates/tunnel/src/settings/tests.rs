@@ -195,7 +195,7 @@ fn pods_are_numbered_by_the_end_of_their_names() {
 
 #[test]
 fn the_names_of_devices_are_those_the_kernel_takes() {
-    for name in ["rhizome0", "a", "exactly15octets"] {
+    for name in ["rhizome0", "a", "exactly15bytes"] {
         assert_eq!(name.parse::<DeviceName>().unwrap().as_str(), name);
     }
     for name in [
@@ -206,7 +206,7 @@ fn the_names_of_devices_are_those_the_kernel_takes() {
         "a b",
         "a:0",
         "tun%d",
-        "sixteen-octets-x",
+        "sixteen-bytes-x",
     ] {
         assert!(name.parse::<DeviceName>().is_err(), "{name}");
     }

@@ -10,10 +10,10 @@ use route::TcpOptions;
 use socket2::{SockRef, TcpKeepalive};
 
 /// Returns the options of a tunnel: BBR where the kernel has it, 64 KiB that wait in the kernel
-/// (it advises at most 128, tcp(7)), 10 s until unacknowledged octets end it, no keepalives.
+/// (it advises at most 128, tcp(7)), 10 s until unacknowledged bytes end it, no keepalives.
 pub(super) fn defaults() -> TcpOptions {
     TcpOptions {
-        // Load balancers answer those for a peer that is gone; probes through the tunnel tell.
+        // Load balancers answer those for a peer that is gone; probes go through the tunnel.
         keepalive: Duration::ZERO,
         keepalive_interval: Duration::ZERO,
         keepalive_probes: 0,
@@ -29,7 +29,7 @@ pub(super) fn defaults() -> TcpOptions {
 ///
 /// # Errors
 ///
-/// What the kernel says of the first option it refuses, named in the error's text; a congestion
+/// The error of the first option that the kernel refuses, named in the error's text; a congestion
 /// control it does not have, or does not let us have, is none.
 pub(super) fn apply(socket: &std::net::TcpStream, options: &TcpOptions) -> io::Result<()> {
     let socket = SockRef::from(socket);

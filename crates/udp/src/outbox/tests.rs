@@ -77,8 +77,8 @@ async fn datagrams_arrive_as_they_are_with_and_without_offloads() {
                 if number % 3 == 0 {
                     outbox.push(&sender, to, Some(ip), (head, body));
                 } else {
-                    outbox.slot(&sender, to, Some(ip), head, 9000, |room| {
-                        room[..body.len()].copy_from_slice(body);
+                    outbox.slot(&sender, to, Some(ip), head, 9000, |buf| {
+                        buf[..body.len()].copy_from_slice(body);
                         // `push` alone sends what has no bytes behind the head.
                         body.len()
                     });
@@ -106,8 +106,8 @@ async fn a_run_is_one_call_and_arrives_as_one() {
     let (receiver, to) = bound(Ipv4Addr::LOCALHOST.into(), PROBE);
     let mut outbox = Outbox::new();
     for _ in 0..sender.max_segments() {
-        outbox.slot(&sender, to, None, &[], 1000, |room| {
-            room.fill(7);
+        outbox.slot(&sender, to, None, &[], 1000, |buf| {
+            buf.fill(7);
             1000
         });
     }
@@ -126,8 +126,8 @@ async fn a_slot_that_stays_empty_leaves_the_run_as_it_is() {
     outbox.slot(&sender, to, None, b"head", 100, |_| 0);
     for byte in [1, 2] {
         outbox.push(&sender, to, None, (&[], &[byte; 50]));
-        outbox.slot(&sender, to, None, b"head", 40, |room| {
-            room.fill(9);
+        outbox.slot(&sender, to, None, b"head", 40, |buf| {
+            buf.fill(9);
             0
         });
     }
@@ -164,7 +164,7 @@ async fn what_no_datagram_can_hold_is_counted() {
     let mut outbox = Outbox::new();
     outbox.push(&sender, to, None, (&[0; 24], &vec![0; 65_470]));
     outbox.slot(&sender, to, None, &[], usize::from(u16::MAX), |_| {
-        panic!("there is no room to fill")
+        panic!("there is no buf to fill")
     });
     outbox.flush(&sender);
     let tally = outbox.take_tally();

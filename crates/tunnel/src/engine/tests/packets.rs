@@ -43,7 +43,7 @@ pub(super) fn tcp(
     packet[9] = 6;
     packet[12..16].copy_from_slice(&source.octets());
     packet[16..20].copy_from_slice(&target.octets());
-    let sum = Sum::default().octets(&packet[..20]).checksum();
+    let sum = Sum::default().bytes(&packet[..20]).checksum();
     packet[10..12].copy_from_slice(&sum.to_be_bytes());
     packet[20..22].copy_from_slice(&from.to_be_bytes());
     packet[22..24].copy_from_slice(&to.to_be_bytes());
@@ -52,7 +52,7 @@ pub(super) fn tcp(
     packet[40..40 + options.len()].copy_from_slice(options);
     let len = u32::from(total) - 20;
     let sum = Sum::default().pseudo_header(&packet[12..20], 6, len);
-    let sum = sum.octets(&packet[20..]).checksum();
+    let sum = sum.bytes(&packet[20..]).checksum();
     packet[36..38].copy_from_slice(&sum.to_be_bytes());
     packet
 }

@@ -19,18 +19,18 @@ impl Out for Sink {
         max: usize,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) {
-        let mut room = vec![0; max];
-        let len = fill(&mut room);
-        room.truncate(len);
+        let mut buf = vec![0; max];
+        let len = fill(&mut buf);
+        buf.truncate(len);
         if len == 0 {
             return;
         }
         if let Remote::Stream(_) = to {
             let mut frame = u16::try_from(len).unwrap().to_be_bytes().to_vec();
-            frame.append(&mut room);
-            room = frame;
+            frame.append(&mut buf);
+            buf = frame;
         }
-        self.datagrams.push((*to, room));
+        self.datagrams.push((*to, buf));
     }
 
     fn control(&mut self, stream: StreamId, control: &Control<'_>) {
@@ -41,11 +41,11 @@ impl Out for Sink {
     }
 
     fn packet(&mut self, max: usize, fill: impl FnOnce(&mut [u8]) -> usize) {
-        let mut room = vec![0; max];
-        let len = fill(&mut room);
-        room.truncate(len);
+        let mut buf = vec![0; max];
+        let len = fill(&mut buf);
+        buf.truncate(len);
         if len > 0 {
-            self.packets.push(room);
+            self.packets.push(buf);
         }
     }
 }

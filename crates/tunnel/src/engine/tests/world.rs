@@ -28,7 +28,7 @@ pub(super) fn ms(millis: u64) -> Duration {
 }
 
 pub(super) fn key(number: u8) -> PrivateKey {
-    PrivateKey::from_octets([number; 32])
+    PrivateKey::from_bytes([number; 32])
 }
 
 /// One end, its device, and what it sent by one call.
@@ -54,7 +54,7 @@ struct Wire {
     server: usize,
 }
 
-/// Arrival, order, receiver, wire, whether it is a stream, octets.
+/// Arrival, order, receiver, wire, whether it is a stream, bytes.
 type Flying = (Instant, u64, Who, u64, bool, Vec<u8>);
 
 pub(super) struct World {
@@ -67,7 +67,7 @@ pub(super) struct World {
     pub(super) udp_to_clients: bool,
     /// The largest UDP datagram that anybody sent, as it was or not.
     pub(super) largest_sent: usize,
-    /// Octets of the largest UDP datagram that goes through, headers included.
+    /// Bytes of the largest UDP datagram that goes through, headers included.
     pub(super) largest: Option<usize>,
     mode: Mode,
     flying: BinaryHeap<Reverse<Flying>>,
@@ -204,7 +204,7 @@ impl World {
         id
     }
 
-    /// Sends a flow's next packets both ways and answers whether both arrived.
+    /// Sends a flow's next packets both ways and returns whether both arrived.
     pub(super) fn carries(&mut self, client: usize, port: u16) -> bool {
         use tunnel_proto::ip::transport::flags::{ACK, SYN};
         let (source, pod) = (self.server_address(0), "100.96.0.5");
@@ -276,8 +276,8 @@ impl World {
         self.servers[at].device.clone()
     }
 
-    /// Hands octets to both ends, as datagrams and as frames of a stream.
-    pub(super) fn junk(&mut self, octets: Vec<u8>) {
+    /// Hands bytes to both ends, as datagrams and as frames of a stream.
+    pub(super) fn junk(&mut self, bytes: Vec<u8>) {
         let now = self.now;
         let stranger = Remote::Udp {
             socket: SocketId(0),
@@ -285,15 +285,15 @@ impl World {
             local: None,
         };
         for who in [Who::Client(0), Who::Server(0)] {
-            let mut octets = octets.clone();
+            let mut bytes = bytes.clone();
             self.call(who, |engine, out| {
-                engine.handle_datagram(now, &stranger, &mut octets, out);
+                engine.handle_datagram(now, &stranger, &mut bytes, out);
             });
             self.call(who, |engine, out| {
-                engine.handle_frame(now, &Remote::Stream(StreamId(1)), &octets, out);
+                engine.handle_frame(now, &Remote::Stream(StreamId(1)), &bytes, out);
             });
             self.call(who, |engine, out| {
-                engine.handle_packet(now, &VnetHeader::default(), &mut octets, out);
+                engine.handle_packet(now, &VnetHeader::default(), &mut bytes, out);
             });
         }
     }
@@ -335,7 +335,7 @@ impl World {
     }
 
     fn deliver(&mut self) {
-        while let Some(Reverse((at, _, who, wire, tcp, octets))) = self.flying.peek().cloned() {
+        while let Some(Reverse((at, _, who, wire, tcp, bytes))) = self.flying.peek().cloned() {
             if at > self.now {
                 break;
             }
@@ -344,21 +344,21 @@ impl World {
             if self.end(who).dead || !known {
                 continue;
             }
-            self.receive(who, wire, tcp, octets);
+            self.receive(who, wire, tcp, bytes);
         }
     }
 
-    fn receive(&mut self, who: Who, wire: u64, tcp: bool, mut octets: Vec<u8>) {
+    fn receive(&mut self, who: Who, wire: u64, tcp: bool, mut bytes: Vec<u8>) {
         let now = self.now;
         let remote = remote(who, wire, tcp);
         if !tcp {
             self.call(who, |engine, out| {
-                engine.handle_datagram(now, &remote, &mut octets, out);
+                engine.handle_datagram(now, &remote, &mut bytes, out);
             });
             return;
         }
         let mut decoder = Decoder::new(MAX_LEN);
-        let mut input = octets.as_slice();
+        let mut input = bytes.as_slice();
         while let Some(frame) = decoder.next(&mut input).unwrap() {
             self.call(who, |engine, out| match frame {
                 Frame::Control(control) => {
@@ -382,13 +382,13 @@ impl World {
         let end = self.end(who);
         work(&mut end.engine, &mut sink);
         end.device.append(&mut sink.packets);
-        for (to, octets) in sink.datagrams {
-            self.send(who, &to, octets);
+        for (to, bytes) in sink.datagrams {
+            self.send(who, &to, bytes);
         }
         self.settle();
     }
 
-    fn send(&mut self, from: Who, to: &Remote, octets: Vec<u8>) {
+    fn send(&mut self, from: Who, to: &Remote, bytes: Vec<u8>) {
         let (id, tcp) = match (to, from) {
             (Remote::Stream(StreamId(id)), _) => (*id, true),
             (Remote::Udp { socket, .. }, Who::Client(_)) => (socket.0, false),
@@ -400,14 +400,14 @@ impl World {
         };
         let fits = self
             .largest
-            .is_none_or(|largest| octets.len() + 28 <= largest);
+            .is_none_or(|largest| bytes.len() + 28 <= largest);
         let open = self.udp
             && match from {
                 Who::Client(_) => self.udp_to_servers,
                 Who::Server(_) => self.udp_to_clients,
             };
         if !tcp {
-            self.largest_sent = self.largest_sent.max(octets.len() + 28);
+            self.largest_sent = self.largest_sent.max(bytes.len() + 28);
         }
         if !tcp && (!open || !fits) {
             return;
@@ -417,7 +417,7 @@ impl World {
             Who::Server(_) => Who::Client(wire.client),
         };
         self.order += 1;
-        let arrival = (self.now + DELAY, self.order, target, id, tcp, octets);
+        let arrival = (self.now + DELAY, self.order, target, id, tcp, bytes);
         self.flying.push(Reverse(arrival));
     }
 
@@ -429,7 +429,7 @@ impl World {
                 requests.push_back(request);
             }
             for request in requests {
-                self.obey(at, request);
+                self.handle_requests(at, request);
             }
         }
         for server in &mut self.servers {
@@ -437,7 +437,7 @@ impl World {
         }
     }
 
-    fn obey(&mut self, client: usize, request: Request) {
+    fn handle_requests(&mut self, client: usize, request: Request) {
         let now = self.now;
         match request {
             Request::Close { remote, .. } => {
