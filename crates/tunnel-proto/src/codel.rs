@@ -14,6 +14,7 @@
 //! once it has grown.
 
 use std::collections::VecDeque;
+use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
 /// Bounds and times of a [`Queue`].
@@ -28,7 +29,7 @@ pub struct Params {
     pub quantum_bytes: usize,
     /// Bulk packets held at most.
     pub max_packets: usize,
-    /// Octets of bulk packets held at most.
+    /// Bytes of bulk packets held at most.
     pub max_bytes: usize,
     /// Urgent packets held at most.
     pub max_urgent: usize,
@@ -65,7 +66,7 @@ pub enum Band {
 pub enum DropReason {
     /// CoDel: packets wait for too long.
     Delay,
-    /// A newer packet needed the octets.
+    /// A newer packet needed the bytes.
     FullBytes,
     /// A newer packet needed the place.
     FullPackets,
@@ -108,7 +109,33 @@ pub struct Stats {
     pub stale: u64,
 }
 
-/// The queue. `T` is a packet; its size is told when it is pushed.
+impl Stats {
+    /// Returns how many packets were dropped, by reason.
+    #[must_use]
+    pub fn dropped(&self) -> [(DropReason, u64); 5] {
+        [
+            (DropReason::Delay, self.delay),
+            (DropReason::FullBytes, self.full_bytes),
+            (DropReason::FullPackets, self.full_packets),
+            (DropReason::Oversize, self.oversize),
+            (DropReason::Stale, self.stale),
+        ]
+    }
+}
+
+impl AddAssign for Stats {
+    fn add_assign(&mut self, other: Self) {
+        self.pushed += other.pushed;
+        self.popped += other.popped;
+        self.delay += other.delay;
+        self.full_bytes += other.full_bytes;
+        self.full_packets += other.full_packets;
+        self.oversize += other.oversize;
+        self.stale += other.stale;
+    }
+}
+
+/// The queue. `T` is a packet; its size is given when it is pushed.
 ///
 /// Dropped packets are handed to the `dropped` argument, so that their buffers can be used again.
 #[derive(Debug)]
@@ -146,7 +173,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Queues a packet of `bytes` octets, dropping the oldest of its band where a bound demands it.
+    /// Queues a packet of `bytes` bytes, dropping the oldest of its band where a bound demands it.
     pub fn push(
         &mut self,
         now: Instant,
@@ -204,13 +231,13 @@ impl<T> Queue<T> {
         self.bulk.len() + self.urgent.len()
     }
 
-    /// Answers whether nothing waits.
+    /// Returns whether nothing waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bulk.is_empty() && self.urgent.is_empty()
     }
 
-    /// Returns the octets of the bulk packets that wait.
+    /// Returns the bytes of the bulk packets that wait.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes

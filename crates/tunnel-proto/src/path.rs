@@ -7,7 +7,7 @@
 //! per link: Mtu ──▶ Probe of a size ──▶ Changed(mtu) | Unfit
 //! ```
 //!
-//! TCP and UDP are dialled together, whichever answers first is used, and UDP is used as soon as
+//! TCP and UDP are dialed together, whichever answers first is used, and UDP is used as soon as
 //! it answers. The other stays connected and is probed slowly, so that a fall-back needs no
 //! connecting: a new link is up before the old one is left, and packets are taken from every link
 //! that is up. Probes that are not answered decide that a link is dead: with the default times
@@ -24,7 +24,7 @@ mod probe;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::octets::mix;
+use crate::wire::mix;
 
 pub use event::{CloseReason, Event};
 pub use mtu::{Mtu, MtuEvent, MtuParams};
@@ -82,12 +82,12 @@ pub struct Params {
     /// `flap_memory`.
     pub hold_first: Duration,
     /// The longest such time.
-    pub hold_most: Duration,
+    pub max_hold: Duration,
     /// After this long without a death the next one counts as the first.
     pub flap_memory: Duration,
     /// When UDP is tried again after its packets turned out to be too small.
     pub unfit: Duration,
-    /// For how long a link that was told to go is kept open after another took over.
+    /// For how long a link that must go is kept open after another took over.
     pub linger: Duration,
 }
 
@@ -101,7 +101,7 @@ impl Default for Params {
             retry_tcp: Duration::from_secs(5),
             retry_udp: Duration::from_secs(15),
             hold_first: Duration::from_secs(5),
-            hold_most: Duration::from_secs(60),
+            max_hold: Duration::from_secs(60),
             flap_memory: Duration::from_secs(300),
             unfit: Duration::from_secs(60),
             linger: Duration::from_secs(3),
@@ -115,7 +115,7 @@ struct Link {
     since: Instant,
     /// `None` while it is connecting.
     prober: Option<Prober>,
-    /// When a link that was told to go is closed; set when another took over.
+    /// When a link that must go is closed; set when another took over.
     close_at: Option<Instant>,
 }
 
@@ -170,7 +170,7 @@ impl Selector {
         selector
     }
 
-    /// Takes note that a link is connected and its peer has proven who it is.
+    /// Records that a link is connected and its peer is authenticated.
     pub fn handle_connected(&mut self, now: Instant, id: LinkId) {
         let probes = self.params.probes;
         if let Some(link) = self.link_mut(id) {
@@ -183,19 +183,19 @@ impl Selector {
         self.handle_timeout(now);
     }
 
-    /// Takes note that a link failed, while it was connecting or later.
+    /// Records that a link failed, while it was connecting or later.
     pub fn handle_failed(&mut self, now: Instant, id: LinkId) {
         self.end(now, id, CloseReason::Failed);
         self.handle_timeout(now);
     }
 
-    /// Takes note that a link cannot carry packets of a useful size.
+    /// Records that a link cannot carry packets of a useful size.
     pub fn handle_unfit(&mut self, now: Instant, id: LinkId) {
         self.end(now, id, CloseReason::Unfit);
         self.handle_timeout(now);
     }
 
-    /// Takes note of the answer to a probe.
+    /// Records the answer to a probe.
     pub fn handle_pong(&mut self, now: Instant, id: LinkId, probe: u32) {
         if let Some(prober) = self.link_mut(id).and_then(|link| link.prober.as_mut()) {
             prober.answered(now, probe);
@@ -203,14 +203,14 @@ impl Selector {
         self.handle_timeout(now);
     }
 
-    /// Takes note of an authentic packet on a link. Cheap; to be called once for each batch.
+    /// Records an authentic packet on a link. Cheap; to be called once for each batch.
     pub fn handle_received(&mut self, now: Instant, id: LinkId) {
         if let Some(prober) = self.link_mut(id).and_then(|link| link.prober.as_mut()) {
             prober.received(now);
         }
     }
 
-    /// Takes note that the peer is about to close a link: another one is connected first.
+    /// Records that the peer is about to close a link: another one is connected first.
     pub fn handle_drain(&mut self, now: Instant, id: LinkId) {
         let is_it = |slot: &&mut Slot| slot.link.as_ref().is_some_and(|link| link.id == id);
         if let Some(slot) = self.slots.iter_mut().find(is_it) {
@@ -231,7 +231,7 @@ impl Selector {
     /// Does what is due: closes what is dead, dials, probes, chooses.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.hold_until = self.hold_until.filter(|until| now < *until);
-        self.bury(now);
+        self.close_dead(now);
         self.dial(now);
         self.probe(now);
         self.choose(now);
@@ -266,7 +266,7 @@ impl Selector {
         Some((id, slot.transport))
     }
 
-    /// Answers whether a link was asked for and is neither connected nor given up.
+    /// Returns whether a link was asked for and is neither connected nor given up.
     #[must_use]
     pub fn awaits(&self, id: LinkId) -> bool {
         let mut links = self.slots.iter().flat_map(Slot::links);
@@ -289,8 +289,8 @@ impl Selector {
         links.into_iter().find(|link| link.id == id)
     }
 
-    /// Ends links that are dead, never came up, or have been replaced.
-    fn bury(&mut self, now: Instant) {
+    /// Closes links that are dead, never came up, or have been replaced.
+    fn close_dead(&mut self, now: Instant) {
         let mut ends = [None; 4];
         let links = self.slots.iter_mut().flat_map(|slot| {
             let links = slot.link.iter_mut().chain(&mut slot.leaving);
@@ -353,7 +353,7 @@ impl Selector {
             .died_at
             .is_some_and(|died_at| now < died_at + self.params.flap_memory);
         self.hold = if again {
-            (self.hold * 2).min(self.params.hold_most)
+            (self.hold * 2).min(self.params.max_hold)
         } else {
             self.params.hold_first
         };
@@ -396,7 +396,7 @@ impl Selector {
         }
     }
 
-    /// Uses the best link, and lets go of those that were told to go.
+    /// Uses the best link, and schedules the closing of replaced ones.
     fn choose(&mut self, now: Instant) {
         let rank = |slot: &Slot, link: &Link| {
             let up = link.prober.as_ref()?;
@@ -442,7 +442,7 @@ impl Selector {
         }
     }
 
-    /// Answers whether UDP is up and only waits to be preferred.
+    /// Returns whether UDP is up and only waits to be preferred.
     fn udp_waits(&self) -> bool {
         let [tcp, udp] = &self.slots;
         tcp.is_up() && udp.is_up() && self.active != udp.link.as_ref().map(|link| link.id)

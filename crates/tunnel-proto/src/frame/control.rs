@@ -1,4 +1,4 @@
-//! Control messages: what the two ends of a TCP stream tell each other beside the datagrams.
+//! Control messages: what the two ends of a TCP stream exchange beside the datagrams.
 //!
 //! ```text
 //!  type  fields, big-endian
@@ -10,18 +10,18 @@
 //! are not reused, and are ignored like any unknown type.
 //!
 //! A later version may append fields to a message and add types: what follows the known fields is
-//! skipped, an unknown type is handed up as such. Says nothing of when to send which.
+//! skipped, an unknown type is handed up as such. When to send which is decided elsewhere.
 
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
 
 use super::FrameError;
-use crate::octets::{u8_at, u32_at, u64_at};
+use crate::wire::{u8_at, u32_at, u64_at};
 
-/// The most octets of a control message. Larger ones end the stream.
+/// Maximum bytes of a control message. Larger ones end the stream.
 pub const MAX_CONTROL_LEN: u16 = 512;
-/// The most octets of an identity.
+/// Maximum bytes of an identity.
 pub const MAX_IDENTITY_LEN: usize = 128;
 
 /// A control message.
@@ -36,7 +36,7 @@ pub enum Control<'a> {
     Hello {
         /// The highest version of these messages the sender knows; 1 at present.
         version: u8,
-        /// A number drawn at the sender's start, so that a restart can be told from a reconnect.
+        /// A number drawn at the sender's start, so that a restart differs from a reconnect.
         instance: u64,
         /// What the sender calls itself. A claim, for logs only.
         identity: Identity<'a>,

@@ -1,4 +1,4 @@
-//! What a [`Selector`](super::Selector) has its caller do, or tells it.
+//! What a [`Selector`](super::Selector) asks of its caller, or reports to it.
 //!
 //! What becomes of a link is decided elsewhere; here are only the names of it.
 
@@ -14,7 +14,7 @@ pub enum Event {
         /// Why.
         reason: CloseReason,
     },
-    /// Connect; then say [`handle_connected`](super::Selector::handle_connected) or
+    /// Connect; then call [`handle_connected`](super::Selector::handle_connected) or
     /// [`handle_failed`](super::Selector::handle_failed).
     Dial {
         /// What the link will be known as.
@@ -45,9 +45,9 @@ pub enum Event {
 pub enum CloseReason {
     /// Probes were not answered.
     Dead,
-    /// It was told to go, and another one took over.
+    /// The peer drained it, and another one took over.
     Drained,
-    /// Something failed; the caller said so.
+    /// The caller reported a failure.
     Failed,
     /// Connecting took too long.
     Timeout,

@@ -19,9 +19,9 @@ use tunnel_proto::frame::{self, Control, HEADER_LEN};
 
 /// Frames of one call.
 const MAX_SLICES: usize = 64;
-/// Octets of one call where the kernel's buffer has no limit of ours.
+/// Bytes of one call where the kernel's buffer has no limit of ours.
 const MAX_WRITE: usize = 64 * 1024;
-/// Octets of buffers that are kept for the next frames.
+/// Bytes of buffers that are kept for the next frames.
 const MAX_FREE: usize = 512 * 1024;
 
 /// The outgoing half of a stream.
@@ -29,12 +29,11 @@ const MAX_FREE: usize = 512 * 1024;
 pub(super) struct Outgoing {
     queue: Queue<Buffer>,
     writing: VecDeque<Buffer>,
-    /// Octets of the first frame being written that are written.
+    /// Bytes of the first frame being written that are written.
     offset: usize,
-    /// Octets that leave the queue at once.
+    /// Bytes that leave the queue at once.
     quantum: usize,
     free: Free,
-    too_large: u64,
 }
 
 /// A frame, in memory that may be larger.
@@ -53,7 +52,7 @@ impl Buffer {
 impl Outgoing {
     pub(super) fn new(queue: Params, notsent_lowat: u32) -> Self {
         // The socket becomes writable again when the kernel holds less than half of its limit
-        // (tcp_stream_memory_free): what then leaves the queue finds room and waits nowhere else.
+        // (tcp_stream_memory_free): what then leaves the queue fits, and waits nowhere else.
         let half = usize::try_from(notsent_lowat / 2).unwrap_or(MAX_WRITE);
         Self {
             queue: Queue::new(queue),
@@ -65,7 +64,6 @@ impl Outgoing {
                 half.min(MAX_WRITE)
             },
             free: Free::default(),
-            too_large: 0,
         }
     }
 
@@ -77,14 +75,13 @@ impl Outgoing {
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) {
         let mut bytes = self.free.take();
-        let most = HEADER_LEN + max;
-        if bytes.len() < most {
-            bytes.resize(most, 0);
+        let max_len = HEADER_LEN + max;
+        if bytes.len() < max_len {
+            bytes.resize(max_len, 0);
         }
-        let room = bytes.get_mut(HEADER_LEN..most).unwrap_or_default();
-        let filled = fill(room).min(max);
+        let buf = bytes.get_mut(HEADER_LEN..max_len).unwrap_or_default();
+        let filled = fill(buf).min(max);
         let Ok(header) = frame::header(filled) else {
-            self.too_large += u64::from(filled > 0);
             return self.free.put(bytes);
         };
         bytes[..HEADER_LEN].copy_from_slice(&header);
@@ -113,23 +110,23 @@ impl Outgoing {
             .push(now, band, buffer, len, |dropped, _| free.put(dropped.bytes));
     }
 
-    /// Takes frames from the queue once those being written are.
+    /// Moves frames out of the queue once those being written are done.
     pub(super) fn refill(&mut self, now: Instant) {
         if !self.writing.is_empty() {
             return;
         }
-        let (free, mut octets) = (&mut self.free, 0);
-        while self.writing.len() < MAX_SLICES && octets < self.quantum {
+        let (free, mut bytes) = (&mut self.free, 0);
+        while self.writing.len() < MAX_SLICES && bytes < self.quantum {
             let popped = self.queue.pop(now, |dropped, _| free.put(dropped.bytes));
             let Some(buffer) = popped else {
                 break;
             };
-            octets += buffer.len;
+            bytes += buffer.len;
             self.writing.push_back(buffer);
         }
     }
 
-    /// Hands out the octets being written.
+    /// Hands out the bytes being written.
     pub(super) fn with_slices<T>(&self, write: impl FnOnce(&[IoSlice<'_>]) -> T) -> T {
         let mut slices = [IoSlice::new(&[]); MAX_SLICES];
         let mut offset = self.offset;
@@ -141,7 +138,7 @@ impl Outgoing {
         write(slices.get(..count).unwrap_or_default())
     }
 
-    /// Tells that the first `len` of those octets are written.
+    /// Records that the first `len` of those bytes are written.
     pub(super) fn advance(&mut self, len: usize) {
         self.offset += len;
         while let Some(buffer) = self.writing.front() {
@@ -163,16 +160,8 @@ impl Outgoing {
         self.writing.is_empty() && self.queue.is_empty()
     }
 
-    pub(super) fn queued_bytes(&self) -> usize {
-        self.queue.bytes()
-    }
-
     pub(super) fn stats(&self) -> Stats {
         self.queue.stats()
-    }
-
-    pub(super) fn too_large(&self) -> u64 {
-        self.too_large
     }
 }
 
@@ -180,19 +169,19 @@ impl Outgoing {
 #[derive(Debug, Default)]
 struct Free {
     buffers: Vec<Vec<u8>>,
-    octets: usize,
+    bytes: usize,
 }
 
 impl Free {
     fn take(&mut self) -> Vec<u8> {
         let buffer = self.buffers.pop().unwrap_or_default();
-        self.octets -= buffer.capacity();
+        self.bytes -= buffer.capacity();
         buffer
     }
 
     fn put(&mut self, buffer: Vec<u8>) {
-        if self.octets + buffer.capacity() <= MAX_FREE {
-            self.octets += buffer.capacity();
+        if self.bytes + buffer.capacity() <= MAX_FREE {
+            self.bytes += buffer.capacity();
             self.buffers.push(buffer);
         }
     }
