@@ -113,8 +113,8 @@ impl Server {
         });
         let mut tasks = Vec::new();
         let (lease, lease_count) = match params::lease(&config, &metrics) {
-            Some((lease, count)) => (Some(keep_lease(lease)), count),
-            None => (None, watch::channel(None).1),
+            Some((lease, count)) => (Some(keep_lease(lease)), Some(count)),
+            None => (None, None),
         };
         let cx = Arc::new(Context::new(
             registry.clone(),

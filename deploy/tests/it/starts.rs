@@ -127,7 +127,7 @@ fn the_server_beside_an_api_server_serves_its_socket_in_both_ways() {
             Namespace::new(mode).unwrap(),
             TempDir::new("deploy").unwrap(),
         );
-        let mut built = Objects::read("control-plane/konnectivity-server/sidecar.yaml").unwrap();
+        let mut built = Objects::read(crate::sidecars::PATCH).unwrap();
         let authority = Authority::new("konnectivity").unwrap();
         let identity = authority
             .server(&["konnectivity.bar.foo.example.com"])
@@ -143,7 +143,7 @@ fn the_server_beside_an_api_server_serves_its_socket_in_both_ways() {
             .to_string()
             .replace("--mode=grpc", &format!("--mode={mode}"));
         let secrets = built.of_kind("Secret").cloned().collect::<Vec<_>>();
-        let mut built = Objects::parse(&text, Path::new("sidecar.yaml")).unwrap();
+        let mut built = Objects::parse(&text, Path::new("kube-apiserver.yaml")).unwrap();
         built.extend(secrets);
         let pod = Pod::of(&built, "Deployment", "kube-apiserver", "kube-apiserver-0").unwrap();
         let sandbox = sandbox(&at, &dir);

@@ -50,8 +50,8 @@ pub(crate) struct Cluster {
 struct Agents {
     backends: Backends,
     links: BTreeMap<StreamId, Connected>,
-    /// When the last link was lost, while there is none.
-    deserted: Option<Instant>,
+    /// Until when an agent is expected to join, while there is none.
+    expected: Option<Instant>,
 }
 
 struct Connected {
@@ -117,12 +117,18 @@ impl NoTunnel {
 }
 
 impl Cluster {
-    /// Makes a cluster without agents.
+    /// Makes a cluster without agents. If they follow this server's lease, they are on their way: until
+    /// [`FIRST_AGENT`] has passed dials wait for one.
     pub(crate) fn new(
         spec: Arc<ClusterSpec>,
         budget: &Arc<Budget>,
         metrics: &ServerMetrics,
+        has_lease: bool,
     ) -> Arc<Self> {
+        let agents = Agents {
+            expected: has_lease.then(|| Instant::now() + FIRST_AGENT),
+            ..Agents::default()
+        };
         let limits = knp_proto::Cluster::new(spec.id.clone(), spec.limits, Arc::clone(budget));
         Arc::new(Self {
             id: spec.id.clone(),
@@ -130,7 +136,7 @@ impl Cluster {
             server: metrics.clone(),
             limits,
             spec: ArcSwap::new(spec),
-            agents: Mutex::default(),
+            agents: Mutex::new(agents),
             joined: Notify::new(),
             waiting: AtomicUsize::new(0),
             frontends: AtomicU64::new(0),
@@ -208,7 +214,7 @@ impl Cluster {
         let stream = link.stream();
         agents.backends.insert(stream, agent.clone(), identifiers);
         agents.links.insert(stream, Connected { agent, link });
-        agents.deserted = None;
+        agents.expected = None;
         self.tell_ready(&agents);
         self.joined.notify_waiters();
         let cluster = Arc::clone(self);
@@ -221,7 +227,7 @@ impl Cluster {
         agents.backends.remove(stream);
         agents.links.remove(&stream);
         if agents.links.is_empty() {
-            agents.deserted = Some(Instant::now());
+            agents.expected = Some(Instant::now() + RETURN);
         }
         self.tell_ready(&agents);
     }
@@ -278,9 +284,9 @@ impl Cluster {
 
     // === Dialling ===
 
-    /// Asks an agent for a connection; if it does not answer, one more. When agents were lost less than
-    /// [`RETURN`] ago and no other is to be asked, waits until one joins. It takes `limit` at most.
-    /// Dropping the future calls the dial off.
+    /// Asks an agent for a connection; if it does not answer, one more. While agents are expected
+    /// ([`RETURN`], [`FIRST_AGENT`]) and no other is to be asked, waits until one joins. It takes `limit`
+    /// at most. Dropping the future calls the dial off.
     ///
     /// # Errors
     ///
@@ -311,14 +317,14 @@ impl Cluster {
         let deadline = Instant::now() + limit;
         let mut tried = Vec::new();
         let mut unanswered = 0;
-        let mut lost: Option<Instant> = None;
+        let mut expected: Option<Instant> = None;
         let mut failure = NoTunnel::NoAgent;
         loop {
             // From here on, so that nobody joins unseen between the look and the wait.
             let joined = self.joined.notified();
             let Some((connected, another)) = self.pick(&target.address, &tried) else {
-                lost = lost.or_else(|| self.lock().deserted);
-                let until = lost.map(|lost| deadline.min(lost + RETURN));
+                expected = expected.or_else(|| self.lock().expected);
+                let until = expected.map(|until| deadline.min(until));
                 if self.waits_for(joined, until).await {
                     continue;
                 }
@@ -339,7 +345,7 @@ impl Cluster {
                     NoTunnel::Timeout { limit }
                 }
                 Err(NoTunnel::Lost) => {
-                    lost = lost.or_else(|| Some(Instant::now()));
+                    expected = expected.or_else(|| Some(Instant::now() + RETURN));
                     NoTunnel::Lost
                 }
                 Err(failure) => return Err(failure),
@@ -464,3 +470,7 @@ const FIRST_SHARE: f64 = 0.6;
 /// How long dials wait for agents that were all lost at once: an agent seeks a server that it lost after
 /// a tenth of a second, and again at growing distance.
 const RETURN: Duration = Duration::from_secs(5);
+
+/// How long after the start of a server with a lease dials wait for its first agent. Agents connect within
+/// seconds of the lease; the rest is for the API server that takes it.
+const FIRST_AGENT: Duration = Duration::from_secs(30);
