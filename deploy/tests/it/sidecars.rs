@@ -151,7 +151,8 @@ impl<'n> Stage<'n> {
             token: asker.token("konnectivity-agent-sidecar"),
         };
         let mut secrets = authorities.of_konnectivity(SHOOT);
-        secrets.extend(asker.kubeconfig());
+        let token = asker.token("konnectivity-server");
+        secrets.extend(shoot_access(address, api.authority_pem(), &token));
         route(&dir, &[]);
         let gateway = start_gateway(network, &dir);
         let hosts = format!(
@@ -330,39 +331,38 @@ impl Asker<'_> {
         let answer = self.post(&path, &request);
         answer["status"]["token"].as_str().unwrap().to_owned()
     }
+}
 
-    /// Returns Gardener's Secrets of a component that has access to the shoot.
-    fn kubeconfig(&self) -> [Value; 2] {
-        let directory = "/var/run/secrets/gardener.cloud/shoot/generic-kubeconfig";
-        let authority = BASE64_STANDARD.encode(self.api.authority_pem());
-        let kubeconfig = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "shoot",
-            "contexts": [{ "name": "shoot", "context": { "cluster": "shoot", "user": "shoot" } }],
-            "clusters": [{ "name": "shoot", "cluster": {
-                "server": format!("https://{}", self.api.addr()),
-                "certificate-authority-data": authority,
-            }}],
-            "users": [{ "name": "shoot", "user": { "tokenFile": format!("{directory}/token") } }],
-        });
-        let secret = |name: &str, file: &str, text: String| {
-            json!({
-                "apiVersion": "v1", "kind": "Secret",
-                "metadata": { "name": name, "namespace": SHOOT }, "stringData": { file: text },
-            })
-        };
-        [
-            secret(
-                "generic-token-kubeconfig",
-                "kubeconfig",
-                kubeconfig.to_string(),
-            ),
-            secret(
-                "shoot-access-konnectivity-server",
-                "token",
-                self.token("konnectivity-server"),
-            ),
-        ]
-    }
+/// Returns Gardener's Secrets for a component with access to the shoot.
+pub(crate) fn shoot_access(api_server: SocketAddr, authority: &str, token: &str) -> [Value; 2] {
+    let directory = "/var/run/secrets/gardener.cloud/shoot/generic-kubeconfig";
+    let kubeconfig = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "shoot",
+        "contexts": [{ "name": "shoot", "context": { "cluster": "shoot", "user": "shoot" } }],
+        "clusters": [{ "name": "shoot", "cluster": {
+            "server": format!("https://{api_server}"),
+            "certificate-authority-data": BASE64_STANDARD.encode(authority),
+        }}],
+        "users": [{ "name": "shoot", "user": { "tokenFile": format!("{directory}/token") } }],
+    });
+    [
+        (
+            "generic-token-kubeconfig",
+            "kubeconfig",
+            kubeconfig.to_string(),
+        ),
+        (
+            "shoot-access-konnectivity-server",
+            "token",
+            token.to_owned(),
+        ),
+    ]
+    .map(|(name, file, text)| {
+        json!({
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": { "name": name, "namespace": SHOOT }, "stringData": { file: text },
+        })
+    })
 }
 
 const CORE: &str = "/api/v1/namespaces/kube-system";

@@ -109,7 +109,7 @@ impl Context {
         self.lock().get(id).cloned()
     }
 
-    /// Returns how many tunnels there are, those being dialled or closed included.
+    /// Returns how many tunnels there are, those being dialed or closed included.
     pub(crate) fn tunnels_under_way(&self) -> usize {
         let clusters = self.lock();
         clusters.values().map(|own| own.limits().tunnels()).sum()
