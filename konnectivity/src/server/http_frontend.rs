@@ -17,12 +17,12 @@ use knp_proto::DialTarget;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 
-use super::cluster::{Dialled, NoTunnel};
+use super::cluster::{Dialed, TunnelError};
 use super::frontends::Frontend;
 use crate::metrics::DialFailure;
 use crate::relay::{Octets, RelayEnd, relay};
 
-/// Serves one connection from its first octet to its end.
+/// Serves one connection from its first byte to its end.
 pub(crate) async fn serve<S: Stream>(stream: S, frontend: &Frontend) {
     let _held = frontend.cx.metrics.http_connection();
     let params = Params {
@@ -37,7 +37,7 @@ pub(crate) async fn serve<S: Stream>(stream: S, frontend: &Frontend) {
     let outcome = tokio::select! {
         outcome = connect::serve(stream, &dialler, &params) => outcome,
         // A tunnel ends by itself then; whatever else is going on has a moment to end.
-        () = async { frontend.cut().await; sleep(LAST_WORDS).await } => return,
+        () = async { frontend.cut().await; sleep(FLUSH_TIMEOUT).await } => return,
     };
     match dialler.state.get() {
         // Called off: the client left.
@@ -64,7 +64,7 @@ pub(crate) async fn serve<S: Stream>(stream: S, frontend: &Frontend) {
     frontend.log(target, outcome.received, outcome.sent, outcome.end.reason());
 }
 
-/// What one connection's request is dialled with.
+/// What one connection's request is dialed with.
 struct Dialler<'a> {
     frontend: &'a Frontend,
     state: Cell<State>,
@@ -78,9 +78,9 @@ enum State {
 }
 
 impl Dial for Dialler<'_> {
-    type Tunnel = Dialled;
+    type Tunnel = Dialed;
 
-    async fn dial(&self, request: &Request) -> Result<Dialled, Refusal> {
+    async fn dial(&self, request: &Request) -> Result<Dialed, Refusal> {
         self.state.set(State::Dialing);
         let target = DialTarget {
             protocol: "tcp".to_owned(),
@@ -91,14 +91,14 @@ impl Dial for Dialler<'_> {
         result.map_err(|error| refusal(&error))
     }
 
-    async fn relay<S>(&self, dialled: Dialled, mut stream: S, early: Bytes) -> Ended
+    async fn relay<S>(&self, dialed: Dialed, mut stream: S, early: Bytes) -> Ended
     where
         S: Stream,
     {
         let frontend = self.frontend;
-        let open = frontend.open(&dialled);
+        let open = frontend.open(&dialed);
         let octets = Octets::default();
-        let relayed = relay(dialled.tunnel, &mut stream, early, &frontend.means, &octets);
+        let relayed = relay(dialed.tunnel, &mut stream, early, &frontend.means, &octets);
         let (reason, clean) = tokio::select! {
             end = relayed => match end {
                 RelayEnd::Socket(_) => ("frontend_reset", true),
@@ -125,7 +125,7 @@ impl Dial for Dialler<'_> {
 async fn linger<S: Stream>(stream: &mut S) -> std::io::Result<()> {
     stream.shutdown().await?;
     let mut scrap = [0; 256];
-    let mut left = MOST_DISCARDED;
+    let mut left = MAX_DISCARDED;
     while left > 0 {
         let read = stream.read(&mut scrap).await?;
         if read == 0 {
@@ -142,7 +142,7 @@ async fn reset<S: Stream>(stream: &mut S) {
     if let Some(socket) = stream.fd() {
         reset_on_close(&socket);
     }
-    // TLS may hold octets that were written to it.
+    // TLS may hold bytes that were written to it.
     drop(timeout(RESET_LIMIT, stream.flush()).await);
     if let Some(socket) = stream.fd() {
         reset_when_sent(&socket, RESET_LIMIT).await;
@@ -150,21 +150,21 @@ async fn reset<S: Stream>(stream: &mut S) {
 }
 
 /// Returns the answer to a request that gets no tunnel, as upstream gives it.
-fn refusal(error: &NoTunnel) -> Refusal {
+fn refusal(error: &TunnelError) -> Refusal {
     // What upstream's handler writes itself ends with a line's end; an agent's words do not.
     let reason = error.reason();
     let typed = |status| {
         Refusal::new(status, reason, format!("{error}\r\n")).with_headers(RefusalHeaders::Typed)
     };
     match error {
-        NoTunnel::Answered { error } => Refusal::new(status_of(error), reason, error.clone()),
-        NoTunnel::Lost => typed(502),
-        NoTunnel::NoAgent => {
+        TunnelError::Answered { error } => Refusal::new(status_of(error), reason, error.clone()),
+        TunnelError::Lost => typed(502),
+        TunnelError::NoAgent => {
             let body = format!("currently no tunnels available: {error}");
             Refusal::new(500, reason, body).with_headers(RefusalHeaders::Bare)
         }
-        NoTunnel::Refused(_) => typed(503),
-        NoTunnel::Timeout { .. } => typed(504),
+        TunnelError::Refused(_) => typed(503),
+        TunnelError::Timeout { .. } => typed(504),
     }
 }
 
@@ -181,9 +181,9 @@ fn status_of(text: &str) -> u16 {
 
 /// How long a client may take to see the end of its tunnel, and what it may send meanwhile.
 const LINGER: Duration = Duration::from_secs(1);
-const MOST_DISCARDED: usize = 64 << 10;
+const MAX_DISCARDED: usize = 64 << 10;
 /// How long a connection may take to end once it is cut.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
 
 #[cfg(test)]
 mod tests {
@@ -201,7 +201,7 @@ mod tests {
             ("socket: too many open files", 503),
         ] {
             let error = text.to_owned();
-            let answer = refusal(&NoTunnel::Answered { error });
+            let answer = refusal(&TunnelError::Answered { error });
             assert_eq!((answer.status, answer.body.as_str()), (status, text));
             assert_eq!(answer.headers, RefusalHeaders::Closing);
         }
@@ -209,21 +209,21 @@ mod tests {
 
     #[test]
     fn each_failure_has_upstreams_answer() {
-        let answer = refusal(&NoTunnel::NoAgent);
+        let answer = refusal(&TunnelError::NoAgent);
         assert_eq!(answer.status, 500);
         assert_eq!(
             answer.body,
             "currently no tunnels available: No agent available"
         );
         assert_eq!(answer.headers, RefusalHeaders::Bare);
-        let answer = refusal(&NoTunnel::Lost);
+        let answer = refusal(&TunnelError::Lost);
         assert_eq!(answer.status, 502);
         assert!(answer.body.starts_with("Backend context error: "));
         let limit = Duration::from_secs(10);
-        let answer = refusal(&NoTunnel::Timeout { limit });
+        let answer = refusal(&TunnelError::Timeout { limit });
         assert_eq!(answer.status, 504);
         assert!(answer.body.starts_with("Backend dial timeout: "));
-        let answer = refusal(&NoTunnel::Refused(knp_proto::DialRefused::Tunnels));
+        let answer = refusal(&TunnelError::Refused(knp_proto::DialRefused::Tunnels));
         assert_eq!(answer.status, 503);
     }
 }
