@@ -19,7 +19,7 @@ use tokio::time::sleep;
 use crate::drain::{Drain, Phase};
 use crate::handover::{OwnSockets, pass_over};
 use crate::heap;
-use crate::signal::{Signal, Signals};
+use crate::program::{Signal, Signals};
 use crate::worker::{Asker, Workers};
 
 /// How long buffered access-log lines may take to be written at the end.

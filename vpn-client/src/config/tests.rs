@@ -331,7 +331,6 @@ fn an_address_may_stand_for_a_name() {
 fn gardeners() -> (Environment, String) {
     let some = |text: &str| Some(text.to_owned());
     let environment = Environment {
-        log: None,
         endpoint: some("api.example.com"),
         is_ha: some("true"),
         openvpn_port: some("8443"),
