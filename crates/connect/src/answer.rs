@@ -5,12 +5,11 @@
 //!
 //! Does not decide which answer is due.
 
-use std::io;
 use std::time::Duration;
 
 use preamble::HttpVersion;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
 
 use crate::{End, Params};
 
@@ -67,32 +66,11 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     if write(stream, answer, params.answer_limit).await.is_ok() {
-        linger(stream, params.answer_limit, params.linger_limit).await;
-    }
-}
-
-/// Shuts the stream down and gives the client time to read what was sent: closing a socket with
-/// unread bytes resets the connection and may destroy it (RFC 9112 §9.6).
-pub(crate) async fn linger<S>(stream: &mut S, shutdown_limit: Duration, limit: Duration)
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    if !matches!(timeout(shutdown_limit, stream.shutdown()).await, Ok(Ok(()))) {
-        return;
-    }
-    let deadline = Instant::now() + limit;
-    let mut thrown_away = 0;
-    let mut buf = [0; 1024];
-    while thrown_away < LINGER_BYTES {
-        let read: Result<io::Result<usize>, _> = timeout_at(deadline, stream.read(&mut buf)).await;
-        match read {
-            Ok(Ok(read)) if read > 0 => thrown_away += read,
-            Ok(_) | Err(_) => return,
-        }
+        relay::linger(stream, params.linger_limit, LINGER_BYTES).await;
     }
 }
 
 /// 45 bytes with the line's end.
 const CONNECT_ONLY: &str = "this proxy only supports CONNECT passthrough\n";
-/// Bytes thrown away at most while the client reads the answer.
-const LINGER_BYTES: usize = 256 * 1024;
+/// Bytes of the client that are discarded at most while it reads the answer.
+pub(crate) const LINGER_BYTES: usize = 256 * 1024;

@@ -12,12 +12,14 @@
 #![forbid(unsafe_code)]
 
 mod half;
+mod linger;
 mod outcome;
 mod pool;
 mod reset;
 mod session;
 
 pub use half::not_ready;
+pub use linger::linger;
 pub use outcome::{Direction, Meter, Outcome, Side};
 pub use pool::{Pool, PoolParams};
 pub use reset::{RESET_LIMIT, reset_on_close, reset_when_sent};
