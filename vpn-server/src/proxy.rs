@@ -11,7 +11,6 @@
 mod connection;
 mod dial;
 mod names;
-mod race;
 mod relay;
 mod shoot;
 

@@ -28,10 +28,10 @@ impl Gateway {
         let seen = thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             let mut seen = Vec::new();
-            let mut octet = [0];
+            let mut byte = [0];
             while !seen.ends_with(b"\r\n\r\n") {
-                stream.read_exact(&mut octet).unwrap();
-                seen.extend(octet);
+                stream.read_exact(&mut byte).unwrap();
+                seen.extend(byte);
             }
             stream.write_all(answer).unwrap();
             let mut rest = Vec::new();
@@ -58,12 +58,10 @@ fn connector(tcp: EndpointAddress, udp: EndpointAddress) -> (Connector, Registry
             send: 1 << 20,
         },
     };
-    let names = match tcp {
-        EndpointAddress::Ip(_) => None,
+    let names = match &tcp {
+        EndpointAddress::Ip(_) => NameSet::default(),
         EndpointAddress::Host { name, .. } => {
-            let runtime = Handle::current();
-            let resolver = move || Resolver::system(runtime.clone(), Family::Auto);
-            Some(Names::new(name, resolver))
+            Resolver::system(Handle::current(), Family::Auto).names([name.as_str()])
         }
     };
     let values = BTreeMap::from([("a".to_owned(), "outbound|1194||a".to_owned())]);
@@ -76,7 +74,7 @@ fn to(at: SocketAddr) -> Connector {
 }
 
 #[tokio::test]
-async fn a_stream_is_handed_over_with_its_early_octets() {
+async fn stream_is_handed_over_with_early_bytes() {
     let gateway = Gateway::start(b"HTTP/1.1 200 OK\r\n\r\nhello");
     let connector = to(gateway.at);
     let (mut stream, early) = connector.tcp("a").await.unwrap();
@@ -93,7 +91,7 @@ async fn a_stream_is_handed_over_with_its_early_octets() {
 }
 
 #[tokio::test]
-async fn each_failure_has_its_reason() {
+async fn failures_have_distinct_reasons() {
     let gateway = Gateway::start(b"HTTP/1.1 404 Not Found\r\n\r\n");
     let error = to(gateway.at).tcp("a").await.unwrap_err();
     assert_eq!(error.reason(), "refused_by_gateway");
@@ -110,7 +108,7 @@ async fn each_failure_has_its_reason() {
 }
 
 #[tokio::test]
-async fn a_name_leads_to_the_gateway_by_both_transports() {
+async fn name_leads_to_the_gateway_by_both_transports() {
     let gateway = Gateway::start(b"HTTP/1.1 200 OK\r\n\r\n");
     let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
     datagrams
@@ -136,20 +134,19 @@ async fn a_name_leads_to_the_gateway_by_both_transports() {
 
 #[test]
 fn further_attempts_begin_at_further_addresses() {
-    let ip = |text: &str| text.parse::<IpAddr>().unwrap();
-    let known = [ip("10.0.0.1"), ip("10.0.0.2"), ip("fd00::1")];
-    let texts = |reached, turn| -> Vec<String> {
-        let ordered = in_order(&known, reached, turn);
-        ordered.iter().map(ToString::to_string).collect()
+    let known = ["10.0.0.1:1", "10.0.0.2:1", "[fd00::1]:1"].map(|text| text.parse().unwrap());
+    let texts = |reached, offset| -> Vec<String> {
+        let ordered = in_order(known.to_vec(), reached, offset);
+        ordered.iter().map(|at| at.ip().to_string()).collect()
     };
     assert_eq!(texts(None, 0), ["fd00::1", "10.0.0.1", "10.0.0.2"]);
     assert_eq!(texts(None, 1), ["10.0.0.1", "10.0.0.2", "fd00::1"]);
-    let reached = Some(ip("10.0.0.2"));
+    let reached = Some("10.0.0.2".parse().unwrap());
     assert_eq!(texts(reached, 0), ["10.0.0.2", "fd00::1", "10.0.0.1"]);
     assert_eq!(texts(reached, 4), ["fd00::1", "10.0.0.1", "10.0.0.2"]);
-    // What the name does not say any more does not count.
-    assert_eq!(texts(Some(ip("10.9.9.9")), 0)[0], "fd00::1");
-    assert!(in_order(&[], reached, 3).is_empty());
+    // An address that the name no longer has does not count.
+    assert_eq!(texts(Some("10.9.9.9".parse().unwrap()), 0)[0], "fd00::1");
+    assert!(in_order(Vec::new(), reached, 3).is_empty());
 }
 
 #[tokio::test]
