@@ -81,16 +81,6 @@ Environment:
 
 Exit codes: 0 ended as asked, 64 configuration refused, 1 anything else.";
 
-/// Returns `RUST_LOG`.
-#[must_use]
-#[expect(
-    clippy::disallowed_methods,
-    reason = "this is the room that reads the environment"
-)]
-pub fn log_directives() -> Option<String> {
-    std::env::var("RUST_LOG").ok()
-}
-
 /// A validated configuration.
 #[derive(Clone, Debug)]
 pub struct Config {

@@ -22,10 +22,10 @@ use route::{
     TableSpec,
 };
 use serve::{
-    Accepting, Admin, AdminParams, Admission, BindError, BoundEndpoints, Closing, CurrentSnapshot,
-    Dialer, Drain, EndpointError, ListenerInfo, ListenerParams, NameSet, OwnSockets, Phase,
-    Resolver, Service, Signals, WorkerFailed, WorkerSocket, Workers, bind_all, connection_limit,
-    is_served, succeeded,
+    Accepting, Admin, AdminParams, Admission, BindError, BoundEndpoints, CurrentSnapshot, Dialer,
+    Drain, EndpointError, ListenerInfo, ListenerParams, NameSet, OwnSockets, Phase, Resolver,
+    Service, Signals, WorkerFailed, WorkerSocket, Workers, bind_all, connection_limit, is_served,
+    succeeded,
 };
 use telemetry::access_log::Sink;
 use telemetry::{AccessLog, EndpointAddr, LogControl, Process, Registry};
@@ -184,11 +184,7 @@ impl Proxy {
             route,
             admission: Admission::new(limit, 0),
             dialer: Dialer::new(metrics.connect_seconds.clone()),
-            accepting: Accepting {
-                drain: Drain::new(config.drain),
-                closing: Closing::default(),
-                paused: metrics.accept_paused.clone(),
-            },
+            accepting: Accepting::new(Drain::new(config.drain), metrics.accept_paused.clone()),
             metrics,
             access_log: access_log.clone(),
             config,
@@ -440,5 +436,6 @@ fn admin(
             Ok(())
         }),
         ready_alias: Some("/ready"),
+        paths: None,
     }))
 }

@@ -32,8 +32,8 @@ use std::time::Duration;
 use knp_proto::Budget;
 use relay::PoolParams;
 use serve::{
-    Accepting, Admission, BoundListeners, Closing, Drain, DrainParams, ListenerParams, Phase,
-    Signal, Signals, WorkerSocket, Workers, accept_all, bind_all,
+    Accepting, Admission, BoundListeners, Drain, DrainParams, ListenerParams, Phase, Signal,
+    Signals, WorkerSocket, Workers, accept_all, bind_all,
 };
 use telemetry::access_log::Sink;
 use telemetry::{AccessLog, Bound, EndpointAddr, Endpoints, LogControl};
@@ -131,11 +131,7 @@ impl Server {
         let (health, admin) = (bind("health", config.health)?, bind("admin", config.admin)?);
         let (ports, bound) = bind_ports(&config)?;
         let paused = cx.metrics.accept_paused().clone();
-        let accepting = Accepting {
-            drain: drain.clone(),
-            closing: Closing::default(),
-            paused,
-        };
+        let accepting = Accepting::new(drain.clone(), paused);
         // Workers are not cut with the tunnels: these have a moment to be logged and told.
         let hard = Drain::new(DrainParams {
             delay: Duration::ZERO,

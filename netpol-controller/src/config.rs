@@ -66,8 +66,6 @@ Exit codes: 0 ended as asked, 64 configuration refused, 1 anything else.";
 /// What this binary takes from its environment.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
-    /// `RUST_LOG`.
-    pub log: Option<String>,
     /// `HOSTNAME`, which in a pod is the pod's name.
     pub host_name: Option<String>,
     /// `KUBERNETES_SERVICE_HOST` and `KUBERNETES_SERVICE_PORT`: where pods reach the API server.
@@ -85,7 +83,6 @@ impl Environment {
         let value = |name| std::env::var(name).ok();
         let port = value("KUBERNETES_SERVICE_PORT").and_then(|port| port.parse().ok());
         Self {
-            log: value("RUST_LOG"),
             host_name: value("HOSTNAME").filter(|name| !name.is_empty()),
             api_server: value("KUBERNETES_SERVICE_HOST").map(|host| (host, port)),
         }

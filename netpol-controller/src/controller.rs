@@ -12,8 +12,8 @@ use std::time::Duration;
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use ring::rand::{SecureRandom, SystemRandom};
-use serve::{Signal, Signals};
-use telemetry::{Bound, EndpointAddr, Endpoints, LogControl, Process, Registry};
+use serve::{BoundEndpoints, EndpointError, ServedEndpoints, Signal, Signals};
+use telemetry::{EndpointAddr, LogControl, Process, Registry};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -40,13 +40,11 @@ const SILENCE: Duration = Duration::from_secs(90);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// An address could not be bound.
-    #[error("serving {what} on {address}")]
+    /// The address for gateways could not be bound.
+    #[error("serving xds on {address}")]
     Bind {
-        /// What was to be served.
-        what: &'static str,
-        /// Where.
-        address: EndpointAddr,
+        /// The address.
+        address: SocketAddr,
         /// Why not.
         #[source]
         source: io::Error,
@@ -54,6 +52,9 @@ pub enum StartError {
     /// It is not known how to reach the API server.
     #[error("reaching the API server")]
     Client(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The probe port or the admin address could not be bound.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
     /// Certificates are refused.
     #[error(transparent)]
     Tls(#[from] tls::TlsError),
@@ -62,8 +63,7 @@ pub enum StartError {
 /// A running controller.
 #[derive(Debug)]
 pub struct Controller {
-    probes: EndpointAddr,
-    admin: EndpointAddr,
+    endpoints: ServedEndpoints,
     xds: Option<SocketAddr>,
     tls: Option<tls::ServerTls>,
     /// Dropped to end the election and what serves.
@@ -122,8 +122,8 @@ impl Controller {
         let registry = Registry::new();
         let metrics = Metrics::new(&registry);
         let (client, url) = client(&config).await?;
-        let probes = bind("probes", EndpointAddr::Tcp(config.probes))?;
-        let admin = bind("admin", config.admin.clone())?;
+        let probes = EndpointAddr::Tcp(config.probes);
+        let endpoints = BoundEndpoints::bind(probes, config.admin.clone())?;
         let mut tasks = JoinSet::new();
         let (stop, stopped) = watch::channel(false);
         let (mut publisher, mut server, mut xds, mut reloads) = (None, None, None, None);
@@ -154,14 +154,7 @@ impl Controller {
             started: Instant::now(),
             clients: server,
         });
-        let of = Endpoints::probes(Arc::clone(&answers), registry.clone(), log.clone());
-        let probes = answer(&mut tasks, "probes", probes, of);
-        let admin = answer(
-            &mut tasks,
-            "admin",
-            admin,
-            Endpoints::admin(answers, registry, log),
-        );
+        let endpoints = endpoints.serve(&answers, registry, log);
         let identity = identity(environment);
         let (leadership, election) = elect(&client, &config, &identity, &stopped);
         let (resolving, resolved) = watch::channel(Resolved::default());
@@ -192,8 +185,7 @@ impl Controller {
             engine.run().await;
         });
         Ok(Self {
-            probes,
-            admin,
+            endpoints,
             xds,
             tls: reloads,
             stop,
@@ -203,16 +195,16 @@ impl Controller {
         })
     }
 
-    /// Returns where probes answer.
+    /// Returns the address of the probe port.
     #[must_use]
     pub fn probes_address(&self) -> &EndpointAddr {
-        &self.probes
+        &self.endpoints.probes
     }
 
-    /// Returns where operators look in.
+    /// Returns the admin address.
     #[must_use]
     pub fn admin_address(&self) -> &EndpointAddr {
-        &self.admin
+        &self.endpoints.admin
     }
 
     /// Returns where gateways ask for routes, if they may.
@@ -312,38 +304,8 @@ async fn ended(mut stopped: watch::Receiver<bool>) {
     let _ = stopped.wait_for(|stop| *stop).await;
 }
 
-fn bind(what: &'static str, address: EndpointAddr) -> Result<Bound, StartError> {
-    Endpoints::bind(&address).map_err(|source| StartError::Bind {
-        what,
-        address,
-        source,
-    })
-}
-
 async fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
     TcpListener::bind(address)
         .await
-        .map_err(|source| StartError::Bind {
-            what: "xds",
-            address: EndpointAddr::Tcp(address),
-            source,
-        })
-}
-
-fn answer(
-    tasks: &mut JoinSet<()>,
-    what: &'static str,
-    bound: Bound,
-    endpoints: Endpoints,
-) -> EndpointAddr {
-    let local = bound.local_addr().clone();
-    if local != EndpointAddr::None {
-        tracing::info!(address = %local, "serving {what}");
-        tasks.spawn(async move {
-            if let Err(error) = endpoints.serve(bound, std::future::pending()).await {
-                tracing::error!(%error, "no longer serving {what}");
-            }
-        });
-    }
-    local
+        .map_err(|source| StartError::Bind { address, source })
 }

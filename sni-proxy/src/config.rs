@@ -86,8 +86,6 @@ Exit codes: 0 ended as asked, 64 configuration refused, 1 anything else.";
 /// What this binary takes from its environment.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
-    /// `RUST_LOG`.
-    pub log: Option<String>,
     /// `LISTEN_PID`.
     pub listen_pid: Option<String>,
     /// `LISTEN_FDS`.
@@ -106,7 +104,6 @@ impl Environment {
     pub fn read() -> Self {
         let value = |name| std::env::var(name).ok();
         Self {
-            log: value("RUST_LOG"),
             listen_pid: value("LISTEN_PID"),
             listen_fds: value("LISTEN_FDS"),
             listen_fdnames: value("LISTEN_FDNAMES"),

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use relay::PoolParams;
 use serve::{
-    Accepting, Admin, AdminParams, Admission, BindError, BoundEndpoints, Closing, CurrentSnapshot,
-    Dialer, Drain, EndpointError, Family, ListenerInfo, ListenerParams, Metrics, Resolver, Service,
+    Accepting, Admin, AdminParams, Admission, BindError, BoundEndpoints, CurrentSnapshot, Dialer,
+    Drain, EndpointError, Family, ListenerInfo, ListenerParams, Metrics, Resolver, Service,
     Signals, WorkerFailed, Workers, bind_all, connection_limit, inherited_sockets,
 };
 use settings::{FileWatcher, WatchParams};
@@ -28,7 +28,7 @@ use crate::metrics::BUILD;
 use crate::routes::RoutesError;
 use crate::routing::Routing;
 use crate::subscription::Subscription;
-use crate::view::View;
+use crate::trace;
 use crate::wireguard::{self, Places, Scanner};
 use crate::worker::{Shared, Task, Worker};
 
@@ -157,11 +157,7 @@ impl Gateway {
             routing,
             admission: Admission::new(limit, config.limits.connections_per_source),
             dialer: Dialer::new(metrics.connect_seconds.clone()),
-            accepting: Accepting {
-                drain: Drain::new(config.drain),
-                closing: Closing::default(),
-                paused: metrics.accept_paused.clone(),
-            },
+            accepting: Accepting::new(Drain::new(config.drain), metrics.accept_paused.clone()),
             metrics,
             wireguard: wireguard::Metrics::new(&registry),
             access_log: access_log.clone(),
@@ -342,8 +338,8 @@ fn admin(
     Metrics::collect_snapshot(registry, Arc::clone(&snapshot));
     wireguard::Metrics::collect_snapshot(registry, Arc::clone(&snapshot));
     telemetry::process::register(registry, BUILD);
-    let routing = Arc::clone(shared);
-    let admin = Admin::new(AdminParams {
+    let (routing, traced, listening) = (Arc::clone(shared), Arc::clone(shared), listeners.to_vec());
+    Arc::new(Admin::new(AdminParams {
         binary: BUILD.binary,
         version: BUILD.version,
         config: shared.config.effective().clone(),
@@ -355,10 +351,8 @@ fn admin(
         snapshot,
         ready: Box::new(move || routing.routing.ready()),
         ready_alias: None,
-    });
-    Arc::new(View {
-        admin,
-        shared: Arc::clone(shared),
-        listeners: listeners.to_vec(),
-    })
+        paths: Some(Box::new(move |path, query| {
+            (path == "/trace").then(|| trace::respond(&traced, &listening, query))
+        })),
+    }))
 }

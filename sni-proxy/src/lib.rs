@@ -21,7 +21,6 @@ mod routes;
 mod routing;
 mod subscription;
 mod trace;
-mod view;
 mod wireguard;
 mod worker;
 

@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use route::Route;
 use serve::{ListenerInfo, Phase, Reason};
+use telemetry::admin::Extra;
 use tokio::time::Instant;
 
 pub use self::ask::AskError;
@@ -69,7 +70,7 @@ pub fn run(flags: &TraceFlags) -> Result<Traced, AskError> {
 /// # Errors
 /// The question cannot be answered as it is: it names a listener that there is not, or one that
 /// does not take what is asked for.
-pub(crate) fn answer(
+fn answer(
     shared: &Shared,
     listeners: &[ListenerInfo],
     question: &Question,
@@ -102,6 +103,17 @@ pub(crate) fn answer(
         None => trace.route_to_candidates(),
     }
     Ok(trace)
+}
+
+/// Answers a request to `/trace`.
+pub(crate) fn respond(shared: &Shared, listeners: &[ListenerInfo], query: Option<&str>) -> Extra {
+    let answered =
+        Question::from_query(query).and_then(|question| answer(shared, listeners, &question));
+    match answered.map(|trace| serde_json::to_string(&trace)) {
+        Ok(Ok(body)) => (200, "application/json", body + "\n"),
+        Ok(Err(error)) => (500, "text/plain", format!("{error}\n")),
+        Err(error) => (400, "text/plain", format!("{error}\n")),
+    }
 }
 
 /// Goes the way of a connection, noting what it meets; the end of it, unless an endpoint is.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use relay::PoolParams;
 use route::TcpOptions;
 use serve::{
-    Accepting, Admission, BindError, BoundEndpoints, BoundListeners, Closing, Drain, DrainParams,
+    Accepting, Admission, BindError, BoundEndpoints, BoundListeners, Drain, DrainParams,
     EndpointError, ListenerParams, Phase, Service, Signals, WorkerFailed, WorkerHandle,
     WorkerSocket, Workers, accept_all, bind_all, connection_limit,
 };
@@ -161,11 +161,8 @@ impl<L: Link> Server<L> {
             status: link.watch(),
         }));
         service.answer(endpoints, &view, registry, log);
-        let accepting = Accepting {
-            drain: drain.clone(),
-            closing: Closing::default(),
-            paused: instruments.listeners.accept_paused.clone(),
-        };
+        let paused = instruments.listeners.accept_paused.clone();
+        let accepting = Accepting::new(drain.clone(), paused);
         let links = links(&link, &config, &instruments);
         let address = config.proxy.address;
         let shared = Arc::new(Shared {
@@ -266,15 +263,12 @@ async fn work(handle: WorkerHandle, task: Task) -> io::Result<()> {
         proxy,
         links,
     } = task;
-    let accepting = Accepting {
-        // Clients may have to connect again until the very end.
-        drain: Drain::new(DrainParams {
-            delay: Duration::ZERO,
-            timeout: Duration::ZERO,
-        }),
-        closing: Closing::default(),
-        paused: shared.accepting.paused.clone(),
-    };
+    // Clients may have to connect again until the very end.
+    let never = Drain::new(DrainParams {
+        delay: Duration::ZERO,
+        timeout: Duration::ZERO,
+    });
+    let accepting = Accepting::new(never, shared.listeners.accept_paused.clone());
     let links = tokio::task::spawn_local(async move {
         let Some((socket, params)) = links else {
             return pending().await;

@@ -1,15 +1,15 @@
-//! What a process that routes connections tells its probes and its operators.
+//! What a process that routes connections reports to probes and operators.
 //!
-//! Only reads; the one thing it does is to begin a drain.
+//! Only reads, except that it can begin a drain.
 
 use std::fmt;
-use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
 use route::{Cluster, Endpoint, EndpointState, Route};
 use serde_json::{Value, json};
+use telemetry::admin::Extra;
 use telemetry::{ClusterStatus, EndpointStatus, ListenerStatus, Process, Status};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -23,8 +23,11 @@ use crate::worker::Asker;
 /// Clusters the page shows at most; `/snapshot` has them all.
 const SHOWN_CLUSTERS: usize = 200;
 
-/// What makes a process not ready beyond draining; `Err` says why.
+/// Conditions of being ready besides not draining; `Err` is the reason why not.
 pub type Readiness = dyn Fn() -> Result<(), String> + Send + Sync;
+
+/// Answers a GET request to a path of the program's own, with its query; `None` for any other path.
+pub type AdminPaths = dyn Fn(&str, Option<&str>) -> Option<Extra> + Send + Sync;
 
 /// A listener as operators see it.
 #[derive(Clone, Debug)]
@@ -35,11 +38,11 @@ pub struct ListenerInfo {
     pub address: SocketAddr,
     /// Protocol as the configuration names it.
     pub protocol: &'static str,
-    /// Whether it takes datagrams, whose flows no limit of connections counts.
+    /// Whether it receives datagrams, whose flows no limit of connections counts.
     pub datagrams: bool,
 }
 
-/// What an [`Admin`] answers from.
+/// What an [`Admin`] reports from.
 pub struct AdminParams {
     /// The program's name.
     pub binary: &'static str,
@@ -51,18 +54,20 @@ pub struct AdminParams {
     pub listeners: Vec<ListenerInfo>,
     /// The phase of the process.
     pub drain: Drain,
-    /// Who counts connections.
+    /// Counts connections.
     pub admission: Arc<Admission>,
-    /// Who counts the rest.
+    /// Counts everything else.
     pub metrics: Metrics,
-    /// Who knows the connections.
+    /// Lists connections.
     pub asker: Asker,
-    /// The routing snapshot in force.
+    /// The routing snapshot in effect.
     pub snapshot: Arc<CurrentSnapshot>,
     /// Further conditions of being ready.
     pub ready: Box<Readiness>,
     /// A further path that answers as `/readyz` does.
     pub ready_alias: Option<&'static str>,
+    /// Paths of the program's own on the admin address.
+    pub paths: Option<Box<AdminPaths>>,
 }
 
 /// Answers probes and operators.
@@ -81,8 +86,7 @@ impl fmt::Debug for Admin {
 }
 
 impl Admin {
-    /// Creates the answers. Must be called within the control runtime, on which a drain that is
-    /// asked for then runs.
+    /// Must be called within the control runtime, on which a requested drain then runs.
     #[must_use]
     pub fn new(params: AdminParams) -> Self {
         Self {
@@ -97,7 +101,7 @@ impl Admin {
         let now = Instant::now();
         let mut clusters_total = 0;
         let mut clusters = Vec::new();
-        // What is in trouble comes first, since not everything may be shown.
+        // Those in trouble first, since not all may be shown.
         for troubled in [true, false] {
             let of_this_kind = |cluster: &&Arc<Cluster>| in_trouble(cluster, now) == troubled;
             for cluster in snapshot.clusters().filter(of_this_kind) {
@@ -128,7 +132,7 @@ impl Admin {
         }
     }
 
-    /// Returns the flows of datagrams that are open; nobody admits those.
+    /// Returns the open flows of datagrams, which no admission counts.
     fn flows(&self) -> u64 {
         let datagrams = |listener: &&ListenerInfo| listener.datagrams;
         let listeners = self.params.listeners.iter().filter(datagrams);
@@ -200,12 +204,7 @@ impl Process for Admin {
         self.status_where(|cluster| cluster.matches(filter))
     }
 
-    fn extra(
-        &self,
-        method: &str,
-        path: &str,
-        _query: Option<&str>,
-    ) -> Option<(u16, &'static str, String)> {
+    fn extra(&self, method: &str, path: &str, _query: Option<&str>) -> Option<Extra> {
         if !matches!(method, "GET" | "HEAD") || Some(path) != self.params.ready_alias {
             return None;
         }
@@ -213,6 +212,11 @@ impl Process for Admin {
             Ok(()) => (200, "text/plain", "ok\n".to_owned()),
             Err(why) => (503, "text/plain", why + "\n"),
         })
+    }
+
+    fn extra_admin(&self, method: &str, path: &str, query: Option<&str>) -> Option<Extra> {
+        let paths = self.params.paths.as_ref().filter(|_| method == "GET")?;
+        paths(path, query)
     }
 }
 

@@ -34,7 +34,7 @@ pub use bind::Bound;
 use bind::{Acceptor, Stream};
 use conn::Crowd;
 
-use crate::throttle::Throttle;
+use crate::backoff::AcceptBackoff;
 
 /// The most connections that one server serves at once.
 pub const MAX_CONNECTIONS: usize = 64;
@@ -147,8 +147,9 @@ struct Server<H> {
 
 impl<H: Handler> Server<H> {
     async fn run(&mut self, acceptor: &Acceptor) -> Infallible {
+        let mut backoff = AcceptBackoff::default();
         loop {
-            let stream = self.accept(acceptor).await;
+            let stream = self.accept(acceptor, &mut backoff).await;
             self.reserve_place().await;
             let slot = self.crowd.enter();
             let handler = self.handler.clone();
@@ -157,8 +158,9 @@ impl<H: Handler> Server<H> {
     }
 
     /// Accepts one connection, and forgets those that end meanwhile.
-    async fn accept(&mut self, acceptor: &Acceptor) -> Stream {
-        let mut accepting = pin!(patiently(acceptor.address(), || acceptor.accept()));
+    async fn accept(&mut self, acceptor: &Acceptor, backoff: &mut AcceptBackoff) -> Stream {
+        let address = acceptor.address();
+        let mut accepting = pin!(accept_patiently(address, backoff, || acceptor.accept()));
         loop {
             tokio::select! {
                 stream = &mut accepting => return stream,
@@ -185,48 +187,29 @@ impl<H: Handler> Server<H> {
     }
 }
 
-/// Accepts, and waits out failures such as having no descriptor left.
-async fn patiently<T, F>(address: &EndpointAddr, accept: impl Fn() -> F) -> T
+/// Accepts, and pauses after failures such as having no descriptor left.
+async fn accept_patiently<T, F>(
+    address: &EndpointAddr,
+    backoff: &mut AcceptBackoff,
+    accept: impl Fn() -> F,
+) -> T
 where
     F: Future<Output = io::Result<T>>,
 {
-    let warnings = Throttle::new(WARNING_INTERVAL);
-    let mut pause = FIRST_PAUSE;
     loop {
         match accept().await {
-            Ok(accepted) => return accepted,
-            Err(error) if is_peers_fault(&error) => {}
+            Ok(accepted) => {
+                backoff.accepted();
+                return accepted;
+            }
             Err(error) => {
-                if warnings
-                    .permit(tokio::time::Instant::now().into_std())
-                    .is_some()
-                {
-                    tracing::warn!(%address, %error, "accepting");
+                if let Some(pause) = backoff.failed(address, &error) {
+                    tokio::time::sleep(pause).await;
                 }
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(LAST_PAUSE);
             }
         }
     }
 }
-
-/// Tells whether accepting failed because that one connection is gone already (accept(2),
-/// "Error handling").
-fn is_peers_fault(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::ConnectionAborted
-            | io::ErrorKind::ConnectionReset
-            | io::ErrorKind::Interrupted
-    )
-}
-
-/// Waits after failing to accept: from here, doubling,
-const FIRST_PAUSE: Duration = Duration::from_millis(5);
-/// up to here.
-const LAST_PAUSE: Duration = Duration::from_secs(1);
-
-const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 pub(crate) mod tests;

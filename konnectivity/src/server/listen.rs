@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use knp_proto::ClusterId;
 use serve::{Admission, Permit, Phase};
+use telemetry::AcceptBackoff;
 use tokio::net::{TcpStream, UnixListener};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
@@ -222,7 +223,7 @@ impl Worker {
             Ok(listener) => listener,
             Err(error) => return tracing::error!(%cluster, %error, "the socket cannot be used"),
         };
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = AcceptBackoff::default();
         loop {
             let accepted = tokio::select! {
                 // The queue is emptied before the socket is closed.
@@ -234,7 +235,7 @@ impl Worker {
             };
             match accepted {
                 Ok((stream, _)) => {
-                    pause = FIRST_PAUSE;
+                    backoff.accepted();
                     let Some(permit) = self.admit(&self.admission, PeerPort::Uds) else {
                         continue;
                     };
@@ -253,9 +254,9 @@ impl Worker {
                     });
                 }
                 Err(error) => {
-                    tracing::warn!(%cluster, %error, "accepting pauses");
-                    sleep(pause).await;
-                    pause = (pause * 2).min(MAX_PAUSE);
+                    if let Some(pause) = backoff.failed(&cluster, &error) {
+                        sleep(pause).await;
+                    }
                 }
             }
         }
@@ -299,9 +300,6 @@ fn peer_port(port: Port) -> PeerPort {
     }
 }
 
-/// First and longest pause after an accept that failed, for want of descriptors most likely.
-const FIRST_PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
-const MAX_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
 /// How often it is looked whether tunnels are still under way at the end.
 const GLANCE: std::time::Duration = std::time::Duration::from_millis(10);
 /// How long agents' connections may take to be told of the end.

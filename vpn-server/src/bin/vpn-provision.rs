@@ -1,89 +1,36 @@
-//! `vpn-provision`: flags, logging, a runtime, and exit codes.
-//!
-//! Everything else is the library's. Also started as `vpn-server provision`.
+//! `vpn-provision`: what its flags ask for, in the shell that all programs share. Also started as
+//! `vpn-server provision`.
 #![forbid(unsafe_code)]
 
-use std::error::Error;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use clap::Parser;
-use vpn_server::{Environment, ProvisionError, ProvisionFlags, check_provision, provision};
+use serve::{Failure, Threads, program};
+use vpn_server::{ProvisionError, ProvisionFlags, check_provision, provision};
 
-/// How long what was logged last may take to be written at the end.
-const LAST_WORDS: Duration = Duration::from_secs(1);
-
-/// What flags or parameters that cannot be used exit with (sysexits.h, EX_USAGE).
-const EXIT_CONFIGURATION: u8 = 64;
-
-/// What a shoot that does not answer yet exits with (sysexits.h, EX_TEMPFAIL): run it again.
+/// Exit code of a shoot that does not answer yet (sysexits.h, EX_TEMPFAIL): run it again.
 const EXIT_AGAIN: u8 = 75;
 
 fn main() -> ExitCode {
-    let flags = match ProvisionFlags::try_parse() {
-        Ok(flags) => flags,
-        Err(error) => {
-            let _ = error.print();
-            return if error.use_stderr() {
-                EXIT_CONFIGURATION.into()
-            } else {
-                ExitCode::SUCCESS
-            };
-        }
-    };
-    let environment = Environment::read();
-    let log = match telemetry::logs::init(flags.log_format, environment.log.as_deref()) {
-        Ok(log) => log,
-        Err(error) => {
-            #[expect(clippy::print_stderr, reason = "there is no log yet")]
-            {
-                eprintln!("RUST_LOG: {}", telemetry::chain(&error));
+    program::main(
+        |flags: &ProvisionFlags| flags.log_format,
+        |flags, _| {
+            if flags.check {
+                return printed(check_provision(&flags.config));
             }
-            return EXIT_CONFIGURATION.into();
-        }
-    };
-    let code = if flags.check {
-        told(check_provision(&flags.config))
-    } else {
-        act(&flags)
-    };
-    log.close(LAST_WORDS);
-    code
+            program::block_on(Threads::Main, async || printed(provision(&flags).await))
+        },
+    )
 }
 
-fn act(flags: &ProvisionFlags) -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    match runtime {
-        Ok(runtime) => told(runtime.block_on(provision(flags))),
-        Err(error) => ended(&error, 1),
-    }
-}
-
-fn told(result: Result<String, ProvisionError>) -> ExitCode {
+fn printed(result: Result<String, ProvisionError>) -> Result<ExitCode, Failure> {
     match result {
-        Ok(text) => {
-            show(&text);
-            ExitCode::SUCCESS
-        }
-        Err(error) if error.is_configuration() => ended(&error, EXIT_CONFIGURATION),
+        Ok(text) => Ok(program::print(text)),
         Err(error) => {
             let ProvisionError::Shoot { done, .. } = &error else {
-                return ended(&error, 1);
+                return Err(Failure::of(error, ProvisionError::is_configuration));
             };
-            show(done);
-            ended(&error, EXIT_AGAIN)
+            program::print(done);
+            Err(Failure::with_code(EXIT_AGAIN, error))
         }
     }
-}
-
-#[expect(clippy::print_stdout, reason = "what was done, or what --check is for")]
-fn show(text: &str) {
-    print!("{text}");
-}
-
-fn ended(error: &(dyn Error + 'static), code: u8) -> ExitCode {
-    tracing::error!("{}", telemetry::chain(error));
-    code.into()
 }

@@ -464,6 +464,8 @@ async fn failing_to_accept_backs_off_and_recovers() {
         }
     };
     let start = Instant::now();
-    assert_eq!(patiently(&EndpointAddr::None, accept).await, 12);
+    let mut backoff = AcceptBackoff::default();
+    let accepted = accept_patiently(&EndpointAddr::None, &mut backoff, accept);
+    assert_eq!(accepted.await, 12);
     assert_eq!(start.elapsed().as_millis(), 5 * 255 + 3000);
 }

@@ -14,6 +14,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use telemetry::AcceptBackoff;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
@@ -66,27 +67,24 @@ async fn accept_all(
     listener: &TcpListener,
     connections: &mut JoinSet<()>,
 ) -> Infallible {
-    let mut pause = FIRST_PAUSE;
+    let mut backoff = AcceptBackoff::default();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((tcp, addr)) => {
-                    pause = FIRST_PAUSE;
+                    backoff.accepted();
                     cx.accepted(tcp, addr, connections);
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "accepting discovery clients pauses");
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    if let Some(pause) = backoff.failed("xds", &error) {
+                        tokio::time::sleep(pause).await;
+                    }
                 }
             },
             Some(_) = connections.join_next() => {}
         }
     }
 }
-
-const FIRST_PAUSE: Duration = Duration::from_millis(5);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// What all connections share.
 #[derive(Clone)]

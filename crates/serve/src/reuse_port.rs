@@ -1,12 +1,12 @@
-//! The sockets that this process has at one address, between those of others.
+//! The sockets of this process in the `SO_REUSEPORT` group of one address, among those of others.
 //!
 //! ```text
 //!     as they joined:   [ before | own | after ]
-//!     a drain: what is new goes to those after, else to those before, else stays
-//!     the end: each accept loop leaves its socket here; with the last one all are closed
+//!     a drain: new connections go to those after, else to those before, else stay
+//!     the end: each accept loop leaves its socket here; all are closed with the last one
 //! ```
 //!
-//! Reads no packets and knows no phases. Where the order is not known for sure, the kernel's hash stays.
+//! Reads no packets and knows no phases. Where the order is uncertain, the kernel's hash decides.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -21,25 +21,25 @@ use tokio::time::sleep;
 
 use crate::handover::{OwnSockets, pass_over, pass_to_all};
 
-/// How often a process looks whether it is alone at its address, while it was not.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often a process that is not alone at its address checks whether it is now.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What the accept loops of one listener share.
 #[derive(Debug)]
-pub(crate) struct Siblings {
+pub(crate) struct ReusePortGroup {
     own: OwnSockets,
-    /// Who listened there before; `None` when nobody knows.
+    /// The others that listened there before; `None` if unknown.
     before: Mutex<Option<BTreeSet<u64>>>,
     watched: AtomicBool,
     passed: AtomicBool,
     left: Mutex<Vec<TcpListener>>,
 }
 
-impl Siblings {
+impl ReusePortGroup {
     /// Remembers the bound sockets of one listener.
     ///
     /// # Errors
-    /// What the kernel says of a socket.
+    /// The kernel's error for a socket.
     pub(crate) fn new(address: SocketAddr, sockets: &[TcpListener]) -> io::Result<Self> {
         Ok(Self {
             own: OwnSockets::new(address, sockets)?,
@@ -50,21 +50,21 @@ impl Siblings {
         })
     }
 
-    /// Returns what tells the sockets from those of others.
+    /// Returns the own sockets.
     pub(crate) fn own(&self) -> &OwnSockets {
         &self.own
     }
 
-    /// Remembers who is there before; to be called before any of the sockets listens.
+    /// Remembers the others; to be called before any of the sockets listens.
     pub(crate) fn arrive(&self) {
         match self.own.others() {
             Ok(others) => *lock(&self.before) = Some(others),
-            Err(error) => tracing::debug!(%error, "who else listens is not to be seen"),
+            Err(error) => tracing::debug!(%error, "other listeners at the address are unknown"),
         }
     }
 
-    /// Looks again once all of the sockets listen: whoever came in between may be before them or behind,
-    /// or among them.
+    /// Checks once all of the sockets listen: a process that started in between may be before, behind or
+    /// among them.
     pub(crate) fn arrived(&self) {
         let others = self.own.beside().ok().flatten();
         let mut before = lock(&self.before);
@@ -73,30 +73,30 @@ impl Siblings {
         }
     }
 
-    /// Waits for those who were there before to go: only then it is known that whoever comes now joins
-    /// behind. Never done; cancel-safe. One of the accept loops does it for all.
+    /// Waits until the others that were there before are gone: only then are later ones sure to join
+    /// behind. Never completes; cancel-safe. One of the accept loops does it for all.
     pub(crate) async fn watch(&self, socket: &impl AsFd) -> Infallible {
         if self.watched.swap(true, Ordering::Relaxed) {
             return std::future::pending().await;
         }
         let were_others = || !matches!(&*lock(&self.before), Some(before) if before.is_empty());
         while were_others() {
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
             if let Ok(Some(others)) = self.own.beside()
                 && others.is_empty()
             {
                 *lock(&self.before) = Some(others);
-                // What one that is gone may have left, or it may be all for one of ours.
+                // Undoes what a process that is gone may have set, or one socket would get everything.
                 let _ = pass_to_all(socket);
             }
         }
         std::future::pending().await
     }
 
-    /// Has what is new go to others at the address, if there are any and their numbers are known.
+    /// Directs new connections to others at the address, if there are any and their numbers are known.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's.
     pub(crate) fn pass_over(&self, socket: &impl AsFd) -> io::Result<()> {
         let Some(others) = self.own.beside()? else {
             return Ok(());
@@ -109,21 +109,21 @@ impl Siblings {
         Ok(())
     }
 
-    /// Takes the socket of an accept loop that is done with it. It stays open until all are here, or
-    /// their loops gone: while some were open and others not, numbers would change.
+    /// Keeps the socket of an accept loop that has ended, until all are here or their loops gone: if some
+    /// were closed before others, numbers would change.
     pub(crate) fn leave(&self, socket: TcpListener) {
         lock(&self.left).push(socket);
     }
 }
 
-impl Drop for Siblings {
+impl Drop for ReusePortGroup {
     fn drop(&mut self) {
         let mut left = lock(&self.left);
         left.truncate(1);
         if let Some(last) = left.first()
             && self.passed.load(Ordering::Relaxed)
         {
-            // For whoever stays; a number of ours may be one of theirs without us.
+            // Without this process its numbers are those of other sockets.
             let _ = pass_to_all(last);
         }
     }
@@ -135,7 +135,7 @@ fn successors(
     own: usize,
     others: &BTreeSet<u64>,
 ) -> Option<(u32, u32)> {
-    // When one of those before has gone, the last one has its number, and that may be anybody's.
+    // When one of those before has gone, the last socket of the group has its number.
     let before = before.filter(|before| before.is_subset(others))?.len();
     let after = others.len() - before;
     let (first, among) = match (before, after) {
@@ -183,14 +183,14 @@ mod tests {
     }
 
     fn pass(own: &[WorkerSocket]) {
-        let siblings = own[0].siblings.as_ref().unwrap();
-        siblings.pass_over(&own[0].socket).unwrap();
+        let group = own[0].group.as_ref().unwrap();
+        group.pass_over(&own[0].socket).unwrap();
     }
 
     /// Leaves as accept loops do, one after the other.
     fn leave(own: Vec<WorkerSocket>) {
         for own in own {
-            own.siblings.unwrap().leave(own.socket);
+            own.group.unwrap().leave(own.socket);
         }
     }
 
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_passes_over_to_all_sockets_of_the_one_that_came_after() {
+    fn all_sockets_of_the_later_process_get_connections() {
         let (address, older) = first();
         let newer = join(address, 3);
         pass(&older);
@@ -223,20 +223,20 @@ mod tests {
     }
 
     #[test]
-    fn one_that_leaves_first_although_it_came_after_passes_to_the_one_before() {
+    fn later_process_passes_to_the_earlier_one() {
         let (address, older) = first();
         let newer = join(address, 3);
         pass(&newer);
         got_all(&spread(address, &[&older, &newer])[0]);
         leave(newer);
-        // And what comes then has its share.
+        // A process that starts then has its share.
         let third = join(address, 2);
         let got = spread(address, &[&older, &third]);
         assert!(got.concat().iter().all(|own| *own > 0), "{got:?}");
     }
 
     #[test]
-    fn one_in_the_middle_passes_to_the_last() {
+    fn process_in_the_middle_passes_to_the_last() {
         let (address, first) = first();
         let (second, third) = (join(address, 2), join(address, 2));
         pass(&second);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_passed_to_where_the_order_is_not_known() {
+    fn hash_decides_while_the_order_is_unknown() {
         let (address, first) = first();
         let (second, third) = (join(address, 2), join(address, 2));
         leave(first);
@@ -254,30 +254,34 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_passed_to_by_one_that_was_overtaken_while_it_arrived() {
+    fn hash_decides_after_a_concurrent_start() {
         let slow = bind(SocketAddr::from(([127, 0, 0, 1], 0)), 2);
-        let siblings = slow.per_worker[0][0].siblings.clone().unwrap();
-        siblings.arrive();
+        let group = slow.per_worker[0][0].group.clone().unwrap();
+        group.arrive();
         let quick = join(slow.addresses[0], 2);
         let slow: Vec<_> = slow.per_worker.into_iter().flatten().collect();
         for own in &slow {
             SockRef::from(&own.socket).listen(1024).unwrap();
         }
-        siblings.arrived();
+        group.arrived();
         pass(&slow);
         let got = spread(slow[0].local_addr().unwrap(), &[&quick, &slow]);
         assert!(got.concat().iter().all(|own| *own > 0), "{got:?}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_has_been_alone_knows_the_order_again() {
+    async fn order_is_known_again_once_alone() {
         let (address, first) = first();
         let second = join(address, 2);
         pass(&first);
         drop(first); // killed: nothing is reset
-        let siblings = second[0].siblings.as_ref().unwrap();
-        let watch = siblings.watch(&second[0].socket);
-        assert!(tokio::time::timeout(2 * LOOK, watch).await.is_err());
+        let group = second[0].group.as_ref().unwrap();
+        let watch = group.watch(&second[0].socket);
+        assert!(
+            tokio::time::timeout(2 * POLL_INTERVAL, watch)
+                .await
+                .is_err()
+        );
         got_all(&spread(address, &[&second])[0]);
         let third = join(address, 2);
         pass(&second);
@@ -285,22 +289,16 @@ mod tests {
     }
 
     #[test]
-    fn sockets_stay_open_until_the_last_accept_loop_has_left() {
+    fn sockets_stay_open_until_the_last_loop_leaves() {
         let (address, mut own) = first();
         let last = own.pop().unwrap();
         leave(own);
         assert_eq!(
-            last.siblings
-                .as_ref()
-                .unwrap()
-                .own()
-                .others()
-                .unwrap()
-                .len(),
+            last.group.as_ref().unwrap().own().others().unwrap().len(),
             0
         );
         assert!(
-            last.siblings
+            last.group
                 .as_ref()
                 .unwrap()
                 .own()

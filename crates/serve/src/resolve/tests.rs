@@ -1,17 +1,15 @@
-//! A name server of our own whose answers change.
+//! Names kept resolved by a name server whose answers change.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU8, AtomicUsize};
 
-use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{NameServerConfig, ResolverConfig};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
-use serve::Family;
 use tokio::net::UdpSocket;
-use tokio::runtime::Handle;
 
 use super::*;
+
+const NAME: &str = "gateway.example.";
 
 /// Answers questions for addresses with 192.0.2.`last`, to be kept for an hour; 0 for no answer.
 struct NameServer {
@@ -40,20 +38,17 @@ impl NameServer {
         server
     }
 
-    fn names(&self) -> Names {
-        let at = self.at;
-        let runtime = Handle::current();
-        Names::new("gateway.example.".to_owned(), move || {
-            let mut server = NameServerConfig::udp(at.ip());
-            for connection in &mut server.connections {
-                connection.port = at.port();
-            }
-            let config = ResolverConfig::from_parts(None, Vec::new(), vec![server]);
-            let provider = TokioRuntimeProvider::default();
-            let client = TokioResolver::builder_with_config(config, provider);
-            let client = client.build().unwrap();
-            Resolver::given(runtime.clone(), Family::Ipv4, client)
-        })
+    fn names(&self) -> NameSet {
+        let mut server = NameServerConfig::udp(self.at.ip());
+        for connection in &mut server.connections {
+            connection.port = self.at.port();
+        }
+        let config = ResolverConfig::from_parts(None, Vec::new(), vec![server]);
+        let provider = TokioRuntimeProvider::default();
+        let mut client = TokioResolver::builder_with_config(config, provider);
+        client.options_mut().cache_size = 0;
+        let client = client.build().unwrap();
+        Resolver::given(Handle::current(), Family::Ipv4, client).names([NAME])
     }
 }
 
@@ -74,10 +69,9 @@ fn answer(question: &[u8], last: u8) -> Vec<u8> {
     answer
 }
 
-async fn known(names: &Names) -> Vec<IpAddr> {
-    let set = names.current().await;
+async fn addresses(names: &NameSet) -> Vec<IpAddr> {
     let limit = Duration::from_secs(20);
-    let addresses = timeout(limit, set.addresses("gateway.example.")).await;
+    let addresses = timeout(limit, names.addresses(NAME)).await;
     addresses.unwrap().to_vec()
 }
 
@@ -85,39 +79,40 @@ fn address(last: u8) -> Vec<IpAddr> {
     vec![IpAddr::V4(Ipv4Addr::new(192, 0, 2, last))]
 }
 
+/// Lets the interval between two look-ups have passed.
+fn long_ago(names: &NameSet) {
+    let mut asked = lock(&names.names[NAME].asked);
+    *asked = asked.checked_sub(REFRESH_INTERVAL).unwrap();
+}
+
 #[tokio::test]
-async fn failure_triggers_lookup_before_expiry() {
+async fn refresh_looks_up_before_the_answer_expires() {
     let server = NameServer::start(1).await;
     let names = server.names();
-    assert_eq!(known(&names).await, address(1));
+    assert_eq!(addresses(&names).await, address(1));
     server.last.store(2, Ordering::SeqCst);
-    assert_eq!(known(&names).await, address(1), "for an hour");
+    assert_eq!(addresses(&names).await, address(1), "for an hour");
     let asked = server.asked.load(Ordering::SeqCst);
-    names.doubt();
-    assert_eq!(known(&names).await, address(1), "just asked");
+    names.refresh(NAME);
+    assert_eq!(addresses(&names).await, address(1), "just asked");
     assert_eq!(server.asked.load(Ordering::SeqCst), asked);
 
     long_ago(&names);
-    names.doubt();
-    assert_eq!(known(&names).await, address(2));
+    names.refresh(NAME);
+    assert_eq!(addresses(&names).await, address(2));
 }
 
 #[tokio::test]
-async fn old_answer_stays_without_new_one() {
+async fn old_answer_stays_while_refresh_fails() {
     let server = NameServer::start(1).await;
     let names = server.names();
-    assert_eq!(known(&names).await, address(1));
+    assert_eq!(addresses(&names).await, address(1));
     server.last.store(0, Ordering::SeqCst);
     long_ago(&names);
-    names.doubt();
-    assert_eq!(known(&names).await, address(1));
+    names.refresh(NAME);
+    assert_eq!(addresses(&names).await, address(1));
     server.last.store(3, Ordering::SeqCst);
     long_ago(&names);
-    names.doubt();
-    assert_eq!(known(&names).await, address(3));
-}
-
-/// Lets the pause between two questions have passed.
-fn long_ago(names: &Names) {
-    names.with(|state| state.asked = state.asked.checked_sub(ASK_AGAIN).unwrap());
+    names.refresh(NAME);
+    assert_eq!(addresses(&names).await, address(3));
 }
