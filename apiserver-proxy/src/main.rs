@@ -55,10 +55,7 @@ fn act(flags: &Flags, log: LogControl) -> ExitCode {
     if flags.check {
         #[expect(clippy::print_stdout, reason = "what --check is for")]
         {
-            print!(
-                "{}",
-                settings::effective_yaml(config.effective()).unwrap_or_default()
-            );
+            print!("{}", settings::effective_yaml(&config).unwrap_or_default());
         }
         return ExitCode::SUCCESS;
     }

@@ -25,7 +25,7 @@ mod view;
 mod wireguard;
 mod worker;
 
-pub use config::{Command, Config, Environment, File, Flags, Protocol, ProxyProtocol, TraceFlags};
+pub use config::{Command, Config, Environment, Flags, Protocol, ProxyProtocol, TraceFlags};
 pub use gateway::{Gateway, StartError};
 pub use metrics::describe_metrics;
 pub use routes::{RoutesError, RoutesFile};
