@@ -63,7 +63,7 @@ async fn establish(
     }
 
     // The gateway, within one time limit for connecting and for its answer.
-    let deadline = Instant::now() + shared.config.upstream.connect_timeout;
+    let deadline = Instant::now() + shared.config.upstream.connect_timeout.0;
     let mut upstream = connect(worker, record, deadline).await?;
 
     // The announcement: who it is and where to.
@@ -125,7 +125,7 @@ async fn connect(
         .connect(
             endpoint.address(),
             &shared.names,
-            &shared.config.tcp,
+            &shared.config.tcp_options,
             deadline,
             turn,
         )

@@ -17,7 +17,7 @@ mod proxy;
 mod started;
 mod worker;
 
-pub use config::{Command, Config, File, Flags};
+pub use config::{Command, Config, Flags};
 pub use dns::DnsError;
 pub use metrics::describe_metrics;
 pub use node::CleanUpError;

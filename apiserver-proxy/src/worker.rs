@@ -49,7 +49,7 @@ impl Worker {
         handle: WorkerHandle,
         (shared, sockets): (Arc<Shared>, Vec<WorkerSocket>),
     ) -> io::Result<()> {
-        let listeners = shared.config.listen.iter().map(|address| {
+        let listeners = shared.config.listen().map(|address| {
             let name = address.to_string();
             Rc::new(ListenerContext {
                 metrics: shared.metrics.listener(&name),

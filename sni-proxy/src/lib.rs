@@ -24,7 +24,7 @@ mod trace;
 mod wireguard;
 mod worker;
 
-pub use config::{Command, Config, Environment, File, Flags, Protocol, ProxyProtocol, TraceFlags};
+pub use config::{Command, Config, Environment, Flags, Protocol, ProxyProtocol, TraceFlags};
 pub use gateway::{Gateway, StartError};
 pub use metrics::describe_metrics;
 pub use routes::{RoutesError, RoutesFile};

@@ -238,7 +238,7 @@ fn snapshot_view(shared: &Shared, published: &Published) -> SnapshotView {
     SnapshotView {
         generation: snapshot.generation(),
         age_seconds: age.as_secs_f64(),
-        source: match &shared.config.routes {
+        source: match &shared.config.source {
             RouteSource::File(file) => file.display().to_string(),
             RouteSource::Xds(xds) => format!("{} as {:?}", xds.server, xds.gateway),
         },
@@ -259,10 +259,10 @@ fn limits(shared: &Shared, question: &Question, route: Option<&Arc<Route>>) -> L
         max_connections: admission.limit(),
         source_connections: question.source.map(|ip| admission.source_connections(ip)),
         max_connections_per_source: admission.source_limit(),
-        preamble_timeout_seconds: configured.preamble_timeout.as_secs_f64(),
-        preamble_bytes: configured.preamble_bytes,
-        idle_timeout_seconds: seconds(idle.or(configured.idle_timeout)),
-        max_connection_age_seconds: seconds(age.or(configured.max_connection_age)),
+        preamble_timeout_seconds: configured.preamble_timeout.0.as_secs_f64(),
+        preamble_bytes: configured.preamble_bytes.as_usize(),
+        idle_timeout_seconds: seconds(idle.or(configured.idle_timeout.non_zero())),
+        max_connection_age_seconds: seconds(age.or(configured.max_connection_age.non_zero())),
         of_the_route: idle.is_some() || age.is_some(),
     }
 }

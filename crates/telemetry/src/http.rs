@@ -65,6 +65,16 @@ pub enum EndpointAddr {
     Unix(PathBuf),
 }
 
+impl From<settings::AdminAddress> for EndpointAddr {
+    fn from(address: settings::AdminAddress) -> Self {
+        match address {
+            settings::AdminAddress::Off => Self::None,
+            settings::AdminAddress::Tcp(address) => Self::Tcp(address.get()),
+            settings::AdminAddress::Unix(path) => Self::Unix(path),
+        }
+    }
+}
+
 impl FromStr for EndpointAddr {
     type Err = ParseEndpointError;
 
