@@ -1,9 +1,11 @@
 //! Routes and clusters of every gateway: pure functions of the [`World`], one namespace at a time.
 //!
 //! ```text
-//!   World ──group(namespace)──▶ Group ──put──▶ Table ──▶ accepted(gateway, group), clusters(gateway, group)
-//!             what leads into        older objects
-//!             the namespace          keep what two claim
+//!   World ─▶ istio, envoy_filter, gateway_api, annotations ─▶ Claims ─▶ connect ─▶ Claims
+//!                                                                                   │ restrict
+//!   accepted, clusters ◀── Table ◀──put── Group ◀──endpoints, resolve── Claims ◀────┘
+//!   of each gateway        the oldest object
+//!                          has what two claim
 //! ```
 //!
 //! A group is everything that leads to Services of one namespace, whatever objects say so and
@@ -31,14 +33,14 @@ use crate::plan::Problem;
 use crate::world::{Labels, ObjectKey, ObjectRef, Protocol, TargetPort, World};
 
 mod annotations;
-mod cluster;
+mod claims;
 mod connect;
-mod draft;
 mod duration;
 mod envoy_filter;
 mod gateway_api;
 mod istio;
 mod policy;
+mod resolve;
 mod restrict;
 mod select;
 mod table;
@@ -47,7 +49,7 @@ mod touched;
 pub use self::table::{Changed, Table};
 pub use self::touched::{all_groups, groups_of};
 
-use self::draft::Draft;
+use self::claims::{Claims, Context};
 use crate::world::names;
 
 /// The namespace whose objects of Istio are for all namespaces.
@@ -129,16 +131,23 @@ pub struct Routed {
 /// Returns what leads into `namespace`.
 #[must_use]
 pub fn group(world: &World, settings: &RouteSettings, namespace: &str) -> Group {
-    let mut draft = Draft::new(world, settings, namespace);
-    istio::virtual_services(&mut draft);
-    istio::terminating_gateways(&mut draft);
-    envoy_filter::patches(&mut draft);
-    gateway_api::gateways(&mut draft);
-    gateway_api::tls_routes(&mut draft);
-    annotations::services(&mut draft);
-    connect::services(&mut draft);
-    restrict::routes(&mut draft);
-    draft.finish()
+    let cx = Context {
+        world,
+        settings,
+        namespace,
+    };
+    let sources = [
+        istio::virtual_services(cx),
+        istio::terminating_gateways(cx),
+        envoy_filter::patches(cx),
+        gateway_api::gateways(cx),
+        gateway_api::tls_routes(cx),
+        annotations::services(cx),
+    ];
+    let claims = Claims::merge(cx, sources);
+    let connect = connect::services(cx, &claims);
+    let claims = Claims::merge(cx, [claims, connect]);
+    resolve::group(cx, restrict::apply(cx, claims))
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use std::net::IpAddr;
 
 use route::{IpPrefix, RouteMatch, normal_server_name, parse_public_key};
 
-use super::draft::{Draft, Source, Target, Times};
+use super::claims::{Claims, Context, Source, Target};
 use super::select::GATEWAYS;
 use crate::plan::Reason;
 use crate::world::{ClusterName, Kind, ObjectKey, Protocol, Service, in_namespace};
@@ -53,35 +53,31 @@ const MOST_ELEMENTS: usize = 256;
 /// The port of WireGuard servers for datagrams that a gateway wraps.
 const WRAPPED_PORT: u16 = 51821;
 
-/// Adds the routes that the group's Services ask for themselves.
-pub(super) fn services(draft: &mut Draft<'_>) {
-    let world = draft.world;
-    let namespace = draft.namespace.clone();
-    for (key, service) in in_namespace(&world.services, &namespace) {
-        if service
-            .annotations
-            .keys()
-            .any(|name| name.starts_with(PREFIX))
-        {
-            let source = Source::new(Kind::Service, key, service.created);
-            let mut own = Annotated {
-                key,
-                service,
-                problems: Vec::new(),
-            };
-            let routes = own.routes();
-            let gateways = own.gateways(draft);
-            for index in gateways {
-                for (matches, target) in &routes {
-                    let target = target.clone();
-                    draft.route(index, matches.clone(), target, &source, Times::default());
-                }
-            }
-            for (reason, message) in own.problems {
-                draft.problem(&source.object, reason, &message);
-            }
+/// Returns the routes that the group's Services ask for themselves.
+pub(super) fn services(cx: Context<'_>) -> Claims {
+    let mut claims = Claims::default();
+    for (key, service) in in_namespace(&cx.world.services, cx.namespace) {
+        let mut names = service.annotations.keys();
+        if !names.any(|name| name.starts_with(PREFIX)) {
+            continue;
+        }
+        let source = Source::new(Kind::Service, key, service.created);
+        let mut own = Annotated {
+            key,
+            service,
+            problems: Vec::new(),
+        };
+        let routes = own.routes();
+        for index in own.gateways(cx) {
+            let routes = routes.iter().cloned();
+            let own = routes.map(|(matches, target)| source.claim(index, matches, target));
+            claims.routes.extend(own);
+        }
+        for (reason, message) in own.problems {
+            claims.problem(&source.object, reason, &message);
         }
     }
+    claims
 }
 
 struct Annotated<'w> {
@@ -164,14 +160,13 @@ impl<'w> Annotated<'w> {
     }
 
     /// Returns the places of the gateways that the Service is for.
-    fn gateways(&mut self, draft: &Draft<'_>) -> Vec<usize> {
-        let all = || draft.entries().map(|(index, _)| index);
+    fn gateways(&mut self, cx: Context<'_>) -> Vec<usize> {
         let Some(names) = self.service.annotations.get(GATEWAYS) else {
-            return all().collect();
+            return cx.gateways().map(|(index, _)| index).collect();
         };
         let mut chosen = Vec::new();
         for (place, name) in elements(names) {
-            let mut entries = draft.entries();
+            let mut entries = cx.gateways();
             match entries.find(|(_, entry)| entry.name == name) {
                 Some((index, _)) if !chosen.contains(&index) => chosen.push(index),
                 Some(_) => {}

@@ -9,66 +9,74 @@
 //! A shoot whose TLS ended in Envoy has a second name, `<id>--kube-apiserver-socket`: an alias here.
 //! It holds as long as the first does, so that node proxies that still say it are served.
 
+use std::collections::BTreeSet;
+
 use route::RouteMatch;
 
-use super::draft::{Draft, Source, Target, Times};
+use super::claims::{Claims, Context, Source, Target};
 use super::{GatewayEntry, ROOT_NAMESPACE, policy, select};
 use crate::world::{
-    ConnectValue, FilterPatch, Kind, Mention, ObjectKey, Protocol, Service, World, in_namespace,
+    ConnectValue, FilterPatch, Kind, Mention, ObjectKey, Protocol, World, in_namespace,
 };
 
-/// Adds the CONNECT routes of the group's Services.
-pub(super) fn services(draft: &mut Draft<'_>) {
-    let world = draft.world;
-    let namespace = draft.namespace.clone();
-    for (index, entry) in draft.entries() {
-        let rules = Rules::of(world, entry);
-        for (key, service) in in_namespace(&world.services, &namespace) {
-            if select::sees_service(world, entry, key) {
-                service_routes(draft, (index, entry), &rules, key, service);
+/// Returns the CONNECT routes of the group's Services; `others` are the claims of other sources.
+pub(super) fn services(cx: Context<'_>, others: &Claims) -> Claims {
+    let mut claims = Claims::default();
+    for (index, entry) in cx.gateways() {
+        let rules = Rules::of(cx.world, entry);
+        let own = others.routes.iter().filter(|own| own.gateway == index);
+        let opened: BTreeSet<&Target> = own.map(|own| &own.target).collect();
+        for (key, service) in in_namespace(&cx.world.services, cx.namespace) {
+            if !select::sees_service(cx.world, entry, key) {
+                continue;
+            }
+            let source = Source::new(Kind::Service, key, service.created);
+            let ports = service.ports.iter();
+            for port in ports.filter(|port| port.protocol == Protocol::Tcp) {
+                let target = Target::tcp(key.clone(), port.port);
+                let is_open = opened.contains(&target);
+                let values = values(cx.world, entry, &rules, &target, is_open);
+                if !values.is_empty() {
+                    let matches = RouteMatch::ConnectDestinations(values);
+                    claims.routes.push(source.claim(index, matches, target));
+                }
             }
         }
     }
+    claims
 }
 
-fn service_routes(
-    draft: &mut Draft<'_>,
-    (index, entry): (usize, &GatewayEntry),
+/// Returns the values of the header that lead to a port; `is_open` when another route does.
+fn values(
+    world: &World,
+    entry: &GatewayEntry,
     rules: &Rules<'_>,
-    key: &ObjectKey,
-    service: &Service,
-) {
-    let tcp = service
-        .ports
-        .iter()
-        .filter(|port| port.protocol == Protocol::Tcp);
-    for port in tcp {
-        let target = Target::tcp(key.clone(), port.port);
-        let name = target.cluster();
-        let known = is_known(&key.name, port.port);
-        let open = if rules.values.is_empty() {
-            known && (draft.leads_to(index, &target) || policy::exposes(draft.world, entry, key))
-        } else {
-            rules.allow(&name, known)
-        };
-        if !open {
-            continue;
-        }
-        let mut values = vec![name];
-        if is_api_server(&key.name, port.port) {
-            let alias = format!("{}--kube-apiserver-socket", key.namespace);
-            let shoot = key.namespace.starts_with("shoot-");
-            if rules.values.is_empty() && shoot
-                || rules.allow(&alias, shoot)
-                || has_socket(draft.world, entry, &key.namespace)
-            {
-                values.push(alias);
-            }
-        }
-        let source = Source::new(Kind::Service, key, service.created);
-        let matches = RouteMatch::ConnectDestinations(values);
-        draft.route(index, matches, target, &source, Times::default());
+    target: &Target,
+    is_open: bool,
+) -> Vec<String> {
+    let ObjectKey { namespace, name } = &target.service;
+    let cluster = target.cluster();
+    let known = is_known(name, target.port);
+    let open = if rules.values.is_empty() {
+        known && (is_open || policy::exposes(world, entry, &target.service))
+    } else {
+        rules.allow(&cluster, known)
+    };
+    if !open {
+        return Vec::new();
     }
+    let mut values = vec![cluster];
+    if is_api_server(name, target.port) {
+        let alias = format!("{namespace}--kube-apiserver-socket");
+        let shoot = namespace.starts_with("shoot-");
+        if rules.values.is_empty() && shoot
+            || rules.allow(&alias, shoot)
+            || has_socket(world, entry, namespace)
+        {
+            values.push(alias);
+        }
+    }
+    values
 }
 
 fn is_api_server(name: &str, port: u16) -> bool {

@@ -8,31 +8,26 @@ use std::collections::BTreeSet;
 
 use route::RouteMatch;
 
-use super::draft::{Agreed, Draft, Source, Target, Times};
+use super::claims::{Claims, Context, SharedProblems, Source, Target};
 use super::{GatewayEntry, select};
-use crate::plan::Reason;
 use crate::world::{GatewayListener, Kind, ObjectKey, TlsRoute, World, in_namespace};
 
-/// Tells of the `Gateway`s of the group's namespace that have listeners which cannot be served.
-pub(super) fn gateways(draft: &mut Draft<'_>) {
-    let world = draft.world;
-    let namespace = draft.namespace.clone();
-    for (key, gateway) in in_namespace(&world.gateways, &namespace) {
+/// Returns the problems of the group's `Gateway`s that have listeners which cannot be served.
+pub(super) fn gateways(cx: Context<'_>) -> Claims {
+    let mut claims = Claims::default();
+    for (key, gateway) in in_namespace(&cx.world.gateways, cx.namespace) {
         let source = Source::new(Kind::Gateway, key, gateway.created);
-        let mut problems = Agreed::default();
-        for (_, entry) in draft.entries() {
-            if select::takes_gateway(world, entry, key, gateway) {
-                let unserved = gateway
-                    .listeners
-                    .iter()
-                    .filter_map(|own| unserved(entry, own));
+        let mut problems = SharedProblems::default();
+        for (_, entry) in cx.gateways() {
+            if select::takes_gateway(cx.world, entry, key, gateway) {
+                let listeners = gateway.listeners.iter();
+                let unserved = listeners.filter_map(|own| unserved(entry, own));
                 problems.add(unserved.collect());
             }
         }
-        for what in problems.all() {
-            draft.problem(&source.object, Reason::RouteNotTranslated, &what);
-        }
+        problems.report(&source, &mut claims);
     }
+    claims
 }
 
 fn unserved(entry: &GatewayEntry, listener: &GatewayListener) -> Option<String> {
@@ -52,35 +47,33 @@ fn unserved(entry: &GatewayEntry, listener: &GatewayListener) -> Option<String> 
         .then(|| format!("listener {name}: TLS is not ended here, only passed through"))
 }
 
-/// Adds the routes of the group's `TLSRoute`s.
-pub(super) fn tls_routes(draft: &mut Draft<'_>) {
-    let world = draft.world;
-    let namespace = draft.namespace.clone();
-    for (key, route) in in_namespace(&world.tls_routes, &namespace) {
+/// Returns the routes of the group's `TLSRoute`s.
+pub(super) fn tls_routes(cx: Context<'_>) -> Claims {
+    let mut claims = Claims::default();
+    for (key, route) in in_namespace(&cx.world.tls_routes, cx.namespace) {
         let source = Source::new(Kind::TlsRoute, key, route.created);
-        let mut problems = Agreed::default();
-        for (index, entry) in draft.entries() {
+        let mut problems = SharedProblems::default();
+        for (index, entry) in cx.gateways() {
             let mut own = BTreeSet::new();
-            let (names, bound) = names(world, entry, key, route, &mut own);
+            let (names, bound) = names(cx.world, entry, key, route, &mut own);
             if !bound {
                 continue;
             }
             if !names.is_empty() {
-                match world.backend(key, route) {
+                match cx.world.backend(key, route) {
                     Ok((service, port)) => {
-                        let target = Target::tcp(service, port);
                         let matches = RouteMatch::ServerNames(names);
-                        draft.route(index, matches, target, &source, Times::default());
+                        let target = Target::tcp(service, port);
+                        claims.routes.push(source.claim(index, matches, target));
                     }
                     Err(why) => drop(own.insert(why)),
                 }
             }
             problems.add(own);
         }
-        for what in problems.all() {
-            draft.problem(&source.object, Reason::RouteNotTranslated, &what);
-        }
+        problems.report(&source, &mut claims);
     }
+    claims
 }
 
 /// Returns the names under which a gateway's listeners take the route, and whether it is bound to

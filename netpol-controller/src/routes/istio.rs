@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 use route::{RouteMatch, normal_server_name};
 
-use super::draft::{Agreed, Draft, Source, Target, Times};
+use super::claims::{Claims, Context, SharedProblems, Source, Target};
 use super::names::common;
 use super::{GatewayEntry, select};
 use crate::plan::Reason;
@@ -55,40 +55,38 @@ pub(super) fn ends_tls(server: &IstioServer) -> bool {
     tls_of(server) == Tls::Terminate
 }
 
-/// Adds the routes of the `VirtualService`s that lead into the group's namespace, and tells of those
-/// that lie in it.
-pub(super) fn virtual_services(draft: &mut Draft<'_>) {
-    let world = draft.world;
-    let mention = Mention::Namespace(draft.namespace.clone());
-    for (key, service) in world.virtual_services.mentioning(&mention) {
+/// Returns the routes of the `VirtualService`s that lead into the group's namespace, and the
+/// problems of those that lie in it.
+pub(super) fn virtual_services(cx: Context<'_>) -> Claims {
+    let mut claims = Claims::default();
+    let mention = Mention::Namespace(cx.namespace.into());
+    for (key, service) in cx.world.virtual_services.mentioning(&mention) {
         let source = Source::new(Kind::VirtualService, key, service.created);
-        let mut problems = Agreed::default();
-        for (index, entry) in draft.entries() {
-            if !select::exported(&service.export_to, &key.namespace, &entry.namespace) {
-                continue;
-            }
+        let mut problems = SharedProblems::default();
+        for (index, entry) in cx.gateways() {
             let bound = Bound {
-                world,
+                world: cx.world,
                 entry,
                 key,
                 service,
             };
-            if !bound.is_bound() {
+            if !select::exported(&service.export_to, &key.namespace, &entry.namespace)
+                || !bound.is_bound()
+            {
                 continue;
             }
             let mut own = BTreeSet::new();
-            for (names, target) in bound.routes(&mut own) {
-                let matches = RouteMatch::ServerNames(names);
-                draft.route(index, matches, target, &source, Times::default());
-            }
+            let routes = bound.routes(&mut own).into_iter();
+            claims.routes.extend(routes.map(|(names, target)| {
+                source.claim(index, RouteMatch::ServerNames(names), target)
+            }));
             problems.add(own);
         }
-        if key.namespace == draft.namespace {
-            for problem in problems.all() {
-                draft.problem(&source.object, Reason::RouteNotTranslated, &problem);
-            }
+        if *key.namespace == *cx.namespace {
+            problems.report(&source, &mut claims);
         }
     }
+    claims
 }
 
 /// A `VirtualService` as one gateway sees it.
@@ -315,92 +313,77 @@ fn target(world: &World, own: &ObjectKey, to: &RouteDestination) -> Result<Targe
     Ok(Target::tcp(service, port))
 }
 
-/// Adds passthrough routes for servers that end TLS in front of API servers of the group's
-/// namespace, and tells of the `Gateway`s that lie in it.
-pub(super) fn terminating_gateways(draft: &mut Draft<'_>) {
-    let world = draft.world;
-    for key in gateways_near(draft) {
-        let Some(gateway) = world.istio_gateways.get(&key) else {
+/// Returns passthrough routes for servers that end TLS in front of API servers of the group's
+/// namespace, and the problems of the `Gateway`s that lie in it.
+pub(super) fn terminating_gateways(cx: Context<'_>) -> Claims {
+    let mut claims = Claims::default();
+    for key in gateways_near(cx) {
+        let Some(gateway) = cx.world.istio_gateways.get(&key) else {
             continue;
         };
         let source = Source::new(Kind::IstioGateway, &key, gateway.created);
-        for (index, entry) in draft.entries() {
-            if !select::takes_istio(world, entry, gateway) {
+        for (index, entry) in cx.gateways() {
+            if !select::takes_istio(cx.world, entry, gateway) {
                 continue;
             }
-            for server in gateway
-                .servers
-                .iter()
-                .filter(|own| own.port == entry.ports.tls)
-            {
-                serve(draft, (index, entry), &key, server, &source);
+            let servers = gateway.servers.iter();
+            for server in servers.filter(|own| own.port == entry.ports.tls) {
+                let (reason, message) = match tls_of(server) {
+                    Tls::Passthrough => continue,
+                    Tls::Terminate => match passed_through(cx.world, entry, &key, server) {
+                        Ok((names, target, message)) => {
+                            if !names.is_empty() {
+                                let matches = RouteMatch::ServerNames(names);
+                                claims.routes.push(source.claim(index, matches, target));
+                            }
+                            (Reason::RouteAdapted, message)
+                        }
+                        Err(message) => (Reason::RouteNotTranslated, message),
+                    },
+                    Tls::Auto => (
+                        Reason::RouteNotTranslated,
+                        "AUTO_PASSTHROUGH: clients would choose any Service".to_owned(),
+                    ),
+                    Tls::Plain => {
+                        let (protocol, port) = (&server.protocol, server.port);
+                        let message = format!("{protocol} on port {port}, which takes TLS alone");
+                        (Reason::RouteNotTranslated, message)
+                    }
+                };
+                if *key.namespace == *cx.namespace {
+                    claims.problem(&source.object, reason, &message);
+                }
             }
         }
     }
+    claims
 }
 
 /// Returns the Istio `Gateway`s in the namespace, and those that lead into it.
-fn gateways_near(draft: &Draft<'_>) -> BTreeSet<ObjectKey> {
-    let world = draft.world;
-    let mention = Mention::Namespace(draft.namespace.clone());
-    let services = world.virtual_services.mentioning(&mention);
+fn gateways_near(cx: Context<'_>) -> BTreeSet<ObjectKey> {
+    let mention = Mention::Namespace(cx.namespace.into());
+    let services = cx.world.virtual_services.mentioning(&mention);
     let bound = services.flat_map(|(key, own)| own.gateway_keys(&own.gateways, key));
-    let own = in_namespace(&world.istio_gateways, &draft.namespace);
+    let own = in_namespace(&cx.world.istio_gateways, cx.namespace);
     bound.chain(own.map(|(key, _)| key.clone())).collect()
 }
 
-fn serve(
-    draft: &mut Draft<'_>,
-    (index, entry): (usize, &GatewayEntry),
+/// Returns the names of a server that ends TLS, the API server that they are passed through to, and
+/// the message that says so; or why they are not.
+fn passed_through(
+    world: &World,
+    entry: &GatewayEntry,
     key: &ObjectKey,
     server: &IstioServer,
-    source: &Source,
-) {
-    let home = key.namespace == draft.namespace;
-    let (reason, message) = match tls_of(server) {
-        Tls::Passthrough => return,
-        Tls::Auto => (
-            Reason::RouteNotTranslated,
-            "AUTO_PASSTHROUGH: clients would choose any Service".to_owned(),
-        ),
-        Tls::Plain => (
-            Reason::RouteNotTranslated,
-            format!(
-                "{} on port {}, which takes TLS alone",
-                server.protocol, server.port
-            ),
-        ),
-        Tls::Terminate => terminate(draft, (index, entry), key, server, source),
-    };
-    if home {
-        draft.problem(&source.object, reason, &message);
-    }
-}
-
-/// Passes the names of a server that ends TLS through to its API server, and returns what to tell.
-fn terminate(
-    draft: &mut Draft<'_>,
-    (index, entry): (usize, &GatewayEntry),
-    key: &ObjectKey,
-    server: &IstioServer,
-    source: &Source,
-) -> (Reason, String) {
-    let Some(target) = api_server(draft.world, entry, key, server) else {
+) -> Result<(Vec<String>, Target, String), String> {
+    let target = api_server(world, entry, key, server).ok_or_else(|| {
         let mode = &server.tls_mode;
-        let message = format!("TLS is not ended here ({mode}), and no API server is behind it");
-        return (Reason::RouteNotTranslated, message);
-    };
+        format!("TLS is not ended here ({mode}), and no API server is behind it")
+    })?;
     let names = hosts(key, server, &key.namespace);
-    let message = format!(
-        "TLS is not ended here: {} is passed through to {}",
-        names.join(", "),
-        target.cluster()
-    );
-    if !names.is_empty() {
-        let matches = RouteMatch::ServerNames(names);
-        draft.route(index, matches, target, source, Times::default());
-    }
-    (Reason::RouteAdapted, message)
+    let (shown, cluster) = (names.join(", "), target.cluster());
+    let message = format!("TLS is not ended here: {shown} is passed through to {cluster}");
+    Ok((names, target, message))
 }
 
 /// Returns the API server that a server which ends TLS is in front of: the one that HTTP routes lead

@@ -10,7 +10,7 @@ use std::time::Duration;
 use route::{Balance, OutlierParams, ProxyVersion, TcpOptions};
 use serde_json::Value;
 
-use super::draft::Target;
+use super::claims::Target;
 use super::{GatewayEntry, ROOT_NAMESPACE, duration, select};
 use crate::world::{
     DestinationRule, Kind, Mention, ObjectKey, ObjectRef, Protocol, World, service_of_host,
