@@ -30,7 +30,7 @@ use crate::decode::fault::{Fault, Within};
 use crate::decode::http::ConnectRules;
 use crate::decode::listener::ListenerConfig;
 use crate::decode::wireguard::WireGuardConfig;
-use crate::proto::{self, known};
+use crate::proto::{self, known::Known};
 use crate::resource::ResourceType;
 
 pub(crate) use parts::MOST_NAME;
@@ -126,28 +126,27 @@ impl std::error::Error for DecodeError {}
 pub fn decode(kind: ResourceType, name: &str, body: &[u8]) -> Result<Decoded, DecodeError> {
     let read = check_size(body).and_then(|()| match kind {
         ResourceType::Cluster => {
-            let message: proto::Cluster = unpack(&known::CLUSTER, body)?;
+            let message: proto::Cluster = unpack(body)?;
             check_name(name, &message.name)?;
             ClusterConfig::read(&message).map(|read| Body::Cluster(Arc::new(read)))
         }
         ResourceType::ClusterLoadAssignment => {
-            let message: proto::ClusterLoadAssignment =
-                unpack(&known::CLUSTER_LOAD_ASSIGNMENT, body)?;
+            let message: proto::ClusterLoadAssignment = unpack(body)?;
             check_name(name, &message.cluster_name).within("cluster_name")?;
             Assignment::read(&message).map(|read| Body::Assignment(Arc::new(read)))
         }
         ResourceType::Listener => {
-            let message: proto::Listener = unpack(&known::LISTENER, body)?;
+            let message: proto::Listener = unpack(body)?;
             check_name(name, &message.name)?;
             ListenerConfig::read(&message).map(|read| Body::Listener(Arc::new(read)))
         }
         ResourceType::RouteConfiguration => {
-            let message: proto::RouteConfiguration = unpack(&known::ROUTE_CONFIGURATION, body)?;
+            let message: proto::RouteConfiguration = unpack(body)?;
             check_name(name, &message.name)?;
             ConnectRules::read(&message).map(|read| Body::Routes(Arc::new(read)))
         }
         ResourceType::WireGuardRoute => {
-            let message: proto::WireGuardRoute = unpack(&known::WIREGUARD_ROUTE, body)?;
+            let message: proto::WireGuardRoute = unpack(body)?;
             check_name(name, &message.name)?;
             WireGuardConfig::read(&message).map(|read| Body::WireGuard(Arc::new(read)))
         }
@@ -192,8 +191,8 @@ fn check_name(wanted: &str, own: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-fn unpack<M: Message + Default>(table: &'static known::Message, body: &[u8]) -> Result<M, Fault> {
-    walk::walk(table, body)?;
+fn unpack<M: Message + Default + Known>(body: &[u8]) -> Result<M, Fault> {
+    walk::walk::<M>(body)?;
     M::decode(body).map_err(|error| Fault::new(error.to_string()))
 }
 
