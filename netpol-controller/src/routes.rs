@@ -1,7 +1,7 @@
-//! Routes and clusters of every gateway: pure functions of the [`World`], one namespace at a time.
+//! Routes and clusters of every gateway: pure functions of the [`ClusterState`], one namespace at a time.
 //!
 //! ```text
-//!   World ─▶ istio, envoy_filter, gateway_api, annotations ─▶ Claims ─▶ connect ─▶ Claims
+//!   state ─▶ istio, envoy_filter, gateway_api, annotations ─▶ Claims ─▶ connect ─▶ Claims
 //!                                                                                   │ restrict
 //!   accepted, clusters ◀── Table ◀──put── Group ◀──endpoints, resolve── Claims ◀────┘
 //!   of each gateway        the oldest object
@@ -10,7 +10,7 @@
 //!
 //! A group is everything that leads to Services of one namespace, whatever objects say so and
 //! wherever they lie, with the clusters of those Services; so an endpoint's change costs one group.
-//! Objects that cannot be followed are told of and change nothing else; but a route whose restriction
+//! Objects that cannot be followed are reported and change nothing else; but a route whose restriction
 //! cannot be followed is withheld.
 //!
 //! Which objects are for which gateway:
@@ -18,7 +18,7 @@
 //! | object | is for a gateway when |
 //! |---|---|
 //! | `Gateway` of Istio | its selector selects the gateway's pods: it is part of the configured labels, or a pod with those labels has it |
-//! | `VirtualService`, `DestinationRule` | the gateway's namespace sees it (`exportTo`; everybody when that is not given) |
+//! | `VirtualService`, `DestinationRule` | the gateway's namespace sees it (`exportTo`; all namespaces when absent) |
 //! | `EnvoyFilter` | it lies in the gateway's namespace or in `istio-system`, and its labels select the pods |
 //! | `Gateway` of the Gateway API | its annotation `rhizome.gardener.cloud/gateways` names it; without one: it lies in the gateway's namespace, or its infrastructure labels select the pods |
 //! | annotated Service | `rhizome.gardener.cloud/gateways` names it, or is not there |
@@ -30,8 +30,9 @@ use std::collections::BTreeMap;
 use route::{ClusterSpec, RouteSpec};
 
 use crate::plan::Problem;
-use crate::world::{Labels, ObjectKey, ObjectRef, Protocol, TargetPort, World};
+use crate::state::{ClusterState, Labels, ObjectKey, ObjectRef, Protocol, TargetPort};
 
+mod affected;
 mod annotations;
 mod claims;
 mod connect;
@@ -44,13 +45,12 @@ mod resolve;
 mod restrict;
 mod select;
 mod table;
-mod touched;
 
+pub use self::affected::{all_groups, groups_of};
 pub use self::table::{Changed, Table};
-pub use self::touched::{all_groups, groups_of};
 
 use self::claims::{Claims, Context};
-use crate::world::names;
+use crate::state::names;
 
 /// The namespace whose objects of Istio are for all namespaces.
 const ROOT_NAMESPACE: &str = "istio-system";
@@ -130,9 +130,9 @@ pub struct Routed {
 
 /// Returns what leads into `namespace`.
 #[must_use]
-pub fn group(world: &World, settings: &RouteSettings, namespace: &str) -> Group {
+pub fn group(state: &ClusterState, settings: &RouteSettings, namespace: &str) -> Group {
     let cx = Context {
-        world,
+        state,
         settings,
         namespace,
     };

@@ -33,15 +33,15 @@ use crate::decode::wireguard::WireGuardConfig;
 use crate::proto::{self, known::Known};
 use crate::resource::ResourceType;
 
-pub(crate) use parts::MOST_NAME;
+pub(crate) use parts::MAX_NAME_BYTES;
 pub use state::State;
 pub use table::{OwnListener, OwnProtocol, Report, Table, TableError};
 
 /// Bytes of the largest resource that is decoded. A listener with 10,000 routes has about 3 MB.
-pub const MOST_RESOURCE_OCTETS: usize = 64 << 20;
+pub const MAX_RESOURCE_BYTES: usize = 64 << 20;
 
 /// Resources of one type that a [`State`] makes a table of.
-pub const MOST_RESOURCES: usize = 100_000;
+pub const MAX_RESOURCES: usize = 100_000;
 
 /// A resource that was understood.
 #[derive(Clone, Debug)]
@@ -176,8 +176,8 @@ pub fn resource_name(kind: ResourceType, body: &[u8]) -> Result<String, DecodeEr
 }
 
 fn check_size(body: &[u8]) -> Result<(), Fault> {
-    if body.len() > MOST_RESOURCE_OCTETS {
-        let why = format!("it is larger than {MOST_RESOURCE_OCTETS} bytes");
+    if body.len() > MAX_RESOURCE_BYTES {
+        let why = format!("it is larger than {MAX_RESOURCE_BYTES} bytes");
         return Err(Fault::new(why));
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Routes from annotations of Services, for whoever has neither Istio nor the Gateway API.
+//! Routes from annotations of Services, for clusters with neither Istio nor the Gateway API.
 //!
 //! | `rhizome.gardener.cloud/` | is |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | `gateways` | names of the gateways it is for; all when it is not there |
 //! | `port` | name or number of the Service's TCP port |
 //!
-//! Lists are separated by commas. An element that cannot be read is told of, by annotation and
+//! Lists are separated by commas. An element that cannot be read is reported, by annotation and
 //! place, and left out; the others hold. So are the names under which Gardener reaches Services of
 //! other namespaces by CONNECT.
 //!
@@ -25,7 +25,7 @@ use route::{IpPrefix, RouteMatch, normal_server_name, parse_public_key};
 use super::claims::{Claims, Context, Source, Target};
 use super::select::GATEWAYS;
 use crate::plan::Reason;
-use crate::world::{ClusterName, Kind, ObjectKey, Protocol, Service, in_namespace};
+use crate::state::{ClusterName, Kind, ObjectKey, Protocol, Service, in_namespace};
 
 const PREFIX: &str = "rhizome.gardener.cloud/";
 const SERVER_NAMES: &str = "server-names";
@@ -48,7 +48,7 @@ const KNOWN: [&str; 6] = [
 const SOCKET: &str = "--kube-apiserver-socket";
 
 /// Most elements of a list.
-const MOST_ELEMENTS: usize = 256;
+const MAX_ELEMENTS: usize = 256;
 
 /// The port of WireGuard servers for datagrams that a gateway wraps.
 const WRAPPED_PORT: u16 = 51821;
@@ -56,7 +56,7 @@ const WRAPPED_PORT: u16 = 51821;
 /// Returns the routes that the group's Services ask for themselves.
 pub(super) fn services(cx: Context<'_>) -> Claims {
     let mut claims = Claims::default();
-    for (key, service) in in_namespace(&cx.world.services, cx.namespace) {
+    for (key, service) in in_namespace(&cx.state.services, cx.namespace) {
         let mut names = service.annotations.keys();
         if !names.any(|name| name.starts_with(PREFIX)) {
             continue;
@@ -176,7 +176,7 @@ impl<'w> Annotated<'w> {
         chosen
     }
 
-    /// Reads the elements of a list; those that cannot be read are told of and left out.
+    /// Reads the elements of a list; those that cannot be read are reported and left out.
     fn list<T: PartialEq>(
         &mut self,
         name: &str,
@@ -188,8 +188,8 @@ impl<'w> Annotated<'w> {
             return read_ones;
         };
         for (place, element) in elements(text) {
-            if place > MOST_ELEMENTS {
-                self.invalid(name, &format!("there may be {MOST_ELEMENTS} elements"));
+            if place > MAX_ELEMENTS {
+                self.invalid(name, &format!("there may be {MAX_ELEMENTS} elements"));
                 break;
             }
             let one = match element {

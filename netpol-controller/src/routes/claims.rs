@@ -10,12 +10,12 @@ use route::RouteMatch;
 
 use super::{GatewayEntry, RouteSettings};
 use crate::plan::{Problem, Reason};
-use crate::world::{Kind, ObjectKey, ObjectRef, Protocol, ServicePort, Sources, World};
+use crate::state::{ClusterState, Kind, ObjectKey, ObjectRef, Protocol, ServicePort, Sources};
 
 /// What every step of a group's translation reads.
 #[derive(Clone, Copy)]
 pub(super) struct Context<'w> {
-    pub(super) world: &'w World,
+    pub(super) state: &'w ClusterState,
     pub(super) settings: &'w RouteSettings,
     /// Namespace of the Services that the group routes to.
     pub(super) namespace: &'w str,
@@ -58,8 +58,8 @@ impl Target {
     }
 
     /// Returns the Service's port.
-    pub(super) fn port_of<'w>(&self, world: &'w World) -> Option<&'w ServicePort> {
-        let service = world.services.get(&self.service)?;
+    pub(super) fn port_of<'w>(&self, state: &'w ClusterState) -> Option<&'w ServicePort> {
+        let service = state.services.get(&self.service)?;
         let mut ports = service.ports.iter();
         ports.find(|own| own.port == self.port && own.protocol == self.protocol)
     }
@@ -90,7 +90,7 @@ impl Source {
             source: self.clone(),
             times: Times::default(),
             chain: None,
-            sources: Sources::Everyone,
+            sources: Sources::All,
         }
     }
 }

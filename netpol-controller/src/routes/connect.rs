@@ -15,19 +15,19 @@ use route::RouteMatch;
 
 use super::claims::{Claims, Context, Source, Target};
 use super::{GatewayEntry, ROOT_NAMESPACE, policy, select};
-use crate::world::{
-    ConnectValue, FilterPatch, Kind, Mention, ObjectKey, Protocol, World, in_namespace,
+use crate::state::{
+    ClusterState, ConnectValue, FilterPatch, Kind, Mention, ObjectKey, Protocol, in_namespace,
 };
 
 /// Returns the CONNECT routes of the group's Services; `others` are the claims of other sources.
 pub(super) fn services(cx: Context<'_>, others: &Claims) -> Claims {
     let mut claims = Claims::default();
     for (index, entry) in cx.gateways() {
-        let rules = Rules::of(cx.world, entry);
+        let rules = Rules::of(cx.state, entry);
         let own = others.routes.iter().filter(|own| own.gateway == index);
         let opened: BTreeSet<&Target> = own.map(|own| &own.target).collect();
-        for (key, service) in in_namespace(&cx.world.services, cx.namespace) {
-            if !select::sees_service(cx.world, entry, key) {
+        for (key, service) in in_namespace(&cx.state.services, cx.namespace) {
+            if !select::sees_service(cx.state, entry, key) {
                 continue;
             }
             let source = Source::new(Kind::Service, key, service.created);
@@ -35,7 +35,7 @@ pub(super) fn services(cx: Context<'_>, others: &Claims) -> Claims {
             for port in ports.filter(|port| port.protocol == Protocol::Tcp) {
                 let target = Target::tcp(key.clone(), port.port);
                 let is_open = opened.contains(&target);
-                let values = values(cx.world, entry, &rules, &target, is_open);
+                let values = values(cx.state, entry, &rules, &target, is_open);
                 if !values.is_empty() {
                     let matches = RouteMatch::ConnectDestinations(values);
                     claims.routes.push(source.claim(index, matches, target));
@@ -48,7 +48,7 @@ pub(super) fn services(cx: Context<'_>, others: &Claims) -> Claims {
 
 /// Returns the values of the header that lead to a port; `is_open` when another route does.
 fn values(
-    world: &World,
+    state: &ClusterState,
     entry: &GatewayEntry,
     rules: &Rules<'_>,
     target: &Target,
@@ -58,7 +58,7 @@ fn values(
     let cluster = target.cluster();
     let known = is_known(name, target.port);
     let open = if rules.values.is_empty() {
-        known && (is_open || policy::exposes(world, entry, &target.service))
+        known && (is_open || policy::exposes(state, entry, &target.service))
     } else {
         rules.allow(&cluster, known)
     };
@@ -71,7 +71,7 @@ fn values(
         let shoot = namespace.starts_with("shoot-");
         if rules.values.is_empty() && shoot
             || rules.allow(&alias, shoot)
-            || has_socket(world, entry, namespace)
+            || has_socket(state, entry, namespace)
         {
             values.push(alias);
         }
@@ -95,12 +95,12 @@ struct Rules<'w> {
 }
 
 impl<'w> Rules<'w> {
-    fn of(world: &'w World, entry: &GatewayEntry) -> Self {
+    fn of(state: &'w ClusterState, entry: &GatewayEntry) -> Self {
         let mut values: Vec<&ConnectValue> = Vec::new();
         for namespace in [&entry.namespace, ROOT_NAMESPACE] {
             let mention = Mention::Namespace(namespace.into());
-            for (key, filter) in world.envoy_filters.mentioning(&mention) {
-                if !select::takes_filter(world, entry, key, filter) {
+            for (key, filter) in state.envoy_filters.mentioning(&mention) {
+                if !select::applies_filter(state, entry, key, filter) {
                     continue;
                 }
                 for patch in &filter.patches {
@@ -115,7 +115,7 @@ impl<'w> Rules<'w> {
         Self { values }
     }
 
-    /// Tells whether a header may have this value; `known` is what a rule without values allows.
+    /// Returns whether a header may have this value; `known` is what a rule without values allows.
     fn allow(&self, value: &str, known: bool) -> bool {
         self.values.iter().any(|own| match own {
             ConnectValue::Any => known,
@@ -134,13 +134,13 @@ fn rule<'w>(entry: &GatewayEntry, patch: &'w FilterPatch) -> Option<&'w ConnectV
     (own && connect.cluster.is_none()).then_some(&connect.value)
 }
 
-/// Tells whether a gateway has an inner listener that ends TLS for a shoot.
-fn has_socket(world: &World, entry: &GatewayEntry, shoot: &str) -> bool {
+/// Returns whether a gateway has an inner listener that ends TLS for a shoot.
+fn has_socket(state: &ClusterState, entry: &GatewayEntry, shoot: &str) -> bool {
     let mention = Mention::Namespace(shoot.into());
-    let mut filters = world.envoy_filters.mentioning(&mention);
+    let mut filters = state.envoy_filters.mentioning(&mention);
     filters.any(|(key, filter)| {
         let mut patches = filter.patches.iter();
         patches.any(|patch| matches!(patch, FilterPatch::Socket(id) if **id == *shoot))
-            && select::takes_filter(world, entry, key, filter)
+            && select::applies_filter(state, entry, key, filter)
     })
 }

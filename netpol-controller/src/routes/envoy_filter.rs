@@ -9,7 +9,7 @@ use route::RouteMatch;
 use super::claims::{Claim, Claims, Context, SharedProblems, Source, Target, Times};
 use super::{GatewayEntry, select};
 use crate::plan::Reason;
-use crate::world::{
+use crate::state::{
     ChainPatch, ClusterName, ConnectValue, FilterPatch, Kind, Mention, Mentions, Restriction,
     Scope, Sources, Visit,
 };
@@ -18,12 +18,12 @@ use crate::world::{
 pub(super) fn patches(cx: Context<'_>) -> Claims {
     let mut claims = Claims::default();
     let mention = Mention::Namespace(cx.namespace.into());
-    for (key, filter) in cx.world.envoy_filters.mentioning(&mention) {
+    for (key, filter) in cx.state.envoy_filters.mentioning(&mention) {
         let source = Source::new(Kind::EnvoyFilter, key, filter.created);
         let mut problems = SharedProblems::default();
         let mut adapted = BTreeSet::new();
         for (index, entry) in cx.gateways() {
-            if !select::takes_filter(cx.world, entry, key, filter) {
+            if !select::applies_filter(cx.state, entry, key, filter) {
                 continue;
             }
             let mut own = BTreeSet::new();
@@ -64,7 +64,7 @@ fn follow(gateway: (usize, &GatewayEntry), patch: &FilterPatch, source: &Source)
         FilterPatch::Connect(connect) => {
             let known = [entry.ports.node, entry.ports.vpn];
             if let Some(port) = connect.listener.filter(|port| !known.contains(port)) {
-                return Outcome::Refused(format!("CONNECT is not taken on port {port}"));
+                return Outcome::Refused(format!("CONNECT is not accepted on port {port}"));
             }
             let (ConnectValue::Exact(value), Some(cluster)) = (&connect.value, &connect.cluster)
             else {
@@ -74,14 +74,14 @@ fn follow(gateway: (usize, &GatewayEntry), patch: &FilterPatch, source: &Source)
             Outcome::Route(Box::new(source.claim(index, matches, target(cluster))))
         }
         FilterPatch::Http => Outcome::Adapted(
-            "it changes HTTP, which passes inside TLS here and is not changed".to_owned(),
+            "it changes HTTP, which passes through inside TLS unchanged".to_owned(),
         ),
         FilterPatch::Nothing => Outcome::Nothing,
         FilterPatch::Restrict(restriction) => {
             unapplied(entry, restriction).map_or(Outcome::Nothing, Outcome::Refused)
         }
         FilterPatch::Socket(id) => Outcome::Adapted(format!(
-            "TLS is not ended here: {id}--kube-apiserver-socket leads to kube-apiserver of {id}"
+            "TLS is not terminated here: {id}--kube-apiserver-socket leads to kube-apiserver of {id}"
         )),
         FilterPatch::Unknown(what) => Outcome::Refused(what.clone()),
     }
@@ -93,13 +93,15 @@ fn chain_route(
     source: &Source,
 ) -> Result<Claim, String> {
     if let Some(port) = chain.listener.filter(|port| *port != entry.ports.node) {
-        return Err(format!("destinations do not decide on port {port}"));
+        return Err(format!(
+            "routes by destination are not supported on port {port}"
+        ));
     }
     let target = target(&chain.cluster);
     let sources = chain_sources(chain, &target)
-        .map_err(|why| format!("who may connect depends on {why}: the chain is withheld"))?;
-    if sources.is_nobody() {
-        return Err("nobody may connect: the chain is withheld".to_owned());
+        .map_err(|why| format!("access depends on {why}: the chain is withheld"))?;
+    if sources.is_none() {
+        return Err("no client may connect: the chain is withheld".to_owned());
     }
     let matches = RouteMatch::Destinations {
         prefixes: chain.prefixes.clone(),
@@ -119,7 +121,7 @@ fn chain_route(
 /// Returns who may connect by the chain's own filters.
 fn chain_sources(chain: &ChainPatch, target: &Target) -> Result<Sources, String> {
     let cluster = target.cluster();
-    let mut sources = Sources::Everyone;
+    let mut sources = Sources::All;
     for access in &chain.access {
         for prefix in &chain.prefixes {
             let visit = Visit {
@@ -160,7 +162,7 @@ fn unapplied(entry: &GatewayEntry, restriction: &Restriction) -> Option<String> 
         }
         (_, Ok(_)) => return None,
     };
-    Some(format!("it restricts who may connect {what}"))
+    Some(format!("it restricts clients {what}"))
 }
 
 fn target(cluster: &ClusterName) -> Target {

@@ -1,8 +1,8 @@
 //! Routes from `TLSRoute`s and `Gateway`s of the Gateway API.
 //!
 //! A route is served when a listener on the gateway's port takes it. What that takes, and where a
-//! route leads, is told once for routes and policies, by [`World::taken_names`] and
-//! [`World::backend`].
+//! route leads, is defined once for routes and policies, by [`ClusterState::accepted_names`] and
+//! [`ClusterState::backend`].
 
 use std::collections::BTreeSet;
 
@@ -10,16 +10,16 @@ use route::RouteMatch;
 
 use super::claims::{Claims, Context, SharedProblems, Source, Target};
 use super::{GatewayEntry, select};
-use crate::world::{GatewayListener, Kind, ObjectKey, TlsRoute, World, in_namespace};
+use crate::state::{ClusterState, GatewayListener, Kind, ObjectKey, TlsRoute, in_namespace};
 
 /// Returns the problems of the group's `Gateway`s that have listeners which cannot be served.
 pub(super) fn gateways(cx: Context<'_>) -> Claims {
     let mut claims = Claims::default();
-    for (key, gateway) in in_namespace(&cx.world.gateways, cx.namespace) {
+    for (key, gateway) in in_namespace(&cx.state.gateways, cx.namespace) {
         let source = Source::new(Kind::Gateway, key, gateway.created);
         let mut problems = SharedProblems::default();
         for (_, entry) in cx.gateways() {
-            if select::takes_gateway(cx.world, entry, key, gateway) {
+            if select::serves_gateway(cx.state, entry, key, gateway) {
                 let listeners = gateway.listeners.iter();
                 let unserved = listeners.filter_map(|own| unserved(entry, own));
                 problems.add(unserved.collect());
@@ -37,30 +37,30 @@ fn unserved(entry: &GatewayEntry, listener: &GatewayListener) -> Option<String> 
         return other.then(|| {
             let own = entry.ports.tls;
             format!(
-                "listener {name}: TLS is taken on port {own}, not {}",
+                "listener {name}: TLS is accepted on port {own}, not {}",
                 listener.port
             )
         });
     }
     let tls = matches!(listener.protocol.as_str(), "TLS" | "HTTPS");
     (tls && listener.port == entry.ports.tls)
-        .then(|| format!("listener {name}: TLS is not ended here, only passed through"))
+        .then(|| format!("listener {name}: TLS is not terminated here, only passed through"))
 }
 
 /// Returns the routes of the group's `TLSRoute`s.
 pub(super) fn tls_routes(cx: Context<'_>) -> Claims {
     let mut claims = Claims::default();
-    for (key, route) in in_namespace(&cx.world.tls_routes, cx.namespace) {
+    for (key, route) in in_namespace(&cx.state.tls_routes, cx.namespace) {
         let source = Source::new(Kind::TlsRoute, key, route.created);
         let mut problems = SharedProblems::default();
         for (index, entry) in cx.gateways() {
             let mut own = BTreeSet::new();
-            let (names, bound) = names(cx.world, entry, key, route, &mut own);
+            let (names, bound) = names(cx.state, entry, key, route, &mut own);
             if !bound {
                 continue;
             }
             if !names.is_empty() {
-                match cx.world.backend(key, route) {
+                match cx.state.backend(key, route) {
                     Ok((service, port)) => {
                         let matches = RouteMatch::ServerNames(names);
                         let target = Target::tcp(service, port);
@@ -79,7 +79,7 @@ pub(super) fn tls_routes(cx: Context<'_>) -> Claims {
 /// Returns the names under which a gateway's listeners take the route, and whether it is bound to
 /// any `Gateway` of that gateway.
 fn names(
-    world: &World,
+    state: &ClusterState,
     entry: &GatewayEntry,
     key: &ObjectKey,
     route: &TlsRoute,
@@ -91,20 +91,20 @@ fn names(
         let Some(at) = parent.gateway(&key.namespace) else {
             continue;
         };
-        let Some(gateway) = world.gateways.get(&at) else {
+        let Some(gateway) = state.gateways.get(&at) else {
             continue;
         };
-        if !select::takes_gateway(world, entry, &at, gateway) {
+        if !select::serves_gateway(state, entry, &at, gateway) {
             continue;
         }
         bound = true;
         let own = gateway.listeners.iter();
         let own = own.filter(|listener| listener.port == entry.ports.tls);
         let taken: Vec<String> = own
-            .flat_map(|listener| world.taken_names((key, route), parent, (&at, listener)))
+            .flat_map(|listener| state.accepted_names((key, route), parent, (&at, listener)))
             .collect();
         if taken.is_empty() {
-            problems.insert(format!("no listener of Gateway {at} takes it"));
+            problems.insert(format!("no listener of Gateway {at} accepts it"));
         }
         names.extend(taken);
     }

@@ -15,7 +15,7 @@ use super::claims::{Claim, Claims, Context, Target};
 use super::policy::Policy;
 use super::{GatewayGroup, Group, Routed, SourcedRoute};
 use crate::plan::Reason;
-use crate::world::{ObjectKey, Service, ServicePort, Sources, World};
+use crate::state::{ClusterState, ObjectKey, Service, ServicePort, Sources};
 
 /// Resolves claims into the routes and clusters of each gateway.
 pub(super) fn group(cx: Context<'_>, claims: Claims) -> Group {
@@ -35,20 +35,20 @@ pub(super) fn group(cx: Context<'_>, claims: Claims) -> Group {
         let mut routes = Vec::with_capacity(claims.len());
         for claim in claims {
             let (spec, policy) = clusters.entry(claim.target.clone()).or_insert_with(|| {
-                let (policy, adapted) = Policy::find(cx.world, entry, &claim.target);
+                let (policy, adapted) = Policy::find(cx.state, entry, &claim.target);
                 for (rule, message) in adapted {
                     reports.problem(&rule, Reason::RouteAdapted, &message);
                 }
-                (cluster(cx.world, &claim.target, &policy), policy)
+                (cluster(cx.state, &claim.target, &policy), policy)
             });
             routes.push(route(&claim, spec, policy));
-            match routed_port(cx.world, &claim) {
+            match routed_port(cx.state, &claim) {
                 Ok(port) => {
                     let service = claim.target.service.clone();
                     routed.entry(service).or_default().insert(port);
                 }
                 Err(why) => {
-                    let message = format!("{why}: connections are refused until there is");
+                    let message = format!("{why}: connections are refused until it exists");
                     let object = &claim.source.object;
                     reports.problem(object, Reason::RouteNotTranslated, &message);
                 }
@@ -79,9 +79,9 @@ fn route(claim: &Claim, cluster: &ClusterSpec, policy: &Policy) -> SourcedRoute 
 }
 
 /// Returns the port of the pods that a claim opens, or why there is none.
-fn routed_port(world: &World, claim: &Claim) -> Result<Routed, String> {
+fn routed_port(state: &ClusterState, claim: &Claim) -> Result<Routed, String> {
     let target = &claim.target;
-    if let Some(port) = target.port_of(world) {
+    if let Some(port) = target.port_of(state) {
         return Ok(Routed {
             gateway: claim.gateway,
             protocol: target.protocol,
@@ -89,7 +89,7 @@ fn routed_port(world: &World, claim: &Claim) -> Result<Routed, String> {
         });
     }
     let (service, protocol) = (&target.service, target.protocol.as_str());
-    Err(if world.services.contains_key(service) {
+    Err(if state.services.contains_key(service) {
         format!("Service {service} has no {protocol} port {}", target.port)
     } else {
         format!("there is no Service {service}")
@@ -100,9 +100,9 @@ fn routed_port(world: &World, claim: &Claim) -> Result<Routed, String> {
 ///
 /// Endpoints of the gateway's own zone come first unless a rule says otherwise. That is all that a
 /// Service could ask for by `trafficDistribution` or `topology-mode`, so these are not read.
-fn cluster(world: &World, target: &Target, policy: &Policy) -> ClusterSpec {
+fn cluster(state: &ClusterState, target: &Target, policy: &Policy) -> ClusterSpec {
     let mut spec = ClusterSpec::new(target.cluster());
-    spec.endpoints = endpoints(world, target);
+    spec.endpoints = endpoints(state, target);
     spec.balance = policy.balance.unwrap_or(spec.balance);
     spec.zone_aware = policy.zone_aware.unwrap_or(spec.zone_aware);
     let timeout = policy.connect_timeout.filter(|timeout| !timeout.is_zero());
@@ -114,17 +114,17 @@ fn cluster(world: &World, target: &Target, policy: &Policy) -> ClusterSpec {
     spec
 }
 
-fn endpoints(world: &World, target: &Target) -> Vec<EndpointSpec> {
-    let Some(service) = world.services.get(&target.service) else {
+fn endpoints(state: &ClusterState, target: &Target) -> Vec<EndpointSpec> {
+    let Some(service) = state.services.get(&target.service) else {
         return Vec::new();
     };
     if let Some(name) = &service.external_name {
         return external(name, target.port);
     }
-    let Some(port) = target.port_of(world) else {
+    let Some(port) = target.port_of(state) else {
         return Vec::new();
     };
-    let found = addresses(world, target, port);
+    let found = addresses(state, target, port);
     let mut chosen: BTreeMap<SocketAddr, Option<Arc<str>>> = BTreeMap::new();
     // Those that end are used when no other is left.
     for terminating in [false, true] {
@@ -160,8 +160,8 @@ struct Found {
     zone: Option<Arc<str>>,
 }
 
-fn addresses(world: &World, target: &Target, port: &ServicePort) -> Vec<Found> {
-    let sets = world.endpoints_of(&target.service);
+fn addresses(state: &ClusterState, target: &Target, port: &ServicePort) -> Vec<Found> {
+    let sets = state.endpoints_of(&target.service);
     let subsets = sets.flat_map(|set| &set.subsets);
     let found = subsets.flat_map(|(addresses, ports)| {
         let own = ports

@@ -7,10 +7,10 @@
 //!   none of them ─────────────────────────────▶ every route of the listener
 //! ```
 //!
-//! A route that several filters concern takes what all of them let in. One that is left with nobody,
-//! or whose restriction cannot be worked out, is withheld and told of: it is never sent without it.
+//! A route that several filters concern takes what all of them let in. One that no client may use,
+//! or whose restriction cannot be evaluated, is withheld and reported: it is never sent without it.
 //! A filter that is not understood and names neither shoot nor server name withholds nothing, or one
-//! would take all shoots down: it is told of alone.
+//! would take all shoots down: it is only reported.
 //!
 //! One value opens 8443 and 8132 alike, and a WireGuard server is its tunnel's other way in, so a
 //! header's rule holds for all of them, by the name of the cluster that they lead to.
@@ -23,11 +23,11 @@ use super::claims::{Claim, Claims, Context};
 use super::names::covers;
 use super::{GatewayEntry, ROOT_NAMESPACE, select};
 use crate::plan::Reason;
-use crate::world::{
+use crate::state::{
     EnvoyFilter, FilterPatch, Mention, ObjectKey, Restriction, Scope, Sources, Visit,
 };
 
-/// Returns the claims with their restrictions, without those that are left with nobody.
+/// Returns the claims with their restrictions, without those that no client may use.
 pub(super) fn apply(cx: Context<'_>, claims: Claims) -> Claims {
     let mut permitted = Claims {
         routes: Vec::with_capacity(claims.routes.len()),
@@ -39,10 +39,9 @@ pub(super) fn apply(cx: Context<'_>, claims: Claims) -> Claims {
         .collect();
     for (place, claim) in claims.routes.into_iter().enumerate() {
         let verdict = gateways[claim.gateway].verdict(&claim, place, cx.namespace);
-        for (key, why) in verdict.unheeded {
-            let message = format!(
-                "EnvoyFilter {key} restricts who may connect by {why}, which is not applied here"
-            );
+        for (key, why) in verdict.unapplied {
+            let message =
+                format!("EnvoyFilter {key} restricts clients by {why}, which is not applied here");
             permitted.problem(&claim.source.object, Reason::RouteNotTranslated, &message);
         }
         match verdict.sources {
@@ -62,7 +61,7 @@ struct Verdict<'w> {
     /// Who may connect, or why the route is withheld.
     sources: Result<Sources, String>,
     /// Filters that are not applied, and what they look at.
-    unheeded: Vec<(&'w ObjectKey, String)>,
+    unapplied: Vec<(&'w ObjectKey, String)>,
 }
 
 /// The restrictions that concern a group, on one gateway.
@@ -75,7 +74,7 @@ struct Restrictions<'w> {
 
 impl<'w> Restrictions<'w> {
     fn of(cx: Context<'w>, (index, entry): (usize, &'w GatewayEntry), claims: &[Claim]) -> Self {
-        let world = cx.world;
+        let state = cx.state;
         let mut filters: BTreeMap<&ObjectKey, &EnvoyFilter> = BTreeMap::new();
         let own = [cx.namespace, &entry.namespace, ROOT_NAMESPACE];
         let mut mentions: BTreeSet<Mention> = own
@@ -91,7 +90,7 @@ impl<'w> Restrictions<'w> {
             mentions.insert(Mention::ServerName(name.into()));
         }
         for mention in &mentions {
-            filters.extend(world.envoy_filters.mentioning(mention));
+            filters.extend(state.envoy_filters.mentioning(mention));
         }
         let mut found = Self {
             entry,
@@ -100,7 +99,7 @@ impl<'w> Restrictions<'w> {
         };
         for (key, filter) in filters {
             let mut restrictions = filter.patches.iter().filter_map(restriction).peekable();
-            if restrictions.peek().is_some() && select::takes_filter(world, entry, key, filter) {
+            if restrictions.peek().is_some() && select::applies_filter(state, entry, key, filter) {
                 for restriction in restrictions {
                     found.add(key, restriction, &claims);
                 }
@@ -136,7 +135,7 @@ impl<'w> Restrictions<'w> {
     fn verdict(&self, claim: &Claim, place: usize, namespace: &str) -> Verdict<'w> {
         let mut sources = claim.sources.clone();
         let mut by: BTreeSet<&ObjectKey> = BTreeSet::new();
-        let mut unheeded = Vec::new();
+        let mut unapplied = Vec::new();
         let tls = matches!(claim.matches, RouteMatch::ServerNames(_));
         let spelled =
             |restriction: &Restriction| !tls && restriction.namespaces.contains(namespace);
@@ -146,36 +145,33 @@ impl<'w> Restrictions<'w> {
                 continue;
             }
             match allowed(restriction, claim) {
-                Ok(Sources::Everyone) => {}
+                Ok(Sources::All) => {}
                 Ok(own) => {
                     by.insert(key);
                     sources = sources.and(own);
                 }
                 Err(why) if restriction.scope == Scope::Listener && !spelled(restriction) => {
-                    unheeded.push((*key, why));
+                    unapplied.push((*key, why));
                 }
                 Err(why) => {
-                    let why = format!("as EnvoyFilter {key} restricts who may connect by {why}");
+                    let why = format!("as EnvoyFilter {key} restricts clients by {why}");
                     return Verdict {
                         sources: Err(why),
-                        unheeded,
+                        unapplied,
                     };
                 }
             }
         }
-        let sources = if sources.is_nobody() {
+        let sources = if sources.is_none() {
             let by: Vec<String> = by.iter().map(ToString::to_string).collect();
-            Err(format!(
-                "as nobody may connect by EnvoyFilter {}",
-                by.join(", ")
-            ))
+            Err(format!("as EnvoyFilter {} admits no client", by.join(", ")))
         } else {
             Ok(sources)
         };
-        Verdict { sources, unheeded }
+        Verdict { sources, unapplied }
     }
 
-    /// Tells whether a restriction that is not of a server name is about a route.
+    /// Returns whether a restriction that is not of a server name is about a route.
     fn concerns(&self, restriction: &Restriction, claim: &Claim, namespace: &str) -> bool {
         let ports = &self.entry.ports;
         let tls = matches!(claim.matches, RouteMatch::ServerNames(_));
@@ -252,7 +248,7 @@ fn allowed(restriction: &Restriction, claim: &Claim) -> Result<Sources, String> 
         }
         RouteMatch::WireGuard { .. } => vec![to_cluster],
     };
-    let mut all = Sources::Everyone;
+    let mut all = Sources::All;
     for visit in visits {
         all = all.and(access.allowed(&visit)?);
     }

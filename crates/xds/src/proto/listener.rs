@@ -77,7 +77,7 @@ messages! {
         1 filter_chain_match: Option<FilterChainMatch> [message];
         3 filters: Vec<Filter4> [message, repeated] = Kind::Each(NetworkFilter::known);
         6 transport_socket: Option<TransportSocket> [message];
-        /// Told apart by it in Envoy's statistics and logs.
+        /// Identifies it in Envoy's statistics and logs.
         7 name: String [string] = Kind::Ignored;
     } ignored {
         5 metadata, 9 transport_socket_connect_timeout,
