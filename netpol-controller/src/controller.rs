@@ -1,7 +1,7 @@
 //! The controller as one running thing: started from a configuration, stopped, ended.
 //!
 //! ```text
-//!     client ─▶ probes, admin, xDS bound ─▶ watches, election, engine ─▶ run ─▶ lease released
+//!     client ─▶ probes, admin, xDS bound ─▶ watches, election, reconciler ─▶ run ─▶ lease released
 //! ```
 
 use std::io;
@@ -20,11 +20,11 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, timeout};
 
 use crate::config::{Config, Environment};
-use crate::engine::{Engine, Parts};
 use crate::events::Recorder;
 use crate::lease::{Election, Leadership};
 use crate::metrics::{BUILD, Metrics};
 use crate::publish::Publisher;
+use crate::reconciler::{Parts, Reconciler};
 use crate::resolve::{self, Resolved};
 use crate::status::{Answers, Shared, Summary};
 use crate::watch::{self as watches, Needs, Watches};
@@ -141,7 +141,7 @@ impl Controller {
             (server, xds, reloads) = (Some(serving), Some(local), tls);
         }
         let shared = Arc::new(Shared::default());
-        // The engine says more at its first turn; whoever asks before must not miss a gateway.
+        // The first summary lists the gateways already, before the reconciler publishes its own.
         shared.set(Summary {
             gateways: publisher.as_ref().map(Publisher::summary),
             ..Summary::default()
@@ -167,7 +167,7 @@ impl Controller {
         let (sender, messages) = mpsc::channel(watches::QUEUE);
         let watching = Watches::new(client.clone(), needs(&config), sender, metrics.clone());
         tasks.spawn(watching.run());
-        let engine = Engine::new(Parts {
+        let reconciler = Reconciler::new(Parts {
             config: Arc::new(config),
             messages,
             leadership: leadership.clone(),
@@ -180,9 +180,9 @@ impl Controller {
         });
         let (failing, failed) = oneshot::channel();
         tasks.spawn(async move {
-            // Dropped when the engine ends, by a defect too: a controller without one is none.
+            // Dropped when the reconciler ends, by a defect too: a controller without one is none.
             let _failing = failing;
-            engine.run().await;
+            reconciler.run().await;
         });
         Ok(Self {
             endpoints,
@@ -216,7 +216,7 @@ impl Controller {
     /// Runs until a signal asks to stop; then releases the lease and ends all streams.
     ///
     /// # Errors
-    /// The engine failed.
+    /// The reconciler failed.
     pub async fn run(mut self, mut signals: Signals) -> Result<(), Failed> {
         let result = loop {
             tokio::select! {
@@ -224,7 +224,7 @@ impl Controller {
                     Signal::Reload => self.reload(),
                     Signal::Stop => break Ok(()),
                 },
-                _ = &mut self.failed => break Err(Failed("the engine")),
+                _ = &mut self.failed => break Err(Failed("the reconciler")),
                 Some(_) = self.tasks.join_next() => break Err(Failed("what serves or watches")),
                 () = over(&mut self.election) => {
                     self.election = None;
@@ -242,10 +242,10 @@ impl Controller {
         if let Some(election) = self.election.take()
             && timeout(END_LIMIT, election).await.is_err()
         {
-            tracing::warn!("the lease was not released in time");
+            tracing::warn!("releasing the lease timed out");
         }
         self.tasks.shutdown().await;
-        tracing::info!("ended");
+        tracing::info!("stopped");
     }
 
     fn reload(&self) {
@@ -254,7 +254,7 @@ impl Controller {
         };
         if let Err(error) = tls.reload() {
             let error = telemetry::chain(&error);
-            tracing::error!(%error, "certificates refused, the last good ones stay");
+            tracing::error!(%error, "certificates refused, keeping the previous certificates");
         }
     }
 }

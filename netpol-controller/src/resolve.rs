@@ -32,7 +32,7 @@ pub(crate) struct Resolved {
     pub(crate) addresses: Option<(Vec<IpAddr>, u16)>,
 }
 
-/// Chooses the name to resolve: the host that the client uses, or else the one that pods are told;
+/// Chooses the name to resolve: the host that the client uses, or else the one in the pod's environment;
 /// `None` when both are addresses.
 pub(crate) fn name(
     url: &http::Uri,
@@ -78,7 +78,7 @@ pub(crate) async fn follow(name: String, port: u16, resolved: watch::Sender<Reso
                 PERIOD
             }
             Err(error) => {
-                tracing::warn!(name, %error, "the API server's name cannot be resolved");
+                tracing::warn!(name, %error, "resolving the API server's name failed");
                 RETRY
             }
         };

@@ -4,7 +4,7 @@
 //!     discovery, every 10 s ──▶ one watch for each kind that is needed and served
 //!                                  │ lists, then events; lists again when it must (410)
 //!                                  ▼
-//!                               messages, bounded ──▶ engine
+//!                               messages, bounded ──▶ reconciler
 //! ```
 //!
 //! An API server that is away changes nothing: the watches go on trying. Kinds whose definitions
@@ -28,7 +28,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::metrics::Metrics;
-use crate::world::{Kind, ObjectKey};
+use crate::state::{Kind, ObjectKey};
 
 /// How often it is looked for kinds that have come or gone.
 const DISCOVERY_PERIOD: Duration = Duration::from_secs(10);
@@ -43,10 +43,10 @@ const WATCH_LASTS: u32 = 60;
 /// Time between attempts to watch while there is no API server: it doubles, up to the second.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(4));
 
-/// Messages that wait for the engine; a watch that is ahead waits.
+/// Messages that wait for the reconciler; a watch that is ahead waits.
 pub(crate) const QUEUE: usize = 1024;
 
-/// What a watch tells.
+/// A message of a watch.
 #[derive(Debug)]
 pub(crate) enum Message {
     /// These kinds are needed and served; each of them will be listed.
@@ -57,7 +57,7 @@ pub(crate) enum Message {
     Listing(Kind),
     /// An object as it is now.
     Object(Kind, Box<DynamicObject>),
-    /// All have been told; those that have not been are gone.
+    /// The list is complete; objects that it lacked are gone.
     Listed(Kind),
     /// An object is gone.
     Gone(Kind, ObjectKey),
@@ -142,7 +142,7 @@ impl Watches {
                 Err(error) => {
                     if let Some(missed) = throttle.permit(Instant::now().into_std()) {
                         let error = telemetry::chain(&error);
-                        tracing::warn!(%error, missed, "the API server cannot be asked what it serves");
+                        tracing::warn!(%error, missed, "API discovery failed");
                     }
                     sleep(DISCOVERY_RETRY).await;
                 }
@@ -358,7 +358,7 @@ impl Watch {
                     if let Some(missed) = throttle.permit(Instant::now().into_std()) {
                         let error = telemetry::chain(&error);
                         let resource = kind.resource();
-                        tracing::warn!(resource, %error, missed, "watching is interrupted");
+                        tracing::warn!(resource, %error, missed, "watch interrupted");
                     }
                     continue;
                 }
@@ -403,7 +403,7 @@ impl Backoff for Pauses {
     }
 }
 
-/// Drops what nobody looks at and may be large.
+/// Drops unused metadata that may be large.
 fn slim(mut object: DynamicObject) -> DynamicObject {
     object.metadata.managed_fields = None;
     object
@@ -432,7 +432,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_up_to_a_limit_and_start_again_after_a_success() {
+    fn pauses_grow_to_limit_and_restart_on_success() {
         let mut pauses = Pauses::default();
         let some: Vec<_> = pauses.by_ref().take(12).collect();
         assert_eq!(some[..2], [PAUSES.0, PAUSES.0 * 2]);

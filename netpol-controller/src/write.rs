@@ -16,10 +16,10 @@ use kube::{Client, Error};
 use serde_json::json;
 use tokio::time::timeout;
 
-use crate::existing::{Answer, Fingerprint};
 use crate::lease::{Leadership, WRITE_LIMIT};
+use crate::observed::{Answer, Fingerprint};
 use crate::plan::{self, Policy};
-use crate::world::{Kind, ObjectKey};
+use crate::state::{Kind, ObjectKey};
 
 /// How long one request may take: it ends before another replica may lead.
 const REQUEST_LIMIT: Duration = WRITE_LIMIT;
@@ -119,7 +119,7 @@ impl Writer {
         }
     }
 
-    /// Tells whether this process leads: only then anything is written.
+    /// Returns whether this process leads: only then anything is written.
     pub(crate) fn leads(&self) -> bool {
         self.leadership.leads()
     }
@@ -145,7 +145,7 @@ impl Writer {
         let params = PostParams::default();
         match self.bounded(api.create(&params, &fresh)).await {
             Ok(answer) => Ok(stored(policy, &answer)),
-            // Somebody's without our labels, or one whose event has not come yet.
+            // A policy without our labels, or one whose watch event is outstanding.
             Err(cause) if is(&cause, 409) => self.update(api, policy).await,
             Err(cause) => Err(cause),
         }

@@ -27,7 +27,7 @@ fn act(flags: Flags, log: LogControl) -> Result<ExitCode, Failure> {
         let effective = config.check().map_err(Failure::configuration)?;
         return Ok(program::print(effective));
     }
-    let effective = config.effective().clone();
+    let effective = config.effective();
     program::serve(effective, Threads::Main, async |signals| {
         let gateway = Gateway::start(config, flags.zone, &Environment::read(), log);
         let gateway = gateway.map_err(|error| {

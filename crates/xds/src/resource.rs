@@ -64,11 +64,11 @@ pub struct Resource {
     pub name: Arc<str>,
     /// The encoded message, without the `Any` around it.
     pub body: Bytes,
-    /// Whom it is for.
+    /// Its audience.
     pub audience: Audience,
 }
 
-/// Whom a resource is for.
+/// The clients that a resource is for.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Audience {
     /// Every client.

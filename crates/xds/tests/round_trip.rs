@@ -343,7 +343,7 @@ proptest! {
     }
 
     #[test]
-    fn whole_listeners_decode_to_routes_that_find_the_same(
+    fn whole_listeners_decode_to_equal_routes(
         clusters in clusters(),
         routes in vec(route(), 0..12),
     ) {

@@ -1,13 +1,13 @@
 //! The configuration file as it is written: keys, their meaning and their defaults.
 //!
 //! What these comments say is also what the published schema says. Checks nothing beyond types;
-//! validation is one room up.
+//! validation is in the parent module.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use settings::{AdminSettings, ListenAddress, ProbesSettings, RelPath};
 
-use crate::world::{LabelSelector, Labels};
+use crate::state::{LabelSelector, Labels};
 
 /// The configuration file of `netpol-controller`.
 #[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]

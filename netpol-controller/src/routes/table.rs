@@ -5,8 +5,8 @@
 //! ```
 //!
 //! The oldest object has a match that several claim, by its creation, then its namespace and name;
-//! the others keep what nobody older claims and are told of. So nobody takes a route from anybody
-//! by writing an object later, and the outcome does not depend on the order of events. What lies
+//! the others keep what no older object claims and get an Event. So no object takes over a route
+//! by being written later, and the outcome does not depend on the order of events. What lies
 //! within what another claims is [`wider`]'s. Claims are looked up, not searched for: a group costs
 //! what it claims, and a wide claim what lies within it.
 
@@ -19,7 +19,7 @@ use route::{ClusterSpec, IpPrefix, RouteMatch, RouteSpec};
 use self::wider::{Claims, holder_of, reversed, within};
 use super::{Group, Routed, SourcedRoute};
 use crate::plan::{Problem, Reason};
-use crate::world::{Kind, ObjectKey};
+use crate::state::{Kind, ObjectKey};
 
 mod wider;
 
@@ -46,7 +46,7 @@ pub struct Changed {
     pub routes: BTreeSet<Arc<str>>,
     /// Groups whose clusters are others now.
     pub clusters: BTreeSet<Arc<str>>,
-    /// Groups about which there is something else to tell.
+    /// Groups whose problems changed.
     pub problems: BTreeSet<Arc<str>>,
     /// Services that are led to otherwise.
     pub services: BTreeSet<ObjectKey>,
@@ -88,16 +88,16 @@ impl Table {
                 .iter()
                 .zip(&group.gateways)
                 .all(|(a, b)| a.routes == b.routes);
-        let mut touched = BTreeSet::from([Arc::clone(&name)]);
+        let mut affected = BTreeSet::from([Arc::clone(&name)]);
         if !same_routes {
-            self.withdraw(&name, &old.group, &mut touched);
-            self.claim(&name, &group, &mut touched);
+            self.withdraw(&name, &old.group, &mut affected);
+            self.claim(&name, &group, &mut affected);
         }
         let is_empty = group.is_empty();
         let entry = Entry { group, ..old };
         self.groups.insert(Arc::clone(&name), entry);
         if !same_routes {
-            for other in touched {
+            for other in affected {
                 self.settle(&other, &mut changed);
             }
         }
@@ -129,7 +129,7 @@ impl Table {
         self.groups.keys()
     }
 
-    /// Returns what is to be told about a group, sorted and distinct.
+    /// Returns the problems of a group, sorted and distinct.
     #[must_use]
     pub fn problems(&self, group: &str) -> Vec<Problem> {
         let Some(entry) = self.groups.get(group) else {
@@ -154,7 +154,7 @@ impl Table {
         all.flat_map(|entry| entry.group.routed.keys())
     }
 
-    fn withdraw(&mut self, name: &Arc<str>, group: &Group, touched: &mut BTreeSet<Arc<str>>) {
+    fn withdraw(&mut self, name: &Arc<str>, group: &Group, affected: &mut BTreeSet<Arc<str>>) {
         for (claims, own) in self.claims.iter_mut().zip(&group.gateways) {
             for (place, route) in own.routes.iter().enumerate() {
                 let holder = Holder::new(name, place, route);
@@ -163,25 +163,25 @@ impl Table {
                         continue;
                     };
                     holders.remove(&holder);
-                    touched.extend(groups_of(holders));
+                    affected.extend(groups_of(holders));
                     if holders.is_empty() {
                         claims.remove(&claim);
                     }
-                    touched.extend(within(claims, &claim).flat_map(groups_of));
+                    affected.extend(within(claims, &claim).flat_map(groups_of));
                 }
             }
         }
     }
 
-    fn claim(&mut self, name: &Arc<str>, group: &Group, touched: &mut BTreeSet<Arc<str>>) {
+    fn claim(&mut self, name: &Arc<str>, group: &Group, affected: &mut BTreeSet<Arc<str>>) {
         let gateways = self.claims.len().max(group.gateways.len());
         self.claims.resize_with(gateways, BTreeMap::new);
         for (claims, own) in self.claims.iter_mut().zip(&group.gateways) {
             for (place, route) in own.routes.iter().enumerate() {
                 for claim in claims_of(&route.spec.matches) {
-                    touched.extend(within(claims, &claim).flat_map(groups_of));
+                    affected.extend(within(claims, &claim).flat_map(groups_of));
                     let holders = claims.entry(claim).or_default();
-                    touched.extend(groups_of(holders));
+                    affected.extend(groups_of(holders));
                     holders.insert(Holder::new(name, place, route));
                 }
             }
@@ -232,7 +232,7 @@ impl Table {
             let (holder, barred) = holder_of(claims, &claim);
             let message = if let Some((_, (wide, of))) = barred.iter().find(|(one, _)| *one == own)
             {
-                format!("{claim} lies within {wide}, which is {}", of.elder())
+                format!("{claim} lies within {wide}, which is {}", of.older_owner())
             } else {
                 match holder {
                     Some(first) if first != own => {
@@ -240,7 +240,7 @@ impl Table {
                         if self.cluster_of(gateway, first) == Some(&route.spec.cluster) {
                             return false;
                         }
-                        format!("{claim} is {}", first.elder())
+                        format!("{claim} is {}", first.older_owner())
                     }
                     Some(_) | None => return true,
                 }
@@ -287,7 +287,7 @@ impl Changed {
 }
 
 impl Group {
-    /// Tells whether there is nothing in it.
+    /// Returns whether there is nothing in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let mut gateways = self.gateways.iter();
@@ -308,8 +308,8 @@ impl Holder {
         }
     }
 
-    /// Tells whose something is, to a younger one.
-    fn elder(&self) -> String {
+    /// Describes the owner, for a younger claimant's message.
+    fn older_owner(&self) -> String {
         format!("{} {}'s, which is older", self.kind.name(), self.key)
     }
 }

@@ -36,7 +36,7 @@ fn fill(api: &mut Api) -> Policies {
 }
 
 #[test]
-fn an_api_server_that_stands_still_for_30_seconds_changes_nothing() {
+fn stalled_api_server_changes_nothing() {
     let mut stage = Stage::new("still");
     let mut api = stage.api();
     let controller = stage.replica("controller", SERVICES);
@@ -112,7 +112,7 @@ fn exposed(api: &mut Api) -> Policies {
 }
 
 #[test]
-fn one_that_dies_and_forgets_its_history_is_listed_anew() {
+fn restarted_api_server_is_relisted() {
     let mut stage = Stage::new("compacted");
     let mut api = stage.api();
     let controller = stage.replica("controller", SERVICES);
@@ -132,7 +132,7 @@ fn one_that_dies_and_forgets_its_history_is_listed_anew() {
     let mut api = stage.api();
     api.create(&services("a"), &service("after", 80));
     let gone = |key: &str| key.contains("-s-0-");
-    // Only a new list can tell that the Service is gone: no event of it is left anywhere.
+    // Only a new list shows that the Service is gone: its event is lost.
     let after = api.wait_policies_for(CAUGHT_UP, "what has happened to be followed", |found| {
         found.contains_key("a/egress-to-after-tcp-80")
             && found.contains_key("a/ingress-to-after-tcp-80")

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_double_up_to_the_most_and_begin_anew_after_a_success() {
+    fn waits_double_to_limit_and_reset_on_success() {
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
         let waits: Vec<_> = (0..9).map(|_| backoff.next(u64::MAX).as_millis()).collect();
         assert_eq!(

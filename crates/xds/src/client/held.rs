@@ -21,7 +21,7 @@ use crate::proto::discovery::NameOnly;
 use crate::resource::ResourceType;
 
 /// The resources of a client, and how far they are in effect.
-pub(super) struct Held {
+pub(super) struct HeldResources {
     own: Vec<OwnListener>,
     state: State,
     stored: Stored,
@@ -81,7 +81,7 @@ impl Raw {
     }
 }
 
-impl Held {
+impl HeldResources {
     pub(super) fn new(start: State, own: Vec<OwnListener>) -> Self {
         Self {
             own,
@@ -165,17 +165,17 @@ impl Held {
             });
         let verdicts = verdicts.collect();
         if !self.more_follows
-            && let Err(why) = self.do_without_more(sink)
+            && let Err(why) = self.apply_without_more(sink)
         {
             // What came last was refused, and what came before it is no table for the sink.
-            tracing::warn!(why, "resources amount to no table");
+            tracing::warn!(why, "resources do not form a valid routing table");
         }
         verdicts
     }
 
     /// Goes on without what is missing: a cluster without endpoints, a listener without routes.
     /// Called when it has not come for long.
-    pub(super) fn do_without_missing(&mut self, sink: &mut impl Sink) -> Result<(), String> {
+    pub(super) fn apply_without_missing(&mut self, sink: &mut impl Sink) -> Result<(), String> {
         let mut state = self.state.clone();
         fill_missing(&mut state);
         self.apply(&state, sink)?;
@@ -185,7 +185,7 @@ impl Held {
 
     /// Puts in effect what has come, though the server said that more follows. Called when it has
     /// not come for long.
-    pub(super) fn do_without_more(&mut self, sink: &mut impl Sink) -> Result<(), String> {
+    pub(super) fn apply_without_more(&mut self, sink: &mut impl Sink) -> Result<(), String> {
         self.more_follows = false;
         if self.applied || !self.rooted() || !self.missing.is_empty() {
             return Ok(());

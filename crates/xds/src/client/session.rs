@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::held::{Held, NAMED};
+use super::held::{HeldResources, NAMED};
 use super::update::Update;
 use crate::grpc::LISTENER_PARTS;
 use crate::proto::discovery::{DeltaDiscoveryRequest, DiscoveryRequest, Node, RpcStatus};
@@ -53,7 +53,7 @@ impl Session {
         variant: Variant,
         node: &str,
         cluster: &str,
-        held: &Held,
+        held: &HeldResources,
     ) -> (Self, Vec<Request>) {
         let mut session = Self {
             variant,
@@ -86,7 +86,7 @@ impl Session {
     }
 
     /// Returns what is to be said because other names are wanted now.
-    pub(super) fn subscribe(&mut self, held: &Held) -> Vec<Request> {
+    pub(super) fn subscribe(&mut self, held: &HeldResources) -> Vec<Request> {
         let requests = NAMED.into_iter().filter_map(|kind| {
             let wanted = held.wanted(kind);
             let asked = &mut self.types[kind as usize];
@@ -95,7 +95,7 @@ impl Session {
             }
             let old = std::mem::replace(&mut asked.names, wanted);
             let first = !std::mem::replace(&mut asked.asked, true);
-            // What nobody asks for any more is not sent again, so it would never be taken.
+            // Resources without a subscription are not sent again, so they would never be accepted.
             self.refused
                 .retain(|(of, name)| *of != kind || name.is_empty() || asked.names.contains(name));
             Some(match self.variant {
@@ -106,7 +106,7 @@ impl Session {
         requests.collect()
     }
 
-    /// Takes note of the verdict on a response and returns how the server is told.
+    /// Records the verdict on a response and returns the answer for the server.
     pub(super) fn answer(&mut self, update: &Update, verdict: &Result<(), String>) -> Request {
         let asked = &mut self.types[update.kind as usize];
         asked.nonce.clone_from(&update.nonce);
@@ -161,7 +161,7 @@ impl Session {
         }
     }
 
-    fn ask_for_all(&mut self, kind: ResourceType, held: &Held) -> Request {
+    fn ask_for_all(&mut self, kind: ResourceType, held: &HeldResources) -> Request {
         self.types[kind as usize].asked = true;
         match self.variant {
             Variant::Full => self.full_request(kind, None),
@@ -186,7 +186,7 @@ impl Session {
     }
 }
 
-/// Enough to know that something is refused; nobody reads them one by one.
+/// Bounds the set: only whether it is empty is ever asked.
 const MAX_REFUSED: usize = 10_000;
 
 fn delta_subscription(
@@ -194,7 +194,7 @@ fn delta_subscription(
     old: &BTreeSet<Arc<str>>,
     new: &BTreeSet<Arc<str>>,
     first: bool,
-    held: &Held,
+    held: &HeldResources,
 ) -> Request {
     let names = |from: &BTreeSet<Arc<str>>, without: &BTreeSet<Arc<str>>| {
         from.difference(without).map(ToString::to_string).collect()
@@ -212,7 +212,7 @@ fn delta_subscription(
     })
 }
 
-fn versions(kind: ResourceType, held: &Held) -> BTreeMap<String, String> {
+fn versions(kind: ResourceType, held: &HeldResources) -> BTreeMap<String, String> {
     let raw = held.stored().lock();
     raw.types[kind as usize]
         .iter()

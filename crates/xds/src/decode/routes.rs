@@ -134,7 +134,7 @@ impl<'s> Routes<'s> {
         }
     }
 
-    /// Tells whether a route leads where another one does, under the same conditions.
+    /// Returns whether a route leads where another one does, under the same conditions.
     fn differs_in_match_only(&self, place: usize, found: &Found<'s>) -> bool {
         // Named one by one, so that a new one cannot be forgotten.
         let RouteSpec {
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_united_overlaps_with_nothing_else() {
+    fn united_routes_do_not_overlap() {
         let origin = "r".into();
         let names = |names: [&str; 2]| names.map(|name| format!("{name}.example.com"));
         let (ab, ac) = (names(["a", "b"]), names(["a", "c"]));

@@ -18,7 +18,7 @@ const NODE: &str = "node";
 const VPN: &str = "vpn";
 
 /// Chains that are added so that Envoy finds what is for any port.
-const MOST_REPEATED: usize = 10_000;
+const MAX_REPEATED: usize = 10_000;
 
 /// What the routes added so far make of the listeners.
 pub(super) struct Listeners<'p> {
@@ -117,7 +117,7 @@ impl<'p> Listeners<'p> {
         });
     }
 
-    /// Tells whether a match is new, and reports it when not.
+    /// Returns whether a match is new, and reports it when not.
     fn take(&mut self, group: &str, key: Key) -> bool {
         if self.taken.contains(&key) {
             self.withhold(group, key.describe(), "another route matches the same");
@@ -230,7 +230,7 @@ impl<'p> Listeners<'p> {
         let (any, some): (Vec<_>, Vec<_>) = all.into_iter().partition(|one| one.port.is_none());
         let ports: BTreeSet<_> = some.iter().map(|one| one.port).collect();
         self.destinations = some;
-        if any.len().saturating_mul(ports.len()) <= MOST_REPEATED {
+        if any.len().saturating_mul(ports.len()) <= MAX_REPEATED {
             self.destinations.extend(any);
             return;
         }

@@ -133,7 +133,7 @@ mod tests {
 
     /// Written down from the definitions by hand: field numbers and wire types, one each.
     #[test]
-    fn messages_are_written_as_the_definitions_have_it() {
+    fn delta_messages_match_the_definitions() {
         let request = DeltaDiscoveryRequest {
             node: Some(Node {
                 id: "n".into(),
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn both_messages_of_the_full_variant_are_written_as_the_definitions_have_it() {
+    fn full_messages_match_the_definitions() {
         let request = DiscoveryRequest {
             version_info: "v".into(),
             node: None,

@@ -9,7 +9,7 @@ use tonic::Status;
 use super::{Gateway, Inner};
 use crate::proto::discovery::Node;
 
-/// Whom a connection is from.
+/// The peer of a connection.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     pub(super) addr: SocketAddr,

@@ -264,7 +264,7 @@ impl TypeState {
         }
         subscription.bytes -= name.len();
         if subscription.wildcard {
-            // Everything still covers it, so the client is told what it is now.
+            // The wildcard still covers it, so the client gets its current state.
             self.ask(name.into(), true, seq, now);
         } else {
             self.forget(name);

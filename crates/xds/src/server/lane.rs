@@ -85,7 +85,7 @@ impl Lane {
         self.gate = (!self.now.is_empty()).then_some(Gate { seq, since: now });
     }
 
-    /// Drops a name that nobody asks for any more.
+    /// Drops a name that is no longer subscribed.
     pub(super) fn forget(&mut self, name: &str) {
         self.now.remove(name);
         self.later.remove(name);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_later_does_not_hold_back_what_waits() {
+    fn later_names_do_not_delay_waiting_names() {
         let (mut lane, now) = (Lane::default(), Instant::now());
         lane.push("a".into(), 1, now);
         lane.push("b".into(), 1, now);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_again_waits_for_its_latest_change() {
+    fn changed_name_waits_for_its_latest_gate() {
         let (mut lane, now) = (Lane::default(), Instant::now());
         lane.push("a".into(), 1, now);
         lane.push("b".into(), 1, now);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_makes_room_for_what_is_later() {
+    fn forgotten_name_promotes_later_names() {
         let (mut lane, now) = (Lane::default(), Instant::now());
         lane.push("a".into(), 1, now);
         lane.push("b".into(), 2, now);

@@ -104,7 +104,7 @@ impl Connections {
         let cx = self.clone();
         connections.spawn(async move {
             if let Err(error) = cx.connection(tcp, addr).await {
-                tracing::debug!(peer = %addr, error, "discovery connection ends");
+                tracing::debug!(peer = %addr, error, "xDS connection closed");
             }
             drop(place);
         });
@@ -121,7 +121,7 @@ impl Connections {
         let limit = self.inner.params.limits.handshake;
         let shaken = tokio::time::timeout(limit, shaking).await;
         let stream = shaken
-            .map_err(|_| "no TLS handshake in time".to_owned())
+            .map_err(|_| "TLS handshake timed out".to_owned())
             .and_then(|shaken| shaken.map_err(text))
             .inspect_err(|_| self.inner.metrics.refused("handshake"))?;
         let certs = stream.get_ref().1.peer_certificates().unwrap_or_default();
@@ -140,7 +140,7 @@ impl Connections {
     {
         let limits = &self.inner.params.limits;
         let mut closing = self.closing.clone();
-        let standing = Standing::default();
+        let standing = AdmittedStreams::default();
         let (cx, of_streams) = (self.clone(), standing.clone());
         let service = service_fn(move |request| {
             let answering = cx.clone().answer(peer.clone(), of_streams.clone(), request);
@@ -153,18 +153,18 @@ impl Connections {
                 .keep_alive_timeout(limits.keepalive_timeout)
                 .max_concurrent_streams(STREAMS_PER_CONNECTION)
                 .max_send_buf_size(SEND_BUFFER)
-                .max_header_list_size(HEADER_OCTETS)
+                .max_header_list_size(MAX_HEADER_BYTES)
                 .serve_connection(TokioIo::new(io), service)
         );
         tokio::select! {
             end = &mut connection => return end.map_err(|error| telemetry::chain(&error).to_string()),
             () = standing.lost(limits.handshake * 2) => {
-                tracing::debug!("no stream of a discovery connection is admitted");
+                tracing::debug!("closing an xDS connection without an admitted stream");
             }
             _ = closing.wait_for(|closing| *closing) => {}
         }
         connection.as_mut().graceful_shutdown();
-        // What was refused is told so.
+        // Give the refusal time to reach the client.
         let ended = tokio::time::timeout(limits.closing, connection).await;
         ended.map_or(Ok(()), |end| end.map_err(|error| error.to_string()))
     }
@@ -172,7 +172,7 @@ impl Connections {
     async fn answer(
         self,
         peer: Peer,
-        standing: Standing,
+        standing: AdmittedStreams,
         request: http::Request<Incoming>,
     ) -> http::Response<Body> {
         match request.uri().path() {
@@ -187,7 +187,7 @@ impl Connections {
     async fn stream<V: Variant>(
         self,
         peer: Peer,
-        standing: Standing,
+        standing: AdmittedStreams,
         request: http::Request<Incoming>,
     ) -> http::Response<Body> {
         let most = self.inner.params.limits.request_bytes;
@@ -207,21 +207,21 @@ impl Connections {
 
 /// Whether a connection is one of a client.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Standing {
+pub(super) struct AdmittedStreams {
     /// Streams that were admitted and have not ended.
     streams: Arc<watch::Sender<usize>>,
-    /// Told when a client was refused because of who it is.
+    /// Notified when a client's identity was refused.
     refused: Arc<Notify>,
 }
 
-impl Standing {
+impl AdmittedStreams {
     /// Counts a stream as admitted until what is returned is dropped.
     pub(super) fn admit(&self) -> Admitted {
         self.streams.send_modify(|count| *count += 1);
         Admitted(self.streams.clone())
     }
 
-    /// Takes note that a client was refused because of who it is.
+    /// Records that a client was refused because of who it is.
     pub(super) fn refuse(&self) {
         self.refused.notify_one();
     }
@@ -256,13 +256,13 @@ const STREAMS_PER_CONNECTION: u32 = 8;
 /// Bytes per stream that are handed to a connection and not written.
 const SEND_BUFFER: usize = 64 * 1024;
 /// Bytes of headers; gRPC's own are some 300.
-const HEADER_OCTETS: u32 = 16 * 1024;
+const MAX_HEADER_BYTES: u32 = 16 * 1024;
 
 /// Begins a stream: tonic's view of it.
 struct Begin<V> {
     cx: Connections,
     peer: Peer,
-    standing: Standing,
+    standing: AdmittedStreams,
     variant: std::marker::PhantomData<V>,
 }
 
@@ -288,7 +288,7 @@ impl<V: Variant> Service<tonic::Request<Streaming<V::Request>>> for Begin<V> {
         let place = match admission::place(&inner, &self.peer, &streams) {
             Ok(place) => place,
             Err(refusal) => {
-                let status = stream_task::turn_away(&inner, &self.peer, "", refusal);
+                let status = stream_task::reject(&inner, &self.peer, "", refusal);
                 if refusal == Refusal::Denied {
                     self.standing.refuse();
                 }

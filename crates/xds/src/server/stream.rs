@@ -1,4 +1,4 @@
-//! What one client is told next: subscriptions, what is due, what waits for what.
+//! What one client is sent next: subscriptions, due names, and what they wait for.
 //!
 //! ```text
 //!   requests ──delta, full──▶ subscriptions, acknowledgements
@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::clients::cut;
 use super::lane::{Gate, Lane};
 use super::store::{Class, Store, Version};
-use crate::decode::MOST_NAME;
+use crate::decode::MAX_NAME_BYTES;
 use crate::grpc::MORE_FOLLOWS;
 use crate::resource::ResourceType;
 
@@ -113,7 +113,7 @@ impl Subscription {
 /// What a client has under a name.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Known {
-    /// It was told that there is nothing.
+    /// It was sent the removal.
     Absent,
     /// Something of another server.
     Foreign,
@@ -149,11 +149,11 @@ pub(super) enum Handled {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub(super) enum Excess {
     /// A name is longer than any resource's.
-    #[error("a name of more than {MOST_NAME} bytes")]
+    #[error("a name of more than {MAX_NAME_BYTES} bytes")]
     Name,
     /// The names that it subscribes to are too long together.
     #[error("more than {limit} bytes of names")]
-    Octets { limit: usize },
+    NameBytes { limit: usize },
     /// It subscribes to too many names.
     #[error("more than {limit} names of type {}", kind.type_url())]
     Names { kind: ResourceType, limit: usize },
@@ -161,14 +161,14 @@ pub(super) enum Excess {
 
 /// Checks a name that a client says.
 pub(super) fn check_name(name: &str) -> Result<(), Excess> {
-    if name.len() > MOST_NAME {
+    if name.len() > MAX_NAME_BYTES {
         return Err(Excess::Name);
     }
     Ok(())
 }
 
 /// Bytes that are kept of what a client says when it refuses something.
-pub(super) const NACK_OCTETS: usize = 1024;
+pub(super) const MAX_NACK_BYTES: usize = 1024;
 
 impl TypeState {
     pub(super) fn subscribes(&self, name: &str) -> bool {
@@ -236,7 +236,7 @@ impl TypeState {
         first || !self.is_sent() || !self.isolate.is_empty()
     }
 
-    /// Takes note of an answer to the response with this nonce, if there is such a response.
+    /// Records an answer to the response with this nonce, if there is such a response.
     pub(super) fn answered(&mut self, nonce: &str, refused: Option<&str>) -> Option<Outstanding> {
         let at = self
             .outstanding
@@ -244,7 +244,7 @@ impl TypeState {
             .position(|outstanding| outstanding.nonce == nonce)?;
         let outstanding = self.outstanding.remove(at)?;
         match refused {
-            Some(text) => self.progress.nack = Some(cut(text, NACK_OCTETS)),
+            Some(text) => self.progress.nack = Some(cut(text, MAX_NACK_BYTES)),
             None => self.progress.acked = Some(outstanding.version.clone()),
         }
         if let (Some(_), true) = (
@@ -257,7 +257,7 @@ impl TypeState {
         Some(outstanding)
     }
 
-    /// Takes note of a response that is sent.
+    /// Records a response that is sent.
     pub(super) fn sent(&mut self, outstanding: Outstanding) {
         self.owed = false;
         let Outstanding { version, nonce, .. } = &outstanding;
@@ -289,7 +289,7 @@ impl Stream {
             return Err(Excess::Names { kind, limit: names });
         }
         if self.types.iter().map(of).sum::<usize>() > bytes {
-            return Err(Excess::Octets { limit: bytes });
+            return Err(Excess::NameBytes { limit: bytes });
         }
         Ok(())
     }
@@ -298,7 +298,7 @@ impl Stream {
         &self.types[kind as usize].progress
     }
 
-    /// Takes note of what changed in the store.
+    /// Records what changed in the store.
     pub(super) fn pull(&mut self, store: &Store, now: Instant) {
         if !store.answers(self.class) {
             return;

@@ -148,7 +148,7 @@ impl Variant for Full {
         });
     }
 
-    /// Bodies begin with the name here, so that they can be told apart.
+    /// Bodies begin with the name here, so that they differ.
     fn deliver(bench: &mut Bench, model: &mut Model) -> bool {
         let next = bench.stream.next_full_response(&bench.store, bench.now);
         let Some((kind, response)) = next else {
@@ -271,7 +271,7 @@ fn visible(bench: &Bench, model: &Model) -> BTreeMap<(ResourceType, String), Str
 
 proptest! {
     #[test]
-    fn a_client_has_in_the_end_what_there_is(steps in steps()) {
+    fn delta_client_converges_to_the_store(steps in steps()) {
         let (bench, model) = run::<Delta>(&steps, false);
         let mut wanted = visible(&bench, &model);
         let mut has = model.has;
@@ -287,7 +287,7 @@ proptest! {
     }
 
     #[test]
-    fn a_client_of_lists_has_in_the_end_what_there_is(steps in steps()) {
+    fn full_client_converges_to_the_store(steps in steps()) {
         // Lists are refused whole: without bad ones, to compare them.
         let good: Vec<_> = steps
             .into_iter()

@@ -10,10 +10,10 @@ use std::collections::BTreeSet;
 use route::normal_server_name;
 
 use super::names::common;
-use super::{GatewayListener, ObjectKey, ParentRef, RouteBackend, TlsRoute, World};
+use super::{ClusterState, GatewayListener, ObjectKey, ParentRef, RouteBackend, TlsRoute};
 
 impl GatewayListener {
-    /// Tells whether it passes TLS on.
+    /// Returns whether it passes TLS on.
     #[must_use]
     pub fn passes(&self) -> bool {
         self.protocol == "TLS" && self.tls.mode == "Passthrough"
@@ -39,11 +39,11 @@ impl RouteBackend {
     }
 }
 
-impl World {
+impl ClusterState {
     /// Returns the names under which a listener of the `Gateway` called `gateway` takes a route that
     /// is bound to it as `parent` says; none when it does not take it. They are normal.
     #[must_use]
-    pub fn taken_names(
+    pub fn accepted_names(
         &self,
         (key, route): (&ObjectKey, &TlsRoute),
         parent: &ParentRef,
@@ -52,7 +52,7 @@ impl World {
         let fits = listener.passes()
             && (parent.section_name.is_empty() || parent.section_name == listener.name)
             && parent.port.is_none_or(|port| port == listener.port)
-            && self.takes_from(gateway, listener, key);
+            && self.accepts_from(gateway, listener, key);
         let Some(own) = pattern(&listener.hostname).filter(|_| fits) else {
             return Vec::new();
         };
@@ -65,8 +65,8 @@ impl World {
             .collect()
     }
 
-    /// Tells whether a listener takes routes from the route's namespace.
-    fn takes_from(
+    /// Returns whether a listener takes routes from the route's namespace.
+    fn accepts_from(
         &self,
         gateway: &ObjectKey,
         listener: &GatewayListener,

@@ -69,7 +69,7 @@ impl LabelSelector {
         }
     }
 
-    /// Tells whether an object with these labels is selected.
+    /// Returns whether an object with these labels is selected.
     #[must_use]
     pub fn matches(&self, labels: &Labels) -> bool {
         let all = |(key, value): (&String, &String)| labels.get(key) == Some(value);
@@ -114,7 +114,7 @@ impl LabelSelector {
         }
     }
 
-    /// Tells what is wrong with it, as the API server would: keys and values have the syntax of
+    /// Validates it as the API server would: keys and values have the syntax of
     /// labels, `In` and `NotIn` need values, the others take none.
     ///
     /// # Errors
@@ -140,15 +140,15 @@ impl LabelSelector {
 
 fn check_label(key: &str, value: &str) -> Result<(), String> {
     if !is_label_key(key) {
-        return Err(format!("{key:?} is no label key"));
+        return Err(format!("{key:?} is not a label key"));
     }
     if !value.is_empty() && !is_label_name(value) {
-        return Err(format!("{value:?} of {key} is no label value"));
+        return Err(format!("{value:?} of {key} is not a label value"));
     }
     Ok(())
 }
 
-/// Tells whether a label may have this key: a name, with a DNS name and a slash in front or not.
+/// Returns whether a label may have this key: a name, with a DNS name and a slash in front or not.
 #[must_use]
 pub fn is_label_key(key: &str) -> bool {
     match key.split_once('/') {
@@ -157,7 +157,7 @@ pub fn is_label_key(key: &str) -> bool {
     }
 }
 
-/// Tells whether an object may have this name: DNS labels in lower case joined by dots, at most
+/// Returns whether an object may have this name: DNS labels in lower case joined by dots, at most
 /// 253 bytes (RFC 1123).
 #[must_use]
 pub fn is_subdomain(name: &str) -> bool {
@@ -303,7 +303,7 @@ mod tests {
             parse(r#"[{},null,{"matchLabels":null}]"#),
             Ok(vec![everything.clone(), everything.clone(), everything])
         );
-        for (text, told) in [
+        for (text, reported) in [
             ("", "column 0"),
             ("[{},", "column 4"),
             ("{}", "not a list"),
@@ -316,7 +316,7 @@ mod tests {
             (r#"[{},{"matchLabels":{"a b":""}}]"#, "item 2"),
         ] {
             let error = parse(text).unwrap_err();
-            assert!(error.contains(told), "{text}: {error}");
+            assert!(error.contains(reported), "{text}: {error}");
         }
     }
 

@@ -1,8 +1,8 @@
-//! Sets of addresses that may connect: everybody, or ranges.
+//! Sets of addresses that may connect: all, or ranges.
 
 use route::IpPrefix;
 
-/// The prefix of all IPv4 addresses, which filters write for everybody.
+/// The prefix of all IPv4 addresses, which filters use for all clients.
 const ALL_IPV4: &str = "0.0.0.0/0";
 
 /// Who may connect.
@@ -10,29 +10,29 @@ const ALL_IPV4: &str = "0.0.0.0/0";
 pub enum Sources {
     /// Every address.
     #[default]
-    Everyone,
-    /// The addresses of these ranges, sorted, none within another; of none: nobody.
+    All,
+    /// The addresses of these ranges, sorted, none within another; empty admits none.
     Only(Vec<IpPrefix>),
 }
 
 impl Sources {
     /// Returns the set without an address.
     #[must_use]
-    pub fn nobody() -> Self {
+    pub fn none() -> Self {
         Self::Only(Vec::new())
     }
 
-    /// Tells whether no address is in it.
+    /// Returns whether no address is in it.
     #[must_use]
-    pub fn is_nobody(&self) -> bool {
-        *self == Self::nobody()
+    pub fn is_none(&self) -> bool {
+        *self == Self::none()
     }
 
-    /// Tells whether it leaves nobody out, as those who write filters see it: all of IPv4 is enough.
+    /// Returns whether it excludes no client, as authors of filters mean it: all of IPv4 is enough.
     #[must_use]
     pub fn is_open(&self) -> bool {
         match self {
-            Self::Everyone => true,
+            Self::All => true,
             Self::Only(ranges) => ranges.iter().any(|range| range.to_string() == ALL_IPV4),
         }
     }
@@ -41,7 +41,7 @@ impl Sources {
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         match (self, other) {
-            (Self::Everyone, _) | (_, Self::Everyone) => Self::Everyone,
+            (Self::All, _) | (_, Self::All) => Self::All,
             (Self::Only(mut own), Self::Only(other)) => {
                 own.extend(other);
                 Self::Only(normal(own))
@@ -53,7 +53,7 @@ impl Sources {
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         match (self, other) {
-            (Self::Everyone, both) | (both, Self::Everyone) => both,
+            (Self::All, both) | (both, Self::All) => both,
             (Self::Only(own), Self::Only(other)) => {
                 let within = |inner: &[IpPrefix], outer: &[IpPrefix]| -> Vec<IpPrefix> {
                     let inner = inner.iter().copied();
@@ -75,7 +75,7 @@ impl From<IpPrefix> for Sources {
     }
 }
 
-/// Tells whether all of `narrow` lies within `wide`.
+/// Returns whether all of `narrow` lies within `wide`.
 pub(super) fn covers(wide: &IpPrefix, narrow: &IpPrefix) -> bool {
     wide.len() <= narrow.len() && wide.contains(narrow.network())
 }
@@ -99,13 +99,11 @@ mod tests {
 
     fn only(ranges: &[&str]) -> Sources {
         let ranges = ranges.iter().map(|range| range.parse().unwrap());
-        ranges.fold(Sources::nobody(), |all, range: IpPrefix| {
-            all.or(range.into())
-        })
+        ranges.fold(Sources::none(), |all, range: IpPrefix| all.or(range.into()))
     }
 
     #[test]
-    fn both_and_either() {
+    fn source_sets_intersect_and_unite() {
         for (a, b, both, either) in [
             (
                 only(&["10.0.0.0/8", "fd00::/8"]),
@@ -122,21 +120,16 @@ mod tests {
             (
                 only(&["10.0.0.0/8"]),
                 only(&["::/0"]),
-                Sources::nobody(),
+                Sources::none(),
                 only(&["10.0.0.0/8", "::/0"]),
             ),
             (
-                Sources::Everyone,
+                Sources::All,
                 only(&["10.0.0.0/8"]),
                 only(&["10.0.0.0/8"]),
-                Sources::Everyone,
+                Sources::All,
             ),
-            (
-                Sources::nobody(),
-                Sources::Everyone,
-                Sources::nobody(),
-                Sources::Everyone,
-            ),
+            (Sources::none(), Sources::All, Sources::none(), Sources::All),
         ] {
             assert_eq!(a.clone().and(b.clone()), both, "{a:?} {b:?}");
             assert_eq!(b.clone().and(a.clone()), both, "{b:?} {a:?}");
@@ -154,9 +147,9 @@ mod tests {
 
     #[test]
     fn all_of_ipv4_counts_as_open() {
-        assert!(Sources::Everyone.is_open());
+        assert!(Sources::All.is_open());
         assert!(only(&["0.0.0.0/0"]).is_open());
         assert!(!only(&["::/0", "128.0.0.0/1"]).is_open());
-        assert!(!Sources::nobody().is_open() && Sources::nobody().is_nobody());
+        assert!(!Sources::none().is_open() && Sources::none().is_none());
     }
 }

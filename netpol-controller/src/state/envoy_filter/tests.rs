@@ -38,7 +38,7 @@ fn a_pattern_matches_whole_values() {
 }
 
 #[test]
-fn spellings() {
+fn envoy_filter_accepts_both_spellings() {
     assert_eq!(camel("filter_chain_match"), "filterChainMatch");
     assert_eq!(camel("name"), "name");
 }

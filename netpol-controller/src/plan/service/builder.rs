@@ -15,7 +15,7 @@ use super::super::labels::hash;
 use super::super::ports::Port;
 use super::super::{Policy, SERVICE_NAME, SERVICE_NAMESPACE, describe};
 use super::Compatibility;
-use crate::world::{LabelSelector, Labels, ObjectKey, is_subdomain};
+use crate::state::{LabelSelector, Labels, ObjectKey, is_subdomain};
 
 /// Label of a namespace with its name.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
@@ -36,7 +36,7 @@ pub(in super::super) struct Grant<'a> {
     pub(in super::super) port: Port,
 }
 
-/// Why pods may reach a Service; the names of policies tell.
+/// Why pods may reach a Service; the names of policies depend on it.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(in super::super) enum Origin<'a> {
     /// They have a label that asks for it, of the Service's ports or of an alias.
@@ -58,7 +58,7 @@ enum Side {
 }
 
 /// A policy in the making.
-struct Draft {
+struct PolicyDraft {
     side: Side,
     pods: LabelSelector,
     sentences: Vec<String>,
@@ -72,16 +72,16 @@ struct Rule {
 }
 
 /// The policies of a Service in the making.
-pub(super) struct Drafts<'a> {
+pub(super) struct PolicyBuilder<'a> {
     mode: Compatibility,
     service: &'a ObjectKey,
     pods: LabelSelector,
     /// By where they lie and their names, before those are made distinct.
-    drafts: BTreeMap<ObjectKey, Vec<Draft>>,
+    builder: BTreeMap<ObjectKey, Vec<PolicyDraft>>,
     count: usize,
 }
 
-impl<'a> Drafts<'a> {
+impl<'a> PolicyBuilder<'a> {
     pub(super) fn new(mode: Compatibility, service: &'a ObjectKey, selector: &Labels) -> Self {
         let labels = selector
             .iter()
@@ -90,7 +90,7 @@ impl<'a> Drafts<'a> {
             mode,
             service,
             pods: LabelSelector::of_labels(labels),
-            drafts: BTreeMap::new(),
+            builder: BTreeMap::new(),
             count: 0,
         }
     }
@@ -139,10 +139,10 @@ impl<'a> Drafts<'a> {
         Ok(())
     }
 
-    /// Adds the policy that lets everybody in, at these ports or, if there are none, at all.
+    /// Adds the policy that admits all sources, at these ports, or at all ports if there are none.
     pub(super) fn everywhere(&mut self, ports: &[Port]) {
         let peers = match self.mode {
-            Compatibility::Document => everybody(),
+            Compatibility::Document => all_peers(),
             Compatibility::Upstream => Vec::new(),
         };
         let rule = Rule {
@@ -151,18 +151,18 @@ impl<'a> Drafts<'a> {
         };
         let name = format!("ingress-to-{}-from-world", self.service.name);
         let key = ObjectKey::new(&self.service.namespace, &name);
-        let sentence = describe::world(self.service, ports);
+        let sentence = describe::from_world(self.service, ports);
         self.add(key, Side::Ingress, self.pods.clone(), rule, sentence);
     }
 
     fn add(&mut self, key: ObjectKey, side: Side, pods: LabelSelector, rule: Rule, why: String) {
-        let same = self.drafts.entry(key).or_default();
+        let same = self.builder.entry(key).or_default();
         if let Some(draft) = same.iter_mut().find(|draft| draft.pods == pods) {
             draft.add(rule, why);
             return;
         }
         self.count += 1;
-        same.push(Draft {
+        same.push(PolicyDraft {
             side,
             pods,
             sentences: vec![why],
@@ -174,12 +174,12 @@ impl<'a> Drafts<'a> {
     pub(super) fn finish(self) -> Vec<Policy> {
         let mut policies = BTreeMap::new();
         let mut others = Vec::new();
-        for (key, drafts) in self.drafts {
-            let mut drafts = drafts.into_iter();
-            if let Some(first) = drafts.next() {
+        for (key, builder) in self.builder {
+            let mut builder = builder.into_iter();
+            if let Some(first) = builder.next() {
                 policies.insert(key.clone(), first);
             }
-            others.extend(drafts.map(|draft| (key.clone(), draft)));
+            others.extend(builder.map(|draft| (key.clone(), draft)));
         }
         for (key, draft) in others {
             let candidates = DIGITS
@@ -204,7 +204,7 @@ impl<'a> Drafts<'a> {
     }
 }
 
-impl Draft {
+impl PolicyDraft {
     fn add(&mut self, rule: Rule, why: String) {
         if !self.sentences.contains(&why) {
             self.sentences.push(why);
@@ -296,7 +296,7 @@ fn named(namespace: &str) -> k8s_openapi::apimachinery::pkg::apis::meta::v1::Lab
 }
 
 /// All pods of the cluster, and all addresses of both families.
-fn everybody() -> Vec<NetworkPolicyPeer> {
+fn all_peers() -> Vec<NetworkPolicyPeer> {
     let block = |cidr: &str| NetworkPolicyPeer {
         ip_block: Some(IPBlock {
             cidr: cidr.to_owned(),

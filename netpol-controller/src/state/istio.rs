@@ -17,7 +17,7 @@ const DOMAIN: &str = ".svc.cluster.local";
 
 /// Returns the Service that an object in `namespace` means by a host: a full name
 /// (`name.namespace.svc.cluster.local`), or a bare one, of its own namespace. Anything else with a
-/// dot is no Service's name to Istio either.
+/// dot is not a Service's name to Istio either.
 #[must_use]
 pub fn service_of_host(host: &str, namespace: &str) -> Option<ObjectKey> {
     let (name, namespace) = match host.strip_suffix(DOMAIN) {
@@ -38,7 +38,7 @@ pub struct VirtualService {
     pub created: i64,
     /// Gateways it is bound to: `name`, `namespace/name` or `mesh`.
     pub gateways: Vec<String>,
-    /// Namespaces that see it; empty when not told.
+    /// Namespaces that see it; empty when absent.
     pub export_to: Vec<String>,
     /// Its HTTP routes.
     pub http: Vec<VirtualRoute>,
@@ -103,7 +103,7 @@ pub struct VirtualRoute {
 pub struct WeightedDestination {
     /// The destination.
     pub destination: RouteDestination,
-    /// Its share; 0 when not told.
+    /// Its share; 0 when absent.
     pub weight: u32,
 }
 
@@ -268,7 +268,7 @@ pub struct DestinationRule {
     pub created: i64,
     /// The Service it is about, as it is written.
     pub host: String,
-    /// Namespaces that see it; empty when not told.
+    /// Namespaces that see it; empty when absent.
     pub export_to: Vec<String>,
     /// `trafficPolicy`, as it is written.
     pub traffic_policy: Value,

@@ -1,4 +1,4 @@
-//! A patch that restricts who may connect, and where.
+//! A patch that restricts clients, and where.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub enum Scope {
 }
 
 impl Restriction {
-    /// Reads a patch; `None` when it restricts nothing. `whole` tells why the configuration is not
+    /// Reads a patch; `None` when it restricts nothing. `whole` says why the configuration is not
     /// all of the filter's, if it is not.
     pub(super) fn read(
         listener: Option<u16>,
@@ -71,7 +71,7 @@ impl Restriction {
     }
 }
 
-/// Tells whether what no header names is open.
+/// Returns whether what no header names is open.
 fn opens(access: &Access) -> bool {
     let other = Visit {
         value: Some(""),

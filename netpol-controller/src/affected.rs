@@ -1,6 +1,6 @@
-//! What a change of one object touches: Services and namespaces to plan, route groups to translate.
+//! What a change of one object affects: Services and namespaces to plan, route groups to translate.
 //!
-//! Compares an object as it was with what it is; what looks the same touches nothing.
+//! Compares an object before and after the change; an equal object affects nothing.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use std::sync::Arc;
 use crate::config::Config;
 use crate::plan::{self, PolicySettings};
 use crate::routes;
-use crate::world::{
-    Gateway, Ingress, IstioGateway, Kind, Labels, Namespace, ObjectKey, Service, TlsRoute,
-    VirtualService, World,
+use crate::state::{
+    ClusterState, Gateway, Ingress, IstioGateway, Kind, Labels, Namespace, ObjectKey, Service,
+    TlsRoute, VirtualService,
 };
 
 /// An object as it was before a change, as far as that is asked for.
 #[derive(Debug)]
-pub(crate) struct Before {
+pub(crate) struct PriorState {
     object: Object,
     groups: BTreeSet<Arc<str>>,
 }
@@ -33,27 +33,27 @@ enum Object {
     VirtualService(Option<VirtualService>),
 }
 
-/// What a change touches.
+/// What a change affects.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Touched {
+pub(crate) struct Affected {
     pub(crate) services: BTreeSet<ObjectKey>,
     pub(crate) namespaces: BTreeSet<Arc<str>>,
     pub(crate) groups: BTreeSet<Arc<str>>,
 }
 
-impl Before {
+impl PriorState {
     /// Remembers an object that is about to change.
-    pub(crate) fn new(world: &World, config: &Config, kind: Kind, key: &ObjectKey) -> Self {
+    pub(crate) fn new(state: &ClusterState, config: &Config, kind: Kind, key: &ObjectKey) -> Self {
         let object = match kind {
-            Kind::Gateway => Object::Gateway(world.gateways.get(key).cloned()),
-            Kind::Ingress => Object::Ingress(world.ingresses.get(key).cloned()),
-            Kind::IstioGateway => Object::IstioGateway(world.istio_gateways.get(key).cloned()),
-            Kind::Namespace => Object::Namespace(world.namespaces.get(&key.name).cloned()),
-            Kind::Pod => Object::Pod(world.pods.labels_of(key).cloned()),
-            Kind::Service => Object::Service(world.services.get(key).cloned()),
-            Kind::TlsRoute => Object::TlsRoute(world.tls_routes.get(key).cloned()),
+            Kind::Gateway => Object::Gateway(state.gateways.get(key).cloned()),
+            Kind::Ingress => Object::Ingress(state.ingresses.get(key).cloned()),
+            Kind::IstioGateway => Object::IstioGateway(state.istio_gateways.get(key).cloned()),
+            Kind::Namespace => Object::Namespace(state.namespaces.get(&key.name).cloned()),
+            Kind::Pod => Object::Pod(state.pods.labels_of(key).cloned()),
+            Kind::Service => Object::Service(state.services.get(key).cloned()),
+            Kind::TlsRoute => Object::TlsRoute(state.tls_routes.get(key).cloned()),
             Kind::VirtualService => {
-                Object::VirtualService(world.virtual_services.get(key).cloned())
+                Object::VirtualService(state.virtual_services.get(key).cloned())
             }
             Kind::DestinationRule
             | Kind::EndpointSlice
@@ -64,33 +64,33 @@ impl Before {
         };
         Self {
             object,
-            groups: groups(world, config, kind, key),
+            groups: groups(state, config, kind, key),
         }
     }
 
-    /// Tells what the change has touched, now that it has happened.
-    pub(crate) fn touched(
+    /// Returns what the change affects, once it was applied.
+    pub(crate) fn affected(
         self,
-        world: &World,
+        state: &ClusterState,
         config: &Config,
         kind: Kind,
         key: &ObjectKey,
-    ) -> Touched {
-        let mut touched = Touched {
+    ) -> Affected {
+        let mut affected = Affected {
             groups: self.groups,
-            ..Touched::default()
+            ..Affected::default()
         };
-        touched.groups.extend(groups(world, config, kind, key));
+        affected.groups.extend(groups(state, config, kind, key));
         if let Some(settings) = &config.policies {
-            touched.services = services(world, settings, key, &self.object);
+            affected.services = services(state, settings, key, &self.object);
         }
         if config.namespaces.is_some() {
             match kind {
-                Kind::Namespace => drop(touched.namespaces.insert(Arc::clone(&key.name))),
+                Kind::Namespace => drop(affected.namespaces.insert(Arc::clone(&key.name))),
                 // A `Cluster` is named as its shoot's namespace.
-                Kind::Shoot => drop(touched.namespaces.insert(Arc::clone(&key.name))),
+                Kind::Shoot => drop(affected.namespaces.insert(Arc::clone(&key.name))),
                 Kind::Endpoints if (&*key.namespace, &*key.name) == ("default", "kubernetes") => {
-                    touched.namespaces = world.namespaces.keys().cloned().collect();
+                    affected.namespaces = state.namespaces.keys().cloned().collect();
                 }
                 Kind::DestinationRule
                 | Kind::EndpointSlice
@@ -106,19 +106,24 @@ impl Before {
                 | Kind::VirtualService => {}
             }
         }
-        touched
+        affected
     }
 }
 
-fn groups(world: &World, config: &Config, kind: Kind, key: &ObjectKey) -> BTreeSet<Arc<str>> {
+fn groups(
+    state: &ClusterState,
+    config: &Config,
+    kind: Kind,
+    key: &ObjectKey,
+) -> BTreeSet<Arc<str>> {
     let routing = config.routing.as_ref();
     routing.map_or_else(BTreeSet::new, |own| {
-        routes::groups_of(world, &own.settings, kind, key)
+        routes::groups_of(state, &own.settings, kind, key)
     })
 }
 
 fn services(
-    world: &World,
+    state: &ClusterState,
     settings: &PolicySettings,
     key: &ObjectKey,
     before: &Object,
@@ -126,36 +131,36 @@ fn services(
     let none = BTreeSet::new;
     match before {
         Object::Gateway(old) => {
-            if old.as_ref() == world.gateways.get(key) {
+            if old.as_ref() == state.gateways.get(key) {
                 return none();
             }
-            plan::services_of_gateway(world, key)
+            plan::services_of_gateway(state, key)
         }
         Object::Ingress(old) => {
-            let new = world.ingresses.get(key);
+            let new = state.ingresses.get(key);
             plan::services_of_ingress(&key.namespace, old.as_ref(), new)
         }
         Object::IstioGateway(old) => {
-            if old.as_ref() == world.istio_gateways.get(key) {
+            if old.as_ref() == state.istio_gateways.get(key) {
                 return none();
             }
-            plan::services_of_istio_gateway(world, key)
+            plan::services_of_istio_gateway(state, key)
         }
         Object::Namespace(old) => {
-            let new = world.namespaces.get(&key.name);
+            let new = state.namespaces.get(&key.name);
             if old.as_ref() == new {
                 return none();
             }
             let labels =
                 |own: Option<&Namespace>| own.map_or_else(Labels::new, |n| n.labels.clone());
             let (old, new) = (labels(old.as_ref()), labels(new));
-            plan::services_of_namespace(world, settings, &key.name, &old, &new)
+            plan::services_of_namespace(state, settings, &key.name, &old, &new)
         }
         Object::Other => none(),
         Object::Pod(old) => {
-            let new = world.pods.labels_of(key);
+            let new = state.pods.labels_of(key);
             plan::services_of_pod_change(
-                world,
+                state,
                 settings,
                 &key.namespace,
                 old.as_deref(),
@@ -163,20 +168,20 @@ fn services(
             )
         }
         Object::Service(old) => {
-            if old.as_ref() == world.services.get(key) {
+            if old.as_ref() == state.services.get(key) {
                 return none();
             }
             BTreeSet::from([key.clone()])
         }
         Object::TlsRoute(old) => {
-            let new = world.tls_routes.get(key);
+            let new = state.tls_routes.get(key);
             if old.as_ref() == new {
                 return none();
             }
             plan::services_of_tls_route(key, old.as_ref(), new)
         }
         Object::VirtualService(old) => {
-            let new = world.virtual_services.get(key);
+            let new = state.virtual_services.get(key);
             if old.as_ref() == new {
                 return none();
             }

@@ -14,7 +14,7 @@ use super::metrics::ClientMetrics;
 use crate::cache;
 
 /// Writes the cache of one client.
-pub(super) struct Keeper {
+pub(super) struct CacheWriter {
     path: Option<PathBuf>,
     origin: cache::Origin,
     interval: Duration,
@@ -23,7 +23,7 @@ pub(super) struct Keeper {
     written: Written,
 }
 
-/// How many copies were taken up to the one on disk; whoever writes holds it.
+/// How many copies were taken up to the one on disk; held while one is written.
 type Written = Arc<Mutex<u64>>;
 
 /// What is good and not on disk.
@@ -32,7 +32,7 @@ struct Copy {
     entries: Vec<cache::Entry>,
 }
 
-impl Keeper {
+impl CacheWriter {
     pub(super) fn new(params: &ClientParams, stored: Stored, metrics: &ClientMetrics) -> Self {
         Self {
             path: params.cache.clone(),
@@ -82,7 +82,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for CacheWriter {
     fn drop(&mut self) {
         if let Some(path) = &self.path
             && let Some(copy) = self.unsaved()
@@ -104,7 +104,7 @@ fn write(path: &Path, origin: &cache::Origin, copy: Copy, written: &Mutex<u64>) 
             true
         }
         Err(error) => {
-            tracing::warn!(path = %path.display(), %error, "writing the cache of resources");
+            tracing::warn!(path = %path.display(), %error, "writing the resource cache failed");
             false
         }
     }

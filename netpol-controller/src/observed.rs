@@ -10,7 +10,7 @@ use kube::core::{DynamicObject, ObjectMeta};
 use serde_json::{Value, json};
 
 use crate::plan::{self, Policy};
-use crate::world::ObjectKey;
+use crate::state::ObjectKey;
 
 /// A digest of what is ours in a policy: its specification, its description and its owner's labels.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -63,23 +63,23 @@ struct Known {
 
 /// The policies that are there.
 #[derive(Debug, Default)]
-pub(crate) struct Existing {
+pub(crate) struct ObservedPolicies {
     policies: BTreeMap<ObjectKey, Known>,
     by_service: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
     /// Policies that went while writes were under way: the answer to one of these may be older.
     gone: BTreeSet<ObjectKey>,
 }
 
-/// What a change of a policy touches.
+/// What a change of a policy affects.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Touched {
+pub(crate) struct Affected {
     /// Services that its labels name or named.
     pub(crate) services: BTreeSet<ObjectKey>,
     /// It has one of the names of a namespace's policies.
     pub(crate) namespace: bool,
 }
 
-impl Existing {
+impl ObservedPolicies {
     /// Returns how many policies are known.
     pub(crate) fn len(&self) -> usize {
         self.policies.len()
@@ -101,26 +101,26 @@ impl Existing {
         keys.filter(|key| self.policies.get(*key).is_some_and(|own| !own.deleting))
     }
 
-    /// Tells whether a policy is there.
+    /// Returns whether a policy is there.
     pub(crate) fn contains(&self, key: &ObjectKey) -> bool {
         self.policies.get(key).is_some_and(|own| !own.deleting)
     }
 
-    /// Tells whether a policy is there and says what it is for.
+    /// Returns whether a policy is there and says what it is for.
     pub(crate) fn described(&self, key: &ObjectKey) -> bool {
         let known = self.policies.get(key);
         known.is_some_and(|own| own.described && !own.deleting)
     }
 
-    /// Tells whether a policy is there as it should be.
+    /// Returns whether a policy is there as it should be.
     pub(crate) fn is(&self, key: &ObjectKey, wanted: Fingerprint) -> bool {
         self.policies.get(key).is_some_and(|own| {
             !own.deleting && (own.fingerprint == wanted || own.kept_for == Some(wanted))
         })
     }
 
-    /// Takes note of a policy as a watch tells it. Returns what it touches, if it has changed.
-    pub(crate) fn seen(&mut self, key: ObjectKey, object: &DynamicObject) -> Option<Touched> {
+    /// Records a policy from a watch event. Returns what the change affects, if there is one.
+    pub(crate) fn seen(&mut self, key: ObjectKey, object: &DynamicObject) -> Option<Affected> {
         let metadata = &object.metadata;
         let version = version(metadata);
         let known = self.policies.get(&key);
@@ -147,21 +147,21 @@ impl Existing {
             kept_for,
             deleting: false,
         };
-        let touched = self.put(key, fresh);
-        (!same).then_some(touched)
+        let affected = self.put(key, fresh);
+        (!same).then_some(affected)
     }
 
-    /// Forgets a policy that a watch says is gone. Returns what that touches.
-    pub(crate) fn gone(&mut self, key: &ObjectKey) -> Option<Touched> {
+    /// Forgets a policy that a watch says is gone. Returns what that affects.
+    pub(crate) fn gone(&mut self, key: &ObjectKey) -> Option<Affected> {
         self.gone.insert(key.clone());
         let known = self.take(key)?;
-        Some(Touched {
+        Some(Affected {
             services: known.service.into_iter().collect(),
             namespace: plan::NAMES.contains(&&*key.name),
         })
     }
 
-    /// Takes note of a write that succeeded: `answer` is the object the API server returned.
+    /// Records a write that succeeded: `answer` is the object the API server returned.
     pub(crate) fn written(&mut self, key: &ObjectKey, wanted: Fingerprint, answer: &Answer) {
         let fresh = Known {
             fingerprint: answer.fingerprint,
@@ -176,13 +176,13 @@ impl Existing {
             .policies
             .get(key)
             .is_some_and(|own| own.version > fresh.version);
-        // Of one that went since, the watch tells if it has come again.
+        // For one that was deleted since, the watch reports whether it is back.
         if !stale && !self.gone.contains(key) {
             self.put(key.clone(), fresh);
         }
     }
 
-    /// Takes note of a delete that succeeded, of the policy as it was in `version`.
+    /// Records a delete that succeeded, of the policy as it was in `version`.
     pub(crate) fn deleted(&mut self, key: &ObjectKey, version: u64) {
         if let Some(known) = self.policies.get_mut(key)
             && known.version == version
@@ -191,7 +191,7 @@ impl Existing {
         }
     }
 
-    /// Takes note that all policies will be told anew. Whatever is told then counts, older versions
+    /// Records that all policies are listed again. Whatever is listed then counts, older versions
     /// too: the API server's store may have been put back to an earlier state.
     pub(crate) fn relist(&mut self) {
         for known in self.policies.values_mut() {
@@ -204,25 +204,25 @@ impl Existing {
         self.policies.get(key).map_or(0, |own| own.version)
     }
 
-    /// Takes note that no write is under way: no answer can be older than what was seen.
+    /// Records that no write is under way: no answer can be older than what was seen.
     pub(crate) fn settle(&mut self) {
         self.gone.clear();
     }
 
-    fn put(&mut self, key: ObjectKey, fresh: Known) -> Touched {
-        let mut touched = Touched {
+    fn put(&mut self, key: ObjectKey, fresh: Known) -> Affected {
+        let mut affected = Affected {
             services: fresh.service.iter().cloned().collect(),
             namespace: plan::NAMES.contains(&&*key.name),
         };
         if let Some(before) = self.take(&key) {
-            touched.services.extend(before.service);
+            affected.services.extend(before.service);
         }
         if let Some(service) = &fresh.service {
             let keys = self.by_service.entry(service.clone()).or_default();
             keys.insert(key.clone());
         }
         self.policies.insert(key, fresh);
-        touched
+        affected
     }
 
     fn take(&mut self, key: &ObjectKey) -> Option<Known> {
@@ -303,69 +303,69 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_is_older_than_our_write_changes_nothing() {
-        let mut existing = Existing::default();
-        existing.seen(key(), &object(5, 1));
-        existing.written(&key(), of(2), &Answer::new(&object(7, 2)));
-        assert_eq!(existing.seen(key(), &object(6, 3)), None);
-        assert!(existing.is(&key(), of(2)));
-        assert_eq!(existing.seen(key(), &object(7, 2)), None);
-        assert!(existing.seen(key(), &object(8, 3)).is_some());
+    fn event_older_than_own_write_is_ignored() {
+        let mut observed = ObservedPolicies::default();
+        observed.seen(key(), &object(5, 1));
+        observed.written(&key(), of(2), &Answer::new(&object(7, 2)));
+        assert_eq!(observed.seen(key(), &object(6, 3)), None);
+        assert!(observed.is(&key(), of(2)));
+        assert_eq!(observed.seen(key(), &object(7, 2)), None);
+        assert!(observed.seen(key(), &object(8, 3)).is_some());
     }
 
     #[test]
-    fn a_store_that_was_put_back_is_believed() {
-        let mut existing = Existing::default();
-        existing.written(&key(), of(2), &Answer::new(&object(900, 2)));
-        existing.relist();
-        assert!(existing.seen(key(), &object(300, 1)).is_some());
-        existing.written(&key(), of(2), &Answer::new(&object(501, 2)));
-        assert!(existing.is(&key(), of(2)));
+    fn restored_store_is_accepted() {
+        let mut observed = ObservedPolicies::default();
+        observed.written(&key(), of(2), &Answer::new(&object(900, 2)));
+        observed.relist();
+        assert!(observed.seen(key(), &object(300, 1)).is_some());
+        observed.written(&key(), of(2), &Answer::new(&object(501, 2)));
+        assert!(observed.is(&key(), of(2)));
     }
 
     #[test]
-    fn a_list_that_is_older_than_a_delete_has_it_asked_for_once_more() {
-        let mut existing = Existing::default();
-        existing.seen(key(), &object(5, 1));
-        existing.deleted(&key(), 5);
-        existing.relist();
-        assert!(existing.seen(key(), &object(5, 1)).is_some());
-        assert!(existing.contains(&key()));
-        existing.deleted(&key(), 5);
-        assert!(!existing.contains(&key()));
+    fn list_older_than_delete_repeats_the_delete() {
+        let mut observed = ObservedPolicies::default();
+        observed.seen(key(), &object(5, 1));
+        observed.deleted(&key(), 5);
+        observed.relist();
+        assert!(observed.seen(key(), &object(5, 1)).is_some());
+        assert!(observed.contains(&key()));
+        observed.deleted(&key(), 5);
+        assert!(!observed.contains(&key()));
     }
 
     #[test]
-    fn what_the_server_keeps_in_another_form_is_not_written_again() {
-        let mut existing = Existing::default();
-        existing.written(&key(), of(2), &Answer::new(&object(3, 22)));
-        assert!(existing.is(&key(), of(2)));
-        existing.seen(key(), &object(3, 22));
-        assert!(existing.is(&key(), of(2)));
-        existing.seen(key(), &object(4, 9));
-        assert!(!existing.is(&key(), of(2)));
+    fn normalized_policy_is_not_rewritten() {
+        let mut observed = ObservedPolicies::default();
+        observed.written(&key(), of(2), &Answer::new(&object(3, 22)));
+        assert!(observed.is(&key(), of(2)));
+        observed.seen(key(), &object(3, 22));
+        assert!(observed.is(&key(), of(2)));
+        observed.seen(key(), &object(4, 9));
+        assert!(!observed.is(&key(), of(2)));
     }
 
     #[test]
-    fn an_answer_that_is_older_than_the_end_does_not_bring_it_back() {
-        let mut existing = Existing::default();
-        existing.seen(key(), &object(5, 1));
-        existing.gone(&key());
-        existing.written(&key(), of(2), &Answer::new(&object(6, 2)));
-        assert!(!existing.contains(&key()));
+    fn stale_write_answer_keeps_policy_deleted() {
+        let mut observed = ObservedPolicies::default();
+        observed.seen(key(), &object(5, 1));
+        observed.gone(&key());
+        observed.written(&key(), of(2), &Answer::new(&object(6, 2)));
+        assert!(!observed.contains(&key()));
     }
 
     #[test]
-    fn a_late_answer_to_a_delete_leaves_what_came_after_it() {
-        let mut existing = Existing::default();
-        existing.seen(key(), &object(5, 1));
-        existing.deleted(&key(), 5);
-        assert!(!existing.contains(&key()));
-        existing.gone(&key());
-        existing.seen(key(), &object(9, 1));
-        existing.deleted(&key(), 5);
-        assert!(existing.contains(&key()));
+    fn late_delete_answer_keeps_recreated_policy() {
+        let mut observed = ObservedPolicies::default();
+        observed.seen(key(), &object(5, 1));
+        observed.deleted(&key(), 5);
+        assert!(!observed.contains(&key()));
+        observed.gone(&key());
+        observed.seen(key(), &object(9, 1));
+        observed.deleted(&key(), 5);
+        assert!(observed.contains(&key()));
         let service = ObjectKey::new("a", "x");
-        assert_eq!(existing.of_service(&service).count(), 1);
+        assert_eq!(observed.of_service(&service).count(), 1);
     }
 }

@@ -306,7 +306,7 @@ pub struct EndpointPort {
     /// The Service port's name; empty when it has none.
     #[serde(default)]
     pub name: String,
-    /// The number; 0 when it is not told.
+    /// The number; 0 when absent.
     #[serde(default)]
     pub port: u16,
     /// The transport protocol.
@@ -423,7 +423,7 @@ impl Subset {
 /// The networks of a shoot, from Gardener's `Cluster` object.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ShootNetworks {
-    /// `spec.networking.ipFamilies`; empty when not told, which means IPv4.
+    /// `spec.networking.ipFamilies`; empty when absent, which means IPv4.
     pub ip_families: Vec<String>,
     /// `spec.networking.nodes`, `pods`, `services`, in this order, where given.
     pub spec: Vec<String>,

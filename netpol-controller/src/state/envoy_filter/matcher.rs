@@ -28,7 +28,7 @@ impl Matcher {
         Self::of(message, "").ok_or_else(|| "a match of a text that is not known".to_owned())?
     }
 
-    /// Reads a `HeaderMatcher` of a header that names a destination, and tells whether it must not
+    /// Reads a `HeaderMatcher` of a header that names a destination, and returns whether it must not
     /// match.
     pub(super) fn header(message: &Value) -> Result<(Self, bool), String> {
         let name = text(message, "name").unwrap_or_default();
@@ -68,8 +68,8 @@ impl Matcher {
             .map(Ok)
     }
 
-    /// Tells whether a text is so.
-    pub(super) fn takes(&self, text: &str) -> bool {
+    /// Returns whether a text is so.
+    pub(super) fn matches(&self, text: &str) -> bool {
         match self {
             Self::Any => true,
             Self::Contains(part) => text.contains(part),
@@ -80,11 +80,11 @@ impl Matcher {
         }
     }
 
-    /// Tells whether all names that a pattern of server names stands for are so; an error when some
+    /// Returns whether all names that a pattern of server names stands for are so; an error when some
     /// are.
-    pub(super) fn takes_names(&self, pattern: &str) -> Result<bool, String> {
+    pub(super) fn matches_names(&self, pattern: &str) -> Result<bool, String> {
         let Some(tail) = pattern.strip_prefix('*') else {
-            return Ok(self.takes(pattern));
+            return Ok(self.matches(pattern));
         };
         let some = || Err(format!("it concerns some of the names of {pattern:?} only"));
         match self {
@@ -123,7 +123,7 @@ impl Matcher {
     }
 }
 
-/// Tells whether a text may be a namespace's name; the other parts of clusters' names are none here.
+/// Returns whether a text may be a namespace's name; the other parts of clusters' names are none here.
 fn is_label(text: &str) -> bool {
     let byte = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     !text.is_empty() && text.bytes().all(byte) && !matches!(text, "svc" | "cluster" | "local")

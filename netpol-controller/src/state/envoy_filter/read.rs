@@ -91,7 +91,7 @@ impl Patch {
                 Err(why) => self.unknown(&why),
             },
             ("LISTENER", "MERGE") => self.only(&LISTENER_FIELDS, listener_filters(value)),
-            // The inner listener that a `Socket` leads to, which that tells of.
+            // The inner listener that a `Socket` leads to, which reports it.
             ("LISTENER", "ADD") if is_pipe(value) => FilterPatch::Nothing,
             ("CLUSTER", "ADD") => match name(value).and_then(socket_of) {
                 Some(id) => FilterPatch::Socket(id),
@@ -102,7 +102,7 @@ impl Patch {
             ("HTTP_ROUTE" | "ROUTE_CONFIGURATION" | "VIRTUAL_HOST", _)
                 if value.to_string().contains(RBAC) =>
             {
-                self.unknown("it restricts who may connect, which is not applied here")
+                self.unknown("it restricts clients, which is not applied here")
             }
             ("HTTP_ROUTE" | "ROUTE_CONFIGURATION" | "VIRTUAL_HOST", _) => FilterPatch::Http,
             ("HTTP_FILTER", _) if is_type(value, "lua.v3.Lua") => FilterPatch::Http,
@@ -185,7 +185,7 @@ impl Patch {
             access: access.into_iter().flatten().collect(),
             listener: self.listener(),
             cluster: ClusterName::parse(cluster)
-                .ok_or_else(|| format!("the cluster {cluster:?} is no Service's"))?,
+                .ok_or_else(|| format!("the cluster {cluster:?} is not a Service's"))?,
             prefixes,
             port,
             idle_timeout: duration(proxy, "idle_timeout")?,
@@ -231,7 +231,7 @@ impl Patch {
             (None, Some(by)) if by.eq_ignore_ascii_case(header_name) => None,
             (Some(cluster), None) if matches!(value, ConnectValue::Exact(_)) => Some(
                 ClusterName::parse(cluster)
-                    .ok_or_else(|| format!("the cluster {cluster:?} is no Service's"))?,
+                    .ok_or_else(|| format!("the cluster {cluster:?} is not a Service's"))?,
             ),
             _ => return Err("a CONNECT route that no value of its header decides".to_owned()),
         };
@@ -250,7 +250,7 @@ fn chain_access(filter: &Value) -> Result<Option<Access>, String> {
         return Err("a chain of filters other than tcp_proxy and RBAC".to_owned());
     }
     let config = field(filter, "typed_config").unwrap_or(&Value::Null);
-    Access::read(config).map_err(|why| format!("who may connect depends on {why}"))
+    Access::read(config).map_err(|why| format!("access depends on {why}"))
 }
 
 /// Reads what a header must be; fields as `HeaderMatcher` has them, the older ones included.

@@ -12,7 +12,7 @@ pub(crate) fn common<'p>(a: &'p str, b: &'p str) -> Option<&'p str> {
     }
 }
 
-/// Tells whether `wide` matches all that `narrow` does.
+/// Returns whether `wide` matches all that `narrow` does.
 pub(crate) fn covers(wide: &str, narrow: &str) -> bool {
     if wide == "*" || wide == narrow {
         return true;

@@ -4,7 +4,7 @@
 //!   insert ──mentions──▶ Namespace("shoot--foo--bar") ─▶ { istio-system/shoot--foo--bar, … }
 //! ```
 //!
-//! So that what one namespace's change touches is looked up instead of searched for. Does not know
+//! So that what one namespace's change affects is looked up instead of searched for. Does not know
 //! what a mention means.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +24,7 @@ pub enum Mention {
     ServerName(Arc<str>),
 }
 
-/// Tells what an object mentions.
+/// What an object mentions.
 pub trait Mentions {
     /// Returns what the object called `own` mentions.
     fn mentions(&self, own: &ObjectKey) -> BTreeSet<Mention>;

@@ -20,7 +20,7 @@ pub(crate) struct Mute {
 
 impl Mute {
     pub(crate) fn start() -> Self {
-        // The kernel completes handshakes for as many as wait in the backlog; nobody takes them.
+        // The kernel completes handshakes for as many as wait in the backlog; they are never accepted.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
         Self {
@@ -65,21 +65,21 @@ fn waits_and_ends(addr: SocketAddr, election: bool) {
 }
 
 #[test]
-fn an_api_server_that_refuses_is_waited_for_and_the_end_is_quick() {
+fn refusing_api_server_is_retried_and_end_is_fast() {
     let addr = SocketAddr::from(([127, 0, 0, 1], ports::free(1).unwrap()[0]));
     waits_and_ends(addr, true);
     waits_and_ends(addr, false);
 }
 
 #[test]
-fn an_api_server_that_never_answers_is_waited_for_and_the_end_is_quick() {
+fn silent_api_server_delays_neither_start_nor_end() {
     let mute = Mute::start();
     waits_and_ends(mute.addr, true);
     waits_and_ends(mute.addr, false);
 }
 
 #[test]
-fn the_admin_address_tells_what_is_in_effect_and_what_is_known() {
+fn admin_shows_config_and_snapshot() {
     let (dir, mute) = (TempDir::new("admin").unwrap(), Mute::start());
     let child = Child::start(dir.path(), "controller", &config(&dir, mute.addr, true));
     let config = child.admin_json("/config");
@@ -114,7 +114,7 @@ fn the_admin_address_tells_what_is_in_effect_and_what_is_known() {
 }
 
 #[test]
-fn what_cannot_be_bound_ends_with_1() {
+fn bind_failure_exits_1() {
     let (dir, mute) = (TempDir::new("bind").unwrap(), Mute::start());
     let config = config(&dir, mute.addr, true);
     for key in ["probes", "admin", "xds"] {

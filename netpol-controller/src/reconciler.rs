@@ -1,7 +1,7 @@
-//! The one task that owns what is known, and decides what is written and what is served.
+//! The one task that owns the cluster's state, and decides what is written and what is served.
 //!
 //! ```text
-//!     watches ─messages─▶ World, Existing ─▶ touched: Services, namespaces, route groups
+//!   watches ─messages─▶ ClusterState, ObservedPolicies ─▶ affected Services, namespaces, groups
 //!                                                 │            │            │
 //!                                      plan, compare, write (leader)    translate, publish (all)
 //! ```
@@ -20,18 +20,18 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
+use crate::affected::PriorState;
 use crate::config::Config;
 use crate::events::Recorder;
-use crate::existing::{Existing, Touched};
 use crate::lease::Leadership;
 use crate::metrics::Metrics;
+use crate::observed::{Affected, ObservedPolicies};
 use crate::plan::{ApiServer, Problem, Reason};
 use crate::publish::Publisher;
+use crate::state::{ClusterState, Kind, ObjectKey, ObjectRef};
 use crate::status::{Shared, Summary};
 use crate::sync::{self, Job, Known, Sync};
-use crate::touched::Before;
 use crate::watch::Message;
-use crate::world::{Kind, ObjectKey, ObjectRef, World};
 use crate::write::Writer;
 
 /// Messages that are applied before anything is decided: what comes together is planned once.
@@ -43,7 +43,7 @@ const HOLD: Duration = Duration::from_secs(5);
 /// How often operators' figures are brought up to date while nothing happens.
 const STATUS_PERIOD: Duration = Duration::from_secs(1);
 
-/// What the engine is made of.
+/// What the reconciler is made of.
 pub(crate) struct Parts {
     pub(crate) config: Arc<Config>,
     pub(crate) messages: mpsc::Receiver<Message>,
@@ -58,14 +58,14 @@ pub(crate) struct Parts {
 }
 
 /// The task's state.
-pub(crate) struct Engine {
+pub(crate) struct Reconciler {
     parts: Parts,
-    world: World,
-    existing: Existing,
+    state: ClusterState,
+    observed: ObservedPolicies,
     sync: Sync,
     /// Route groups that are to be translated again.
     groups: BTreeSet<Arc<str>>,
-    /// Keys that lists in progress have told so far.
+    /// Keys seen so far in lists in progress.
     listing: BTreeMap<Kind, BTreeSet<ObjectKey>>,
     /// Kinds that must be listed before anything is done; `None` before it is known which.
     unlisted: Option<BTreeSet<Kind>>,
@@ -81,7 +81,7 @@ pub(crate) struct Engine {
     keys: HashMap<task::Id, sync::Key>,
     /// Services that could not be understood when they were first seen: what they have stays.
     unreadable: BTreeSet<ObjectKey>,
-    told: Instant,
+    reported: Instant,
 }
 
 /// What a problem was found while planning.
@@ -94,13 +94,13 @@ enum Source {
     Service(ObjectKey),
 }
 
-impl Engine {
+impl Reconciler {
     pub(crate) fn new(parts: Parts) -> Self {
         let sync = Sync::new(&parts.config);
         Self {
             parts,
-            world: World::default(),
-            existing: Existing::default(),
+            state: ClusterState::default(),
+            observed: ObservedPolicies::default(),
             sync,
             groups: BTreeSet::new(),
             listing: BTreeMap::new(),
@@ -113,7 +113,7 @@ impl Engine {
             jobs: JoinSet::new(),
             keys: HashMap::new(),
             unreadable: BTreeSet::new(),
-            told: Instant::now(),
+            reported: Instant::now(),
         }
     }
 
@@ -121,16 +121,16 @@ impl Engine {
     pub(crate) async fn run(mut self) {
         let mut batch = Vec::new();
         self.lead();
-        self.tell();
+        self.report();
         loop {
             let publisher = self.parts.publisher.as_ref();
             let free = self.synced && !self.holds(Instant::now());
             let due = [
-                Some(self.told + STATUS_PERIOD),
+                Some(self.reported + STATUS_PERIOD),
                 self.sync.next_due().filter(|_| free && self.leading),
                 publisher.and_then(Publisher::next_due).filter(|_| free),
             ];
-            let due = due.into_iter().flatten().min().unwrap_or(self.told);
+            let due = due.into_iter().flatten().min().unwrap_or(self.reported);
             // More work is at hand, so nothing is waited for.
             let busy = self.has_work();
             tokio::select! {
@@ -143,7 +143,7 @@ impl Engine {
                     }
                 }
                 () = self.parts.leadership.changed() => self.lead(),
-                Ok(()) = self.parts.resolved.changed() => self.touch_namespaces(),
+                Ok(()) = self.parts.resolved.changed() => self.enqueue_namespaces(),
                 Some(job) = self.jobs.join_next_with_id() => self.finish(job),
                 () = task::yield_now(), if busy => {}
                 () = sleep_until(due) => {}
@@ -157,7 +157,7 @@ impl Engine {
         free && self.leading && self.sync.ready()
     }
 
-    /// Tells whether kinds that have come later are still being listed: without all of them,
+    /// Returns whether kinds that have come later are still being listed: without all of them,
     /// objects seem to refer to what is not there. One that cannot be listed stops nothing.
     fn holds(&self, now: Instant) -> bool {
         now < self.held
@@ -170,14 +170,14 @@ impl Engine {
     fn step(&mut self) {
         let now = Instant::now();
         if self.jobs.is_empty() {
-            self.existing.settle();
+            self.observed.settle();
         }
         self.check_synced(now);
         if self.synced && !self.holds(now) {
             self.translate(now);
             if std::mem::take(&mut self.unsettled) {
                 let publisher = self.parts.publisher.as_ref();
-                self.sync.settle(&self.world, |key| {
+                self.sync.settle(&self.state, |key| {
                     publisher.map_or_else(Vec::new, |own| own.routed(key))
                 });
             }
@@ -188,14 +188,18 @@ impl Engine {
                 self.start_jobs(now);
             }
         }
-        if now >= self.told + STATUS_PERIOD || self.parts.shared.wants(self.synced, self.leading) {
-            self.told = now;
+        if now >= self.reported + STATUS_PERIOD
+            || self.parts.shared.wants(self.synced, self.leading)
+        {
+            self.reported = now;
             if self.leading {
-                let (world, problems) = (&self.world, self.problems.values().flatten());
-                let uid = |object: &ObjectRef| world.uid(object);
-                self.parts.recorder.catch_up(problems.cloned(), uid, now);
+                let (state, problems) = (&self.state, self.problems.values().flatten());
+                let uid = |object: &ObjectRef| state.uid(object);
+                self.parts
+                    .recorder
+                    .record_postponed(problems.cloned(), uid, now);
             }
-            self.tell();
+            self.report();
         }
     }
 
@@ -204,7 +208,7 @@ impl Engine {
     fn take(&mut self, message: Message) {
         match message {
             Message::Discovered(mut kinds) => {
-                kinds.retain(|kind| !self.world.served.contains(kind));
+                kinds.retain(|kind| !self.state.served.contains(kind));
                 self.unlisted.get_or_insert_default().extend(kinds);
                 self.held = Instant::now() + HOLD;
             }
@@ -213,13 +217,13 @@ impl Engine {
             Message::Listing(kind) => {
                 self.listing.insert(kind, BTreeSet::new());
                 if kind == Kind::NetworkPolicy {
-                    self.existing.relist();
+                    self.observed.relist();
                 }
             }
             Message::Object(kind, object) => self.apply(kind, *object),
             Message::Unserved(kind) => {
                 self.listing.remove(&kind);
-                self.world.served.remove(&kind);
+                self.state.served.remove(&kind);
                 for key in self.keys(kind) {
                     self.remove(kind, &key);
                 }
@@ -236,11 +240,11 @@ impl Engine {
             seen.insert(key.clone());
         }
         if kind == Kind::NetworkPolicy {
-            let touched = self.existing.seen(key.clone(), &object);
-            return self.touch_owner(&key, touched);
+            let affected = self.observed.seen(key.clone(), &object);
+            return self.enqueue_owner(&key, affected);
         }
         let before = self.before(kind, &key);
-        let unreadable = self.world.apply(kind, object).err();
+        let unreadable = self.state.apply(kind, object).err();
         let problem = unreadable.as_ref().map(|error| Problem {
             object: ObjectRef {
                 kind,
@@ -253,7 +257,7 @@ impl Engine {
         self.note(source, problem.into_iter().collect(), Instant::now());
         if unreadable.is_some() {
             // What was known of it stays in effect: one bad object takes nothing down.
-            if kind == Kind::Service && !self.world.services.contains_key(&key) {
+            if kind == Kind::Service && !self.state.services.contains_key(&key) {
                 self.unreadable.insert(key);
             }
             return;
@@ -261,16 +265,16 @@ impl Engine {
         if kind == Kind::Service {
             self.unreadable.remove(&key);
         }
-        self.touch(before, kind, &key);
+        self.enqueue_affected(before, kind, &key);
     }
 
     fn remove(&mut self, kind: Kind, key: &ObjectKey) {
         if kind == Kind::NetworkPolicy {
-            let touched = self.existing.gone(key);
-            return self.touch_owner(key, touched);
+            let affected = self.observed.gone(key);
+            return self.enqueue_owner(key, affected);
         }
         let before = self.before(kind, key);
-        self.world.remove(kind, key);
+        self.state.remove(kind, key);
         self.note(
             Source::Object(kind, key.clone()),
             Vec::new(),
@@ -279,7 +283,7 @@ impl Engine {
         if kind == Kind::Service && self.unreadable.remove(key) && self.leading {
             self.sync.add_service(key.clone(), Instant::now());
         }
-        self.touch(before, kind, key);
+        self.enqueue_affected(before, kind, key);
     }
 
     fn listed(&mut self, kind: Kind) {
@@ -292,8 +296,8 @@ impl Engine {
         if let Some(unlisted) = &mut self.unlisted {
             unlisted.remove(&kind);
         }
-        if self.world.served.insert(kind) && self.synced {
-            self.touch_all();
+        if self.state.served.insert(kind) && self.synced {
+            self.enqueue_all();
         }
         // Lists are asked for at the start and when the API server was away.
         self.sync.hasten(Instant::now());
@@ -301,9 +305,9 @@ impl Engine {
 
     fn keys(&self, kind: Kind) -> Vec<ObjectKey> {
         if kind == Kind::NetworkPolicy {
-            return self.existing.keys().cloned().collect();
+            return self.observed.keys().cloned().collect();
         }
-        self.world.keys(kind)
+        self.state.keys(kind)
     }
 
     fn check_synced(&mut self, now: Instant) {
@@ -313,13 +317,13 @@ impl Engine {
         }
         self.synced = true;
         tracing::info!(
-            services = self.world.services.len(),
-            namespaces = self.world.namespaces.len(),
-            pods = self.world.pods.len(),
-            policies = self.existing.len(),
-            "everything is known"
+            services = self.state.services.len(),
+            namespaces = self.state.namespaces.len(),
+            pods = self.state.pods.len(),
+            policies = self.observed.len(),
+            "caches synced"
         );
-        self.touch_all();
+        self.enqueue_all();
         self.translate(now);
         if let Some(publisher) = &self.parts.publisher {
             publisher.complete();
@@ -334,38 +338,38 @@ impl Engine {
         self.leading = leading;
         self.unsettled = leading;
         self.sync.clear();
-        // What is found while planning is the leader's to know; anything else, everybody's.
+        // Only the leader plans; problems of objects and groups are known to all replicas.
         self.problems
             .retain(|source, _| matches!(source, Source::Group(_) | Source::Object(..)));
         if leading {
             let problems: Vec<_> = self.problems.values().flatten().cloned().collect();
-            self.tell_problems(&problems, Instant::now());
-            self.touch_all();
+            self.record_events(&problems, Instant::now());
+            self.enqueue_all();
         }
     }
 
-    // What that touches.
+    // What that affects.
 
     /// Before everything is known there is nothing to compare with: all will be looked at.
-    fn before(&self, kind: Kind, key: &ObjectKey) -> Option<Before> {
+    fn before(&self, kind: Kind, key: &ObjectKey) -> Option<PriorState> {
         self.synced
-            .then(|| Before::new(&self.world, &self.parts.config, kind, key))
+            .then(|| PriorState::new(&self.state, &self.parts.config, kind, key))
     }
 
-    fn touch(&mut self, before: Option<Before>, kind: Kind, key: &ObjectKey) {
+    fn enqueue_affected(&mut self, before: Option<PriorState>, kind: Kind, key: &ObjectKey) {
         let Some(before) = before else {
             return;
         };
-        let touched = before.touched(&self.world, &self.parts.config, kind, key);
-        self.groups.extend(touched.groups);
+        let affected = before.affected(&self.state, &self.parts.config, kind, key);
+        self.groups.extend(affected.groups);
         if !self.leading {
             return;
         }
         let now = Instant::now();
-        for service in touched.services {
+        for service in affected.services {
             self.sync.add_service(service, now);
         }
-        for namespace in touched.namespaces {
+        for namespace in affected.namespaces {
             self.sync.add_namespace(namespace, now);
         }
         if kind == Kind::Namespace && self.has_gateway(&key.name) {
@@ -376,54 +380,54 @@ impl Engine {
         }
     }
 
-    /// Tells whether a configured gateway's pods run in a namespace.
+    /// Returns whether a configured gateway's pods run in a namespace.
     fn has_gateway(&self, namespace: &str) -> bool {
         let routing = self.parts.config.routing.iter();
         let mut gateways = routing.flat_map(|own| &own.settings.gateways);
         gateways.any(|own| own.namespace == namespace)
     }
 
-    fn touch_owner(&mut self, key: &ObjectKey, touched: Option<Touched>) {
-        let Some(touched) = touched.filter(|_| self.synced && self.leading) else {
+    fn enqueue_owner(&mut self, key: &ObjectKey, affected: Option<Affected>) {
+        let Some(affected) = affected.filter(|_| self.synced && self.leading) else {
             return;
         };
         let now = Instant::now();
-        for service in touched.services {
+        for service in affected.services {
             self.sync.add_service(service, now);
         }
-        // Somebody's policy of that name may have gone, or a Service that lost it may have it now.
+        // Another Service's policy of that name may be gone, or the Service that lost it may own it now.
         if let Some(owner) = self.sync.owner(key).cloned() {
             self.sync.add_service(owner, now);
         }
-        if touched.namespace {
+        if affected.namespace {
             self.sync.add_namespace(Arc::clone(&key.namespace), now);
         }
     }
 
-    fn touch_namespaces(&mut self) {
+    fn enqueue_namespaces(&mut self) {
         self.parts.resolved.borrow_and_update();
         if self.synced && self.leading {
             let now = Instant::now();
-            for name in self.world.namespaces.keys() {
+            for name in self.state.namespaces.keys() {
                 self.sync.add_namespace(Arc::clone(name), now);
             }
         }
     }
 
-    fn touch_all(&mut self) {
+    fn enqueue_all(&mut self) {
         if !self.synced {
             return;
         }
-        self.groups.extend(crate::routes::all_groups(&self.world));
+        self.groups.extend(crate::routes::all_groups(&self.state));
         if !self.leading {
             return;
         }
         let now = Instant::now();
         // Owners of policies that are there, too: a Service may be gone since.
-        for key in self.world.services.keys().chain(self.existing.services()) {
+        for key in self.state.services.keys().chain(self.observed.services()) {
             self.sync.add_service(key.clone(), now);
         }
-        for name in self.world.namespaces.keys() {
+        for name in self.state.namespaces.keys() {
             self.sync.add_namespace(Arc::clone(name), now);
         }
     }
@@ -438,7 +442,7 @@ impl Engine {
         if self.groups.is_empty() {
             return;
         }
-        let outcome = publisher.translate(&self.world, std::mem::take(&mut self.groups));
+        let outcome = publisher.translate(&self.state, std::mem::take(&mut self.groups));
         for (group, problems) in outcome.problems {
             self.note(Source::Group(group), problems, now);
         }
@@ -458,12 +462,12 @@ impl Engine {
         let api_server = ApiServer {
             resolved: resolved.addresses,
             resolving: resolved.wanted,
-            ..ApiServer::of(&self.world)
+            ..ApiServer::of(&self.state)
         };
         let mut found = Vec::new();
         let known = Known {
-            world: &self.world,
-            existing: &self.existing,
+            state: &self.state,
+            observed: &self.observed,
             unreadable: &self.unreadable,
             api_server: &api_server,
         };
@@ -493,11 +497,11 @@ impl Engine {
                     seen.extend(job.stored().cloned());
                 }
                 let metrics = &self.parts.metrics;
-                self.sync.finish(job, &mut self.existing, metrics);
+                self.sync.finish(job, &mut self.observed, metrics);
             }
             // Only a defect of ours can end here.
             Err(error) => {
-                tracing::error!(%error, "a task failed");
+                tracing::error!(%error, "a sync task panicked");
                 if let Some(key) = self.keys.remove(&error.id()) {
                     self.sync.failed(&key, Instant::now());
                 }
@@ -511,7 +515,7 @@ impl Engine {
             return;
         }
         if self.leading {
-            self.tell_problems(&problems, now);
+            self.record_events(&problems, now);
         }
         if problems.is_empty() {
             self.problems.remove(&source);
@@ -520,31 +524,31 @@ impl Engine {
         }
     }
 
-    fn tell_problems(&mut self, problems: &[Problem], now: Instant) {
-        let world = &self.world;
-        let uid = |object: &ObjectRef| world.uid(object);
-        self.parts.recorder.tell(problems, uid, now);
+    fn record_events(&mut self, problems: &[Problem], now: Instant) {
+        let state = &self.state;
+        let uid = |object: &ObjectRef| state.uid(object);
+        self.parts.recorder.report(problems, uid, now);
     }
 
     // What operators see.
 
-    fn tell(&self) {
+    fn report(&self) {
         let metrics = &self.parts.metrics;
         metrics.leading.with(&[]).set(i64::from(self.leading));
         for kind in Kind::ALL {
             let count = if kind == Kind::NetworkPolicy {
-                self.existing.len()
+                self.observed.len()
             } else {
-                self.world.count(kind)
+                self.state.count(kind)
             };
-            if count > 0 || self.world.served.contains(&kind) {
+            if count > 0 || self.state.served.contains(&kind) {
                 metrics
                     .objects
                     .with(&[&kind.resource()])
                     .set(count_of(count));
             }
         }
-        self.sync.tell(metrics);
+        self.sync.report(metrics);
         let mut objects: BTreeMap<Reason, BTreeSet<&ObjectRef>> = BTreeMap::new();
         for problem in self.problems.values().flatten() {
             objects
@@ -562,15 +566,15 @@ impl Engine {
         }
         let gateways = self.parts.publisher.as_ref().map(|publisher| {
             let summary = publisher.summary();
-            publisher.tell(&summary, &self.world, &self.parts.config, metrics);
+            publisher.report(&summary, &self.state, &self.parts.config, metrics);
             summary
         });
         self.parts.shared.set(Summary {
             synced: self.synced,
             leading: self.leading,
-            services: self.world.services.len(),
-            namespaces: self.world.namespaces.len(),
-            policies: self.existing.len(),
+            services: self.state.services.len(),
+            namespaces: self.state.namespaces.len(),
+            policies: self.observed.len(),
             waiting: self.sync.waiting(),
             unlisted: self.unlisted.clone(),
             problems: self.problems.values().flatten().cloned().collect(),

@@ -80,7 +80,7 @@ pub enum FilterPatch {
 pub struct ChainPatch {
     /// Its name, by which other filters find it.
     pub name: Option<String>,
-    /// Who may connect: everybody that each of these lets in.
+    /// Clients that may connect: those that all of these admit.
     pub access: Vec<Access>,
     /// Port of the listener; `None` = all.
     pub listener: Option<u16>,
@@ -140,7 +140,7 @@ impl ValuePattern {
         })
     }
 
-    /// Tells whether the whole value matches.
+    /// Returns whether the whole value matches.
     #[must_use]
     pub fn matches(&self, value: &str) -> bool {
         self.regex.is_match(value)
@@ -250,7 +250,7 @@ impl Mentions for EnvoyFilter {
     }
 }
 
-/// Tells whether a patch is followed where server names are, and nowhere else.
+/// Returns whether a patch is followed where server names are, and nowhere else.
 fn is_of_names(patch: &FilterPatch) -> bool {
     matches!(
         patch,

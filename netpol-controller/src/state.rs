@@ -1,7 +1,7 @@
-//! What the controller knows of the cluster: the objects it watches, cut down to what it plans with.
+//! The state of the Kubernetes cluster: watched objects, cut down to what is planned with.
 //!
 //! ```text
-//!   watch ──apply / remove──▶ World ──▶ plan, routes (pure functions of it)
+//!   watch ──apply / remove──▶ ClusterState ──▶ plan, routes (pure functions of it)
 //! ```
 //!
 //! Plain maps, filled by one task. Nothing here talks to an API server, and nothing decides: what an
@@ -49,7 +49,7 @@ pub use self::selector::{LabelSelector, Operator, Requirement, is_label_key, is_
 
 /// The objects, by kind.
 #[derive(Debug, Default)]
-pub struct World {
+pub struct ClusterState {
     /// Namespaces by name.
     pub namespaces: BTreeMap<Arc<str>, Namespace>,
     /// Services.
@@ -92,7 +92,7 @@ pub fn in_namespace<'a, T>(
     all.take_while(move |(key, _)| &*key.namespace == namespace)
 }
 
-impl World {
+impl ClusterState {
     /// Takes an object as it is now, in place of what was known of it.
     ///
     /// # Errors
@@ -111,7 +111,7 @@ impl World {
             Kind::Ingress => {
                 self.ingresses.insert(key, Ingress::parse(object)?);
             }
-            Kind::EndpointSlice => self.put_slice(key, EndpointSet::parse_slice(object)?),
+            Kind::EndpointSlice => self.insert_slice(key, EndpointSet::parse_slice(object)?),
             Kind::Endpoints => {
                 self.endpoints
                     .insert(key, EndpointSet::parse_endpoints(object)?);
@@ -153,7 +153,7 @@ impl World {
             Kind::Service => drop(self.services.remove(key)),
             Kind::Pod => self.pods.remove(key),
             Kind::Ingress => drop(self.ingresses.remove(key)),
-            Kind::EndpointSlice => self.take_slice(key),
+            Kind::EndpointSlice => self.remove_slice(key),
             Kind::Endpoints => drop(self.endpoints.remove(key)),
             Kind::VirtualService => drop(self.virtual_services.remove(key)),
             Kind::IstioGateway => drop(self.istio_gateways.remove(key)),
@@ -177,8 +177,8 @@ impl World {
             .chain(whole)
     }
 
-    fn put_slice(&mut self, key: ObjectKey, set: EndpointSet) {
-        self.take_slice(&key);
+    fn insert_slice(&mut self, key: ObjectKey, set: EndpointSet) {
+        self.remove_slice(&key);
         let service = ObjectKey::new(&key.namespace, &set.service);
         self.by_service
             .entry(service)
@@ -187,7 +187,7 @@ impl World {
         self.slices.insert(key, set);
     }
 
-    fn take_slice(&mut self, key: &ObjectKey) {
+    fn remove_slice(&mut self, key: &ObjectKey) {
         let Some(set) = self.slices.remove(key) else {
             return;
         };

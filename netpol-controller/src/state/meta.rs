@@ -1,4 +1,4 @@
-//! What every object has: where it is, what it is called, and how it is told in messages.
+//! What every object has: where it is, what it is called, and how it is named in messages.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +13,7 @@ use super::Kind;
 /// Labels or annotations.
 pub type Labels = BTreeMap<String, String>;
 
-/// Tells whether labels have all those of a selector.
+/// Returns whether labels have all those of a selector.
 #[must_use]
 pub fn has_labels(labels: &Labels, selector: &Labels) -> bool {
     selector
@@ -77,7 +77,7 @@ impl fmt::Display for ObjectRef {
 
 /// An object cannot be understood.
 #[derive(Debug, thiserror::Error)]
-#[error("{kind} {key} cannot be understood")]
+#[error("invalid {kind} {key}")]
 pub struct ParseError {
     kind: &'static str,
     key: ObjectKey,
@@ -101,7 +101,7 @@ pub(super) fn part<T: DeserializeOwned + Default>(
     }
 }
 
-/// Returns when the object was created, seconds since 1970; the distant past when it is not told.
+/// Returns when the object was created, seconds since 1970; the distant past when absent.
 pub(super) fn created(meta: &ObjectMeta) -> i64 {
     meta.creation_timestamp
         .as_ref()

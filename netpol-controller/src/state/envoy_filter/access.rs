@@ -1,4 +1,4 @@
-//! The rules of an RBAC filter, and whom they let in.
+//! The rules of an RBAC filter, and which clients they admit.
 //!
 //! Rules are kept as the tree that they are, and worked out for one way in at a time: what a CONNECT
 //! request asks for, the server name, or a node proxy's destination decides which of the addresses
@@ -18,7 +18,7 @@ use super::read::{check_fields, list, prefix};
 use super::sources::{Sources, covers};
 
 /// Most address ranges in one filter: what is compared with each other stays small.
-const MOST_RANGES: usize = 1024;
+const MAX_RANGES: usize = 1024;
 
 /// Fields of an RBAC filter that are known; those of shadow rules have no effect.
 const FILTER_FIELDS: [&str; 11] = [
@@ -35,7 +35,7 @@ const FILTER_FIELDS: [&str; 11] = [
     "audit_logging_options",
 ];
 
-/// Whom an RBAC filter lets in.
+/// The clients that an RBAC filter admits.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Access(Rule);
 
@@ -71,7 +71,7 @@ pub(super) struct Named {
 }
 
 impl Access {
-    /// Reads the configuration of a filter; `None` when it lets everybody in.
+    /// Reads the configuration of a filter; `None` when it admits all clients.
     pub(super) fn read(config: &Value) -> Result<Option<Self>, String> {
         check_fields(config, &FILTER_FIELDS)?;
         let Some(rules) = field(config, "rules") else {
@@ -87,8 +87,8 @@ impl Access {
         let policies = field(rules, "policies").and_then(Value::as_object);
         let policies = policies.into_iter().flat_map(|all| all.values());
         let rule = Rule::Any(policies.map(policy).collect::<Result<_, _>>()?);
-        if rule.ranges() > MOST_RANGES {
-            return Err(format!("more than {MOST_RANGES} ranges"));
+        if rule.ranges() > MAX_RANGES {
+            return Err(format!("more than {MAX_RANGES} ranges"));
         }
         Ok(Some(Self(rule)))
     }
@@ -167,8 +167,8 @@ impl Rule {
             Self::All(rules) => return all(rules, visit),
             Self::Any(rules) => return any(rules, visit),
             Self::Not(rule) => match rule.allowed(visit)? {
-                Sources::Everyone => false,
-                inner if inner.is_nobody() => true,
+                Sources::All => false,
+                inner if inner.is_none() => true,
                 Sources::Only(_) => return Err("addresses that may not connect".to_owned()),
             },
             Self::Source(range) => return Ok((*range).into()),
@@ -184,23 +184,19 @@ impl Rule {
                 ports.contains(&port.ok_or("the destination's port")?.into())
             }
             Self::ServerName(matcher) => {
-                matcher.takes_names(visit.server_name.ok_or("the server name")?)?
+                matcher.matches_names(visit.server_name.ok_or("the server name")?)?
             }
             Self::Value(matcher) => {
-                matcher.takes(visit.value.ok_or("a header, which is inside TLS here")?)
+                matcher.matches(visit.value.ok_or("a header, which is inside TLS here")?)
             }
         };
-        Ok(if holds {
-            Sources::Everyone
-        } else {
-            Sources::nobody()
-        })
+        Ok(if holds { Sources::All } else { Sources::none() })
     }
 }
 
-/// What is unknown does not matter where another rule lets nobody in.
+/// An unknown rule does not matter where another rule admits no client.
 fn all(rules: &[Rule], visit: &Visit<'_>) -> Result<Sources, String> {
-    let mut both = Sources::Everyone;
+    let mut both = Sources::All;
     let mut unknown = None;
     for rule in rules {
         match rule.allowed(visit) {
@@ -209,14 +205,14 @@ fn all(rules: &[Rule], visit: &Visit<'_>) -> Result<Sources, String> {
         }
     }
     match unknown {
-        Some(why) if !both.is_nobody() => Err(why),
+        Some(why) if !both.is_none() => Err(why),
         Some(_) | None => Ok(both),
     }
 }
 
-/// What is unknown does not matter where another rule lets everybody in.
+/// An unknown rule does not matter where another rule admits all clients.
 fn any(rules: &[Rule], visit: &Visit<'_>) -> Result<Sources, String> {
-    let mut either = Sources::nobody();
+    let mut either = Sources::none();
     let mut unknown = None;
     for rule in rules {
         match rule.allowed(visit) {
@@ -225,7 +221,7 @@ fn any(rules: &[Rule], visit: &Visit<'_>) -> Result<Sources, String> {
         }
     }
     match unknown {
-        Some(why) if either != Sources::Everyone => Err(why),
+        Some(why) if either != Sources::All => Err(why),
         Some(_) | None => Ok(either),
     }
 }

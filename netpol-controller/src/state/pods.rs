@@ -68,7 +68,7 @@ impl Pods {
         self.of_pod.len()
     }
 
-    /// Tells whether no pod is known.
+    /// Returns whether no pod is known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.of_pod.is_empty()

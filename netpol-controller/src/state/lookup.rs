@@ -1,8 +1,8 @@
 //! What is known of any kind: keys, counts and unique ids.
 
-use super::{Kind, ObjectKey, ObjectRef, World};
+use super::{ClusterState, Kind, ObjectKey, ObjectRef};
 
-impl World {
+impl ClusterState {
     /// Returns the keys of all objects of a kind.
     #[must_use]
     pub fn keys(&self, kind: Kind) -> Vec<ObjectKey> {
