@@ -26,7 +26,7 @@ use crate::console::Console;
 use crate::workspace;
 
 use self::engine::{Engine, EngineName};
-use self::sbom::Linked;
+use self::sbom::Lists;
 use self::trial::Trials;
 
 /// What is built, and by what.
@@ -47,8 +47,6 @@ struct Image {
     package: &'static str,
     /// The user that it is for.
     user: &'static str,
-    /// What its package depends on for another program alone.
-    without: &'static [&'static str],
 }
 
 /// Every image, with what may run without any right as the user of no rights.
@@ -60,10 +58,7 @@ const IMAGES: [Image; 8] = [
     image("sni-proxy", "sni-proxy", NOBODY),
     image("vpn-client", "vpn-client", ROOT),
     image("vpn-provision", "vpn-server", NOBODY),
-    Image {
-        without: &["base64", "k8s-openapi", "kube", "rcgen", "ring"],
-        ..image("vpn-server", "vpn-server", ROOT)
-    },
+    image("vpn-server", "vpn-server", ROOT),
 ];
 
 const fn image(name: &'static str, package: &'static str, user: &'static str) -> Image {
@@ -71,7 +66,6 @@ const fn image(name: &'static str, package: &'static str, user: &'static str) ->
         name,
         package,
         user,
-        without: &[],
     }
 }
 
@@ -92,7 +86,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         console.say(&format!("  {text}"))
     })?;
     console.say(&format!("  built by {engine}"));
-    let linked = Linked::read(&packages(&images))?;
+    let lists = Lists::make(&console)?;
     let trials = Trials::prepare(&out.join("trials"), &programs)?;
     for image in images {
         let program = &programs[image.name];
@@ -107,7 +101,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             );
             let version = trials.run(&engine, &built, image.name)?;
             let list = out.join(format!("{}.cdx.json", image.name));
-            let count = linked.write(image, program, &list)?;
+            let count = lists.write(image, program, &list)?;
             let packed = fs::metadata(&built.archive)?.len();
             let told = format!(
                 "{} MiB, packed {}; user {}; {version}; --check; {count} components",
