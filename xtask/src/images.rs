@@ -59,11 +59,8 @@ const IMAGES: [Image; 8] = [
     image("netpol-controller", "netpol-controller", NOBODY),
     image("sni-proxy", "sni-proxy", NOBODY),
     image("vpn-client", "vpn-client", ROOT),
-    image("vpn-provision", "vpn-server", NOBODY),
-    Image {
-        without: &["base64", "k8s-openapi", "kube", "rcgen", "ring"],
-        ..image("vpn-server", "vpn-server", ROOT)
-    },
+    image("vpn-provision", "vpn-provision", NOBODY),
+    image("vpn-server", "vpn-server", ROOT),
 ];
 
 const fn image(name: &'static str, package: &'static str, user: &'static str) -> Image {
@@ -141,8 +138,9 @@ fn chosen(only: &[String]) -> Result<Vec<&'static Image>> {
 /// Builds the programs, and the one that makes what the tunnel's programs are tried out with.
 fn programs(images: &[&Image]) -> Result<BTreeMap<String, PathBuf>> {
     let mut packages = packages(images);
-    if packages.contains(&"vpn-client") && !packages.contains(&"vpn-server") {
-        packages.push("vpn-server");
+    let needs_material = packages.contains(&"vpn-client") || packages.contains(&"vpn-server");
+    if needs_material && !packages.contains(&"vpn-provision") {
+        packages.push("vpn-provision");
     }
     let programs = workspace::build(&packages)?;
     for image in images {

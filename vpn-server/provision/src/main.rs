@@ -8,7 +8,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use vpn_server::{Environment, ProvisionError, ProvisionFlags, check_provision, provision};
+use vpn_provision::{Flags, ProvisionError, check, provision};
+use vpn_server::Environment;
 
 /// How long what was logged last may take to be written at the end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -20,7 +21,7 @@ const EXIT_CONFIGURATION: u8 = 64;
 const EXIT_AGAIN: u8 = 75;
 
 fn main() -> ExitCode {
-    let flags = match ProvisionFlags::try_parse() {
+    let flags = match Flags::try_parse() {
         Ok(flags) => flags,
         Err(error) => {
             let _ = error.print();
@@ -43,7 +44,7 @@ fn main() -> ExitCode {
         }
     };
     let code = if flags.check {
-        told(check_provision(&flags.config))
+        told(check(&flags.config))
     } else {
         act(&flags)
     };
@@ -51,7 +52,7 @@ fn main() -> ExitCode {
     code
 }
 
-fn act(flags: &ProvisionFlags) -> ExitCode {
+fn act(flags: &Flags) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
