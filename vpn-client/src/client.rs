@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!     probes bound ─▶ keys ─▶ device, forwarding, masquerade ─▶ tunnel ─▶ dials ─▶ run
-//!     SIGTERM ─▶ unready, servers told ─▶ no flows left, or the limit ─▶ tunnel ended ─▶ clean up
+//!     SIGTERM ─▶ unready, servers asked ─▶ no flows left, or the limit ─▶ tunnel ended ─▶ clean up
 //! ```
 //!
 //! Runs on the control runtime of its caller; the data path is the tunnel's own thread.
@@ -31,7 +31,7 @@ use crate::names::Names;
 use crate::network::{Network, NetworkError};
 use crate::status::Answers;
 
-/// How long after servers were told that this client goes their count of flows may be of before.
+/// How long servers' counts of flows may be stale after they were asked to avoid this client.
 const SETTLE: Duration = Duration::from_secs(1);
 /// How long the tunnel's thread may take to end.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
@@ -54,7 +54,7 @@ pub enum StartError {
     /// A key cannot be used.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// The kernel's side is not as it is to be.
+    /// Setting up the kernel's side failed.
     #[error(transparent)]
     Network(#[from] NetworkError),
     /// The tunnel did not start.
@@ -66,7 +66,7 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// Tells whether the configuration is at fault.
+    /// Returns whether the configuration is at fault.
     #[must_use]
     pub fn is_configuration(&self) -> bool {
         match self {
@@ -81,7 +81,7 @@ impl StartError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EndError {
-    /// The masquerade rule could not be taken back.
+    /// The masquerade rule could not be removed.
     #[error("cleaning up")]
     CleanUp(#[from] NetworkError),
     /// The tunnel's thread ended by itself.
@@ -131,12 +131,10 @@ pub struct Client {
     network: Arc<Network>,
     tunnel: Tunnel,
     connector: Arc<Connector>,
-    dialling: JoinHandle<()>,
+    dialing: JoinHandle<()>,
     tasks: JoinSet<()>,
     drain: Drain,
     metrics: Metrics,
-    probes: EndpointAddr,
-    admin: EndpointAddr,
 }
 
 impl Client {
@@ -170,7 +168,7 @@ impl Client {
         let names = names(&config);
         let connector = Connector::new(endpoint, names, config.values(), metrics.clone());
         let connector = Arc::new(connector);
-        let dialling = tokio::spawn(Arc::clone(&connector).serve(dials));
+        let dialing = tokio::spawn(Arc::clone(&connector).serve(dials));
         let drain = Drain::new(config.drain);
         let shown = Arc::new(ArcSwap::from_pointee(config.effective().clone()));
         let answers: Arc<dyn Process> = Arc::new(Answers {
@@ -183,10 +181,10 @@ impl Client {
         });
         let mut tasks = JoinSet::new();
         let of = Endpoints::probes(Arc::clone(&answers), registry.clone(), log.clone());
-        let probes = answer(&mut tasks, "probes", probes, of);
+        answer(&mut tasks, "probes", probes, of);
         let of = Endpoints::admin(answers, registry, log);
-        let admin = answer(&mut tasks, "admin", admin, of);
-        tasks.spawn(tell_servers(tunnel.clone(), drain.clone()));
+        answer(&mut tasks, "admin", admin, of);
+        tasks.spawn(drain_tunnel(tunnel.clone(), drain.clone()));
         let kept = Arc::clone(&network);
         tasks.spawn(async move { kept.keep().await });
         Ok(Self {
@@ -197,31 +195,17 @@ impl Client {
             network,
             tunnel,
             connector,
-            dialling,
+            dialing,
             tasks,
             drain,
             metrics,
-            probes,
-            admin,
         })
-    }
-
-    /// Returns where probes answer.
-    #[must_use]
-    pub fn probes_address(&self) -> &EndpointAddr {
-        &self.probes
-    }
-
-    /// Returns where operators look in.
-    #[must_use]
-    pub fn admin_address(&self) -> &EndpointAddr {
-        &self.admin
     }
 
     /// Runs until a stop signal has been followed, then cleans up.
     ///
     /// # Errors
-    /// The tunnel failed, or what could not be taken back.
+    /// The tunnel failed, or what could not be removed.
     pub async fn run(mut self, mut signals: Signals) -> Result<(), EndError> {
         let mut stopping = false;
         let failed = loop {
@@ -238,17 +222,17 @@ impl Client {
                     }
                 },
                 () = self.watcher.changed() => self.reload().await,
-                _ = &mut self.dialling => break true,
+                _ = &mut self.dialing => break true,
                 () = left(&self.tunnel, &self.drain), if stopping => break false,
             }
         };
         if timeout(STOP_LIMIT, self.tunnel.stop()).await.is_err() {
-            tracing::warn!(limit = ?STOP_LIMIT, "the tunnels' thread has not ended in time");
+            tracing::warn!(limit = ?STOP_LIMIT, "the tunnel thread did not stop in time");
         }
-        self.dialling.abort();
+        self.dialing.abort();
         self.tasks.abort_all();
         self.network.clean_up().await?;
-        tracing::info!("ended");
+        tracing::info!("stopped");
         if failed {
             Err(EndError::Tunnel)
         } else {
@@ -264,12 +248,12 @@ impl Client {
                 self.metrics.reload_failures.inc();
                 self.metrics.reload_good.set(0);
                 let error = telemetry::chain(&error);
-                tracing::warn!(%error, "keys and servers cannot be used; the last good ones stay");
+                tracing::warn!(%error, "reload failed; keeping the previous keys and servers");
                 return;
             }
         };
         if !config.is_reload_of(&self.config) {
-            tracing::warn!("of the configuration only keys and servers change without a restart");
+            tracing::warn!("only keys and servers change without a restart");
         }
         // A tunnel that has ended is noticed elsewhere.
         let _ = self.tunnel.replace(identity).await;
@@ -277,15 +261,12 @@ impl Client {
         if config.key_files() != self.config.key_files() {
             match self.source.watcher(&config) {
                 Ok(watcher) => self.watcher = watcher,
-                Err(error) => tracing::warn!(%error, "files of keys are not watched"),
+                Err(error) => tracing::warn!(%error, "watching key files failed"),
             }
         }
         self.metrics.reloads.inc();
         self.metrics.reload_good.set(1);
-        tracing::info!(
-            servers = config.servers.len(),
-            "keys and servers read again"
-        );
+        tracing::info!(servers = config.servers.len(), "keys and servers reloaded");
         self.shown.store(Arc::new(config.effective().clone()));
         self.config = config;
     }
@@ -322,9 +303,9 @@ fn names(config: &Config) -> Option<Names> {
 }
 
 /// Has servers give no new flows to this client once it drains.
-async fn tell_servers(tunnel: Tunnel, drain: Drain) {
+async fn drain_tunnel(tunnel: Tunnel, drain: Drain) {
     drain.reached(Phase::Unready).await;
-    // A tunnel that has ended has nobody to tell.
+    // A tunnel that has ended has no peer to inform.
     let _ = tunnel.drain().await;
     std::future::pending::<()>().await;
 }
@@ -359,12 +340,7 @@ fn bind(what: &'static str, address: EndpointAddr) -> Result<Bound, StartError> 
     })
 }
 
-fn answer(
-    tasks: &mut JoinSet<()>,
-    what: &'static str,
-    bound: Bound,
-    endpoints: Endpoints,
-) -> EndpointAddr {
+fn answer(tasks: &mut JoinSet<()>, what: &'static str, bound: Bound, endpoints: Endpoints) {
     let local = bound.local_addr().clone();
     if local != EndpointAddr::None {
         tracing::info!(address = %local, "serving {what}");
@@ -374,5 +350,4 @@ fn answer(
             }
         });
     }
-    local
 }

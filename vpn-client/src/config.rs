@@ -201,7 +201,7 @@ impl Config {
         files
     }
 
-    /// Returns what is said in the header for each server.
+    /// Returns the header's value for each server.
     pub(crate) fn values(&self) -> BTreeMap<String, String> {
         let servers = self.servers.iter();
         servers
@@ -229,7 +229,7 @@ impl Config {
             mtu: self.mtu,
             stream: StreamParams {
                 queue: self.queue,
-                tcp: self.endpoint.options.clone(),
+                notsent_lowat: self.endpoint.options.notsent_lowat,
                 ..StreamParams::default()
             },
             offloads: self.offloads.of_udp(),

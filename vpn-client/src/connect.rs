@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   CONNECT host:port, `header: value` ──▶ gateway
-//!   200, and octets of the server behind it ◀── gateway          anything else: why not
+//!   200, and bytes of the server behind it ◀── gateway          anything else: why not
 //! ```
 //!
 //! Opens no connection and waits without a limit: the caller has one for the whole attempt.
@@ -12,9 +12,9 @@ use std::io;
 use preamble::{ConnectEncodeError, HeadError, Progress, ResponseHead, encode_connect};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// Octets of all heads of an answer; gateways answer in a line or two.
+/// Bytes of all heads of an answer; gateways answer in a line or two.
 const ANSWER_BYTES: usize = 8 * 1024;
-/// Octets read at once: as many may come along behind the answer.
+/// Bytes read at once: as many may come along behind the answer.
 const READ_BYTES: usize = 2 * 1024;
 
 /// Why there is no stream to the server.
@@ -33,7 +33,7 @@ pub(crate) enum ConnectError {
     /// The connection broke before the answer was complete.
     #[error("asking the gateway")]
     Io(#[from] io::Error),
-    /// The gateway said no.
+    /// The gateway refused.
     #[error("the gateway answered the CONNECT with {status}: {}", explain(*status))]
     Refused {
         /// The status of its answer.
@@ -54,7 +54,7 @@ impl ConnectError {
     }
 }
 
-/// Asks for the stream to `target` whose `header` says `value`. Returns what the server has sent
+/// Requests the stream to `target` with `header: value`. Returns what the server has sent
 /// already, at most as much as one read takes.
 ///
 /// Not cancel-safe: a stream that was asked half is of no use.
@@ -92,7 +92,7 @@ pub(crate) async fn ask<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-/// Returns the status of a complete head at the start of `buf`, and its octets.
+/// Returns the status of a complete head at the start of `buf`, and its bytes.
 fn head(buf: &[u8], limit: usize) -> Result<Option<(u16, usize)>, ConnectError> {
     if buf.is_empty() {
         return Ok(None);
@@ -103,7 +103,7 @@ fn head(buf: &[u8], limit: usize) -> Result<Option<(u16, usize)>, ConnectError> 
     }
 }
 
-/// Says what an operator should look at.
+/// Returns what an operator should look at.
 fn explain(status: u16) -> &'static str {
     match status {
         300..400 => {
@@ -119,7 +119,7 @@ fn explain(status: u16) -> &'static str {
         431 => "the request is longer than the gateway takes",
         502 | 503 => "the gateway reaches no server of this value",
         504 => "the server does not answer the gateway",
-        500..600 => "the gateway has trouble of its own",
+        500..600 => "the gateway has an internal error",
         _ => "no answer that a CONNECT has",
     }
 }

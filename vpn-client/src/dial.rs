@@ -154,14 +154,14 @@ impl Connector {
         match transport {
             Transport::Tcp => match self.tcp(&server).await {
                 Ok((stream, early)) => {
-                    self.metrics.dialled(&server, transport, "connected");
+                    self.metrics.dialed(&server, transport, "connected");
                     dial.tcp(stream, early);
                 }
                 Err(error) => self.failed(dial, &error),
             },
             Transport::Udp => match self.udp(&server).await {
                 Ok(socket) => {
-                    self.metrics.dialled(&server, transport, "connected");
+                    self.metrics.dialed(&server, transport, "connected");
                     dial.udp(socket);
                 }
                 Err(error) => self.failed(dial, &error),
@@ -174,7 +174,7 @@ impl Connector {
             self.metrics.refused(&dial.server, *status);
         }
         self.metrics
-            .dialled(&dial.server, dial.transport, error.reason());
+            .dialed(&dial.server, dial.transport, error.reason());
         self.doubt();
         dial.failed(telemetry::chain(error));
     }
@@ -202,10 +202,10 @@ impl Connector {
         };
         let endpoint = &self.endpoint;
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let dialled = self
+        let dialed = self
             .dialer
             .connect(&endpoint.tcp, &names, &endpoint.options, deadline, turn);
-        let (mut stream, addr) = Box::pin(dialled).await.map_err(DialError::Reach)?;
+        let (mut stream, addr) = Box::pin(dialed).await.map_err(DialError::Reach)?;
         let target = endpoint.tcp.to_string();
         let answer = connect::ask(&mut stream, &target, &endpoint.header, &value);
         let early = timeout_at(deadline, answer)

@@ -10,7 +10,7 @@ use telemetry::process::Build;
 use telemetry::{LogControl, Registry};
 use tunnel::Transport;
 
-/// What the process says it is.
+/// The process's build information.
 pub(crate) const BUILD: Build = Build {
     binary: "vpn-client",
     version: env!("CARGO_PKG_VERSION"),
@@ -49,7 +49,7 @@ impl Metrics {
         Self {
             dials: registry.counter(
                 "rhizome_vpn_client_dials_total",
-                "Attempts to connect the gateway, by what came of them.",
+                "Attempts to connect to the gateway, by result.",
                 &["server", "transport", "result"],
             ),
             refusals: registry.counter(
@@ -67,23 +67,23 @@ impl Metrics {
                 .with(&[]),
             reloads: counter(
                 "rhizome_vpn_client_reloads_total",
-                "Times that keys and servers were read again and put in force.",
+                "Reloads of keys and servers that took effect.",
             ),
             reload_failures: counter(
                 "rhizome_vpn_client_reload_failures_total",
-                "Times that they could not be used, and the last good ones stayed.",
+                "Reloads that failed; the previous keys and servers stay in effect.",
             ),
             reload_good: gauge(
                 "rhizome_vpn_client_reload_good",
-                "1 while keys and servers in force are those that the files hold.",
+                "1 while the keys and servers in effect are those of the files.",
             ),
             network_settled: gauge(
                 "rhizome_vpn_client_network_settled",
-                "1 while forwarding and masquerading are as they are to be.",
+                "1 while forwarding and masquerading are in place.",
             ),
             network_failures: registry.counter(
                 "rhizome_vpn_client_network_failures_total",
-                "Attempts to look after forwarding and masquerading that failed, by why.",
+                "Failed attempts to keep forwarding and masquerading in place, by reason.",
                 &["reason"],
             ),
             masquerade: gauge(
@@ -94,7 +94,7 @@ impl Metrics {
     }
 
     /// Counts an attempt to connect.
-    pub(crate) fn dialled(&self, server: &str, transport: Transport, result: &'static str) {
+    pub(crate) fn dialed(&self, server: &str, transport: Transport, result: &'static str) {
         self.dials.with(&[server, name(transport), result]).inc();
     }
 
@@ -105,7 +105,7 @@ impl Metrics {
         self.refusals.with(&[server, status]).inc();
     }
 
-    /// Ends the series of servers for which `keep` says no.
+    /// Ends the series of servers for which `keep` returns false.
     pub(crate) fn retain_servers(&self, keep: impl Fn(&str) -> bool) {
         let of_kept = |labels: &[String]| labels.first().is_some_and(|server| keep(server));
         self.dials.retain(of_kept);

@@ -69,7 +69,7 @@ impl Names {
         self.with(|state| state.current.clone())
     }
 
-    /// Takes note that nobody could be reached: what is known may be out of date.
+    /// Records that nobody could be reached: what is known may be out of date.
     pub(crate) fn doubt(&self) {
         self.with(|state| {
             if state.asked.elapsed() >= ASK_AGAIN {

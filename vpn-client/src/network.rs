@@ -28,7 +28,7 @@ const QUEUE_PACKETS: u32 = 1000;
 /// How often the kernel's settings are looked at: others may flush rules and add devices.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// Why the kernel's side is not as it is to be.
+/// Why setting up the kernel's side failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetworkError {
@@ -44,7 +44,7 @@ pub enum NetworkError {
         /// What is missing.
         what: &'static str,
     },
-    /// The masquerade rule cannot be had.
+    /// The masquerade rule cannot be installed.
     #[error(
         "masquerading; with `masquerade: false` the shoot itself has to route the transfer networks \
          to this pod"
@@ -59,7 +59,7 @@ pub enum NetworkError {
 }
 
 impl NetworkError {
-    /// Tells whether the configuration asks for what this pod was not prepared for.
+    /// Returns whether the configuration asks for what this pod was not prepared for.
     #[must_use]
     pub fn is_configuration(&self) -> bool {
         matches!(self, Self::Ipv6 { .. } | Self::Prefix(_))
@@ -94,7 +94,7 @@ impl From<TunnelError> for NetworkError {
 const NO_FORWARDING: &str = "there is an IPv6 network, and this pod does not forward IPv6";
 const DISABLED: &str = "there is an IPv6 address, and IPv6 is disabled in this pod";
 
-/// Forwarding and masquerading, looked after.
+/// Forwarding and masquerading, kept in place.
 #[derive(Debug)]
 pub(crate) struct Network {
     device: TunnelDevice,
@@ -151,7 +151,7 @@ impl Network {
         }
         let device = Device::open(params)?;
         for change in self.device.configure().await? {
-            tracing::info!(device = %self.device.device, %change, "changed");
+            tracing::info!(device = %self.device.device, %change, "device configured");
         }
         self.put_in_place().await?;
         if !self.masquerade {
@@ -161,24 +161,24 @@ impl Network {
         Ok(device)
     }
 
-    /// Tells whether everything was in place when last looked at.
+    /// Returns whether everything was in place when last looked at.
     pub(crate) fn settled(&self) -> bool {
         self.settled.load(Ordering::Relaxed)
     }
 
-    /// Has everything looked at now.
+    /// Triggers a check now.
     pub(crate) fn look_again(&self) {
         self.look_again.notify_one();
     }
 
-    /// Looks after forwarding and masquerading until it is dropped.
+    /// Keeps forwarding and masquerading in place until it is dropped.
     pub(crate) async fn keep(&self) {
         loop {
             let asked = self.look_again.notified();
             let _ = tokio::time::timeout(LOOK, asked).await;
             if let Err(error) = self.put_in_place().await {
                 let error = telemetry::chain(&error);
-                tracing::warn!(%error, "the network of the tunnel is not as it is to be");
+                tracing::warn!(%error, "tunnel network setup failed");
             }
         }
     }
@@ -196,12 +196,12 @@ impl Network {
     async fn try_put_in_place(&self) -> Result<(), NetworkError> {
         let forwarded = self.forwarding.enable().await?;
         for change in &forwarded.changes {
-            tracing::info!(%change, uplinks = ?forwarded.uplinks, "forwarding");
+            tracing::info!(%change, uplinks = ?forwarded.uplinks, "forwarding enabled");
         }
         if self.masquerade && !self.installed().await? {
             self.rule.install().await?;
             self.metrics.masquerade.set(1);
-            tracing::info!(table = TABLE, "masquerading");
+            tracing::info!(table = TABLE, "masquerade rule installed");
         }
         Ok(())
     }
@@ -213,7 +213,7 @@ impl Network {
         Ok(installed?)
     }
 
-    /// Takes the rule back.
+    /// Removes the rule.
     ///
     /// # Errors
     /// `Masquerade`.
@@ -234,7 +234,7 @@ pub async fn set_up(config: &Config) -> Result<(), NetworkError> {
         return Ok(());
     }
     let written = setup_ipv6_forwarding(true)?;
-    tracing::info!(?written, "set up");
+    tracing::info!(?written, "setup finished");
     if !ipv6_forwarding_enabled().await? {
         return Err(NetworkError::Ipv6 {
             what: NO_FORWARDING,

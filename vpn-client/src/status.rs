@@ -1,4 +1,4 @@
-//! What probes and operators are told of the client.
+//! What probes and operators see of the client.
 //!
 //! ```text
 //!   Tunnel::status, at most 250 ms old ─▶ /readyz, /tunnels, /status
@@ -53,7 +53,7 @@ impl Process for Answers {
     }
 
     fn healthy(&self) -> Result<(), String> {
-        // Its end is told by its status not being written any more.
+        // It has ended when its status is no longer written.
         match self.tunnel.watch().has_changed() {
             Ok(_) => Ok(()),
             Err(_) => Err("the tunnels' thread has ended".to_owned()),
@@ -106,7 +106,7 @@ impl Process for Answers {
     }
 }
 
-/// Returns what is known of all tunnels, as `/tunnels` tells it.
+/// Returns what is known of all tunnels, as `/tunnels` shows it.
 fn tunnels(status: &tunnel::Status) -> Value {
     json!({
         "draining": status.draining,
@@ -126,7 +126,6 @@ fn tunnel(peer: &PeerStatus) -> Value {
         "handshakeAgeSeconds": peer.handshake_age.map(seconds),
         "mtu": peer.mtu,
         "flows": peer.flows,
-        "turnsWithheld": peer.turns_withheld,
         "links": peer.links.iter().map(link).collect::<Vec<_>>(),
     })
 }
@@ -173,14 +172,9 @@ fn fact(peer: &PeerStatus) -> Fact {
     let by = peer.transport.map_or("nothing", name);
     let rtt = peer.rtt.map(|rtt| format!(", round trip {rtt:.1?}"));
     let rtt = rtt.unwrap_or_default();
-    let lossy = if peer.turns_withheld {
-        ", one connection since the line loses packets"
-    } else {
-        ""
-    };
     Fact {
         name: format!("tunnel to {}", peer.name),
-        value: format!("{state}, by {by}{rtt}, MTU {}{lossy}", peer.mtu),
+        value: format!("{state}, by {by}{rtt}, MTU {}", peer.mtu),
     }
 }
 
@@ -191,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tunnel_is_told_with_its_links() {
+    fn tunnel_is_shown_with_its_links() {
         let link = LinkStatus {
             transport: Transport::Tcp,
             remote: "192.0.2.1:8132".to_owned(),
@@ -209,22 +203,16 @@ mod tests {
             links: vec![link],
             ..PeerStatus::default()
         };
-        let told = tunnels(&tunnel::Status {
+        let shown = tunnels(&tunnel::Status {
             peers: vec![peer.clone()],
             ..tunnel::Status::default()
         });
-        assert_eq!(told["draining"], false);
-        let first = &told["tunnels"][0];
+        assert_eq!(shown["draining"], false);
+        let first = &shown["tunnels"][0];
         assert_eq!(first["transport"], "tcp");
         assert_eq!(first["rttSeconds"], Value::Null);
         assert_eq!(first["links"][0]["rttSeconds"], 0.02);
         assert_eq!(cluster(&peer).endpoints[0].state, "up");
         assert_eq!(fact(&peer).value, "up, by tcp, MTU 1420");
-        assert_eq!(first["turnsWithheld"], false);
-        let lossy = PeerStatus {
-            turns_withheld: true,
-            ..peer
-        };
-        assert!(fact(&lossy).value.ends_with("the line loses packets"));
     }
 }

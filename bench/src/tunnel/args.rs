@@ -26,6 +26,15 @@ pub(crate) struct Tunnel {
     /// Seconds of one transfer over the long line.
     #[arg(long, default_value_t = 8)]
     long_seconds: u32,
+    /// Mb/s of the long line, each way. Only one stream is measured then.
+    #[arg(long)]
+    pub(crate) rate: Option<u64>,
+    /// Milliseconds that a packet may wait where the long line has a rate.
+    #[arg(long, default_value_t = 600, requires = "rate")]
+    pub(crate) buffer: u64,
+    /// A plain BBR connection shares the line with the tunnel.
+    #[arg(long, requires = "rate")]
+    pub(crate) neighbor: bool,
     /// Repetitions.
     #[arg(long, default_value_t = 3)]
     pub(crate) rounds: usize,

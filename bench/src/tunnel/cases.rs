@@ -3,12 +3,13 @@
 //! ```text
 //!   short network: start, first ping, idle pings, memory, ×1, ×8
 //!   long network:  UDP blocked: start, first ping    25 ms each way: ×1, ×8    1 % lost: ×1, ×8
+//!                  with a rate and a buffer: ×1, beside a plain BBR connection
 //! ```
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use testkit::impair::{BlackHole, Impairment};
 use testkit::wait::Stopwatch;
 
@@ -125,6 +126,9 @@ impl Lab {
     /// # Errors
     /// As [`Lab::short`].
     pub(crate) fn long(&mut self, asked: &Asked, setup: Setup, lossy: bool) -> Result<()> {
+        if let Some(rate) = asked.rate {
+            return self.narrow(asked, setup, rate);
+        }
         let (start, cases, loss) = if lossy {
             let cases = [(known::LOSS_1, 1), (known::LOSS_8, 8)];
             (known::LOSS, cases, 0.01)
@@ -146,6 +150,45 @@ impl Lab {
         Ok(())
     }
 
+    /// Measures a stream over a long line of `rate` Mb/s, beside a neighbor if one is asked for.
+    fn narrow(&mut self, asked: &Asked, setup: Setup, rate: u64) -> Result<()> {
+        self.impair(Impairment {
+            rate: Some(rate * 1_000_000),
+            buffer: Duration::from_millis(asked.buffer),
+            queue: usize::MAX,
+            ..Impairment::long(HALF, 0.0)
+        })?;
+        let mut tunnel = Tunnel::prepare(setup, &self.long, &self.programs)?;
+        tunnel.dial(&self.long)?;
+        let case = format!("{rate} Mb/s, 50 ms, {} ms buffer ×1", asked.buffer);
+        let mut load = load(asked, 1, asked.long_length());
+        let beside = Bulk {
+            congestion: "bbr",
+            ..load
+        };
+        if setup == Setup::Direct {
+            load.congestion = "bbr"; // two of a kind
+        }
+        let dir = tunnel.dir.path().to_owned();
+        let (samples, network) = (&mut self.samples, &self.long);
+        let moved = std::thread::scope(|scope| {
+            let neighbor = asked
+                .neighbor
+                .then(|| scope.spawn(|| iperf::run_beside(network, &dir, beside)));
+            bulk_load(samples, network, &mut tunnel, &case, load)?;
+            let moved = neighbor.map(std::thread::ScopedJoinHandle::join);
+            moved
+                .transpose()
+                .map_err(|_| anyhow!("the neighbor"))?
+                .transpose()
+        });
+        if let Some(moved) = moved.map_err(|error| tunnel.explain(error))? {
+            let (name, figure) = (setup.name(), figure::NEIGHBOR);
+            self.samples.add(name, &case, figure, moved.rate / 1e6);
+        }
+        Ok(())
+    }
+
     fn impair(&self, impairment: Impairment) -> Result<()> {
         let link = self.long.link.as_ref().context("a line to impair")?;
         link.set_both(impairment);
@@ -158,6 +201,8 @@ fn load(asked: &Asked, streams: u32, length: Duration) -> Bulk {
         streams,
         length,
         reverse: asked.reverse,
+        // The one that the streams of most machines use; namespaces cannot be set to it everywhere.
+        congestion: "cubic",
     }
 }
 

@@ -30,6 +30,8 @@ pub(crate) const CLIENT_IDLE: Figure = lower("client resident", "MiB");
 pub(crate) const GATEWAY_IDLE: Figure = lower("gateway resident", "MiB");
 /// What arrived, all streams together.
 pub(crate) const THROUGHPUT: Figure = higher("throughput", "Mb/s");
+/// What arrived of the connection beside the tunnel.
+pub(crate) const NEIGHBOR: Figure = higher("the neighbor's", "Mb/s");
 /// CPU time of both ends, for 10⁹ bytes.
 pub(crate) const CPU_ENDS: Figure = lower("cpu of both ends", "s/GB");
 /// The same with what is between.

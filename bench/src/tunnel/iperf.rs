@@ -4,16 +4,16 @@
 //!   iperf3 -c in the server's namespace ──▶ tunnel ──▶ iperf3 -s in the client's namespace
 //! ```
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 use testkit::command;
+use testkit::netns::Namespace;
 use testkit::process::ChildGuard;
 
-use super::network::Network;
+use super::network::{CLIENT, Network};
 use super::running::Inner;
 
 /// What to move.
@@ -25,6 +25,8 @@ pub(crate) struct Bulk {
     pub(crate) length: Duration,
     /// From the client to the server.
     pub(crate) reverse: bool,
+    /// The congestion control of the streams.
+    pub(crate) congestion: &'static str,
 }
 
 /// What was moved.
@@ -43,28 +45,42 @@ pub(crate) struct Moved {
 /// # Errors
 /// When iperf3 is not there, cannot connect or says nothing of use.
 pub(crate) fn run(network: &Network, inner: Inner, dir: &Path, bulk: Bulk) -> Result<Moved> {
+    between([&network.server, &network.client], inner, PORT, dir, bulk)
+}
+
+/// Moves bytes from the gateway to the client without a tunnel.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn run_beside(network: &Network, dir: &Path, bulk: Bulk) -> Result<Moved> {
+    let ends = [&network.gateway, &network.client];
+    between(ends, Inner::routed(CLIENT), PORT + 1, dir, bulk)
+}
+
+fn between(
+    [from, to]: [&Namespace; 2],
+    inner: Inner,
+    port: u16,
+    dir: &Path,
+    bulk: Bulk,
+) -> Result<Moved> {
     let iperf = command::require("iperf3")?;
-    let mut command = network.client.command(&iperf);
-    command.args(["-s", "-1", "-p", &PORT.to_string()]);
-    let mut sink = ChildGuard::spawn("iperf3 -s", &command, &dir.join("iperf3-server.log"))?;
-    sink.wait_listening(SocketAddr::from((inner.address, PORT)), START_LIMIT)?;
-    let mut command = network.server.command(&iperf);
-    command.args([
-        "-c",
-        &inner.address.to_string(),
-        "-p",
-        &PORT.to_string(),
-        "-J",
-    ]);
+    let (address, port) = (inner.address.to_string(), port.to_string());
+    let mut command = to.command(&iperf);
+    command.args(["-s", "-1", "-B", &address, "-p", &port]);
+    let log = dir.join(format!("iperf3-server-{port}.log"));
+    let mut sink = ChildGuard::spawn("iperf3 -s", &command, &log)?;
+    sink.wait_listening(format!("{address}:{port}").parse()?, START_LIMIT)?;
+    let mut command = from.command(&iperf);
+    command.args(["-c", &address, "-p", &port, "-J"]);
     if let Some(device) = inner.device {
         command.args(["--bind-dev", device]);
     }
-    // The one that the streams of most machines use; namespaces cannot be set to it everywhere.
-    command.args(["-C", "cubic"]);
+    command.args(["-C", bulk.congestion]);
     command.args(["-P", &bulk.streams.to_string()]);
     command.args(["-t", &bulk.length.as_secs().to_string()]);
     command.args(bulk.reverse.then_some("-R"));
-    let log = dir.join("iperf3.json");
+    let log = dir.join(format!("iperf3-{port}.json"));
     // Appended to, and a run before has left its own.
     let _ = std::fs::remove_file(&log);
     let mut source = ChildGuard::spawn("iperf3 -c", &command, &log)?;

@@ -52,6 +52,8 @@ pub struct Impairment {
     /// How many packets may wait for their turn under `rate`; without a rate, how many may be on
     /// their way. What comes above it is dropped.
     pub queue: usize,
+    /// How long a packet may wait under `rate`; one that would wait longer is dropped.
+    pub buffer: Duration,
     /// The largest packet that gets through, octets; larger ones vanish.
     pub largest: Option<usize>,
     /// Whether their senders are told, by ICMP, as routers should and many do not.
@@ -86,6 +88,7 @@ impl Default for Impairment {
             reorder: 0.0,
             rate: None,
             queue: 4096,
+            buffer: Duration::MAX,
             largest: None,
             tells: false,
         }

@@ -68,7 +68,7 @@ impl Network {
         self.len
     }
 
-    /// Answers whether the address is in the network.
+    /// Returns whether the address is in the network.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         let (first, width) = spread(self.address);
@@ -140,28 +140,16 @@ impl PeerSet {
         Self(self.0 | 1 << peer.0)
     }
 
-    /// Returns the peers that are in both sets.
-    #[must_use]
-    pub fn intersection(self, other: Self) -> Self {
-        Self(self.0 & other.0)
-    }
-
-    /// Answers whether `peer` is in the set.
+    /// Returns whether `peer` is in the set.
     #[must_use]
     pub fn contains(self, peer: PeerIndex) -> bool {
         self.0 >> peer.0 & 1 == 1
     }
 
-    /// Answers whether there is no peer in the set.
+    /// Returns whether there is no peer in the set.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.0 == 0
-    }
-
-    /// Returns the number of peers.
-    #[must_use]
-    pub fn len(self) -> u32 {
-        self.0.count_ones()
     }
 
     /// Returns the peers by ascending number.
@@ -288,7 +276,7 @@ impl AllowedIps {
         }
     }
 
-    /// Answers whether `peer` may send packets with this source.
+    /// Returns whether `peer` may send packets with this source.
     #[must_use]
     pub fn allows(&self, peer: PeerIndex, source: IpAddr) -> bool {
         self.peers(source).contains(peer)

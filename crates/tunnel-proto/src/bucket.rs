@@ -6,13 +6,13 @@
 //! ```
 //!
 //! Nothing is ever evicted from the table of sources: networks that fall into one slot share it,
-//! so its size is fixed and a flood of invented addresses cannot wash anybody's history out.
+//! so its size is fixed and a flood of invented addresses cannot evict any history.
 //! There is no fairness beyond that.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use crate::octets::mix;
+use crate::wire::mix;
 
 /// A token bucket: `rate` tokens a second, at most `burst` of them saved up.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ impl TokenBucket {
         }
     }
 
-    /// Takes `cost` tokens when there are as many, and answers whether there were.
+    /// Takes `cost` tokens when there are as many, and returns whether there were.
     ///
     /// A `now` before an earlier one counts as that earlier one.
     pub fn take(&mut self, now: Instant, cost: u32) -> bool {
@@ -57,7 +57,7 @@ impl TokenBucket {
 
     fn fill(&mut self, now: Instant) {
         // What a minute brings fits: 60 e9 * 2^32 > 2^64, hence the saturating product.
-        let passed = now.saturating_duration_since(self.filled).min(LONGEST);
+        let passed = now.saturating_duration_since(self.filled).min(MAX_ELAPSED);
         let nanos = u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX);
         let more = nanos.saturating_mul(u64::from(self.rate));
         self.level = self
@@ -69,12 +69,12 @@ impl TokenBucket {
 }
 
 const NANO: u64 = 1_000_000_000;
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_ELAPSED: Duration = Duration::from_secs(60);
 
 /// Token buckets for networks of sources: /24 of IPv4, /56 of IPv6.
 ///
-/// Memory is `slots` times 32 octets, from the start. Two networks whose hashes agree share a
-/// bucket; who shares with whom depends on `secret`.
+/// Memory is `slots` times 32 bytes, from the start. Two networks whose hashes agree share a
+/// bucket; which ones depends on `secret`.
 #[derive(Clone, Debug)]
 pub struct SourceBuckets {
     slots: Vec<TokenBucket>,
@@ -91,7 +91,7 @@ impl SourceBuckets {
         }
     }
 
-    /// Takes one token from the bucket of `source`'s network, and answers whether there was one.
+    /// Takes one token from the bucket of `source`'s network, and returns whether there was one.
     ///
     /// IPv4-mapped addresses count as the IPv4 addresses they stand for.
     pub fn take(&mut self, now: Instant, source: IpAddr) -> bool {

@@ -9,12 +9,12 @@
 //! A reliable stream below turns loss into delay, so without this queue the flows inside would see
 //! seconds of delay and retransmit into it. Dropping follows RFC 8289 §5; when a bound is reached
 //! the oldest packet goes, since it is the one whose flow learns of the congestion soonest.
-//! After a reconnect [`Queue::flush`] empties it: nothing stale is ever replayed.
 //!
 //! Marks no ECN (the packets are sealed), keeps no flows apart, and allocates nothing per packet
 //! once it has grown.
 
 use std::collections::VecDeque;
+use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
 /// Bounds and times of a [`Queue`].
@@ -29,7 +29,7 @@ pub struct Params {
     pub quantum_bytes: usize,
     /// Bulk packets held at most.
     pub max_packets: usize,
-    /// Octets of bulk packets held at most.
+    /// Bytes of bulk packets held at most.
     pub max_bytes: usize,
     /// Urgent packets held at most.
     pub max_urgent: usize,
@@ -66,9 +66,7 @@ pub enum Band {
 pub enum DropReason {
     /// CoDel: packets wait for too long.
     Delay,
-    /// The queue was emptied.
-    Flushed,
-    /// A newer packet needed the octets.
+    /// A newer packet needed the bytes.
     FullBytes,
     /// A newer packet needed the place.
     FullPackets,
@@ -84,7 +82,6 @@ impl DropReason {
     pub fn reason(self) -> &'static str {
         match self {
             Self::Delay => "queue_delay",
-            Self::Flushed => "queue_flushed",
             Self::FullBytes => "queue_full_bytes",
             Self::FullPackets => "queue_full_packets",
             Self::Oversize => "queue_oversize",
@@ -102,8 +99,6 @@ pub struct Stats {
     pub popped: u64,
     /// Dropped for [`DropReason::Delay`].
     pub delay: u64,
-    /// Dropped for [`DropReason::Flushed`].
-    pub flushed: u64,
     /// Dropped for [`DropReason::FullBytes`].
     pub full_bytes: u64,
     /// Dropped for [`DropReason::FullPackets`].
@@ -114,7 +109,33 @@ pub struct Stats {
     pub stale: u64,
 }
 
-/// The queue. `T` is a packet; its size is told when it is pushed.
+impl Stats {
+    /// Returns how many packets were dropped, by reason.
+    #[must_use]
+    pub fn dropped(&self) -> [(DropReason, u64); 5] {
+        [
+            (DropReason::Delay, self.delay),
+            (DropReason::FullBytes, self.full_bytes),
+            (DropReason::FullPackets, self.full_packets),
+            (DropReason::Oversize, self.oversize),
+            (DropReason::Stale, self.stale),
+        ]
+    }
+}
+
+impl AddAssign for Stats {
+    fn add_assign(&mut self, other: Self) {
+        self.pushed += other.pushed;
+        self.popped += other.popped;
+        self.delay += other.delay;
+        self.full_bytes += other.full_bytes;
+        self.full_packets += other.full_packets;
+        self.oversize += other.oversize;
+        self.stale += other.stale;
+    }
+}
+
+/// The queue. `T` is a packet; its size is given when it is pushed.
 ///
 /// Dropped packets are handed to the `dropped` argument, so that their buffers can be used again.
 #[derive(Debug)]
@@ -152,7 +173,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Queues a packet of `bytes` octets, dropping the oldest of its band where a bound demands it.
+    /// Queues a packet of `bytes` bytes, dropping the oldest of its band where a bound demands it.
     pub fn push(
         &mut self,
         now: Instant,
@@ -204,27 +225,19 @@ impl<T> Queue<T> {
         Some(waiting.item)
     }
 
-    /// Drops everything, and forgets the state of congestion: for a new connection.
-    pub fn flush(&mut self, mut dropped: impl FnMut(T, DropReason)) {
-        while let Some(waiting) = self.urgent.pop_front().or_else(|| self.take_bulk()) {
-            self.drop_packet(Some(waiting), DropReason::Flushed, &mut dropped);
-        }
-        self.control = Control::default();
-    }
-
     /// Returns the number of packets that wait.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bulk.len() + self.urgent.len()
     }
 
-    /// Answers whether nothing waits.
+    /// Returns whether nothing waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bulk.is_empty() && self.urgent.is_empty()
     }
 
-    /// Returns the octets of the bulk packets that wait.
+    /// Returns the bytes of the bulk packets that wait.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -297,7 +310,6 @@ impl<T> Queue<T> {
         let Some(waiting) = waiting else { return };
         let count = match reason {
             DropReason::Delay => &mut self.stats.delay,
-            DropReason::Flushed => &mut self.stats.flushed,
             DropReason::FullBytes => &mut self.stats.full_bytes,
             DropReason::FullPackets => &mut self.stats.full_packets,
             DropReason::Oversize => &mut self.stats.oversize,

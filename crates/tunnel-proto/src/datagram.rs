@@ -1,26 +1,26 @@
-//! What a WireGuard datagram says in the clear, and the route id in it.
+//! The cleartext header of a WireGuard datagram, and the route id in it.
 //!
 //! ```text
 //!  0     1        4            8            12
 //! ┌─────┬────────┬────────────┬────────────┬───
 //! │type │reserved│ index      │ index      │
 //! └─────┴────────┴────────────┴────────────┴───
-//!   1    route id  sender                        initiation, 148 octets
-//!   2    route id  sender       receiver         response,    92 octets
-//!   3    route id  receiver                      cookie reply, 64 octets
-//!   4    route id  receiver     counter (64 bit) data, at least 32 octets
+//!   1    route id  sender                        initiation, 148 bytes
+//!   2    route id  sender       receiver         response,    92 bytes
+//!   3    route id  receiver                      cookie reply, 64 bytes
+//!   4    route id  receiver     counter (64 bit) data, at least 32 bytes
 //! ```
 //!
-//! The three reserved octets, zero in the protocol, carry a route id (big-endian, 20 bits) between
-//! a client and the gateway of this project; whoever hands a datagram to WireGuard zeroes them
-//! first. The same id stands in the upper 20 bits of every index that a server of ours chooses, so
+//! The three reserved bytes, zero in the protocol, carry a route id (big-endian, 20 bits) between
+//! a client and the gateway of this project; they are zeroed before WireGuard sees the
+//! datagram. The same id stands in the upper 20 bits of every index that a server of ours chooses, so
 //! that datagrams of clients that know nothing of this find their way as well.
 //!
-//! Nothing here is authenticated: a route id says where a datagram wants to go, not that it may.
+//! Nothing here is authenticated: a route id names a destination and grants nothing.
 
 use std::num::NonZeroU32;
 
-use crate::octets::{array, put, u8_at, u32_le_at, u64_le_at};
+use crate::wire::{array, put, u8_at, u32_le_at, u64_le_at};
 
 /// The number of a tunnel server behind a gateway, 1 to 1,048,575.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -50,13 +50,6 @@ impl RouteId {
         Self::new(index >> 12)
     }
 
-    /// Returns the 24-bit number from which boringtun makes the indices of one pair of keys
-    /// (it appends 8 bits of its own); `None` when `pair` is not below 16.
-    #[must_use]
-    pub fn tunnel_index(self, pair: u8) -> Option<u32> {
-        (pair < 16).then(|| self.get() << 4 | u32::from(pair))
-    }
-
     fn reserved(self) -> [u8; 3] {
         let [_, reserved @ ..] = self.get().to_be_bytes();
         reserved
@@ -76,12 +69,12 @@ pub enum Kind {
     Data,
 }
 
-/// What a datagram says in the clear.
+/// The cleartext header of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Which of the four it is.
     pub kind: Kind,
-    /// The route id of the reserved octets, `None` when they are zero.
+    /// The route id of the reserved bytes, `None` when they are zero.
     pub route: Option<RouteId>,
     /// The index its sender goes by; initiations and responses have one.
     pub sender: Option<u32>,
@@ -95,8 +88,8 @@ impl Header {
     /// # Errors
     ///
     /// - [`DatagramError::Size`]: empty, larger than UDP carries, or not the size of its kind;
-    /// - [`DatagramError::Kind`]: a first octet other than 1 to 4;
-    /// - [`DatagramError::Reserved`]: more than 20 bits in the reserved octets.
+    /// - [`DatagramError::Kind`]: a first byte other than 1 to 4;
+    /// - [`DatagramError::Reserved`]: more than 20 bits in the reserved bytes.
     pub fn parse(datagram: &[u8]) -> Result<Self, DatagramError> {
         let len = datagram.len();
         let size = DatagramError::Size { len };
@@ -124,15 +117,15 @@ impl Header {
         })
     }
 
-    /// Returns the server this datagram of a client is for, as far as it says: by the reserved
-    /// octets, else by the receiver's index. `None` leaves an initiation of a client that knows
+    /// Returns the server this datagram of a client is for, if it names one: by the reserved
+    /// bytes, else by the receiver's index. `None` leaves an initiation of a client that knows
     /// nothing of route ids (see [`crate::mac1`]).
     ///
     /// Datagrams *of* a server carry the client's index, which means nothing here.
     ///
     /// # Errors
     ///
-    /// [`DatagramError::Disagree`] when the reserved octets name one server and the index another.
+    /// [`DatagramError::Disagree`] when the reserved bytes name one server and the index another.
     pub fn destination(&self) -> Result<Option<RouteId>, DatagramError> {
         let by_index = self.receiver.and_then(RouteId::of_index);
         match (self.route, by_index, self.receiver) {
@@ -153,20 +146,20 @@ pub fn counter(datagram: &[u8]) -> Option<u64> {
         .flatten()
 }
 
-/// Zeroes the reserved octets, as WireGuard wants them.
+/// Zeroes the reserved bytes, as WireGuard wants them.
 ///
 /// # Errors
 ///
-/// [`DatagramError::Size`] when there are fewer than four octets.
+/// [`DatagramError::Size`] when there are fewer than four bytes.
 pub fn clear_route(datagram: &mut [u8]) -> Result<(), DatagramError> {
     put_reserved(datagram, [0; 3])
 }
 
-/// Writes a route id into the reserved octets.
+/// Writes a route id into the reserved bytes.
 ///
 /// # Errors
 ///
-/// [`DatagramError::Size`] when there are fewer than four octets.
+/// [`DatagramError::Size`] when there are fewer than four bytes.
 pub fn set_route(datagram: &mut [u8], route: RouteId) -> Result<(), DatagramError> {
     put_reserved(datagram, route.reserved())
 }
@@ -190,38 +183,38 @@ fn reserved_route(datagram: &[u8]) -> Result<Option<RouteId>, DatagramError> {
     }
 }
 
-/// Octets of a handshake initiation (WireGuard paper §5.4.2).
+/// Bytes of a handshake initiation (WireGuard paper §5.4.2).
 pub const INITIATION_LEN: usize = 148;
-/// Octets of a handshake response (§5.4.3).
+/// Bytes of a handshake response (§5.4.3).
 pub const RESPONSE_LEN: usize = 92;
-/// Octets of a cookie reply (§5.4.7).
+/// Bytes of a cookie reply (§5.4.7).
 pub const COOKIE_REPLY_LEN: usize = 64;
-/// The least octets of transport data (§5.4.6): header and tag. Padding to 16 is not demanded,
+/// The minimum size of transport data (§5.4.6): header and tag. Padding to 16 is not required,
 /// since not every implementation pads.
 pub const DATA_MIN_LEN: usize = 32;
 /// What UDP over IPv4 carries at most.
 pub const MAX_LEN: usize = 65_507;
 
-/// Why octets are no WireGuard datagram, or none that can be routed.
+/// Why bytes are no WireGuard datagram, or none that can be routed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DatagramError {
-    /// The reserved octets name one server and the receiver's index another.
+    /// The reserved bytes name one server and the receiver's index another.
     #[error("route id and receiver index name different servers")]
     Disagree,
-    /// The first octet is none of the four kinds.
+    /// The first byte is none of the four kinds.
     #[error("kind {found} is none of WireGuard's")]
     Kind {
-        /// The first octet.
+        /// The first byte.
         found: u8,
     },
-    /// The reserved octets hold more than 20 bits.
-    #[error("the reserved octets hold no route id")]
+    /// The reserved bytes hold more than 20 bits.
+    #[error("the reserved bytes hold no route id")]
     Reserved,
     /// The size is not that of the kind.
-    #[error("{len} octets are not the size of this kind of datagram")]
+    #[error("{len} bytes are not the size of this kind of datagram")]
     Size {
-        /// Octets of the datagram.
+        /// Bytes of the datagram.
         len: usize,
     },
 }

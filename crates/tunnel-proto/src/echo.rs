@@ -10,33 +10,33 @@
 //! ```
 //!
 //! Being ICMP, they are answered by every WireGuard peer that has an inner address; an end of ours
-//! answers them itself and tells about itself in the payload. They travel sealed, so they are
+//! answers them itself and reports its state in the payload. They travel sealed, so they are
 //! authentic. Numbers are big-endian.
 //!
 //! When to send them and what an answer means is [`crate::path`]'s.
 
 use std::net::IpAddr;
 
-use crate::ip::checksum::update_octets;
+use crate::ip::checksum::update_bytes;
 use crate::ip::icmp::{IcmpError, echo_request, make_echo_reply};
 use crate::ip::transport::Icmp;
 use crate::ip::{Header, protocol};
-use crate::octets::{array, put, u8_at, u16_at, u32_at};
+use crate::wire::{array, put, u8_at, u16_at, u32_at};
 
-/// Octets of the payload.
+/// Bytes of the payload.
 pub const PAYLOAD_LEN: usize = 16;
 
-/// What one end tells the other in a probe or its answer.
+/// What one end reports to the other in a probe or its answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct ProbeInfo {
     /// Whether the sender sends its packets by the link this came by. Meaningless in answers.
     pub active: bool,
     /// Whether the sender wants no new flows.
     pub draining: bool,
-    /// Whether the sender lately sent packets larger than the least MTU: whoever searches for the
-    /// size is to see whether they arrive.
+    /// Whether the sender lately sent packets larger than the minimum MTU: the end that searches for
+    /// the size must check whether they arrive.
     pub large: bool,
-    /// Octets of the largest inner packet that is known to come through; 0: not known.
+    /// Bytes of the largest inner packet that is known to come through; 0: not known.
     pub mtu: u16,
     /// Open flows that go by the receiver.
     pub flows: u32,
@@ -46,26 +46,26 @@ pub struct Told {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Echo {
     /// To be answered by [`answer`].
-    Request(Told),
-    /// An answer. `told` is `None` when it came from a peer that only reflects.
+    Request(ProbeInfo),
+    /// An answer. `info` is `None` when it came from a peer that only reflects.
     Reply {
         /// The probe's.
         id: u32,
-        /// What the answering end tells.
-        told: Option<Told>,
+        /// What the answering end reports.
+        info: Option<ProbeInfo>,
     },
 }
 
-/// Writes a probe of `size` octets, or as few as it takes, and returns its length.
+/// Writes a probe of `size` bytes, or as few as it takes, and returns its length.
 ///
 /// # Errors
 ///
 /// - [`IcmpError::Family`]: the addresses are not of one family;
-/// - [`IcmpError::NoRoom`]: `out` is too small.
+/// - [`IcmpError::BufferTooSmall`]: `out` is too small.
 pub fn request(
     (from, to): (IpAddr, IpAddr),
     id: u32,
-    told: Told,
+    info: ProbeInfo,
     size: usize,
     out: &mut [u8],
 ) -> Result<usize, IcmpError> {
@@ -74,7 +74,7 @@ pub fn request(
     let [a, b, c, d] = id.to_be_bytes();
     let (id, seq) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
     let len = echo_request(from, to, id, seq, data, out)?;
-    replace_payload(out, headers - 8, &payload(told, 0));
+    replace_payload(out, headers - 8, &payload(info, 0));
     Ok(len)
 }
 
@@ -91,7 +91,7 @@ pub fn parse(header: &Header, packet: &[u8]) -> Option<Echo> {
         return None;
     }
     let flags = u8_at(payload, 4)?;
-    let told = Told {
+    let info = ProbeInfo {
         active: flags & ACTIVE != 0,
         draining: flags & DRAINING != 0,
         large: flags & LARGE != 0,
@@ -99,38 +99,38 @@ pub fn parse(header: &Header, packet: &[u8]) -> Option<Echo> {
         flows: u32_at(payload, 8)?,
     };
     match (header.protocol, icmp.kind) {
-        (protocol::ICMP, 8) | (protocol::ICMPV6, 128) => Some(Echo::Request(told)),
+        (protocol::ICMP, 8) | (protocol::ICMPV6, 128) => Some(Echo::Request(info)),
         (protocol::ICMP, 0) | (protocol::ICMPV6, 129) => Some(Echo::Reply {
             id: u32::from_be_bytes(icmp.rest),
-            told: (flags & ANSWER != 0).then_some(told),
+            info: (flags & ANSWER != 0).then_some(info),
         }),
         _ => None,
     }
 }
 
-/// Turns a probe into its answer, in place, and answers whether it was one.
-pub fn answer(header: &Header, packet: &mut [u8], told: Told) -> bool {
+/// Turns a probe into its answer, in place, and returns whether it was one.
+pub fn answer(header: &Header, packet: &mut [u8], info: ProbeInfo) -> bool {
     if !matches!(parse(header, packet), Some(Echo::Request(_))) {
         return false;
     }
     make_echo_reply(header, packet)
-        && replace_payload(packet, header.transport, &payload(told, ANSWER))
+        && replace_payload(packet, header.transport, &payload(info, ANSWER))
 }
 
-fn payload(told: Told, flags: u8) -> [u8; PAYLOAD_LEN] {
+fn payload(info: ProbeInfo, flags: u8) -> [u8; PAYLOAD_LEN] {
     let set = [
-        (told.active, ACTIVE),
-        (told.draining, DRAINING),
-        (told.large, LARGE),
+        (info.active, ACTIVE),
+        (info.draining, DRAINING),
+        (info.large, LARGE),
     ];
     let told_flags = set.iter().filter(|(is_set, _)| *is_set);
     let flags = told_flags.fold(flags, |flags, (_, flag)| flags | flag);
-    let mut octets = [0; PAYLOAD_LEN];
-    put(&mut octets, 0, &MAGIC);
-    put(&mut octets, 4, &[flags]);
-    put(&mut octets, 6, &told.mtu.to_be_bytes());
-    put(&mut octets, 8, &told.flows.to_be_bytes());
-    octets
+    let mut bytes = [0; PAYLOAD_LEN];
+    put(&mut bytes, 0, &MAGIC);
+    put(&mut bytes, 4, &[flags]);
+    put(&mut bytes, 6, &info.mtu.to_be_bytes());
+    put(&mut bytes, 8, &info.flows.to_be_bytes());
+    bytes
 }
 
 /// Replaces the payload of an ICMP message at `at`; its checksum changes by the difference.
@@ -139,7 +139,7 @@ fn replace_payload(packet: &mut [u8], at: usize, payload: &[u8; PAYLOAD_LEN]) ->
         return false;
     };
     let old: [u8; PAYLOAD_LEN] = old;
-    let sum = update_octets(sum, &old, payload);
+    let sum = update_bytes(sum, &old, payload);
     put(packet, at + 2, &sum.to_be_bytes()) && put(packet, at + 8, payload)
 }
 

@@ -1,7 +1,7 @@
 //! Lets the near side open connections through the tunnel, and the far side only answer.
 //!
 //! ```text
-//! near (control plane) ──▶ outbound: opens or continues a flow, tells its peer ──▶ tunnel
+//! near (control plane) ──▶ outbound: opens or continues a flow, picks its peer ─▶ tunnel
 //! near ◀── inbound: only packets of known flows, and ICMP errors about them ◀───── tunnel
 //! ```
 //!
@@ -10,18 +10,18 @@
 //!
 //! - **TCP.** A SYN without ACK never comes in, not even on a known flow. A flow in the middle
 //!   (after a restart, or longer idle than its time-out) is picked up when the *near* side sends
-//!   on it. Sequence numbers are not tracked: whoever could forge them is the other end anyway.
+//!   on it. Sequence numbers are not tracked: only the other end could forge them.
 //! - **UDP** flows are kept alive by the near side only, so that the far side cannot hold a port
 //!   open that its owner has given up.
 //! - **Fragments.** A first fragment must hold all of the transport header and is judged like a
-//!   packet; later ones pass if their first one did, and do not reach into its octets (RFC 1858,
+//!   packet; later ones pass if their first one did, and do not reach into its bytes (RFC 1858,
 //!   RFC 3128, RFC 5722). They must come after it: out of order they are refused.
 //! - **ICMP errors** come in when the packet they quote went out on a known flow from the address
 //!   the error is sent to. They change nothing about the flow. Redirects never come in.
 //! - **Source routes**, IPv6 routing headers with hops to go, and addresses that no packet has
 //!   (IPv4-mapped, loopback, multicast, unspecified) are refused both ways, and so is every other
 //!   protocol.
-//! - **Full table.** The oldest closed flow makes room, else the oldest one that is still opening
+//! - **Full table.** The oldest closed flow is evicted, else the oldest one that is still opening
 //!   (which no answer confirmed); established ones never, so then the new flow is refused.
 //!
 //! Which peer may send as which address is [`crate::allowed`]'s question. Nothing is translated,
@@ -45,7 +45,7 @@ use table::Table;
 /// Bounds and times of a [`Filter`].
 #[derive(Clone, Copy, Debug)]
 pub struct Params {
-    /// Flows held at most, about 90 octets each when they are there; at most 16,777,216.
+    /// Flows held at most, about 90 bytes each when they are there; at most 16,777,216.
     pub max_flows: usize,
     /// Fragmented packets tracked at most, for each direction.
     pub max_fragmented: usize,
@@ -110,7 +110,7 @@ pub struct Filter {
 
 impl Filter {
     /// Returns a filter that knows no flow. `secret` is a random number that keeps others from
-    /// aiming at one place of the table; `now` is the earliest time that will be told.
+    /// aiming at one place of the table; `now` is the earliest time of any call.
     #[must_use]
     pub fn new(params: Params, secret: u64, now: Instant) -> Self {
         let fragments = || Fragments::new(params.max_fragmented, params.fragments);
@@ -166,7 +166,7 @@ impl Filter {
         self.flows.len()
     }
 
-    /// Answers whether no flow is in the table.
+    /// Returns whether no flow is in the table.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -178,7 +178,7 @@ impl Filter {
         self.flows.open_of(peer)
     }
 
-    /// Returns the number of flows that made room for others.
+    /// Returns the number of flows evicted for others.
     #[must_use]
     pub fn evicted(&self) -> u64 {
         self.flows.evicted()
@@ -325,7 +325,7 @@ fn quoted<'a>(header: &Header, packet: &'a [u8]) -> Result<Option<Quoted<'a>>, R
     }))
 }
 
-/// The flags of a TCP segment whose header is all there.
+/// The flags of a TCP segment with a complete header.
 fn tcp_flags(header: &Header, packet: &[u8]) -> Result<u8, Refusal> {
     Tcp::new(header.segment(packet))
         .map(|tcp| tcp.flags())

@@ -20,11 +20,11 @@ use bytes::{BufMut, BytesMut};
 
 pub use control::{Control, Identity, MAX_CONTROL_LEN, MAX_IDENTITY_LEN};
 
-use crate::octets::array;
+use crate::wire::array;
 
-/// Octets of the header of a frame.
+/// Bytes of the header of a frame.
 pub const HEADER_LEN: usize = 2;
-/// The most octets a frame can hold.
+/// The most bytes a frame can hold.
 pub const MAX_LEN: u16 = 0x3fff;
 
 /// A frame, taken apart.
@@ -32,7 +32,7 @@ pub const MAX_LEN: u16 = 0x3fff;
 pub enum Frame<'a> {
     /// A control message.
     Control(Control<'a>),
-    /// A WireGuard datagram, at least one octet; not looked into.
+    /// A WireGuard datagram, at least one byte; not looked into.
     Datagram(&'a [u8]),
 }
 
@@ -55,7 +55,7 @@ pub fn put_control(control: &Control<'_>, out: &mut BytesMut) -> Result<(), Fram
     out.put_bytes(0, HEADER_LEN);
     let written = control.encode(out).and_then(|()| {
         let header = encode_header(CONTROL, out.len() - start - HEADER_LEN)?;
-        crate::octets::put(out, start, &header);
+        crate::wire::put(out, start, &header);
         Ok(())
     });
     if written.is_err() {
@@ -86,7 +86,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Returns a decoder that refuses datagrams of more than `max` octets.
+    /// Returns a decoder that refuses datagrams of more than `max` bytes.
     #[must_use]
     pub fn new(max: u16) -> Self {
         Self {
@@ -97,8 +97,8 @@ impl Decoder {
         }
     }
 
-    /// Takes octets off the front of `input` and answers the next frame, or `None` when all of
-    /// `input` is taken and the frame is still incomplete. Call it until it answers `None`.
+    /// Takes bytes off the front of `input` and answers the next frame, or `None` when all of
+    /// `input` is taken and the frame is still incomplete. Call it until it returns `None`.
     ///
     /// # Errors
     ///
@@ -131,7 +131,7 @@ impl Decoder {
         }
     }
 
-    /// Returns the octets held of a frame that is not complete.
+    /// Returns the bytes held of a frame that is not complete.
     #[must_use]
     pub fn pending(&self) -> usize {
         if self.answered { 0 } else { self.held.len() }
@@ -154,7 +154,7 @@ impl Decoder {
         Ok((self.held.len() == HEADER_LEN + len).then_some(Complete::Held(kind)))
     }
 
-    /// Moves octets from `input` until `wanted` are held.
+    /// Moves bytes from `input` until `wanted` are held.
     fn hold(&mut self, input: &mut &[u8], wanted: usize) {
         let missing = wanted.saturating_sub(self.held.len());
         let (taken, rest) = input.split_at_checked(missing).unwrap_or((input, &[]));
@@ -207,7 +207,7 @@ pub enum FrameError {
     /// A control message of a known type is cut short or holds what it must not.
     #[error("malformed control message of type {kind}")]
     Control {
-        /// The type, the first octet of the message.
+        /// The type, the first byte of the message.
         kind: u8,
     },
     /// The frame is empty.
@@ -220,11 +220,11 @@ pub enum FrameError {
         found: u16,
     },
     /// The frame is longer than allowed.
-    #[error("frame of {len} octets, {max} are allowed")]
+    #[error("frame of {len} bytes, {max} are allowed")]
     TooLong {
-        /// Octets of the frame.
+        /// Bytes of the frame.
         len: usize,
-        /// Octets allowed.
+        /// Bytes allowed.
         max: u16,
     },
 }

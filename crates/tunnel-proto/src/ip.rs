@@ -7,7 +7,7 @@
 //! ```
 //!
 //! [`Header::parse`] looks at a packet once and notes where its transport header begins; views and
-//! changes start from there. Everything is bounds-checked and works in the caller's octets; nothing
+//! changes start from there. Everything is bounds-checked and works in the caller's bytes; nothing
 //! is allocated per packet. Packets are not reassembled, routed or filtered here.
 
 pub mod checksum;
@@ -20,7 +20,7 @@ pub mod vnet;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::octets::{array, u8_at, u16_at, u32_at};
+use crate::wire::{array, u8_at, u16_at, u32_at};
 
 /// Protocol numbers of the IANA registry, as far as they matter here.
 pub mod protocol {
@@ -43,7 +43,7 @@ pub enum Version {
     V6,
 }
 
-/// What the headers in front of a packet's transport say.
+/// The headers in front of a packet's transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// IPv4 or IPv6.
@@ -54,9 +54,9 @@ pub struct Header {
     pub dst: IpAddr,
     /// The protocol behind IPv4 options or IPv6 extension headers.
     pub protocol: u8,
-    /// Octets in front of the transport header, or of a later fragment's data.
+    /// Bytes in front of the transport header, or of a later fragment's data.
     pub transport: usize,
-    /// Octets of the packet; what lies behind is padding.
+    /// Bytes of the packet; what lies behind is padding.
     pub total_len: usize,
     /// Present when the packet is a fragment; an IPv6 "atomic" fragment (RFC 6946) is none.
     pub fragment: Option<Fragment>,
@@ -69,16 +69,16 @@ pub struct Header {
 pub struct Fragment {
     /// Common to the fragments of a packet; 16 bits in IPv4.
     pub id: u32,
-    /// Octets in front of this one's data, a multiple of eight.
+    /// Bytes in front of this one's data, a multiple of eight.
     pub offset: u16,
     /// Whether more follow.
     pub more: bool,
-    /// Octets of the packet in front of its data, which IPv6 extension headers may begin.
+    /// Bytes of the packet in front of its data, which IPv6 extension headers may begin.
     pub data_at: usize,
 }
 
 impl Header {
-    /// Reads the headers of a packet. Octets behind the packet's own length are allowed.
+    /// Reads the headers of a packet. Bytes behind the packet's own length are allowed.
     ///
     /// # Errors
     ///
@@ -114,7 +114,7 @@ impl Header {
         packet.get(self.transport..end).unwrap_or_default()
     }
 
-    /// Answers whether the transport header is in this packet: it is whole, or the first fragment.
+    /// Returns whether the transport header is in this packet: it is whole, or the first fragment.
     #[must_use]
     pub fn has_transport_header(&self) -> bool {
         self.fragment.is_none_or(|fragment| fragment.offset == 0)
@@ -208,7 +208,7 @@ fn parse_v6(packet: &[u8]) -> Result<Header, IpError> {
 }
 
 impl Header {
-    /// Steps over one IPv6 extension header (RFC 8200 §4); answers whether there was one.
+    /// Steps over one IPv6 extension header (RFC 8200 §4); returns whether there was one.
     fn skip_extension(&mut self, packet: &[u8]) -> Result<bool, IpError> {
         if !self.has_transport_header() {
             return Ok(false); // what follows is the middle of something
@@ -241,9 +241,9 @@ impl Header {
     }
 }
 
-/// Octets of an IPv4 header without options.
+/// Bytes of an IPv4 header without options.
 pub(crate) const V4_LEN: usize = 20;
-/// Octets of an IPv6 header without extensions.
+/// Bytes of an IPv6 header without extensions.
 pub(crate) const V6_LEN: usize = 40;
 
 /// RFC 8200 §4.1 lists six, one of which may come twice.
@@ -254,11 +254,11 @@ const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
 const DESTINATION: u8 = 60;
 
-/// Why octets are no IP packet that can be handled.
+/// Why bytes are no IP packet that can be handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IpError {
-    /// More IPv6 extension headers than anybody sends.
+    /// More IPv6 extension headers than are ever sent.
     #[error("too many extension headers")]
     Extensions,
     /// The packet is cut short, or a length in it cannot be.

@@ -1,24 +1,24 @@
-//! The pure half of the tunnel: everything that is decided by octets and time alone.
+//! The pure half of the tunnel: everything that is decided by bytes and time alone.
 //!
 //! ```text
 //!              UDP                                      TCP stream
 //!               │                                           │
-//!   wrapped ◀── datagram ──▶ mac1                         frame ──▶ Control (hello, ping, drain, MTU)
-//!   (gateway    (route id,   (whose handshake?)             ▲
+//!   wrapped ◀── datagram ──▶ mac1                         frame ──▶ Control (hello, drain)
+//!   (gateway    (route id,   (handshake for?)               ▲
 //!    ⇄ server)   indices)                                 codel (what waits for the socket)
 //!               │                                           │
 //!               └──────────── path (which transport; how large) ──────────┘
 //!                                      │
 //!                     sealed and opened by WireGuard, elsewhere
 //!                                      │
-//!              allowed (whose address?) · filter (who may open connections?)
+//!              allowed (which peer's address?) · filter (may it open a connection?)
 //!                                      │
 //!                 ip (views, checksums, segments, super-packets, ICMP) ⇄ TUN
 //! ```
 //!
-//! Octets and `now` go in; octets, verdicts, events and the next deadline come out. There are no
+//! Bytes and `now` go in; bytes, verdicts, events and the next deadline come out. There are no
 //! sockets, devices, threads, clocks or random numbers in here, and no cryptography but the keyed
-//! hash that tells whose handshake a datagram is. Sealing and opening packets is WireGuard's own
+//! hash that identifies the receiver of a handshake. Sealing and opening packets is WireGuard's own
 //! business and happens elsewhere.
 //!
 //! What comes from the network may be anything: it leads to an error value, never to a panic, and
@@ -27,7 +27,7 @@
 #![warn(clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 mod bucket;
-mod octets;
+mod wire;
 
 pub mod allowed;
 pub mod codel;

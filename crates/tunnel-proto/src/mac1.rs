@@ -8,7 +8,7 @@
 //!
 //! `mac1` is a hash of the message keyed with the receiver's *public* key (WireGuard paper §5.4.4),
 //! so it shows that the sender knows that key and nothing else: replayed messages pass. Trying all
-//! keys costs about 0.3 µs each, and anybody can send 148 octets; that is why clients of our own
+//! keys costs about 0.3 µs each, and any host can send 148 bytes; that is why clients of our own
 //! name their server in the datagram, which then costs one check outside the budget, and only
 //! foreign ones come to the scan.
 //!
@@ -38,9 +38,9 @@ impl Mac1Key {
         Self(<Blake2sMac<U16> as KeyInit>::new(&key))
     }
 
-    /// Answers whether `message`, an initiation or a response, carries the right `mac1`.
+    /// Returns whether `message`, an initiation or a response, carries the right `mac1`.
     ///
-    /// The reserved octets count as zero, whatever they hold. Takes the same time for every
+    /// The reserved bytes count as zero, whatever they hold. Takes the same time for every
     /// message of one size.
     #[must_use]
     pub fn verify(&self, message: &[u8]) -> bool {
@@ -69,7 +69,7 @@ impl std::fmt::Debug for Mac1Key {
     }
 }
 
-/// Splits a handshake message into its kind, what `mac1` covers behind the first four octets, and
+/// Splits a handshake message into its kind, what `mac1` covers behind the first four bytes, and
 /// `mac1`.
 fn parts(message: &[u8]) -> Option<(u8, &[u8], &[u8; 16])> {
     let (kind, _) = message.split_first()?;
@@ -77,7 +77,7 @@ fn parts(message: &[u8]) -> Option<(u8, &[u8], &[u8; 16])> {
         (1, INITIATION_LEN) | (2, RESPONSE_LEN) => {}
         _ => return None,
     }
-    let covered = message.len() - 32; // mac1 and mac2, 16 octets each, end the message
+    let covered = message.len() - 32; // mac1 and mac2, 16 bytes each, end the message
     let body = message.get(4..covered)?;
     let mac1 = message.get(covered..)?.first_chunk()?;
     Some((*kind, body, mac1))
@@ -120,7 +120,7 @@ impl<S: Copy> Mac1Table<S> {
         self.entries.len()
     }
 
-    /// Answers whether there are no keys.
+    /// Returns whether there are no keys.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()

@@ -3,11 +3,11 @@
 //! ```text
 //!            ┌─ Dial tcp ──▶ connected ──▶ probes ─┐
 //! Selector ──┤                                     ├──▶ Use(link): where to send
-//!            └─ Dial udp ──▶ connected ──▶ probes ─┘      busy by TCP: two in turns
-//! per link: Mtu ──▶ Probe of a size ──▶ Changed(mtu) | Unfit        TCP: Segments ──▶ Loss
+//!            └─ Dial udp ──▶ connected ──▶ probes ─┘
+//! per link: Mtu ──▶ Probe of a size ──▶ Changed(mtu) | Unfit
 //! ```
 //!
-//! TCP and UDP are dialled together, whichever answers first is used, and UDP is used as soon as
+//! TCP and UDP are dialed together, whichever answers first is used, and UDP is used as soon as
 //! it answers. The other stays connected and is probed slowly, so that a fall-back needs no
 //! connecting: a new link is up before the old one is left, and packets are taken from every link
 //! that is up. Probes that are not answered decide that a link is dead: with the default times
@@ -18,23 +18,17 @@
 //! link are the caller's. After every `handle_…`, take all events and ask for the next deadline.
 
 mod event;
-mod loss;
 mod mtu;
-mod padding;
 mod probe;
-mod turns;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::octets::mix;
+use crate::wire::mix;
 
 pub use event::{CloseReason, Event};
-pub use loss::Segments;
 pub use mtu::{Mtu, MtuEvent, MtuParams};
-pub use padding::{MOST as MOST_PADDING, Padding};
 pub use probe::{LinkStats, ProbeParams, Prober};
-use turns::Turns;
 
 /// What carries the datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -88,18 +82,13 @@ pub struct Params {
     /// `flap_memory`.
     pub hold_first: Duration,
     /// The longest such time.
-    pub hold_most: Duration,
+    pub max_hold: Duration,
     /// After this long without a death the next one counts as the first.
     pub flap_memory: Duration,
     /// When UDP is tried again after its packets turned out to be too small.
     pub unfit: Duration,
-    /// For how long a link that was told to go is kept open after another took over.
+    /// For how long a link that must go is kept open after another took over.
     pub linger: Duration,
-    /// How long one of two TCP connections carries a busy tunnel until the other does, while the
-    /// line loses next to nothing; less than 10 s, and zero for a single connection. Two leave a
-    /// neighbor on the line a quarter of it, since BBR never measures the round trip without its own
-    /// queue then.
-    pub turn: Duration,
 }
 
 impl Default for Params {
@@ -112,11 +101,10 @@ impl Default for Params {
             retry_tcp: Duration::from_secs(5),
             retry_udp: Duration::from_secs(15),
             hold_first: Duration::from_secs(5),
-            hold_most: Duration::from_secs(60),
+            max_hold: Duration::from_secs(60),
             flap_memory: Duration::from_secs(300),
             unfit: Duration::from_secs(60),
             linger: Duration::from_secs(3),
-            turn: Duration::ZERO,
         }
     }
 }
@@ -127,19 +115,11 @@ struct Link {
     since: Instant,
     /// `None` while it is connecting.
     prober: Option<Prober>,
-    /// TCP: when its congestion control has found how short the round trip is.
-    learned: Instant,
-    /// When a link that was told to go is closed; set when another took over.
+    /// When a link that must go is closed; set when another took over.
     close_at: Option<Instant>,
-    /// What its kernel had counted at the last look.
-    counted: Option<(Instant, Segments)>,
-    /// TCP: whether there is to be padding ahead of its first turn: it had none, and was not used.
-    needs_padding: bool,
-    /// TCP: whether there was padding, which is in what its kernel counts first.
-    padded: bool,
 }
 
-/// One transport, or the second connection by TCP: its link, the one it replaces, and when to try again.
+/// One transport: its link, the one it replaces, and when to try again.
 #[derive(Debug)]
 struct Slot {
     transport: Transport,
@@ -153,11 +133,7 @@ struct Slot {
 #[derive(Debug)]
 pub struct Selector {
     params: Params,
-    /// TCP, UDP, and TCP once more for a busy tunnel.
-    slots: [Slot; 3],
-    turns: Turns,
-    /// The place of the TCP connection in use, or to be used.
-    turn: usize,
+    slots: [Slot; 2],
     active: Option<LinkId>,
     hold: Duration,
     hold_until: Option<Instant>,
@@ -172,18 +148,15 @@ impl Selector {
     /// are spread, so that many tunnels do not come back in one moment.
     #[must_use]
     pub fn new(params: Params, secret: u64, now: Instant) -> Self {
-        let slot = |transport, wanted: bool| Slot {
+        let slot = |transport| Slot {
             transport,
             link: None,
             leaving: None,
-            retry_at: (wanted && params.mode.allows(transport)).then_some(now),
+            retry_at: params.mode.allows(transport).then_some(now),
             pause: params.retry_first,
         };
-        let slots = [(TCP, true), (Transport::Udp, true), (TCP, false)];
         let mut selector = Self {
-            slots: slots.map(|(transport, wanted)| slot(transport, wanted)),
-            turns: Turns::new(params.turn, now),
-            turn: 0,
+            slots: [Transport::Tcp, Transport::Udp].map(slot),
             active: None,
             hold: params.hold_first,
             hold_until: None,
@@ -197,32 +170,32 @@ impl Selector {
         selector
     }
 
-    /// Takes note that a link is connected and its peer has proven who it is.
+    /// Records that a link is connected and its peer is authenticated.
     pub fn handle_connected(&mut self, now: Instant, id: LinkId) {
         let probes = self.params.probes;
         if let Some(link) = self.link_mut(id) {
             let connecting = now.saturating_duration_since(link.since);
             if link.prober.is_none() {
-                (link.since, link.learned) = (now, now);
+                link.since = now;
                 link.prober = Some(Prober::new(probes, connecting, now));
             }
         }
         self.handle_timeout(now);
     }
 
-    /// Takes note that a link failed, while it was connecting or later.
+    /// Records that a link failed, while it was connecting or later.
     pub fn handle_failed(&mut self, now: Instant, id: LinkId) {
         self.end(now, id, CloseReason::Failed);
         self.handle_timeout(now);
     }
 
-    /// Takes note that a link cannot carry packets of a useful size.
+    /// Records that a link cannot carry packets of a useful size.
     pub fn handle_unfit(&mut self, now: Instant, id: LinkId) {
         self.end(now, id, CloseReason::Unfit);
         self.handle_timeout(now);
     }
 
-    /// Takes note of the answer to a probe.
+    /// Records the answer to a probe.
     pub fn handle_pong(&mut self, now: Instant, id: LinkId, probe: u32) {
         if let Some(prober) = self.link_mut(id).and_then(|link| link.prober.as_mut()) {
             prober.answered(now, probe);
@@ -230,14 +203,14 @@ impl Selector {
         self.handle_timeout(now);
     }
 
-    /// Takes note of an authentic packet on a link. Cheap; to be called once for each batch.
+    /// Records an authentic packet on a link. Cheap; to be called once for each batch.
     pub fn handle_received(&mut self, now: Instant, id: LinkId) {
         if let Some(prober) = self.link_mut(id).and_then(|link| link.prober.as_mut()) {
             prober.received(now);
         }
     }
 
-    /// Takes note that the peer is about to close a link: another one is connected first.
+    /// Records that the peer is about to close a link: another one is connected first.
     pub fn handle_drain(&mut self, now: Instant, id: LinkId) {
         let is_it = |slot: &&mut Slot| slot.link.as_ref().is_some_and(|link| link.id == id);
         if let Some(slot) = self.slots.iter_mut().find(is_it) {
@@ -258,11 +231,10 @@ impl Selector {
     /// Does what is due: closes what is dead, dials, probes, chooses.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.hold_until = self.hold_until.filter(|until| now < *until);
-        self.bury(now);
-        let turned = self.take_turns(now);
+        self.close_dead(now);
         self.dial(now);
         self.probe(now);
-        self.choose(now, turned);
+        self.choose(now);
     }
 
     /// Returns when [`Selector::handle_timeout`] is to be called next, at the latest.
@@ -294,7 +266,7 @@ impl Selector {
         Some((id, slot.transport))
     }
 
-    /// Answers whether a link was asked for and is neither connected nor given up.
+    /// Returns whether a link was asked for and is neither connected nor given up.
     #[must_use]
     pub fn awaits(&self, id: LinkId) -> bool {
         let mut links = self.slots.iter().flat_map(Slot::links);
@@ -317,9 +289,9 @@ impl Selector {
         links.into_iter().find(|link| link.id == id)
     }
 
-    /// Ends links that are dead, never came up, or have been replaced.
-    fn bury(&mut self, now: Instant) {
-        let mut ends = [None; 6];
+    /// Closes links that are dead, never came up, or have been replaced.
+    fn close_dead(&mut self, now: Instant) {
+        let mut ends = [None; 4];
         let links = self.slots.iter_mut().flat_map(|slot| {
             let links = slot.link.iter_mut().chain(&mut slot.leaving);
             links.into_iter()
@@ -343,10 +315,7 @@ impl Selector {
     /// Closes a link and plans the next attempt.
     fn end(&mut self, now: Instant, id: LinkId, reason: CloseReason) {
         let params = self.params;
-        let used_is_up = self.slots.get(self.turn).is_some_and(Slot::is_up);
-        let turn = self.turn;
-        let places = self.slots.iter_mut().enumerate();
-        let Some((place, slot)) = places.into_iter().find(|(_, slot)| slot.has(id)) else {
+        let Some(slot) = self.slots.iter_mut().find(|slot| slot.has(id)) else {
             return;
         };
         self.events.push_back(Event::Close { link: id, reason });
@@ -366,11 +335,8 @@ impl Selector {
             slot.pause
         };
         slot.pause = (pause * 2).min(longest);
-        let second = place == SECOND - turn && used_is_up && link.prober.is_none();
         let pause = if reason == CloseReason::Unfit {
             params.unfit
-        } else if second {
-            turns::REFUSED
         } else {
             spread(pause, mix(self.secret, id.0))
         };
@@ -387,7 +353,7 @@ impl Selector {
             .died_at
             .is_some_and(|died_at| now < died_at + self.params.flap_memory);
         self.hold = if again {
-            (self.hold * 2).min(self.params.hold_most)
+            (self.hold * 2).min(self.params.max_hold)
         } else {
             self.params.hold_first
         };
@@ -406,12 +372,8 @@ impl Selector {
             slot.link = Some(Link {
                 id: link,
                 since: now,
-                learned: now,
                 prober: None,
                 close_at: None,
-                counted: None,
-                needs_padding: true,
-                padded: false,
             });
             let transport = slot.transport;
             self.events.push_back(Event::Dial { link, transport });
@@ -434,9 +396,9 @@ impl Selector {
         }
     }
 
-    /// Uses the best link, and lets go of those that were told to go.
-    fn choose(&mut self, now: Instant, turn: bool) {
-        let rank = |place: usize, slot: &Slot, link: &Link| {
+    /// Uses the best link, and schedules the closing of replaced ones.
+    fn choose(&mut self, now: Instant) {
+        let rank = |slot: &Slot, link: &Link| {
             let up = link.prober.as_ref()?;
             let staying = slot.link.as_ref().is_some_and(|other| other.id == link.id);
             let preferred = slot.transport == Transport::Udp && self.hold_until.is_none();
@@ -447,32 +409,21 @@ impl Selector {
                 staying,
                 preferred,
                 slot.transport == Transport::Tcp,
-                place == self.turn,
                 link.id,
             ))
         };
         let links = self
             .slots
             .iter()
-            .enumerate()
-            .flat_map(|(place, slot)| slot.links().map(move |link| (place, slot, link)));
+            .flat_map(|slot| slot.links().map(move |link| (slot, link)));
         let best = links
-            .filter_map(|(place, slot, link)| Some((rank(place, slot, link)?, place)))
+            .filter_map(|(slot, link)| Some((rank(slot, link)?, slot.transport)))
             .max();
-        let best = best.map(|((.., id), place)| (id, place));
+        let best = best.map(|((.., id), transport)| (id, transport));
         if best.map(|(id, _)| id) != self.active {
             self.active = best.map(|(id, _)| id);
-            if let Some((id, place)) = best.filter(|(_, place)| *place != UDP) {
-                self.turn = place;
-                let learned = self.renew(now, id);
-                self.turns.begin(now, learned);
-            }
             self.events.push_back(match best {
-                Some((link, place)) => Event::Use {
-                    link,
-                    transport: if place == UDP { Transport::Udp } else { TCP },
-                    turn,
-                },
+                Some((link, transport)) => Event::Use { link, transport },
                 None => Event::Down,
             });
             self.probe(now);
@@ -491,11 +442,10 @@ impl Selector {
         }
     }
 
-    /// Answers whether UDP is up and only waits to be preferred.
+    /// Returns whether UDP is up and only waits to be preferred.
     fn udp_waits(&self) -> bool {
-        let [tcp, udp, second] = &self.slots;
-        let by_tcp = tcp.is_up() || second.is_up();
-        by_tcp && udp.is_up() && self.active != udp.link.as_ref().map(|link| link.id)
+        let [tcp, udp] = &self.slots;
+        tcp.is_up() && udp.is_up() && self.active != udp.link.as_ref().map(|link| link.id)
     }
 }
 
@@ -512,12 +462,6 @@ impl Slot {
         self.links().any(|link| link.id == id)
     }
 }
-
-/// Places of the slots of UDP and of the second connection by TCP.
-const UDP: usize = 1;
-const SECOND: usize = 2;
-
-const TCP: Transport = Transport::Tcp;
 
 /// Half to all of a pause.
 fn spread(pause: Duration, random: u64) -> Duration {

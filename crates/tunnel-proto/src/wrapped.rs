@@ -7,18 +7,17 @@
 //! └──────┴────────┴──────┴──────┴──────────┴────────────────────┘
 //! ```
 //!
-//! The same both ways: toward the server it says where the datagram came from, toward the gateway
-//! where it is to go. IPv4 addresses are written IPv4-mapped; the port is big-endian. The datagram
+//! The same both ways: toward the server it is the datagram's source, toward the gateway
+//! its destination. IPv4 addresses are written IPv4-mapped; the port is big-endian. The datagram
 //! is never copied: the header is written in front of it or beside it.
 //!
-//! Says nothing of who may send such datagrams: that is for the receiver to check, by the
-//! sender's address.
+//! Which senders may send such datagrams is checked by the receiver, by the sender's address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::octets::{array, u16_at};
+use crate::wire::{array, u16_at};
 
-/// Octets of the header.
+/// Bytes of the header.
 pub const HEADER_LEN: usize = 24;
 
 /// A wrapped datagram, taken apart.
@@ -26,7 +25,7 @@ pub const HEADER_LEN: usize = 24;
 pub struct Wrapped<'a> {
     /// The client at the far side of the gateway; never an IPv4-mapped address.
     pub client: SocketAddr,
-    /// The WireGuard datagram, at least one octet; not looked into.
+    /// The WireGuard datagram, at least one byte; not looked into.
     pub datagram: &'a [u8],
 }
 
@@ -34,9 +33,9 @@ pub struct Wrapped<'a> {
 ///
 /// # Errors
 ///
-/// - [`WrappedError::Short`]: no octet behind the header;
+/// - [`WrappedError::Short`]: no byte behind the header;
 /// - [`WrappedError::Magic`]: not ours at all;
-/// - [`WrappedError::Family`]: a family or zero octet this version does not know;
+/// - [`WrappedError::Family`]: a family or zero byte this version does not know;
 /// - [`WrappedError::Address`]: port 0, an address no client can have, or one written in the other
 ///   family's form.
 pub fn parse(bytes: &[u8]) -> Result<Wrapped<'_>, WrappedError> {
@@ -84,13 +83,6 @@ pub fn header(client: SocketAddr) -> [u8; HEADER_LEN] {
     header
 }
 
-/// Writes the header into the room in front of a datagram and answers whether it fitted.
-///
-/// `buf` begins with [`HEADER_LEN`] octets of room; what follows is not touched.
-pub fn write_header(client: SocketAddr, buf: &mut [u8]) -> bool {
-    crate::octets::put(buf, 0, &header(client))
-}
-
 fn may_be_client(ip: IpAddr) -> bool {
     let broadcast = ip == IpAddr::V4(Ipv4Addr::BROADCAST);
     !(ip.is_unspecified() || ip.is_multicast() || broadcast)
@@ -98,17 +90,17 @@ fn may_be_client(ip: IpAddr) -> bool {
 
 const MAGIC: [u8; 4] = *b"RZW1";
 
-/// Why octets are no wrapped datagram.
+/// Why bytes are no wrapped datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WrappedError {
     /// The address or port is none that a client can have, or is written in the wrong form.
     #[error("the wrapped address is not a client's")]
     Address,
-    /// The family is neither 4 nor 6, or the octet behind it is not zero.
+    /// The family is neither 4 nor 6, or the byte behind it is not zero.
     #[error("unknown address family in the wrapping")]
     Family,
-    /// The first four octets are not `RZW1`.
+    /// The first four bytes are not `RZW1`.
     #[error("not a wrapped datagram")]
     Magic,
     /// There is nothing behind the header, or not even all of it.

@@ -27,10 +27,10 @@ use tunnel_proto::ip::vnet::{self, VnetHeader};
 
 pub use batch::{Batch, Written};
 
-/// Octets to read into: the largest packet of IP with a header in front.
+/// Bytes to read into: the largest packet of IP with a header in front.
 pub const READ_BUFFER: usize = vnet::LEN + 65_535;
 
-/// The most octets of a device's name: IFNAMSIZ of linux/if.h without the closing zero.
+/// The most bytes of a device's name: IFNAMSIZ of linux/if.h without the closing zero.
 const MAX_NAME: usize = 15;
 
 /// Packets and super-packets that the kernel holds until they are read, as for its own WireGuard;
@@ -40,7 +40,7 @@ const TX_QUEUE: u32 = 1000;
 /// Which device, and how it is used.
 #[derive(Clone, Debug)]
 pub struct DeviceParams {
-    /// Its name, 1 to 15 octets. A device of this name is used if it is there and nobody uses it,
+    /// Its name, 1 to 15 bytes. A device of this name is used if it exists and is free,
     /// else one is made that goes with the process.
     pub name: String,
     /// What is left to the kernel.
@@ -117,9 +117,9 @@ impl Device {
             join_udp: vnet && params.offloads.coalescing && device.udp_gso(),
         };
         if let Err(error) = device.set_tx_queue_len(TX_QUEUE) {
-            tracing::debug!(device = %name, %error, "the queue stays as short as it is");
+            tracing::debug!(device = %name, %error, "setting the device queue length failed");
         }
-        tracing::info!(device = %name, ?abilities, "opened");
+        tracing::info!(device = %name, ?abilities, "device opened");
         let fd = device.as_fd().try_clone_to_owned().map_err(open)?;
         Ok(Self { fd, abilities })
     }
@@ -136,7 +136,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// What the kernel says.
+    /// An error of the kernel.
     pub fn pair(abilities: Abilities) -> io::Result<(Self, Self)> {
         let flags = SocketFlags::CLOEXEC;
         let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -175,7 +175,7 @@ impl Port {
     ///
     /// # Errors
     ///
-    /// What the kernel says.
+    /// An error of the kernel.
     pub fn new(device: Device) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&device.fd, true)?;
         #[expect(
@@ -196,7 +196,7 @@ impl Port {
         self.abilities
     }
 
-    /// Is ready when there may be something to read; call [`Port::read`] until it answers `None`
+    /// Is ready when there may be something to read; call [`Port::read`] until it returns `None`
     /// before asking again.
     ///
     /// # Errors
@@ -208,11 +208,11 @@ impl Port {
     }
 
     /// Reads a packet without waiting; `None` when there is none. What does not fit `buffer` is
-    /// cut off, so that it should have [`READ_BUFFER`] octets.
+    /// cut off, so that it should have [`READ_BUFFER`] bytes.
     ///
     /// # Errors
     ///
-    /// What the kernel says: the device is gone.
+    /// An error of the kernel: the device is gone.
     pub fn read<'a>(&mut self, buffer: &'a mut [u8]) -> io::Result<Option<Packet<'a>>> {
         let (vnet, front, len) = loop {
             let Some(len) = self.read_once(buffer)? else {
@@ -251,15 +251,15 @@ impl Port {
     ///
     /// # Errors
     ///
-    /// What the kernel says; nothing was written then.
+    /// An error of the kernel; nothing was written then.
     pub fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
         let write = || rustix::io::writev(self.fd.get_ref(), parts);
         rustix::io::retry_on_intr(write)?;
         Ok(())
     }
 
-    /// Tells whether somebody has deleted the device. Nothing can be read any more then, and its
-    /// readiness does not tell.
+    /// Returns whether the device was deleted. Nothing can be read any more then, and its readiness does
+    /// not show it.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         let mut fds = [PollFd::new(self.fd.get_ref(), PollFlags::empty())];
@@ -296,7 +296,7 @@ pub enum DeviceError {
     Busy {
         /// Its name.
         name: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The kernel has no TUN driver, or a container does not show it.
@@ -317,7 +317,7 @@ pub enum DeviceError {
     Open {
         /// Its name.
         name: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// This process may not.
@@ -325,7 +325,7 @@ pub enum DeviceError {
     Permission {
         /// Its name.
         name: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }

@@ -8,10 +8,10 @@
 //!                                   poll_request ──▶ Dial, Close
 //! ```
 //!
-//! The two roles differ in who connects and in who may open flows. A client dials each server by
-//! both transports, begins all handshakes, and chooses the link by probes; destination addresses
-//! tell the server. A server follows its clients' choice, gives each flow to one of them, and lets
-//! in only what belongs to a flow.
+//! The two roles differ in which end connects and which end may open flows. A client dials each server by
+//! both transports, begins all handshakes, and chooses the link by probes; the destination
+//! address selects the server. A server follows its clients' choice, gives each flow to one of them, and admits
+//! only what belongs to a flow.
 //!
 //! Knows no socket, device, clock or random number, and no cryptography: that is [`Noise`]'s.
 
@@ -35,13 +35,13 @@ use tunnel_proto::codel::Band;
 use tunnel_proto::datagram::RouteId;
 use tunnel_proto::filter::Filter;
 use tunnel_proto::frame::Control;
-use tunnel_proto::path::{self, LinkId, ProbeParams, Segments, Transport};
+use tunnel_proto::path::{self, LinkId, ProbeParams, Transport};
 
 use crate::handle::{Identity, IdentityError, Params, Role};
 use crate::noise::Keys;
 use crate::status::Status;
 
-pub(crate) use dropped::Counts;
+pub(crate) use dropped::{Counts, Traffic};
 use peer::{Peer, Steering};
 pub(crate) use peer::{Remote, SocketId, StreamId};
 use peers::Side;
@@ -53,34 +53,30 @@ const TICK: Duration = Duration::from_millis(250);
 const HANDSHAKES: (u32, u32) = (500, 500);
 
 /// For how long flows stay with a client whose probes go unanswered.
-const PATIENCE: Duration = Duration::from_secs(30);
+const FLOW_GRACE: Duration = Duration::from_secs(30);
 
-/// Streams of which nothing is known; the oldest makes room.
-const STRANGERS: usize = 64;
+/// Accepted streams that no authentic packet came by yet; the oldest is closed for a new one.
+const MAX_UNPROVEN: usize = 64;
 
 /// For how long a link in use may be silent before a keepalive by another one moves the path.
 const SILENCE: Duration = Duration::from_secs(2);
 
 /// For how long a stream that carried a tunnel may go without an authentic packet: clients probe
 /// even those that they do not use every 5 s.
-const SILENT: Duration = Duration::from_secs(60);
+const SILENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Flows of each kind that are looked at by a tick, to forget those whose time is over.
 const SWEEP: usize = 256;
 
 /// For how long a stream may go without an authentic packet before a server closes it.
-const PROOF: Duration = Duration::from_secs(10);
-
-/// How long after a client had padding it may have more: it asks once for each second connection. One
-/// that goes on asking, by whatever streams, has no more than 8 MiB sent to it every so long.
-const PADDED: Duration = Duration::from_secs(10);
+const PROOF_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Probes that find the size of packets have numbers from here on.
 const MTU_PROBE: u32 = 1 << 31;
 
 /// Where the engine's output goes.
 pub(crate) trait Out {
-    /// Adds a datagram of at most `max` octets; `fill` writes it and answers its size, 0 for none.
+    /// Adds a datagram of at most `max` bytes; `fill` writes it and returns its size, 0 for none.
     fn datagram(
         &mut self,
         to: &Remote,
@@ -92,17 +88,11 @@ pub(crate) trait Out {
     /// Adds a control message to a stream.
     fn control(&mut self, stream: StreamId, control: &Control<'_>);
 
-    /// Has padding written to a stream while nothing else waits, until bulk or a drain does.
-    fn pad(&mut self, stream: StreamId, octets: usize);
-
-    /// Returns what the kernel has counted of a stream; `None` where it does not tell.
-    fn segments(&self, stream: StreamId) -> Option<Segments>;
-
-    /// Adds a packet of at most `max` octets for the device; `fill` as above.
+    /// Adds a packet of at most `max` bytes for the device; `fill` as above.
     fn packet(&mut self, max: usize, fill: impl FnOnce(&mut [u8]) -> usize);
 }
 
-/// What the engine wants done by others.
+/// What the engine asks the runner to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     /// Close a socket or stream.
@@ -132,7 +122,7 @@ pub(crate) struct Engine<K: Keys> {
     allowed: AllowedIps,
     networks: Vec<Network>,
     side: Side,
-    /// Drawn at the start, so that others can tell a restart.
+    /// A random number, so that peers can detect a restart.
     instance: u64,
     /// Spreads flows over peers.
     secret: u64,
@@ -156,7 +146,7 @@ struct Stream {
 
 impl<K: Keys> Engine<K> {
     /// Returns an engine that has begun to dial, if it is a client's. `random` are random numbers;
-    /// the first is told to others.
+    /// the first is sent to peers.
     ///
     /// # Errors
     ///
@@ -214,10 +204,10 @@ impl<K: Keys> Engine<K> {
         Ok(engine)
     }
 
-    /// Tells all peers, with the next probes, to give no new flows to this end.
+    /// Asks all peers, by a probe each, to give no new flows to this end.
     pub(crate) fn drain(&mut self, now: Instant, out: &mut impl Out) {
         self.draining = true;
-        self.tell_all(now, out);
+        self.send_probes(now, out);
     }
 
     /// Does what is due.
@@ -228,8 +218,8 @@ impl<K: Keys> Engine<K> {
         }
         for at in 0..self.peers.len() {
             match &self.side {
-                Side::Client { .. } => self.steer_client(now, at, tick, out),
-                Side::Server { .. } => self.steer_server(now, at, tick, out),
+                Side::Client { .. } => self.drive_client(now, at, tick, out),
+                Side::Server { .. } => self.drive_server(now, at, tick, out),
             }
         }
         if tick {
@@ -255,7 +245,7 @@ impl<K: Keys> Engine<K> {
         due.chain([self.next_tick]).min().unwrap_or(self.next_tick)
     }
 
-    /// Returns the next thing for others to do.
+    /// Returns the next request to the runner.
     pub(crate) fn poll_request(&mut self) -> Option<Request> {
         self.requests.pop_front()
     }
@@ -281,8 +271,8 @@ impl<K: Keys> Engine<K> {
         }
     }
 
-    /// Tells the other ends of streams that this end goes away now.
-    pub(crate) fn farewell(&mut self, now: Instant, out: &mut impl Out) {
+    /// Drains, and announces on every stream that this end closes now.
+    pub(crate) fn send_close(&mut self, now: Instant, out: &mut impl Out) {
         self.drain(now, out);
         let grace = Duration::ZERO;
         for stream in self.streams.keys() {

@@ -1,4 +1,4 @@
-//! What programs hold of a tunnel: how it is started, told things and asked.
+//! The handle that programs have of a tunnel: start, commands and status.
 //!
 //! ```text
 //!   program ── Command (bounded) ──▶ data thread ── Status ──▶ program
@@ -25,8 +25,8 @@ use crate::stream::StreamParams;
 
 /// Commands that may wait for the data thread.
 const COMMANDS: usize = 256;
-/// Dials that may wait for the program: three connections to each of 64 servers, once over.
-const DIALS: usize = 384;
+/// Dials that may wait for the program: both transports of each of 64 servers, twice over.
+const DIALS: usize = 256;
 
 /// What stays the same while the process runs.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ pub struct Params {
     pub name: String,
     /// The inner addresses of this end, at most one per family.
     pub addresses: Vec<IpAddr>,
-    /// Octets of the largest inner packet where nothing smaller was found.
+    /// Bytes of the largest inner packet where nothing smaller was found.
     pub mtu: u16,
     /// Queue, options and bounds of each TCP stream.
     pub stream: StreamParams,
@@ -99,7 +99,7 @@ pub struct Sockets {
     pub udp: Option<std::net::UdpSocket>,
     /// Server: where datagrams that a gateway wrapped come in.
     pub wrapped: Option<std::net::UdpSocket>,
-    /// Who may send wrapped datagrams.
+    /// Gateways that may send wrapped datagrams.
     pub trusted_gateways: Vec<Network>,
 }
 
@@ -111,7 +111,7 @@ pub struct Tunnel {
     stopped: watch::Receiver<()>,
 }
 
-/// What the data thread is told.
+/// A command to the data thread.
 pub(crate) enum Command {
     Accepted(std::net::TcpStream, SocketAddr),
     Connected {
@@ -150,7 +150,7 @@ impl Tunnel {
     ///
     /// # Errors
     ///
-    /// - [`StartError::Thread`], [`StartError::Socket`]: what the kernel says;
+    /// - [`StartError::Thread`], [`StartError::Socket`]: an error of the kernel;
     /// - [`StartError::Identity`]: keys and peers that cannot be used together.
     pub fn start(
         params: Params,
@@ -179,7 +179,7 @@ impl Tunnel {
     }
 
     /// Replaces keys and peers. Sessions of pairs of keys that stay are kept; a changed preshared
-    /// key ends the sessions of its peer. Cancelled, it may have been done or not.
+    /// key ends the sessions of its peer. Canceled, it may have been done or not.
     ///
     /// # Errors
     ///
@@ -192,16 +192,16 @@ impl Tunnel {
         Ok(replaced?)
     }
 
-    /// Hands over a TCP connection that was accepted; its first octets are frames. It is closed
+    /// Hands over a TCP connection that was accepted; its first bytes are frames. It is closed
     /// when too many wait.
     pub fn accept(&self, stream: std::net::TcpStream, from: SocketAddr) {
         let told = self.commands.try_send(Command::Accepted(stream, from));
         if told.is_err() {
-            tracing::warn!(%from, "connection closed: too many wait to be taken over");
+            tracing::warn!(%from, "connection closed: too many are waiting");
         }
     }
 
-    /// Tells every peer to give no new flows to this end. Cancel-safe.
+    /// Asks every peer to give no new flows to this end. Cancel-safe.
     ///
     /// # Errors
     ///
@@ -225,7 +225,7 @@ impl Tunnel {
         Arc::clone(&self.status.borrow())
     }
 
-    /// Returns a receiver that is told of every new status.
+    /// Returns a receiver of every new status.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<Arc<Status>> {
         self.status.clone()
@@ -270,9 +270,9 @@ impl Dial {
         self.answer(Some(Connected::Udp(socket)));
     }
 
-    /// Says that it did not work, and why.
+    /// Reports a failure, and why.
     pub fn failed(mut self, error: impl Display) {
-        tracing::info!(server = %self.server, transport = ?self.transport, %error, "could not connect");
+        tracing::info!(server = %self.server, transport = ?self.transport, %error, "connecting failed");
         self.answer(None);
     }
 
@@ -312,7 +312,7 @@ pub enum StartError {
     Socket {
         /// Which one.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The data thread could not be started.
@@ -381,7 +381,7 @@ pub enum IdentityError {
     },
 }
 
-/// Why a tunnel cannot be told something.
+/// Why a command to a tunnel failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TunnelError {

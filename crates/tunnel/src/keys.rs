@@ -5,9 +5,9 @@
 //!                                              PresharedKey::read ─▶ PresharedKey   "base64" ─┘
 //! ```
 //!
-//! As text a key is its 32 octets in base64, as the programs `wg genkey`, `wg pubkey` and
+//! As text a key is its 32 bytes in base64, as the programs `wg genkey`, `wg pubkey` and
 //! `wg genpsk` write it. Private and preshared keys are overwritten when they are dropped, and no
-//! error, log line or `Debug` shows any part of them. Public keys are not secret, but let whoever
+//! error, log line or `Debug` shows any part of them. Public keys are not secret, but let anyone
 //! knows a server's make it work; so `Debug` shows only their beginning.
 
 use std::fmt::{self, Debug, Display};
@@ -23,7 +23,7 @@ use boringtun::x25519;
 use ring::rand::{SecureRandom, SystemRandom};
 use zeroize::Zeroizing;
 
-/// Octets of every key.
+/// Bytes of every key.
 pub const KEY_LEN: usize = 32;
 
 /// Characters of a key as text.
@@ -37,20 +37,20 @@ const FILE_LEN: usize = 64;
 pub struct PrivateKey(Zeroizing<[u8; KEY_LEN]>);
 
 impl PrivateKey {
-    /// Takes the octets of a key.
+    /// Takes the bytes of a key.
     #[must_use]
-    pub fn from_octets(octets: [u8; KEY_LEN]) -> Self {
-        Self(Zeroizing::new(octets))
+    pub fn from_bytes(bytes: [u8; KEY_LEN]) -> Self {
+        Self(Zeroizing::new(bytes))
     }
 
-    /// Returns the octets.
+    /// Returns the bytes.
     #[must_use]
-    pub fn octets(&self) -> &[u8; KEY_LEN] {
+    pub fn as_bytes(&self) -> &[u8; KEY_LEN] {
         &self.0
     }
 
     /// Reads a key from a file: one line of base64. Whether that line ends is all the same. When
-    /// everybody may read the file, a warning is logged.
+    /// all users may read the file, a warning is logged.
     ///
     /// # Errors
     ///
@@ -81,7 +81,7 @@ impl FromStr for PrivateKey {
     type Err = KeyTextError;
 
     fn from_str(text: &str) -> Result<Self, KeyTextError> {
-        secret_octets(text.as_bytes()).map(Self)
+        secret_bytes(text.as_bytes()).map(Self)
     }
 }
 
@@ -90,15 +90,15 @@ impl FromStr for PrivateKey {
 pub struct PresharedKey(Zeroizing<[u8; KEY_LEN]>);
 
 impl PresharedKey {
-    /// Takes the octets of a key.
+    /// Takes the bytes of a key.
     #[must_use]
-    pub fn from_octets(octets: [u8; KEY_LEN]) -> Self {
-        Self(Zeroizing::new(octets))
+    pub fn from_bytes(bytes: [u8; KEY_LEN]) -> Self {
+        Self(Zeroizing::new(bytes))
     }
 
-    /// Returns the octets.
+    /// Returns the bytes.
     #[must_use]
-    pub fn octets(&self) -> &[u8; KEY_LEN] {
+    pub fn as_bytes(&self) -> &[u8; KEY_LEN] {
         &self.0
     }
 
@@ -122,7 +122,7 @@ impl FromStr for PresharedKey {
     type Err = KeyTextError;
 
     fn from_str(text: &str) -> Result<Self, KeyTextError> {
-        secret_octets(text.as_bytes()).map(Self)
+        secret_bytes(text.as_bytes()).map(Self)
     }
 }
 
@@ -131,14 +131,14 @@ impl FromStr for PresharedKey {
 pub struct PublicKey([u8; KEY_LEN]);
 
 impl PublicKey {
-    /// Takes the octets of a key without looking at them.
-    pub(crate) fn from_octets(octets: [u8; KEY_LEN]) -> Self {
-        Self(octets)
+    /// Takes the bytes of a key without looking at them.
+    pub(crate) fn from_bytes(bytes: [u8; KEY_LEN]) -> Self {
+        Self(bytes)
     }
 
-    /// Returns the octets.
+    /// Returns the bytes.
     #[must_use]
-    pub fn octets(&self) -> &[u8; KEY_LEN] {
+    pub fn as_bytes(&self) -> &[u8; KEY_LEN] {
         &self.0
     }
 
@@ -154,10 +154,10 @@ impl TryFrom<[u8; KEY_LEN]> for PublicKey {
     ///
     /// [`KeyTextError::Weak`] for the few keys that lead to the same secret whatever they are
     /// combined with, zero among them.
-    fn try_from(octets: [u8; KEY_LEN]) -> Result<Self, KeyTextError> {
+    fn try_from(bytes: [u8; KEY_LEN]) -> Result<Self, KeyTextError> {
         let any = x25519::StaticSecret::from([0x5a; KEY_LEN]);
-        let agreed = any.diffie_hellman(&x25519::PublicKey::from(octets));
-        let key = agreed.was_contributory().then_some(Self(octets));
+        let agreed = any.diffie_hellman(&x25519::PublicKey::from(bytes));
+        let key = agreed.was_contributory().then_some(Self(bytes));
         key.ok_or(KeyTextError::Weak)
     }
 }
@@ -189,13 +189,13 @@ impl FromStr for PublicKey {
 ///
 /// [`KeyError::Random`] when the system has no random numbers.
 pub fn generate() -> Result<PrivateKey, KeyError> {
-    let mut octets = Zeroizing::new([0; KEY_LEN]);
-    let filled = SystemRandom::new().fill(octets.as_mut_slice());
+    let mut bytes = Zeroizing::new([0; KEY_LEN]);
+    let filled = SystemRandom::new().fill(bytes.as_mut_slice());
     filled.map_err(|_| KeyError::Random)?;
     // The bits that X25519 sets anyway (RFC 7748 §5), so that the file looks like `wg genkey`'s.
-    octets[0] &= 0xf8;
-    octets[KEY_LEN - 1] = octets[KEY_LEN - 1] & 0x7f | 0x40;
-    Ok(PrivateKey(octets))
+    bytes[0] &= 0xf8;
+    bytes[KEY_LEN - 1] = bytes[KEY_LEN - 1] & 0x7f | 0x40;
+    Ok(PrivateKey(bytes))
 }
 
 /// Writes a key to a file that only its owner may read. The file is there whole or not at all.
@@ -204,7 +204,7 @@ pub fn generate() -> Result<PrivateKey, KeyError> {
 ///
 /// - [`KeyError::Exists`]: there is something of that name, which stays as it is;
 /// - [`KeyError::Random`]: the system has no random numbers;
-/// - [`KeyError::Write`]: what the system says, also of a file system without hard links.
+/// - [`KeyError::Write`]: an error of the system, also of a file system without hard links.
 pub fn write_new(path: &Path, key: &PrivateKey) -> Result<(), KeyError> {
     let failed = |source| KeyError::Write {
         path: path.to_owned(),
@@ -218,7 +218,7 @@ pub fn write_new(path: &Path, key: &PrivateKey) -> Result<(), KeyError> {
     write_draft(&draft, key).map_err(failed)?;
     // Unlike renaming, this does not replace what is there.
     let linked = fs::hard_link(&draft, path);
-    // A draft that is left behind is of no use to anybody else: only the owner can read it.
+    // A draft that is left behind is harmless: only its owner can read it.
     let _ = fs::remove_file(&draft);
     linked.map_err(|source| {
         if source.kind() == io::ErrorKind::AlreadyExists {
@@ -232,7 +232,7 @@ pub fn write_new(path: &Path, key: &PrivateKey) -> Result<(), KeyError> {
 
 fn write_draft(draft: &Path, key: &PrivateKey) -> io::Result<()> {
     let mut text = Zeroizing::new([b'\n'; TEXT_LEN + 1]);
-    let encoded = STANDARD.encode_slice(key.octets(), text.as_mut_slice());
+    let encoded = STANDARD.encode_slice(key.as_bytes(), text.as_mut_slice());
     encoded.map_err(io::Error::other)?;
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(0o600);
@@ -240,7 +240,7 @@ fn write_draft(draft: &Path, key: &PrivateKey) -> io::Result<()> {
     let written = file.write_all(text.as_slice());
     let written = written.and_then(|()| file.sync_all());
     if written.is_err() {
-        let _ = fs::remove_file(draft); // the first error says more
+        let _ = fs::remove_file(draft); // the first error matters more
     }
     written
 }
@@ -262,52 +262,52 @@ fn read<K: FromSecret>(path: &Path) -> Result<K, KeyError> {
             Err(error) => return Err(failed(error)),
         }
     }
-    // The group is not everybody: that is how a pod's user gets at a mounted secret.
+    // The group may: that is how a pod's user reads a mounted secret.
     if file.metadata().is_ok_and(|meta| meta.mode() & 0o007 != 0) {
-        tracing::warn!(path = %path.display(), "everybody may read or write this key");
+        tracing::warn!(path = %path.display(), "all users may read or write this key");
     }
     let content = match text.get(..len) {
         Some(content) if len < FILE_LEN => content.trim_ascii_end(),
         _ => &[],
     };
-    let octets = secret_octets(content).map_err(|source| KeyError::Content {
+    let bytes = secret_bytes(content).map_err(|source| KeyError::Content {
         path: path.to_owned(),
         source,
     })?;
-    Ok(K::from_secret(octets))
+    Ok(K::from_secret(bytes))
 }
 
 trait FromSecret {
-    fn from_secret(octets: Zeroizing<[u8; KEY_LEN]>) -> Self;
+    fn from_secret(bytes: Zeroizing<[u8; KEY_LEN]>) -> Self;
 }
 
 impl FromSecret for PrivateKey {
-    fn from_secret(octets: Zeroizing<[u8; KEY_LEN]>) -> Self {
-        Self(octets)
+    fn from_secret(bytes: Zeroizing<[u8; KEY_LEN]>) -> Self {
+        Self(bytes)
     }
 }
 
 impl FromSecret for PresharedKey {
-    fn from_secret(octets: Zeroizing<[u8; KEY_LEN]>) -> Self {
-        Self(octets)
+    fn from_secret(bytes: Zeroizing<[u8; KEY_LEN]>) -> Self {
+        Self(bytes)
     }
 }
 
-/// Decodes what is no key to anybody when it is zero.
-fn secret_octets(text: &[u8]) -> Result<Zeroizing<[u8; KEY_LEN]>, KeyTextError> {
-    let octets = decode(text)?;
-    let some = octets.iter().any(|octet| *octet != 0);
-    some.then_some(octets).ok_or(KeyTextError::Weak)
+/// Decodes a key that must not be zero.
+fn secret_bytes(text: &[u8]) -> Result<Zeroizing<[u8; KEY_LEN]>, KeyTextError> {
+    let bytes = decode(text)?;
+    let some = bytes.iter().any(|byte| *byte != 0);
+    some.then_some(bytes).ok_or(KeyTextError::Weak)
 }
 
 fn decode(text: &[u8]) -> Result<Zeroizing<[u8; KEY_LEN]>, KeyTextError> {
-    // A multiple of three: what the decoder wants to have, although the last octet stays unused.
-    let mut octets = Zeroizing::new([0; KEY_LEN + 1]);
+    // A multiple of three: what the decoder wants to have, although the last byte stays unused.
+    let mut bytes = Zeroizing::new([0; KEY_LEN + 1]);
     if text.len() != TEXT_LEN {
         return Err(KeyTextError::Malformed);
     }
-    let len = STANDARD.decode_slice(text, octets.as_mut_slice());
-    match (len, octets.first_chunk()) {
+    let len = STANDARD.decode_slice(text, bytes.as_mut_slice());
+    match (len, bytes.first_chunk()) {
         (Ok(KEY_LEN), Some(key)) => Ok(Zeroizing::new(*key)),
         _ => Err(KeyTextError::Malformed),
     }
@@ -339,7 +339,7 @@ pub enum KeyError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The file could not be written.
@@ -347,7 +347,7 @@ pub enum KeyError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -356,7 +356,7 @@ pub enum KeyError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyTextError {
-    /// Not 32 octets in base64.
+    /// Not 32 bytes in base64.
     #[error("a key is 44 characters of base64")]
     Malformed,
     /// A key that protects nothing.

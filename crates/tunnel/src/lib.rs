@@ -13,8 +13,8 @@
 //! keeps packets in order. What may wait (resolving, connecting, TLS, probes, admin) is on other
 //! threads and hands over sockets.
 //!
-//! What octets mean is `tunnel_proto`'s. Addresses and routes of the device are `net_config`'s, who
-//! may connect and where to is the programs'.
+//! The wire format is `tunnel_proto`'s, addresses and routes of the device are `net_config`'s, and access
+//! control and dialing are the programs'.
 #![forbid(unsafe_code)]
 
 pub mod device;

@@ -1,7 +1,7 @@
 //! The seam between the tunnel and WireGuard's cryptography.
 //!
 //! ```text
-//!   initiation of anybody ─▶ Keys::identify ─▶ own key, peer's key     (a server asks this first)
+//!   any initiation ─▶ Keys::identify       ─▶ own key, peer's key     (a server asks this first)
 //!
 //!   packet ──────────────▶ Noise::seal ─▶ datagram
 //!   datagram ────────────▶ Noise::open ─▶ packet, or what to answer
@@ -12,7 +12,7 @@
 //! sessions begin and end, when handshakes are repeated and when a keepalive is owed is decided by
 //! the `now` of the caller in both.
 //!
-//! Only the end that was told to initiates handshakes (the client); the other one answers. Nothing
+//! Only the initiator (the client) begins handshakes; the other end answers. Nothing
 //! here waits or queues: what cannot be sealed now is the caller's to drop.
 
 pub(crate) mod boring;
@@ -42,11 +42,11 @@ pub(crate) trait Keys {
     /// that number.
     fn pair(&self, pairing: &Pairing, now: Instant) -> Option<Self::Noise>;
 
-    /// Server: finds out between which keys an initiation is. Its reserved octets are zero.
+    /// Server: finds out between which keys an initiation is. Its reserved bytes are zero.
     ///
     /// Costs a hash per own key; for an initiation that names an own key also a Diffie-Hellman
-    /// (60 µs), unless `afford`, asked before, says no. Under load the answer is a cookie, written
-    /// to `out` (at least 64 octets). Does not show that the peer sent it: that is
+    /// (60 µs), unless `afford`, asked before, returns false. Under load the answer is a cookie, written
+    /// to `out` (at least 64 bytes). Does not show that the peer sent it: that is
     /// [`Noise::open`]'s.
     fn identify(
         &mut self,
@@ -77,7 +77,7 @@ pub(crate) struct Pairing {
 
 /// One pair of keys: its handshakes and sessions.
 pub(crate) trait Noise {
-    /// Answers whether packets can be sealed: there is a session, younger than 180 s, and the peer
+    /// Returns whether packets can be sealed: there is a session, younger than 180 s, and the peer
     /// is known to have it.
     fn is_ready(&self, now: Instant) -> bool;
 
@@ -95,8 +95,8 @@ pub(crate) trait Noise {
     /// Goes by the time of the latest other call; ask [`Self::is_ready`] once per batch.
     fn seal(&mut self, packet: &[u8], out: &mut [u8]) -> Option<usize>;
 
-    /// Takes a datagram of this pair, with reserved octets zero, of whatever content. `out` has as
-    /// many octets as the datagram, and at least [`OUT_LEN`].
+    /// Takes a datagram of this pair, with reserved bytes zero, of whatever content. `out` has as
+    /// many bytes as the datagram, and at least [`OUT_LEN`].
     fn open(&mut self, now: Instant, source: IpAddr, datagram: &[u8], out: &mut [u8]) -> Opened;
 
     /// Initiator: writes a new initiation to `out` (at least [`OUT_LEN`]) and returns its size,
@@ -104,12 +104,12 @@ pub(crate) trait Noise {
     /// latest.
     fn initiate(&mut self, now: Instant, out: &mut [u8]) -> Option<usize>;
 
-    /// Ends sessions and says what is due. To be called every 250 ms to 1 s; `out` as for
+    /// Ends sessions and returns what is due. To be called every 250 ms to 1 s; `out` as for
     /// [`Self::initiate`].
     fn tick(&mut self, now: Instant, out: &mut [u8]) -> Option<Due>;
 }
 
-/// Octets that `out` has at least, except for sealing.
+/// Bytes that `out` has at least, except for sealing.
 pub(crate) const OUT_LEN: usize = 148;
 
 /// What a datagram was.
@@ -119,11 +119,11 @@ pub(crate) enum Opened {
     Cookie,
     /// An authentic packet without content.
     Keepalive,
-    /// An authentic packet of `len` octets, at the front of `out`; some IP packet by its looks.
+    /// An authentic packet of `len` bytes, at the front of `out`; some IP packet by its looks.
     Packet { len: usize },
     /// Not taken.
     Refused(Refused),
-    /// `len` octets, at the front of `out`, go back to where the datagram came from.
+    /// `len` bytes, at the front of `out`, go back to where the datagram came from.
     Reply { len: usize, reply: Reply },
 }
 
@@ -143,21 +143,21 @@ pub(crate) enum Reply {
 /// What is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
-    /// An initiation of that many octets: the session in use is 120 s old, or the latest initiation
+    /// An initiation of that many bytes: the session in use is 120 s old, or the latest initiation
     /// got no response for 5 s.
     Initiation(usize),
-    /// A keepalive of that many octets: packets came for 10 s and none went.
+    /// A keepalive of that many bytes: packets came for 10 s and none went.
     Keepalive(usize),
 }
 
-/// Whose an initiation is.
+/// The pair of keys of an initiation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Identified {
-    /// Under load: `len` octets, at the front of `out`, go back to the source.
+    /// Under load: `len` bytes, at the front of `out`, go back to the source.
     Cookie { len: usize },
     /// It is between these keys.
     Pair { own: usize, theirs: PublicKey },
-    /// It is nobody's.
+    /// It is for no own key, or not valid.
     Refused(Refused),
 }
 
@@ -166,8 +166,7 @@ pub(crate) enum Identified {
 pub(crate) enum Refused {
     /// The caller cannot afford it now.
     Budget,
-    /// It came before, or is older than what can still be told apart, or has a number that nobody
-    /// may use.
+    /// It came before, or is older than what can still be told apart, or has a reserved number.
     Counter,
     /// No session has that index.
     Index,

@@ -1,13 +1,13 @@
-//! The data thread: one loop that takes what there is from sockets, streams and the device, and
-//! sleeps when there is nothing.
+//! The data thread: one loop that reads sockets, streams and the device, and sleeps when nothing is
+//! ready.
 //!
 //! ```text
 //!   poll ─▶ commands ─▶ sockets ─▶ streams ─▶ device ─▶ timers ─▶ requests ─▶ flush ─┐
-//!    ▲         (each at most a turn's work, the engine decides, Ports sends)         │
+//!    ▲         (each within a budget, the engine decides, Ports sends)               │
 //!    └── something was left ─────────────────── nothing left: asleep until woken ◀───┘
 //! ```
 //!
-//! Everything that came in by one turn goes out at its end, in as few calls as can be. Decides
+//! Everything that came in during a round goes out at its end, in as few calls as possible. Decides
 //! nothing: that is the engine's.
 
 mod counters;
@@ -33,16 +33,16 @@ use crate::noise::boring::BoringKeys;
 use crate::stream;
 
 use counters::Counters;
-use ports::{Ports, Way};
+use ports::{Ports, SocketKind};
 
 /// Super-packets read from the device in a row: half a MiB, about 0.4 ms of work.
-const DEVICE_TURN: usize = 8;
+const DEVICE_BUDGET: usize = 8;
 
 /// Calls that receive from one socket in a row, of up to 16 runs of datagrams each.
-const SOCKET_TURN: usize = 4;
+const SOCKET_BUDGET: usize = 4;
 
-/// Turns without asking the kernel what has become ready meanwhile.
-const TURNS: usize = 2;
+/// Rounds before the runtime may ask the kernel what has become ready.
+const ROUNDS: usize = 2;
 
 /// Packets that are joined and written to the device together: as many as one call receives where
 /// the kernel joins datagrams.
@@ -77,7 +77,7 @@ pub(crate) fn start(
         let runtime = match runtime {
             Ok(runtime) => runtime,
             Err(error) => {
-                // Nobody listens only when the starter is gone.
+                // There is no receiver only when the starter is gone.
                 let _ = said.send(Err(StartError::Thread(error)));
                 return;
             }
@@ -101,7 +101,7 @@ pub(crate) fn start(
     ready.recv().unwrap_or_else(|_| Err(ended()))
 }
 
-/// Reads the clock, once for each turn.
+/// Reads the clock, once for each round.
 fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
@@ -138,11 +138,11 @@ impl Runner<BoringKeys> {
         let device = Port::new(sockets.device).map_err(socket("the TUN device"))?;
         let mut ports = Ports::new(device.abilities(), &params, sockets.trusted_gateways);
         if let Some(udp) = sockets.udp {
-            let opened = ports.open(SocketId(0), Way::Plain, udp);
+            let opened = ports.open(SocketId(0), SocketKind::Plain, udp);
             opened.map_err(socket("the UDP socket"))?;
         }
         if let Some(wrapped) = sockets.wrapped {
-            let opened = ports.open(SocketId(1), Way::Wrapped, wrapped);
+            let opened = ports.open(SocketId(1), SocketKind::Wrapped, wrapped);
             opened.map_err(socket("the UDP socket for gateways"))?;
         }
         let random = [(); 3].map(|()| RandomState::new().hash_one(0));
@@ -174,20 +174,20 @@ impl<K: Keys> Runner<K> {
         tracing::info!("tunnel stopped");
     }
 
-    /// Works until there is nothing to do, or for some turns.
+    /// Works until there is nothing to do, or for a few rounds.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        for _ in 0..TURNS {
+        for _ in 0..ROUNDS {
             let now = now();
             self.ports.now = now;
-            if self.take_commands(now, cx) {
+            if self.handle_commands(now, cx) {
                 return Poll::Ready(());
             }
-            let mut busy = self.take_datagrams(now, cx);
-            busy |= self.take_frames(now, cx);
-            match self.take_packets(now, cx) {
+            let mut busy = self.receive_datagrams(now, cx);
+            busy |= self.receive_frames(now, cx);
+            match self.read_packets(now, cx) {
                 Ok(taken) => busy |= taken,
                 Err(error) => {
-                    tracing::error!(%error, "the TUN device is gone");
+                    tracing::error!(%error, "reading the TUN device failed");
                     return Poll::Ready(());
                 }
             }
@@ -196,7 +196,7 @@ impl<K: Keys> Runner<K> {
                 return Poll::Ready(());
             }
             self.handle_timers(now);
-            self.obey(now);
+            self.handle_requests(now);
             busy |= self.flush(now, cx);
             if !busy && !self.timer_is_due(cx) {
                 return Poll::Pending;
@@ -206,19 +206,19 @@ impl<K: Keys> Runner<K> {
         Poll::Pending
     }
 
-    /// Takes what the program says; answers whether that is to stop.
-    fn take_commands(&mut self, now: Instant, cx: &mut Context<'_>) -> bool {
+    /// Handles the program's commands; returns whether one of them is to stop.
+    fn handle_commands(&mut self, now: Instant, cx: &mut Context<'_>) -> bool {
         while let Poll::Ready(command) = self.ends.commands.poll_recv(cx) {
             let engine = &mut self.engine;
             match command {
                 None | Some(Command::Stop) => {
-                    engine.farewell(now, &mut self.ports);
+                    engine.send_close(now, &mut self.ports);
                     self.flush(now, cx);
                     return true;
                 }
                 Some(Command::Drain) => engine.drain(now, &mut self.ports),
                 Some(Command::Replace(identity, answer)) => {
-                    // Whoever asked may have given up.
+                    // The caller may have given up.
                     let _ = answer.send(engine.replace(now, identity));
                 }
                 Some(Command::DialFailed { server, link }) => {
@@ -236,13 +236,13 @@ impl<K: Keys> Runner<K> {
                     server,
                     link,
                     socket,
-                }) => self.take_link(now, &server, link, socket),
+                }) => self.add_link(now, &server, link, socket),
             }
         }
         false
     }
 
-    fn take_link(
+    fn add_link(
         &mut self,
         now: Instant,
         server: &str,
@@ -262,7 +262,7 @@ impl<K: Keys> Runner<K> {
                     to: None,
                     local: None,
                 };
-                (remote, self.ports.open(socket, Way::Connected, udp))
+                (remote, self.ports.open(socket, SocketKind::Connected, udp))
             }
         };
         let (engine, ports) = (&mut self.engine, &mut self.ports);
@@ -274,12 +274,12 @@ impl<K: Keys> Runner<K> {
         }
     }
 
-    fn take_datagrams(&mut self, now: Instant, cx: &mut Context<'_>) -> bool {
+    fn receive_datagrams(&mut self, now: Instant, cx: &mut Context<'_>) -> bool {
         let mut busy = false;
         let mut last = None;
-        while let Some((id, way)) = self.ports.socket_after(last) {
+        while let Some((id, kind)) = self.ports.socket_after(last) {
             last = Some(id);
-            let mut turns = SOCKET_TURN;
+            let mut turns = SOCKET_BUDGET;
             while self.ports.poll_readable(id, cx) {
                 if turns == 0 {
                     busy = true;
@@ -289,12 +289,12 @@ impl<K: Keys> Runner<K> {
                 let filled = self.ports.receive(id, &mut self.inbox);
                 for mut run in self.inbox.runs(filled) {
                     let (sender, local) = (run.sender, run.local);
-                    if way == Way::Wrapped && !self.ports.trusts(sender.ip()) {
+                    if kind == SocketKind::Wrapped && !self.ports.trusts(sender.ip()) {
                         continue;
                     }
                     for datagram in run.datagrams() {
                         let Some((from, datagram)) =
-                            ports::unwrap(id, way, sender, local, datagram)
+                            ports::unwrap(id, kind, sender, local, datagram)
                         else {
                             continue;
                         };
@@ -310,7 +310,7 @@ impl<K: Keys> Runner<K> {
         busy
     }
 
-    fn take_frames(&mut self, now: Instant, cx: &mut Context<'_>) -> bool {
+    fn receive_frames(&mut self, now: Instant, cx: &mut Context<'_>) -> bool {
         let mut busy = false;
         let mut last = None;
         while let Some(id) = self.ports.stream_after(last) {
@@ -318,7 +318,7 @@ impl<K: Keys> Runner<K> {
             let Some(mut decoder) = self.ports.take_decoder(id) else {
                 continue;
             };
-            let ended = self.take_stream(now, cx, id, &mut decoder);
+            let ended = self.receive_stream(now, cx, id, &mut decoder);
             self.ports.flush_device(&self.device, 1);
             match ended {
                 Ok(more) => {
@@ -331,8 +331,8 @@ impl<K: Keys> Runner<K> {
         busy
     }
 
-    /// Reads one stream for a turn, and answers whether there may be more.
-    fn take_stream(
+    /// Reads one stream within a budget, and returns whether there may be more.
+    fn receive_stream(
         &mut self,
         now: Instant,
         cx: &mut Context<'_>,
@@ -340,7 +340,7 @@ impl<K: Keys> Runner<K> {
         decoder: &mut Decoder,
     ) -> Result<bool, stream::StreamError> {
         let from = Remote::Stream(id);
-        let (mut turn, mut greeted) = (stream::READ_TURN, false);
+        let (mut turn, mut greeted) = (stream::READ_BUDGET, false);
         while turn > 0 {
             let read = self.ports.poll_read(id, cx, &mut self.stream_buffer);
             let Poll::Ready(read) = read else {
@@ -376,13 +376,13 @@ impl<K: Keys> Runner<K> {
         pending: usize,
     ) {
         tracing::debug!(%error, stream = id.0, pending, "stream ended");
-        self.counters.stream_ended(error.reason());
+        self.counters.link_closed(error.reason());
         self.ports.close(&Remote::Stream(id));
         self.engine.handle_closed(now, id, &mut self.ports);
     }
 
-    fn take_packets(&mut self, now: Instant, cx: &mut Context<'_>) -> io::Result<bool> {
-        let mut turns = DEVICE_TURN;
+    fn read_packets(&mut self, now: Instant, cx: &mut Context<'_>) -> io::Result<bool> {
+        let mut turns = DEVICE_BUDGET;
         while let Poll::Ready(ready) = self.device.poll_readable(cx) {
             ready?;
             while let Some(packet) = self.device.read(&mut self.device_buffer)? {
@@ -427,7 +427,7 @@ impl<K: Keys> Runner<K> {
     }
 
     /// Does what the engine wants.
-    fn obey(&mut self, now: Instant) {
+    fn handle_requests(&mut self, now: Instant) {
         while let Some(request) = self.engine.poll_request() {
             match request {
                 Request::Close { remote, reason } => {
@@ -445,8 +445,8 @@ impl<K: Keys> Runner<K> {
                         link,
                         answers: self.ends.answers.upgrade(),
                     };
-                    // Given up, it would answer itself by way of the full channel; the engine is
-                    // told here.
+                    // Dropped, it would answer through the full channel; the engine is informed
+                    // here instead.
                     if let Err(refused) = self.ends.dials.try_send(dial) {
                         let mut dial = refused.into_inner();
                         dial.answers = None;
@@ -459,7 +459,7 @@ impl<K: Keys> Runner<K> {
         }
     }
 
-    /// Sends what was put out; answers whether that led to more.
+    /// Sends what was put out; returns whether that led to more.
     fn flush(&mut self, now: Instant, cx: &mut Context<'_>) -> bool {
         self.ports.flush_device(&self.device, 1);
         self.ports.flush_sockets();
@@ -470,7 +470,7 @@ impl<K: Keys> Runner<K> {
         !ended.is_empty()
     }
 
-    /// Sets the timer to what is next; answers whether that is now.
+    /// Sets the timer to what is next; returns whether that is now.
     fn timer_is_due(&mut self, cx: &mut Context<'_>) -> bool {
         let due = self.engine.poll_timeout().min(self.publish_at);
         self.timer.as_mut().reset(due.into());

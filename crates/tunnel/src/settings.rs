@@ -6,11 +6,10 @@
 //!   environment ──▶ the same types, by FromStr and the functions of `transfer`
 //! ```
 //!
-//! Values that are read are well-formed; whether they go together is `validate`'s to say. Reads
+//! Values that are read are well-formed; whether they go together is checked by `validate`. Reads
 //! no file and no environment.
 
 mod address;
-mod name;
 mod transfer;
 
 use std::collections::BTreeSet;
@@ -22,8 +21,9 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tunnel_proto::allowed::Network;
 use tunnel_proto::codel;
 
-pub use address::{AddressError, Cidr, TunnelAddress, validate_addresses};
-pub use name::{DeviceName, DeviceNameError};
+pub use address::{
+    AddressError, Cidr, DeviceName, DeviceNameError, TunnelAddress, validate_addresses,
+};
 pub use transfer::{End, TransferError, trailing_number, transfer_address, transfer_addresses};
 
 /// The shoot's networks, by what they hold. Of a list that is empty or absent, the environment's
@@ -93,7 +93,7 @@ pub struct Queue {
     pub interval: HumanDuration,
     /// Packets held at most.
     pub packets: usize,
-    /// Octets held at most.
+    /// Bytes held at most.
     pub bytes: ByteSize,
 }
 

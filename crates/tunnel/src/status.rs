@@ -15,14 +15,14 @@ use tunnel_proto::path::Transport;
 pub struct Status {
     /// One for each configured peer, in the order of the configuration.
     pub peers: Vec<PeerStatus>,
-    /// Whether this end has told its peers to choose another one.
+    /// Whether this end has asked its peers to choose another one.
     pub draining: bool,
     /// Server: streams by which nothing authentic came yet.
     pub strangers: usize,
 }
 
 impl Status {
-    /// Answers whether a probe came back through some tunnel lately.
+    /// Returns whether a probe came back through some tunnel lately.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
         self.peers.iter().any(|peer| peer.healthy)
@@ -48,13 +48,10 @@ pub struct PeerStatus {
     pub loss: f64,
     /// Since when the session in use exists.
     pub handshake_age: Option<Duration>,
-    /// Octets of the largest inner packet.
+    /// Bytes of the largest inner packet.
     pub mtu: u16,
-    /// Flows that go by this peer: a server's own count, to a client what the server told.
+    /// Flows that go by this peer: a server's own count, at a client what the server reported.
     pub flows: u32,
-    /// Client: whether one connection by TCP is used where it would be two, because the line loses
-    /// packets.
-    pub turns_withheld: bool,
     /// All links to it.
     pub links: Vec<LinkStatus>,
 }

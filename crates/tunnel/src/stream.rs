@@ -7,14 +7,12 @@
 //!
 //! The kernel holds little that is unsent (`TCP_NOTSENT_LOWAT`), so what must wait does so in the
 //! queue, where what has become useless is dropped. A frame that was begun is finished; nothing is
-//! dropped within one. Polled by the loop that owns it: no task, no lock, and no more work at a
-//! time than leaves the others their turn.
+//! dropped within one. Polled by the loop that owns it: no task, no lock, and a bounded amount of
+//! work per poll, so that other sources are served.
 //!
 //! Connecting is the program's matter. Knows no keys; what is in a datagram is not looked at.
 
-mod options;
 mod outgoing;
-mod segments;
 #[cfg(test)]
 mod tests;
 
@@ -23,33 +21,28 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use route::TcpOptions;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tunnel_proto::codel::{self, Band};
 use tunnel_proto::frame::{Control, FrameError, MAX_LEN};
-use tunnel_proto::path::Segments;
 
 use outgoing::Outgoing;
 
-/// Octets that are good to read into; any number works.
+/// Bytes that are good to read into; any number works.
 pub const READ_BUFFER: usize = 64 * 1024;
 
-/// Octets read in a row at most, so that others get their turn.
-pub const READ_TURN: usize = 256 * 1024;
-
-/// Octets of padding after which the others of the loop get their turn, and what came meanwhile goes
-/// ahead of the rest: two calls' worth.
-const PADDING_TURN: u64 = 64 * 1024;
+/// Bytes read in a row at most before other sources are served.
+pub const READ_BUDGET: usize = 256 * 1024;
 
 /// Bounds of a stream.
 #[derive(Clone, Debug)]
 pub struct StreamParams {
     /// The queue in front of the socket.
     pub queue: codel::Params,
-    /// Options of the socket.
-    pub tcp: TcpOptions,
-    /// Octets of the largest datagram the other end may send; at most 16,383.
+    /// Unsent bytes that the kernel holds, as the program set it on the socket (`TCP_NOTSENT_LOWAT`);
+    /// 0: without a limit.
+    pub notsent_lowat: u32,
+    /// Bytes of the largest datagram the other end may send; at most 16,383.
     pub max_datagram: u16,
     /// How long the other end may take to introduce itself.
     pub hello_timeout: Duration,
@@ -59,28 +52,11 @@ impl Default for StreamParams {
     fn default() -> Self {
         Self {
             queue: codel::Params::default(),
-            tcp: options::defaults(),
+            notsent_lowat: 64 * 1024,
             max_datagram: MAX_LEN,
             hello_timeout: Duration::from_secs(5),
         }
     }
-}
-
-/// What went through a stream so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
-    /// Octets received.
-    pub rx_bytes: u64,
-    /// Octets that the kernel took.
-    pub tx_bytes: u64,
-    /// Calls that this needed.
-    pub tx_writes: u64,
-    /// Octets of padding among those written.
-    pub padding: u64,
-    /// Frames that could not be made: longer than a frame can be.
-    pub tx_too_large: u64,
-    /// What became of frames in the queue.
-    pub queue: codel::Stats,
 }
 
 /// One connected stream.
@@ -88,39 +64,37 @@ pub struct Traffic {
 pub struct Stream {
     socket: TcpStream,
     outgoing: Outgoing,
-    /// Octets that were read ahead of us.
+    /// Bytes that were read ahead of us.
     early: Vec<u8>,
     /// Until when a hello must have come; `None` once it has.
     hello_by: Option<Instant>,
-    traffic: Traffic,
 }
 
 impl Stream {
-    /// Takes over a connected socket, from which `early` has been read already. Must be called
-    /// within the runtime that polls it.
+    /// Wraps a connected socket, from which `early` has been read already. Must be called
+    /// within the runtime that polls it. The program sets all other options.
     ///
     /// # Errors
     ///
-    /// What the kernel says of the socket or its options. A congestion control that the kernel
-    /// does not have is no error.
+    /// An error of the socket.
     pub fn new(
         socket: std::net::TcpStream,
         early: Vec<u8>,
         params: &StreamParams,
         now: Instant,
     ) -> io::Result<Self> {
-        options::apply(&socket, &params.tcp)?;
+        // Writes are whole batches: nothing is gained by waiting for more.
+        socket.set_nodelay(true)?;
         socket.set_nonblocking(true)?;
         Ok(Self {
             socket: TcpStream::from_std(socket)?,
-            outgoing: Outgoing::new(params.queue, params.tcp.notsent_lowat),
+            outgoing: Outgoing::new(params.queue, params.notsent_lowat),
             early,
             hello_by: Some(now + params.hello_timeout),
-            traffic: Traffic::default(),
         })
     }
 
-    /// Queues a datagram whose octets, `max` at most, `fill` puts where they are sent from. It
+    /// Queues a datagram whose bytes, `max` at most, `fill` puts where they are sent from. It
     /// answers how many there are; if none, nothing is queued.
     pub fn slot(
         &mut self,
@@ -137,12 +111,6 @@ impl Stream {
         self.outgoing.control(now, control);
     }
 
-    /// Has so many octets of padding written while nothing else waits, as far as the socket takes
-    /// it, until a datagram of [`Band::Bulk`] or a drain is queued.
-    pub fn pad(&mut self, octets: usize) {
-        self.outgoing.pad(octets);
-    }
-
     /// Writes what waits, as far as the socket takes it. Ready when nothing waits any more.
     ///
     /// # Errors
@@ -153,14 +121,9 @@ impl Stream {
         now: Instant,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), StreamError>> {
-        let padded = self.outgoing.padded();
         loop {
             if self.outgoing.is_empty() {
                 return Poll::Ready(Ok(()));
-            }
-            if self.outgoing.padded() - padded >= PADDING_TURN {
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
             }
             // Frames leave the queue when they can be written and not before: until then they may
             // still be dropped.
@@ -174,18 +137,14 @@ impl Stream {
                 .outgoing
                 .with_slices(|slices| socket.poll_write_vectored(cx, slices));
             match ready!(written) {
-                Ok(len) => {
-                    self.traffic.tx_writes += 1;
-                    self.traffic.tx_bytes += len as u64;
-                    self.outgoing.advance(len);
-                }
+                Ok(len) => self.outgoing.advance(len),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Poll::Ready(Err(StreamError::Write(error))),
             }
         }
     }
 
-    /// Reads octets for a [`Decoder`](tunnel_proto::frame::Decoder) into `buffer` and returns how many, at least one.
+    /// Reads bytes for a [`Decoder`](tunnel_proto::frame::Decoder) into `buffer` and returns how many, at least one.
     ///
     /// # Errors
     ///
@@ -204,7 +163,6 @@ impl Stream {
             for (to, from) in buffer.iter_mut().zip(early) {
                 *to = from;
             }
-            self.traffic.rx_bytes += len as u64;
             return Poll::Ready(Ok(len));
         }
         loop {
@@ -213,18 +171,14 @@ impl Stream {
                 Ok(()) if into.filled().is_empty() => {
                     return Poll::Ready(Err(StreamError::Closed));
                 }
-                Ok(()) => {
-                    let len = into.filled().len();
-                    self.traffic.rx_bytes += len as u64;
-                    return Poll::Ready(Ok(len));
-                }
+                Ok(()) => return Poll::Ready(Ok(into.filled().len())),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Poll::Ready(Err(StreamError::Read(error))),
             }
         }
     }
 
-    /// Takes note that the other end has introduced itself.
+    /// Records that the other end has introduced itself.
     pub fn greeted(&mut self) {
         self.hello_by = None;
     }
@@ -247,39 +201,15 @@ impl Stream {
         }
     }
 
-    /// Drops what waits, but for the rest of a frame that was begun: for when the packets in it
-    /// have become stale.
-    pub fn flush(&mut self) {
-        self.outgoing.flush();
-    }
-
-    /// Gives the memory of frames that were sent back: for when there has been none for a while.
+    /// Frees the memory of sent frames, after a time without traffic.
     pub fn shrink(&mut self) {
         self.outgoing.shrink();
     }
 
-    /// Returns the octets of datagrams that wait in the queue.
+    /// Returns what became of frames in the queue.
     #[must_use]
-    pub fn queued_bytes(&self) -> usize {
-        self.outgoing.queued_bytes()
-    }
-
-    /// Returns what the kernel has counted of the connection; `None` where it does not tell. A
-    /// system call.
-    #[must_use]
-    pub fn segments(&self) -> Option<Segments> {
-        segments::counted(&self.socket)
-    }
-
-    /// Returns what went through so far.
-    #[must_use]
-    pub fn traffic(&self) -> Traffic {
-        Traffic {
-            queue: self.outgoing.stats(),
-            padding: self.outgoing.padded(),
-            tx_too_large: self.outgoing.too_large(),
-            ..self.traffic
-        }
+    pub fn queue_stats(&self) -> codel::Stats {
+        self.outgoing.stats()
     }
 }
 
@@ -291,7 +221,7 @@ pub enum StreamError {
     #[error("the other end has closed the stream")]
     Closed,
     /// What the other end sent cannot be understood.
-    #[error("the other end sent what is no frame")]
+    #[error("the other end sent an invalid frame")]
     Frame(#[from] FrameError),
     /// The other end did not introduce itself in time.
     #[error("the other end did not say hello in time")]

@@ -2,11 +2,11 @@
 //! sent in one.
 //!
 //! ```text
-//!   recvmmsg, UDP_GRO ─▶ Inbox ─▶ runs of datagrams ─▶ whoever knows what they mean
+//!   recvmmsg, UDP_GRO ─▶ Inbox ─▶ runs of datagrams ─▶ their protocol
 //!   sendmsg, UDP_SEGMENT ◀─ Outbox ◀─ datagrams to one receiver ◀─┘
 //! ```
 //!
-//! Knows nothing of what datagrams say. Waits for nothing but readiness: what the kernel does not
+//! Knows nothing of what datagrams mean. Waits for nothing but readiness: what the kernel does not
 //! take now is lost and counted.
 #![forbid(unsafe_code)]
 

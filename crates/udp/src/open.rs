@@ -1,4 +1,4 @@
-//! Opens UDP sockets: bound for listeners, connected for one receiver; with room in the kernel.
+//! Opens UDP sockets: bound for listeners, connected for one receiver; with buffers in the kernel.
 //!
 //! What is done with them is `socket`'s and `outbox`'s.
 
@@ -22,7 +22,7 @@ pub struct BufferSizes {
 /// `[::]` also takes IPv4; on a host without IPv6 it means `0.0.0.0`.
 ///
 /// # Errors
-/// What the kernel says.
+/// An error of the kernel.
 pub fn bind(address: SocketAddr, workers: usize, sizes: BufferSizes) -> io::Result<Vec<UdpSocket>> {
     let mut address = address;
     let mut sockets: Vec<UdpSocket> = Vec::with_capacity(workers);
@@ -40,10 +40,10 @@ pub fn bind(address: SocketAddr, workers: usize, sizes: BufferSizes) -> io::Resu
     Ok(sockets)
 }
 
-/// Opens a socket that sends to `address` only and hears from nobody else.
+/// Opens a socket that sends to `address` only and receives from it only.
 ///
 /// # Errors
-/// What the kernel says; a host without a route to `address` is told here.
+/// An error of the kernel; a host without a route to `address` fails here.
 pub fn connect(address: SocketAddr, sizes: BufferSizes) -> io::Result<UdpSocket> {
     let socket = open(address, sizes)?;
     socket.connect(&SockAddr::from(address))?;
@@ -53,7 +53,7 @@ pub fn connect(address: SocketAddr, sizes: BufferSizes) -> io::Result<UdpSocket>
 /// Returns how much the kernel granted to a socket for receiving.
 ///
 /// # Errors
-/// What the kernel says.
+/// An error of the kernel.
 pub fn granted(socket: &UdpSocket) -> io::Result<usize> {
     // The kernel doubles what it was asked for, for its own book-keeping (socket(7)).
     SockRef::from(socket)

@@ -5,8 +5,8 @@
 //!                                          another receiver or size, or full: the run is sent first
 //! ```
 //!
-//! What the kernel does not take is counted and forgotten, since whoever sends datagrams sends
-//! them again. A run that cannot be split (a device without the offload, a path narrower than the
+//! What the kernel does not take is counted and forgotten, since senders of datagrams repeat
+//! them. A run that cannot be split (a device without the offload, a path narrower than the
 //! datagrams) is sent one by one, and datagrams of that size are from then on.
 
 mod message;
@@ -115,14 +115,14 @@ impl Outbox {
             to: to.into(),
             from,
         };
-        self.add(through, route, head, body.len(), |room| {
-            room.copy_from_slice(body);
+        self.add(through, route, head, body.len(), |buf| {
+            buf.copy_from_slice(body);
             Some(body.len())
         });
     }
 
     /// Adds a datagram that begins with `head` and whose other bytes, `max` at most, `fill` puts
-    /// where they are sent from. It answers how many there are; if none, nothing is sent. A `max`
+    /// where they are sent from. It returns how many there are; if none, nothing is sent. A `max`
     /// above what a datagram can hold, 65,487 bytes with the head, is counted as too large.
     pub fn slot(
         &mut self,
@@ -137,8 +137,8 @@ impl Outbox {
             to: to.into(),
             from,
         };
-        self.add(through, route, head, max, |room| {
-            Some(fill(room)).filter(|filled| *filled > 0)
+        self.add(through, route, head, max, |buf| {
+            Some(fill(buf)).filter(|filled| *filled > 0)
         });
     }
 
@@ -159,8 +159,8 @@ impl Outbox {
             self.flush(through);
         }
         let start = self.len;
-        let room = self.bytes.get_mut(start..start + most).unwrap_or_default();
-        let (front, body) = room.split_at_mut(head.len());
+        let buf = self.bytes.get_mut(start..start + most).unwrap_or_default();
+        let (front, body) = buf.split_at_mut(head.len());
         front.copy_from_slice(head);
         let Some(filled) = fill(body) else {
             return;
@@ -178,7 +178,7 @@ impl Outbox {
         self.len += len;
     }
 
-    /// Tells whether the run may get another datagram of at most `most` bytes.
+    /// Returns whether the run may get another datagram of at most `most` bytes.
     fn may_go_on(&self, through: &Datagrams, route: Route, most: usize) -> bool {
         self.count == 0
             || self.route == Some(route)
@@ -188,7 +188,7 @@ impl Outbox {
                 && self.len + most <= RUN
     }
 
-    /// Tells whether a datagram is no larger than the others of the run.
+    /// Returns whether a datagram is no larger than the others of the run.
     fn has_room_for(&self, len: usize) -> bool {
         self.count == 0 || len <= self.size
     }
@@ -223,7 +223,7 @@ impl Outbox {
             // The device cannot do it, whatever the size; or this size was too large for it.
             let never = error.raw_os_error() == Some(libc::EIO);
             self.largest_joined = if never { 0 } else { size.saturating_sub(1) };
-            tracing::info!(octets = size, %error, "datagrams are sent one by one");
+            tracing::info!(bytes = size, %error, "datagrams are sent one by one");
         }
     }
 
@@ -262,7 +262,7 @@ impl Tally {
     }
 }
 
-/// Tells whether the kernel would not split a run, which says nothing of its datagrams: no
+/// Returns whether the kernel would not split a run, which is no error of its datagrams: no
 /// checksums by the device (EIO), larger than the path (EINVAL, later EMSGSIZE), not implemented.
 fn is_refusal(error: &io::Error) -> bool {
     matches!(

@@ -1,4 +1,4 @@
-//! UDP sockets that receive in batches, and what a receiver is told of each batch.
+//! UDP sockets that receive in batches, and the metadata of each batch.
 //!
 //! ```text
 //!     recvmmsg, UDP_GRO ─▶ buffers ─▶ runs of datagrams of one sender and size
@@ -37,11 +37,11 @@ pub struct Options {
 /// What becomes of datagrams that are larger than a path takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MtuDiscovery {
-    /// They are fragmented: right for whoever forwards and does not choose the sizes, as the
+    /// They are fragmented: right for a forwarder, which does not choose the sizes, as the
     /// kernel's WireGuard has it.
     Fragment,
-    /// They are lost, and what routers say of it is not believed (`IP_PMTUDISC_PROBE`): right for
-    /// whoever searches for the size by trying. What the device itself cannot take is counted.
+    /// They are lost, and ICMP of routers is ignored (`IP_PMTUDISC_PROBE`): right for
+    /// a search for the size by probes. What the device itself cannot take is counted.
     Probe,
 }
 
@@ -77,7 +77,7 @@ impl Datagrams {
     /// Takes over a bound or connected socket. Must be called within the runtime that polls it.
     ///
     /// # Errors
-    /// What the kernel says of its options.
+    /// An error of its options.
     pub fn new(socket: UdpSocket, options: Options) -> io::Result<Self> {
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         let ipv6 = socket.local_addr()?.is_ipv6();
@@ -101,8 +101,8 @@ impl Datagrams {
             setsockopt(&socket, UdpGroSegment, &false)?;
         }
         socket.set_nonblocking(true)?;
-        // Nobody waits until it can be written to, and each datagram that leaves its buffer would wake
-        // the thread to say that it can.
+        // Nothing waits for writability, and each datagram that leaves its buffer would wake the
+        // thread for it.
         #[expect(
             deprecated,
             reason = "sound for a socket that is owned; its replacement is unsafe code"
@@ -121,17 +121,17 @@ impl Datagrams {
         self.socket.get_ref()
     }
 
-    /// Tells whether the socket is IPv6, whose addresses of IPv4 are written as mapped ones.
+    /// Returns whether the socket is IPv6, whose addresses of IPv4 are written as mapped ones.
     pub(crate) fn is_ipv6(&self) -> bool {
         self.ipv6
     }
 
-    /// Tells whether the kernel may report an earlier datagram's error when the next one is sent.
+    /// Returns whether the kernel may report an earlier datagram's error when the next one is sent.
     pub(crate) fn is_connected(&self) -> bool {
         self.connected
     }
 
-    /// Tells whether IPv6 datagrams may be fragmented at their source.
+    /// Returns whether IPv6 datagrams may be fragmented at their source.
     pub(crate) fn fragments(&self) -> bool {
         self.options.mtu_discovery == MtuDiscovery::Fragment
     }
@@ -149,7 +149,7 @@ impl Datagrams {
     /// Returns the address that the socket is bound to.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// An error of the kernel.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.get_ref().local_addr().map(plain)
     }
@@ -181,7 +181,7 @@ impl Datagrams {
             self.state
                 .recv(UdpSockRef::from(socket), &mut slices, &mut inbox.meta)
         });
-        // Errors that the kernel reports here are of datagrams sent earlier; they are told once.
+        // Errors that the kernel reports here are of datagrams sent earlier; they are reported once.
         received.unwrap_or(0)
     }
 }
@@ -197,7 +197,7 @@ pub struct Inbox {
 /// Datagrams of one sender, all of one size but for the last, which may be shorter.
 #[derive(Debug)]
 pub struct Run<'a> {
-    /// Who sent them.
+    /// Their sender.
     pub sender: SocketAddr,
     /// The address of ours that they were sent to.
     pub local: Option<IpAddr>,
@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn nothing_is_asked_for_but_what_can_be_received() {
+    async fn sockets_are_watched_for_reading_only() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let options = Options {
             mtu_discovery: MtuDiscovery::Fragment,

@@ -16,7 +16,7 @@ use knp_proto::DialTarget;
 use tokio::io::AsyncWriteExt;
 use tokio::time::{sleep, timeout};
 
-use super::cluster::{Dialled, NoTunnel};
+use super::cluster::{Dialed, TunnelError};
 use super::frontends::Frontend;
 use crate::metrics::DialFailure;
 use crate::relay::{Octets, RelayEnd, relay};
@@ -38,7 +38,7 @@ pub(crate) async fn serve<S: Stream>(mut stream: S, frontend: &Frontend) {
     let reason = tokio::select! {
         reason = served => reason,
         // A tunnel ends by itself then; everything else has a moment to end.
-        () = async { frontend.cut().await; sleep(CUT_GRACE).await } => return,
+        () = async { frontend.cut().await; sleep(FLUSH_TIMEOUT).await } => return,
     };
     let (received, sent) = (octets.from_socket.get(), octets.to_socket.get());
     frontend.log(target.as_deref(), received, sent, reason);
@@ -52,7 +52,7 @@ async fn open<S: Stream>(
     stream: &mut S,
     frontend: &Frontend,
     target: &mut Option<String>,
-) -> Result<(Dialled, Bytes), &'static str> {
+) -> Result<(Dialed, Bytes), &'static str> {
     let params = Params {
         dial_limit: frontend.cx.limits.dial * 2,
         ..Params::default()
@@ -84,7 +84,7 @@ async fn open<S: Stream>(
 /// Relays until the tunnel ends or is cut, closes the connection, and returns the label of why.
 async fn relay_and_close<S: Stream>(
     stream: &mut S,
-    dialled: Dialled,
+    dialled: Dialed,
     early: Bytes,
     frontend: &Frontend,
     octets: &Octets,
@@ -122,21 +122,21 @@ async fn reset<S: Stream>(stream: &mut S) {
 }
 
 /// Returns the answer to a request that gets no tunnel, as upstream gives it.
-fn refusal(error: &NoTunnel) -> Refusal {
+fn refusal(error: &TunnelError) -> Refusal {
     // What upstream's handler writes itself ends with a line's end; an agent's words do not.
     let reason = error.reason();
     let typed = |status| {
         Refusal::new(status, reason, format!("{error}\r\n")).with_headers(RefusalHeaders::Typed)
     };
     match error {
-        NoTunnel::Answered { error } => Refusal::new(status_of(error), reason, error.clone()),
-        NoTunnel::Lost => typed(502),
-        NoTunnel::NoAgent => {
+        TunnelError::Answered { error } => Refusal::new(status_of(error), reason, error.clone()),
+        TunnelError::Lost => typed(502),
+        TunnelError::NoAgent => {
             let body = format!("currently no tunnels available: {error}");
             Refusal::new(500, reason, body).with_headers(RefusalHeaders::Bare)
         }
-        NoTunnel::Refused(_) => typed(503),
-        NoTunnel::Timeout { .. } => typed(504),
+        TunnelError::Refused(_) => typed(503),
+        TunnelError::Timeout { .. } => typed(504),
     }
 }
 
@@ -154,7 +154,7 @@ fn status_of(text: &str) -> u16 {
 /// How long a client may take to see the end of its tunnel.
 const LINGER: Duration = Duration::from_secs(1);
 /// How long a connection may take to end once it is cut.
-const CUT_GRACE: Duration = Duration::from_millis(200);
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
 
 #[cfg(test)]
 mod tests {
@@ -172,7 +172,7 @@ mod tests {
             ("socket: too many open files", 503),
         ] {
             let error = text.to_owned();
-            let answer = refusal(&NoTunnel::Answered { error });
+            let answer = refusal(&TunnelError::Answered { error });
             assert_eq!((answer.status, answer.body.as_str()), (status, text));
             assert_eq!(answer.headers, RefusalHeaders::Closing);
         }
@@ -180,21 +180,21 @@ mod tests {
 
     #[test]
     fn failures_have_upstream_answers() {
-        let answer = refusal(&NoTunnel::NoAgent);
+        let answer = refusal(&TunnelError::NoAgent);
         assert_eq!(answer.status, 500);
         assert_eq!(
             answer.body,
             "currently no tunnels available: No agent available"
         );
         assert_eq!(answer.headers, RefusalHeaders::Bare);
-        let answer = refusal(&NoTunnel::Lost);
+        let answer = refusal(&TunnelError::Lost);
         assert_eq!(answer.status, 502);
         assert!(answer.body.starts_with("Backend context error: "));
         let limit = Duration::from_secs(10);
-        let answer = refusal(&NoTunnel::Timeout { limit });
+        let answer = refusal(&TunnelError::Timeout { limit });
         assert_eq!(answer.status, 504);
         assert!(answer.body.starts_with("Backend dial timeout: "));
-        let answer = refusal(&NoTunnel::Refused(knp_proto::DialRefused::Tunnels));
+        let answer = refusal(&TunnelError::Refused(knp_proto::DialRefused::Tunnels));
         assert_eq!(answer.status, 503);
     }
 }

@@ -20,23 +20,21 @@ use udp::BufferSizes;
 use super::file::{FamilyFile, File, PathFile, ServerFile, TransportFile};
 use super::{Endpoint, Server};
 
-/// Octets of the largest segment to and from the gateway: what a path of 1280 octets, the least of
-/// IPv6, carries. A hole that tells nobody would otherwise swallow every full segment.
+/// Bytes of the largest segment to and from the gateway: what a path of 1280 bytes, the minimum of
+/// IPv6, carries. A silent hole would otherwise swallow every full segment.
 const MAX_SEGMENT: u32 = 1220;
 
-/// Bounds of `mtu`: what IPv6 asks for at least (RFC 8200 §5), and jumbo frames.
+/// Bounds of `mtu`: the minimum of IPv6 (RFC 8200 §5), and jumbo frames.
 const MTU: RangeInclusive<u16> = 1280..=9000;
-/// Most servers, and most pairs of an own key and a server's: there are numbers for as many.
-const MOST_SERVERS: usize = 64;
-const MOST_PAIRS: usize = 16;
+/// Limits of servers, and of pairs of an own key and a server's: there are numbers for as many.
+const MAX_SERVERS: usize = 64;
+const MAX_PAIRS: usize = 16;
 /// As long as the name of a pod may be where it becomes a host name (RFC 1123 §2.1).
-const LONGEST_NAME: usize = 63;
+const MAX_NAME: usize = 63;
 /// Bounds of UDP buffers.
 const BUFFER: RangeInclusive<u64> = (64 << 10)..=(256 << 20);
 /// NATs are known to forget silent flows of UDP after 30 s.
-const LONGEST_STANDBY: Duration = Duration::from_secs(25);
-/// BBR believes its shortest round trip for 10 s; what leads to a turn takes some of that.
-const LONGEST_TURN: Duration = Duration::from_millis(9500);
+const MAX_STANDBY: Duration = Duration::from_secs(25);
 
 /// What came out of checking that is not in the file in this form.
 pub(super) struct Checked {
@@ -62,7 +60,7 @@ impl File {
         };
     }
 
-    /// Returns what the file says, unless `errors` says why not. `origin` is the file itself.
+    /// Returns the checked values, unless `errors` has the reasons why not. `origin` is the file itself.
     pub(super) fn check(&self, origin: &Path, errors: &mut ConfigErrors) -> Option<Checked> {
         if !MTU.contains(&self.mtu) {
             let (least, most) = (MTU.start(), MTU.end());
@@ -110,7 +108,7 @@ impl File {
     fn check_inner(&self, errors: &mut ConfigErrors) {
         let networks = self.networks.all();
         if networks.is_empty() {
-            // What is missing is said already, and addresses may follow from it.
+            // What is missing was reported already, and addresses may follow from it.
             return;
         }
         validate_addresses(&self.addresses, "addresses", errors);
@@ -238,8 +236,8 @@ impl File {
         if self.servers.is_empty() {
             errors.add("servers", "at least one is needed");
         }
-        if self.servers.len() > MOST_SERVERS {
-            errors.add("servers", format_args!("more than {MOST_SERVERS}"));
+        if self.servers.len() > MAX_SERVERS {
+            errors.add("servers", format_args!("more than {MAX_SERVERS}"));
         }
         let transfer = self.transfer_networks();
         let servers = self.servers.iter().enumerate();
@@ -291,9 +289,9 @@ impl File {
         }
         let theirs = self.servers.iter().map(|server| server.public_keys.len());
         let pairs = theirs.sum::<usize>().saturating_mul(files.len());
-        if pairs > MOST_PAIRS {
+        if pairs > MAX_PAIRS {
             let why = format_args!(
-                "{pairs} pairs of an own key and a server's key are more than {MOST_PAIRS}"
+                "{pairs} pairs of an own key and a server's key are more than {MAX_PAIRS}"
             );
             errors.add("keys.private", why);
         }
@@ -313,7 +311,7 @@ impl ServerFile {
     fn check_value(&self, key: &str, endpoint: &Endpoint, errors: &mut ConfigErrors) {
         let key = format!("{key}.value");
         if self.value.is_empty() {
-            let why = "needed by TCP: what the header says that leads to this server; of a \
+            let why = "needed by TCP: the header's value that leads to this server; of a \
                        single server also in REVERSED_VPN_HEADER";
             return errors.add(key, why);
         }
@@ -374,7 +372,7 @@ impl PathFile {
         };
         let seconds = Duration::from_secs;
         within("interval", self.interval, 50, seconds(5));
-        within("standby", self.standby, 100, LONGEST_STANDBY);
+        within("standby", self.standby, 100, MAX_STANDBY);
         within("fast", self.fast, 10, seconds(5));
         within("timeoutLeast", self.timeout_least, 10, seconds(5));
         within("timeoutMost", self.timeout_most, 10, seconds(5));
@@ -382,9 +380,6 @@ impl PathFile {
         within("retryFirst", self.retry_first, 10, seconds(60));
         within("retryTcp", self.retry_tcp, 10, seconds(300));
         within("retryUdp", self.retry_udp, 10, seconds(300));
-        if !self.turn.0.is_zero() {
-            within("turn", self.turn, 1000, LONGEST_TURN);
-        }
         if !(1..=16).contains(&self.misses) {
             errors.add("path.misses", "must be from 1 to 16");
         }
@@ -398,26 +393,25 @@ impl PathFile {
                 standby: self.standby.0,
                 fast: self.fast.0,
                 misses: self.misses,
-                timeout_least: self.timeout_least.0,
-                timeout_most: self.timeout_most.0,
+                min_timeout: self.timeout_least.0,
+                max_timeout: self.timeout_most.0,
                 ..defaults.probes
             },
             dial_timeout: self.dial_timeout.0,
             retry_first: self.retry_first.0,
             retry_tcp: self.retry_tcp.0,
             retry_udp: self.retry_udp.0,
-            turn: self.turn.0,
             ..defaults
         }
     }
 }
 
-/// Names are labels of metrics, and told to the other end.
+/// Names are labels of metrics, and sent to the other end.
 fn check_name(name: &str, key: &str, errors: &mut ConfigErrors) {
-    let fits = |octet: u8| octet.is_ascii_alphanumeric() || b"-_.".contains(&octet);
-    if !(1..=LONGEST_NAME).contains(&name.len()) || !name.bytes().all(fits) {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if !(1..=MAX_NAME).contains(&name.len()) || !name.bytes().all(fits) {
         let why = format_args!(
-            "`{}` is no name: letters, digits, `-`, `_` and `.`, at most {LONGEST_NAME}",
+            "`{}` is no name: letters, digits, `-`, `_` and `.`, at most {MAX_NAME}",
             name.escape_debug()
         );
         errors.add(key, why);

@@ -1,11 +1,11 @@
-//! Gardener's environment variables: what they say where the file says nothing.
+//! Gardener's environment variables: defaults for what the file leaves out.
 //!
 //! ```text
 //!   ENDPOINT, OPENVPN_PORT, REVERSED_VPN_HEADER_KEY ─▶ endpoint     REVERSED_VPN_HEADER ─▶ value
 //!   SHOOT_*_NETWORKS ─▶ networks      VPN_NETWORK, POD_NAME, IS_HA ─▶ addresses, name
 //! ```
 //!
-//! The file always wins, key by key. Whether the outcome can be used is `checks`' to say.
+//! The file always wins, key by key. The outcome is checked in `checks`.
 
 use settings::ConfigErrors;
 use tunnel::Network;
@@ -26,7 +26,7 @@ pub struct Environment {
     pub openvpn_port: Option<String>,
     /// `POD_NAME`: the name of this client; the number at its end is which one it is.
     pub pod_name: Option<String>,
-    /// `REVERSED_VPN_HEADER`: what the header says that leads to the server.
+    /// `REVERSED_VPN_HEADER`: the header's value that leads to the server.
     pub reversed_vpn_header: Option<String>,
     /// `REVERSED_VPN_HEADER_KEY`: the name of that header.
     pub reversed_vpn_header_key: Option<String>,
@@ -46,7 +46,7 @@ impl Environment {
     #[must_use]
     #[expect(
         clippy::disallowed_methods,
-        reason = "this is the room that reads the environment"
+        reason = "this is the module that reads the environment"
     )]
     pub fn read() -> Self {
         let value = |name| std::env::var(name).ok().filter(|value| !value.is_empty());

@@ -1,6 +1,6 @@
 //! The configuration file as it is written: keys, their meaning and their defaults.
 //!
-//! What these comments say is also what the published schema says. Checks nothing beyond types;
+//! These comments are also the descriptions in the published schema. Checks nothing beyond types;
 //! what values must be, and what becomes of them, is `config`'s.
 
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ pub struct File {
     /// The TUN device.
     #[serde(default)]
     pub(super) device: DeviceName,
-    /// Octets of the largest packet in the tunnel, where the way there carries it.
+    /// Bytes of the largest packet in the tunnel, where the way there carries it.
     #[serde(default = "default_mtu")]
     pub(super) mtu: u16,
     /// Own addresses on the transfer networks, with prefix length, at most one of each family.
@@ -42,7 +42,7 @@ pub struct File {
     /// the shoot must route the transfer networks back to this pod.
     #[serde(default = "yes")]
     pub(super) masquerade: bool,
-    /// How the way to each server is found and watched.
+    /// How the path to each server is found and probed.
     #[serde(default)]
     pub(super) path: PathFile,
     /// What waits for a tunnel over TCP.
@@ -56,7 +56,7 @@ pub struct File {
     /// `10s`, and no `keepalive`: probes go through the tunnel.
     #[serde(default)]
     pub(super) tcp: TcpOverrides,
-    /// Octets that the kernel may hold of datagrams; what it grants may be less.
+    /// Bytes that the kernel may hold of datagrams; what it grants may be less.
     #[serde(default)]
     pub(super) buffers: BuffersFile,
     /// Where `/healthz`, `/readyz` and `/metrics` answer.
@@ -160,7 +160,7 @@ pub(super) struct ServerFile {
     /// its public key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) route_id: Option<u32>,
-    /// What the header of the CONNECT request says; of a single server without it
+    /// The value of the CONNECT request's header; of a single server without it
     /// `REVERSED_VPN_HEADER`.
     #[serde(default)]
     pub(super) value: String,
@@ -199,17 +199,17 @@ impl PathsFile {
     }
 }
 
-/// How the way to each server is found and watched.
+/// How the path to each server is found and probed.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub(super) struct PathFile {
-    /// Between probes of the way in use.
+    /// Between probes of the path in use.
     pub(super) interval: HumanDuration,
     /// Between probes of the other one, which also keep a NAT's entry for it.
     pub(super) standby: HumanDuration,
     /// Between probes after one was missed.
     pub(super) fast: HumanDuration,
-    /// Missed probes in a row after which a way counts as dead.
+    /// Missed probes in a row after which a path counts as dead.
     pub(super) misses: u32,
     /// The shortest time to wait for an answer; it follows the round trip.
     pub(super) timeout_least: HumanDuration,
@@ -223,10 +223,6 @@ pub(super) struct PathFile {
     pub(super) retry_tcp: HumanDuration,
     /// The longest pause between attempts by UDP: how late an opened firewall is noticed.
     pub(super) retry_udp: HumanDuration,
-    /// `0s`: a tunnel has one TCP connection. From 1 s to 9.5 s: how long one of two TCP connections
-    /// carries a busy tunnel until the other does, so that BBR holds back on neither, at the cost of
-    /// other connections on the line. While the line loses packets there is one.
-    pub(super) turn: HumanDuration,
 }
 
 impl Default for PathFile {
@@ -237,18 +233,17 @@ impl Default for PathFile {
             standby: HumanDuration(params.probes.standby),
             fast: HumanDuration(params.probes.fast),
             misses: params.probes.misses,
-            timeout_least: HumanDuration(params.probes.timeout_least),
-            timeout_most: HumanDuration(params.probes.timeout_most),
+            timeout_least: HumanDuration(params.probes.min_timeout),
+            timeout_most: HumanDuration(params.probes.max_timeout),
             dial_timeout: HumanDuration(params.dial_timeout),
             retry_first: HumanDuration(params.retry_first),
             retry_tcp: HumanDuration(params.retry_tcp),
             retry_udp: HumanDuration(params.retry_udp),
-            turn: HumanDuration(params.turn),
         }
     }
 }
 
-/// Octets that the kernel may hold of datagrams, for each tunnel by UDP.
+/// Bytes that the kernel may hold of datagrams, for each tunnel by UDP.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub(super) struct BuffersFile {
@@ -271,7 +266,7 @@ impl Default for BuffersFile {
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub(super) struct DrainFile {
-    /// How long the process goes on in any case; servers are told at once to give new connections
+    /// How long the process goes on in any case; servers are asked at once to give new connections
     /// to others.
     pub(super) delay: HumanDuration,
     /// How long then the connections that are left may take to end.

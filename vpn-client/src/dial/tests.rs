@@ -28,10 +28,10 @@ impl Gateway {
         let seen = thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             let mut seen = Vec::new();
-            let mut octet = [0];
+            let mut byte = [0];
             while !seen.ends_with(b"\r\n\r\n") {
-                stream.read_exact(&mut octet).unwrap();
-                seen.extend(octet);
+                stream.read_exact(&mut byte).unwrap();
+                seen.extend(byte);
             }
             stream.write_all(answer).unwrap();
             let mut rest = Vec::new();
@@ -76,7 +76,7 @@ fn to(at: SocketAddr) -> Connector {
 }
 
 #[tokio::test]
-async fn a_stream_is_handed_over_with_its_early_octets() {
+async fn stream_is_handed_over_with_early_bytes() {
     let gateway = Gateway::start(b"HTTP/1.1 200 OK\r\n\r\nhello");
     let connector = to(gateway.at);
     let (mut stream, early) = connector.tcp("a").await.unwrap();
@@ -110,7 +110,7 @@ async fn each_failure_has_its_reason() {
 }
 
 #[tokio::test]
-async fn a_name_leads_to_the_gateway_by_both_transports() {
+async fn name_resolves_for_both_transports() {
     let gateway = Gateway::start(b"HTTP/1.1 200 OK\r\n\r\n");
     let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
     datagrams
@@ -156,7 +156,7 @@ fn further_attempts_begin_at_further_addresses() {
 async fn series_end_with_their_server() {
     let at = SocketAddr::from(([127, 0, 0, 1], 9));
     let (connector, registry) = connector(EndpointAddress::Ip(at), EndpointAddress::Ip(at));
-    connector.metrics.dialled("a", Transport::Tcp, "connected");
+    connector.metrics.dialed("a", Transport::Tcp, "connected");
     connector.metrics.refused("a", 404);
     connector.metrics.refused("a", 599);
     let name = "rhizome_vpn_client_connect_refusals_total";

@@ -60,7 +60,7 @@ impl NameServer {
 /// RFC 1035 §4.1: the question again, and one record of type A or none.
 fn answer(question: &[u8], last: u8) -> Vec<u8> {
     // Header, then the name up to its empty label, type and class.
-    let name = question[12..].iter().position(|octet| *octet == 0).unwrap();
+    let name = question[12..].iter().position(|byte| *byte == 0).unwrap();
     let end = 12 + name + 5;
     let of_a = question[end - 4..end - 2] == [0, 1];
     let found = of_a && last != 0;
@@ -86,7 +86,7 @@ fn address(last: u8) -> Vec<IpAddr> {
 }
 
 #[tokio::test]
-async fn a_failure_has_a_name_asked_for_before_its_answer_expires() {
+async fn failure_triggers_lookup_before_expiry() {
     let server = NameServer::start(1).await;
     let names = server.names();
     assert_eq!(known(&names).await, address(1));
@@ -103,7 +103,7 @@ async fn a_failure_has_a_name_asked_for_before_its_answer_expires() {
 }
 
 #[tokio::test]
-async fn the_old_answer_stays_while_there_is_no_new_one() {
+async fn old_answer_stays_without_new_one() {
     let server = NameServer::start(1).await;
     let names = server.names();
     assert_eq!(known(&names).await, address(1));

@@ -120,7 +120,7 @@ impl Seed {
             .expect("a packet comes out of the tunnel")
     }
 
-    /// Answers whether the client has said that it drains.
+    /// Returns whether the client has said that it drains.
     pub(crate) fn client_drains(&self) -> bool {
         self.tunnel.status().peers.iter().any(|peer| peer.draining)
     }
@@ -173,10 +173,10 @@ fn gateway(listener: TcpListener, tunnel: Tunnel, closing: Arc<AtomicBool>) -> J
 fn consent(mut stream: TcpStream) -> Option<TcpStream> {
     stream.set_nonblocking(false).ok()?;
     stream.set_read_timeout(Some(LIMIT)).ok()?;
-    let (mut head, mut octet) = (Vec::new(), [0]);
+    let (mut head, mut byte) = (Vec::new(), [0]);
     while !head.ends_with(b"\r\n\r\n") {
-        stream.read_exact(&mut octet).ok()?;
-        head.extend(octet);
+        stream.read_exact(&mut byte).ok()?;
+        head.extend(byte);
     }
     stream.write_all(OK).ok()?;
     stream.set_read_timeout(None).ok()?;
@@ -214,9 +214,9 @@ fn ipv4(protocol: u8, from: Ipv4Addr, to: Ipv4Addr, content: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// The checksum of an even number of octets (RFC 1071).
-fn checksum(octets: &[u8]) -> u16 {
-    let words = octets.chunks(2);
+/// The checksum of an even number of bytes (RFC 1071).
+fn checksum(bytes: &[u8]) -> u16 {
+    let words = bytes.chunks(2);
     let sum: u32 = words
         .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]))
         .sum();

@@ -43,7 +43,6 @@ fn tunnels_are_shown_on_the_admin_address_alone() {
             handshake_age: Some(Duration::from_secs(60)),
             mtu: 1420,
             flows: 7,
-            turns_withheld: false,
             links: vec![LinkStatus {
                 transport: Transport::Udp,
                 remote: "192.0.2.1:51820".to_owned(),

@@ -30,5 +30,4 @@ mod provisioned;
 mod ranges;
 mod restarts;
 mod transports;
-mod turns;
 mod world;

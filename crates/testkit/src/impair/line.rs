@@ -124,6 +124,9 @@ impl Line {
             return None;
         }
         let free = self.waiting.back().copied().unwrap_or(now);
+        if free.saturating_sub(now) > how.buffer {
+            return None;
+        }
         let takes = Duration::from_secs_f64(octets as f64 * 8.0 / rate.max(1) as f64);
         self.waiting.push_back(free + takes);
         Some(free + takes)

@@ -1,10 +1,10 @@
-//! What tells flows apart, and the phases of one flow: pure rules, no table.
+//! The key of a flow, and the phases of one flow: pure rules, no table.
 
 use std::net::IpAddr;
 
 use crate::ip::transport::{Icmp, flags};
 use crate::ip::{Header, Version, protocol};
-use crate::octets::{mix, u16_at};
+use crate::wire::{mix, u16_at};
 
 use super::Refusal;
 
@@ -112,7 +112,7 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    /// Answers whether it is a TCP connection's that is not closed. Of the others nobody knows when
+    /// Returns whether it is a TCP connection's that is not closed. Of the others it is unknown when
     /// they are over.
     pub(super) fn is_open_connection(self) -> bool {
         match self {
@@ -126,7 +126,7 @@ impl Phase {
         }
     }
 
-    /// Answers whether the far side has answered, or is taken to have: in the middle of a connection
+    /// Returns whether the far side has answered, or is taken to have: in the middle of a connection
     /// it must have.
     pub(super) fn is_answered(self) -> bool {
         match self {
@@ -224,7 +224,7 @@ pub(super) fn check_inbound_flags(segment: u8) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Answers whether no packet in a tunnel has this address.
+/// Returns whether no packet in a tunnel has this address.
 pub(super) fn is_impossible(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {

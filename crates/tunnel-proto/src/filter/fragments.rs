@@ -1,7 +1,7 @@
 //! Remembers first fragments that passed, so that later ones may follow.
 //!
 //! A fixed ring: the newest takes the place of the oldest. Only first fragments of packets that
-//! passed get in, so whoever is refused cannot push others out.
+//! passed get in, so refused packets cannot evict others.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ pub(super) struct Fragments {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     key: Key,
-    /// Where the first fragment's octets end.
+    /// Where the first fragment's bytes end.
     end: usize,
     peer: PeerIndex,
     since: Instant,
@@ -33,7 +33,7 @@ struct Key {
     src: IpAddr,
     dst: IpAddr,
     id: u32,
-    /// Part of what tells packets apart in IPv4 only (RFC 791 §3.2, RFC 8200 §4.5).
+    /// Part of the identity of a packet in IPv4 only (RFC 791 §3.2, RFC 8200 §4.5).
     protocol: u8,
 }
 
@@ -82,7 +82,7 @@ impl Fragments {
         }
     }
 
-    /// Answers the peer of the first fragment that a later one follows.
+    /// Returns the peer of the first fragment that a later one follows.
     pub(super) fn later(&self, now: Instant, header: &Header) -> Result<PeerIndex, Refusal> {
         let refused = Refusal::Fragment;
         let key = Key::of(header).ok_or(refused)?;

@@ -107,7 +107,7 @@ impl Class {
 
 impl Table {
     pub(super) fn new(params: &Params, secret: u64, epoch: Instant) -> Self {
-        let max = params.max_flows.clamp(1, MOST);
+        let max = params.max_flows.clamp(1, MAX);
         let millis =
             |limit: std::time::Duration| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
         Self {
@@ -212,7 +212,7 @@ impl Table {
         now: u64,
     ) -> Result<u32, Refusal> {
         if self.len >= self.max {
-            self.make_room(now)?;
+            self.evict(now)?;
         }
         let bucket = self.bucket(&key);
         let entry = Entry {
@@ -244,7 +244,7 @@ impl Table {
     }
 
     /// Removes the oldest flow of a class that may go, else one whose time is over.
-    fn make_room(&mut self, now: u64) -> Result<(), Refusal> {
+    fn evict(&mut self, now: u64) -> Result<(), Refusal> {
         let front = |class: Class| self.lists.get(class.index()).map_or(0, |list| list.front);
         let over = |at: &u32| {
             self.entry(*at)
@@ -400,4 +400,4 @@ impl Table {
     }
 }
 
-const MOST: usize = 1 << 24;
+const MAX: usize = 1 << 24;

@@ -3,15 +3,15 @@
 //! Sums are kept in the machine's byte order and turned at the end (RFC 1071 §2(B)), so that the
 //! inner loop is additions alone.
 
-/// A sum in progress. Octets are added in even numbers, except for the last.
+/// A sum in progress. Bytes are added in even numbers, except for the last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum(u64);
 
 impl Sum {
-    /// Adds octets; an odd one at the end counts as if a zero followed.
+    /// Adds bytes; an odd one at the end counts as if a zero followed.
     #[must_use]
-    pub fn octets(self, octets: &[u8]) -> Self {
-        let (words, rest) = octets.as_chunks::<4>();
+    pub fn bytes(self, bytes: &[u8]) -> Self {
+        let (words, rest) = bytes.as_chunks::<4>();
         // 32-bit words into 64 bits: no carry is lost below 16 GiB.
         let sum = words.iter().fold(0_u64, |sum, word| {
             sum.wrapping_add(u64::from(u32::from_ne_bytes(*word)))
@@ -30,12 +30,12 @@ impl Sum {
     }
 
     /// Adds the pseudo-header of TCP, UDP and ICMPv6 (RFC 9293 §3.1, RFC 8200 §8.1): addresses
-    /// as they stand in the packet (8 or 32 octets), protocol, length of header and data.
+    /// as they stand in the packet (8 or 32 bytes), protocol, length of header and data.
     #[must_use]
     pub fn pseudo_header(self, addresses: &[u8], protocol: u8, len: u32) -> Self {
-        self.octets(addresses)
+        self.bytes(addresses)
             .number(protocol.into())
-            .octets(&len.to_be_bytes())
+            .bytes(&len.to_be_bytes())
     }
 
     /// Returns the sum in 16 bits, not complemented: what a checksum field holds when the rest is
@@ -47,7 +47,7 @@ impl Sum {
         u16::from_be(u16::try_from(folded).unwrap_or(u16::MAX))
     }
 
-    /// Returns the checksum: the complement of the sum. Zero when the octets held a right one.
+    /// Returns the checksum: the complement of the sum. Zero when the bytes held a right one.
     #[must_use]
     pub fn checksum(self) -> u16 {
         !self.partial()
@@ -64,10 +64,10 @@ fn fold(sum: u64, bits: u32) -> u64 {
     (sum >> bits) + (sum & ((1 << bits) - 1))
 }
 
-/// Returns the checksum of octets.
+/// Returns the checksum of bytes.
 #[must_use]
-pub fn checksum(octets: &[u8]) -> u16 {
-    Sum::default().octets(octets).checksum()
+pub fn checksum(bytes: &[u8]) -> u16 {
+    Sum::default().bytes(bytes).checksum()
 }
 
 /// Returns the checksum after one 16-bit number it covers has changed (RFC 1624 §3, equation 3).
@@ -80,14 +80,14 @@ pub fn update(checksum: u16, old: u16, new: u16) -> u16 {
         .checksum()
 }
 
-/// Returns the checksum after octets it covers have changed, an even number of them at an even
+/// Returns the checksum after bytes it covers have changed, an even number of them at an even
 /// place, such as addresses.
 #[must_use]
-pub fn update_octets(checksum: u16, old: &[u8], new: &[u8]) -> u16 {
-    let removed = Sum::default().octets(old).checksum();
+pub fn update_bytes(checksum: u16, old: &[u8], new: &[u8]) -> u16 {
+    let removed = Sum::default().bytes(old).checksum();
     Sum::default()
         .number(!checksum)
         .number(removed)
-        .octets(new)
+        .bytes(new)
         .checksum()
 }

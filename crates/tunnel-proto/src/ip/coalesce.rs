@@ -11,22 +11,22 @@
 //! The rules are those of Linux's generic receive offload (`tcp_gro_receive`,
 //! `udp_gro_receive_segment`), so that the super-packet stands for exactly these packets: one
 //! flow, in order, equal headers, equal sizes except for the last, right checksums. Packets of a
-//! flow are never put before earlier ones. A packet that is nobody's is a group of its own and
-//! is left as it is.
+//! flow are never put before earlier ones. A packet that cannot be joined is a group of its own
+//! and stays as it is.
 //!
 //! Looks at one batch only: nothing is held back to wait for more.
 
-use crate::octets::{put, u8_at, u16_at, u32_at};
+use crate::wire::{put, u8_at, u16_at, u32_at};
 
 use super::checksum::{Sum, checksum};
 use super::segment::{TCP_CHECKSUM, UDP_CHECKSUM};
-use super::transport::{TCP_LEN, Tcp, UDP_LEN, Udp, address_octets, checksum_is_right, flags};
+use super::transport::{TCP_LEN, Tcp, UDP_LEN, Udp, address_bytes, checksum_is_right, flags};
 use super::vnet::{Gso, VnetHeader};
 use super::{Header, V4_LEN, V6_LEN, Version, protocol};
 
 /// Groups the packets of a batch.
 ///
-/// Memory is about 200 octets for each packet of the largest batch so far; nothing is allocated
+/// Memory is about 200 bytes for each packet of the largest batch so far; nothing is allocated
 /// once that was seen.
 #[derive(Debug, Default)]
 pub struct Coalescer {
@@ -290,12 +290,12 @@ impl Flow {
         self.head.get(..self.head_len).unwrap_or_default()
     }
 
-    /// Answers whether the packet has the same addresses, ports and protocol.
+    /// Returns whether the packet has the same addresses, ports and protocol.
     fn is_of(&self, candidate: &Candidate<'_>) -> bool {
         let ports = |head: &[u8]| u32_at(head, self.ip_len);
         self.ip_len == candidate.ip_len
             && self.tcp == candidate.tcp
-            && address_octets(self.head()) == address_octets(candidate.head)
+            && address_bytes(self.head()) == address_bytes(candidate.head)
             && ports(self.head()) == ports(candidate.head)
     }
 
@@ -369,7 +369,7 @@ impl Flow {
             put(packet, at + 4, &u16::try_from(len).ok()?.to_be_bytes());
         }
         let len = u32::try_from(len).ok()?;
-        let sum = Sum::default().pseudo_header(address_octets(packet), protocol, len);
+        let sum = Sum::default().pseudo_header(address_bytes(packet), protocol, len);
         put(packet, at + csum_offset, &sum.partial().to_be_bytes());
         Some(VnetHeader {
             needs_csum: true,
@@ -384,7 +384,7 @@ impl Flow {
 
 /// Sums addresses and ports; only ever compared within a batch, and confirmed by `is_of`.
 fn flow_hash(packet: &[u8], ip_len: usize) -> u32 {
-    let (words, _) = address_octets(packet).as_chunks::<4>();
+    let (words, _) = address_bytes(packet).as_chunks::<4>();
     words
         .iter()
         .map(|word| u32::from_ne_bytes(*word))
@@ -396,7 +396,7 @@ fn flow_hash(packet: &[u8], ip_len: usize) -> u32 {
 
 /// IPv6 without extensions and the longest TCP header.
 const MAX_HEAD: usize = 100;
-/// The most octets of a super-packet.
+/// Maximum bytes of a super-packet.
 const MAX_TOTAL: usize = 65_535;
 /// UDP_MAX_SEGMENTS of Linux before 6.9; later ones take 128.
 const MAX_DATAGRAMS: u32 = 64;

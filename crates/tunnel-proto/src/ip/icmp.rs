@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use crate::octets::put;
+use crate::wire::put;
 
 use super::transport::Icmp;
 use super::{Header, V4_LEN, V6_LEN, Version, checksum, protocol, segment::transport_checksum};
@@ -13,14 +13,14 @@ use super::{Header, V4_LEN, V6_LEN, Version, checksum, protocol, segment::transp
 /// Writes the ICMP error "packet too big" for `packet` and returns its length.
 ///
 /// `from` is the address of the tunnel's end, of the packet's family; `mtu` is what the tunnel
-/// carries, in octets of an inner packet. `out` of [`MAX_ERROR_LEN`] octets is always enough.
+/// carries, in bytes of an inner packet. `out` of [`MAX_ERROR_LEN`] bytes is always enough.
 ///
 /// # Errors
 ///
 /// - [`IcmpError::NotAllowed`]: there must be no error for this packet; an IPv4 packet that may be
 ///   fragmented on the way is among these;
 /// - [`IcmpError::Family`]: `from` is of the other family;
-/// - [`IcmpError::NoRoom`]: `out` is too small.
+/// - [`IcmpError::BufferTooSmall`]: `out` is too small.
 pub fn packet_too_big(
     header: &Header,
     packet: &[u8],
@@ -38,7 +38,7 @@ pub fn packet_too_big(
     let quoted = header.total_len.min(packet.len()).min(most - ip_len - 8);
     let quoted = packet.get(..quoted).unwrap_or_default();
     let total = ip_len + 8 + quoted.len();
-    let out = out.get_mut(..total).ok_or(IcmpError::NoRoom)?;
+    let out = out.get_mut(..total).ok_or(IcmpError::BufferTooSmall)?;
     let [m0, m1] = mtu.to_be_bytes();
     // RFC 1191 §4: unreachable, fragmentation needed. RFC 4443 §3.2: packet too big.
     let message = match header.version {
@@ -50,12 +50,12 @@ pub fn packet_too_big(
     finish(out, from, header.src)
 }
 
-/// Writes an echo request and returns its length: the headers and `data_len` octets of zeros.
+/// Writes an echo request and returns its length: the headers and `data_len` bytes of zeros.
 ///
 /// # Errors
 ///
 /// - [`IcmpError::Family`]: the addresses are not of one family;
-/// - [`IcmpError::NoRoom`]: `out` is too small, or the packet would be larger than 65,535 octets.
+/// - [`IcmpError::BufferTooSmall`]: `out` is too small, or the packet would be larger than 65,535 bytes.
 pub fn echo_request(
     from: IpAddr,
     to: IpAddr,
@@ -71,7 +71,7 @@ pub fn echo_request(
     let total = (ip_len + 8).checked_add(data_len);
     let out = total
         .and_then(|total| out.get_mut(..total))
-        .ok_or(IcmpError::NoRoom)?;
+        .ok_or(IcmpError::BufferTooSmall)?;
     out.fill(0);
     put(out, ip_len, &[kind, 0, 0, 0]);
     put(out, ip_len + 4, &id.to_be_bytes());
@@ -79,7 +79,7 @@ pub fn echo_request(
     finish(out, from, to)
 }
 
-/// Turns an echo request into its reply, in place, and answers whether it was one.
+/// Turns an echo request into its reply, in place, and returns whether it was one.
 ///
 /// Source and destination change places and the time to live is renewed; data stay. Fragments,
 /// source-routed packets and requests to a group are left alone.
@@ -108,7 +108,7 @@ fn finish(packet: &mut [u8], from: IpAddr, to: IpAddr) -> Result<usize, IcmpErro
     let total = packet.len();
     match (from, to) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
-            let len = u16::try_from(total).map_err(|_| IcmpError::NoRoom)?;
+            let len = u16::try_from(total).map_err(|_| IcmpError::BufferTooSmall)?;
             let [l0, l1] = len.to_be_bytes();
             // Never fragmented, hence no identification (RFC 6864 §4.1).
             put(
@@ -124,7 +124,7 @@ fn finish(packet: &mut [u8], from: IpAddr, to: IpAddr) -> Result<usize, IcmpErro
             put(packet, V4_LEN + 2, &sum.to_be_bytes());
         }
         (IpAddr::V6(from), IpAddr::V6(to)) => {
-            let len = u16::try_from(total - V6_LEN).map_err(|_| IcmpError::NoRoom)?;
+            let len = u16::try_from(total - V6_LEN).map_err(|_| IcmpError::BufferTooSmall)?;
             let [l0, l1] = len.to_be_bytes();
             put(packet, 0, &[0x60, 0, 0, 0, l0, l1, protocol::ICMPV6, HOPS]);
             put(packet, 8, &from.octets());
@@ -152,7 +152,7 @@ fn may_answer(header: &Header, packet: &[u8]) -> bool {
     singles && header.has_transport_header() && !is_error && !may_be_cut
 }
 
-/// Answers whether the address stands for one host.
+/// Returns whether the address stands for one host.
 fn is_single(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
@@ -162,12 +162,12 @@ fn is_single(address: IpAddr) -> bool {
     }
 }
 
-/// The most octets of an error: the least MTU of IPv6 (RFC 4443 §3.2).
+/// Maximum bytes of an error: the minimum MTU of IPv6 (RFC 4443 §3.2).
 pub const MAX_ERROR_LEN: usize = 1280;
 /// RFC 1812 §4.3.2.3.
 const MAX_V4_ERROR: usize = 576;
 const HOPS: u8 = 64;
-/// In octet 6 of an IPv4 header.
+/// In byte 6 of an IPv4 header.
 const DONT_FRAGMENT: u8 = 0x40;
 
 /// Why there is no ICMP message.
@@ -178,8 +178,8 @@ pub enum IcmpError {
     #[error("addresses of two families")]
     Family,
     /// The buffer is too small.
-    #[error("no room for the message")]
-    NoRoom,
+    #[error("buffer too small for the message")]
+    BufferTooSmall,
     /// The rules forbid an error for this packet.
     #[error("no error may be sent for this packet")]
     NotAllowed,

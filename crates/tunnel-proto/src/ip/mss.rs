@@ -2,14 +2,14 @@
 //!
 //! Both ends name the largest segment they take in their SYN (RFC 9293 §3.7.1); lowering it to
 //! what the tunnel carries spares them the discovery of its MTU. Raises nothing and adds no
-//! option: without one the ends send 536 or 1220 octets, which fit.
+//! option: without one the ends send 536 or 1220 bytes, which fit.
 
-use crate::octets::{put, u16_at};
+use crate::wire::{put, u16_at};
 
 use super::transport::{TCP_LEN, Tcp, flags};
 use super::{Header, V4_LEN, V6_LEN, Version, checksum, protocol, segment::TCP_CHECKSUM};
 
-/// Lowers the segment size in a SYN to what packets of `mtu` octets carry, and returns the size
+/// Lowers the segment size in a SYN to what packets of `mtu` bytes carry, and returns the size
 /// it had; `None` when nothing was changed.
 ///
 /// The packet's checksum must be complete, and stays right as it is changed by the difference.
@@ -34,7 +34,7 @@ pub fn clamp(header: &Header, packet: &mut [u8], mtu: u16) -> Option<u16> {
         return None;
     }
     let before = u16_at(packet, segment + TCP_CHECKSUM)?;
-    // At an odd place the number straddles two words of the sum, so its octets are swapped.
+    // At an odd place the number straddles two words of the sum, so its bytes are swapped.
     let after = if at % 2 == 0 {
         checksum::update(before, old, most)
     } else {

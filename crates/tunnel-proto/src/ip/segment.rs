@@ -7,17 +7,17 @@
 //!                   ···│headers│ data 3 │     third
 //! ```
 //!
-//! Each packet is lent until the next is asked for, so the data are never copied: whoever seals a
+//! Each packet is lent until the next is asked for, so the data are never copied: a caller that seals a
 //! packet into another buffer is done with it by then. Lengths, sequence numbers, flags and
 //! checksums are made anew for each. Headers are found in the packet itself; `hdr_len` is not
 //! trusted, since it is wrong for forwarded packets.
 //!
 //! Fragments nothing: a segment is as large as the sender's `gso_size` says.
 
-use crate::octets::{put, u16_at, u32_at};
+use crate::wire::{put, u16_at, u32_at};
 
 use super::checksum::{Sum, checksum};
-use super::transport::{TCP_LEN, Tcp, UDP_LEN, address_octets, flags};
+use super::transport::{TCP_LEN, Tcp, UDP_LEN, address_bytes, flags};
 use super::vnet::{Gso, OffloadError, VnetHeader};
 use super::{Header, Version, protocol};
 
@@ -51,7 +51,7 @@ impl<'a> Segments<'a> {
     ///
     /// - [`OffloadError::Mismatch`]: not the packet that `vnet` describes, or a segment size of 0;
     /// - [`OffloadError::Checksum`]: a checksum elsewhere than the protocol has it;
-    /// - [`OffloadError::Headers`]: more than 128 octets of headers.
+    /// - [`OffloadError::Headers`]: more than 128 bytes of headers.
     pub fn new(vnet: &VnetHeader, packet: &'a mut [u8]) -> Result<Self, OffloadError> {
         let mut segments = Self {
             head: [0; MAX_HEAD],
@@ -83,7 +83,7 @@ impl<'a> Segments<'a> {
         }
     }
 
-    /// Returns the octets of the largest packet.
+    /// Returns the bytes of the largest packet.
     #[must_use]
     pub fn max_len(&self) -> usize {
         match self.cut {
@@ -184,7 +184,7 @@ pub fn finish_checksum(vnet: &VnetHeader, packet: &mut [u8]) -> Result<(), Offlo
     let offset = usize::from(vnet.csum_offset);
     let covered = packet.get(start..).ok_or(OffloadError::Checksum)?;
     let sum = checksum(covered);
-    // A UDP checksum of zero would say that there is none (RFC 768).
+    // A UDP checksum of zero means that there is none (RFC 768).
     let udp = offset == UDP_CHECKSUM;
     let sum = if sum == 0 && udp { 0xffff } else { sum };
     put(packet, start + offset, &sum.to_be_bytes())
@@ -222,7 +222,7 @@ fn patch_tcp(packet: &mut [u8], at: usize, size: usize, index: u32, last: bool) 
         *flags &= !(flags::FIN | flags::PSH);
     }
     if index != 0 {
-        *flags &= !flags::CWR; // it tells of one reduction (RFC 3168 §6.1.2)
+        *flags &= !flags::CWR; // it reports one reduction (RFC 3168 §6.1.2)
     }
     put(packet, at + TCP_CHECKSUM, &[0, 0]);
     let sum = transport_checksum(packet, at, protocol::TCP)?;
@@ -246,11 +246,11 @@ fn patch_udp(packet: &mut [u8], at: usize) -> Option<()> {
 pub(crate) fn transport_checksum(packet: &[u8], at: usize, protocol: u8) -> Option<u16> {
     let segment = packet.get(at..)?;
     let len = u32::try_from(segment.len()).ok()?;
-    let sum = Sum::default().pseudo_header(address_octets(packet), protocol, len);
-    Some(sum.octets(segment).checksum())
+    let sum = Sum::default().pseudo_header(address_bytes(packet), protocol, len);
+    Some(sum.bytes(segment).checksum())
 }
 
-/// The longest headers that are repeated: IPv6 with 28 octets of extensions and the longest TCP
+/// The longest headers that are repeated: IPv6 with 28 bytes of extensions and the longest TCP
 /// header, or IPv4 with all options and the same.
 const MAX_HEAD: usize = 128;
 const _: () = assert!(MAX_HEAD >= 60 + TCP_LEN + 40);

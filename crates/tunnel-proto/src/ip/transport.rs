@@ -3,15 +3,15 @@
 //! Each view is made of a segment as [`super::Header::segment`] returns it, and only when all of
 //! the header is there. Checksums are verified where that is asked for, not by making a view.
 
-use crate::octets::array;
+use crate::wire::array;
 
 use super::{Header, checksum::Sum};
 
-/// Flags of a TCP header, octet 13 (RFC 9293 §3.1).
+/// Flags of a TCP header, byte 13 (RFC 9293 §3.1).
 pub mod flags {
     /// No more data from the sender.
     pub const FIN: u8 = 0x01;
-    /// Synchronise sequence numbers.
+    /// Synchronize sequence numbers.
     pub const SYN: u8 = 0x02;
     /// Reset the connection.
     pub const RST: u8 = 0x04;
@@ -19,8 +19,6 @@ pub mod flags {
     pub const PSH: u8 = 0x08;
     /// The acknowledgment number counts.
     pub const ACK: u8 = 0x10;
-    /// The urgent pointer counts.
-    pub const URG: u8 = 0x20;
     /// Congestion experienced (RFC 3168).
     pub const ECE: u8 = 0x40;
     /// Congestion window reduced (RFC 3168).
@@ -31,7 +29,7 @@ pub mod flags {
 #[derive(Clone, Copy, Debug)]
 pub struct Tcp<'a> {
     fixed: [u8; TCP_LEN],
-    /// The options, up to 40 octets.
+    /// The options, up to 40 bytes.
     pub options: &'a [u8],
     /// The data.
     pub payload: &'a [u8],
@@ -52,30 +50,11 @@ impl<'a> Tcp<'a> {
         })
     }
 
-    /// Returns the source port.
-    #[must_use]
-    pub fn src_port(&self) -> u16 {
-        u16::from_be_bytes([self.fixed[0], self.fixed[1]])
-    }
-
-    /// Returns the destination port.
-    #[must_use]
-    pub fn dst_port(&self) -> u16 {
-        u16::from_be_bytes([self.fixed[2], self.fixed[3]])
-    }
-
     /// Returns the sequence number.
     #[must_use]
     pub fn seq(&self) -> u32 {
         let f = &self.fixed;
         u32::from_be_bytes([f[4], f[5], f[6], f[7]])
-    }
-
-    /// Returns the acknowledgment number.
-    #[must_use]
-    pub fn ack(&self) -> u32 {
-        let f = &self.fixed;
-        u32::from_be_bytes([f[8], f[9], f[10], f[11]])
     }
 
     /// Returns the [`flags`].
@@ -84,13 +63,7 @@ impl<'a> Tcp<'a> {
         self.fixed[13]
     }
 
-    /// Returns the window, unscaled.
-    #[must_use]
-    pub fn window(&self) -> u16 {
-        u16::from_be_bytes([self.fixed[14], self.fixed[15]])
-    }
-
-    /// Returns the octets of the header, options included.
+    /// Returns the bytes of the header, options included.
     #[must_use]
     pub fn header_len(&self) -> usize {
         TCP_LEN + self.options.len()
@@ -115,25 +88,13 @@ impl<'a> Udp<'a> {
         Some(Self { fixed, payload })
     }
 
-    /// Returns the source port.
-    #[must_use]
-    pub fn src_port(&self) -> u16 {
-        u16::from_be_bytes([self.fixed[0], self.fixed[1]])
-    }
-
-    /// Returns the destination port.
-    #[must_use]
-    pub fn dst_port(&self) -> u16 {
-        u16::from_be_bytes([self.fixed[2], self.fixed[3]])
-    }
-
     /// Returns the length in the header: of header and data.
     #[must_use]
     pub fn len(&self) -> usize {
         usize::from(u16::from_be_bytes([self.fixed[4], self.fixed[5]]))
     }
 
-    /// Answers whether there are no data.
+    /// Returns whether there are no data.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.payload.is_empty()
@@ -153,14 +114,14 @@ pub struct Icmp<'a> {
     pub kind: u8,
     /// The code.
     pub code: u8,
-    /// Octets 4 to 7: identifier and sequence number of an echo, the MTU of a packet too big.
+    /// Bytes 4 to 7: identifier and sequence number of an echo, the MTU of a packet too big.
     pub rest: [u8; 4],
-    /// What follows the first eight octets.
+    /// What follows the first eight bytes.
     pub body: &'a [u8],
 }
 
 impl<'a> Icmp<'a> {
-    /// Returns the view, or `None` when there are fewer than eight octets.
+    /// Returns the view, or `None` when there are fewer than eight bytes.
     #[must_use]
     pub fn new(segment: &'a [u8]) -> Option<Self> {
         let fixed: [u8; 8] = array(segment, 0)?;
@@ -177,16 +138,10 @@ impl<'a> Icmp<'a> {
     pub fn echo_id(&self) -> u16 {
         u16::from_be_bytes([self.rest[0], self.rest[1]])
     }
-
-    /// Returns the sequence number of an echo request or reply.
-    #[must_use]
-    pub fn echo_seq(&self) -> u16 {
-        u16::from_be_bytes([self.rest[2], self.rest[3]])
-    }
 }
 
-/// Returns source and destination address of a packet as they stand in it, 8 or 32 octets.
-pub(crate) fn address_octets(packet: &[u8]) -> &[u8] {
+/// Returns source and destination address of a packet as they stand in it, 8 or 32 bytes.
+pub(crate) fn address_bytes(packet: &[u8]) -> &[u8] {
     let range = match packet.first().map(|first| first >> 4) {
         Some(4) => 12..20,
         _ => 8..40,
@@ -194,7 +149,7 @@ pub(crate) fn address_octets(packet: &[u8]) -> &[u8] {
     packet.get(range).unwrap_or_default()
 }
 
-/// Answers whether the checksum of a whole, unfragmented TCP, UDP or ICMPv6 packet is right.
+/// Returns whether the checksum of a whole, unfragmented TCP, UDP or ICMPv6 packet is right.
 ///
 /// Of a source-routed packet the answer means nothing: its final destination is elsewhere.
 #[must_use]
@@ -202,13 +157,13 @@ pub fn checksum_is_right(header: &Header, packet: &[u8]) -> bool {
     let segment = header.segment(packet);
     let len = u32::try_from(segment.len()).unwrap_or(u32::MAX);
     Sum::default()
-        .pseudo_header(address_octets(packet), header.protocol, len)
-        .octets(segment)
+        .pseudo_header(address_bytes(packet), header.protocol, len)
+        .bytes(segment)
         .checksum()
         == 0
 }
 
-/// Octets of a TCP header without options.
+/// Bytes of a TCP header without options.
 pub(crate) const TCP_LEN: usize = 20;
-/// Octets of a UDP header.
+/// Bytes of a UDP header.
 pub(crate) const UDP_LEN: usize = 8;

@@ -1,12 +1,12 @@
 //! The header that a TUN device with offloads puts in front of every packet.
 //!
-//! `struct virtio_net_hdr` of the virtio specification 1.2 §5.1.6, ten octets, in the machine's
-//! byte order as Linux does for TUN unless told otherwise. Says what the header means to this
+//! `struct virtio_net_hdr` of the virtio specification 1.2 §5.1.6, ten bytes, in the machine's
+//! byte order as Linux does for TUN by default. Defines the header for this
 //! crate; segmenting and coalescing are [`super::segment`] and [`super::coalesce`].
 
-use crate::octets::array;
+use crate::wire::array;
 
-/// Octets of the header.
+/// Bytes of the header.
 pub const LEN: usize = 10;
 
 /// What is left to do for a packet, or what it may be cut into.
@@ -16,11 +16,11 @@ pub struct VnetHeader {
     pub needs_csum: bool,
     /// What kind of super-packet it is.
     pub gso: Gso,
-    /// Octets of headers; informational, and wrong for forwarded packets.
+    /// Bytes of headers; informational, and wrong for forwarded packets.
     pub hdr_len: u16,
-    /// Octets of data in each segment.
+    /// Bytes of data in each segment.
     pub gso_size: u16,
-    /// Where the checksum's octets begin.
+    /// Where the checksum's bytes begin.
     pub csum_start: u16,
     /// Where the checksum is, from there.
     pub csum_offset: u16,
@@ -45,7 +45,7 @@ impl VnetHeader {
     ///
     /// # Errors
     ///
-    /// - [`OffloadError::Short`]: fewer than ten octets;
+    /// - [`OffloadError::Short`]: fewer than ten bytes;
     /// - [`OffloadError::Kind`]: a kind that was never asked for, such as UDP fragmentation.
     pub fn parse(bytes: &[u8]) -> Result<Self, OffloadError> {
         let b: [u8; LEN] = array(bytes, 0).ok_or(OffloadError::Short)?;
@@ -66,7 +66,7 @@ impl VnetHeader {
         })
     }
 
-    /// Returns the octets of the header.
+    /// Returns the bytes of the header.
     #[must_use]
     pub fn encode(&self) -> [u8; LEN] {
         let gso = match self.gso {
@@ -115,10 +115,10 @@ pub enum OffloadError {
         /// The kind's number.
         found: u8,
     },
-    /// The packet is not what the header in front of it says.
+    /// The packet does not match the header in front of it.
     #[error("packet does not match its offload header")]
     Mismatch,
-    /// There are fewer octets than headers.
+    /// There are fewer bytes than headers.
     #[error("shorter than its headers")]
     Short,
 }

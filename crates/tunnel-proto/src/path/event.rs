@@ -1,8 +1,7 @@
-//! What a [`Selector`](super::Selector) has its caller do, or tells it.
+//! What a [`Selector`](super::Selector) asks of its caller, or reports to it.
 //!
 //! What becomes of a link is decided elsewhere; here are only the names of it.
 
-use super::padding::Padding;
 use super::{LinkId, Transport};
 
 /// What the caller is to do, or to know.
@@ -15,7 +14,7 @@ pub enum Event {
         /// Why.
         reason: CloseReason,
     },
-    /// Connect; then say [`handle_connected`](super::Selector::handle_connected) or
+    /// Connect; then call [`handle_connected`](super::Selector::handle_connected) or
     /// [`handle_failed`](super::Selector::handle_failed).
     Dial {
         /// What the link will be known as.
@@ -32,21 +31,12 @@ pub enum Event {
         /// To be found in the answer.
         id: u32,
     },
-    /// Send padding by this link, and ask for some: its first turn is to come.
-    Pad {
-        /// The link.
-        link: LinkId,
-        /// How much.
-        padding: Padding,
-    },
     /// Send everything by this link from now on; go on receiving from the others.
     Use {
         /// The link.
         link: LinkId,
         /// What it is.
         transport: Transport,
-        /// Whether only its turn has come: the one in use until now works, too.
-        turn: bool,
     },
 }
 
@@ -55,14 +45,10 @@ pub enum Event {
 pub enum CloseReason {
     /// Probes were not answered.
     Dead,
-    /// It was told to go, and another one took over.
+    /// The peer drained it, and another one took over.
     Drained,
-    /// Something failed; the caller said so.
+    /// The caller reported a failure.
     Failed,
-    /// There are two by TCP, and the line loses more than two may.
-    Lossy,
-    /// There are two by TCP, and one is enough again.
-    Spare,
     /// Connecting took too long.
     Timeout,
     /// It does not carry packets of a useful size.
@@ -77,8 +63,6 @@ impl CloseReason {
             Self::Dead => "dead",
             Self::Drained => "drained",
             Self::Failed => "failed",
-            Self::Lossy => "lossy",
-            Self::Spare => "spare",
             Self::Timeout => "dial_timeout",
             Self::Unfit => "unfit",
         }

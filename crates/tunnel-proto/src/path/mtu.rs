@@ -9,7 +9,7 @@
 //!
 //! After RFC 8899: probes are packets of the size in question, answered by the peer with one of the
 //! same size, so both directions are shown. Sizes are those of inner packets; what wraps them is
-//! known to nobody here. Misses count only when smaller packets came through meanwhile: a dead link
+//! not known here. Misses count only when smaller packets came through meanwhile: a dead link
 //! is not a small one. Between rare attempts to grow, nothing is sent while there is no traffic.
 //!
 //! TCP streams need none of this: they cut segments of their own.
@@ -24,7 +24,7 @@ pub struct MtuParams {
     pub floor: u16,
     /// Larger is not tried.
     pub ceiling: u16,
-    /// The search ends when it is this near, in octets.
+    /// The search ends when it is this near, in bytes.
     pub step: u16,
     /// Probes of one size without answer that make it too large.
     pub misses: u32,
@@ -55,17 +55,17 @@ impl Default for MtuParams {
 pub enum MtuEvent {
     /// Packets may be this large from now on.
     Changed {
-        /// Octets of an inner packet.
+        /// Bytes of an inner packet.
         mtu: u16,
     },
     /// Send a probe: an inner packet of this size.
     Probe {
         /// To be found in the answer.
         id: u32,
-        /// Octets of the inner packet.
+        /// Bytes of the inner packet.
         size: u16,
     },
-    /// Not even the floor comes through, though smaller packets do. Said once.
+    /// Not even the floor comes through, though smaller packets do. Reported once.
     Unfit,
 }
 
@@ -139,47 +139,31 @@ impl Mtu {
         mtu
     }
 
-    /// Returns how large packets may be, in octets of an inner packet.
+    /// Returns how large packets may be, in bytes of an inner packet.
     #[must_use]
     pub fn mtu(&self) -> u16 {
         self.mtu
     }
 
-    /// Takes note that small packets come through, with the link's time-out.
+    /// Records that small packets come through, with the link's time-out.
     pub fn handle_alive(&mut self, now: Instant, timeout: Duration) {
         self.alive = Some(now);
         self.timeout = timeout;
     }
 
-    /// Takes note that packets were sent, at least one of them larger than the floor.
+    /// Records that packets were sent, at least one of them larger than the floor.
     pub fn handle_traffic(&mut self, now: Instant) {
         self.traffic = true;
         self.advance(now);
     }
 
-    /// Takes note of the answer to a probe.
+    /// Records the answer to a probe.
     pub fn handle_pong(&mut self, now: Instant, id: u32) {
         let Some(trial) = self.trial.filter(|trial| trial.id == id) else {
             return;
         };
         self.trial = None;
         self.passed(now, trial.size);
-        self.advance(now);
-    }
-
-    /// Takes note that the system refused a packet, or a router said so: nothing larger than
-    /// `size` fits.
-    pub fn handle_too_big(&mut self, now: Instant, size: u16) {
-        if size >= self.mtu || self.phase == Phase::Unfit {
-            return;
-        }
-        self.trial = None;
-        if size < self.params.floor {
-            self.unfit();
-            return;
-        }
-        self.set(size);
-        self.settle(now);
         self.advance(now);
     }
 

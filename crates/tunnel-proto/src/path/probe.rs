@@ -1,4 +1,4 @@
-//! Tells whether one link is alive, by probes and their answers.
+//! Returns whether one link is alive, by probes and their answers.
 //!
 //! ```text
 //! answered: every `interval`     unanswered for a time-out (from the round trip, RFC 6298):
@@ -25,9 +25,9 @@ pub struct ProbeParams {
     /// Misses in a row that make a link dead.
     pub misses: u32,
     /// The shortest time to wait for an answer.
-    pub timeout_least: Duration,
+    pub min_timeout: Duration,
     /// The longest time to wait for an answer, unless the round trip itself is longer.
-    pub timeout_most: Duration,
+    pub max_timeout: Duration,
     /// For how long after the last answer a miss does not count because other packets came in
     /// meanwhile. A link that works in this direction alone is found dead that much later.
     pub excused: Duration,
@@ -40,8 +40,8 @@ impl Default for ProbeParams {
             standby: Duration::from_secs(5),
             fast: Duration::from_millis(150),
             misses: 3,
-            timeout_least: Duration::from_millis(200),
-            timeout_most: Duration::from_millis(600),
+            min_timeout: Duration::from_millis(200),
+            max_timeout: Duration::from_millis(600),
             excused: Duration::from_secs(3),
         }
     }
@@ -92,7 +92,7 @@ impl Prober {
     /// `connecting` is how long that took: as much as a round trip or more.
     #[must_use]
     pub fn new(params: ProbeParams, connecting: Duration, now: Instant) -> Self {
-        let most = params.timeout_most;
+        let most = params.max_timeout;
         Self {
             params,
             active: false,
@@ -109,31 +109,20 @@ impl Prober {
         }
     }
 
-    /// Tells whether the link is in use; one that comes into use is probed at once.
+    /// Returns whether the link is in use; one that comes into use is probed at once.
     pub fn set_active(&mut self, now: Instant, active: bool) {
         if active && !self.active {
-            self.ask(now);
+            self.next = self.next.min(now);
         }
         self.active = active;
     }
 
-    /// Has it probed at once.
-    pub fn ask(&mut self, now: Instant) {
-        self.next = self.next.min(now);
-    }
-
-    /// Answers whether an answer came after `then`.
-    #[must_use]
-    pub fn has_answered_since(&self, then: Instant) -> bool {
-        self.last_answer > then
-    }
-
-    /// Takes note of an authentic packet other than an answer.
+    /// Records an authentic packet other than an answer.
     pub fn received(&mut self, now: Instant) {
         self.received = Some(now);
     }
 
-    /// Takes note of the answer to a probe, a late one too.
+    /// Records the answer to a probe, a late one too.
     pub fn answered(&mut self, now: Instant, id: u32) {
         let Some(at) = self.waiting.iter().position(|waiting| waiting.id == id) else {
             return;
@@ -141,7 +130,7 @@ impl Prober {
         let Some(waiting) = self.waiting.get(at).copied() else {
             return;
         };
-        // Older ones are lost or overtaken; their answers would say nothing new.
+        // Older ones are lost or overtaken; their answers add nothing.
         self.waiting.drain(..=at);
         self.measure(now.saturating_duration_since(waiting.sent));
         self.answered += 1;
@@ -150,7 +139,7 @@ impl Prober {
         self.received = Some(now);
     }
 
-    /// Counts misses and answers whether there are too many.
+    /// Counts misses and returns whether there are too many.
     pub fn is_dead(&mut self, now: Instant) -> bool {
         let timeout = self.timeout();
         let excused = now < self.last_answer + self.params.excused;
@@ -170,13 +159,13 @@ impl Prober {
         self.misses >= self.params.misses
     }
 
-    /// Answers whether so many were missed in a row, when last asked, that the link is dead.
+    /// Returns whether so many were missed in a row, when last asked, that the link is dead.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.misses >= self.params.misses
     }
 
-    /// Answers whether the last probe due was missed.
+    /// Returns whether the last probe due was missed.
     #[must_use]
     pub fn is_suspect(&self) -> bool {
         self.misses > 0
@@ -231,8 +220,8 @@ impl Prober {
     /// RFC 6298 §2, with bounds of our own.
     fn timeout(&self) -> Duration {
         let ProbeParams {
-            timeout_least: least,
-            timeout_most: most,
+            min_timeout: least,
+            max_timeout: most,
             ..
         } = self.params;
         self.rtt.map_or(self.first_timeout, |(rtt, variation)| {

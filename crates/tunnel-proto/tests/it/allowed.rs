@@ -62,7 +62,7 @@ fn longest_network_counts_alone() {
 }
 
 #[test]
-fn shared_network_belongs_to_all_and_exclusive_to_one() {
+fn network_shared_belongs_to_all_exclusive_to_one() {
     let table = table(&[
         ("100.64.0.0/13", 0),
         ("100.64.0.0/13", 1),
@@ -122,16 +122,8 @@ fn networks_are_read_strictly_and_shown_as_read() {
 #[test]
 fn sets_of_peers_are_sets() {
     let set = PeerSet::EMPTY.with(peer(0)).with(peer(63)).with(peer(0));
-    assert_eq!(
-        (set.len(), set.contains(peer(63)), set.contains(peer(1))),
-        (2, true, false)
-    );
-    assert_eq!(
-        set.intersection(PeerSet::EMPTY.with(peer(63)))
-            .iter()
-            .next(),
-        Some(peer(63))
-    );
+    assert!(set.iter().eq([peer(0), peer(63)]));
+    assert!(set.contains(peer(63)) && !set.contains(peer(1)));
     assert!(PeerSet::EMPTY.is_empty() && PeerIndex::new(64).is_none());
 }
 

@@ -57,7 +57,7 @@ fn oldest_makes_room_when_a_bound_is_reached() {
 }
 
 #[test]
-fn urgent_packets_go_first_and_are_worthless_when_old() {
+fn urgent_packets_go_first_and_expire() {
     let now = start();
     let mut queue = Queue::new(small());
     push(&mut queue, now, Band::Bulk, 0, 100);
@@ -72,25 +72,6 @@ fn urgent_packets_go_first_and_are_worthless_when_old() {
     );
     assert_eq!(pop(&mut queue, later), (Some(0), vec![]));
     assert!(queue.is_empty());
-}
-
-#[test]
-fn flush_leaves_nothing_to_replay() {
-    let now = start();
-    let mut queue = Queue::new(small());
-    push(&mut queue, now, Band::Bulk, 0, 100);
-    push(&mut queue, now, Band::Urgent, 1, 100);
-    let dropped = RefCell::new(Vec::new());
-    queue.flush(|item, reason| dropped.borrow_mut().push((item, reason)));
-    assert_eq!(
-        dropped.take(),
-        [(1, DropReason::Flushed), (0, DropReason::Flushed)]
-    );
-    assert_eq!(
-        (queue.is_empty(), queue.bytes(), queue.stats().flushed),
-        (true, 0, 2)
-    );
-    assert_eq!(pop(&mut queue, now), (None, vec![]));
 }
 
 /// The pseudocode of RFC 8289 §5, line by line, in nanoseconds since the start.
@@ -165,7 +146,7 @@ impl Reference {
     }
 }
 
-/// Feeds both with packets of `load` (gap in µs, octets) through a link that takes `slot` µs for
+/// Feeds both with packets of `load` (gap in µs, bytes) through a link that takes `slot` µs for
 /// each packet, and compares every answer.
 fn compare(load: &[(u64, usize)], slot: u64) -> (usize, Duration) {
     let begin = start();
@@ -212,7 +193,7 @@ fn compare(load: &[(u64, usize)], slot: u64) -> (usize, Duration) {
 
 #[test]
 fn standing_queue_is_brought_near_the_target() {
-    // 1500 octets each 1.2 ms is 10 Mb/s. A source a tenth too fast, for 20 s, would leave 2 s of
+    // 1500 bytes each 1.2 ms is 10 Mb/s. A source a tenth too fast, for 20 s, would leave 2 s of
     // queue; bursts below the rate leave none and lose nothing.
     let (drops, wait) = compare(&vec![(1090, 1500); 18_000], 1200);
     assert!(drops > 1000, "{drops} drops");
@@ -223,7 +204,7 @@ fn standing_queue_is_brought_near_the_target() {
 }
 
 #[test]
-fn rate_of_dropping_is_remembered_for_a_while_and_then_forgotten() {
+fn drop_rate_is_remembered_for_a_while() {
     let overload = || vec![(600, 1500); 4000];
     for pause in [400_000, 20_000_000] {
         let load = [overload(), vec![(pause, 1500)], overload()].concat();
@@ -232,7 +213,7 @@ fn rate_of_dropping_is_remembered_for_a_while_and_then_forgotten() {
 }
 
 #[test]
-fn single_small_packets_are_not_dropped_however_slow_the_link() {
+fn small_packets_survive_slow_link() {
     let (drops, _) = compare(&vec![(400_000, 1400); 100], 390_000);
     assert_eq!(drops, 0);
 }

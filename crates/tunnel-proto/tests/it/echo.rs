@@ -2,13 +2,13 @@
 
 use std::net::IpAddr;
 
-use tunnel_proto::echo::{Echo, Told, answer, parse, request};
+use tunnel_proto::echo::{Echo, ProbeInfo, answer, parse, request};
 use tunnel_proto::ip::checksum::checksum;
 use tunnel_proto::ip::icmp::{echo_request, make_echo_reply};
 use tunnel_proto::ip::transport::checksum_is_right;
 use tunnel_proto::ip::{Header, protocol};
 
-const TOLD: Told = Told {
+const TOLD: ProbeInfo = ProbeInfo {
     active: true,
     draining: false,
     large: true,
@@ -32,7 +32,7 @@ fn checksum_right(header: &Header, packet: &[u8]) -> bool {
 }
 
 #[test]
-fn a_probe_arrives_as_it_was_written() {
+fn probe_arrives_as_written() {
     for pair in addresses() {
         for size in [0, 300, 1280] {
             let mut out = [0; 1500];
@@ -47,8 +47,8 @@ fn a_probe_arrives_as_it_was_written() {
 }
 
 #[test]
-fn an_answer_says_whose_it_is_and_tells_of_the_other_end() {
-    let other = Told {
+fn answer_carries_id_and_state_of_peer() {
+    let other = ProbeInfo {
         active: false,
         draining: true,
         large: false,
@@ -66,7 +66,7 @@ fn an_answer_says_whose_it_is_and_tells_of_the_other_end() {
         assert!(checksum_right(&header, packet));
         let reply = Echo::Reply {
             id: 77,
-            told: Some(other),
+            info: Some(other),
         };
         assert_eq!(parse(&header, packet), Some(reply));
         assert!(!answer(&header, packet, other), "an answer is not answered");
@@ -74,7 +74,7 @@ fn an_answer_says_whose_it_is_and_tells_of_the_other_end() {
 }
 
 #[test]
-fn a_peer_that_only_reflects_tells_nothing() {
+fn reflecting_peer_reports_nothing() {
     let mut out = [0; 1500];
     let len = request(addresses()[0], 9, TOLD, 0, &mut out).expect("room");
     let packet = &mut out[..len];
@@ -83,7 +83,7 @@ fn a_peer_that_only_reflects_tells_nothing() {
     let header = Header::parse(packet).expect("a packet");
     assert_eq!(
         parse(&header, packet),
-        Some(Echo::Reply { id: 9, told: None })
+        Some(Echo::Reply { id: 9, info: None })
     );
 }
 

@@ -1,4 +1,4 @@
-//! Arbitrary octets lead to an answer, never to a panic.
+//! Arbitrary bytes lead to an answer, never to a panic.
 
 use proptest::prelude::*;
 use tunnel_proto::allowed::PeerIndex;
@@ -14,7 +14,7 @@ use tunnel_proto::{mac1, wrapped};
 
 use super::start;
 
-/// Looks at the octets in every way there is.
+/// Looks at the bytes in every way there is.
 fn poke(bytes: &[u8]) {
     let mut copy = bytes.to_vec();
     let _ = datagram::Header::parse(bytes).map(|header| header.destination());
@@ -64,7 +64,7 @@ fn poke(bytes: &[u8]) {
     }
 }
 
-/// Octets that get past the first checks more often than random ones.
+/// Bytes that get past the first checks more often than random ones.
 fn nearly_a_packet() -> impl Strategy<Value = Vec<u8>> {
     let tail = || prop::collection::vec(prop_oneof![0_u8..3, any::<u8>()], 0..200);
     let v4 = (tail(), prop::sample::select(vec![1_u8, 6, 17, 58])).prop_map(|(tail, protocol)| {
@@ -87,7 +87,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
 
     #[test]
-    fn random_octets_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn random_bytes_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         poke(&bytes);
     }
 

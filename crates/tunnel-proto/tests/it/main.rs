@@ -14,9 +14,7 @@ mod ip;
 mod mtu;
 mod offload;
 mod packets;
-mod padding;
 mod path;
-mod turns;
 mod wrapped;
 
 use std::time::{Duration, Instant};

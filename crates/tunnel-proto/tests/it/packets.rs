@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
-/// The checksum as RFC 1071 §1 words it, octet pair by octet pair.
-pub(crate) fn naive_checksum(octets: &[u8]) -> u16 {
+/// The checksum as RFC 1071 §1 words it, byte pair by byte pair.
+pub(crate) fn naive_checksum(bytes: &[u8]) -> u16 {
     let mut sum = 0_u64;
-    for pair in octets.chunks(2) {
+    for pair in bytes.chunks(2) {
         sum += u64::from(pair[0]) << 8 | pair.get(1).copied().map_or(0, u64::from);
     }
     while sum > 0xffff {
@@ -16,11 +16,11 @@ pub(crate) fn naive_checksum(octets: &[u8]) -> u16 {
 
 /// Addresses, protocol and length, as a transport checksum covers them.
 pub(crate) fn pseudo_header(src: IpAddr, dst: IpAddr, protocol: u8, len: usize) -> Vec<u8> {
-    let octets = |address| match address {
+    let bytes = |address| match address {
         IpAddr::V4(address) => address.octets().to_vec(),
         IpAddr::V6(address) => address.octets().to_vec(),
     };
-    let mut bytes = [octets(src), octets(dst)].concat();
+    let mut bytes = [bytes(src), bytes(dst)].concat();
     bytes.extend((len as u32).to_be_bytes());
     bytes.extend([0, 0, 0, protocol]);
     bytes
@@ -118,7 +118,7 @@ pub(crate) fn icmp(
     summed(src, dst, protocol, 2, segment)
 }
 
-/// Cuts a packet without options or extensions into fragments; `data` octets in all but the last.
+/// Cuts a packet without options or extensions into fragments; `data` bytes in all but the last.
 pub(crate) fn fragments(packet: &[u8], data: usize) -> Vec<Vec<u8>> {
     let v4 = packet[0] >> 4 == 4;
     let header = if v4 { 20 } else { 40 };

@@ -1,7 +1,7 @@
 //! Where opened packets are collected, and how they go to the device in as few calls as can be.
 //!
 //! ```text
-//!   room(len) ─ filled ─▶ commit(len) ─▶ packets, one behind the other
+//!   slot(len) ─ filled ─▶ commit(len) ─▶ packets, one behind the other
 //!                                          │ flush: Coalescer finds those of one flow
 //!                                          ▼
 //!              writev: VnetHeader · packet · data of the next · data of the next
@@ -20,14 +20,14 @@ use tunnel_proto::ip::vnet::{Gso, LEN};
 
 use super::{Abilities, Port};
 
-/// Octets of packets that are collected at most: what one call receives from a UDP socket.
+/// Bytes of packets that are collected at most: what one call receives from a UDP socket.
 const MAX_BYTES: usize = 1 << 20;
 /// Packets that are collected at most.
 const MAX_PACKETS: usize = 4096;
 /// Packets that are looked at together, so that no super-packet has more parts than a call takes
 /// (UIO_MAXIOV, 1024).
 const ROUND: usize = 512;
-/// Octets of a packet that joining it with others may change: its headers.
+/// Bytes of a packet that joining it with others may change: its headers.
 const MAX_HEAD: usize = 128;
 
 /// Packets on their way to the device.
@@ -49,9 +49,9 @@ pub struct Written {
     pub writes: u64,
     /// Packets lost because the device's queue was full.
     pub blocked: u64,
-    /// Packets refused for another reason; the device is down, say.
+    /// Packets refused for another reason; such as a device that is down.
     pub failed: u64,
-    /// Super-packets that the kernel refused, and that went one by one. Each turns joining off for
+    /// Super-packets that the kernel refused, and that went one by one. Each disables joining for
     /// its protocol.
     pub join_refused: u64,
 }
@@ -72,9 +72,9 @@ impl Batch {
         }
     }
 
-    /// Returns `len` octets for the next packet, or `None` when the batch is full and must be
+    /// Returns `len` bytes for the next packet, or `None` when the batch is full and must be
     /// flushed first: 1 MiB or 4096 packets. What they hold is undefined.
-    pub fn room(&mut self, len: usize) -> Option<&mut [u8]> {
+    pub fn slot(&mut self, len: usize) -> Option<&mut [u8]> {
         let end = self.len + len;
         if end > MAX_BYTES || self.packets.len() >= MAX_PACKETS {
             return None;
@@ -86,7 +86,7 @@ impl Batch {
         self.bytes.get_mut(self.len..end)
     }
 
-    /// Makes the first `len` octets of the room last asked for a packet of the batch. No octets
+    /// Makes the first `len` bytes of the last slot a packet of the batch. No bytes
     /// are no packet.
     pub fn commit(&mut self, len: usize) {
         let end = (self.len + len).min(self.bytes.len());
@@ -102,7 +102,7 @@ impl Batch {
         self.packets.len()
     }
 
-    /// Tells whether no packet waits.
+    /// Returns whether no packet waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
@@ -126,7 +126,7 @@ impl Batch {
         std::mem::take(&mut self.writer.written)
     }
 
-    /// Tells whether joining of packets has been given up, in whole or in part.
+    /// Returns whether joining of packets has been given up, in whole or in part.
     #[must_use]
     pub fn abilities(&self) -> Abilities {
         self.writer.abilities
@@ -142,7 +142,7 @@ impl Batch {
             }
             self.coalescer.clear();
             for packet in round {
-                self.coalescer.push(octets(&self.bytes, packet));
+                self.coalescer.push(slice(&self.bytes, packet));
             }
             for group in self.coalescer.groups() {
                 self.writer.group(&mut self.bytes, round, group, &mut write);
@@ -178,7 +178,7 @@ impl Writer {
         if group.packets() == 1 {
             return self.alone(bytes, head, write);
         }
-        if self.may_join(octets(bytes, head)) && self.joined(bytes, round, group, &mut write) {
+        if self.may_join(slice(bytes, head)) && self.joined(bytes, round, group, &mut write) {
             return;
         }
         self.alone(bytes, head, &mut write);
@@ -189,7 +189,7 @@ impl Writer {
         }
     }
 
-    /// Writes a group as one super-packet, and answers whether that is done with.
+    /// Writes a group as one super-packet, and returns whether that is done with.
     fn joined(
         &mut self,
         bytes: &mut [u8],
@@ -208,9 +208,9 @@ impl Writer {
         let front = vnet.encode();
         let mut parts = Vec::with_capacity(1 + group.packets());
         parts.push(IoSlice::new(&front));
-        parts.push(IoSlice::new(octets(bytes, head)));
+        parts.push(IoSlice::new(slice(bytes, head)));
         for (packet, data_at) in group.members() {
-            let packet = round.get(packet).map(|packet| octets(bytes, packet));
+            let packet = round.get(packet).map(|packet| slice(bytes, packet));
             let data = packet.and_then(|packet| packet.get(data_at..));
             parts.push(IoSlice::new(data.unwrap_or_default()));
         }
@@ -238,7 +238,7 @@ impl Writer {
     ) {
         // The header of a packet that nothing is left to do for.
         const PLAIN: [u8; LEN] = [0; LEN];
-        let packet = IoSlice::new(octets(bytes, packet));
+        let packet = IoSlice::new(slice(bytes, packet));
         let result = if self.abilities.vnet {
             write(&[IoSlice::new(&PLAIN), packet])
         } else {
@@ -247,10 +247,10 @@ impl Writer {
         self.count(1, &result);
     }
 
-    /// Tells whether packets such as this one may be joined.
+    /// Returns whether packets such as this one may be joined.
     fn may_join(&self, packet: &[u8]) -> bool {
         // Only packets without IPv6 extension headers are.
-        let at = if packet.first().is_some_and(|octet| octet >> 4 == 4) {
+        let at = if packet.first().is_some_and(|byte| byte >> 4 == 4) {
             9
         } else {
             6
@@ -264,12 +264,12 @@ impl Writer {
 
     fn refused(&mut self, gso: Gso) {
         self.written.join_refused += 1;
-        // Who cannot take the older kind does not take the newer one.
+        // A device that refuses the older kind refuses the newer one.
         self.abilities.join_udp = false;
         self.abilities.join_tcp &= gso == Gso::Udp;
         tracing::warn!(
             ?gso,
-            "the device refuses joined packets, from now on they go one by one"
+            "the device refuses joined packets; writing them one by one"
         );
     }
 
@@ -287,7 +287,7 @@ impl Writer {
     }
 }
 
-fn octets<'a>(bytes: &'a [u8], packet: &Range<usize>) -> &'a [u8] {
+fn slice<'a>(bytes: &'a [u8], packet: &Range<usize>) -> &'a [u8] {
     bytes.get(packet.clone()).unwrap_or_default()
 }
 

@@ -11,7 +11,7 @@ const ALL: Abilities = Abilities {
     join_udp: true,
 };
 
-/// A super-packet of IPv4 with `data` octets behind its headers, checksum left to whoever takes it.
+/// A super-packet of IPv4 with `data` bytes behind its headers, checksum left to whoever takes it.
 fn super_packet(gso: Gso, data: usize) -> (VnetHeader, Vec<u8>) {
     let (protocol, header, csum_offset) = match gso {
         Gso::Udp => (17, 8, 6),
@@ -52,7 +52,7 @@ fn packets(gso: Gso, data: usize) -> Vec<Vec<u8>> {
 }
 
 fn put(batch: &mut Batch, packet: &[u8]) {
-    batch.room(packet.len()).unwrap().copy_from_slice(packet);
+    batch.slot(packet.len()).unwrap().copy_from_slice(packet);
     batch.commit(packet.len());
 }
 
@@ -64,8 +64,8 @@ fn flushed(
     let mut calls = Vec::new();
     batch.flush_by(|parts| {
         answer(parts).inspect(|()| {
-            let octets = parts.iter().flat_map(|part| part.iter().copied());
-            calls.push(octets.collect());
+            let bytes = parts.iter().flat_map(|part| part.iter().copied());
+            calls.push(bytes.collect());
         })
     });
     calls
@@ -77,7 +77,7 @@ fn plain(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn a_super_packet_comes_out_of_the_other_device_as_one() {
+async fn super_packet_crosses_devices_whole() {
     let (ours, theirs) = Device::pair(ALL).unwrap();
     let (mut ours, mut theirs) = (Port::new(ours).unwrap(), Port::new(theirs).unwrap());
     let (mut batch, mut buffer) = (Batch::new(ALL), vec![0; READ_BUFFER]);
@@ -114,7 +114,7 @@ async fn a_super_packet_comes_out_of_the_other_device_as_one() {
 }
 
 #[test]
-fn a_kernel_that_refuses_joined_packets_gets_them_one_by_one() {
+fn batch_writes_singly_after_refused_join() {
     let mut batch = Batch::new(ALL);
     let refuse = |parts: &[IoSlice<'_>]| match parts.len() {
         2 => Ok(()),
@@ -138,7 +138,7 @@ fn a_kernel_that_refuses_joined_packets_gets_them_one_by_one() {
 }
 
 #[test]
-fn a_kernel_that_refuses_joined_datagrams_still_gets_joined_segments() {
+fn batch_joins_tcp_after_refused_udp_join() {
     let mut batch = Batch::new(ALL);
     let refuse_datagrams = |parts: &[IoSlice<'_>]| match (parts.len(), parts[0][1]) {
         (3.., 5) => Err(Errno::INVAL.into()),
@@ -158,7 +158,7 @@ fn a_kernel_that_refuses_joined_datagrams_still_gets_joined_segments() {
 }
 
 #[test]
-fn a_device_without_headers_gets_packets_alone() {
+fn device_without_vnet_gets_single_packets() {
     let mut batch = Batch::new(Abilities {
         vnet: false,
         join_tcp: false,
@@ -172,7 +172,7 @@ fn a_device_without_headers_gets_packets_alone() {
 }
 
 #[test]
-fn what_the_device_does_not_take_is_counted_and_gone() {
+fn batch_counts_packets_device_refuses() {
     let mut batch = Batch::new(ALL);
     for packet in packets(Gso::TcpV4, 4_000) {
         put(&mut batch, &packet);
@@ -189,30 +189,30 @@ fn what_the_device_does_not_take_is_counted_and_gone() {
 }
 
 #[test]
-fn a_batch_is_bounded_and_takes_any_number_of_parts() {
+fn batch_is_bounded_and_writes_many_parts() {
     let mut batch = Batch::new(ALL);
     let packets: Vec<_> = (0..3).flat_map(|_| packets(Gso::Udp, 1_000)).collect();
     let mut count = 0;
-    while let Some(room) = batch.room(packets[0].len()) {
+    while let Some(room) = batch.slot(packets[0].len()) {
         room.copy_from_slice(&packets[0]);
         batch.commit(packets[0].len());
         count += 1;
     }
     assert_eq!(batch.len(), count);
-    let (mut parts, mut octets) = (0, 0);
+    let (mut parts, mut bytes) = (0, 0);
     batch.flush_by(|call| {
         parts = call.len().max(parts);
-        octets += call.iter().skip(1).map(|part| part.len()).sum::<usize>();
+        bytes += call.iter().skip(1).map(|part| part.len()).sum::<usize>();
         Ok(())
     });
     assert_eq!(batch.take_written().packets, count as u64);
-    assert!(parts <= 1024 && octets > 0);
+    assert!(parts <= 1024 && bytes > 0);
     batch.shrink();
-    assert!(batch.room(1).is_some() && batch.room(2 << 20).is_none());
+    assert!(batch.slot(1).is_some() && batch.slot(2 << 20).is_none());
 }
 
 #[test]
-fn names_that_cannot_be_are_refused_before_the_kernel_is_asked() {
+fn invalid_device_names_are_refused_early() {
     for name in ["", "sixteen-letters-", "a/b", "tun%d", "..", "a b", "ä"] {
         let params = DeviceParams {
             name: name.to_owned(),
@@ -227,7 +227,7 @@ fn names_that_cannot_be_are_refused_before_the_kernel_is_asked() {
 }
 
 #[test]
-fn what_an_operator_can_do_something_about_is_told_apart() {
+fn device_errors_name_their_cause() {
     let of = |errno: Errno| DeviceError::of("rhizome0", errno.into());
     assert!(matches!(of(Errno::BUSY), DeviceError::Busy { .. }));
     assert!(matches!(of(Errno::NOENT), DeviceError::Missing(_)));

@@ -14,13 +14,13 @@
 use std::time::{Duration, Instant};
 
 use tunnel_proto::codel::Band;
-use tunnel_proto::echo::{self, Told};
+use tunnel_proto::echo::{self, ProbeInfo};
 use tunnel_proto::frame::{Control, Identity as FrameIdentity, MAX_IDENTITY_LEN};
-use tunnel_proto::path::{Event, LinkId, Mtu, MtuEvent, MtuParams, Segments, Selector, Transport};
+use tunnel_proto::path::{Event, LinkId, Mtu, MtuEvent, MtuParams, Transport};
 
 use crate::noise::{Due, Keys, Noise, OUT_LEN};
 
-use super::inbound::{Heard, LEAST_MTU, Of};
+use super::inbound::{MIN_MTU, PairRef, Received};
 use super::outbound::{OVERHEAD, mark};
 use super::peer::{Link, Pending, Remote, Steering};
 use super::peers::close;
@@ -38,13 +38,9 @@ const PROVE: Duration = Duration::from_millis(250);
 /// The age at which an initiation is of no use on a new link: its answer would come too late.
 const STALE: Duration = Duration::from_secs(4);
 
-/// Packets between two ticks from which on a server's tunnel counts as busy: about what passes
-/// within that time while BBR holds back (four segments a round trip) on a line of some length.
-const BUSY: u32 = 64;
-
 impl<K: Keys> Engine<K> {
-    /// Takes a link that the program connected. Answers `false` when nobody waits for it any more;
-    /// then it is to be closed.
+    /// Adds a link that the program connected. Returns `false` when it is no longer wanted and must be
+    /// closed.
     pub(crate) fn handle_connected(
         &mut self,
         now: Instant,
@@ -53,7 +49,7 @@ impl<K: Keys> Engine<K> {
         remote: Remote,
         out: &mut impl Out,
     ) -> bool {
-        let Some(at) = self.place_of(server) else {
+        let Some(at) = self.position_of(server) else {
             return false;
         };
         let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
@@ -67,13 +63,13 @@ impl<K: Keys> Engine<K> {
         }
         peer.links.push(Link::new(id, remote, now));
         if let Remote::Stream(stream) = remote {
-            self.greet(stream, out);
+            self.send_hello(stream, out);
         }
         self.prove(now, at, id, out);
         true
     }
 
-    /// Takes note that the program could not connect.
+    /// Records that the program could not connect.
     pub(crate) fn handle_failed(
         &mut self,
         now: Instant,
@@ -81,17 +77,17 @@ impl<K: Keys> Engine<K> {
         id: LinkId,
         out: &mut impl Out,
     ) {
-        let Some(at) = self.place_of(server) else {
+        let Some(at) = self.position_of(server) else {
             return;
         };
         let peer = self.peers.get_mut(at).and_then(Option::as_mut);
         if let Some(Steering::Client(selector)) = peer.map(|peer| &mut peer.steering) {
             selector.handle_failed(now, id);
-            self.steer_client(now, at, false, out);
+            self.drive_client(now, at, false, out);
         }
     }
 
-    /// Takes note that the other end of a stream will close it.
+    /// Records that the other end of a stream will close it.
     pub(super) fn handle_drain(&mut self, now: Instant, stream: StreamId, out: &mut impl Out) {
         let remote = Remote::Stream(stream);
         for at in 0..self.peers.len() {
@@ -101,12 +97,12 @@ impl<K: Keys> Engine<K> {
             let link = peer.link_of(&remote);
             if let (Some(link), Steering::Client(selector)) = (link, &mut peer.steering) {
                 selector.handle_drain(now, link);
-                self.steer_client(now, at, false, out);
+                self.drive_client(now, at, false, out);
             }
         }
     }
 
-    /// Takes the number of the process behind a stream: another one knows none of our sessions.
+    /// Handles the instance number of the process behind a stream: a new one knows none of our sessions.
     pub(super) fn handle_instance(
         &mut self,
         now: Instant,
@@ -133,12 +129,12 @@ impl<K: Keys> Engine<K> {
         }
     }
 
-    pub(super) fn heard_server(
+    pub(super) fn received_from_server(
         &mut self,
         now: Instant,
-        of: Of,
+        of: PairRef,
         from: &Remote,
-        what: Heard,
+        what: Received,
         out: &mut impl Out,
     ) -> Option<LinkId> {
         let most = self.mtu;
@@ -149,7 +145,7 @@ impl<K: Keys> Engine<K> {
         let first = !std::mem::replace(&mut link.proven, true);
         if first && link.remote.transport() == Transport::Udp {
             let params = MtuParams {
-                floor: LEAST_MTU.min(most),
+                floor: MIN_MTU.min(most),
                 ceiling: most,
                 ..MtuParams::default()
             };
@@ -160,43 +156,25 @@ impl<K: Keys> Engine<K> {
         };
         if first {
             selector.handle_connected(now, id);
-            self.steer_client(now, of.peer, false, out);
-        } else if let Heard::Packet = what {
+            self.drive_client(now, of.peer, false, out);
+        } else if let Received::Packet = what {
             // The server's probes come whether ours arrive or not; packets are answers, mostly.
             selector.handle_received(now, id);
-            peer.carried = peer.carried.saturating_add(1);
         }
         Some(id)
     }
 
     /// Does what a server's selector and the timers of its sessions ask for.
-    pub(super) fn steer_client(&mut self, now: Instant, at: usize, tick: bool, out: &mut impl Out) {
+    pub(super) fn drive_client(&mut self, now: Instant, at: usize, tick: bool, out: &mut impl Out) {
         let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
             return;
         };
         let Steering::Client(selector) = &mut peer.steering else {
             return;
         };
-        let withheld = selector.withholds_turns();
-        if tick && std::mem::take(&mut peer.carried) >= BUSY {
-            if let Some((link, counted)) = look(selector, &peer.links, out) {
-                tracing::trace!(peer = %peer.name, link = link.0, ?counted, "segments");
-                selector.handle_segments(now, link, counted);
-            }
-            selector.handle_busy(now);
-        }
         selector.handle_timeout(now);
-        match (withheld, selector.withholds_turns()) {
-            (false, true) => {
-                tracing::info!(peer = %peer.name, "the line loses packets: one TCP connection");
-            }
-            (true, false) => {
-                tracing::info!(peer = %peer.name, "a second TCP connection may be used")
-            }
-            (true, true) | (false, false) => {}
-        }
         while let Some(event) = self.next_event(at) {
-            self.obey(now, at, event, out);
+            self.handle_event(now, at, event, out);
         }
         self.find_mtu(now, at, out);
         if tick {
@@ -218,7 +196,7 @@ impl<K: Keys> Engine<K> {
         }
     }
 
-    fn obey(&mut self, now: Instant, at: usize, event: Event, out: &mut impl Out) {
+    fn handle_event(&mut self, now: Instant, at: usize, event: Event, out: &mut impl Out) {
         let probes = self.probe_params();
         let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
             return;
@@ -247,35 +225,7 @@ impl<K: Keys> Engine<K> {
                     pair.next_initiation = pair.next_initiation.min(now + RETRY);
                 }
             }
-            Event::Pad { link, padding } => {
-                tracing::debug!(peer = %peer.name, link = link.0, ?padding, "padding ahead of its turn");
-                let remote = peer.link(link).map(|link| link.remote);
-                if let Some(Remote::Stream(stream)) = remote {
-                    if padding.send > 0 {
-                        out.pad(stream, usize::try_from(padding.send).unwrap_or(0));
-                    }
-                    if padding.ask > 0 {
-                        let octets = padding.ask;
-                        out.control(stream, &Control::PaddingRequest { octets });
-                    }
-                }
-            }
-            Event::Use {
-                link, turn: true, ..
-            } => {
-                tracing::debug!(peer = %peer.name, link = link.0, "its turn");
-                peer.active = Some(link);
-                self.counts.turns += 1;
-                // First, and so large that neither end's kernel takes the acknowledgement for one
-                // that may have been delayed: from such a one BBR learns no round trip.
-                let (told, size) = (self.tell(now, at, true, 0), usize::from(self.mtu));
-                self.send_probe(now, at, link, (MTU_PROBE - 1, told, size), out);
-            }
-            Event::Use {
-                link,
-                transport,
-                turn: false,
-            } => {
+            Event::Use { link, transport } => {
                 tracing::info!(peer = %peer.name, ?transport, "link in use");
                 if peer
                     .active
@@ -289,8 +239,8 @@ impl<K: Keys> Engine<K> {
                 let active = peer.active == Some(link);
                 let mtu = peer.link(link).and_then(|link| link.mtu.as_ref());
                 let mtu = mtu.map_or(self.mtu, Mtu::mtu);
-                let told = self.tell(now, at, active, mtu);
-                self.send_probe(now, at, link, (id, told, 0), out);
+                let info = self.probe_info(now, at, active, mtu);
+                self.send_probe(now, at, link, (id, info, 0), out);
             }
         }
     }
@@ -301,7 +251,7 @@ impl<K: Keys> Engine<K> {
         now: Instant,
         at: usize,
         link: LinkId,
-        (id, told, size): (u32, Told, usize),
+        (id, info, size): (u32, ProbeInfo, usize),
         out: &mut impl Out,
     ) {
         let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
@@ -313,7 +263,7 @@ impl<K: Keys> Engine<K> {
         let Some(remote) = peer.link(link).map(|link| link.remote) else {
             return;
         };
-        let Ok(len) = echo::request(addresses, id, told, size, &mut self.scratch) else {
+        let Ok(len) = echo::request(addresses, id, info, size, &mut self.scratch) else {
             return;
         };
         let route = peer.route.filter(|_| remote.transport() == Transport::Udp);
@@ -322,9 +272,9 @@ impl<K: Keys> Engine<K> {
             return;
         };
         let packet = self.scratch.get(..len).unwrap_or_default();
-        out.datagram(&remote, Band::Urgent, len + OVERHEAD, |room| {
-            let len = pair.noise.seal(packet, room).unwrap_or(0);
-            mark(room, len, route)
+        out.datagram(&remote, Band::Urgent, len + OVERHEAD, |buf| {
+            let len = pair.noise.seal(packet, buf).unwrap_or(0);
+            mark(buf, len, route)
         });
     }
 
@@ -350,13 +300,13 @@ impl<K: Keys> Engine<K> {
         };
         for pair in &peer.pairs {
             if let Some(pending) = pair.pending.as_ref().filter(fresh) {
-                send(&remote, &pending.octets, route, out);
+                send(&remote, &pending.bytes, route, out);
             }
         }
         if peer.sealing(now).is_some() {
-            let told = self.tell(now, at, false, 0);
-            // Nobody waits for the answer: that it comes proves the link.
-            self.send_probe(now, at, id, (MTU_PROBE - 1, told, 0), out);
+            let info = self.probe_info(now, at, false, 0);
+            // The answer's arrival alone proves the link.
+            self.send_probe(now, at, id, (MTU_PROBE - 1, info, 0), out);
         }
     }
 
@@ -383,15 +333,15 @@ impl<K: Keys> Engine<K> {
                 RETRY
             };
             pair.next_initiation = now + pause;
-            let mut octets = [0; OUT_LEN];
-            if pair.noise.initiate(now, &mut octets).is_none() {
+            let mut bytes = [0; OUT_LEN];
+            if pair.noise.initiate(now, &mut bytes).is_none() {
                 continue;
             }
             for link in links {
                 let udp = link.remote.transport() == Transport::Udp;
-                send(&link.remote, &octets, route.filter(|_| udp), out);
+                send(&link.remote, &bytes, route.filter(|_| udp), out);
             }
-            pair.pending = Some(Pending { octets, sent: now });
+            pair.pending = Some(Pending { bytes, sent: now });
         }
     }
 
@@ -402,8 +352,8 @@ impl<K: Keys> Engine<K> {
         };
         let (links, route, active) = (&peer.links, peer.route, peer.active);
         for pair in &mut peer.pairs {
-            let mut octets = [0; OUT_LEN];
-            let due = pair.noise.tick(now, &mut octets);
+            let mut bytes = [0; OUT_LEN];
+            let due = pair.noise.tick(now, &mut bytes);
             let (len, everywhere) = match due {
                 None => continue,
                 // Repeated as often as this end begins them: a key that the server lacks while
@@ -412,7 +362,7 @@ impl<K: Keys> Engine<K> {
                 Some(Due::Initiation(len)) => (len, true),
                 Some(Due::Keepalive(len)) => (len, false),
             };
-            let message = octets.get(..len).unwrap_or_default();
+            let message = bytes.get(..len).unwrap_or_default();
             for link in links
                 .iter()
                 .filter(|link| everywhere || Some(link.id) == active)
@@ -422,7 +372,7 @@ impl<K: Keys> Engine<K> {
             }
             if everywhere {
                 pair.next_initiation = now + RETRY;
-                pair.pending = Some(Pending { octets, sent: now });
+                pair.pending = Some(Pending { bytes, sent: now });
             }
         }
     }
@@ -448,7 +398,7 @@ impl<K: Keys> Engine<K> {
         {
             mtu.handle_alive(now, timeout);
         }
-        self.steer_client(now, at, false, out);
+        self.drive_client(now, at, false, out);
     }
 
     pub(super) fn answered_mtu(&mut self, now: Instant, at: usize, link: LinkId, id: u32) {
@@ -475,14 +425,14 @@ impl<K: Keys> Engine<K> {
         for (link, event) in events {
             match event {
                 MtuEvent::Changed { mtu } => {
-                    tracing::info!(mtu, "packets may be this large");
-                    self.tell_mtu(now, at, link, mtu, out);
+                    tracing::info!(mtu, "MTU changed");
+                    self.send_mtu(now, at, link, mtu, out);
                 }
                 MtuEvent::Probe { id, size } => {
                     let peer = self.peers.get(at).and_then(Option::as_ref);
                     let active = peer.is_some_and(|peer| peer.active == Some(link));
-                    let told = self.tell(now, at, active, 0);
-                    let probe = (MTU_PROBE + id, told, usize::from(size));
+                    let info = self.probe_info(now, at, active, 0);
+                    let probe = (MTU_PROBE + id, info, usize::from(size));
                     self.send_probe(now, at, link, probe, out);
                 }
                 MtuEvent::Unfit => {
@@ -495,28 +445,28 @@ impl<K: Keys> Engine<K> {
         }
     }
 
-    /// Tells the server at once: it sends the larger packets.
-    fn tell_mtu(&mut self, now: Instant, at: usize, link: LinkId, mtu: u16, out: &mut impl Out) {
+    /// Informs the server at once: it sends the larger packets.
+    fn send_mtu(&mut self, now: Instant, at: usize, link: LinkId, mtu: u16, out: &mut impl Out) {
         let peer = self.peers.get(at).and_then(Option::as_ref);
         let active = peer.is_some_and(|peer| peer.active == Some(link));
-        let told = self.tell(now, at, active, mtu);
-        self.send_probe(now, at, link, (MTU_PROBE - 1, told, 0), out);
+        let info = self.probe_info(now, at, active, mtu);
+        self.send_probe(now, at, link, (MTU_PROBE - 1, info, 0), out);
     }
 
-    /// Sends a probe by every link in use, for what it tells.
-    pub(super) fn tell_all(&mut self, now: Instant, out: &mut impl Out) {
+    /// Sends a probe by every link in use, for the information in it.
+    pub(super) fn send_probes(&mut self, now: Instant, out: &mut impl Out) {
         for at in 0..self.peers.len() {
             let peer = self.peers.get(at).and_then(Option::as_ref);
             let link = peer.and_then(|peer| peer.active_link());
             if let Some((id, mtu)) = link.map(|link| (link.id, link.mtu(self.mtu))) {
-                let told = self.tell(now, at, true, mtu);
-                self.send_probe(now, at, id, (MTU_PROBE - 1, told, 0), out);
+                let info = self.probe_info(now, at, true, mtu);
+                self.send_probe(now, at, id, (MTU_PROBE - 1, info, 0), out);
             }
         }
     }
 
     /// Sends the first control message of a stream.
-    pub(super) fn greet(&self, stream: StreamId, out: &mut impl Out) {
+    pub(super) fn send_hello(&self, stream: StreamId, out: &mut impl Out) {
         let end = (0..=self.name.len().min(MAX_IDENTITY_LEN))
             .rev()
             .find(|end| self.name.is_char_boundary(*end));
@@ -531,7 +481,7 @@ impl<K: Keys> Engine<K> {
         }
     }
 
-    fn place_of(&self, server: &str) -> Option<usize> {
+    fn position_of(&self, server: &str) -> Option<usize> {
         let named = |peer: &Option<super::Peer<K::Noise>>| {
             peer.as_ref().is_some_and(|peer| peer.name == server)
         };
@@ -539,27 +489,17 @@ impl<K: Keys> Engine<K> {
     }
 }
 
-/// Returns what the kernel has counted of the connection that turns depend on, if it tells.
-fn look(selector: &Selector, links: &[Link], out: &impl Out) -> Option<(LinkId, Segments)> {
-    let watched = selector.watched()?;
-    let link = links.iter().find(|link| link.id == watched)?;
-    match link.remote {
-        Remote::Stream(stream) => Some((watched, out.segments(stream)?)),
-        Remote::Udp { .. } | Remote::Wrapped { .. } => None,
-    }
-}
-
 /// Sends a handshake message.
 fn send(
     to: &Remote,
-    octets: &[u8],
+    bytes: &[u8],
     route: Option<tunnel_proto::datagram::RouteId>,
     out: &mut impl Out,
 ) {
-    out.datagram(to, Band::Urgent, octets.len(), |room| {
-        if let Some(room) = room.get_mut(..octets.len()) {
-            room.copy_from_slice(octets);
+    out.datagram(to, Band::Urgent, bytes.len(), |buf| {
+        if let Some(buf) = buf.get_mut(..bytes.len()) {
+            buf.copy_from_slice(bytes);
         }
-        mark(room, octets.len(), route)
+        mark(buf, bytes.len(), route)
     });
 }

@@ -10,17 +10,17 @@ use std::collections::BTreeMap;
 pub(crate) enum Dropped {
     /// From the tunnel: an inner destination that is not behind this end.
     Destination,
-    /// A handshake that is for nobody here, or comes from nobody known.
+    /// A handshake for no own key, or from no known peer.
     Handshake,
     /// From the device: no link to the peer is up.
     NoLink,
-    /// From the device: for nobody's address.
+    /// From the device: for no peer's address.
     NoPeer,
     /// From the device: no session with the peer yet.
     NoSession,
     /// From the tunnel: an IP packet only by its looks.
     NotIp,
-    /// From the device: the packet is not what the header in front of it says.
+    /// From the device: the packet does not match the header in front of it.
     Offload,
     /// From the tunnel: an inner source that the peer may not use.
     Source,
@@ -51,21 +51,19 @@ impl Dropped {
 /// What the engine counted since its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Packets and octets taken from the device and sealed.
+    /// Packets and bytes taken from the device and sealed.
     pub(crate) sealed: Traffic,
-    /// Packets and octets opened and given to the device.
+    /// Packets and bytes opened and given to the device.
     pub(crate) opened: Traffic,
     /// Handshakes that led to a session, or were answered.
     pub(crate) handshakes: u64,
     /// Times the link in use changed.
     pub(crate) path_changes: u64,
-    /// Times one of two connections by TCP took over from the other because its turn had come.
-    pub(crate) turns: u64,
     /// By reason.
     dropped: BTreeMap<&'static str, u64>,
 }
 
-/// Packets and their octets.
+/// Packets and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Traffic {
     pub(crate) packets: u64,

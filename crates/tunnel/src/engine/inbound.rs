@@ -6,8 +6,8 @@
 //!                                            └─▶ handshake: the answer goes back by its link
 //! ```
 //!
-//! Nothing is believed of a datagram before it was opened: not where it is from, nor that its
-//! sender lives.
+//! Nothing about a datagram is trusted before it was opened: neither its source nor that its sender
+//! is alive.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tunnel_proto::allowed::PeerIndex;
 use tunnel_proto::codel::Band;
 use tunnel_proto::datagram::{self, Kind, RouteId};
-use tunnel_proto::echo::{self, Echo, Told};
+use tunnel_proto::echo::{self, Echo, ProbeInfo};
 use tunnel_proto::ip::{Header, mss};
 use tunnel_proto::path::LinkId;
 
@@ -27,9 +27,9 @@ use super::peer::Remote;
 use super::peers::Side;
 use super::{Engine, MTU_PROBE, Out};
 
-/// A datagram's session, as far as it says.
+/// The pair and session of a datagram, as far as its header says.
 #[derive(Clone, Copy)]
-pub(super) struct Of {
+pub(super) struct PairRef {
     /// Place of the peer.
     pub(super) peer: usize,
     /// Place of the pair.
@@ -41,35 +41,35 @@ pub(super) struct Of {
 }
 
 /// What is known of a datagram before it is opened.
-enum Whose {
-    Of(Of),
+enum Lookup {
+    Pair(PairRef),
     /// A cookie in the scratch buffer goes back.
     Cookie(usize),
-    Nobodys(&'static str),
+    Unknown(&'static str),
 }
 
 /// What something authentic was.
 #[derive(Clone, Copy)]
-pub(super) enum Heard {
+pub(super) enum Received {
     /// A packet for the device, or one that the filter refused.
     Packet,
-    Probe(Told),
+    Probe(ProbeInfo),
     /// An answer to a probe, a keepalive: the peer does not send these by the link it chose.
     Quiet,
 }
 
-/// For how long the other end is told of a large packet: some of its probes.
+/// For how long probes report that a large packet was sent.
 const LATELY: Duration = Duration::from_secs(2);
 
-/// The least MTU of IPv6 (RFC 8200 §5): a path that carries less is of no use.
-pub(super) const LEAST_MTU: u16 = 1280;
+/// The minimum MTU of IPv6 (RFC 8200 §5): a path that carries less is of no use.
+pub(super) const MIN_MTU: u16 = 1280;
 
 /// What became of a datagram.
 enum Verdict {
     /// The packet goes to the device.
     Deliver(usize),
     /// Something was authentic, and there is nothing to deliver.
-    Heard,
+    Received,
     Nothing,
     /// A handshake message or keepalive goes back; it lies in the scratch buffer.
     Reply {
@@ -79,12 +79,12 @@ enum Verdict {
     /// A probe, in the scratch buffer.
     Probe {
         len: usize,
-        told: Told,
+        info: ProbeInfo,
     },
     /// An answer to a probe.
     Answer {
         id: u32,
-        told: Option<Told>,
+        info: Option<ProbeInfo>,
     },
     Drop(&'static str),
     /// Refused by the filter, which counts.
@@ -92,7 +92,7 @@ enum Verdict {
 }
 
 impl<K: Keys> Engine<K> {
-    /// Takes a datagram of a socket. Its reserved octets are zero afterwards.
+    /// Handles a datagram of a socket. Its reserved bytes are zero afterwards.
     pub(crate) fn handle_datagram(
         &mut self,
         now: Instant,
@@ -106,7 +106,7 @@ impl<K: Keys> Engine<K> {
         }
     }
 
-    /// Takes a datagram with no route id in it, such as those in frames.
+    /// Handles a datagram with no route id in it, such as those in frames.
     pub(crate) fn handle_frame(
         &mut self,
         now: Instant,
@@ -114,17 +114,17 @@ impl<K: Keys> Engine<K> {
         datagram: &[u8],
         out: &mut impl Out,
     ) {
-        let of = match self.whose_datagram(now, from, datagram) {
-            Whose::Of(of) => of,
-            Whose::Cookie(len) => return self.send_scratch(from, len, None, out),
-            Whose::Nobodys(why) => return self.counts.drop(why),
+        let of = match self.find_pair(now, from, datagram) {
+            Lookup::Pair(of) => of,
+            Lookup::Cookie(len) => return self.send_scratch(from, len, None, out),
+            Lookup::Unknown(why) => return self.counts.drop(why),
         };
         let mut verdict = Verdict::Nothing;
-        out.packet(datagram.len().max(OUT_LEN), |room| {
-            verdict = self.open(now, of, from, datagram, room);
+        out.packet(datagram.len().max(OUT_LEN), |buf| {
+            verdict = self.open(now, of, from, datagram, buf);
             match verdict {
                 Verdict::Deliver(len) => len,
-                Verdict::Heard
+                Verdict::Received
                 | Verdict::Nothing
                 | Verdict::Reply { .. }
                 | Verdict::Probe { .. }
@@ -135,25 +135,25 @@ impl<K: Keys> Engine<K> {
         });
         match verdict {
             Verdict::Deliver(_) | Verdict::Refused => {
-                self.heard(now, of, from, Heard::Packet, out);
+                self.heard(now, of, from, Received::Packet, out);
             }
-            Verdict::Heard => {
-                self.heard(now, of, from, Heard::Quiet, out);
+            Verdict::Received => {
+                self.heard(now, of, from, Received::Quiet, out);
             }
             Verdict::Reply { len, reply } => {
                 let route = self.route_of(of.peer, from);
                 self.send_scratch(from, len, route, out);
                 self.replied(now, of, from, reply, out);
             }
-            Verdict::Probe { len, told } => {
+            Verdict::Probe { len, info } => {
                 // First, since it lies in the scratch buffer.
                 self.answer(now, of, from, len, out);
-                let link = self.heard(now, of, from, Heard::Probe(told), out);
-                self.listen_to(now, of.peer, link, told);
+                let link = self.heard(now, of, from, Received::Probe(info), out);
+                self.apply_probe_info(now, of.peer, link, info);
             }
-            Verdict::Answer { id, told } => {
-                if let Some(link) = self.heard(now, of, from, Heard::Quiet, out) {
-                    self.answered(now, of.peer, link, id, told, out);
+            Verdict::Answer { id, info } => {
+                if let Some(link) = self.heard(now, of, from, Received::Quiet, out) {
+                    self.answered(now, of.peer, link, id, info, out);
                 }
             }
             Verdict::Drop(why) => self.counts.drop(why),
@@ -161,14 +161,14 @@ impl<K: Keys> Engine<K> {
         }
     }
 
-    fn whose_datagram(&mut self, now: Instant, from: &Remote, datagram: &[u8]) -> Whose {
+    fn find_pair(&mut self, now: Instant, from: &Remote, datagram: &[u8]) -> Lookup {
         let header = match datagram::Header::parse(datagram) {
             Ok(header) => header,
-            Err(error) => return Whose::Nobodys(error.reason()),
+            Err(error) => return Lookup::Unknown(error.reason()),
         };
         let session = header.receiver.unwrap_or(0);
         let (place, pair) = if header.kind == Kind::Initiation {
-            match self.whose_initiation(now, from, datagram) {
+            match self.find_initiator(now, from, datagram) {
                 Ok(found) => found,
                 Err(other) => return other,
             }
@@ -176,11 +176,11 @@ impl<K: Keys> Engine<K> {
             let index = session >> 8;
             let found = self.by_index.iter().find(|(known, ..)| *known == index);
             let Some((_, place, pair)) = found else {
-                return Whose::Nobodys(Dropped::UnknownSession.reason());
+                return Lookup::Unknown(Dropped::UnknownSession.reason());
             };
             (*place, *pair)
         };
-        Whose::Of(Of {
+        Lookup::Pair(PairRef {
             peer: usize::from(place.get()),
             pair,
             place,
@@ -189,23 +189,23 @@ impl<K: Keys> Engine<K> {
         })
     }
 
-    /// Returns whose handshake it is: only servers answer any, and not more than they can.
-    fn whose_initiation(
+    /// Returns the peer and pair of a handshake: only servers answer any, within a budget.
+    fn find_initiator(
         &mut self,
         now: Instant,
         from: &Remote,
         datagram: &[u8],
-    ) -> Result<(PeerIndex, usize), Whose> {
+    ) -> Result<(PeerIndex, usize), Lookup> {
         let source = self.source(from);
         let Side::Server { budget, .. } = &mut self.side else {
-            return Err(Whose::Nobodys(Dropped::Handshake.reason()));
+            return Err(Lookup::Unknown(Dropped::Handshake.reason()));
         };
         let afford = || budget.take(now, 1);
         let scratch = &mut self.scratch;
         let (own, theirs) = match self.keys.identify(source, datagram, scratch, afford) {
-            Identified::Cookie { len } => return Err(Whose::Cookie(len)),
+            Identified::Cookie { len } => return Err(Lookup::Cookie(len)),
             Identified::Pair { own, theirs } => (own, theirs),
-            Identified::Refused(refused) => return Err(Whose::Nobodys(refused.reason())),
+            Identified::Refused(refused) => return Err(Lookup::Unknown(refused.reason())),
         };
         let own = self.keys.own().get(own).copied();
         let found = self.by_index.iter().find(|(_, place, pair)| {
@@ -214,7 +214,7 @@ impl<K: Keys> Engine<K> {
             let pair = peer.and_then(|peer| peer.pairs.get(*pair));
             pair.is_some_and(|pair| Some(pair.own) == own && pair.theirs == theirs)
         });
-        let nobody = Whose::Nobodys(Dropped::Handshake.reason());
+        let nobody = Lookup::Unknown(Dropped::Handshake.reason());
         found.map(|(_, place, pair)| (*place, *pair)).ok_or(nobody)
     }
 
@@ -229,14 +229,14 @@ impl<K: Keys> Engine<K> {
         source.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
     }
 
-    /// Opens a datagram into `room` and judges the packet in it.
+    /// Opens a datagram into `buf` and judges the packet in it.
     fn open(
         &mut self,
         now: Instant,
-        of: Of,
+        of: PairRef,
         from: &Remote,
         datagram: &[u8],
-        room: &mut [u8],
+        buf: &mut [u8],
     ) -> Verdict {
         let source = self.source(from);
         let peer = self.peers.get_mut(of.peer).and_then(Option::as_mut);
@@ -244,15 +244,15 @@ impl<K: Keys> Engine<K> {
         let Some(pair) = pair else {
             return Verdict::Drop(Dropped::UnknownSession.reason());
         };
-        match pair.noise.open(now, source, datagram, room) {
-            Opened::Packet { len } => self.judge(now, of, room.get_mut(..len).unwrap_or_default()),
-            Opened::Keepalive => Verdict::Heard,
+        match pair.noise.open(now, source, datagram, buf) {
+            Opened::Packet { len } => self.judge(now, of, buf.get_mut(..len).unwrap_or_default()),
+            Opened::Keepalive => Verdict::Received,
             // The handshake goes on with the next initiation; nothing was shown of the link.
             Opened::Cookie => Verdict::Nothing,
             Opened::Reply { len, reply } => {
-                let octets = room.get(..len).unwrap_or_default();
+                let bytes = buf.get(..len).unwrap_or_default();
                 if let Some(scratch) = self.scratch.get_mut(..len) {
-                    scratch.copy_from_slice(octets);
+                    scratch.copy_from_slice(bytes);
                 }
                 Verdict::Reply { len, reply }
             }
@@ -260,14 +260,14 @@ impl<K: Keys> Engine<K> {
         }
     }
 
-    fn judge(&mut self, now: Instant, of: Of, packet: &mut [u8]) -> Verdict {
+    fn judge(&mut self, now: Instant, of: PairRef, packet: &mut [u8]) -> Verdict {
         let Ok(header) = Header::parse(packet) else {
             return Verdict::Drop(Dropped::NotIp.reason());
         };
         if !self.allowed.allows(of.place, header.src) {
             return Verdict::Drop(Dropped::Source.reason());
         }
-        // WireGuard pads packets; what lies behind is nobody's.
+        // WireGuard pads packets; the rest is padding.
         let packet = packet.get_mut(..header.total_len).unwrap_or_default();
         let for_us = self.own.contains(&header.dst);
         let peer = self.peers.get(of.peer).and_then(Option::as_ref);
@@ -304,53 +304,60 @@ impl<K: Keys> Engine<K> {
 
     fn probe(&mut self, probe: Echo, packet: &[u8]) -> Verdict {
         match probe {
-            Echo::Request(told) => match self.scratch.get_mut(..packet.len()) {
+            Echo::Request(info) => match self.scratch.get_mut(..packet.len()) {
                 Some(scratch) => {
                     scratch.copy_from_slice(packet);
                     let len = packet.len();
-                    Verdict::Probe { len, told }
+                    Verdict::Probe { len, info }
                 }
-                None => Verdict::Heard,
+                None => Verdict::Received,
             },
-            Echo::Reply { id, told } => Verdict::Answer { id, told },
+            Echo::Reply { id, info } => Verdict::Answer { id, info },
         }
     }
 
-    /// Takes note that something authentic came by a link, and returns the link.
+    /// Records that something authentic came by a link, and returns the link.
     fn heard(
         &mut self,
         now: Instant,
-        of: Of,
+        of: PairRef,
         from: &Remote,
-        what: Heard,
+        what: Received,
         out: &mut impl Out,
     ) -> Option<LinkId> {
-        let newest = self.is_newest(now, of);
+        let latest_seen = self.is_latest(now, of);
         match &self.side {
-            Side::Client { .. } => self.heard_server(now, of, from, what, out),
-            Side::Server { .. } => self.heard_client(now, of, from, what, newest),
+            Side::Client { .. } => self.received_from_server(now, of, from, what, out),
+            Side::Server { .. } => self.received_from_client(now, of, from, what, latest_seen),
         }
     }
 
-    fn is_newest(&mut self, now: Instant, of: Of) -> bool {
+    fn is_latest(&mut self, now: Instant, of: PairRef) -> bool {
         let peer = self.peers.get_mut(of.peer).and_then(Option::as_mut);
         let pair = peer.and_then(|peer| peer.pairs.get_mut(of.pair));
-        pair.is_some_and(|pair| pair.is_newest(now, of.session, of.counter))
+        pair.is_some_and(|pair| pair.is_latest(now, of.session, of.counter))
     }
 
     /// Sends what lies in the scratch buffer.
     fn send_scratch(&self, to: &Remote, len: usize, route: Option<RouteId>, out: &mut impl Out) {
-        let octets = self.scratch.get(..len).unwrap_or_default();
-        out.datagram(to, Band::Urgent, len, |room| {
-            if let Some(room) = room.get_mut(..len) {
-                room.copy_from_slice(octets);
+        let bytes = self.scratch.get(..len).unwrap_or_default();
+        out.datagram(to, Band::Urgent, len, |buf| {
+            if let Some(buf) = buf.get_mut(..len) {
+                buf.copy_from_slice(bytes);
             }
-            mark(room, len, route)
+            mark(buf, len, route)
         });
     }
 
-    /// Takes note of what a handshake message led to.
-    fn replied(&mut self, now: Instant, of: Of, from: &Remote, reply: Reply, out: &mut impl Out) {
+    /// Records what a handshake message led to.
+    fn replied(
+        &mut self,
+        now: Instant,
+        of: PairRef,
+        from: &Remote,
+        reply: Reply,
+        out: &mut impl Out,
+    ) {
         match reply {
             Reply::Confirmation => {
                 self.counts.handshakes += 1;
@@ -359,17 +366,17 @@ impl<K: Keys> Engine<K> {
                     pair.confirmed(now);
                     pair.pending = None;
                 }
-                self.heard_server(now, of, from, Heard::Quiet, out);
+                self.received_from_server(now, of, from, Received::Quiet, out);
             }
-            // An initiation may be a repetition of somebody else's: it shows nothing of the link.
+            // An initiation may be a replay: it proves nothing about the link.
             Reply::Response => self.counts.handshakes += 1,
             Reply::Cookie => {}
         }
     }
 
     /// Answers a probe by the link it came by, sealed with the pair it came with.
-    fn answer(&mut self, now: Instant, of: Of, from: &Remote, len: usize, out: &mut impl Out) {
-        let reply = self.tell(now, of.peer, false, 0);
+    fn answer(&mut self, now: Instant, of: PairRef, from: &Remote, len: usize, out: &mut impl Out) {
+        let reply = self.probe_info(now, of.peer, false, 0);
         let route = self.route_of(of.peer, from);
         let Some(packet) = self.scratch.get_mut(..len) else {
             return;
@@ -387,34 +394,34 @@ impl<K: Keys> Engine<K> {
         if !pair.noise.is_ready(now) {
             return;
         }
-        out.datagram(from, Band::Urgent, len + OVERHEAD, |room| {
-            let len = pair.noise.seal(packet, room).unwrap_or(0);
-            mark(room, len, route)
+        out.datagram(from, Band::Urgent, len + OVERHEAD, |buf| {
+            let len = pair.noise.seal(packet, buf).unwrap_or(0);
+            mark(buf, len, route)
         });
     }
 
-    /// Takes what a peer told of itself in a probe.
-    fn listen_to(&mut self, now: Instant, at: usize, link: Option<LinkId>, told: Told) {
+    /// Applies what a peer reported in a probe.
+    fn apply_probe_info(&mut self, now: Instant, at: usize, link: Option<LinkId>, info: ProbeInfo) {
         let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
             return;
         };
-        peer.draining = told.draining;
+        peer.draining = info.draining;
         if matches!(self.side, Side::Client { .. }) {
-            peer.flows = told.flows;
+            peer.flows = info.flows;
             let mtu = link.and_then(|id| peer.link_mut(id)?.mtu.as_mut());
-            if let Some(mtu) = mtu.filter(|_| told.large) {
+            if let Some(mtu) = mtu.filter(|_| info.large) {
                 mtu.handle_traffic(now);
             }
         } else if let Some(link) = link.and_then(|id| peer.link_mut(id)) {
-            // A probe that searches for the size knows none; what nobody can mean is a lie.
-            if told.mtu >= LEAST_MTU {
-                link.told_mtu = told.mtu;
+            // A probe that searches for the size has none, and smaller ones are impossible.
+            if info.mtu >= MIN_MTU {
+                link.reported_mtu = info.mtu;
             }
         }
     }
 
-    /// Returns what this end tells a peer.
-    pub(super) fn tell(&self, now: Instant, at: usize, active: bool, mtu: u16) -> Told {
+    /// Returns what this end reports to a peer.
+    pub(super) fn probe_info(&self, now: Instant, at: usize, active: bool, mtu: u16) -> ProbeInfo {
         let peer = self.peers.get(at).and_then(Option::as_ref);
         let large = peer.and_then(|peer| peer.sent_large);
         let large = large.is_some_and(|sent| now.saturating_duration_since(sent) < LATELY);
@@ -424,7 +431,7 @@ impl<K: Keys> Engine<K> {
                 super::peer_index(at).map_or(0, |place| filter.open_flows(place))
             }
         };
-        Told {
+        ProbeInfo {
             active,
             draining: self.draining,
             large,
@@ -433,18 +440,18 @@ impl<K: Keys> Engine<K> {
         }
     }
 
-    /// Takes the answer to a probe.
+    /// Handles the answer to a probe.
     fn answered(
         &mut self,
         now: Instant,
         at: usize,
         link: LinkId,
         id: u32,
-        told: Option<Told>,
+        info: Option<ProbeInfo>,
         out: &mut impl Out,
     ) {
-        if let Some(told) = told {
-            self.listen_to(now, at, Some(link), told);
+        if let Some(info) = info {
+            self.apply_probe_info(now, at, Some(link), info);
         }
         if id >= MTU_PROBE {
             self.answered_mtu(now, at, link, id - MTU_PROBE);

@@ -1,4 +1,4 @@
-//! From the device into the tunnel: whose packet it is, by which link it goes, how large it may be.
+//! From the device into the tunnel: which peer gets a packet, by which link, how large it may be.
 //!
 //! ```text
 //!   super-packet ─▶ filter (server) │ address (client) ─▶ peer ─▶ link, pair
@@ -21,16 +21,16 @@ use tunnel_proto::ip::{Header, mss};
 use crate::noise::{Keys, Noise};
 
 use super::dropped::Dropped;
-use super::inbound::LEAST_MTU;
+use super::inbound::MIN_MTU;
 use super::peer::{Peer, Remote};
 use super::peers::Side;
-use super::{Engine, Out, PATIENCE};
+use super::{Engine, FLOW_GRACE, Out};
 
-/// Octets that sealing adds to a packet (WireGuard paper §5.4.6).
+/// Bytes that sealing adds to a packet (WireGuard paper §5.4.6).
 pub(super) const OVERHEAD: usize = 32;
 
 /// Where a packet goes.
-struct Way {
+struct NextHop {
     peer: usize,
     pair: usize,
     remote: Remote,
@@ -50,20 +50,20 @@ impl<K: Keys> Engine<K> {
         let Ok(header) = Header::parse(packet) else {
             return self.counts.drop(Dropped::NotIp.reason());
         };
-        let Some(place) = self.whose_packet(now, &header, packet) else {
+        let Some(place) = self.select_peer(now, &header, packet) else {
             return;
         };
-        let way = match self.way(now, place) {
-            Ok(way) => way,
+        let hop = match self.next_hop(now, place) {
+            Ok(hop) => hop,
             Err(why) => return self.counts.drop(why.reason()),
         };
-        if let Err(why) = self.seal(now, &way, (&header, vnet), packet, out) {
+        if let Err(why) = self.seal(now, &hop, (&header, vnet), packet, out) {
             self.counts.drop(why.reason());
         }
     }
 
     /// Returns the peer a packet goes to. A refusal is counted.
-    fn whose_packet(&mut self, now: Instant, header: &Header, packet: &[u8]) -> Option<PeerIndex> {
+    fn select_peer(&mut self, now: Instant, header: &Header, packet: &[u8]) -> Option<PeerIndex> {
         match &mut self.side {
             Side::Client { .. } => {
                 let peer = self.allowed.peers(header.dst).iter().next();
@@ -82,13 +82,13 @@ impl<K: Keys> Engine<K> {
         }
     }
 
-    fn way(&self, now: Instant, place: PeerIndex) -> Result<Way, Dropped> {
+    fn next_hop(&self, now: Instant, place: PeerIndex) -> Result<NextHop, Dropped> {
         let at = usize::from(place.get());
         let peer = self.peers.get(at).and_then(Option::as_ref);
         let peer = peer.ok_or(Dropped::NoPeer)?;
         let link = peer.active_link().ok_or(Dropped::NoLink)?;
         let pair = peer.sealing(now).ok_or(Dropped::NoSession)?;
-        Ok(Way {
+        Ok(NextHop {
             peer: at,
             pair,
             remote: link.remote,
@@ -100,7 +100,7 @@ impl<K: Keys> Engine<K> {
     fn seal(
         &mut self,
         now: Instant,
-        way: &Way,
+        hop: &NextHop,
         (header, vnet): (&Header, &VnetHeader),
         packet: &mut [u8],
         out: &mut impl Out,
@@ -108,42 +108,39 @@ impl<K: Keys> Engine<K> {
         let is_single = vnet.gso == Gso::None;
         let total = packet.len();
         let mut segments = Segments::new(vnet, packet).map_err(|_| Dropped::Offload)?;
-        if segments.max_len() > usize::from(way.mtu) {
+        if segments.max_len() > usize::from(hop.mtu) {
             let Some(first) = segments.next() else {
                 return Err(Dropped::Offload);
             };
-            return Self::too_big(way.mtu, first, out);
+            return Self::too_big(hop.mtu, first, out);
         }
-        let peer = self.peers.get_mut(way.peer).and_then(Option::as_mut);
-        let pair = peer.and_then(|peer| peer.pairs.get_mut(way.pair));
+        let peer = self.peers.get_mut(hop.peer).and_then(Option::as_mut);
+        let pair = peer.and_then(|peer| peer.pairs.get_mut(hop.pair));
         let pair = pair.ok_or(Dropped::NoPeer)?;
-        let (mut octets, mut packets) = (0, 0);
+        let (mut bytes, mut packets) = (0, 0_u64);
         while let Some(segment) = segments.next() {
             if is_single {
-                mss::clamp(header, segment, way.mtu);
+                mss::clamp(header, segment, hop.mtu);
             }
             let mut sealed = 0;
-            out.datagram(&way.remote, Band::Bulk, segment.len() + OVERHEAD, |room| {
-                sealed = pair.noise.seal(segment, room).unwrap_or(0);
-                mark(room, sealed, way.route)
+            out.datagram(&hop.remote, Band::Bulk, segment.len() + OVERHEAD, |buf| {
+                sealed = pair.noise.seal(segment, buf).unwrap_or(0);
+                mark(buf, sealed, hop.route)
             });
             if sealed > 0 {
                 packets += 1;
-                octets += segment.len();
+                bytes += segment.len();
             }
         }
-        self.counts.sealed.bytes += octets as u64;
-        self.counts.sealed.packets += u64::from(packets);
-        if let Some(peer) = self.peers.get_mut(way.peer).and_then(Option::as_mut) {
-            peer.carried = peer.carried.saturating_add(packets);
-        }
-        if total > usize::from(LEAST_MTU) {
-            self.sent_large(now, way.peer);
+        self.counts.sealed.bytes += bytes as u64;
+        self.counts.sealed.packets += packets;
+        if total > usize::from(MIN_MTU) {
+            self.sent_large(now, hop.peer);
         }
         Ok(())
     }
 
-    /// Takes note that a packet was sent that a smaller path would not carry.
+    /// Records that a packet was sent that a smaller path would not carry.
     fn sent_large(&mut self, now: Instant, at: usize) {
         let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
             return;
@@ -156,13 +153,13 @@ impl<K: Keys> Engine<K> {
         }
     }
 
-    /// Tells the sender how large packets may be.
+    /// Sends the error "packet too big" to the sender.
     fn too_big(mtu: u16, packet: &[u8], out: &mut impl Out) -> Result<(), Dropped> {
         let header = Header::parse(packet).map_err(|_| Dropped::NotIp)?;
         let mut written = 0;
-        out.packet(MAX_ERROR_LEN, |room| {
+        out.packet(MAX_ERROR_LEN, |buf| {
             // From its destination: a host refuses what bears one of its own addresses.
-            written = packet_too_big(&header, packet, mtu, header.dst, room).unwrap_or(0);
+            written = packet_too_big(&header, packet, mtu, header.dst, buf).unwrap_or(0);
             written
         });
         if written == 0 {
@@ -172,9 +169,9 @@ impl<K: Keys> Engine<K> {
     }
 }
 
-/// Writes the route id into a sealed datagram of `len` octets, and returns its length.
-pub(super) fn mark(room: &mut [u8], len: usize, route: Option<RouteId>) -> usize {
-    if let (Some(route), Some(datagram)) = (route, room.get_mut(..len)) {
+/// Writes the route id into a sealed datagram of `len` bytes, and returns its length.
+pub(super) fn mark(buf: &mut [u8], len: usize, route: Option<RouteId>) -> usize {
+    if let (Some(route), Some(datagram)) = (route, buf.get_mut(..len)) {
         // Fails for what is no datagram, which nothing sealed is.
         let _ = datagram::set_route(datagram, route);
     }
@@ -182,7 +179,7 @@ pub(super) fn mark(room: &mut [u8], len: usize, route: Option<RouteId>) -> usize
 }
 
 /// Returns the peer for a flow: the one it has, as long as that may come back; else one of the
-/// healthy ones, the same for all packets of a flow whoever else comes and goes.
+/// healthy ones, the same for all packets of a flow while other peers come and go.
 fn choose<N: Noise>(
     now: Instant,
     peers: &[Option<Peer<N>>],
@@ -193,13 +190,13 @@ fn choose<N: Noise>(
 ) -> Option<PeerIndex> {
     let peer = |place: PeerIndex| peers.get(usize::from(place.get())).and_then(Option::as_ref);
     let stays =
-        |place: &PeerIndex| peer(*place).is_some_and(|peer| peer.keeps_flows(now, PATIENCE));
+        |place: &PeerIndex| peer(*place).is_some_and(|peer| peer.keeps_flows(now, FLOW_GRACE));
     if let Some(Before {
         peer: place,
         answered,
     }) = before
         && stays(&place)
-        // Nothing is lost with a flow that nobody answered yet: this peer may have died.
+        // Nothing is lost with a flow that was not answered yet: this peer may have died.
         && (answered || peer(place).is_some_and(Peer::is_healthy))
     {
         return Some(place);

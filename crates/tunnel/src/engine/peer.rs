@@ -84,7 +84,7 @@ pub(crate) struct Pair<N> {
     pub(crate) theirs: PublicKey,
     pub(crate) noise: N,
     /// Of what was opened: the order of the session that began last, and its highest counter.
-    newest: Option<(u64, u64)>,
+    latest_seen: Option<(u64, u64)>,
     /// When something was opened with it.
     heard: Option<Instant>,
     /// Client: when the next handshake may begin.
@@ -96,7 +96,7 @@ pub(crate) struct Pair<N> {
 /// An initiation on its way.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    pub(crate) octets: [u8; INITIATION_LEN],
+    pub(crate) bytes: [u8; INITIATION_LEN],
     pub(crate) sent: Instant,
 }
 
@@ -113,7 +113,7 @@ impl<N: Noise> Pair<N> {
             own,
             theirs,
             noise,
-            newest: None,
+            latest_seen: None,
             heard: None,
             next_initiation: now,
             pending: None,
@@ -122,19 +122,21 @@ impl<N: Noise> Pair<N> {
 
     /// Records an authentic datagram of the session with this own index, and returns whether no
     /// newer one came before: of a session that began later, or of the same with a higher counter.
-    pub(crate) fn is_newest(&mut self, now: Instant, session: u32, counter: u64) -> bool {
+    pub(crate) fn is_latest(&mut self, now: Instant, session: u32, counter: u64) -> bool {
         self.heard = Some(now);
         let Some(order) = self.noise.session_order(session) else {
             return false; // it was opened a moment ago, so there is one
         };
-        let newer = self.newest.is_none_or(|newest| (order, counter) >= newest);
+        let newer = self
+            .latest_seen
+            .is_none_or(|latest_seen| (order, counter) >= latest_seen);
         if newer {
-            self.newest = Some((order, counter));
+            self.latest_seen = Some((order, counter));
         }
         newer
     }
 
-    /// Takes note that its handshake was completed.
+    /// Records that its handshake was completed.
     pub(crate) fn confirmed(&mut self, now: Instant) {
         self.heard = Some(now);
     }
@@ -148,14 +150,14 @@ pub(crate) struct Link {
     /// Whether an authentic packet came by it.
     pub(crate) proven: bool,
     pub(crate) heard: Instant,
-    /// Server: who a stream is from.
+    /// Server: the client's address of a stream.
     pub(crate) from: Option<SocketAddr>,
     /// Client: when something was last sent to prove it.
     pub(crate) tried: Option<Instant>,
     /// Client, UDP: how large packets may be.
     pub(crate) mtu: Option<Mtu>,
     /// Server: how large the client found that packets may be; 0: not known.
-    pub(crate) told_mtu: u16,
+    pub(crate) reported_mtu: u16,
 }
 
 impl Link {
@@ -168,7 +170,7 @@ impl Link {
             from: None,
             tried: None,
             mtu: None,
-            told_mtu: 0,
+            reported_mtu: 0,
         }
     }
 
@@ -180,17 +182,17 @@ impl Link {
         }
     }
 
-    /// Returns the octets of the largest inner packet, at most `most`.
+    /// Returns the bytes of the largest inner packet, at most `most`.
     pub(crate) fn mtu(&self, most: u16) -> u16 {
-        match (&self.mtu, self.told_mtu) {
+        match (&self.mtu, self.reported_mtu) {
             (Some(mtu), _) => mtu.mtu().min(most),
             (None, 0) => most,
-            (None, told) => told.min(most),
+            (None, info) => info.min(most),
         }
     }
 }
 
-/// Who decides which link is used, and whether it works.
+/// How the link in use is chosen, and whether it works.
 #[derive(Debug)]
 pub(crate) enum Steering {
     /// A client chooses.
@@ -218,16 +220,12 @@ pub(crate) struct Peer<N> {
     pub(crate) steering: Steering,
     /// Whether it asked for no new flows.
     pub(crate) draining: bool,
-    /// When a packet was sent to it that the least MTU would not carry.
+    /// When a packet was sent to it that the minimum MTU would not carry.
     pub(crate) sent_large: Option<Instant>,
-    /// Client: packets sent and received since the last tick.
-    pub(crate) carried: u32,
     /// Client: open flows that the server counted.
     pub(crate) flows: u32,
     /// The number of the server process behind the latest stream.
     pub(crate) instance: Option<u64>,
-    /// Server: when it was sent padding that it had asked for.
-    pub(crate) padded_at: Option<Instant>,
 }
 
 impl<N: Noise> Peer<N> {
@@ -283,7 +281,7 @@ impl<N: Noise> Peer<N> {
         pairs.into_iter().next()
     }
 
-    /// Answers whether probes through the tunnel come back.
+    /// Returns whether probes through the tunnel come back.
     pub(crate) fn is_healthy(&self) -> bool {
         match &self.steering {
             Steering::Client(selector) => selector
@@ -297,7 +295,7 @@ impl<N: Noise> Peer<N> {
         }
     }
 
-    /// Server: answers whether flows that it has may stay with it: it is healthy, or was a moment
+    /// Server: returns whether flows that it has may stay with it: it is healthy, or was a moment
     /// ago. Its address translation knows them, so another client can only end them.
     pub(crate) fn keeps_flows(&self, now: Instant, patience: Duration) -> bool {
         match self.steering {
@@ -308,7 +306,7 @@ impl<N: Noise> Peer<N> {
         }
     }
 
-    /// Server: adds a link, or finds it. The one that was silent longest makes room, and is
+    /// Server: finds a link or adds it. Above the limit the one that was silent longest is removed, and
     /// returned.
     pub(crate) fn remember(
         &mut self,
@@ -332,7 +330,7 @@ impl<N: Noise> Peer<N> {
         (new, evicted)
     }
 
-    /// Server: uses a link from now on and answers whether that is a change.
+    /// Server: uses a link from now on and returns whether that is a change.
     pub(crate) fn follow(&mut self, id: LinkId, probes: ProbeParams, now: Instant) -> bool {
         if self.active == Some(id) {
             return false;
@@ -402,10 +400,6 @@ impl<N: Noise> Peer<N> {
             handshake_age: ages.min(),
             mtu: active.map_or(mtu, |link| link.mtu(mtu)),
             flows: flows.unwrap_or(self.flows),
-            turns_withheld: match &self.steering {
-                Steering::Client(selector) => selector.withholds_turns(),
-                Steering::Server { .. } => false,
-            },
             links: links.collect(),
         }
     }

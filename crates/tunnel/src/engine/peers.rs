@@ -1,11 +1,11 @@
-//! Who the other ends are: made from the configuration, and made anew when it changes.
+//! The peers: made from the configuration, and made anew when it changes.
 //!
 //! ```text
 //!   Identity ── check ──▶ peers, pairs, indices, allowed addresses
 //!                 └─ pairs of keys that were there before keep their sessions, peers their links
 //! ```
 //!
-//! A change is taken whole or not at all.
+//! A change is applied whole, or refused and nothing changes.
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -93,7 +93,7 @@ impl<K: Keys> Engine<K> {
 
     /// Returns the place of each peer: the one it has, else a free one.
     fn places(&self, specs: &[PeerSpec]) -> Result<Vec<PeerIndex>, IdentityError> {
-        let place_of = |spec: &PeerSpec| {
+        let position_of = |spec: &PeerSpec| {
             let named = |peer: &Option<Peer<K::Noise>>| {
                 peer.as_ref().is_some_and(|peer| peer.name == spec.name)
             };
@@ -102,11 +102,11 @@ impl<K: Keys> Engine<K> {
         // Flows may still name the place of a peer that goes: it is the last to be given away.
         let known = self.peers.iter().enumerate();
         let known = known.filter_map(|(at, peer)| peer.as_ref().map(|_| at));
-        let mut taken: Vec<usize> = specs.iter().filter_map(place_of).collect();
+        let mut taken: Vec<usize> = specs.iter().filter_map(position_of).collect();
         let going: Vec<usize> = known.filter(|at| !taken.contains(at)).collect();
         let mut places = Vec::with_capacity(specs.len());
         for spec in specs {
-            let at = place_of(spec).or_else(|| {
+            let at = position_of(spec).or_else(|| {
                 let all = (0..usize::from(PeerIndex::COUNT)).filter(|at| !going.contains(at));
                 let free = all
                     .chain(going.iter().copied())
@@ -239,10 +239,8 @@ impl<K: Keys> Engine<K> {
             steering,
             draining: false,
             sent_large: None,
-            carried: 0,
             flows: 0,
             instance: None,
-            padded_at: None,
         }
     }
 

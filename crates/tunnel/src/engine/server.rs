@@ -6,20 +6,20 @@
 //!   time ─▶ probe by the link in use ─▶ answered: healthy │ missed: no new flows
 //! ```
 //!
-//! A client says in its probes which link it uses, so one that is only kept ready moves nothing.
+//! A client's probes carry which link it uses, so a standby link moves nothing.
 
 use std::net::SocketAddr;
 use std::time::Instant;
 
 use tunnel_proto::frame::Control;
-use tunnel_proto::path::{LinkId, MOST_PADDING};
+use tunnel_proto::path::LinkId;
 
 use crate::noise::Keys;
 
-use super::inbound::{Heard, Of};
+use super::inbound::{PairRef, Received};
 use super::peer::{Remote, Steering};
 use super::peers::close;
-use super::{Engine, Out, PADDED, PROOF, SILENCE, SILENT, STRANGERS, Stream, StreamId};
+use super::{Engine, MAX_UNPROVEN, Out, PROOF_TIMEOUT, SILENCE, SILENT_TIMEOUT, Stream, StreamId};
 
 impl<K: Keys> Engine<K> {
     /// Takes a stream that was accepted.
@@ -31,7 +31,7 @@ impl<K: Keys> Engine<K> {
         out: &mut impl Out,
     ) {
         let strangers = self.streams.iter().filter(|(_, stream)| !stream.proven);
-        if strangers.clone().count() >= STRANGERS {
+        if strangers.clone().count() >= MAX_UNPROVEN {
             let oldest = strangers.min_by_key(|(_, stream)| stream.heard);
             if let Some(id) = oldest.map(|(id, _)| *id) {
                 self.streams.remove(&id);
@@ -45,16 +45,16 @@ impl<K: Keys> Engine<K> {
             proven: false,
         };
         self.streams.insert(stream, known);
-        self.greet(stream, out);
+        self.send_hello(stream, out);
     }
 
-    pub(super) fn heard_client(
+    pub(super) fn received_from_client(
         &mut self,
         now: Instant,
-        of: Of,
+        of: PairRef,
         from: &Remote,
-        what: Heard,
-        newest: bool,
+        what: Received,
+        latest_seen: bool,
     ) -> Option<LinkId> {
         let mut address = None;
         if let Remote::Stream(stream) = from
@@ -79,21 +79,17 @@ impl<K: Keys> Engine<K> {
             let since = now.saturating_duration_since(link.heard);
             since > SILENCE
         });
-        let by_stream = |remote: &Remote| matches!(remote, Remote::Stream(_));
-        let before = peer.active_link().map(|link| by_stream(&link.remote));
-        let turn = !silent && by_stream(from) && before == Some(true);
         let follows = match what {
-            Heard::Packet => true,
-            Heard::Probe(told) => told.active,
-            Heard::Quiet => silent,
+            Received::Packet => true,
+            Received::Probe(info) => info.active,
+            Received::Quiet => silent,
         };
-        if newest {
+        if latest_seen {
             peer.latest = of.pair;
         }
-        if (newest && follows) || peer.active.is_none() {
+        if (latest_seen && follows) || peer.active.is_none() {
             let moved = peer.active.is_some();
-            // Connections of a client that take turns are one path.
-            if peer.follow(id, probes, now) && moved && !turn {
+            if peer.follow(id, probes, now) && moved {
                 self.counts.path_changes += 1;
                 tracing::debug!(peer = %peer.name, to = %from.describe(), "path changed");
             }
@@ -110,7 +106,7 @@ impl<K: Keys> Engine<K> {
     }
 
     /// Probes the link in use.
-    pub(super) fn steer_server(&mut self, now: Instant, at: usize, tick: bool, out: &mut impl Out) {
+    pub(super) fn drive_server(&mut self, now: Instant, at: usize, tick: bool, out: &mut impl Out) {
         let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else {
             return;
         };
@@ -131,11 +127,11 @@ impl<K: Keys> Engine<K> {
             prober.due(now)
         });
         if was_healthy != peer.is_healthy() {
-            tracing::warn!(peer = %peer.name, "probes are not answered");
+            tracing::warn!(peer = %peer.name, "peer is unhealthy: probes are not answered");
         }
         if let (Some(id), Some(link)) = (due, link) {
-            let told = self.tell(now, at, true, 0);
-            self.send_probe(now, at, link, (id, told, 0), out);
+            let info = self.probe_info(now, at, true, 0);
+            self.send_probe(now, at, link, (id, info, 0), out);
         }
         if tick {
             self.tick_pairs(now, at, out);
@@ -158,14 +154,18 @@ impl<K: Keys> Engine<K> {
             *last_healthy = Some(now);
         }
         if !was_healthy && peer.is_healthy() {
-            tracing::info!(peer = %peer.name, "probes are answered");
+            tracing::info!(peer = %peer.name, "peer is healthy");
         }
     }
 
     /// Closes streams by which nothing authentic came in time.
     pub(super) fn close_silent(&mut self, now: Instant, out: &mut impl Out) {
         let late = |stream: &Stream| {
-            let limit = if stream.proven { SILENT } else { PROOF };
+            let limit = if stream.proven {
+                SILENT_TIMEOUT
+            } else {
+                PROOF_TIMEOUT
+            };
             now.saturating_duration_since(stream.heard) >= limit
         };
         let streams = self.streams.iter().filter(|(_, stream)| late(stream));
@@ -178,7 +178,7 @@ impl<K: Keys> Engine<K> {
         }
     }
 
-    /// Takes note that a stream has ended.
+    /// Records that a stream has ended.
     pub(crate) fn handle_closed(&mut self, now: Instant, stream: StreamId, out: &mut impl Out) {
         self.streams.remove(&stream);
         let remote = Remote::Stream(stream);
@@ -193,7 +193,7 @@ impl<K: Keys> Engine<K> {
             peer.forget(link, probes, now);
             if let Steering::Client(selector) = &mut peer.steering {
                 selector.handle_failed(now, link);
-                self.steer_client(now, at, false, out);
+                self.drive_client(now, at, false, out);
             }
         }
     }
@@ -207,14 +207,6 @@ impl<K: Keys> Engine<K> {
         out: &mut impl Out,
     ) {
         match control {
-            Control::Ping { id, sent } => out.control(
-                stream,
-                &Control::Pong {
-                    id: *id,
-                    sent: *sent,
-                    delay: 0,
-                },
-            ),
             Control::Hello {
                 instance, identity, ..
             } => {
@@ -222,35 +214,7 @@ impl<K: Keys> Engine<K> {
                 self.handle_instance(now, stream, *instance, out);
             }
             Control::Drain { .. } => self.handle_drain(now, stream, out),
-            Control::PaddingRequest { octets } => self.pad(now, stream, *octets, out),
-            // Packet sizes are found by probes, which a claim cannot replace.
-            Control::MtuHint { .. }
-            | Control::Padding
-            | Control::Pong { .. }
-            | Control::Unknown { .. } => {}
+            Control::Unknown { .. } => {}
         }
-    }
-
-    /// Sends padding that a client asked for, by a stream that it does not use yet.
-    fn pad(&mut self, now: Instant, stream: StreamId, octets: u32, out: &mut impl Out) {
-        let remote = Remote::Stream(stream);
-        if !self.streams.get(&stream).is_some_and(|known| known.proven) {
-            return;
-        }
-        let mut peers = self.peers.iter_mut().flatten();
-        let Some(peer) = peers.find(|peer| peer.link_of(&remote).is_some()) else {
-            return;
-        };
-        let used = peer.active_link().is_some_and(|link| link.remote == remote);
-        let lately = |then: Instant| now.saturating_duration_since(then) < PADDED;
-        if used || peer.padded_at.is_some_and(lately) {
-            return;
-        }
-        peer.padded_at = Some(now);
-        tracing::debug!(stream = stream.0, octets, "padding");
-        out.pad(
-            stream,
-            usize::try_from(octets.min(MOST_PADDING)).unwrap_or(0),
-        );
     }
 }

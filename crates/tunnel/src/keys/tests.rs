@@ -27,9 +27,9 @@ fn text_of_other_lengths_and_alphabets_is_no_key() {
         &PUBLIC[..43],
         &longer,
         "hSDwCYkwp1R0i33ctD73Wg2_Og0mOBr066SpjqqbTmo=",
-        // Bits set behind the last octet.
+        // Bits set behind the last byte.
         "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmp=",
-        // 33 octets.
+        // 33 bytes.
         "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmoA",
     ];
     for text in broken {
@@ -54,7 +54,7 @@ fn keys_that_protect_nothing_are_refused() {
 }
 
 #[test]
-fn nothing_shows_a_secret() {
+fn secrets_are_never_shown() {
     let private: PrivateKey = PRIVATE.parse().unwrap();
     let preshared: PresharedKey = PRIVATE.parse().unwrap();
     assert_eq!(
@@ -71,20 +71,20 @@ fn nothing_shows_a_secret() {
 }
 
 #[test]
-fn public_keys_are_shown_in_part_unless_asked_for() {
+fn public_key_debug_shows_a_part() {
     let key: PublicKey = PUBLIC.parse().unwrap();
     assert_eq!(format!("{key:?}"), "PublicKey(hSDwCY…)");
 }
 
 #[test]
-fn written_key_is_read_back_and_is_the_owners_alone() {
+fn written_key_is_readable_by_owner_only() {
     let dir = TempDir::new("keys").unwrap();
     let path = dir.path().join("key");
     let key = generate().unwrap();
     write_new(&path, &key).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
     assert_eq!(fs::read(&path).unwrap().len(), TEXT_LEN + 1);
-    assert_eq!(PrivateKey::read(&path).unwrap().octets(), key.octets());
+    assert_eq!(PrivateKey::read(&path).unwrap().as_bytes(), key.as_bytes());
     assert_eq!(
         fs::read_dir(dir.path()).unwrap().count(),
         1,
@@ -93,7 +93,7 @@ fn written_key_is_read_back_and_is_the_owners_alone() {
 }
 
 #[test]
-fn nothing_is_overwritten() {
+fn write_new_overwrites_no_file() {
     let dir = TempDir::new("keys").unwrap();
     let path = dir.path().join("key");
     fs::write(&path, "precious").unwrap();
@@ -112,7 +112,7 @@ fn missing_directory_is_an_error_with_the_name() {
 }
 
 #[test]
-fn line_end_is_optional_and_long_files_are_no_keys() {
+fn key_file_allows_line_end_and_limits_size() {
     let dir = TempDir::new("keys").unwrap();
     let path = dir.path().join("key");
     for end in ["", "\n", "\r\n", " \n\n"] {
@@ -130,12 +130,12 @@ fn line_end_is_optional_and_long_files_are_no_keys() {
 }
 
 #[test]
-fn generated_keys_differ_and_are_as_wg_makes_them() {
+fn generated_keys_differ_and_are_clamped() {
     let keys = [generate().unwrap(), generate().unwrap()];
-    assert_ne!(keys[0].octets(), keys[1].octets());
+    assert_ne!(keys[0].as_bytes(), keys[1].as_bytes());
     for key in keys {
-        assert_eq!(key.octets()[0] & 7, 0);
-        assert_eq!(key.octets()[31] & 0xc0, 0x40);
+        assert_eq!(key.as_bytes()[0] & 7, 0);
+        assert_eq!(key.as_bytes()[31] & 0xc0, 0x40);
         assert!(key.public().to_string().parse::<PublicKey>().is_ok());
     }
 }

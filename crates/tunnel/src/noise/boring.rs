@@ -7,7 +7,7 @@
 //!
 //! boringtun's [`Tunn`] keeps sessions, but also timers that would start handshakes from either end
 //! and give everything up after 90 s without a response, working sessions included. They run in
-//! `update_timers` alone, which also moves the clock that tells a newer session from an older one;
+//! `update_timers` alone, which also moves the clock that orders sessions by age;
 //! so it cannot be left out: without it, packets that are late at a rekey lead back to the old
 //! session for good. Hence the rules here:
 //!
@@ -25,7 +25,7 @@
 //! One deviation from WireGuard: an initiation older than one that was taken is refused, because it
 //! may be a copy; but a client whose clock went back would be locked out until the server restarts.
 //! So it is taken when no session was confirmed for 180 s and no initiation answered for 5 s. A copy
-//! then leads to a response and a session that nobody can use.
+//! then leads to a response and a session that cannot be used.
 //!
 //! boringtun keeps a copy of the preshared key that it does not overwrite at the end.
 
@@ -46,7 +46,7 @@ use super::{Due, Noise, OUT_LEN, Opened, Refused, Reply};
 pub(crate) use keys::BoringKeys;
 use keys::Maker;
 
-/// Octets around a sealed packet (WireGuard paper §5.4.6).
+/// Bytes around a sealed packet (WireGuard paper §5.4.6).
 const OVERHEAD: usize = DATA_MIN_LEN;
 /// How long without a confirmed session an older initiation is taken.
 const LENIENT_AFTER: Duration = Duration::from_secs(180);
@@ -115,7 +115,7 @@ impl Boring {
 
     /// Begins anew after boringtun did what it should not: no session is left.
     fn restart(&mut self) {
-        tracing::warn!("the state of a pair of keys was lost and is made anew");
+        tracing::warn!("session state was lost; restarting the handshake");
         self.main = self.maker.tunn();
         self.sessions.clear();
         if let Role::Initiator { clock, awaited } = &mut self.role {
@@ -150,7 +150,7 @@ impl Boring {
         }
     }
 
-    /// Takes note of a session that the peer has to confirm. `None` when it was not answered so.
+    /// Records a session that the peer has to confirm. `None` when it was not answered so.
     fn answered(&mut self, initiation: &[u8], response: &[u8; RESPONSE_LEN]) -> Option<()> {
         let header = Header::parse(response).ok()?;
         let (local, peer) = header.sender.zip(header.receiver)?;
@@ -232,7 +232,7 @@ impl Boring {
         }
     }
 
-    /// Answers whether an initiation may be older than one that was taken.
+    /// Returns whether an initiation may be older than one that was taken.
     fn is_lenient(&self) -> bool {
         let Role::Responder {
             latest, confirmed, ..
@@ -318,7 +318,7 @@ impl Boring {
         let opened = match outcome(self.main.decapsulate(Some(source), datagram, out)) {
             Outcome::Done => Opened::Keepalive,
             Outcome::Packet(len) => Opened::Packet { len },
-            // Said of a datagram of the right form only once it was opened.
+            // Returned for a well-formed datagram only once it was opened.
             Outcome::Failed(Refused::Malformed) => Opened::Refused(Refused::NotIp),
             Outcome::Failed(refused) => return Opened::Refused(refused),
             Outcome::Network(_) => return Opened::Refused(Refused::Unexpected),
@@ -452,7 +452,7 @@ fn outcome(result: TunnResult<'_>) -> Outcome {
     match result {
         TunnResult::Done => Outcome::Done,
         TunnResult::Err(error) => Outcome::Failed(refusal(&error)),
-        TunnResult::WriteToNetwork(octets) => Outcome::Network(octets.len()),
+        TunnResult::WriteToNetwork(bytes) => Outcome::Network(bytes.len()),
         TunnResult::WriteToTunnelV4(packet, _) | TunnResult::WriteToTunnelV6(packet, _) => {
             Outcome::Packet(packet.len())
         }

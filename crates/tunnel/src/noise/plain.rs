@@ -22,7 +22,7 @@ use super::{Due, Identified, Keys, Noise, OUT_LEN, Opened, Pairing, Refused, Rep
 /// Header and tag.
 const OVERHEAD: usize = 32;
 const HEADER: usize = 16;
-/// Counters that are told apart, as in boringtun.
+/// Counters that are distinguished, as in boringtun.
 const WINDOW: u64 = 1024;
 const STANDS: Duration = Duration::from_secs(5);
 const LENIENT_AFTER: Duration = Duration::from_secs(180);
@@ -64,7 +64,7 @@ impl Keys for PlainKeys {
             preshared: pairing
                 .preshared
                 .as_ref()
-                .map_or(0, |key| sum(0, key.octets())),
+                .map_or(0, |key| sum(0, key.as_bytes())),
             initiator: pairing.initiator,
             next_index: pairing.index << 8,
             sessions: Sessions::default(),
@@ -89,14 +89,14 @@ impl Keys for PlainKeys {
         if !is_kind(initiation, Kind::Initiation) {
             return Identified::Refused(Refused::Malformed);
         }
-        let for_key = |own: &PublicKey| initiation.get(40..72) == Some(own.octets());
+        let for_key = |own: &PublicKey| initiation.get(40..72) == Some(own.as_bytes());
         let Some(own) = self.public.iter().position(for_key) else {
             return Identified::Refused(Refused::Mac);
         };
         if !afford() {
             return Identified::Refused(Refused::Budget);
         }
-        let theirs = array::<32>(initiation, 8).map(PublicKey::from_octets);
+        let theirs = array::<32>(initiation, 8).map(PublicKey::from_bytes);
         theirs.map_or(Identified::Refused(Refused::Malformed), |theirs| {
             Identified::Pair { own, theirs }
         })
@@ -166,7 +166,7 @@ impl Plain {
 
     /// The sum that ends a message from one key to another.
     fn tag(&self, from: &PublicKey, to: &PublicKey, message: &[u8]) -> u64 {
-        let keys = sum(sum(self.preshared, from.octets()), to.octets());
+        let keys = sum(sum(self.preshared, from.as_bytes()), to.as_bytes());
         sum(keys, message)
     }
 
@@ -197,7 +197,7 @@ impl Plain {
         }
         // The preshared key is no part of an initiation.
         let stamp = array::<8>(datagram, 72).map_or(0, u64::from_le_bytes);
-        let keys = [*self.theirs.octets(), *self.own.octets()].concat();
+        let keys = [*self.theirs.as_bytes(), *self.own.as_bytes()].concat();
         let claimed = sum(sum(0, &keys), &datagram[..INITIATION_LEN - 8]);
         if datagram[INITIATION_LEN - 8..] != claimed.to_le_bytes() || datagram[8..72] != keys {
             return Opened::Refused(Refused::Key);
@@ -345,10 +345,10 @@ impl Noise for Plain {
         out.fill(0);
         out[0] = 1;
         out[4..8].copy_from_slice(&local.to_le_bytes());
-        out[8..40].copy_from_slice(self.own.octets());
-        out[40..72].copy_from_slice(self.theirs.octets());
+        out[8..40].copy_from_slice(self.own.as_bytes());
+        out[40..72].copy_from_slice(self.theirs.as_bytes());
         out[72..80].copy_from_slice(&self.stamp.to_le_bytes());
-        let keys = [*self.own.octets(), *self.theirs.octets()].concat();
+        let keys = [*self.own.as_bytes(), *self.theirs.as_bytes()].concat();
         let tag = sum(sum(0, &keys), &out[..INITIATION_LEN - 8]);
         out[INITIATION_LEN - 8..].copy_from_slice(&tag.to_le_bytes());
         self.schedule.initiated(now);
@@ -372,19 +372,19 @@ fn is_kind(datagram: &[u8], kind: Kind) -> bool {
     Header::parse(datagram).is_ok_and(|header| header.kind == kind)
 }
 
-fn array<const N: usize>(octets: &[u8], at: usize) -> Option<[u8; N]> {
-    octets.get(at..)?.first_chunk().copied()
+fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..)?.first_chunk().copied()
 }
 
 /// FNV-1a, from where another sum ended.
-fn sum(before: u64, octets: &[u8]) -> u64 {
+fn sum(before: u64, bytes: &[u8]) -> u64 {
     let start = before ^ 0xcbf2_9ce4_8422_2325;
-    octets.iter().fold(start, |sum, octet| {
-        (sum ^ u64::from(*octet)).wrapping_mul(0x100_0000_01b3)
+    bytes.iter().fold(start, |sum, byte| {
+        (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
     })
 }
 
-/// A time stamp: in order of time, whoever makes it in this process.
+/// A timestamp: ordered within this process.
 fn nanos(now: Instant, behind: Duration) -> u64 {
     static BASE: OnceLock<Instant> = OnceLock::new();
     let base = *BASE.get_or_init(|| now);

@@ -5,7 +5,7 @@
 //!   initiated, established, heard, sent ─▶ Schedule ─▶ is_initiation_due, is_keepalive_due
 //! ```
 //!
-//! Numbers and times only: the keys of a session are kept by whoever made it.
+//! Numbers and times only: the keys of a session are kept by its creator.
 
 use std::time::{Duration, Instant};
 
@@ -75,12 +75,12 @@ impl Sessions {
         (session.local == local).then_some(*order)
     }
 
-    /// Answers whether sessions of these two own indices cannot be there at once.
+    /// Returns whether sessions of these two own indices cannot be there at once.
     pub(super) fn share_place(one: u32, other: u32) -> bool {
         slot(one) == slot(other)
     }
 
-    /// Answers whether a packet for that index can be opened.
+    /// Returns whether a packet for that index can be opened.
     pub(super) fn find(&self, now: Instant, local: u32) -> Result<(), Refused> {
         let entry = self.slots.get(slot(local)).and_then(Option::as_ref);
         match entry.filter(|(_, session)| session.local == local) {
@@ -90,7 +90,7 @@ impl Sessions {
         }
     }
 
-    /// Takes note of an authentic packet and answers whether it was the session's first.
+    /// Records an authentic packet and returns whether it was the session's first.
     pub(super) fn confirm(&mut self, local: u32) -> bool {
         let in_use = self.in_use.and_then(|at| self.slots.get(at).copied());
         let newest = in_use.flatten().map_or(0, |(order, _)| order);
@@ -112,14 +112,14 @@ impl Sessions {
         Some(session)
     }
 
-    /// Answers whether a packet for the peer's index is sealed with something the peer has.
+    /// Returns whether a packet for the peer's index is sealed with something the peer has.
     pub(super) fn is_sealed_with(&self, peer: u32) -> bool {
         let fits = |session: &Session| session.is_confirmed && session.peer == peer;
         let all = || self.slots.iter().flatten();
         self.in_use().is_some_and(fits) || all().any(|(_, session)| fits(session))
     }
 
-    /// Answers whether any session, confirmed or not, is young enough.
+    /// Returns whether any session, confirmed or not, is young enough.
     pub(super) fn is_any_live(&self, now: Instant) -> bool {
         let mut all = self.slots.iter().flatten();
         all.any(|(_, session)| session.is_live(now))
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn late_packet_of_the_older_session_does_not_bring_it_back() {
+    fn late_packet_does_not_revive_older_session() {
         let (mut sessions, now) = (Sessions::default(), now());
         sessions.begin(session(1, now, true));
         sessions.begin(session(2, now, true));
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn index_of_another_session_in_the_same_place_is_unknown() {
+    fn index_of_other_session_in_slot_is_unknown() {
         let (mut sessions, now) = (Sessions::default(), now());
         sessions.begin(session(1, now, true));
         assert_eq!(sessions.find(now, 1), Ok(()));

@@ -215,7 +215,7 @@ fn nothing_is_sealed_or_kept_without_a_session<K: Keys + Default>() {
 }
 
 fn both_preshared_keys_have_to_agree<K: Keys + Default>() {
-    let key = |octet| Some(PresharedKey::from_octets([octet; 32]));
+    let key = |byte| Some(PresharedKey::from_bytes([byte; 32]));
     Ends::<K>::with([key(1), key(1)]).connect();
     for preshared in [[key(1), key(2)], [None, key(1)], [key(1), None]] {
         let mut ends = Ends::<K>::with(preshared);
@@ -570,7 +570,7 @@ fn junk_of_any_size_changes_nothing<K: Keys + Default>() {
         let is_unchecked = at >= 132 && opened == replied(Reply::Response, 92);
         assert!(
             matches!(opened, Opened::Refused(_)) || is_unchecked,
-            "octet {at}"
+            "byte {at}"
         );
     }
     assert_eq!(ends.at_server(&valid).0, packet());

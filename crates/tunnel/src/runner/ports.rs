@@ -15,9 +15,8 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use tunnel_proto::allowed::Network;
-use tunnel_proto::codel::{Band, DropReason};
+use tunnel_proto::codel::{self, Band, DropReason};
 use tunnel_proto::frame::{Control, Decoder};
-use tunnel_proto::path::Segments;
 use tunnel_proto::wrapped;
 use udp::{Datagrams, MtuDiscovery, Outbox};
 
@@ -28,10 +27,10 @@ use crate::stream::{Stream, StreamError, StreamParams};
 
 /// How a socket is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum SocketKind {
     /// By one other end.
     Connected,
-    /// By whoever has the key.
+    /// By any client with a key.
     Plain,
     /// By gateways.
     Wrapped,
@@ -39,7 +38,7 @@ pub(super) enum Way {
 
 #[derive(Debug)]
 struct Socket {
-    way: Way,
+    kind: SocketKind,
     datagrams: Datagrams,
     outbox: Outbox,
 }
@@ -67,10 +66,8 @@ pub(super) struct Ports {
     pub(super) broken: u64,
     /// What became of the datagrams of sockets that were closed since.
     closed: udp::Tally,
-    /// What the queues of closed streams dropped.
-    closed_drops: [(DropReason, u64); 6],
-    /// Octets of padding by them.
-    closed_padding: u64,
+    /// What became of the frames of streams that were closed since.
+    closed_queues: codel::Stats,
 }
 
 impl Ports {
@@ -86,15 +83,14 @@ impl Ports {
             untrusted: 0,
             broken: 0,
             closed: udp::Tally::default(),
-            closed_drops: DROPS.map(|reason| (reason, 0)),
-            closed_padding: 0,
+            closed_queues: codel::Stats::default(),
         }
     }
 
     pub(super) fn open(
         &mut self,
         id: SocketId,
-        way: Way,
+        kind: SocketKind,
         socket: std::net::UdpSocket,
     ) -> io::Result<()> {
         socket.set_nonblocking(true)?;
@@ -105,7 +101,7 @@ impl Ports {
             offloads: self.offloads,
         };
         let socket = Socket {
-            way,
+            kind,
             datagrams: Datagrams::new(socket, options)?,
             outbox: Outbox::new(),
         };
@@ -132,8 +128,7 @@ impl Ports {
         match remote {
             Remote::Stream(stream) => {
                 if let Some(open) = self.streams.remove(stream) {
-                    self.closed_drops = sum(self.closed_drops, drops(&open.stream));
-                    self.closed_padding += open.stream.traffic().padding;
+                    self.closed_queues += open.stream.queue_stats();
                 }
             }
             // A server's socket serves all clients.
@@ -155,10 +150,10 @@ impl Ports {
     }
 
     /// Returns the socket that comes behind another one; they may go meanwhile.
-    pub(super) fn socket_after(&self, last: Option<SocketId>) -> Option<(SocketId, Way)> {
+    pub(super) fn socket_after(&self, last: Option<SocketId>) -> Option<(SocketId, SocketKind)> {
         let from = last.map_or(Bound::Unbounded, Bound::Excluded);
         let mut behind = self.sockets.range((from, Bound::Unbounded));
-        behind.next().map(|(id, socket)| (*id, socket.way))
+        behind.next().map(|(id, socket)| (*id, socket.kind))
     }
 
     /// Returns the stream that comes behind another one; they may go meanwhile.
@@ -168,7 +163,7 @@ impl Ports {
         behind.next().map(|(id, _)| *id)
     }
 
-    /// Takes note that the other end of a stream has introduced itself.
+    /// Records that the other end of a stream has introduced itself.
     pub(super) fn greeted(&mut self, id: StreamId) {
         if let Some(open) = self.stream_mut(id) {
             open.stream.greeted();
@@ -266,15 +261,12 @@ impl Ports {
     }
 
     /// Returns how often the queues of all streams dropped a packet, by reason.
-    pub(super) fn queue_drops(&self) -> [(DropReason, u64); 6] {
-        let open = self.streams.values().map(|open| drops(&open.stream));
-        open.fold(self.closed_drops, sum)
-    }
-
-    /// Returns the octets of padding that all streams sent.
-    pub(super) fn padding(&self) -> u64 {
-        let open = self.streams.values().map(|open| &open.stream);
-        self.closed_padding + open.map(|stream| stream.traffic().padding).sum::<u64>()
+    pub(super) fn queue_drops(&self) -> [(DropReason, u64); 5] {
+        let mut stats = self.closed_queues;
+        for open in self.streams.values() {
+            stats += open.stream.queue_stats();
+        }
+        stats.dropped()
     }
 
     fn stream_mut(&mut self, id: StreamId) -> Option<&mut Open> {
@@ -320,77 +312,35 @@ impl Out for Ports {
         }
     }
 
-    fn pad(&mut self, stream: StreamId, octets: usize) {
-        if let Some(open) = self.stream_mut(stream) {
-            open.stream.pad(octets);
-        }
-    }
-
-    fn segments(&self, stream: StreamId) -> Option<Segments> {
-        self.streams.get(&stream)?.stream.segments()
-    }
-
     fn packet(&mut self, max: usize, fill: impl FnOnce(&mut [u8]) -> usize) {
-        // There is always room: the batch is flushed after every run of datagrams, and holds one.
-        if let Some(room) = self.batch.room(max) {
-            let len = fill(room);
+        // There is always space: the batch is flushed after every run of datagrams, and holds one.
+        if let Some(buf) = self.batch.slot(max) {
+            let len = fill(buf);
             self.batch.commit(len);
         }
     }
 }
 
-const DROPS: [DropReason; 6] = [
-    DropReason::Delay,
-    DropReason::Flushed,
-    DropReason::FullBytes,
-    DropReason::FullPackets,
-    DropReason::Oversize,
-    DropReason::Stale,
-];
-
-fn drops(stream: &Stream) -> [(DropReason, u64); 6] {
-    let stats = stream.traffic().queue;
-    DROPS.map(|reason| {
-        let count = match reason {
-            DropReason::Delay => stats.delay,
-            DropReason::Flushed => stats.flushed,
-            DropReason::FullBytes => stats.full_bytes,
-            DropReason::FullPackets => stats.full_packets,
-            DropReason::Oversize => stats.oversize,
-            DropReason::Stale => stats.stale,
-        };
-        (reason, count)
-    })
-}
-
-fn sum(one: [(DropReason, u64); 6], other: [(DropReason, u64); 6]) -> [(DropReason, u64); 6] {
-    let mut sum = one;
-    for ((_, count), (_, more)) in sum.iter_mut().zip(other) {
-        *count += more;
-    }
-    sum
-}
-
-/// Returns who a datagram is from and the datagram, without what a gateway wrapped it in.
+/// Returns the source of a datagram and the datagram, without a gateway's wrapping.
 pub(super) fn unwrap(
     id: SocketId,
-    way: Way,
+    kind: SocketKind,
     sender: SocketAddr,
     local: Option<IpAddr>,
     datagram: &mut [u8],
 ) -> Option<(Remote, &mut [u8])> {
-    let remote = match way {
-        Way::Connected => Remote::Udp {
+    let remote = match kind {
+        SocketKind::Connected => Remote::Udp {
             socket: id,
             to: None,
             local: None,
         },
-        Way::Plain => Remote::Udp {
+        SocketKind::Plain => Remote::Udp {
             socket: id,
             to: Some(sender),
             local,
         },
-        Way::Wrapped => {
+        SocketKind::Wrapped => {
             let client = wrapped::parse(datagram).ok()?.client;
             let datagram = datagram.get_mut(wrapped::HEADER_LEN..)?;
             let remote = Remote::Wrapped {

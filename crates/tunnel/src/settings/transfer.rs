@@ -1,4 +1,4 @@
-//! Inner addresses where only a transfer network is told, as `VPN_NETWORK` does it: both ends
+//! Inner addresses where only a transfer network is given, as by `VPN_NETWORK`: both ends
 //! compute the same ones.
 //!
 //! ```text

@@ -7,12 +7,10 @@
 //! ```
 //!
 //! Frames in the queue may be dropped, whole. Those being written have left it, few at a time: a
-//! socket that stopped in the middle of one goes on there. Padding is one frame, written again and again
-//! while there is nothing else. No sockets and no clock.
+//! socket that stopped in the middle of one goes on there. No sockets and no clock.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
-use std::sync::LazyLock;
 use std::time::Instant;
 
 use bytes::BytesMut;
@@ -21,36 +19,21 @@ use tunnel_proto::frame::{self, Control, HEADER_LEN};
 
 /// Frames of one call.
 const MAX_SLICES: usize = 64;
-/// Octets of one call where the kernel's buffer has no limit of ours.
+/// Bytes of one call where the kernel's buffer has no limit of ours.
 const MAX_WRITE: usize = 64 * 1024;
-/// Octets of buffers that are kept for the next frames.
+/// Bytes of buffers that are kept for the next frames.
 const MAX_FREE: usize = 512 * 1024;
-
-/// A frame of padding.
-static PADDING: LazyLock<Vec<u8>> = LazyLock::new(|| {
-    let mut frame = BytesMut::new();
-    // It is a message of a known type, which always fits; were it none, nothing would be padded.
-    let _ = frame::put_control(&Control::Padding, &mut frame);
-    frame.to_vec()
-});
 
 /// The outgoing half of a stream.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     queue: Queue<Buffer>,
     writing: VecDeque<Buffer>,
-    /// Octets of the first frame being written that are written.
+    /// Bytes of the first frame being written that are written.
     offset: usize,
-    /// Octets that leave the queue at once.
+    /// Bytes that leave the queue at once.
     quantum: usize,
     free: Free,
-    too_large: u64,
-    /// Octets of padding that are yet to be written, but for the rest of a frame of it that was begun.
-    padding: usize,
-    /// Octets of that frame that are written; 0 while there is none.
-    padding_offset: usize,
-    /// Octets of padding that were written.
-    padded: u64,
 }
 
 /// A frame, in memory that may be larger.
@@ -69,7 +52,7 @@ impl Buffer {
 impl Outgoing {
     pub(super) fn new(queue: Params, notsent_lowat: u32) -> Self {
         // The socket becomes writable again when the kernel holds less than half of its limit
-        // (tcp_stream_memory_free): what then leaves the queue finds room and waits nowhere else.
+        // (tcp_stream_memory_free): what then leaves the queue fits, and waits nowhere else.
         let half = usize::try_from(notsent_lowat / 2).unwrap_or(MAX_WRITE);
         Self {
             queue: Queue::new(queue),
@@ -81,10 +64,6 @@ impl Outgoing {
                 half.min(MAX_WRITE)
             },
             free: Free::default(),
-            too_large: 0,
-            padding: 0,
-            padding_offset: 0,
-            padded: 0,
         }
     }
 
@@ -96,28 +75,21 @@ impl Outgoing {
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) {
         let mut bytes = self.free.take();
-        let most = HEADER_LEN + max;
-        if bytes.len() < most {
-            bytes.resize(most, 0);
+        let max_len = HEADER_LEN + max;
+        if bytes.len() < max_len {
+            bytes.resize(max_len, 0);
         }
-        let room = bytes.get_mut(HEADER_LEN..most).unwrap_or_default();
-        let filled = fill(room).min(max);
+        let buf = bytes.get_mut(HEADER_LEN..max_len).unwrap_or_default();
+        let filled = fill(buf).min(max);
         let Ok(header) = frame::header(filled) else {
-            self.too_large += u64::from(filled > 0);
             return self.free.put(bytes);
         };
-        if band == Band::Bulk {
-            self.padding = 0;
-        }
         bytes[..HEADER_LEN].copy_from_slice(&header);
         let len = HEADER_LEN + filled;
         self.push(now, band, Buffer { bytes, len });
     }
 
     pub(super) fn control(&mut self, now: Instant, control: &Control<'_>) {
-        if matches!(control, Control::Drain { .. }) {
-            self.padding = 0; // no turn will come
-        }
         let mut encoded = BytesMut::new();
         // Only a message of an unknown type cannot be written; none is made here.
         if frame::put_control(control, &mut encoded).is_err() {
@@ -132,78 +104,42 @@ impl Outgoing {
         self.push(now, Band::Urgent, Buffer { bytes, len });
     }
 
-    /// Has so many octets of padding written, and the rest of its last frame, while nothing else waits,
-    /// until bulk or a drain does.
-    pub(super) fn pad(&mut self, octets: usize) {
-        self.padding = if PADDING.is_empty() { 0 } else { octets };
-    }
-
     fn push(&mut self, now: Instant, band: Band, buffer: Buffer) {
         let (free, len) = (&mut self.free, buffer.len);
         self.queue
             .push(now, band, buffer, len, |dropped, _| free.put(dropped.bytes));
     }
 
-    /// Takes frames from the queue once those being written are.
+    /// Moves frames out of the queue once those being written are done.
     pub(super) fn refill(&mut self, now: Instant) {
-        if !self.writing.is_empty() || self.padding_offset > 0 {
+        if !self.writing.is_empty() {
             return;
         }
-        let (free, mut octets) = (&mut self.free, 0);
-        while self.writing.len() < MAX_SLICES && octets < self.quantum {
+        let (free, mut bytes) = (&mut self.free, 0);
+        while self.writing.len() < MAX_SLICES && bytes < self.quantum {
             let popped = self.queue.pop(now, |dropped, _| free.put(dropped.bytes));
             let Some(buffer) = popped else {
                 break;
             };
-            octets += buffer.len;
+            bytes += buffer.len;
             self.writing.push_back(buffer);
         }
     }
 
-    /// Hands out the octets being written.
+    /// Hands out the bytes being written.
     pub(super) fn with_slices<T>(&self, write: impl FnOnce(&[IoSlice<'_>]) -> T) -> T {
         let mut slices = [IoSlice::new(&[]); MAX_SLICES];
-        let count = if self.writing.is_empty() {
-            self.padding_slices(&mut slices)
-        } else {
-            let mut offset = self.offset;
-            for (slice, buffer) in slices.iter_mut().zip(&self.writing) {
-                let rest = buffer.frame().get(offset..).unwrap_or_default();
-                (*slice, offset) = (IoSlice::new(rest), 0);
-            }
-            self.writing.len().min(MAX_SLICES)
-        };
+        let mut offset = self.offset;
+        for (slice, buffer) in slices.iter_mut().zip(&self.writing) {
+            let rest = buffer.frame().get(offset..).unwrap_or_default();
+            (*slice, offset) = (IoSlice::new(rest), 0);
+        }
+        let count = self.writing.len().min(MAX_SLICES);
         write(slices.get(..count).unwrap_or_default())
     }
 
-    /// Fills in the rest of a frame of padding that was begun, and more of them if there is nothing else.
-    fn padding_slices<'a>(&self, slices: &mut [IoSlice<'a>]) -> usize {
-        let frame = PADDING.as_slice();
-        let more = if self.queue.is_empty() {
-            self.padding.min(self.quantum)
-        } else {
-            0
-        };
-        let begun = usize::from(self.padding_offset > 0);
-        let count = (begun + more.div_ceil(frame.len().max(1))).min(slices.len());
-        let mut offset = self.padding_offset;
-        for slice in slices.iter_mut().take(count) {
-            *slice = IoSlice::new(frame.get(offset..).unwrap_or_default());
-            offset = 0;
-        }
-        count
-    }
-
-    /// Tells that the first `len` of those octets are written.
+    /// Records that the first `len` of those bytes are written.
     pub(super) fn advance(&mut self, len: usize) {
-        if self.writing.is_empty() {
-            let (frame, end) = (PADDING.len().max(1), self.padding_offset + len);
-            let begun = end.div_ceil(frame) - usize::from(self.padding_offset > 0);
-            self.padding = self.padding.saturating_sub(begun * frame);
-            self.padding_offset = end % frame;
-            self.padded += len as u64;
-            return;
-        }
         self.offset += len;
         while let Some(buffer) = self.writing.front() {
             if self.offset < buffer.len {
@@ -216,42 +152,16 @@ impl Outgoing {
         }
     }
 
-    /// Drops all frames but one that was begun.
-    pub(super) fn flush(&mut self) {
-        let begun = usize::from(self.offset > 0);
-        let unbegun = begun.min(self.writing.len())..;
-        for buffer in self.writing.drain(unbegun) {
-            self.free.put(buffer.bytes);
-        }
-        self.padding = 0;
-        let free = &mut self.free;
-        self.queue.flush(|dropped, _| free.put(dropped.bytes));
-    }
-
     pub(super) fn shrink(&mut self) {
         self.free = Free::default();
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        let padding = self.padding + self.padding_offset;
-        self.writing.is_empty() && self.queue.is_empty() && padding == 0
-    }
-
-    pub(super) fn queued_bytes(&self) -> usize {
-        self.queue.bytes()
+        self.writing.is_empty() && self.queue.is_empty()
     }
 
     pub(super) fn stats(&self) -> Stats {
         self.queue.stats()
-    }
-
-    /// Returns the octets of padding that were written.
-    pub(super) fn padded(&self) -> u64 {
-        self.padded
-    }
-
-    pub(super) fn too_large(&self) -> u64 {
-        self.too_large
     }
 }
 
@@ -259,19 +169,19 @@ impl Outgoing {
 #[derive(Debug, Default)]
 struct Free {
     buffers: Vec<Vec<u8>>,
-    octets: usize,
+    bytes: usize,
 }
 
 impl Free {
     fn take(&mut self) -> Vec<u8> {
         let buffer = self.buffers.pop().unwrap_or_default();
-        self.octets -= buffer.capacity();
+        self.bytes -= buffer.capacity();
         buffer
     }
 
     fn put(&mut self, buffer: Vec<u8>) {
-        if self.octets + buffer.capacity() <= MAX_FREE {
-            self.octets += buffer.capacity();
+        if self.bytes + buffer.capacity() <= MAX_FREE {
+            self.bytes += buffer.capacity();
             self.buffers.push(buffer);
         }
     }

@@ -62,11 +62,11 @@ impl Way {
                 self.reads += 1;
                 let mut segments = Segments::new(&packet.vnet, packet.bytes).unwrap();
                 while let Some(packet) = segments.next() {
-                    if self.batch.room(packet.len()).is_none() {
+                    if self.batch.slot(packet.len()).is_none() {
                         self.batch.flush(to);
                     }
-                    let room = self.batch.room(packet.len()).unwrap();
-                    room.copy_from_slice(packet);
+                    let buf = self.batch.slot(packet.len()).unwrap();
+                    buf.copy_from_slice(packet);
                     self.batch.commit(packet.len());
                 }
             }

@@ -21,7 +21,7 @@ use carrier::{Carried, Carrier};
 
 const DEVICE: &str = "rhizome0";
 const PORT: u16 = 7000;
-/// Octets of a transfer.
+/// Bytes of a transfer.
 const TRANSFER: usize = 8 << 20;
 
 /// Two stacks whose only network is a pair of TUN devices.
@@ -57,11 +57,11 @@ fn open(offloads: Offloads) -> Result<Device, DeviceError> {
     })
 }
 
-/// Sends octets over TCP from `a` to `b`, and looks whether the same arrive.
+/// Sends bytes over TCP from `a` to `b`, and looks whether the same arrive.
 fn transfer(ends: &Ends, address: &str) {
     let address = SocketAddr::new(address.parse().unwrap(), PORT);
-    let octet = |at: usize| u8::try_from(at % 253).unwrap();
-    let sent: Vec<u8> = (0..TRANSFER).map(octet).collect();
+    let byte = |at: usize| u8::try_from(at % 253).unwrap();
+    let sent: Vec<u8> = (0..TRANSFER).map(byte).collect();
     let listener = ends.b.run(|| TcpListener::bind(address).unwrap()).unwrap();
     let mut stream = ends.a.run(|| TcpStream::connect(address).unwrap()).unwrap();
     let (mut accepted, _) = listener.accept().unwrap();
@@ -74,11 +74,11 @@ fn transfer(ends: &Ends, address: &str) {
         accepted.read_to_end(&mut received).unwrap();
         received
     });
-    assert!(received == sent, "{} octets of {TRANSFER}", received.len());
+    assert!(received == sent, "{} bytes of {TRANSFER}", received.len());
 }
 
 #[test]
-fn tcp_goes_through_in_super_packets_both_read_and_written() {
+fn tcp_passes_in_super_packets_both_ways() {
     for address in ["10.9.0.2", "fd09::2"] {
         let ends = Ends::new(Offloads::default());
         transfer(&ends, address);
@@ -100,7 +100,7 @@ fn tcp_goes_through_in_super_packets_both_read_and_written() {
 }
 
 #[test]
-fn tcp_goes_through_without_joining_and_without_any_offload() {
+fn tcp_passes_without_joining_or_offloads() {
     for segmentation in [true, false] {
         let ends = Ends::new(Offloads {
             segmentation,
@@ -139,23 +139,23 @@ fn runs_of_datagrams_go_through_whole() {
     };
     runtime.block_on(async {
         let (sender, mut outbox) = (Datagrams::new(sender, options).unwrap(), Outbox::new());
-        for octet in 0..40 {
-            outbox.push(&sender, None, None, (&[octet], &[octet; 999]));
+        for byte in 0..40 {
+            outbox.push(&sender, None, None, (&[byte], &[byte; 999]));
         }
         outbox.flush(&sender);
         assert_eq!(outbox.take_tally().sent, 40);
     });
     let mut buffer = [0; 2000];
-    for octet in 0..40 {
+    for byte in 0..40 {
         let len = receiver.recv(&mut buffer).unwrap();
-        assert_eq!(buffer[..len], [octet; 1000]);
+        assert_eq!(buffer[..len], [byte; 1000]);
     }
     let Carried { reads, written } = ends.carrier.stop();
     assert_eq!(written.join_refused, 0, "{reads} reads, {written:?}");
 }
 
 #[test]
-fn a_device_in_use_is_told_apart() {
+fn device_in_use_is_reported_busy() {
     let namespace = Namespace::new("busy").unwrap();
     let outcome = namespace.run(|| {
         let first = open(Offloads::default()).unwrap();
@@ -169,7 +169,7 @@ fn a_device_in_use_is_told_apart() {
 }
 
 #[test]
-fn a_device_that_somebody_deletes_is_gone() {
+fn deleted_device_is_gone() {
     let namespace = Namespace::new("gone").unwrap();
     let device = namespace
         .run(|| open(Offloads::default()).unwrap())

@@ -56,14 +56,14 @@ impl<'a> Message<'a> {
         if let Some(to) = &self.to {
             message = message.with_addr(to);
         }
-        let bytes = control.octets();
+        let bytes = control.as_bytes();
         if !bytes.is_empty() {
             message = message.with_control(bytes);
         }
         // Not by way of the runtime: what does not fit is dropped now and not sent later.
         let socket = SockRef::from(self.through.socket());
         match socket.sendmsg(&message, 0) {
-            // A connected socket tells here what became of an earlier datagram, once, and does not
+            // A connected socket reports here what became of an earlier datagram, once, and does not
             // send this one.
             Err(error)
                 if self.through.is_connected() && error.kind() != io::ErrorKind::WouldBlock =>
@@ -161,7 +161,7 @@ impl Control {
         self.len = at.next_multiple_of(WORD);
     }
 
-    fn octets(&self) -> &[u8] {
+    fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or_default()
     }
 }

@@ -61,7 +61,7 @@ fn traffic() -> Vec<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn datagrams_arrive_as_they_are_with_and_without_offloads() {
+async fn datagrams_arrive_unchanged_with_any_offloads() {
     let loopbacks: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
     for ip in loopbacks {
         for (gso, gro) in [(true, true), (true, false), (false, true), (false, false)] {
@@ -77,8 +77,8 @@ async fn datagrams_arrive_as_they_are_with_and_without_offloads() {
                 if number % 3 == 0 {
                     outbox.push(&sender, to, Some(ip), (head, body));
                 } else {
-                    outbox.slot(&sender, to, Some(ip), head, 9000, |room| {
-                        room[..body.len()].copy_from_slice(body);
+                    outbox.slot(&sender, to, Some(ip), head, 9000, |buf| {
+                        buf[..body.len()].copy_from_slice(body);
                         // `push` alone sends what has no bytes behind the head.
                         body.len()
                     });
@@ -101,13 +101,13 @@ async fn datagrams_arrive_as_they_are_with_and_without_offloads() {
 }
 
 #[tokio::test]
-async fn a_run_is_one_call_and_arrives_as_one() {
+async fn run_is_sent_and_received_in_one_call() {
     let (sender, _) = bound(Ipv4Addr::LOCALHOST.into(), PROBE);
     let (receiver, to) = bound(Ipv4Addr::LOCALHOST.into(), PROBE);
     let mut outbox = Outbox::new();
     for _ in 0..sender.max_segments() {
-        outbox.slot(&sender, to, None, &[], 1000, |room| {
-            room.fill(7);
+        outbox.slot(&sender, to, None, &[], 1000, |buf| {
+            buf.fill(7);
             1000
         });
     }
@@ -119,15 +119,15 @@ async fn a_run_is_one_call_and_arrives_as_one() {
 }
 
 #[tokio::test]
-async fn a_slot_that_stays_empty_leaves_the_run_as_it_is() {
+async fn empty_slot_leaves_run_unchanged() {
     let (sender, _) = bound(Ipv4Addr::LOCALHOST.into(), PROBE);
     let (receiver, to) = bound(Ipv4Addr::LOCALHOST.into(), PROBE);
     let mut outbox = Outbox::new();
     outbox.slot(&sender, to, None, b"head", 100, |_| 0);
     for byte in [1, 2] {
         outbox.push(&sender, to, None, (&[], &[byte; 50]));
-        outbox.slot(&sender, to, None, b"head", 40, |room| {
-            room.fill(9);
+        outbox.slot(&sender, to, None, b"head", 40, |buf| {
+            buf.fill(9);
             0
         });
     }
@@ -138,7 +138,7 @@ async fn a_slot_that_stays_empty_leaves_the_run_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_connected_socket_needs_no_receiver_and_survives_earlier_errors() {
+async fn connected_socket_survives_earlier_errors() {
     let (silent, to) = bound(Ipv4Addr::LOCALHOST.into(), PROBE);
     drop(silent);
     let sender = Datagrams::new(connect(to, SIZES).unwrap(), PROBE).unwrap();
@@ -159,12 +159,12 @@ async fn a_connected_socket_needs_no_receiver_and_survives_earlier_errors() {
 }
 
 #[tokio::test]
-async fn what_no_datagram_can_hold_is_counted() {
+async fn oversized_datagram_is_counted() {
     let (sender, to) = bound(Ipv4Addr::LOCALHOST.into(), PROBE);
     let mut outbox = Outbox::new();
     outbox.push(&sender, to, None, (&[0; 24], &vec![0; 65_470]));
     outbox.slot(&sender, to, None, &[], usize::from(u16::MAX), |_| {
-        panic!("there is no room to fill")
+        panic!("there is no buf to fill")
     });
     outbox.flush(&sender);
     let tally = outbox.take_tally();
@@ -172,7 +172,7 @@ async fn what_no_datagram_can_hold_is_counted() {
 }
 
 #[tokio::test]
-async fn a_receiver_is_told_which_address_of_ours_was_meant() {
+async fn receiver_learns_local_address() {
     let (sender, _) = bound(Ipv4Addr::LOCALHOST.into(), PROBE);
     let (receiver, mut to) = bound(Ipv6Addr::UNSPECIFIED.into(), PROBE);
     to.set_ip(Ipv4Addr::new(127, 0, 0, 2).into());

@@ -1,4 +1,4 @@
-//! The own keys for boringtun: whose an initiation is, and what a pair of keys is made of.
+//! The own keys for boringtun: which pair an initiation is for, and how a pair's state is made.
 //!
 //! ```text
 //!   initiation ─▶ mac1 of which own key? ─▶ under load: cookie ─▶ afforded? ─▶ peer's key
@@ -85,7 +85,7 @@ impl Own {
             return refused(Refused::Budget);
         }
         match parse_handshake_anon(&self.private, &self.public, &initiation) {
-            Ok(half) => Some(Ok(PublicKey::from_octets(half.peer_static_public))),
+            Ok(half) => Some(Ok(PublicKey::from_bytes(half.peer_static_public))),
             Err(error) => refused(refusal(&error)),
         }
     }
@@ -101,7 +101,7 @@ impl Keys for BoringKeys {
             let public = key.public();
             let at = before
                 .iter()
-                .position(|own| own.public.as_bytes() == public.octets());
+                .position(|own| own.public.as_bytes() == public.as_bytes());
             at.map_or_else(|| Own::new(key), |at| before.swap_remove(at))
         });
         self.own = kept.collect();
@@ -121,7 +121,7 @@ impl Keys for BoringKeys {
         };
         let maker = Maker {
             private: own.private.clone(),
-            theirs: x25519::PublicKey::from(*pairing.theirs.octets()),
+            theirs: x25519::PublicKey::from(*pairing.theirs.as_bytes()),
             preshared: pairing.preshared.clone(),
             index: pairing.index,
             limiter: Arc::clone(limiter),
@@ -178,7 +178,7 @@ pub(super) struct Maker {
 impl Maker {
     /// Returns one without sessions. Costs two Diffie-Hellmans.
     pub(super) fn tunn(&self) -> Box<Tunn> {
-        let preshared = self.preshared.as_ref().map(|key| *key.octets());
+        let preshared = self.preshared.as_ref().map(|key| *key.as_bytes());
         Box::new(Tunn::new(
             self.private.clone(),
             self.theirs,

@@ -3,8 +3,7 @@
 //! Every datagram takes [`DELAY`]. Streams are reliable and in order; closing one end closes the
 //! other. Programs connect at once, or fail when the server is gone.
 
-mod keys;
-mod restarts;
+mod changes;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -18,8 +17,7 @@ use crate::handle::{Params, PeerSpec, Role};
 use crate::keys::{PrivateKey, PublicKey};
 use crate::noise::plain::PlainKeys;
 
-use super::packets::tcp;
-use super::sink::Sink;
+use super::support::{Sink, tcp};
 
 const DELAY: Duration = Duration::from_millis(5);
 
@@ -28,7 +26,7 @@ pub(super) fn ms(millis: u64) -> Duration {
 }
 
 pub(super) fn key(number: u8) -> PrivateKey {
-    PrivateKey::from_octets([number; 32])
+    PrivateKey::from_bytes([number; 32])
 }
 
 /// One end, its device, and what it sent by one call.
@@ -36,13 +34,13 @@ pub(super) struct End {
     pub(super) engine: Engine<PlainKeys>,
     device: Vec<Vec<u8>>,
     pub(super) dead: bool,
-    pub(super) longest_down: Duration,
+    pub(super) max_down: Duration,
     down_since: Option<Instant>,
     was_up: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Who {
+pub(super) enum Node {
     Client(usize),
     Server(usize),
 }
@@ -54,10 +52,10 @@ struct Wire {
     server: usize,
 }
 
-/// Arrival, order, receiver, wire, whether it is a stream, octets.
-type Flying = (Instant, u64, Who, u64, bool, Vec<u8>);
+/// Arrival, order, receiver, wire, whether it is a stream, bytes.
+type InFlight = (Instant, u64, Node, u64, bool, Vec<u8>);
 
-pub(super) struct World {
+pub(super) struct Simulation {
     pub(super) now: Instant,
     pub(super) clients: Vec<End>,
     pub(super) servers: Vec<End>,
@@ -67,15 +65,10 @@ pub(super) struct World {
     pub(super) udp_to_clients: bool,
     /// The largest UDP datagram that anybody sent, as it was or not.
     pub(super) largest_sent: usize,
-    /// Octets of the largest UDP datagram that goes through, headers included.
+    /// Bytes of the largest UDP datagram that goes through, headers included.
     pub(super) largest: Option<usize>,
-    /// Whether streams lose packets, and what kernels count of them.
-    pub(super) lossy: bool,
-    segments: Segments,
-    /// Padding that ends had written: by whom, the stream, octets.
-    pub(super) padded: Vec<(Who, StreamId, usize)>,
     mode: Mode,
-    flying: BinaryHeap<Reverse<Flying>>,
+    in_flight: BinaryHeap<Reverse<InFlight>>,
     order: u64,
     wires: Vec<(u64, bool, Wire)>,
     last_wire: u64,
@@ -97,10 +90,10 @@ fn client_address(at: usize) -> String {
     format!("192.168.123.{}", 64 + at)
 }
 
-impl World {
+impl Simulation {
     pub(super) fn new(servers: usize, clients: usize, mode: Mode) -> Self {
         let now = start();
-        let mut world = Self {
+        let mut sim = Self {
             now,
             clients: Vec::new(),
             servers: Vec::new(),
@@ -109,24 +102,21 @@ impl World {
             udp_to_clients: true,
             largest_sent: 0,
             largest: None,
-            segments: Segments::default(),
-            lossy: false,
-            padded: Vec::new(),
             mode,
-            flying: BinaryHeap::new(),
+            in_flight: BinaryHeap::new(),
             order: 0,
             wires: Vec::new(),
             last_wire: 100,
         };
         for at in 0..servers {
-            let engine = world.server(at, clients);
-            world.servers.push(End::new(engine));
+            let engine = sim.server(at, clients);
+            sim.servers.push(End::new(engine));
         }
         for at in 0..clients {
-            let engine = world.client(at, servers, Duration::ZERO);
-            world.clients.push(End::new(engine));
+            let engine = sim.client(at, servers, Duration::ZERO);
+            sim.clients.push(End::new(engine));
         }
-        world
+        sim
     }
 
     fn server(&self, at: usize, clients: usize) -> Engine<PlainKeys> {
@@ -169,7 +159,6 @@ impl World {
                 networks: vec!["100.96.0.0/11".parse().unwrap()],
                 path: path::Params {
                     mode: self.mode,
-                    turn: ms(9000),
                     ..path::Params::default()
                 },
             },
@@ -197,7 +186,7 @@ impl World {
         }
     }
 
-    #[expect(clippy::unused_self, reason = "reads as what the world has")]
+    #[expect(clippy::unused_self, reason = "reads as what the sim has")]
     pub(super) fn server_address(&self, at: usize) -> String {
         format!("192.168.123.{}", 1 + at)
     }
@@ -207,21 +196,13 @@ impl World {
         let (now, from) = (self.now, "203.0.113.9:4000".parse().unwrap());
         self.last_wire += 1;
         let id = StreamId(self.last_wire);
-        self.call(Who::Server(0), |engine, out| {
+        self.call(Node::Server(0), |engine, out| {
             engine.handle_accepted(now, id, from, out);
         });
         id
     }
 
-    /// Has the server told by a stream that so much padding is wanted on it.
-    pub(super) fn request_padding(&mut self, stream: StreamId, octets: u32) {
-        let (now, control) = (self.now, Control::PaddingRequest { octets });
-        self.call(Who::Server(0), |engine, out| {
-            engine.handle_control(now, stream, &control, out);
-        });
-    }
-
-    /// Sends a flow's next packets both ways and answers whether both arrived.
+    /// Sends a flow's next packets both ways and returns whether both arrived.
     pub(super) fn carries(&mut self, client: usize, port: u16) -> bool {
         use tunnel_proto::ip::transport::flags::{ACK, SYN};
         let (source, pod) = (self.server_address(0), "100.96.0.5");
@@ -237,7 +218,7 @@ impl World {
 
     pub(super) fn drain_client(&mut self, at: usize) {
         let now = self.now;
-        self.call(Who::Client(at), |engine, out| engine.drain(now, out));
+        self.call(Node::Client(at), |engine, out| engine.drain(now, out));
     }
 
     pub(super) fn transport(&self, client: usize, server: usize) -> Option<Transport> {
@@ -255,7 +236,7 @@ impl World {
     }
 
     pub(super) fn server_sends(&mut self, at: usize, packet: Vec<u8>) {
-        self.device_gives(Who::Server(at), packet);
+        self.device_gives(Node::Server(at), packet);
     }
 
     pub(super) fn server_sends_port(
@@ -271,12 +252,12 @@ impl World {
     }
 
     pub(super) fn client_sends(&mut self, at: usize, packet: Vec<u8>) {
-        self.device_gives(Who::Client(at), packet);
+        self.device_gives(Node::Client(at), packet);
     }
 
-    fn device_gives(&mut self, who: Who, mut packet: Vec<u8>) {
+    fn device_gives(&mut self, node: Node, mut packet: Vec<u8>) {
         let now = self.now;
-        self.call(who, |engine, out| {
+        self.call(node, |engine, out| {
             engine.handle_packet(now, &VnetHeader::default(), &mut packet, out);
         });
     }
@@ -293,24 +274,24 @@ impl World {
         self.servers[at].device.clone()
     }
 
-    /// Hands octets to both ends, as datagrams and as frames of a stream.
-    pub(super) fn junk(&mut self, octets: Vec<u8>) {
+    /// Hands bytes to both ends, as datagrams and as frames of a stream.
+    pub(super) fn junk(&mut self, bytes: Vec<u8>) {
         let now = self.now;
         let stranger = Remote::Udp {
             socket: SocketId(0),
             to: Some("203.0.113.9:4000".parse().unwrap()),
             local: None,
         };
-        for who in [Who::Client(0), Who::Server(0)] {
-            let mut octets = octets.clone();
-            self.call(who, |engine, out| {
-                engine.handle_datagram(now, &stranger, &mut octets, out);
+        for node in [Node::Client(0), Node::Server(0)] {
+            let mut bytes = bytes.clone();
+            self.call(node, |engine, out| {
+                engine.handle_datagram(now, &stranger, &mut bytes, out);
             });
-            self.call(who, |engine, out| {
-                engine.handle_frame(now, &Remote::Stream(StreamId(1)), &octets, out);
+            self.call(node, |engine, out| {
+                engine.handle_frame(now, &Remote::Stream(StreamId(1)), &bytes, out);
             });
-            self.call(who, |engine, out| {
-                engine.handle_packet(now, &VnetHeader::default(), &mut octets, out);
+            self.call(node, |engine, out| {
+                engine.handle_packet(now, &VnetHeader::default(), &mut bytes, out);
             });
         }
     }
@@ -319,7 +300,7 @@ impl World {
         let end = self.now + time;
         self.settle();
         loop {
-            let arrival = self.flying.peek().map(|Reverse((at, ..))| *at);
+            let arrival = self.in_flight.peek().map(|Reverse((at, ..))| *at);
             let ends = self.clients.iter().chain(&self.servers);
             let timers = ends
                 .filter(|end| !end.dead)
@@ -337,13 +318,13 @@ impl World {
 
     fn fire(&mut self) {
         let now = self.now;
-        let clients = (0..self.clients.len()).map(Who::Client);
-        let all: Vec<Who> = clients
-            .chain((0..self.servers.len()).map(Who::Server))
+        let clients = (0..self.clients.len()).map(Node::Client);
+        let all: Vec<Node> = clients
+            .chain((0..self.servers.len()).map(Node::Server))
             .collect();
-        for who in all {
-            if !self.end(who).dead && self.end(who).engine.poll_timeout() <= now {
-                self.call(who, |engine, out| engine.handle_timeout(now, out));
+        for node in all {
+            if !self.end(node).dead && self.end(node).engine.poll_timeout() <= now {
+                self.call(node, |engine, out| engine.handle_timeout(now, out));
             }
         }
         for client in &mut self.clients {
@@ -352,32 +333,32 @@ impl World {
     }
 
     fn deliver(&mut self) {
-        while let Some(Reverse((at, _, who, wire, tcp, octets))) = self.flying.peek().cloned() {
+        while let Some(Reverse((at, _, node, wire, tcp, bytes))) = self.in_flight.peek().cloned() {
             if at > self.now {
                 break;
             }
-            self.flying.pop();
+            self.in_flight.pop();
             let known = self.wires.iter().any(|(id, ..)| *id == wire);
-            if self.end(who).dead || !known {
+            if self.end(node).dead || !known {
                 continue;
             }
-            self.receive(who, wire, tcp, octets);
+            self.receive(node, wire, tcp, bytes);
         }
     }
 
-    fn receive(&mut self, who: Who, wire: u64, tcp: bool, mut octets: Vec<u8>) {
+    fn receive(&mut self, node: Node, wire: u64, tcp: bool, mut bytes: Vec<u8>) {
         let now = self.now;
-        let remote = remote(who, wire, tcp);
+        let remote = remote(node, wire, tcp);
         if !tcp {
-            self.call(who, |engine, out| {
-                engine.handle_datagram(now, &remote, &mut octets, out);
+            self.call(node, |engine, out| {
+                engine.handle_datagram(now, &remote, &mut bytes, out);
             });
             return;
         }
         let mut decoder = Decoder::new(MAX_LEN);
-        let mut input = octets.as_slice();
+        let mut input = bytes.as_slice();
         while let Some(frame) = decoder.next(&mut input).unwrap() {
-            self.call(who, |engine, out| match frame {
+            self.call(node, |engine, out| match frame {
                 Frame::Control(control) => {
                     engine.handle_control(now, StreamId(wire), &control, out);
                 }
@@ -386,65 +367,56 @@ impl World {
         }
     }
 
-    fn end(&mut self, who: Who) -> &mut End {
-        match who {
-            Who::Client(at) => &mut self.clients[at],
-            Who::Server(at) => &mut self.servers[at],
+    fn end(&mut self, node: Node) -> &mut End {
+        match node {
+            Node::Client(at) => &mut self.clients[at],
+            Node::Server(at) => &mut self.servers[at],
         }
     }
 
     /// Calls an engine, and carries off what it says.
-    fn call(&mut self, who: Who, work: impl FnOnce(&mut Engine<PlainKeys>, &mut Sink)) {
-        self.segments.received += 512; // turns have something to go by
-        self.segments.sent += 256;
-        self.segments.out_of_order += u32::from(self.lossy) * 512;
-        let mut sink = Sink {
-            segments: Some(self.segments),
-            ..Sink::default()
-        };
-        let end = self.end(who);
+    fn call(&mut self, node: Node, work: impl FnOnce(&mut Engine<PlainKeys>, &mut Sink)) {
+        let mut sink = Sink::default();
+        let end = self.end(node);
         work(&mut end.engine, &mut sink);
         end.device.append(&mut sink.packets);
-        let padded = sink.padding.into_iter();
-        self.padded
-            .extend(padded.map(|(stream, octets)| (who, stream, octets)));
-        for (to, octets) in sink.datagrams {
-            self.send(who, &to, octets);
+        for (to, bytes) in sink.datagrams {
+            self.send(node, &to, bytes);
         }
         self.settle();
     }
 
-    fn send(&mut self, from: Who, to: &Remote, octets: Vec<u8>) {
+    fn send(&mut self, from: Node, to: &Remote, bytes: Vec<u8>) {
         let (id, tcp) = match (to, from) {
             (Remote::Stream(StreamId(id)), _) => (*id, true),
-            (Remote::Udp { socket, .. }, Who::Client(_)) => (socket.0, false),
-            (Remote::Udp { to, .. }, Who::Server(_)) => (u64::from(to.unwrap().port()), false),
-            (Remote::Wrapped { .. }, _) => unreachable!("no gateway in this world"),
+            (Remote::Udp { socket, .. }, Node::Client(_)) => (socket.0, false),
+            (Remote::Udp { to, .. }, Node::Server(_)) => (u64::from(to.unwrap().port()), false),
+            (Remote::Wrapped { .. }, _) => unreachable!("no gateway in this sim"),
         };
         let Some((.., wire)) = self.wires.iter().find(|(known, ..)| *known == id) else {
             return;
         };
         let fits = self
             .largest
-            .is_none_or(|largest| octets.len() + 28 <= largest);
+            .is_none_or(|largest| bytes.len() + 28 <= largest);
         let open = self.udp
             && match from {
-                Who::Client(_) => self.udp_to_servers,
-                Who::Server(_) => self.udp_to_clients,
+                Node::Client(_) => self.udp_to_servers,
+                Node::Server(_) => self.udp_to_clients,
             };
         if !tcp {
-            self.largest_sent = self.largest_sent.max(octets.len() + 28);
+            self.largest_sent = self.largest_sent.max(bytes.len() + 28);
         }
         if !tcp && (!open || !fits) {
             return;
         }
         let target = match from {
-            Who::Client(_) => Who::Server(wire.server),
-            Who::Server(_) => Who::Client(wire.client),
+            Node::Client(_) => Node::Server(wire.server),
+            Node::Server(_) => Node::Client(wire.client),
         };
         self.order += 1;
-        let arrival = (self.now + DELAY, self.order, target, id, tcp, octets);
-        self.flying.push(Reverse(arrival));
+        let arrival = (self.now + DELAY, self.order, target, id, tcp, bytes);
+        self.in_flight.push(Reverse(arrival));
     }
 
     /// Does what engines asked for.
@@ -455,7 +427,7 @@ impl World {
                 requests.push_back(request);
             }
             for request in requests {
-                self.obey(at, request);
+                self.handle_requests(at, request);
             }
         }
         for server in &mut self.servers {
@@ -463,7 +435,7 @@ impl World {
         }
     }
 
-    fn obey(&mut self, client: usize, request: Request) {
+    fn handle_requests(&mut self, client: usize, request: Request) {
         let now = self.now;
         match request {
             Request::Close { remote, .. } => {
@@ -477,7 +449,7 @@ impl World {
                     return;
                 };
                 if tcp {
-                    self.call(Who::Server(wire.server), |engine, out| {
+                    self.call(Node::Server(wire.server), |engine, out| {
                         engine.handle_closed(now, StreamId(id), out);
                     });
                 }
@@ -495,12 +467,12 @@ impl World {
                 self.wires.push((id, tcp, Wire { client, server: at }));
                 if tcp {
                     let from = "10.0.0.1:1".parse().unwrap();
-                    self.call(Who::Server(at), |engine, out| {
+                    self.call(Node::Server(at), |engine, out| {
                         engine.handle_accepted(now, StreamId(id), from, out);
                     });
                 }
-                let remote = remote(Who::Client(client), id, tcp);
-                self.call(Who::Client(client), |engine, out| {
+                let remote = remote(Node::Client(client), id, tcp);
+                self.call(Node::Client(client), |engine, out| {
                     assert!(engine.handle_connected(now, &server, link, remote, out));
                 });
             }
@@ -514,7 +486,7 @@ impl End {
             engine,
             device: Vec::new(),
             dead: false,
-            longest_down: Duration::ZERO,
+            max_down: Duration::ZERO,
             down_since: None,
             was_up: false,
         }
@@ -533,20 +505,20 @@ impl End {
             self.down_since = None;
         } else if self.was_up {
             let since = *self.down_since.get_or_insert(now);
-            self.longest_down = self.longest_down.max(now - since + Duration::from_nanos(1));
+            self.max_down = self.max_down.max(now - since + Duration::from_nanos(1));
         }
     }
 }
 
-fn remote(who: Who, wire: u64, tcp: bool) -> Remote {
-    match (who, tcp) {
+fn remote(node: Node, wire: u64, tcp: bool) -> Remote {
+    match (node, tcp) {
         (_, true) => Remote::Stream(StreamId(wire)),
-        (Who::Client(_), false) => Remote::Udp {
+        (Node::Client(_), false) => Remote::Udp {
             socket: SocketId(wire),
             to: None,
             local: None,
         },
-        (Who::Server(_), false) => Remote::Udp {
+        (Node::Server(_), false) => Remote::Udp {
             socket: SocketId(0),
             to: Some(([198, 51, 100, 1], u16::try_from(wire).unwrap()).into()),
             local: None,

@@ -1,8 +1,8 @@
 //! Reads and writes numbers at offsets of slices, with bounds.
 //!
-//! Network byte order unless the name says otherwise. Knows nothing of what the octets mean.
+//! Network byte order unless the name says otherwise. Knows nothing of what the bytes mean.
 
-/// Copies `N` octets from `at`, or answers `None` when they are not all there.
+/// Copies `N` bytes from `at`, or returns `None` when they are not all there.
 pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk().copied()
 }
@@ -31,7 +31,7 @@ pub(crate) fn u64_le_at(bytes: &[u8], at: usize) -> Option<u64> {
     array(bytes, at).map(u64::from_le_bytes)
 }
 
-/// Writes `value` at `at`; answers whether there was room. Nothing is written otherwise.
+/// Writes `value` at `at`; returns whether it fitted. Nothing is written otherwise.
 pub(crate) fn put(bytes: &mut [u8], at: usize, value: &[u8]) -> bool {
     let slot = at
         .checked_add(value.len())
