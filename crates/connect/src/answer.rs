@@ -60,16 +60,6 @@ where
     }
 }
 
-/// Writes the last answer and closes politely; whether the client took it changes nothing anymore.
-pub(crate) async fn write_and_linger<S>(stream: &mut S, answer: &[u8], params: &Params)
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    if write(stream, answer, params.answer_limit).await.is_ok() {
-        relay::linger(stream, params.linger_limit, LINGER_BYTES).await;
-    }
-}
-
 /// Why a CONNECT gets no tunnel, and the answer that reports it.
 ///
 /// Written as status line, the fields of [`RefusalHeaders`], an empty line and the body, without a

@@ -101,7 +101,7 @@ async fn relay_and_close<S: Stream>(
     drop(open);
     // On the heap: relaying, which lasts, does not need it.
     if clean {
-        Box::pin(connect::linger(stream, LINGER, LINGER)).await;
+        Box::pin(::relay::linger(stream, LINGER, LINGER_BYTES)).await;
     } else {
         Box::pin(reset(stream)).await;
     }
