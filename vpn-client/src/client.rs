@@ -135,8 +135,6 @@ pub struct Client {
     tasks: JoinSet<()>,
     drain: Drain,
     metrics: Metrics,
-    probes: EndpointAddr,
-    admin: EndpointAddr,
 }
 
 impl Client {
@@ -183,9 +181,9 @@ impl Client {
         });
         let mut tasks = JoinSet::new();
         let of = Endpoints::probes(Arc::clone(&answers), registry.clone(), log.clone());
-        let probes = answer(&mut tasks, "probes", probes, of);
+        answer(&mut tasks, "probes", probes, of);
         let of = Endpoints::admin(answers, registry, log);
-        let admin = answer(&mut tasks, "admin", admin, of);
+        answer(&mut tasks, "admin", admin, of);
         tasks.spawn(drain_tunnel(tunnel.clone(), drain.clone()));
         let kept = Arc::clone(&network);
         tasks.spawn(async move { kept.keep().await });
@@ -201,21 +199,7 @@ impl Client {
             tasks,
             drain,
             metrics,
-            probes,
-            admin,
         })
-    }
-
-    /// Returns where probes answer.
-    #[must_use]
-    pub fn probes_address(&self) -> &EndpointAddr {
-        &self.probes
-    }
-
-    /// Returns where operators look in.
-    #[must_use]
-    pub fn admin_address(&self) -> &EndpointAddr {
-        &self.admin
     }
 
     /// Runs until a stop signal has been followed, then cleans up.
@@ -243,12 +227,12 @@ impl Client {
             }
         };
         if timeout(STOP_LIMIT, self.tunnel.stop()).await.is_err() {
-            tracing::warn!(limit = ?STOP_LIMIT, "the tunnels' thread has not ended in time");
+            tracing::warn!(limit = ?STOP_LIMIT, "the tunnel thread did not stop in time");
         }
         self.dialing.abort();
         self.tasks.abort_all();
         self.network.clean_up().await?;
-        tracing::info!("ended");
+        tracing::info!("stopped");
         if failed {
             Err(EndError::Tunnel)
         } else {
@@ -264,12 +248,12 @@ impl Client {
                 self.metrics.reload_failures.inc();
                 self.metrics.reload_good.set(0);
                 let error = telemetry::chain(&error);
-                tracing::warn!(%error, "keys and servers cannot be used; the last good ones stay");
+                tracing::warn!(%error, "reload failed; keeping the previous keys and servers");
                 return;
             }
         };
         if !config.is_reload_of(&self.config) {
-            tracing::warn!("of the configuration only keys and servers change without a restart");
+            tracing::warn!("only keys and servers change without a restart");
         }
         // A tunnel that has ended is noticed elsewhere.
         let _ = self.tunnel.replace(identity).await;
@@ -277,15 +261,12 @@ impl Client {
         if config.key_files() != self.config.key_files() {
             match self.source.watcher(&config) {
                 Ok(watcher) => self.watcher = watcher,
-                Err(error) => tracing::warn!(%error, "files of keys are not watched"),
+                Err(error) => tracing::warn!(%error, "watching key files failed"),
             }
         }
         self.metrics.reloads.inc();
         self.metrics.reload_good.set(1);
-        tracing::info!(
-            servers = config.servers.len(),
-            "keys and servers read again"
-        );
+        tracing::info!(servers = config.servers.len(), "keys and servers reloaded");
         self.shown.store(Arc::new(config.effective().clone()));
         self.config = config;
     }
@@ -359,12 +340,7 @@ fn bind(what: &'static str, address: EndpointAddr) -> Result<Bound, StartError> 
     })
 }
 
-fn answer(
-    tasks: &mut JoinSet<()>,
-    what: &'static str,
-    bound: Bound,
-    endpoints: Endpoints,
-) -> EndpointAddr {
+fn answer(tasks: &mut JoinSet<()>, what: &'static str, bound: Bound, endpoints: Endpoints) {
     let local = bound.local_addr().clone();
     if local != EndpointAddr::None {
         tracing::info!(address = %local, "serving {what}");
@@ -374,5 +350,4 @@ fn answer(
             }
         });
     }
-    local
 }

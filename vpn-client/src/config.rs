@@ -229,7 +229,7 @@ impl Config {
             mtu: self.mtu,
             stream: StreamParams {
                 queue: self.queue,
-                tcp: self.endpoint.options.clone(),
+                notsent_lowat: self.endpoint.options.notsent_lowat,
                 ..StreamParams::default()
             },
             offloads: self.offloads.of_udp(),

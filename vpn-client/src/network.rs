@@ -151,7 +151,7 @@ impl Network {
         }
         let device = Device::open(params)?;
         for change in self.device.configure().await? {
-            tracing::info!(device = %self.device.device, %change, "changed");
+            tracing::info!(device = %self.device.device, %change, "device configured");
         }
         self.put_in_place().await?;
         if !self.masquerade {
@@ -196,12 +196,12 @@ impl Network {
     async fn try_put_in_place(&self) -> Result<(), NetworkError> {
         let forwarded = self.forwarding.enable().await?;
         for change in &forwarded.changes {
-            tracing::info!(%change, uplinks = ?forwarded.uplinks, "forwarding");
+            tracing::info!(%change, uplinks = ?forwarded.uplinks, "forwarding enabled");
         }
         if self.masquerade && !self.installed().await? {
             self.rule.install().await?;
             self.metrics.masquerade.set(1);
-            tracing::info!(table = TABLE, "masquerading");
+            tracing::info!(table = TABLE, "masquerade rule installed");
         }
         Ok(())
     }
@@ -234,7 +234,7 @@ pub async fn set_up(config: &Config) -> Result<(), NetworkError> {
         return Ok(());
     }
     let written = setup_ipv6_forwarding(true)?;
-    tracing::info!(?written, "set up");
+    tracing::info!(?written, "setup finished");
     if !ipv6_forwarding_enabled().await? {
         return Err(NetworkError::Ipv6 {
             what: NO_FORWARDING,

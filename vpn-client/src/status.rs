@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tunnel_is_told_with_its_links() {
+    fn tunnel_is_shown_with_its_links() {
         let link = LinkStatus {
             transport: Transport::Tcp,
             remote: "192.0.2.1:8132".to_owned(),

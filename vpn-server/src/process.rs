@@ -124,7 +124,7 @@ fn params(config: &Config) -> Params {
         mtu: config.mtu,
         stream: StreamParams {
             queue: config.queue,
-            tcp: config.tcp.clone(),
+            notsent_lowat: config.tcp.notsent_lowat,
             hello_timeout: config.limits.hello_timeout,
             ..StreamParams::default()
         },

@@ -14,6 +14,7 @@
 //! once it has grown.
 
 use std::collections::VecDeque;
+use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
 /// Bounds and times of a [`Queue`].
@@ -106,6 +107,32 @@ pub struct Stats {
     pub oversize: u64,
     /// Dropped for [`DropReason::Stale`].
     pub stale: u64,
+}
+
+impl Stats {
+    /// Returns how many packets were dropped, by reason.
+    #[must_use]
+    pub fn dropped(&self) -> [(DropReason, u64); 5] {
+        [
+            (DropReason::Delay, self.delay),
+            (DropReason::FullBytes, self.full_bytes),
+            (DropReason::FullPackets, self.full_packets),
+            (DropReason::Oversize, self.oversize),
+            (DropReason::Stale, self.stale),
+        ]
+    }
+}
+
+impl AddAssign for Stats {
+    fn add_assign(&mut self, other: Self) {
+        self.pushed += other.pushed;
+        self.popped += other.popped;
+        self.delay += other.delay;
+        self.full_bytes += other.full_bytes;
+        self.full_packets += other.full_packets;
+        self.oversize += other.oversize;
+        self.stale += other.stale;
+    }
 }
 
 /// The queue. `T` is a packet; its size is given when it is pushed.

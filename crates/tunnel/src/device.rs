@@ -117,9 +117,9 @@ impl Device {
             join_udp: vnet && params.offloads.coalescing && device.udp_gso(),
         };
         if let Err(error) = device.set_tx_queue_len(TX_QUEUE) {
-            tracing::debug!(device = %name, %error, "the queue stays as short as it is");
+            tracing::debug!(device = %name, %error, "setting the device queue length failed");
         }
-        tracing::info!(device = %name, ?abilities, "opened");
+        tracing::info!(device = %name, ?abilities, "device opened");
         let fd = device.as_fd().try_clone_to_owned().map_err(open)?;
         Ok(Self { fd, abilities })
     }

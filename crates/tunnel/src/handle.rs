@@ -197,7 +197,7 @@ impl Tunnel {
     pub fn accept(&self, stream: std::net::TcpStream, from: SocketAddr) {
         let told = self.commands.try_send(Command::Accepted(stream, from));
         if told.is_err() {
-            tracing::warn!(%from, "connection closed: too many wait to be taken over");
+            tracing::warn!(%from, "connection closed: too many are waiting");
         }
     }
 
@@ -272,7 +272,7 @@ impl Dial {
 
     /// Reports a failure, and why.
     pub fn failed(mut self, error: impl Display) {
-        tracing::info!(server = %self.server, transport = ?self.transport, %error, "could not connect");
+        tracing::info!(server = %self.server, transport = ?self.transport, %error, "connecting failed");
         self.answer(None);
     }
 

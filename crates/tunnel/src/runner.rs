@@ -187,7 +187,7 @@ impl<K: Keys> Runner<K> {
             match self.read_packets(now, cx) {
                 Ok(taken) => busy |= taken,
                 Err(error) => {
-                    tracing::error!(%error, "the TUN device is gone");
+                    tracing::error!(%error, "reading the TUN device failed");
                     return Poll::Ready(());
                 }
             }
@@ -376,7 +376,7 @@ impl<K: Keys> Runner<K> {
         pending: usize,
     ) {
         tracing::debug!(%error, stream = id.0, pending, "stream ended");
-        self.counters.stream_ended(error.reason());
+        self.counters.link_closed(error.reason());
         self.ports.close(&Remote::Stream(id));
         self.engine.handle_closed(now, id, &mut self.ports);
     }

@@ -10,7 +10,6 @@
 //! no file and no environment.
 
 mod address;
-mod name;
 mod transfer;
 
 use std::collections::BTreeSet;
@@ -22,8 +21,9 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tunnel_proto::allowed::Network;
 use tunnel_proto::codel;
 
-pub use address::{AddressError, Cidr, TunnelAddress, validate_addresses};
-pub use name::{DeviceName, DeviceNameError};
+pub use address::{
+    AddressError, Cidr, DeviceName, DeviceNameError, TunnelAddress, validate_addresses,
+};
 pub use transfer::{End, TransferError, trailing_number, transfer_address, transfer_addresses};
 
 /// The shoot's networks, by what they hold. Of a list that is empty or absent, the environment's

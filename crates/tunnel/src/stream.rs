@@ -12,7 +12,6 @@
 //!
 //! Connecting is the program's matter. Knows no keys; what is in a datagram is not looked at.
 
-mod options;
 mod outgoing;
 #[cfg(test)]
 mod tests;
@@ -22,7 +21,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use route::TcpOptions;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tunnel_proto::codel::{self, Band};
@@ -41,8 +39,9 @@ pub const READ_BUDGET: usize = 256 * 1024;
 pub struct StreamParams {
     /// The queue in front of the socket.
     pub queue: codel::Params,
-    /// Options of the socket.
-    pub tcp: TcpOptions,
+    /// Unsent bytes that the kernel holds, as the program set it on the socket (`TCP_NOTSENT_LOWAT`);
+    /// 0: without a limit.
+    pub notsent_lowat: u32,
     /// Bytes of the largest datagram the other end may send; at most 16,383.
     pub max_datagram: u16,
     /// How long the other end may take to introduce itself.
@@ -53,7 +52,7 @@ impl Default for StreamParams {
     fn default() -> Self {
         Self {
             queue: codel::Params::default(),
-            tcp: options::defaults(),
+            notsent_lowat: 64 * 1024,
             max_datagram: MAX_LEN,
             hello_timeout: Duration::from_secs(5),
         }
@@ -73,23 +72,23 @@ pub struct Stream {
 
 impl Stream {
     /// Wraps a connected socket, from which `early` has been read already. Must be called
-    /// within the runtime that polls it.
+    /// within the runtime that polls it. The program sets all other options.
     ///
     /// # Errors
     ///
-    /// An error of the socket or its options. A congestion control that the kernel
-    /// does not have is no error.
+    /// An error of the socket.
     pub fn new(
         socket: std::net::TcpStream,
         early: Vec<u8>,
         params: &StreamParams,
         now: Instant,
     ) -> io::Result<Self> {
-        options::apply(&socket, &params.tcp)?;
+        // Writes are whole batches: nothing is gained by waiting for more.
+        socket.set_nodelay(true)?;
         socket.set_nonblocking(true)?;
         Ok(Self {
             socket: TcpStream::from_std(socket)?,
-            outgoing: Outgoing::new(params.queue, params.tcp.notsent_lowat),
+            outgoing: Outgoing::new(params.queue, params.notsent_lowat),
             early,
             hello_by: Some(now + params.hello_timeout),
         })

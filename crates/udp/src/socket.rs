@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn nothing_is_asked_for_but_what_can_be_received() {
+    async fn sockets_are_watched_for_reading_only() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let options = Options {
             mtu_discovery: MtuDiscovery::Fragment,

@@ -39,7 +39,7 @@ fn config(text: &str) -> Result<Config, String> {
 }
 
 #[test]
-fn the_documented_sample_is_what_the_defaults_are() {
+fn documented_sample_equals_defaults() {
     let sample = sample();
     let config = config(&sample).unwrap();
     assert_eq!(config.name, "vpn-shoot");
@@ -310,7 +310,7 @@ fn without(line: &str, from: &str, to: &str) -> String {
 }
 
 #[test]
-fn an_address_may_stand_for_a_name() {
+fn endpoint_accepts_address_or_name() {
     for (address, tcp) in [
         ("192.0.2.1", "192.0.2.1:8132"),
         ("2001:db8::1", "[2001:db8::1]:8132"),
@@ -346,7 +346,7 @@ fn gardeners() -> (Environment, String) {
 }
 
 #[test]
-fn gardeners_variables_stand_in_for_what_the_file_leaves_out() {
+fn environment_fills_what_file_leaves_out() {
     let (environment, text) = gardeners();
     let config = load(&text, &environment).unwrap();
     assert_eq!(config.name, "vpn-shoot-1");
@@ -369,7 +369,7 @@ fn gardeners_variables_stand_in_for_what_the_file_leaves_out() {
 }
 
 #[test]
-fn the_file_wins_over_the_environment() {
+fn file_wins_over_environment() {
     let (environment, _) = gardeners();
     let config = load(&sample(), &environment).unwrap();
     let alone = self::config(&sample()).unwrap();

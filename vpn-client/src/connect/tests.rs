@@ -26,7 +26,7 @@ async fn answered(parts: &[&[u8]]) -> Result<Vec<u8>, ConnectError> {
 }
 
 #[tokio::test]
-async fn the_request_names_gateway_and_server() {
+async fn request_names_gateway_and_server() {
     let (mut ours, mut theirs) = duplex(4096);
     let gateway = async move {
         let mut request = vec![0; 1024];
@@ -55,7 +55,7 @@ async fn bytes_behind_the_answer_are_the_servers() {
 }
 
 #[tokio::test]
-async fn an_answer_may_come_in_any_pieces() {
+async fn answer_is_read_in_any_pieces() {
     let whole = b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n";
     for cut in 1..whole.len() {
         let (one, other) = whole.split_at(cut);
@@ -106,7 +106,7 @@ async fn refusals_say_what_to_look_at() {
 }
 
 #[tokio::test]
-async fn what_is_no_answer_is_told_apart() {
+async fn invalid_answers_are_distinct_errors() {
     for (answer, reason) in [
         (b"SSH-2.0-OpenSSH_9.2\r\n".as_slice(), "malformed"),
         (b"\x16\x03\x01\x02\x00", "malformed"),
@@ -127,7 +127,7 @@ async fn what_is_no_answer_is_told_apart() {
 }
 
 #[tokio::test]
-async fn a_gateway_that_is_gone_is_no_answer() {
+async fn closed_gateway_is_an_error() {
     let (mut ours, theirs) = duplex(4096);
     drop(theirs);
     assert_eq!(asked(&mut ours).await.unwrap_err().reason(), "reset");

@@ -76,7 +76,7 @@ fn to(at: SocketAddr) -> Connector {
 }
 
 #[tokio::test]
-async fn a_stream_is_handed_over_with_its_early_bytes() {
+async fn stream_is_handed_over_with_early_bytes() {
     let gateway = Gateway::start(b"HTTP/1.1 200 OK\r\n\r\nhello");
     let connector = to(gateway.at);
     let (mut stream, early) = connector.tcp("a").await.unwrap();
@@ -110,7 +110,7 @@ async fn each_failure_has_its_reason() {
 }
 
 #[tokio::test]
-async fn a_name_leads_to_the_gateway_by_both_transports() {
+async fn name_resolves_for_both_transports() {
     let gateway = Gateway::start(b"HTTP/1.1 200 OK\r\n\r\n");
     let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
     datagrams

@@ -86,7 +86,7 @@ fn address(last: u8) -> Vec<IpAddr> {
 }
 
 #[tokio::test]
-async fn a_failure_has_a_name_asked_for_before_its_answer_expires() {
+async fn failure_triggers_lookup_before_expiry() {
     let server = NameServer::start(1).await;
     let names = server.names();
     assert_eq!(known(&names).await, address(1));
@@ -103,7 +103,7 @@ async fn a_failure_has_a_name_asked_for_before_its_answer_expires() {
 }
 
 #[tokio::test]
-async fn the_old_answer_stays_while_there_is_no_new_one() {
+async fn old_answer_stays_without_new_one() {
     let server = NameServer::start(1).await;
     let names = server.names();
     assert_eq!(known(&names).await, address(1));

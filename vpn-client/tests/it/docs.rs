@@ -9,13 +9,13 @@ fn document(path: &str) -> PathBuf {
 }
 
 #[test]
-fn the_schema_of_the_configuration_is_up_to_date() {
+fn configuration_schema_is_up_to_date() {
     let schema = settings::schema::<vpn_client::File>();
     settings::check_doc(&document("schema/vpn-client.json"), &schema);
 }
 
 #[test]
-fn the_table_of_metrics_is_up_to_date() {
+fn metrics_table_is_up_to_date() {
     let metrics = vpn_client::describe_metrics();
     settings::check_doc(&document("metrics/vpn-client.md"), &metrics);
 }

@@ -80,7 +80,7 @@ fn help_and_version_are_successes() {
 }
 
 #[test]
-fn a_key_is_written_once_and_for_its_owner() {
+fn keygen_writes_once_for_owner_only() {
     let dir = TempDir::new("vpn-client").unwrap();
     let public = keygen(&dir, "client");
     assert_eq!(public.len(), 44);
@@ -123,7 +123,7 @@ fn check_prints_what_is_in_effect() {
 }
 
 #[test]
-fn the_environment_stands_in_for_the_file() {
+fn environment_fills_missing_keys() {
     let dir = TempDir::new("vpn-client").unwrap();
     let server = keygen(&dir, "client");
     let servers = json!([{ "name": "a", "publicKeys": [server] }]);
@@ -151,7 +151,7 @@ fn the_environment_stands_in_for_the_file() {
 }
 
 #[test]
-fn a_configuration_that_cannot_be_used_is_64() {
+fn invalid_configuration_exits_with_64() {
     let dir = TempDir::new("vpn-client").unwrap();
     let server = keygen(&dir, "client");
     dir.write("empty", "").unwrap();
@@ -189,7 +189,7 @@ fn a_configuration_that_cannot_be_used_is_64() {
 }
 
 #[test]
-fn an_unknown_key_is_named_with_its_line() {
+fn unknown_key_is_named_with_its_line() {
     let dir = TempDir::new("vpn-client").unwrap();
     let text = "keys: { private: client }\nservers: []\nendpoint:\n  address: a\n  retries: 3\n";
     let output = run(&dir, &["--check"], text);

@@ -91,7 +91,7 @@ fn without_masquerade_there_is_no_rule() {
 }
 
 #[test]
-fn a_rule_that_is_flushed_comes_back() {
+fn flushed_rule_comes_back() {
     let shoot = Shoot::new("flushed");
     let mut client = shoot.start(&shoot.config(json!({})));
     shoot.nft(&["flush", "ruleset"]);
@@ -104,7 +104,7 @@ fn a_rule_that_is_flushed_comes_back() {
 }
 
 #[test]
-fn what_a_killed_client_leaves_is_cleaned_up_and_in_nobodys_way() {
+fn cleanup_removes_rule_of_killed_client() {
     let shoot = Shoot::new("killed");
     let config = shoot.config(json!({}));
     let mut client = shoot.start(&config);
@@ -126,7 +126,7 @@ fn what_a_killed_client_leaves_is_cleaned_up_and_in_nobodys_way() {
 }
 
 #[test]
-fn an_ipv6_network_needs_what_setup_does() {
+fn ipv6_network_needs_setup() {
     let shoot = Shoot::new("ipv6");
     let config = shoot.config(json!({
         "addresses": ["192.168.123.64/24", "fd8f:6d53:b97a:1::b:0/96"],
@@ -151,10 +151,10 @@ fn an_ipv6_network_needs_what_setup_does() {
     assert!(!shoot.has_device() && shoot.nft(&["list", "tables"]).is_empty());
 
     shoot.switch("ipv6/conf/all/forwarding", Some("0"));
-    expect(&shoot.run(&["setup"], &config), 0, "set up");
+    expect(&shoot.run(&["setup"], &config), 0, "setup finished");
     assert_eq!(shoot.switch("ipv6/conf/all/forwarding", None), "1");
     assert_eq!(shoot.switch("ipv6/conf/all/disable_ipv6", None), "0");
-    expect(&shoot.run(&["setup"], &config), 0, "set up");
+    expect(&shoot.run(&["setup"], &config), 0, "setup finished");
     let client = shoot.start(&config);
     let device = shoot.ns.ip(&["addr", "show", DEVICE]).unwrap();
     assert!(device.contains("fd8f:6d53:b97a:1::b:0/96"), "{device}");
@@ -162,7 +162,7 @@ fn an_ipv6_network_needs_what_setup_does() {
 }
 
 #[test]
-fn a_device_in_use_is_somebody_elses() {
+fn start_fails_while_device_is_in_use() {
     let shoot = Shoot::new("twice");
     let config = shoot.config(json!({}));
     let _first = shoot.start(&config);

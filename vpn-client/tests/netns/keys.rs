@@ -13,7 +13,7 @@ const RELOADS: &str = "rhizome_vpn_client_reloads_total";
 const GOOD: &str = "rhizome_vpn_client_reload_good";
 
 #[test]
-fn a_broken_file_keeps_the_last_good_key() {
+fn broken_file_keeps_last_good_key() {
     let shoot = Shoot::new("broken");
     let _seed = Seed::start(&shoot, vec![shoot.client]);
     let client = shoot.start(&shoot.config(json!({})));
@@ -31,7 +31,7 @@ fn a_broken_file_keeps_the_last_good_key() {
 }
 
 #[test]
-fn a_second_key_joins_and_the_first_one_goes() {
+fn second_key_replaces_first_without_loss() {
     let shoot = Shoot::new("rotate");
     let next = generate().unwrap();
     write_new(&shoot.dir.join("next"), &next).unwrap();
@@ -53,7 +53,7 @@ fn a_second_key_joins_and_the_first_one_goes() {
 }
 
 #[test]
-fn a_hangup_reads_everything_again() {
+fn sighup_reloads_everything() {
     let shoot = Shoot::new("hangup");
     let mut client = shoot.start(&shoot.config(json!({})));
     client.signal(Signal::HUP).unwrap();

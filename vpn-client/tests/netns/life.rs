@@ -31,7 +31,7 @@ fn converse(seed: &mut Seed, pod: &UdpSocket) -> SocketAddr {
 }
 
 #[test]
-fn what_comes_out_of_the_tunnel_has_this_pods_address() {
+fn packets_leave_with_pod_address() {
     let shoot = Shoot::new("masquerade");
     for transport in ["tcp", "udp", "auto"] {
         let mut seed = Seed::start(&shoot, vec![shoot.client]);
@@ -53,7 +53,7 @@ fn what_comes_out_of_the_tunnel_has_this_pods_address() {
 }
 
 #[test]
-fn it_is_ready_while_a_probe_comes_back() {
+fn client_is_ready_while_probes_return() {
     let shoot = Shoot::new("ready");
     let client = shoot.start(&shoot.config(json!({})));
     assert!(!shoot.is_ready());
@@ -74,7 +74,7 @@ fn it_is_ready_while_a_probe_comes_back() {
 }
 
 #[test]
-fn a_refusal_is_counted_with_its_status() {
+fn refusal_is_counted_by_status() {
     let shoot = Shoot::new("refused");
     let listener = Place::In(&shoot.seed).bind("10.9.0.2:8132".parse().unwrap());
     let redirect = Behaviour::EndsWriteFirst {
@@ -87,7 +87,7 @@ fn a_refusal_is_counted_with_its_status() {
 }
 
 #[test]
-fn without_flows_it_leaves_soon_and_has_servers_told() {
+fn client_without_flows_drains_and_exits() {
     let shoot = Shoot::new("leave");
     let seed = Seed::start(&shoot, vec![shoot.client]);
     let mut client = shoot.start(&shoot.config(json!({})));
@@ -101,7 +101,7 @@ fn without_flows_it_leaves_soon_and_has_servers_told() {
 }
 
 #[test]
-fn a_flow_is_waited_for_and_a_second_signal_is_not() {
+fn second_signal_ends_wait_for_flow() {
     let shoot = Shoot::new("flow");
     let mut seed = Seed::start(&shoot, vec![shoot.client]);
     let mut client = shoot.start(&shoot.config(json!({})));

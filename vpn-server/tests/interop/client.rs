@@ -9,7 +9,7 @@ use crate::nat::{Kind, Way};
 use crate::programs::{Ours, Theirs};
 
 #[test]
-fn any_server_reaches_the_shoot_whatever_else_comes() {
+fn any_server_reaches_shoot_despite_junk() {
     with_everyone_twice(|case| {
         let field = Field::lay(case);
         let nat = field.nat();
@@ -40,7 +40,7 @@ fn any_server_reaches_the_shoot_whatever_else_comes() {
 }
 
 #[test]
-fn a_server_follows_a_move() {
+fn server_follows_moved_client() {
     with_everyone(|case| {
         let field = Field::lay(case);
         let nat = field.nat();
@@ -79,7 +79,7 @@ fn either_end_may_be_restarted() {
 }
 
 #[test]
-fn a_server_that_answers_no_pings_is_not_well() {
+fn server_without_answers_is_unhealthy() {
     with_everyone(|case| {
         let field = Field::lay(case);
         field.answer_pings(&field.seed, false);

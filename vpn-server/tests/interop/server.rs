@@ -19,7 +19,7 @@ const MOVES: &str = "rhizome_tunnel_path_changes_total";
 const MTU: &str = "rhizome_tunnel_peer_mtu_bytes";
 
 #[test]
-fn any_client_carries_connections_whatever_else_comes() {
+fn any_client_carries_connections_despite_junk() {
     with_everyone_twice(|case| {
         let field = Field::lay(case);
         let nat = field.nat();
@@ -53,7 +53,7 @@ fn any_client_carries_connections_whatever_else_comes() {
 }
 
 #[test]
-fn a_client_that_moves_is_followed() {
+fn moved_client_is_followed() {
     with_everyone(|case| {
         let field = Field::lay(case);
         let nat = field.nat();
@@ -74,7 +74,7 @@ fn a_client_that_moves_is_followed() {
 }
 
 #[test]
-fn a_copy_of_what_a_client_sent_moves_nothing() {
+fn replayed_datagram_moves_nothing() {
     with_everyone(|case| {
         let field = Field::lay(case);
         let nat = field.nat();
@@ -118,7 +118,7 @@ fn either_end_may_be_restarted() {
 }
 
 #[test]
-fn keepalives_tell_where_a_client_is_but_not_that_it_is_well() {
+fn keepalives_update_address_but_not_health() {
     with_everyone(|case| {
         let field = Field::lay(case);
         field.answer_pings(&field.shoot, false);
@@ -137,7 +137,7 @@ fn keepalives_tell_where_a_client_is_but_not_that_it_is_well() {
 }
 
 #[test]
-fn under_a_flood_of_handshakes_clients_show_a_cookie() {
+fn clients_show_cookie_during_handshake_flood() {
     with_everyone(|case| {
         let field = Field::lay(case);
         let nat = field.nat();

@@ -24,7 +24,7 @@ fn answered(world: &World, addr: SocketAddr) -> Option<ErrorKind> {
 }
 
 #[test]
-fn a_servers_own_sockets_are_not_reached_from_the_shoot() {
+fn shoot_cannot_reach_server_sockets() {
     let (world, _echo) = start(Params::default());
     for address in ["192.168.123.1", "fd8f:6d53:b97a:1::1"] {
         let address: IpAddr = address.parse().unwrap();
@@ -37,7 +37,7 @@ fn a_servers_own_sockets_are_not_reached_from_the_shoot() {
 }
 
 #[test]
-fn the_seeds_network_is_not_reached_through_the_tunnel() {
+fn shoot_cannot_reach_seed_network() {
     let (world, _echo) = start(Params::default());
     let namespace = world.namespace(Part::Client(0));
     let seed = ["route", "add", "10.0.0.0/16", "dev", "rhizome0"];
@@ -103,7 +103,7 @@ fn made_up_packets_of_the_shoot_go_nowhere() {
 }
 
 #[test]
-fn replayed_and_junk_datagrams_at_the_gateway_disturb_nobody() {
+fn replayed_and_junk_datagrams_are_harmless() {
     let (world, _echo) = start(Params {
         transport: "udp",
         ..Params::default()

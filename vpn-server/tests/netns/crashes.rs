@@ -25,7 +25,7 @@ fn dial_at_once(world: &World, what: &str) {
 }
 
 #[test]
-fn a_killed_server_takes_nothing_of_the_other_with_it() {
+fn killed_server_leaves_the_other_unharmed() {
     let (mut world, _echo) = start(doubled());
     let held = hold(&world, 1);
     held.begin_anew();
@@ -38,7 +38,7 @@ fn a_killed_server_takes_nothing_of_the_other_with_it() {
 }
 
 #[test]
-fn after_the_death_of_a_client_new_connections_go_by_the_other() {
+fn new_connections_avoid_killed_client() {
     let (mut world, _echo) = start(doubled());
     for client in 0..2 {
         world.child(Part::Client(client)).unwrap().kill().unwrap();
@@ -49,7 +49,7 @@ fn after_the_death_of_a_client_new_connections_go_by_the_other() {
 }
 
 #[test]
-fn the_only_client_starts_again_after_its_death() {
+fn only_client_restarts_after_kill() {
     let (mut world, _echo) = start(Params::default());
     for _ in 0..2 {
         world.child(Part::Client(0)).unwrap().kill().unwrap();
@@ -60,7 +60,7 @@ fn the_only_client_starts_again_after_its_death() {
 }
 
 #[test]
-fn a_frozen_client_is_passed_over_until_it_goes_on() {
+fn frozen_client_is_skipped_until_it_resumes() {
     let (mut world, _echo) = start(doubled());
     for client in 0..2 {
         let freeze = world.child(Part::Client(client)).unwrap();
@@ -76,7 +76,7 @@ fn a_frozen_client_is_passed_over_until_it_goes_on() {
 }
 
 #[test]
-fn a_frozen_server_holds_up_nobody_else_and_goes_on_where_it_was() {
+fn frozen_server_resumes_and_blocks_no_other() {
     let (mut world, _echo) = start(doubled());
     let (frozen, other) = (hold(&world, 0), hold(&world, 1));
     other.begin_anew();
@@ -95,7 +95,7 @@ fn a_frozen_server_holds_up_nobody_else_and_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_frozen_gateway_loses_no_connection() {
+fn frozen_gateway_loses_no_connection() {
     let (mut world, _echo) = start(Params::default());
     let held = hold(&world, 0);
     let gateway = world.child(Part::Gateway).unwrap();

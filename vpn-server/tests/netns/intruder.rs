@@ -77,7 +77,7 @@ fn every_other_wireguard_can_be_the_client() {
 }
 
 #[test]
-fn whoever_holds_a_clients_key_opens_nothing_in_the_seed() {
+fn stolen_client_key_opens_nothing_in_seed() {
     let world = without_client();
     let _echo = world.echo(ECHO).unwrap();
     let wireguard = foreign(&world, Program::WireguardGo2022);

@@ -6,7 +6,7 @@ use testkit::wait;
 use crate::world::{NOTICED, converse, hold, lived, start};
 
 #[test]
-fn a_clients_key_is_replaced_without_losing_a_connection() {
+fn client_key_rotation_loses_no_connection() {
     let (mut world, _echo) = start(Params::default());
     let held = hold(&world, 0);
     held.begin_anew();
@@ -32,7 +32,7 @@ fn a_clients_key_is_replaced_without_losing_a_connection() {
 }
 
 #[test]
-fn a_servers_key_is_replaced_without_losing_a_connection() {
+fn server_key_rotation_loses_no_connection() {
     // Two files that hold one key, as they do between rotations.
     let mut world = crate::world::lay(Params::default());
     let _echo = world.echo(crate::world::ECHO).unwrap();
@@ -73,7 +73,7 @@ fn a_servers_key_is_replaced_without_losing_a_connection() {
 }
 
 #[test]
-fn a_client_that_is_no_longer_known_is_shut_out() {
+fn removed_client_is_refused() {
     let (mut world, _echo) = start(Params::default());
     converse(&world, 0);
     let other = world.keys.generate("somebody-else").unwrap();

@@ -25,7 +25,7 @@ fn over(transport: &'static str) -> Params {
 }
 
 #[test]
-fn octets_arrive_over_a_line_that_loses_reorders_and_repeats() {
+fn bytes_arrive_over_lossy_reordering_line() {
     for transport in ["tcp", "udp"] {
         let (world, _echo) = start(over(transport));
         let held = hold(&world, 0);
@@ -45,7 +45,7 @@ fn octets_arrive_over_a_line_that_loses_reorders_and_repeats() {
 }
 
 #[test]
-fn a_narrow_line_that_tells_is_fitted_by_tcp() {
+fn tcp_fits_narrow_line_that_reports() {
     let (world, _echo) = start(over("tcp"));
     let held = hold(&world, 0);
     let narrow = Impairment {
@@ -59,7 +59,7 @@ fn a_narrow_line_that_tells_is_fitted_by_tcp() {
 }
 
 #[test]
-fn a_hole_that_was_there_from_the_beginning_is_avoided() {
+fn hole_present_from_start_is_avoided() {
     let mut world = crate::world::lay(Params::default());
     let _echo = world.echo(crate::world::ECHO).unwrap();
     let hole = Impairment {
@@ -73,7 +73,7 @@ fn a_hole_that_was_there_from_the_beginning_is_avoided() {
 }
 
 #[test]
-fn a_silent_hole_for_large_packets_is_found_and_avoided() {
+fn silent_hole_for_large_packets_is_avoided() {
     // What is left of the smaller one for inner packets is 1280 octets, IPv6's least.
     for largest in [1400, 1340] {
         let (world, _echo) = start(over("udp"));
@@ -94,7 +94,7 @@ fn a_silent_hole_for_large_packets_is_found_and_avoided() {
 }
 
 #[test]
-fn a_narrow_line_that_tells_is_fitted_by_udp_too() {
+fn transfer_fits_narrow_line_that_reports() {
     for transport in ["tcp", "udp"] {
         let (world, _echo) = start(over(transport));
         let narrow = Impairment {
@@ -108,7 +108,7 @@ fn a_narrow_line_that_tells_is_fitted_by_udp_too() {
 }
 
 #[test]
-fn where_a_hole_is_too_narrow_for_udp_tcp_is_used() {
+fn tcp_is_used_where_udp_does_not_fit() {
     let mut world = crate::world::lay(Params::default());
     let _echo = world.echo(crate::world::ECHO).unwrap();
     let hole = Impairment {
@@ -121,7 +121,7 @@ fn where_a_hole_is_too_narrow_for_udp_tcp_is_used() {
 }
 
 #[test]
-fn a_slow_line_with_a_long_queue_does_not_count_as_dead() {
+fn slow_line_with_long_queue_is_not_dead() {
     let (world, _echo) = start(Params::default());
     wait_transport(&world, 0, 0, "udp");
     let held = hold(&world, 0);

@@ -28,7 +28,7 @@ use crate::ours::sibling;
 use crate::world::{ECHO, NOTICED, alive, doubled, dropped, lay, lived, pod, wait_dropped};
 
 #[test]
-fn a_rotation_of_all_keys_and_the_authority_loses_no_connection() {
+fn rotation_of_all_keys_loses_no_connection() {
     let mut world = lay(doubled());
     let _echo = world.echo(ECHO).unwrap();
     let mut shoot = Provisioned::new(&mut world);

@@ -18,7 +18,7 @@ fn asks(world: &World, address: &str) {
 }
 
 #[test]
-fn a_pod_with_the_servers_own_address_is_reached() {
+fn pod_with_server_address_is_reached() {
     let (world, echo) = start(same());
     assert_eq!(world.network.addresses.server(0).to_string(), POD);
     converse(&world, 0);
@@ -27,7 +27,7 @@ fn a_pod_with_the_servers_own_address_is_reached() {
 }
 
 #[test]
-fn pods_with_the_addresses_of_whoever_asks_and_of_the_gateway_are_reached() {
+fn pods_with_caller_address_are_reached() {
     let mut world = lay(same());
     let addresses = [
         world.network.addresses.api_server(),

@@ -8,7 +8,7 @@ use testkit::tunnel_world::{LIMIT, Params, Part};
 use crate::world::{NOTICED, alive, converse, doubled, hold, lived, start, wait_transport};
 
 #[test]
-fn connections_live_through_a_restart_of_the_gateway() {
+fn connections_survive_gateway_restart() {
     for transport in ["tcp", "udp", "auto"] {
         let params = Params {
             transport,
@@ -30,7 +30,7 @@ fn connections_live_through_a_restart_of_the_gateway() {
 }
 
 #[test]
-fn a_restart_of_one_server_does_not_touch_what_goes_by_the_other() {
+fn restarted_server_leaves_the_other_unharmed() {
     let (mut world, _echo) = start(doubled());
     let by_other = hold(&world, 1);
     let by_this = hold(&world, 0);
@@ -60,7 +60,7 @@ fn a_restart_of_one_server_does_not_touch_what_goes_by_the_other() {
 }
 
 #[test]
-fn a_client_that_stops_lets_its_connections_end_and_others_take_the_new_ones() {
+fn stopping_client_drains_to_others() {
     let (mut world, _echo) = start(doubled());
     // Whichever client carries it.
     let held = hold(&world, 0);
@@ -78,7 +78,7 @@ fn a_client_that_stops_lets_its_connections_end_and_others_take_the_new_ones() {
 }
 
 #[test]
-fn a_client_leaves_nothing_behind_when_it_stops() {
+fn stopped_client_leaves_nothing_behind() {
     let (mut world, _echo) = start(Params::default());
     converse(&world, 0);
     world
@@ -96,7 +96,7 @@ fn a_client_leaves_nothing_behind_when_it_stops() {
 }
 
 #[test]
-fn a_server_that_comes_back_is_known_again_by_each_transport() {
+fn restarted_server_is_found_by_each_transport() {
     for transport in ["tcp", "udp"] {
         let params = Params {
             transport,

@@ -23,7 +23,7 @@ fn eager() -> Params {
 }
 
 #[test]
-fn where_udp_is_blocked_a_tunnel_comes_up_over_tcp() {
+fn tunnel_comes_up_by_tcp_without_udp() {
     let mut world = without(BlackHole::Udp, Params::default());
     let _echo = world.echo(ECHO).unwrap();
     world.start().unwrap();
@@ -34,7 +34,7 @@ fn where_udp_is_blocked_a_tunnel_comes_up_over_tcp() {
 }
 
 #[test]
-fn where_the_gateways_tcp_port_is_blocked_a_tunnel_comes_up_over_udp() {
+fn tunnel_comes_up_by_udp_without_tcp() {
     let mut world = without(BlackHole::Tcp, Params::default());
     let _echo = world.echo(ECHO).unwrap();
     world.start().unwrap();
@@ -52,7 +52,7 @@ fn where_both_are_open_udp_is_used() {
 }
 
 #[test]
-fn a_connection_lives_through_each_change_of_transport() {
+fn connection_survives_transport_changes() {
     let mut world = without(BlackHole::Udp, eager());
     let _echo = world.echo(ECHO).unwrap();
     world.start().unwrap();
@@ -72,7 +72,7 @@ fn a_connection_lives_through_each_change_of_transport() {
 }
 
 #[test]
-fn a_hole_in_one_direction_alone_is_noticed() {
+fn one_way_hole_is_noticed() {
     for direction in Direction::BOTH {
         let (world, _echo) = start(eager());
         wait_transport(&world, 0, 0, "udp");
@@ -105,7 +105,7 @@ fn either_transport_alone_is_enough() {
 }
 
 #[test]
-fn the_gateway_is_reached_by_ipv6() {
+fn gateway_is_reached_by_ipv6() {
     for transport in ["tcp", "udp"] {
         let params = Params {
             transport,
@@ -118,7 +118,7 @@ fn the_gateway_is_reached_by_ipv6() {
 }
 
 #[test]
-fn a_line_that_is_cut_makes_both_ends_unready_until_it_is_mended() {
+fn cut_line_makes_both_ends_unready() {
     let (mut world, _echo) = start(eager());
     let hole = Impairment::swallowing(BlackHole::Everything);
     world.link(0).set_both(hole);

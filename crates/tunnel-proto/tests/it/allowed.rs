@@ -62,7 +62,7 @@ fn longest_network_counts_alone() {
 }
 
 #[test]
-fn shared_network_belongs_to_all_and_exclusive_to_one() {
+fn network_shared_belongs_to_all_exclusive_to_one() {
     let table = table(&[
         ("100.64.0.0/13", 0),
         ("100.64.0.0/13", 1),

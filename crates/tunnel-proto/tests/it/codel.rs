@@ -57,7 +57,7 @@ fn oldest_makes_room_when_a_bound_is_reached() {
 }
 
 #[test]
-fn urgent_packets_go_first_and_are_worthless_when_old() {
+fn urgent_packets_go_first_and_expire() {
     let now = start();
     let mut queue = Queue::new(small());
     push(&mut queue, now, Band::Bulk, 0, 100);
@@ -204,7 +204,7 @@ fn standing_queue_is_brought_near_the_target() {
 }
 
 #[test]
-fn rate_of_dropping_is_remembered_for_a_while_and_then_forgotten() {
+fn drop_rate_is_remembered_for_a_while() {
     let overload = || vec![(600, 1500); 4000];
     for pause in [400_000, 20_000_000] {
         let load = [overload(), vec![(pause, 1500)], overload()].concat();
@@ -213,7 +213,7 @@ fn rate_of_dropping_is_remembered_for_a_while_and_then_forgotten() {
 }
 
 #[test]
-fn single_small_packets_are_not_dropped_however_slow_the_link() {
+fn small_packets_survive_slow_link() {
     let (drops, _) = compare(&vec![(400_000, 1400); 100], 390_000);
     assert_eq!(drops, 0);
 }

@@ -24,7 +24,7 @@ fn route_ids_have_twenty_bits_and_are_not_zero() {
 }
 
 #[test]
-fn index_holds_the_route_in_its_upper_twenty_bits() {
+fn index_holds_route_in_upper_twenty_bits() {
     // boringtun shifts the number it is given by 8 bits and counts sessions in these.
     assert_eq!(RouteId::of_index(0x0001_15ab), Some(route(17)));
     assert_eq!(RouteId::of_index(0xfff), None);
@@ -69,7 +69,7 @@ fn kinds_are_told_by_first_byte_and_size() {
 }
 
 #[test]
-fn indices_are_little_endian_where_each_kind_has_them() {
+fn indices_are_little_endian_in_each_kind() {
     let mut response = [0; 92];
     response[0] = 2;
     response[4..8].copy_from_slice(&[1, 2, 3, 4]);
@@ -87,7 +87,7 @@ fn indices_are_little_endian_where_each_kind_has_them() {
 }
 
 #[test]
-fn destination_is_the_route_or_what_the_index_says() {
+fn destination_is_route_or_index() {
     let data = |reserved: [u8; 3], index: u32| {
         let mut data = [0; 32];
         data[0] = 4;
@@ -135,7 +135,7 @@ fn public_key(first: u8) -> [u8; 32] {
 }
 
 #[test]
-fn mac1_is_recognized_whatever_the_reserved_bytes_hold() {
+fn mac1_ignores_reserved_bytes() {
     let key = Mac1Key::new(&public_key(0));
     for kind in [1, 2] {
         let mut message = handshake(kind);
@@ -160,7 +160,7 @@ fn mac1_is_recognized_whatever_the_reserved_bytes_hold() {
 }
 
 #[test]
-fn scan_finds_the_server_and_tries_it_first_the_next_time() {
+fn scan_tries_last_match_first() {
     let now = start();
     let mut table = Mac1Table::new(TokenBucket::new(10, 12, now));
     table.replace([3, 2, 1, 0].map(|first| (public_key(first), first)));
@@ -193,7 +193,7 @@ fn empty_table_knows_nobody() {
 }
 
 #[test]
-fn bucket_fills_by_time_to_its_brim_and_ignores_a_clock_that_steps_back() {
+fn bucket_fills_by_time_and_ignores_clock_steps() {
     let now = start();
     let mut bucket = TokenBucket::new(10, 5, now);
     assert!(bucket.take(now, 5) && !bucket.take(now, 1));
@@ -203,7 +203,7 @@ fn bucket_fills_by_time_to_its_brim_and_ignores_a_clock_that_steps_back() {
 }
 
 #[test]
-fn sources_of_one_network_share_a_bucket_and_others_do_not() {
+fn sources_share_bucket_within_network_only() {
     let now = start();
     let mut buckets = SourceBuckets::new(1, 2, 1 << 16, 42, now);
     let mut take = |address: &str| buckets.take(now, address.parse::<IpAddr>().unwrap());

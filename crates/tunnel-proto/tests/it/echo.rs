@@ -32,7 +32,7 @@ fn checksum_right(header: &Header, packet: &[u8]) -> bool {
 }
 
 #[test]
-fn a_probe_arrives_as_it_was_written() {
+fn probe_arrives_as_written() {
     for pair in addresses() {
         for size in [0, 300, 1280] {
             let mut out = [0; 1500];
@@ -47,7 +47,7 @@ fn a_probe_arrives_as_it_was_written() {
 }
 
 #[test]
-fn an_answer_says_whose_it_is_and_tells_of_the_other_end() {
+fn answer_carries_id_and_state_of_peer() {
     let other = ProbeInfo {
         active: false,
         draining: true,
@@ -74,7 +74,7 @@ fn an_answer_says_whose_it_is_and_tells_of_the_other_end() {
 }
 
 #[test]
-fn a_peer_that_only_reflects_tells_nothing() {
+fn reflecting_peer_reports_nothing() {
     let mut out = [0; 1500];
     let len = request(addresses()[0], 9, TOLD, 0, &mut out).expect("room");
     let packet = &mut out[..len];

@@ -170,7 +170,7 @@ fn data_before_the_handshake_are_refused() {
 }
 
 #[test]
-fn a_syn_that_its_answer_overtook_takes_nothing_back() {
+fn syn_overtaken_by_answer_keeps_phase() {
     // Sent again while the answer was on its way: the near side's stack goes on with the first one.
     let mut bench = bench();
     bench.connect(5000);
@@ -195,7 +195,7 @@ fn near_side_cannot_accept_either() {
 }
 
 #[test]
-fn connection_is_picked_up_only_when_the_near_side_goes_on() {
+fn connection_is_picked_up_by_near_side_only() {
     let mut bench = bench();
     assert_eq!(bench.back(&far(0, 5000, ACK)), Err(Refusal::NoFlow));
     assert!(bench.out(&near(0, 5000, ACK | PSH)).unwrap().opened);
@@ -238,7 +238,7 @@ fn each_phase_has_its_time() {
 }
 
 #[test]
-fn closed_flow_can_be_opened_anew_by_the_near_side() {
+fn closed_flow_reopens_from_near_side() {
     let mut bench = bench();
     bench.connect(1);
     bench.back(&far(0, 1, RST)).unwrap();
@@ -406,7 +406,7 @@ impl Bench {
 }
 
 #[test]
-fn extension_headers_in_a_first_fragment_move_no_boundary() {
+fn extension_headers_move_no_fragment_boundary() {
     // The fragment header is followed by 24 bytes of options, then TCP: a second fragment that
     // begins within the segment, though behind its length counted from the transport header.
     let mut bench = bench();
@@ -459,7 +459,7 @@ fn extension_headers_hide_nothing() {
 }
 
 #[test]
-fn addresses_that_no_packet_has_are_refused_both_ways() {
+fn impossible_addresses_are_refused_both_ways() {
     for (from, to) in [
         ("::ffff:10.0.0.1", "fd00::1"),
         ("fd99::9", "::ffff:192.168.123.1"),
@@ -481,7 +481,7 @@ fn addresses_that_no_packet_has_are_refused_both_ways() {
 }
 
 #[test]
-fn full_table_gives_up_what_is_closed_then_what_is_unanswered_then_nothing() {
+fn full_table_evicts_closed_then_unanswered_only() {
     let mut bench = Bench::new(Params {
         max_flows: 3,
         ..Params::default()
@@ -545,7 +545,7 @@ fn flow_keeps_its_peer_until_it_is_moved() {
 }
 
 #[test]
-fn sweep_forgets_what_is_over_and_keeps_what_was_used() {
+fn sweep_forgets_expired_and_keeps_used() {
     let mut bench = bench();
     for port in 0..100 {
         bench.connect(port);

@@ -286,7 +286,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(30))]
 
     #[test]
-    fn table_never_outgrows_its_bound_nor_loses_established_flows(
+    fn table_keeps_bound_and_established_flows(
         opens in prop::collection::vec((any::<u16>(), any::<bool>()), 1..200),
         bound in 1_usize..40,
     ) {

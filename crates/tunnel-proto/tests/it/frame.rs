@@ -123,7 +123,7 @@ fn control_of_earlier_versions_is_skipped() {
 }
 
 #[test]
-fn later_versions_may_append_fields_and_add_types() {
+fn control_of_later_versions_is_understood() {
     for control in controls() {
         let mut bytes = encode(&control);
         bytes.extend_from_slice(b"more");
@@ -143,7 +143,7 @@ fn later_versions_may_append_fields_and_add_types() {
 }
 
 #[test]
-fn what_cannot_be_ends_the_stream() {
+fn invalid_frame_ends_stream() {
     for (bytes, error) in [
         (&[0x00, 0x00][..], FrameError::Empty),
         (&[0x40, 0x00], FrameError::Empty),
@@ -170,7 +170,7 @@ fn what_cannot_be_ends_the_stream() {
 }
 
 #[test]
-fn every_truncation_of_a_control_message_is_an_error() {
+fn truncated_control_message_is_an_error() {
     for control in controls() {
         let whole = encode(&control);
         for len in 1..whole.len() - 2 {
@@ -221,7 +221,7 @@ fn cut<'a>(bytes: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
 
 proptest! {
     #[test]
-    fn stream_cut_anywhere_has_the_frames_that_went_in(
+    fn stream_cut_anywhere_has_the_same_frames(
         frames in prop::collection::vec(any_frame(), 0..12),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..40),
     ) {

@@ -36,7 +36,7 @@ fn read(packet: &[u8]) -> (Header, Icmp<'_>) {
 }
 
 #[test]
-fn v4_packet_is_answered_with_the_size_and_its_beginning() {
+fn v4_error_has_size_and_start_of_packet() {
     let packet = udp("10.0.0.1", "10.9.9.9", (1, 2), &[7; 1400]);
     let error = too_big(&packet, "192.168.123.1").unwrap();
     let (header, message) = read(&error);
@@ -61,7 +61,7 @@ fn v6_packet_is_answered_within_the_least_mtu() {
 }
 
 #[test]
-fn errors_are_not_answers_to_errors_groups_or_later_fragments() {
+fn errors_never_answer_errors_groups_fragments() {
     let refused = Err(IcmpError::NotAllowed);
     let not_for = |packet: &[u8], from: &str| assert_eq!(too_big(packet, from), refused);
     let (v4, v6) = ("10.0.0.9", "fd00::9");
@@ -112,7 +112,7 @@ fn echo_is_made_and_answered_in_place() {
 }
 
 #[test]
-fn what_is_no_request_to_one_host_is_left_alone() {
+fn reply_is_made_of_unicast_requests_only() {
     for packet in [
         udp("10.0.0.1", "10.0.0.2", (8, 8), b"12345678"),
         icmp("10.0.0.1", "224.0.0.1", 8, 0, [0; 4], b""),

@@ -209,7 +209,7 @@ fn segment_size_is_lowered_and_never_raised() {
 }
 
 #[test]
-fn segment_size_at_an_odd_place_keeps_the_checksum_right() {
+fn mss_at_odd_offset_keeps_checksum_right() {
     let mut packet = syn("10.0.0.1", "10.0.0.2", &[1, 2, 4, 5, 0xb4, 1, 1, 0]);
     let header = Header::parse(&packet).unwrap();
     assert_eq!(mss::clamp(&header, &mut packet, 1280), Some(1460));

@@ -8,7 +8,7 @@ use tunnel_proto::path::{Mtu, MtuEvent, MtuParams};
 use super::{ms, start};
 
 /// A link that carries packets up to `hole` bytes, and answers small probes every half second.
-struct World {
+struct Simulation {
     mtu: Mtu,
     now: Instant,
     begin: Instant,
@@ -22,10 +22,10 @@ struct World {
     log: Vec<(Duration, MtuEvent)>,
 }
 
-impl World {
+impl Simulation {
     fn new(hole: u16) -> Self {
         let now = start();
-        let mut world = Self {
+        let mut sim = Self {
             mtu: Mtu::new(MtuParams::default(), now),
             now,
             begin: now,
@@ -38,8 +38,8 @@ impl World {
             probes: 0,
             log: Vec::new(),
         };
-        world.act();
-        world
+        sim.act();
+        sim
     }
 
     fn act(&mut self) {
@@ -93,95 +93,95 @@ fn changed(mtu: u16) -> MtuEvent {
 }
 
 #[test]
-fn open_path_is_used_in_full_after_two_round_trips() {
-    let mut world = World::new(9000);
-    assert_eq!(world.mtu.mtu(), 1280, "until more is known");
-    world.run(ms(10_000));
-    assert_eq!(world.log, [(ms(80), changed(1420))]);
+fn open_path_is_used_fully_after_two_round_trips() {
+    let mut sim = Simulation::new(9000);
+    assert_eq!(sim.mtu.mtu(), 1280, "until more is known");
+    sim.run(ms(10_000));
+    assert_eq!(sim.log, [(ms(80), changed(1420))]);
 }
 
 #[test]
 fn size_between_is_found_within_one_step() {
     for hole in [1280, 1287, 1288, 1289, 1350, 1400, 1411, 1412, 1419] {
-        let mut world = World::new(hole);
-        world.run(ms(20_000));
-        let found = world.mtu.mtu();
+        let mut sim = Simulation::new(hole);
+        sim.run(ms(20_000));
+        let found = sim.mtu.mtu();
         assert!(found <= hole && hole - found <= 8, "{hole}: {found}");
-        assert!(!world.log.contains(&(ms(0), MtuEvent::Unfit)));
+        assert!(!sim.log.contains(&(ms(0), MtuEvent::Unfit)));
     }
 }
 
 #[test]
-fn silent_hole_of_1280_is_survived_within_five_seconds() {
+fn silent_hole_of_1280_is_found_in_five_seconds() {
     for phase in (0..1000).step_by(100) {
-        let mut world = World::new(1420);
-        world.run(ms(30_000 + phase));
-        world.hole = 1280;
-        world.run(ms(5000));
-        assert_eq!(world.mtu.mtu(), 1280);
-        assert_eq!(world.log.last().unwrap().1, changed(1280));
-        world.hole = 1420;
-        world.run(ms(65_000));
-        assert_eq!(world.mtu.mtu(), 1420, "and left again when it is gone");
+        let mut sim = Simulation::new(1420);
+        sim.run(ms(30_000 + phase));
+        sim.hole = 1280;
+        sim.run(ms(5000));
+        assert_eq!(sim.mtu.mtu(), 1280);
+        assert_eq!(sim.log.last().unwrap().1, changed(1280));
+        sim.hole = 1420;
+        sim.run(ms(65_000));
+        assert_eq!(sim.mtu.mtu(), 1420, "and left again when it is gone");
     }
 }
 
 #[test]
-fn hole_that_opened_while_idle_is_noticed_when_traffic_comes() {
-    let mut world = World::new(1420);
-    world.run(ms(5000));
-    world.traffic = false;
-    world.run(ms(2000));
-    let before = world.probes;
-    world.hole = 1300;
-    world.run(ms(600_000));
-    assert_eq!(world.probes, before, "an idle link costs nothing");
-    assert_eq!(world.mtu.mtu(), 1420);
-    world.traffic = true;
-    world.run(ms(2500));
-    assert!(world.mtu.mtu() <= 1300);
-    world.run(ms(5000));
-    assert!((1292..=1300).contains(&world.mtu.mtu()));
+fn hole_opened_while_idle_is_found_by_traffic() {
+    let mut sim = Simulation::new(1420);
+    sim.run(ms(5000));
+    sim.traffic = false;
+    sim.run(ms(2000));
+    let before = sim.probes;
+    sim.hole = 1300;
+    sim.run(ms(600_000));
+    assert_eq!(sim.probes, before, "an idle link costs nothing");
+    assert_eq!(sim.mtu.mtu(), 1420);
+    sim.traffic = true;
+    sim.run(ms(2500));
+    assert!(sim.mtu.mtu() <= 1300);
+    sim.run(ms(5000));
+    assert!((1292..=1300).contains(&sim.mtu.mtu()));
 }
 
 #[test]
-fn path_below_the_floor_is_unfit_and_says_so_once() {
-    let mut world = World::new(1279);
-    world.run(ms(100_000));
-    assert_eq!(world.log.len(), 1);
-    assert_eq!(world.log[0].1, MtuEvent::Unfit);
-    assert!(world.log[0].0 < ms(3000));
-    let mut world = World::new(1420);
-    world.run(ms(3000));
-    world.hole = 1200;
-    world.run(ms(7000));
-    let events: Vec<_> = world.log.iter().map(|(_, event)| *event).collect();
+fn path_below_floor_is_reported_unfit_once() {
+    let mut sim = Simulation::new(1279);
+    sim.run(ms(100_000));
+    assert_eq!(sim.log.len(), 1);
+    assert_eq!(sim.log[0].1, MtuEvent::Unfit);
+    assert!(sim.log[0].0 < ms(3000));
+    let mut sim = Simulation::new(1420);
+    sim.run(ms(3000));
+    sim.hole = 1200;
+    sim.run(ms(7000));
+    let events: Vec<_> = sim.log.iter().map(|(_, event)| *event).collect();
     assert_eq!(events, [changed(1420), changed(1280), MtuEvent::Unfit]);
 }
 
 #[test]
 fn dead_link_is_not_a_small_one() {
-    let mut world = World::new(1420);
-    world.run(ms(3000));
-    world.alive = false;
-    world.run(ms(60_000));
-    assert_eq!(world.mtu.mtu(), 1420);
-    world.alive = true;
-    world.run(ms(3000));
-    assert_eq!(world.log, [(ms(80), changed(1420))]);
+    let mut sim = Simulation::new(1420);
+    sim.run(ms(3000));
+    sim.alive = false;
+    sim.run(ms(60_000));
+    assert_eq!(sim.mtu.mtu(), 1420);
+    sim.alive = true;
+    sim.run(ms(3000));
+    assert_eq!(sim.log, [(ms(80), changed(1420))]);
 }
 
 #[test]
 fn lost_probes_do_not_shrink_the_size() {
-    let mut world = World::new(1420);
-    world.run(ms(3000));
+    let mut sim = Simulation::new(1420);
+    sim.run(ms(3000));
     for _ in 0..50 {
-        world.hole = 1000;
-        world.run(ms(250)); // two probes of three at most
-        world.hole = 1420;
-        world.run(ms(2000));
+        sim.hole = 1000;
+        sim.run(ms(250)); // two probes of three at most
+        sim.hole = 1420;
+        sim.run(ms(2000));
     }
-    assert_eq!(world.log, [(ms(80), changed(1420))]);
+    assert_eq!(sim.log, [(ms(80), changed(1420))]);
 }
 
 proptest! {
@@ -192,18 +192,18 @@ proptest! {
         holes in prop::collection::vec((1280_u16..1500, 1_u64..20_000), 1..12),
         last in 1280_u16..1500,
     ) {
-        let mut world = World::new(1420);
+        let mut sim = Simulation::new(1420);
         for (hole, time) in holes {
-            world.hole = hole;
-            world.run(ms(time));
-            prop_assert!((1280..=1420).contains(&world.mtu.mtu()));
+            sim.hole = hole;
+            sim.run(ms(time));
+            prop_assert!((1280..=1420).contains(&sim.mtu.mtu()));
         }
-        world.hole = last;
-        world.run(ms(5000));
-        prop_assert!(world.mtu.mtu() <= last, "larger than the path after 5 s");
-        world.run(ms(90_000));
-        prop_assert!(last.min(1420) - world.mtu.mtu() <= 8);
-        let unfit = world.log.iter().any(|(_, event)| *event == MtuEvent::Unfit);
+        sim.hole = last;
+        sim.run(ms(5000));
+        prop_assert!(sim.mtu.mtu() <= last, "larger than the path after 5 s");
+        sim.run(ms(90_000));
+        prop_assert!(last.min(1420) - sim.mtu.mtu() <= 8);
+        let unfit = sim.log.iter().any(|(_, event)| *event == MtuEvent::Unfit);
         prop_assert!(!unfit);
     }
 }

@@ -78,7 +78,7 @@ fn verify(packet: &[u8]) {
 }
 
 #[test]
-fn tcp_super_packet_is_cut_into_finished_segments() {
+fn tcp_super_packet_becomes_finished_segments() {
     let payload: Vec<u8> = (0..2500_u32).map(|i| i as u8).collect();
     for (src, dst) in ADDRESSES {
         let options = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
@@ -149,7 +149,7 @@ fn tcp_id(mut packet: Vec<u8>, other: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn ordinary_packet_gets_its_checksum_and_is_answered_once() {
+fn ordinary_packet_is_finished_and_returned_once() {
     let whole = udp("fd00::1", "fd00::2", (1, 2), b"question");
     let (vnet, packet) = as_super(whole.clone(), 0);
     let vnet = VnetHeader {
@@ -297,7 +297,7 @@ fn sizes(batch: &[Vec<u8>]) -> Vec<usize> {
 }
 
 #[test]
-fn short_push_or_fin_packet_is_the_last_of_its_group() {
+fn short_push_or_fin_packet_ends_its_group() {
     let psh = flags::PSH;
     assert_eq!(
         sizes(&[data(0, 100, 0), data(100, 100, 0), data(200, 50, 0)]),
@@ -317,7 +317,7 @@ fn short_push_or_fin_packet_is_the_last_of_its_group() {
 }
 
 #[test]
-fn nothing_overtakes_within_a_flow() {
+fn packets_keep_order_within_flow() {
     let ack = data(100, 0, 0);
     assert_eq!(sizes(&[data(0, 100, 0), ack, data(100, 100, 0)]), [1, 1, 1]);
     assert_eq!(
@@ -333,7 +333,7 @@ fn nothing_overtakes_within_a_flow() {
 }
 
 #[test]
-fn flows_are_kept_apart_and_do_not_hinder_each_other() {
+fn flows_are_joined_independently() {
     let other = |seq| {
         let segment = Segment {
             seq,
@@ -358,7 +358,7 @@ fn flows_are_kept_apart_and_do_not_hinder_each_other() {
 }
 
 #[test]
-fn packets_that_differ_in_more_than_their_data_are_not_joined() {
+fn packets_with_differing_headers_are_not_joined() {
     let mut changed = data(100, 100, 0);
     changed[60] ^= 1; // the checksum is wrong now
     assert_eq!(sizes(&[data(0, 100, 0), changed]), [1, 1]);
@@ -395,7 +395,7 @@ fn packets_that_differ_in_more_than_their_data_are_not_joined() {
 }
 
 #[test]
-fn identifications_matter_only_where_fragmenting_is_allowed() {
+fn ip_ids_matter_only_without_dont_fragment() {
     let with_id = |seq, id: u16| {
         let mut packet = data(seq, 100, 0);
         packet[6] = 0;
@@ -421,7 +421,7 @@ fn groups_end_at_what_a_super_packet_can_hold() {
 
 proptest! {
     #[test]
-    fn cutting_undoes_joining_and_joining_undoes_cutting(
+    fn cutting_and_joining_are_inverse(
         payload in prop::collection::vec(any::<u8>(), 1..20_000),
         size in 200_u16..1400,
         v6 in any::<bool>(),
@@ -456,7 +456,7 @@ proptest! {
     }
 
     #[test]
-    fn any_batch_comes_out_as_the_packets_that_went_in(
+    fn any_batch_yields_the_packets_put_in(
         choices in prop::collection::vec((0_u8..4, 0_u32..6, 1_usize..4, any::<bool>()), 0..60),
     ) {
         let batch: Vec<Vec<u8>> = choices

@@ -25,7 +25,7 @@ enum Arrival {
 }
 
 /// A selector, the network under it, and everything that happened.
-struct World {
+struct Simulation {
     selector: Selector,
     begin: Instant,
     now: Instant,
@@ -39,10 +39,10 @@ struct World {
     log: Vec<(Duration, Event)>,
 }
 
-impl World {
+impl Simulation {
     fn new(params: Params, tcp: Network, udp: Network) -> Self {
         let now = start();
-        let mut world = Self {
+        let mut sim = Self {
             selector: Selector::new(params, 1, now),
             begin: now,
             now,
@@ -54,8 +54,8 @@ impl World {
             probes: 0,
             log: Vec::new(),
         };
-        world.act();
-        world
+        sim.act();
+        sim
     }
 
     fn network(&self, link: LinkId) -> Network {
@@ -169,18 +169,18 @@ const SHUT: Network = Network {
     rtt: ms(10),
 };
 
-fn world(tcp: Network, udp: Network) -> World {
-    World::new(Params::default(), tcp, udp)
+fn sim(tcp: Network, udp: Network) -> Simulation {
+    Simulation::new(Params::default(), tcp, udp)
 }
 
 #[test]
-fn both_are_dialed_at_once_and_the_first_is_used_until_udp_answers() {
+fn first_to_answer_is_used_until_udp_answers() {
     let slow_udp = Network {
         rtt: ms(300),
         ..NEAR
     };
-    let mut world = world(NEAR, slow_udp);
-    let dialed: Vec<_> = world.log.iter().map(|(at, event)| (*at, *event)).collect();
+    let mut sim = sim(NEAR, slow_udp);
+    let dialed: Vec<_> = sim.log.iter().map(|(at, event)| (*at, *event)).collect();
     let dial = |id, transport| {
         (
             ms(0),
@@ -191,23 +191,20 @@ fn both_are_dialed_at_once_and_the_first_is_used_until_udp_answers() {
         )
     };
     assert_eq!(dialed, [dial(1, Tcp), dial(2, Udp)]);
-    world.run(ms(2000));
-    assert_eq!(
-        world.uses(ms(0)),
-        [(ms(10), Some(Tcp)), (ms(300), Some(Udp))]
-    );
+    sim.run(ms(2000));
+    assert_eq!(sim.uses(ms(0)), [(ms(10), Some(Tcp)), (ms(300), Some(Udp))]);
 }
 
 #[test]
-fn blocked_udp_delays_nothing_and_is_used_soon_after_it_opens() {
-    let mut world = world(NEAR, SHUT);
-    world.run(ms(60_000));
-    assert_eq!(world.uses(ms(0)), [(ms(10), Some(Tcp))]);
-    world.udp.open = true;
-    world.run(ms(22_000));
-    assert_eq!(world.uses(ms(60_000)).len(), 1);
-    assert_eq!(world.active(), Some(Udp));
-    let tcp_closed = world
+fn blocked_udp_is_used_soon_after_it_opens() {
+    let mut sim = sim(NEAR, SHUT);
+    sim.run(ms(60_000));
+    assert_eq!(sim.uses(ms(0)), [(ms(10), Some(Tcp))]);
+    sim.udp.open = true;
+    sim.run(ms(22_000));
+    assert_eq!(sim.uses(ms(60_000)).len(), 1);
+    assert_eq!(sim.active(), Some(Udp));
+    let tcp_closed = sim
         .log
         .iter()
         .any(|(_, event)| matches!(event, Event::Close { link, .. } if *link == LinkId(1)));
@@ -215,10 +212,10 @@ fn blocked_udp_delays_nothing_and_is_used_soon_after_it_opens() {
 }
 
 #[test]
-fn silent_death_of_udp_is_left_within_two_seconds() {
+fn silent_udp_is_left_within_two_seconds() {
     for rtt in [1, 50, 250, 470] {
         for phase in (0..1000).step_by(50) {
-            let mut world = world(
+            let mut sim = sim(
                 Network {
                     rtt: ms(rtt),
                     ..NEAR
@@ -228,15 +225,15 @@ fn silent_death_of_udp_is_left_within_two_seconds() {
                     ..NEAR
                 },
             );
-            world.run(ms(10_000 + phase));
-            assert_eq!(world.active(), Some(Udp));
-            let died = world.time();
-            world.udp.open = false;
-            world.arrivals.retain(|(_, arrival)| match arrival {
-                Arrival::Connected(link) | Arrival::Pong(link, _) => world.links[link] == Tcp,
+            sim.run(ms(10_000 + phase));
+            assert_eq!(sim.active(), Some(Udp));
+            let died = sim.time();
+            sim.udp.open = false;
+            sim.arrivals.retain(|(_, arrival)| match arrival {
+                Arrival::Connected(link) | Arrival::Pong(link, _) => sim.links[link] == Tcp,
             });
-            world.run(ms(2000));
-            let uses = world.uses(died);
+            sim.run(ms(2000));
+            let uses = sim.uses(died);
             assert_eq!(uses.len(), 1, "rtt {rtt}, {phase}: {uses:?}");
             assert_eq!(uses[0].1, Some(Tcp));
         }
@@ -245,89 +242,87 @@ fn silent_death_of_udp_is_left_within_two_seconds() {
 
 #[test]
 fn failure_that_is_told_is_left_at_once() {
-    let mut world = world(NEAR, NEAR);
-    world.run(ms(5000));
-    let link = world.active_link();
-    world.selector.handle_failed(world.now, link);
-    world.act();
-    assert_eq!(world.uses(ms(5000)), [(ms(5000), Some(Tcp))]);
+    let mut sim = sim(NEAR, NEAR);
+    sim.run(ms(5000));
+    let link = sim.active_link();
+    sim.selector.handle_failed(sim.now, link);
+    sim.act();
+    assert_eq!(sim.uses(ms(5000)), [(ms(5000), Some(Tcp))]);
 }
 
 #[test]
 fn udp_that_died_is_trusted_later_each_time() {
-    let mut world = world(NEAR, NEAR);
+    let mut sim = sim(NEAR, NEAR);
     let mut pauses = Vec::new();
     for _ in 0..6 {
-        world.run(ms(7000));
-        assert_eq!(world.active(), Some(Udp));
-        let link = world.active_link();
-        let died = world.time();
-        world.selector.handle_failed(world.now, link);
-        world.act();
-        assert_eq!(world.active(), Some(Tcp));
-        world.run(ms(61_000));
-        let back = world.uses(died + ms(1))[0];
+        sim.run(ms(7000));
+        assert_eq!(sim.active(), Some(Udp));
+        let link = sim.active_link();
+        let died = sim.time();
+        sim.selector.handle_failed(sim.now, link);
+        sim.act();
+        assert_eq!(sim.active(), Some(Tcp));
+        sim.run(ms(61_000));
+        let back = sim.uses(died + ms(1))[0];
         assert_eq!(back.1, Some(Udp));
         pauses.push((back.0 - died).as_secs());
     }
     assert_eq!(pauses, [5, 10, 20, 40, 60, 60]);
-    world.run(ms(301_000));
-    let link = world.active_link();
-    let died = world.time();
-    world.selector.handle_failed(world.now, link);
-    world.run(ms(6000));
+    sim.run(ms(301_000));
+    let link = sim.active_link();
+    let died = sim.time();
+    sim.selector.handle_failed(sim.now, link);
+    sim.run(ms(6000));
     assert_eq!(
-        world.uses(died).last().unwrap().1,
+        sim.uses(died).last().unwrap().1,
         Some(Udp),
         "all is forgotten"
     );
 }
 
 #[test]
-fn long_round_trips_and_single_losses_are_no_death() {
+fn long_rtt_and_single_losses_kill_no_link() {
     let far = Network {
         open: true,
         rtt: ms(1500),
     };
-    let mut world = world(far, far);
-    world.run(ms(120_000));
-    let closed = |world: &World| {
-        world
-            .log
+    let mut sim = sim(far, far);
+    sim.run(ms(120_000));
+    let closed = |sim: &Simulation| {
+        sim.log
             .iter()
             .filter(|(_, event)| matches!(event, Event::Close { .. }))
             .count()
     };
-    assert!(world.probes < 320, "{} probes", world.probes);
-    assert_eq!(closed(&world), 0, "{:?}", world.log);
-    world = self::world(NEAR, NEAR);
-    world.udp_loses_every = Some(3);
-    world.run(ms(600_000));
-    assert_eq!(closed(&world), 0);
-    assert_eq!(world.uses(ms(100)), []);
+    assert!(sim.probes < 320, "{} probes", sim.probes);
+    assert_eq!(closed(&sim), 0, "{:?}", sim.log);
+    sim = self::sim(NEAR, NEAR);
+    sim.udp_loses_every = Some(3);
+    sim.run(ms(600_000));
+    assert_eq!(closed(&sim), 0);
+    assert_eq!(sim.uses(ms(100)), []);
 }
 
 #[test]
-fn everything_down_is_said_once_and_left_when_something_comes_back() {
-    let mut world = world(NEAR, NEAR);
-    world.run(ms(5000));
-    (world.tcp.open, world.udp.open) = (false, false);
-    world.run(ms(60_000));
-    let downs = world.uses(ms(5000));
+fn down_is_reported_once_until_recovery() {
+    let mut sim = sim(NEAR, NEAR);
+    sim.run(ms(5000));
+    (sim.tcp.open, sim.udp.open) = (false, false);
+    sim.run(ms(60_000));
+    let downs = sim.uses(ms(5000));
     assert_eq!(downs.last().unwrap().1, None);
     assert_eq!(downs.iter().filter(|(_, to)| to.is_none()).count(), 1);
-    world.tcp.open = true;
-    world.run(ms(12_000));
-    assert_eq!(world.active(), Some(Tcp));
+    sim.tcp.open = true;
+    sim.run(ms(12_000));
+    assert_eq!(sim.active(), Some(Tcp));
 }
 
 #[test]
 fn dials_are_spread_out_and_never_cease() {
-    let mut world = world(SHUT, SHUT);
-    world.run(ms(600_000));
+    let mut sim = sim(SHUT, SHUT);
+    sim.run(ms(600_000));
     let dials = |transport| {
-        world
-            .log
+        sim.log
             .iter()
             .filter(
                 |(_, event)| matches!(event, Event::Dial { transport: t, .. } if *t == transport),
@@ -336,13 +331,13 @@ fn dials_are_spread_out_and_never_cease() {
     };
     assert!((50..=80).contains(&dials(Tcp)), "{}", dials(Tcp));
     assert!((28..=55).contains(&dials(Udp)), "{}", dials(Udp));
-    assert!(world.uses(ms(0)).is_empty());
+    assert!(sim.uses(ms(0)).is_empty());
 }
 
 #[test]
 fn mode_forbids_the_other_transport() {
     for (mode, transport) in [(Mode::Tcp, Tcp), (Mode::Udp, Udp)] {
-        let mut world = World::new(
+        let mut sim = Simulation::new(
             Params {
                 mode,
                 ..Params::default()
@@ -350,23 +345,23 @@ fn mode_forbids_the_other_transport() {
             NEAR,
             NEAR,
         );
-        world.run(ms(60_000));
-        assert_eq!(world.uses(ms(0)), [(ms(10), Some(transport))]);
-        assert!(world.links.values().all(|link| *link == transport));
-        let link = world.active_link();
-        world.selector.handle_failed(world.now, link);
-        world.run(ms(1000));
-        assert_eq!(world.active(), Some(transport));
+        sim.run(ms(60_000));
+        assert_eq!(sim.uses(ms(0)), [(ms(10), Some(transport))]);
+        assert!(sim.links.values().all(|link| *link == transport));
+        let link = sim.active_link();
+        sim.selector.handle_failed(sim.now, link);
+        sim.run(ms(1000));
+        assert_eq!(sim.active(), Some(transport));
     }
 }
 
 #[test]
-fn link_that_is_told_to_go_is_replaced_before_it_is_closed() {
+fn drained_link_is_replaced_before_it_closes() {
     let params = Params {
         mode: Mode::Tcp,
         ..Params::default()
     };
-    let mut world = World::new(
+    let mut sim = Simulation::new(
         params,
         Network {
             rtt: ms(400),
@@ -374,26 +369,23 @@ fn link_that_is_told_to_go_is_replaced_before_it_is_closed() {
         },
         SHUT,
     );
-    world.run(ms(5000));
-    let old = world.active_link();
-    world.selector.handle_drain(world.now, old);
-    world.act();
-    assert_eq!(world.active_link(), old, "still the only one");
-    world.run(ms(399));
-    assert_eq!(world.active_link(), old);
-    world.run(ms(2));
-    assert_ne!(world.active_link(), old);
+    sim.run(ms(5000));
+    let old = sim.active_link();
+    sim.selector.handle_drain(sim.now, old);
+    sim.act();
+    assert_eq!(sim.active_link(), old, "still the only one");
+    sim.run(ms(399));
+    assert_eq!(sim.active_link(), old);
+    sim.run(ms(2));
+    assert_ne!(sim.active_link(), old);
+    assert!(sim.links.contains_key(&old), "packets may be on their way");
+    sim.run(ms(3000));
+    assert!(!sim.links.contains_key(&old));
     assert!(
-        world.links.contains_key(&old),
-        "packets may be on their way"
-    );
-    world.run(ms(3000));
-    assert!(!world.links.contains_key(&old));
-    assert!(
-        world.uses(ms(0)).iter().all(|(_, to)| to.is_some()),
+        sim.uses(ms(0)).iter().all(|(_, to)| to.is_some()),
         "never down"
     );
-    let closed = world
+    let closed = sim
         .log
         .iter()
         .find(|(_, event)| matches!(event, Event::Close { .. }));
@@ -402,26 +394,26 @@ fn link_that_is_told_to_go_is_replaced_before_it_is_closed() {
 }
 
 #[test]
-fn link_that_was_told_to_go_serves_again_while_there_is_no_other() {
+fn drained_link_serves_while_there_is_no_other() {
     let params = Params {
         mode: Mode::Tcp,
         ..Params::default()
     };
-    let mut world = World::new(params, NEAR, SHUT);
-    world.run(ms(5000));
-    let old = world.active_link();
-    world.selector.handle_drain(world.now, old);
-    world.act();
-    world.run(ms(1000));
-    let new = world.active_link();
+    let mut sim = Simulation::new(params, NEAR, SHUT);
+    sim.run(ms(5000));
+    let old = sim.active_link();
+    sim.selector.handle_drain(sim.now, old);
+    sim.act();
+    sim.run(ms(1000));
+    let new = sim.active_link();
     assert_ne!(new, old);
-    world.tcp.open = false; // to new connections; the old one is answered by hand
-    world.selector.handle_failed(world.now, new);
-    world.act();
+    sim.tcp.open = false; // to new connections; the old one is answered by hand
+    sim.selector.handle_failed(sim.now, new);
+    sim.act();
     for _ in 0..400 {
-        assert_eq!(world.active_link(), old);
-        world.run(ms(10));
-        let answered: Vec<u32> = world
+        assert_eq!(sim.active_link(), old);
+        sim.run(ms(10));
+        let answered: Vec<u32> = sim
             .log
             .iter()
             .filter_map(|(_, event)| match event {
@@ -430,71 +422,70 @@ fn link_that_was_told_to_go_serves_again_while_there_is_no_other() {
                 Event::Down | Event::Use { .. } => None,
             })
             .collect();
-        world
-            .selector
-            .handle_pong(world.now, old, *answered.last().unwrap());
-        world.act();
+        sim.selector
+            .handle_pong(sim.now, old, *answered.last().unwrap());
+        sim.act();
     }
 }
 
 #[test]
-fn link_that_stopped_answering_is_no_place_to_move_to() {
+fn unanswering_link_is_never_switched_to() {
     let mut params = Params::default();
     params.probes.standby = ms(500);
     params.probes.misses = 12;
-    let mut world = World::new(params, NEAR, NEAR);
-    world.run(ms(3000));
-    let link = world.active_link();
-    world.selector.handle_failed(world.now, link);
-    world.act();
-    world.run(ms(4000));
-    world.udp.open = false; // a second before UDP would be preferred again
-    world.run(ms(10_000));
-    assert_eq!(world.uses(ms(3000)), [(ms(3000), Some(Tcp))]);
+    let mut sim = Simulation::new(params, NEAR, NEAR);
+    sim.run(ms(3000));
+    let link = sim.active_link();
+    sim.selector.handle_failed(sim.now, link);
+    sim.act();
+    sim.run(ms(4000));
+    sim.udp.open = false; // a second before UDP would be preferred again
+    sim.run(ms(10_000));
+    assert_eq!(sim.uses(ms(3000)), [(ms(3000), Some(Tcp))]);
 }
 
 #[test]
-fn udp_that_is_too_small_is_left_alone_for_a_while() {
-    let mut world = world(NEAR, NEAR);
-    world.run(ms(1000));
-    let link = world.active_link();
-    world.selector.handle_unfit(world.now, link);
-    world.act();
-    world.run(ms(59_000));
-    assert_eq!(world.uses(ms(1000)), [(ms(1000), Some(Tcp))]);
-    world.run(ms(2000));
-    assert_eq!(world.active(), Some(Udp));
+fn unfit_udp_is_retried_after_pause() {
+    let mut sim = sim(NEAR, NEAR);
+    sim.run(ms(1000));
+    let link = sim.active_link();
+    sim.selector.handle_unfit(sim.now, link);
+    sim.act();
+    sim.run(ms(59_000));
+    assert_eq!(sim.uses(ms(1000)), [(ms(1000), Some(Tcp))]);
+    sim.run(ms(2000));
+    assert_eq!(sim.active(), Some(Udp));
 }
 
 #[test]
-fn packets_that_come_in_excuse_a_few_missing_answers() {
-    let mut world = world(NEAR, NEAR);
-    world.run(ms(5000));
-    world.udp.open = false;
-    let link = world.active_link();
+fn received_packets_excuse_few_missing_answers() {
+    let mut sim = sim(NEAR, NEAR);
+    sim.run(ms(5000));
+    sim.udp.open = false;
+    let link = sim.active_link();
     for _ in 0..19 {
-        world.run(ms(100));
-        world.selector.handle_received(world.now, link);
+        sim.run(ms(100));
+        sim.selector.handle_received(sim.now, link);
     }
-    assert_eq!(world.active(), Some(Udp), "1.9 s would be enough without");
+    assert_eq!(sim.active(), Some(Udp), "1.9 s would be enough without");
     for _ in 0..20 {
-        world.run(ms(100));
-        world.selector.handle_received(world.now, link);
+        sim.run(ms(100));
+        sim.selector.handle_received(sim.now, link);
     }
-    assert_eq!(world.active(), Some(Tcp), "but not for ever");
+    assert_eq!(sim.active(), Some(Tcp), "but not for ever");
 }
 
 #[test]
 fn round_trip_is_measured() {
-    let mut world = world(
+    let mut sim = sim(
         SHUT,
         Network {
             rtt: ms(80),
             ..NEAR
         },
     );
-    world.run(ms(20_000));
-    let stats = world.selector.stats(world.active_link()).unwrap();
+    sim.run(ms(20_000));
+    let stats = sim.selector.stats(sim.active_link()).unwrap();
     assert_eq!(stats.rtt, Some(ms(80)));
     assert_eq!(stats.timeout, ms(200));
     assert!(stats.sent - stats.answered <= 1 && stats.answered > 35);
@@ -502,50 +493,50 @@ fn round_trip_is_measured() {
 
 #[test]
 fn unknown_links_are_ignored() {
-    let mut world = world(NEAR, NEAR);
-    world.run(ms(1000));
-    let (now, nobody) = (world.now, LinkId(999));
-    world.selector.handle_connected(now, nobody);
-    world.selector.handle_pong(now, nobody, 0);
-    world.selector.handle_received(now, nobody);
-    world.selector.handle_drain(now, nobody);
-    world.selector.handle_failed(now, nobody);
-    world.selector.handle_unfit(now, nobody);
-    let link = world.active_link();
-    world.selector.handle_pong(now, link, 12_345);
-    world.act();
-    assert_eq!((world.active(), world.uses(ms(500))), (Some(Udp), vec![]));
-    assert_eq!(world.selector.stats(nobody), None);
+    let mut sim = sim(NEAR, NEAR);
+    sim.run(ms(1000));
+    let (now, nobody) = (sim.now, LinkId(999));
+    sim.selector.handle_connected(now, nobody);
+    sim.selector.handle_pong(now, nobody, 0);
+    sim.selector.handle_received(now, nobody);
+    sim.selector.handle_drain(now, nobody);
+    sim.selector.handle_failed(now, nobody);
+    sim.selector.handle_unfit(now, nobody);
+    let link = sim.active_link();
+    sim.selector.handle_pong(now, link, 12_345);
+    sim.act();
+    assert_eq!((sim.active(), sim.uses(ms(500))), (Some(Udp), vec![]));
+    assert_eq!(sim.selector.stats(nobody), None);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn whatever_happened_the_best_is_used_in_the_end(
+    fn best_link_is_used_after_any_history(
         steps in prop::collection::vec((0_u8..7, 0_u64..9000), 0..40),
         rtts in (1_u64..900, 1_u64..900),
         udp_open in any::<bool>(),
     ) {
         let [tcp, udp] = [rtts.0, rtts.1].map(|rtt| Network { open: true, rtt: ms(rtt) });
-        let mut world = world(tcp, udp);
+        let mut sim = sim(tcp, udp);
         for (what, time) in steps {
-            world.run(ms(time));
-            let active = world.selector.active().map(|(link, _)| link);
+            sim.run(ms(time));
+            let active = sim.selector.active().map(|(link, _)| link);
             match (what, active) {
-                (0, _) => world.tcp.open ^= true,
-                (1 | 2, _) => world.udp.open ^= true,
-                (3, Some(link)) => world.selector.handle_drain(world.now, link),
-                (4, Some(link)) => world.selector.handle_failed(world.now, link),
-                (5, Some(link)) => world.selector.handle_received(world.now, link),
+                (0, _) => sim.tcp.open ^= true,
+                (1 | 2, _) => sim.udp.open ^= true,
+                (3, Some(link)) => sim.selector.handle_drain(sim.now, link),
+                (4, Some(link)) => sim.selector.handle_failed(sim.now, link),
+                (5, Some(link)) => sim.selector.handle_received(sim.now, link),
                 _ => {}
             }
-            world.act();
-            prop_assert!(world.links.len() <= 4);
+            sim.act();
+            prop_assert!(sim.links.len() <= 4);
         }
-        (world.tcp.open, world.udp.open) = (true, udp_open);
-        world.run(ms(100_000));
+        (sim.tcp.open, sim.udp.open) = (true, udp_open);
+        sim.run(ms(100_000));
         let expected = if udp_open { Udp } else { Tcp };
-        prop_assert_eq!(world.active(), Some(expected));
+        prop_assert_eq!(sim.active(), Some(expected));
     }
 }

@@ -25,7 +25,7 @@ fn header_is_as_written_down() {
 }
 
 #[test]
-fn what_no_client_can_be_is_refused() {
+fn impossible_client_address_is_refused() {
     for client in [
         "192.0.2.1:0",
         "0.0.0.0:1",

@@ -269,7 +269,7 @@ impl Writer {
         self.abilities.join_tcp &= gso == Gso::Udp;
         tracing::warn!(
             ?gso,
-            "the device refuses joined packets, from now on they go one by one"
+            "the device refuses joined packets; writing them one by one"
         );
     }
 

@@ -77,7 +77,7 @@ fn plain(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn a_super_packet_comes_out_of_the_other_device_as_one() {
+async fn super_packet_crosses_devices_whole() {
     let (ours, theirs) = Device::pair(ALL).unwrap();
     let (mut ours, mut theirs) = (Port::new(ours).unwrap(), Port::new(theirs).unwrap());
     let (mut batch, mut buffer) = (Batch::new(ALL), vec![0; READ_BUFFER]);
@@ -114,7 +114,7 @@ async fn a_super_packet_comes_out_of_the_other_device_as_one() {
 }
 
 #[test]
-fn a_kernel_that_refuses_joined_packets_gets_them_one_by_one() {
+fn batch_writes_singly_after_refused_join() {
     let mut batch = Batch::new(ALL);
     let refuse = |parts: &[IoSlice<'_>]| match parts.len() {
         2 => Ok(()),
@@ -138,7 +138,7 @@ fn a_kernel_that_refuses_joined_packets_gets_them_one_by_one() {
 }
 
 #[test]
-fn a_kernel_that_refuses_joined_datagrams_still_gets_joined_segments() {
+fn batch_joins_tcp_after_refused_udp_join() {
     let mut batch = Batch::new(ALL);
     let refuse_datagrams = |parts: &[IoSlice<'_>]| match (parts.len(), parts[0][1]) {
         (3.., 5) => Err(Errno::INVAL.into()),
@@ -158,7 +158,7 @@ fn a_kernel_that_refuses_joined_datagrams_still_gets_joined_segments() {
 }
 
 #[test]
-fn a_device_without_headers_gets_packets_alone() {
+fn device_without_vnet_gets_single_packets() {
     let mut batch = Batch::new(Abilities {
         vnet: false,
         join_tcp: false,
@@ -172,7 +172,7 @@ fn a_device_without_headers_gets_packets_alone() {
 }
 
 #[test]
-fn what_the_device_does_not_take_is_counted_and_gone() {
+fn batch_counts_packets_device_refuses() {
     let mut batch = Batch::new(ALL);
     for packet in packets(Gso::TcpV4, 4_000) {
         put(&mut batch, &packet);
@@ -189,7 +189,7 @@ fn what_the_device_does_not_take_is_counted_and_gone() {
 }
 
 #[test]
-fn a_batch_is_bounded_and_takes_any_number_of_parts() {
+fn batch_is_bounded_and_writes_many_parts() {
     let mut batch = Batch::new(ALL);
     let packets: Vec<_> = (0..3).flat_map(|_| packets(Gso::Udp, 1_000)).collect();
     let mut count = 0;
@@ -212,7 +212,7 @@ fn a_batch_is_bounded_and_takes_any_number_of_parts() {
 }
 
 #[test]
-fn names_that_cannot_be_are_refused_before_the_kernel_is_asked() {
+fn invalid_device_names_are_refused_early() {
     for name in ["", "sixteen-letters-", "a/b", "tun%d", "..", "a b", "ä"] {
         let params = DeviceParams {
             name: name.to_owned(),
@@ -227,7 +227,7 @@ fn names_that_cannot_be_are_refused_before_the_kernel_is_asked() {
 }
 
 #[test]
-fn what_an_operator_can_do_something_about_is_told_apart() {
+fn device_errors_name_their_cause() {
     let of = |errno: Errno| DeviceError::of("rhizome0", errno.into());
     assert!(matches!(of(Errno::BUSY), DeviceError::Busy { .. }));
     assert!(matches!(of(Errno::NOENT), DeviceError::Missing(_)));

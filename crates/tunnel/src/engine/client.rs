@@ -425,7 +425,7 @@ impl<K: Keys> Engine<K> {
         for (link, event) in events {
             match event {
                 MtuEvent::Changed { mtu } => {
-                    tracing::info!(mtu, "packets may be this large");
+                    tracing::info!(mtu, "MTU changed");
                     self.send_mtu(now, at, link, mtu, out);
                 }
                 MtuEvent::Probe { id, size } => {

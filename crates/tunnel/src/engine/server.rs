@@ -127,7 +127,7 @@ impl<K: Keys> Engine<K> {
             prober.due(now)
         });
         if was_healthy != peer.is_healthy() {
-            tracing::warn!(peer = %peer.name, "probes are not answered");
+            tracing::warn!(peer = %peer.name, "peer is unhealthy: probes are not answered");
         }
         if let (Some(id), Some(link)) = (due, link) {
             let info = self.probe_info(now, at, true, 0);
@@ -154,7 +154,7 @@ impl<K: Keys> Engine<K> {
             *last_healthy = Some(now);
         }
         if !was_healthy && peer.is_healthy() {
-            tracing::info!(peer = %peer.name, "probes are answered");
+            tracing::info!(peer = %peer.name, "peer is healthy");
         }
     }
 

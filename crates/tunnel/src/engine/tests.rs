@@ -1,9 +1,7 @@
 //! Two ends and what is between them, in simulated time and without cryptography.
 
-mod following;
-mod packets;
-mod sink;
-mod world;
+mod simulation;
+mod support;
 
 use std::time::Duration;
 
@@ -13,42 +11,42 @@ use tunnel_proto::path::{Mode, Transport};
 
 use super::*;
 use crate::keys::PrivateKey;
-use packets::packet;
-use world::{World, ms};
+use simulation::{Simulation, ms};
+use support::packet;
 
 const POD: &str = "100.96.0.5";
 
 #[test]
-fn a_flow_opened_by_the_server_reaches_the_shoot_and_is_answered() {
-    let mut world = World::new(1, 1, Mode::Auto);
-    world.run_for(ms(1000));
-    assert_eq!(world.transport(0, 0), Some(Transport::Udp));
-    let source = world.server_address(0);
-    world.server_sends(0, packet(&source, POD, flags::SYN, 1000));
-    world.run_for(ms(100));
-    let arrived = world.at_client(0);
+fn flow_from_server_is_answered_by_shoot() {
+    let mut sim = Simulation::new(1, 1, Mode::Auto);
+    sim.run_for(ms(1000));
+    assert_eq!(sim.transport(0, 0), Some(Transport::Udp));
+    let source = sim.server_address(0);
+    sim.server_sends(0, packet(&source, POD, flags::SYN, 1000));
+    sim.run_for(ms(100));
+    let arrived = sim.at_client(0);
     assert_eq!(arrived.len(), 1);
     let header = Header::parse(&arrived[0]).unwrap();
     assert_eq!(
         Tcp::new(header.segment(&arrived[0])).unwrap().flags(),
         flags::SYN
     );
-    world.client_sends(0, packet(POD, &source, flags::SYN | flags::ACK, 1000));
-    world.run_for(ms(100));
-    assert_eq!(world.at_server(0).len(), 1);
+    sim.client_sends(0, packet(POD, &source, flags::SYN | flags::ACK, 1000));
+    sim.run_for(ms(100));
+    assert_eq!(sim.at_server(0).len(), 1);
 }
 
 #[test]
-fn nothing_of_the_shoot_opens_a_flow_toward_the_seed() {
-    let mut world = World::new(1, 1, Mode::Auto);
-    world.run_for(ms(1000));
-    let target = world.server_address(0);
-    world.client_sends(0, packet(POD, &target, flags::SYN, 0));
-    world.client_sends(0, packet(POD, &target, flags::ACK, 100));
-    world.client_sends(0, packet("192.168.123.64", &target, flags::SYN, 0));
-    world.run_for(ms(100));
-    assert!(world.at_server(0).is_empty());
-    let refused: u64 = world.servers[0]
+fn shoot_opens_no_flow_toward_seed() {
+    let mut sim = Simulation::new(1, 1, Mode::Auto);
+    sim.run_for(ms(1000));
+    let target = sim.server_address(0);
+    sim.client_sends(0, packet(POD, &target, flags::SYN, 0));
+    sim.client_sends(0, packet(POD, &target, flags::ACK, 100));
+    sim.client_sends(0, packet("192.168.123.64", &target, flags::SYN, 0));
+    sim.run_for(ms(100));
+    assert!(sim.at_server(0).is_empty());
+    let refused: u64 = sim.servers[0]
         .engine
         .filter()
         .unwrap()
@@ -59,209 +57,203 @@ fn nothing_of_the_shoot_opens_a_flow_toward_the_seed() {
 }
 
 #[test]
-fn inner_sources_that_are_not_the_peers_are_dropped() {
-    let mut world = World::new(1, 1, Mode::Auto);
-    world.run_for(ms(1000));
-    let target = world.server_address(0);
+fn packets_with_foreign_inner_source_are_dropped() {
+    let mut sim = Simulation::new(1, 1, Mode::Auto);
+    sim.run_for(ms(1000));
+    let target = sim.server_address(0);
     for source in ["9.9.9.9", "192.168.123.65", &target] {
-        world.client_sends(0, packet(source, &target, flags::ACK, 0));
+        sim.client_sends(0, packet(source, &target, flags::ACK, 0));
     }
-    world.run_for(ms(100));
-    assert!(world.at_server(0).is_empty());
-    assert_eq!(world.dropped_at_server(0, "source"), 3);
+    sim.run_for(ms(100));
+    assert!(sim.at_server(0).is_empty());
+    assert_eq!(sim.dropped_at_server(0, "source"), 3);
 }
 
 #[test]
-fn with_udp_blocked_the_tunnel_is_up_within_a_second() {
-    let mut world = World::new(1, 1, Mode::Auto);
-    world.udp = false;
-    world.run_for(ms(1000));
-    assert_eq!(world.transport(0, 0), Some(Transport::Tcp));
-    assert!(world.servers[0].engine.status(world.now).is_healthy());
+fn tunnel_is_up_within_a_second_without_udp() {
+    let mut sim = Simulation::new(1, 1, Mode::Auto);
+    sim.udp = false;
+    sim.run_for(ms(1000));
+    assert_eq!(sim.transport(0, 0), Some(Transport::Tcp));
+    assert!(sim.servers[0].engine.status(sim.now).is_healthy());
 }
 
 #[test]
-fn udp_is_used_once_it_opens_and_left_when_it_dies() {
-    let mut world = World::new(1, 1, Mode::Auto);
-    world.udp = false;
-    world.run_for(ms(10_000));
-    world.udp = true;
-    world.run_for(ms(30_000));
-    assert_eq!(world.transport(0, 0), Some(Transport::Udp));
-    assert_eq!(world.server_transport(0, 0), Some(Transport::Udp));
-    world.udp = false;
-    world.run_for(ms(2000));
-    assert_eq!(world.transport(0, 0), Some(Transport::Tcp));
-    assert_eq!(world.server_transport(0, 0), Some(Transport::Tcp));
+fn udp_is_used_when_open_and_left_when_dead() {
+    let mut sim = Simulation::new(1, 1, Mode::Auto);
+    sim.udp = false;
+    sim.run_for(ms(10_000));
+    sim.udp = true;
+    sim.run_for(ms(30_000));
+    assert_eq!(sim.transport(0, 0), Some(Transport::Udp));
+    assert_eq!(sim.server_transport(0, 0), Some(Transport::Udp));
+    sim.udp = false;
+    sim.run_for(ms(2000));
+    assert_eq!(sim.transport(0, 0), Some(Transport::Tcp));
+    assert_eq!(sim.server_transport(0, 0), Some(Transport::Tcp));
 }
 
 #[test]
-fn a_change_of_transport_keeps_the_flow_and_needs_no_handshake() {
-    let mut world = World::new(1, 1, Mode::Auto);
-    world.run_for(ms(2000));
-    let source = world.server_address(0);
-    world.server_sends(0, packet(&source, POD, flags::SYN, 0));
-    world.run_for(ms(50));
-    let handshakes = world.clients[0].engine.counts().handshakes;
-    world.udp = false;
-    world.run_for(ms(2000));
-    world.server_sends(0, packet(&source, POD, flags::ACK, 100));
-    world.run_for(ms(50));
-    world.client_sends(0, packet(POD, &source, flags::ACK, 100));
-    world.run_for(ms(50));
-    assert_eq!((world.at_client(0).len(), world.at_server(0).len()), (2, 1));
-    assert_eq!(world.clients[0].engine.counts().handshakes, handshakes);
+fn transport_change_keeps_flow_without_handshake() {
+    let mut sim = Simulation::new(1, 1, Mode::Auto);
+    sim.run_for(ms(2000));
+    let source = sim.server_address(0);
+    sim.server_sends(0, packet(&source, POD, flags::SYN, 0));
+    sim.run_for(ms(50));
+    let handshakes = sim.clients[0].engine.counts().handshakes;
+    sim.udp = false;
+    sim.run_for(ms(2000));
+    sim.server_sends(0, packet(&source, POD, flags::ACK, 100));
+    sim.run_for(ms(50));
+    sim.client_sends(0, packet(POD, &source, flags::ACK, 100));
+    sim.run_for(ms(50));
+    assert_eq!((sim.at_client(0).len(), sim.at_server(0).len()), (2, 1));
+    assert_eq!(sim.clients[0].engine.counts().handshakes, handshakes);
 }
 
 #[test]
 fn sessions_are_renewed_while_packets_flow() {
-    let mut world = World::new(1, 1, Mode::Auto);
-    world.run_for(ms(1000));
-    let before = world.clients[0].engine.counts().handshakes;
-    world.run_for(Duration::from_secs(400));
-    let after = world.clients[0].engine.counts().handshakes;
+    let mut sim = Simulation::new(1, 1, Mode::Auto);
+    sim.run_for(ms(1000));
+    let before = sim.clients[0].engine.counts().handshakes;
+    sim.run_for(Duration::from_secs(400));
+    let after = sim.clients[0].engine.counts().handshakes;
     assert!(
         (before + 2..before + 6).contains(&after),
         "{before} {after}"
     );
-    assert_eq!(world.transport(0, 0), Some(Transport::Udp));
+    assert_eq!(sim.transport(0, 0), Some(Transport::Udp));
     assert!(
-        world.clients[0].longest_down < ms(1),
+        sim.clients[0].max_down < ms(1),
         "{:?}",
-        world.clients[0].longest_down
+        sim.clients[0].max_down
     );
 }
 
 #[test]
-fn a_restarted_server_is_found_again() {
+fn restarted_server_is_found_again() {
     for udp in [true, false] {
-        let mut world = World::new(1, 1, Mode::Auto);
-        world.udp = udp;
-        world.run_for(ms(5000));
-        world.restart_server(0);
-        world.run_for(ms(4000));
-        assert!(
-            world.clients[0].engine.status(world.now).is_healthy(),
-            "{udp}"
-        );
-        assert!(
-            world.servers[0].engine.status(world.now).is_healthy(),
-            "{udp}"
-        );
+        let mut sim = Simulation::new(1, 1, Mode::Auto);
+        sim.udp = udp;
+        sim.run_for(ms(5000));
+        sim.restart_server(0);
+        sim.run_for(ms(4000));
+        assert!(sim.clients[0].engine.status(sim.now).is_healthy(), "{udp}");
+        assert!(sim.servers[0].engine.status(sim.now).is_healthy(), "{udp}");
     }
 }
 
 #[test]
-fn flows_stay_with_their_client_and_new_ones_avoid_a_draining_or_dead_one() {
-    let mut world = World::new(1, 2, Mode::Auto);
-    world.run_for(ms(2000));
-    let source = world.server_address(0);
+fn new_flows_avoid_draining_client_and_old_stay() {
+    let mut sim = Simulation::new(1, 2, Mode::Auto);
+    sim.run_for(ms(2000));
+    let source = sim.server_address(0);
     for port in 0..32 {
-        world.server_sends_port(0, &source, POD, flags::SYN, port);
+        sim.server_sends_port(0, &source, POD, flags::SYN, port);
     }
-    world.run_for(ms(100));
+    sim.run_for(ms(100));
     let first: Vec<_> = (0..2)
-        .map(|client| world.take_at_client(client).len())
+        .map(|client| sim.take_at_client(client).len())
         .collect();
     assert_eq!(first.iter().sum::<usize>(), 32);
     assert!(first.iter().all(|share| *share > 4), "{first:?}");
-    world.drain_client(0);
-    world.run_for(ms(200));
+    sim.drain_client(0);
+    sim.run_for(ms(200));
     for port in 100..132 {
-        world.server_sends_port(0, &source, POD, flags::SYN, port);
+        sim.server_sends_port(0, &source, POD, flags::SYN, port);
     }
     for port in 0..32 {
-        world.server_sends_port(0, &source, POD, flags::ACK, port);
+        sim.server_sends_port(0, &source, POD, flags::ACK, port);
     }
-    world.run_for(ms(100));
+    sim.run_for(ms(100));
     let second: Vec<_> = (0..2)
-        .map(|client| world.take_at_client(client).len())
+        .map(|client| sim.take_at_client(client).len())
         .collect();
     assert_eq!(second, [first[0], first[1] + 32]);
-    let info = world.clients[0].engine.status(world.now).peers[0].flows;
+    let info = sim.clients[0].engine.status(sim.now).peers[0].flows;
     assert_eq!(info as usize, first[0]);
 }
 
 #[test]
-fn new_flows_avoid_a_client_that_died_within_three_seconds() {
-    let mut world = World::new(1, 2, Mode::Auto);
-    world.run_for(ms(2000));
-    world.clients[1].dead = true;
-    world.run_for(ms(3000));
-    let source = world.server_address(0);
+fn new_flows_avoid_dead_client_after_three_seconds() {
+    let mut sim = Simulation::new(1, 2, Mode::Auto);
+    sim.run_for(ms(2000));
+    sim.clients[1].dead = true;
+    sim.run_for(ms(3000));
+    let source = sim.server_address(0);
     for port in 0..16 {
-        world.server_sends_port(0, &source, POD, flags::SYN, port);
+        sim.server_sends_port(0, &source, POD, flags::SYN, port);
     }
-    world.run_for(ms(100));
-    assert_eq!(world.take_at_client(0).len(), 16);
+    sim.run_for(ms(100));
+    assert_eq!(sim.take_at_client(0).len(), 16);
 }
 
 #[test]
-fn both_keys_of_a_rotation_work_and_nothing_is_lost_between() {
-    let mut world = World::new(1, 1, Mode::Auto);
-    world.run_for(ms(1000));
-    let (old, new) = (world::key(1), world::key(101));
+fn rotation_loses_nothing_with_either_key() {
+    let mut sim = Simulation::new(1, 1, Mode::Auto);
+    sim.run_for(ms(1000));
+    let (old, new) = (simulation::key(1), simulation::key(101));
     // First everybody is told the new key, then it is used, then the old one goes.
-    world.rotate_client_key(&[&old, &new], &[&old]);
-    world.run_for(ms(2000));
-    world.rotate_client_key(&[&old, &new], &[&new, &old]);
-    world.run_for(ms(40_000));
-    world.rotate_client_key(&[&new], &[&new]);
-    world.run_for(ms(5000));
+    sim.rotate_client_key(&[&old, &new], &[&old]);
+    sim.run_for(ms(2000));
+    sim.rotate_client_key(&[&old, &new], &[&new, &old]);
+    sim.run_for(ms(40_000));
+    sim.rotate_client_key(&[&new], &[&new]);
+    sim.run_for(ms(5000));
     assert!(
-        world.clients[0].longest_down < ms(1),
+        sim.clients[0].max_down < ms(1),
         "{:?}",
-        world.clients[0].longest_down
+        sim.clients[0].max_down
     );
-    let source = world.server_address(0);
-    world.server_sends(0, packet(&source, POD, flags::SYN, 0));
-    world.run_for(ms(100));
-    assert_eq!(world.at_client(0).len(), 1);
+    let source = sim.server_address(0);
+    sim.server_sends(0, packet(&source, POD, flags::SYN, 0));
+    sim.run_for(ms(100));
+    assert_eq!(sim.at_client(0).len(), 1);
 }
 
 #[test]
-fn a_syn_is_told_what_the_path_carries() {
-    let mut world = World::new(1, 1, Mode::Auto);
-    world.largest = Some(1400);
-    world.run_for(ms(8000));
-    let mtu = world.clients[0].engine.status(world.now).peers[0].mtu;
+fn syn_mss_is_clamped_to_path_mtu() {
+    let mut sim = Simulation::new(1, 1, Mode::Auto);
+    sim.largest = Some(1400);
+    sim.run_for(ms(8000));
+    let mtu = sim.clients[0].engine.status(sim.now).peers[0].mtu;
     assert!((1300..=1368).contains(&mtu), "{mtu}");
-    let source = world.server_address(0);
-    world.server_sends(0, packets::syn_with_mss(&source, POD, 1460));
-    world.run_for(ms(100));
-    let mut arrived = world.at_client(0).remove(0);
+    let source = sim.server_address(0);
+    sim.server_sends(0, support::syn_with_mss(&source, POD, 1460));
+    sim.run_for(ms(100));
+    let mut arrived = sim.at_client(0).remove(0);
     let header = Header::parse(&arrived).unwrap();
     assert_eq!(mss::clamp(&header, &mut arrived, 100), Some(mtu - 40));
 }
 
 #[test]
-fn a_path_too_small_for_udp_is_left_for_tcp() {
-    let mut world = World::new(1, 1, Mode::Auto);
-    world.largest = Some(1280);
-    world.run_for(ms(5000));
-    assert_eq!(world.transport(0, 0), Some(Transport::Tcp));
+fn path_too_small_for_udp_uses_tcp() {
+    let mut sim = Simulation::new(1, 1, Mode::Auto);
+    sim.largest = Some(1280);
+    sim.run_for(ms(5000));
+    assert_eq!(sim.transport(0, 0), Some(Transport::Tcp));
 }
 
 #[test]
 fn too_large_a_packet_is_answered_on_the_device() {
-    let mut world = World::new(1, 1, Mode::Auto);
-    world.largest = Some(1400);
-    world.run_for(ms(8000));
-    let source = world.server_address(0);
-    world.server_sends(0, packet(&source, POD, flags::SYN, 0));
-    world.server_sends(0, packet(&source, POD, flags::ACK, 1380));
-    world.run_for(ms(100));
-    assert_eq!(world.at_client(0).len(), 1, "the SYN alone");
-    let answers = world.at_server(0);
+    let mut sim = Simulation::new(1, 1, Mode::Auto);
+    sim.largest = Some(1400);
+    sim.run_for(ms(8000));
+    let source = sim.server_address(0);
+    sim.server_sends(0, packet(&source, POD, flags::SYN, 0));
+    sim.server_sends(0, packet(&source, POD, flags::ACK, 1380));
+    sim.run_for(ms(100));
+    assert_eq!(sim.at_client(0).len(), 1, "the SYN alone");
+    let answers = sim.at_server(0);
     assert_eq!(answers.len(), 1);
     assert_eq!(Header::parse(&answers[0]).unwrap().protocol, 1);
 }
 
 #[test]
-fn faulty_identities_are_refused_by_name_and_change_nothing() {
-    let mut world = World::new(1, 1, Mode::Auto);
-    world.run_for(ms(1000));
-    let good = world.server_identity(0);
+fn invalid_identity_is_refused_and_changes_nothing() {
+    let mut sim = Simulation::new(1, 1, Mode::Auto);
+    sim.run_for(ms(1000));
+    let good = sim.server_identity(0);
     type Spoil = Box<dyn Fn(&mut Identity)>;
     let faults: [(&str, Spoil); 5] = [
         ("private key", Box::new(|it| it.keys.clear())),
@@ -292,18 +284,18 @@ fn faulty_identities_are_refused_by_name_and_change_nothing() {
     for (text, spoil) in faults {
         let mut identity = good.clone();
         spoil(&mut identity);
-        let now = world.now;
-        let error = world.servers[0].engine.replace(now, identity).unwrap_err();
+        let now = sim.now;
+        let error = sim.servers[0].engine.replace(now, identity).unwrap_err();
         assert!(error.to_string().contains(text), "{error}");
     }
-    world.run_for(ms(3000));
-    assert!(world.clients[0].engine.status(world.now).is_healthy());
+    sim.run_for(ms(3000));
+    assert!(sim.clients[0].engine.status(sim.now).is_healthy());
 }
 
 #[test]
-fn whatever_arrives_does_no_harm() {
-    let mut world = World::new(1, 1, Mode::Auto);
-    world.run_for(ms(1000));
+fn junk_from_network_and_device_is_harmless() {
+    let mut sim = Simulation::new(1, 1, Mode::Auto);
+    sim.run_for(ms(1000));
     let mut random = 1_u64;
     for len in 0..1600 {
         let bytes: Vec<u8> = (0..len)
@@ -319,201 +311,247 @@ fn whatever_arrives_does_no_harm() {
             if let Some(byte) = bytes.first_mut() {
                 *byte = first;
             }
-            world.junk(bytes);
+            sim.junk(bytes);
         }
     }
-    world.run_for(ms(3000));
-    assert!(world.clients[0].engine.status(world.now).is_healthy());
-    assert!(world.at_server(0).is_empty() && world.at_client(0).is_empty());
+    sim.run_for(ms(3000));
+    assert!(sim.clients[0].engine.status(sim.now).is_healthy());
+    assert!(sim.at_server(0).is_empty() && sim.at_client(0).is_empty());
 }
 
 #[test]
 fn keys_that_are_added_disturb_no_other_peer() {
     // One client drains, so that flows go to the other one.
     for client in [0, 1] {
-        let mut world = World::new(1, 2, Mode::Auto);
-        world.run_for(ms(1000));
-        world.drain_client(1 - client);
-        world.run_for(ms(500));
-        assert!(world.carries(client, 1));
-        world.server_keys(&[50, 60], &[&[1], &[2]]);
-        world.run_for(ms(1000));
-        assert!(world.carries(client, 2), "with another own key");
-        world.server_keys(&[50, 60], &[&[1, 101], &[2]]);
-        world.run_for(ms(1000));
-        assert!(world.carries(client, 3), "with another key of a client");
-        world.client_keys(client, &[1 + client as u8], &[60, 50]);
-        world.run_for(ms(3000));
-        assert!(world.carries(client, 4), "with the new key preferred");
-        assert!(world.clients[client].longest_down < ms(1));
+        let mut sim = Simulation::new(1, 2, Mode::Auto);
+        sim.run_for(ms(1000));
+        sim.drain_client(1 - client);
+        sim.run_for(ms(500));
+        assert!(sim.carries(client, 1));
+        sim.server_keys(&[50, 60], &[&[1], &[2]]);
+        sim.run_for(ms(1000));
+        assert!(sim.carries(client, 2), "with another own key");
+        sim.server_keys(&[50, 60], &[&[1, 101], &[2]]);
+        sim.run_for(ms(1000));
+        assert!(sim.carries(client, 3), "with another key of a client");
+        sim.client_keys(client, &[1 + client as u8], &[60, 50]);
+        sim.run_for(ms(3000));
+        assert!(sim.carries(client, 4), "with the new key preferred");
+        assert!(sim.clients[client].max_down < ms(1));
     }
 }
 
 #[test]
-fn a_key_that_the_server_has_lost_gives_way_to_one_that_it_has() {
+fn key_lost_by_server_is_replaced_by_known_one() {
     for order in [[50, 60], [60, 50]] {
-        let mut world = World::new(1, 1, Mode::Auto);
-        world.server_keys(&[50, 60], &[&[1]]);
-        world.client_keys(0, &[1], &order);
-        world.run_for(ms(3000));
-        assert!(world.carries(0, 1));
+        let mut sim = Simulation::new(1, 1, Mode::Auto);
+        sim.server_keys(&[50, 60], &[&[1]]);
+        sim.client_keys(0, &[1], &order);
+        sim.run_for(ms(3000));
+        assert!(sim.carries(0, 1));
         let gone = order[0];
-        world.server_keys(&[110 - gone], &[&[1]]);
-        world.run_for(ms(5000));
-        assert!(world.carries(0, 2), "without {gone}");
+        sim.server_keys(&[110 - gone], &[&[1]]);
+        sim.run_for(ms(5000));
+        assert!(sim.carries(0, 2), "without {gone}");
         assert!(
-            world.clients[0].longest_down < ms(4000),
+            sim.clients[0].max_down < ms(4000),
             "{:?}",
-            world.clients[0].longest_down
+            sim.clients[0].max_down
         );
-        world.run_for(ms(60_000));
-        assert!(world.clients[0].engine.status(world.now).is_healthy());
+        sim.run_for(ms(60_000));
+        assert!(sim.clients[0].engine.status(sim.now).is_healthy());
     }
 }
 
 #[test]
-fn udp_that_dies_in_one_direction_is_left_within_two_seconds() {
+fn udp_dead_one_way_is_left_within_two_seconds() {
     for to_servers in [true, false] {
-        let mut world = World::new(1, 1, Mode::Auto);
-        world.run_for(ms(3000));
-        assert!(world.carries(0, 1));
-        world.udp_to_servers = !to_servers;
-        world.udp_to_clients = to_servers;
-        world.run_for(ms(2000));
-        assert_eq!(world.transport(0, 0), Some(Transport::Tcp), "{to_servers}");
+        let mut sim = Simulation::new(1, 1, Mode::Auto);
+        sim.run_for(ms(3000));
+        assert!(sim.carries(0, 1));
+        sim.udp_to_servers = !to_servers;
+        sim.udp_to_clients = to_servers;
+        sim.run_for(ms(2000));
+        assert_eq!(sim.transport(0, 0), Some(Transport::Tcp), "{to_servers}");
         assert_eq!(
-            world.server_transport(0, 0),
+            sim.server_transport(0, 0),
             Some(Transport::Tcp),
             "{to_servers}"
         );
-        assert!(world.carries(0, 2));
+        assert!(sim.carries(0, 2));
     }
 }
 
 #[test]
-fn nothing_larger_than_the_path_is_sent_once_its_size_is_known() {
-    let mut world = World::new(1, 1, Mode::Auto);
-    world.largest = Some(1400);
-    world.run_for(ms(8000));
-    let source = world.server_address(0);
-    world.server_sends(0, packet(&source, POD, flags::SYN, 0));
-    world.run_for(ms(20));
-    world.largest_sent = 0;
+fn packets_fit_path_once_its_mtu_is_known() {
+    let mut sim = Simulation::new(1, 1, Mode::Auto);
+    sim.largest = Some(1400);
+    sim.run_for(ms(8000));
+    let source = sim.server_address(0);
+    sim.server_sends(0, packet(&source, POD, flags::SYN, 0));
+    sim.run_for(ms(20));
+    sim.largest_sent = 0;
     for _ in 0..400 {
         for data in [1328, 1340, 1380] {
-            world.server_sends(0, packet(&source, POD, flags::ACK, data));
-            world.client_sends(0, packet(POD, &source, flags::ACK, data));
+            sim.server_sends(0, packet(&source, POD, flags::ACK, data));
+            sim.client_sends(0, packet(POD, &source, flags::ACK, data));
         }
-        world.run_for(ms(20));
+        sim.run_for(ms(20));
     }
-    assert!(world.largest_sent <= 1400, "{}", world.largest_sent);
-    assert!(world.at_client(0).len() > 300, "what fits goes through");
+    assert!(sim.largest_sent <= 1400, "{}", sim.largest_sent);
+    assert!(sim.at_client(0).len() > 300, "what fits goes through");
 }
 
 #[test]
-fn what_pods_say_in_the_manner_of_a_probe_is_not_believed() {
-    let mut world = World::new(1, 1, Mode::Auto);
-    world.run_for(ms(1000));
+fn probes_forged_by_pods_are_ignored() {
+    let mut sim = Simulation::new(1, 1, Mode::Auto);
+    sim.run_for(ms(1000));
     let info = tunnel_proto::echo::ProbeInfo {
         draining: true,
         mtu: 1280,
         ..tunnel_proto::echo::ProbeInfo::default()
     };
-    let target = world.server_address(0).parse().unwrap();
+    let target = sim.server_address(0).parse().unwrap();
     let mut probe = vec![0; 100];
     let addresses = (POD.parse().unwrap(), target);
     let len = tunnel_proto::echo::request(addresses, 1, info, 0, &mut probe).unwrap();
     probe.truncate(len);
-    world.client_sends(0, probe);
-    world.run_for(ms(20));
-    let status = &world.servers[0].engine.status(world.now).peers[0];
+    sim.client_sends(0, probe);
+    sim.run_for(ms(20));
+    let status = &sim.servers[0].engine.status(sim.now).peers[0];
     assert_eq!((status.draining, status.mtu), (false, 1420));
 }
 
 #[test]
 fn streams_of_strangers_are_bounded_and_end() {
-    let mut world = World::new(1, 1, Mode::Auto);
-    world.run_for(ms(1000));
+    let mut sim = Simulation::new(1, 1, Mode::Auto);
+    sim.run_for(ms(1000));
     for _ in 0..1000 {
-        world.stranger();
+        sim.stranger();
     }
     assert_eq!(
-        world.servers[0].engine.status(world.now).strangers,
+        sim.servers[0].engine.status(sim.now).strangers,
         MAX_UNPROVEN
     );
-    assert!(world.carries(0, 1));
-    world.run_for(ms(11_000));
-    assert_eq!(world.servers[0].engine.status(world.now).strangers, 0);
-    assert_eq!(world.transport(0, 0), Some(Transport::Udp));
+    assert!(sim.carries(0, 1));
+    sim.run_for(ms(11_000));
+    assert_eq!(sim.servers[0].engine.status(sim.now).strangers, 0);
+    assert_eq!(sim.transport(0, 0), Some(Transport::Udp));
 }
 
 #[test]
-fn a_stream_that_went_silent_is_closed() {
-    let mut world = World::new(1, 1, Mode::Tcp);
-    world.run_for(ms(1000));
+fn silent_stream_is_closed() {
+    let mut sim = Simulation::new(1, 1, Mode::Tcp);
+    sim.run_for(ms(1000));
     assert_eq!(
-        world.servers[0].engine.status(world.now).peers[0]
-            .links
-            .len(),
+        sim.servers[0].engine.status(sim.now).peers[0].links.len(),
         1
     );
-    world.clients[0].dead = true;
-    world.run_for(ms(61_000));
+    sim.clients[0].dead = true;
+    sim.run_for(ms(61_000));
     assert_eq!(
-        world.servers[0].engine.status(world.now).peers[0]
-            .links
-            .len(),
+        sim.servers[0].engine.status(sim.now).peers[0].links.len(),
         0
     );
 }
 
 #[test]
-fn the_server_stays_on_the_clients_link_over_rekeys() {
-    let mut world = World::new(1, 1, Mode::Auto);
-    world.run_for(ms(3000));
-    let before = world.servers[0].engine.counts().path_changes;
+fn server_keeps_client_link_over_rekeys() {
+    let mut sim = Simulation::new(1, 1, Mode::Auto);
+    sim.run_for(ms(3000));
+    let before = sim.servers[0].engine.counts().path_changes;
     for _ in 0..600 {
-        assert!(world.carries(0, 1));
-        world.run_for(ms(1000));
+        assert!(sim.carries(0, 1));
+        sim.run_for(ms(1000));
     }
-    let engine = &world.servers[0].engine;
+    let engine = &sim.servers[0].engine;
     assert!(engine.counts().handshakes > 4, "{:?}", engine.counts());
     assert_eq!(engine.counts().path_changes, before);
 }
 
 #[test]
-fn a_hole_that_appears_under_the_servers_packets_is_found() {
-    let mut world = World::new(1, 1, Mode::Auto);
-    world.run_for(ms(3000));
-    let source = world.server_address(0);
-    world.server_sends(0, packet(&source, POD, flags::SYN, 0));
-    world.largest = Some(1400);
+fn hole_under_server_packets_is_found() {
+    let mut sim = Simulation::new(1, 1, Mode::Auto);
+    sim.run_for(ms(3000));
+    let source = sim.server_address(0);
+    sim.server_sends(0, packet(&source, POD, flags::SYN, 0));
+    sim.largest = Some(1400);
     for _ in 0..200 {
-        world.server_sends(0, packet(&source, POD, flags::ACK, 1380));
-        world.run_for(ms(25));
+        sim.server_sends(0, packet(&source, POD, flags::ACK, 1380));
+        sim.run_for(ms(25));
     }
-    let mtu = world.servers[0].engine.status(world.now).peers[0].mtu;
+    let mtu = sim.servers[0].engine.status(sim.now).peers[0].mtu;
     assert!((1280..=1368).contains(&mtu), "{mtu}");
 }
 
 #[test]
-fn a_flow_that_nobody_answered_leaves_a_client_that_died() {
-    let mut world = World::new(1, 2, Mode::Auto);
-    world.run_for(ms(2000));
-    let source = world.server_address(0);
-    world.clients[0].dead = true;
+fn unanswered_flow_leaves_dead_client() {
+    let mut sim = Simulation::new(1, 2, Mode::Auto);
+    sim.run_for(ms(2000));
+    let source = sim.server_address(0);
+    sim.clients[0].dead = true;
     for port in 0..16 {
-        world.server_sends_port(0, &source, POD, flags::SYN, port);
+        sim.server_sends_port(0, &source, POD, flags::SYN, port);
     }
-    world.run_for(ms(3000));
-    world.take_at_client(1);
+    sim.run_for(ms(3000));
+    sim.take_at_client(1);
     for port in 0..16 {
-        world.server_sends_port(0, &source, POD, flags::SYN, port);
+        sim.server_sends_port(0, &source, POD, flags::SYN, port);
     }
-    world.run_for(ms(50));
+    sim.run_for(ms(50));
     assert_eq!(
-        world.take_at_client(1).len(),
+        sim.take_at_client(1).len(),
         16,
         "repeated, by the other one"
     );
+}
+
+const MODES: [Mode; 3] = [Mode::Auto, Mode::Tcp, Mode::Udp];
+
+/// Expects that both ends are healthy and that a flow of this port works at once.
+fn is_followed(sim: &mut Simulation, port: u16) {
+    let now = sim.now;
+    let ends = [&sim.clients[0].engine, &sim.servers[0].engine];
+    let healthy = ends.map(|end| end.status(now).is_healthy());
+    assert_eq!(healthy, [true, true], "client, server");
+    assert!(sim.carries(0, port));
+}
+
+#[test]
+fn server_follows_client_with_older_clock() {
+    for mode in MODES {
+        let mut sim = Simulation::new(1, 1, mode);
+        sim.run_for(Duration::from_secs(600));
+        is_followed(&mut sim, 1);
+        sim.restart_client(0, Duration::from_secs(3600));
+        // Until no session of the old process is left.
+        sim.run_for(Duration::from_secs(185));
+        is_followed(&mut sim, 2);
+    }
+}
+
+#[test]
+fn server_follows_client_that_restarts_often() {
+    for mode in MODES {
+        let mut sim = Simulation::new(1, 1, mode);
+        for port in 0..300 {
+            sim.run_for(ms(2000));
+            is_followed(&mut sim, port);
+            sim.restart_client(0, Duration::ZERO);
+        }
+    }
+}
+
+#[test]
+fn server_follows_client_after_one_way_loss() {
+    for minutes in [1, 3, 5, 20] {
+        let mut sim = Simulation::new(1, 1, Mode::Udp);
+        sim.run_for(ms(3000));
+        is_followed(&mut sim, 1);
+        sim.udp_to_clients = false;
+        sim.run_for(Duration::from_secs(60 * minutes));
+        sim.udp_to_clients = true;
+        sim.run_for(Duration::from_secs(20));
+        is_followed(&mut sim, 2);
+    }
 }

@@ -54,7 +54,7 @@ fn keys_that_protect_nothing_are_refused() {
 }
 
 #[test]
-fn nothing_shows_a_secret() {
+fn secrets_are_never_shown() {
     let private: PrivateKey = PRIVATE.parse().unwrap();
     let preshared: PresharedKey = PRIVATE.parse().unwrap();
     assert_eq!(
@@ -71,13 +71,13 @@ fn nothing_shows_a_secret() {
 }
 
 #[test]
-fn public_keys_are_shown_in_part_unless_asked_for() {
+fn public_key_debug_shows_a_part() {
     let key: PublicKey = PUBLIC.parse().unwrap();
     assert_eq!(format!("{key:?}"), "PublicKey(hSDwCY…)");
 }
 
 #[test]
-fn written_key_is_read_back_and_is_the_owners_alone() {
+fn written_key_is_readable_by_owner_only() {
     let dir = TempDir::new("keys").unwrap();
     let path = dir.path().join("key");
     let key = generate().unwrap();
@@ -93,7 +93,7 @@ fn written_key_is_read_back_and_is_the_owners_alone() {
 }
 
 #[test]
-fn nothing_is_overwritten() {
+fn write_new_overwrites_no_file() {
     let dir = TempDir::new("keys").unwrap();
     let path = dir.path().join("key");
     fs::write(&path, "precious").unwrap();
@@ -112,7 +112,7 @@ fn missing_directory_is_an_error_with_the_name() {
 }
 
 #[test]
-fn line_end_is_optional_and_long_files_are_no_keys() {
+fn key_file_allows_line_end_and_limits_size() {
     let dir = TempDir::new("keys").unwrap();
     let path = dir.path().join("key");
     for end in ["", "\n", "\r\n", " \n\n"] {
@@ -130,7 +130,7 @@ fn line_end_is_optional_and_long_files_are_no_keys() {
 }
 
 #[test]
-fn generated_keys_differ_and_are_as_wg_makes_them() {
+fn generated_keys_differ_and_are_clamped() {
     let keys = [generate().unwrap(), generate().unwrap()];
     assert_ne!(keys[0].as_bytes(), keys[1].as_bytes());
     for key in keys {

@@ -115,7 +115,7 @@ impl Boring {
 
     /// Begins anew after boringtun did what it should not: no session is left.
     fn restart(&mut self) {
-        tracing::warn!("the state of a pair of keys was lost and is made anew");
+        tracing::warn!("session state was lost; restarting the handshake");
         self.main = self.maker.tunn();
         self.sessions.clear();
         if let Role::Initiator { clock, awaited } = &mut self.role {

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn late_packet_of_the_older_session_does_not_bring_it_back() {
+    fn late_packet_does_not_revive_older_session() {
         let (mut sessions, now) = (Sessions::default(), now());
         sessions.begin(session(1, now, true));
         sessions.begin(session(2, now, true));
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn index_of_another_session_in_the_same_place_is_unknown() {
+    fn index_of_other_session_in_slot_is_unknown() {
         let (mut sessions, now) = (Sessions::default(), now());
         sessions.begin(session(1, now, true));
         assert_eq!(sessions.find(now, 1), Ok(()));

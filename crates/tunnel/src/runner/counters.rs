@@ -12,11 +12,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use telemetry::Registry;
 use telemetry::metrics::{Encoder, Kind};
-use tunnel_proto::codel::DropReason;
-use tunnel_proto::filter::{Filter, Refusal};
+use tunnel_proto::filter::Filter;
 use tunnel_proto::path::Transport;
 
-use crate::engine::Counts;
+use crate::engine::{Counts, Traffic};
 use crate::status::Status;
 
 use super::ports::Ports;
@@ -57,13 +56,8 @@ impl Counters {
         }
     }
 
-    /// Counts a link that the engine closed.
+    /// Counts a link that the engine closed, or a stream that ended by itself.
     pub(super) fn link_closed(&mut self, reason: &'static str) {
-        *self.totals.closed.entry(reason).or_default() += 1;
-    }
-
-    /// Counts a stream that ended by itself.
-    pub(super) fn stream_ended(&mut self, reason: &'static str) {
         *self.totals.closed.entry(reason).or_default() += 1;
     }
 
@@ -85,10 +79,10 @@ impl Counters {
             dropped.insert(reason, count);
         }
         for (refusal, count) in filter.into_iter().flat_map(Filter::refused) {
-            dropped.insert(filter_reason(refusal), count);
+            dropped.insert(refusal.reason(), count);
         }
         for (reason, count) in ports.queue_drops() {
-            dropped.insert(queue_reason(reason), count);
+            dropped.insert(reason.reason(), count);
         }
         dropped.insert("untrusted_gateway", ports.untrusted);
         dropped.insert("device_header", ports.broken);
@@ -115,45 +109,42 @@ impl Counters {
 
 fn write_totals(out: &mut Encoder, totals: &Totals) {
     let counts = &totals.counts;
-    let directions = [("rx", counts.opened), ("tx", counts.sealed)];
-    out.family(
-        "rhizome_tunnel_bytes_total",
-        "Bytes of inner packets; rx: out of the tunnel, to the device.",
-        Kind::Counter,
-        |family| {
+    type Count = fn(&Traffic) -> u64;
+    let traffic: [(&str, &str, Count); 2] = [
+        (
+            "rhizome_tunnel_bytes_total",
+            "Bytes of inner packets; rx: out of the tunnel, to the device.",
+            |traffic| traffic.bytes,
+        ),
+        (
+            "rhizome_tunnel_packets_total",
+            "Inner packets; rx: out of the tunnel, to the device.",
+            |traffic| traffic.packets,
+        ),
+    ];
+    for (name, help, count) in traffic {
+        out.family(name, help, Kind::Counter, |family| {
             family.labels(&["direction"]);
-            for (direction, traffic) in directions {
-                family.sample(&[("direction", direction)], traffic.bytes);
-            }
-        },
-    );
-    out.family(
-        "rhizome_tunnel_packets_total",
-        "Inner packets; rx: out of the tunnel, to the device.",
-        Kind::Counter,
-        |family| {
-            family.labels(&["direction"]);
-            for (direction, traffic) in directions {
-                family.sample(&[("direction", direction)], traffic.packets);
-            }
-        },
-    );
+            family.sample(&[("direction", "rx")], count(&counts.opened));
+            family.sample(&[("direction", "tx")], count(&counts.sealed));
+        });
+    }
     let labeled = [
         (
             "rhizome_tunnel_dropped_total",
-            "Packets and datagrams that went no further, by reason.",
+            "Dropped packets and datagrams, by reason.",
             "reason",
             &totals.dropped,
         ),
         (
             "rhizome_tunnel_links_closed_total",
-            "Links that were closed or ended, by reason.",
+            "Links closed, by reason.",
             "reason",
             &totals.closed,
         ),
         (
             "rhizome_tunnel_offload_fallbacks_total",
-            "Times that the kernel refused an offload, which is then done without.",
+            "Offloads that the kernel refused and that are disabled since.",
             "offload",
             &totals.fallbacks,
         ),
@@ -185,7 +176,7 @@ fn write_totals(out: &mut Encoder, totals: &Totals) {
         ),
         (
             "rhizome_tunnel_path_changes_total",
-            "Times that the link in use of a peer changed.",
+            "Changes of the link in use of a peer.",
             counts.path_changes,
         ),
     ];
@@ -197,7 +188,7 @@ fn write_totals(out: &mut Encoder, totals: &Totals) {
     let flows = u64::try_from(totals.flows).unwrap_or(u64::MAX);
     out.family(
         "rhizome_tunnel_flows",
-        "Flows that the filter knows; servers alone have one.",
+        "Flows in the filter's table; servers only.",
         Kind::Gauge,
         |family| family.sample(&[], flows),
     );
@@ -218,7 +209,7 @@ fn write_peers(out: &mut Encoder, status: &Status) {
         ),
         (
             "rhizome_tunnel_peer_loss_ratio",
-            "Probes by the link in use that went unanswered, 0 to 1.",
+            "Share of probes by the link in use that went unanswered, 0 to 1.",
             |peer| Some(peer.loss),
         ),
         (
@@ -233,7 +224,7 @@ fn write_peers(out: &mut Encoder, status: &Status) {
         ),
         (
             "rhizome_tunnel_peer_up",
-            "Whether probes through the tunnel come back: 1 or 0.",
+            "1 while probes through the tunnel are answered, else 0.",
             |peer| Some(f64::from(u8::from(peer.healthy))),
         ),
     ];
@@ -261,12 +252,4 @@ fn write_peers(out: &mut Encoder, status: &Status) {
             }
         },
     );
-}
-
-fn filter_reason(refusal: Refusal) -> &'static str {
-    refusal.reason()
-}
-
-fn queue_reason(reason: DropReason) -> &'static str {
-    reason.reason()
 }

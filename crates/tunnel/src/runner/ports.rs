@@ -15,7 +15,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use tunnel_proto::allowed::Network;
-use tunnel_proto::codel::{Band, DropReason};
+use tunnel_proto::codel::{self, Band, DropReason};
 use tunnel_proto::frame::{Control, Decoder};
 use tunnel_proto::wrapped;
 use udp::{Datagrams, MtuDiscovery, Outbox};
@@ -66,8 +66,8 @@ pub(super) struct Ports {
     pub(super) broken: u64,
     /// What became of the datagrams of sockets that were closed since.
     closed: udp::Tally,
-    /// What the queues of closed streams dropped.
-    closed_drops: [(DropReason, u64); 5],
+    /// What became of the frames of streams that were closed since.
+    closed_queues: codel::Stats,
 }
 
 impl Ports {
@@ -83,7 +83,7 @@ impl Ports {
             untrusted: 0,
             broken: 0,
             closed: udp::Tally::default(),
-            closed_drops: DROPS.map(|reason| (reason, 0)),
+            closed_queues: codel::Stats::default(),
         }
     }
 
@@ -128,7 +128,7 @@ impl Ports {
         match remote {
             Remote::Stream(stream) => {
                 if let Some(open) = self.streams.remove(stream) {
-                    self.closed_drops = sum(self.closed_drops, drops(&open.stream));
+                    self.closed_queues += open.stream.queue_stats();
                 }
             }
             // A server's socket serves all clients.
@@ -262,8 +262,11 @@ impl Ports {
 
     /// Returns how often the queues of all streams dropped a packet, by reason.
     pub(super) fn queue_drops(&self) -> [(DropReason, u64); 5] {
-        let open = self.streams.values().map(|open| drops(&open.stream));
-        open.fold(self.closed_drops, sum)
+        let mut stats = self.closed_queues;
+        for open in self.streams.values() {
+            stats += open.stream.queue_stats();
+        }
+        stats.dropped()
     }
 
     fn stream_mut(&mut self, id: StreamId) -> Option<&mut Open> {
@@ -316,36 +319,6 @@ impl Out for Ports {
             self.batch.commit(len);
         }
     }
-}
-
-const DROPS: [DropReason; 5] = [
-    DropReason::Delay,
-    DropReason::FullBytes,
-    DropReason::FullPackets,
-    DropReason::Oversize,
-    DropReason::Stale,
-];
-
-fn drops(stream: &Stream) -> [(DropReason, u64); 5] {
-    let stats = stream.queue_stats();
-    DROPS.map(|reason| {
-        let count = match reason {
-            DropReason::Delay => stats.delay,
-            DropReason::FullBytes => stats.full_bytes,
-            DropReason::FullPackets => stats.full_packets,
-            DropReason::Oversize => stats.oversize,
-            DropReason::Stale => stats.stale,
-        };
-        (reason, count)
-    })
-}
-
-fn sum(one: [(DropReason, u64); 5], other: [(DropReason, u64); 5]) -> [(DropReason, u64); 5] {
-    let mut sum = one;
-    for ((_, count), (_, more)) in sum.iter_mut().zip(other) {
-        *count += more;
-    }
-    sum
 }
 
 /// Returns the source of a datagram and the datagram, without a gateway's wrapping.

@@ -185,7 +185,7 @@ async fn packets_go_both_ways_by_either_transport() {
 }
 
 #[tokio::test]
-async fn streams_that_come_and_go_leave_the_others_alone() {
+async fn short_lived_streams_disturb_no_other() {
     let mut ends = ends(Mode::Tcp).await;
     for number in 0..50 {
         let mut strangers = Vec::new();
@@ -201,7 +201,7 @@ async fn streams_that_come_and_go_leave_the_others_alone() {
 }
 
 #[tokio::test]
-async fn a_closed_stream_is_replaced_and_packets_go_on() {
+async fn client_is_unhealthy_after_server_stops() {
     let mut ends = ends(Mode::Auto).await;
     exchange(&mut ends, 0..10).await;
     // The server goes: streams end at once, datagrams are no longer answered.
@@ -212,7 +212,7 @@ async fn a_closed_stream_is_replaced_and_packets_go_on() {
 }
 
 #[tokio::test]
-async fn a_refused_identity_is_told_to_who_gave_it() {
+async fn refused_identity_is_returned_to_caller() {
     let ends = ends(Mode::Udp).await;
     let empty = Identity {
         keys: Vec::new(),
@@ -230,7 +230,7 @@ async fn a_refused_identity_is_told_to_who_gave_it() {
 }
 
 #[tokio::test]
-async fn the_thread_ends_with_the_last_handle() {
+async fn thread_ends_with_last_handle() {
     let path = path::Params::default();
     let networks = Vec::new();
     let client = params(Role::Client { networks, path }, "client", "192.168.123.64");

@@ -1,7 +1,7 @@
-//! Networks and inner addresses as they are written.
+//! Networks, inner addresses and names of devices as they are written.
 //!
 //! `10.250.0.0/16` is a [`Cidr`], `192.168.123.1/24` an address of ours on a network: a
-//! [`TunnelAddress`]. Knows nothing of devices and routes.
+//! [`TunnelAddress`]. Touches no device.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -129,6 +129,51 @@ impl fmt::Display for TunnelAddress {
     }
 }
 
+/// The name of a network device as the kernel takes it: 1 to 15 bytes without slash, colon, blank,
+/// and `%`, by which a kernel would pick a number.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceName(String);
+
+impl DeviceName {
+    /// Returns the name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for DeviceName {
+    /// `rhizome0`.
+    fn default() -> Self {
+        Self("rhizome0".to_owned())
+    }
+}
+
+/// Why a text is no name of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not the name of a device: 1 to 15 bytes, without blank, slash, colon and percent sign")]
+pub struct DeviceNameError;
+
+impl FromStr for DeviceName {
+    type Err = DeviceNameError;
+
+    fn from_str(text: &str) -> Result<Self, DeviceNameError> {
+        let banned = |c: char| "/:%".contains(c) || c.is_whitespace() || c.is_control();
+        let fits = (1..=15).contains(&text.len()) && ![".", ".."].contains(&text);
+        if fits && !text.contains(banned) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(DeviceNameError)
+        }
+    }
+}
+
+impl fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// Adds to `errors` when there is no address, or more than one of a family. `key` is the list's.
 pub fn validate_addresses(addresses: &[TunnelAddress], key: &str, errors: &mut ConfigErrors) {
     if addresses.is_empty() {
@@ -224,9 +269,8 @@ macro_rules! as_text {
         }
     )*};
 }
-pub(super) use as_text;
-
 as_text! {
     Cidr, "A network: an address and a prefix length, with only zeros behind it.", "10.250.0.0/16";
+    DeviceName, "Name of a network device, at most 15 bytes.", "rhizome0";
     TunnelAddress, "An address with the prefix length of its network.", "192.168.123.1/24";
 }

@@ -78,7 +78,7 @@ fn transfer(ends: &Ends, address: &str) {
 }
 
 #[test]
-fn tcp_goes_through_in_super_packets_both_read_and_written() {
+fn tcp_passes_in_super_packets_both_ways() {
     for address in ["10.9.0.2", "fd09::2"] {
         let ends = Ends::new(Offloads::default());
         transfer(&ends, address);
@@ -100,7 +100,7 @@ fn tcp_goes_through_in_super_packets_both_read_and_written() {
 }
 
 #[test]
-fn tcp_goes_through_without_joining_and_without_any_offload() {
+fn tcp_passes_without_joining_or_offloads() {
     for segmentation in [true, false] {
         let ends = Ends::new(Offloads {
             segmentation,
@@ -155,7 +155,7 @@ fn runs_of_datagrams_go_through_whole() {
 }
 
 #[test]
-fn a_device_in_use_is_told_apart() {
+fn device_in_use_is_reported_busy() {
     let namespace = Namespace::new("busy").unwrap();
     let outcome = namespace.run(|| {
         let first = open(Offloads::default()).unwrap();
@@ -169,7 +169,7 @@ fn a_device_in_use_is_told_apart() {
 }
 
 #[test]
-fn a_device_that_somebody_deletes_is_gone() {
+fn deleted_device_is_gone() {
     let namespace = Namespace::new("gone").unwrap();
     let device = namespace
         .run(|| open(Offloads::default()).unwrap())

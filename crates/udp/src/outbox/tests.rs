@@ -61,7 +61,7 @@ fn traffic() -> Vec<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn datagrams_arrive_as_they_are_with_and_without_offloads() {
+async fn datagrams_arrive_unchanged_with_any_offloads() {
     let loopbacks: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
     for ip in loopbacks {
         for (gso, gro) in [(true, true), (true, false), (false, true), (false, false)] {
@@ -101,7 +101,7 @@ async fn datagrams_arrive_as_they_are_with_and_without_offloads() {
 }
 
 #[tokio::test]
-async fn a_run_is_one_call_and_arrives_as_one() {
+async fn run_is_sent_and_received_in_one_call() {
     let (sender, _) = bound(Ipv4Addr::LOCALHOST.into(), PROBE);
     let (receiver, to) = bound(Ipv4Addr::LOCALHOST.into(), PROBE);
     let mut outbox = Outbox::new();
@@ -119,7 +119,7 @@ async fn a_run_is_one_call_and_arrives_as_one() {
 }
 
 #[tokio::test]
-async fn a_slot_that_stays_empty_leaves_the_run_as_it_is() {
+async fn empty_slot_leaves_run_unchanged() {
     let (sender, _) = bound(Ipv4Addr::LOCALHOST.into(), PROBE);
     let (receiver, to) = bound(Ipv4Addr::LOCALHOST.into(), PROBE);
     let mut outbox = Outbox::new();
@@ -138,7 +138,7 @@ async fn a_slot_that_stays_empty_leaves_the_run_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_connected_socket_needs_no_receiver_and_survives_earlier_errors() {
+async fn connected_socket_survives_earlier_errors() {
     let (silent, to) = bound(Ipv4Addr::LOCALHOST.into(), PROBE);
     drop(silent);
     let sender = Datagrams::new(connect(to, SIZES).unwrap(), PROBE).unwrap();
@@ -159,7 +159,7 @@ async fn a_connected_socket_needs_no_receiver_and_survives_earlier_errors() {
 }
 
 #[tokio::test]
-async fn what_no_datagram_can_hold_is_counted() {
+async fn oversized_datagram_is_counted() {
     let (sender, to) = bound(Ipv4Addr::LOCALHOST.into(), PROBE);
     let mut outbox = Outbox::new();
     outbox.push(&sender, to, None, (&[0; 24], &vec![0; 65_470]));
@@ -172,7 +172,7 @@ async fn what_no_datagram_can_hold_is_counted() {
 }
 
 #[tokio::test]
-async fn a_receiver_is_told_which_address_of_ours_was_meant() {
+async fn receiver_learns_local_address() {
     let (sender, _) = bound(Ipv4Addr::LOCALHOST.into(), PROBE);
     let (receiver, mut to) = bound(Ipv6Addr::UNSPECIFIED.into(), PROBE);
     to.set_ip(Ipv4Addr::new(127, 0, 0, 2).into());

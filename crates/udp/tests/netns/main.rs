@@ -12,7 +12,7 @@ use udp::{BufferSizes, Datagrams, Inbox, MtuDiscovery, Offloads, Options, Outbox
 const MTU: usize = 1300;
 
 #[test]
-fn probing_sockets_lose_and_count_what_the_device_does_not_take() {
+fn probing_socket_counts_datagrams_above_mtu() {
     for ip in [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()] {
         let (tally, sizes) = send(SocketAddr::new(ip, 0), MtuDiscovery::Probe);
         assert_eq!(sizes, [1000, 1000], "{ip}");

@@ -22,7 +22,7 @@ fn cookie(ends: &mut Ends<BoringKeys>, initiation: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn under_load_a_cookie_is_asked_for_before_anything_costly() {
+fn cookie_is_required_under_load_before_dh() {
     let mut ends = Ends::<BoringKeys>::new();
     let initiation = ends.initiation();
     let cookie = cookie(&mut ends, &initiation);
@@ -55,7 +55,7 @@ fn under_load_a_cookie_is_asked_for_before_anything_costly() {
 }
 
 #[test]
-fn key_that_stays_keeps_its_load_and_sessions_go_on() {
+fn kept_key_keeps_load_and_sessions() {
     let mut ends = Ends::<BoringKeys>::new();
     ends.connect();
     let key = generate().unwrap();
@@ -80,7 +80,7 @@ fn forged_cookie_is_refused() {
 }
 
 #[test]
-fn authentic_content_that_is_no_ip_packet_confirms_the_session_all_the_same() {
+fn non_ip_content_confirms_session() {
     let mut ends = Ends::<BoringKeys>::new();
     ends.begin();
     for content in [&b"hello"[..], &[0x45; 20], &[0x60; 40]] {
@@ -133,7 +133,7 @@ fn packets_may_be_late_by_a_thousand() {
 }
 
 #[test]
-fn nothing_is_ever_left_in_the_queue() {
+fn boringtun_queue_stays_empty() {
     let mut ends = Ends::<BoringKeys>::new();
     for _ in 0..3 {
         seal(&mut ends.client, &[0x45; 60]);
@@ -150,7 +150,7 @@ fn nothing_is_ever_left_in_the_queue() {
 /// The state that would hold a session knows nothing yet and would take anything; what comes before
 /// it does not let a copy through.
 #[test]
-fn copies_of_initiations_do_not_reach_the_session() {
+fn replayed_initiations_do_not_reach_session() {
     let mut ends = Ends::<BoringKeys>::new();
     let old = ends.initiation();
     ends.at_server(&old);
@@ -182,7 +182,7 @@ fn lost_state_is_noticed_and_made_anew() {
 }
 
 #[test]
-fn response_to_the_initiation_before_the_latest_is_taken() {
+fn response_to_previous_initiation_is_accepted() {
     let mut ends = Ends::<BoringKeys>::new();
     let first = ends.initiation();
     let second = ends.initiation();
@@ -203,7 +203,7 @@ fn response_to_the_initiation_before_the_latest_is_taken() {
 }
 
 #[test]
-fn nothing_shows_a_key() {
+fn keys_are_never_shown() {
     let ends = Ends::<BoringKeys>::new();
     let shown = format!("{:?} {:?}", ends.client, ends.server_keys);
     let public = ends.server_keys.own()[0].to_string();

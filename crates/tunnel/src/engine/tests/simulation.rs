@@ -3,8 +3,7 @@
 //! Every datagram takes [`DELAY`]. Streams are reliable and in order; closing one end closes the
 //! other. Programs connect at once, or fail when the server is gone.
 
-mod keys;
-mod restarts;
+mod changes;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -18,8 +17,7 @@ use crate::handle::{Params, PeerSpec, Role};
 use crate::keys::{PrivateKey, PublicKey};
 use crate::noise::plain::PlainKeys;
 
-use super::packets::tcp;
-use super::sink::Sink;
+use super::support::{Sink, tcp};
 
 const DELAY: Duration = Duration::from_millis(5);
 
@@ -36,13 +34,13 @@ pub(super) struct End {
     pub(super) engine: Engine<PlainKeys>,
     device: Vec<Vec<u8>>,
     pub(super) dead: bool,
-    pub(super) longest_down: Duration,
+    pub(super) max_down: Duration,
     down_since: Option<Instant>,
     was_up: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Who {
+pub(super) enum Node {
     Client(usize),
     Server(usize),
 }
@@ -55,9 +53,9 @@ struct Wire {
 }
 
 /// Arrival, order, receiver, wire, whether it is a stream, bytes.
-type Flying = (Instant, u64, Who, u64, bool, Vec<u8>);
+type InFlight = (Instant, u64, Node, u64, bool, Vec<u8>);
 
-pub(super) struct World {
+pub(super) struct Simulation {
     pub(super) now: Instant,
     pub(super) clients: Vec<End>,
     pub(super) servers: Vec<End>,
@@ -70,7 +68,7 @@ pub(super) struct World {
     /// Bytes of the largest UDP datagram that goes through, headers included.
     pub(super) largest: Option<usize>,
     mode: Mode,
-    flying: BinaryHeap<Reverse<Flying>>,
+    in_flight: BinaryHeap<Reverse<InFlight>>,
     order: u64,
     wires: Vec<(u64, bool, Wire)>,
     last_wire: u64,
@@ -92,10 +90,10 @@ fn client_address(at: usize) -> String {
     format!("192.168.123.{}", 64 + at)
 }
 
-impl World {
+impl Simulation {
     pub(super) fn new(servers: usize, clients: usize, mode: Mode) -> Self {
         let now = start();
-        let mut world = Self {
+        let mut sim = Self {
             now,
             clients: Vec::new(),
             servers: Vec::new(),
@@ -105,20 +103,20 @@ impl World {
             largest_sent: 0,
             largest: None,
             mode,
-            flying: BinaryHeap::new(),
+            in_flight: BinaryHeap::new(),
             order: 0,
             wires: Vec::new(),
             last_wire: 100,
         };
         for at in 0..servers {
-            let engine = world.server(at, clients);
-            world.servers.push(End::new(engine));
+            let engine = sim.server(at, clients);
+            sim.servers.push(End::new(engine));
         }
         for at in 0..clients {
-            let engine = world.client(at, servers, Duration::ZERO);
-            world.clients.push(End::new(engine));
+            let engine = sim.client(at, servers, Duration::ZERO);
+            sim.clients.push(End::new(engine));
         }
-        world
+        sim
     }
 
     fn server(&self, at: usize, clients: usize) -> Engine<PlainKeys> {
@@ -188,7 +186,7 @@ impl World {
         }
     }
 
-    #[expect(clippy::unused_self, reason = "reads as what the world has")]
+    #[expect(clippy::unused_self, reason = "reads as what the sim has")]
     pub(super) fn server_address(&self, at: usize) -> String {
         format!("192.168.123.{}", 1 + at)
     }
@@ -198,7 +196,7 @@ impl World {
         let (now, from) = (self.now, "203.0.113.9:4000".parse().unwrap());
         self.last_wire += 1;
         let id = StreamId(self.last_wire);
-        self.call(Who::Server(0), |engine, out| {
+        self.call(Node::Server(0), |engine, out| {
             engine.handle_accepted(now, id, from, out);
         });
         id
@@ -220,7 +218,7 @@ impl World {
 
     pub(super) fn drain_client(&mut self, at: usize) {
         let now = self.now;
-        self.call(Who::Client(at), |engine, out| engine.drain(now, out));
+        self.call(Node::Client(at), |engine, out| engine.drain(now, out));
     }
 
     pub(super) fn transport(&self, client: usize, server: usize) -> Option<Transport> {
@@ -238,7 +236,7 @@ impl World {
     }
 
     pub(super) fn server_sends(&mut self, at: usize, packet: Vec<u8>) {
-        self.device_gives(Who::Server(at), packet);
+        self.device_gives(Node::Server(at), packet);
     }
 
     pub(super) fn server_sends_port(
@@ -254,12 +252,12 @@ impl World {
     }
 
     pub(super) fn client_sends(&mut self, at: usize, packet: Vec<u8>) {
-        self.device_gives(Who::Client(at), packet);
+        self.device_gives(Node::Client(at), packet);
     }
 
-    fn device_gives(&mut self, who: Who, mut packet: Vec<u8>) {
+    fn device_gives(&mut self, node: Node, mut packet: Vec<u8>) {
         let now = self.now;
-        self.call(who, |engine, out| {
+        self.call(node, |engine, out| {
             engine.handle_packet(now, &VnetHeader::default(), &mut packet, out);
         });
     }
@@ -284,15 +282,15 @@ impl World {
             to: Some("203.0.113.9:4000".parse().unwrap()),
             local: None,
         };
-        for who in [Who::Client(0), Who::Server(0)] {
+        for node in [Node::Client(0), Node::Server(0)] {
             let mut bytes = bytes.clone();
-            self.call(who, |engine, out| {
+            self.call(node, |engine, out| {
                 engine.handle_datagram(now, &stranger, &mut bytes, out);
             });
-            self.call(who, |engine, out| {
+            self.call(node, |engine, out| {
                 engine.handle_frame(now, &Remote::Stream(StreamId(1)), &bytes, out);
             });
-            self.call(who, |engine, out| {
+            self.call(node, |engine, out| {
                 engine.handle_packet(now, &VnetHeader::default(), &mut bytes, out);
             });
         }
@@ -302,7 +300,7 @@ impl World {
         let end = self.now + time;
         self.settle();
         loop {
-            let arrival = self.flying.peek().map(|Reverse((at, ..))| *at);
+            let arrival = self.in_flight.peek().map(|Reverse((at, ..))| *at);
             let ends = self.clients.iter().chain(&self.servers);
             let timers = ends
                 .filter(|end| !end.dead)
@@ -320,13 +318,13 @@ impl World {
 
     fn fire(&mut self) {
         let now = self.now;
-        let clients = (0..self.clients.len()).map(Who::Client);
-        let all: Vec<Who> = clients
-            .chain((0..self.servers.len()).map(Who::Server))
+        let clients = (0..self.clients.len()).map(Node::Client);
+        let all: Vec<Node> = clients
+            .chain((0..self.servers.len()).map(Node::Server))
             .collect();
-        for who in all {
-            if !self.end(who).dead && self.end(who).engine.poll_timeout() <= now {
-                self.call(who, |engine, out| engine.handle_timeout(now, out));
+        for node in all {
+            if !self.end(node).dead && self.end(node).engine.poll_timeout() <= now {
+                self.call(node, |engine, out| engine.handle_timeout(now, out));
             }
         }
         for client in &mut self.clients {
@@ -335,24 +333,24 @@ impl World {
     }
 
     fn deliver(&mut self) {
-        while let Some(Reverse((at, _, who, wire, tcp, bytes))) = self.flying.peek().cloned() {
+        while let Some(Reverse((at, _, node, wire, tcp, bytes))) = self.in_flight.peek().cloned() {
             if at > self.now {
                 break;
             }
-            self.flying.pop();
+            self.in_flight.pop();
             let known = self.wires.iter().any(|(id, ..)| *id == wire);
-            if self.end(who).dead || !known {
+            if self.end(node).dead || !known {
                 continue;
             }
-            self.receive(who, wire, tcp, bytes);
+            self.receive(node, wire, tcp, bytes);
         }
     }
 
-    fn receive(&mut self, who: Who, wire: u64, tcp: bool, mut bytes: Vec<u8>) {
+    fn receive(&mut self, node: Node, wire: u64, tcp: bool, mut bytes: Vec<u8>) {
         let now = self.now;
-        let remote = remote(who, wire, tcp);
+        let remote = remote(node, wire, tcp);
         if !tcp {
-            self.call(who, |engine, out| {
+            self.call(node, |engine, out| {
                 engine.handle_datagram(now, &remote, &mut bytes, out);
             });
             return;
@@ -360,7 +358,7 @@ impl World {
         let mut decoder = Decoder::new(MAX_LEN);
         let mut input = bytes.as_slice();
         while let Some(frame) = decoder.next(&mut input).unwrap() {
-            self.call(who, |engine, out| match frame {
+            self.call(node, |engine, out| match frame {
                 Frame::Control(control) => {
                     engine.handle_control(now, StreamId(wire), &control, out);
                 }
@@ -369,31 +367,31 @@ impl World {
         }
     }
 
-    fn end(&mut self, who: Who) -> &mut End {
-        match who {
-            Who::Client(at) => &mut self.clients[at],
-            Who::Server(at) => &mut self.servers[at],
+    fn end(&mut self, node: Node) -> &mut End {
+        match node {
+            Node::Client(at) => &mut self.clients[at],
+            Node::Server(at) => &mut self.servers[at],
         }
     }
 
     /// Calls an engine, and carries off what it says.
-    fn call(&mut self, who: Who, work: impl FnOnce(&mut Engine<PlainKeys>, &mut Sink)) {
+    fn call(&mut self, node: Node, work: impl FnOnce(&mut Engine<PlainKeys>, &mut Sink)) {
         let mut sink = Sink::default();
-        let end = self.end(who);
+        let end = self.end(node);
         work(&mut end.engine, &mut sink);
         end.device.append(&mut sink.packets);
         for (to, bytes) in sink.datagrams {
-            self.send(who, &to, bytes);
+            self.send(node, &to, bytes);
         }
         self.settle();
     }
 
-    fn send(&mut self, from: Who, to: &Remote, bytes: Vec<u8>) {
+    fn send(&mut self, from: Node, to: &Remote, bytes: Vec<u8>) {
         let (id, tcp) = match (to, from) {
             (Remote::Stream(StreamId(id)), _) => (*id, true),
-            (Remote::Udp { socket, .. }, Who::Client(_)) => (socket.0, false),
-            (Remote::Udp { to, .. }, Who::Server(_)) => (u64::from(to.unwrap().port()), false),
-            (Remote::Wrapped { .. }, _) => unreachable!("no gateway in this world"),
+            (Remote::Udp { socket, .. }, Node::Client(_)) => (socket.0, false),
+            (Remote::Udp { to, .. }, Node::Server(_)) => (u64::from(to.unwrap().port()), false),
+            (Remote::Wrapped { .. }, _) => unreachable!("no gateway in this sim"),
         };
         let Some((.., wire)) = self.wires.iter().find(|(known, ..)| *known == id) else {
             return;
@@ -403,8 +401,8 @@ impl World {
             .is_none_or(|largest| bytes.len() + 28 <= largest);
         let open = self.udp
             && match from {
-                Who::Client(_) => self.udp_to_servers,
-                Who::Server(_) => self.udp_to_clients,
+                Node::Client(_) => self.udp_to_servers,
+                Node::Server(_) => self.udp_to_clients,
             };
         if !tcp {
             self.largest_sent = self.largest_sent.max(bytes.len() + 28);
@@ -413,12 +411,12 @@ impl World {
             return;
         }
         let target = match from {
-            Who::Client(_) => Who::Server(wire.server),
-            Who::Server(_) => Who::Client(wire.client),
+            Node::Client(_) => Node::Server(wire.server),
+            Node::Server(_) => Node::Client(wire.client),
         };
         self.order += 1;
         let arrival = (self.now + DELAY, self.order, target, id, tcp, bytes);
-        self.flying.push(Reverse(arrival));
+        self.in_flight.push(Reverse(arrival));
     }
 
     /// Does what engines asked for.
@@ -451,7 +449,7 @@ impl World {
                     return;
                 };
                 if tcp {
-                    self.call(Who::Server(wire.server), |engine, out| {
+                    self.call(Node::Server(wire.server), |engine, out| {
                         engine.handle_closed(now, StreamId(id), out);
                     });
                 }
@@ -469,12 +467,12 @@ impl World {
                 self.wires.push((id, tcp, Wire { client, server: at }));
                 if tcp {
                     let from = "10.0.0.1:1".parse().unwrap();
-                    self.call(Who::Server(at), |engine, out| {
+                    self.call(Node::Server(at), |engine, out| {
                         engine.handle_accepted(now, StreamId(id), from, out);
                     });
                 }
-                let remote = remote(Who::Client(client), id, tcp);
-                self.call(Who::Client(client), |engine, out| {
+                let remote = remote(Node::Client(client), id, tcp);
+                self.call(Node::Client(client), |engine, out| {
                     assert!(engine.handle_connected(now, &server, link, remote, out));
                 });
             }
@@ -488,7 +486,7 @@ impl End {
             engine,
             device: Vec::new(),
             dead: false,
-            longest_down: Duration::ZERO,
+            max_down: Duration::ZERO,
             down_since: None,
             was_up: false,
         }
@@ -507,20 +505,20 @@ impl End {
             self.down_since = None;
         } else if self.was_up {
             let since = *self.down_since.get_or_insert(now);
-            self.longest_down = self.longest_down.max(now - since + Duration::from_nanos(1));
+            self.max_down = self.max_down.max(now - since + Duration::from_nanos(1));
         }
     }
 }
 
-fn remote(who: Who, wire: u64, tcp: bool) -> Remote {
-    match (who, tcp) {
+fn remote(node: Node, wire: u64, tcp: bool) -> Remote {
+    match (node, tcp) {
         (_, true) => Remote::Stream(StreamId(wire)),
-        (Who::Client(_), false) => Remote::Udp {
+        (Node::Client(_), false) => Remote::Udp {
             socket: SocketId(wire),
             to: None,
             local: None,
         },
-        (Who::Server(_), false) => Remote::Udp {
+        (Node::Server(_), false) => Remote::Udp {
             socket: SocketId(0),
             to: Some(([198, 51, 100, 1], u16::try_from(wire).unwrap()).into()),
             local: None,

@@ -1,6 +1,55 @@
-//! TCP segments with right checksums, made by hand.
+//! The output of one call of an engine, and TCP segments with right checksums.
 
+use bytes::BytesMut;
+use tunnel_proto::frame::put_control;
 use tunnel_proto::ip::checksum::Sum;
+
+use super::super::*;
+
+#[derive(Default)]
+pub(super) struct Sink {
+    pub(super) datagrams: Vec<(Remote, Vec<u8>)>,
+    pub(super) packets: Vec<Vec<u8>>,
+}
+
+impl Out for Sink {
+    fn datagram(
+        &mut self,
+        to: &Remote,
+        _band: Band,
+        max: usize,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) {
+        let mut buf = vec![0; max];
+        let len = fill(&mut buf);
+        buf.truncate(len);
+        if len == 0 {
+            return;
+        }
+        if let Remote::Stream(_) = to {
+            let mut frame = u16::try_from(len).unwrap().to_be_bytes().to_vec();
+            frame.append(&mut buf);
+            buf = frame;
+        }
+        self.datagrams.push((*to, buf));
+    }
+
+    fn control(&mut self, stream: StreamId, control: &Control<'_>) {
+        let mut frame = BytesMut::new();
+        put_control(control, &mut frame).unwrap();
+        self.datagrams
+            .push((Remote::Stream(stream), frame.to_vec()));
+    }
+
+    fn packet(&mut self, max: usize, fill: impl FnOnce(&mut [u8]) -> usize) {
+        let mut buf = vec![0; max];
+        let len = fill(&mut buf);
+        buf.truncate(len);
+        if len > 0 {
+            self.packets.push(buf);
+        }
+    }
+}
 
 /// A TCP segment between two addresses, from the server's port 2000 to 443 and back.
 pub(super) fn packet(source: &str, target: &str, flags: u8, data: usize) -> Vec<u8> {
