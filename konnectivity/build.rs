@@ -1,6 +1,6 @@
 //! Links the programs with relative relocations in short form, where the C library knows it.
 //!
-//! Three bits for a relocation instead of 24 octets: of a program of this size the system reads
+//! Three bits for a relocation instead of 24 bytes: of a program of this size the system reads
 //! 700 KiB less when it starts, and keeps as much less in memory. Anywhere else, and for tests,
 //! nothing is changed.
 #![forbid(unsafe_code)]

@@ -7,7 +7,7 @@
 //!                                                        servers
 //! ```
 //!
-//! It listens for nobody but probes and operators. When told to stop it asks its servers to dial
+//! It listens for probes and operators only. When told to stop it asks its servers to dial
 //! others, serves what still comes, and ends once it is idle or its time is up.
 
 mod board;
@@ -177,7 +177,7 @@ impl Agent {
     /// Reads certificates, authorities and the resolver's configuration again.
     pub fn reload(&self) {
         if let Err(error) = self.tls.reload() {
-            tracing::warn!(error = %telemetry::chain(&error), "what was good before stays in force");
+            tracing::warn!(error = %telemetry::chain(&error), "reload failed, keeping the previous certificates");
         }
         self.orders.send_modify(|orders| orders.reloads += 1);
     }

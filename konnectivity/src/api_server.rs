@@ -87,8 +87,8 @@ impl From<KubeconfigError> for KubeconfigFault {
 ///
 /// # Errors
 /// What is wrong with it.
-pub(crate) fn check_kubeconfig(octets: &[u8]) -> Result<(), KubeconfigFault> {
-    let text = std::str::from_utf8(octets).map_err(|_| KubeconfigFault::Malformed)?;
+pub(crate) fn check_kubeconfig(bytes: &[u8]) -> Result<(), KubeconfigFault> {
+    let text = std::str::from_utf8(bytes).map_err(|_| KubeconfigFault::Malformed)?;
     check(&Kubeconfig::from_yaml(text)?)
 }
 
@@ -267,7 +267,7 @@ fn add(context: &mut Context, path: &Path) -> Result<(), ApiServerError> {
     Ok(())
 }
 
-/// Reads a file of at most `limit` octets.
+/// Reads a file of at most `limit` bytes.
 ///
 /// # Errors
 /// When it cannot be read, or is larger.
@@ -279,13 +279,13 @@ pub(crate) fn read_limited(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     if contents.len() as u64 > limit {
         return Err(io::Error::new(
             io::ErrorKind::FileTooLarge,
-            format!("more than {limit} octets"),
+            format!("more than {limit} bytes"),
         ));
     }
     Ok(contents)
 }
 
-/// Files are in force 10 s after they change: they are looked at twice as often.
+/// Files take effect 10 s after they change: they are looked at twice as often.
 pub(crate) const LOOK_PERIOD: Duration = Duration::from_secs(5);
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);

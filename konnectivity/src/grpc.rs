@@ -35,14 +35,14 @@ pub(crate) const STREAM_WINDOW: u32 = 8 << 20;
 pub(crate) const CONNECTION_WINDOW: u32 = 16 << 20;
 /// Frames accepted, and sent to those who accept as much: a DATA packet of 64 KiB and its heads.
 pub(crate) const MAX_FRAME: u32 = 68 << 10;
-/// Octets that may wait in HTTP/2 for a connection. More would only make others wait longer.
+/// Bytes that may wait in HTTP/2 for a connection. More would only make others wait longer.
 pub(crate) const SEND_BUFFER: usize = 192 << 10;
 /// Streams of one connection at a time: API servers may share one among their dials.
 pub(crate) const MAX_STREAMS: u32 = 1_000;
-/// What small frames that are not read may cost beyond their octets: a stream of single octets,
+/// What small frames that are not read may cost beyond their bytes: a stream of single bytes,
 /// each with its heads, must be able to fill a window without ending the connection.
 const FRAME_BUDGET: usize = 64 << 20;
-/// Heads of requests and responses, octets.
+/// Heads of requests and responses, bytes.
 pub(crate) const MAX_HEADERS: u32 = 64 << 10;
 
 /// Makes the settings of a server's connection.
@@ -125,7 +125,7 @@ pub(crate) fn check_call(
     Ok(())
 }
 
-/// What is sent as one DATA frame: some octets, and some more from elsewhere.
+/// What is sent as one DATA frame: some bytes, and some more from elsewhere.
 #[derive(Debug, Default)]
 pub(crate) struct Message {
     head: Bytes,
@@ -259,7 +259,7 @@ impl PacketSender {
         }
     }
 
-    /// Adds what `transmit` takes to the buffer before the next packet: five octets are left for
+    /// Adds what `transmit` takes to the buffer before the next packet: five bytes are left for
     /// the head of its message. Small packets wait for [`PacketSender::flush`].
     ///
     /// # Errors
@@ -334,7 +334,7 @@ pub(crate) struct PacketReceiver {
 }
 
 impl PacketReceiver {
-    /// Accepts messages of at most `max` octets.
+    /// Accepts messages of at most `max` bytes.
     pub(crate) fn new(stream: RecvStream, max: usize) -> Self {
         Self {
             stream,
@@ -342,7 +342,7 @@ impl PacketReceiver {
         }
     }
 
-    /// Waits for octets, reads the packets that are complete with them into `packets`, and returns
+    /// Waits for bytes, reads the packets that are complete with them into `packets`, and returns
     /// whether the stream goes on. Cancel-safe.
     pub(crate) fn poll_packets(
         &mut self,
@@ -420,10 +420,10 @@ pub(crate) fn refusal(status: GrpcCode, message: &str) -> http::Response<()> {
 /// Printable ASCII but the percent sign stands for itself.
 fn percent_encoded(message: &str) -> String {
     let mut encoded = String::with_capacity(message.len());
-    for octet in message.bytes().take(MAX_MESSAGE) {
-        match octet {
-            b' '..=b'$' | b'&'..=b'~' => encoded.push(char::from(octet)),
-            _ => encoded.push_str(&format!("%{octet:02X}")),
+    for byte in message.bytes().take(MAX_MESSAGE) {
+        match byte {
+            b' '..=b'$' | b'&'..=b'~' => encoded.push(char::from(byte)),
+            _ => encoded.push_str(&format!("%{byte:02X}")),
         }
     }
     encoded
@@ -435,9 +435,9 @@ fn closed() -> h2::Error {
 
 /// Payloads up to this are copied behind their head: one frame less costs more than that.
 const GATHER_BELOW: usize = 1024;
-/// Gathered octets that are worth a frame.
+/// Gathered bytes that are worth a frame.
 const GATHER: usize = 16 << 10;
-/// Octets of an error text that travel.
+/// Bytes of an error text that travel.
 const MAX_MESSAGE: usize = 1024;
 
 #[cfg(test)]

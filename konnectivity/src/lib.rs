@@ -4,6 +4,7 @@
 pub mod agent;
 pub mod api_server;
 mod endpoints;
+mod fair_share;
 pub mod flags;
 mod grpc;
 pub mod lease;
@@ -11,11 +12,10 @@ mod link;
 mod metrics;
 pub mod process;
 mod pump;
+mod read_budget;
 mod registry;
 mod relay;
 pub mod server;
-mod share;
 pub mod token;
-mod turns;
 
 pub use metrics::{describe_agent_metrics, describe_server_metrics};

@@ -8,7 +8,7 @@
 //!
 //! Every change of the [`Link`] is followed at once by telling those whom its events concern. The
 //! lock is held for one change or one batch of packets, never across an await. What a tunnel's
-//! octets are, and which link a dial goes to, is decided elsewhere.
+//! bytes are, and which link a dial goes to, is decided elsewhere.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -52,7 +52,7 @@ pub(crate) struct State {
     pub(crate) blocked: bool,
 }
 
-/// Ends a link when it is dropped, so that nobody waits for one whose pump is gone.
+/// Ends a link when it is dropped, so that no task waits for one whose pump is gone.
 pub(crate) struct EndOnDrop(pub(crate) LinkHandle);
 
 impl Drop for EndOnDrop {
@@ -68,11 +68,11 @@ impl Drop for EndOnDrop {
 pub(crate) enum News {
     /// The peer asks for a connection.
     Dial(TunnelId, DialTarget),
-    /// The peer prefers not to be dialled.
+    /// The peer prefers not to be dialed.
     Draining,
     /// Whether the peer can be expected to answer has changed.
     Alive(bool),
-    /// So many answers came to dials that nobody waits for.
+    /// So many answers came to dials that are not under way.
     Unrecognized(u64),
 }
 
@@ -185,7 +185,7 @@ impl LinkHandle {
         }
     }
 
-    /// Returns the number of tunnels, those being dialled or closed included.
+    /// Returns the number of tunnels, those being dialed or closed included.
     pub(crate) fn tunnels(&self) -> usize {
         self.0.lock().link.tunnels()
     }
@@ -244,7 +244,7 @@ impl Shared {
                     state.news.push_back(News::Dial(tunnel, target));
                 }
                 Event::Draining => state.news.push_back(News::Draining),
-                // The enum may grow; what is not known concerns nobody here.
+                // The enum may grow; what is not known does not concern this side.
                 _ => {}
             }
         }
@@ -298,7 +298,7 @@ pub(crate) struct Tunnel {
 /// What a tunnel has for its socket.
 #[derive(Debug)]
 pub(crate) enum TunnelRead {
-    /// Octets; say with [`Tunnel::consumed`] when they are written.
+    /// Bytes; say with [`Tunnel::consumed`] when they are written.
     Data(Bytes),
     /// No more will come; the other direction goes on.
     End,
@@ -339,7 +339,7 @@ impl Tunnel {
         state.wait(self.id, cx)
     }
 
-    /// Takes at most `max` octets for the socket; [`TunnelRead::End`] comes again each time.
+    /// Takes at most `max` bytes for the socket; [`TunnelRead::End`] comes again each time.
     pub(crate) fn poll_read(&self, cx: &Context<'_>, max: usize) -> Poll<TunnelRead> {
         let mut state = self.shared.lock();
         match state.link.read(self.id, max) {
@@ -353,9 +353,9 @@ impl Tunnel {
         }
     }
 
-    /// Waits until there is room, and returns for how many octets. Cancel-safe. Never once the
+    /// Waits until there is space, and returns for how many bytes. Cancel-safe. Never once the
     /// tunnel takes no more; its end is told by the other methods.
-    pub(crate) fn poll_room(&self, cx: &Context<'_>) -> Poll<usize> {
+    pub(crate) fn poll_capacity(&self, cx: &Context<'_>) -> Poll<usize> {
         let mut state = self.shared.lock();
         match state.link.write_capacity(self.id) {
             0 => {
@@ -363,20 +363,20 @@ impl Tunnel {
                 drop(ended);
                 Poll::Pending
             }
-            room => Poll::Ready(room),
+            capacity => Poll::Ready(capacity),
         }
     }
 
-    /// Takes octets from the socket, no more than there is room for.
+    /// Takes bytes from the socket, no more than there is space for.
     ///
     /// # Errors
     ///
-    /// See [`WriteError`]; the octets are lost.
+    /// See [`WriteError`]; the bytes are lost.
     pub(crate) fn write(&self, data: Bytes) -> Result<(), WriteError> {
         self.shared.change(|link| link.write(self.id, data))
     }
 
-    /// Says that the socket has taken `len` octets of what was read.
+    /// Says that the socket has taken `len` bytes of what was read.
     pub(crate) fn consumed(&self, len: usize) {
         (self.shared).change(|link| link.consumed(now(), self.id, len));
     }
@@ -421,7 +421,7 @@ impl fmt::Debug for Tunnel {
     }
 }
 
-/// A connection the peer asked for. Dropping it answers that the dial was cancelled.
+/// A connection the peer asked for. Dropping it answers that the dial was canceled.
 #[derive(Debug)]
 pub(crate) struct PendingDial {
     tunnel: Tunnel,
@@ -430,8 +430,8 @@ pub(crate) struct PendingDial {
 }
 
 impl PendingDial {
-    /// Waits until nobody wants the connection any more. Cancel-safe.
-    pub(crate) async fn cancelled(&self) {
+    /// Waits until the connection is no longer wanted. Cancel-safe.
+    pub(crate) async fn canceled(&self) {
         // A dial that is not answered ends in one way only.
         while poll_fn(|cx| self.tunnel.poll_progress(cx)).await.is_ok() {}
     }
@@ -440,7 +440,7 @@ impl PendingDial {
     ///
     /// # Errors
     ///
-    /// [`Gone`] when nobody wants it any more.
+    /// [`Gone`] when it is no longer wanted.
     pub(crate) fn established(self) -> Result<Tunnel, Gone> {
         let mut tunnel = self.tunnel;
         let mut state = tunnel.shared.lock();

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   PacketReceiver ──▶ Link::handle_packet ──▶ events ──▶ tunnels' tasks
-//!   PacketSender ◀── Link::poll_transmit ◀── what tunnels' tasks wrote, in fair turns
+//!   PacketSender ◀── Link::poll_transmit ◀── what tunnels' tasks wrote, fairly
 //!   PingPong ◀──▶ peer: no answer in time ──▶ the link ends
 //! ```
 //!
@@ -33,7 +33,7 @@ pub(crate) struct Pump {
     liveness: Liveness,
     /// Held while a full tunnel keeps the stream from being read.
     blocked: Option<Held>,
-    /// Answers to nobody's dial that were counted.
+    /// Answers to unknown dials that were counted.
     unrecognized: u64,
 }
 
@@ -122,7 +122,7 @@ impl Pump {
         watch: &mut Watch,
         owner: &mut impl FnMut(News),
     ) -> Poll<LinkEnd> {
-        for _ in 0..TURN {
+        for _ in 0..BATCH {
             // First of all: whatever changes from here on has this polled again.
             self.link.0.lock().register_pump(cx);
             let received = match self.receive(cx, packets) {
@@ -159,7 +159,7 @@ impl Pump {
                 return Poll::Pending;
             }
         }
-        // Other links, and tunnels, get their turn.
+        // Other links and tunnels run first.
         cx.waker().wake_by_ref();
         Poll::Pending
     }
@@ -387,4 +387,4 @@ impl Watch {
 }
 
 /// Batches in a row.
-const TURN: usize = 16;
+const BATCH: usize = 16;

@@ -312,7 +312,7 @@ async fn watch_pair(pair: Option<&ServerTls>) {
     }
 }
 
-/// How often files are looked at. With settling and reading a change is in force within 5 s. Not
+/// How often files are looked at. With settling and reading a change takes effect within 5 s. Not
 /// inotify(7): its watches are few and belong to the user, and one is needed for every file.
 const POLL: Duration = Duration::from_secs(2);
 /// How long files must have been quiet before they are read.

@@ -24,9 +24,9 @@ use knp_proto::{EndReason, WriteError};
 use telemetry::metrics::Histogram;
 use tokio::time::Instant;
 
+use crate::fair_share::{Flow, TenantShare};
 use crate::link::{Tunnel, TunnelRead};
 use crate::metrics::{Direction, Held};
-use crate::share::{Share, Turn};
 use watch::Watch;
 
 pub(crate) use scratch::Scratch;
@@ -36,7 +36,7 @@ pub(crate) use scratch::Scratch;
 pub(crate) struct Means {
     pub(crate) scratch: Scratch,
     /// Of the thread, where several clusters share it.
-    pub(crate) share: Option<Share>,
+    pub(crate) share: Option<TenantShare>,
     /// How long the socket takes for a piece, in seconds.
     pub(crate) write_duration: Option<Histogram>,
     /// Which way octets from the socket go; those to it go the other way.
@@ -88,7 +88,7 @@ pub(crate) async fn relay<S: Stream>(
         socket,
         means,
         octets,
-        turn: means.share.as_ref().map(Share::turn),
+        flow: means.share.as_ref().map(TenantShare::flow),
         outgoing: early,
         reading: true,
         incoming: Bytes::new(),
@@ -107,7 +107,7 @@ struct Relay<'a, S> {
     socket: &'a mut S,
     means: &'a Means,
     octets: &'a Octets,
-    turn: Option<Turn>,
+    flow: Option<Flow>,
     /// Read from the socket, and not yet the tunnel's.
     outgoing: Bytes,
     /// Whether more may come from the socket.
@@ -175,8 +175,8 @@ impl<S: Stream> Relay<'_, S> {
 
     /// Waits for the cluster's turn.
     fn poll_turn(&self, cx: &Context<'_>) -> Poll<()> {
-        match &self.turn {
-            Some(turn) => turn.poll(cx),
+        match &self.flow {
+            Some(flow) => flow.poll_ready(cx),
             None => Poll::Ready(()),
         }
     }
@@ -184,8 +184,8 @@ impl<S: Stream> Relay<'_, S> {
     fn moved(&self, count: &Cell<u64>, direction: Direction, len: usize) {
         count.set(count.get() + len as u64);
         self.tunnel.metrics().bytes(direction, len as u64);
-        if let Some(turn) = &self.turn {
-            turn.charge(len);
+        if let Some(flow) = &self.flow {
+            flow.charge(len);
         }
     }
 
@@ -194,7 +194,7 @@ impl<S: Stream> Relay<'_, S> {
         if !self.reading && self.outgoing.is_empty() {
             return Poll::Pending;
         }
-        let room = self.tunnel.poll_room(cx);
+        let room = self.tunnel.poll_capacity(cx);
         // As long as it is, the socket is not read, and its end not seen.
         self.full = room.is_pending();
         let room = ready!(room);

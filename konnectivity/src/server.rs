@@ -113,8 +113,8 @@ impl Server {
         });
         let mut tasks = Vec::new();
         let (lease, lease_count) = match params::lease(&config, &metrics) {
-            Some((lease, count)) => (Some(keep_lease(lease)), count),
-            None => (None, watch::channel(None).1),
+            Some((lease, count)) => (Some(keep_lease(lease)), Some(count)),
+            None => (None, None),
         };
         let cx = Arc::new(Context::new(
             registry.clone(),
@@ -247,7 +247,7 @@ impl Server {
             // It bounds itself, and logs what goes wrong.
             drop(lease.await);
         }
-        self.cx.access_log.close(LAST_WORDS);
+        self.cx.access_log.close(LOG_TIMEOUT);
         tracing::info!("ended");
         match failed {
             Some(why) => Err(Failed::running(format!("a worker failed: {why}"))),
@@ -302,7 +302,7 @@ async fn work(task: Task) -> std::io::Result<()> {
 /// Cuts `hard` a moment after `drain` was.
 async fn cut_later(drain: Drain, hard: Drain) {
     drain.reached(Phase::Cut).await;
-    sleep(TO_BE_CUT).await;
+    sleep(CUT_TIMEOUT).await;
     hard.cut();
 }
 
@@ -348,6 +348,6 @@ fn keep_lease(lease: ServerLease) -> (JoinHandle<()>, watch::Sender<bool>) {
 }
 
 /// How long what is cut may take to end: tunnels to be logged, agents to be told.
-const TO_BE_CUT: Duration = Duration::from_secs(1);
+const CUT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the access log may take to be written at the end.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+const LOG_TIMEOUT: Duration = Duration::from_millis(200);

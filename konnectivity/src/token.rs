@@ -69,7 +69,7 @@ type Judges = BTreeMap<ClusterId, (TokenSpec, Arc<Judge>)>;
 
 impl Tokens {
     /// Checks by what `registry` says at that moment. Requests to API servers are made on
-    /// `runtime`, whoever asks.
+    /// `runtime`, for every caller.
     pub(crate) fn new(registry: Registry, metrics: ServerMetrics, runtime: Handle) -> Self {
         let inner = Inner {
             registry,
@@ -161,8 +161,8 @@ impl TokenSpec {
 
     fn judge(&self, verdicts: &Verdicts, runtime: Handle) -> Judge {
         let rules = self.rules();
-        let keys = self.jwks_octets.as_deref().and_then(|octets| {
-            KeySet::parse(octets)
+        let keys = self.jwks_bytes.as_deref().and_then(|bytes| {
+            KeySet::parse(bytes)
                 .inspect_err(|error| {
                     let error = telemetry::chain(error);
                     tracing::warn!(jwks = ?self.jwks, %error, "keys that cannot be used");

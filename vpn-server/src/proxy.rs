@@ -12,7 +12,6 @@ mod connection;
 mod dial;
 mod names;
 mod race;
-mod relay;
 mod shoot;
 
 use std::io;
@@ -30,7 +29,6 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tunnel::Status;
 
-use self::relay::Scratch;
 use crate::config::{Limits, ProxyConfig};
 use crate::metrics::ProxyMetrics;
 use names::Names;
@@ -64,7 +62,6 @@ struct Worker {
     handle: WorkerHandle,
     /// Absent when no DNS server is configured.
     names: Option<Names>,
-    scratch: Scratch,
 }
 
 /// Accepts and serves connections until the process no longer accepts.
@@ -88,7 +85,6 @@ pub(crate) async fn run(
         shared,
         handle,
         names,
-        scratch: Scratch::default(),
     });
     accept_all(
         &accepting,

@@ -1,7 +1,7 @@
-//! The answers that are not an implementation's, and writing one so that it arrives.
+//! The answers to clients, and writing one so that it arrives.
 //!
-//! The words are those of Go's HTTP server, which the reference proxy server is built on; its
-//! `Date` field is left out, since a proxy's errors need none (RFC 9110 §6.6.1).
+//! The texts of our own answers are those of Go's HTTP server, which the reference proxy server is
+//! built on; its `Date` field is left out, since a proxy's errors need none (RFC 9110 §6.6.1).
 //!
 //! Does not decide which answer is due.
 
@@ -12,7 +12,7 @@ use preamble::HttpVersion;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::{End, Params};
+use crate::End;
 
 /// The tunnel is open. Clients of HTTP/1.0 get the same bytes, as upstream has it.
 pub(crate) const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection Established\r\n\r\n";
@@ -26,7 +26,7 @@ pub(crate) const TOO_LARGE: &[u8] = b"HTTP/1.1 431 Request Header Fields Too Lar
     Content-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n\
     431 Request Header Fields Too Large";
 
-/// What a request other than CONNECT is told; `HEAD` gets no body (RFC 9110 §9.3.2).
+/// Returns the answer to a request other than CONNECT; `HEAD` gets no body (RFC 9110 §9.3.2).
 pub(crate) fn method_not_allowed(version: HttpVersion, is_head: bool, close: bool) -> Vec<u8> {
     let version = match version {
         HttpVersion::Http10 => "HTTP/1.0",
@@ -61,19 +61,10 @@ where
     }
 }
 
-/// Writes the last answer and closes politely; whether the client took it changes nothing anymore.
-pub(crate) async fn write_and_linger<S>(stream: &mut S, answer: &[u8], params: &Params)
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    if write(stream, answer, params.answer_limit).await.is_ok() {
-        linger(stream, params.answer_limit, params.linger_limit).await;
-    }
-}
-
 /// Shuts the stream down and gives the client time to read what was sent: closing a socket with
-/// unread bytes resets the connection and may destroy it (RFC 9112 §9.6).
-pub(crate) async fn linger<S>(stream: &mut S, shutdown_limit: Duration, limit: Duration)
+/// unread bytes resets the connection and may destroy it (RFC 9112 §9.6). At most 256 KiB that the
+/// client still sends are read and discarded.
+pub async fn linger<S>(stream: &mut S, shutdown_limit: Duration, limit: Duration)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -81,18 +72,103 @@ where
         return;
     }
     let deadline = Instant::now() + limit;
-    let mut thrown_away = 0;
+    let mut discarded = 0;
     let mut buf = [0; 1024];
-    while thrown_away < LINGER_BYTES {
+    while discarded < LINGER_BYTES {
         let read: Result<io::Result<usize>, _> = timeout_at(deadline, stream.read(&mut buf)).await;
         match read {
-            Ok(Ok(read)) if read > 0 => thrown_away += read,
+            Ok(Ok(read)) if read > 0 => discarded += read,
             Ok(_) | Err(_) => return,
         }
     }
 }
 
+/// Why a CONNECT gets no tunnel, and the answer that reports it.
+///
+/// Written as status line, the fields of [`RefusalHeaders`], an empty line and the body, without a
+/// `Content-Length`: the connection's end is the body's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The HTTP status, 400 to 599.
+    pub status: u16,
+    /// The label for logs and metrics, from a closed set of the caller's.
+    pub reason: &'static str,
+    /// The body, written as it is.
+    pub body: String,
+    /// The header fields.
+    pub headers: RefusalHeaders,
+}
+
+/// The header fields of a [`Refusal`]; the reference proxy server has three variants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalHeaders {
+    /// `Content-Type: text/plain` alone: there was no agent to ask.
+    Bare,
+    /// `Connection: close` and `Content-Type: text/plain; charset=utf-8`: the dial failed.
+    Closing,
+    /// `Content-Type: text/plain; charset=utf-8` alone: the dial could not be sent or was not
+    /// answered.
+    Typed,
+}
+
+impl Refusal {
+    /// Makes a refusal with [`RefusalHeaders::Closing`].
+    #[must_use]
+    pub fn new(status: u16, reason: &'static str, body: impl Into<String>) -> Self {
+        Self {
+            status,
+            reason,
+            body: body.into(),
+            headers: RefusalHeaders::Closing,
+        }
+    }
+
+    /// Changes the header fields.
+    #[must_use]
+    pub fn with_headers(mut self, headers: RefusalHeaders) -> Self {
+        self.headers = headers;
+        self
+    }
+
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let Self { status, body, .. } = self;
+        let fields = match self.headers {
+            RefusalHeaders::Bare => "Content-Type: text/plain\r\n",
+            RefusalHeaders::Closing => {
+                "Connection: close\r\nContent-Type: text/plain; charset=utf-8\r\n"
+            }
+            RefusalHeaders::Typed => "Content-Type: text/plain; charset=utf-8\r\n",
+        };
+        let phrase = phrase(*status);
+        format!("HTTP/1.1 {status} {phrase}\r\n{fields}\r\n{body}").into_bytes()
+    }
+}
+
+/// Returns the reason phrase of a status as Go's HTTP library spells it, of those that a proxy uses;
+/// clients must not rely on a phrase anyway (RFC 9112 §4).
+fn phrase(status: u16) -> &'static str {
+    match status {
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        407 => "Proxy Authentication Required",
+        408 => "Request Timeout",
+        421 => "Misdirected Request",
+        429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        500 => "Internal Server Error",
+        501 => "Not Implemented",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        505 => "HTTP Version Not Supported",
+        _ => "Refused",
+    }
+}
+
 /// 45 bytes with the line's end.
 const CONNECT_ONLY: &str = "this proxy only supports CONNECT passthrough\n";
-/// Bytes thrown away at most while the client reads the answer.
+/// Most bytes discarded while the client reads the answer.
 const LINGER_BYTES: usize = 256 * 1024;

@@ -10,19 +10,19 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct Params {
     /// Longest time for a request head to arrive whole, counted from the end of the answer before
-    /// it; past it the connection is closed without a word. Default 60 s.
+    /// it; past it the connection is closed without an answer. Default 60 s.
     pub head_limit: Duration,
     /// Most bytes of a request head. Default 64 KiB.
     pub head_bytes: usize,
     /// Most bytes of a CONNECT target; a longer one is answered like a malformed head. Default
     /// 1024: a host name has at most 255.
     pub target_bytes: usize,
-    /// Bytes kept, at least, that a client sends before it is told that the tunnel is open. No
-    /// more is read then, which also means that a client which leaves is no longer noticed before
-    /// the dial ends. What came in one read with the head does not count. Default 64 KiB.
+    /// Bytes kept, at least, that a client sends before the answer. No more is read then, so that a
+    /// client that leaves is no longer noticed before the dial ends. What came in one read with the
+    /// head does not count. Default 64 KiB.
     pub early_bytes: usize,
-    /// Longest time for [`Dial::dial`](crate::Dial::dial): a backstop, since only the
-    /// implementation can say what went wrong; answered with 504. Default 60 s.
+    /// Longest time for a dial: a backstop, since only the dial itself can report what went wrong;
+    /// answered with 504. Default 60 s.
     pub dial_limit: Duration,
     /// Longest time for one answer to be written, and for the stream to be shut down behind it.
     /// Default 10 s.

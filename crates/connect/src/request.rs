@@ -1,6 +1,6 @@
 //! What a client asked for.
 //!
-//! Does not decide whether it may have it.
+//! Does not decide whether it is allowed.
 
 use preamble::{HttpVersion, RequestHead};
 
@@ -19,7 +19,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Takes over a CONNECT head; `None` when its target is no authority or too long.
+    /// Makes it of a CONNECT head; `None` when its target is no authority or too long.
     pub(crate) fn new(head: &RequestHead<'_>, target_bytes: usize) -> Option<Self> {
         let target = head.target();
         let proper = target.len() <= target_bytes && target.bytes().all(is_authority);
@@ -51,8 +51,8 @@ impl Request {
     }
 }
 
-/// The bytes of RFC 3986 §3.2.2 and §3.2.3: without `/`, `@`, `?` and `#`, so that nobody behind
-/// this frontend can read a path or a user into a target.
+/// The bytes of RFC 3986 §3.2.2 and §3.2.3: without `/`, `@`, `?` and `#`, so that no program behind
+/// this frontend reads a path or a user into a target.
 fn is_authority(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:[]%".contains(&byte)
 }
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_is_taken_apart_at_its_last_colon() {
+    fn target_is_split_at_last_colon() {
         let parts = |target: &str| {
             let request = Request {
                 target: target.to_owned(),

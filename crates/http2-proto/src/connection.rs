@@ -5,7 +5,7 @@
 //!   output, written ◀── transmit ◀── streams, answers ◀── respond, send, end, reset, consumed
 //! ```
 //!
-//! Streams take turns of one frame each. Whatever a client does wrong has one of two consequences:
+//! Streams send one frame each, round robin. Whatever a client does wrong has one of two consequences:
 //! its stream is reset, or the connection ends with a GOAWAY that says why.
 
 mod receive;
@@ -18,9 +18,9 @@ use bytes::Bytes;
 use crate::error::{ConnectionError, ErrorCode, StreamEnd};
 use crate::flow::{FIRST_WINDOW, Window};
 use crate::hpack;
-use crate::pieces::Pieces;
 use crate::reader::{self, Reader};
 use crate::request::Request;
+use crate::send_buffer::SendBuffer;
 use crate::settings::{Params, Peer};
 use crate::stream::{Local, Read, Stream, StreamId};
 use receive::Block;
@@ -47,7 +47,7 @@ pub struct Connection {
     /// Frames that go out next: answers, and those that are not subject to flow control.
     control: Vec<u8>,
     /// Frames on their way.
-    output: Pieces,
+    output: SendBuffer,
     /// Streams with something to send.
     queue: VecDeque<StreamId>,
     /// Streams whose owner waits until the connection has room.
@@ -106,7 +106,7 @@ impl Connection {
             send_window: i64::from(FIRST_WINDOW),
             peer: Peer::new(),
             control,
-            output: Pieces::default(),
+            output: SendBuffer::default(),
             queue: VecDeque::new(),
             crowd: Vec::new(),
             events: VecDeque::new(),
@@ -167,7 +167,7 @@ impl Connection {
                     if !over {
                         return Some(Event::Request(id, request));
                     }
-                    // Nobody has seen it, nor needs to.
+                    // The caller has not seen it, nor needs to.
                     self.release(id);
                 }
                 Event::Pong => return Some(Event::Pong),
@@ -300,7 +300,7 @@ impl Connection {
         };
         if stream.end.is_none() {
             stream.end = Some(end);
-            stream.out = Pieces::default();
+            stream.out = SendBuffer::default();
             self.note(id);
             self.remove_if_over(id);
         }

@@ -39,7 +39,7 @@ impl Window {
 
     /// Takes back what was consumed, and returns an increment once half of the window is due.
     pub(crate) fn give(&mut self, bytes: u32) -> Option<u32> {
-        // Nobody consumes more than has come, so that this stays within the size.
+        // No more is consumed than has come, so that this stays within the size.
         self.consumed = self.consumed.saturating_add(bytes);
         if self.consumed == 0 || self.consumed < self.size / 2 {
             return None;

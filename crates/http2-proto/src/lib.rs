@@ -25,15 +25,15 @@ mod connection;
 mod error;
 mod flow;
 pub mod hpack;
-mod pieces;
 mod reader;
 mod request;
+mod send_buffer;
 mod settings;
 mod stream;
 
 pub use connection::{Connection, Event};
 pub use error::{ConnectionError, ErrorCode, StreamEnd};
-pub use pieces::Pieces;
 pub use request::Request;
+pub use send_buffer::SendBuffer;
 pub use settings::Params;
 pub use stream::{Read, StreamId};

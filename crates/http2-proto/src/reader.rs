@@ -42,7 +42,7 @@ pub(crate) enum Frame {
         block: Bytes,
         end: bool,
     },
-    /// DATA of `len` bytes has begun, of which `padding` are no payload. [`Frame::Octets`]
+    /// DATA of `len` bytes has begun, of which `padding` are no payload. [`Frame::Bytes`]
     /// follow, unless [`Reader::skip`] is called.
     Data {
         stream: StreamId,
@@ -57,7 +57,7 @@ pub(crate) enum Frame {
         end_stream: bool,
     },
     /// Payload of DATA.
-    Octets {
+    Bytes {
         stream: StreamId,
         bytes: Bytes,
         end_stream: bool,
@@ -166,8 +166,8 @@ impl Reader {
                 }
                 State::Head(bytes, have) => {
                     let len = (HEAD - *have).min(input.len());
-                    if let Some(room) = bytes.get_mut(*have..*have + len) {
-                        input.copy_to_slice(room);
+                    if let Some(space) = bytes.get_mut(*have..*have + len) {
+                        input.copy_to_slice(space);
                     }
                     *have += len;
                     if *have < HEAD {
@@ -196,7 +196,7 @@ impl Reader {
                     if !over && len == 0 {
                         return Ok(None);
                     }
-                    let frame = Frame::Octets {
+                    let frame = Frame::Bytes {
                         stream: payload.stream,
                         bytes: input.split_to(len as usize),
                         end_stream: over && payload.end_stream,

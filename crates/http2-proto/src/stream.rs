@@ -4,7 +4,7 @@
 //!   Bytes ──▶ Received ──▶ read            send ──▶ out ──▶ frames, as windows allow
 //! ```
 //!
-//! Frames, windows of the connection, and whose turn it is are `Connection`'s.
+//! Frames, windows of the connection, and the order of streams are `Connection`'s.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use bytes::{Bytes, BytesMut};
 
 use crate::error::StreamEnd;
 use crate::flow::Window;
-use crate::pieces::Pieces;
+use crate::send_buffer::SendBuffer;
 
 /// The number of a stream, unique on its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,7 +39,7 @@ pub(crate) struct Stream {
     pub(crate) local: Local,
     /// What may be sent; less than nothing after the client has made its windows smaller.
     pub(crate) send_window: i64,
-    pub(crate) out: Pieces,
+    pub(crate) out: SendBuffer,
     /// Set once the stream is over before its time.
     pub(crate) end: Option<StreamEnd>,
     /// The owner has let go of it.
@@ -76,7 +76,7 @@ impl Stream {
             remote_ended: false,
             local: Local::Asked,
             send_window: i64::from(send_window),
-            out: Pieces::default(),
+            out: SendBuffer::default(),
             end: None,
             released: false,
             queued: false,
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn single_octets_are_put_together() {
+    fn single_bytes_are_put_together() {
         let mut received = Received::default();
         for byte in 0..100 {
             received.push(Bytes::from(vec![byte]));

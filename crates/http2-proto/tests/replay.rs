@@ -80,7 +80,7 @@ proptest! {
     }
 
     #[test]
-    fn any_octets(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         frames::connection(&bytes);
         frames::connection(&[BEGIN, &bytes].concat());
     }

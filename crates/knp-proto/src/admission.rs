@@ -1,18 +1,18 @@
-//! What one cluster may have at a time, over all its streams: agents, dials, tunnels, octets.
+//! What one cluster may have at a time, over all its streams: agents, dials, tunnels, bytes.
 //!
 //! ```text
 //! dial ──▶ Cluster::admit_dial ──▶ Permit ── owned by the tunnel, gives everything back in Drop
 //! ```
 //!
-//! Counters are shared by threads and exact; nothing waits. What is refused is told to whoever
-//! asked and not counted here.
+//! Counters are shared by threads and exact; nothing waits. What is refused is returned to the
+//! caller and not counted here.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::budget::{Budget, Share};
-use crate::credit::Room;
+use crate::credit::Headroom;
 use crate::id::ClusterId;
 
 /// Bounds of one cluster.
@@ -20,13 +20,13 @@ use crate::id::ClusterId;
 pub struct ClusterLimits {
     /// Streams from agents.
     pub agents: usize,
-    /// Octets held for, and promised to, tunnels.
+    /// Bytes held for, and promised to, tunnels.
     pub buffered_bytes: usize,
     /// Dials begun per second, with as many at once; 0 for any number.
     pub dials_per_second: u32,
     /// Dials that wait for an answer.
     pub pending_dials: usize,
-    /// Tunnels, those being dialled or closed included.
+    /// Tunnels, those being dialed or closed included.
     pub tunnels: usize,
 }
 
@@ -75,7 +75,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Makes a cluster nobody uses yet, within `process`.
+    /// Makes a cluster without use yet, within `process`.
     #[must_use]
     pub fn new(id: ClusterId, limits: ClusterLimits, process: Arc<Budget>) -> Arc<Self> {
         Arc::new(Self {
@@ -109,7 +109,7 @@ impl Cluster {
         self.agents.used()
     }
 
-    /// Returns how many octets are held or promised.
+    /// Returns how many bytes are held or promised.
     #[must_use]
     pub fn buffered_bytes(&self) -> usize {
         self.bytes.used()
@@ -121,7 +121,7 @@ impl Cluster {
         self.pending.used()
     }
 
-    /// Returns the number of tunnels, those being dialled or closed included.
+    /// Returns the number of tunnels, those being dialed or closed included.
     #[must_use]
     pub fn tunnels(&self) -> usize {
         self.tunnels.used()
@@ -167,7 +167,7 @@ impl Drop for AgentPermit {
     }
 }
 
-/// A tunnel, counted, and the octets it is charged for.
+/// A tunnel, counted, and the bytes it is charged for.
 #[derive(Debug)]
 pub(crate) struct Permit {
     cluster: Arc<Cluster>,
@@ -183,41 +183,41 @@ impl Permit {
         }
     }
 
-    /// Charges the tunnel for `octets` altogether; false, and no change, if it may not have more.
-    pub(crate) fn try_charge(&mut self, octets: usize) -> bool {
-        if octets > self.charged {
-            let more = octets - self.charged;
+    /// Charges the tunnel for `total` bytes; false, and no change, if it may not have more.
+    pub(crate) fn try_charge(&mut self, total: usize) -> bool {
+        if total > self.charged {
+            let more = total - self.charged;
             let bytes = &self.cluster.bytes;
             // Who holds little does not fall to those who hold much.
-            let few = octets <= FEW && bytes.try_take_any(more);
+            let few = total <= FEW && bytes.try_take_any(more);
             if !few && !bytes.try_take(self.charged, more) {
                 return false;
             }
-            self.charged = octets;
+            self.charged = total;
         } else {
-            self.charge(octets);
+            self.charge(total);
         }
         true
     }
 
-    /// Charges the tunnel for `octets` altogether, whatever is left.
-    pub(crate) fn charge(&mut self, octets: usize) {
-        if octets > self.charged {
-            self.cluster.bytes.take(octets - self.charged);
-        } else if octets < self.charged {
-            self.cluster.bytes.give_back(self.charged - octets);
+    /// Charges the tunnel for `total` bytes, whatever is left.
+    pub(crate) fn charge(&mut self, total: usize) {
+        if total > self.charged {
+            self.cluster.bytes.take(total - self.charged);
+        } else if total < self.charged {
+            self.cluster.bytes.give_back(self.charged - total);
         }
-        self.charged = octets;
+        self.charged = total;
     }
 
-    /// Returns how many octets more the tunnel may be charged for.
+    /// Returns how many bytes more the tunnel may be charged for.
     pub(crate) fn allowance(&self) -> usize {
         self.cluster.bytes.allowance(self.charged)
     }
 
     /// Says whether the tunnel's sender may be promised `more`.
-    pub(crate) fn room(&self, more: usize) -> Room {
-        self.cluster.bytes.room(self.charged, more)
+    pub(crate) fn headroom(&self, more: usize) -> Headroom {
+        self.cluster.bytes.headroom(self.charged, more)
     }
 }
 
@@ -229,10 +229,10 @@ impl Drop for Permit {
     }
 }
 
-/// Octets that a tunnel may always hold while there are any: a request and its answer.
+/// Bytes that a tunnel may always hold while there are any: a request and its answer.
 const FEW: usize = 64 << 10;
 
-/// Octets that a cluster is charged for although no tunnel holds them.
+/// Bytes that a cluster is charged for although no tunnel holds them.
 #[derive(Debug)]
 pub struct Reserve {
     cluster: Arc<Cluster>,
@@ -249,17 +249,17 @@ impl Reserve {
         }
     }
 
-    /// Charges for `octets` altogether; false, and no change, when the cluster may not have more.
-    pub fn try_set(&mut self, octets: usize) -> bool {
+    /// Charges for `total` bytes; false, and no change, when the cluster may not have more.
+    pub fn try_set(&mut self, total: usize) -> bool {
         let bytes = &self.cluster.bytes;
-        if octets > self.charged {
-            if !bytes.try_take(self.charged, octets - self.charged) {
+        if total > self.charged {
+            if !bytes.try_take(self.charged, total - self.charged) {
                 return false;
             }
         } else {
-            bytes.give_back(self.charged - octets);
+            bytes.give_back(self.charged - total);
         }
-        self.charged = octets;
+        self.charged = total;
         true
     }
 }

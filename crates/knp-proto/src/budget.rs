@@ -1,4 +1,4 @@
-//! The memory that waiting octets may take: one budget per process, a share of it per cluster.
+//! The memory that waiting bytes may take: one budget per process, a share of it per cluster.
 //!
 //! ```text
 //! Budget (process) ◀── Share (cluster) ◀── what one tunnel holds
@@ -6,16 +6,16 @@
 //!
 //! Who may take more is decided by what is free (A. K. Choudhury and E. L. Hahne, "Dynamic Queue
 //! Length Thresholds for Shared-Memory Packet Switches", 1998): a tunnel may hold as much as its
-//! cluster has free, a cluster eight times as much as the process has. So whoever holds most is
+//! cluster has free, a cluster eight times as much as the process has. So the one that holds most is
 //! refused first, something is always left for one that holds nothing, and the sum stays within
 //! the limit. Does not say what happens to the one that is refused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::credit::Room;
+use crate::credit::Headroom;
 
-/// Octets that all clusters of a process may hold together.
+/// Bytes that all clusters of a process may hold together.
 #[derive(Debug)]
 pub struct Budget {
     limit: usize,
@@ -23,7 +23,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Makes a budget of `limit` octets. One cluster alone can use eight ninths of it.
+    /// Makes a budget of `limit` bytes. One cluster alone can use eight ninths of it.
     #[must_use]
     pub fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self {
@@ -32,7 +32,7 @@ impl Budget {
         })
     }
 
-    /// Returns how many octets are held, or promised to senders.
+    /// Returns how many bytes are held, or promised to senders.
     #[must_use]
     pub fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
@@ -73,7 +73,7 @@ impl Share {
         limit.saturating_sub(self.used())
     }
 
-    /// Returns how much more one that holds `own` octets may take.
+    /// Returns how much more one that holds `own` bytes may take.
     pub(crate) fn allowance(&self, own: usize) -> usize {
         let process = self.process.free();
         let of_process = process.saturating_mul(CLUSTER_WEIGHT);
@@ -83,12 +83,12 @@ impl Share {
             .min(process)
     }
 
-    /// Takes `more` octets for one that holds `own`, if they may be had.
+    /// Takes `more` bytes for one that holds `own`, if they may be had.
     pub(crate) fn try_take(&self, own: usize, more: usize) -> bool {
         more <= self.allowance(own) && self.try_take_any(more)
     }
 
-    /// Takes `more` octets as long as there are any, however much others hold.
+    /// Takes `more` bytes as long as there are any, however much others hold.
     pub(crate) fn try_take_any(&self, more: usize) -> bool {
         self.take(more);
         // Others may have taken theirs since; the sum must hold all the same.
@@ -100,7 +100,7 @@ impl Share {
         !over
     }
 
-    /// Takes `more` octets whatever is left: for what was there already, or is too little to ask.
+    /// Takes `more` bytes whatever is left: for what was there already, or is too little to ask.
     pub(crate) fn take(&self, more: usize) {
         self.used.fetch_add(more, Ordering::Relaxed);
         self.process.used.fetch_add(more, Ordering::Relaxed);
@@ -111,18 +111,18 @@ impl Share {
         self.process.used.fetch_sub(less, Ordering::Relaxed);
     }
 
-    /// Says whether one that holds `own` octets may promise `more`. Promises get half of the
-    /// memory, so that what was promised to everybody from the start finds some left.
-    pub(crate) fn room(&self, own: usize, more: usize) -> Room {
+    /// Says whether one that holds `own` bytes may promise `more`. Promises get half of the
+    /// memory, so that what was promised to every tunnel from the start finds some left.
+    pub(crate) fn headroom(&self, own: usize, more: usize) -> Headroom {
         let limit = self.limit.load(Ordering::Relaxed);
         let half = (limit / 2).saturating_sub(self.used());
         let half_of_process = (self.process.limit / 2).saturating_sub(self.process.used());
         if own + more <= half && more <= half_of_process {
-            Room::Ample
+            Headroom::Ample
         } else if own <= self.free() && self.used() <= self.process.free() * CLUSTER_WEIGHT {
-            Room::Enough
+            Headroom::Enough
         } else {
-            Room::Short
+            Headroom::Short
         }
     }
 }
@@ -167,10 +167,10 @@ mod tests {
     #[test]
     fn promises_stop_at_half() {
         let share = Share::new(Budget::new(1 << 20), 1000);
-        assert_eq!(share.room(0, 400), Room::Ample);
+        assert_eq!(share.headroom(0, 400), Headroom::Ample);
         share.take(400);
-        assert_eq!(share.room(400, 400), Room::Enough);
+        assert_eq!(share.headroom(400, 400), Headroom::Enough);
         share.take(400);
-        assert_eq!(share.room(400, 400), Room::Short);
+        assert_eq!(share.headroom(400, 400), Headroom::Short);
     }
 }

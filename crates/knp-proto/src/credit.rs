@@ -5,14 +5,14 @@
 //!          SendCredit ◀──CREDIT────────── RecvWindow ◀── consumed
 //! ```
 //!
-//! Both ends start with [`INITIAL_WINDOW`]. Every octet the receiver's socket took is granted
+//! Both ends start with [`INITIAL_WINDOW`]. Every byte the receiver's socket took is granted
 //! again, in steps of half a window. A window doubles while the socket keeps up with a sender that
-//! uses it quickly, and halves when memory runs short. Where the octets wait, and who pays for
+//! uses it quickly, and halves when memory runs short. Where the bytes wait, and who pays for
 //! them, is not decided here.
 
 use std::time::{Duration, Instant};
 
-/// Octets that may be sent on a new tunnel in each direction before any CREDIT.
+/// Bytes that may be sent on a new tunnel in each direction before any CREDIT.
 pub const INITIAL_WINDOW: u64 = 256 << 10;
 
 /// A peer broke the rules of credit.
@@ -20,7 +20,7 @@ pub const INITIAL_WINDOW: u64 = 256 << 10;
 #[non_exhaustive]
 pub enum CreditError {
     /// More credit than any window could have.
-    #[error("credit beyond {MAX_CREDIT} octets")]
+    #[error("credit beyond {MAX_CREDIT} bytes")]
     Overflow,
     /// DATA beyond what was granted.
     #[error("DATA beyond the window")]
@@ -40,7 +40,7 @@ impl SendCredit {
         }
     }
 
-    /// Returns how many octets may be sent now.
+    /// Returns how many bytes may be sent now.
     pub(crate) fn left(&self) -> usize {
         usize::try_from(self.left).unwrap_or(usize::MAX)
     }
@@ -60,7 +60,7 @@ impl SendCredit {
 
 /// What the peer may still send, and what has to be granted again.
 ///
-/// At any time `granted` + octets held + `unreturned` = `window`.
+/// At any time `granted` + bytes held + `unreturned` = `window`.
 #[derive(Debug)]
 pub(crate) struct RecvWindow {
     window: u64,
@@ -84,16 +84,16 @@ impl RecvWindow {
         usize::try_from(self.window - INITIAL_WINDOW).unwrap_or(usize::MAX)
     }
 
-    /// Counts octets that came.
+    /// Counts bytes that came.
     pub(crate) fn receive(&mut self, len: usize) -> Result<(), CreditError> {
         let left = self.granted.checked_sub(len as u64);
         self.granted = left.ok_or(CreditError::Overrun)?;
         Ok(())
     }
 
-    /// Counts octets the socket took, and returns the credit to send for them, often 0.
+    /// Counts bytes the socket took, and returns the credit to send for them, often 0.
     ///
-    /// `drained` says that nothing is left waiting; `room` what memory there is, asked only when a
+    /// `drained` says that nothing is left waiting; `headroom` what memory there is, asked only when a
     /// grant is due.
     pub(crate) fn consume(
         &mut self,
@@ -101,7 +101,7 @@ impl RecvWindow {
         len: usize,
         drained: bool,
         max: u64,
-        room: impl FnOnce(usize) -> Room,
+        headroom: impl FnOnce(usize) -> Headroom,
     ) -> u64 {
         self.unreturned = (self.unreturned + len as u64).min(self.window);
         if self.unreturned < self.window / 2 {
@@ -111,13 +111,13 @@ impl RecvWindow {
         self.since = now;
         let doubled = (self.window * 2).min(max.max(INITIAL_WINDOW));
         let growth = usize::try_from(doubled.saturating_sub(self.window)).unwrap_or(usize::MAX);
-        match room(growth) {
-            Room::Ample if fast => {
+        match headroom(growth) {
+            Headroom::Ample if fast => {
                 self.unreturned += doubled.saturating_sub(self.window);
                 self.window = self.window.max(doubled);
             }
-            Room::Ample | Room::Enough => {}
-            Room::Short => {
+            Headroom::Ample | Headroom::Enough => {}
+            Headroom::Short => {
                 let halved = (self.window / 2).max(INITIAL_WINDOW);
                 self.unreturned = self.unreturned.saturating_sub(self.window - halved);
                 self.window = halved;
@@ -137,7 +137,7 @@ impl RecvWindow {
 
 /// What memory there is for a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum Headroom {
     /// It may double.
     Ample,
     /// It may stay.
@@ -175,7 +175,7 @@ mod tests {
         for _ in 0..10 {
             let len = usize::try_from(window.granted).unwrap();
             window.receive(len).unwrap();
-            window.consume(now, len, true, MAX, |_| Room::Ample);
+            window.consume(now, len, true, MAX, |_| Headroom::Ample);
         }
         assert_eq!(window.window, MAX);
         assert_eq!(window.granted, MAX);
@@ -188,7 +188,7 @@ mod tests {
         for _ in 0..100 {
             now += Duration::from_millis(10);
             window.receive(4096).unwrap();
-            window.consume(now, 4096, true, MAX, |_| Room::Ample);
+            window.consume(now, 4096, true, MAX, |_| Headroom::Ample);
         }
         assert_eq!(window.window, INITIAL_WINDOW);
     }
@@ -220,13 +220,13 @@ mod tests {
                 held += sent;
                 let taken = held.min(take);
                 held -= taken;
-                let room = [Room::Ample, Room::Enough, Room::Short][room as usize];
+                let room = [Headroom::Ample, Headroom::Enough, Headroom::Short][room as usize];
                 let grant = recv.consume(now, taken as usize, held == 0, MAX, |_| room);
                 send.grant(grant).unwrap();
                 prop_assert_eq!(send.left() as u64, recv.granted);
                 prop_assert_eq!(recv.granted + held + recv.unreturned, recv.window);
                 prop_assert!(recv.window <= MAX);
-                prop_assert!(held > 0 || send.left() > 0, "nobody can go on");
+                prop_assert!(held > 0 || send.left() > 0, "neither end can go on");
             }
         }
     }

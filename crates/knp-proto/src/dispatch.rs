@@ -13,7 +13,7 @@ use crate::id::{ConnectId, DialId};
 pub(crate) struct Dispatch {
     pending: BTreeMap<DialId, u32>,
     established: BTreeMap<ConnectId, u32>,
-    /// Connections nobody here knows whose closing was asked for, so that it is asked for once.
+    /// Unknown connections whose closing was requested, so that it is requested once.
     strays: BTreeSet<ConnectId>,
 }
 

@@ -1,8 +1,8 @@
-//! Whose turn it is to send: deficit round robin over octets.
+//! Which tunnel sends next: deficit round robin over bytes.
 //!
 //! ```text
-//! ring:  tunnel 7 ─▶ tunnel 2 ─▶ tunnel 9 ─▶ …      each turn is worth a quantum of octets,
-//!           ▲ in turn                                what is left of it waits for the next
+//! ring:  tunnel 7 ─▶ tunnel 2 ─▶ tunnel 9 ─▶ …      each visit adds a quantum of bytes,
+//!           ▲ sends now                              what is left of it waits for the next
 //! ```
 //!
 //! After M. Shreedhar and G. Varghese, "Efficient Fair Queuing Using Deficit Round Robin" (1996):
@@ -13,18 +13,18 @@ use std::collections::VecDeque;
 
 /// A ring of those that have something to send.
 #[derive(Debug)]
-pub struct Fair {
+pub struct FairQueue {
     ring: VecDeque<u32>,
     flows: Vec<Flow>,
     quantum: usize,
 }
 
-/// Leave to send.
+/// Permission to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn {
-    /// Who may send.
+pub struct Grant {
+    /// The flow that may send.
     pub flow: u32,
-    /// At most how many octets, never 0.
+    /// At most how many bytes, never 0.
     pub allowance: usize,
 }
 
@@ -35,12 +35,12 @@ struct Flow {
     /// It has something to send; if not, its place is skipped and lost.
     active: bool,
     /// It was given its quantum since it came to the front.
-    in_turn: bool,
+    charged: bool,
     deficit: usize,
 }
 
-impl Fair {
-    /// Makes an empty ring whose turns are worth `quantum` octets, at least 1.
+impl FairQueue {
+    /// Makes an empty ring whose flows get `quantum` bytes, at least 1.
     #[must_use]
     pub fn new(quantum: usize) -> Self {
         Self {
@@ -61,7 +61,7 @@ impl Fair {
             return;
         };
         state.active = true;
-        // One that still has its place goes on with what is left of its turn; a new turn for each
+        // One that still has its place goes on with what is left of its quantum; a new one for each
         // time it comes back would keep it in front for good.
         if !std::mem::replace(&mut state.placed, true) {
             self.ring.push_back(flow);
@@ -75,14 +75,14 @@ impl Fair {
         }
     }
 
-    /// Returns whether nobody has a place; while somebody has, [`Fair::turn`] may still say no.
+    /// Returns whether nobody has a place; while somebody has, [`FairQueue::turn`] may still say no.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ring.is_empty()
     }
 
-    /// Returns who may send now, until [`Fair::spend`] is called the same one again.
-    pub fn turn(&mut self) -> Option<Turn> {
+    /// Returns the flow that may send now: the same one until [`FairQueue::spend`] is called.
+    pub fn next_flow(&mut self) -> Option<Grant> {
         loop {
             let &flow = self.ring.front()?;
             let state = self.flows.get_mut(flow as usize)?;
@@ -91,16 +91,16 @@ impl Fair {
                 self.ring.pop_front();
                 continue;
             }
-            if !state.in_turn {
-                state.in_turn = true;
+            if !state.charged {
+                state.charged = true;
                 state.deficit += self.quantum;
             }
             let allowance = state.deficit;
-            return Some(Turn { flow, allowance });
+            return Some(Grant { flow, allowance });
         }
     }
 
-    /// Takes `len` octets from the one whose turn it is. A packet without payload costs something
+    /// Takes `len` bytes from the flow in front. A packet without payload costs something
     /// too.
     pub fn spend(&mut self, len: usize) {
         let Some(&flow) = self.ring.front() else {
@@ -109,17 +109,17 @@ impl Fair {
         let Some(state) = self.flows.get_mut(flow as usize) else {
             return;
         };
-        state.deficit = state.deficit.saturating_sub(len.max(LEAST_COST));
+        state.deficit = state.deficit.saturating_sub(len.max(MIN_COST));
         // What is left would only make for a tiny packet; it counts next time.
         if state.deficit < self.quantum.div_ceil(4) {
-            state.in_turn = false;
+            state.charged = false;
             self.ring.rotate_left(1);
         }
     }
 }
 
-/// Octets a packet costs at least: about what its heads take on the wire.
-const LEAST_COST: usize = 32;
+/// Bytes a packet costs at least: about what its heads take on the wire.
+const MIN_COST: usize = 32;
 
 #[cfg(test)]
 mod tests {
@@ -131,36 +131,36 @@ mod tests {
 
     #[test]
     fn a_busy_flow_lets_others_in_after_a_quantum() {
-        let mut fair = Fair::new(QUANTUM);
+        let mut fair = FairQueue::new(QUANTUM);
         fair.activate(0);
-        let turn = fair.turn().unwrap();
+        let grant = fair.next_flow().unwrap();
         fair.activate(1);
-        fair.spend(turn.allowance);
-        assert_eq!(fair.turn().unwrap().flow, 1);
+        fair.spend(grant.allowance);
+        assert_eq!(fair.next_flow().unwrap().flow, 1);
     }
 
     #[test]
     fn one_that_left_and_came_back_has_one_place() {
-        let mut fair = Fair::new(QUANTUM);
+        let mut fair = FairQueue::new(QUANTUM);
         for _ in 0..5 {
             fair.activate(3);
             fair.deactivate(3);
         }
         fair.activate(3);
         assert_eq!(fair.ring.len(), 1);
-        assert_eq!(fair.turn().map(|turn| turn.flow), Some(3));
+        assert_eq!(fair.next_flow().map(|grant| grant.flow), Some(3));
         fair.deactivate(3);
-        assert_eq!(fair.turn(), None);
+        assert_eq!(fair.next_flow(), None);
         assert!(fair.ring.is_empty());
     }
 
     #[test]
     fn one_that_empties_and_refills_does_not_stay_in_front() {
-        let mut fair = Fair::new(QUANTUM);
+        let mut fair = FairQueue::new(QUANTUM);
         fair.activate(0);
         fair.activate(1);
         let mut first = 0;
-        while fair.turn().unwrap().flow == 0 {
+        while fair.next_flow().unwrap().flow == 0 {
             first += 100;
             fair.deactivate(0);
             fair.spend(100);
@@ -173,17 +173,17 @@ mod tests {
         /// Of any two flows that always have something to send, neither gets ahead of the other by
         /// more than its quantum and what it may carry over.
         #[test]
-        fn nobody_gets_ahead(
+        fn flows_get_equal_bytes(
             packets in proptest::collection::vec(1usize..3000, 100..400),
             flows in 2u32..6,
         ) {
-            let mut fair = Fair::new(QUANTUM);
+            let mut fair = FairQueue::new(QUANTUM);
             let mut sent = vec![0usize; flows as usize];
             (0..flows).for_each(|flow| fair.activate(flow));
             for len in packets {
-                let turn = fair.turn().unwrap();
-                let len = len.clamp(LEAST_COST, turn.allowance.max(LEAST_COST));
-                sent[turn.flow as usize] += len;
+                let grant = fair.next_flow().unwrap();
+                let len = len.clamp(MIN_COST, grant.allowance.max(MIN_COST));
+                sent[grant.flow as usize] += len;
                 fair.spend(len);
                 let (least, most) = (sent.iter().min().unwrap(), sent.iter().max().unwrap());
                 prop_assert!(most - least <= QUANTUM * 2);

@@ -1,7 +1,7 @@
-//! Messages on a gRPC stream: one octet of flags, the length in four, the message.
+//! Messages on a gRPC stream: one byte of flags, the length in four, the message.
 //!
 //! ```text
-//! DATA frames of HTTP/2 ──▶ Deframer ──▶ messages        message length ──▶ put_head ──▶ five octets
+//! DATA frames of HTTP/2 ──▶ Deframer ──▶ messages        message length ──▶ put_head ──▶ five bytes
 //! ```
 //!
 //! Knows nothing of HTTP/2, nor of what the messages say.
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-/// Octets before each message.
+/// Bytes before each message.
 pub const HEAD: usize = 5;
 
 /// Why a stream is no sequence of messages.
@@ -20,11 +20,11 @@ pub enum FrameError {
     /// Flags other than none: compression was not agreed on.
     #[error("a message with flags {flags:#04x}, though compression was not agreed on")]
     Flags {
-        /// The octet.
+        /// The byte.
         flags: u8,
     },
     /// A message longer than accepted.
-    #[error("a message of {len} octets, more than {max}")]
+    #[error("a message of {len} bytes, more than {max}")]
     TooLong {
         /// Its length.
         len: usize,
@@ -33,7 +33,7 @@ pub enum FrameError {
     },
 }
 
-/// Writes what goes before a message of `len` octets, less than 4 GiB.
+/// Writes what goes before a message of `len` bytes, less than 4 GiB.
 pub fn put_head(len: usize, buf: &mut BytesMut) {
     buf.put_u8(0);
     buf.put_u32(u32::try_from(len).unwrap_or(u32::MAX));
@@ -48,7 +48,7 @@ pub struct Deframer {
 }
 
 impl Deframer {
-    /// Accepts messages of at most `max` octets.
+    /// Accepts messages of at most `max` bytes.
     #[must_use]
     pub fn new(max: usize) -> Self {
         Self {
@@ -67,7 +67,7 @@ impl Deframer {
         }
     }
 
-    /// Returns how many octets are held of a message that is not complete.
+    /// Returns how many bytes are held of a message that is not complete.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
@@ -103,15 +103,15 @@ impl Deframer {
     }
 
     fn head(&self) -> Option<[u8; HEAD]> {
-        let mut octets = self.pieces.iter().flatten();
+        let mut bytes = self.pieces.iter().flatten();
         let mut head = [0; HEAD];
-        for octet in &mut head {
-            *octet = *octets.next()?;
+        for byte in &mut head {
+            *byte = *bytes.next()?;
         }
         Some(head)
     }
 
-    /// Takes `len` octets, which must be there.
+    /// Takes `len` bytes, which must be there.
     fn take(&mut self, len: usize) -> Bytes {
         self.len -= len;
         if let Some(front) = self.pieces.front_mut()
@@ -202,9 +202,9 @@ mod tests {
         }
 
         #[test]
-        fn any_octets_are_an_answer(octets: Vec<u8>, max in 0usize..100) {
+        fn any_bytes_are_an_answer(bytes: Vec<u8>, max in 0usize..100) {
             let mut deframer = Deframer::new(max);
-            deframer.push(Bytes::from(octets));
+            deframer.push(Bytes::from(bytes));
             while let Ok(Some(_)) = deframer.next_message() {}
         }
     }

@@ -192,7 +192,7 @@ impl GrpcFrontend {
         })
     }
 
-    /// Returns the client's packet for octets from the tunnel; nothing when it takes none.
+    /// Returns the client's packet for bytes from the tunnel; nothing when it takes none.
     #[must_use]
     pub fn data(&self, data: Bytes) -> Option<Packet> {
         matches!(self.state, State::Open | State::Closing).then_some(Packet::Data {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// Names a cluster: whose agents and frontends belong together, and to nobody else's.
+/// Names a cluster: whose agents and frontends belong together, and to no other's.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClusterId(Arc<str>);
 

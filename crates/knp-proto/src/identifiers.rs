@@ -24,7 +24,7 @@ pub struct Identifiers {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdentifiersError {
-    /// `%` without two hexadecimal digits, or octets that are no UTF-8.
+    /// `%` without two hexadecimal digits, or bytes that are no UTF-8.
     #[error("invalid URL escape in {part:?}")]
     Escape {
         /// The part between two `&`.
@@ -134,20 +134,20 @@ fn unescape(text: &str, part: &str) -> Result<String, IdentifiersError> {
     let error = || IdentifiersError::Escape {
         part: part.to_owned(),
     };
-    let mut octets = Vec::with_capacity(text.len());
+    let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
-    while let Some(octet) = rest.next() {
-        octets.push(match octet {
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
             b'+' => b' ',
             b'%' => {
                 let high = rest.next().and_then(hex).ok_or_else(error)?;
                 let low = rest.next().and_then(hex).ok_or_else(error)?;
                 high << 4 | low
             }
-            octet => octet,
+            byte => byte,
         });
     }
-    String::from_utf8(octets).map_err(|_| error())
+    String::from_utf8(bytes).map_err(|_| error())
 }
 
 fn hex(digit: u8) -> Option<u8> {
@@ -160,13 +160,13 @@ fn hex(digit: u8) -> Option<u8> {
 }
 
 fn escape(value: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    for octet in value.bytes() {
-        match octet {
+    for byte in value.bytes() {
+        match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
-                write!(f, "{}", char::from(octet))?;
+                write!(f, "{}", char::from(byte))?;
             }
             b' ' => f.write_str("+")?,
-            octet => write!(f, "%{octet:02X}")?,
+            byte => write!(f, "%{byte:02X}")?,
         }
     }
     Ok(())
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_means_nothing_is_ignored_from_agents_and_refused_from_operators() {
+    fn bad_identifiers_are_ignored_or_refused() {
         let text = "colour=red&default-route=maybe&default-route=true&&host";
         let identifiers = Identifiers::parse(text).unwrap();
         assert_eq!(identifiers.host, [""]);

@@ -42,7 +42,7 @@ pub use admission::{Cluster, ClusterLimits, DialRefused, Reserve};
 pub use backends::{Backends, Strategy, StrategyError, dial_host};
 pub use budget::Budget;
 pub use credit::{CreditError, INITIAL_WINDOW};
-pub use fair::{Fair, Turn};
+pub use fair::{FairQueue, Grant};
 pub use frontend::{FrontendAction, GrpcFrontend};
 pub use id::{AgentId, ClusterId, ConnectId, DialId, StreamId, TunnelId};
 pub use identifiers::{Identifiers, IdentifiersError};

@@ -1,7 +1,7 @@
 //! One stream between a server and an agent, seen from either end, with all its tunnels.
 //!
 //! ```text
-//!   packets ──▶ handle_packet ─┐                          ┌─▶ poll_event ──▶ whoever owns the sockets
+//!   packets ──▶ handle_packet ─┐                          ┌─▶ poll_event ──▶ owner of the sockets
 //!   time ─────▶ handle_timeout ┼──▶ Dispatch, Tunnels ────┤
 //!   sockets ──▶ dial, write, … ┘                          └─▶ poll_transmit ──▶ packets
 //! ```
@@ -25,7 +25,7 @@ use bytes::Bytes;
 
 use crate::admission::{AgentPermit, Cluster, DialRefused};
 use crate::dispatch::Dispatch;
-use crate::fair::Fair;
+use crate::fair::FairQueue;
 use crate::id::{ClusterId, ConnectId, DialId, StreamId, TunnelId};
 use crate::metadata::Extensions;
 use crate::packet::Packet;
@@ -44,7 +44,7 @@ pub struct Link {
     _agent: Option<AgentPermit>,
     tunnels: Slab<Tunnel>,
     dispatch: Dispatch,
-    fair: Fair,
+    fair: FairQueue,
     timers: BTreeSet<(Instant, u32)>,
     control: VecDeque<Packet>,
     /// Tunnels whose DIAL_REQ is to be sent.
@@ -100,7 +100,7 @@ impl Link {
             _agent: None,
             tunnels: Slab::new(),
             dispatch: Dispatch::default(),
-            fair: Fair::new(config.quantum_bytes),
+            fair: FairQueue::new(config.quantum_bytes),
             timers: BTreeSet::new(),
             control: VecDeque::new(),
             dials: VecDeque::new(),
@@ -138,7 +138,7 @@ impl Link {
         self.stats
     }
 
-    /// Returns the number of tunnels, those being dialled or closed included.
+    /// Returns the number of tunnels, those being dialed or closed included.
     #[must_use]
     pub fn tunnels(&self) -> usize {
         self.tunnels.len()
@@ -183,7 +183,7 @@ impl Link {
         self.timers.first().map(|&(at, _)| at)
     }
 
-    // === Dialling ===
+    // === Dialing ===
 
     /// Asks the agent for a connection, on a server. What becomes of it is told by
     /// [`Event::Established`] or [`Event::Ended`].
@@ -272,7 +272,7 @@ impl Link {
 
     // === Sockets ===
 
-    /// Takes at most `max` octets for the socket. See [`Read`].
+    /// Takes at most `max` bytes for the socket. See [`Read`].
     ///
     /// # Errors
     ///
@@ -282,13 +282,13 @@ impl Link {
         Ok(self.tunnels.at_mut(slot).ok_or(Gone)?.read(max))
     }
 
-    /// Says that the socket took `len` octets of what was read, which makes room for more. Nothing
+    /// Says that the socket took `len` bytes of what was read, which frees space for more. Nothing
     /// happens after the tunnel's end.
     pub fn consumed(&mut self, now: Instant, id: TunnelId, len: usize) {
         self.with(id, |tunnel, config| tunnel.consumed(now, config, len));
     }
 
-    /// Returns how many octets may be written now. After 0, [`Event::Writable`] says when to ask
+    /// Returns how many bytes may be written now. After 0, [`Event::Writable`] says when to ask
     /// again; until then the socket is not to be read.
     pub fn write_capacity(&mut self, id: TunnelId) -> usize {
         let Ok(slot) = self.slot(id) else { return 0 };
@@ -300,11 +300,11 @@ impl Link {
         capacity
     }
 
-    /// Takes octets from the socket. Those of large pieces are not copied.
+    /// Takes bytes from the socket. Those of large pieces are not copied.
     ///
     /// # Errors
     ///
-    /// See [`WriteError`]; the octets are lost.
+    /// See [`WriteError`]; the bytes are lost.
     pub fn write(&mut self, id: TunnelId, data: Bytes) -> Result<(), WriteError> {
         let slot = self.slot(id)?;
         let tunnel = self.tunnels.at_mut(slot).ok_or(Gone)?;
@@ -344,7 +344,7 @@ impl Link {
         let Ok(slot) = self.slot(id) else { return };
         let phase = self.tunnels.at(slot).map(|tunnel| tunnel.phase);
         if phase == Some(Phase::Dialing) {
-            self.call_off(slot, EndReason::Cancelled);
+            self.call_off(slot, EndReason::Canceled);
         } else {
             self.with(id, |tunnel, config| tunnel.close(now, config, shut));
         }

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! agent ── knp-ext: window=1,fin=1 ──▶ server       what the agent can do
-//! agent ◀─ knp-ext: window=1,fin=1 ─── server       what both can do: in force from here on
+//! agent ◀─ knp-ext: window=1,fin=1 ─── server       what both can do, in effect from here on
 //! ```
 //!
-//! Upstream's programs neither send nor echo the key, so nothing is in force with them.
+//! Upstream's programs neither send nor echo the key, so nothing is in effect with them.
 
 use std::fmt;
 

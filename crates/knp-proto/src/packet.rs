@@ -1,11 +1,11 @@
 //! The packets of the protocol, read from and written as protobuf.
 //!
 //! ```text
-//! message octets ──▶ decode: bounds, type agrees with payload ──▶ Packet
-//! Packet ──▶ encode ──▶ message octets        DATA: head ──▶ buffer, payload ──▶ sent as it is
+//! message bytes ──▶ decode: bounds, type agrees with payload ──▶ Packet
+//! Packet ──▶ encode ──▶ message bytes        DATA: head ──▶ buffer, payload ──▶ sent as it is
 //! ```
 //!
-//! Knows nothing of the five octets gRPC puts before a message ([`frame`](crate::frame) does),
+//! Knows nothing of the five bytes gRPC puts before a message ([`frame`](crate::frame) does),
 //! nor of what a packet means.
 
 mod wire;
@@ -35,18 +35,18 @@ pub enum Packet {
         /// Why, or empty.
         error: String,
     },
-    /// CREDIT, ours: the receiver takes so many octets more.
+    /// CREDIT, ours: the receiver takes so many bytes more.
     Credit {
         /// The connection.
         connect_id: ConnectId,
-        /// Octets, in addition to what was granted before.
+        /// Bytes, in addition to what was granted before.
         bytes: u64,
     },
     /// DATA.
     Data {
-        /// The connection; 0 is nobody's.
+        /// The connection; 0 is none.
         connect_id: ConnectId,
-        /// The octets, a slice of the message they came in.
+        /// The bytes, a slice of the message they came in.
         data: Bytes,
     },
     /// DIAL_REQ: open a connection.
@@ -127,11 +127,11 @@ impl PacketKind {
     }
 }
 
-/// Longest message that is accepted, in octets: upstream sends up to 4 MiB, and a frontend's
+/// Longest message that is accepted, in bytes: upstream sends up to 4 MiB, and a frontend's
 /// single write may be larger.
 pub const MAX_MESSAGE: usize = 16 << 20;
-/// Longest address of a dial: a name of 255 octets (RFC 1035 §2.3.4), or an IPv6 address with its
-/// zone, and a port, with room to spare.
+/// Longest address of a dial: a name of 255 bytes (RFC 1035 §2.3.4), or an IPv6 address with its
+/// zone, and a port, with space to spare.
 pub const MAX_ADDRESS: usize = 512;
 /// Longest name of a protocol.
 pub const MAX_PROTOCOL: usize = 32;
@@ -152,7 +152,7 @@ pub enum PacketError {
         packet_type: i32,
     },
     /// Longer than its bound.
-    #[error("{field} of {len} octets, more than {max}")]
+    #[error("{field} of {len} bytes, more than {max}")]
     TooLong {
         /// What is too long.
         field: &'static str,
@@ -295,7 +295,7 @@ impl Packet {
         })
     }
 
-    /// Returns the octets of payload that the packet keeps.
+    /// Returns the bytes of payload that the packet keeps.
     #[must_use]
     pub fn payload_len(&self) -> usize {
         if let Self::Data { data, .. } = self {
@@ -323,7 +323,7 @@ impl Packet {
     }
 }
 
-/// Appends everything of a DATA packet but its `len` octets of payload, which must follow.
+/// Appends everything of a DATA packet but its `len` bytes of payload, which must follow.
 ///
 /// The payload is the last field of the packet, so that it can be sent from where it is.
 pub fn encode_data_head(connect_id: ConnectId, len: usize, buf: &mut BytesMut) {
@@ -348,7 +348,7 @@ pub fn encode_data_head(connect_id: ConnectId, len: usize, buf: &mut BytesMut) {
 }
 
 fn varint_len(value: u64) -> usize {
-    // Seven bits an octet, and one octet for 0.
+    // Seven bits a byte, and one byte for 0.
     let bits = 64 - (value | 1).leading_zeros() as usize;
     bits.div_ceil(7)
 }
@@ -391,7 +391,7 @@ const DRAIN: i32 = 6;
 const CREDIT: i32 = 64;
 const FIN: i32 = 65;
 
-/// Keys of fields: number << 3 | wire type (0 varint, 2 length and octets).
+/// Keys of fields: number << 3 | wire type (0 varint, 2 length and bytes).
 const PACKET_TYPE: u8 = 1 << 3;
 const DATA_TYPE: u8 = 4;
 const DATA_PAYLOAD: u8 = 4 << 3 | 2;

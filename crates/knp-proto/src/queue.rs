@@ -1,14 +1,14 @@
-//! Octets waiting, in order: large pieces as they came, small ones gathered.
+//! Bytes waiting, in order: large pieces as they came, small ones gathered.
 //!
 //! A small piece kept as it came would hold on to the whole buffer it is a slice of, and a flood of
-//! one-octet packets would cost far more memory than it counts for. Both are copied together; that
+//! one-byte packets would cost far more memory than it counts for. Both are copied together; that
 //! also turns many small writes into one.
 
 use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 
-/// A first-in, first-out queue of octets. Empty, it owns no memory to speak of.
+/// A first-in, first-out queue of bytes. Empty, it owns no memory to speak of.
 #[derive(Debug, Default)]
 pub(crate) struct ByteQueue {
     whole: VecDeque<Bytes>,
@@ -39,7 +39,7 @@ impl ByteQueue {
         }
     }
 
-    /// Takes at most `max` octets from the front, as many as lie together.
+    /// Takes at most `max` bytes from the front, as many as lie together.
     pub(crate) fn pop(&mut self, max: usize) -> Option<Bytes> {
         if self.len == 0 || max == 0 {
             return None;
@@ -83,7 +83,7 @@ impl ByteQueue {
 const COPY_BELOW: usize = 4096 + 1;
 /// Gathered pieces are handed out when they reach this.
 const GATHER: usize = 32 << 10;
-/// Places kept while empty: 4 of 32 octets.
+/// Places kept while empty: 4 of 32 bytes.
 const KEPT: usize = 4;
 
 #[cfg(test)]
@@ -94,7 +94,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_goes_in_comes_out_in_order(
+        fn queue_keeps_the_order(
             steps in proptest::collection::vec((0usize..9000, 0usize..9000), 0..60),
         ) {
             let mut queue = ByteQueue::default();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_single_octets_is_few_pieces() {
+    fn a_flood_of_single_bytes_is_few_pieces() {
         let mut queue = ByteQueue::default();
         for _ in 0..GATHER * 2 {
             queue.push(Bytes::from_static(b"x"));

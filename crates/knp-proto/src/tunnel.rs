@@ -74,7 +74,7 @@ pub(crate) struct Tunnel {
     extensions: Extensions,
     pub(crate) phase: Phase,
     pub(crate) dial_id: DialId,
-    /// 0 while dialling.
+    /// 0 while dialing.
     pub(crate) connect_id: ConnectId,
     /// DIAL_REQ, until it is sent.
     pub(crate) request: Option<Box<Packet>>,
@@ -83,13 +83,13 @@ pub(crate) struct Tunnel {
     outbox: ByteQueue,
     credit: Option<SendCredit>,
     inbox: ByteQueue,
-    /// Octets read and not yet consumed.
+    /// Bytes read and not yet consumed.
     in_hand: usize,
     window: Option<RecvWindow>,
     /// Credit to be sent.
     owed: u64,
     inbound: Inbound,
-    /// Nobody is at the socket's side any more.
+    /// The socket is gone.
     detached: bool,
     /// The link must not be read until no more than so much is held.
     blocked_above: Option<usize>,
@@ -168,18 +168,18 @@ impl Tunnel {
 
     // === From the socket ===
 
-    /// Returns how many octets may be written now: enough to be worth a read, or 0.
+    /// Returns how many bytes may be written now: enough to be worth a read, or 0.
     pub(crate) fn write_capacity(&self, config: &LinkConfig) -> usize {
         if self.phase != Phase::Open || self.outbound != Outbound::Open {
             return 0;
         }
-        let room = config.outbox_bytes.saturating_sub(self.outbox.len());
-        let room = room.min(self.permit.allowance());
+        let space = config.outbox_bytes.saturating_sub(self.outbox.len());
+        let space = space.min(self.permit.allowance());
         if self.outbox.is_empty() {
-            // However short memory is, everybody gets on.
-            return room.max(WRITE_FLOOR);
+            // However short memory is, every tunnel makes progress.
+            return space.max(WRITE_FLOOR);
         }
-        if room < WRITE_FLOOR { 0 } else { room }
+        if space < WRITE_FLOOR { 0 } else { space }
     }
 
     /// Returns whether enough has gone for writing to be worthwhile again.
@@ -281,7 +281,7 @@ impl Tunnel {
             || (self.inbound == Inbound::Complete && self.phase != Phase::Lingering)
     }
 
-    /// The socket has taken `len` octets of what was read.
+    /// The socket has taken `len` bytes of what was read.
     pub(crate) fn consumed(&mut self, now: Instant, config: &LinkConfig, len: usize) {
         let len = len.min(self.in_hand);
         self.in_hand -= len;
@@ -298,7 +298,7 @@ impl Tunnel {
         }
         if let (Some(window), false) = (&mut self.window, self.inbound != Inbound::Open) {
             let (permit, max) = (&self.permit, config.tunnel_bytes as u64);
-            self.owed += window.consume(now, len, drained, max, |growth| permit.room(growth));
+            self.owed += window.consume(now, len, drained, max, |growth| permit.headroom(growth));
         }
         self.recharge();
     }
@@ -378,7 +378,7 @@ impl Tunnel {
         let reason = self.closed_by_peer(String::new());
         self.end.get_or_insert(reason);
         if self.extensions.fin {
-            // Nobody is left to take it: who only has nothing more to send says FIN.
+            // The server's socket is gone: one that only has nothing more to send gives FIN.
             self.outbox.clear();
             self.recharge();
         }
@@ -480,7 +480,7 @@ impl Tunnel {
         }
     }
 
-    /// Takes at most `max` octets to send.
+    /// Takes at most `max` bytes to send.
     pub(crate) fn take_data(
         &mut self,
         now: Instant,
@@ -538,7 +538,7 @@ impl Tunnel {
         Some(Packet::CloseResponse { connect_id, error })
     }
 
-    /// The deadline has passed, not while dialling. Returns what the peer must be told at once.
+    /// The deadline has passed, not while dialing. Returns what the peer must be told at once.
     pub(crate) fn expire(&mut self, now: Instant, config: &LinkConfig) -> Option<Packet> {
         match self.phase {
             Phase::Dialing => None,
@@ -586,6 +586,6 @@ mod tests {
 
     #[test]
     fn an_idle_tunnel_is_small() {
-        assert!(size_of::<Tunnel>() <= 400, "{} octets", size_of::<Tunnel>());
+        assert!(size_of::<Tunnel>() <= 400, "{} bytes", size_of::<Tunnel>());
     }
 }

@@ -21,7 +21,7 @@ fn streams_that_were_found() {
     assert!(files.len() > 10, "{} files", files.len());
     for file in files {
         let input = fs::read(&file).unwrap();
-        println!("{}: {} octets", file.display(), input.len()); // shown when the body panics
+        println!("{}: {} bytes", file.display(), input.len()); // shown when the body panics
         packets::stream(&input);
         packets::stream(&input[..input.len() / 2]);
         packets::stream(&[&input[..], &input[..]].concat());
@@ -29,7 +29,7 @@ fn streams_that_were_found() {
 }
 
 proptest! {
-    /// Octets of no particular meaning, cut into messages.
+    /// Bytes of no particular meaning, cut into messages.
     #[test]
     fn any_messages(messages in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..20)) {
         let mut input = Vec::new();

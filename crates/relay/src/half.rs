@@ -20,7 +20,7 @@ use rustix::pipe::{SpliceFlags, splice};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-use crate::outcome::{Direction, Meter, Side};
+use crate::outcome::{Direction, Failure, Meter};
 use crate::pool::{Pipe, Pool};
 
 /// Octets of a first read. A read that fills it makes the direction a bulk one: the copy of
@@ -35,14 +35,6 @@ const BUDGET_BYTES: usize = 1024 * 1024;
 
 /// Octets asked of one splice call; the pipe's capacity is the real bound.
 const SPLICE_BYTES: usize = 1024 * 1024;
-
-/// A direction failed: which socket, and what the kernel said.
-#[derive(Debug)]
-pub(crate) struct Failure {
-    pub(crate) side: Side,
-    pub(crate) reading: bool,
-    pub(crate) error: io::Error,
-}
 
 /// What was read and not yet written.
 #[derive(Debug)]
@@ -124,9 +116,10 @@ impl Half {
         let mut budget = BUDGET_BYTES;
         loop {
             if self.holds_bytes() {
-                ready!(sink.poll_write_ready(cx)).map_err(|error| self.write_failed(error))?;
+                ready!(sink.poll_write_ready(cx))
+                    .map_err(|error| self.direction.write_failed(error))?;
                 self.write_pending(sink, meter)
-                    .map_err(|error| self.write_failed(error))?;
+                    .map_err(|error| self.direction.write_failed(error))?;
                 continue;
             }
             if self.source_ended {
@@ -140,7 +133,8 @@ impl Half {
                 return Poll::Ready(Ok(()));
             }
             if self.sink_full {
-                ready!(sink.poll_write_ready(cx)).map_err(|error| self.write_failed(error))?;
+                ready!(sink.poll_write_ready(cx))
+                    .map_err(|error| self.direction.write_failed(error))?;
                 self.sink_full = false;
             }
             if budget == 0 {
@@ -154,7 +148,9 @@ impl Half {
                     self.source_empty(pool);
                     return Poll::Pending;
                 }
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(self.read_failed(error))),
+                Poll::Ready(Err(error)) => {
+                    return Poll::Ready(Err(self.direction.read_failed(error)));
+                }
                 Poll::Ready(Ok(())) => {}
             }
             let read = match self.read(source, sink, pool, meter)? {
@@ -244,7 +240,7 @@ impl Half {
                     self.release(pool);
                     return Ok(None); // the caller's loop comes again, by copying
                 }
-                Err(self.read_failed(error))
+                Err(self.direction.read_failed(error))
             }
         }
     }
@@ -304,7 +300,8 @@ impl Half {
             return Ok(Some(0));
         }
         let written = self.send(sink, &scratch[..peeked], meter)?;
-        discard(source, &mut scratch[..written]).map_err(|error| self.read_failed(error))?;
+        discard(source, &mut scratch[..written])
+            .map_err(|error| self.direction.read_failed(error))?;
         if written < peeked {
             // One that took nothing has said why: it is full, of which note is taken already, or it
             // was interrupted, and no change is to come.
@@ -332,7 +329,7 @@ impl Half {
         match source.try_io(Interest::READABLE, || Ok(recv(source, into, flags)?.0)) {
             Ok(read) => Ok(Some(read)),
             Err(error) if would_block_or_interrupted(&error) => Ok(None),
-            Err(error) => Err(self.read_failed(error)),
+            Err(error) => Err(self.direction.read_failed(error)),
         }
     }
 
@@ -342,7 +339,7 @@ impl Half {
         let written = match sink.try_io(Interest::WRITABLE, || Ok(send(sink, bytes, flags)?)) {
             Ok(written) => written,
             Err(error) if would_block_or_interrupted(&error) => 0,
-            Err(error) => return Err(self.write_failed(error)),
+            Err(error) => return Err(self.direction.write_failed(error)),
         };
         if written > 0 {
             meter.relayed(self.direction, written as u64, true);
@@ -388,30 +385,6 @@ impl Half {
             Pending::Nothing => {}
         }
         Ok(())
-    }
-
-    fn read_failed(&self, error: io::Error) -> Failure {
-        let side = match self.direction {
-            Direction::Rx => Side::Downstream,
-            Direction::Tx => Side::Upstream,
-        };
-        Failure {
-            side,
-            reading: true,
-            error,
-        }
-    }
-
-    fn write_failed(&self, error: io::Error) -> Failure {
-        let side = match self.direction {
-            Direction::Rx => Side::Upstream,
-            Direction::Tx => Side::Downstream,
-        };
-        Failure {
-            side,
-            reading: false,
-            error,
-        }
     }
 }
 

@@ -1,8 +1,11 @@
-//! Relays bytes between two connected TCP sockets without copying them where the kernel allows.
+//! Relays bytes between two connected peers until both directions have ended.
 //!
 //! ```text
-//!     downstream ──splice──▶ pipe ──splice──▶ upstream
+//!     downstream ──splice──▶ pipe ──splice──▶ upstream        Relay: two TCP sockets
 //!     downstream ◀──splice── pipe ◀──splice── upstream
+//!
+//!     downstream ──read──▶ scratch ──write──▶ upstream        relay_streams: anything else, such as TLS
+//!     downstream ◀─write── scratch ◀──read─── upstream
 //! ```
 //!
 //! One [`Pool`] belongs to one worker thread and holds everything that is not the property of a
@@ -11,14 +14,18 @@
 //! [`Meter`] and decides what the [`Outcome`] is called in its logs.
 #![forbid(unsafe_code)]
 
+mod clock;
 mod half;
 mod outcome;
 mod pool;
 mod reset;
 mod session;
+mod stream;
 
+pub use clock::Timers;
 pub use half::not_ready;
 pub use outcome::{Direction, Meter, Outcome, Side};
 pub use pool::{Pool, PoolParams};
-pub use reset::{RESET_LIMIT, reset_on_close, reset_when_sent};
-pub use session::{Relay, Timers};
+pub use reset::{RESET_LIMIT, is_gone, reset_on_close, reset_when_sent};
+pub use session::Relay;
+pub use stream::{Peer, relay_streams};

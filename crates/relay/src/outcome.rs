@@ -13,6 +13,41 @@ pub enum Direction {
     Tx,
 }
 
+impl Direction {
+    pub(crate) fn read_failed(self, error: io::Error) -> Failure {
+        let (source, _) = self.sides();
+        Failure {
+            side: source,
+            reading: true,
+            error,
+        }
+    }
+
+    pub(crate) fn write_failed(self, error: io::Error) -> Failure {
+        let (_, sink) = self.sides();
+        Failure {
+            side: sink,
+            reading: false,
+            error,
+        }
+    }
+
+    fn sides(self) -> (Side, Side) {
+        match self {
+            Self::Rx => (Side::Downstream, Side::Upstream),
+            Self::Tx => (Side::Upstream, Side::Downstream),
+        }
+    }
+}
+
+/// A direction failed: which peer, and what the kernel reported.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) side: Side,
+    pub(crate) reading: bool,
+    pub(crate) error: io::Error,
+}
+
 /// One of the two peers of a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
@@ -36,14 +71,14 @@ pub enum Outcome {
     Reset {
         /// The peer whose socket failed.
         side: Side,
-        /// What the kernel said of that socket.
+        /// The kernel's error for that socket.
         error: io::Error,
     },
 }
 
 /// Receives the byte counts of a running relay.
 pub trait Meter {
-    /// Notes `bytes` octets handed to the receiving socket; `copied` tells that they passed
+    /// Counts `bytes` bytes handed to the receiving socket; `copied` means that they passed
     /// through user space instead of being spliced.
     fn relayed(&self, direction: Direction, bytes: u64, copied: bool);
 }

@@ -11,7 +11,6 @@
 //! other's socket is set to reset its connection when it is closed. One that got the end of
 //! its direction before is not: it has everything, and the kernel resets what it still sends.
 
-use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -24,19 +23,11 @@ use tokio::io::{Interest, Ready};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::half::{Failure, Half};
-use crate::outcome::{Direction, Meter, Outcome, Side};
+use crate::clock::{Clock, Moved, Timers};
+use crate::half::Half;
+use crate::outcome::{Direction, Failure, Meter, Outcome, Side};
 use crate::pool::Pool;
 use crate::reset::{RESET_LIMIT, reset_when_sent};
-
-/// The limits in time of one relay; `None` means never.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Timers {
-    /// Longest time without a byte either way.
-    pub idle: Option<Duration>,
-    /// When the connection is cut, however busy it is.
-    pub deadline: Option<Instant>,
-}
 
 /// Relays until both directions are closed.
 ///
@@ -70,15 +61,6 @@ struct Watch<'a> {
     grace: Option<Pin<Box<Sleep>>>,
 }
 
-/// The idle timer and the age limit share one kernel-independent timer entry, which exists only
-/// where one of them is set. Activity is noted, not re-armed: when the timer fires it looks.
-#[derive(Debug)]
-struct Clock {
-    timers: Timers,
-    last_activity: Instant,
-    sleep: Pin<Box<Sleep>>,
-}
-
 impl<'a, M: Meter> Relay<'a, M> {
     /// Prepares a relay between two connected sockets of the current runtime.
     #[must_use]
@@ -89,8 +71,6 @@ impl<'a, M: Meter> Relay<'a, M> {
         meter: &'a M,
         timers: Timers,
     ) -> Self {
-        let clock = (timers.idle.is_some() || timers.deadline.is_some())
-            .then(|| Box::new(Clock::new(timers)));
         Self {
             downstream,
             upstream,
@@ -99,7 +79,7 @@ impl<'a, M: Meter> Relay<'a, M> {
             rx: Half::new(Direction::Rx),
             tx: Half::new(Direction::Tx),
             failed: None,
-            clock,
+            clock: Clock::start(timers),
             watches: [None, None],
             ending: None,
         }
@@ -107,10 +87,7 @@ impl<'a, M: Meter> Relay<'a, M> {
 
     /// Moves what can be moved; ready when there is no more to do but to reset a peer.
     fn poll_relayed(&mut self, cx: &mut Context<'_>) -> Poll<Outcome> {
-        let moved = Moved {
-            meter: self.meter,
-            bytes: Cell::new(0),
-        };
+        let moved = Moved::new(self.meter);
         for direction in [Direction::Rx, Direction::Tx] {
             self.drive(cx, direction, &moved);
         }
@@ -251,65 +228,5 @@ impl<M: Meter> Drop for Relay<'_, M> {
     fn drop(&mut self) {
         self.rx.release(&self.pool);
         self.tx.release(&self.pool);
-    }
-}
-
-impl Clock {
-    fn new(timers: Timers) -> Self {
-        let now = Instant::now();
-        let mut clock = Self {
-            timers,
-            last_activity: now,
-            sleep: Box::pin(sleep_until(now)),
-        };
-        clock.arm();
-        clock
-    }
-
-    fn arm(&mut self) {
-        let idle = self.timers.idle.map(|idle| self.last_activity + idle);
-        let next = match (idle, self.timers.deadline) {
-            (Some(idle), Some(deadline)) => idle.min(deadline),
-            (Some(at), None) | (None, Some(at)) => at,
-            (None, None) => return,
-        };
-        self.sleep.as_mut().reset(next);
-    }
-
-    fn poll_expired(&mut self, cx: &mut Context<'_>, moved: u64) -> Poll<Outcome> {
-        let this = self;
-        if moved > 0 && this.timers.idle.is_some() {
-            this.last_activity = Instant::now();
-        }
-        loop {
-            if this.sleep.as_mut().poll(cx).is_pending() {
-                return Poll::Pending;
-            }
-            let now = Instant::now();
-            if this.timers.deadline.is_some_and(|deadline| now >= deadline) {
-                return Poll::Ready(Outcome::MaxAge);
-            }
-            if this
-                .timers
-                .idle
-                .is_some_and(|idle| now >= this.last_activity + idle)
-            {
-                return Poll::Ready(Outcome::IdleTimeout);
-            }
-            this.arm();
-        }
-    }
-}
-
-/// Counts what one poll moved on the way to the caller's meter.
-struct Moved<'a, M> {
-    meter: &'a M,
-    bytes: Cell<u64>,
-}
-
-impl<M: Meter> Meter for Moved<'_, M> {
-    fn relayed(&self, direction: Direction, bytes: u64, copied: bool) {
-        self.bytes.set(self.bytes.get() + bytes);
-        self.meter.relayed(direction, bytes, copied);
     }
 }

@@ -1,7 +1,7 @@
 //! Reads certificates and keys from PEM files.
 //!
-//! Reading ([`Octets`]) and understanding ([`chain`], [`roots`], [`certified_key`]) are apart, so
-//! that files whose bytes are the same as before are not understood again.
+//! Reading ([`Content`]) and parsing ([`chain`], [`roots`], [`certified_key`]) are separate, so that
+//! files whose bytes are the same as before are not parsed again.
 
 use std::fs::File;
 use std::io::Read;
@@ -18,12 +18,12 @@ use crate::error::TlsError;
 
 /// A file's name and what is in it.
 #[derive(Clone, Eq, PartialEq)]
-pub(crate) struct Octets {
+pub(crate) struct Content {
     pub(crate) path: PathBuf,
     bytes: Vec<u8>,
 }
 
-impl Octets {
+impl Content {
     pub(crate) fn read(path: &Path) -> Result<Self, TlsError> {
         let failed = |source| TlsError::Read {
             path: path.to_owned(),
@@ -32,10 +32,10 @@ impl Octets {
         let mut bytes = Vec::new();
         File::open(path)
             .map_err(failed)?
-            .take(MAX_OCTETS + 1)
+            .take(MAX_BYTES + 1)
             .read_to_end(&mut bytes)
             .map_err(failed)?;
-        if u64::try_from(bytes.len()).is_ok_and(|len| len <= MAX_OCTETS) {
+        if u64::try_from(bytes.len()).is_ok_and(|len| len <= MAX_BYTES) {
             return Ok(Self {
                 path: path.to_owned(),
                 bytes,
@@ -43,19 +43,13 @@ impl Octets {
         }
         Err(TlsError::TooLong {
             path: path.to_owned(),
-            limit: MAX_OCTETS,
+            limit: MAX_BYTES,
         })
     }
 }
 
 /// A bundle of some 700 authorities with large keys; the public web's has about 150.
-const MAX_OCTETS: u64 = 1024 * 1024;
-
-/// A certificate and its key, read from two files.
-pub(crate) struct Pair {
-    pub(crate) cert: Octets,
-    pub(crate) key: Octets,
-}
+const MAX_BYTES: u64 = 1024 * 1024;
 
 /// Returns the one cryptography of the workspace.
 pub(crate) fn provider() -> Arc<CryptoProvider> {
@@ -63,7 +57,7 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
 }
 
 /// Reads all certificates of a file, of which there is at least one.
-pub(crate) fn chain(file: &Octets) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+pub(crate) fn chain(file: &Content) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let certs = CertificateDer::pem_slice_iter(&file.bytes)
         .collect::<Result<Vec<_>, _>>()
         .map_err(|source| not_pem(file, source))?;
@@ -76,8 +70,8 @@ pub(crate) fn chain(file: &Octets) -> Result<Vec<CertificateDer<'static>>, TlsEr
 }
 
 /// Reads the authorities of a bundle: all of them, or none when one is broken, because a rotation
-/// that silently trusts half of what was written is found out too late.
-pub(crate) fn roots(file: &Octets) -> Result<RootCertStore, TlsError> {
+/// that silently trusts half of what was written is noticed too late.
+pub(crate) fn roots(file: &Content) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for (index, cert) in chain(file)?.into_iter().enumerate() {
         roots.add(cert).map_err(|source| TlsError::Authority {
@@ -90,39 +84,39 @@ pub(crate) fn roots(file: &Octets) -> Result<RootCertStore, TlsError> {
 }
 
 /// Reads a certificate with its chain and the key that belongs to it.
-pub(crate) fn certified_key(pair: &Pair) -> Result<CertifiedKey, TlsError> {
-    let chain = chain(&pair.cert)?;
-    let key = PrivateKeyDer::from_pem_slice(&pair.key.bytes).map_err(|source| {
+pub(crate) fn certified_key(cert: &Content, key: &Content) -> Result<CertifiedKey, TlsError> {
+    let chain = chain(cert)?;
+    let der = PrivateKeyDer::from_pem_slice(&key.bytes).map_err(|source| {
         if matches!(source, pem::Error::NoItemsFound) {
             return TlsError::NoKey {
-                path: pair.key.path.clone(),
+                path: key.path.clone(),
             };
         }
-        not_pem(&pair.key, source)
+        not_pem(key, source)
     })?;
-    let key = provider()
+    let signer = provider()
         .key_provider
-        .load_private_key(key)
+        .load_private_key(der)
         .map_err(|source| TlsError::Key {
-            path: pair.key.path.clone(),
+            path: key.path.clone(),
             source,
         })?;
-    let certified = CertifiedKey::new(chain, key);
+    let certified = CertifiedKey::new(chain, signer);
     match certified.keys_match() {
-        // Unknown: the key cannot tell its public half, which says nothing against it.
+        // Unknown: the key does not expose its public half, which is no mismatch.
         Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(certified),
         Err(rustls::Error::InconsistentKeys(_)) => Err(TlsError::KeyMismatch {
-            cert: pair.cert.path.clone(),
-            key: pair.key.path.clone(),
+            cert: cert.path.clone(),
+            key: key.path.clone(),
         }),
         Err(source) => Err(TlsError::Certificate {
-            path: pair.cert.path.clone(),
+            path: cert.path.clone(),
             source,
         }),
     }
 }
 
-fn not_pem(file: &Octets, source: pem::Error) -> TlsError {
+fn not_pem(file: &Content, source: pem::Error) -> TlsError {
     TlsError::Pem {
         path: file.path.clone(),
         source,

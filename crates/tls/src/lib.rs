@@ -9,21 +9,20 @@
 //! A bundle may hold several authorities, all of them valid: that is how they are rotated. A
 //! connection keeps the settings it began with, so a rotation drops none.
 //!
-//! Accepts and dials nothing, and judges no name: [`subject_alt_names`] says what a certificate
-//! carries, what that allows is the caller's business. The cryptography is ring's, chosen here, so
+//! Accepts and dials nothing, and judges no name: [`subject_alt_names`] returns what a
+//! certificate carries, what that allows is the caller's business. The cryptography is ring's, chosen here, so
 //! no process-wide default is needed.
 #![forbid(unsafe_code)]
 
 mod client;
 mod error;
 mod files;
-mod metrics;
 mod names;
 mod reloading;
 mod server;
 
 pub use client::{ClientTls, ClientTlsParams};
 pub use error::TlsError;
-pub use metrics::Metrics;
 pub use names::{SubjectAltName, subject_alt_names};
+pub use reloading::{Metrics, Reloading};
 pub use server::{ClientAuth, ServerTls, ServerTlsParams};

@@ -8,8 +8,7 @@ use webpki::EndEntityCert;
 
 use crate::error::TlsError;
 
-/// A subject alternative name, RFC 5280 section 4.2.1.6, of the kinds by which peers are told
-/// apart.
+/// A subject alternative name, RFC 5280 section 4.2.1.6, of the kinds that identify peers.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum SubjectAltName {
     /// A DNS name, as written.
@@ -63,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_both_kinds_are_told_apart() {
+    fn names_of_both_kinds_are_distinguished() {
         let authority = Authority::new("ca").unwrap();
         let server = authority
             .server(&["b.example.com", "*.a.example.com", "10.0.0.1"])
@@ -87,14 +86,14 @@ mod tests {
     }
 
     #[test]
-    fn a_common_name_is_no_name() {
+    fn common_name_is_ignored() {
         let authority = Authority::new("ca").unwrap();
         let client = authority.client("gateway", &["group"], &[]).unwrap();
         assert_eq!(names(&client.cert_pem), []);
     }
 
     #[test]
-    fn what_is_no_certificate_has_no_names() {
+    fn garbage_has_no_names() {
         let garbage = CertificateDer::from(vec![0x30, 0x82, 1, 2, 3]);
         assert!(matches!(
             subject_alt_names(&garbage),

@@ -1,104 +1,155 @@
-//! A value built from files, and built again when their content changes.
+//! TLS settings built from files, and built again when the files' content changes.
 //!
 //! ```text
 //!   files ──read──▶ bytes ──same as before?──▶ nothing
-//!                      └──differ──▶ build ──▶ swap, or an error with the old value kept
+//!                      └──differ──▶ build ──▶ swap, or an error with the old settings kept
 //! ```
 //!
-//! Does not know what the value is.
+//! How settings are built is `client`'s and `server`'s.
 
+use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use settings::{FileWatcher, WatchParams};
+use telemetry::metrics::{Counter, CounterFamily};
 
 use crate::error::TlsError;
-use crate::files::Octets;
-use crate::metrics::Counted;
+use crate::files::Content;
 
-/// How a value comes from files.
-pub(crate) trait Recipe: Send + Sync + 'static {
-    type Value: Send + Sync;
+/// Settings from files, always the last good ones. Clones are the same.
+pub struct Reloading<T>(Arc<Inner<T>>);
 
-    /// The files, in an order of the recipe's own.
-    fn paths(&self) -> Vec<PathBuf>;
-
-    /// Builds the value from the files' content, in the order of [`Self::paths`].
-    fn build(&self, files: &[Octets]) -> Result<Self::Value, TlsError>;
-}
-
-/// The last good value.
-pub(crate) struct Reloading<R: Recipe> {
-    recipe: R,
-    value: ArcSwap<R::Value>,
-    /// What is known of the files; whoever reads them holds it, so that what was read earlier
-    /// never takes the place of what was read later.
+struct Inner<T> {
+    paths: Vec<PathBuf>,
+    build: Box<Build<T>>,
+    value: ArcSwap<T>,
+    /// Held while the files are read, so that what was read earlier never replaces what was read
+    /// later.
     files: Mutex<Files>,
-    pub(crate) counted: Counted,
+    counted: OnceLock<Series>,
 }
+
+/// Builds settings from the files' content, in the order of the paths.
+type Build<T> = dyn Fn(&[Content]) -> Result<T, TlsError> + Send + Sync;
 
 /// What is known of the files.
 struct Files {
-    /// What the value was built from.
-    built_from: Vec<Octets>,
-    /// Why they were refused when they were read last; the same is counted once.
+    /// What the settings were built from.
+    built_from: Vec<Content>,
+    /// Why they were refused when they were read last; the same is counted and logged once.
     refused: Option<String>,
 }
 
-impl<R: Recipe> Reloading<R> {
-    pub(crate) fn load(recipe: R) -> Result<Self, TlsError> {
-        let files = read(&recipe)?;
-        let value = recipe.build(&files)?;
-        Ok(Self {
-            recipe,
+/// The family `rhizome_tls_reloads_total{purpose,result}`, registered once per process.
+#[derive(Clone, Debug)]
+pub struct Metrics(CounterFamily);
+
+/// The series of one set of files.
+struct Series {
+    taken: Counter,
+    refused: Counter,
+}
+
+impl Metrics {
+    /// Registers the family.
+    ///
+    /// # Panics
+    /// When it is registered already.
+    #[must_use]
+    pub fn new(registry: &telemetry::Registry) -> Self {
+        Self(registry.counter(
+            "rhizome_tls_reloads_total",
+            "Changed TLS files that were taken, or refused with the last good ones kept.",
+            &["purpose", "result"],
+        ))
+    }
+}
+
+impl<T> Reloading<T> {
+    pub(crate) fn new(
+        paths: Vec<PathBuf>,
+        build: impl Fn(&[Content]) -> Result<T, TlsError> + Send + Sync + 'static,
+    ) -> Result<Self, TlsError> {
+        let files = read(&paths)?;
+        let value = build(&files)?;
+        Ok(Self(Arc::new(Inner {
+            paths,
+            build: Box::new(build),
             value: ArcSwap::from_pointee(value),
             files: Mutex::new(Files {
                 built_from: files,
                 refused: None,
             }),
-            counted: Counted::default(),
-        })
+            counted: OnceLock::new(),
+        })))
     }
 
-    pub(crate) fn value(&self) -> Arc<R::Value> {
-        self.value.load_full()
+    /// Returns the settings for a handshake that begins now: TLS 1.2 and 1.3.
+    #[must_use]
+    pub fn config(&self) -> Arc<T> {
+        self.0.value.load_full()
     }
 
-    pub(crate) fn reload(&self) -> Result<bool, TlsError> {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        let changed = self.build_anew(&mut files.built_from);
+    /// Counts what is read again under `purpose`, a short word from a closed set. A second call
+    /// changes nothing: one set of files has one purpose.
+    pub fn count_in(&self, metrics: &Metrics, purpose: &str) {
+        let _ = self.0.counted.set(Series {
+            taken: metrics.0.with(&[purpose, "taken"]),
+            refused: metrics.0.with(&[purpose, "refused"]),
+        });
+    }
+
+    /// Reads the files again and returns whether anything in them changed. Sessions that clients
+    /// could resume are forgotten with a change, so that no client of a removed authority is
+    /// accepted.
+    ///
+    /// # Errors
+    /// What is wrong, and in which file; the last good settings stay.
+    pub fn reload(&self) -> Result<bool, TlsError> {
+        let inner = &*self.0;
+        let mut files = inner.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = inner.rebuild(&mut files.built_from);
         let refused = changed.as_ref().err();
         let refused = refused.map(|error| telemetry::chain(error).to_string());
-        if matches!(changed, Ok(true)) {
-            self.counted.taken();
-        } else if refused.is_some() && refused != files.refused {
-            self.counted.refused();
+        if let Some(series) = inner.counted.get() {
+            if matches!(changed, Ok(true)) {
+                series.taken.inc();
+            } else if refused.is_some() && refused != files.refused {
+                series.refused.inc();
+            }
         }
         files.refused = refused;
         changed
     }
 
-    fn build_anew(&self, built_from: &mut Vec<Octets>) -> Result<bool, TlsError> {
-        let files = read(&self.recipe)?;
-        if *built_from == files {
-            return Ok(false);
-        }
-        self.value.store(Arc::new(self.recipe.build(&files)?));
-        *built_from = files;
-        Ok(true)
-    }
-
-    /// Reloads whenever the files may have changed, for ever.
-    pub(crate) async fn watch(&self) {
-        let paths = self.recipe.paths();
+    /// Reads the files again whenever they change, at the latest 10 s afterwards. Refusals are
+    /// logged and counted. It never ends; drop it to stop.
+    pub async fn watch(&self) {
+        let paths = &self.0.paths;
         let mut watcher = FileWatcher::new(paths.clone(), WatchParams::default())
             .inspect_err(|error| tracing::warn!(%error, "TLS files are polled"))
             .ok();
         let mut refused = None;
         loop {
-            self.look(&paths, &mut refused);
+            match self
+                .reload()
+                .map_err(|error| telemetry::chain(&error).to_string())
+            {
+                Ok(changed) => {
+                    refused = None;
+                    if changed {
+                        tracing::info!(files = ?paths, "TLS files reloaded");
+                    }
+                }
+                Err(error) if refused.as_ref() != Some(&error) => {
+                    tracing::warn!(%error, "keeping the previous TLS files");
+                    refused = Some(error);
+                }
+                Err(_) => {}
+            }
             match &mut watcher {
                 // The poll is for what a watcher cannot see: files that could not be used when
                 // they changed and have become readable, say, or a half-written pair.
@@ -109,34 +160,36 @@ impl<R: Recipe> Reloading<R> {
             }
         }
     }
+}
 
-    /// Reloads once; the same refusal is told once.
-    fn look(&self, paths: &[PathBuf], refused: &mut Option<String>) {
-        match self.reload() {
-            Ok(changed) => {
-                *refused = None;
-                if changed {
-                    tracing::info!(files = ?paths, "TLS files changed and are in effect");
-                }
-            }
-            Err(error) => {
-                let error = telemetry::chain(&error).to_string();
-                if refused.as_ref() != Some(&error) {
-                    tracing::warn!(%error, "TLS files are refused, the last good ones stay");
-                    *refused = Some(error);
-                }
-            }
+impl<T> Inner<T> {
+    fn rebuild(&self, built_from: &mut Vec<Content>) -> Result<bool, TlsError> {
+        let files = read(&self.paths)?;
+        if *built_from == files {
+            return Ok(false);
         }
+        self.value.store(Arc::new((self.build)(&files)?));
+        *built_from = files;
+        Ok(true)
     }
 }
 
-/// Certificates are in effect within this, whatever the file system tells.
-const POLL: Duration = Duration::from_secs(10);
-
-fn read(recipe: &impl Recipe) -> Result<Vec<Octets>, TlsError> {
-    recipe
-        .paths()
-        .iter()
-        .map(|path| Octets::read(path))
-        .collect()
+impl<T> Clone for Reloading<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
 }
+
+impl<T> fmt::Debug for Reloading<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let paths = &self.0.paths;
+        f.debug_tuple("Reloading").field(paths).finish()
+    }
+}
+
+fn read(paths: &[PathBuf]) -> Result<Vec<Content>, TlsError> {
+    paths.iter().map(|path| Content::read(path)).collect()
+}
+
+/// Certificates are in effect within this, whatever the file system reports.
+const POLL: Duration = Duration::from_secs(10);

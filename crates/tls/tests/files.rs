@@ -99,7 +99,7 @@ async fn greet(near: DuplexStream, client: &ClientTls) -> std::io::Result<String
 }
 
 #[tokio::test]
-async fn both_ends_prove_who_they_are() {
+async fn both_ends_verify_each_other() {
     let place = Place::new(&Authority::new("a").unwrap());
     let server = ServerTls::load(place.server_params(ClientAuth::Required)).unwrap();
     let client = ClientTls::load(place.client_params()).unwrap();
@@ -107,9 +107,9 @@ async fn both_ends_prove_who_they_are() {
 }
 
 #[tokio::test]
-async fn who_has_no_certificate_is_served_only_where_none_is_required() {
+async fn client_without_certificate_is_served_if_optional() {
     let place = Place::new(&Authority::new("a").unwrap());
-    let nobody = ClientTls::load(ClientTlsParams {
+    let anonymous = ClientTls::load(ClientTlsParams {
         cert: None,
         key: None,
         ..place.client_params()
@@ -117,13 +117,13 @@ async fn who_has_no_certificate_is_served_only_where_none_is_required() {
     .unwrap();
     for (client_auth, served) in [(ClientAuth::None, true), (ClientAuth::Required, false)] {
         let server = ServerTls::load(place.server_params(client_auth)).unwrap();
-        let shaken = shake(&server, &nobody).await;
+        let shaken = shake(&server, &anonymous).await;
         assert_eq!(shaken.is_ok(), served, "{client_auth:?}: {shaken:?}");
     }
 }
 
 #[tokio::test]
-async fn a_certificate_of_a_stranger_is_refused() {
+async fn certificate_of_other_authority_is_refused() {
     let place = Place::new(&Authority::new("a").unwrap());
     let stranger = client_identity(&Authority::new("b").unwrap());
     let files = stranger.write(place.dir.path(), "stranger").unwrap();
@@ -140,7 +140,7 @@ async fn a_certificate_of_a_stranger_is_refused() {
 /// The rotation of an authority in three steps, as certificates are rotated in a running cluster:
 /// trust both, exchange the certificates one end after the other, trust the new one alone.
 #[tokio::test]
-async fn an_authority_is_exchanged_without_a_moment_of_distrust() {
+async fn authority_rotation_keeps_trust_throughout() {
     let (old, new) = (
         Authority::new("old").unwrap(),
         Authority::new("new").unwrap(),
@@ -185,7 +185,7 @@ async fn an_authority_is_exchanged_without_a_moment_of_distrust() {
 }
 
 #[tokio::test]
-async fn broken_files_keep_the_last_good_ones() {
+async fn broken_files_keep_previous_settings() {
     let authority = Authority::new("a").unwrap();
     let place = Place::new(&authority);
     let server = ServerTls::load(place.server_params(ClientAuth::Required)).unwrap();
@@ -262,7 +262,7 @@ fn each_fault_names_its_file() {
 }
 
 #[test]
-fn a_client_needs_both_halves_of_its_identity() {
+fn client_needs_certificate_and_key() {
     let place = Place::new(&Authority::new("a").unwrap());
     let half = ClientTlsParams {
         key: None,
@@ -281,7 +281,7 @@ fn a_client_needs_both_halves_of_its_identity() {
 }
 
 #[tokio::test]
-async fn changed_files_are_taken_and_broken_ones_counted_by_the_watch() {
+async fn watch_applies_changes_and_counts_broken_files() {
     let authority = Authority::new("a").unwrap();
     let place = Place::new(&authority);
     let registry = telemetry::Registry::new();

@@ -114,10 +114,10 @@ fn values_of_labels_are_words_that_programs_know() {
 }
 
 #[test]
-fn every_alert_has_its_words_and_its_place_in_the_runbook() {
-    let runbook = fs::read_to_string(repository().join("docs/operations.md")).unwrap();
+fn alert_has_texts_and_runbook_section() {
+    let runbook = fs::read_to_string(repository().join("deploy/monitoring/runbook.md")).unwrap();
     let anchors: BTreeSet<String> = { runbook.lines() }
-        .filter_map(|line| line.strip_prefix("#### "))
+        .filter_map(|line| line.strip_prefix("### "))
         .map(str::to_lowercase)
         .collect();
     let mut alerts = BTreeSet::new();
@@ -137,11 +137,11 @@ fn every_alert_has_its_words_and_its_place_in_the_runbook() {
                 "{name}: {key}"
             );
         }
-        let link = format!("docs/operations.md#{}", name.to_lowercase());
+        let link = format!("deploy/monitoring/runbook.md#{}", name.to_lowercase());
         assert_eq!(rule.annotations.get("runbook_url"), Some(&link), "{name}");
         assert!(
             anchors.contains(&name.to_lowercase()),
-            "{name} has no place in docs/operations.md"
+            "{name} has no section in the runbook"
         );
     }
     let gone: Vec<&String> = anchors
@@ -150,7 +150,7 @@ fn every_alert_has_its_words_and_its_place_in_the_runbook() {
         .collect();
     assert!(
         gone.is_empty(),
-        "the runbook tells of alerts that there are not: {gone:?}"
+        "the runbook has sections of alerts that do not exist: {gone:?}"
     );
 }
 

@@ -7,15 +7,17 @@ use crate::api::Api;
 use crate::documented;
 
 /// The kustomizations that go into the seed and the shoot, in the order of docs/deploy.md.
-pub(crate) const COMPONENTS: [&str; 8] = [
+pub(crate) const COMPONENTS: [&str; 10] = [
     "seed/controller",
     "seed/gateway/base",
     "control-plane/vpn-server",
     "control-plane/konnectivity-server",
+    "control-plane/konnectivity-sidecar",
     "shoot/network-policies",
     "shoot/apiserver-proxy",
     "shoot/vpn-client/base",
     "shoot/konnectivity-agent",
+    "shoot/konnectivity-agent-sidecar",
 ];
 
 /// What is applied over one of them.

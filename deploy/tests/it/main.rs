@@ -30,5 +30,6 @@ mod policies;
 mod rights;
 mod roll;
 mod seed_policies;
+mod sidecars;
 mod starts;
 mod world;

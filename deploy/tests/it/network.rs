@@ -29,7 +29,7 @@ const SEED: [(&str, u8); 8] = [
 ];
 
 /// Who else is in the seed where pods follow each other: each has an address of its own.
-const FOLLOWING: [(&str, u8); 17] = [
+const FOLLOWING: [(&str, u8); 21] = [
     ("balancer", 1),
     ("vpn-seed-server-0b", 13),
     ("vpn-seed-server-1b", 14),
@@ -47,6 +47,10 @@ const FOLLOWING: [(&str, u8); 17] = [
     ("netpol-controller-1", 61),
     ("netpol-controller-2", 62),
     ("netpol-controller-3", 63),
+    ("kube-apiserver-0", 71),
+    ("kube-apiserver-1", 72),
+    ("kube-apiserver-2", 73),
+    ("kube-apiserver-3", 74),
 ];
 
 /// Who is in the shoot and has a way to the internet, and at which last octet of either.

@@ -14,6 +14,7 @@ use crate::network::NODE;
 pub(crate) const SHOOT: &str = "shoot--foo--bar";
 pub(crate) const API: &str = "api.bar.foo.example.com";
 pub(crate) const KONNECTIVITY: &str = "konnectivity.bar.foo.example.com";
+pub(crate) const KONNECTIVITY_SIDECAR: &str = "konnectivity-sidecar.bar.foo.example.com";
 
 /// Services whose names are the hosts in API servers' egress selectors.
 pub(crate) const KONNECTIVITY_SERVICE: &str = "konnectivity-server";
@@ -181,7 +182,9 @@ impl Authorities {
             own,
             &format!("spiffe://example.com/{shoot}/konnectivity-agent"),
         );
-        let server = own.server(&[KONNECTIVITY, KONNECTIVITY_SERVICE]).unwrap();
+        let server = own
+            .server(&[KONNECTIVITY, KONNECTIVITY_SIDECAR, KONNECTIVITY_SERVICE])
+            .unwrap();
         vec![
             tls(&format!("{shoot}/konnectivity-server-tls"), own, &server),
             tls("kube-system/konnectivity-agent-tls", own, &agent),

@@ -48,7 +48,10 @@ struct Shoot {
     customer: Pod,
 }
 
-fn shoot(blocks: Blocks) -> Shoot {
+/// Agents of either kind of server.
+const AGENTS: [&str; 2] = ["konnectivity-agent", "konnectivity-agent-sidecar"];
+
+fn shoot(blocks: Blocks, agent: &str) -> Shoot {
     let policies = Objects::build("shoot/network-policies").unwrap();
     let namespaces = ["kube-system", "default"].map(|name| {
         let own = labels(&[("kubernetes.io/metadata.name", name)]);
@@ -64,9 +67,9 @@ fn shoot(blocks: Blocks) -> Shoot {
             "100.96.1.10",
         ),
         agent: pod_of(
-            "shoot/konnectivity-agent",
+            &format!("shoot/{agent}"),
             "Deployment",
-            "konnectivity-agent",
+            agent,
             "100.96.1.30",
         ),
         target: pod(
@@ -81,8 +84,11 @@ fn shoot(blocks: Blocks) -> Shoot {
 
 #[test]
 fn tunnels_reach_their_gateway_and_what_api_servers_ask_for_and_nothing_else() {
-    for blocks in [Blocks::LeaveOutPods, Blocks::MatchPods] {
-        let shoot = shoot(blocks);
+    for (blocks, agent) in [Blocks::LeaveOutPods, Blocks::MatchPods]
+        .into_iter()
+        .zip(AGENTS)
+    {
+        let shoot = shoot(blocks, agent);
         let address = |text: &str| End::Address(text.parse::<IpAddr>().unwrap());
         let (client, agent) = (End::Pod(&shoot.client), End::Pod(&shoot.agent));
         for (from, to, protocol, port, allowed) in [
@@ -110,7 +116,7 @@ fn tunnels_reach_their_gateway_and_what_api_servers_ask_for_and_nothing_else() {
 
 #[test]
 fn nobody_in_the_shoot_reaches_the_tunnels_or_what_is_for_the_seed() {
-    let shoot = shoot(Blocks::MatchPods);
+    let shoot = shoot(Blocks::MatchPods, AGENTS[1]);
     let customer = End::Pod(&shoot.customer);
     for (to, port) in [
         (&shoot.client, 8080),

@@ -10,8 +10,8 @@ use testkit::certs::Authority;
 use testkit::netns::{Namespace, Place};
 use testkit::tempdir::TempDir;
 
-use crate::objects;
 use crate::world::wait_ready;
+use crate::{objects, sidecars};
 
 /// Overlays whose containers are not those of their base.
 pub(crate) const OVERLAYS: &[&str] = &["ipv6", "node-cache"];
@@ -127,7 +127,7 @@ fn the_server_beside_an_api_server_serves_its_socket_in_both_ways() {
             Namespace::new(mode).unwrap(),
             TempDir::new("deploy").unwrap(),
         );
-        let mut built = Objects::read("control-plane/konnectivity-server/sidecar.yaml").unwrap();
+        let mut built = Objects::read(sidecars::PATCH).unwrap();
         let authority = Authority::new("konnectivity").unwrap();
         let identity = authority
             .server(&["konnectivity.bar.foo.example.com"])
@@ -136,6 +136,9 @@ fn the_server_beside_an_api_server_serves_its_socket_in_both_ways() {
             "ca.crt": authority.pem(), "tls.crt": identity.cert_pem, "tls.key": identity.key_pem,
         });
         built.extend([secret("konnectivity-server-tls", data)]);
+        // No API server answers there, and none is waited for.
+        let nowhere = ([127, 0, 0, 1], 1).into();
+        built.extend(sidecars::shoot_access(nowhere, authority.pem(), "token"));
         // A patch has no namespace; what it is applied to has.
         let mut patch = built.get("Deployment", "kube-apiserver").unwrap().clone();
         patch["metadata"]["namespace"] = json!(objects::SHOOT);
@@ -143,7 +146,7 @@ fn the_server_beside_an_api_server_serves_its_socket_in_both_ways() {
             .to_string()
             .replace("--mode=grpc", &format!("--mode={mode}"));
         let secrets = built.of_kind("Secret").cloned().collect::<Vec<_>>();
-        let mut built = Objects::parse(&text, Path::new("sidecar.yaml")).unwrap();
+        let mut built = Objects::parse(&text, Path::new("kube-apiserver.yaml")).unwrap();
         built.extend(secrets);
         let pod = Pod::of(&built, "Deployment", "kube-apiserver", "kube-apiserver-0").unwrap();
         let sandbox = sandbox(&at, &dir);

@@ -48,7 +48,7 @@ impl Board {
 }
 
 impl View {
-    /// Returns the number of tunnels, those being dialled or closed included.
+    /// Returns the number of tunnels, those being dialed or closed included.
     pub(super) fn tunnels(&self) -> usize {
         let links = self.links.values().map(|info| &info.link);
         links.map(LinkHandle::tunnels).sum()

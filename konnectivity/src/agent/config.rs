@@ -27,11 +27,11 @@ pub struct AgentConfig {
     pub key: Option<PathBuf>,
     /// How servers are found.
     pub connect: ConnectParams,
-    /// How destinations are dialled.
+    /// How destinations are dialed.
     pub dial: DialParams,
     /// How the agent ends.
     pub drain: DrainParams,
-    /// What is shown at `/config`: the settings in force, without secrets.
+    /// What is shown at `/config`: the effective settings, without secrets.
     pub effective: serde_json::Value,
     /// Where probes and scrapes are answered.
     pub health: EndpointAddr,

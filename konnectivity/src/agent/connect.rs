@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use super::config::{ConnectParams, CountSource};
 
 /// Servers that are believed to exist at most.
-const MOST_SERVERS: u32 = 1000;
+const MAX_SERVERS: u32 = 1000;
 
 /// Attempts for each missing server, at the usual interval, that may lead to known ones before
 /// attempts grow rarer. With three servers chosen at random ten find the last one in 98 of 100.
@@ -87,7 +87,7 @@ impl Connector {
             (Some(leases), CountSource::Max) => leases.max(told),
             (None, _) => told,
         };
-        count.clamp(1, MOST_SERVERS)
+        count.clamp(1, MAX_SERVERS)
     }
 
     /// Returns how many servers are connected.

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Everything together takes at most [`DialParams::timeout`], and no more than
-//! [`DialParams::most_pending`] are under way. Reports nothing to a server and counts nothing; the
+//! [`DialParams::max_pending`] are under way. Reports nothing to a server and counts nothing; the
 //! caller has the error, whose text is Go's.
 
 mod allowed;
@@ -26,13 +26,13 @@ pub(crate) use error::{DialError, LookupFault};
 use names::Names;
 use target::{Host, Network, Target};
 
-/// How destinations are dialled.
+/// How destinations are dialed.
 #[derive(Clone, Debug)]
 pub struct DialParams {
     /// Where connections may lead.
     pub allowed: Allowed,
     /// Dials that may be under way at once; above it they fail at once.
-    pub most_pending: usize,
+    pub max_pending: usize,
     /// How long one may take, names included.
     pub timeout: Duration,
 }
@@ -41,7 +41,7 @@ impl Default for DialParams {
     fn default() -> Self {
         Self {
             allowed: Allowed::Any,
-            most_pending: 1000,
+            max_pending: 1000,
             timeout: Duration::from_secs(5),
         }
     }
@@ -68,7 +68,7 @@ impl Dialer {
     /// Makes a dialler.
     pub(crate) fn new(params: DialParams) -> Self {
         Self {
-            names: Names::new(params.most_pending),
+            names: Names::new(params.max_pending),
             params,
             pending: Cell::new(0),
         }
@@ -81,7 +81,7 @@ impl Dialer {
     /// Why not, in Go's words.
     pub(crate) async fn dial(&self, protocol: &str, address: &str) -> Result<TcpStream, DialError> {
         let target = Target::parse(protocol, address)?;
-        let limit = self.params.most_pending;
+        let limit = self.params.max_pending;
         if self.pending.get() >= limit {
             return Err(DialError::TooMany {
                 network: target.network.as_str(),
@@ -100,7 +100,7 @@ impl Dialer {
     }
 
     /// Connects to a server by its `host` and `port`, to which no list applies; of several
-    /// addresses, that whose `turn` it is comes first. Cancel-safe.
+    /// addresses, the one numbered `first` comes first. Cancel-safe.
     ///
     /// # Errors
     /// As of [`Dialer::dial`].
@@ -108,7 +108,7 @@ impl Dialer {
         &self,
         host: &str,
         port: u16,
-        turn: u64,
+        first: u64,
         limit: Duration,
     ) -> Result<TcpStream, DialError> {
         let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -119,7 +119,7 @@ impl Dialer {
         };
         let deadline = Instant::now() + limit;
         let mut addresses = self.addresses(&target, deadline).await?;
-        take_turns(&mut addresses, turn);
+        rotate(&mut addresses, first);
         race::connect(target.network, &addresses, deadline).await
     }
 
@@ -128,7 +128,7 @@ impl Dialer {
         self.names.forget();
     }
 
-    /// Returns those of `addresses` that may be dialled; never nothing.
+    /// Returns those of `addresses` that may be dialed; never nothing.
     fn allowed(
         &self,
         target: &Target,
@@ -147,7 +147,7 @@ impl Dialer {
         }
     }
 
-    /// Returns what may be dialled for `target`; never nothing.
+    /// Returns what may be dialed for `target`; never nothing.
     async fn addresses(
         &self,
         target: &Target,
@@ -197,11 +197,11 @@ impl Dialer {
     }
 }
 
-/// Puts the address whose `turn` it is first, the others after it in their order. Servers that share
+/// Puts the address numbered `first` first, the others after it in their order. Servers that share
 /// a name are all reached this way, in whatever order they are named each time.
-fn take_turns(addresses: &mut [SocketAddr], turn: u64) {
+fn rotate(addresses: &mut [SocketAddr], first: u64) {
     addresses.sort_unstable();
-    if let Some(first) = turn.checked_rem(addresses.len() as u64) {
+    if let Some(first) = first.checked_rem(addresses.len() as u64) {
         addresses.rotate_left(usize::try_from(first).unwrap_or(0));
     }
 }

@@ -29,7 +29,7 @@ use crate::grpc::{self, Message, PacketReceiver, PacketSender, Side};
 use crate::link::{LinkHandle, News};
 use crate::metrics::GrpcCode;
 use crate::pump::{LinkEnd, Liveness, Pump};
-use crate::turns::Turns;
+use crate::read_budget::ReadBudget;
 
 /// How long TCP, TLS and the answer to `Connect` may take, each.
 const STEP_LIMIT: Duration = Duration::from_secs(10);
@@ -39,7 +39,7 @@ const CLOSING_LIMIT: Duration = Duration::from_secs(1);
 
 /// The largest message that is accepted. Servers may pass on what they were given in one piece;
 /// ours send 64 KiB.
-const MOST_MESSAGE_BYTES: usize = 16 << 20;
+const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
 /// Time between pings to servers of upstream's, which punish more than one in 30 s.
 const PING_FOREIGN: Duration = Duration::from_secs(35);
@@ -97,7 +97,7 @@ pub(super) enum OpenError {
     Token(#[from] TokenError),
 }
 
-/// The task that moves an HTTP/2 connection's octets. It ends by itself when nobody uses the
+/// The task that moves an HTTP/2 connection's bytes. It ends by itself when no stream uses the
 /// connection any more and all is written; this makes sure that it does.
 struct Connection(AbortHandle);
 
@@ -112,14 +112,14 @@ impl Drop for Connection {
 }
 
 impl Links {
-    /// Opens stream number `stream`, beginning at the address whose `turn` it is. Cancel-safe:
+    /// Opens stream number `stream`, beginning at the address numbered `first`. Cancel-safe:
     /// nothing stays open.
     ///
     /// # Errors
     /// See [`OpenError`].
-    pub(super) async fn open(&self, stream: StreamId, turn: u64) -> Result<Opened, OpenError> {
+    pub(super) async fn open(&self, stream: StreamId, first: u64) -> Result<Opened, OpenError> {
         let request = self.request()?;
-        let (mut requests, mut pings, connection) = self.connect(turn).await?;
+        let (mut requests, mut pings, connection) = self.connect(first).await?;
         let exchange = async {
             let () = std::future::poll_fn(|cx| requests.poll_ready(cx)).await?;
             let (response, sending) = requests.send_request(request, false)?;
@@ -138,7 +138,7 @@ impl Links {
         let pump = Pump::new(
             link.clone(),
             PacketSender::new(sending, Side::Client),
-            PacketReceiver::new(body, MOST_MESSAGE_BYTES),
+            PacketReceiver::new(body, MAX_MESSAGE_BYTES),
             pings.take(),
             self.liveness(extensions),
         );
@@ -154,15 +154,15 @@ impl Links {
 
     async fn connect(
         &self,
-        turn: u64,
+        first: u64,
     ) -> Result<(SendRequest<Message>, Option<h2::PingPong>, Connection), OpenError> {
         let (host, port) = (&self.config.server_host, self.config.server_port);
         let dialer = &self.tunnels.dialer;
-        let stream = Box::pin(dialer.dial_server(host, port, turn, STEP_LIMIT)).await?;
+        let stream = Box::pin(dialer.dial_server(host, port, first, STEP_LIMIT)).await?;
         let name = bare(host).to_owned();
         let name = ServerName::try_from(name)
             .map_err(|_| OpenError::Response("its host is no name a certificate can have"))?;
-        let stream = Turns::new(stream);
+        let stream = ReadBudget::new(stream);
         let handshake = TlsConnector::from(self.tls.config()).connect(name, stream);
         let stream = within("the TLS handshake", handshake)
             .await?
@@ -265,7 +265,7 @@ impl Introduction {
         let wrong = OpenError::Response;
         let server_id =
             one(headers, "serverid").ok_or_else(|| wrong("not exactly one serverid"))?;
-        if server_id.is_empty() || server_id.len() > MOST_ID_BYTES {
+        if server_id.is_empty() || server_id.len() > MAX_ID_BYTES {
             return Err(wrong("an empty or very long serverid"));
         }
         let count =
@@ -306,7 +306,7 @@ async fn within<F: Future>(step: &'static str, future: F) -> Result<F::Output, O
 }
 
 /// The longest id of a server.
-const MOST_ID_BYTES: usize = 1024;
+const MAX_ID_BYTES: usize = 1024;
 
 const USER_AGENT: HeaderValue = HeaderValue::from_static(concat!(
     "rhizome-konnectivity-agent/",
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_introduce_itself_is_no_server() {
+    fn server_without_id_is_refused() {
         let id = ("serverid", "a");
         let count = ("servercount", "3");
         for head in [

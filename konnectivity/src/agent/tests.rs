@@ -178,7 +178,7 @@ fn an_agent_introduces_itself_and_is_ready_while_a_server_is_there() {
 }
 
 #[test]
-fn octets_go_both_ways_and_the_end_of_a_destination_is_told() {
+fn bytes_go_both_ways_and_the_end_of_a_destination_is_told() {
     let (_running, _server, mut link) = connected(&[]);
     let echo = Upstream::start(Behaviour::Echo).unwrap();
     let id = link.dial(&echo.addr().to_string()).unwrap();
@@ -197,7 +197,7 @@ fn octets_go_both_ways_and_the_end_of_a_destination_is_told() {
 }
 
 #[test]
-fn what_was_written_before_a_close_arrives() {
+fn bytes_before_a_close_arrive() {
     let (_running, _server, mut link) = connected(&[]);
     let sink = Upstream::start(Behaviour::Sink).unwrap();
     for round in 1..=20 {
@@ -208,7 +208,7 @@ fn what_was_written_before_a_close_arrives() {
         link.close(id).unwrap();
         link.read_to_end(id).unwrap();
         let all = || sink.received() == round * (1 << 20);
-        testkit::wait::until("all octets", LIMIT, all).unwrap();
+        testkit::wait::until("all bytes", LIMIT, all).unwrap();
     }
 }
 

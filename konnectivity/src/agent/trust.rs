@@ -26,7 +26,7 @@ const SYSTEM_BUNDLES: [&str; 6] = [
 ];
 
 /// A token is some 1 KiB; heads of requests may not hold much more than this anyway.
-const MOST_TOKEN_BYTES: u64 = 32 << 10;
+const MAX_TOKEN_BYTES: u64 = 32 << 10;
 
 /// Why there are no TLS settings.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +45,7 @@ pub enum TrustError {
 #[non_exhaustive]
 pub(crate) enum TokenError {
     /// The file holds something that no header can.
-    #[error("the token in {path} holds octets that cannot be sent")]
+    #[error("the token in {path} holds bytes that cannot be sent")]
     NoHeader { path: PathBuf },
     /// The file cannot be read.
     #[error("reading the token {path}")]
@@ -101,7 +101,7 @@ fn system_bundle() -> Option<PathBuf> {
 /// # Errors
 /// See [`TokenError`].
 pub(super) fn authorization(path: &Path) -> Result<HeaderValue, TokenError> {
-    let contents = read_limited(path, MOST_TOKEN_BYTES).map_err(|source| TokenError::Read {
+    let contents = read_limited(path, MAX_TOKEN_BYTES).map_err(|source| TokenError::Read {
         path: path.to_owned(),
         source,
     })?;

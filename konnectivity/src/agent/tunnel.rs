@@ -5,7 +5,7 @@
 //!       └──called off──▶ dropped          └──failed──▶ the text is answered
 //! ```
 //!
-//! An idle tunnel holds no buffer, and what only dialling needs is given back when it is over.
+//! An idle tunnel holds no buffer, and what only dialing needs is given back when it is over.
 
 use std::cell::Cell;
 use std::net::Shutdown;
@@ -29,7 +29,7 @@ use crate::relay::{Means, Octets, RelayEnd, relay};
 const LINGER: Duration = Duration::from_secs(10);
 
 /// Connections that may linger at once; those above it are closed right away.
-const MOST_LINGERING: usize = 1000;
+const MAX_LINGERING: usize = 1000;
 
 /// What the tunnels of a thread share.
 #[derive(Debug)]
@@ -87,7 +87,7 @@ impl Tunnels {
             stream
         };
         if let Some((stream, clean)) = stream
-            && self.lingering.get() < MOST_LINGERING
+            && self.lingering.get() < MAX_LINGERING
         {
             let _lingering = Counted::new(&self.lingering);
             match clean {
@@ -100,20 +100,20 @@ impl Tunnels {
     /// Returns a connection that is to be closed with patience, and whether nothing is missing.
     async fn open_and_relay(&self, pending: PendingDial) -> Option<(TcpStream, bool)> {
         let started = Instant::now();
-        let dialling = {
+        let dialing = {
             let target = pending.target.clone();
             let dialer = &self.dialer;
             // On the heap while it lasts: the tunnel is what stays.
             Box::pin(async move { dialer.dial(&target.protocol, &target.address).await })
         };
-        let dialled = tokio::select! {
-            dialled = dialling => dialled,
-            () = pending.cancelled() => {
+        let dialed = tokio::select! {
+            dialed = dialing => dialed,
+            () = pending.canceled() => {
                 tracing::debug!(address = pending.target.address, "dial called off");
                 return None;
             }
         };
-        let mut stream = match dialled {
+        let mut stream = match dialed {
             Ok(stream) => {
                 (self.metrics.dial_duration()).observe_duration(started.elapsed());
                 stream
@@ -162,7 +162,7 @@ async fn linger(stream: TcpStream) {
         return;
     }
     let closed = async {
-        let mut left = MOST_DISCARDED;
+        let mut left = MAX_DISCARDED;
         while stream.readable().await.is_ok() {
             match discard(&stream) {
                 Ok(0) => return,
@@ -174,12 +174,12 @@ async fn linger(stream: TcpStream) {
             }
         }
     };
-    // Whoever has not taken it by now does not want it.
+    // A destination that has not read it by now never will.
     let _ = timeout(LINGER, closed).await;
 }
 
-/// Octets of a destination that has been told the end and goes on all the same.
-const MOST_DISCARDED: usize = 1 << 20;
+/// Bytes of a destination that has been told the end and goes on all the same.
+const MAX_DISCARDED: usize = 1 << 20;
 
 fn discard(stream: &TcpStream) -> std::io::Result<usize> {
     stream.try_read(&mut [0; 4096])

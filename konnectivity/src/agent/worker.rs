@@ -39,7 +39,7 @@ const IDLE_CHECK: Duration = Duration::from_millis(100);
 const DIAL_MARGIN: Duration = Duration::from_secs(2);
 
 /// How long what streams said last may take to be written.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// What the thread is told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,7 +83,7 @@ struct Worker {
     servers: HashMap<Id, String>,
     streams: u64,
     /// At which of the server's addresses the first attempt begins: not all agents at the same.
-    first_turn: u64,
+    first_address: u64,
     chance: RandomState,
     rolls: u64,
     phase: Phase,
@@ -124,7 +124,7 @@ pub(super) async fn run(task: Task) {
         running: JoinSet::new(),
         servers: HashMap::new(),
         streams: 0,
-        first_turn: chance.hash_one(0),
+        first_address: chance.hash_one(0),
         chance,
         rolls: 0,
         phase: Phase::Serving,
@@ -150,7 +150,7 @@ impl Worker {
         tokio::select! {
             changed = orders.changed() => {
                 let told = *orders.borrow_and_update();
-                // Whoever gave the orders is gone: nobody would ever end this thread.
+                // The sender of orders is gone: nothing else would end this thread.
                 let phase = if changed.is_err() { Phase::Ending } else { told.phase };
                 self.obey(phase);
             }
@@ -202,9 +202,9 @@ impl Worker {
     fn begin(&mut self) {
         self.streams += 1;
         let stream = StreamId(self.streams);
-        let turn = self.first_turn.wrapping_add(self.streams);
+        let first = self.first_address.wrapping_add(self.streams);
         let links = Rc::clone(&self.links);
-        self.attempt = Some(Box::pin(async move { links.open(stream, turn).await }));
+        self.attempt = Some(Box::pin(async move { links.open(stream, first).await }));
     }
 
     fn opened(&mut self, opened: Result<Opened, OpenError>) {
@@ -309,7 +309,7 @@ impl Worker {
         // the thread.
         self.running.shutdown().await;
         self.board.view().links.clear();
-        sleep(LAST_WORDS).await;
+        sleep(FLUSH_TIMEOUT).await;
     }
 
     fn random(&mut self) -> u64 {

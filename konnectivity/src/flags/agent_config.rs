@@ -102,7 +102,7 @@ fn agent(
         limits: ClusterLimits {
             buffered_bytes: checks.buffered(flags.max_buffered_bytes),
             dials_per_second: 0,
-            pending_dials: dial.most_pending,
+            pending_dials: dial.max_pending,
             tunnels: checks.positive("max-tunnels", flags.max_tunnels),
             ..ClusterLimits::default()
         },
@@ -141,7 +141,7 @@ fn dial(flags: &AgentFlags, checks: &mut Checks<'_>) -> DialParams {
     }
     DialParams {
         allowed: Allowed::from_ranges(ranges),
-        most_pending: checks.positive("max-pending-dials", flags.max_pending_dials),
+        max_pending: checks.positive("max-pending-dials", flags.max_pending_dials),
         timeout: checks.lasting("dial-timeout", flags.dial_timeout.get()),
     }
 }

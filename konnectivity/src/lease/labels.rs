@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_label_is_refused() {
+    fn malformed_label_is_refused() {
         let parse = |text: &str| text.parse::<LeaseLabels>().unwrap_err();
         assert_eq!(parse(""), LabelError::Empty);
         assert_eq!(parse(","), LabelError::Empty);

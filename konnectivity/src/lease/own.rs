@@ -5,7 +5,7 @@
 //!       ▲                └── conflict, not found: looked at anew
 //! ```
 //!
-//! Nobody else holds a lease of this name, since the name is the server's id: whatever is found
+//! No other server holds a lease of this name, since the name is the server's id: whatever is found
 //! under it is taken over. Others' leases are `sweep`'s.
 
 use std::time::Duration;

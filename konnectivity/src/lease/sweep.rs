@@ -82,7 +82,7 @@ impl Sweep {
             return;
         };
         let params = DeleteParams::default().preconditions(Preconditions {
-            // Whoever renews it at this moment keeps it.
+            // A server that renews it at this moment keeps it.
             resource_version: lease.metadata.resource_version,
             uid: lease.metadata.uid,
         });

@@ -61,7 +61,7 @@ impl Tally {
         }
     }
 
-    /// Returns how many are valid at `now`: at least one, since somebody answered the agent once.
+    /// Returns how many are valid at `now`: at least one, since the agent has found a server.
     pub(super) fn count(&self, now: Timestamp) -> u32 {
         let valid = self.seen.values().filter(|until| now < **until).count();
         u32::try_from(valid).unwrap_or(u32::MAX).max(1)

@@ -87,7 +87,7 @@ impl AgentMetrics {
         &self.inner.link
     }
 
-    /// Says which budget's octets are exposed; the first call counts.
+    /// Says which budget's bytes are exposed; the first call counts.
     pub(crate) fn budget(&self, budget: &Arc<Budget>) {
         self.inner.links.budget(budget);
     }

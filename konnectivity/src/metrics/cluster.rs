@@ -171,7 +171,7 @@ impl ClusterFamilies {
             ),
             bytes: counter(
                 "rhizome_konnectivity_cluster_relayed_bytes_total",
-                "Octets relayed for tunnels, by cluster.",
+                "Bytes relayed for tunnels, by cluster.",
                 &["cluster", "direction"],
             ),
             dial_failures: counter(
@@ -249,7 +249,7 @@ impl ClusterFamilies {
     }
 }
 
-/// Reads what tunnels hold when somebody asks, since the limits keep count of it anyway.
+/// Reads what tunnels hold at a scrape, since the limits keep count of it anyway.
 fn collect_buffered(
     registry: &Registry,
     live: &Arc<Mutex<BTreeMap<ClusterId, Weak<ClusterSeries>>>>,
@@ -259,7 +259,7 @@ fn collect_buffered(
         let clusters: Vec<_> = lock(&live).values().filter_map(Weak::upgrade).collect();
         encoder.family(
             "rhizome_konnectivity_cluster_buffered_bytes",
-            "Octets held for, or promised to, tunnels, by cluster.",
+            "Bytes held for, or promised to, tunnels, by cluster.",
             Kind::Gauge,
             |family| {
                 family.labels(&["cluster"]);
@@ -287,10 +287,10 @@ pub(super) struct ClusterSeries {
 }
 
 impl ClusterSeries {
-    pub(super) fn bytes(&self, direction: Direction, octets: u64) {
+    pub(super) fn bytes(&self, direction: Direction, bytes: u64) {
         match direction {
-            Direction::FromDestination => self.from_destination.add(octets),
-            Direction::ToDestination => self.to_destination.add(octets),
+            Direction::FromDestination => self.from_destination.add(bytes),
+            Direction::ToDestination => self.to_destination.add(bytes),
         }
     }
 

@@ -15,7 +15,7 @@ use telemetry::metrics::{Counter, CounterFamily, Gauge, Kind};
 use super::cluster::ClusterSeries;
 use super::{Held, StreamCounters};
 
-/// Which way octets go.
+/// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// From the destination, toward the API server.
@@ -52,7 +52,7 @@ impl LinkFamilies {
     pub(super) fn new(registry: &Registry) -> Self {
         let bytes = registry.counter(
             "rhizome_konnectivity_relayed_bytes_total",
-            "Octets relayed for tunnels, without the overhead of the protocol.",
+            "Bytes relayed for tunnels, without the overhead of the protocol.",
             &["direction"],
         );
         let ended = registry.counter(
@@ -105,7 +105,7 @@ fn collect_buffered(registry: &Registry, budget: &Arc<OnceLock<Arc<Budget>>>) {
         let used = budget.get().map_or(0, |budget| budget.used());
         encoder.family(
             "rhizome_konnectivity_buffered_bytes",
-            "Octets held for, or promised to, tunnels.",
+            "Bytes held for, or promised to, tunnels.",
             Kind::Gauge,
             |family| family.sample(&[], used as u64),
         );
@@ -177,15 +177,15 @@ impl LinkMetrics {
         &self.inner.sent
     }
 
-    /// Counts octets of a tunnel.
-    pub(crate) fn bytes(&self, direction: Direction, octets: u64) {
+    /// Counts bytes of a tunnel.
+    pub(crate) fn bytes(&self, direction: Direction, bytes: u64) {
         let families = &self.inner.families;
         match direction {
-            Direction::FromDestination => families.from_destination.add(octets),
-            Direction::ToDestination => families.to_destination.add(octets),
+            Direction::FromDestination => families.from_destination.add(bytes),
+            Direction::ToDestination => families.to_destination.add(bytes),
         }
         if let Some(cluster) = &self.inner.cluster {
-            cluster.bytes(direction, octets);
+            cluster.bytes(direction, bytes);
         }
     }
 

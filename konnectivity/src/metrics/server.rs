@@ -53,7 +53,7 @@ pub(crate) enum DialFailure {
     NoAgent,
     /// The agent connected, and the frontend could not be told.
     SendResponse,
-    /// An answer to a dial that nobody waits for.
+    /// An answer to a dial that is not under way.
     UnrecognizedResponse,
 }
 
@@ -107,7 +107,7 @@ pub(crate) enum TokenResult {
     Limited,
     /// It is not good, or not there.
     Refused,
-    /// Whoever could tell did not answer.
+    /// The API server that reviews it did not answer.
     Unavailable,
 }
 
@@ -134,11 +134,11 @@ impl TokenResult {
 /// What came of reading the registry again because something had changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReloadResult {
-    /// It could not be read, and what was in force stays.
+    /// It could not be read, and what was active stays.
     Failed,
-    /// Some files were refused, and what they said before stays in force.
+    /// Some files were refused, and what they said before stays in effect.
     Partly,
-    /// All is in force.
+    /// All is in effect.
     Taken,
 }
 
@@ -213,7 +213,7 @@ impl ServerMetrics {
         ClusterMetrics::new(self.clone(), link, series)
     }
 
-    /// Says which budget's octets are exposed; the first call counts.
+    /// Says which budget's bytes are exposed; the first call counts.
     pub(crate) fn budget(&self, budget: &Arc<Budget>) {
         self.inner.links.budget(budget);
     }
@@ -350,9 +350,9 @@ pub(crate) struct RegistryMetrics {
 }
 
 impl RegistryMetrics {
-    /// Says what is in force: how many clusters, of which generation, and how many files could
+    /// Reports what is active: how many clusters, of which generation, and how many files could
     /// not be taken.
-    pub(crate) fn in_force(&self, generation: u64, clusters: usize, refused_files: usize) {
+    pub(crate) fn active(&self, generation: u64, clusters: usize, refused_files: usize) {
         let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         self.clusters.set(number(clusters));
         self.refused_files.set(number(refused_files));

@@ -251,7 +251,7 @@ fn dial_failures_have_upstreams_reasons() {
 }
 
 #[test]
-fn what_is_held_returns_to_zero() {
+fn held_bytes_return_to_zero() {
     let registry = Registry::new();
     let server = ServerMetrics::new(&registry, true);
     let cluster = server.cluster(&cluster("a"));
@@ -427,7 +427,7 @@ fn every_reason_a_tunnel_ends_for_is_there_from_the_start() {
     assert_eq!(before.len(), link::END_REASONS.len());
     let error = String::new;
     for reason in [
-        EndReason::Cancelled,
+        EndReason::Canceled,
         EndReason::CloseTimeout,
         EndReason::DialFailed { error: error() },
         EndReason::DialTimeout,
@@ -449,7 +449,7 @@ fn every_reason_a_tunnel_ends_for_is_there_from_the_start() {
 }
 
 #[test]
-fn buffered_octets_are_read_from_the_budget() {
+fn buffered_bytes_are_read_from_the_budget() {
     let registry = Registry::new();
     let agent = AgentMetrics::new(&registry);
     let name = "rhizome_konnectivity_buffered_bytes";

@@ -149,15 +149,15 @@ fn print(anchor: &TrustAnchor<'_>) -> Print {
     context.update(&anchor.subject.len().to_be_bytes());
     context.update(&anchor.subject);
     context.update(&anchor.subject_public_key_info);
-    octets(context.finish().as_ref())
+    bytes(context.finish().as_ref())
 }
 
 /// Returns SHA-256 of `content`.
 pub(super) fn digest(content: &[u8]) -> [u8; 32] {
-    octets(ring::digest::digest(&ring::digest::SHA256, content).as_ref())
+    bytes(ring::digest::digest(&ring::digest::SHA256, content).as_ref())
 }
 
-fn octets(digest: &[u8]) -> [u8; 32] {
+fn bytes(digest: &[u8]) -> [u8; 32] {
     let mut print = [0; 32];
     for (to, from) in print.iter_mut().zip(digest) {
         *to = *from;
@@ -172,12 +172,12 @@ pub(super) fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     if !std::fs::metadata(path)?.is_file() {
         return Err(refused("not a regular file"));
     }
-    let mut octets = Vec::new();
+    let mut bytes = Vec::new();
     File::open(path)?
         .take(MAX_OCTETS + 1)
-        .read_to_end(&mut octets)?;
-    if u64::try_from(octets.len()).is_ok_and(|len| len <= MAX_OCTETS) {
-        return Ok(octets);
+        .read_to_end(&mut bytes)?;
+    if u64::try_from(bytes.len()).is_ok_and(|len| len <= MAX_OCTETS) {
+        return Ok(bytes);
     }
     Err(refused("longer than 1 MiB"))
 }

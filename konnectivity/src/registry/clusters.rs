@@ -25,7 +25,7 @@ use tls::SubjectAltName;
 
 use super::authorities::Authorities;
 use super::spec::{ClusterSpec, Identities, Port};
-use super::tls::{Asked, TlsPorts};
+use super::tls::{TlsPorts, Trust};
 
 /// An immutable snapshot of the clusters.
 pub(crate) struct Clusters {
@@ -138,7 +138,7 @@ impl Clusters {
     /// Returns the cluster that a server name means, whatever its case.
     pub(crate) fn by_server_name(&self, name: &str) -> Option<&Arc<ClusterSpec>> {
         let name = name.strip_suffix('.').unwrap_or(name);
-        if name.bytes().any(|octet| octet.is_ascii_uppercase()) {
+        if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
             return self.by_name.get(&name.to_ascii_lowercase());
         }
         self.by_name.get(name)
@@ -166,7 +166,7 @@ impl Clusters {
         let mandatory = port == Port::Frontends || !self.any_tokens;
         let index = self.index.clone();
         self.ports
-            .config(port, Asked::All { index, first }, mandatory)
+            .config(port, Trust::All { index, first }, mandatory)
     }
 
     fn of_one(&self, port: Port, spec: &Arc<ClusterSpec>) -> Arc<ServerConfig> {
@@ -176,14 +176,14 @@ impl Clusters {
         match (spec.certificates(port), port) {
             (Some(certificates), Port::Agents) => self.ports.config(
                 port,
-                Asked::One(certificates.authorities.clone()),
+                Trust::One(certificates.authorities.clone()),
                 spec.tokens.is_none(),
             ),
             (Some(certificates), Port::Frontends) => {
-                let asked = Asked::One(certificates.authorities.clone());
-                self.ports.config(port, asked, true)
+                let trust = Trust::One(certificates.authorities.clone());
+                self.ports.config(port, trust, true)
             }
-            (None, Port::Agents) => self.ports.config(port, Asked::Nobody, false),
+            (None, Port::Agents) => self.ports.config(port, Trust::None, false),
             (None, Port::Frontends) => self.ports.refusing(),
         }
     }

@@ -132,13 +132,13 @@ enum StrategyName {
 struct LimitsFile {
     /// Streams from agents.
     agents: u32,
-    /// Tunnels, those being dialled or closed included.
+    /// Tunnels, those being dialed or closed included.
     tunnels: u32,
     /// Dials that wait for an answer.
     pending_dials: u32,
     /// Dials begun per second, with as many at once; 0 for any number.
     dials_per_second: u32,
-    /// Octets held for, and promised to, tunnels.
+    /// Bytes held for, and promised to, tunnels.
     buffered_bytes: ByteSize,
 }
 
@@ -228,7 +228,7 @@ impl Reading<'_> {
         path
     }
 
-    fn octets(&mut self, key: &str, path: &Path) -> Option<Vec<u8>> {
+    fn bytes(&mut self, key: &str, path: &Path) -> Option<Vec<u8>> {
         read_bounded(path)
             .inspect_err(|error| self.errors.add(key, format!("{}: {error}", path.display())))
             .ok()
@@ -363,22 +363,22 @@ impl TokensFile {
                 .add("agents.tokens", "needs `jwks`, `kubeconfig`, or both");
         }
         let jwks = self.jwks.map(|path| reading.name(&path));
-        let jwks_octets = jwks.as_ref().and_then(|path| {
-            let octets = reading.octets("agents.tokens.jwks", path)?;
-            reading.accept("agents.tokens.jwks", path, KeySet::parse(&octets));
-            Some(Arc::from(octets))
+        let jwks_bytes = jwks.as_ref().and_then(|path| {
+            let bytes = reading.bytes("agents.tokens.jwks", path)?;
+            reading.accept("agents.tokens.jwks", path, KeySet::parse(&bytes));
+            Some(Arc::from(bytes))
         });
         let kubeconfig = self.kubeconfig.map(|path| reading.name(&path));
         let kubeconfig_digest = kubeconfig.as_ref().and_then(|path| {
-            let octets = reading.octets("agents.tokens.kubeconfig", path)?;
-            reading.accept("agents.tokens.kubeconfig", path, check_kubeconfig(&octets));
-            Some(digest(&octets))
+            let bytes = reading.bytes("agents.tokens.kubeconfig", path)?;
+            reading.accept("agents.tokens.kubeconfig", path, check_kubeconfig(&bytes));
+            Some(digest(&bytes))
         });
         TokenSpec {
             issuer: Some(self.issuer),
             audience: self.audience,
             jwks,
-            jwks_octets,
+            jwks_bytes,
             kubeconfig,
             kubeconfig_digest,
             namespace: self.namespace,

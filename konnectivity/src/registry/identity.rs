@@ -9,7 +9,7 @@
 //! many clusters may ask for the name of one Service.
 //!
 //! The chain is verified here once more, against the clusters as they are now: a handshake tells
-//! that somebody vouched and not who, and a resumed session verifies nothing. Tokens are judged
+//! that some authority vouched and not which, and a resumed session verifies nothing. Tokens are judged
 //! elsewhere.
 
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(crate) enum Peer {
     Certified(Arc<ClusterSpec>),
 }
 
-/// Why a peer is nobody's.
+/// Why a peer belongs to no cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum IdentityRefused {
@@ -47,7 +47,7 @@ pub(crate) enum IdentityRefused {
     /// An agent's server name means another cluster than the certificate.
     #[error("the server name means another cluster than the certificate")]
     OtherCluster,
-    /// Nobody knows the certificate's URIs.
+    /// No cluster has the certificate's URIs.
     #[error("no cluster knows a URI of the certificate")]
     UnknownIdentity,
     /// An agent's server name means no cluster.
@@ -82,7 +82,7 @@ impl Clusters {
     /// the certificates it presented, leaf first (`peer_certificates()` of rustls).
     ///
     /// # Errors
-    /// It is nobody's: close it.
+    /// It belongs to none: close it.
     pub(crate) fn identify(
         &self,
         port: Port,
@@ -147,7 +147,7 @@ impl Clusters {
         shown: &Shown<'_>,
     ) -> Result<Peer, IdentityRefused> {
         let Some(certificates) = spec.certificates(port) else {
-            // Nobody was asked for a certificate; one that comes all the same says nothing.
+            // No certificate was requested; one that comes all the same is ignored.
             return self.uncertified(port, Some(spec));
         };
         match &certificates.identities {
@@ -184,7 +184,7 @@ impl Clusters {
     fn among_all(&self, port: Port, shown: &Shown<'_>) -> Result<Peer, IdentityRefused> {
         let uris = uris(shown.leaf).ok_or(IdentityRefused::Malformed)?;
         let claims = self.index().claims(&uris);
-        // Whether some cluster beyond the bound knows it as well is not known, so nobody does.
+        // Whether some cluster beyond the bound knows it as well is not known, so none does.
         if claims.len() > MAX_CLAIMS {
             return Err(IdentityRefused::Ambiguous);
         }

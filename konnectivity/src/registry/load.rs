@@ -1,7 +1,7 @@
 //! Which definition of each cluster was last in order.
 //!
 //! ```text
-//!   survey(): ids and stamps ──take()──▶ read what changed ──▶ candidates ──unique()──▶ in force
+//!   survey(): ids and stamps ──take()──▶ read what changed ──▶ candidates ──unique()──▶ active
 //!                                          │ refused: the last good one      │ two claim the same
 //!                                          └──────────── told once ──────────┘
 //! ```
@@ -47,7 +47,7 @@ struct Seen {
     stamps: Vec<Option<Stamp>>,
 }
 
-/// Whether another set of clusters is in force.
+/// Whether another set of clusters is active.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// It is.
@@ -104,7 +104,7 @@ impl Known {
         Ok(known)
     }
 
-    /// Makes the snapshot of what is in force.
+    /// Makes the snapshot of what is active.
     pub(super) fn snapshot(&self, ports: &Arc<TlsPorts>, older: Option<&Clusters>) -> Clusters {
         let specs = self.in_force.values().cloned();
         match &self.source {
@@ -156,7 +156,7 @@ impl Known {
         }
     }
 
-    /// Reads what changed and puts in force what is in order.
+    /// Reads what changed and activates what is valid.
     pub(super) fn take(&mut self, survey: Survey) -> (Outcome, Loaded) {
         let before = self.in_force.clone();
         let mut refused_anew = 0;
@@ -230,7 +230,7 @@ impl Known {
         }
     }
 
-    /// Keeps the value that is in force if it says the same, for what hangs on it.
+    /// Keeps the active value if it says the same, for what hangs on it.
     fn same_or(&self, spec: ClusterSpec) -> Arc<ClusterSpec> {
         match self.in_force.get(&spec.id) {
             Some(known) if **known == spec => known.clone(),
@@ -238,7 +238,7 @@ impl Known {
         }
     }
 
-    /// Puts in force what is in order and claims nothing that is another's. Returns how many files
+    /// Activates what is valid and claims nothing that is another's. Returns how many files
     /// are refused that were not before, or not for that reason.
     fn decide(&mut self) -> usize {
         let mut candidates = BTreeMap::new();

@@ -49,7 +49,7 @@ pub(crate) enum FrontendMode {
 /// A socket in the file system for the frontends of one cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UdsSpec {
-    /// Where it is; absolute when it comes from a registry. At most 107 octets.
+    /// Where it is; absolute when it comes from a registry. At most 107 bytes.
     pub(crate) path: PathBuf,
     /// What is spoken there.
     pub(crate) mode: FrontendMode,
@@ -65,7 +65,7 @@ pub(crate) struct TokenSpec {
     /// The issuer's public keys (RFC 7517), for judging without asking anybody.
     pub(crate) jwks: Option<PathBuf>,
     /// What [`Self::jwks`] said when it was last in order, at most 1 MiB.
-    pub(crate) jwks_octets: Option<Arc<[u8]>>,
+    pub(crate) jwks_bytes: Option<Arc<[u8]>>,
     /// How to reach an API server for reviews. With neither this nor keys: as a pod in its own
     /// cluster, which only a server of a single cluster does.
     pub(crate) kubeconfig: Option<PathBuf>,
@@ -137,7 +137,7 @@ pub(crate) struct CertificateSpec {
 
 impl CertificateSpec {
     /// Whether peers that came in by `older` are still welcome. Authorities rotate one by one, so
-    /// one in common is enough; replaced outright they are somebody else's.
+    /// one in common is enough; replaced outright they are another tenant's.
     fn keeps(&self, older: &Self) -> bool {
         self.identities.covers(&older.identities)
             && self.authorities.shares_one_with(&older.authorities)

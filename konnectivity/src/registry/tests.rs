@@ -133,7 +133,7 @@ const KEYS: &str = r#"{ "keys": [{
     "y": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
 }] }"#;
 
-/// Leads to an API server that nobody asks.
+/// Names an API server that is not asked.
 const KUBECONFIG: &str = "\
 current-context: a
 clusters: [{ name: a, cluster: { server: \"https://127.0.0.1:1\" } }]
@@ -194,7 +194,7 @@ fn whole(limits: Option<ClusterLimits>) -> SingleParams {
 enum Met {
     /// The handshake failed.
     Handshake,
-    /// It succeeded, and the peer is nobody's.
+    /// It succeeded, and the peer belongs to no cluster.
     Refused(&'static str),
     /// It is this cluster's.
     Of(String),

@@ -8,7 +8,7 @@
 //! Every set of settings seals its session tickets with keys of its own, so that a session resumes
 //! only under the rules it was begun under. Sessions are not kept here: rustls' usual cache of 256
 //! takes 31 KiB a cluster when empty and half a MiB when full of chains, these settings 1.5 KiB
-//! (measured over 2,000). Names of authorities are told to nobody: they would tell a stranger which
+//! (measured over 2,000). Names of authorities are never sent: they would tell a stranger which
 //! clusters are here, and 10,000 of them do not fit the field.
 
 use std::fmt;
@@ -75,9 +75,9 @@ struct PortTls {
 }
 
 /// Whose certificates are taken in a handshake.
-pub(super) enum Asked {
-    /// Nobody is asked for one.
-    Nobody,
+pub(super) enum Trust {
+    /// None is requested.
+    None,
     /// Those of one cluster.
     One(Arc<Authorities>),
     /// Those of any cluster; the authorities of `first` are asked before all others.
@@ -118,15 +118,15 @@ impl TlsPorts {
     }
 
     /// Returns settings for `port`. Without `mandatory`, peers may come without a certificate.
-    pub(super) fn config(&self, port: Port, asked: Asked, mandatory: bool) -> Arc<ServerConfig> {
+    pub(super) fn config(&self, port: Port, trust: Trust, mandatory: bool) -> Arc<ServerConfig> {
         let of_port = self.port(port);
         let Some(pair) = &of_port.pair else {
             return self.refusing();
         };
-        let verifier: Arc<dyn ClientCertVerifier> = match asked {
-            Asked::Nobody => Arc::new(NoClientAuth),
-            asked @ (Asked::One(_) | Asked::All { .. }) => Arc::new(Verifier {
-                asked,
+        let verifier: Arc<dyn ClientCertVerifier> = match trust {
+            Trust::None => Arc::new(NoClientAuth),
+            trust @ (Trust::One(_) | Trust::All { .. }) => Arc::new(Verifier {
+                trust,
                 mandatory,
                 algorithms: self.provider.signature_verification_algorithms,
             }),
@@ -225,7 +225,7 @@ impl ResolvesServerCert for NoPair {
 }
 
 struct Verifier {
-    asked: Asked,
+    trust: Trust,
     mandatory: bool,
     algorithms: WebPkiSupportedAlgorithms,
 }
@@ -251,10 +251,10 @@ impl ClientCertVerifier for Verifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        let vouched = match &self.asked {
-            Asked::Nobody => Err(CertificateError::ApplicationVerificationFailure.into()),
-            Asked::One(authorities) => authorities.vouch_for(leaf, intermediates, now),
-            Asked::All { index, first } => {
+        let vouched = match &self.trust {
+            Trust::None => Err(CertificateError::ApplicationVerificationFailure.into()),
+            Trust::One(authorities) => authorities.vouch_for(leaf, intermediates, now),
+            Trust::All { index, first } => {
                 index.vouch_for(first.as_ref(), leaf, intermediates, now)
             }
         };

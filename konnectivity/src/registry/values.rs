@@ -1,18 +1,18 @@
 //! Whether single values of a cluster's file are what they should be.
 //!
-//! Pure functions from text to a verdict in words; the key is added by whoever asks.
+//! Pure functions from text to a verdict in words; the caller adds the key.
 
 use std::path::{Component, Path};
 
 /// Whether `name` is a DNS label in lower case (RFC 1123): what a cluster may be called.
 pub(super) fn is_label(name: &str) -> bool {
-    let inner = |octet: u8| octet.is_ascii_lowercase() || octet.is_ascii_digit() || octet == b'-';
-    let edge = |octet: Option<&u8>| octet.is_some_and(|octet| *octet != b'-');
-    let octets = name.as_bytes();
-    octets.len() <= 63
-        && octets.iter().copied().all(inner)
-        && edge(octets.first())
-        && edge(octets.last())
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let edge = |byte: Option<&u8>| byte.is_some_and(|byte| *byte != b'-');
+    let bytes = name.as_bytes();
+    bytes.len() <= 63
+        && bytes.iter().copied().all(inner)
+        && edge(bytes.first())
+        && edge(bytes.last())
 }
 
 /// Returns a server name in lower case.
@@ -37,10 +37,10 @@ fn is_underscored(label: &str) -> bool {
     label.contains('_') && is_label(&label.replace('_', "x"))
 }
 
-/// Checks a URI as it stands in a certificate; it is compared octet by octet.
+/// Checks a URI as it stands in a certificate; it is compared byte by byte.
 pub(super) fn identity(uri: &str) -> Result<(), &'static str> {
     let scheme = uri.split_once(':').map_or("", |(scheme, _)| scheme);
-    let letters = |octet: u8| octet.is_ascii_alphanumeric() || b"+-.".contains(&octet);
+    let letters = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
     if !scheme.starts_with(|first: char| first.is_ascii_alphabetic())
         || !scheme.bytes().all(letters)
     {
@@ -49,7 +49,7 @@ pub(super) fn identity(uri: &str) -> Result<(), &'static str> {
     if uri.len() > 2048 {
         return Err("must not be longer than 2048 characters");
     }
-    if !uri.bytes().all(|octet| octet.is_ascii_graphic()) {
+    if !uri.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err("must be ASCII without spaces");
     }
     Ok(())
@@ -73,7 +73,7 @@ pub(super) fn claim(text: &str) -> Result<(), &'static str> {
 /// the length.
 pub(super) fn socket(path: &Path) -> Result<(), &'static str> {
     if path.as_os_str().len() > 107 {
-        return Err("is longer than the 107 octets of a socket's path");
+        return Err("is longer than the 107 bytes of a socket's path");
     }
     if path.components().any(|step| step == Component::ParentDir) {
         return Err("must not climb by `..`");

@@ -10,8 +10,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use ::relay::is_gone;
 use knp_proto::EndReason;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::RelayEnd;
@@ -58,21 +58,6 @@ impl Watch {
             }
         }
     }
-}
-
-/// Whether both directions of a socket are over: a peer that has closed one may still listen.
-fn is_gone(fd: BorrowedFd<'_>) -> bool {
-    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::empty())];
-    let now = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    let looked = poll(&mut fds, Some(&now)).is_ok();
-    let [looked_at] = fds;
-    looked
-        && looked_at
-            .revents()
-            .intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
 /// Time between looks.

@@ -93,7 +93,7 @@ pub(crate) async fn serve<S>(
                 if streams.is_empty() {
                     // What was sent last has a moment to get out.
                     connection.graceful_shutdown();
-                    idle.as_mut().reset(Instant::now() + LAST_WORDS);
+                    idle.as_mut().reset(Instant::now() + FLUSH_TIMEOUT);
                 }
             }
             () = &mut idle, if streams.is_empty() => break,
@@ -314,12 +314,12 @@ fn headers(cx: &Context, cluster: &Cluster, extensions: Extensions) -> Response<
     response
 }
 
-/// Octets of a message from an agent: upstream's send 4 KiB at a time, ours 64; the rest is error
+/// Bytes of a message from an agent: upstream's send 4 KiB at a time, ours 64; the rest is error
 /// texts.
 const MAX_MESSAGE: usize = 256 << 10;
 /// Window of a connection before its agent is known.
 const STRANGERS_WINDOW: u32 = 64 << 10;
 /// How long a connection without streams may take to send what is left.
-const LAST_WORDS: Duration = Duration::from_millis(500);
-/// Octets of an agent's id.
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
+/// Bytes of an agent's id.
 const MAX_AGENT_ID: usize = 512;

@@ -50,8 +50,8 @@ pub(crate) struct Cluster {
 struct Agents {
     backends: Backends,
     links: BTreeMap<StreamId, Connected>,
-    /// When the last link was lost, while there is none.
-    deserted: Option<Instant>,
+    /// Until when an agent is expected to join, while there is none.
+    expected: Option<Instant>,
 }
 
 struct Connected {
@@ -59,7 +59,7 @@ struct Connected {
     link: LinkHandle,
 }
 
-/// An agent's link, for as long as it can be dialled.
+/// An agent's link, for as long as it can be dialed.
 pub(crate) struct Joined {
     cluster: Arc<Cluster>,
     stream: StreamId,
@@ -72,14 +72,14 @@ impl Drop for Joined {
 }
 
 /// A tunnel, and who made it.
-pub(crate) struct Dialled {
+pub(crate) struct Dialed {
     pub(crate) tunnel: Tunnel,
     pub(crate) agent: AgentId,
 }
 
 /// Why there is no tunnel.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum NoTunnel {
+pub(crate) enum TunnelError {
     /// The agent could not connect; its words.
     #[error("{error}")]
     Answered {
@@ -103,7 +103,7 @@ pub(crate) enum NoTunnel {
     },
 }
 
-impl NoTunnel {
+impl TunnelError {
     /// Returns the label for logs.
     pub(crate) fn reason(&self) -> &'static str {
         match self {
@@ -117,12 +117,18 @@ impl NoTunnel {
 }
 
 impl Cluster {
-    /// Makes a cluster without agents.
+    /// Makes a cluster without agents. If they follow this server's lease, they are on their way: until
+    /// [`FIRST_AGENT`] has passed dials wait for one.
     pub(crate) fn new(
         spec: Arc<ClusterSpec>,
         budget: &Arc<Budget>,
         metrics: &ServerMetrics,
+        has_lease: bool,
     ) -> Arc<Self> {
+        let agents = Agents {
+            expected: has_lease.then(|| Instant::now() + FIRST_AGENT),
+            ..Agents::default()
+        };
         let limits = knp_proto::Cluster::new(spec.id.clone(), spec.limits, Arc::clone(budget));
         Arc::new(Self {
             id: spec.id.clone(),
@@ -130,7 +136,7 @@ impl Cluster {
             server: metrics.clone(),
             limits,
             spec: ArcSwap::new(spec),
-            agents: Mutex::default(),
+            agents: Mutex::new(agents),
             joined: Notify::new(),
             waiting: AtomicUsize::new(0),
             frontends: AtomicU64::new(0),
@@ -192,7 +198,7 @@ impl Cluster {
 
     // === Agents ===
 
-    /// Adds an agent's link; it is dialled until what is returned is dropped. Nothing when the
+    /// Adds an agent's link; it is dialed until what is returned is dropped. Nothing when the
     /// cluster was removed.
     pub(crate) fn join(
         self: &Arc<Self>,
@@ -208,7 +214,7 @@ impl Cluster {
         let stream = link.stream();
         agents.backends.insert(stream, agent.clone(), identifiers);
         agents.links.insert(stream, Connected { agent, link });
-        agents.deserted = None;
+        agents.expected = None;
         self.tell_ready(&agents);
         self.joined.notify_waiters();
         let cluster = Arc::clone(self);
@@ -221,12 +227,12 @@ impl Cluster {
         agents.backends.remove(stream);
         agents.links.remove(&stream);
         if agents.links.is_empty() {
-            agents.deserted = Some(Instant::now());
+            agents.expected = Some(Instant::now() + RETURN);
         }
         self.tell_ready(&agents);
     }
 
-    /// Says that an agent asked not to be dialled.
+    /// Says that an agent asked not to be dialed.
     pub(crate) fn set_draining(&self, stream: StreamId) {
         self.lock().backends.set_draining(stream);
     }
@@ -276,30 +282,32 @@ impl Cluster {
         self.agents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    // === Dialling ===
+    // === Dialing ===
 
-    /// Asks an agent for a connection; if it does not answer, one more. When agents were lost less than
-    /// [`RETURN`] ago and no other is to be asked, waits until one joins. It takes `limit` at most.
-    /// Dropping the future calls the dial off.
+    /// Asks an agent for a connection; if it does not answer, one more. While agents are expected
+    /// ([`RETURN`], [`FIRST_AGENT`]) and no other is to be asked, waits until one joins. It takes `limit`
+    /// at most. Dropping the future calls the dial off.
     ///
     /// # Errors
     ///
-    /// See [`NoTunnel`].
+    /// See [`TunnelError`].
     pub(crate) async fn dial(
         &self,
         target: DialTarget,
         limit: Duration,
-    ) -> Result<Dialled, NoTunnel> {
+    ) -> Result<Dialed, TunnelError> {
         let pending = self.metrics.pending_dial();
         let result = self.dial_some(&target, limit).await;
         drop(pending);
         if let Err(error) = &result {
             match error {
-                NoTunnel::Answered { .. } => self.metrics.dial_failure(DialFailure::ErrorResponse),
-                NoTunnel::Lost => self.metrics.dial_failure(DialFailure::BackendClose),
-                NoTunnel::NoAgent => self.metrics.dial_failure(DialFailure::NoAgent),
-                NoTunnel::Refused(refused) => self.metrics.dial_refused(*refused),
-                NoTunnel::Timeout { .. } => {
+                TunnelError::Answered { .. } => {
+                    self.metrics.dial_failure(DialFailure::ErrorResponse)
+                }
+                TunnelError::Lost => self.metrics.dial_failure(DialFailure::BackendClose),
+                TunnelError::NoAgent => self.metrics.dial_failure(DialFailure::NoAgent),
+                TunnelError::Refused(refused) => self.metrics.dial_refused(*refused),
+                TunnelError::Timeout { .. } => {
                     self.metrics.dial_failure(DialFailure::BackendDialTimeout);
                 }
             }
@@ -307,18 +315,18 @@ impl Cluster {
         result
     }
 
-    async fn dial_some(&self, target: &DialTarget, limit: Duration) -> Result<Dialled, NoTunnel> {
+    async fn dial_some(&self, target: &DialTarget, limit: Duration) -> Result<Dialed, TunnelError> {
         let deadline = Instant::now() + limit;
         let mut tried = Vec::new();
         let mut unanswered = 0;
-        let mut lost: Option<Instant> = None;
-        let mut failure = NoTunnel::NoAgent;
+        let mut expected: Option<Instant> = None;
+        let mut failure = TunnelError::NoAgent;
         loop {
-            // From here on, so that nobody joins unseen between the look and the wait.
+            // From here on, so that no agent joins unseen between the look and the wait.
             let joined = self.joined.notified();
             let Some((connected, another)) = self.pick(&target.address, &tried) else {
-                lost = lost.or_else(|| self.lock().deserted);
-                let until = lost.map(|lost| deadline.min(lost + RETURN));
+                expected = expected.or_else(|| self.lock().expected);
+                let until = expected.map(|until| deadline.min(until));
                 if self.waits_for(joined, until).await {
                     continue;
                 }
@@ -333,14 +341,14 @@ impl Cluster {
             };
             let Connected { agent, link } = connected;
             failure = match self.dial_one(&link, target, patience).await {
-                Ok(tunnel) => return Ok(Dialled { tunnel, agent }),
-                Err(NoTunnel::Timeout { .. }) => {
+                Ok(tunnel) => return Ok(Dialed { tunnel, agent }),
+                Err(TunnelError::Timeout { .. }) => {
                     unanswered += 1;
-                    NoTunnel::Timeout { limit }
+                    TunnelError::Timeout { limit }
                 }
-                Err(NoTunnel::Lost) => {
-                    lost = lost.or_else(|| Some(Instant::now()));
-                    NoTunnel::Lost
+                Err(TunnelError::Lost) => {
+                    expected = expected.or_else(|| Some(Instant::now() + RETURN));
+                    TunnelError::Lost
                 }
                 Err(failure) => return Err(failure),
             };
@@ -354,8 +362,8 @@ impl Cluster {
     }
 
     /// Waits, until a moment, for an agent to join: what led to those that were lost, a gateway for
-    /// instance, was replaced, and they are on their way. False when nobody came, when nobody was
-    /// lost, and when as many wait already as may be under way.
+    /// instance, was replaced, and they are on their way. False when none came, when none is
+    /// expected, and when as many wait already as may be under way.
     async fn waits_for(&self, joined: Notified<'_>, until: Option<Instant>) -> bool {
         let Some(until) = until.filter(|_| !*self.removed.borrow()) else {
             return false;
@@ -370,30 +378,30 @@ impl Cluster {
         link: &LinkHandle,
         target: &DialTarget,
         patience: Duration,
-    ) -> Result<Tunnel, NoTunnel> {
+    ) -> Result<Tunnel, TunnelError> {
         let dial = link.dial(self.draw(), target.clone());
         let refused = match timeout(patience, dial).await {
             Ok(Ok(tunnel)) => return Ok(tunnel),
             Err(_) | Ok(Err(DialError::Ended(EndReason::DialTimeout))) => {
                 link.suspect();
-                return Err(NoTunnel::Timeout { limit: patience });
+                return Err(TunnelError::Timeout { limit: patience });
             }
             Ok(Err(DialError::Ended(EndReason::DialFailed { error }))) => {
-                return Err(NoTunnel::Answered { error });
+                return Err(TunnelError::Answered { error });
             }
             Ok(Err(DialError::Ended(EndReason::Violation(_)))) => {
                 let error = "the agent's answer makes no sense".to_owned();
-                return Err(NoTunnel::Answered { error });
+                return Err(TunnelError::Answered { error });
             }
-            Ok(Err(DialError::Ended(_))) => return Err(NoTunnel::Lost),
+            Ok(Err(DialError::Ended(_))) => return Err(TunnelError::Lost),
             Ok(Err(DialError::Refused(refused))) => refused,
         };
         Err(match refused {
             // Another number would have done, but of 2⁶³ none comes twice in a server's life.
-            DialRefused::DuplicateId | DialRefused::Ended => NoTunnel::Lost,
+            DialRefused::DuplicateId | DialRefused::Ended => TunnelError::Lost,
             refused
             @ (DialRefused::PendingDials | DialRefused::Rate | DialRefused::Tunnels | _) => {
-                NoTunnel::Refused(refused)
+                TunnelError::Refused(refused)
             }
         })
     }
@@ -442,7 +450,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Numbers that nobody can guess without the key, which is the kernel's: SipHash of a counter. A
+/// Numbers that cannot be guessed without the key, which is the kernel's: SipHash of a counter. A
 /// system call for each would be felt.
 #[derive(Debug, Default)]
 struct Random {
@@ -464,3 +472,7 @@ const FIRST_SHARE: f64 = 0.6;
 /// How long dials wait for agents that were all lost at once: an agent seeks a server that it lost after
 /// a tenth of a second, and again at growing distance.
 const RETURN: Duration = Duration::from_secs(5);
+
+/// How long after the start of a server with a lease dials wait for its first agent. Agents connect within
+/// seconds of the lease; the rest is for the API server that takes it.
+const FIRST_AGENT: Duration = Duration::from_secs(30);

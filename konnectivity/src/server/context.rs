@@ -28,8 +28,8 @@ pub(crate) struct Context {
     pub(crate) drain: Drain,
     pub(crate) access_log: AccessLog,
     pub(crate) server_id: String,
-    /// Servers that leases tell of, where they are counted.
-    pub(crate) lease_count: watch::Receiver<Option<u32>>,
+    /// Servers that have a lease, where this one has.
+    pub(crate) lease_count: Option<watch::Receiver<Option<u32>>>,
     pub(crate) limits: Limits,
     pub(crate) tunnels: Tunnels,
     clusters: Mutex<BTreeMap<ClusterId, Arc<Cluster>>>,
@@ -65,7 +65,7 @@ impl Context {
         drain: Drain,
         access_log: AccessLog,
         server_id: String,
-        lease_count: watch::Receiver<Option<u32>>,
+        lease_count: Option<watch::Receiver<Option<u32>>>,
         limits: Limits,
     ) -> Self {
         Self {
@@ -91,7 +91,8 @@ impl Context {
 
     /// Returns the number of servers that agents are told of `cluster`.
     pub(crate) fn server_count(&self, cluster: &ClusterSpec) -> u32 {
-        let counted = *self.lease_count.borrow();
+        let counted = self.lease_count.as_ref();
+        let counted = counted.and_then(|count| *count.borrow());
         counted.unwrap_or(cluster.server_count).max(1)
     }
 
@@ -108,7 +109,7 @@ impl Context {
         self.lock().get(id).cloned()
     }
 
-    /// Returns how many tunnels there are, those being dialled or closed included.
+    /// Returns how many tunnels there are, those being dialed or closed included.
     pub(crate) fn tunnels_under_way(&self) -> usize {
         let clusters = self.lock();
         clusters.values().map(|own| own.limits().tunnels()).sum()
@@ -139,8 +140,9 @@ impl Context {
                 Some(cluster) => cluster.reconfigure(Arc::clone(spec)),
                 None => {
                     tracing::info!(cluster = %spec.id, "served");
-                    let cluster = Cluster::new(Arc::clone(spec), &self.budget, &self.metrics);
-                    clusters.insert(spec.id.clone(), cluster);
+                    let (spec, has_lease) = (Arc::clone(spec), self.lease_count.is_some());
+                    let cluster = Cluster::new(spec, &self.budget, &self.metrics, has_lease);
+                    clusters.insert(cluster.id().clone(), cluster);
                 }
             }
         }

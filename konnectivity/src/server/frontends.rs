@@ -18,7 +18,7 @@ use serve::Phase;
 use telemetry::access_log::AccessRecord;
 use tokio::time::Instant;
 
-use super::cluster::{Cluster, Dialled, NoTunnel};
+use super::cluster::{Cluster, Dialed, TunnelError};
 use super::context::Context;
 use super::tunnels::Open;
 use super::{grpc_frontend, http_frontend};
@@ -33,7 +33,7 @@ pub(crate) struct Frontend {
     pub(crate) means: Means,
     /// Where it came.
     pub(crate) port: PeerPort,
-    /// Nobody in particular, over a Unix socket.
+    /// Unspecified over a Unix socket.
     pub(crate) peer: SocketAddr,
     pub(crate) server_name: Option<String>,
     pub(crate) started: Instant,
@@ -55,16 +55,16 @@ impl Frontend {
     ///
     /// # Errors
     ///
-    /// See [`NoTunnel`].
-    pub(crate) async fn dial(&self, target: DialTarget) -> Result<Dialled, NoTunnel> {
+    /// See [`TunnelError`].
+    pub(crate) async fn dial(&self, target: DialTarget) -> Result<Dialed, TunnelError> {
         let started = Instant::now();
         let address = target.address.clone();
         let result = self.cluster.dial(target, self.cx.limits.dial).await;
         let seconds = started.elapsed().as_secs_f64();
         match &result {
-            Ok(dialled) => {
+            Ok(dialed) => {
                 self.cx.metrics.dial_duration().observe(seconds);
-                tracing::debug!(cluster = %self.cluster.id(), address, agent = %dialled.agent, "dialled");
+                tracing::debug!(cluster = %self.cluster.id(), address, agent = %dialed.agent, "dialed");
             }
             Err(error) => {
                 tracing::debug!(cluster = %self.cluster.id(), address, %error, "no tunnel");
@@ -82,13 +82,13 @@ impl Frontend {
     }
 
     /// Counts a tunnel as open for as long as what is returned lives.
-    pub(crate) fn open(&self, dialled: &Dialled) -> Open {
+    pub(crate) fn open(&self, dialed: &Dialed) -> Open {
         let established = self.cluster.metrics().established();
         let duration = self.cx.metrics.connection_duration().clone();
         self.cx.tunnels.open(
             self.cluster.id(),
-            &dialled.agent,
-            dialled.tunnel.connect_id(),
+            &dialed.agent,
+            dialed.tunnel.connect_id(),
             established,
             duration,
         )

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A connection may carry many streams; API servers open a connection for each. What packets mean
-//! is `knp_proto`'s business; here they are carried out, within bounds: a stream whose octets are
+//! is `knp_proto`'s business; here they are carried out, within bounds: a stream whose bytes are
 //! not taken is not read.
 
 mod wire;
@@ -22,15 +22,15 @@ use http2_proto::{Params, Request};
 use knp_proto::{EndReason, FrontendAction, GrpcFrontend, Packet, PacketKind, Reserve};
 use tokio::time::timeout;
 
-use super::cluster::{Dialled, NoTunnel};
+use super::cluster::{Dialed, TunnelError};
 use super::frontends::Frontend;
 use super::http2;
 use super::tunnels::Open;
+use crate::fair_share::{Flow, TenantShare};
 use crate::grpc::{self, StreamError};
 use crate::link::{Tunnel, TunnelRead};
 use crate::metrics::{DialFailure, Direction, GrpcCode, Held, Service};
 use crate::pump::Watch;
-use crate::share::{Share, Turn};
 use wire::Wire;
 
 /// Serves a connection and all its streams.
@@ -77,7 +77,7 @@ async fn stream(io: http2::Stream, request: Request, frontend: &Frontend) {
         outgoing: Bytes::new(),
         reason: None,
         held: Reserve::new(frontend.cluster.limits()),
-        turn: frontend.means.share.as_ref().map(Share::turn),
+        flow: frontend.means.share.as_ref().map(TenantShare::flow),
         stalled: None,
         received: 0,
         sent: 0,
@@ -108,13 +108,13 @@ struct Stream<'a> {
     target: Option<String>,
     client: Client,
     way: Way<'a>,
-    /// The client's octets that the tunnel has not taken yet.
+    /// The client's bytes that the tunnel has not taken yet.
     outgoing: Bytes,
     /// Why the tunnel ended, or why there was none.
     reason: Option<&'static str>,
     /// What the cluster is charged for large messages.
     held: Reserve,
-    turn: Option<Turn>,
+    flow: Option<Flow>,
     /// Held while the client does not read.
     stalled: Option<Held>,
     received: u64,
@@ -136,7 +136,7 @@ enum Client {
 enum Way<'a> {
     /// There is none, and there may be one yet.
     None,
-    Dialling(Pin<Box<dyn Future<Output = Result<Dialled, NoTunnel>> + 'a>>),
+    Dialing(Pin<Box<dyn Future<Output = Result<Dialed, TunnelError>> + 'a>>),
     Open {
         tunnel: Tunnel,
         _counted: Open,
@@ -155,7 +155,7 @@ enum End {
 
 impl<'a> Stream<'a> {
     fn poll(&mut self, cx: &mut Cx<'_>) -> Poll<End> {
-        for _ in 0..TURN {
+        for _ in 0..BATCH {
             let results = [
                 self.poll_replies(cx),
                 self.poll_client(cx),
@@ -223,13 +223,13 @@ impl<'a> Stream<'a> {
         self.give_up_dial();
         match self.way {
             Way::Open { .. } => Poll::Ready(Ok(None)),
-            Way::None | Way::Dialling(_) | Way::Over => Poll::Ready(Ok(Some("frontend_closed"))),
+            Way::None | Way::Dialing(_) | Way::Over => Poll::Ready(Ok(Some("frontend_closed"))),
         }
     }
 
-    /// Calls off a dial that nobody waits for.
+    /// Cancels a dial whose client is gone.
     fn give_up_dial(&mut self) {
-        if let Way::Dialling(_) = self.way {
+        if let Way::Dialing(_) = self.way {
             let metrics = self.frontend.cluster.metrics();
             metrics.dial_failure(DialFailure::FrontendClose);
             self.way = Way::None;
@@ -240,7 +240,7 @@ impl<'a> Stream<'a> {
     fn hold(&mut self) -> bool {
         let packets: usize = self.packets.iter().map(Packet::payload_len).sum();
         let held = self.wire.buffered() + packets + self.outgoing.len();
-        // What a window carries is everybody's.
+        // All streams share what a window carries.
         self.held
             .try_set(held.saturating_sub(STREAM_WINDOW as usize))
     }
@@ -250,7 +250,7 @@ impl<'a> Stream<'a> {
             Some(FrontendAction::Data(data)) => self.outgoing = data,
             Some(FrontendAction::Dial(target)) => {
                 self.target = Some(target.address.clone());
-                self.way = Way::Dialling(Box::pin(self.frontend.dial(target)));
+                self.way = Way::Dialing(Box::pin(self.frontend.dial(target)));
             }
             Some(FrontendAction::Close) => {
                 self.client = Client::Closed;
@@ -261,16 +261,16 @@ impl<'a> Stream<'a> {
     }
 
     fn poll_dial(&mut self, cx: &mut Cx<'_>) -> Step {
-        let Way::Dialling(dial) = &mut self.way else {
+        let Way::Dialing(dial) = &mut self.way else {
             return Poll::Pending;
         };
         match ready!(dial.as_mut().poll(cx)) {
-            Ok(dialled) => {
-                let reply = self.state.established(dialled.tunnel.connect_id());
+            Ok(dialed) => {
+                let reply = self.state.established(dialed.tunnel.connect_id());
                 self.replies.extend(reply);
                 self.way = Way::Open {
-                    _counted: self.frontend.open(&dialled),
-                    tunnel: dialled.tunnel,
+                    _counted: self.frontend.open(&dialed),
+                    tunnel: dialed.tunnel,
                 };
             }
             Err(error) => {
@@ -306,11 +306,11 @@ impl<'a> Stream<'a> {
                 .extend(self.state.ended(&EndReason::LocalClosed));
             return Poll::Ready(Ok(None));
         }
-        let room = ready!(tunnel.poll_room(cx));
-        if let Some(turn) = &self.turn {
-            ready!(turn.poll(cx));
+        let capacity = ready!(tunnel.poll_capacity(cx));
+        if let Some(flow) = &self.flow {
+            ready!(flow.poll_ready(cx));
         }
-        let len = room.min(self.outgoing.len());
+        let len = capacity.min(self.outgoing.len());
         let piece = self.outgoing.split_to(len);
         tunnel.metrics().bytes(Direction::ToDestination, len as u64);
         self.received += len as u64;
@@ -327,7 +327,7 @@ impl<'a> Stream<'a> {
         let over = match self.way {
             Way::None => self.client != Client::Speaks,
             Way::Over => true,
-            Way::Dialling(_) | Way::Open { .. } => false,
+            Way::Dialing(_) | Way::Open { .. } => false,
         };
         match over && self.replies.is_empty() {
             true => Poll::Ready(Ok(Some("frontend_closed"))),
@@ -353,8 +353,8 @@ impl<'a> Stream<'a> {
         }
         self.stalled = None;
         ready!(ready)?;
-        if let Some(turn) = &self.turn {
-            ready!(turn.poll(cx));
+        if let Some(flow) = &self.flow {
+            ready!(flow.poll_ready(cx));
         }
         let data = match ready!(tunnel.poll_read(cx, PIECE)) {
             TunnelRead::Data(data) => data,
@@ -389,9 +389,9 @@ impl<'a> Stream<'a> {
         Poll::Ready(Ok(None))
     }
 
-    fn charge(&self, octets: usize) {
-        if let Some(turn) = &self.turn {
-            turn.charge(octets);
+    fn charge(&self, bytes: usize) {
+        if let Some(flow) = &self.flow {
+            flow.charge(bytes);
         }
     }
 
@@ -434,10 +434,10 @@ const PARAMS: Params = Params {
     max_head: grpc::MAX_HEADERS,
     send_buffer: grpc::SEND_BUFFER,
 };
-/// Octets of a message. Upstream's library sends what it is given as one message, however long;
+/// Bytes of a message. Upstream's library sends what it is given as one message, however long;
 /// upstream's server takes 4 MiB.
 const MAX_MESSAGE: usize = 16 << 20;
-/// Octets sent as one packet.
+/// Bytes sent as one packet.
 const PIECE: usize = 64 << 10;
 /// Rounds in a row.
-const TURN: usize = 16;
+const BATCH: usize = 16;

@@ -34,12 +34,12 @@ pub(crate) struct State {
 /// Whether a server that asks for agents has any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Agents {
-    /// The first strategy of the only cluster has somebody to choose.
+    /// The first strategy of the only cluster has an agent to choose.
     Connected,
-    /// It has nobody.
+    /// It has none.
     Missing,
-    /// The server has a registry, and serves whoever comes.
-    NotAsked,
+    /// The server has a registry, and is ready without agents.
+    NotRequired,
 }
 
 /// What the probe of one cluster shows.
@@ -63,7 +63,7 @@ pub(crate) trait ServerView: Send + Sync + 'static {
     /// Returns the effective configuration, without secrets.
     fn config(&self) -> Value;
 
-    /// Returns the clusters in force with their agents.
+    /// Returns the active clusters with their agents.
     fn snapshot(&self) -> Value;
 
     /// Returns up to `limit` tunnels.
@@ -138,7 +138,7 @@ impl State {
             return Err(STARTING);
         }
         match self.agents {
-            Agents::Connected | Agents::NotAsked => Ok(()),
+            Agents::Connected | Agents::NotRequired => Ok(()),
             Agents::Missing => Err(NO_AGENT),
         }
     }

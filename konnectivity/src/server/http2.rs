@@ -1,4 +1,4 @@
-//! HTTP/2 for API servers: a connection's octets, and a task's share of it for each stream.
+//! HTTP/2 for API servers: a connection's bytes, and a task's share of it for each stream.
 //!
 //! ```text
 //!   socket ──▶ scratch ──▶ Connection ──▶ Event::Request ──▶ a future for each stream
@@ -57,7 +57,7 @@ pub(super) struct Server<'a, S, B> {
     watch: Watch,
     /// Set once nothing comes any more; the streams see it by themselves.
     end: Option<End>,
-    /// Whether the socket may hold octets that were written to it: TLS does.
+    /// Whether the socket may hold bytes that were written to it: TLS does.
     unflushed: bool,
 }
 
@@ -136,12 +136,12 @@ where
             None => self.shared.core.borrow_mut().go_away(),
         }
         // What was said last has a moment to get out.
-        let flushed = timeout(LAST_WORDS, poll_fn(|cx| self.poll_close(cx)));
+        let flushed = timeout(FLUSH_TIMEOUT, poll_fn(|cx| self.poll_close(cx)));
         drop(flushed.await);
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
-        for _ in 0..TURN {
+        for _ in 0..BATCH {
             let read = self.poll_read(cx);
             let told = self.tell();
             self.poll_watch(cx);
@@ -163,7 +163,7 @@ where
                 return Poll::Pending;
             }
         }
-        // Other connections get their turn.
+        // Other connections run first.
         cx.waker().wake_by_ref();
         Poll::Pending
     }
@@ -174,18 +174,18 @@ where
             return Poll::Pending;
         }
         let socket = Pin::new(&mut self.io);
-        let octets = match ready!(self.scratch.poll_read(cx, socket, READ)) {
-            Ok(octets) if octets.is_empty() => {
+        let bytes = match ready!(self.scratch.poll_read(cx, socket, READ)) {
+            Ok(bytes) if bytes.is_empty() => {
                 self.lost(End::Closed);
                 return Poll::Ready(());
             }
-            Ok(octets) => octets,
+            Ok(bytes) => bytes,
             Err(error) => {
                 self.lost(End::Socket(error));
                 return Poll::Ready(());
             }
         };
-        let handled = self.shared.core.borrow_mut().handle_input(octets);
+        let handled = self.shared.core.borrow_mut().handle_input(bytes);
         if let Err(error) = handled {
             self.end = Some(error.into());
         }
@@ -311,15 +311,15 @@ impl Stream {
 
     /// Waits until more can be sent. Cancel-safe.
     pub(super) fn poll_ready(&self, cx: &Context<'_>) -> Poll<Result<(), StreamEnd>> {
-        let room = self.shared.core.borrow_mut().room(self.id);
-        match room {
+        let window = self.shared.core.borrow_mut().room(self.id);
+        match window {
             Ok(0) => self.wait(cx),
             Ok(_) => Poll::Ready(Ok(())),
             Err(end) => Poll::Ready(Err(end)),
         }
     }
 
-    /// Waits for octets, or for their end. Cancel-safe.
+    /// Waits for bytes, or for their end. Cancel-safe.
     pub(super) fn poll_read(&self, cx: &Context<'_>) -> Poll<Result<Read, StreamEnd>> {
         let read = self.shared.core.borrow_mut().read(self.id);
         match read.transpose() {
@@ -337,12 +337,12 @@ impl Stream {
         }
     }
 
-    /// Says that octets which were read are not held any more.
-    pub(super) fn consumed(&self, octets: usize) {
-        self.shared.core.borrow_mut().consumed(self.id, octets);
+    /// Says that bytes which were read are not held any more.
+    pub(super) fn consumed(&self, bytes: usize) {
+        self.shared.core.borrow_mut().consumed(self.id, bytes);
     }
 
-    /// Sends octets, more than there is room for if need be: they wait.
+    /// Sends bytes, more than the window if need be: they wait.
     ///
     /// # Errors
     ///
@@ -388,13 +388,13 @@ impl Drop for Stream {
 }
 
 /// Rounds in a row.
-const TURN: usize = 16;
-/// Octets read at once, if they are there: the more, the fewer messages are cut in two.
+const BATCH: usize = 16;
+/// Bytes read at once, if they are there: the more, the fewer messages are cut in two.
 const READ: usize = 128 << 10;
 /// Slices of one write: the frames of some packets.
 const SLICES: usize = 64;
 /// How long a client may take to read what was said last.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 mod tests;

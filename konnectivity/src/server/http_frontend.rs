@@ -1,139 +1,111 @@
-//! API servers that ask by HTTP CONNECT: what a request becomes, and the words it is refused with.
+//! API servers that ask by HTTP CONNECT: what a request becomes, and the texts of refusals.
 //!
 //! ```text
-//!   connect::serve ──▶ dial ──▶ Cluster::dial ──▶ Tunnel ──▶ 200 ──▶ relay
-//!                        └── refused: 500, 502, 503, 504 with upstream's texts
+//!   request ──▶ Cluster::dial ──▶ Tunnel ──▶ 200 ──▶ relay ──▶ close
+//!                    └── refused: 500, 502, 503, 504 with upstream's texts
 //! ```
 //!
-//! Reads no request and writes no answer; that is the `connect` crate's business.
+//! Parses no request and writes no answer; that is the `connect` crate's business.
 
-use std::cell::Cell;
 use std::time::Duration;
 
 use ::relay::{RESET_LIMIT, reset_on_close, reset_when_sent};
 use bytes::Bytes;
-use connect::{Dial, End, Ended, Params, Refusal, RefusalHeaders, Request, Stream};
+use connect::{End, Exchange, Params, Refusal, RefusalHeaders, Stream};
 use knp_proto::DialTarget;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::time::{sleep, timeout};
 
-use super::cluster::{Dialled, NoTunnel};
+use super::cluster::{Dialed, TunnelError};
 use super::frontends::Frontend;
 use crate::metrics::DialFailure;
 use crate::relay::{Octets, RelayEnd, relay};
 
-/// Serves one connection from its first octet to its end.
-pub(crate) async fn serve<S: Stream>(stream: S, frontend: &Frontend) {
+/// Serves one connection from its first byte to its end.
+pub(crate) async fn serve<S: Stream>(mut stream: S, frontend: &Frontend) {
     let _held = frontend.cx.metrics.http_connection();
+    let mut target = None;
+    let octets = Octets::default();
+    let served = async {
+        // On the heap, so that an open tunnel does not carry the memory that opening it took.
+        match Box::pin(open(&mut stream, frontend, &mut target)).await {
+            Ok((dialled, early)) => {
+                relay_and_close(&mut stream, dialled, early, frontend, &octets).await
+            }
+            Err(reason) => reason,
+        }
+    };
+    let reason = tokio::select! {
+        reason = served => reason,
+        // A tunnel ends by itself then; everything else has a moment to end.
+        () = async { frontend.cut().await; sleep(FLUSH_TIMEOUT).await } => return,
+    };
+    let (received, sent) = (octets.from_socket.get(), octets.to_socket.get());
+    frontend.log(target.as_deref(), received, sent, reason);
+}
+
+/// Reads the request into `target`, asks an agent while the client stays, and answers.
+///
+/// # Errors
+/// The label of why there is no tunnel; the client was answered.
+async fn open<S: Stream>(
+    stream: &mut S,
+    frontend: &Frontend,
+    target: &mut Option<String>,
+) -> Result<(Dialed, Bytes), &'static str> {
     let params = Params {
         dial_limit: frontend.cx.limits.dial * 2,
         ..Params::default()
     };
-    let dialler = Dialler {
-        frontend,
-        state: Cell::new(State::Idle),
+    let failed = |failure, end: End| {
+        frontend.cluster.metrics().dial_failure(failure);
+        end.reason()
     };
-    let cluster = frontend.cluster.clone();
-    let outcome = tokio::select! {
-        outcome = connect::serve(stream, &dialler, &params) => outcome,
-        // A tunnel ends by itself then; whatever else is going on has a moment to end.
-        () = async { frontend.cut().await; sleep(LAST_WORDS).await } => return,
-    };
-    match dialler.state.get() {
-        // Called off: the client left.
-        State::Dialing => cluster.metrics().dial_failure(DialFailure::FrontendClose),
-        // It left, or did not read, before it was told.
-        State::Answered => match outcome.end {
-            End::AnswerTimeout | End::ClientGone => {
-                cluster.metrics().dial_failure(DialFailure::SendResponse);
-            }
-            End::DialTimeout
-            | End::HeadTimeout
-            | End::Malformed
-            | End::MethodNotAllowed
-            | End::Refused(_)
-            | End::Relayed(_)
-            | End::TooLarge => {}
+    let mut exchange = Exchange::new(stream, &params);
+    let request = exchange.request().await.map_err(End::reason)?;
+    let dial = frontend.dial(DialTarget {
+        protocol: "tcp".to_owned(),
+        address: target.insert(request.target).clone(),
+    });
+    let dialled = exchange.while_connected(dial).await;
+    match dialled.map_err(|end| failed(DialFailure::FrontendClose, end))? {
+        Ok(dialled) => {
+            let accepted = exchange.accept().await;
+            let early = accepted.map_err(|end| failed(DialFailure::SendResponse, end))?;
+            Ok((dialled, early))
+        }
+        Err(error) => {
+            exchange.refuse(&refusal(&error)).await;
+            Err(error.reason())
+        }
+    }
+}
+
+/// Relays until the tunnel ends or is cut, closes the connection, and returns the label of why.
+async fn relay_and_close<S: Stream>(
+    stream: &mut S,
+    dialled: Dialed,
+    early: Bytes,
+    frontend: &Frontend,
+    octets: &Octets,
+) -> &'static str {
+    let open = frontend.open(&dialled);
+    let relayed = relay(dialled.tunnel, stream, early, &frontend.means, octets);
+    let (reason, clean) = tokio::select! {
+        end = relayed => match end {
+            RelayEnd::Socket(_) => ("frontend_reset", true),
+            RelayEnd::Tunnel(reason) => (reason.reason(), reason.is_clean()),
         },
-        State::Idle => {}
+        reason = frontend.cut() => (reason, false),
+    };
+    drop(open);
+    // On the heap: relaying, which lasts, does not need it.
+    if clean {
+        Box::pin(connect::linger(stream, LINGER, LINGER)).await;
+    } else {
+        Box::pin(reset(stream)).await;
     }
-    let target = outcome
-        .request
-        .as_ref()
-        .map(|request| request.target.as_str());
-    frontend.log(target, outcome.received, outcome.sent, outcome.end.reason());
-}
-
-/// What one connection's request is dialled with.
-struct Dialler<'a> {
-    frontend: &'a Frontend,
-    state: Cell<State>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Idle,
-    Dialing,
-    Answered,
-}
-
-impl Dial for Dialler<'_> {
-    type Tunnel = Dialled;
-
-    async fn dial(&self, request: &Request) -> Result<Dialled, Refusal> {
-        self.state.set(State::Dialing);
-        let target = DialTarget {
-            protocol: "tcp".to_owned(),
-            address: request.target.clone(),
-        };
-        let result = self.frontend.dial(target).await;
-        self.state.set(State::Answered);
-        result.map_err(|error| refusal(&error))
-    }
-
-    async fn relay<S>(&self, dialled: Dialled, mut stream: S, early: Bytes) -> Ended
-    where
-        S: Stream,
-    {
-        let frontend = self.frontend;
-        let open = frontend.open(&dialled);
-        let octets = Octets::default();
-        let relayed = relay(dialled.tunnel, &mut stream, early, &frontend.means, &octets);
-        let (reason, clean) = tokio::select! {
-            end = relayed => match end {
-                RelayEnd::Socket(_) => ("frontend_reset", true),
-                RelayEnd::Tunnel(reason) => (reason.reason(), reason.is_clean()),
-            },
-            reason = frontend.cut() => (reason, false),
-        };
-        drop(open);
-        if clean {
-            drop(timeout(LINGER, linger(&mut stream)).await);
-        } else {
-            // On the heap: relaying, which lasts, does not need it.
-            Box::pin(reset(&mut stream)).await;
-        }
-        Ended {
-            received: octets.from_socket.get(),
-            sent: octets.to_socket.get(),
-            reason,
-        }
-    }
-}
-
-/// Lets the client see the end: closing on what it has still sent would be a reset to it.
-async fn linger<S: Stream>(stream: &mut S) -> std::io::Result<()> {
-    stream.shutdown().await?;
-    let mut scrap = [0; 256];
-    let mut left = MOST_DISCARDED;
-    while left > 0 {
-        let read = stream.read(&mut scrap).await?;
-        if read == 0 {
-            break;
-        }
-        left = left.saturating_sub(read);
-    }
-    Ok(())
+    reason
 }
 
 /// Has the client reset, so that what is missing is not taken for the end, once it was sent what
@@ -150,21 +122,21 @@ async fn reset<S: Stream>(stream: &mut S) {
 }
 
 /// Returns the answer to a request that gets no tunnel, as upstream gives it.
-fn refusal(error: &NoTunnel) -> Refusal {
+fn refusal(error: &TunnelError) -> Refusal {
     // What upstream's handler writes itself ends with a line's end; an agent's words do not.
     let reason = error.reason();
     let typed = |status| {
         Refusal::new(status, reason, format!("{error}\r\n")).with_headers(RefusalHeaders::Typed)
     };
     match error {
-        NoTunnel::Answered { error } => Refusal::new(status_of(error), reason, error.clone()),
-        NoTunnel::Lost => typed(502),
-        NoTunnel::NoAgent => {
+        TunnelError::Answered { error } => Refusal::new(status_of(error), reason, error.clone()),
+        TunnelError::Lost => typed(502),
+        TunnelError::NoAgent => {
             let body = format!("currently no tunnels available: {error}");
             Refusal::new(500, reason, body).with_headers(RefusalHeaders::Bare)
         }
-        NoTunnel::Refused(_) => typed(503),
-        NoTunnel::Timeout { .. } => typed(504),
+        TunnelError::Refused(_) => typed(503),
+        TunnelError::Timeout { .. } => typed(504),
     }
 }
 
@@ -179,11 +151,10 @@ fn status_of(text: &str) -> u16 {
     }
 }
 
-/// How long a client may take to see the end of its tunnel, and what it may send meanwhile.
+/// How long a client may take to see the end of its tunnel.
 const LINGER: Duration = Duration::from_secs(1);
-const MOST_DISCARDED: usize = 64 << 10;
 /// How long a connection may take to end once it is cut.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
 
 #[cfg(test)]
 mod tests {
@@ -192,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_agents_words_choose_the_status() {
+    fn agent_text_chooses_status() {
         for (text, status) in [
             ("dial tcp 127.0.0.1:1: connect: connection refused", 502),
             ("dial tcp: lookup a.invalid: no such host", 502),
@@ -201,29 +172,29 @@ mod tests {
             ("socket: too many open files", 503),
         ] {
             let error = text.to_owned();
-            let answer = refusal(&NoTunnel::Answered { error });
+            let answer = refusal(&TunnelError::Answered { error });
             assert_eq!((answer.status, answer.body.as_str()), (status, text));
             assert_eq!(answer.headers, RefusalHeaders::Closing);
         }
     }
 
     #[test]
-    fn each_failure_has_upstreams_answer() {
-        let answer = refusal(&NoTunnel::NoAgent);
+    fn failures_have_upstream_answers() {
+        let answer = refusal(&TunnelError::NoAgent);
         assert_eq!(answer.status, 500);
         assert_eq!(
             answer.body,
             "currently no tunnels available: No agent available"
         );
         assert_eq!(answer.headers, RefusalHeaders::Bare);
-        let answer = refusal(&NoTunnel::Lost);
+        let answer = refusal(&TunnelError::Lost);
         assert_eq!(answer.status, 502);
         assert!(answer.body.starts_with("Backend context error: "));
         let limit = Duration::from_secs(10);
-        let answer = refusal(&NoTunnel::Timeout { limit });
+        let answer = refusal(&TunnelError::Timeout { limit });
         assert_eq!(answer.status, 504);
         assert!(answer.body.starts_with("Backend dial timeout: "));
-        let answer = refusal(&NoTunnel::Refused(knp_proto::DialRefused::Tunnels));
+        let answer = refusal(&TunnelError::Refused(knp_proto::DialRefused::Tunnels));
         assert_eq!(answer.status, 503);
     }
 }

@@ -24,11 +24,11 @@ use super::agents;
 use super::cluster::Cluster;
 use super::context::Context;
 use super::frontends::Frontend;
+use crate::fair_share::{FairScheduler, TenantShare, WeakTenantShare};
 use crate::metrics::{Direction, PeerPort};
+use crate::read_budget::ReadBudget;
 use crate::registry::{FrontendMode, Peer, Port};
 use crate::relay::{Means, Scratch};
-use crate::share::{Share, Shares, WeakShare};
-use crate::turns::Turns;
 
 /// One worker's connections.
 pub(crate) struct Worker {
@@ -38,8 +38,8 @@ pub(crate) struct Worker {
     strangers: Arc<Admission>,
     scratch: Scratch,
     /// Where several clusters share the thread.
-    shares: Option<Shares>,
-    shares_of: RefCell<BTreeMap<ClusterId, WeakShare>>,
+    shares: Option<FairScheduler>,
+    shares_of: RefCell<BTreeMap<ClusterId, WeakTenantShare>>,
     /// What is spoken on the frontends' port.
     mode: FrontendMode,
     /// How many of this worker's tasks go on, frontends' and agents'.
@@ -77,7 +77,7 @@ impl Worker {
             admission,
             strangers,
             scratch: Scratch::default(),
-            shares: many.then(Shares::default),
+            shares: many.then(FairScheduler::default),
             shares_of: RefCell::default(),
             mode,
             frontends: watch::Sender::new(0),
@@ -123,7 +123,7 @@ impl Worker {
     async fn serve(&self, stream: TcpStream, from: SocketAddr, port: Port, stranger: Permit) {
         let before = self.cx.registry.current();
         let choose = |name: Option<&str>| before.tls(port, name);
-        let stream = Turns::new(stream);
+        let stream = ReadBudget::new(stream);
         let accepted = connect::accept_tls_by_name(stream, choose, self.cx.limits.handshake).await;
         let accepted = match accepted {
             Ok(accepted) => accepted,
@@ -172,10 +172,10 @@ impl Worker {
     }
 
     /// Returns what the frontends of `cluster` on this thread have together.
-    fn share(&self, cluster: &ClusterId) -> Option<Share> {
+    fn share(&self, cluster: &ClusterId) -> Option<TenantShare> {
         let shares = self.shares.as_ref()?;
         let mut known = self.shares_of.borrow_mut();
-        if let Some(share) = known.get(cluster).and_then(WeakShare::upgrade) {
+        if let Some(share) = known.get(cluster).and_then(WeakTenantShare::upgrade) {
             return Some(share);
         }
         known.retain(|_, share| share.upgrade().is_some());
@@ -238,9 +238,10 @@ impl Worker {
                     let Some(permit) = self.admit(&self.admission, PeerPort::Uds) else {
                         continue;
                     };
-                    let nobody = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+                    let unspecified = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
                     let served = self.cx.cluster_of_socket(&cluster);
-                    let Some(frontend) = self.frontend(served, PeerPort::Uds, nobody, None) else {
+                    let Some(frontend) = self.frontend(served, PeerPort::Uds, unspecified, None)
+                    else {
                         // Only between two looks at the registry.
                         continue;
                     };
@@ -254,7 +255,7 @@ impl Worker {
                 Err(error) => {
                     tracing::warn!(%cluster, %error, "accepting pauses");
                     sleep(pause).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    pause = (pause * 2).min(MAX_PAUSE);
                 }
             }
         }
@@ -287,7 +288,7 @@ impl Worker {
         }
         let mut agents = self.agents.subscribe();
         let gone = agents.wait_for(|count| *count == 0);
-        drop(timeout(LAST_WORDS, gone).await);
+        drop(timeout(FLUSH_TIMEOUT, gone).await);
     }
 }
 
@@ -300,8 +301,8 @@ fn peer_port(port: Port) -> PeerPort {
 
 /// First and longest pause after an accept that failed, for want of descriptors most likely.
 const FIRST_PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
-const LONGEST_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
+const MAX_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
 /// How often it is looked whether tunnels are still under way at the end.
 const GLANCE: std::time::Duration = std::time::Duration::from_millis(10);
 /// How long agents' connections may take to be told of the end.
-const LAST_WORDS: std::time::Duration = std::time::Duration::from_millis(500);
+const FLUSH_TIMEOUT: std::time::Duration = std::time::Duration::from_millis(500);

@@ -24,7 +24,7 @@ use crate::registry::{
 pub(super) const CONNECTIONS: u64 = 100_000;
 /// Sockets that may wait for a worker to take them.
 pub(super) const SOCKETS: usize = 10_000;
-/// Octets to an agent that may wait in the kernel: packets of other tunnels wait behind them.
+/// Bytes to an agent that may wait in the kernel: packets of other tunnels wait behind them.
 const NOTSENT_LOWAT: u32 = 128 << 10;
 /// For TLS, HTTP/2 and a token.
 const HANDSHAKE: Duration = Duration::from_secs(15);
@@ -77,7 +77,7 @@ fn token_spec(token: &flags::TokenSettings) -> TokenSpec {
         issuer: None,
         audience: token.audience.clone(),
         jwks: None,
-        jwks_octets: None,
+        jwks_bytes: None,
         kubeconfig: token.kubeconfig.clone(),
         kubeconfig_digest: None,
         namespace: token.namespace.clone(),
@@ -91,7 +91,7 @@ pub(super) fn observe(registry: &Registry, metrics: &ServerMetrics, all: &teleme
     let generation = registry.changes();
     let metrics = metrics.registry();
     registry.observe(move |loaded| {
-        metrics.in_force(*generation.borrow(), loaded.clusters, loaded.broken);
+        metrics.active(*generation.borrow(), loaded.clusters, loaded.broken);
         if loaded.changed > 0 || loaded.refused > 0 {
             metrics.reloaded(match (loaded.refused, loaded.changed) {
                 (0, _) => ReloadResult::Taken,

@@ -4,7 +4,7 @@
 //!   registry: wanted paths ──▶ Sockets::sync ──▶ bound, handed to a worker; or closed, unlinked
 //! ```
 //!
-//! A path that somebody else serves is not taken over.
+//! A path that another process serves is not taken over.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -53,7 +53,7 @@ pub(crate) struct SocketError {
 }
 
 impl Sockets {
-    /// Binds nothing yet. With `replace`, a socket that nobody serves is removed.
+    /// Binds nothing yet. With `replace`, a socket that no process serves is removed.
     pub(crate) fn new(workers: Vec<mpsc::Sender<Listen>>, replace: bool) -> Self {
         Self {
             workers,
@@ -159,7 +159,7 @@ fn bind(path: &Path, replace: bool) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Whether there is a socket that nobody answers on.
+/// Whether there is a socket that no process answers on.
 fn is_stale(path: &Path) -> bool {
     let is_socket = path
         .symlink_metadata()
@@ -167,7 +167,7 @@ fn is_stale(path: &Path) -> bool {
     is_socket && connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-/// Connects without waiting: somebody whose queue is full is somebody.
+/// Connects without waiting: a full queue is an answer.
 fn connect(path: &Path) -> io::Result<()> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;

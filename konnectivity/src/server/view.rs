@@ -45,7 +45,7 @@ impl ServerView for View {
             started: true,
             draining: self.cx.drain.phase() >= Phase::Unready,
             agents: match (self.single, connected) {
-                (false, _) => Agents::NotAsked,
+                (false, _) => Agents::NotRequired,
                 (true, true) => Agents::Connected,
                 (true, false) => Agents::Missing,
             },
@@ -121,7 +121,7 @@ impl View {
             facts: vec![
                 fact("server id", self.cx.server_id.clone()),
                 fact("tunnels", self.cx.tunnels.len().to_string()),
-                fact("buffered octets", self.cx.budget.used().to_string()),
+                fact("buffered bytes", self.cx.budget.used().to_string()),
             ],
             clusters: clusters.iter().map(|cluster| row(cluster)).collect(),
             clusters_total: total,

@@ -1,4 +1,4 @@
-//! A table with room for so many entries: a new one takes the place of the oldest.
+//! A table of bounded size: a new one takes the place of the oldest.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -28,7 +28,7 @@ impl<K: Clone + Eq + Hash, V> Bounded<K, V> {
         self.entries.get(key).map(|(_, value)| value)
     }
 
-    /// Puts an entry in, as the youngest; the oldest goes when there is no room.
+    /// Puts an entry in, as the youngest; the oldest goes when it is full.
     pub(super) fn insert(&mut self, key: K, value: V) {
         self.remove(&key);
         if self.entries.len() >= self.limit

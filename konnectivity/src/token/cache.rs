@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn one_token_has_another_key_with_whoever_else_is_asked() {
+    fn one_token_has_a_key_per_judge() {
         assert_ne!(key(1, "token"), key(2, "token"));
         assert_ne!(key(1, "token"), key(1, "other"));
     }

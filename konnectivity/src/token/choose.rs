@@ -20,7 +20,7 @@ pub(super) struct Candidate<'a, T> {
 /// Returns whose token `text` may be, of `candidates` which are all clusters there are.
 ///
 /// # Errors
-/// `Unwanted` when it is nobody's, `Ambiguous` when it may be more than one's, `Malformed` when
+/// `Unwanted` when it is no cluster's, `Ambiguous` when it may be more than one's, `Malformed` when
 /// there would be a choice but the token claims nothing.
 pub(super) fn choose<'a, T>(
     text: &str,

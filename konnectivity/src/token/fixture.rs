@@ -14,7 +14,7 @@ pub(super) const NOW: u64 = 1_800_000_000;
 /// Whose tokens the tests want.
 pub(super) const AGENT: &str = "system:serviceaccount:kube-system:agent";
 
-/// Somebody who signs.
+/// An issuer that signs.
 pub(super) struct Issuer {
     pair: EcdsaKeyPair,
     algorithm: &'static str,

@@ -33,7 +33,7 @@ pub enum Review {
     InCluster,
     /// The API server of a kubeconfig.
     Kubeconfig(PathBuf),
-    /// Nobody.
+    /// None.
     Never,
 }
 
@@ -74,7 +74,7 @@ pub struct Judge {
 /// A token is good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {
-    /// Somebody said so a short while ago.
+    /// The API server said so a short while ago.
     pub cached: bool,
 }
 

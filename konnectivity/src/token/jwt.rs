@@ -5,7 +5,7 @@
 //!                                                └──▶ issuer, audience, subject, times
 //! ```
 //!
-//! Reading believes nothing: whoever acts on claims has had the signature checked before, by a
+//! Reading believes nothing: claims are acted on once the signature was checked, by a
 //! key or by an API server. Time is handed in.
 
 use std::time::{Duration, SystemTime};

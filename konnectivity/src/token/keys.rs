@@ -62,8 +62,8 @@ impl KeySet {
     ///
     /// # Errors
     /// When it is none, or no key in it can be used.
-    pub fn parse(octets: &[u8]) -> Result<Self, KeySetError> {
-        let set = strict_json::parse(octets);
+    pub fn parse(bytes: &[u8]) -> Result<Self, KeySetError> {
+        let set = strict_json::parse(bytes);
         let listed = set.as_ref().and_then(|set| set.get("keys")?.as_array());
         let listed = listed.ok_or(KeySetError::Malformed)?;
         if listed.len() > MAX_KEYS {
@@ -161,7 +161,7 @@ impl Key {
 
 /// Returns a number without the zeros in front that some write (RFC 7518 §6.3.1.1).
 fn stripped(number: Vec<u8>) -> Vec<u8> {
-    let zeros = number.iter().take_while(|octet| **octet == 0).count();
+    let zeros = number.iter().take_while(|byte| **byte == 0).count();
     number.into_iter().skip(zeros).collect()
 }
 

@@ -1,7 +1,7 @@
 //! How often an API server is asked for one source: a bucket of places that fills up again.
 //!
 //! Each cluster has its own buckets, by source: an IPv4 address or the /64 of an IPv6 one. All
-//! agents may come from one, through a proxy, so whoever guesses there can use up no other
+//! agents may come from one, through a proxy, so guesses from there can use up no other
 //! cluster's places. A review that ends well gives its place back: what is limited is guessing,
 //! and how many reviews are under way. What keys or the cache can tell takes none. Time is handed
 //! in.
@@ -25,7 +25,7 @@ pub(super) struct Rates {
 type Payer = (ClusterId, IpAddr);
 
 impl Rates {
-    /// Makes room for `buckets` of them; the one used longest ago is forgotten, so full, first.
+    /// Makes a table of `buckets`; the one used longest ago is forgotten, so full, first.
     pub(super) fn new(buckets: usize) -> Self {
         Self {
             full_at: Bounded::new(buckets),

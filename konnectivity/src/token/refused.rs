@@ -55,7 +55,7 @@ pub enum TokenRefused {
     /// The API server does not know it.
     #[error("{FAILED}lookup failed: service account jwt not valid")]
     Unauthenticated,
-    /// Nobody could tell, for now.
+    /// It could not be checked, for now.
     #[error("{FAILED}Failed to authenticate request")]
     Unavailable,
     /// No cluster, or not the one that was asked for, takes such tokens.

@@ -4,7 +4,7 @@
 //!     token ──one of 256 that wait──▶ one of 16 under way ──TokenReview, at most 10 s──▶ API server
 //! ```
 //!
-//! Requests are made on one runtime, whoever asks. Remembers nothing: that is `cache`'s.
+//! Requests are made on one runtime. Remembers nothing: that is `cache`'s.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -137,7 +137,7 @@ impl Inner {
     }
 }
 
-/// A task that ends when nobody waits for it any more.
+/// A task that ends when no caller waits for it any more.
 struct Abandoned<T>(JoinHandle<T>);
 
 impl<T> Drop for Abandoned<T> {
@@ -238,11 +238,11 @@ mod tests {
             let refused = judge(&status(username, Some(&["kn"])), &rules(), true);
             assert_eq!(refused, Err(TokenRefused::Subject), "{username}");
         }
-        let nobody = TokenReviewStatus {
+        let unnamed = TokenReviewStatus {
             user: None,
             ..status(AGENT, None)
         };
-        assert_eq!(judge(&nobody, &rules(), true), Err(TokenRefused::Subject));
+        assert_eq!(judge(&unnamed, &rules(), true), Err(TokenRefused::Subject));
     }
 
     #[test]
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_vouched_for_without_reserve_is_refused() {
+    fn partial_review_is_refused() {
         let unsure = TokenReviewStatus {
             error: Some("backend down".to_owned()),
             ..status(AGENT, Some(&["kn"]))

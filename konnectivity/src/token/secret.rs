@@ -1,4 +1,4 @@
-//! An agent's token, as long as somebody looks at it.
+//! An agent's token, while it is being checked.
 
 use std::fmt;
 use std::hint::black_box;

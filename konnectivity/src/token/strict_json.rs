@@ -6,8 +6,8 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor}
 use serde_json::{Map, Value};
 
 /// Reads a value, at most 128 levels deep; `None` when it is none or has a key twice.
-pub(super) fn parse(octets: &[u8]) -> Option<Value> {
-    let Strict(value) = serde_json::from_slice(octets).ok()?;
+pub(super) fn parse(bytes: &[u8]) -> Option<Value> {
+    let Strict(value) = serde_json::from_slice(bytes).ok()?;
     Some(value)
 }
 

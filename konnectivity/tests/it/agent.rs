@@ -41,7 +41,7 @@ impl Pair {
 }
 
 #[test]
-fn it_says_who_it_is_as_upstreams_does() {
+fn agent_introduces_itself_as_upstream() {
     let token = "--service-account-token-path";
     let dir = testkit::tempdir::TempDir::new("token").unwrap();
     let path = dir.write("token", "secret-1").unwrap();
@@ -74,18 +74,18 @@ fn identifiers_are_sent_even_if_there_are_none() {
 }
 
 #[test]
-fn connections_count_from_one_and_carry_octets() {
+fn connections_count_from_one_and_carry_bytes() {
     let mut pair = Pair::start();
     let echo = Upstream::start(Behaviour::Echo).unwrap();
     for expected in 1..=3 {
         let id = pair.link.dial(&echo.addr().to_string()).unwrap();
         assert_eq!(id, expected);
     }
-    let octets = noise(1, 500_000);
-    for part in octets.chunks(32 << 10) {
+    let bytes = noise(1, 500_000);
+    for part in bytes.chunks(32 << 10) {
         pair.link.write(2, part).unwrap();
     }
-    assert!(pair.link.read(2, octets.len()).unwrap() == octets);
+    assert!(pair.link.read(2, bytes.len()).unwrap() == bytes);
     pair.link.close(2).unwrap();
     assert_eq!(pair.link.read_to_end(2).unwrap(), (vec![], String::new()));
     pair.agent.wait_tunnels(2);
@@ -158,12 +158,12 @@ fn nothing_is_sent_that_upstreams_server_does_not_know() {
         pair.link.write(id, part).unwrap();
     }
     // Fails at the first CREDIT or FIN.
-    let (octets, _) = pair.link.read_to_end(id).unwrap();
-    assert!(octets == noise(1, 600_000));
+    let (bytes, _) = pair.link.read_to_end(id).unwrap();
+    assert!(bytes == noise(1, 600_000));
 }
 
 #[test]
-fn odd_packets_hurt_nobody() {
+fn odd_packets_hurt_no_tunnel() {
     let mut pair = Pair::start();
     let echo = Upstream::start(Behaviour::Echo).unwrap();
     let id = pair.link.dial(&echo.addr().to_string()).unwrap();
@@ -209,7 +209,7 @@ fn a_dial_taken_back_leaves_no_connection() {
 
 /// Upstream's agent waits for the slowest of its connections.
 #[test]
-fn a_destination_that_stops_stalls_nobody_else() {
+fn stalled_destination_stalls_no_other() {
     let mut pair = Pair::start();
     let stuck = Upstream::start(Behaviour::NeverReads).unwrap();
     let echo = Upstream::start(Behaviour::Echo).unwrap();
@@ -252,23 +252,23 @@ fn everything_written_before_a_close_is_delivered() {
     let mut pair = Pair::start();
     let held = Held::new();
     for count in [1000, 64 << 10, 2 << 20] {
-        let octets = noise(9, count);
+        let bytes = noise(9, count);
         let id = pair.link.dial(&held.addr().to_string()).unwrap();
         let mut destination = held.accept();
-        for part in octets.chunks(32 << 10) {
+        for part in bytes.chunks(32 << 10) {
             pair.link.write(id, part).unwrap();
         }
         pair.link.close(id).unwrap();
         wait::pause(Duration::from_millis(50));
         let mut found = vec![0; count];
         destination.read_exact(&mut found).unwrap();
-        assert!(found == octets, "{count}");
+        assert!(found == bytes, "{count}");
         assert_eq!(pair.link.read_to_end(id).unwrap().1, "");
     }
 }
 
 #[test]
-fn it_finds_its_server_again() {
+fn agent_finds_its_server_again() {
     let mut pair = Pair::start();
     let held = Held::new();
     let id = pair.link.dial(&held.addr().to_string()).unwrap();
@@ -297,7 +297,7 @@ fn a_frozen_server_is_found_out() {
 }
 
 #[test]
-fn destinations_that_are_not_allowed_are_not_dialled() {
+fn destinations_that_are_not_allowed_are_not_dialed() {
     let echo = Upstream::start(Behaviour::Echo).unwrap();
     let other = Upstream::start(Behaviour::Echo).unwrap();
     let allowed = format!("--allow-destinations=127.0.0.1/32:{}", echo.addr().port());

@@ -1,4 +1,4 @@
-//! Which agent is dialled.
+//! Which agent is dialed.
 
 use testkit::konnectivity::{AgentMetadata, DialRule, FakeAgent, FakeFrontend};
 
@@ -36,7 +36,7 @@ fn a_host_leads_to_the_agent_that_names_it() {
                 assert_eq!(asked(&frontend, target), expected, "{target}");
             }
         }
-        // Anybody for what nobody names.
+        // Any agent for what none names.
         let mut found: Vec<_> = (0..40).map(|_| asked(&frontend, "10.0.0.3:80")).collect();
         found.sort();
         found.dedup();
@@ -45,7 +45,7 @@ fn a_host_leads_to_the_agent_that_names_it() {
 }
 
 #[test]
-fn without_a_second_strategy_nobody_else_is_asked() {
+fn one_strategy_asks_no_other_agent() {
     let flags = ServerFlags::new(Mode::Http).flag("--proxy-strategies=destHost");
     let server = flags.start();
     let agent = named(&server, "one", "host=node-1");
@@ -62,7 +62,7 @@ fn without_a_second_strategy_nobody_else_is_asked() {
 }
 
 #[test]
-fn the_default_route_is_for_what_nobody_names() {
+fn default_route_serves_unnamed_destinations() {
     let flags = ServerFlags::new(Mode::Http).flag("--proxy-strategies=destHost,defaultRoute");
     let server = flags.start();
     let _node = named(&server, "node", "ipv4=10.0.0.1");

@@ -30,19 +30,19 @@ fn the_others_go_on_when_one_ends(rig: &Rig) {
     let mut stays = rig.tunnel(echo.addr());
     for round in 0..20 {
         let mut goes = rig.tunnel(echo.addr());
-        let octets = noise(round, 10_000);
-        assert_eq!(goes.echo(&octets).unwrap(), octets);
+        let bytes = noise(round, 10_000);
+        assert_eq!(goes.echo(&bytes).unwrap(), bytes);
         drop(goes);
-        assert_eq!(stays.echo(&octets).unwrap(), octets);
+        assert_eq!(stays.echo(&bytes).unwrap(), bytes);
     }
 }
 
 /// Upstream delivers everything in 5 of 20 runs at best.
-fn what_a_client_wrote_before_it_closed_arrives(mode: Mode) {
+fn bytes_before_client_close_arrive(mode: Mode) {
     let rig = Rig::start(mode, Kind::Rust);
     let held = Held::new();
     for (seed, count) in (0..).zip([1000, 64 << 10, 1 << 20, 8 << 20]) {
-        let octets = noise(seed, count);
+        let bytes = noise(seed, count);
         for _ in 0..3 {
             let mut tunnel = rig.tunnel(held.addr());
             let mut destination = held.accept();
@@ -53,7 +53,7 @@ fn what_a_client_wrote_before_it_closed_arrives(mode: Mode) {
                 let end = destination.read_to_end(&mut found);
                 (found, end)
             });
-            for part in octets.chunks(100_000) {
+            for part in bytes.chunks(100_000) {
                 tunnel.writer.write_all(part).unwrap();
             }
             if mode == Mode::Grpc {
@@ -63,24 +63,20 @@ fn what_a_client_wrote_before_it_closed_arrives(mode: Mode) {
             }
             drop(tunnel);
             let (found, end) = reading.join().unwrap();
-            assert!(
-                found == octets,
-                "{} of {count} octets, {end:?}",
-                found.len()
-            );
+            assert!(found == bytes, "{} of {count} bytes, {end:?}", found.len());
         }
     }
     rig.wait_idle();
 }
 
 #[test]
-fn what_a_client_wrote_before_it_closed_arrives_over_http() {
-    what_a_client_wrote_before_it_closed_arrives(Mode::Http);
+fn bytes_before_client_close_arrive_over_http() {
+    bytes_before_client_close_arrive(Mode::Http);
 }
 
 #[test]
-fn what_a_client_wrote_before_it_closed_arrives_over_grpc() {
-    what_a_client_wrote_before_it_closed_arrives(Mode::Grpc);
+fn bytes_before_client_close_arrive_over_grpc() {
+    bytes_before_client_close_arrive(Mode::Grpc);
 }
 
 #[test]
@@ -103,7 +99,7 @@ fn a_half_close_by_the_destination_leaves_the_way_there_open() {
     assert_eq!(tunnel.reader.rest().unwrap(), b"bye");
     tunnel.writer.write_all(&noise(1, 300_000)).unwrap();
     tunnel.writer.finish().unwrap();
-    wait::until("all octets", LIMIT, || upstream.received() == 300_000).unwrap();
+    wait::until("all bytes", LIMIT, || upstream.received() == 300_000).unwrap();
     rig.wait_idle();
 }
 

@@ -44,7 +44,7 @@ fn a_draining_agent_gets_no_dials_that_another_can_have() {
 }
 
 #[test]
-fn a_draining_agent_is_dialled_when_there_is_no_other() {
+fn a_draining_agent_is_dialed_when_there_is_no_other() {
     for kind in [Kind::Rust, Kind::Go] {
         let mut rig = Rig::start(Mode::Http, kind);
         let echo = Upstream::start(Behaviour::Echo).unwrap();
@@ -132,7 +132,7 @@ fn a_server_that_is_to_end_accepts_until_its_delay_is_over() {
     let echo = Upstream::start(Behaviour::Echo).unwrap();
     rig.server.signal(Signal::TERM);
     rig.server.wait_status("/readyz", 500);
-    // Whoever leads connections here has not seen it yet.
+    // The load balancer has not seen it yet.
     let mut new = rig.tunnel(echo.addr());
     assert_eq!(new.echo(b"new").unwrap(), b"new");
     rig.server.signal(Signal::TERM);

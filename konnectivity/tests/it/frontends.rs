@@ -10,7 +10,7 @@ use crate::support::{Held, Kind, LIMIT, Mode, Rig, Server, noise, pairings, refu
 
 pairings!(
     a_banner_comes_after_the_answer,
-    what_a_destination_wrote_before_it_closed_arrives,
+    bytes_before_destination_close_arrive,
 );
 
 fn a_banner_comes_after_the_answer(rig: &Rig) {
@@ -26,7 +26,7 @@ fn a_banner_comes_after_the_answer(rig: &Rig) {
     }
 }
 
-fn what_a_destination_wrote_before_it_closed_arrives(rig: &Rig) {
+fn bytes_before_destination_close_arrive(rig: &Rig) {
     for bytes in [0, 1, 1000, 64 << 10, 1 << 20, 8 << 20] {
         let source = Upstream::start(Behaviour::Source { bytes }).unwrap();
         for _ in 0..if bytes > 1 << 20 { 1 } else { 10 } {
@@ -81,18 +81,18 @@ fn requests_that_go_accepts_are_accepted() {
 }
 
 #[test]
-fn what_comes_with_the_request_is_delivered_first() {
+fn bytes_with_the_request_come_first() {
     let rig = Rig::start(Mode::Http, Kind::Rust);
     let held = Held::new();
-    let octets = noise(5, 20_000);
+    let bytes = noise(5, 20_000);
     let mut request = format!("CONNECT {} HTTP/1.1\r\nHost: x\r\n\r\n", held.addr()).into_bytes();
-    request.extend(&octets);
+    request.extend(&bytes);
     let mut tunnel = rig.server.http().ask(&request).unwrap().unwrap();
     tunnel.writer.write_all(b"and more").unwrap();
     let mut destination = held.accept();
-    let mut found = vec![0; octets.len() + 8];
+    let mut found = vec![0; bytes.len() + 8];
     destination.read_exact(&mut found).unwrap();
-    assert!(found[..octets.len()] == octets && found.ends_with(b"and more"));
+    assert!(found[..bytes.len()] == bytes && found.ends_with(b"and more"));
 }
 
 #[test]
@@ -100,8 +100,8 @@ fn a_head_in_pieces_is_a_head() {
     let rig = Rig::start(Mode::Http, Kind::Rust);
     let echo = Upstream::start(Behaviour::Echo).unwrap();
     let mut stream = rig.server.http().open().unwrap();
-    for octet in format!("CONNECT {} HTTP/1.1\r\nHost: x\r\n\r\n", echo.addr()).bytes() {
-        stream.write_all(&[octet]).unwrap();
+    for byte in format!("CONNECT {} HTTP/1.1\r\nHost: x\r\n\r\n", echo.addr()).bytes() {
+        stream.write_all(&[byte]).unwrap();
     }
     let mut tunnel = HttpFrontend::answer(stream).unwrap().unwrap();
     assert_eq!(tunnel.echo(b"x").unwrap(), b"x");
@@ -170,7 +170,7 @@ fn a_second_connection_on_a_grpc_stream_ends_both() {
     let rig = Rig::start(Mode::Grpc, Kind::Go);
     let echo = Upstream::start(Behaviour::Echo).unwrap();
     let (mut wire, id) = established(&rig, &echo);
-    // Nobody's.
+    // Of no connection.
     wire.send(&Packet::data(0, *b"lost")).unwrap();
     wire.send(&Packet::data(id, *b"x")).unwrap();
     assert_eq!(wire.recv(LIMIT).unwrap(), Packet::data(id, *b"x"));
@@ -189,7 +189,7 @@ fn a_second_connection_on_a_grpc_stream_ends_both() {
 }
 
 #[test]
-fn odd_packets_of_a_frontend_hurt_nobody() {
+fn odd_frontend_packets_hurt_no_tunnel() {
     let rig = Rig::start(Mode::Grpc, Kind::Rust);
     let echo = Upstream::start(Behaviour::Echo).unwrap();
     let (mut other, id) = established(&rig, &echo);

@@ -57,7 +57,7 @@ fn a_frozen_agent_is_found_out_and_not_chosen() {
         rig.tunnel(echo.addr()).echo(b"x").unwrap();
         rig.agent.freeze(true);
         rig.server.wait_ready(500);
-        // Nobody is left to dial, or nobody who answers.
+        // No agent is left to dial, or none that answers.
         assert_eq!(refusal(&rig.frontend, "127.0.0.1:1").status, 500);
         rig.agent.freeze(false);
         if kind == Kind::Rust {
@@ -97,7 +97,7 @@ fn a_line_that_swallows_everything_is_noticed_at_both_ends() {
     let mut tunnel = dial(&server.frontend(), &echo.addr().to_string()).unwrap();
     tunnel.echo(b"x").unwrap();
 
-    // Nobody is connected again, so that what is counted are the connections that were.
+    // No agent is connected again, so that what is counted are the connections that were.
     balancer.set(&[]);
     balancer.swallow();
 

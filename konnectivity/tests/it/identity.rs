@@ -94,7 +94,7 @@ fn agents_must_offer_http2_and_may_offer_more() {
 }
 
 #[test]
-fn garbage_on_the_ports_hurts_nobody() {
+fn garbage_on_ports_hurts_no_tunnel() {
     let server = ServerFlags::new(Mode::Http).tcp().start();
     let _agent = FakeAgent::start(&server.target(), &AgentMetadata::new("a")).unwrap();
     server.wait_ready(200);

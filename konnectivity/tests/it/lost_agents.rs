@@ -64,7 +64,7 @@ fn dials_that_wait_for_a_lost_agent_fail_when_none_comes_again() {
             for dial in dials {
                 let refused = dial.join().unwrap();
                 if mode == Mode::Http {
-                    // Tried elsewhere, where there is nobody, or failed as it is.
+                    // Tried elsewhere, where there is no agent, or failed as it is.
                     assert!([500, 502].contains(&refused.status), "{refused:?}");
                 }
             }

@@ -15,7 +15,7 @@ fn start(mode: Mode) -> (Server, Wire) {
 }
 
 /// Takes the next DIAL_REQ.
-fn dialled(wire: &mut Wire) -> (String, i64) {
+fn dialed(wire: &mut Wire) -> (String, i64) {
     let dial = |packet: &Packet| matches!(packet, Packet::DialReq { .. });
     match wire.find("DIAL_REQ", LIMIT, dial).unwrap() {
         Packet::DialReq { address, random } => (address, random),
@@ -33,7 +33,7 @@ fn success(connect_id: i64, random: i64) -> Packet {
 }
 
 #[test]
-fn octets_of_an_unknown_connection_are_answered_by_a_close() {
+fn bytes_of_an_unknown_connection_are_answered_by_a_close() {
     let (_server, mut wire) = start(Mode::Http);
     wire.send(&Packet::data(9, *b"x")).unwrap();
     assert_eq!(
@@ -43,7 +43,7 @@ fn octets_of_an_unknown_connection_are_answered_by_a_close() {
 }
 
 #[test]
-fn an_answer_nobody_waits_for_is_closed_and_counted() {
+fn late_answer_is_closed_and_counted() {
     let (server, mut wire) = start(Mode::Http);
     wire.send(&success(4, 123)).unwrap();
     assert_eq!(
@@ -83,7 +83,7 @@ fn a_dial_that_is_answered_twice_is_one_tunnel() {
     let (server, mut wire) = start(Mode::Http);
     let frontend = server.frontend();
     let asking = std::thread::spawn(move || dial(&frontend, "10.0.0.1:80").unwrap());
-    let (address, random) = dialled(&mut wire);
+    let (address, random) = dialed(&mut wire);
     assert_eq!(address, "10.0.0.1:80");
     wire.send_together(&[success(1, random), success(2, random), success(1, random)])
         .unwrap();
@@ -106,11 +106,11 @@ fn a_connection_id_given_twice_does_not_mix_tunnels() {
         std::thread::spawn(move || dial(&frontend, target))
     };
     let first = ask("10.0.0.1:1");
-    let (_, random) = dialled(&mut wire);
+    let (_, random) = dialed(&mut wire);
     wire.send(&success(1, random)).unwrap();
     let mut first = first.join().unwrap().unwrap();
     let second = ask("10.0.0.2:2");
-    let (_, random) = dialled(&mut wire);
+    let (_, random) = dialed(&mut wire);
     wire.send(&success(1, random)).unwrap();
     // Whatever becomes of the second, nothing of the first goes there.
     wire.send(&Packet::data(1, *b"for the first")).unwrap();
@@ -121,7 +121,7 @@ fn a_connection_id_given_twice_does_not_mix_tunnels() {
 }
 
 #[test]
-fn odd_packets_of_an_agent_hurt_nobody() {
+fn odd_agent_packets_hurt_no_tunnel() {
     let (server, wire) = start(Mode::Http);
     for packet_type in [0, 1, 2, 3, 4, 5, 9, 64, 65, 1000] {
         wire.send(&Packet::Empty { packet_type }).unwrap();
@@ -137,7 +137,7 @@ fn odd_packets_of_an_agent_hurt_nobody() {
             error: "x".to_owned(),
         },
         Packet::DialCls { random: 5 },
-        Packet::data(0, *b"nobody's"),
+        Packet::data(0, *b"unknown"),
         success(0, 0),
         success(-5, i64::MIN),
     ] {
@@ -178,7 +178,7 @@ fn errors_of_dials_are_passed_on_with_their_statuses() {
     ] {
         let frontend = server.frontend();
         let asking = std::thread::spawn(move || refusal(&frontend, "10.0.0.1:80"));
-        let (_, random) = dialled(&mut wire);
+        let (_, random) = dialed(&mut wire);
         let error = error.to_owned();
         wire.send(&Packet::DialRsp {
             error: error.clone(),
@@ -212,8 +212,8 @@ fn numbers_of_dials_cannot_be_chosen_by_frontends() {
             frontend
         })
         .collect();
-    let (_, one) = dialled(&mut wire);
-    let (_, two) = dialled(&mut wire);
+    let (_, one) = dialed(&mut wire);
+    let (_, two) = dialed(&mut wire);
     assert_ne!(one, two);
     wire.send_together(&[success(1, one), success(2, two)])
         .unwrap();
@@ -237,7 +237,7 @@ fn a_text_of_an_agents_close_reaches_a_grpc_frontend() {
     let (server, mut wire) = start(Mode::Grpc);
     let frontend = server.frontend();
     let asking = std::thread::spawn(move || dial(&frontend, "10.0.0.1:80").unwrap());
-    let (_, random) = dialled(&mut wire);
+    let (_, random) = dialed(&mut wire);
     wire.send(&success(1, random)).unwrap();
     let mut tunnel = asking.join().unwrap();
     let error = "read tcp: connection reset by peer".to_owned();

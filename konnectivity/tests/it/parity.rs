@@ -221,7 +221,7 @@ fn flags_of_other_peoples_manifests_are_taken() {
 }
 
 #[test]
-fn what_upstream_refuses_is_refused() {
+fn upstream_refusals_are_refused() {
     for flag in [
         "--server-port=1",
         "--agent-port=80",

@@ -10,7 +10,7 @@ use crate::support::{Backend, Kind, LIMIT, Mode, Rig, SERVER, ServerFlags, noise
 
 const GIBIBYTE: usize = 1 << 30;
 
-/// A block of a prime number of octets, so that no shift by what buffers hold goes unnoticed.
+/// A block of a prime number of bytes, so that no shift by what buffers hold goes unnoticed.
 const BLOCK: usize = 1_048_573;
 
 #[test]
@@ -71,7 +71,7 @@ fn resident(rig: &Rig) -> [(&'static str, u64); 2] {
 
 /// Each agent is the only way to one address.
 #[test]
-fn of_thousands_of_agents_each_is_dialled_for_what_is_its_own() {
+fn each_of_many_agents_serves_its_address() {
     const AGENTS: u32 = 5000;
     let address = |index: u32| Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + index);
     let metadata = |index: u32| {

@@ -122,7 +122,7 @@ fn a_cluster_reaches_its_own_agents_and_no_others() {
     let shared = Shared::start();
     assert_eq!(shared.server.readiness(), 200);
     let of_b = shared.agent(&shared.b);
-    // Nobody is connected to `a`, whoever serves `b`.
+    // No agent is connected to `a`, whatever serves `b`.
     let refused = shared.dial(&shared.a, "10.0.0.1:80").unwrap_err();
     assert_eq!(refused.status, 500);
     assert!(refused.body.ends_with("No agent available"), "{refused:?}");
@@ -195,8 +195,8 @@ fn tunnels_of_two_clusters_are_not_mixed_up() {
         .into();
     for round in 0..10 {
         for (seed, tunnel) in (round..).zip(&mut tunnels) {
-            let octets = noise(seed, 20_000);
-            assert!(tunnel.echo(&octets).unwrap() == octets);
+            let bytes = noise(seed, 20_000);
+            assert!(tunnel.echo(&bytes).unwrap() == bytes);
         }
     }
 }
@@ -232,7 +232,7 @@ fn a_certificate_is_good_for_its_cluster_and_purpose_alone() {
         }
     }
     assert_ne!(shared.server.get("/readyz/a").status, 200);
-    // A name that is nobody's is no contradiction.
+    // An unknown name is no contradiction.
     let target = shared.target("127.0.0.1", &a.agent);
     let _agent = FakeAgent::start(&target, &metadata).unwrap();
     shared.server.wait_status("/readyz/a", 200);
@@ -305,8 +305,8 @@ fn a_flood_in_one_cluster_leaves_another_alone() {
     for _ in 0..50 {
         let exchange = Stopwatch::start();
         assert_eq!(of_b.echo(b"x").unwrap(), b"x");
-        let dialled = shared.dial(&shared.b, &echo.addr().to_string());
-        assert_eq!(dialled.unwrap().echo(b"y").unwrap(), b"y");
+        let dialed = shared.dial(&shared.b, &echo.addr().to_string());
+        assert_eq!(dialed.unwrap().echo(b"y").unwrap(), b"y");
         assert!(
             exchange.elapsed() < Duration::from_secs(2),
             "{:?}",

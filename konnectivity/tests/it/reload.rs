@@ -22,7 +22,7 @@ fn a_servers_certificate_is_read_again() {
     let identity = next.server(&["127.0.0.1", SERVICE]).unwrap();
     pki.dir.replace("server.key", &identity.key_pem).unwrap();
     pki.dir.replace("server.crt", &identity.cert_pem).unwrap();
-    // Whoever trusts the next authority alone gets in.
+    // A client that trusts the next authority alone gets in.
     let target = AgentTarget {
         authority_pem: next.pem().to_owned(),
         ..server.target()

@@ -9,9 +9,9 @@ use testkit::wait::{self, Stopwatch};
 
 use crate::support::{Kind, LIMIT, Mode, Rig, ServerFlags, pairings};
 
-pairings!(a_reader_that_stops_stalls_nobody_else);
+pairings!(stalled_reader_stalls_no_other);
 
-fn a_reader_that_stops_stalls_nobody_else(rig: &Rig) {
+fn stalled_reader_stalls_no_other(rig: &Rig) {
     let source = Upstream::start(Behaviour::Source { bytes: u64::MAX }).unwrap();
     let mut stalled = rig.tunnel(source.addr());
     stalled.reader.read_exact(&mut [0; 1000]).unwrap();
@@ -22,7 +22,7 @@ fn a_reader_that_stops_stalls_nobody_else(rig: &Rig) {
 
 /// An agent of upstream's waits for the slowest of its destinations, whatever its server does.
 #[test]
-fn a_destination_that_stops_stalls_nobody_else() {
+fn stalled_destination_stalls_no_other() {
     for mode in [Mode::Http, Mode::Grpc] {
         destination_stops(&Rig::start(mode, Kind::Rust));
     }
@@ -48,7 +48,7 @@ fn fill(stalled: Tunnel) -> std::thread::JoinHandle<()> {
     })
 }
 
-/// Exchanges octets on a tunnel from before and on new ones for some time. Each exchange is far
+/// Exchanges bytes on a tunnel from before and on new ones for some time. Each exchange is far
 /// below the seconds for which a stalled stream would hold it up.
 fn others_live(rig: &Rig, time: Duration) {
     let echo = Upstream::start(Behaviour::Echo).unwrap();
@@ -103,9 +103,9 @@ fn a_reader_that_stops_before_an_agent_of_upstreams_is_cut() {
     drop(stalled);
 }
 
-/// Small messages cost more than their octets.
+/// Small messages cost more than their bytes.
 #[test]
-fn single_octets_that_pile_up_on_a_shared_connection_hurt_nobody_else() {
+fn small_packets_on_a_shared_connection_stall_no_other() {
     let rig = Rig::start(Mode::Grpc, Kind::Rust);
     let echo = Upstream::start(Behaviour::Echo).unwrap();
     let stuck = Upstream::start(Behaviour::NeverReads).unwrap();
@@ -117,7 +117,7 @@ fn single_octets_that_pile_up_on_a_shared_connection_hurt_nobody_else() {
     let Packet::DialRsp { connect_id, .. } = wire.recv(LIMIT).unwrap() else {
         panic!("no answer to a dial");
     };
-    // Enough to fill everything on the way, then as many single octets as still are taken.
+    // Enough to fill everything on the way, then as many single bytes as still are taken.
     let filling = std::thread::spawn(move || {
         let large = Packet::data(connect_id, vec![1; 64 << 10]);
         let piled = (0..160).all(|_| wire.send(&large).is_ok());

@@ -43,7 +43,7 @@ fn an_agent_that_says_too_little_or_too_much_is_refused() {
 }
 
 #[test]
-fn what_is_not_understood_of_an_agent_is_ignored() {
+fn unknown_identifiers_are_ignored() {
     let server = Server::start(Mode::Http);
     for (count, identifiers) in
         (1..).zip(["colour=blue", "default-route=maybe", "", "uid=1&host=a%20b"])
@@ -141,7 +141,7 @@ fn a_second_stream_of_an_agent_leaves_the_first_ones_tunnels_alone() {
     let streams = format!("{SERVER}grpc_connections");
     let labels = [("service_method", "Connect")];
     server.wait_value(&streams, &labels, 2.0);
-    // The newest that is alive is dialled first.
+    // The newest that is alive is dialed first.
     let mut new = dial(&frontend, &held.addr().to_string()).unwrap();
     let mut at_new = held.accept();
     second.wait_tunnels(1);

@@ -32,7 +32,7 @@ fn only_a_good_token_lets_an_agent_in() {
         &["kube-system/konnectivity-agent"],
         &["Basic kube-system/konnectivity-agent"],
         &["Bearer "],
-        &["Bearer nobody"],
+        &["Bearer unknown"],
         &["Bearer other/konnectivity-agent"],
         &["Bearer kube-system/other"],
         &["Bearer broken"],
@@ -47,7 +47,7 @@ fn only_a_good_token_lets_an_agent_in() {
         });
         let mut wire = connect(&target(&server), &said).unwrap();
         let end = wire.end(LIMIT).unwrap();
-        // UNKNOWN as upstream, or UNAUTHENTICATED, or UNAVAILABLE where nobody could tell.
+        // UNKNOWN as upstream, or UNAUTHENTICATED, or UNAVAILABLE where it could not be checked.
         let refused = matches!(
             end,
             End::Status {

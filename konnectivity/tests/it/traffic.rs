@@ -1,4 +1,4 @@
-//! Octets through tunnels, and dials that come to nothing, for every pairing.
+//! Bytes through tunnels, and dials that come to nothing, for every pairing.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ pairings!(
     a_megabyte_comes_back_unchanged,
     a_request_is_answered,
     dials_leave_nothing_behind,
-    single_octets_come_back_at_once,
+    single_bytes_come_back_at_once,
     tunnels_do_not_mix,
     an_unknown_name_is_an_error,
     an_unanswering_destination_is_given_up,
@@ -37,29 +37,29 @@ fn a_megabyte_comes_back_unchanged(rig: &Rig) {
     let tunnel = rig.tunnel(echo.addr());
     assert!(tunnel.early().is_empty());
     let (mut reader, mut writer) = (tunnel.reader, tunnel.writer);
-    let octets = noise(1, 1 << 20);
-    let sent = octets.clone();
+    let bytes = noise(1, 1 << 20);
+    let sent = bytes.clone();
     let sending = std::thread::spawn(move || {
         for part in sent.chunks(30_000) {
             writer.write_all(part).unwrap();
         }
         writer
     });
-    let mut back = vec![0; octets.len()];
+    let mut back = vec![0; bytes.len()];
     reader.read_exact(&mut back).unwrap();
-    assert!(back == octets, "other octets came back");
+    assert!(back == bytes, "other bytes came back");
     drop(sending.join().unwrap());
     drop(reader);
     echo.wait_closed(LIMIT).unwrap();
     rig.wait_idle();
 }
 
-fn single_octets_come_back_at_once(rig: &Rig) {
+fn single_bytes_come_back_at_once(rig: &Rig) {
     let echo = Upstream::start(Behaviour::Echo).unwrap();
     let mut tunnel = rig.tunnel(echo.addr());
     for round in 0..1000_u32 {
-        let octet = [round.to_le_bytes()[0]];
-        assert_eq!(tunnel.echo(&octet).unwrap(), octet);
+        let byte = [round.to_le_bytes()[0]];
+        assert_eq!(tunnel.echo(&byte).unwrap(), byte);
     }
 }
 
@@ -173,8 +173,8 @@ fn one_grpc_connection_carries_many_dials() {
     let connect = |addr: SocketAddr| frontend.connect(&addr.to_string()).unwrap().unwrap();
     let mut tunnels: Vec<_> = (0..20).map(|_| connect(echo.addr())).collect();
     for (seed, tunnel) in (0..).zip(&mut tunnels) {
-        let octets = noise(seed, 1000);
-        assert_eq!(tunnel.echo(&octets).unwrap(), octets);
+        let bytes = noise(seed, 1000);
+        assert_eq!(tunnel.echo(&bytes).unwrap(), bytes);
     }
     drop(tunnels.split_off(10));
     rig.server.wait_established(10);
@@ -188,10 +188,10 @@ fn a_write_of_more_than_four_megabytes_passes() {
     let rig = Rig::start(Mode::Grpc, Kind::Rust);
     let sink = Upstream::start(Behaviour::Sink).unwrap();
     let mut tunnel = rig.tunnel(sink.addr());
-    let octets = vec![7; 8 << 20];
-    tunnel.writer.write_all(&octets).unwrap();
+    let bytes = vec![7; 8 << 20];
+    tunnel.writer.write_all(&bytes).unwrap();
     testkit::wait::until("8 MiB at the destination", LIMIT, || {
-        sink.received() == octets.len() as u64
+        sink.received() == bytes.len() as u64
     })
     .unwrap();
 }
@@ -208,6 +208,6 @@ fn frontends_come_by_mutual_tls_as_well() {
     let pem = pki.authority.pem();
     let frontend = HttpFrontend::tls(server.frontends(), SERVICE, pem, Some(&pki.client)).unwrap();
     let mut tunnel = frontend.connect(&echo.addr().to_string()).unwrap().unwrap();
-    let octets = noise(3, 100_000);
-    assert_eq!(tunnel.echo(&octets).unwrap(), octets);
+    let bytes = noise(3, 100_000);
+    assert_eq!(tunnel.echo(&bytes).unwrap(), bytes);
 }

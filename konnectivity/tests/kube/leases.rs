@@ -183,7 +183,7 @@ async fn an_agent_counts_servers_as_they_come_and_go() {
     stage.must("DELETE", &format!("{PATH}/a"), None);
     reaches(&mut count, 2).await;
 
-    // One that nobody renews runs out without an event.
+    // One that is not renewed runs out without an event.
     let now = k8s_openapi::jiff::Timestamp::now();
     let lease = json!({
         "metadata": { "name": "brief", "labels": { "k8s-app": "konnectivity-server" } },

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Everything runs on loopback, so no privileges are needed. What is asked goes through the API
-//! server's node proxy. An upgrade there is proxied with plain octets behind it; SPDY, which `kubectl
+//! server's node proxy. An upgrade there is proxied with plain bytes behind it; SPDY, which `kubectl
 //! exec` puts there, would show nothing more about tunnels, and the stand-in does not speak it.
 #![expect(
     clippy::unwrap_used,

@@ -49,8 +49,8 @@ fn api_servers_share_one_name_in_a_registry() {
         (agent, dir)
     });
     let carried = || {
-        let octets = |agent: &Program| agent.metric("rhizome_konnectivity_relayed_bytes_total");
-        agents.each_ref().map(|(agent, _)| octets(agent))
+        let bytes = |agent: &Program| agent.metric("rhizome_konnectivity_relayed_bytes_total");
+        agents.each_ref().map(|(agent, _)| bytes(agent))
     };
     for (own, shoot) in shoots.iter().enumerate() {
         let dir = TempDir::new("kn-registry-shoot").unwrap();

@@ -14,9 +14,9 @@ use testkit::tempdir::TempDir;
 
 use crate::pair::{Certificates, LIMIT, Pair, SERVICE, free, show};
 
-/// The node whose kubelet answers, and one at whose port nobody listens.
+/// The node whose kubelet answers, and one without a kubelet.
 pub(crate) const NODE: &str = "node-0";
-pub(crate) const NOBODY: &str = "node-1";
+pub(crate) const DOWN: &str = "node-1";
 
 /// How the API server speaks to our server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl Cluster {
         params.hosts = vec![(address.ip(), SERVICE.to_owned())];
         let server = KubeApiServer::start(Place::Here, &dir.join("kube"), &params)
             .unwrap_or_else(|error| panic!("{error:#}"));
-        for (name, kubelet) in [(NODE, kubelet.addr()), (NOBODY, free())] {
+        for (name, kubelet) in [(NODE, kubelet.addr()), (DOWN, free())] {
             server.create_node(Place::Here, name, kubelet).unwrap();
         }
         let kubeconfig = dir.join("kubeconfig");

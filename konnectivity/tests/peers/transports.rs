@@ -8,7 +8,7 @@ use testkit::process::ChildGuard;
 use testkit::wait;
 
 use crate::pair::LIMIT;
-use crate::stage::{NOBODY, Stage, Transport, proxied};
+use crate::stage::{DOWN, Stage, Transport, proxied};
 
 #[test]
 fn a_kubelet_is_reached_by_http_connect_over_a_unix_socket() {
@@ -92,8 +92,8 @@ fn upgrades(stage: &Stage) {
     let path = proxied("node-0", "upgrade");
     let mut upgraded = connection.upgrade(&path, "SPDY/3.1").unwrap();
     for length in [1, 10_000, 3] {
-        let octets = pattern(length);
-        assert!(upgraded.exchange(&octets).unwrap() == octets, "{length}");
+        let bytes = pattern(length);
+        assert!(upgraded.exchange(&bytes).unwrap() == bytes, "{length}");
     }
     drop(upgraded);
     stage.pair.wait_idle();
@@ -123,7 +123,7 @@ fn cancelled_requests(stage: &Stage) {
 
 fn unreachable(stage: &Stage, transport: Transport) {
     let mut connection = stage.cluster.connection();
-    let answer = connection.get(&proxied(NOBODY, "healthz")).unwrap();
+    let answer = connection.get(&proxied(DOWN, "healthz")).unwrap();
     let text = answer.text();
     // What the API server makes of it: of an HTTP answer it repeats the status only.
     let expected = match transport {

@@ -1,24 +1,24 @@
 //! One connection of an API server, from accept to close.
 //!
 //! ```text
-//!   TLS handshake ─▶ connect::serve:  request ─▶ dial ─▶ 200 ─▶ relay
+//!   TLS handshake ─▶ request ─▶ dial ─▶ 200 ─▶ relay ─▶ close
+//!                                └─ refused ─▶ answer
 //! ```
 //!
-//! Reads no request and writes no answer; that is the `connect` crate's business.
+//! Parses no request and writes no answer; that is the `connect` crate's business.
 
-use std::cell::Cell;
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use connect::{AcceptError, Dial, End, Ended, Params, Refusal, Request, Stream};
-
+use connect::{AcceptError, Accepted, End, Exchange, Params, Refusal, Stream};
+use relay::{Peer, Timers, relay_streams};
 use serve::{ConnRecord, Reason};
 use tokio::net::TcpStream;
 
 use super::Worker;
-use super::dial::{self, Refused};
-use super::relay::relay;
+use super::dial;
 
 /// How long after the destination's own deadline a dial is given up whatever it does.
 const DIAL_SLACK: Duration = Duration::from_secs(2);
@@ -27,85 +27,102 @@ const DIAL_SLACK: Duration = Duration::from_secs(2);
 pub(super) async fn serve(stream: TcpStream, worker: Rc<Worker>, record: ConnRecord) {
     let shared = &*worker.shared;
     let limit = shared.limits.preamble_timeout;
-    let accepted = match connect::accept_tls(stream, shared.tls.config(), limit).await {
+    let accepted = connect::accept_tls(stream, shared.tls.config(), limit).await;
+    let Accepted {
+        mut stream,
+        server_name,
+    } = match accepted {
         Ok(accepted) => accepted,
         Err(error) => {
             let (peer, reason) = (record.info().peer(), error.reason());
-            tracing::debug!(%peer, reason, error = %telemetry::chain(&error), "no handshake");
+            tracing::debug!(%peer, reason, error = %telemetry::chain(&error), "TLS handshake failed");
             shared.metrics.handshake_failed(reason);
             return record.close(handshake_reason(&error));
         }
     };
-    if let Some(name) = &accepted.server_name {
+    if let Some(name) = &server_name {
         record.set_server_name(name);
     }
-    let params = Params {
-        head_limit: limit,
-        dial_limit: shared.config.connect_timeout + DIAL_SLACK,
-        ..Params::default()
+    // On the heap, so that an open tunnel does not carry the memory that opening it took.
+    let reason = match Box::pin(open(&mut stream, &worker, &record)).await {
+        Ok((upstream, early)) => relay(stream, upstream, early, &worker, &record).await,
+        Err(reason) => reason,
     };
-    let dialler = Dialler {
-        worker: &worker,
-        record: &record,
-        reason: Cell::new(None),
-    };
-    let outcome = connect::serve(accepted.stream, &dialler, &params).await;
-    if let Some(status) = outcome.status {
-        shared.metrics.answered(status);
-    }
-    let reason = dialler.reason.get().unwrap_or_else(|| reason(outcome.end));
     record.close(reason);
 }
 
-/// What one connection's request is dialled with.
-struct Dialler<'a> {
-    worker: &'a Worker,
-    record: &'a ConnRecord,
-    /// Why it was refused, or ended.
-    reason: Cell<Option<Reason>>,
+/// Reads the request, connects to what it asks for while the client stays, and answers.
+///
+/// # Errors
+/// Why there is no tunnel; the client was answered.
+async fn open<S: Stream>(
+    stream: &mut S,
+    worker: &Worker,
+    record: &ConnRecord,
+) -> Result<(TcpStream, Bytes), Reason> {
+    let shared = &*worker.shared;
+    let params = Params {
+        head_limit: shared.limits.preamble_timeout,
+        dial_limit: shared.config.connect_timeout + DIAL_SLACK,
+        ..Params::default()
+    };
+    let mut exchange = Exchange::new(stream, &params);
+    let opened = open_tunnel(&mut exchange, worker, record).await;
+    if let Some(status) = exchange.status() {
+        shared.metrics.answered(status);
+    }
+    opened
 }
 
-impl Dial for Dialler<'_> {
-    type Tunnel = TcpStream;
-
-    async fn dial(&self, request: &Request) -> Result<TcpStream, Refusal> {
-        self.record.set_connect(&request.target);
-        match dial::dial(request, self.worker).await {
-            Ok((upstream, address)) => {
-                self.record.set_endpoint_address(address);
-                Ok(upstream)
-            }
-            Err(refused) => Err(self.refuse(&refused, request)),
+async fn open_tunnel<S: Stream>(
+    exchange: &mut Exchange<'_, S>,
+    worker: &Worker,
+    record: &ConnRecord,
+) -> Result<(TcpStream, Bytes), Reason> {
+    let request = exchange.request().await.map_err(reason)?;
+    record.set_connect(&request.target);
+    let dialed = exchange.while_connected(dial::dial(&request, worker));
+    match dialed.await.map_err(reason)? {
+        Ok((upstream, address)) => {
+            record.set_endpoint_address(address);
+            let early = exchange.accept().await.map_err(reason)?;
+            Ok((upstream, early))
         }
-    }
-
-    async fn relay<S>(&self, mut upstream: TcpStream, mut stream: S, early: Bytes) -> Ended
-    where
-        S: Stream,
-    {
-        let info = self.record.info().as_ref();
-        let idle = self.worker.shared.config.idle_timeout;
-        let scratch = &self.worker.scratch;
-        let relayed = relay(&mut stream, &mut upstream, early, scratch, info, idle);
-        let reason = Reason::from(&relayed.await);
-        self.reason.set(Some(reason));
-        let (received, sent) = info.bytes();
-        Ended {
-            received,
-            sent,
-            reason: reason.as_str(),
+        Err(error) => {
+            let (status, reason) = (error.status(), error.reason());
+            let text = telemetry::chain(&error);
+            tracing::debug!(target = request.target, status, error = %text, "dial failed");
+            let refusal = Refusal::new(status, reason.as_str(), format!("{text}\n"));
+            exchange.refuse(&refusal).await;
+            Err(reason)
         }
     }
 }
 
-impl Dialler<'_> {
-    fn refuse(&self, refused: &Refused, request: &Request) -> Refusal {
-        let (status, reason) = (refused.status(), refused.reason());
-        let error = telemetry::chain(refused);
-        tracing::debug!(target = request.target, status, %error, "no connection");
-        self.reason.set(Some(reason));
-        Refusal::new(status, reason.as_str(), format!("{error}\n"))
-    }
+/// Relays until the tunnel ends, and returns why it did.
+async fn relay<S: Stream>(
+    mut stream: S,
+    mut upstream: TcpStream,
+    early: Bytes,
+    worker: &Worker,
+    record: &ConnRecord,
+) -> Reason {
+    let timers = Timers {
+        idle: worker.shared.config.idle_timeout,
+        deadline: None,
+    };
+    let downstream = Peer {
+        stream: &mut stream,
+        socket: S::fd,
+    };
+    let upstream = Peer {
+        stream: &mut upstream,
+        socket: |stream| Some(stream.as_fd()),
+    };
+    let meter = record.info().as_ref();
+    let pool = &worker.handle.pool;
+    let relayed = relay_streams(downstream, upstream, early, pool, meter, timers);
+    Reason::from(&relayed.await)
 }
 
 fn handshake_reason(error: &AcceptError) -> Reason {
@@ -116,19 +133,18 @@ fn handshake_reason(error: &AcceptError) -> Reason {
             Reason::SourceDenied
         }
         AcceptError::Gone(_) | AcceptError::RefusedByClient(_) => Reason::DownstreamReset,
-        // Protocols that do not fit, and what that crate may tell apart later.
+        // Protocols that do not fit, and what that crate may distinguish later.
         AcceptError::Unsuccessful(_) | _ => Reason::Malformed,
     }
 }
 
-/// Returns why a connection ended of which the dial has nothing to say.
+/// Returns why a connection without a tunnel ended.
 fn reason(end: End) -> Reason {
     match end {
         End::AnswerTimeout | End::ClientGone => Reason::DownstreamReset,
         End::DialTimeout => Reason::ConnectTimeout,
         End::HeadTimeout => Reason::PreambleTimeout,
         End::Malformed | End::MethodNotAllowed => Reason::Malformed,
-        End::Refused(_) | End::Relayed(_) => Reason::Internal,
         End::TooLarge => Reason::PreambleTooLong,
     }
 }
@@ -142,8 +158,8 @@ mod tests {
     }
 
     #[test]
-    fn what_lives_as_long_as_a_connection_is_small() {
+    fn connection_future_is_small() {
         let size = size_of_future(serve);
-        assert!(size <= 1024, "{size} octets");
+        assert!(size <= 1024, "{size} bytes");
     }
 }

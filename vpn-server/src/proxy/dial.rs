@@ -9,20 +9,20 @@
 use std::net::{IpAddr, SocketAddr};
 
 use connect::Request;
-use serve::{DialError, Reason};
+use serve::{DialError as ConnectError, Reason};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
 use super::names::LookupError;
 use super::{Shared, Worker, race};
 
-/// Why there is no connection; the text is the answer's body.
+/// Why a dial failed; the text is the answer's body.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub(super) enum Refused {
+pub(super) enum DialError {
     /// It could not be connected.
     #[error("the destination cannot be connected")]
-    Connect(#[source] DialError),
+    Connect(#[source] ConnectError),
     /// Its name could not be resolved.
     #[error("the name cannot be resolved in the shoot")]
     Lookup(#[source] LookupError),
@@ -43,7 +43,7 @@ pub(super) enum Refused {
     Timeout,
 }
 
-impl Refused {
+impl DialError {
     /// Returns the status of the answer.
     pub(super) fn status(&self) -> u16 {
         match self {
@@ -55,7 +55,7 @@ impl Refused {
         }
     }
 
-    /// Returns the word for logs and metrics.
+    /// Returns the label for logs and metrics.
     pub(super) fn reason(&self) -> Reason {
         match self {
             Self::Connect(error) => error.reason(),
@@ -71,13 +71,13 @@ impl Refused {
 /// Connects to what a request asks for. Cancel-safe: a dropped attempt closes its sockets.
 ///
 /// # Errors
-/// [`Refused`].
+/// [`DialError`].
 pub(super) async fn dial(
     request: &Request,
     worker: &Worker,
-) -> Result<(TcpStream, SocketAddr), Refused> {
+) -> Result<(TcpStream, SocketAddr), DialError> {
     let shared = &*worker.shared;
-    let (host, port) = request.host_port().ok_or(Refused::Target)?;
+    let (host, port) = request.host_port().ok_or(DialError::Target)?;
     let deadline = Instant::now() + shared.config.connect_timeout;
     let addresses = match host.parse::<IpAddr>() {
         Ok(address) => {
@@ -88,28 +88,28 @@ pub(super) async fn dial(
             address
         }
         Err(_) => {
-            let names = worker.names.as_ref().ok_or(Refused::NoResolver)?;
+            let names = worker.names.as_ref().ok_or(DialError::NoResolver)?;
             tunnel_is_open(shared)?;
             let looked_up = timeout_at(deadline, names.addresses(host)).await;
             let found = looked_up.map_err(|_| {
                 shared.metrics.looked_up("timeout");
-                Refused::Timeout
+                DialError::Timeout
             })?;
             shared.metrics.looked_up(match &found {
                 Ok(_) => "found",
                 Err(error) => error.reason(),
             });
             let found = found.map_err(|error| match error {
-                LookupError::Timeout => Refused::Timeout,
+                LookupError::Timeout => DialError::Timeout,
                 LookupError::Failed(_) | LookupError::Malformed | LookupError::NotFound => {
-                    Refused::Lookup(error)
+                    DialError::Lookup(error)
                 }
             })?;
             within(shared, found)
         }
     };
     if addresses.is_empty() {
-        return Err(Refused::Outside);
+        return Err(DialError::Outside);
     }
     let started = Instant::now();
     let connect = |address| {
@@ -123,8 +123,8 @@ pub(super) async fn dial(
             seconds.observe_duration(started.elapsed());
             Ok((stream, SocketAddr::new(address, port)))
         }
-        Ok(Err(DialError::Timeout)) | Err(_) => Err(Refused::Timeout),
-        Ok(Err(error)) => Err(Refused::Connect(error)),
+        Ok(Err(ConnectError::Timeout)) | Err(_) => Err(DialError::Timeout),
+        Ok(Err(error)) => Err(DialError::Connect(error)),
     }
 }
 
@@ -137,7 +137,7 @@ fn within(shared: &Shared, addresses: impl IntoIterator<Item = IpAddr>) -> Vec<I
         .collect()
 }
 
-fn tunnel_is_open(shared: &Shared) -> Result<(), Refused> {
+fn tunnel_is_open(shared: &Shared) -> Result<(), DialError> {
     let open = shared.status.borrow().is_healthy();
-    open.then_some(()).ok_or(Refused::NoTunnel)
+    open.then_some(()).ok_or(DialError::NoTunnel)
 }

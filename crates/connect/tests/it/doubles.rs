@@ -5,9 +5,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use connect::{Dial, Ended, Outcome, Params, Refusal, Request, Stream, serve};
+use connect::{End, Exchange, Params, Refusal, Request};
 use tokio::io::{
-    AsyncReadExt, AsyncWriteExt, DuplexStream, copy, copy_bidirectional, duplex, split,
+    AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, copy, copy_bidirectional,
+    duplex, split,
 };
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -33,7 +34,7 @@ pub(crate) struct Double {
     pub(crate) plan: Plan,
     pub(crate) requests: RefCell<Vec<Request>>,
     pub(crate) early: RefCell<Option<Bytes>>,
-    pub(crate) called_off: Cell<u32>,
+    pub(crate) canceled: Cell<u32>,
     pub(crate) unused: Cell<u32>,
 }
 
@@ -43,7 +44,7 @@ impl Double {
             plan,
             requests: RefCell::default(),
             early: RefCell::default(),
-            called_off: Cell::default(),
+            canceled: Cell::default(),
             unused: Cell::default(),
         }
     }
@@ -72,12 +73,84 @@ impl Drop for Guard<'_> {
     }
 }
 
-impl<'a> Dial for &'a Double {
-    type Tunnel = (Option<TcpStream>, Guard<'a>);
+/// What became of a connection.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) request: Option<Box<Request>>,
+    pub(crate) status: Option<u16>,
+    pub(crate) other_requests: u32,
+    pub(crate) received: u64,
+    pub(crate) sent: u64,
+    /// The label: that of the crate, of a refusal, or "closed" for a tunnel that ended.
+    pub(crate) end: &'static str,
+}
 
-    async fn dial(&self, request: &Request) -> Result<Self::Tunnel, Refusal> {
+type Tunnel<'a> = (Option<TcpStream>, Guard<'a>);
+
+/// Serves one connection from its first byte to its end, as a program does.
+pub(crate) async fn serve<S>(mut stream: S, dial: &Double, params: &Params) -> Outcome
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut outcome = Outcome {
+        request: None,
+        status: None,
+        other_requests: 0,
+        received: 0,
+        sent: 0,
+        end: "closed",
+    };
+    match Box::pin(open(&mut stream, dial, params, &mut outcome)).await {
+        Ok((tunnel, early)) => {
+            (outcome.received, outcome.sent) = relay(dial, tunnel, stream, early).await;
+        }
+        Err(reason) => outcome.end = reason,
+    }
+    outcome
+}
+
+async fn open<'a, S>(
+    stream: &mut S,
+    dial: &'a Double,
+    params: &Params,
+    outcome: &mut Outcome,
+) -> Result<(Tunnel<'a>, Bytes), &'static str>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut exchange = Exchange::new(stream, params);
+    let opened = step_through(&mut exchange, dial, &mut outcome.request).await;
+    outcome.status = exchange.status();
+    outcome.other_requests = exchange.other_requests();
+    opened
+}
+
+async fn step_through<'a, S>(
+    exchange: &mut Exchange<'_, S>,
+    dial: &'a Double,
+    requested: &mut Option<Box<Request>>,
+) -> Result<(Tunnel<'a>, Bytes), &'static str>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let request = &*requested.insert(exchange.request().await.map_err(End::reason)?);
+    let dialed = exchange.while_connected(dial.dial(request)).await;
+    match dialed.map_err(End::reason)? {
+        Ok(tunnel) => {
+            let early = exchange.accept().await.map_err(End::reason)?;
+            Ok((tunnel, early))
+        }
+        Err(refusal) => {
+            exchange.refuse(&refusal).await;
+            Err(refusal.reason)
+        }
+    }
+}
+
+impl Double {
+    async fn dial(&self, request: &Request) -> Result<Tunnel<'_>, Refusal> {
         self.requests.borrow_mut().push(request.clone());
-        let mut attempt = Guard::new(&self.called_off);
+        let mut attempt = Guard::new(&self.canceled);
         let tunnel = match &self.plan {
             Plan::Echo => Ok(None),
             Plan::EchoWhenTold(told) => {
@@ -94,36 +167,33 @@ impl<'a> Dial for &'a Double {
         attempt.armed = false;
         tunnel.map(|upstream| (upstream, Guard::new(&self.unused)))
     }
+}
 
-    async fn relay<S>(&self, tunnel: Self::Tunnel, mut stream: S, early: Bytes) -> Ended
-    where
-        S: Stream,
-    {
-        let (upstream, mut guard) = tunnel;
-        guard.armed = false;
-        let first = early.len() as u64;
-        *self.early.borrow_mut() = Some(early.clone());
-        let (received, sent) = match upstream {
-            Some(mut upstream) => {
-                upstream.write_all(&early).await.unwrap();
-                copy_bidirectional(&mut stream, &mut upstream)
-                    .await
-                    .unwrap()
-            }
-            None => {
-                stream.write_all(&early).await.unwrap();
-                let (mut from, mut to) = split(stream);
-                let echoed = copy(&mut from, &mut to).await.unwrap();
-                to.shutdown().await.unwrap();
-                (echoed, first + echoed)
-            }
-        };
-        Ended {
-            received: first + received,
-            sent,
-            reason: "closed",
+/// Moves bytes until both ends have closed; returns how many came from the client and went to it.
+async fn relay<S>(dial: &Double, tunnel: Tunnel<'_>, mut stream: S, early: Bytes) -> (u64, u64)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let (upstream, mut guard) = tunnel;
+    guard.armed = false;
+    let first = early.len() as u64;
+    *dial.early.borrow_mut() = Some(early.clone());
+    let (received, sent) = match upstream {
+        Some(mut upstream) => {
+            upstream.write_all(&early).await.unwrap();
+            copy_bidirectional(&mut stream, &mut upstream)
+                .await
+                .unwrap()
         }
-    }
+        None => {
+            stream.write_all(&early).await.unwrap();
+            let (mut from, mut to) = split(stream);
+            let echoed = copy(&mut from, &mut to).await.unwrap();
+            to.shutdown().await.unwrap();
+            (echoed, first + echoed)
+        }
+    };
+    (first + received, sent)
 }
 
 /// Serves a client that sends `chunks` one by one and then only reads; returns what it read.
@@ -137,7 +207,7 @@ pub(crate) async fn talk(dial: &Double, params: &Params, chunks: &[&[u8]]) -> (O
         }
         read_all(&mut client).await
     };
-    bounded(async { tokio::join!(serve(server, &dial, params), speak) }).await
+    bounded(async { tokio::join!(serve(server, dial, params), speak) }).await
 }
 
 /// Serves a client that sends `chunks`, waits until everything has been answered, ends its half
@@ -157,7 +227,7 @@ pub(crate) async fn talk_and_end(
         client.shutdown().await.unwrap();
         read_all(&mut client).await
     };
-    bounded(async { tokio::join!(serve(server, &dial, params), speak) }).await
+    bounded(async { tokio::join!(serve(server, dial, params), speak) }).await
 }
 
 /// Ends a test that would not, by the paused clock.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use connect::{AcceptError, Accepted, End, Params, accept_tls, accept_tls_by_name, serve};
+use connect::{AcceptError, Accepted, Params, accept_tls, accept_tls_by_name};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::net::TcpSocket;
 use tokio_rustls::TlsConnector;
 
-use crate::doubles::{Double, Plan};
+use crate::doubles::{Double, Plan, serve};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -101,7 +101,7 @@ async fn shake(
 }
 
 #[tokio::test]
-async fn a_client_with_a_certificate_is_let_in_and_its_server_name_told() {
+async fn client_with_certificate_is_accepted_by_name() {
     let side = Side::new("server.example");
     let identity = side.authority.client("kube-apiserver", &[], &[]).unwrap();
     let client = side.client(Some(&identity));
@@ -114,7 +114,7 @@ async fn a_client_with_a_certificate_is_let_in_and_its_server_name_told() {
 }
 
 #[tokio::test]
-async fn a_client_without_certificate_is_told_so() {
+async fn client_without_certificate_gets_alert() {
     let side = Side::new("server.example");
     let client = side.client(None);
     let (refused, read) = shake(Arc::clone(&side.server), client, "server.example").await;
@@ -131,7 +131,7 @@ async fn a_client_without_certificate_is_told_so() {
 /// Closing at once would reset the connection, since there is something unread, and the reset
 /// would overtake the alert.
 #[tokio::test]
-async fn an_alert_is_not_lost_to_what_the_client_still_sends() {
+async fn alert_survives_bytes_client_still_sends() {
     let side = Side::new("server.example");
     // Small buffers, so that the client is still sending when the server makes up its mind.
     let [listening, connecting] = [TcpSocket::new_v4().unwrap(), TcpSocket::new_v4().unwrap()];
@@ -160,7 +160,7 @@ async fn an_alert_is_not_lost_to_what_the_client_still_sends() {
 }
 
 #[tokio::test]
-async fn a_certificate_of_another_authority_is_told_apart() {
+async fn certificate_of_other_authority_is_distinguished() {
     let side = Side::new("server.example");
     let other = Authority::new("other").unwrap();
     let client = side.client(Some(&other.client("kube-apiserver", &[], &[]).unwrap()));
@@ -171,7 +171,7 @@ async fn a_certificate_of_another_authority_is_told_apart() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_trust_the_server_is_told_apart() {
+async fn distrusting_client_is_distinguished() {
     let side = Side::new("server.example");
     let other = Side::new("server.example");
     let (refused, read) = shake(
@@ -186,7 +186,7 @@ async fn a_client_that_does_not_trust_the_server_is_told_apart() {
 }
 
 #[tokio::test]
-async fn no_protocol_in_common_is_a_failed_handshake() {
+async fn missing_common_protocol_fails_handshake() {
     let side = Side::new("server.example");
     let identity = side.authority.client("kube-apiserver", &[], &[]).unwrap();
     let mut client = side.client(Some(&identity));
@@ -197,7 +197,7 @@ async fn no_protocol_in_common_is_a_failed_handshake() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_is_silent_gone_or_speaks_something_else_is_told_apart() {
+async fn silent_gone_and_foreign_clients_are_distinguished() {
     let side = Side::new("server.example");
     let cases = [
         (&b""[..], false, "handshake_timeout"),
@@ -219,7 +219,7 @@ async fn a_client_that_is_silent_gone_or_speaks_something_else_is_told_apart() {
 
 /// The ClientHello comes, and nothing after it.
 #[tokio::test(start_paused = true)]
-async fn a_handshake_that_stops_half_way_ends() {
+async fn stopped_handshake_times_out() {
     let side = Side::new("server.example");
     let (ours, mut theirs) = duplex(64 * 1024);
     let hello = {
@@ -240,7 +240,7 @@ async fn a_handshake_that_stops_half_way_ends() {
 }
 
 #[tokio::test]
-async fn the_settings_are_chosen_by_the_server_name_the_client_asks_for() {
+async fn settings_are_chosen_by_server_name() {
     let sides = [Side::new("a.example"), Side::new("b.example")];
     for (at, name) in [(0, "a.example"), (1, "b.example")] {
         let side = &sides[at];
@@ -263,7 +263,7 @@ async fn the_settings_are_chosen_by_the_server_name_the_client_asks_for() {
 }
 
 #[tokio::test]
-async fn a_tunnel_runs_over_tls() {
+async fn tunnel_runs_over_tls() {
     let side = Side::new("server.example");
     let identity = side.authority.client("kube-apiserver", &[], &[]).unwrap();
     let (ours, theirs) = duplex(64 * 1024);
@@ -287,9 +287,9 @@ async fn a_tunnel_runs_over_tls() {
     let answer = async {
         let accepted = accept_tls(ours, side.server, LIMIT).await.unwrap();
         let double = &dial;
-        serve(accepted.stream, &double, &Params::default()).await
+        serve(accepted.stream, double, &Params::default()).await
     };
     let (outcome, all) = tokio::join!(answer, ask);
     assert_eq!(all, b"hello");
-    assert_eq!(outcome.end, End::Relayed("closed"));
+    assert_eq!(outcome.end, "closed");
 }

@@ -40,12 +40,12 @@ impl Connection {
                 end,
                 end_stream,
             } => self.on_headers(stream, &block, end, end_stream),
-            Frame::Octets {
+            Frame::Bytes {
                 stream,
                 bytes,
                 end_stream,
             } => {
-                self.on_octets(stream, bytes, end_stream);
+                self.on_bytes(stream, bytes, end_stream);
                 Ok(())
             }
             Frame::Ping(bytes) => {
@@ -91,7 +91,7 @@ impl Connection {
         Ok(())
     }
 
-    fn on_octets(&mut self, id: StreamId, bytes: Bytes, end_stream: bool) {
+    fn on_bytes(&mut self, id: StreamId, bytes: Bytes, end_stream: bool) {
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         match self.stream(id) {
             Some(stream) if stream.end.is_none() => {
@@ -101,7 +101,7 @@ impl Connection {
                 let unwanted = stream.released && len > 0;
                 stream.remote_ended |= end_stream;
                 if unwanted {
-                    // The stream's own window stays: nobody is to send what nobody reads.
+                    // The stream's own window stays: a peer must not send what is not read.
                     self.give_back(len);
                 } else if len > 0 || end_stream {
                     self.note(id);
@@ -168,7 +168,7 @@ impl Connection {
         block: &[u8],
     ) -> Result<(), ConnectionError> {
         let mut builder = Builder::new(self.params.max_head);
-        // Also of requests that nobody wants: the table goes on behind them.
+        // Also of refused requests: the table goes on behind them.
         self.decoder
             .decode(block, |name, value| builder.field(name, value))
             .map_err(compression)?;

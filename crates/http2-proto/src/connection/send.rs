@@ -5,7 +5,7 @@
 //!   respond, answers ──▶ control ─┴─ transmit ──▶ output ──▶ slices, written
 //! ```
 //!
-//! Frames are made when they can be written, no sooner: whoever has to wait does so in its stream,
+//! Frames are made when they can be written, no sooner: what has to wait does so in its stream,
 //! and not before the others.
 
 use bytes::Bytes;
@@ -13,8 +13,8 @@ use bytes::Bytes;
 use super::{Connection, Ended};
 use crate::error::{ErrorCode, StreamEnd};
 use crate::hpack;
-use crate::pieces::Pieces;
 use crate::reader;
+use crate::send_buffer::SendBuffer;
 use crate::stream::{Local, StreamId};
 
 impl Connection {
@@ -106,7 +106,7 @@ impl Connection {
 
     /// Makes frames of what may be sent now, and returns what is to be written. Say with
     /// [`Connection::written`] how much was.
-    pub fn transmit(&mut self) -> &Pieces {
+    pub fn transmit(&mut self) -> &SendBuffer {
         if self.output.len() < self.params.send_buffer {
             self.output.put(&std::mem::take(&mut self.control));
         }
@@ -114,7 +114,7 @@ impl Connection {
             && let Some(id) = self.queue.pop_front()
         {
             if !self.frame_of(id) {
-                // Its turn comes as soon as the connection's window opens.
+                // It sends as soon as the connection's window opens.
                 self.queue.push_front(id);
                 break;
             }
@@ -125,7 +125,7 @@ impl Connection {
         &self.output
     }
 
-    /// Makes a frame of a stream whose turn it is; false when the connection's window is closed.
+    /// Makes a frame of the next stream; false when the connection's window is closed.
     fn frame_of(&mut self, id: StreamId) -> bool {
         let largest = self.peer.max_frame.min(self.params.max_frame);
         let most = usize::try_from(self.send_window.min(i64::from(largest))).unwrap_or(0);
@@ -157,7 +157,7 @@ impl Connection {
             output.put(block);
             stream.local = Local::Ended;
             if !stream.remote_ended {
-                // What it would still send, nobody wants.
+                // What it would still send is not wanted.
                 let code = ErrorCode::NO_ERROR;
                 output.put(&reader::head(4, reader::RST_STREAM, 0, id.0));
                 output.put(&code.0.to_be_bytes());

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn every_octet_has_one_code() {
+    fn every_byte_has_one_code() {
         let mut seen = [false; 256];
         for symbol in SYMBOLS {
             seen[usize::from(symbol)] = true;

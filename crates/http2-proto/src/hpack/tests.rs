@@ -111,7 +111,7 @@ fn a_smaller_table_has_to_be_confirmed() {
 }
 
 #[test]
-fn what_cannot_be_read_is_refused() {
+fn unreadable_input_is_refused() {
     for (block, error) in [
         (vec![0x80], HpackError::Index),
         (vec![0xbe], HpackError::Index),
@@ -131,7 +131,7 @@ fn what_cannot_be_read_is_refused() {
 }
 
 #[test]
-fn a_status_of_200_is_one_octet() {
+fn a_status_of_200_is_one_byte() {
     let mut block = Vec::new();
     encode(b":status", b"200", &mut block);
     encode(b":status", b"431", &mut block);
@@ -140,7 +140,7 @@ fn a_status_of_200_is_one_octet() {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(sent in prop::collection::vec(("[a-z-]{1,200}", "[ -~]{0,300}"), 0..8)) {
+    fn written_value_is_read_back(sent in prop::collection::vec(("[a-z-]{1,200}", "[ -~]{0,300}"), 0..8)) {
         let mut block = Vec::new();
         for (name, value) in &sent {
             encode(name.as_bytes(), value.as_bytes(), &mut block);

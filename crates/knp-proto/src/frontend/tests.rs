@@ -84,7 +84,7 @@ fn another_id_ends_the_stream_and_touches_no_other_tunnel() {
 }
 
 #[test]
-fn id_0_is_nobodys() {
+fn id_0_is_dropped() {
     let mut frontend = open();
     assert_eq!(take(&mut frontend, data(ConnectId(0))), (None, Vec::new()));
     assert!(frontend.wants_read());
@@ -139,7 +139,7 @@ fn giving_up_crosses_an_answer() {
         let mine = Packet::CloseDial { random: RANDOM };
         assert_eq!(take(&mut frontend, mine).0, Some(FrontendAction::Close));
         assert_eq!(frontend.established(MINE), None);
-        assert_eq!(frontend.ended(&EndReason::Cancelled), None);
+        assert_eq!(frontend.ended(&EndReason::Canceled), None);
     }
 }
 

@@ -21,7 +21,7 @@ pub enum Role {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overflow {
     /// The stream is not read until half of what waits is gone, and all its tunnels stand still:
-    /// upstream's behaviour.
+    /// upstream's behavior.
     Block,
     /// As [`Overflow::Block`], but a tunnel whose socket takes nothing at all for
     /// [`LinkConfig::patience`] is closed. Who reads slowly is waited for, who has stopped is not.
@@ -38,17 +38,17 @@ pub struct LinkConfig {
     pub dial_timeout: Duration,
     /// How long what is left of a closed tunnel may wait without any of it being taken.
     pub linger_timeout: Duration,
-    /// Octets of one DATA at most; upstream's receivers take messages up to 4 MiB.
+    /// Bytes of one DATA at most; upstream's receivers take messages up to 4 MiB.
     pub max_data_bytes: usize,
-    /// Octets from a socket that may wait for the stream.
+    /// Bytes from a socket that may wait for the stream.
     pub outbox_bytes: usize,
     /// See [`Overflow`].
     pub overflow: Overflow,
     /// See [`Overflow::Close`].
     pub patience: Duration,
-    /// Octets of one tunnel that are sent while others wait.
+    /// Bytes of one tunnel that are sent while others wait.
     pub quantum_bytes: usize,
-    /// Octets that may wait for a socket: the largest window, and with a peer that knows no
+    /// Bytes that may wait for a socket: the largest window, and with a peer that knows no
     /// credit the point at which [`Overflow`] applies.
     pub tunnel_bytes: usize,
 }
@@ -89,9 +89,9 @@ pub enum Event {
         /// Where to.
         target: DialTarget,
     },
-    /// The agent prefers not to be dialled.
+    /// The agent prefers not to be dialed.
     Draining,
-    /// The tunnel is over: close its socket, or stop dialling. Comes last, and once.
+    /// The tunnel is over: close its socket, or stop dialing. Comes last, and once.
     Ended {
         /// The tunnel that was.
         tunnel: TunnelId,
@@ -110,7 +110,7 @@ pub enum Event {
         /// The tunnel.
         tunnel: TunnelId,
     },
-    /// There is room to [`write`](crate::Link::write) again.
+    /// There is space to [`write`](crate::Link::write) again.
     Writable {
         /// The tunnel.
         tunnel: TunnelId,
@@ -143,9 +143,9 @@ pub enum LinkError {
 pub struct LinkStats {
     /// Packets of a type or in a direction that means nothing.
     pub ignored: u64,
-    /// Answers to dials nobody waited for.
+    /// Answers to dials that were not under way.
     pub unrecognized_responses: u64,
-    /// Packets for connections nobody knows.
+    /// Packets for unknown connections.
     pub unknown_connections: u64,
     /// Tunnels ended, and packets refused, because the peer broke the protocol.
     pub violations: u64,

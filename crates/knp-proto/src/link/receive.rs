@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! packet ──▶ by role ──▶ Dispatch: whose? ──▶ Tunnel ──▶ settle
-//!                             └─ nobody's ──▶ the peer is told, as upstream does
+//!                             └─ unknown ──▶ the peer is told, as upstream does
 //! ```
 
 use std::time::Instant;
@@ -63,7 +63,7 @@ impl Link {
             }
             (Role::Agent, Packet::CloseDial { random }) => {
                 if let Some(slot) = self.dispatch.take_dial(random) {
-                    self.fail_dial(slot, EndReason::Cancelled);
+                    self.fail_dial(slot, EndReason::Canceled);
                 }
             }
             (Role::Agent, Packet::CloseRequest { connect_id }) => {
@@ -95,7 +95,7 @@ impl Link {
         }
     }
 
-    /// DATA may cross a close; the peer should hear once that nobody takes it.
+    /// DATA may cross a close; the peer is told once that it is dropped.
     fn on_unknown_data(&mut self, connect_id: ConnectId) {
         self.stats.unknown_connections += 1;
         if !self.dispatch.is_new_stray(connect_id) {
@@ -171,18 +171,18 @@ impl Link {
         }
     }
 
-    /// Whoever dialled has given up; the agent's connection must not stay behind.
+    /// The dial was given up; the agent's connection must not stay behind.
     fn on_late_dial_response(&mut self, connect_id: ConnectId) {
         self.stats.unrecognized_responses += 1;
         if self.dispatch.find(connect_id).is_some() {
-            // Not the connection of a dial given up: closing it would hit somebody else's.
+            // Not the connection of a dial given up: closing it would hit another one.
             self.stats.violations += 1;
         } else if connect_id != ConnectId(0) && self.dispatch.is_new_stray(connect_id) {
             self.control.push_back(Packet::CloseRequest { connect_id });
         }
     }
 
-    /// Nobody can tell the two connections apart, so neither can be used.
+    /// The two connections cannot be told apart, so neither can be used.
     fn on_duplicate_id(&mut self, now: Instant, slot: u32, connect_id: ConnectId) {
         let reason = EndReason::Violation(Violation::DuplicateConnectId);
         if let Some(other) = self.dispatch.find(connect_id) {

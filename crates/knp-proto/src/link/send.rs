@@ -1,10 +1,10 @@
 //! What is sent next, and what time does.
 //!
 //! ```text
-//! answers and closes of nobody's ─▶ DIAL_REQ ─▶ CREDIT ─▶ DATA, FIN and CLOSE, tunnel by tunnel
+//! answers, closes of unknown ids ─▶ DIAL_REQ ─▶ CREDIT ─▶ DATA, FIN and CLOSE, tunnel by tunnel
 //! ```
 //!
-//! What ends a tunnel waits its turn behind that tunnel's data; all else goes first.
+//! What ends a tunnel waits behind that tunnel's data; all else goes first.
 
 use std::time::Instant;
 
@@ -26,12 +26,12 @@ impl Link {
         if let Some(packet) = first {
             return Some(whole(packet, buf));
         }
-        while let Some(turn) = self.fair.turn() {
-            let Some(tunnel) = self.tunnels.at_mut(turn.flow) else {
-                self.fair.deactivate(turn.flow);
+        while let Some(grant) = self.fair.next_flow() {
+            let Some(tunnel) = self.tunnels.at_mut(grant.flow) else {
+                self.fair.deactivate(grant.flow);
                 continue;
             };
-            let max = turn.allowance.min(self.config.max_data_bytes);
+            let max = grant.allowance.min(self.config.max_data_bytes);
             let connect_id = tunnel.connect_id;
             let data = tunnel.take_data(now, &self.config, max);
             let last = match data {
@@ -39,7 +39,7 @@ impl Link {
                 None => tunnel.take_last(now, &self.config),
             };
             self.fair.spend(data.as_ref().map_or(0, |data| data.len()));
-            self.settle(turn.flow);
+            self.settle(grant.flow);
             if let Some(data) = data {
                 encode_data_head(connect_id, data.len(), buf);
                 return Some(Transmit {

@@ -1,6 +1,6 @@
 //! The messages as they travel, with upstream's field numbers and our two additions.
 //!
-//! Written by hand: seven messages do not pay for a code generator. Fields that nobody sets or
+//! Written by hand: seven messages do not pay for a code generator. Fields that no program sets or
 //! reads (`Data.error`) are left out; protobuf skips them.
 
 use bytes::Bytes;

@@ -7,7 +7,7 @@ use crate::credit::CreditError;
 /// What a tunnel has for its socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Read {
-    /// Octets to write to the socket; report them with [`Link::consumed`](crate::Link::consumed).
+    /// Bytes to write to the socket; report them with [`Link::consumed`](crate::Link::consumed).
     Data(Bytes),
     /// The peer will send no more: shut the socket's writing side down. The other direction goes
     /// on until [`Event::Ended`](crate::Event::Ended).
@@ -21,7 +21,7 @@ pub enum Read {
 #[error("the tunnel is gone")]
 pub struct Gone;
 
-/// Why octets were not taken.
+/// Why bytes were not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
@@ -29,10 +29,10 @@ pub enum WriteError {
     #[error("the tunnel takes no more data")]
     Closed,
     /// There is no connection yet.
-    #[error("the tunnel is still being dialled")]
+    #[error("the tunnel is still being dialed")]
     Dialing,
     /// More than [`Link::write_capacity`](crate::Link::write_capacity) allowed.
-    #[error("more data than the tunnel has room for")]
+    #[error("more data than the tunnel has space for")]
     Full,
     /// The tunnel has ended.
     #[error(transparent)]
@@ -43,9 +43,9 @@ pub enum WriteError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EndReason {
-    /// The dial was called off: by [`Link::close`](crate::Link::close) while dialling, or by the
+    /// The dial was called off: by [`Link::close`](crate::Link::close) while dialing, or by the
     /// server.
-    Cancelled,
+    Canceled,
     /// The agent did not answer CLOSE_REQ in time.
     CloseTimeout,
     /// The agent could not connect, and says why.
@@ -53,7 +53,7 @@ pub enum EndReason {
         /// The agent's text.
         error: String,
     },
-    /// No connection within the time for dialling.
+    /// No connection within the time for dialing.
     DialTimeout,
     /// Both directions came to their end.
     Finished,
@@ -86,7 +86,7 @@ impl EndReason {
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::Cancelled => "cancelled",
+            Self::Canceled => "cancelled",
             Self::CloseTimeout => "close_timeout",
             Self::DialFailed { .. } => "dial_failed",
             Self::DialTimeout => "dial_timeout",
@@ -103,12 +103,12 @@ impl EndReason {
     }
 
     /// Returns whether all that was sent toward the socket before the end was delivered in full, or
-    /// nobody wants it: if not, the socket is better reset than closed.
+    /// it is not wanted: if not, the socket is better reset than closed.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         match self {
             Self::Finished | Self::LocalClosed | Self::PeerClosed { .. } => true,
-            Self::Cancelled
+            Self::Canceled
             | Self::CloseTimeout
             | Self::DialFailed { .. }
             | Self::DialTimeout
@@ -128,7 +128,7 @@ impl EndReason {
             Self::DialFailed { error } | Self::PeerClosed { error } | Self::PeerReset { error } => {
                 Some(error)
             }
-            Self::Cancelled
+            Self::Canceled
             | Self::CloseTimeout
             | Self::DialTimeout
             | Self::Finished
@@ -148,7 +148,7 @@ impl EndReason {
             Self::SlowConsumer => "the destination takes its data too slowly",
             Self::Violation(_) => "protocol violation",
             Self::LingerTimeout => "data was not taken in time",
-            Self::Cancelled
+            Self::Canceled
             | Self::CloseTimeout
             | Self::DialFailed { .. }
             | Self::DialTimeout

@@ -62,7 +62,7 @@ fn held(world: &World, end: End) -> usize {
 }
 
 #[test]
-fn a_reader_that_stops_stops_its_sender_and_nobody_else() {
+fn stalled_reader_stops_only_its_sender() {
     assert_eq!(INITIAL_WINDOW, WINDOW as u64);
     let mut world = open(Extensions::ALL, LinkConfig::default(), 2);
     let config = LinkConfig::default();
@@ -80,7 +80,7 @@ fn a_reader_that_stops_stops_its_sender_and_nobody_else() {
 }
 
 #[test]
-fn a_window_is_filled_to_the_octet_and_no_further() {
+fn a_window_is_filled_to_the_byte_and_no_further() {
     let mut world = open(Extensions::ALL, LinkConfig::default(), 1);
     for _ in 0..5 {
         assert_eq!(world.write(End::Agent, 0, 60_001), 60_001);
@@ -144,7 +144,7 @@ fn blocked(config: LinkConfig) -> World {
 }
 
 #[test]
-fn without_credit_a_reader_that_has_stopped_is_cut_and_nobody_else() {
+fn stalled_reader_without_credit_is_cut_alone() {
     let config = LinkConfig::default();
     let mut world = blocked(config);
     world.pass(config.patience);
@@ -164,7 +164,7 @@ fn without_credit_a_reader_that_is_merely_slow_is_waited_for() {
     let mut read = 0;
     while world.server.link.is_read_blocked() {
         world.pass(config.patience * 9 / 10);
-        assert!(world.server.sockets[&0].is_live(), "after {read} octets");
+        assert!(world.server.sockets[&0].is_live(), "after {read} bytes");
         read += world.read(End::Server, 0, 64 * KIB);
     }
     assert!(
@@ -174,7 +174,7 @@ fn without_credit_a_reader_that_is_merely_slow_is_waited_for() {
     world.pass(config.patience * 2);
     assert!(
         world.server.sockets[&0].is_live(),
-        "nobody waits for it now"
+        "its memory is free again"
     );
 }
 
@@ -241,7 +241,7 @@ fn memory_runs_out_for_the_largest_first() {
 }
 
 #[test]
-fn without_memory_everybody_still_gets_on() {
+fn every_tunnel_progresses_without_memory() {
     let limits = ClusterLimits {
         buffered_bytes: 0,
         ..generous()
@@ -266,7 +266,7 @@ fn a_busy_tunnel_does_not_delay_a_small_one() {
     while world.write(End::Agent, 0, 64 * KIB) > 0 {}
     world.transmit(End::Agent);
     world.write(End::Agent, 1, 64);
-    // At most the rest of the busy one's turn goes first.
+    // At most the rest of the busy one's quantum goes first.
     for _ in 0..2 {
         world.transmit(End::Agent);
     }

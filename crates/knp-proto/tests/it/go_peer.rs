@@ -131,10 +131,10 @@ fn dial_response(random: DialId, connect_id: ConnectId) -> Packet {
     }
 }
 
-fn data(connect_id: ConnectId, octets: &'static [u8]) -> Packet {
+fn data(connect_id: ConnectId, bytes: &'static [u8]) -> Packet {
     Packet::Data {
         connect_id,
-        data: Bytes::from_static(octets),
+        data: Bytes::from_static(bytes),
     }
 }
 
@@ -214,7 +214,7 @@ fn an_answer_after_giving_up_closes_the_agents_connection_once() {
     let mut peer = Peer::server();
     let id = peer.dial();
     peer.link.close(peer.now, id);
-    assert_eq!(peer.ended(), Some(EndReason::Cancelled));
+    assert_eq!(peer.ended(), Some(EndReason::Canceled));
     assert_eq!(peer.hears(), [Packet::CloseDial { random: RANDOM }]);
     assert!(peer.link.is_idle());
     // Upstream's agents ignore DIAL_CLS.
@@ -316,7 +316,7 @@ fn a_late_answer_with_anothers_id_does_not_close_that_one() {
 }
 
 #[test]
-fn data_of_nobody_is_answered_and_of_id_0_dropped() {
+fn unknown_data_is_answered_and_id_0_dropped() {
     let mut peer = Peer::server();
     peer.sends(data(ConnectId(7), b"x"));
     peer.sends(data(ConnectId(0), b"x"));
@@ -387,7 +387,7 @@ fn the_end_of_a_stream_ends_dials_and_tunnels_at_once() {
 }
 
 #[test]
-fn what_was_closed_in_order_outlives_the_stream() {
+fn closed_tunnel_outlives_the_stream() {
     let mut peer = Peer::server();
     let id = peer.established();
     peer.sends(data(ID, b"all"));
@@ -498,7 +498,7 @@ fn a_connection_is_forgotten_while_its_socket_still_takes_what_came() {
 }
 
 #[test]
-fn packets_for_nobody_get_upstreams_texts() {
+fn unknown_connections_get_upstream_texts() {
     let mut peer = Peer::agent();
     peer.sends(data(ConnectId(8), b"x"));
     peer.sends(data(ConnectId(8), b"y"));
@@ -517,7 +517,7 @@ fn a_dial_called_off_is_gone_for_the_dialler() {
     let mut peer = Peer::agent();
     let id = peer.asked();
     peer.sends(Packet::CloseDial { random: RANDOM });
-    assert_eq!(peer.ended(), Some(EndReason::Cancelled));
+    assert_eq!(peer.ended(), Some(EndReason::Canceled));
     assert_eq!(peer.link.dialed(peer.now, id, Ok(())), Err(Gone));
     assert!(peer.hears().is_empty() && peer.link.is_idle());
 }

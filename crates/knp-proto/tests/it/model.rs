@@ -1,7 +1,7 @@
 //! Several streams of one cluster under random use, against what each socket was sent.
 //!
-//! Agents share dial numbers and connection ids on purpose: every stream has tunnel 0, whose octets
-//! differ by the number that is dialled. The sockets check every octet, and that an end is called
+//! Agents share dial numbers and connection ids on purpose: every stream has tunnel 0, whose bytes
+//! differ by the number that is dialed. The sockets check every byte, and that an end is called
 //! clean only when all had come.
 
 use std::time::Duration;
@@ -80,7 +80,7 @@ fn extensions() -> impl Strategy<Value = Extensions> {
 
 proptest! {
     #[test]
-    fn octets_arrive_in_order_at_their_own_tunnel_and_nothing_stays(
+    fn bytes_arrive_in_order_at_their_own_tunnel_and_nothing_stays(
         extensions in extensions(),
         overflow in prop_oneof![Just(Overflow::Block), Just(Overflow::Close)],
         acts in proptest::collection::vec(acts(), 1..500),
@@ -101,7 +101,7 @@ proptest! {
                     world.finish(end, number);
                 }
             }
-            // Whoever still has something to send gets rid of it; then all must be over.
+            // What is left to send goes out; then all must be over.
             world.settle();
             for number in world.numbers(End::Server) {
                 world.answer(number, Ok(()));

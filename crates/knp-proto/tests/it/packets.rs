@@ -1,5 +1,5 @@
-//! Packets octet by octet, put together by hand from the field numbers of upstream's messages, and
-//! octets that are none.
+//! Packets byte by byte, put together by hand from the field numbers of upstream's messages, and
+//! bytes that are none.
 
 use bytes::{Bytes, BytesMut};
 use knp_proto::packet::{
@@ -66,7 +66,7 @@ fn known_answers() -> Vec<(Packet, Vec<u8>)> {
             b"\x08\x05\x3a\x02\x08\x2a".to_vec(),
         ),
         (Packet::Drain, b"\x08\x06\x42\x00".to_vec()),
-        // 64 << 3 | 2 = 514 is the key of field 64; 65536 octets.
+        // 64 << 3 | 2 = 514 is the key of field 64; 65536 bytes.
         (
             Packet::Credit {
                 connect_id: ID,
@@ -78,7 +78,7 @@ fn known_answers() -> Vec<(Packet, Vec<u8>)> {
             Packet::Fin { connect_id: ID },
             b"\x08\x41\x8a\x04\x02\x08\x01".to_vec(),
         ),
-        // A negative int64 takes ten octets.
+        // A negative int64 takes ten bytes.
         (
             Packet::CloseDial { random: DialId(-1) },
             b"\x08\x05\x3a\x0b\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01".to_vec(),
@@ -93,10 +93,10 @@ fn encode(packet: Packet) -> Vec<u8> {
 }
 
 #[test]
-fn packets_are_written_and_read_octet_by_octet() {
-    for (packet, octets) in known_answers() {
-        assert_eq!(encode(packet.clone()), octets, "{packet:?}");
-        assert_eq!(Packet::decode(Bytes::from(octets)), Ok(packet));
+fn packets_are_written_and_read_byte_by_byte() {
+    for (packet, bytes) in known_answers() {
+        assert_eq!(encode(packet.clone()), bytes, "{packet:?}");
+        assert_eq!(Packet::decode(Bytes::from(bytes)), Ok(packet));
     }
 }
 
@@ -110,7 +110,7 @@ fn data_is_a_slice_of_its_message() {
 }
 
 #[test]
-fn what_others_add_is_ignored() {
+fn unknown_fields_are_ignored() {
     // Field 99 of Packet, and Data.error, which upstream defines and never sets.
     let message = b"\x08\x04\x22\x0a\x08\x01\x12\x01e\x1a\x03abc\x9a\x06\x01z";
     let packet = Packet::decode(Bytes::from_static(message));
@@ -136,7 +136,7 @@ fn types_without_payload_mean_nothing() {
 }
 
 #[test]
-fn what_is_no_packet_is_refused() {
+fn malformed_packet_is_refused() {
     // CLOSE_REQ with the payload of DATA.
     let mixed = Bytes::from_static(b"\x08\x02\x22\x02\x08\x01");
     assert_eq!(
@@ -223,12 +223,12 @@ fn packets() -> impl Strategy<Value = Packet> {
 proptest! {
     #[test]
     fn a_packet_comes_back_as_it_was(packet in packets()) {
-        let octets = encode(packet.clone());
+        let bytes = encode(packet.clone());
         let expected = match packet {
             Packet::Unknown { .. } => Packet::Empty,
             packet => packet,
         };
-        prop_assert_eq!(Packet::decode(Bytes::from(octets)), Ok(expected));
+        prop_assert_eq!(Packet::decode(Bytes::from(bytes)), Ok(expected));
     }
 
     #[test]
@@ -242,8 +242,8 @@ proptest! {
     }
 
     #[test]
-    fn any_octets_are_an_answer(octets: Vec<u8>) {
-        let _ = Packet::decode(Bytes::from(octets));
+    fn any_bytes_are_an_answer(bytes: Vec<u8>) {
+        let _ = Packet::decode(Bytes::from(bytes));
     }
 
     /// Packets in any order are survived, by both ends and by a frontend, and leave nothing behind

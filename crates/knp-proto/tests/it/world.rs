@@ -1,4 +1,4 @@
-//! Two ends of a stream, the stream between them, and sockets that check every octet.
+//! Two ends of a stream, the stream between them, and sockets that check every byte.
 //!
 //! ```text
 //! frontends ⇄ server's link ──to_agent──▶ agent's link ⇄ destinations
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Time is a field, and a packet moves only when told to, so a test decides every order there can
-//! be. Each octet says by its value which tunnel, direction and place it belongs to.
+//! be. Each byte says by its value which tunnel, direction and place it belongs to.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock};
@@ -57,7 +57,7 @@ impl End {
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub(crate) id: TunnelId,
-    /// There is a connection: established on the server, dialled on the agent.
+    /// There is a connection: established on the server, dialed on the agent.
     pub(crate) connected: bool,
     pub(crate) sent: usize,
     pub(crate) got: usize,
@@ -98,7 +98,7 @@ impl Socket {
 pub(crate) struct Side {
     pub(crate) link: Link,
     pub(crate) cluster: Arc<Cluster>,
-    /// By the number in the dialled address.
+    /// By the number in the dialed address.
     pub(crate) sockets: BTreeMap<u32, Socket>,
     numbers: BTreeMap<TunnelId, u32>,
     outgoing: VecDeque<Bytes>,
@@ -180,7 +180,7 @@ impl World {
         self.take_events(End::Agent);
     }
 
-    /// Sends up to `len` octets, as far as there is room; returns how many.
+    /// Sends up to `len` bytes, as far as there is room; returns how many.
     pub(crate) fn write(&mut self, end: End, number: u32, len: usize) -> usize {
         let side = self.side(end);
         let Some(socket) = side.sockets.get_mut(&number) else {
@@ -201,7 +201,7 @@ impl World {
         len
     }
 
-    /// Reads up to `max` octets, if there was word of any, and checks them; returns how many.
+    /// Reads up to `max` bytes, if there was word of any, and checks them; returns how many.
     pub(crate) fn read(&mut self, end: End, number: u32, max: usize) -> usize {
         let (now, extensions) = (self.now, self.extensions);
         let sent = self.side(end.other()).sockets.get(&number);
@@ -220,7 +220,7 @@ impl World {
                 len = data.len();
                 assert!(
                     data == pattern(number, end.other(), socket.got, len),
-                    "tunnel {number}: octets of another place or tunnel at {}",
+                    "tunnel {number}: bytes of another place or tunnel at {}",
                     socket.got
                 );
                 socket.got += len;
@@ -443,27 +443,27 @@ impl Side {
     }
 }
 
-/// The octets of tunnel `number` that `from` sends at `place`.
+/// The bytes of tunnel `number` that `from` sends at `place`.
 fn pattern(number: u32, from: End, place: usize, len: usize) -> Vec<u8> {
     let table = TABLE.get_or_init(|| {
         let mut state = 1u32;
-        let octets = std::iter::repeat_with(|| {
+        let bytes = std::iter::repeat_with(|| {
             // Knuth's linear congruential generator.
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             (state >> 24) as u8
         });
-        octets.take(PERIOD).collect()
+        bytes.take(PERIOD).collect()
     });
     let seed = number as usize * 7919 + from as usize * 104_729;
-    let mut octets = Vec::with_capacity(len);
-    while octets.len() < len {
-        let at = (seed + place + octets.len()) % PERIOD;
-        let until = (at + len - octets.len()).min(PERIOD);
-        octets.extend_from_slice(&table[at..until]);
+    let mut bytes = Vec::with_capacity(len);
+    while bytes.len() < len {
+        let at = (seed + place + bytes.len()) % PERIOD;
+        let until = (at + len - bytes.len()).min(PERIOD);
+        bytes.extend_from_slice(&table[at..until]);
     }
-    octets
+    bytes
 }
 
 static TABLE: OnceLock<Vec<u8>> = OnceLock::new();
-/// A prime, so that no power of two of octets can be lost unnoticed.
+/// A prime, so that no power of two of bytes can be lost unnoticed.
 const PERIOD: usize = 65_521;

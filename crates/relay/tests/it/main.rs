@@ -14,4 +14,5 @@
 
 mod relay;
 mod reset;
+mod streams;
 mod support;

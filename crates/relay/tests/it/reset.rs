@@ -1,16 +1,22 @@
-//! What a reset of one peer becomes for the other: a reset, behind what was sent before it.
+//! A reset of one peer becomes a reset of the other, behind what was sent before it.
 
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use relay::{Outcome, PoolParams, Side};
+use relay::{Outcome, Side};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::support::{Case, both, pattern, play, play_counted};
+use crate::support::{Case, ENGINES, Engine, pattern, play, play_counted};
 
 /// Which peer resets.
 const SIDES: [Side; 2] = [Side::Downstream, Side::Upstream];
+
+fn engines_and_sides() -> impl Iterator<Item = (Engine, Side)> {
+    ENGINES
+        .into_iter()
+        .flat_map(|engine| SIDES.map(|side| (engine, side)))
+}
 
 /// Returns the peer that resets and the other one.
 fn by_side(side: Side, client: TcpStream, server: TcpStream) -> (TcpStream, TcpStream) {
@@ -58,13 +64,17 @@ const RESET: Result<(), ErrorKind> = Err(ErrorKind::ConnectionReset);
 
 #[tokio::test]
 async fn reset_is_passed_on_when_idle() {
-    for side in SIDES {
-        let case = Case::new(PoolParams::for_workers(1)).await;
+    for (engine, side) in engines_and_sides() {
+        let case = Case::new(engine).await;
         let (outcome, _) = play(case, async |mut client, mut server| {
             exchange_byte(&mut client, &mut server).await;
             let (dying, mut other) = by_side(side, client, server);
             reset(dying);
-            assert_eq!(read_out(&mut other).await, (vec![], RESET), "{side:?}");
+            assert_eq!(
+                read_out(&mut other).await,
+                (vec![], RESET),
+                "{engine:?} {side:?}"
+            );
         })
         .await;
         assert_reset_by(&outcome, side);
@@ -75,9 +85,9 @@ async fn reset_is_passed_on_when_idle() {
 async fn unsent_bytes_are_delivered_before_reset() {
     // More than the receiver's socket takes unread, less than that and the relay's socket do.
     let data = pattern(1024 * 1024);
-    for params in both() {
+    for engine in ENGINES {
         for side in SIDES {
-            let case = Case::new(params).await;
+            let case = Case::new(engine).await;
             let (outcome, _) = play_counted(case, async |client, server, counts| {
                 let (mut dying, mut other) = by_side(side, client, server);
                 dying.write_all(&data).await.unwrap();
@@ -91,8 +101,11 @@ async fn unsent_bytes_are_delivered_before_reset() {
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 let (rest, end) = read_out(&mut other).await;
                 let read = first.len() + rest.len();
-                assert!([first, rest].concat() == data, "{side:?}: {read} bytes");
-                assert_eq!(end, RESET, "{side:?}");
+                assert!(
+                    [first, rest].concat() == data,
+                    "{engine:?} {side:?}: {read} bytes"
+                );
+                assert_eq!(end, RESET, "{engine:?} {side:?}");
             })
             .await;
             assert_reset_by(&outcome, side);
@@ -102,9 +115,9 @@ async fn unsent_bytes_are_delivered_before_reset() {
 
 #[tokio::test]
 async fn bulk_in_progress_ends_with_reset() {
-    for params in both() {
+    for engine in ENGINES {
         for side in SIDES {
-            let case = Case::new(params).await;
+            let case = Case::new(engine).await;
             let (outcome, _) = play_counted(case, async |client, server, counts| {
                 let (mut dying, mut other) = by_side(side, client, server);
                 let piece = pattern(256 * 1024);
@@ -115,8 +128,12 @@ async fn bulk_in_progress_ends_with_reset() {
                     reset(dying);
                 };
                 let ((), (all, end)) = tokio::join!(send, read_out(&mut other));
-                assert!(all.len() >= 4 * 1024 * 1024, "{side:?}: {}", all.len());
-                assert_eq!(end, RESET, "{side:?}");
+                assert!(
+                    all.len() >= 4 * 1024 * 1024,
+                    "{engine:?} {side:?}: {}",
+                    all.len()
+                );
+                assert_eq!(end, RESET, "{engine:?} {side:?}");
             })
             .await;
             assert_reset_by(&outcome, side);
@@ -126,8 +143,8 @@ async fn bulk_in_progress_ends_with_reset() {
 
 #[tokio::test]
 async fn reset_follows_end_of_other_direction() {
-    for side in SIDES {
-        let case = Case::new(PoolParams::for_workers(1)).await;
+    for (engine, side) in engines_and_sides() {
+        let case = Case::new(engine).await;
         let (outcome, _) = play(case, async |client, server| {
             let (dying, mut other) = by_side(side, client, server);
             other.shutdown().await.unwrap();
@@ -136,7 +153,11 @@ async fn reset_follows_end_of_other_direction() {
             dying.write_all(b"begun").await.unwrap();
             other.read_exact(&mut [0; 5]).await.unwrap();
             reset(dying);
-            assert_eq!(read_out(&mut other).await, (vec![], RESET), "{side:?}");
+            assert_eq!(
+                read_out(&mut other).await,
+                (vec![], RESET),
+                "{engine:?} {side:?}"
+            );
         })
         .await;
         assert_reset_by(&outcome, side);
@@ -145,8 +166,8 @@ async fn reset_follows_end_of_other_direction() {
 
 #[tokio::test]
 async fn reset_after_own_end_reaches_writer() {
-    for side in SIDES {
-        let case = Case::new(PoolParams::for_workers(1)).await;
+    for (engine, side) in engines_and_sides() {
+        let case = Case::new(engine).await;
         let (outcome, _) = play(case, async |client, server| {
             let (mut dying, mut other) = by_side(side, client, server);
             dying.write_all(b"whole").await.unwrap();
@@ -155,7 +176,7 @@ async fn reset_after_own_end_reaches_writer() {
             reset(dying);
             let error = write_out(&mut other).await;
             let expected = [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
-            assert!(expected.contains(&error), "{side:?}: {error}");
+            assert!(expected.contains(&error), "{engine:?} {side:?}: {error}");
         })
         .await;
         assert_reset_by(&outcome, side);
@@ -164,8 +185,8 @@ async fn reset_after_own_end_reaches_writer() {
 
 #[tokio::test]
 async fn cut_answer_is_reset_when_upload_fails() {
-    for params in both() {
-        let case = Case::new(params).await;
+    for engine in ENGINES {
+        let case = Case::new(engine).await;
         let (outcome, _) = play(case, async |mut client, mut server| {
             // The relay finds all of it at once, and writes before it reads.
             server.write_all(b"cut").await.unwrap();
@@ -180,8 +201,8 @@ async fn cut_answer_is_reset_when_upload_fails() {
 
 #[tokio::test]
 async fn whole_answer_ends_when_upload_fails() {
-    for params in both() {
-        let case = Case::new(params).await;
+    for engine in ENGINES {
+        let case = Case::new(engine).await;
         let (outcome, _) = play(case, async |mut client, mut server| {
             server.write_all(b"whole").await.unwrap();
             server.shutdown().await.unwrap();
@@ -197,8 +218,8 @@ async fn whole_answer_ends_when_upload_fails() {
 
 #[tokio::test(start_paused = true)]
 async fn stalled_sink_of_gone_source_is_reset() {
-    for params in both() {
-        let case = Case::new(params).await;
+    for engine in ENGINES {
+        let case = Case::new(engine).await;
         let (outcome, _) = play(case, async |client, mut server| {
             let data = pattern(1024 * 1024);
             let mut refused = 0;

@@ -1,9 +1,12 @@
 //! A relay between two real loopback connections, and the peers that play with it.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::os::fd::AsFd;
+use std::pin::Pin;
 use std::rc::Rc;
 
-use relay::{Direction, Meter, Outcome, Pool, PoolParams, Relay, Timers};
+use bytes::Bytes;
+use relay::{Direction, Meter, Outcome, Peer, Pool, PoolParams, Relay, Timers, relay_streams};
 use tokio::net::{TcpListener, TcpStream};
 
 #[derive(Debug, Default)]
@@ -34,43 +37,93 @@ pub(crate) async fn pair() -> (TcpStream, TcpStream) {
     (peer.unwrap(), accepted.unwrap().0)
 }
 
+/// What moves the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Engine {
+    /// `Relay`, with pipes.
+    Splice,
+    /// `Relay`, without pipes.
+    Copy,
+    /// `relay_streams`.
+    Streams,
+}
+
+pub(crate) const ENGINES: [Engine; 3] = [Engine::Splice, Engine::Copy, Engine::Streams];
+
 pub(crate) struct Case {
     pub(crate) client: TcpStream,
     pub(crate) server: TcpStream,
-    pub(crate) downstream: TcpStream,
-    pub(crate) upstream: TcpStream,
+    /// Downstream's and upstream's.
+    sockets: RefCell<Option<(TcpStream, TcpStream)>>,
+    engine: Engine,
     pub(crate) pool: Rc<Pool>,
     pub(crate) counts: Counts,
 }
 
 impl Case {
-    pub(crate) async fn new(params: PoolParams) -> Self {
+    pub(crate) async fn new(engine: Engine) -> Self {
+        let params = match engine {
+            Engine::Splice => PoolParams::for_workers(1),
+            Engine::Copy | Engine::Streams => PoolParams::COPYING,
+        };
+        Self::with_pool(engine, params).await
+    }
+
+    pub(crate) async fn with_pool(engine: Engine, params: PoolParams) -> Self {
         let (client, downstream) = pair().await;
         let (server, upstream) = pair().await;
-        let pool = Rc::new(Pool::new(params));
         Self {
             client,
             server,
-            downstream,
-            upstream,
-            pool,
+            sockets: RefCell::new(Some((downstream, upstream))),
+            engine,
+            pool: Rc::new(Pool::new(params)),
             counts: Counts::default(),
         }
     }
 }
 
-pub(crate) fn relay<'a>(case: &'a Case, timers: Timers) -> Relay<'a, Counts> {
-    Relay::new(
-        &case.downstream,
-        &case.upstream,
-        Rc::clone(&case.pool),
+/// Relays once, and closes the sockets at the end as a proxy does.
+pub(crate) fn relay(case: &Case, timers: Timers) -> Pin<Box<dyn Future<Output = Outcome> + '_>> {
+    let (downstream, upstream) = case.sockets.take().unwrap();
+    Box::pin(run(
+        case.engine,
+        downstream,
+        upstream,
+        &case.pool,
         &case.counts,
         timers,
-    )
+    ))
+}
+
+async fn run(
+    engine: Engine,
+    mut downstream: TcpStream,
+    mut upstream: TcpStream,
+    pool: &Rc<Pool>,
+    counts: &Counts,
+    timers: Timers,
+) -> Outcome {
+    match engine {
+        Engine::Splice | Engine::Copy => {
+            Relay::new(&downstream, &upstream, Rc::clone(pool), counts, timers).await
+        }
+        Engine::Streams => {
+            let (down, up) = (peer(&mut downstream), peer(&mut upstream));
+            relay_streams(down, up, Bytes::new(), pool, counts, timers).await
+        }
+    }
+}
+
+pub(crate) fn peer(stream: &mut TcpStream) -> Peer<'_, TcpStream> {
+    Peer {
+        stream,
+        socket: |stream| Some(stream.as_fd()),
+    }
 }
 
 /// Runs the relay beside a script that plays both peers, closes its sockets when it has ended, as a
-/// proxy does, and returns what the relay said.
+/// proxy does, and returns the relay's outcome.
 pub(crate) async fn play<F: AsyncFnOnce(TcpStream, TcpStream)>(
     case: Case,
     script: F,
@@ -83,30 +136,18 @@ pub(crate) async fn play_counted<F: AsyncFnOnce(TcpStream, TcpStream, &Counts)>(
     mut case: Case,
     script: F,
 ) -> (Outcome, Case) {
-    let (other_client, other_downstream) = pair().await;
-    let (other_server, other_upstream) = pair().await;
+    let (other_client, _) = pair().await;
+    let (other_server, _) = pair().await;
     let client = std::mem::replace(&mut case.client, other_client);
     let server = std::mem::replace(&mut case.server, other_server);
-    let downstream = std::mem::replace(&mut case.downstream, other_downstream);
-    let upstream = std::mem::replace(&mut case.upstream, other_upstream);
-    let pool = Rc::clone(&case.pool);
-    let counts = &case.counts;
-    let relayed = async move {
-        let timers = Timers::default();
-        Relay::new(&downstream, &upstream, pool, counts, timers).await
-    };
-    let (outcome, ()) = tokio::join!(relayed, script(client, server, counts));
+    let relayed = relay(&case, Timers::default());
+    let (outcome, ()) = tokio::join!(relayed, script(client, server, &case.counts));
     (outcome, case)
 }
 
-/// Octets that differ from position to position, so that a lost or doubled chunk shows.
+/// Bytes that differ from position to position, so that a lost or doubled chunk shows.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {
     (0..len)
         .map(|i| (i.wrapping_mul(31) ^ (i >> 9)) as u8)
         .collect()
-}
-
-/// Both ways of moving bulk.
-pub(crate) fn both() -> [PoolParams; 2] {
-    [PoolParams::for_workers(1), PoolParams::COPYING]
 }

@@ -99,7 +99,7 @@ impl Model {
         if let Some(last) = self.last_attempt {
             prop_assert!(
                 due >= last + self.params.interval / SOON,
-                "nobody is hammered"
+                "no server is hammered"
             );
         }
         self.now = self.now.max(due);
@@ -136,7 +136,7 @@ impl Model {
 
     fn check(&self) -> Result<(), TestCaseError> {
         let servers = self.connector.servers();
-        prop_assert!((1..=MOST_SERVERS).contains(&servers));
+        prop_assert!((1..=MAX_SERVERS).contains(&servers));
         prop_assert_eq!(self.connector.connected_servers(), self.connected.len());
         let missing = self.connected.len() < servers as usize;
         let sought = missing || self.params.forever;
@@ -176,12 +176,12 @@ proptest! {
         let mut model = after(params, &steps)?;
         let all = u32::from(SERVERS);
         model.connector.counted(model.now, random, Some(all));
-        for turn in 0..SERVERS {
+        for step in 0..SERVERS {
             if model.connected.len() == usize::from(SERVERS) {
                 break;
             }
             prop_assert!(model.wait_due()?, "a server is missing");
-            model.reach(random, (first + turn) % SERVERS, all)?;
+            model.reach(random, (first + step) % SERVERS, all)?;
         }
         prop_assert_eq!(model.connector.connected_servers(), usize::from(SERVERS));
     }

@@ -165,7 +165,7 @@ pub(super) fn effective(address: SocketAddr) -> SocketAddr {
 }
 
 fn decimal(digits: &str) -> Option<u16> {
-    let plain = !digits.is_empty() && digits.bytes().all(|octet| octet.is_ascii_digit());
+    let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     plain.then(|| digits.parse().ok()).flatten()
 }
 
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_range_is_refused() {
+    fn malformed_range_is_refused() {
         for text in [
             "",
             "10.0.0.0/33",

@@ -41,7 +41,7 @@ pub(crate) enum DialError {
     Forbidden {
         /// `tcp`, `tcp4` or `tcp6`.
         network: &'static str,
-        /// The address that would have been dialled.
+        /// The address that would have been dialed.
         address: SocketAddr,
         /// What was asked for.
         requested: String,
@@ -66,7 +66,7 @@ pub(crate) enum DialError {
         /// How many may be.
         limit: usize,
     },
-    /// Nobody answered.
+    /// No answer came.
     #[error("dial {network} {address}: i/o timeout")]
     Timeout {
         /// `tcp`, `tcp4` or `tcp6`.
@@ -149,16 +149,16 @@ impl DialError {
     }
 }
 
-/// How much a failure at one of several addresses tells of why nobody was reached.
+/// How much a failure at one of several addresses explains why none was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Weight {
     /// There is no way to that address: so it is with IPv6 on a node that has none.
     Unreachable,
-    /// Nobody answered there.
+    /// No answer came from there.
     Timeout,
     /// Anything else.
     Other,
-    /// The host is there, and has nobody on that port.
+    /// The host is there and refuses the port.
     Refused,
 }
 
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_table_lacks_loses_its_number_and_its_capital() {
+    fn unlisted_error_loses_number_and_capital() {
         assert_eq!(unnumbered("Broken pipe (os error 32)"), "broken pipe");
         assert_eq!(unnumbered(""), "");
         assert_eq!(unnumbered("already lower"), "already lower");

@@ -23,34 +23,34 @@ use super::error::LookupFault;
 const CACHED_ANSWERS: u64 = 1024;
 
 /// How long "no such host" is believed: a Service that was just made is found soon.
-const LONGEST_DENIAL: Duration = Duration::from_secs(5);
+const MAX_DENIAL_AGE: Duration = Duration::from_secs(5);
 
 /// How long an answer is believed, whatever it says itself.
-const LONGEST_ANSWER: Duration = Duration::from_secs(300);
+const MAX_ANSWER_AGE: Duration = Duration::from_secs(300);
 
 /// How long the configuration is used before a failure has it read again.
 const CONFIGURATION_AGE: Duration = Duration::from_secs(5);
 
 /// Addresses of one name that are looked at.
-const MOST_ADDRESSES: usize = 64;
+const MAX_ADDRESSES: usize = 64;
 
 /// Longest name there can be, RFC 1035 §2.3.4, with a final dot.
-const LONGEST_NAME: usize = 254;
+const MAX_NAME: usize = 254;
 
 /// Resolves names on the thread that owns it.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     client: RefCell<Option<(TokioResolver, Instant)>>,
     /// Questions that may be under way on one connection to a server.
-    most_questions: usize,
+    max_questions: usize,
 }
 
 impl Names {
-    /// Makes a resolver for up to `most_questions` names at once.
-    pub(crate) fn new(most_questions: usize) -> Self {
+    /// Makes a resolver for up to `max_questions` names at once.
+    pub(crate) fn new(max_questions: usize) -> Self {
         Self {
             client: RefCell::default(),
-            most_questions,
+            max_questions,
         }
     }
 
@@ -60,13 +60,13 @@ impl Names {
     /// # Errors
     /// Why there is none. The caller bounds the time.
     pub(crate) async fn addresses(&self, host: &str) -> Result<Vec<IpAddr>, LookupFault> {
-        if host.len() > LONGEST_NAME {
+        if host.len() > MAX_NAME {
             return Err(LookupFault::NoSuchHost);
         }
         let client = self.client()?;
         let answer = Box::pin(client.lookup_ip(host)).await;
         let mut addresses: Vec<IpAddr> = match answer {
-            Ok(answer) => answer.iter().take(MOST_ADDRESSES).collect(),
+            Ok(answer) => answer.iter().take(MAX_ADDRESSES).collect(),
             Err(error) => {
                 tracing::debug!(host, error = %telemetry::chain(&error), "resolving failed");
                 let fault = fault(&error);
@@ -99,7 +99,7 @@ impl Names {
         if let Some((client, _)) = &*client {
             return Ok(client.clone());
         }
-        let made = system_client(self.most_questions).map_err(|error| {
+        let made = system_client(self.max_questions).map_err(|error| {
             tracing::warn!(error = %telemetry::chain(&error), "the resolver's configuration");
             LookupFault::Misbehaving
         })?;
@@ -108,14 +108,14 @@ impl Names {
     }
 }
 
-fn system_client(most_questions: usize) -> Result<TokioResolver, NetError> {
+fn system_client(max_questions: usize) -> Result<TokioResolver, NetError> {
     let mut builder = TokioResolver::builder_tokio()?;
     let options = builder.options_mut();
     options.cache_size = CACHED_ANSWERS;
     options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
-    options.negative_max_ttl = Some(LONGEST_DENIAL);
-    options.positive_max_ttl = Some(LONGEST_ANSWER);
-    options.max_active_requests = options.max_active_requests.max(2 * most_questions);
+    options.negative_max_ttl = Some(MAX_DENIAL_AGE);
+    options.positive_max_ttl = Some(MAX_ANSWER_AGE);
+    options.max_active_requests = options.max_active_requests.max(2 * max_questions);
     builder.build()
 }
 

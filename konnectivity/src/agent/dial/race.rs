@@ -21,7 +21,7 @@ use super::target::Network;
 const SECOND_FAMILY_AFTER: Duration = Duration::from_millis(250);
 
 /// The least time an address gets while others wait; Go's figure.
-const LEAST_SHARE: Duration = Duration::from_secs(2);
+const MIN_SHARE: Duration = Duration::from_secs(2);
 
 /// Connections that say nothing are asked whether they live after this time, and this often.
 const KEEPALIVE: Duration = Duration::from_secs(55);
@@ -42,19 +42,19 @@ pub(super) async fn connect(
     let (first, second): (Vec<_>, Vec<_>) =
         (addresses.iter().copied()).partition(|address| address.is_ipv6() == first_is_v6);
     if second.is_empty() {
-        return in_turn(network, &first, deadline).await;
+        return in_sequence(network, &first, deadline).await;
     }
-    let mut first_family = std::pin::pin!(in_turn(network, &first, deadline));
+    let mut first_family = std::pin::pin!(in_sequence(network, &first, deadline));
     tokio::select! {
         connected = &mut first_family => return match connected {
             Ok(stream) => Ok(stream),
-            Err(error) => in_turn(network, &second, deadline)
+            Err(error) => in_sequence(network, &second, deadline)
                 .await
                 .map_err(|other| error.or_more_telling(other)),
         },
         () = sleep(SECOND_FAMILY_AFTER) => {}
     }
-    let mut second_family = std::pin::pin!(in_turn(network, &second, deadline));
+    let mut second_family = std::pin::pin!(in_sequence(network, &second, deadline));
     tokio::select! {
         connected = &mut first_family => match connected {
             Ok(stream) => Ok(stream),
@@ -72,7 +72,7 @@ pub(super) async fn connect(
 }
 
 /// Tries one address after the other, and tells of what happened what tells most.
-async fn in_turn(
+async fn in_sequence(
     network: Network,
     addresses: &[SocketAddr],
     deadline: Instant,
@@ -81,7 +81,7 @@ async fn in_turn(
     for (number, address) in addresses.iter().enumerate() {
         let left = deadline.saturating_duration_since(Instant::now());
         let others = u32::try_from(addresses.len() - number).unwrap_or(u32::MAX);
-        let share = (left / others).max(LEAST_SHARE.min(left));
+        let share = (left / others).max(MIN_SHARE.min(left));
         let error = match timeout_at(Instant::now() + share, one(network, *address)).await {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(error)) => error,

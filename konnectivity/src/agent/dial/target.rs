@@ -37,7 +37,7 @@ pub(crate) enum Network {
 pub(crate) enum Host {
     /// An address, with the number of its zone if it has one.
     Address(IpAddr, u32),
-    /// Nobody: this host itself.
+    /// No host is named: this host itself.
     Local,
     /// A name.
     Name(String),
@@ -53,7 +53,7 @@ impl Network {
         }
     }
 
-    /// Returns whether `address` may be dialled on it.
+    /// Returns whether `address` may be dialed on it.
     pub(crate) fn takes(self, address: IpAddr) -> bool {
         match self {
             Self::Tcp => true,
@@ -75,17 +75,17 @@ impl Target {
             "tcp6" => Network::Tcp6,
             other => {
                 return Err(DialError::UnknownNetwork {
-                    network: other.chars().take(MOST_SHOWN).collect(),
+                    network: other.chars().take(MAX_SHOWN).collect(),
                 });
             }
         };
         let wrong = |address: &str, fault| DialError::Address {
             network: network.as_str(),
-            address: address.chars().take(MOST_SHOWN).collect(),
+            address: address.chars().take(MAX_SHOWN).collect(),
             fault,
         };
         let (host, port) = split(address).map_err(|fault| wrong(address, fault))?;
-        let digits = port.bytes().all(|octet| octet.is_ascii_digit());
+        let digits = port.bytes().all(|byte| byte.is_ascii_digit());
         let number = if port.is_empty() {
             Some(0)
         } else {
@@ -148,7 +148,7 @@ fn split(address: &str) -> Result<(&str, &str), &'static str> {
 }
 
 /// What of a hostile text is repeated in an answer, in characters.
-const MOST_SHOWN: usize = 512;
+const MAX_SHOWN: usize = 512;
 
 #[cfg(test)]
 mod tests {

@@ -22,7 +22,7 @@ async fn listener(ip: impl Into<std::net::IpAddr>) -> (TcpListener, SocketAddr) 
     (listener, address)
 }
 
-/// Returns an address on which nobody listens, and what keeps others from it.
+/// Returns an address on which no socket listens, and what keeps others from it.
 fn closed_port() -> (Socket, SocketAddr) {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket
@@ -43,7 +43,7 @@ async fn a_connection_is_made_without_delay_and_kept_alive() {
 }
 
 #[tokio::test]
-async fn ipv6_is_dialled_where_there_is_ipv6() {
+async fn ipv6_is_dialed_where_there_is_ipv6() {
     let Ok(listener) = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).await else {
         return;
     };
@@ -67,7 +67,7 @@ async fn a_closed_port_is_refused_in_the_words_of_go() {
 }
 
 #[tokio::test]
-async fn of_several_failures_the_one_that_tells_most_is_told() {
+async fn most_telling_failure_is_reported() {
     let (_kept, closed) = closed_port();
     // A connection to a group is one to nowhere, on every host and without a packet.
     let [nowhere, nowhere_v6] = ["224.0.0.1:1", "[ff0e::1]:1"].map(|text| text.parse().unwrap());
@@ -83,14 +83,14 @@ async fn of_several_failures_the_one_that_tells_most_is_told() {
         (vec![nowhere, silent, nowhere], &timeout),
     ] {
         let deadline = Instant::now() + Duration::from_millis(200);
-        let dialling = race::connect(Network::Tcp, &addresses, deadline);
-        let error = dialling.await.unwrap_err();
+        let dialing = race::connect(Network::Tcp, &addresses, deadline);
+        let error = dialing.await.unwrap_err();
         assert_eq!(&error.to_string(), expected, "{addresses:?}");
     }
 }
 
 #[tokio::test]
-async fn a_name_nobody_knows_is_no_host() {
+async fn unknown_name_is_no_such_host() {
     let error = dialer(&[]).dial("tcp", "x.invalid:80").await.unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -134,7 +134,7 @@ async fn full() -> (Socket, Vec<TcpStream>, SocketAddr) {
 }
 
 #[tokio::test]
-async fn who_does_not_answer_is_given_up_in_time() {
+async fn silent_destination_is_given_up_in_time() {
     let (_socket, _filling, address) = full().await;
     let dialer = Dialer::new(DialParams {
         timeout: Duration::from_millis(50),
@@ -153,7 +153,7 @@ async fn who_does_not_answer_is_given_up_in_time() {
 async fn a_dial_too_many_fails_at_once_and_a_dropped_one_makes_room() {
     let (_socket, _filling, address) = full().await;
     let dialer = Dialer::new(DialParams {
-        most_pending: 1,
+        max_pending: 1,
         ..DialParams::default()
     });
     let address = address.to_string();
@@ -168,7 +168,7 @@ async fn a_dial_too_many_fails_at_once_and_a_dropped_one_makes_room() {
 }
 
 #[tokio::test]
-async fn what_is_not_allowed_is_refused_by_its_address() {
+async fn disallowed_address_is_refused() {
     let (_listener, address) = listener(Ipv4Addr::LOCALHOST).await;
     let port = address.port();
     let text = address.to_string();
@@ -198,7 +198,7 @@ async fn what_is_not_allowed_is_refused_by_its_address() {
 }
 
 #[tokio::test]
-async fn of_a_name_with_allowed_and_other_addresses_the_allowed_are_dialled() {
+async fn name_dials_its_allowed_addresses_only() {
     let (_listener, address) = listener(Ipv4Addr::LOCALHOST).await;
     let target = format!("localhost:{}", address.port());
     let stream = dialer(&["127.0.0.1/32"])
@@ -209,18 +209,18 @@ async fn of_a_name_with_allowed_and_other_addresses_the_allowed_are_dialled() {
 }
 
 #[test]
-fn each_turn_begins_at_another_address() {
+fn each_dial_begins_at_another_address() {
     let addresses = ["10.0.0.2:1", "[fd00::1]:1", "10.0.0.1:1"].map(|text| text.parse().unwrap());
-    let mut first = std::collections::BTreeSet::new();
-    for turn in u64::MAX - 3..u64::MAX {
+    let mut chosen = std::collections::BTreeSet::new();
+    for first in u64::MAX - 3..u64::MAX {
         // Resolvers may name them in another order each time.
         let mut named = addresses;
-        named.rotate_left(usize::try_from(turn % 2).unwrap());
-        take_turns(&mut named, turn);
-        first.insert(named[0]);
+        named.rotate_left(usize::try_from(first % 2).unwrap());
+        rotate(&mut named, first);
+        chosen.insert(named[0]);
     }
-    assert_eq!(first, addresses.into());
-    take_turns(&mut [], 7);
+    assert_eq!(chosen, addresses.into());
+    rotate(&mut [], 7);
 }
 
 #[tokio::test]
@@ -228,6 +228,6 @@ async fn no_list_applies_to_servers() {
     let (_listener, address) = listener(Ipv4Addr::LOCALHOST).await;
     let dialer = dialer(&["10.0.0.0/8"]);
     let limit = Duration::from_secs(5);
-    let dialling = dialer.dial_server("localhost", address.port(), 0, limit);
-    assert!(dialling.await.is_ok());
+    let dialing = dialer.dial_server("localhost", address.port(), 0, limit);
+    assert!(dialing.await.is_ok());
 }

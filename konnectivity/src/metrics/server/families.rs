@@ -208,12 +208,12 @@ impl RegistryMetrics {
             generation: gauge(
                 registry,
                 "rhizome_konnectivity_registry_generation",
-                "Which reading of the registry is in force.",
+                "Which reading of the registry is active.",
             ),
             refused_files: gauge(
                 registry,
                 "rhizome_konnectivity_registry_refused_files",
-                "Files of the registry that could not be taken; what they said before stays in force.",
+                "Files of the registry that were refused; what they said before stays in effect.",
             ),
             reloads,
         }

@@ -4,7 +4,7 @@
 //!   candidates ─▶ claims: name, socket, account, (authority, URI) ─▶ twice? the newcomer yields
 //! ```
 //!
-//! What is in force stays; of two newcomers neither gets what both claim, for nobody can tell whose
+//! What is active stays; of two newcomers neither gets what both claim, for it is unknown whose
 //! it is, and giving one cluster's identity to another is the one mistake that must not happen.
 
 use std::collections::BTreeMap;
@@ -56,14 +56,14 @@ impl fmt::Display for Claim {
     }
 }
 
-/// Takes from `candidates` what claims something of another's, or puts what is in force in its
-/// place, until nobody does. `refuse` is told of each with the reason.
+/// Takes from `candidates` what claims something of another's, or puts what is active in its
+/// place, until none does. `refuse` is called for each with the reason.
 pub(super) fn settle(
     candidates: &mut BTreeMap<ClusterId, Arc<ClusterSpec>>,
     in_force: &BTreeMap<ClusterId, Arc<ClusterSpec>>,
     mut refuse: impl FnMut(&ClusterId, String),
 ) {
-    // Every round takes at least one newcomer away, and what is in force is free of conflicts.
+    // Every round takes at least one newcomer away, and what is active is free of conflicts.
     loop {
         let yielding = yielding(candidates, in_force);
         if yielding.is_empty() {
@@ -72,7 +72,7 @@ pub(super) fn settle(
         for (id, reason) in yielding {
             refuse(&id, reason);
             match in_force.get(&id) {
-                // It conflicts with itself, or is in force already: nothing to go back to.
+                // It conflicts with itself, or is active already: nothing to go back to.
                 Some(kept) if candidates.get(&id) != Some(kept) => {
                     candidates.insert(id, kept.clone());
                 }

@@ -69,7 +69,7 @@ fn the_documented_example_says_what_it_says() {
 }
 
 #[test]
-fn what_is_not_written_has_its_default() {
+fn missing_keys_have_defaults() {
     let site = Site::new();
     site.add("a");
     let spec = read(&site).unwrap();
@@ -232,7 +232,7 @@ fn one_identity_under_two_authorities_is_two_identities() {
     }
 }
 
-/// A file from small pools, so that files clash often, sometimes cut short or with an octet changed.
+/// A file from small pools, so that files clash often, sometimes cut short or with a byte changed.
 fn any_file() -> impl Generate<Value = Vec<u8>> {
     let parts = (0..3_u8, 0..3_u8, 0..3_u8, any::<bool>(), 0..4_u8);
     let damage = proptest::option::weighted(0.3, (any::<prop::sample::Index>(), any::<u8>()));
@@ -249,12 +249,12 @@ fn any_file() -> impl Generate<Value = Vec<u8>> {
              frontends:\n  {frontends}\n"
         )
         .into_bytes();
-        if let Some((index, octet)) = damage {
+        if let Some((index, byte)) = damage {
             let at = index.index(text.len());
-            if octet < 64 {
+            if byte < 64 {
                 text.truncate(at);
             } else {
-                text[at] = octet;
+                text[at] = byte;
             }
         }
         text

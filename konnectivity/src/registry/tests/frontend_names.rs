@@ -34,7 +34,7 @@ fn name_admits_no_frontend_by_itself() {
     let clusters = site.open().current();
     let agent = site.client(Some(&agent_of(&a, "a")));
     let forged = site.client(Some(&frontend_of(&a, "b")));
-    let unnamed = a.client("nobody", &["system:masters"], &[]).unwrap();
+    let unnamed = a.client("unnamed", &["system:masters"], &[]).unwrap();
     let unnamed = site.client(Some(&unnamed));
 
     for name in [SERVICE, "a.kn.example.com", "b.kn.example.com"] {

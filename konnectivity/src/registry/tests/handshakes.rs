@@ -78,7 +78,7 @@ fn an_authority_vouches_for_its_own_cluster_only() {
 }
 
 #[test]
-fn a_stranger_s_authority_vouches_for_nobody() {
+fn unknown_authority_vouches_for_none() {
     let site = Site::new();
     site.add("a");
     let clusters = site.open().current();
@@ -110,7 +110,7 @@ fn a_role_is_good_on_its_port_only() {
 }
 
 #[test]
-fn a_certificate_of_two_clusters_or_roles_is_nobody_s() {
+fn certificate_of_two_tenants_or_roles_is_refused() {
     let site = Site::new();
     let shared = Authority::new("shared").unwrap();
     for id in ["a", "b"] {
@@ -169,18 +169,18 @@ fn names_do_not_matter_where_no_cluster_has_any() {
 }
 
 #[test]
-fn without_a_certificate_nobody_gets_in() {
+fn missing_certificate_is_refused() {
     let site = Site::new();
     let a = site.add("a");
     let clusters = site.open().current();
-    let nobody = a.client("nobody", &["system:masters"], &[]).unwrap();
+    let unnamed = a.client("unnamed", &["system:masters"], &[]).unwrap();
 
     for port in Port::ALL {
         for client in [site.client(None), site.nameless(None)] {
             let met = meet(&clusters, port, "a.kn.example.com", &client);
             assert_eq!(met, Met::Handshake);
         }
-        let client = site.client(Some(&nobody));
+        let client = site.client(Some(&unnamed));
         let met = meet(&clusters, port, "a.kn.example.com", &client);
         let refused = match port {
             Port::Agents => Met::Refused("unknown_identity"),
@@ -322,7 +322,7 @@ fn a_session_does_not_move_to_another_cluster_or_port() {
 }
 
 #[test]
-fn an_expired_certificate_is_nobody_s_even_in_a_session() {
+fn expired_certificate_is_refused_in_a_session() {
     let site = Site::new();
     let a = site.add("a");
     let clusters = site.open().current();
@@ -426,7 +426,7 @@ fn a_single_cluster_with_tokens_asks_for_one() {
         issuer: None,
         audience: "system:konnectivity-server".to_owned(),
         jwks: None,
-        jwks_octets: None,
+        jwks_bytes: None,
         kubeconfig: None,
         kubeconfig_digest: None,
         namespace: "kube-system".to_owned(),

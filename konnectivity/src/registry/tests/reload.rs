@@ -97,7 +97,7 @@ fn a_broken_authority_key_set_or_kubeconfig_keeps_its_cluster_too() {
     assert_eq!(changes(&registry, &before), Changes::default());
     let current = registry.current();
     let spec = current.get(&ClusterId::new("a")).unwrap();
-    let keys = spec.tokens.as_ref().unwrap().jwks_octets.as_deref();
+    let keys = spec.tokens.as_ref().unwrap().jwks_bytes.as_deref();
     assert_eq!(keys, Some(more.as_bytes()));
 }
 
@@ -151,7 +151,7 @@ fn without_its_directory_there_is_no_registry() {
 }
 
 #[test]
-fn a_broken_file_at_the_start_stops_nobody_else() {
+fn broken_file_at_start_stops_no_other() {
     let site = Site::new();
     site.add("a");
     site.write("b.yaml", "agents: 1");
@@ -200,7 +200,7 @@ fn a_newcomer_yields_to_who_is_there() {
 }
 
 #[test]
-fn of_two_newcomers_neither_gets_what_both_claim() {
+fn neither_newcomer_gets_a_shared_claim() {
     let site = Site::new();
     site.add("a");
     site.add("c");
@@ -237,7 +237,7 @@ fn two_clusters_may_swap_what_they_claim_at_once() {
 }
 
 #[test]
-fn what_a_change_means_is_told() {
+fn changes_are_reported() {
     let site = Site::new();
     let old = site.add("a");
     let new = Authority::new("new").unwrap();
@@ -382,7 +382,7 @@ fn a_check_names_what_cannot_be_used() {
 }
 
 #[test]
-fn what_a_flag_names_must_be_good_at_the_start() {
+fn files_of_flags_must_be_valid_at_start() {
     let site = Site::new();
     let refused = Registry::single(
         SingleParams {

@@ -25,7 +25,7 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// Says that the call is accepted. Messages of at most `max` octets are.
+    /// Says that the call is accepted. Messages of at most `max` bytes are.
     pub(super) fn accept(stream: http2::Stream, max: usize) -> Self {
         stream.respond(&[STATUS, CONTENT_TYPE], false);
         Self {
@@ -56,20 +56,20 @@ impl Wire {
         self.stream.poll_end(cx).map(StreamError::from)
     }
 
-    /// Waits for octets, reads the packets that are complete with them into `packets`, and returns
+    /// Waits for bytes, reads the packets that are complete with them into `packets`, and returns
     /// whether the client may send more. Cancel-safe.
     pub(super) fn poll_packets(
         &mut self,
         cx: &Context<'_>,
         packets: &mut VecDeque<Packet>,
     ) -> Poll<Result<bool, StreamError>> {
-        let octets = match ready!(self.stream.poll_read(cx))? {
-            Read::Data(octets) => octets,
+        let bytes = match ready!(self.stream.poll_read(cx))? {
+            Read::Data(bytes) => bytes,
             Read::End if self.deframer.is_empty() => return Poll::Ready(Ok(false)),
             Read::End => return Poll::Ready(Err(StreamError::Truncated)),
         };
-        let len = octets.len();
-        self.deframer.push(octets);
+        let len = bytes.len();
+        self.deframer.push(bytes);
         while let Some(message) = self.deframer.next_message()? {
             packets.push_back(Packet::decode(message)?);
         }
@@ -77,7 +77,7 @@ impl Wire {
         Poll::Ready(Ok(true))
     }
 
-    /// Returns how many octets of a message that is not complete are held.
+    /// Returns how many bytes of a message that is not complete are held.
     pub(super) fn buffered(&self) -> usize {
         self.deframer.len()
     }
@@ -106,12 +106,12 @@ impl Wire {
         self.message(message, data)
     }
 
-    /// Sends a message, of which `head` begins with room for its length.
+    /// Sends a message, of which `head` begins with space for its length.
     fn message(&self, mut head: BytesMut, payload: Bytes) -> Result<(), StreamError> {
         let len = head.len() + payload.len() - HEAD;
         let len = u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes();
-        if let Some(room) = head.get_mut(1..HEAD) {
-            room.copy_from_slice(&len);
+        if let Some(space) = head.get_mut(1..HEAD) {
+            space.copy_from_slice(&len);
         }
         Ok(self.stream.send(&head, payload)?)
     }
@@ -136,5 +136,5 @@ impl Wire {
 
 const STATUS: (&[u8], &[u8]) = (b":status", b"200");
 const CONTENT_TYPE: (&[u8], &[u8]) = (b"content-type", b"application/grpc");
-/// Octets before the payload of DATA, at most.
+/// Bytes before the payload of DATA, at most.
 const DATA_HEAD: usize = 32;

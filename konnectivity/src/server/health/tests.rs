@@ -84,13 +84,13 @@ async fn with_an_agent_the_server_is_ready() {
 #[tokio::test]
 async fn with_a_registry_readiness_does_not_ask_for_agents() {
     let server = Server::health(State {
-        agents: Agents::NotAsked,
+        agents: Agents::NotRequired,
         ..READY
     });
     assert_eq!(server.get("/readyz").await, reply(200, "ok"));
     let starting = State {
         started: false,
-        agents: Agents::NotAsked,
+        agents: Agents::NotRequired,
         ..READY
     };
     let server = Server::health(starting);
@@ -104,7 +104,7 @@ async fn with_a_registry_readiness_does_not_ask_for_agents() {
 #[tokio::test]
 async fn each_cluster_is_ready_by_its_own_agents() {
     let server = Server::health(State {
-        agents: Agents::NotAsked,
+        agents: Agents::NotRequired,
         ..READY
     });
     assert_eq!(server.get("/readyz/full").await, reply(200, "ok"));
@@ -135,7 +135,7 @@ async fn verbose_probe_shows_accepted_frontends() {
 }
 
 #[tokio::test]
-async fn a_draining_server_is_alive_and_ready_for_nobody() {
+async fn draining_server_is_alive_and_not_ready() {
     let server = Server::admin(READY);
     assert_eq!(server.ask("POST", "/drain").await, reply(200, "draining\n"));
     for path in ["/ready", "/readyz", "/readyz/full", "/readyz/empty"] {
@@ -196,7 +196,7 @@ async fn log_nonsense_is_refused_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn who_looks_for_go_profiles_is_told_that_there_are_none() {
+async fn go_profiles_answer_not_found() {
     let admin = Server::admin(READY);
     let expected = reply(404, endpoints::NO_PROFILES);
     for path in ["/debug/pprof/", "/debug/pprof/profile?seconds=1"] {

@@ -37,12 +37,12 @@ async fn echo(stream: Stream) {
     stream.respond(&[(b":status", b"200")], false);
     loop {
         match poll_fn(|cx| stream.poll_read(cx)).await {
-            Ok(Read::Data(octets)) => {
-                stream.consumed(octets.len());
+            Ok(Read::Data(bytes)) => {
+                stream.consumed(bytes.len());
                 if poll_fn(|cx| stream.poll_ready(cx)).await.is_err() {
                     return;
                 }
-                stream.send(b"", octets).unwrap();
+                stream.send(b"", bytes).unwrap();
             }
             Ok(Read::End) => return stream.end(&[(b"grpc-status", b"0")]),
             Err(_) => return,
@@ -52,9 +52,9 @@ async fn echo(stream: Stream) {
 
 /// What is read until the server closes.
 async fn rest(mut io: DuplexStream) -> Vec<u8> {
-    let mut octets = Vec::new();
-    io.read_to_end(&mut octets).await.unwrap();
-    octets
+    let mut bytes = Vec::new();
+    io.read_to_end(&mut bytes).await.unwrap();
+    bytes
 }
 
 #[tokio::test]
@@ -85,10 +85,10 @@ async fn call(client: h2::client::SendRequest<Bytes>) {
     send.send_data(sent.clone(), true).unwrap();
     let mut body = response.await.unwrap().into_body();
     let mut got = BytesMut::new();
-    while let Some(octets) = body.data().await {
-        let octets = octets.unwrap();
-        body.flow_control().release_capacity(octets.len()).unwrap();
-        got.extend_from_slice(&octets);
+    while let Some(bytes) = body.data().await {
+        let bytes = bytes.unwrap();
+        body.flow_control().release_capacity(bytes.len()).unwrap();
+        got.extend_from_slice(&bytes);
     }
     assert_eq!(got, sent);
     assert_eq!(body.trailers().await.unwrap().unwrap()["grpc-status"], "0");
@@ -101,7 +101,7 @@ async fn a_client_that_is_silent_is_given_up() {
     serve(far, std::future::pending::<()>()).await;
     // It was asked.
     let ping = [0, 0, 8, 6, 0, 0, 0, 0, 0];
-    assert!(rest(near).await.windows(9).any(|octets| octets == ping));
+    assert!(rest(near).await.windows(9).any(|bytes| bytes == ping));
 }
 
 #[tokio::test]
@@ -111,7 +111,7 @@ async fn a_client_is_told_what_it_did_wrong() {
     near.write_all(&[BEGIN, &push].concat()).await.unwrap();
     serve(far, std::future::pending::<()>()).await;
     let goaway = [7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
-    assert!(rest(near).await.windows(14).any(|octets| octets == goaway));
+    assert!(rest(near).await.windows(14).any(|bytes| bytes == goaway));
 }
 
 #[tokio::test]
@@ -124,7 +124,7 @@ async fn a_connection_that_is_cut_says_goodbye() {
 }
 
 #[tokio::test]
-async fn who_does_not_speak_http2_is_not_served() {
+async fn non_http2_agent_is_not_served() {
     let (mut near, far) = duplex(10_000);
     near.write_all(b"CONNECT a:1 HTTP/1.1\r\n\r\n")
         .await

@@ -123,7 +123,7 @@ async fn a_thing_said_twice_is_refused() {
         GOOD
     );
 
-    let twice = good.replacen('{', r#"{"sub":"somebody","#, 1);
+    let twice = good.replacen('{', r#"{"sub":"another","#, 1);
     let header_twice = r#"{"alg":"none","alg":"ES256","kid":"a"}"#;
     for (header, claims) in [(header, &twice), (header_twice, &good)] {
         let refused = judged_at(NOW, &issuer.sign(header, claims), &judge).await;
@@ -148,7 +148,7 @@ async fn a_header_that_demands_more_is_refused() {
 }
 
 #[tokio::test]
-async fn what_is_no_jwt_is_refused() {
+async fn malformed_jwt_is_refused() {
     let issuer = Issuer::es256("a");
     let good = issuer.token(&claims("https://issuer", "kn"));
     let (signed, _) = good.rsplit_once('.').unwrap();

@@ -157,7 +157,7 @@ async fn keys_that_are_replaced_take_over() {
     assert_eq!(stage.check(None, &before).await, Err(TokenRefused::Key));
 }
 
-/// Returns the `number`th token of nobody's key that claims to be of `issuer`.
+/// Returns the `number`th token of an unknown key that claims to be of `issuer`.
 fn guess(issuer: &str, number: usize) -> String {
     let mut claims = claims(issuer);
     claims["jti"] = json!(number);
@@ -170,7 +170,7 @@ fn guess(issuer: &str, number: usize) -> String {
 }
 
 #[tokio::test]
-async fn guesses_shut_out_nobody_whose_token_is_told_by_keys() {
+async fn guesses_do_not_shut_out_tokens_checked_by_keys() {
     let (a, b) = (Issuer::es256("a"), Issuer::es256("b"));
     let stage = Stage::new(&[("a", "https://a", &a), ("b", "https://b", &b)]);
     for number in 0..1000 {
@@ -266,9 +266,9 @@ fn clusters_of_one_issuer_are_told_apart_by_account() {
         username: account.to_owned(),
         cluster,
     };
-    let all = [candidate(0, "somebody"), candidate(1, AGENT)];
+    let all = [candidate(0, "another"), candidate(1, AGENT)];
     assert_eq!(choose(&token, all.into_iter()), Ok(1));
-    let nobodys = [candidate(0, "somebody"), candidate(1, "else")];
-    let refused = choose(&token, nobodys.into_iter());
+    let others = [candidate(0, "another"), candidate(1, "else")];
+    let refused = choose(&token, others.into_iter());
     assert_eq!(refused, Err(TokenRefused::Unwanted));
 }

@@ -138,7 +138,7 @@ fn keys_for_other_ends_are_left_out() {
 }
 
 #[test]
-fn what_is_no_key_set_is_refused() {
+fn malformed_key_set_is_refused() {
     let parse = |text: &str| KeySet::parse(text.as_bytes()).unwrap_err();
     for text in ["", "[]", "{}", r#"{"keys":{}}"#, r#"{"keys":[],"keys":[]}"#] {
         assert_eq!(parse(text), KeySetError::Malformed, "{text}");

@@ -21,10 +21,10 @@ impl Balancer {
         let dead = Arc::new(AtomicBool::new(false));
         let (shared, line) = (Arc::clone(&servers), Arc::clone(&dead));
         std::thread::spawn(move || {
-            for (turn, client) in listener.incoming().enumerate() {
+            for (first, client) in listener.incoming().enumerate() {
                 let servers = shared.lock().unwrap().clone();
                 if let (Ok(client), false) = (client, servers.is_empty()) {
-                    let server = servers[turn % servers.len()];
+                    let server = servers[first % servers.len()];
                     let line = Arc::clone(&line);
                     std::thread::spawn(move || relay(&client, server, &line));
                 }
@@ -47,7 +47,7 @@ impl Balancer {
     }
 
     /// From now on what either side sends is swallowed, and no connection is closed: the line is
-    /// dead, and nobody is told.
+    /// dead, and neither end is told.
     pub(crate) fn swallow(&self) {
         self.dead.store(true, Ordering::SeqCst);
     }

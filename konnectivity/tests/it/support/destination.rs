@@ -1,4 +1,4 @@
-//! Destinations that the test kit has not, and octets to send there.
+//! Destinations that the test kit has not, and bytes to send there.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
@@ -25,7 +25,7 @@ impl Refusing {
     }
 }
 
-/// An address whose queue of connections is full, so that nobody is answered.
+/// An address whose queue of connections is full, so that no connection is answered.
 #[derive(Debug)]
 pub(crate) struct Unanswering {
     _listener: Socket,
@@ -88,18 +88,18 @@ impl Held {
     }
 }
 
-/// Returns octets that look random and are the same for the same `seed`.
+/// Returns bytes that look random and are the same for the same `seed`.
 pub(crate) fn noise(seed: u64, count: usize) -> Vec<u8> {
     let mut state = seed;
-    let mut octets = Vec::with_capacity(count + 8);
-    while octets.len() < count {
+    let mut bytes = Vec::with_capacity(count + 8);
+    while bytes.len() < count {
         // splitmix64
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = state;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        octets.extend((mixed ^ (mixed >> 31)).to_le_bytes());
+        bytes.extend((mixed ^ (mixed >> 31)).to_le_bytes());
     }
-    octets.truncate(count);
-    octets
+    bytes.truncate(count);
+    bytes
 }

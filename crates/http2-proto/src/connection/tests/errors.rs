@@ -225,7 +225,7 @@ fn a_table_of_headers_that_was_given_up_is_not_used() {
 }
 
 #[test]
-fn what_does_not_begin_as_http2_is_not_answered() {
+fn non_http2_preface_is_not_answered() {
     for bytes in [
         &b"GET / HTTP/1.1\r\n"[..],
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\rx",
@@ -268,7 +268,7 @@ fn reset(bytes: &[u8]) -> (u32, ErrorCode) {
 }
 
 #[test]
-fn what_is_wrong_with_a_stream_ends_it_alone() {
+fn stream_error_ends_that_stream_only() {
     let end = frame(DATA, END_STREAM, 1, b"x");
     let far = frame(WINDOW_UPDATE, 0, 1, &[0x7f, 0xff, 0xff, 0xff]);
     let head = |fields: &[(&str, &str)]| frame(HEADERS, END_HEADERS, 3, &block(fields));
@@ -369,7 +369,7 @@ fn streams_that_are_reset_at_once_end_the_connection() {
     }
     let error = feed(&mut connection, &bytes).unwrap_err();
     assert_eq!(error.code, ErrorCode::ENHANCE_YOUR_CALM);
-    // Nobody has to look at any of them.
+    // The caller need not look at any of them.
     assert_eq!((connection.poll_event(), connection.streams()), (None, 0));
 }
 

@@ -13,7 +13,7 @@ fn no_more_is_sent_than_both_windows_allow() {
         .send(three, b"", Bytes::from(vec![3; 10]))
         .unwrap();
     let frames = sent(&mut connection);
-    // In turns, in frames of 16 KiB, until the connection's window is used up.
+    // Alternating, in frames of 16 KiB, until the connection's window is used up.
     let lens: Vec<_> = frames
         .iter()
         .map(|frame| (frame.stream, frame.payload.len()))
@@ -68,7 +68,7 @@ fn a_smaller_window_holds_for_streams_that_are_open() {
 }
 
 #[test]
-fn who_waits_for_room_is_told_of_it() {
+fn waiting_stream_learns_of_window() {
     let mut connection = with_streams(3);
     let [one, three, five] = [1, 3, 5].map(StreamId);
     let full = connection.room(one).unwrap();
@@ -77,7 +77,7 @@ fn who_waits_for_room_is_told_of_it() {
         .send(one, b"", Bytes::from(vec![1; 60_000]))
         .unwrap();
     assert_eq!(connection.room(one), Ok(0));
-    // What one has is not on its way yet, and is in nobody's.
+    // What one has is not on its way yet, and counts for neither.
     assert_eq!(connection.room(three), Ok(full));
     connection.transmit();
     assert_eq!(connection.room(three), Ok(0));
@@ -91,7 +91,7 @@ fn who_waits_for_room_is_told_of_it() {
 }
 
 #[test]
-fn what_is_consumed_may_be_sent_again() {
+fn consumed_bytes_are_granted_again() {
     let mut connection = with_streams(1);
     let id = StreamId(1);
     // 100 bytes, of which 40 are padding and its length.
@@ -122,7 +122,7 @@ fn data_of_streams_that_are_over_leaves_the_connections_window_open() {
     for round in 0..100 {
         let id = round * 2 + 1;
         feed(&mut connection, &frame(DATA, 0, id, &[0; 900])).unwrap();
-        // Some of it comes when nobody is there any more.
+        // Some of it comes when the stream is gone.
         connection.release(StreamId(id));
         feed(&mut connection, &frame(DATA, 0, id, &[0; 900])).unwrap();
         feed(&mut connection, &request(id + 2, 0)).unwrap();
@@ -136,7 +136,7 @@ fn data_of_streams_that_are_over_leaves_the_connections_window_open() {
 }
 
 #[test]
-fn single_octets_cost_about_what_they_are() {
+fn single_bytes_cost_about_what_they_are() {
     let mut connection = with_streams(1);
     let bytes = frame(DATA, 0, 1, b"x").repeat(1000);
     feed(&mut connection, &bytes).unwrap();

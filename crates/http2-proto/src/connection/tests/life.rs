@@ -1,4 +1,4 @@
-//! The life of connections and their streams, when nobody does anything wrong.
+//! The life of connections and their streams, when neither end does anything wrong.
 
 use super::*;
 
@@ -59,7 +59,7 @@ fn a_client_that_could_go_on_is_told_that_it_need_not() {
 }
 
 #[test]
-fn what_was_sent_goes_out_behind_its_owner() {
+fn sent_bytes_outlive_their_stream() {
     let mut connection = with_streams(1);
     feed(&mut connection, &settings(4, 5)).unwrap();
     sent(&mut connection);
@@ -120,7 +120,7 @@ fn trailers_end_what_a_client_sends() {
 }
 
 #[test]
-fn what_is_not_known_is_ignored() {
+fn unknown_frames_are_ignored() {
     let mut connection = with_streams(1);
     for bytes in [
         frame(2, 0, 1, &[0; 5]),

@@ -1,12 +1,12 @@
-//! Lets others of a thread have their turn while a link brings more and more.
+//! Yields to other tasks after reading 256 KiB from one connection.
 //!
 //! ```text
 //!   HTTP/2 ◀── TLS ◀── 256 KiB, then a pause ── socket
 //! ```
 //!
 //! HTTP/2 takes frames as long as there are any, and what one agent sends without end would keep
-//! the links and tunnels of all others waiting. Writes are passed on as they are: tunnels take
-//! turns there already.
+//! the links and tunnels of all others waiting. Writes are passed on as they are: tunnels are
+//! scheduled fairly there already.
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
@@ -16,50 +16,50 @@ use std::task::{Context, Poll};
 use connect::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A stream that is read in turns.
+/// A stream whose reads yield after a budget.
 #[derive(Debug)]
-pub(crate) struct Turns<S> {
+pub(crate) struct ReadBudget<S> {
     io: S,
-    /// Octets read without a pause.
-    at_once: usize,
+    /// Bytes read since the last pause.
+    spent: usize,
 }
 
-impl<S> Turns<S> {
-    /// Has `io` read in turns.
+impl<S> ReadBudget<S> {
+    /// Wraps `io`.
     pub(crate) fn new(io: S) -> Self {
-        Self { io, at_once: 0 }
+        Self { io, spent: 0 }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Turns<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for ReadBudget<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.at_once >= TURN {
-            this.at_once = 0;
+        if this.spent >= BUDGET {
+            this.spent = 0;
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
         let before = buf.filled().len();
         let read = Pin::new(&mut this.io).poll_read(cx, buf);
         match read {
-            Poll::Ready(_) => this.at_once += buf.filled().len() - before,
-            Poll::Pending => this.at_once = 0,
+            Poll::Ready(_) => this.spent += buf.filled().len() - before,
+            Poll::Pending => this.spent = 0,
         }
         read
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Turns<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ReadBudget<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        octets: &[u8],
+        bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().io).poll_write(cx, octets)
+        Pin::new(&mut self.get_mut().io).poll_write(cx, bytes)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -73,9 +73,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Turns<S> {
     fn poll_write_vectored(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        octets: &[IoSlice<'_>],
+        bytes: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().io).poll_write_vectored(cx, octets)
+        Pin::new(&mut self.get_mut().io).poll_write_vectored(cx, bytes)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -83,14 +83,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Turns<S> {
     }
 }
 
-impl<S: Stream> Stream for Turns<S> {
+impl<S: Stream> Stream for ReadBudget<S> {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.io.fd()
     }
 }
 
-/// Octets in a row.
-const TURN: usize = 256 << 10;
+/// Bytes read before yielding.
+const BUDGET: usize = 256 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -102,39 +102,39 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_source_without_end_pauses() {
-        let mut source = Turns::new(repeat(7));
-        let mut octets = vec![0; 16 << 10];
-        let mut at_once = 0;
+    async fn endless_source_yields_after_budget() {
+        let mut source = ReadBudget::new(repeat(7));
+        let mut bytes = vec![0; 16 << 10];
+        let mut spent = 0;
         poll_fn(|cx| {
-            let mut buf = ReadBuf::new(&mut octets);
+            let mut buf = ReadBuf::new(&mut bytes);
             while Pin::new(&mut source).poll_read(cx, &mut buf).is_ready() {
-                at_once += buf.filled().len();
-                assert!(at_once <= TURN);
+                spent += buf.filled().len();
+                assert!(spent <= BUDGET);
                 buf.clear();
             }
             Poll::Ready(())
         })
         .await;
-        assert_eq!(at_once, TURN);
-        // Its turn comes again by itself, and nothing is lost.
-        source.read_exact(&mut octets).await.unwrap();
-        assert!(octets.iter().all(|octet| *octet == 7));
+        assert_eq!(spent, BUDGET);
+        // It is woken by itself, and nothing is lost.
+        source.read_exact(&mut bytes).await.unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 7));
     }
 
     #[test]
-    fn who_waited_begins_a_turn_anew() {
+    fn pending_read_resets_the_budget() {
         let (_far, near) = tokio::io::duplex(100);
-        let mut near = Turns::new(near);
-        near.at_once = TURN - 1;
+        let mut near = ReadBudget::new(near);
+        near.spent = BUDGET - 1;
         let mut cx = Context::from_waker(Waker::noop());
-        let mut octets = [0; 10];
-        let mut buf = ReadBuf::new(&mut octets);
+        let mut bytes = [0; 10];
+        let mut buf = ReadBuf::new(&mut bytes);
         assert!(
             Pin::new(&mut near)
                 .poll_read(&mut cx, &mut buf)
                 .is_pending()
         );
-        assert_eq!(near.at_once, 0);
+        assert_eq!(near.spent, 0);
     }
 }

@@ -2,18 +2,18 @@
 
 use std::mem::size_of_val;
 
-use connect::{End, Params, serve};
+use connect::{End, Params};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::Notify;
 
-use crate::doubles::{Double, Plan, settle};
+use crate::doubles::{Double, Plan, serve, settle};
 
 const CONNECT: &[u8] = b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n";
 const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection Established\r\n\r\n";
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_written_before_the_tunnel_is_open_and_nothing_sent_early_is_lost() {
+async fn answer_waits_for_tunnel_and_early_bytes_are_kept() {
     let dial = Double::new(Plan::EchoWhenTold(Notify::new()));
     let Plan::EchoWhenTold(told) = &dial.plan else {
         unreachable!()
@@ -42,14 +42,14 @@ async fn nothing_is_written_before_the_tunnel_is_open_and_nothing_sent_early_is_
         all
     };
     let double = &dial;
-    let (outcome, all) = tokio::join!(serve(server, &double, &params), speak);
+    let (outcome, all) = tokio::join!(serve(server, double, &params), speak);
     assert_eq!(all, [ESTABLISHED, b"one two three"].concat());
     assert_eq!(dial.early.take().unwrap(), "one two ");
     assert_eq!((outcome.received, outcome.sent), (13, 13));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_goes_away_calls_the_dial_off() {
+async fn dial_is_canceled_when_client_leaves() {
     for early in [&b""[..], b"some bytes"] {
         let dial = Double::new(Plan::Hang);
         let (mut client, server) = duplex(1024);
@@ -62,15 +62,18 @@ async fn a_client_that_goes_away_calls_the_dial_off() {
             drop(client);
         };
         let double = &dial;
-        let (outcome, ()) = tokio::join!(serve(server, &double, &params), leave);
-        assert_eq!((outcome.status, outcome.end), (None, End::ClientGone));
+        let (outcome, ()) = tokio::join!(serve(server, double, &params), leave);
+        assert_eq!(
+            (outcome.status, outcome.end),
+            (None, End::ClientGone.reason())
+        );
         assert_eq!(outcome.request.unwrap().target, "a:1");
-        assert_eq!(dial.called_off.get(), 1);
+        assert_eq!(dial.canceled.get(), 1);
     }
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_a_real_socket_calls_the_dial_off() {
+async fn dial_is_canceled_when_client_socket_closes() {
     let params = Params::default();
 
     let dial = Double::new(Plan::Hang);
@@ -78,8 +81,11 @@ async fn a_client_that_leaves_a_real_socket_calls_the_dial_off() {
     client.write_all(CONNECT).await.unwrap();
     drop(client);
     let double = &dial;
-    let outcome = serve(server, &double, &params).await;
-    assert_eq!((outcome.end, dial.called_off.get()), (End::ClientGone, 1));
+    let outcome = serve(server, double, &params).await;
+    assert_eq!(
+        (outcome.end, dial.canceled.get()),
+        (End::ClientGone.reason(), 1)
+    );
 
     let dial = Double::new(Plan::Hang);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -97,12 +103,15 @@ async fn a_client_that_leaves_a_real_socket_calls_the_dial_off() {
         drop(client);
     };
     let double = &dial;
-    let (outcome, ()) = tokio::join!(serve(server, &double, &params), leave);
-    assert_eq!((outcome.end, dial.called_off.get()), (End::ClientGone, 1));
+    let (outcome, ()) = tokio::join!(serve(server, double, &params), leave);
+    assert_eq!(
+        (outcome.end, dial.canceled.get()),
+        (End::ClientGone.reason(), 1)
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_client_sends_early_is_bounded_and_complete() {
+async fn early_bytes_are_bounded_and_complete() {
     let dial = Double::new(Plan::EchoWhenTold(Notify::new()));
     let Plan::EchoWhenTold(told) = &dial.plan else {
         unreachable!()
@@ -132,7 +141,7 @@ async fn what_a_client_sends_early_is_bounded_and_complete() {
         all
     };
     let double = &dial;
-    let (outcome, (), (), all) = tokio::join!(serve(server, &double, &params), write, tell, read);
+    let (outcome, (), (), all) = tokio::join!(serve(server, double, &params), write, tell, read);
     let early = dial.early.take().unwrap();
     assert_eq!(early.len(), 1000);
     assert_eq!(all, [ESTABLISHED, &sent].concat());
@@ -140,16 +149,16 @@ async fn what_a_client_sends_early_is_bounded_and_complete() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tunnel_of_which_the_client_cannot_be_told_is_dropped() {
+async fn tunnel_is_dropped_when_answer_cannot_be_written() {
     let dial = Double::new(Plan::Echo);
     // Too small for the answer, which is never read.
     let (mut client, server) = duplex(34);
     client.write_all(CONNECT).await.unwrap();
     let double = &dial;
-    let outcome = serve(server, &double, &Params::default()).await;
+    let outcome = serve(server, double, &Params::default()).await;
     assert_eq!(
         (outcome.status, outcome.end),
-        (Some(200), End::AnswerTimeout)
+        (Some(200), End::AnswerTimeout.reason())
     );
     assert_eq!(dial.unused.get(), 1);
     drop(client);
@@ -158,11 +167,11 @@ async fn a_tunnel_of_which_the_client_cannot_be_told_is_dropped() {
 /// A dialed tunnel, the stream and the relay's own state: the head's reading and the dial are in
 /// a box that is gone by then.
 #[tokio::test]
-async fn a_connection_is_small_while_it_relays() {
+async fn connection_future_is_small() {
     let dial = Double::new(Plan::Echo);
     let (_client, server) = UnixStream::pair().unwrap();
     let params = Params::default();
     let double = &dial;
-    let size = size_of_val(&serve(server, &double, &params));
+    let size = size_of_val(&serve(server, double, &params));
     assert!(size <= 1024, "{size} bytes");
 }

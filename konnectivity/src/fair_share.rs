@@ -1,13 +1,13 @@
 //! Equal shares of a thread for the clusters that keep it busy.
 //!
 //! ```text
-//!   piece of cluster a ──▶ within its quantum of this round? ── yes ──▶ moved at once
-//!                                        └── no ──▶ waits ──▶ next round: everybody has had a turn
+//!   chunk of cluster a ──▶ within its quantum of this round? ── yes ──▶ moved at once
+//!                                        └── no ──▶ waits ──▶ next round: every tenant was served
 //! ```
 //!
-//! A round ends when the thread has come round to all who were ready, so a cluster with a thousand
-//! busy tunnels gets no more octets through than one with a single tunnel, and alone it gets all.
-//! Counts octets, knows no links, and has no say in what one cluster's tunnels get of each other;
+//! A round ends when the thread has run all tasks that were ready, so a cluster with a thousand
+//! busy tunnels gets no more bytes through than one with a single tunnel, and alone it gets all.
+//! Counts bytes, knows no links, and has no say in what one cluster's tunnels get of each other;
 //! that is the link's.
 
 use std::cell::{Cell, RefCell};
@@ -20,16 +20,16 @@ use tokio::task::yield_now;
 
 /// The shares of one thread. Clones are the same.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Shares(Rc<RefCell<State>>);
+pub(crate) struct FairScheduler(Rc<RefCell<State>>);
 
 #[derive(Debug, Default)]
 struct State {
     round: u64,
     shares: Vec<Entry>,
     free: Vec<usize>,
-    /// Pieces that wait, of all clusters.
+    /// Flows that wait, of all clusters.
     waiting: usize,
-    /// Whoever begins the rounds.
+    /// The task that begins rounds.
     rounds: Option<Waker>,
 }
 
@@ -43,43 +43,43 @@ struct Entry {
 
 /// One cluster's share. Clones are the same; the last one gives it back.
 #[derive(Clone, Debug)]
-pub(crate) struct Share(Rc<Slot>);
+pub(crate) struct TenantShare(Rc<Slot>);
 
-/// A share that lives for as long as somebody else has it.
+/// A share that lives as long as another handle.
 #[derive(Debug)]
-pub(crate) struct WeakShare(Weak<Slot>);
+pub(crate) struct WeakTenantShare(Weak<Slot>);
 
-impl WeakShare {
-    /// Returns the share, if somebody still has it.
-    pub(crate) fn upgrade(&self) -> Option<Share> {
-        self.0.upgrade().map(Share)
+impl WeakTenantShare {
+    /// Returns the share, if another handle still lives.
+    pub(crate) fn upgrade(&self) -> Option<TenantShare> {
+        self.0.upgrade().map(TenantShare)
     }
 }
 
 #[derive(Debug)]
 struct Slot {
-    shares: Shares,
+    shares: FairScheduler,
     index: usize,
 }
 
-impl Shares {
+impl FairScheduler {
     /// Makes the share of one more cluster.
-    pub(crate) fn share(&self) -> Share {
+    pub(crate) fn share(&self) -> TenantShare {
         let mut state = self.0.borrow_mut();
         let index = state.free.pop().unwrap_or(state.shares.len());
         if index == state.shares.len() {
             state.shares.push(Entry::default());
         }
         let shares = self.clone();
-        Share(Rc::new(Slot { shares, index }))
+        TenantShare(Rc::new(Slot { shares, index }))
     }
 
-    /// Begins rounds for ever, whenever somebody waits for one. Spawn it once on the thread.
+    /// Begins rounds for ever, whenever a flow waits for one. Spawn it once on the thread.
     pub(crate) async fn run(&self) {
         loop {
             poll_fn(|cx| self.poll_begin(cx)).await;
             // Comes back when all who were ready have run and sockets were looked at, so that
-            // nobody misses a round for having waited for its socket.
+            // no flow misses a round for having waited for its socket.
             yield_now().await;
         }
     }
@@ -109,33 +109,33 @@ impl State {
     }
 }
 
-impl Share {
+impl TenantShare {
     /// Returns a handle that does not keep the share.
-    pub(crate) fn downgrade(&self) -> WeakShare {
-        WeakShare(Rc::downgrade(&self.0))
+    pub(crate) fn downgrade(&self) -> WeakTenantShare {
+        WeakTenantShare(Rc::downgrade(&self.0))
     }
 
-    /// Makes the place of one more who moves the cluster's octets.
-    pub(crate) fn turn(&self) -> Turn {
-        Turn {
+    /// Makes one more flow of the cluster's bytes.
+    pub(crate) fn flow(&self) -> Flow {
+        Flow {
             share: self.clone(),
             waits: Rc::default(),
         }
     }
 }
 
-/// One mover's place in its cluster's share.
+/// One tunnel's bytes within its cluster's share.
 #[derive(Debug)]
-pub(crate) struct Turn {
-    share: Share,
-    /// It stands in the queue already.
+pub(crate) struct Flow {
+    share: TenantShare,
+    /// It is queued already.
     waits: Rc<Cell<bool>>,
 }
 
-impl Turn {
-    /// Waits until the cluster has something left of this round. Who no longer wants to move need
-    /// not say so.
-    pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<()> {
+impl Flow {
+    /// Waits until the cluster has something left of this round. A flow may stop waiting
+    /// at any time.
+    pub(crate) fn poll_ready(&self, cx: &Context<'_>) -> Poll<()> {
         let Slot { shares, index } = &*self.share.0;
         let mut state = shares.0.borrow_mut();
         let state = &mut *state;
@@ -156,13 +156,13 @@ impl Turn {
         Poll::Pending
     }
 
-    /// Counts octets that were moved.
-    pub(crate) fn charge(&self, octets: usize) {
+    /// Counts bytes that were moved.
+    pub(crate) fn charge(&self, bytes: usize) {
         let Slot { shares, index } = &*self.share.0;
         let mut state = shares.0.borrow_mut();
         let round = state.round;
         if let Some(entry) = state.shares.get_mut(*index) {
-            entry.used = entry.used_in(round) + octets;
+            entry.used = entry.used_in(round) + bytes;
         }
     }
 }
@@ -190,9 +190,9 @@ impl Drop for Slot {
     }
 }
 
-/// Octets of a cluster in one round: enough that a round costs next to nothing beside them.
+/// Bytes of a cluster in one round: enough that a round costs next to nothing beside them.
 const QUANTUM: usize = 1 << 20;
-/// Who is woken of a cluster in one round: enough pieces to use a quantum up.
+/// Flows of a cluster woken in one round: enough to use a quantum up.
 const PER_ROUND: usize = 32;
 
 #[cfg(test)]
@@ -201,28 +201,28 @@ mod tests {
 
     use super::*;
 
-    const PIECE: usize = 64 << 10;
+    const CHUNK: usize = 64 << 10;
 
-    /// Moves pieces for ever, as a relay that never lacks them does.
-    async fn move_pieces(share: Share, moved: Rc<Cell<usize>>) {
-        let turn = share.turn();
+    /// Moves chunks for ever, as a relay that never lacks them does.
+    async fn move_chunks(share: TenantShare, moved: Rc<Cell<usize>>) {
+        let flow = share.flow();
         loop {
-            poll_fn(|cx| turn.poll(cx)).await;
-            turn.charge(PIECE);
-            moved.set(moved.get() + PIECE);
+            poll_fn(|cx| flow.poll_ready(cx)).await;
+            flow.charge(CHUNK);
+            moved.set(moved.get() + CHUNK);
             yield_now().await;
         }
     }
 
-    fn busy(shares: &Shares, tunnels: usize) -> Rc<Cell<usize>> {
+    fn busy(shares: &FairScheduler, tunnels: usize) -> Rc<Cell<usize>> {
         let (share, moved) = (shares.share(), Rc::new(Cell::new(0)));
         for _ in 0..tunnels {
-            spawn_local(move_pieces(share.clone(), Rc::clone(&moved)));
+            spawn_local(move_chunks(share.clone(), Rc::clone(&moved)));
         }
         moved
     }
 
-    async fn run(shares: &Shares, rounds: u64) {
+    async fn run(shares: &FairScheduler, rounds: u64) {
         while shares.0.borrow().round < rounds {
             yield_now().await;
         }
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn many_tunnels_of_one_cluster_get_no_more_than_few_of_another() {
         thread(async {
-            let shares = Shares::default();
+            let shares = FairScheduler::default();
             let rounds = shares.clone();
             spawn_local(async move { rounds.run().await });
             let many = busy(&shares, 400);
@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn a_cluster_that_is_alone_is_never_left_waiting() {
         thread(async {
-            let shares = Shares::default();
+            let shares = FairScheduler::default();
             let rounds = shares.clone();
             spawn_local(async move { rounds.run().await });
             let alone = busy(&shares, 3);
@@ -267,17 +267,17 @@ mod tests {
 
     #[test]
     fn a_share_given_back_takes_its_waiters_along() {
-        let shares = Shares::default();
+        let shares = FairScheduler::default();
         let cx = Context::from_waker(Waker::noop());
-        let turn = shares.share().turn();
-        turn.charge(QUANTUM);
-        assert!(turn.poll(&cx).is_pending());
-        assert!(turn.poll(&cx).is_pending());
-        assert_eq!(shares.0.borrow().waiting, 1, "one mover waits once");
-        drop(turn);
+        let flow = shares.share().flow();
+        flow.charge(QUANTUM);
+        assert!(flow.poll_ready(&cx).is_pending());
+        assert!(flow.poll_ready(&cx).is_pending());
+        assert_eq!(shares.0.borrow().waiting, 1, "one flow waits once");
+        drop(flow);
         assert_eq!(shares.0.borrow().waiting, 0);
         let next = shares.share();
         assert_eq!(next.0.index, 0);
-        assert!(next.turn().poll(&cx).is_ready());
+        assert!(next.flow().poll_ready(&cx).is_ready());
     }
 }

@@ -1,10 +1,10 @@
 //! Bytes that wait to be sent: small ones side by side, large ones where they are.
 //!
 //! ```text
-//!   put, push ──▶ Pieces of a stream ──move_to──▶ Pieces of the connection ──slices──▶ writev
+//!   put, push ──▶ SendBuffer of a stream ──move_to──▶ SendBuffer of the connection ──slices──▶ writev
 //! ```
 //!
-//! Empty pieces hold no memory. What the bytes mean is nobody's business here.
+//! An empty buffer holds no memory. Knows nothing of what the bytes mean.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -13,7 +13,7 @@ use bytes::{Buf, Bytes};
 
 /// Bytes in order.
 #[derive(Debug, Default)]
-pub struct Pieces {
+pub struct SendBuffer {
     /// All the small ones, of which the first `taken` are gone.
     small: Vec<u8>,
     taken: usize,
@@ -30,7 +30,7 @@ struct Part {
     payload: Bytes,
 }
 
-impl Pieces {
+impl SendBuffer {
     /// Returns how many bytes wait.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -47,7 +47,7 @@ impl Pieces {
     pub(crate) fn put(&mut self, bytes: &[u8]) {
         if self.small.capacity() == 0 && !bytes.is_empty() {
             // Some heads come together, as a rule.
-            self.small.reserve(SOME.max(bytes.len()));
+            self.small.reserve(HEADS.max(bytes.len()));
         }
         self.small.extend_from_slice(bytes);
         self.tail += bytes.len();
@@ -56,7 +56,7 @@ impl Pieces {
 
     /// Adds `payload`, of which a copy is made only if it is short.
     pub(crate) fn push(&mut self, payload: Bytes) {
-        if payload.len() <= COPIED {
+        if payload.len() <= MAX_COPIED {
             return self.put(&payload);
         }
         self.len += payload.len();
@@ -89,7 +89,7 @@ impl Pieces {
                 self.parts.pop_front();
             }
         }
-        self.let_go();
+        self.release();
     }
 
     /// Fills `slices` with what comes first, and returns how many of them.
@@ -141,14 +141,14 @@ impl Pieces {
                 self.parts.pop_front();
             }
         }
-        self.let_go();
+        self.release();
     }
 
     /// Keeps no memory for bytes that are gone, without moving the rest too often.
-    fn let_go(&mut self) {
+    fn release(&mut self) {
         if self.len == 0 {
             *self = Self::default();
-        } else if self.taken > WASTED {
+        } else if self.taken > MAX_CONSUMED {
             self.small.drain(..self.taken);
             self.taken = 0;
         }
@@ -156,11 +156,11 @@ impl Pieces {
 }
 
 /// Payloads up to this are copied: a slice more in a write costs more than that.
-const COPIED: usize = 1024;
+const MAX_COPIED: usize = 1024;
 /// Bytes of the heads before a packet's frames.
-const SOME: usize = 128;
-/// Small bytes that may be gone and still take room.
-const WASTED: usize = 4096;
+const HEADS: usize = 128;
+/// Consumed small bytes that may still be held.
+const MAX_CONSUMED: usize = 4096;
 
 #[cfg(test)]
 mod tests {
@@ -168,7 +168,7 @@ mod tests {
 
     use super::*;
 
-    fn all(pieces: &Pieces) -> Vec<u8> {
+    fn all(pieces: &SendBuffer) -> Vec<u8> {
         let mut slices = [IoSlice::new(&[]); 64];
         let count = pieces.slices(&mut slices);
         slices[..count]
@@ -178,9 +178,9 @@ mod tests {
     }
 
     #[test]
-    fn a_large_payload_is_not_copied() {
+    fn large_payload_is_not_copied() {
         let payload = Bytes::from(vec![7; 5000]);
-        let (mut first, mut second) = (Pieces::default(), Pieces::default());
+        let (mut first, mut second) = (SendBuffer::default(), SendBuffer::default());
         first.put(b"head");
         first.push(payload.clone());
         first.move_to(4100, &mut second);
@@ -191,8 +191,8 @@ mod tests {
     }
 
     #[test]
-    fn empty_pieces_hold_no_memory() {
-        let mut pieces = Pieces::default();
+    fn empty_buffer_holds_no_memory() {
+        let mut pieces = SendBuffer::default();
         pieces.put(&[0; 100]);
         pieces.push(Bytes::from(vec![0; 5000]));
         pieces.advance(5100);
@@ -200,8 +200,8 @@ mod tests {
     }
 
     #[test]
-    fn more_slices_than_there_is_room_for_come_later() {
-        let mut pieces = Pieces::default();
+    fn slices_beyond_the_array_come_later() {
+        let mut pieces = SendBuffer::default();
         for byte in 0..4 {
             pieces.put(&[byte; 9]);
             pieces.push(Bytes::from(vec![byte; 2000]));
@@ -216,11 +216,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn octets_stay_in_order(
+        fn bytes_stay_in_order(
             pieces in prop::collection::vec((0usize..3000, any::<bool>()), 0..20),
             moves in prop::collection::vec((0usize..4000, 0usize..4000), 1..20),
         ) {
-            let (mut first, mut second, mut expected) = (Pieces::default(), Pieces::default(), Vec::new());
+            let (mut first, mut second, mut expected) = (SendBuffer::default(), SendBuffer::default(), Vec::new());
             for (len, copied) in pieces {
                 let bytes: Vec<u8> = (expected.len()..expected.len() + len).map(|at| at as u8).collect();
                 expected.extend_from_slice(&bytes);
