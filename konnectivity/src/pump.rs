@@ -247,8 +247,8 @@ impl Pump {
             self.link.metrics().received().error(error.code(), None);
         }
         match end {
-            LinkEnd::Closed(text) => self.sender.end(GrpcCode::Unavailable, text),
-            LinkEnd::Finished(_) => self.sender.end(GrpcCode::Ok, ""),
+            LinkEnd::Closed(text) => self.sender.end(GrpcCode::UNAVAILABLE, text),
+            LinkEnd::Finished(_) => self.sender.end(GrpcCode::OK, ""),
             LinkEnd::Link(_) | LinkEnd::Silent | LinkEnd::Stream(_) => self.sender.reset(),
         }
     }

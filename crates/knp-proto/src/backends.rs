@@ -5,7 +5,7 @@
 //!             └─▶ a slot: the streams of one agent id, host or range ──▶ newest alive
 //! ```
 //!
-//! One table per cluster; it never sees another cluster's agents. Opens nothing and keeps no time:
+//! One table per tenant; it never sees another tenant's agents. Opens nothing and keeps no time:
 //! whether a stream is alive is told by its owner.
 
 mod host;
@@ -111,7 +111,7 @@ impl fmt::Display for Strategy {
     }
 }
 
-/// The agents' streams of one cluster.
+/// The agents' streams of one tenant.
 #[derive(Debug, Default)]
 pub struct Backends {
     streams: BTreeMap<StreamId, Backend>,

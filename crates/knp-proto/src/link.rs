@@ -11,11 +11,11 @@
 //! appeared ends with exactly one [`Event::Ended`]; when the stream itself ends, [`Link::end`]
 //! ends the tunnels of this stream and no others. A link makes no use of its agent's id.
 
-mod config;
+mod event;
 mod receive;
 mod send;
 
-pub use config::{DialTarget, Event, LinkConfig, LinkError, LinkStats, Overflow, Role, Transmit};
+pub use event::{DialTarget, Event, LinkError, LinkStats, Transmit};
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -23,10 +23,11 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use crate::admission::{AgentPermit, Cluster, DialRefused};
+use crate::admission::{AgentPermit, DialRefused, Tenant};
+use crate::config::{LinkConfig, Role};
 use crate::dispatch::Dispatch;
 use crate::fair::FairQueue;
-use crate::id::{ClusterId, ConnectId, DialId, StreamId, TunnelId};
+use crate::id::{ConnectId, DialId, StreamId, TenantId, TunnelId};
 use crate::metadata::Extensions;
 use crate::packet::Packet;
 use crate::slab::Slab;
@@ -39,7 +40,7 @@ pub struct Link {
     config: LinkConfig,
     stream: StreamId,
     extensions: Extensions,
-    cluster: Arc<Cluster>,
+    tenant: Arc<Tenant>,
     /// Held for its count.
     _agent: Option<AgentPermit>,
     tunnels: Slab<Tunnel>,
@@ -61,33 +62,33 @@ pub struct Link {
 
 impl Link {
     /// Makes the end of a server, for the agent's stream `stream` of `cluster`; nothing when the
-    /// cluster has too many agents. `extensions` is what both ends agreed on.
+    /// tenant has too many agents. `extensions` is what both ends agreed on.
     #[must_use]
     pub fn server(
-        cluster: &Arc<Cluster>,
+        tenant: &Arc<Tenant>,
         stream: StreamId,
         extensions: Extensions,
         config: LinkConfig,
     ) -> Option<Self> {
-        let mut link = Self::new(Role::Server, cluster, stream, extensions, config);
-        link._agent = Some(cluster.admit_agent()?);
+        let mut link = Self::new(Role::Server, tenant, stream, extensions, config);
+        link._agent = Some(tenant.admit_agent()?);
         Some(link)
     }
 
     /// Makes the end of an agent. `cluster` bounds what all its streams hold together.
     #[must_use]
     pub fn agent(
-        cluster: &Arc<Cluster>,
+        tenant: &Arc<Tenant>,
         stream: StreamId,
         extensions: Extensions,
         config: LinkConfig,
     ) -> Self {
-        Self::new(Role::Agent, cluster, stream, extensions, config)
+        Self::new(Role::Agent, tenant, stream, extensions, config)
     }
 
     fn new(
         role: Role,
-        cluster: &Arc<Cluster>,
+        tenant: &Arc<Tenant>,
         stream: StreamId,
         extensions: Extensions,
         config: LinkConfig,
@@ -96,7 +97,7 @@ impl Link {
             role,
             stream,
             extensions,
-            cluster: Arc::clone(cluster),
+            tenant: Arc::clone(tenant),
             _agent: None,
             tunnels: Slab::new(),
             dispatch: Dispatch::default(),
@@ -114,10 +115,10 @@ impl Link {
         }
     }
 
-    /// Returns the cluster whose tunnels these are.
+    /// Returns the tenant whose tunnels these are.
     #[must_use]
-    pub fn cluster(&self) -> &ClusterId {
-        self.cluster.id()
+    pub fn tenant(&self) -> &TenantId {
+        self.tenant.id()
     }
 
     /// Returns which stream this is.
@@ -219,7 +220,7 @@ impl Link {
     }
 
     fn begin(&mut self, now: Instant, random: DialId) -> Result<TunnelId, DialRefused> {
-        let permit = self.cluster.admit_dial(now)?;
+        let permit = self.tenant.admit_dial(now)?;
         let deadline = now + self.config.dial_timeout;
         let tunnel = Tunnel::dialing(self.role, random, self.extensions, permit, deadline);
         let inserted = self.tunnels.insert(tunnel);

@@ -20,9 +20,9 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use crate::admission::Permit;
+use crate::config::{LinkConfig, Overflow, Role};
 use crate::credit::{RecvWindow, SendCredit};
 use crate::id::{ConnectId, DialId};
-use crate::link::{LinkConfig, Overflow, Role};
 use crate::metadata::Extensions;
 use crate::packet::Packet;
 use crate::queue::ByteQueue;

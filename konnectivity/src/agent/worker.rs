@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use knp_proto::{Budget, Cluster, ClusterId, LinkConfig, StreamId};
+use knp_proto::{Budget, LinkConfig, StreamId, Tenant, TenantId};
 use tls::ClientTls;
 use tokio::sync::watch;
 use tokio::task::{Id, JoinError, JoinSet};
@@ -102,7 +102,7 @@ pub(super) async fn run(task: Task) {
     } = task;
     let budget = Budget::new(config.limits.buffered_bytes);
     metrics.budget(&budget);
-    let cluster = Cluster::new(ClusterId::new("agent"), config.limits, budget);
+    let tenant = Tenant::new(TenantId::new("agent"), config.limits, budget);
     let link = LinkConfig {
         // The dialler is first, and has the better text.
         dial_timeout: config.dial.timeout + DIAL_MARGIN,
@@ -114,7 +114,7 @@ pub(super) async fn run(task: Task) {
         connector: Connector::new(config.connect, now()),
         links: Rc::new(Links {
             config,
-            cluster,
+            tenant,
             params: link,
             tls,
             tunnels,
@@ -286,7 +286,7 @@ impl Worker {
             LinkEnd::Closed(_) => {}
             LinkEnd::Finished(status) => {
                 let code = server_link::code(status.as_deref());
-                if code != GrpcCode::Ok {
+                if code != GrpcCode::OK {
                     metrics.link().received().error(code, None);
                     metrics.server_failure();
                 }

@@ -8,7 +8,7 @@ use telemetry::metrics::{Counter, CounterFamily, Gauge, Histogram, HistogramFami
 
 use super::link::LinkFamilies;
 use super::stream::StreamFamilies;
-use super::{Held, LeaseAnswer, LinkMetrics};
+use super::{Held, LinkMetrics};
 
 /// Bounds of upstream's histograms, seconds.
 pub(super) const LATENCY: [f64; 7] = [0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 30.0];
@@ -48,19 +48,19 @@ impl ConnectResult {
 /// What the agent counts. Clones are the same and cost one reference.
 #[derive(Clone, Debug)]
 pub(crate) struct AgentMetrics {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+pub(super) struct Inner {
     connects: CounterFamily,
     destinations_refused: Counter,
     dial_duration: Histogram,
     dial_failures: CounterFamily,
     draining: Gauge,
     endpoint_connections: Gauge,
-    lease_list_latency: HistogramFamily,
-    lease_lists: CounterFamily,
+    pub(super) lease_list_latency: HistogramFamily,
+    pub(super) lease_lists: CounterFamily,
     /// Upstream has it, and counts watches among the lists: it stays at nothing there as well.
     _lease_watches: CounterFamily,
     link: LinkMetrics,
@@ -141,15 +141,6 @@ impl AgentMetrics {
     /// Says that the agent is draining.
     pub(crate) fn draining(&self) {
         self.inner.draining.set(1);
-    }
-
-    /// Counts an answer to a request to list leases.
-    pub(crate) fn leases_listed(&self, answer: LeaseAnswer<'_>) {
-        let code = answer.code_label();
-        let labels = [code.as_str(), answer.reason_label()];
-        self.inner.lease_lists.with(&labels).inc();
-        let latency = self.inner.lease_list_latency.with(&[&code]);
-        latency.observe_duration(answer.elapsed);
     }
 }
 

@@ -1,7 +1,7 @@
 //! API servers that ask by HTTP CONNECT: what a request becomes, and the words it is refused with.
 //!
 //! ```text
-//!   connect::serve ──▶ dial ──▶ Cluster::dial ──▶ Tunnel ──▶ 200 ──▶ relay
+//!   connect::serve ──▶ dial ──▶ Tenant::dial ──▶ Tunnel ──▶ 200 ──▶ relay
 //!                        └── refused: 500, 502, 503, 504 with upstream's texts
 //! ```
 //!
@@ -17,8 +17,8 @@ use knp_proto::DialTarget;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 
-use super::cluster::{Dialed, TunnelError};
 use super::frontends::Frontend;
+use super::tenant::{Dialed, TunnelError};
 use crate::metrics::DialFailure;
 use crate::relay::{Octets, RelayEnd, relay};
 
@@ -33,7 +33,7 @@ pub(crate) async fn serve<S: Stream>(stream: S, frontend: &Frontend) {
         frontend,
         state: Cell::new(State::Idle),
     };
-    let cluster = frontend.cluster.clone();
+    let tenant = frontend.tenant.clone();
     let outcome = tokio::select! {
         outcome = connect::serve(stream, &dialler, &params) => outcome,
         // A tunnel ends by itself then; whatever else is going on has a moment to end.
@@ -41,11 +41,11 @@ pub(crate) async fn serve<S: Stream>(stream: S, frontend: &Frontend) {
     };
     match dialler.state.get() {
         // Called off: the client left.
-        State::Dialing => cluster.metrics().dial_failure(DialFailure::FrontendClose),
+        State::Dialing => tenant.metrics().dial_failure(DialFailure::FrontendClose),
         // It left, or did not read, before it was told.
         State::Answered => match outcome.end {
             End::AnswerTimeout | End::ClientGone => {
-                cluster.metrics().dial_failure(DialFailure::SendResponse);
+                tenant.metrics().dial_failure(DialFailure::SendResponse);
             }
             End::DialTimeout
             | End::HeadTimeout

@@ -173,7 +173,7 @@ fn judge(
 /// How long a review may take, from when it is asked for.
 const REVIEW_LIMIT: Duration = Duration::from_secs(10);
 
-/// Reviews of one cluster's tokens that are under way at a time, and those with the ones that wait
+/// Reviews of one tenant's tokens that are under way at a time, and those with the ones that wait
 /// for it. A kube-apiserver lets one account ask for more than that.
 const MAX_UNDER_WAY: usize = 16;
 const MAX_WAITING: usize = 256;

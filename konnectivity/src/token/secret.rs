@@ -32,7 +32,7 @@ impl Token {
         Ok(Self(token.to_vec()))
     }
 
-    pub(super) fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         str::from_utf8(&self.0).unwrap_or_default()
     }
 }

@@ -9,7 +9,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::{DialTarget, Event, Link, LinkError, Role};
+use super::{DialTarget, Event, Link, LinkError};
+use crate::config::Role;
 use crate::id::{ConnectId, DialId};
 use crate::packet::{MAX_ERROR, Packet};
 use crate::tunnel::{EndReason, Violation};
