@@ -92,7 +92,7 @@ pub(crate) fn request(path: &str, authority: &str) -> Result<Request<()>, http::
         .body(())
 }
 
-/// Tells whether a request is gRPC's for `path`.
+/// Checks that a request is gRPC's for `path`.
 ///
 /// # Errors
 ///

@@ -198,7 +198,7 @@ impl Pump {
         Ok(true)
     }
 
-    /// Tells whether the stream is not to be read for now; this is polled again when it is.
+    /// Returns whether the stream is not to be read for now; this is polled again when it is.
     fn is_blocked(&self) -> bool {
         let mut state = self.link.0.lock();
         state.blocked = state.link.is_read_blocked();
@@ -326,7 +326,7 @@ impl Watch {
         self.news = true;
     }
 
-    /// Tells whether something came since the last time.
+    /// Returns whether something came since the last time.
     fn answered(&mut self) -> bool {
         std::mem::take(&mut self.news)
     }

@@ -200,7 +200,7 @@ impl Registry {
         for pair in self.pairs() {
             if let Err(error) = pair.reload() {
                 let error = telemetry::chain(&error);
-                tracing::warn!(%error, "a port's certificate is refused, the last good one stays");
+                tracing::warn!(%error, "certificate refused, keeping the previous one");
             }
         }
         let mut known = self.known();

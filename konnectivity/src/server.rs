@@ -216,7 +216,7 @@ impl Server {
                     let wanted = self.cx.registry.current();
                     self.cx.sync(&wanted);
                     for error in self.sockets.sync(&wanted) {
-                        tracing::error!(error = %telemetry::chain(&error), "a tenant has no socket");
+                        tracing::error!(error = %telemetry::chain(&error), "listening on a tenant's socket failed");
                     }
                 }
                 () = self.cx.drain.reached(Phase::Unready), if !stopping => stopping = true,
@@ -225,7 +225,7 @@ impl Server {
                     Some(Ok(())) if stopping => {}
                     Some(ended) => {
                         let why = ended.err().unwrap_or_else(|| "it ended early".to_owned());
-                        tracing::error!(why, "a worker failed, the process ends");
+                        tracing::error!(why, "worker failed, shutting down");
                         failed.get_or_insert(why);
                         stopping = true;
                         self.cx.drain.begin();
@@ -334,7 +334,7 @@ fn answer(what: &'static str, bound: Bound, endpoints: Endpoints) -> JoinHandle<
     tracing::info!(address = %bound.local_addr(), "serving {what}");
     tokio::spawn(async move {
         if let Err(error) = endpoints.serve(bound, std::future::pending()).await {
-            tracing::error!(%error, "no longer serving {what}");
+            tracing::error!(%error, "{what} endpoint failed");
         }
     })
 }

@@ -215,7 +215,7 @@ impl Permit {
         self.tenant.bytes.allowance(self.charged)
     }
 
-    /// Says whether the tunnel's sender may be promised `more`.
+    /// Returns whether the tunnel's sender may be promised `more`.
     pub(crate) fn headroom(&self, more: usize) -> Headroom {
         self.tenant.bytes.headroom(self.charged, more)
     }

@@ -174,14 +174,14 @@ impl Backends {
         }
     }
 
-    /// Says that a stream's agent drains: it is dialed only when all others in question drain.
+    /// Marks a stream's agent as draining: it is dialed only when all others in question drain.
     pub fn set_draining(&mut self, stream: StreamId) {
         if let Some(backend) = self.streams.get_mut(&stream) {
             backend.draining = true;
         }
     }
 
-    /// Says whether a stream answers. One that does not is not dialed at all.
+    /// Sets whether a stream answers. One that does not is not dialed at all.
     pub fn set_alive(&mut self, stream: StreamId, alive: bool) {
         if let Some(backend) = self.streams.get_mut(&stream) {
             backend.alive = alive;

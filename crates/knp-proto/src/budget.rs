@@ -83,7 +83,7 @@ impl Share {
             .min(process)
     }
 
-    /// Takes `more` bytes for one that holds `own`, if they may be had.
+    /// Takes `more` bytes for one that holds `own`, if they are free.
     pub(crate) fn try_take(&self, own: usize, more: usize) -> bool {
         more <= self.allowance(own) && self.try_take_any(more)
     }
@@ -111,7 +111,7 @@ impl Share {
         self.process.used.fetch_sub(less, Ordering::Relaxed);
     }
 
-    /// Says whether one that holds `own` bytes may promise `more`. Promises get half of the
+    /// Returns whether one that holds `own` bytes may promise `more`. Promises get half of the
     /// memory, so that what was promised to every tunnel from the start finds some left.
     pub(crate) fn headroom(&self, own: usize, more: usize) -> Headroom {
         let limit = self.limit.load(Ordering::Relaxed);

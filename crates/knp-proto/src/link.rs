@@ -186,7 +186,7 @@ impl Link {
 
     // === Dialing ===
 
-    /// Asks the agent for a connection, on a server. What becomes of it is told by
+    /// Asks the agent for a connection, on a server. What becomes of it is reported by
     /// [`Event::Established`] or [`Event::Ended`].
     ///
     /// `random` names the dial toward the agent; draw it anew for each, not from a client.
@@ -234,7 +234,7 @@ impl Link {
         })
     }
 
-    /// Tells an agent's link what became of a dial it was asked for by [`Event::Dial`]: with a
+    /// Reports to an agent's link what became of a dial it was asked for by [`Event::Dial`]: with a
     /// connection the peer gets its id, with an error the text.
     ///
     /// # Errors
@@ -273,7 +273,7 @@ impl Link {
 
     // === Sockets ===
 
-    /// Takes at most `max` bytes for the socket. See [`Read`].
+    /// Returns at most `max` bytes for the socket. See [`Read`].
     ///
     /// # Errors
     ///
@@ -283,7 +283,7 @@ impl Link {
         Ok(self.tunnels.at_mut(slot).ok_or(Gone)?.read(max))
     }
 
-    /// Says that the socket took `len` bytes of what was read, which frees space for more. Nothing
+    /// Reports that the socket took `len` bytes of what was read, which frees space for more. Nothing
     /// happens after the tunnel's end.
     pub fn consumed(&mut self, now: Instant, id: TunnelId, len: usize) {
         self.with(id, |tunnel, config| tunnel.consumed(now, config, len));
@@ -301,7 +301,7 @@ impl Link {
         capacity
     }
 
-    /// Takes bytes from the socket. Those of large pieces are not copied.
+    /// Queues bytes from the socket. Large ones are not copied.
     ///
     /// # Errors
     ///
@@ -316,14 +316,14 @@ impl Link {
         Ok(())
     }
 
-    /// Says that the socket has sent all it will: with half-close agreed on the other direction
+    /// Reports that the socket has sent all it will: with half-close agreed on the other direction
     /// goes on, without it the tunnel closes once all is sent, and what comes until then is still
     /// to be read.
     pub fn finish(&mut self, now: Instant, id: TunnelId) {
         self.with(id, |tunnel, config| tunnel.finish(now, config));
     }
 
-    /// Says that the socket is gone. What it has sent still goes out, what comes is dropped; a
+    /// Reports that the socket is gone. What it has sent still goes out, what comes is dropped; a
     /// dial is called off. `id` is no longer valid, but [`Event::Ended`] will follow.
     pub fn close(&mut self, now: Instant, id: TunnelId) {
         self.shut(now, id, Shut::Whole);
@@ -359,7 +359,7 @@ impl Link {
         }
     }
 
-    /// Says that the stream is over. Its tunnels end with [`EndReason::LinkLost`], at once unless
+    /// Reports that the stream is over. Its tunnels end with [`EndReason::LinkLost`], at once unless
     /// all that will ever come for their socket is there already.
     pub fn end(&mut self, now: Instant) {
         self.ended = true;

@@ -109,7 +109,7 @@ impl Tunnels {
         let dialed = tokio::select! {
             dialed = dialing => dialed,
             () = pending.canceled() => {
-                tracing::debug!(address = pending.target.address, "dial called off");
+                tracing::debug!(address = pending.target.address, "dial canceled");
                 return None;
             }
         };
@@ -138,7 +138,7 @@ impl Tunnels {
                 Some((stream, clean))
             }
             RelayEnd::Socket(error) => {
-                tracing::debug!(%error, "a destination's connection failed");
+                tracing::debug!(%error, "destination connection failed");
                 None
             }
         }

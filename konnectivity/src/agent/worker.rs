@@ -214,7 +214,7 @@ impl Worker {
             Ok(opened) => opened,
             Err(error) => {
                 let error = telemetry::chain(&error).to_string();
-                tracing::warn!(error, "no server");
+                tracing::warn!(error, "connecting to a server failed");
                 metrics.connected(ConnectResult::Failed);
                 self.board.view().last_failure = Some(error);
                 self.connector.failed(now(), random);
@@ -224,7 +224,7 @@ impl Worker {
         let (server, count) = (opened.server_id.clone(), opened.server_count);
         match self.connector.connected(now(), random, &server, count) {
             Verdict::Duplicate => {
-                tracing::debug!(server, count, "this server is connected already");
+                tracing::debug!(server, count, "server already connected");
                 metrics.connected(ConnectResult::Duplicate);
             }
             Verdict::Keep => {
@@ -264,16 +264,10 @@ impl Worker {
         match ended {
             Ok((_, end)) => {
                 let error = telemetry::chain(&end).to_string();
-                tracing::warn!(
-                    server,
-                    reason,
-                    error,
-                    ?lasted,
-                    "the stream to a server ended"
-                );
+                tracing::warn!(server, reason, error, ?lasted, "server stream ended");
                 self.count(&end);
             }
-            Err(error) => tracing::error!(server, %error, "the task of a stream failed"),
+            Err(error) => tracing::error!(server, %error, "stream task failed"),
         }
         let random = self.random();
         self.connector.lost(now(), random, &server);

@@ -87,7 +87,7 @@ impl AgentMetrics {
         &self.inner.link
     }
 
-    /// Says which budget's bytes are exposed; the first call counts.
+    /// Sets which budget's bytes are exposed; the first call counts.
     pub(crate) fn budget(&self, budget: &Arc<Budget>) {
         self.inner.links.budget(budget);
     }
@@ -121,7 +121,7 @@ impl AgentMetrics {
         Held::new(&self.inner.server_connections, None)
     }
 
-    /// Says how many servers there are to connect to.
+    /// Sets how many servers there are to connect to.
     pub(crate) fn known_servers(&self, servers: u32) {
         self.inner.server_count.set(servers.into());
     }
@@ -138,7 +138,7 @@ impl AgentMetrics {
         self.inner.connects.with(&[result.as_str()]).inc();
     }
 
-    /// Says that the agent is draining.
+    /// Sets that the agent is draining.
     pub(crate) fn draining(&self) {
         self.inner.draining.set(1);
     }

@@ -213,7 +213,7 @@ impl ServerMetrics {
         TenantMetrics::new(self.clone(), link, series)
     }
 
-    /// Says which budget's bytes are exposed; the first call counts.
+    /// Sets which budget's bytes are exposed; the first call counts.
     pub(crate) fn budget(&self, budget: &Arc<Budget>) {
         self.inner.links.budget(budget);
     }

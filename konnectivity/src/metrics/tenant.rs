@@ -101,7 +101,7 @@ impl TenantMetrics {
         }
     }
 
-    /// Says how many keys one of the tenant's strategies has to choose from.
+    /// Sets how many keys one of the tenant's strategies has to choose from.
     pub(crate) fn ready_backends(&self, strategy: Strategy, keys: usize) {
         let keys = i64::try_from(keys).unwrap_or(i64::MAX);
         let mut ready = lock(&self.inner.ready);
@@ -109,7 +109,7 @@ impl TenantMetrics {
         self.inner.server.ready(strategy).add(keys - before);
     }
 
-    /// Says how many agents' streams the tenant's first strategy has to choose from.
+    /// Sets how many agents' streams the tenant's first strategy has to choose from.
     pub(crate) fn ready_connections(&self, streams: usize) {
         let streams = i64::try_from(streams).unwrap_or(i64::MAX);
         let mut ready = lock(&self.inner.ready);

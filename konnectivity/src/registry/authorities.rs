@@ -5,7 +5,7 @@
 //!                                       └─▶ prints: whose keys these are, for comparing bundles
 //! ```
 //!
-//! Takes a bundle whole or not at all: a rotation that silently trusts half of what was written is
+//! Accepts a bundle whole or not at all: a rotation that silently trusts half of what was written is
 //! found out too late. Knows nothing of names and tenants.
 
 use std::collections::BTreeSet;

@@ -163,7 +163,7 @@ impl Known {
         match survey.tenants {
             Err(reason) => {
                 if self.unlisted.as_ref() != Some(&reason) {
-                    tracing::warn!(%reason, "the registry cannot be read, its tenants stay");
+                    tracing::warn!(%reason, "reading the registry failed, keeping the tenants");
                     refused_anew = 1;
                 }
                 self.unlisted = Some(reason);
@@ -269,7 +269,7 @@ impl Known {
         for (tenant, reason) in &refused {
             if self.refused.get(tenant) != Some(reason) {
                 let kept = self.in_force.contains_key(tenant);
-                tracing::warn!(%tenant, %reason, kept, "a tenant's definition is refused");
+                tracing::warn!(%tenant, %reason, kept, "tenant definition refused");
                 anew += 1;
             }
         }

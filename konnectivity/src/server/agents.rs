@@ -50,7 +50,7 @@ pub(crate) async fn serve<S>(
         match timeout(cx.limits.handshake, handshake.handshake(io)).await {
             Ok(Ok(connection)) => connection,
             Ok(Err(error)) => {
-                tracing::debug!(%from, %error, "an agent's connection is no HTTP/2");
+                tracing::debug!(%from, %error, "agent connection is not HTTP/2");
                 return cx.metrics.peer_refused(PeerPort::Agents, "http2");
             }
             Err(_) => {
@@ -77,7 +77,7 @@ pub(crate) async fn serve<S>(
                     streams.spawn_local(connect(request, respond, Rc::clone(&shared)));
                 }
                 Some(Err(error)) => {
-                    tracing::debug!(%from, %error, "an agent's connection broke");
+                    tracing::debug!(%from, %error, "agent connection failed");
                     break;
                 }
                 None => break,
@@ -88,7 +88,7 @@ pub(crate) async fn serve<S>(
             }
             Some(ended) = streams.join_next(), if !streams.is_empty() => {
                 if let Err(error) = ended {
-                    tracing::error!(%from, %error, "an agent's stream ended by a defect");
+                    tracing::error!(%from, %error, "agent stream task failed");
                 }
                 if streams.is_empty() {
                     // What was sent last has a moment to get out.
@@ -126,7 +126,7 @@ async fn connect(
     let admitted = match admit(&request, &shared.peer, from, cx).await {
         Ok(admitted) => admitted,
         Err(refused) => {
-            tracing::info!(%from, reason = refused.reason, text = %refused.text, "an agent is refused");
+            tracing::info!(%from, reason = refused.reason, text = %refused.text, "agent refused");
             cx.metrics.peer_refused(PeerPort::Agents, refused.reason);
             let response = refusal(refused.code, &refused.text);
             drop(respond.send_response(response, true));
@@ -169,7 +169,7 @@ async fn connect(
         .run(|news| match news {
             News::Alive(alive) => tenant.set_alive(id, alive),
             News::Draining => {
-                tracing::info!(tenant = %tenant.id(), %agent, stream = id.0, "agent drains");
+                tracing::info!(tenant = %tenant.id(), %agent, stream = id.0, "agent draining");
                 tenant.set_draining(id);
             }
             News::Unrecognized(answers) => {
@@ -185,7 +185,7 @@ async fn connect(
         .await;
     drop(joined);
     let reason = end.reason();
-    tracing::info!(%from, tenant = %tenant.id(), %agent, stream = id.0, reason, %end, "agent gone");
+    tracing::info!(%from, tenant = %tenant.id(), %agent, stream = id.0, reason, %end, "agent disconnected");
 }
 
 /// An agent that may serve.

@@ -130,7 +130,7 @@ impl Context {
                 !changes.agents && !changes.frontends
             });
             if !stays {
-                tracing::info!(tenant = %id, "no longer served");
+                tracing::info!(tenant = %id, "tenant removed");
                 tenant.remove("the tenant is no longer served");
             }
             stays
@@ -139,7 +139,7 @@ impl Context {
             match tenants.get(&spec.id) {
                 Some(tenant) => tenant.reconfigure(Arc::clone(spec)),
                 None => {
-                    tracing::info!(tenant = %spec.id, "served");
+                    tracing::info!(tenant = %spec.id, "tenant added");
                     let (spec, has_lease) = (Arc::clone(spec), self.lease_count.is_some());
                     let tenant = Tenant::new(spec, &self.budget, &self.metrics, has_lease);
                     tenants.insert(tenant.id().clone(), tenant);

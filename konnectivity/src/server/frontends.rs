@@ -67,7 +67,7 @@ impl Frontend {
                 tracing::debug!(tenant = %self.tenant.id(), address, agent = %dialed.agent, "dialed");
             }
             Err(error) => {
-                tracing::debug!(tenant = %self.tenant.id(), address, %error, "no tunnel");
+                tracing::debug!(tenant = %self.tenant.id(), address, %error, "dial failed");
             }
         }
         result

@@ -49,7 +49,7 @@ where
     match timeout(cx.limits.handshake, server.begun()).await {
         Ok(Ok(())) => server.run(frontend.cut()).await,
         Ok(Err(error)) => {
-            tracing::debug!(peer = %frontend.peer, %error, "a frontend's connection is no HTTP/2");
+            tracing::debug!(peer = %frontend.peer, %error, "frontend connection is not HTTP/2");
             cx.metrics.peer_refused(frontend.port, "http2");
         }
         Err(_) => {
@@ -380,7 +380,7 @@ impl<'a> Stream<'a> {
         Poll::Ready(Ok(None))
     }
 
-    /// Tells the client that its tunnel is over, and ends the stream behind that.
+    /// Reports the end of the tunnel to the client, and ends the stream behind that.
     fn ended(&mut self, reason: &EndReason) -> Step {
         self.way = Way::Over;
         self.reason = self.reason.or_else(|| Some(reason.reason()));

@@ -92,7 +92,7 @@ impl Worker {
         }
     }
 
-    /// Takes a connection that was accepted on `port`.
+    /// Serves a connection that was accepted on `port`.
     pub(crate) fn accepted(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr, port: Port) {
         let worker = Rc::clone(self);
         let Some(permit) = self.admit(&self.admission, peer_port(port)) else {
@@ -129,7 +129,7 @@ impl Worker {
             Ok(accepted) => accepted,
             Err(error) => {
                 let reason = error.reason();
-                tracing::debug!(%from, reason, error = %telemetry::chain(&error), "no handshake");
+                tracing::debug!(%from, reason, error = %telemetry::chain(&error), "TLS handshake failed");
                 return self.cx.metrics.peer_refused(peer_port(port), reason);
             }
         };
@@ -138,7 +138,7 @@ impl Worker {
         let wants_h2 = port == Port::Agents || self.mode == FrontendMode::Grpc;
         if wants_h2 && session.alpn_protocol() != Some(b"h2") {
             // As gRPC's own servers do.
-            tracing::debug!(%from, "a peer without ALPN h2 is refused");
+            tracing::debug!(%from, "peer without ALPN h2 refused");
             return self.cx.metrics.peer_refused(peer_port(port), "alpn");
         }
         // As it is now: what was taken away during the handshake is not let in.
@@ -148,7 +148,7 @@ impl Worker {
         let identity = match identity {
             Ok(identity) => identity,
             Err(refused) => {
-                tracing::info!(%from, %refused, "a peer is refused");
+                tracing::info!(%from, %refused, "peer refused");
                 return self
                     .cx
                     .metrics
@@ -171,7 +171,7 @@ impl Worker {
         }
     }
 
-    /// Returns what the frontends of `cluster` on this thread have together.
+    /// Returns what the frontends of `tenant` on this thread have together.
     fn share(&self, tenant: &TenantId) -> Option<TenantShare> {
         let shares = self.shares.as_ref()?;
         let mut known = self.shares_of.borrow_mut();
@@ -210,7 +210,7 @@ impl Worker {
         })
     }
 
-    /// Accepts frontends of `cluster` until the process drains or `stop` is told.
+    /// Accepts frontends of `tenant` until the process drains or `stop` is told.
     pub(crate) async fn listen_unix(
         self: Rc<Self>,
         listener: std::os::unix::net::UnixListener,
@@ -220,7 +220,7 @@ impl Worker {
     ) {
         let listener = match UnixListener::from_std(listener) {
             Ok(listener) => listener,
-            Err(error) => return tracing::error!(%tenant, %error, "the socket cannot be used"),
+            Err(error) => return tracing::error!(%tenant, %error, "socket unusable"),
         };
         let mut pause = FIRST_PAUSE;
         loop {
@@ -253,7 +253,7 @@ impl Worker {
                     });
                 }
                 Err(error) => {
-                    tracing::warn!(%tenant, %error, "accepting pauses");
+                    tracing::warn!(%tenant, %error, "accept paused");
                     sleep(pause).await;
                     pause = (pause * 2).min(MAX_PAUSE);
                 }

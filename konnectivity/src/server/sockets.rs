@@ -135,7 +135,7 @@ fn close(path: &Path, bound: &Bound) {
         return;
     }
     if let Err(error) = std::fs::remove_file(path) {
-        tracing::debug!(path = %path.display(), %error, "the socket is gone already");
+        tracing::debug!(path = %path.display(), %error, "socket already removed");
     }
 }
 

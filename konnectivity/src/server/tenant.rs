@@ -174,7 +174,7 @@ impl Tenant {
         self.frontends.load(Ordering::Relaxed)
     }
 
-    /// Takes a changed configuration of the same identity; links and tunnels stay.
+    /// Applies a changed configuration of the same identity; links and tunnels stay.
     pub(crate) fn reconfigure(&self, spec: Arc<TenantSpec>) {
         self.limits.set_limits(spec.limits);
         self.spec.store(spec);
@@ -221,7 +221,7 @@ impl Tenant {
         Some(Joined { tenant, stream })
     }
 
-    /// Takes an agent's link out; no other is touched.
+    /// Removes an agent's link; no other is touched.
     fn leave(&self, stream: StreamId) {
         let mut agents = self.lock();
         agents.backends.remove(stream);
@@ -232,12 +232,12 @@ impl Tenant {
         self.tell_ready(&agents);
     }
 
-    /// Says that an agent asked not to be dialed.
+    /// Marks an agent as draining.
     pub(crate) fn set_draining(&self, stream: StreamId) {
         self.lock().backends.set_draining(stream);
     }
 
-    /// Says whether an agent can be expected to answer.
+    /// Sets whether an agent can be expected to answer.
     pub(crate) fn set_alive(&self, stream: StreamId, alive: bool) {
         let mut agents = self.lock();
         agents.backends.set_alive(stream, alive);
@@ -251,7 +251,7 @@ impl Tenant {
         }
     }
 
-    /// Tells whether the first strategy has anybody to choose from.
+    /// Returns whether the first strategy has an agent to choose.
     pub(crate) fn is_ready(&self) -> bool {
         let spec = self.spec.load();
         let agents = self.lock();

@@ -10,7 +10,9 @@
 //! Certificates are the registry's; what an agent may do once it is let in is not decided here.
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    mod tenants;
+}
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -65,7 +67,7 @@ impl Tokens {
         }
     }
 
-    /// Says whose agent shows `authorization`, all values of that metadata. `hint` is the tenant
+    /// Returns the tenant whose agent shows `authorization`, all values of that metadata. `hint` is the tenant
     /// whose name was asked for, `source` where the connection comes from.
     ///
     /// Takes 10 s at most. Cancel-safe.
@@ -146,7 +148,7 @@ impl TokenSpec {
             KeySet::parse(bytes)
                 .inspect_err(|error| {
                     let error = telemetry::chain(error);
-                    tracing::warn!(jwks = ?self.jwks, %error, "keys that cannot be used");
+                    tracing::warn!(jwks = ?self.jwks, %error, "JWKS refused");
                 })
                 .ok()
         });

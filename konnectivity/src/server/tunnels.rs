@@ -29,7 +29,7 @@ struct Entry {
     since: Instant,
 }
 
-/// A tunnel that is open. Dropping it says that it has ended.
+/// A tunnel that is open. Dropping it ends the record.
 pub(crate) struct Open {
     tunnels: Tunnels,
     number: u64,
@@ -39,7 +39,7 @@ pub(crate) struct Open {
 }
 
 impl Tunnels {
-    /// Notes a tunnel; `held` and `duration` are told of its end.
+    /// Records a tunnel; `held` and `duration` see its end.
     pub(crate) fn open(
         &self,
         tenant: &TenantId,

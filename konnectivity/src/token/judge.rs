@@ -1,4 +1,4 @@
-//! Says whether a token is one of a tenant's agents.
+//! Decides whether a token is one of a tenant's agents.
 //!
 //! ```text
 //!     token ──recall──▶ keys known? ──yes──▶ signature, claims ─────────────▶ verdict

@@ -111,7 +111,7 @@ impl Claims {
         })
     }
 
-    /// Tells whether it is for `audience`.
+    /// Returns whether it is for `audience`.
     pub(super) fn is_for(&self, audience: &str) -> bool {
         self.audiences.iter().any(|one| one == audience)
     }

@@ -32,7 +32,7 @@ impl Rates {
         }
     }
 
-    /// Takes a place that `source` has with `cluster`; tells whether there was one.
+    /// Takes a place of `source` with `tenant`; returns whether there was one.
     pub(crate) fn take(&mut self, tenant: &TenantId, source: IpAddr, now: Instant) -> bool {
         let payer = payer(tenant, source);
         let full_at = self.full_at.get(&payer).copied();

@@ -88,7 +88,7 @@ impl TokenRefused {
         }
     }
 
-    /// Tells whether the same token would be refused for the same reason a moment later.
+    /// Returns whether the same token would be refused for the same reason a moment later.
     pub(super) fn lasts(&self) -> bool {
         !matches!(self, Self::Busy | Self::Limited | Self::Unavailable)
     }

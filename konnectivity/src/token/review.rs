@@ -132,7 +132,7 @@ impl Inner {
             .unwrap_or_else(PoisonError::into_inner);
         if complained.is_none_or(|at| now >= at + COMPLAINT_PERIOD) {
             *complained = Some(now);
-            tracing::warn!(error = %telemetry::chain(error), "tokens cannot be reviewed");
+            tracing::warn!(error = %telemetry::chain(error), "reviewing tokens failed");
         }
     }
 }
@@ -146,7 +146,7 @@ impl<T> Drop for Abandoned<T> {
     }
 }
 
-/// Says what an answer means: only what the API server vouches for without reserve is good.
+/// Returns what an answer means: only what the API server vouches for without reserve is good.
 fn judge(
     status: &TokenReviewStatus,
     rules: &TokenRules,

@@ -11,7 +11,7 @@ use super::refused::TokenRefused;
 pub struct Token(Vec<u8>);
 
 impl Token {
-    /// Takes the token out of all values of the metadata `authorization`.
+    /// Reads the token from all values of the metadata `authorization`.
     ///
     /// # Errors
     /// `Missing`, `Several`, `Scheme`, or `Malformed` when it is too long or no token at all.

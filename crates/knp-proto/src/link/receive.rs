@@ -16,7 +16,7 @@ use crate::packet::{MAX_ERROR, Packet};
 use crate::tunnel::{EndReason, Violation};
 
 impl Link {
-    /// Takes a packet the peer sent.
+    /// Handles a packet the peer sent.
     ///
     /// # Errors
     ///

@@ -56,7 +56,7 @@ impl fmt::Display for Claim {
     }
 }
 
-/// Takes from `candidates` what claims something of another's, or puts what is active in its
+/// Removes from `candidates` what claims something of another's, or puts what is active in its
 /// place, until none does. `refuse` is called for each with the reason.
 pub(super) fn settle(
     candidates: &mut BTreeMap<TenantId, Arc<TenantSpec>>,

@@ -16,7 +16,7 @@ use crate::token::fixture::{AGENT, Issuer, encode};
 use crate::token::tests::reviews::{Reviewer, vouch};
 use crate::token::{Candidate, TokenRefused, choose};
 
-use super::Tokens;
+use crate::server::tokens::Tokens;
 
 /// A registry whose tenants are known by tokens and nothing else.
 struct Stage {
