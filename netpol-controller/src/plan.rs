@@ -121,7 +121,7 @@ pub struct Problem {
 const MAX_MESSAGE_BYTES: usize = 900;
 
 impl Problem {
-    /// Puts a problem together; a message that is too long for an Event is cut.
+    /// Makes a problem; a message that is too long for an Event is cut.
     #[must_use]
     pub fn new(object: ObjectRef, reason: Reason, message: &str) -> Self {
         let mut text = message.to_owned();

@@ -165,7 +165,7 @@ impl Publisher {
         }
     }
 
-    /// Says that everything there is has been translated once.
+    /// Marks the resources as complete, once everything was translated.
     pub(crate) fn complete(&self) {
         for gateway in &self.gateways {
             if let Some(handle) = &gateway.handle {

@@ -1,6 +1,6 @@
-//! The addresses of the API server, where pods reach it by a host name.
+//! Addresses of the API server, where pods reach it by a host name.
 //!
-//! Looked up again and again; while it cannot be, what was found last stays. Only the policy
+//! Resolved periodically; while it fails, the last addresses stay. Only the policy
 //! `allow-to-runtime-apiserver` wants to know.
 
 use std::collections::BTreeSet;

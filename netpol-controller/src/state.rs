@@ -93,7 +93,7 @@ pub fn in_namespace<'a, T>(
 }
 
 impl ClusterState {
-    /// Takes an object as it is now, in place of what was known of it.
+    /// Applies the current version of an object.
     ///
     /// # Errors
     /// When the object cannot be understood; what was known of it stays then.

@@ -1,4 +1,4 @@
-//! Brings policies in line: what is due is planned, compared with what is there, and written.
+//! Reconciles policies: due keys are planned, compared with the observed policies, and written.
 //!
 //! ```text
 //!     due key ─plan─▶ wanted ─compare with observed─▶ nothing to do

@@ -130,7 +130,7 @@ impl Watches {
         }
     }
 
-    /// Looks for kinds and watches them, until it is dropped.
+    /// Discovers kinds and watches them, until it is dropped.
     pub(crate) async fn run(mut self) {
         let throttle = Throttle::new(Duration::from_secs(30));
         loop {
@@ -307,35 +307,20 @@ struct Watch {
 impl Watch {
     async fn run(self) {
         let (client, resource) = (self.client.clone(), &self.resource);
-        match self.kind {
-            Kind::Namespace | Kind::Pod => {
-                let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client, resource);
-                let events = watcher(api, lasting(self.kind)).backoff(Pauses::default());
-                self.pass(events.map(|event| event.map(without_data))).await;
-            }
-            Kind::Endpoints if self.narrow => {
-                let api: Api<DynamicObject> = Api::namespaced_with(client, "default", resource);
-                let config = lasting(self.kind).fields("metadata.name=kubernetes");
-                self.pass(watcher(api, config).backoff(Pauses::default()))
-                    .await;
-            }
-            Kind::DestinationRule
-            | Kind::EndpointSlice
-            | Kind::Endpoints
-            | Kind::EnvoyFilter
-            | Kind::Gateway
-            | Kind::Ingress
-            | Kind::IstioGateway
-            | Kind::NetworkPolicy
-            | Kind::Service
-            | Kind::Shoot
-            | Kind::TlsRoute
-            | Kind::VirtualService => {
-                let api: Api<DynamicObject> = Api::all_with(client, resource);
-                self.pass(watcher(api, lasting(self.kind)).backoff(Pauses::default()))
-                    .await;
-            }
+        let mut config = lasting(self.kind);
+        if matches!(self.kind, Kind::Namespace | Kind::Pod) {
+            let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client, resource);
+            let events = watcher(api, config).backoff(Pauses::default());
+            return self.pass(events.map(|event| event.map(without_data))).await;
         }
+        let api: Api<DynamicObject> = if self.narrow {
+            config = config.fields("metadata.name=kubernetes");
+            Api::namespaced_with(client, "default", resource)
+        } else {
+            Api::all_with(client, resource)
+        };
+        self.pass(watcher(api, config).backoff(Pauses::default()))
+            .await;
     }
 
     async fn pass(

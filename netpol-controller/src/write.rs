@@ -1,4 +1,4 @@
-//! Writes of NetworkPolicies: created, put right with foreign labels and annotations kept, deleted.
+//! Writes NetworkPolicies: creates, updates with foreign labels and annotations kept, deletes.
 //!
 //! ```text
 //!     absent ──POST──▶ created        differs ──GET, PUT with its version──▶ updated
@@ -236,7 +236,7 @@ fn fresh(policy: &Policy, resource: &ApiResource) -> DynamicObject {
     object
 }
 
-/// Puts what is ours into an object, and leaves what is not.
+/// Sets our labels, annotation and specification in an object, and keeps foreign ones.
 pub(crate) fn claim(object: &mut DynamicObject, policy: &Policy) {
     let ObjectMeta {
         labels,

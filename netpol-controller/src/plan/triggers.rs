@@ -1,4 +1,4 @@
-//! Which Services must be planned again after something else has changed.
+//! Which Services to plan again after another object changed.
 //!
 //! Pure lookups in the state after the change, with what the object was before it. A
 //! change that changes no plan gives nothing, where that is cheap to see.

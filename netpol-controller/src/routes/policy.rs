@@ -1,4 +1,4 @@
-//! How a cluster is used: from Istio's `DestinationRule`s.
+//! Cluster settings from Istio's `DestinationRule`s.
 //!
 //! The rule is found as Istio does: that of the gateway's namespace, else that of the Service's,
 //! else that of the root namespace; a full name before a wildcard; the oldest of several. Subsets,

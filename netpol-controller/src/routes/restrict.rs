@@ -1,4 +1,4 @@
-//! Who may connect: from the RBAC filters of `EnvoyFilter`s, such as Gardener's ACL extension writes.
+//! Allowed clients: from the RBAC filters of `EnvoyFilter`s, such as Gardener's ACL extension writes.
 //!
 //! ```text
 //!   server name ──────────────────────────────▶ routes with that name, and with the names beside it
@@ -98,7 +98,11 @@ impl<'w> Restrictions<'w> {
             named: BTreeMap::new(),
         };
         for (key, filter) in filters {
-            let mut restrictions = filter.patches.iter().filter_map(restriction).peekable();
+            let mut restrictions = filter
+                .patches
+                .iter()
+                .filter_map(FilterPatch::restriction)
+                .peekable();
             if restrictions.peek().is_some() && select::applies_filter(state, entry, key, filter) {
                 for restriction in restrictions {
                     found.add(key, restriction, &claims);
@@ -253,18 +257,6 @@ fn allowed(restriction: &Restriction, claim: &Claim) -> Result<Sources, String> 
         all = all.and(access.allowed(&visit)?);
     }
     Ok(all)
-}
-
-fn restriction(patch: &FilterPatch) -> Option<&Restriction> {
-    match patch {
-        FilterPatch::Restrict(restriction) => Some(restriction),
-        FilterPatch::Chain(_)
-        | FilterPatch::Connect(_)
-        | FilterPatch::Http
-        | FilterPatch::Nothing
-        | FilterPatch::Socket(_)
-        | FilterPatch::Unknown(_) => None,
-    }
 }
 
 fn server_names(matches: &RouteMatch) -> &[String] {

@@ -1,4 +1,4 @@
-//! Which objects a gateway takes: by labels, by namespace, by name.
+//! Which objects apply to a gateway: by labels, by namespace, by name.
 
 use super::{GatewayEntry, ROOT_NAMESPACE};
 use crate::state::{

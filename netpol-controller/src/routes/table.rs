@@ -1,4 +1,4 @@
-//! All groups, and who has what two claim.
+//! All groups, and the owner of each match that several claim.
 //!
 //! ```text
 //!   claims: server name, CONNECT value, destination, key, number ─▶ holders, the oldest first
@@ -75,7 +75,7 @@ struct Holder {
 }
 
 impl Table {
-    /// Puts a group in place of what it was before; an empty one is forgotten.
+    /// Replaces a group; an empty one is removed.
     pub fn put(&mut self, name: &str, group: Group) -> Changed {
         let mut changed = Changed::default();
         let name: Arc<str> = name.into();

@@ -75,6 +75,26 @@ pub enum FilterPatch {
     Unknown(String),
 }
 
+impl FilterPatch {
+    /// Returns the filter chain, if it is one.
+    #[must_use]
+    pub fn chain(&self) -> Option<&ChainPatch> {
+        if let Self::Chain(chain) = self {
+            return Some(chain);
+        }
+        None
+    }
+
+    /// Returns the restriction, if it is one.
+    #[must_use]
+    pub fn restriction(&self) -> Option<&Restriction> {
+        if let Self::Restrict(restriction) = self {
+            return Some(restriction);
+        }
+        None
+    }
+}
+
 /// A filter chain that is matched by destination.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ChainPatch {

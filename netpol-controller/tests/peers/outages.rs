@@ -73,7 +73,7 @@ fn base64(text: &str) -> String {
     testkit::command::run(Command::new("sh").args(["-c", &script])).unwrap()
 }
 
-/// Takes a Service away where the API server cannot see it, then all history.
+/// Deletes a Service in etcd behind the API server, then compacts the history.
 fn forget(stage: &Stage, name: &str) {
     let key = base64(&format!("/registry/services/specs/a/{name}"));
     let gone = stage.etcd("/v3/kv/deleterange", &json!({ "key": key }));

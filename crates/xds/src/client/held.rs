@@ -1,8 +1,8 @@
-//! What was taken from the server: resources, and whether they amount to a table.
+//! The resources of the client, and whether they form a table.
 //!
 //! ```text
-//!   updates ──▶ a copy of the state ──complete?──▶ table ──▶ sink ──taken──▶ becomes the state
-//!                                                              └─refused─▶ dropped
+//!   updates ──▶ a copy of the state ──complete?──▶ table ──▶ sink ──applied─▶ becomes the state
+//!                                                              └─refused──▶ dropped
 //! ```
 //!
 //! It outlives streams: a reconnect loses nothing. Time and streams are the callers'.
@@ -140,7 +140,7 @@ impl HeldResources {
         &self.missing
     }
 
-    /// Takes updates that came together, and says of each whether it was taken. When all of them
+    /// Applies updates that arrived together, and returns each one's verdict. When all of them
     /// together are refused, each is tried alone.
     pub(super) fn settle(
         &mut self,
@@ -183,7 +183,7 @@ impl HeldResources {
         Ok(())
     }
 
-    /// Puts in effect what has come, though the server said that more follows. Called when it has
+    /// Applies what has arrived, although the server announced more. Called when it has
     /// not come for long.
     pub(super) fn apply_without_more(&mut self, sink: &mut impl Sink) -> Result<(), String> {
         self.more_follows = false;
@@ -221,7 +221,7 @@ impl HeldResources {
         taken
     }
 
-    /// Puts the table in effect if everything is there, and finds contradictions even if not: what
+    /// Applies the table if the state is complete, and finds contradictions even if not: what
     /// is taken cannot be refused later.
     fn judge(&mut self, state: &State, sink: &mut impl Sink) -> Result<(), String> {
         if self.rooted() && !self.more_follows && state.missing().is_none() {
@@ -333,7 +333,7 @@ fn drop_unwanted(state: &mut State) {
     }
 }
 
-/// Puts something empty under every name that is referred to and not there.
+/// Adds an empty resource for every missing name that is referenced.
 fn fill_missing(state: &mut State) {
     for (kind, name) in state.all_missing() {
         set_empty(state, kind, &name);

@@ -1,6 +1,6 @@
-//! What the client says on one stream: what it has, what it wants, what it took and refused.
+//! The client's requests on one stream: versions, subscriptions, ACKs and NACKs.
 //!
-//! Both variants, without sockets: requests come out, verdicts go in.
+//! Both variants, without sockets: verdicts in, requests out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -8,13 +8,12 @@ use tokio::time::Instant;
 use super::store::{Content, Store, Version};
 use super::stream::{
     Excess, Handled, Known, Outstanding, Stream, Subscription, TypeState, check_name, leads,
-    wildcards,
 };
 use crate::proto::discovery::{Any, DeltaDiscoveryRequest, DeltaDiscoveryResponse, NamedResource};
 use crate::resource::ResourceType;
 
 impl Stream {
-    /// Takes a request.
+    /// Handles a request.
     pub(super) fn on_delta_request(
         &mut self,
         store: &Store,
@@ -76,7 +75,7 @@ impl Stream {
         let mut initial = BTreeSet::new();
         if state.subscription.is_none() {
             let nothing = request.resource_names_subscribe.is_empty();
-            state.begin(nothing && wildcards(kind));
+            state.begin(nothing && kind.is_root());
             for (name, version) in request.initial_resource_versions.into_iter().take(limit) {
                 check_name(&name)?;
                 let name: Arc<str> = name.into();

@@ -8,13 +8,13 @@ use tokio::time::Instant;
 
 use super::store::{Store, Version};
 use super::stream::{
-    Excess, Handled, Known, Outstanding, Stream, Subscription, TypeState, check_name, wildcards,
+    Excess, Handled, Known, Outstanding, Stream, Subscription, TypeState, check_name,
 };
 use crate::proto::discovery::{Any, DiscoveryRequest, DiscoveryResponse};
 use crate::resource::ResourceType;
 
 impl Stream {
-    /// Takes a request.
+    /// Handles a request.
     pub(super) fn on_full_request(
         &mut self,
         store: &Store,
@@ -59,7 +59,7 @@ impl Stream {
         for kind in ResourceType::ALL {
             // One at a time, even of one batch: only the latest nonce counts.
             while self.types[kind as usize].outstanding.is_empty() && self.ready(kind, store, now) {
-                let response = if wildcards(kind) {
+                let response = if kind.is_root() {
                     self.build_list(kind, store, now)
                 } else {
                     self.build_subset(kind, store)
@@ -85,7 +85,7 @@ impl Stream {
         if !state.outstanding.is_empty() {
             return None;
         }
-        let response = if wildcards(kind) {
+        let response = if kind.is_root() {
             state.owed = true;
             self.build_list(kind, store, now)?
         } else {
@@ -109,7 +109,7 @@ impl Stream {
         let state = &mut self.types[kind as usize];
         let first = state.subscription.is_none();
         let was = state.subscription.take().unwrap_or_default();
-        let everything = names.is_empty() && wildcards(kind) && (first || was.wildcard);
+        let everything = names.is_empty() && kind.is_root() && (first || was.wildcard);
         let wildcard = everything || names.iter().any(|name| name == "*");
         let names: BTreeSet<Arc<str>> = names
             .into_iter()
@@ -122,9 +122,9 @@ impl Stream {
             wildcard,
             names,
         };
-        if first || (!same && wildcards(kind)) {
+        if first || (!same && kind.is_root()) {
             state.scan = true;
-            state.owed = wildcards(kind);
+            state.owed = kind.is_root();
             state.covers = 0;
         }
         for name in &now_there.names {

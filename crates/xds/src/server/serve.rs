@@ -1,4 +1,4 @@
-//! Accepts clients, shakes hands, and hands their streams over.
+//! Accepts clients: TLS, HTTP/2, and the start of their streams.
 
 use std::convert::Infallible;
 use std::future::{Future, Ready, ready};

@@ -1,4 +1,4 @@
-//! What one gateway's clients are to have, with the order in which it changed.
+//! The resources of one gateway, in the order in which they changed.
 //!
 //! ```text
 //!   update ──▶ entries by type and name ──▶ visible(class, name)

@@ -485,14 +485,5 @@ const FOLLOWING: [ResourceType; 3] = [
     ResourceType::WireGuardRoute,
 ];
 
-/// Whether asking for nothing in particular means everything, as it does for the types that are
-/// the roots of a configuration.
-pub(super) fn wildcards(kind: ResourceType) -> bool {
-    match kind {
-        ResourceType::Cluster | ResourceType::Listener | ResourceType::WireGuardRoute => true,
-        ResourceType::ClusterLoadAssignment | ResourceType::RouteConfiguration => false,
-    }
-}
-
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! Which claims lie within others: a name within a wildcard, a part of a range, a port of any.
+//! Claims within others: a name within a wildcard, a part of a range, a port of any.
 //!
 //! ```text
 //!   api.a.example.com     takes from  *.a.example.com, *.example.com, *.com

@@ -103,7 +103,7 @@ impl Access {
 }
 
 impl Named {
-    /// Looks through the configuration of a filter, whatever else there is in it.
+    /// Searches the configuration of a filter, supported or not.
     pub(super) fn find(config: &Value) -> Self {
         let mut named = Self {
             namespaces: BTreeSet::new(),

@@ -51,7 +51,7 @@ impl Matcher {
     }
 
     /// Reads the one of the fields, all with this ending, that is there.
-    fn of(message: &Value, ending: &str) -> Option<Result<Self, String>> {
+    pub(super) fn of(message: &Value, ending: &str) -> Option<Result<Self, String>> {
         let get = |name: &str| {
             let value = field(message, &format!("{name}{ending}"))?;
             value.as_str().map(str::to_owned)
