@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use preamble::HttpVersion;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
 use crate::End;
@@ -57,16 +57,6 @@ where
         Ok(Ok(())) => Ok(()),
         Ok(Err(_)) => Err(End::ClientGone),
         Err(_) => Err(End::AnswerTimeout),
-    }
-}
-
-/// Writes the last answer and closes politely; whether the client took it changes nothing anymore.
-pub(crate) async fn write_and_linger<S>(stream: &mut S, answer: &[u8], params: &Params)
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    if write(stream, answer, params.answer_limit).await.is_ok() {
-        relay::linger(stream, params.linger_limit, LINGER_BYTES).await;
     }
 }
 

@@ -101,7 +101,7 @@ async fn relay_and_close<S: Stream>(
     drop(open);
     // On the heap: relaying, which lasts, does not need it.
     if clean {
-        Box::pin(connect::linger(stream, LINGER, LINGER)).await;
+        Box::pin(::relay::linger(stream, LINGER, MAX_DISCARDED)).await;
     } else {
         Box::pin(reset(stream)).await;
     }
@@ -153,6 +153,8 @@ fn status_of(text: &str) -> u16 {
 
 /// How long a client may take to see the end of its tunnel.
 const LINGER: Duration = Duration::from_secs(1);
+/// Bytes that a client may send meanwhile.
+const MAX_DISCARDED: usize = 256 << 10;
 /// How long a connection may take to end once it is cut.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
 
