@@ -213,7 +213,7 @@ impl Agent {
             tokio::select! {
                 _ = &mut self.ended => break,
                 () = &mut time_is_up, if self.phase() < Phase::Ending => {
-                    tracing::info!(?grace, "the time to drain is up");
+                    tracing::info!(?grace, "drain timed out");
                     // What is left of its streams ends within a moment.
                     self.end();
                 }
@@ -274,7 +274,7 @@ impl Agent {
         tracing::info!(%address, "serving {what}");
         self.keep(async move {
             if let Err(error) = answers.serve(bound, std::future::pending()).await {
-                tracing::error!(%error, "no longer serving {what}");
+                tracing::error!(%error, "{what} endpoint failed");
             }
         });
     }

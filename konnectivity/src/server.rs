@@ -4,14 +4,13 @@
 //! ```text
 //!   control thread: probes, admin, signals, registry, tokens, leases
 //!        │ Context
-//!   worker threads: listen ──▶ agents ───▶ Cluster ◀─── frontends (HTTP CONNECT, gRPC)
+//!   worker threads: listen ──▶ agents ───▶ Tenant ◀─── frontends (HTTP CONNECT, gRPC)
 //! ```
 //!
 //! Start with [`run`]; a connection's life is told in `listen`, `agents` and `frontends`, a dial's
 //! in `cluster`.
 
 mod agents;
-mod cluster;
 mod context;
 mod frontends;
 mod grpc_frontend;
@@ -21,6 +20,8 @@ mod http_frontend;
 mod listen;
 mod params;
 mod sockets;
+mod tenant;
+mod tokens;
 mod tunnels;
 mod view;
 
@@ -47,7 +48,6 @@ use crate::lease::ServerLease;
 use crate::metrics::ServerMetrics;
 use crate::process::Failed;
 use crate::registry::{FrontendMode, Port};
-use crate::token::Tokens;
 use context::Context;
 use health::ServerView;
 use listen::Worker;
@@ -89,7 +89,7 @@ struct Task {
     listeners: Vec<(WorkerSocket, Port)>,
     unix: mpsc::Receiver<Listen>,
     mode: FrontendMode,
-    /// Whether several clusters are served.
+    /// Whether several tenants are served.
     many: bool,
     /// Workers that still have frontends.
     last: watch::Sender<usize>,
@@ -118,7 +118,7 @@ impl Server {
         };
         let cx = Arc::new(Context::new(
             registry.clone(),
-            Tokens::new(registry, metrics.clone(), Handle::current()),
+            tokens::Tokens::new(registry, metrics.clone(), Handle::current()),
             metrics,
             budget,
             drain.clone(),
@@ -212,7 +212,7 @@ impl Server {
                     let wanted = self.cx.registry.current();
                     self.cx.sync(&wanted);
                     for error in self.sockets.sync(&wanted) {
-                        tracing::error!(error = %telemetry::chain(&error), "a cluster has no socket");
+                        tracing::error!(error = %telemetry::chain(&error), "listening on a tenant's socket failed");
                     }
                 }
                 () = self.cx.drain.reached(Phase::Unready), if !stopping => stopping = true,
@@ -221,7 +221,7 @@ impl Server {
                     Some(Ok(())) if stopping => {}
                     Some(ended) => {
                         let why = ended.err().unwrap_or_else(|| "it ended early".to_owned());
-                        tracing::error!(why, "a worker failed, the process ends");
+                        tracing::error!(why, "worker failed, shutting down");
                         failed.get_or_insert(why);
                         stopping = true;
                         self.cx.drain.begin();
@@ -272,12 +272,12 @@ async fn work(task: Task) -> std::io::Result<()> {
         while let Some(listen) = unix.recv().await {
             let Listen {
                 listener,
-                cluster,
+                tenant,
                 mode,
                 stop,
             } = listen;
             let worker = Rc::clone(&for_sockets);
-            tokio::task::spawn_local(worker.listen_unix(listener, cluster, mode, stop));
+            tokio::task::spawn_local(worker.listen_unix(listener, tenant, mode, stop));
         }
     });
     let accepted = {
@@ -330,7 +330,7 @@ fn answer(what: &'static str, bound: Bound, endpoints: Endpoints) -> JoinHandle<
     tracing::info!(address = %bound.local_addr(), "serving {what}");
     tokio::spawn(async move {
         if let Err(error) = endpoints.serve(bound, std::future::pending()).await {
-            tracing::error!(%error, "no longer serving {what}");
+            tracing::error!(%error, "{what} endpoint failed");
         }
     })
 }

@@ -54,7 +54,7 @@ impl Metrics {
             ),
             refusals: registry.counter(
                 "rhizome_vpn_client_connect_refusals_total",
-                "Answers to CONNECT requests other than consent, by their status.",
+                "Refused CONNECT requests, by status.",
                 &["server", "status"],
             ),
             connect_seconds: registry
@@ -100,7 +100,7 @@ impl Metrics {
             .inc();
     }
 
-    /// Counts an answer of a gateway that is no consent.
+    /// Counts a refused CONNECT request.
     pub(crate) fn refused(&self, server: &str, status: u16) {
         let known = STATUSES.contains(&status).then(|| status.to_string());
         let status = known.as_deref().unwrap_or("other");

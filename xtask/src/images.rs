@@ -56,7 +56,7 @@ const IMAGES: [Image; 8] = [
     image("netpol-controller", "netpol-controller", NOBODY),
     image("sni-proxy", "sni-proxy", NOBODY),
     image("vpn-client", "vpn-client", ROOT),
-    image("vpn-provision", "vpn-server", NOBODY),
+    image("vpn-provision", "vpn-provision", NOBODY),
     image("vpn-server", "vpn-server", ROOT),
 ];
 

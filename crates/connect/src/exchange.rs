@@ -178,8 +178,7 @@ where
         self.status = Some(status);
         let limit = self.params.answer_limit;
         if answer::write(self.stream, answer, limit).await.is_ok() {
-            let limit = self.params.linger_limit;
-            relay::linger(self.stream, limit, answer::LINGER_BYTES).await;
+            relay::linger(self.stream, self.params.linger_limit, answer::LINGER_BYTES).await;
         }
     }
 }

@@ -147,7 +147,7 @@ impl Reader {
         }
     }
 
-    /// Takes the next frame from `input`; `None` when there is none without more input.
+    /// Reads the next frame from `input`; `None` when there is none without more input.
     pub(crate) fn next(&mut self, input: &mut Bytes) -> Result<Option<Frame>, ConnectionError> {
         loop {
             match &mut self.state {

@@ -143,7 +143,7 @@ impl Received {
         }
     }
 
-    /// Takes everything, and returns how much it was.
+    /// Drops everything, and returns how much it was.
     pub(crate) fn clear(&mut self) -> usize {
         let pieces: usize = self.pieces.iter().map(Bytes::len).sum();
         let len = pieces + self.small.len();

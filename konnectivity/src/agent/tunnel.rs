@@ -107,7 +107,7 @@ impl Tunnels {
         let dialed = tokio::select! {
             dialed = dialing => dialed,
             () = pending.canceled() => {
-                tracing::debug!(address = pending.target.address, "dial called off");
+                tracing::debug!(address = pending.target.address, "dial canceled");
                 return None;
             }
         };
@@ -136,7 +136,7 @@ impl Tunnels {
                 Some((stream, clean))
             }
             RelayEnd::Socket(error) => {
-                tracing::debug!(%error, "a destination's connection failed");
+                tracing::debug!(%error, "destination connection failed");
                 None
             }
         }
@@ -166,18 +166,18 @@ mod tests {
     async fn an_idle_tunnel_is_small() {
         use crate::agent::dial::DialParams;
         use knp_proto::{
-            Budget, Cluster, ClusterId, ClusterLimits, DialTarget, Event, Extensions, Link,
-            LinkConfig, Packet, StreamId,
+            Budget, DialTarget, Event, Extensions, Link, LinkConfig, Packet, StreamId, Tenant,
+            TenantId, TenantLimits,
         };
         let metrics = AgentMetrics::new(&Registry::new());
         let tunnels = Tunnels::new(Dialer::new(DialParams::default()), metrics.clone());
-        let cluster = Cluster::new(
-            ClusterId::new("c"),
-            ClusterLimits::default(),
+        let tenant = Tenant::new(
+            TenantId::new("c"),
+            TenantLimits::default(),
             Budget::new(1 << 20),
         );
         let config = LinkConfig::default();
-        let mut link = Link::agent(&cluster, StreamId(1), Extensions::ALL, config);
+        let mut link = Link::agent(&tenant, StreamId(1), Extensions::ALL, config);
         let request = Packet::DialRequest {
             protocol: "tcp".to_owned(),
             address: "127.0.0.1:1".to_owned(),

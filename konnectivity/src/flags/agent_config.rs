@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use knp_proto::{ClusterLimits, Identifiers, LinkConfig};
+use knp_proto::{Identifiers, LinkConfig, TenantLimits};
 use telemetry::EndpointAddr;
 
 use super::agent::AgentFlags;
@@ -99,12 +99,12 @@ fn agent(
             ..LinkConfig::default()
         },
         leases: leases(flags, environment, checks),
-        limits: ClusterLimits {
+        limits: TenantLimits {
             buffered_bytes: checks.buffered(flags.max_buffered_bytes),
             dials_per_second: 0,
             pending_dials: dial.max_pending,
             tunnels: checks.positive("max-tunnels", flags.max_tunnels),
-            ..ClusterLimits::default()
+            ..TenantLimits::default()
         },
         dial,
         liveness: LivenessParams {

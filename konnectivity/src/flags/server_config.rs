@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use knp_proto::{ClusterLimits, Overflow, Strategy};
+use knp_proto::{Overflow, Strategy, TenantLimits};
 use telemetry::AccessFormat;
 
 use crate::lease::LeaseLabels;
@@ -98,7 +98,7 @@ pub struct SingleCluster {
     /// Where this server keeps its lease and counts others'.
     pub lease: Option<LeasePlace>,
     /// Bounds.
-    pub limits: ClusterLimits,
+    pub limits: TenantLimits,
     /// Number of servers that agents are told of, unless leases are counted.
     pub server_count: u32,
     /// How an agent is chosen, in order; at least one.
@@ -332,7 +332,7 @@ fn single(
         agents: agent_identity(flags, environment, checks),
         frontend_ca: path(&flags.server_ca_cert),
         lease: lease(flags, environment, checks),
-        limits: ClusterLimits {
+        limits: TenantLimits {
             agents: checks.positive("max-agents", flags.max_agents),
             buffered_bytes: usize::try_from(flags.max_buffered_bytes.get()).unwrap_or(usize::MAX),
             dials_per_second: flags.max_dials_per_second,

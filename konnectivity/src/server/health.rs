@@ -34,7 +34,7 @@ pub(crate) struct State {
 /// Whether a server that asks for agents has any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Agents {
-    /// The first strategy of the only cluster has an agent to choose.
+    /// The first strategy of the only tenant has an agent to choose.
     Connected,
     /// It has none.
     Missing,
@@ -42,9 +42,9 @@ pub(crate) enum Agents {
     NotRequired,
 }
 
-/// What the probe of one cluster shows.
+/// What the probe of one tenant shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ClusterState {
+pub(crate) struct TenantState {
     /// Whether the first strategy has an agent to choose.
     pub(crate) ready: bool,
     /// How many connections of API servers were let in.
@@ -57,13 +57,13 @@ pub(crate) trait ServerView: Send + Sync + 'static {
     /// Returns what the probes depend on.
     fn state(&self) -> State;
 
-    /// Returns what is known of a cluster; nothing when there is no such cluster.
-    fn cluster(&self, id: &str) -> Option<ClusterState>;
+    /// Returns what is known of a tenant; nothing when there is no such tenant.
+    fn tenant(&self, id: &str) -> Option<TenantState>;
 
     /// Returns the effective configuration, without secrets.
     fn config(&self) -> Value;
 
-    /// Returns the active clusters with their agents.
+    /// Returns the active tenants with their agents.
     fn snapshot(&self) -> Value;
 
     /// Returns up to `limit` tunnels.
@@ -72,10 +72,10 @@ pub(crate) trait ServerView: Send + Sync + 'static {
     /// Begins to drain. Called again, it does nothing more.
     fn drain(&self);
 
-    /// Returns what the page shows: at most some 200 clusters, those in trouble first.
+    /// Returns what the page shows: at most some 200 tenants, those in trouble first.
     fn status(&self) -> Status;
 
-    /// Returns what the page shows of clusters whose names contain `filter`, which is not empty.
+    /// Returns what the page shows of tenants whose names contain `filter`, which is not empty.
     fn status_of(&self, filter: &str) -> Status;
 }
 
@@ -92,13 +92,13 @@ pub(crate) fn admin(view: &Arc<dyn ServerView>, metrics: Registry, log: LogContr
 struct Served(Arc<dyn ServerView>);
 
 impl Served {
-    fn cluster(&self, id: &str, verbose: bool) -> Extra {
-        let Some(cluster) = self.0.cluster(id) else {
-            return endpoints::text(404, UNKNOWN_CLUSTER);
+    fn tenant(&self, id: &str, verbose: bool) -> Extra {
+        let Some(tenant) = self.0.tenant(id) else {
+            return endpoints::text(404, UNKNOWN_TENANT);
         };
-        // What is asked is whether this cluster's dials can be served from here.
+        // What is asked is whether this tenant's dials can be served from here.
         let state = State {
-            agents: if cluster.ready {
+            agents: if tenant.ready {
                 Agents::Connected
             } else {
                 Agents::Missing
@@ -107,13 +107,13 @@ impl Served {
         };
         let (status, kind, body) = answer(state.ready());
         if verbose {
-            return (status, kind, cluster.verbose(&body));
+            return (status, kind, tenant.verbose(&body));
         }
         (status, kind, body)
     }
 }
 
-impl ClusterState {
+impl TenantState {
     /// Returns the answer `ready` with a line for each of the two sides.
     fn verbose(self, ready: &str) -> String {
         let agents = if self.ready {
@@ -191,7 +191,7 @@ impl Process for Served {
             "/ready" | "/readyz" => Some(answer(self.0.state().ready())),
             _ => path
                 .strip_prefix("/readyz/")
-                .map(|id| self.cluster(id, endpoints::is_verbose(query))),
+                .map(|id| self.tenant(id, endpoints::is_verbose(query))),
         }
     }
 
@@ -204,7 +204,7 @@ impl Process for Served {
 const NO_AGENT: &str = "no connection to any proxy agent";
 const DRAINING: &str = "the server is draining";
 const STARTING: &str = "the server is starting";
-const UNKNOWN_CLUSTER: &str = "no such cluster";
+const UNKNOWN_TENANT: &str = "no such tenant";
 
 #[cfg(test)]
 mod tests;

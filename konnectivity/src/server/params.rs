@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use knp_proto::{ClusterId, LinkConfig};
+use knp_proto::{LinkConfig, TenantId};
 use route::TcpOptions;
 use tokio::sync::watch;
 
@@ -51,7 +51,7 @@ pub(super) fn registry(config: &ServerConfig) -> Result<Registry, Failed> {
                 AgentIdentity::Token(token) => (None, Some(token_spec(token))),
             };
             let params = SingleParams {
-                id: ClusterId::new(SINGLE),
+                id: TenantId::new(SINGLE),
                 agents_ca,
                 frontends_ca: single.frontend_ca.clone(),
                 strategies: single.strategies.clone(),
@@ -69,7 +69,7 @@ pub(super) fn registry(config: &ServerConfig) -> Result<Registry, Failed> {
     registry.map_err(Failed::configuration)
 }
 
-/// What the one cluster of a server without a registry is called.
+/// What the one tenant of a server without a registry is called.
 const SINGLE: &str = "default";
 
 fn token_spec(token: &flags::TokenSettings) -> TokenSpec {
@@ -91,7 +91,7 @@ pub(super) fn observe(registry: &Registry, metrics: &ServerMetrics, all: &teleme
     let generation = registry.changes();
     let metrics = metrics.registry();
     registry.observe(move |loaded| {
-        metrics.active(*generation.borrow(), loaded.clusters, loaded.broken);
+        metrics.active(*generation.borrow(), loaded.tenants, loaded.broken);
         if loaded.changed > 0 || loaded.refused > 0 {
             metrics.reloaded(match (loaded.refused, loaded.changed) {
                 (0, _) => ReloadResult::Taken,

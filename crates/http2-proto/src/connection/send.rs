@@ -170,7 +170,7 @@ impl Connection {
         true
     }
 
-    /// Takes note of what was written of the output.
+    /// Removes what was written from the output.
     pub fn written(&mut self, bytes: usize) {
         self.output.advance(bytes);
         self.wake_crowd();
@@ -205,7 +205,7 @@ impl Connection {
         }
     }
 
-    /// Tells those who wait for the connection that it takes more.
+    /// Queues events for streams that wait for the connection.
     pub(super) fn wake_crowd(&mut self) {
         // Not for every byte that was written.
         let full = self.output.len() > self.params.send_buffer / 2 || self.send_window <= 0;

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::*;
 
-/// A server with the clusters `full`, which has agents, and `empty`, which has none.
+/// A server with the tenants `full`, which has agents, and `empty`, which has none.
 struct Sample(Mutex<State>);
 
 const READY: State = State {
@@ -23,8 +23,8 @@ impl ServerView for Sample {
         *self.0.lock().unwrap()
     }
 
-    fn cluster(&self, id: &str) -> Option<ClusterState> {
-        let state = |ready, frontends| Some(ClusterState { ready, frontends });
+    fn tenant(&self, id: &str) -> Option<TenantState> {
+        let state = |ready, frontends| Some(TenantState { ready, frontends });
         match id {
             "full" => state(true, 0),
             "empty" => state(false, 7),
@@ -102,7 +102,7 @@ async fn with_a_registry_readiness_does_not_ask_for_agents() {
 }
 
 #[tokio::test]
-async fn each_cluster_is_ready_by_its_own_agents() {
+async fn each_tenant_is_ready_by_its_own_agents() {
     let server = Server::health(State {
         agents: Agents::NotRequired,
         ..READY
@@ -115,7 +115,7 @@ async fn each_cluster_is_ready_by_its_own_agents() {
     for path in ["/readyz/other", "/readyz/", "/readyz/full/x"] {
         assert_eq!(
             server.get(path).await,
-            reply(404, "no such cluster"),
+            reply(404, "no such tenant"),
             "{path}"
         );
     }
@@ -144,7 +144,7 @@ async fn draining_server_is_alive_and_not_ready() {
     }
     assert_eq!(
         server.get("/readyz/other").await,
-        reply(404, "no such cluster")
+        reply(404, "no such tenant")
     );
     assert_eq!(server.get("/healthz").await, reply(200, "ok"));
 }

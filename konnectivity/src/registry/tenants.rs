@@ -1,38 +1,38 @@
-//! The clusters that are served at one moment, and who belongs to which.
+//! The tenants that are served at one moment, and who belongs to which.
 //!
 //! ```text
-//!   specs ─▶ Clusters ─┬─ agent, server name ─▶ cluster ─▶ tls(): only its authorities
-//!                      ├─ frontend, server name ─▶ cluster ─▶ tls(): its authorities first
+//!   specs ─▶ Tenants ─┬─ agent, server name ─▶ tenant ─▶ tls(): only its authorities
+//!                      ├─ frontend, server name ─▶ tenant ─▶ tls(): its authorities first
 //!                      ├─ no such name ──────────▶ tls(): those that know the certificate's URI
 //!                      └─ Index: URI ─▶ whose authorities must vouch ─▶ identify()
 //! ```
 //!
 //! All API servers of a seed may ask for one name, that of the Service in front of this server. So a
-//! frontend's name selects among the clusters that its certificate fits, and refuses nothing.
+//! frontend's name selects among the tenants that its certificate fits, and refuses nothing.
 //!
-//! A snapshot never changes. TLS settings are made when a handshake first needs them; a cluster's
-//! settings for agents depend on that cluster alone and stay for as long as its definition does, also
+//! A snapshot never changes. TLS settings are made when a handshake first needs them; a tenant's
+//! settings for agents depend on that tenant alone and stay for as long as its definition does, also
 //! in later snapshots. Reads no files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use knp_proto::ClusterId;
+use knp_proto::TenantId;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::{CertificateError, ServerConfig};
 use tls::SubjectAltName;
 
 use super::authorities::Authorities;
-use super::spec::{ClusterSpec, Identities, Port};
+use super::spec::{Identities, Port, TenantSpec};
 use super::tls::{TlsPorts, Trust};
 
-/// An immutable snapshot of the clusters.
-pub(crate) struct Clusters {
-    entries: BTreeMap<ClusterId, Entry>,
-    by_name: BTreeMap<String, Arc<ClusterSpec>>,
-    /// The one cluster there is, whatever name a peer asks for.
-    single: Option<Arc<ClusterSpec>>,
+/// An immutable snapshot of the tenants.
+pub(crate) struct Tenants {
+    entries: BTreeMap<TenantId, Entry>,
+    by_name: BTreeMap<String, Arc<TenantSpec>>,
+    /// The one tenant there is, whatever name a peer asks for.
+    single: Option<Arc<TenantSpec>>,
     any_tokens: bool,
     index: Arc<Index>,
     ports: Arc<TlsPorts>,
@@ -40,10 +40,10 @@ pub(crate) struct Clusters {
 }
 
 struct Entry {
-    spec: Arc<ClusterSpec>,
-    /// Settings for agents that ask for the cluster by name, shared with later snapshots.
+    spec: Arc<TenantSpec>,
+    /// Settings for agents that ask for the tenant by name, shared with later snapshots.
     agents: Arc<OnceLock<Arc<ServerConfig>>>,
-    /// The same for frontends, which other clusters' authorities have a say in.
+    /// The same for frontends, which other tenants' authorities have a say in.
     frontends: OnceLock<Arc<ServerConfig>>,
 }
 
@@ -72,11 +72,11 @@ impl PerPort {
     }
 }
 
-impl Clusters {
-    /// Makes the snapshot of a registry. Settings of clusters that are the same as in `older` are
+impl Tenants {
+    /// Makes the snapshot of a registry. Settings of tenants that are the same as in `older` are
     /// taken over.
     pub(super) fn new(
-        specs: impl IntoIterator<Item = Arc<ClusterSpec>>,
+        specs: impl IntoIterator<Item = Arc<TenantSpec>>,
         ports: Arc<TlsPorts>,
         older: Option<&Self>,
     ) -> Self {
@@ -108,20 +108,20 @@ impl Clusters {
         }
     }
 
-    /// Makes the snapshot of the one cluster that every peer belongs to.
+    /// Makes the snapshot of the one tenant that every peer belongs to.
     pub(super) fn single(
-        specs: impl IntoIterator<Item = Arc<ClusterSpec>>,
+        specs: impl IntoIterator<Item = Arc<TenantSpec>>,
         ports: Arc<TlsPorts>,
         older: Option<&Self>,
     ) -> Self {
-        let mut clusters = Self::new(specs, ports, older);
-        let only = clusters.all().next().cloned();
-        clusters.single = only;
-        clusters
+        let mut tenants = Self::new(specs, ports, older);
+        let only = tenants.all().next().cloned();
+        tenants.single = only;
+        tenants
     }
 
-    /// Returns all clusters, ordered by id.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<ClusterSpec>> {
+    /// Returns all tenants, ordered by id.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<TenantSpec>> {
         self.entries.values().map(|entry| &entry.spec)
     }
 
@@ -130,13 +130,13 @@ impl Clusters {
         self.entries.len()
     }
 
-    /// Returns the cluster `id`.
-    pub(crate) fn get(&self, id: &ClusterId) -> Option<&Arc<ClusterSpec>> {
+    /// Returns the tenant `id`.
+    pub(crate) fn get(&self, id: &TenantId) -> Option<&Arc<TenantSpec>> {
         self.entries.get(id).map(|entry| &entry.spec)
     }
 
-    /// Returns the cluster that a server name means, whatever its case.
-    pub(crate) fn by_server_name(&self, name: &str) -> Option<&Arc<ClusterSpec>> {
+    /// Returns the tenant that a server name means, whatever its case.
+    pub(crate) fn by_server_name(&self, name: &str) -> Option<&Arc<TenantSpec>> {
         let name = name.strip_suffix('.').unwrap_or(name);
         if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
             return self.by_name.get(&name.to_ascii_lowercase());
@@ -144,9 +144,9 @@ impl Clusters {
         self.by_name.get(name)
     }
 
-    /// Returns the TLS settings of a handshake. With a server name that means a cluster, only that
-    /// cluster's authorities vouch for an agent, and they are asked first about a frontend;
-    /// otherwise those of the clusters that know the certificate's URI vouch. Tokens make
+    /// Returns the TLS settings of a handshake. With a server name that means a tenant, only that
+    /// tenant's authorities vouch for an agent, and they are asked first about a frontend;
+    /// otherwise those of the tenants that know the certificate's URI vouch. Tokens make
     /// certificates optional on the agents' port. Where the port has no certificate of its own, the
     /// handshake fails.
     pub(crate) fn tls(&self, port: Port, server_name: Option<&str>) -> Arc<ServerConfig> {
@@ -162,14 +162,14 @@ impl Clusters {
         .clone()
     }
 
-    fn of_all(&self, port: Port, first: Option<Arc<ClusterSpec>>) -> Arc<ServerConfig> {
+    fn of_all(&self, port: Port, first: Option<Arc<TenantSpec>>) -> Arc<ServerConfig> {
         let mandatory = port == Port::Frontends || !self.any_tokens;
         let index = self.index.clone();
         self.ports
             .config(port, Trust::All { index, first }, mandatory)
     }
 
-    fn of_one(&self, port: Port, spec: &Arc<ClusterSpec>) -> Arc<ServerConfig> {
+    fn of_one(&self, port: Port, spec: &Arc<TenantSpec>) -> Arc<ServerConfig> {
         if port == Port::Frontends && self.single.is_none() {
             return self.of_all(port, Some(spec.clone()));
         }
@@ -188,55 +188,55 @@ impl Clusters {
         }
     }
 
-    /// Whether there is one cluster, whatever name a peer asks for.
+    /// Whether there is one tenant, whatever name a peer asks for.
     pub(super) fn is_single(&self) -> bool {
         self.single.is_some()
     }
 
-    /// Returns the cluster that a server name means, or the only one there is.
-    pub(super) fn meant(&self, server_name: Option<&str>) -> Option<&Arc<ClusterSpec>> {
+    /// Returns the tenant that a server name means, or the only one there is.
+    pub(super) fn meant(&self, server_name: Option<&str>) -> Option<&Arc<TenantSpec>> {
         self.single
             .as_ref()
             .or_else(|| self.by_server_name(server_name?))
     }
 
-    /// Whether an agent's server name that means no cluster is refused.
+    /// Whether an agent's server name that means no tenant is refused.
     pub(super) fn names_count(&self) -> bool {
         self.single.is_none() && !self.by_name.is_empty()
     }
 
-    /// Whether the agents of any cluster may show tokens.
+    /// Whether the agents of any tenant may show tokens.
     pub(super) fn any_tokens(&self) -> bool {
         self.any_tokens
     }
 
-    /// Returns the identities of all clusters.
+    /// Returns the identities of all tenants.
     pub(super) fn index(&self) -> &Index {
         &self.index
     }
 }
 
-impl fmt::Debug for Clusters {
+impl fmt::Debug for Tenants {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.entries.keys()).finish()
     }
 }
 
-/// Which clusters know a URI, and in which role.
+/// Which tenants know a URI, and in which role.
 #[derive(Default)]
 pub(super) struct Index {
     by_uri: BTreeMap<String, Vec<Claim>>,
 }
 
-/// One cluster's word that a URI is a peer of its own on a port, if its authorities vouch.
+/// One tenant's word that a URI is a peer of its own on a port, if its authorities vouch.
 #[derive(Clone)]
 pub(super) struct Claim {
-    pub(super) spec: Arc<ClusterSpec>,
+    pub(super) spec: Arc<TenantSpec>,
     pub(super) port: Port,
 }
 
 impl Index {
-    fn add(&mut self, spec: &Arc<ClusterSpec>) {
+    fn add(&mut self, spec: &Arc<TenantSpec>) {
         for port in Port::ALL {
             let Some(certificates) = spec.certificates(port) else {
                 continue;
@@ -269,14 +269,14 @@ impl Index {
         known.into_values().collect()
     }
 
-    /// Verifies a client's chain by the authorities of the clusters that know one of its URIs,
+    /// Verifies a client's chain by the authorities of the tenants that know one of its URIs,
     /// those of `first` before all others.
     ///
     /// # Errors
-    /// No cluster knows it, or none of those that do has an authority that vouches for it.
+    /// No tenant knows it, or none of those that do has an authority that vouches for it.
     pub(super) fn vouch_for(
         &self,
-        first: Option<&Arc<ClusterSpec>>,
+        first: Option<&Arc<TenantSpec>>,
         leaf: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
@@ -304,8 +304,8 @@ impl Index {
     }
 }
 
-/// Returns the roles in which one cluster knows any of `uris`.
-pub(super) fn claims_of(spec: &Arc<ClusterSpec>, uris: &BTreeSet<String>) -> Vec<Claim> {
+/// Returns the roles in which one tenant knows any of `uris`.
+pub(super) fn claims_of(spec: &Arc<TenantSpec>, uris: &BTreeSet<String>) -> Vec<Claim> {
     let knows = |port: &Port| match spec.certificates(*port).map(|given| &given.identities) {
         Some(Identities::Uris(known)) => !known.is_disjoint(uris),
         Some(Identities::Any) | None => false,
@@ -336,7 +336,7 @@ pub(super) fn uris(leaf: &CertificateDer<'_>) -> Option<BTreeSet<String>> {
     Some(uris.collect())
 }
 
-/// The most clusters that are tried for one certificate: each try may cost a verification of a
-/// signature or two, about 0.1 ms. More clusters may know one URI, each with its own authority, when
+/// The most tenants that are tried for one certificate: each try may cost a verification of a
+/// signature or two, about 0.1 ms. More tenants may know one URI, each with its own authority, when
 /// peers ask for a server name that selects one of them.
 pub(super) const MAX_CLAIMS: usize = 32;

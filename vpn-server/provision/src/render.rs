@@ -20,7 +20,9 @@ use tunnel::settings::TunnelAddress;
 
 use super::state::{Authority, Keys, Leaf, Phase, Private, State, Which};
 use super::yaml::to_yaml;
-use crate::config::{Config, Environment, Wanted};
+use vpn_server::{Config, Environment};
+
+use crate::config::Wanted;
 
 /// Where something belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,24 +1,24 @@
-//! Which cluster a token is of, when there are several.
+//! Which tenant a token is of, when there are several.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use http::HeaderValue;
-use knp_proto::ClusterId;
+use knp_proto::TenantId;
 use serde_json::{Value, json};
 use testkit::certs::Authority;
 use testkit::tempdir::TempDir;
 use tokio::runtime::Handle;
 
 use crate::metrics::ServerMetrics;
-use crate::registry::{ClusterSpec, FrontendMode, PairPaths, Registry, TlsParams};
-use crate::token::choose::{Candidate, choose};
+use crate::registry::{FrontendMode, PairPaths, Registry, TenantSpec, TlsParams};
 use crate::token::fixture::{AGENT, Issuer, encode};
-use crate::token::{TokenRefused, Tokens};
+use crate::token::tests::reviews::{Reviewer, vouch};
+use crate::token::{Candidate, TokenRefused, choose};
 
-use super::reviews::{Reviewer, vouch};
+use crate::server::tokens::Tokens;
 
-/// A registry whose clusters are known by tokens and nothing else.
+/// A registry whose tenants are known by tokens and nothing else.
 struct Stage {
     dir: TempDir,
     registry: Registry,
@@ -26,10 +26,10 @@ struct Stage {
 }
 
 impl Stage {
-    /// Makes clusters by name, issuer's URL and issuer; the audience is always `kn`.
-    fn new(clusters: &[(&str, &str, &Issuer)]) -> Self {
+    /// Makes tenants by name, issuer's URL and issuer; the audience is always `kn`.
+    fn new(tenants: &[(&str, &str, &Issuer)]) -> Self {
         let dir = TempDir::new("tokens").unwrap();
-        for (name, url, issuer) in clusters {
+        for (name, url, issuer) in tenants {
             define(&dir, name, url, issuer);
         }
         let authority = Authority::new("server").unwrap();
@@ -55,38 +55,38 @@ impl Stage {
         }
     }
 
-    fn cluster(&self, name: &str) -> Arc<ClusterSpec> {
-        let clusters = self.registry.current();
-        Arc::clone(clusters.get(&ClusterId::new(name)).unwrap())
+    fn tenant(&self, name: &str) -> Arc<TenantSpec> {
+        let tenants = self.registry.current();
+        Arc::clone(tenants.get(&TenantId::new(name)).unwrap())
     }
 
     async fn check(&self, hint: Option<&str>, token: &str) -> Result<String, TokenRefused> {
-        let hint = hint.map(|name| self.cluster(name));
+        let hint = hint.map(|name| self.tenant(name));
         let value = HeaderValue::try_from(format!("Bearer {token}")).unwrap();
         let source = "192.0.2.1".parse().unwrap();
         let checked = self.tokens.check(hint.as_ref(), &[&value], source).await;
-        checked.map(|cluster| cluster.id.as_str().to_owned())
+        checked.map(|tenant| tenant.id.as_str().to_owned())
     }
 }
 
 fn define(dir: &TempDir, name: &str, url: &str, issuer: &Issuer) {
-    let clusters = dir.join("clusters");
-    std::fs::create_dir_all(&clusters).unwrap();
-    let cluster = json!({
+    let tenants = dir.join("clusters");
+    std::fs::create_dir_all(&tenants).unwrap();
+    let tenant = json!({
         "agents": { "tokens": {
             "issuer": url, "audience": "kn", "jwks": format!("{name}.jwks"),
             "namespace": "kube-system", "serviceAccount": "agent",
         } },
         "frontends": { "uds": { "path": format!("{name}.sock"), "mode": "grpc" } },
     });
-    let write = |file: String, text: String| std::fs::write(clusters.join(file), text).unwrap();
+    let write = |file: String, text: String| std::fs::write(tenants.join(file), text).unwrap();
     write(format!("{name}.jwks"), issuer.jwks());
-    write(format!("{name}.yaml"), cluster.to_string());
+    write(format!("{name}.yaml"), tenant.to_string());
 }
 
-/// Makes a cluster anew as one whose tokens only an API server can tell.
+/// Makes a tenant anew as one whose tokens only an API server can tell.
 fn define_by_review(dir: &TempDir, name: &str, url: &str, reviewer: &Reviewer) {
-    let cluster = json!({
+    let tenant = json!({
         "agents": { "tokens": {
             "issuer": url, "audience": "kn", "kubeconfig": reviewer.kubeconfig(),
             "namespace": "kube-system", "serviceAccount": "agent",
@@ -94,7 +94,7 @@ fn define_by_review(dir: &TempDir, name: &str, url: &str, reviewer: &Reviewer) {
         "frontends": { "uds": { "path": format!("{name}.sock"), "mode": "grpc" } },
     });
     let path = dir.join("clusters").join(format!("{name}.yaml"));
-    std::fs::write(path, cluster.to_string()).unwrap();
+    std::fs::write(path, tenant.to_string()).unwrap();
 }
 
 /// Returns what a good token says at this moment.
@@ -108,16 +108,16 @@ fn candidates<'a>(
 ) -> impl Iterator<Item = Candidate<'a, usize>> {
     all.iter()
         .enumerate()
-        .map(|(cluster, (issuer, audience))| Candidate {
+        .map(|(tenant, (issuer, audience))| Candidate {
             issuer: *issuer,
             audience,
             username: AGENT.to_owned(),
-            cluster,
+            tenant,
         })
 }
 
 #[tokio::test]
-async fn a_token_is_of_the_cluster_whose_issuer_signed_it() {
+async fn a_token_is_of_the_tenant_whose_issuer_signed_it() {
     let (a, b) = (Issuer::es256("a"), Issuer::es256("b"));
     let stage = Stage::new(&[("a", "https://a", &a), ("b", "https://b", &b)]);
     let token = a.token(&claims("https://a"));
@@ -225,7 +225,7 @@ async fn guesses_are_limited_for_the_api_server_that_is_asked_and_no_other() {
 }
 
 #[test]
-fn a_single_cluster_without_an_issuer_takes_any_token() {
+fn a_single_tenant_without_an_issuer_takes_any_token() {
     let alone = [(None, "kn")];
     assert_eq!(choose("opaque", candidates(&alone)), Ok(0));
     let with_issuer = [(Some("https://a"), "kn")];
@@ -238,7 +238,7 @@ fn a_single_cluster_without_an_issuer_takes_any_token() {
 }
 
 #[test]
-fn issuer_and_audience_must_both_be_a_clusters() {
+fn issuer_and_audience_must_both_be_a_tenants() {
     let issuer = Issuer::es256("a");
     let token = issuer.token(&claims("https://a"));
     let all = [
@@ -258,13 +258,13 @@ fn issuer_and_audience_must_both_be_a_clusters() {
 }
 
 #[test]
-fn clusters_of_one_issuer_are_told_apart_by_account() {
+fn tenants_of_one_issuer_are_told_apart_by_account() {
     let token = Issuer::es256("a").token(&claims("https://a"));
-    let candidate = |cluster, account: &str| Candidate {
+    let candidate = |tenant, account: &str| Candidate {
         issuer: Some("https://a"),
         audience: "kn",
         username: account.to_owned(),
-        cluster,
+        tenant,
     };
     let all = [candidate(0, "another"), candidate(1, AGENT)];
     assert_eq!(choose(&token, all.into_iter()), Ok(1));

@@ -14,8 +14,8 @@ fn refused(more: &str) -> String {
     load(&format!("{LEAST}{more}")).unwrap_err()
 }
 
-fn flags(words: &[&str]) -> ProvisionFlags {
-    ProvisionFlags::try_parse_from(["vpn-provision"].iter().chain(words)).unwrap()
+fn flags(words: &[&str]) -> Flags {
+    Flags::try_parse_from(["vpn-provision"].iter().chain(words)).unwrap()
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn flags_may_stand_on_either_side_of_what_to_do() {
     for flags in [first, last] {
         assert_eq!(flags.out.as_deref(), Some(Path::new("d")));
         assert!(flags.settle.0.is_zero());
-        let rotate = ProvisionCommand::Rotate(Rotate::Start);
+        let rotate = Command::Rotate(Rotate::Start);
         assert_eq!(flags.command, Some(rotate));
     }
 }

@@ -14,6 +14,7 @@
 mod certificates;
 mod claims;
 mod cluster;
+mod config;
 mod directory;
 #[cfg(test)]
 mod fixture;
@@ -35,12 +36,13 @@ use tokio::time::{Instant, sleep};
 
 use self::certificates::CertificateError;
 use self::cluster::Saved;
+use self::config::Wanted;
+pub use self::config::{Command, Flags, ProvisionFile, Rotate};
 use self::plan::{PlanError, Random, Then};
 use self::render::RenderError;
 use self::report::Report;
 use self::state::{Moment, Phase, State};
 use self::store::{Store, StoreError};
-use crate::config::{ProvisionCommand, ProvisionFlags, Rotate, Wanted};
 
 /// Runs that may write between our reading and our writing, before that is an error.
 const ATTEMPTS: usize = 8;
@@ -127,7 +129,7 @@ impl ProvisionError {
 ///
 /// # Errors
 /// Why not; what was written stays, and running it again goes on from there.
-pub async fn provision(flags: &ProvisionFlags) -> Result<String, ProvisionError> {
+pub async fn provision(flags: &Flags) -> Result<String, ProvisionError> {
     let destination = flags.destination().map_err(ProvisionError::Flags)?;
     let wanted = Wanted::load(&flags.config)?;
     let store = Store::open(destination, &wanted).await;
@@ -184,14 +186,14 @@ struct Run {
 }
 
 impl Run {
-    async fn all(&mut self, flags: &ProvisionFlags) -> Result<(), ProvisionError> {
+    async fn all(&mut self, flags: &Flags) -> Result<(), ProvisionError> {
         let mut done = self.ensure(flags.wait.0).await?;
         if done.changed && done.state.phase != Phase::Completed {
             // A run before this one ended before all was written, or something was lost: who reads
             // it has it from now on.
             (_, done) = self.bring(Step::Restart).await?;
         }
-        if let Some(ProvisionCommand::Rotate(rotate)) = flags.command {
+        if let Some(Command::Rotate(rotate)) = flags.command {
             done = self.rotate(rotate).await?;
         }
         self.conclude(&done.state);

@@ -25,7 +25,7 @@ use tunnel::{Network, RouteId};
 /// configurations, route ids, the proxy's certificates. What is there already stays.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "vpn-provision", version, max_term_width = 100, after_help = EXAMPLES)]
-pub struct ProvisionFlags {
+pub struct Flags {
     /// File of the parameters (YAML).
     #[arg(
         long,
@@ -72,7 +72,7 @@ pub struct ProvisionFlags {
 
     /// What to do beside bringing everything up to date.
     #[command(subcommand)]
-    pub command: Option<ProvisionCommand>,
+    pub command: Option<Command>,
 }
 
 const EXAMPLES: &str = "\
@@ -89,7 +89,7 @@ not answer yet: run it again, 1 anything else.";
 
 /// What to do beside bringing everything up to date.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]
-pub enum ProvisionCommand {
+pub enum Command {
     /// Replace WireGuard's keys and the proxy's certificate authority, in two phases.
     #[command(subcommand)]
     Rotate(Rotate),
@@ -125,7 +125,7 @@ pub(crate) enum Shoot {
     Directory(PathBuf),
 }
 
-impl ProvisionFlags {
+impl Flags {
     /// Returns where to, or what is wrong with the flags.
     pub(crate) fn destination(&self) -> Result<Destination, &'static str> {
         let shoot = match (&self.shoot_kubeconfig, &self.shoot_out) {

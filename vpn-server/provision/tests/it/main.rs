@@ -18,7 +18,7 @@
 
 mod everything;
 mod first_run;
-#[path = "../../../sni-proxy/tests/peers/programs.rs"]
+#[path = "../../../../sni-proxy/tests/peers/programs.rs"]
 mod programs;
 mod race;
 mod stage;

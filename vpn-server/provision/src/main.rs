@@ -5,17 +5,17 @@
 use std::process::ExitCode;
 
 use serve::{Failure, Threads, program};
-use vpn_server::{ProvisionError, ProvisionFlags, check_provision, provision};
+use vpn_provision::{Flags, ProvisionError, check, provision};
 
 /// Exit code of a shoot that does not answer yet (sysexits.h, EX_TEMPFAIL): run it again.
 const EXIT_AGAIN: u8 = 75;
 
 fn main() -> ExitCode {
     program::main(
-        |flags: &ProvisionFlags| flags.log_format,
+        |flags: &Flags| flags.log_format,
         |flags, _| {
             if flags.check {
-                return printed(check_provision(&flags.config));
+                return printed(check(&flags.config));
             }
             program::block_on(Threads::Main, async || printed(provision(&flags).await))
         },

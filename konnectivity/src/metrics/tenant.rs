@@ -1,26 +1,26 @@
-//! What one cluster's tunnels count: in the families of the process, and where asked for in the
-//! cluster's own series.
+//! What one tenant's tunnels count: in the families of the process, and where asked for in the
+//! tenant's own series.
 //!
 //! ```text
-//!     ClusterMetrics ──▶ pending_backend_dials, ready_backends, … (sums over all clusters)
-//!          └──▶ ClusterSeries ──▶ rhizome_konnectivity_cluster_…{cluster}
+//!     TenantMetrics ──▶ pending_backend_dials, ready_backends, … (sums over all tenants)
+//!          └──▶ TenantSeries ──▶ rhizome_konnectivity_cluster_…{cluster}
 //! ```
 //!
-//! When the last handle of a cluster goes, so does what it added to the sums, and its series end.
+//! When the last handle of a tenant goes, so does what it added to the sums, and its series end.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use knp_proto::{Cluster, ClusterId, DialRefused, Strategy};
+use knp_proto::{DialRefused, Strategy, Tenant, TenantId};
 use telemetry::Registry;
 use telemetry::metrics::{Counter, CounterFamily, Encoder, Gauge, GaugeFamily, Kind};
 
 use super::server::{DialFailure, PeerPort, ServerMetrics};
 use super::{Direction, Held, LinkMetrics};
 
-/// Handles for one cluster. Clones are the same and cost one reference.
+/// Handles for one tenant. Clones are the same and cost one reference.
 #[derive(Clone, Debug)]
-pub(crate) struct ClusterMetrics {
+pub(crate) struct TenantMetrics {
     inner: Arc<Inner>,
 }
 
@@ -28,22 +28,22 @@ pub(crate) struct ClusterMetrics {
 struct Inner {
     server: ServerMetrics,
     link: LinkMetrics,
-    series: Option<Arc<ClusterSeries>>,
+    series: Option<Arc<TenantSeries>>,
     ready: Mutex<Ready>,
 }
 
-/// What this cluster has added to gauges that are sums.
+/// What this tenant has added to gauges that are sums.
 #[derive(Debug, Default)]
 struct Ready {
     backends: BTreeMap<Strategy, i64>,
     connections: i64,
 }
 
-impl ClusterMetrics {
+impl TenantMetrics {
     pub(super) fn new(
         server: ServerMetrics,
         link: LinkMetrics,
-        series: Option<Arc<ClusterSeries>>,
+        series: Option<Arc<TenantSeries>>,
     ) -> Self {
         Self {
             inner: Arc::new(Inner {
@@ -55,7 +55,7 @@ impl ClusterMetrics {
         }
     }
 
-    /// Handles for the cluster's links and their tunnels.
+    /// Handles for the tenant's links and their tunnels.
     pub(crate) fn link(&self) -> &LinkMetrics {
         &self.inner.link
     }
@@ -91,7 +91,7 @@ impl ClusterMetrics {
         }
     }
 
-    /// Counts a dial that was refused because of one of the cluster's limits.
+    /// Counts a dial that was refused because of one of the tenant's limits.
     pub(crate) fn dial_refused(&self, refused: DialRefused) {
         let Some(limit) = limit(refused) else { return };
         self.inner.server.dial_refused(limit);
@@ -101,7 +101,7 @@ impl ClusterMetrics {
         }
     }
 
-    /// Says how many keys one of the cluster's strategies has to choose from.
+    /// Sets how many keys one of the tenant's strategies has to choose from.
     pub(crate) fn ready_backends(&self, strategy: Strategy, keys: usize) {
         let keys = i64::try_from(keys).unwrap_or(i64::MAX);
         let mut ready = lock(&self.inner.ready);
@@ -109,7 +109,7 @@ impl ClusterMetrics {
         self.inner.server.ready(strategy).add(keys - before);
     }
 
-    /// Says how many agents' streams the cluster's first strategy has to choose from.
+    /// Sets how many agents' streams the tenant's first strategy has to choose from.
     pub(crate) fn ready_connections(&self, streams: usize) {
         let streams = i64::try_from(streams).unwrap_or(i64::MAX);
         let mut ready = lock(&self.inner.ready);
@@ -143,9 +143,9 @@ fn limit(refused: DialRefused) -> Option<&'static str> {
 /// The values that [`limit`] gives the label, from the start.
 pub(super) const LIMITS: [&str; 3] = ["pending_dials", "rate", "tunnels"];
 
-/// The families with the label `cluster`, and which clusters have series in them.
+/// The families with the label `cluster`, and which tenants have series in them.
 #[derive(Debug)]
-pub(super) struct ClusterFamilies {
+pub(super) struct TenantFamilies {
     accepted_frontends: CounterFamily,
     bytes: CounterFamily,
     dial_failures: CounterFamily,
@@ -154,10 +154,10 @@ pub(super) struct ClusterFamilies {
     pending: GaugeFamily,
     refused_dials: CounterFamily,
     stalled: GaugeFamily,
-    live: Arc<Mutex<BTreeMap<ClusterId, Weak<ClusterSeries>>>>,
+    live: Arc<Mutex<BTreeMap<TenantId, Weak<TenantSeries>>>>,
 }
 
-impl ClusterFamilies {
+impl TenantFamilies {
     pub(super) fn new(registry: &Registry) -> Arc<Self> {
         let counter = |name, help, labels| registry.counter(name, help, labels);
         let gauge = |name, help| registry.gauge(name, help, &["cluster"]);
@@ -166,53 +166,53 @@ impl ClusterFamilies {
         Arc::new(Self {
             accepted_frontends: counter(
                 "rhizome_konnectivity_cluster_accepted_frontends_total",
-                "Connections of API servers that were let in, by cluster.",
+                "Connections of API servers that were let in, by tenant.",
                 &["cluster"],
             ),
             bytes: counter(
                 "rhizome_konnectivity_cluster_relayed_bytes_total",
-                "Bytes relayed for tunnels, by cluster.",
+                "Bytes relayed for tunnels, by tenant.",
                 &["cluster", "direction"],
             ),
             dial_failures: counter(
                 "rhizome_konnectivity_cluster_dial_failures_total",
-                "Failed dials, by cluster, with upstream's reasons.",
+                "Failed dials, by tenant, with upstream's reasons.",
                 &["cluster", "reason"],
             ),
             established: gauge(
                 "rhizome_konnectivity_cluster_established_connections",
-                "Connections of frontends to destinations, by cluster.",
+                "Connections of frontends to destinations, by tenant.",
             ),
             links: gauge(
                 "rhizome_konnectivity_cluster_links",
-                "Streams of agents, by cluster.",
+                "Streams of agents, by tenant.",
             ),
             pending: gauge(
                 "rhizome_konnectivity_cluster_pending_dials",
-                "Dials that wait for an agent's answer, by cluster.",
+                "Dials that wait for an agent's answer, by tenant.",
             ),
             refused_dials: counter(
                 "rhizome_konnectivity_cluster_refused_dials_total",
-                "Dials refused because of a limit, by cluster.",
+                "Dials refused because of a limit, by tenant.",
                 &["cluster", "limit"],
             ),
             stalled: gauge(
                 "rhizome_konnectivity_cluster_stalled_tunnels",
-                "Tunnels whose socket has not taken waiting data for a while, by cluster.",
+                "Tunnels whose socket has not taken waiting data for a while, by tenant.",
             ),
             live,
         })
     }
 
-    /// Returns a cluster's series, making them where there are none.
-    pub(super) fn series(self: &Arc<Self>, cluster: &Arc<Cluster>) -> Arc<ClusterSeries> {
+    /// Returns a tenant's series, making them where there are none.
+    pub(super) fn series(self: &Arc<Self>, tenant: &Arc<Tenant>) -> Arc<TenantSeries> {
         // The lock is not held on: dropping the last reference takes it.
-        let known = lock(&self.live).get(cluster.id()).and_then(Weak::upgrade);
-        if let Some(known) = known.filter(|known| Arc::ptr_eq(&known.cluster, cluster)) {
+        let known = lock(&self.live).get(tenant.id()).and_then(Weak::upgrade);
+        if let Some(known) = known.filter(|known| Arc::ptr_eq(&known.tenant, tenant)) {
             return known;
         }
-        let name = cluster.id().as_str();
-        let series = Arc::new(ClusterSeries {
+        let name = tenant.id().as_str();
+        let series = Arc::new(TenantSeries {
             accepted_frontends: self.accepted_frontends.with(&[name]),
             established: self.established.with(&[name]),
             from_destination: self.bytes.with(&[name, "from_destination"]),
@@ -221,23 +221,23 @@ impl ClusterFamilies {
             stalled: self.stalled.with(&[name]),
             to_destination: self.bytes.with(&[name, "to_destination"]),
             families: Arc::clone(self),
-            cluster: Arc::clone(cluster),
+            tenant: Arc::clone(tenant),
         });
-        lock(&self.live).insert(cluster.id().clone(), Arc::downgrade(&series));
+        lock(&self.live).insert(tenant.id().clone(), Arc::downgrade(&series));
         series
     }
 
-    fn forget(&self, cluster: &ClusterId) {
+    fn forget(&self, tenant: &TenantId) {
         let mut live = lock(&self.live);
         if live
-            .get(cluster)
+            .get(tenant)
             .is_some_and(|series| series.strong_count() > 0)
         {
             // Removed and added again: the series are the new one's.
             return;
         }
-        live.remove(cluster);
-        let name = cluster.as_str();
+        live.remove(tenant);
+        let name = tenant.as_str();
         let keep = |values: &[String]| values.first().is_none_or(|first| first != name);
         self.accepted_frontends.retain(keep);
         self.bytes.retain(keep);
@@ -252,19 +252,19 @@ impl ClusterFamilies {
 /// Reads what tunnels hold at a scrape, since the limits keep count of it anyway.
 fn collect_buffered(
     registry: &Registry,
-    live: &Arc<Mutex<BTreeMap<ClusterId, Weak<ClusterSeries>>>>,
+    live: &Arc<Mutex<BTreeMap<TenantId, Weak<TenantSeries>>>>,
 ) {
     let live = Arc::clone(live);
     registry.collect(move |encoder: &mut Encoder| {
-        let clusters: Vec<_> = lock(&live).values().filter_map(Weak::upgrade).collect();
+        let tenants: Vec<_> = lock(&live).values().filter_map(Weak::upgrade).collect();
         encoder.family(
             "rhizome_konnectivity_cluster_buffered_bytes",
-            "Bytes held for, or promised to, tunnels, by cluster.",
+            "Bytes held for, or promised to, tunnels, by tenant.",
             Kind::Gauge,
             |family| {
                 family.labels(&["cluster"]);
-                for series in &clusters {
-                    let held = series.cluster.buffered_bytes() as u64;
+                for series in &tenants {
+                    let held = series.tenant.buffered_bytes() as u64;
                     family.sample(&[("cluster", series.name())], held);
                 }
             },
@@ -272,11 +272,11 @@ fn collect_buffered(
     });
 }
 
-/// The series of one cluster; they end when it is dropped.
+/// The series of one tenant; they end when it is dropped.
 #[derive(Debug)]
-pub(super) struct ClusterSeries {
-    cluster: Arc<Cluster>,
-    families: Arc<ClusterFamilies>,
+pub(super) struct TenantSeries {
+    tenant: Arc<Tenant>,
+    families: Arc<TenantFamilies>,
     accepted_frontends: Counter,
     established: Gauge,
     from_destination: Counter,
@@ -286,7 +286,7 @@ pub(super) struct ClusterSeries {
     to_destination: Counter,
 }
 
-impl ClusterSeries {
+impl TenantSeries {
     pub(super) fn bytes(&self, direction: Direction, bytes: u64) {
         match direction {
             Direction::FromDestination => self.from_destination.add(bytes),
@@ -303,13 +303,13 @@ impl ClusterSeries {
     }
 
     fn name(&self) -> &str {
-        self.cluster.id().as_str()
+        self.tenant.id().as_str()
     }
 }
 
-impl Drop for ClusterSeries {
+impl Drop for TenantSeries {
     fn drop(&mut self) {
-        self.families.forget(self.cluster.id());
+        self.families.forget(self.tenant.id());
     }
 }
 

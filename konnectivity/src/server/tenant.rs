@@ -1,11 +1,11 @@
-//! One cluster as a server sees it: its agents' links, and how a dial finds its way to one of them.
+//! One tenant as a server sees it: its agents' links, and how a dial finds its way to one of them.
 //!
 //! ```text
 //!   dial ──▶ Backends::pick ──▶ link 1 ──no answer, lost──▶ link 2 ──▶ Tunnel
 //!                └─ all were lost just now ─▶ wait for one to come again
 //! ```
 //!
-//! Everything is looked up from here, so nothing of one cluster is in reach of another: neither
+//! Everything is looked up from here, so nothing of one tenant is in reach of another: neither
 //! agents, nor ids, nor limits. Speaks to no socket; frontends and agents' connections do.
 
 use std::collections::BTreeMap;
@@ -16,23 +16,23 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use knp_proto::{
-    AgentId, Backends, Budget, ClusterId, DialId, DialRefused, DialTarget, EndReason, Identifiers,
-    StreamId, dial_host,
+    AgentId, Backends, Budget, DialId, DialRefused, DialTarget, EndReason, Identifiers, StreamId,
+    TenantId, dial_host,
 };
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::link::{DialError, LinkHandle, Tunnel};
-use crate::metrics::{ClusterMetrics, DialFailure, PeerPort, ServerMetrics};
-use crate::registry::ClusterSpec;
+use crate::metrics::{DialFailure, PeerPort, ServerMetrics, TenantMetrics};
+use crate::registry::TenantSpec;
 
-/// A cluster that is served.
-pub(crate) struct Cluster {
-    id: ClusterId,
-    spec: ArcSwap<ClusterSpec>,
-    limits: Arc<knp_proto::Cluster>,
-    metrics: ClusterMetrics,
+/// A tenant that is served.
+pub(crate) struct Tenant {
+    id: TenantId,
+    spec: ArcSwap<TenantSpec>,
+    limits: Arc<knp_proto::Tenant>,
+    metrics: TenantMetrics,
     server: ServerMetrics,
     agents: Mutex<Agents>,
     /// Told when an agent joins.
@@ -41,7 +41,7 @@ pub(crate) struct Cluster {
     waiting: AtomicUsize,
     /// Connections of API servers that were let in.
     frontends: AtomicU64,
-    /// Set once the cluster is no longer served.
+    /// Set once the tenant is no longer served.
     removed: watch::Sender<bool>,
     random: Random,
 }
@@ -61,13 +61,13 @@ struct Connected {
 
 /// An agent's link, for as long as it can be dialed.
 pub(crate) struct Joined {
-    cluster: Arc<Cluster>,
+    tenant: Arc<Tenant>,
     stream: StreamId,
 }
 
 impl Drop for Joined {
     fn drop(&mut self) {
-        self.cluster.leave(self.stream);
+        self.tenant.leave(self.stream);
     }
 }
 
@@ -92,7 +92,7 @@ pub(crate) enum TunnelError {
     /// No agent is there to be asked.
     #[error("No agent available")]
     NoAgent,
-    /// A limit of the cluster.
+    /// A limit of the tenant.
     #[error("{0}")]
     Refused(DialRefused),
     /// The agent did not answer in time.
@@ -116,11 +116,11 @@ impl TunnelError {
     }
 }
 
-impl Cluster {
-    /// Makes a cluster without agents. If they follow this server's lease, they are on their way: until
+impl Tenant {
+    /// Makes a tenant without agents. If they follow this server's lease, they are on their way: until
     /// [`FIRST_AGENT`] has passed dials wait for one.
     pub(crate) fn new(
-        spec: Arc<ClusterSpec>,
+        spec: Arc<TenantSpec>,
         budget: &Arc<Budget>,
         metrics: &ServerMetrics,
         has_lease: bool,
@@ -129,10 +129,10 @@ impl Cluster {
             expected: has_lease.then(|| Instant::now() + FIRST_AGENT),
             ..Agents::default()
         };
-        let limits = knp_proto::Cluster::new(spec.id.clone(), spec.limits, Arc::clone(budget));
+        let limits = knp_proto::Tenant::new(spec.id.clone(), spec.limits, Arc::clone(budget));
         Arc::new(Self {
             id: spec.id.clone(),
-            metrics: metrics.cluster(&limits),
+            metrics: metrics.tenant(&limits),
             server: metrics.clone(),
             limits,
             spec: ArcSwap::new(spec),
@@ -145,21 +145,21 @@ impl Cluster {
         })
     }
 
-    pub(crate) fn id(&self) -> &ClusterId {
+    pub(crate) fn id(&self) -> &TenantId {
         &self.id
     }
 
     /// Returns what is configured.
-    pub(crate) fn spec(&self) -> Arc<ClusterSpec> {
+    pub(crate) fn spec(&self) -> Arc<TenantSpec> {
         self.spec.load_full()
     }
 
     /// Returns the limits, and how much of them is used.
-    pub(crate) fn limits(&self) -> &Arc<knp_proto::Cluster> {
+    pub(crate) fn limits(&self) -> &Arc<knp_proto::Tenant> {
         &self.limits
     }
 
-    pub(crate) fn metrics(&self) -> &ClusterMetrics {
+    pub(crate) fn metrics(&self) -> &TenantMetrics {
         &self.metrics
     }
 
@@ -174,14 +174,14 @@ impl Cluster {
         self.frontends.load(Ordering::Relaxed)
     }
 
-    /// Takes a changed configuration of the same identity; links and tunnels stay.
-    pub(crate) fn reconfigure(&self, spec: Arc<ClusterSpec>) {
+    /// Applies a changed configuration of the same identity; links and tunnels stay.
+    pub(crate) fn reconfigure(&self, spec: Arc<TenantSpec>) {
         self.limits.set_limits(spec.limits);
         self.spec.store(spec);
         self.tell_ready(&self.lock());
     }
 
-    /// Ends all that belongs to the cluster.
+    /// Ends all that belongs to the tenant.
     pub(crate) fn remove(&self, why: &'static str) {
         self.removed.send_replace(true);
         for connected in self.lock().links.values() {
@@ -189,7 +189,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until the cluster is no longer served. Cancel-safe.
+    /// Waits until the tenant is no longer served. Cancel-safe.
     pub(crate) async fn removed(&self) {
         let mut removed = self.removed.subscribe();
         // The sender lives in `self`.
@@ -199,7 +199,7 @@ impl Cluster {
     // === Agents ===
 
     /// Adds an agent's link; it is dialed until what is returned is dropped. Nothing when the
-    /// cluster was removed.
+    /// tenant was removed.
     pub(crate) fn join(
         self: &Arc<Self>,
         agent: AgentId,
@@ -217,11 +217,11 @@ impl Cluster {
         agents.expected = None;
         self.tell_ready(&agents);
         self.joined.notify_waiters();
-        let cluster = Arc::clone(self);
-        Some(Joined { cluster, stream })
+        let tenant = Arc::clone(self);
+        Some(Joined { tenant, stream })
     }
 
-    /// Takes an agent's link out; no other is touched.
+    /// Removes an agent's link; no other is touched.
     fn leave(&self, stream: StreamId) {
         let mut agents = self.lock();
         agents.backends.remove(stream);
@@ -232,12 +232,12 @@ impl Cluster {
         self.tell_ready(&agents);
     }
 
-    /// Says that an agent asked not to be dialed.
+    /// Marks an agent as draining.
     pub(crate) fn set_draining(&self, stream: StreamId) {
         self.lock().backends.set_draining(stream);
     }
 
-    /// Says whether an agent can be expected to answer.
+    /// Sets whether an agent can be expected to answer.
     pub(crate) fn set_alive(&self, stream: StreamId, alive: bool) {
         let mut agents = self.lock();
         agents.backends.set_alive(stream, alive);
@@ -251,7 +251,7 @@ impl Cluster {
         }
     }
 
-    /// Tells whether the first strategy has anybody to choose from.
+    /// Returns whether the first strategy has an agent to choose.
     pub(crate) fn is_ready(&self) -> bool {
         let spec = self.spec.load();
         let agents = self.lock();
