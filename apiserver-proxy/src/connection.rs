@@ -119,7 +119,7 @@ async fn connect(
     let Some(endpoint) = cluster.endpoints().first() else {
         return Err(Reason::NoEndpoint);
     };
-    let turn = worker.next_turn();
+    let offset = worker.next_offset();
     let dialled = shared
         .dialer
         .connect(
@@ -127,7 +127,7 @@ async fn connect(
             &shared.names,
             &shared.config.tcp_options,
             deadline,
-            turn,
+            offset,
         )
         .await;
     match dialled {

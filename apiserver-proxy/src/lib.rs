@@ -8,6 +8,7 @@
 //! Does not look into connections, terminate TLS or choose between API servers.
 #![forbid(unsafe_code)]
 
+mod accept;
 mod config;
 mod connection;
 mod dns;

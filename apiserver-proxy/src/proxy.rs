@@ -23,20 +23,21 @@ use route::{
 };
 use serve::{
     Accepting, Admin, AdminParams, Admission, BindError, BoundEndpoints, CurrentSnapshot, Dialer,
-    Drain, DrainParams, EndpointError, ListenerInfo, ListenerParams, NameSet, OwnSockets, Phase, Resolver,
-    Service, Signals, WorkerFailed, WorkerSocket, Workers, bind_all, connection_limit, is_served,
-    succeeded,
+    Drain, DrainParams, EndpointError, ListenerInfo, ListenerParams, NameSet, OwnSockets, Phase,
+    ProcessInfo, Resolver, Service, Signals, WorkerFailed, WorkerSocket, Workers, bind_all,
+    connection_limit, is_served, succeeded,
 };
 use telemetry::access_log::Sink;
 use telemetry::{AccessLog, EndpointAddr, LogControl, Process, Registry};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
+use crate::accept;
 use crate::config::{Config, NoTrackMode};
 use crate::dns::{DnsError, DnsServer};
 use crate::metrics::{BUILD, Instruments};
 use crate::node::{self, CleanUpError, Node};
-use crate::worker::{Shared, Worker};
+use crate::worker::Shared;
 
 /// Name of the one cluster in logs and metrics.
 const CLUSTER: &str = "gateway";
@@ -193,9 +194,8 @@ impl Proxy {
             config,
         });
         let drain = shared.accepting.drain.clone();
-        let workers =
-            Workers::prepare("worker", shared.config.workers, pool, &drain, Worker::start)
-                .map_err(system("preparing the workers"))?;
+        let workers = Workers::prepare("worker", shared.config.workers, pool, &drain, accept::run)
+            .map_err(system("preparing the workers"))?;
         let dns = shared.config.dns.as_ref();
         let dns = dns.map(DnsServer::bind).transpose()?;
         let dns_address = dns.as_ref().map(DnsServer::local_addr);
@@ -420,11 +420,9 @@ fn admin(
 ) -> Arc<dyn Process> {
     let (names, node) = (shared.names.clone(), Arc::clone(node));
     Arc::new(Admin::new(AdminParams {
-        binary: BUILD.binary,
-        version: BUILD.version,
+        info: ProcessInfo::new(BUILD, shared.accepting.drain.clone()),
         config: shared.config.effective(),
         listeners: listeners.to_vec(),
-        drain: shared.accepting.drain.clone(),
         admission: Arc::clone(&shared.admission),
         metrics: shared.metrics.clone(),
         asker: service.asker(),

@@ -15,14 +15,16 @@ use std::time::Duration;
 use relay::PoolParams;
 use serve::{
     Accepting, Admin, AdminParams, Admission, BindError, BoundEndpoints, CurrentSnapshot, Dialer,
-    Drain, DrainParams, EndpointError, Family, ListenerInfo, ListenerParams, Metrics, Resolver, Service,
-    Signals, WorkerFailed, Workers, bind_all, connection_limit, inherited_sockets,
+    Drain, DrainParams, EndpointError, Family, ListenerInfo, ListenerParams, Metrics, ProcessInfo,
+    Resolver, Service, Signals, WorkerFailed, Workers, bind_all, connection_limit,
+    inherited_sockets,
 };
 use settings::{FileWatcher, WatchParams};
 use telemetry::access_log::Sink;
 use telemetry::{AccessLog, EndpointAddr, LogControl, Process, Registry};
 use tokio::runtime::Handle;
 
+use crate::accept::{self, Task};
 use crate::config::{Config, Environment, ListenerConfig, RouteSource};
 use crate::metrics::BUILD;
 use crate::routes::RoutesError;
@@ -30,7 +32,7 @@ use crate::routing::Routing;
 use crate::subscription::Subscription;
 use crate::trace;
 use crate::wireguard::{self, Places, Scanner};
-use crate::worker::{Shared, Task, Worker};
+use crate::worker::Shared;
 
 /// How long files must have been quiet before they are read. Short, since routes are replaced by one
 /// rename; a file that is read half-written is refused and read again.
@@ -175,7 +177,7 @@ impl Gateway {
             .transpose()
             .map_err(system("starting the thread that tries keys"))?;
         let drain = shared.accepting.drain.clone();
-        let workers = Workers::prepare("worker", workers, pool, &drain, Worker::start)
+        let workers = Workers::prepare("worker", workers, pool, &drain, accept::run)
             .map_err(system("preparing the workers"))?;
         bound.listen().map_err(system("listening"))?;
         let mut service = Service::new(drain, workers, access_log);
@@ -346,11 +348,9 @@ fn admin(
     telemetry::process::register(registry, BUILD);
     let (routing, traced, listening) = (Arc::clone(shared), Arc::clone(shared), listeners.to_vec());
     Arc::new(Admin::new(AdminParams {
-        binary: BUILD.binary,
-        version: BUILD.version,
+        info: ProcessInfo::new(BUILD, shared.accepting.drain.clone()),
         config: shared.config.effective(),
         listeners: listeners.to_vec(),
-        drain: shared.accepting.drain.clone(),
         admission: Arc::clone(&shared.admission),
         metrics: shared.metrics.clone(),
         asker: service.asker(),

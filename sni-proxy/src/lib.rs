@@ -11,6 +11,7 @@
 //! not terminate TLS and holds no credentials.
 #![forbid(unsafe_code)]
 
+mod accept;
 mod answer;
 mod config;
 mod connection;

@@ -16,20 +16,20 @@ use arc_swap::ArcSwap;
 use route::EndpointAddress;
 use serde_json::Value;
 use serve::{
-    BoundEndpoints, Drain, EndpointError, NameSet, Phase, Resolver, ServedEndpoints, Signal,
-    Signals,
+    BoundEndpoints, Drain, EndpointError, NameSet, Phase, ProcessInfo, Resolver, ServedEndpoints,
+    Signal, Signals,
 };
 use settings::{ConfigError, FileWatcher, WatchParams};
 use telemetry::{EndpointAddr, LogControl, Process, Registry};
 use tokio::runtime::Handle;
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tunnel::keys::KeyError;
 use tunnel::{Identity, Sockets, Tunnel};
 
 use crate::config::{Config, Environment};
 use crate::dial::Connector;
-use crate::metrics::Metrics;
+use crate::metrics::{BUILD, Metrics};
 use crate::network::{Network, NetworkError};
 use crate::status::Answers;
 
@@ -169,10 +169,8 @@ impl Client {
         let answers: Arc<dyn Process> = Arc::new(Answers {
             tunnel: tunnel.clone(),
             network: Arc::clone(&network),
-            drain: drain.clone(),
+            info: ProcessInfo::new(BUILD, drain.clone()),
             config: Arc::clone(&shown),
-            started: Instant::now(),
-            runtime: Handle::current(),
         });
         let mut tasks = JoinSet::new();
         let endpoints = endpoints.serve(&answers, registry, log);

@@ -8,7 +8,7 @@ use std::fmt::Write;
 use telemetry::metrics::{Counter, CounterFamily, Gauge, Histogram};
 use telemetry::process::Build;
 use telemetry::{LogControl, Registry};
-use tunnel::Transport;
+use tunnel::{Transport, transport_name};
 
 /// The process's build information.
 pub(crate) const BUILD: Build = Build {
@@ -95,7 +95,9 @@ impl Metrics {
 
     /// Counts an attempt to connect.
     pub(crate) fn dialed(&self, server: &str, transport: Transport, result: &'static str) {
-        self.dials.with(&[server, name(transport), result]).inc();
+        self.dials
+            .with(&[server, transport_name(transport), result])
+            .inc();
     }
 
     /// Counts a refused CONNECT request.
@@ -116,14 +118,6 @@ impl Metrics {
     pub(crate) fn network_failed(&self, reason: &'static str) {
         self.network_failures.with(&[reason]).inc();
         self.network_settled.set(0);
-    }
-}
-
-/// Returns how metrics and the admin address call a transport.
-pub(crate) fn name(transport: Transport) -> &'static str {
-    match transport {
-        Transport::Tcp => "tcp",
-        Transport::Udp => "udp",
     }
 }
 

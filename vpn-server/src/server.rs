@@ -17,8 +17,8 @@ use relay::PoolParams;
 use route::TcpOptions;
 use serve::{
     Accepting, Admission, BindError, BoundEndpoints, BoundListeners, Drain, DrainParams,
-    EndpointError, ListenerParams, Phase, Service, Signals, WorkerFailed, WorkerHandle,
-    WorkerSocket, Workers, accept_all, bind_all, connection_limit,
+    EndpointError, ListenerParams, Phase, ProcessInfo, Service, Signals, WorkerFailed,
+    WorkerHandle, WorkerSocket, Workers, accept_all, bind_all, connection_limit,
 };
 use telemetry::access_log::Sink;
 use telemetry::{AccessLog, EndpointAddr, LogControl, Process, Registry};
@@ -31,7 +31,7 @@ use crate::config::Config;
 use crate::identity::Keeper;
 use crate::link::Link;
 use crate::links::{Links, LinksParams};
-use crate::metrics::Instruments;
+use crate::metrics::{BUILD, Instruments};
 use crate::proxy::{self, Shared, Shoot};
 use crate::view::{View, ViewParams};
 
@@ -152,9 +152,9 @@ impl<L: Link> Server<L> {
             instruments.keys.clone(),
         );
         let view: Arc<dyn Process> = Arc::new(View::new(ViewParams {
+            info: ProcessInfo::new(BUILD, drain.clone()),
             config: config.effective().clone(),
             proxy: proxy.unwrap_or(config.proxy.address),
-            drain: drain.clone(),
             admission: Arc::clone(&admission),
             listeners: instruments.listeners.clone(),
             asker: service.asker(),

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use preamble::HttpVersion;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
 use crate::End;

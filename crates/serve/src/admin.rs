@@ -11,13 +11,12 @@ use route::{Cluster, Endpoint, EndpointState, Route};
 use serde_json::{Value, json};
 use telemetry::admin::Extra;
 use telemetry::{ClusterStatus, EndpointStatus, ListenerStatus, Process, Status};
-use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use crate::admission::Admission;
 use crate::connections::ConnectionSummary;
-use crate::drain::{Drain, Phase};
 use crate::metrics::{CurrentSnapshot, Metrics};
+use crate::process::ProcessInfo;
 use crate::worker::Asker;
 
 /// Clusters the page shows at most; `/snapshot` has them all.
@@ -44,16 +43,12 @@ pub struct ListenerInfo {
 
 /// What an [`Admin`] reports from.
 pub struct AdminParams {
-    /// The program's name.
-    pub binary: &'static str,
-    /// The program's version.
-    pub version: &'static str,
+    /// The process.
+    pub info: ProcessInfo,
     /// The configuration in effect, without secrets.
     pub config: Value,
     /// Every listener.
     pub listeners: Vec<ListenerInfo>,
-    /// The phase of the process.
-    pub drain: Drain,
     /// Counts connections.
     pub admission: Arc<Admission>,
     /// Counts everything else.
@@ -73,27 +68,21 @@ pub struct AdminParams {
 /// Answers probes and operators.
 pub struct Admin {
     params: AdminParams,
-    started: Instant,
-    runtime: Handle,
 }
 
 impl fmt::Debug for Admin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Admin")
-            .field("binary", &self.params.binary)
+            .field("info", &self.params.info)
             .finish_non_exhaustive()
     }
 }
 
 impl Admin {
-    /// Must be called within the control runtime, on which a requested drain then runs.
+    /// Creates the answers.
     #[must_use]
     pub fn new(params: AdminParams) -> Self {
-        Self {
-            params,
-            started: Instant::now(),
-            runtime: Handle::current(),
-        }
+        Self { params }
     }
 
     fn status_where(&self, wanted: impl Fn(&ClusterStatus) -> bool) -> Status {
@@ -115,12 +104,8 @@ impl Admin {
             }
         }
         Status {
-            version: self.params.version,
-            uptime: now - self.started,
-            draining: self.params.drain.phase() != Phase::Serving,
             generation: Some(snapshot.generation()),
             generation_age: Some(now.saturating_duration_since(confirmed)),
-            facts: Vec::new(),
             listeners: self
                 .params
                 .listeners
@@ -129,6 +114,7 @@ impl Admin {
                 .collect(),
             clusters,
             clusters_total,
+            ..self.params.info.status()
         }
     }
 
@@ -157,14 +143,12 @@ impl Admin {
 
 impl Process for Admin {
     fn binary(&self) -> &'static str {
-        self.params.binary
+        self.params.info.binary()
     }
 
     fn ready(&self) -> Result<(), String> {
-        match self.params.drain.phase() {
-            Phase::Serving => (self.params.ready)(),
-            Phase::Unready | Phase::Closing | Phase::Cut => Err("draining".to_owned()),
-        }
+        self.params.info.serving()?;
+        (self.params.ready)()
     }
 
     fn config(&self) -> Value {
@@ -192,8 +176,7 @@ impl Process for Admin {
     }
 
     fn drain(&self) {
-        let _runtime = self.runtime.enter();
-        self.params.drain.begin();
+        self.params.info.begin_drain();
     }
 
     fn status(&self) -> Status {

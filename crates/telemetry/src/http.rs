@@ -4,12 +4,12 @@
 //!     EndpointAddr ──bind──▶ Bound ──serve──▶ a task per connection ──▶ handler
 //! ```
 //!
-//! It must keep answering probes whatever else its peers do. Of [`MAX_CONNECTIONS`] connections at
+//! It must keep answering probes whatever its other peers do. Of [`MAX_CONNECTIONS`] connections at
 //! most [`MAX_RESPONSES`] are occupied by responses, which have a deadline; one more request gets
 //! 503 at once, unless its path is a probe's. The others wait for a request, and the one that has
-//! waited longest is closed when a new connection needs its place. So a new connection is always
-//! served. Deadlines hold for a request's head, its body, a reader that takes nothing and a
-//! response as a whole. It knows no TLS and no HTTP/2: the addresses it serves are the pod's own.
+//! waited longest is closed when a new connection needs its slot. So a new connection is always
+//! served. Deadlines bound a request's head, its body, a stalled reader and a response as a whole.
+//! Knows neither TLS nor HTTP/2: the addresses it serves are the pod's own.
 
 mod bind;
 mod conn;
@@ -39,21 +39,21 @@ use crate::backoff::AcceptBackoff;
 /// The most connections that one server serves at once.
 pub const MAX_CONNECTIONS: usize = 64;
 /// The most connections that responses other than to probes occupy at once. Each holds its whole
-/// body, which may be megabytes; and the rest of [`MAX_CONNECTIONS`] is there for probes.
+/// body, which may be megabytes; the rest of [`MAX_CONNECTIONS`] is for probes.
 pub const MAX_RESPONSES: usize = 32;
 /// How long a request's head may take, and how long a kept connection may wait for the next one.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a request's body may take.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a reader may take nothing of its response.
+/// How long a reader may stall.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a response may take altogether, from the request's head to its last byte.
 pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long responses in progress may take after the end was called.
+/// How long responses in progress may take after the shutdown began.
 pub const CLOSING_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Where to serve: `127.0.0.1:9901`, `[::]:15021`, `unix:/run/rhizome.sock`, or nowhere, written
-/// as nothing.
+/// Where to serve: `127.0.0.1:9901`, `[::]:15021`, `unix:/run/rhizome.sock`, or nowhere, the empty
+/// string.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum EndpointAddr {
     /// Nowhere.
@@ -102,7 +102,7 @@ impl fmt::Display for EndpointAddr {
     }
 }
 
-/// A text that names no place to serve.
+/// A text that is not an address to serve on.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is neither IP:PORT, unix:PATH, nor empty")]
 pub struct ParseEndpointError {
@@ -160,14 +160,14 @@ impl<H: Handler> Server<H> {
         let mut backoff = AcceptBackoff::default();
         loop {
             let stream = self.accept(acceptor, &mut backoff).await;
-            self.reserve_place().await;
+            self.reserve_slot().await;
             let slot = self.crowd.enter();
             let handler = self.handler.clone();
             self.tasks.spawn(conn::serve(stream, slot, handler));
         }
     }
 
-    /// Accepts one connection, and forgets those that end meanwhile.
+    /// Accepts one connection, and joins those that end meanwhile.
     async fn accept(&mut self, acceptor: &Acceptor, backoff: &mut AcceptBackoff) -> Stream {
         let address = acceptor.address();
         let mut accepting = pin!(accept_patiently(address, backoff, || acceptor.accept()));
@@ -179,9 +179,9 @@ impl<H: Handler> Server<H> {
         }
     }
 
-    /// Closes a connection if there is no place for one more. There is always one to be closed:
-    /// fewer than [`MAX_CONNECTIONS`] can be occupied by a response.
-    async fn reserve_place(&mut self) {
+    /// Closes a connection if the server is full. There is always one to close: fewer than
+    /// [`MAX_CONNECTIONS`] can be occupied by a response.
+    async fn reserve_slot(&mut self) {
         while self.tasks.try_join_next().is_some() {}
         while self.tasks.len() >= MAX_CONNECTIONS {
             self.crowd.evict();
