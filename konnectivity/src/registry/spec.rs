@@ -62,7 +62,7 @@ pub(crate) struct TokenSpec {
     pub(crate) issuer: Option<String>,
     /// Whom they are for (one of `aud`).
     pub(crate) audience: String,
-    /// The issuer's public keys (RFC 7517), for judging without asking anybody.
+    /// The issuer's public keys (RFC 7517), for checks without an API server.
     pub(crate) jwks: Option<PathBuf>,
     /// What [`Self::jwks`] said when it was last in order, at most 1 MiB.
     pub(crate) jwks_bytes: Option<Arc<[u8]>>,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   flags: pair, versions, suites ─▶ TlsPorts ─┐
-//!   a tenant's, or all tenants', authorities ┴▶ Verifier ─▶ ServerConfig, with tickets of its own
+//!   a tenant's, or all tenants', authorities ─┴▶ Verifier ─▶ ServerConfig, with tickets of its own
 //! ```
 //!
 //! Every set of settings seals its session tickets with keys of its own, so that a session resumes
