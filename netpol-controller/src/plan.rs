@@ -1,4 +1,5 @@
-//! Which NetworkPolicies there should be: pure functions of the [`ClusterState`](crate::state::ClusterState).
+//! Which NetworkPolicies there should be: pure functions of the
+//! [`ClusterState`](crate::state::ClusterState).
 //!
 //! ```text
 //!   state ──service(key)──────▶ ServicePlan      policies of one Service, wherever they lie

@@ -64,12 +64,12 @@ struct Published {
     routes: usize,
 }
 
-/// What a translation brought about beside routes.
+/// Results of a translation beside routes.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     /// The current problems, group by group.
     pub(crate) problems: Vec<(Arc<str>, Vec<Problem>)>,
-    /// Services that are led to otherwise.
+    /// Services whose routed ports changed.
     pub(crate) services: BTreeSet<ObjectKey>,
 }
 

@@ -101,7 +101,8 @@ impl<K: Clone + Ord> Queue<K> {
         }
     }
 
-    /// Removes and returns the next key, if the limit allows. It counts as running until [`Queue::done`].
+    /// Removes and returns the next key, if the limit allows. It counts as running until
+    /// [`Queue::done`].
     pub(crate) fn take(&mut self, now: Instant) -> Option<K> {
         self.wake(now);
         if self.running.len() >= self.most {

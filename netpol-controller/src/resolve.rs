@@ -32,8 +32,8 @@ pub(crate) struct Resolved {
     pub(crate) addresses: Option<(Vec<IpAddr>, u16)>,
 }
 
-/// Chooses the name to resolve: the host that the client uses, or else the one in the pod's environment;
-/// `None` when both are addresses.
+/// Chooses the name to resolve: the host that the client uses, or else the one in the pod's
+/// environment; `None` when both are addresses.
 pub(crate) fn name(
     url: &http::Uri,
     environment: Option<&(String, Option<u16>)>,

@@ -4,8 +4,8 @@
 //!   watch ──apply / remove──▶ ClusterState ──▶ plan, routes (pure functions of it)
 //! ```
 //!
-//! Plain maps, filled by one task. Nothing here talks to an API server, and nothing decides: what an
-//! object means is the planners' matter.
+//! Plain maps, filled by one task. Nothing here talks to an API server, and nothing decides: what
+//! an object means is the planners' matter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

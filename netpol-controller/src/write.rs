@@ -32,9 +32,9 @@ const ATTEMPTS: usize = 3;
 pub(crate) enum Write {
     /// There is no such policy.
     Create(Policy),
-    /// It is there, in this version, and not wanted any more.
+    /// It exists, in this version, and is no longer wanted.
     Delete(ObjectKey, u64),
-    /// It is there, and not as it should be.
+    /// It exists and differs.
     Update(Policy),
 }
 
@@ -62,7 +62,7 @@ impl Write {
 pub(crate) enum Written {
     /// What was there in this version is gone.
     Deleted(ObjectKey, u64),
-    /// It is there as wanted.
+    /// It is stored as wanted.
     Stored {
         key: ObjectKey,
         wanted: Fingerprint,

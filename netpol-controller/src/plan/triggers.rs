@@ -97,7 +97,8 @@ pub fn services_of_pod_change(
     found
 }
 
-/// Returns the Services that an Ingress exposed before or exposes now, but not both in the same way.
+/// Returns the Services that an Ingress exposed before or exposes now, but not both in the same
+/// way.
 #[must_use]
 pub fn services_of_ingress(
     namespace: &str,

@@ -31,7 +31,7 @@ pub(super) struct Policy {
     pub(super) proxy_protocol: Option<ProxyVersion>,
 }
 
-/// What a rule asks for that is served in another way.
+/// Settings of a rule that are served in another way.
 pub(super) type Adapted = Vec<(ObjectRef, String)>;
 
 impl Policy {
@@ -175,8 +175,8 @@ impl Reader {
         }
     }
 
-    /// Failures that count here are those of connecting. Istio's default that a tenth may be ejected
-    /// is not taken over: of the few replicas of an API server it would be none.
+    /// Failures that count here are those of connecting. Istio's default that a tenth may be
+    /// ejected is not taken over: of the few replicas of an API server it would be none.
     fn outlier(&mut self, outlier: &Value) {
         if !outlier.is_object() {
             return;

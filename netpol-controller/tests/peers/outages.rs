@@ -143,9 +143,10 @@ fn restarted_api_server_is_relisted() {
     same(&kept, &after);
     assert_eq!(after.len(), kept.len() + 2);
     assert!(controller.is_ready());
-    // And nothing else was deleted on the way, to be created again in another version: not what came
-    // from kinds that an API server does not know in its first moments. Requests are not counted: a
-    // list of policies that is answered after a delete and older than it has it asked for once more.
+    // And nothing else was deleted on the way, to be created again in another version: not what
+    // came from kinds that an API server does not know in its first moments. Requests are not
+    // counted: a list of policies that is answered after a delete and older than it has it asked
+    // for once more.
     let settled = settled(&mut api, &controller);
     same(&kept, &settled);
     assert_eq!(settled.len(), kept.len() + 3);

@@ -10,13 +10,24 @@ use super::store::{Store, Version};
 use super::stream::{
     Excess, Handled, Known, Outstanding, Stream, Subscription, TypeState, check_name,
 };
-use crate::proto::discovery::{Any, DiscoveryRequest, DiscoveryResponse};
+use super::stream_task::Variant;
+use crate::proto::discovery::{Any, DiscoveryRequest, DiscoveryResponse, Node};
 use crate::resource::ResourceType;
 
-impl Stream {
-    /// Handles a request.
-    pub(super) fn on_full_request(
-        &mut self,
+/// The state-of-the-world variant.
+pub(super) struct Full;
+
+impl Variant for Full {
+    type Request = DiscoveryRequest;
+    type Response = DiscoveryResponse;
+    const DELTA: bool = false;
+
+    fn node(request: &Self::Request) -> Option<&Node> {
+        request.node.as_ref()
+    }
+
+    fn on_request(
+        stream: &mut Stream,
         store: &Store,
         now: Instant,
         request: DiscoveryRequest,
@@ -24,7 +35,7 @@ impl Stream {
         let Some(kind) = ResourceType::from_type_url(&request.type_url) else {
             return Ok(Handled::Ignored);
         };
-        let state = &mut self.types[kind as usize];
+        let state = &mut stream.types[kind as usize];
         let mut handled = Handled::Subscribed;
         if let Some((_, latest)) = &state.progress.sent
             && !request.response_nonce.is_empty()
@@ -45,42 +56,45 @@ impl Stream {
                 Some(_) | None => Handled::Subscribed,
             };
         }
-        self.set_names(kind, now, request.resource_names)?;
-        self.pull(store, now);
+        stream.set_names(kind, now, request.resource_names)?;
+        stream.pull(store, now);
         Ok(handled)
     }
 
-    /// Builds the next response, if there is anything to say now.
-    pub(super) fn next_full_response(
-        &mut self,
+    fn next_response(
+        stream: &mut Stream,
         store: &Store,
         now: Instant,
     ) -> Option<(ResourceType, DiscoveryResponse)> {
         for kind in ResourceType::ALL {
             // One at a time, even of one batch: only the latest nonce counts.
-            while self.types[kind as usize].outstanding.is_empty() && self.ready(kind, store, now) {
+            while stream.types[kind as usize].outstanding.is_empty()
+                && stream.ready(kind, store, now)
+            {
                 let response = if kind.is_root() {
-                    self.build_list(kind, store, now)
+                    stream.build_list(kind, store, now)
                 } else {
-                    self.build_subset(kind, store)
+                    stream.build_subset(kind, store)
                 };
                 if let Some(response) = response {
                     return Some((kind, response));
                 }
-                self.types[kind as usize].finish_batch();
+                stream.types[kind as usize].finish_batch();
             }
         }
-        self.keep_promise(store, now)
+        stream.retract_announcement(store, now)
     }
+}
 
+impl Stream {
     /// Repeats a list, or says nothing of what is answered in parts, with a nonce that says that
     /// nothing follows.
-    fn keep_promise(
+    fn retract_announcement(
         &mut self,
         store: &Store,
         now: Instant,
     ) -> Option<(ResourceType, DiscoveryResponse)> {
-        let kind = self.broken_promise()?;
+        let kind = self.stale_announcement()?;
         let state = &mut self.types[kind as usize];
         if !state.outstanding.is_empty() {
             return None;
@@ -194,7 +208,7 @@ impl Stream {
         Some(self.send_full(kind, version, resources))
     }
 
-    /// Moves what is gone from the batch to what waits for others to let go, and ends the batch.
+    /// Moves removed resources from the batch to the waiting removals, and ends the batch.
     fn defer_removals(&mut self, kind: ResourceType, store: &Store, now: Instant) {
         let state = &mut self.types[kind as usize];
         let sending = std::mem::take(&mut state.sending);
@@ -214,7 +228,7 @@ impl Stream {
     }
 
     /// Of what the client subscribes to, what it does not have: these types may be answered in
-    /// parts. What does not exist cannot be said.
+    /// parts. Missing resources cannot be expressed.
     fn build_subset(&mut self, kind: ResourceType, store: &Store) -> Option<DiscoveryResponse> {
         let limit = self.limits.response_bytes;
         let state = &mut self.types[kind as usize];

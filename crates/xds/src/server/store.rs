@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A change costs the change: nothing here walks all entries to find one. Removals stay in the
-//! index as tombstones, of which a bounded number is kept; a stream that lags behind the oldest compares
-//! everything instead. Knows no streams.
+//! index as tombstones, of which a bounded number is kept; a stream that lags behind the oldest
+//! compares everything instead. Knows no streams.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
