@@ -35,7 +35,7 @@ use super::clusters::Index;
 use super::spec::{ClusterSpec, FrontendMode, Port};
 
 /// A server's certificate with its chain, and its key, in PEM.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PairPaths {
     /// The certificate's file.
     pub(crate) cert: PathBuf,
