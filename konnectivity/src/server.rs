@@ -108,10 +108,7 @@ impl Server {
         let access_log =
             AccessLog::new(config.access_log, Sink::Stdout).map_err(Failed::running)?;
         access_log.register(&metrics_registry);
-        let drain = Drain::new(DrainParams {
-            delay: config.drain_delay,
-            timeout: config.drain_timeout,
-        });
+        let drain = Drain::new(config.drain);
         let mut tasks = Vec::new();
         let (lease, lease_count) = match params::lease(&config, &metrics) {
             Some((lease, count)) => (Some(keep_lease(lease)), Some(count)),
@@ -163,7 +160,7 @@ impl Server {
                 accepting: accepting.clone(),
                 listeners: sockets.into_iter().zip(ports.iter().copied()).collect(),
                 unix,
-                mode: params::mode(config.mode),
+                mode: config.tls.frontend_mode,
                 many: matches!(config.clusters, ClusterSource::Registry(_)),
                 last: last.clone(),
             });
@@ -307,14 +304,14 @@ fn bind_ports(config: &ServerConfig) -> Result<(Vec<Port>, BoundListeners), Fail
     let mut ports = vec![Port::Agents];
     let mut params = vec![ListenerParams {
         name: "agents".to_owned(),
-        address: config.agents.address,
+        address: config.agents,
         tcp: params::tcp(Port::Agents),
     }];
-    if let Some(frontends) = &config.frontends {
+    if let Some(address) = config.frontends {
         ports.push(Port::Frontends);
         params.push(ListenerParams {
             name: "frontends".to_owned(),
-            address: frontends.address,
+            address,
             tcp: params::tcp(Port::Frontends),
         });
     }

@@ -11,7 +11,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use knp_proto::{Strategy, TenantId, TenantLimits};
+use clap::ValueEnum;
+use knp_proto::{TenantId, TenantLimits, Strategy};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::authorities::Authorities;
 
@@ -37,12 +40,13 @@ impl Port {
     }
 }
 
-/// What frontends speak.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What API servers speak to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum FrontendMode {
-    /// Packets over gRPC.
+    /// One gRPC stream per tunnel.
     Grpc,
-    /// HTTP CONNECT, one tunnel a connection.
+    /// HTTP/1.1 CONNECT.
     HttpConnect,
 }
 

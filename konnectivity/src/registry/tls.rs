@@ -35,7 +35,7 @@ use super::spec::{FrontendMode, Port, TenantSpec};
 use super::tenants::Index;
 
 /// A server's certificate with its chain, and its key, in PEM.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PairPaths {
     /// The certificate's file.
     pub(crate) cert: PathBuf,

@@ -33,8 +33,8 @@ impl View {
     pub(crate) fn new(cx: Arc<Context>, config: &ServerConfig) -> Self {
         Self {
             cx,
-            single: matches!(config.clusters, ClusterSource::Single(_)),
-            config: config.process.effective().clone(),
+            single: matches!(config.clusters, ClusterSource::Single { .. }),
+            config: config.effective.clone(),
             runtime: tokio::runtime::Handle::current(),
         }
     }
