@@ -303,8 +303,8 @@ impl Config {
             queue: file.queue.params(),
             offloads: file.offloads,
             buffers: udp::BufferSizes {
-                receive: octets(file.buffers.receive),
-                send: octets(file.buffers.send),
+                receive: bytes(file.buffers.receive),
+                send: bytes(file.buffers.send),
             },
             tcp: checked.tcp,
             workers: file.workers,
@@ -329,7 +329,7 @@ impl Config {
     }
 }
 
-fn octets(size: ByteSize) -> usize {
+fn bytes(size: ByteSize) -> usize {
     usize::try_from(size.0).unwrap_or(usize::MAX)
 }
 

@@ -1,10 +1,10 @@
 //! TCP connections to the tunnel's port, until the tunnel takes them over.
 //!
 //! ```text
-//!   accept ─▶ room? ─▶ said something in time? ─▶ Link::accept
+//!   accept ─▶ limit? ─▶ first byte in time? ─▶ Link::accept
 //! ```
 //!
-//! Reads nothing: what is said is the tunnel's to judge. Runs until the process ends, also while
+//! Reads nothing: the bytes are the tunnel's. Runs until the process ends, also while
 //! it drains, since a client may have to connect again for the connections that are still open.
 
 use std::cell::RefCell;
@@ -51,7 +51,7 @@ impl Links {
 
     /// Takes a connection that was accepted.
     pub(crate) fn accepted(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr) {
-        if let Err(full) = self.room(peer.ip()) {
+        if let Err(full) = self.check_limits(peer.ip()) {
             tracing::debug!(%peer, full, "connection to the tunnel's port refused");
             return self.params.metrics.ended(full);
         }
@@ -59,7 +59,7 @@ impl Links {
         *links.waiting.borrow_mut().entry(peer.ip()).or_default() += 1;
         tokio::task::spawn_local(async move {
             let limit = links.params.limits.hello_timeout;
-            let result = match heard(stream, limit).await {
+            let result = match first_byte(stream, limit).await {
                 Ok(stream) => {
                     (links.params.take)(stream, peer);
                     "taken"
@@ -73,7 +73,7 @@ impl Links {
     }
 
     /// Counts those that wait and those that carry a tunnel.
-    fn room(&self, source: IpAddr) -> Result<(), &'static str> {
+    fn check_limits(&self, source: IpAddr) -> Result<(), &'static str> {
         let Limits {
             links,
             links_per_source,
@@ -116,8 +116,8 @@ impl Links {
     }
 }
 
-/// Waits for the first octet, and leaves it there.
-async fn heard(stream: TcpStream, limit: Duration) -> io::Result<std::net::TcpStream> {
+/// Waits for the first byte, and leaves it in the socket.
+async fn first_byte(stream: TcpStream, limit: Duration) -> io::Result<std::net::TcpStream> {
     let mut first = [0];
     let peeked = timeout(limit, stream.peek(&mut first)).await;
     match peeked.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?? {

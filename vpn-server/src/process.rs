@@ -62,7 +62,7 @@ impl RunError {
     }
 }
 
-/// Runs the program until it is told to end.
+/// Runs the program until a stop signal.
 ///
 /// # Errors
 /// Why it did not start or go on; routes and rules were taken back.

@@ -244,7 +244,7 @@ impl<L: Link> Server<L> {
                 asked.notify_one();
                 if let Err(error) = tls.reload() {
                     let error = telemetry::chain(&error);
-                    tracing::error!(%error, "certificates refused, the last good ones stay");
+                    tracing::error!(%error, "keeping the previous certificates");
                 }
             },
         );

@@ -98,7 +98,7 @@ pub enum Command {
 /// The phases of a rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]
 pub enum Rotate {
-    /// Make new keys and a new authority, have everybody trust old and new, then use the new ones.
+    /// Make new keys and a new authority, trust old and new everywhere, then use the new ones.
     Start,
     /// Forget the old ones.
     Complete,
@@ -285,8 +285,8 @@ impl Wanted {
                 errors.add(format!("{key}.{name}"), "is written by provision itself");
             }
         }
-        if !(MOST_DAYS.0..=MOST_DAYS.1).contains(&file.certificate_days) {
-            let (least, most) = MOST_DAYS;
+        if !(CERTIFICATE_DAYS.0..=CERTIFICATE_DAYS.1).contains(&file.certificate_days) {
+            let (least, most) = CERTIFICATE_DAYS;
             let why = format!("not between {least} and {most}");
             errors.add("certificateDays", why);
         }
@@ -380,9 +380,9 @@ impl ProvisionFile {
         end: impl Fn(u16) -> End,
         errors: &mut ConfigErrors,
     ) -> Vec<Vec<TunnelAddress>> {
-        if !(1..=MOST_ENDS).contains(&count) {
+        if !(1..=MAX_ENDS).contains(&count) {
             let why = format!(
-                "not between 1 and {MOST_ENDS}: while keys are rotated each end has two, and a \
+                "not between 1 and {MAX_ENDS}: while keys are rotated each end has two, and a \
                  program has numbers for 16 pairs"
             );
             errors.add(key, why);
@@ -401,7 +401,7 @@ impl ProvisionFile {
 
 /// Whether it is a label as of DNS (RFC 1123 §2.1), which names of Kubernetes are.
 fn is_label(text: &str) -> bool {
-    let inner = |octet: u8| octet.is_ascii_lowercase() || octet.is_ascii_digit() || octet == b'-';
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     (1..=63).contains(&text.len())
         && text.bytes().all(inner)
         && !text.starts_with('-')
@@ -409,10 +409,10 @@ fn is_label(text: &str) -> bool {
 }
 
 /// Most servers, and most clients: with two keys at each end, 8 by 2 pairs.
-const MOST_ENDS: u16 = 4;
+const MAX_ENDS: u16 = 4;
 
 /// Bounds of `certificateDays`: what leaves time to renew, and ten times the customary.
-const MOST_DAYS: (u32, u32) = (2, 36_500);
+const CERTIFICATE_DAYS: (u32, u32) = (2, 36_500);
 
 /// What of the servers' configurations is ours.
 const SERVER_KEYS: [&str; 5] = ["name", "routeId", "addresses", "networks", "keys"];

@@ -225,7 +225,7 @@ impl Run {
         }
     }
 
-    /// Takes all steps of a phase; where somebody else applies them, one.
+    /// Takes all steps of a phase; one where the objects are applied by others.
     async fn rotate(&mut self, rotate: Rotate) -> Result<Done, ProvisionError> {
         for _ in 0..STEPS {
             let (then, done) = self.bring(Step::Rotate(rotate)).await?;
@@ -284,10 +284,12 @@ impl Run {
             let changed = self.store.apply(&objects, &mut self.report).await;
             let changed = changed.map_err(at("writing manifests"))?;
             if matches!(step, Step::Ensure) {
-                let told = self
+                let reported = self
                     .store
                     .obsolete(&objects, &self.wanted, &mut self.report);
-                told.await.map_err(at("looking for what is left over"))?;
+                reported
+                    .await
+                    .map_err(at("looking for what is left over"))?;
             }
             return Ok((then, Done { state, changed }));
         }
@@ -372,17 +374,17 @@ impl Default for System {
 impl System {
     /// Returns a number that two runs are unlikely to share.
     fn number(&mut self) -> Result<u32, PlanError> {
-        let [a, b, c, d, ..] = self.octets()?;
+        let [a, b, c, d, ..] = self.bytes()?;
         Ok(u32::from_be_bytes([a, b, c, d]))
     }
 }
 
 impl Random for System {
-    fn octets(&mut self) -> Result<[u8; 32], PlanError> {
-        let mut octets = [0; 32];
-        let filled = self.0.fill(&mut octets);
+    fn bytes(&mut self) -> Result<[u8; 32], PlanError> {
+        let mut bytes = [0; 32];
+        let filled = self.0.fill(&mut bytes);
         filled.map_err(|_| PlanError::Random)?;
-        Ok(octets)
+        Ok(bytes)
     }
 
     fn key_pair(&mut self) -> Result<KeyPair, PlanError> {

@@ -12,7 +12,7 @@ use vpn_provision::{Flags, ProvisionError, check, provision};
 use vpn_server::Environment;
 
 /// How long what was logged last may take to be written at the end.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const LOG_FLUSH_LIMIT: Duration = Duration::from_secs(1);
 
 /// What flags or parameters that cannot be used exit with (sysexits.h, EX_USAGE).
 const EXIT_CONFIGURATION: u8 = 64;
@@ -44,11 +44,11 @@ fn main() -> ExitCode {
         }
     };
     let code = if flags.check {
-        told(check(&flags.config))
+        finish(check(&flags.config))
     } else {
         act(&flags)
     };
-    log.close(LAST_WORDS);
+    log.close(LOG_FLUSH_LIMIT);
     code
 }
 
@@ -57,12 +57,12 @@ fn act(flags: &Flags) -> ExitCode {
         .enable_all()
         .build();
     match runtime {
-        Ok(runtime) => told(runtime.block_on(provision(flags))),
+        Ok(runtime) => finish(runtime.block_on(provision(flags))),
         Err(error) => ended(&error, 1),
     }
 }
 
-fn told(result: Result<String, ProvisionError>) -> ExitCode {
+fn finish(result: Result<String, ProvisionError>) -> ExitCode {
     match result {
         Ok(text) => {
             show(&text);

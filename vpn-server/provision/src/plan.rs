@@ -6,7 +6,7 @@
 //! ```
 //!
 //! `ensure` makes what is missing or runs out and leaves alone what is there, whatever phase a
-//! rotation is in. `advance` takes one step of a rotation, at the earliest when everybody may have
+//! rotation is in. `advance` takes one step of a rotation, at the earliest when all pods may have
 //! read what the step before wrote. Nothing is read or written here.
 
 use std::time::Duration;
@@ -20,10 +20,10 @@ use super::state::{
 };
 use crate::config::{Rotate, Wanted};
 
-/// Where what nobody may guess comes from.
+/// The source of secrets.
 pub(super) trait Random {
-    /// Returns 32 random octets.
-    fn octets(&mut self) -> Result<[u8; 32], PlanError>;
+    /// Returns 32 random bytes.
+    fn bytes(&mut self) -> Result<[u8; 32], PlanError>;
 
     /// Returns a fresh pair of keys for a certificate.
     fn key_pair(&mut self) -> Result<KeyPair, PlanError>;
@@ -196,12 +196,12 @@ fn ends(
         let id = wanted.route_ids.get(server).or_else(|| claimed.next());
         state.servers.push(ServerState {
             route_id: id.ok_or(PlanError::RouteIdMissing { server })?.get(),
-            keys: Keys::one(Private::from_octets(random.octets()?)),
+            keys: Keys::one(Private::from_bytes(random.bytes()?)),
         });
     }
     state.clients.truncate(wanted.clients.len());
     while state.clients.len() < wanted.clients.len() {
-        let key = Private::from_octets(random.octets()?);
+        let key = Private::from_bytes(random.bytes()?);
         state.clients.push(Keys::one(key));
     }
     let (servers, clients) = if wanted.preshared_keys {
@@ -213,7 +213,7 @@ fn ends(
     for row in &mut state.preshared {
         row.truncate(clients);
         while row.len() < clients {
-            row.push(Preshared::from_octets(random.octets()?));
+            row.push(Preshared::from_bytes(random.bytes()?));
         }
     }
     Ok(())
@@ -228,7 +228,7 @@ fn begin(
 ) -> Result<(), PlanError> {
     let servers = state.servers.iter_mut().map(|server| &mut server.keys);
     for keys in servers.chain(&mut state.clients) {
-        keys.next = Some(Private::from_octets(random.octets()?));
+        keys.next = Some(Private::from_bytes(random.bytes()?));
     }
     state.authorities.next = Some(new_authority(wanted, now, random)?);
     Ok(())
@@ -294,8 +294,8 @@ fn new_authority(
     now: Moment,
     random: &mut dyn Random,
 ) -> Result<Authority, PlanError> {
-    // Two of one subject could not be told apart in a bundle.
-    let [a, b, c, d, ..] = random.octets()?;
+    // Two of one subject could not be distinguished in a bundle.
+    let [a, b, c, d, ..] = random.bytes()?;
     let number = u32::from_be_bytes([a, b, c, d]);
     let name = format!("vpn-seed-server-ca-{number:08x}");
     let key = random.key_pair()?;

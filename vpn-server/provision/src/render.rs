@@ -1,4 +1,4 @@
-//! What follows from the state: everybody's Secret, and the annotations of the servers' Services.
+//! What follows from the state: the Secret of each end, and the annotations of the servers' Services.
 //!
 //! ```text
 //!   State, Wanted ─▶ seed:  Secrets of each server, of the proxy, of API servers; annotations
@@ -51,7 +51,7 @@ pub(super) struct SecretObject {
     pub(super) data: BTreeMap<String, String>,
 }
 
-/// Annotations of a Service that somebody else makes.
+/// Annotations of a Service that the manifests create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Annotated {
     pub(super) namespace: String,

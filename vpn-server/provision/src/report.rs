@@ -1,4 +1,4 @@
-//! What became of each object, for whoever ran the program.
+//! What became of each object, for the operator.
 //!
 //! Shows names alone, never what is in an object.
 

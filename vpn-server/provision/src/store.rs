@@ -97,7 +97,7 @@ impl Store {
         }
     }
 
-    /// Whether what is written is in force without somebody applying it.
+    /// Whether what is written is in effect without being applied by others.
     pub(super) fn applies(&self) -> bool {
         matches!(self.seed, Place::Cluster(_)) && matches!(self.shoot, Place::Cluster(_))
     }
@@ -139,7 +139,7 @@ impl Store {
         }
     }
 
-    /// Writes the state, unless somebody else has since it was read.
+    /// Writes the state, unless another run has since it was read.
     pub(super) async fn save(
         &self,
         state: &State,
@@ -167,7 +167,7 @@ impl Store {
         Ok(Saved::Stored)
     }
 
-    /// Makes sure that the route ids are these servers', and that nobody keeps spare ones.
+    /// Makes sure that the route ids are these servers', and gives back spare ones.
     pub(super) async fn confirm(&mut self, state: &State) -> Result<(), StoreError> {
         if let Some(claims) = &mut self.claims {
             let servers = state.servers.iter();
@@ -178,7 +178,7 @@ impl Store {
         Ok(())
     }
 
-    /// Fails before anything was written when a Service, which somebody else makes, is not there.
+    /// Fails before anything was written when a Service of the manifests is missing.
     pub(super) async fn expect(&self, wanted: &Wanted) -> Result<(), StoreError> {
         if let Place::Cluster(cluster) = &self.seed {
             for server in 0..wanted.servers.len() {

@@ -19,11 +19,11 @@ const MTU: RangeInclusive<u16> = 1280..=9000;
 /// Tables of the kernel's own (rtnetlink(7)): none, default, main and local.
 const OWN_TABLES: [u32; 4] = [0, 253, 254, 255];
 /// Most worker threads; a proxy of one shoot needs one.
-const MOST_WORKERS: usize = 64;
+const MAX_WORKERS: usize = 64;
 /// Most flows that the filter can number.
-const MOST_FLOWS: usize = 16 << 20;
+const MAX_FLOWS: usize = 16 << 20;
 /// Most own keys: there are numbers for 16 pairs.
-const MOST_KEYS: usize = 16;
+const MAX_KEYS: usize = 16;
 /// Bounds of the kernel's buffers: one batch, and what no kernel grants.
 const BUFFER: RangeInclusive<u64> = 64 * 1024..=1024 * 1024 * 1024;
 
@@ -106,11 +106,11 @@ impl File {
                 errors.add(key, format!("not between {least} and {most}"));
             }
         }
-        if !(1..=MOST_FLOWS).contains(&self.flows) {
-            errors.add("flows", format!("not between 1 and {MOST_FLOWS}"));
+        if !(1..=MAX_FLOWS).contains(&self.flows) {
+            errors.add("flows", format!("not between 1 and {MAX_FLOWS}"));
         }
-        if !(1..=MOST_WORKERS).contains(&self.workers) {
-            errors.add("workers", format!("not between 1 and {MOST_WORKERS}"));
+        if !(1..=MAX_WORKERS).contains(&self.workers) {
+            errors.add("workers", format!("not between 1 and {MAX_WORKERS}"));
         }
     }
 
@@ -189,8 +189,8 @@ impl File {
         if private.is_empty() {
             errors.add("keys.private", "at least one key is needed");
         }
-        if private.len() > MOST_KEYS {
-            errors.add("keys.private", format!("more than {MOST_KEYS} keys"));
+        if private.len() > MAX_KEYS {
+            errors.add("keys.private", format!("more than {MAX_KEYS} keys"));
         }
         let mut seen = BTreeSet::new();
         for (at, path) in private.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! The configuration files as they are written: keys, their meaning and their defaults.
 //!
 //! What these comments say is also what the published schemas say. Checks nothing beyond types;
-//! validation is one room up.
+//! validation is one module up.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub struct File {
     /// Routing table of the routes into the shoot.
     #[serde(default = "default_table")]
     pub(super) table: u32,
-    /// Octets of the largest packet in the tunnel.
+    /// Bytes of the largest packet in the tunnel.
     #[serde(default = "default_mtu")]
     pub(super) mtu: u16,
     /// Number by which gateways know this server, from 1 to 1048575. Without it clients reach the
@@ -55,7 +55,7 @@ pub struct File {
     /// Bounds in number and time.
     #[serde(default)]
     pub(super) limits: LimitsFile,
-    /// Connections through the tunnel that its filter knows at once; about 90 octets each when
+    /// Connections through the tunnel that its filter knows at once; about 90 bytes each when
     /// they are there.
     #[serde(default = "default_flows")]
     pub(super) flows: usize,
@@ -65,7 +65,7 @@ pub struct File {
     /// What the kernel does for packets in batches.
     #[serde(default)]
     pub(super) offloads: Offloads,
-    /// Octets that the kernel may hold of datagrams; what it grants may be less.
+    /// Bytes that the kernel may hold of datagrams; what it grants may be less.
     #[serde(default)]
     pub(super) buffers: BuffersFile,
     /// Options of the tunnels' TCP sockets. Their defaults are `congestion` `auto` (bbr where the
@@ -159,7 +159,7 @@ pub(super) struct ProxyFile {
     /// By when a destination must be resolved and connected.
     #[serde(default = "twenty_seconds")]
     pub(super) connect_timeout: HumanDuration,
-    /// Longest time without an octet either way; 0 for no limit.
+    /// Longest time without a byte either way; 0 for no limit.
     #[serde(default)]
     pub(super) idle_timeout: HumanDuration,
     /// Connections at once; above it new ones are refused and counted. Lowered at start, with a
@@ -228,7 +228,7 @@ impl Default for LimitsFile {
     }
 }
 
-/// Octets that the kernel may hold of datagrams, for each of the two ports.
+/// Bytes that the kernel may hold of datagrams, for each of the two ports.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub(super) struct BuffersFile {

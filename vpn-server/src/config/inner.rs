@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_knows_its_network() {
+    fn address_yields_its_network() {
         for (text, network) in [
             ("192.168.123.1/24", "192.168.123.0/24"),
             ("fd8f:6d53:b97a:1::1/96", "fd8f:6d53:b97a:1::/96"),
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_overlap_when_one_holds_the_other() {
+    fn networks_overlap_when_one_contains_other() {
         let overlap =
             |one: &str, other: &str| overlap(one.parse().unwrap(), other.parse().unwrap());
         assert!(overlap("10.0.0.0/8", "10.1.0.0/16"));

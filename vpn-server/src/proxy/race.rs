@@ -64,7 +64,7 @@ where
     }
 }
 
-/// Puts families in turn, IPv6 first (RFC 8305 §4).
+/// Alternates families, IPv6 first (RFC 8305 §4).
 fn in_turn(addresses: Vec<IpAddr>) -> Vec<IpAddr> {
     let (six, four): (Vec<_>, Vec<_>) = addresses.into_iter().partition(IpAddr::is_ipv6);
     let longest = six.len().max(four.len());
