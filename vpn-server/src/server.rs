@@ -301,7 +301,7 @@ fn listener(name: &str, address: SocketAddr, tcp: &TcpOptions) -> ListenerParams
 
 fn bind_tunnel(config: &Config) -> Result<Option<BoundListeners>, BindError> {
     let own = config.listen.tcp;
-    let own = own.map(|address| listener("tunnel", address, &config.tcp));
+    let own = own.map(|address| listener("tunnel", address.0, &config.tcp));
     own.map(|own| bind_all(&[own], 1, Vec::new())).transpose()
 }
 
@@ -310,9 +310,9 @@ fn first(bound: &BoundListeners) -> Option<SocketAddr> {
 }
 
 fn links<L: Link>(link: &L, config: &Config, instruments: &Instruments) -> LinksParams {
-    let taker = link.clone();
+    let link_to = link.clone();
     LinksParams {
-        take: Box::new(move |stream, from| taker.accept(stream, from)),
+        accept: Box::new(move |stream, from| link_to.accept(stream, from)),
         status: link.watch(),
         limits: config.limits,
         metrics: instruments.links.clone(),

@@ -70,11 +70,12 @@ pub(super) struct Claims {
 
 impl Claims {
     pub(super) fn new(cluster: &Cluster, wanted: &Wanted) -> Self {
+        let [first, last] = wanted.file.route_id_range;
         Self {
             client: cluster.client(),
-            namespace: wanted.claims_namespace.clone(),
-            owner: wanted.namespace.clone(),
-            range: wanted.route_id_range.clone(),
+            namespace: wanted.file.claims_namespace.clone(),
+            owner: wanted.file.namespace.clone(),
+            range: first..=last,
             uid: None,
             made: BTreeSet::new(),
         }

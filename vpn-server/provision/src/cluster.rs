@@ -20,7 +20,7 @@ use kube::{Client, Error};
 
 use super::manifest::{self, MANAGED_BY, MANAGER};
 use super::render::{Annotated, SecretObject};
-use super::report::Change;
+use super::store::Change;
 
 /// By when a connection to an API server must be there.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);

@@ -9,7 +9,6 @@
 //! server's is validated with everything in it once it is whole, which is the renderer's.
 
 use std::collections::BTreeSet;
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand};
@@ -161,7 +160,7 @@ impl Flags {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct ProvisionFile {
     /// Namespace of the shoot's control plane in the seed.
-    namespace: String,
+    pub(crate) namespace: String,
     /// Tunnel servers, 1 to 4: `vpn-seed-server-0` and so on.
     #[serde(default = "one")]
     servers: u16,
@@ -169,42 +168,42 @@ pub struct ProvisionFile {
     #[serde(default = "one")]
     clients: u16,
     /// The shoot's networks, for both ends' configurations.
-    networks: Networks,
+    pub(crate) networks: Networks,
     /// Transfer networks, at most one of each family; without one of a family that `networks` has,
     /// the customary one.
     #[serde(default)]
     transfer_networks: Vec<Cidr>,
     /// The gateway: `endpoint` of the clients' configuration.
-    endpoint: Map<String, Value>,
+    pub(crate) endpoint: Map<String, Value>,
     /// Whether each pair of a server and a client shares a key beside their own.
     #[serde(default = "yes")]
-    preshared_keys: bool,
+    pub(crate) preshared_keys: bool,
     /// The servers' route ids, in order. Without any they are chosen in the seed and claimed there,
     /// which needs its kubeconfig.
     #[serde(default)]
     route_ids: Vec<u32>,
     /// What route ids are chosen from: first and last.
     #[serde(default = "every_route_id")]
-    route_id_range: [u32; 2],
+    pub(crate) route_id_range: [u32; 2],
     /// Further names and addresses that the proxy's certificate is for.
     #[serde(default)]
-    proxy_names: Vec<String>,
+    pub(crate) proxy_names: Vec<String>,
     /// Days for which authorities and certificates are valid; certificates are renewed after four
     /// fifths of that.
     #[serde(default = "ten_years")]
-    certificate_days: u32,
+    pub(crate) certificate_days: u32,
     /// Namespace in the seed in which route ids are claimed: the same for all shoots.
     #[serde(default = "garden")]
-    claims_namespace: String,
+    pub(crate) claims_namespace: String,
     /// Namespace of the clients in the shoot.
     #[serde(default = "kube_system")]
-    shoot_namespace: String,
+    pub(crate) shoot_namespace: String,
     /// What else the servers' configurations say, such as `trustedGateways` and `proxy.resolvers`.
     #[serde(default)]
-    server: Map<String, Value>,
+    pub(crate) server: Map<String, Value>,
     /// What else the clients' configurations say.
     #[serde(default)]
-    client: Map<String, Value>,
+    pub(crate) client: Map<String, Value>,
 }
 
 fn one() -> u16 {
@@ -234,24 +233,13 @@ fn kube_system() -> String {
 /// Validated parameters.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
-    pub(crate) namespace: String,
+    pub(crate) file: ProvisionFile,
     /// Each server's addresses on the transfer networks.
     pub(crate) servers: Vec<Vec<TunnelAddress>>,
     /// Each client's.
     pub(crate) clients: Vec<Vec<TunnelAddress>>,
-    pub(crate) networks: Networks,
-    pub(crate) endpoint: Map<String, Value>,
-    pub(crate) preshared_keys: bool,
     /// The servers' route ids; none to have them chosen.
     pub(crate) route_ids: Vec<RouteId>,
-    /// What they are chosen from.
-    pub(crate) route_id_range: RangeInclusive<u32>,
-    pub(crate) proxy_names: Vec<String>,
-    pub(crate) certificate_days: u32,
-    pub(crate) claims_namespace: String,
-    pub(crate) shoot_namespace: String,
-    pub(crate) server: Map<String, Value>,
-    pub(crate) client: Map<String, Value>,
 }
 
 impl Wanted {
@@ -294,20 +282,10 @@ impl Wanted {
         let clients = file.addresses("clients", file.clients, End::Client, &mut errors);
         errors.into_result(origin)?;
         Ok(Self {
-            namespace: file.namespace,
+            file,
             servers,
             clients,
-            networks: file.networks,
-            endpoint: file.endpoint,
-            preshared_keys: file.preshared_keys,
             route_ids,
-            route_id_range: file.route_id_range[0]..=file.route_id_range[1],
-            proxy_names: file.proxy_names,
-            certificate_days: file.certificate_days,
-            claims_namespace: file.claims_namespace,
-            shoot_namespace: file.shoot_namespace,
-            server: file.server,
-            client: file.client,
         })
     }
 }

@@ -18,7 +18,7 @@ use settings::{ConfigError, yaml};
 
 use super::manifest;
 use super::render::{Annotated, SecretObject};
-use super::report::Change;
+use super::store::Change;
 use super::yaml::to_yaml;
 
 /// Why a file cannot be used.

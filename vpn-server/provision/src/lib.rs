@@ -21,7 +21,6 @@ mod fixture;
 mod manifest;
 mod plan;
 mod render;
-mod report;
 mod state;
 mod store;
 mod yaml;
@@ -40,9 +39,8 @@ use self::config::Wanted;
 pub use self::config::{Command, Flags, ProvisionFile, Rotate};
 use self::plan::{PlanError, Random, Then};
 use self::render::RenderError;
-use self::report::Report;
 use self::state::{Moment, Phase, State};
-use self::store::{Store, StoreError};
+use self::store::{Report, Store, StoreError};
 
 /// Runs that may write between our reading and our writing, before that is an error.
 const ATTEMPTS: usize = 8;
@@ -156,7 +154,7 @@ pub async fn provision(flags: &Flags) -> Result<String, ProvisionError> {
 pub fn check(parameters: &Path) -> Result<String, ProvisionError> {
     let wanted = Wanted::load(parameters)?;
     let (servers, clients) = (wanted.servers.len(), wanted.clients.len());
-    let namespace = &wanted.namespace;
+    let namespace = &wanted.file.namespace;
     Ok(format!(
         "# {namespace}: {servers} servers, {clients} clients\n"
     ))

@@ -204,7 +204,7 @@ fn ends(
         let key = Private::from_bytes(random.bytes()?);
         state.clients.push(Keys::one(key));
     }
-    let (servers, clients) = if wanted.preshared_keys {
+    let (servers, clients) = if wanted.file.preshared_keys {
         (state.servers.len(), state.clients.len())
     } else {
         (0, 0)
@@ -299,7 +299,7 @@ fn new_authority(
     let number = u32::from_be_bytes([a, b, c, d]);
     let name = format!("vpn-seed-server-ca-{number:08x}");
     let key = random.key_pair()?;
-    let days = wanted.certificate_days;
+    let days = wanted.file.certificate_days;
     Ok(certificates::authority(&key, name, now, days)?)
 }
 
@@ -311,7 +311,7 @@ fn new_leaf(
     random: &mut dyn Random,
 ) -> Result<Leaf, PlanError> {
     let key = random.key_pair()?;
-    let (names, days) = (names(what, wanted), wanted.certificate_days);
+    let (names, days) = (names(what, wanted), wanted.file.certificate_days);
     Ok(certificates::leaf(authority, &key, what, names, now, days)?)
 }
 
@@ -322,7 +322,7 @@ fn names(what: Use, wanted: &Wanted) -> Vec<String> {
     }
     let each = (0..wanted.servers.len()).map(|number| format!("vpn-seed-server-{number}"));
     let services = std::iter::once("vpn-seed-server".to_owned()).chain(each);
-    let namespace = &wanted.namespace;
+    let namespace = &wanted.file.namespace;
     let mut names: Vec<String> = services
         .flat_map(|name| {
             [
@@ -333,7 +333,7 @@ fn names(what: Use, wanted: &Wanted) -> Vec<String> {
             ]
         })
         .collect();
-    names.extend(wanted.proxy_names.iter().cloned());
+    names.extend(wanted.file.proxy_names.iter().cloned());
     names
 }
 

@@ -124,13 +124,13 @@ pub(super) struct KeysFile {
 /// Where tunnels come in; `null` opens no such port.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub(super) struct ListenFile {
+pub(crate) struct ListenFile {
     /// Tunnels over TCP.
-    pub(super) tcp: Option<ListenAddress>,
+    pub(crate) tcp: Option<ListenAddress>,
     /// Datagrams of clients.
-    pub(super) udp: Option<ListenAddress>,
+    pub(crate) udp: Option<ListenAddress>,
     /// Datagrams of clients that a gateway wrapped.
-    pub(super) wrapped: Option<ListenAddress>,
+    pub(crate) wrapped: Option<ListenAddress>,
 }
 
 impl Default for ListenFile {
@@ -206,15 +206,15 @@ fn default_cache() -> u64 {
 /// Bounds in number and time.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub(super) struct LimitsFile {
+pub(crate) struct LimitsFile {
     /// TCP connections to the tunnel's port at once.
-    pub(super) links: usize,
+    pub(crate) links: usize,
     /// The same of one address; 0 for no limit, since a gateway's clients all have its address.
-    pub(super) links_per_source: usize,
+    pub(crate) links_per_source: usize,
     /// By when a TCP connection to the tunnel's port must have sent something.
-    pub(super) hello_timeout: HumanDuration,
+    pub(crate) hello_timeout: HumanDuration,
     /// By when a client of the proxy must have finished its TLS handshake, and then its request.
-    pub(super) preamble_timeout: HumanDuration,
+    pub(crate) preamble_timeout: HumanDuration,
 }
 
 impl Default for LimitsFile {

@@ -26,9 +26,9 @@ fn three_keys_describe_a_shoot() {
     };
     assert_eq!(shown(&wanted.servers), ["192.168.123.1/24"]);
     assert_eq!(shown(&wanted.clients), ["192.168.123.64/24"]);
-    assert!(wanted.preshared_keys && wanted.route_ids.is_empty());
-    assert_eq!(wanted.claims_namespace, "garden");
-    assert_eq!(wanted.shoot_namespace, "kube-system");
+    assert!(wanted.file.preshared_keys && wanted.route_ids.is_empty());
+    assert_eq!(wanted.file.claims_namespace, "garden");
+    assert_eq!(wanted.file.shoot_namespace, "kube-system");
 }
 
 #[test]
