@@ -31,7 +31,7 @@ use crate::listening::listening;
 ///
 /// # Errors
 /// The kernel's; `InvalidInput` for a socket without `SO_REUSEPORT`, and if `among` is 0.
-pub fn pass_over(socket: &impl AsFd, first: u32, among: u32) -> io::Result<()> {
+pub(crate) fn pass_over(socket: &impl AsFd, first: u32, among: u32) -> io::Result<()> {
     // Classic BPF (socket(7), SO_ATTACH_REUSEPORT_CBPF): what it returns is the number of a socket;
     // sockets are numbered as they joined, TCP's when they began to listen.
     const LOAD_WORD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS

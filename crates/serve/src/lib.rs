@@ -44,7 +44,7 @@ pub use connections::{ConnectionSummary, Connections};
 pub use dial::{DialError, Dialer};
 pub use drain::{Drain, DrainParams, Phase};
 pub use endpoints::{BoundEndpoints, EndpointError, ServedEndpoints, pass_to_last, succeeded};
-pub use handover::{OwnSockets, is_served, pass_over};
+pub use handover::{OwnSockets, is_served};
 pub use inherited::{InheritedSocket, inherited_sockets};
 pub use listener::{BindError, BoundListeners, ListenerParams, WorkerSocket, bind_all};
 pub use lookup::{Answer, Family, LookupClient, LookupError};
