@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use knp_proto::frame::{Deframer, FrameError};
 use knp_proto::{
-    Budget, Cluster, ClusterId, ClusterLimits, DialId, DialTarget, Event, Extensions, GrpcFrontend,
-    Link, LinkConfig, Packet, Read, StreamId, TunnelId,
+    Budget, DialId, DialTarget, Event, Extensions, GrpcFrontend, Link, LinkConfig, Packet, Read,
+    StreamId, Tenant, TenantId, TenantLimits, TunnelId,
 };
 use std::sync::Arc;
 
@@ -67,17 +67,17 @@ fn read_back(packet: &Packet) {
     assert_eq!(Packet::decode(buf.freeze()).as_ref(), Ok(packet));
 }
 
-fn cluster() -> (Arc<Budget>, Arc<Cluster>) {
+fn tenant() -> (Arc<Budget>, Arc<Tenant>) {
     let budget = Budget::new(1 << 20);
-    let limits = ClusterLimits {
+    let limits = TenantLimits {
         agents: 1,
         buffered_bytes: 1 << 20,
         dials_per_second: 0,
         pending_dials: 8,
         tunnels: 16,
     };
-    let cluster = Cluster::new(ClusterId::new("fuzz"), limits, Arc::clone(&budget));
-    (budget, cluster)
+    let tenant = Tenant::new(TenantId::new("fuzz"), limits, Arc::clone(&budget));
+    (budget, tenant)
 }
 
 #[expect(
@@ -90,9 +90,9 @@ fn start() -> Instant {
 
 /// A server with three dials under way, to which the input is the agent.
 fn server(packets: &[Packet], extensions: Extensions) {
-    let (budget, cluster) = cluster();
+    let (budget, tenant) = tenant();
     let config = LinkConfig::default();
-    let mut link = Link::server(&cluster, StreamId(1), extensions, config).unwrap();
+    let mut link = Link::server(&tenant, StreamId(1), extensions, config).unwrap();
     let now = start();
     for random in 1..=3 {
         let target = DialTarget {
@@ -102,13 +102,13 @@ fn server(packets: &[Packet], extensions: Extensions) {
         link.dial(now, DialId(random), target).unwrap();
     }
     feed(&mut link, now, packets, |_, _, _| {});
-    close(link, &cluster, &budget, now);
+    close(link, &tenant, &budget, now);
 }
 
 /// An agent, to which the input is the server; every other dial succeeds.
 fn agent(packets: &[Packet], extensions: Extensions) {
-    let (budget, cluster) = cluster();
-    let mut link = Link::agent(&cluster, StreamId(1), extensions, LinkConfig::default());
+    let (budget, tenant) = tenant();
+    let mut link = Link::agent(&tenant, StreamId(1), extensions, LinkConfig::default());
     let now = start();
     let mut dials = 0;
     feed(&mut link, now, packets, |link, now, event| {
@@ -122,7 +122,7 @@ fn agent(packets: &[Packet], extensions: Extensions) {
             let _ = link.dialed(now, tunnel, result);
         }
     });
-    close(link, &cluster, &budget, now);
+    close(link, &tenant, &budget, now);
 }
 
 /// Feeds the packets, and is a socket that takes what comes and sends it back.
@@ -165,18 +165,18 @@ fn echo(link: &mut Link, now: Instant, tunnel: TunnelId) {
 }
 
 /// However it was, nothing is held once all have let go.
-fn close(mut link: Link, cluster: &Cluster, budget: &Budget, now: Instant) {
-    assert!(cluster.tunnels() <= 16);
+fn close(mut link: Link, tenant: &Tenant, budget: &Budget, now: Instant) {
+    assert!(tenant.tunnels() <= 16);
     link.end(now);
     let late = now + Duration::from_secs(3600);
     link.handle_timeout(late);
     while link.poll_event().is_some() {}
     drop(link);
     assert_eq!(
-        (cluster.tunnels(), cluster.pending_dials(), cluster.agents()),
+        (tenant.tunnels(), tenant.pending_dials(), tenant.agents()),
         (0, 0, 0)
     );
-    assert_eq!((cluster.buffered_bytes(), budget.used()), (0, 0));
+    assert_eq!((tenant.buffered_bytes(), budget.used()), (0, 0));
 }
 
 /// A frontend never answers a packet with more than two.

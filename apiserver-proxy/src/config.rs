@@ -1,33 +1,36 @@
 //! Flags, environment and configuration of the node proxy, validated.
 //!
-//! Produces a [`Config`] that needs no further checking. The only file of this binary that reads
+//! [`Config`] is the file as serde reads it; loaded, it needs no further checking. What the comments
+//! of its keys say is also what the published schema says. The only file of this binary that reads
 //! the environment.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use net_config::{AddressParams, DeviceKind};
-use preamble::Version;
-use route::{EndpointAddress, TcpOptions};
-use serve::Family;
-use settings::{AdminAddress, ConfigError, ConfigErrors, yaml};
-use telemetry::{AccessFormat, EndpointAddr, LogFormat};
-
-use self::file::{
-    AccessLogFormat, DnsFile, FamilyFile, InterfaceFile, KindFile, Mode, UpstreamFile,
+use net_config::AddressParams;
+use route::TcpOptions;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use settings::{
+    AccessLogSettings, AdminSettings, ConfigError, ConfigErrors, DrainSettings, ListenAddress,
+    ProbesSettings, TcpSettings, Validate,
 };
+use telemetry::LogFormat;
+
 use crate::dns::DnsParams;
 
-mod file;
+mod interface;
+mod upstream;
 
-pub use self::file::File;
-pub(crate) use self::file::NoTrackFile;
+use self::interface::Interface;
+pub(crate) use self::interface::NoTrackMode;
+pub(crate) use self::upstream::Announce;
+use self::upstream::Upstream;
 
-/// Most worker threads; a node proxy needs one.
-const MOST_WORKERS: usize = 64;
+/// Upper bound of worker threads; a node proxy needs one.
+const MAX_WORKERS: usize = 64;
 
 /// Carries connections of a shoot's node to its API server, through the gateway of its seed.
 #[derive(Clone, Debug, Parser)]
@@ -81,64 +84,79 @@ Environment:
 
 Exit codes: 0 ended as asked, 64 configuration refused, 1 anything else.";
 
-/// Returns `RUST_LOG`.
-#[must_use]
-#[expect(
-    clippy::disallowed_methods,
-    reason = "this is the room that reads the environment"
-)]
-pub fn log_directives() -> Option<String> {
-    std::env::var("RUST_LOG").ok()
-}
-
-/// A validated configuration.
-#[derive(Clone, Debug)]
+/// The configuration file of `apiserver-proxy`.
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[schemars(rename = "File")]
 pub struct Config {
-    pub(crate) listen: Vec<SocketAddr>,
+    /// Addresses pods reach the API server at; they are put on `interface` as well.
+    listen: Vec<ListenAddress>,
+    /// The gateway, and how it is told where to go.
     pub(crate) upstream: Upstream,
-    pub(crate) interface: AddressParams,
-    /// Take everything back at exit.
-    pub(crate) cleanup: bool,
-    pub(crate) no_track: NoTrackFile,
-    pub(crate) connections: u64,
+    /// The device that holds the addresses.
+    #[serde(default)]
+    interface: Interface,
+    /// Rules that keep connection tracking away from the addresses.
+    #[serde(default)]
+    pub(crate) no_track: NoTrackMode,
+    /// Bounds.
+    #[serde(default)]
+    pub(crate) limits: Limits,
+    /// Worker threads.
+    #[serde(default = "one")]
     pub(crate) workers: usize,
+    /// Whether bulk passes by splice(2), within the kernel; `false` copies every byte.
+    #[serde(default = "yes")]
     pub(crate) splice: bool,
-    pub(crate) tcp: TcpOptions,
-    pub(crate) drain: serve::DrainParams,
-    pub(crate) probes: SocketAddr,
-    pub(crate) admin: EndpointAddr,
-    pub(crate) access_log: AccessFormat,
+    /// Options of every TCP socket.
+    #[serde(default)]
+    pub(crate) tcp: TcpSettings,
+    /// How the process stops.
+    #[serde(default)]
+    pub(crate) drain: DrainSettings,
+    /// Where `/healthz`, `/readyz` (also `/ready`) and `/metrics` answer.
+    #[serde(default = "default_probes")]
+    pub(crate) probes: ProbesSettings,
+    /// Where operators look in; off, because the host network is everybody's.
+    #[serde(default)]
+    pub(crate) admin: AdminSettings,
+    /// The access log, written to standard output.
+    #[serde(default)]
+    pub(crate) access_log: AccessLogSettings,
+    /// A DNS server that answers one name itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) dns: Option<DnsParams>,
-    effective: serde_json::Value,
+    /// `tcp`, as sockets take them.
+    #[serde(skip)]
+    pub(crate) tcp_options: TcpOptions,
 }
 
-/// The gateway.
-#[derive(Clone, Debug)]
-pub(crate) struct Upstream {
-    pub(crate) address: EndpointAddress,
-    pub(crate) announce: Announce,
-    pub(crate) connect_timeout: Duration,
-    pub(crate) family: Family,
+fn one() -> usize {
+    1
 }
 
-/// What the gateway is sent first.
-#[derive(Clone, Debug)]
-pub(crate) enum Announce {
-    /// A CONNECT request whose header carries this value.
-    Connect { destination: String },
-    /// A PROXY header, toward the given destination or the one the client connected to.
-    Proxy {
-        version: Version,
-        destination: Option<SocketAddr>,
-    },
+fn yes() -> bool {
+    true
 }
 
-impl Announce {
-    /// Returns the mode as the configuration names it.
-    pub(crate) fn mode(&self) -> &'static str {
-        match self {
-            Self::Connect { .. } => "http-connect",
-            Self::Proxy { .. } => "proxy-protocol",
+fn default_probes() -> ProbesSettings {
+    ProbesSettings::on_port(16910)
+}
+
+/// Bounds.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+#[schemars(rename = "LimitsFile")]
+pub(crate) struct Limits {
+    /// Connections at once; above it new ones are refused and counted. Lowered at start, with a
+    /// warning, to what the descriptor limit carries.
+    pub(crate) connections: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 10_000,
         }
     }
 }
@@ -149,7 +167,7 @@ impl Config {
     /// # Errors
     /// What is wrong, with file, line or key.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        Self::validated(yaml::load(path)?, path)
+        settings::load(path)
     }
 
     /// As [`Config::load`], from text.
@@ -157,70 +175,42 @@ impl Config {
     /// # Errors
     /// What is wrong, with file, line or key.
     pub fn from_text(text: &str, origin: &Path) -> Result<Self, ConfigError> {
-        Self::validated(yaml::from_str(text, origin)?, origin)
+        settings::from_text(text, origin)
     }
 
     /// Returns the configuration in effect, defaults included.
     #[must_use]
-    pub fn effective(&self) -> &serde_json::Value {
-        &self.effective
+    pub fn effective(&self) -> serde_json::Value {
+        settings::redact(self).unwrap_or_default()
     }
 
-    fn validated(file: File, origin: &Path) -> Result<Self, ConfigError> {
-        let mut errors = ConfigErrors::new();
-        file.tcp.validate("tcp", &mut errors);
-        if let Err(error) = serve::try_tcp_options(&(&file.tcp).into()) {
-            errors.add("tcp", error);
-        }
-        if file.limits.connections == 0 {
-            errors.add("limits.connections", "0 would refuse every connection");
-        }
-        if !(1..=MOST_WORKERS).contains(&file.workers) {
-            errors.add("workers", format!("not between 1 and {MOST_WORKERS}"));
-        }
-        file.interface.validate(&mut errors);
-        let listen = file.listen_addresses(&mut errors);
-        let upstream = file.upstream.validated(&listen, &mut errors);
-        let dns = file.dns.as_ref().map(|dns| dns.validated(&mut errors));
-        let interface = file.interface_params(&listen, dns.as_ref());
-        errors.into_result(origin)?;
-        let Some(upstream) = upstream else {
-            unreachable!("an invalid upstream is an error")
-        };
-        let effective = settings::redact(&file).unwrap_or_default();
-        Ok(Self {
-            listen,
-            upstream,
-            interface,
-            cleanup: file.interface.cleanup,
-            no_track: file.no_track,
-            connections: file.limits.connections,
-            workers: file.workers,
-            splice: file.splice,
-            tcp: (&file.tcp).into(),
-            drain: serve::DrainParams {
-                delay: file.drain.delay.0,
-                timeout: file.drain.timeout.0,
-            },
-            probes: file.probes.address(),
-            admin: match file.admin.address.clone() {
-                AdminAddress::Off => EndpointAddr::None,
-                AdminAddress::Tcp(address) => EndpointAddr::Tcp(address.get()),
-                AdminAddress::Unix(path) => EndpointAddr::Unix(path),
-            },
-            access_log: match file.access_log.format {
-                AccessLogFormat::Json => AccessFormat::Json,
-                AccessLogFormat::Off => AccessFormat::Off,
-                AccessLogFormat::Text => AccessFormat::Text,
-            },
-            dns,
-            effective,
-        })
+    /// Returns the addresses that pods connect to.
+    pub(crate) fn listen(&self) -> impl Iterator<Item = SocketAddr> + '_ {
+        self.listen.iter().map(|address| address.get())
     }
-}
 
-impl File {
-    fn listen_addresses(&self, errors: &mut ConfigErrors) -> Vec<SocketAddr> {
+    /// Returns the device and the addresses that are kept on it.
+    pub(crate) fn interface(&self) -> AddressParams {
+        let dns = self.dns.iter().map(|dns| dns.address.get());
+        let wanted = self.listen().chain(dns).map(|address| address.ip());
+        // Addresses of the host itself need no device of ours.
+        let addresses: Vec<_> = wanted
+            .filter(|ip| !ip.is_loopback() && !ip.is_unspecified())
+            .collect();
+        AddressParams {
+            device: self.interface.name.clone(),
+            kind: self.interface.kind.into(),
+            manage: self.interface.manage && !addresses.is_empty(),
+            addresses,
+        }
+    }
+
+    /// Tells whether the node is left as it was found at exit.
+    pub(crate) fn cleanup(&self) -> bool {
+        self.interface.cleanup
+    }
+
+    fn validate_listen(&self, errors: &mut ConfigErrors) {
         if self.listen.is_empty() {
             errors.add("listen", "at least one address is needed");
         }
@@ -239,134 +229,34 @@ impl File {
                 errors.add(format!("listen[{index}]"), why);
             }
         }
-        self.listen.iter().map(|address| address.get()).collect()
-    }
-
-    fn interface_params(&self, listen: &[SocketAddr], dns: Option<&DnsParams>) -> AddressParams {
-        let wanted = listen
-            .iter()
-            .map(SocketAddr::ip)
-            .chain(dns.map(|dns| dns.address.ip()));
-        // Addresses of the host itself need no device of ours.
-        let addresses: Vec<_> = wanted
-            .filter(|ip| !ip.is_loopback() && !ip.is_unspecified())
-            .collect();
-        AddressParams {
-            device: self.interface.name.clone(),
-            kind: match self.interface.kind {
-                KindFile::Auto => DeviceKind::Auto,
-                KindFile::Bridge => DeviceKind::Bridge,
-                KindFile::Dummy => DeviceKind::Dummy,
-                KindFile::Ifb => DeviceKind::Ifb,
-                KindFile::Lo => DeviceKind::Loopback,
-            },
-            manage: self.interface.manage && !addresses.is_empty(),
-            addresses,
-        }
     }
 }
 
-impl InterfaceFile {
-    fn validate(&self, errors: &mut ConfigErrors) {
-        // What the kernel takes as the name of a device.
-        let banned = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
-        let name = &self.name;
-        if !(1..=15).contains(&name.len())
-            || [".", ".."].contains(&name.as_str())
-            || name.contains(banned)
-        {
-            let why = "not the name of a device: 1 to 15 bytes, without blank, slash and colon";
-            errors.add("interface.name", why);
+impl Validate for Config {
+    fn validate(&mut self, _origin: &Path, errors: &mut ConfigErrors) {
+        self.tcp.validate("tcp", errors);
+        self.tcp_options = (&self.tcp).into();
+        if let Err(error) = serve::try_tcp_options(&self.tcp_options) {
+            errors.add("tcp", error);
         }
-    }
-}
-
-impl UpstreamFile {
-    fn validated(&self, listen: &[SocketAddr], errors: &mut ConfigErrors) -> Option<Upstream> {
-        if self.connect_timeout.0.is_zero() {
-            errors.add("upstream.connectTimeout", "0 would fail every attempt");
+        if self.limits.connections == 0 {
+            errors.add("limits.connections", "0 would refuse every connection");
         }
-        let address: Result<EndpointAddress, _> = self.address.parse();
-        let address = address
-            .map_err(|error| errors.add("upstream.address", error))
-            .ok();
-        if let Some(EndpointAddress::Ip(address)) = &address
-            && listen.contains(address)
-        {
-            errors.add("upstream.address", "the proxy itself listens there");
+        if !(1..=MAX_WORKERS).contains(&self.workers) {
+            errors.add("workers", format!("not between 1 and {MAX_WORKERS}"));
         }
-        let announce = match self.mode {
-            Mode::HttpConnect => self.connect(errors),
-            Mode::ProxyProtocol => self.proxy(errors),
-        };
-        Some(Upstream {
-            address: address?,
-            announce: announce?,
-            connect_timeout: self.connect_timeout.0,
-            family: match self.dns.family {
-                FamilyFile::Auto => Family::Auto,
-                FamilyFile::Ipv4 => Family::Ipv4,
-                FamilyFile::Ipv6 => Family::Ipv6,
-            },
-        })
-    }
-
-    fn connect(&self, errors: &mut ConfigErrors) -> Option<Announce> {
-        let Some(destination) = self.destination.clone().filter(|value| !value.is_empty()) else {
-            errors.add(
-                "upstream.destination",
-                "mode http-connect needs the header's value",
-            );
-            return None;
-        };
-        if !destination.bytes().all(|b| b.is_ascii_graphic()) {
-            errors.add(
-                "upstream.destination",
-                "not a value that a header can carry",
-            );
-            return None;
-        }
-        Some(Announce::Connect { destination })
-    }
-
-    fn proxy(&self, errors: &mut ConfigErrors) -> Option<Announce> {
-        let version = match self.version {
-            1 => Version::V1,
-            2 => Version::V2,
-            other => {
-                errors.add(
-                    "upstream.version",
-                    format!("there is no version {other}: 1 or 2"),
-                );
-                return None;
+        self.interface.validate(errors);
+        self.validate_listen(errors);
+        let listen: Vec<_> = self.listen().collect();
+        self.upstream.validate(&listen, errors);
+        if let Some(dns) = &self.dns {
+            if dns.answer.is_empty() {
+                errors.add("dns.answer", "at least one address is needed");
             }
-        };
-        let parsed = self.destination.as_deref().map(str::parse).transpose();
-        let destination = parsed
-            .map_err(|_| errors.add("upstream.destination", "mode proxy-protocol takes IP:PORT"))
-            .ok()?;
-        Some(Announce::Proxy {
-            version,
-            destination,
-        })
-    }
-}
-
-impl DnsFile {
-    fn validated(&self, errors: &mut ConfigErrors) -> DnsParams {
-        let params = DnsParams {
-            address: self.address.get(),
-            zone: self.zone.clone(),
-            answer: self.answer.clone(),
-            forward: self.forward.clone(),
-        };
-        if params.answer.is_empty() {
-            errors.add("dns.answer", "at least one address is needed");
+            if let Err(error) = dns.check() {
+                errors.add("dns", error);
+            }
         }
-        if let Err(error) = params.check() {
-            errors.add("dns", error);
-        }
-        params
     }
 }
 
@@ -403,7 +293,7 @@ dns: { address: "10.0.0.2:53", zone: "kubernetes.default.svc.cluster.local", ans
         .unwrap();
         assert_eq!(sample.effective(), minimal.effective());
         let addresses: Vec<String> = sample
-            .interface
+            .interface()
             .addresses
             .iter()
             .map(ToString::to_string)

@@ -63,7 +63,7 @@ async fn establish(
     }
 
     // The gateway, within one time limit for connecting and for its answer.
-    let deadline = Instant::now() + shared.config.upstream.connect_timeout;
+    let deadline = Instant::now() + shared.config.upstream.connect_timeout.0;
     let mut upstream = connect(worker, record, deadline).await?;
 
     // The announcement: who it is and where to.
@@ -119,15 +119,15 @@ async fn connect(
     let Some(endpoint) = cluster.endpoints().first() else {
         return Err(Reason::NoEndpoint);
     };
-    let turn = worker.next_turn();
+    let offset = worker.next_offset();
     let dialled = shared
         .dialer
         .connect(
             endpoint.address(),
             &shared.names,
-            &shared.config.tcp,
+            &shared.config.tcp_options,
             deadline,
-            turn,
+            offset,
         )
         .await;
     match dialled {

@@ -21,7 +21,10 @@ use std::time::Duration;
 use hickory_server::Server;
 use hickory_server::net::NetError;
 use hickory_server::proto::ProtoError;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serve::{OwnSockets, pass_to_last};
+use settings::ListenAddress;
 use socket2::{Domain, Socket, Type};
 
 use self::forward::Forwarder;
@@ -36,17 +39,19 @@ mod tcp;
 mod tests;
 mod zone;
 
-/// What the DNS server serves, and where.
-#[derive(Clone, Debug)]
+/// A DNS server that answers one name itself.
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[schemars(rename = "DnsFile")]
 pub(crate) struct DnsParams {
-    /// Where to listen, UDP and TCP; a specific address, so that an answer leaves from where it
-    /// was asked. Port 0 picks one that is free for both.
-    pub(crate) address: SocketAddr,
-    /// Name of the zone; its apex carries the addresses.
+    /// Where it answers, by UDP and TCP; the address is put on `interface` as well.
+    pub(crate) address: ListenAddress,
+    /// The name it answers itself.
     pub(crate) zone: String,
-    /// What the apex resolves to, by family.
+    /// Addresses of that name.
     pub(crate) answer: Vec<IpAddr>,
-    /// Who is asked for every other name, best first. Empty: such questions are refused.
+    /// Servers that are asked everything else, in this order.
+    #[serde(default)]
     pub(crate) forward: Vec<SocketAddr>,
 }
 
@@ -72,12 +77,12 @@ impl DnsParams {
     }
 
     fn zone(&self) -> Result<Zone, DnsError> {
-        if self.address.ip().to_canonical().is_unspecified() {
+        if self.address.get().ip().to_canonical().is_unspecified() {
             return Err(DnsError::UnspecifiedAddress {
-                address: self.address,
+                address: self.address.get(),
             });
         }
-        self.refuse_loop(self.address)?;
+        self.refuse_loop(self.address.get())?;
         Zone::new(&self.zone, &self.answer)
     }
 
@@ -105,13 +110,14 @@ impl DnsServer {
 
     fn bind_with(params: &DnsParams, limits: Limits) -> Result<Self, DnsError> {
         let zone = params.zone()?;
-        let (udp, tcp) = bind_pair(params.address).map_err(|source| DnsError::Bind {
-            address: params.address,
+        let (udp, tcp) = bind_pair(params.address.get()).map_err(|source| DnsError::Bind {
+            address: params.address.get(),
             source,
         })?;
-        let own = (params.address.port() != 0).then(|| take_turn(params.address, &udp, &tcp));
+        let own =
+            (params.address.get().port() != 0).then(|| take_turn(params.address.get(), &udp, &tcp));
         let local_addr = udp.local_addr().map_err(|source| DnsError::Bind {
-            address: params.address,
+            address: params.address.get(),
             source,
         })?;
         params.refuse_loop(local_addr)?;

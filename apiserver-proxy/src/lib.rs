@@ -8,6 +8,7 @@
 //! Does not look into connections, terminate TLS or choose between API servers.
 #![forbid(unsafe_code)]
 
+mod accept;
 mod config;
 mod connection;
 mod dns;
@@ -17,7 +18,7 @@ mod proxy;
 mod started;
 mod worker;
 
-pub use config::{Command, Config, File, Flags, log_directives};
+pub use config::{Command, Config, Flags};
 pub use dns::DnsError;
 pub use metrics::describe_metrics;
 pub use node::CleanUpError;

@@ -21,7 +21,7 @@ use telemetry::Registry;
 use telemetry::metrics::{CounterFamily, Gauge};
 use tokio::sync::Notify;
 
-use crate::config::{Config, NoTrackFile};
+use crate::config::{Config, NoTrackMode};
 
 /// Name of the table that holds the rules.
 const TABLE: &str = "rhizome-apiserver-proxy";
@@ -116,14 +116,14 @@ impl Node {
     async fn bring_in_line(&self, config: &Config, nat: &mut NatWatch) -> Result<(), NoTrackError> {
         let destinations = destinations(config);
         let wanted = match config.no_track {
-            NoTrackFile::Off => false,
-            NoTrackFile::On => true,
-            NoTrackFile::Auto => conntrack_active().unwrap_or_else(|error| {
+            NoTrackMode::Off => false,
+            NoTrackMode::On => true,
+            NoTrackMode::Auto => conntrack_active().unwrap_or_else(|error| {
                 tracing::warn!(%error, "finding out whether connection tracking is active");
                 false
             }),
         };
-        let never = config.no_track == NoTrackFile::Off || destinations.is_empty();
+        let never = config.no_track == NoTrackMode::Off || destinations.is_empty();
         let rules = NoTrack::new(TABLE, destinations);
         if never {
             // Those of an older configuration, whatever they say.
@@ -182,24 +182,25 @@ impl Node {
 
 /// Tells whether the configuration leaves it to the node that there are no rules.
 fn is_expected(error: &NoTrackError, config: &Config) -> bool {
-    config.no_track == NoTrackFile::Auto && matches!(error, NoTrackError::Translated { .. })
+    config.no_track == NoTrackMode::Auto && matches!(error, NoTrackError::Translated { .. })
 }
 
 /// Returns a keeper of the node's addresses that reports to `node`.
 pub(crate) fn keeper(config: &Config, node: &Arc<Node>) -> AddressKeeper {
+    let interface = config.interface();
     let reporter = Reporter {
         node: Arc::clone(node),
-        unmanaged: (!config.interface.manage).then(|| config.interface.addresses.clone()),
+        unmanaged: (!interface.manage).then(|| interface.addresses.clone()),
     };
-    AddressKeeper::new(config.interface.clone()).with_observer(Arc::new(reporter))
+    AddressKeeper::new(interface).with_observer(Arc::new(reporter))
 }
 
 /// Takes addresses, device and rules back.
 pub(crate) async fn clean_up(config: &Config) -> Result<(), CleanUpError> {
-    let addresses = AddressKeeper::new(config.interface.clone()).cleanup().await;
+    let addresses = AddressKeeper::new(config.interface()).cleanup().await;
     match NoTrack::new(TABLE, Vec::new()).remove().await {
         // Whoever may not touch the node has not put anything there.
-        Err(NoTrackError::Permission { .. }) if !config.interface.manage => {}
+        Err(NoTrackError::Permission { .. }) if !config.interface().manage => {}
         removed => removed?,
     }
     addresses?;
@@ -239,10 +240,10 @@ pub enum CleanUpError {
 /// Returns what rules are about: the sockets at addresses of the proxy's own. Port 0 and addresses
 /// of the host itself are for trying things out.
 fn destinations(config: &Config) -> Vec<SocketAddr> {
-    let own = |address: &&SocketAddr| {
+    let own = |address: &SocketAddr| {
         address.port() != 0 && !address.ip().is_loopback() && !address.ip().is_unspecified()
     };
-    config.listen.iter().filter(own).copied().collect()
+    config.listen().filter(own).collect()
 }
 
 /// Reports to the node what a keeper does.

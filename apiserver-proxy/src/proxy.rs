@@ -22,21 +22,22 @@ use route::{
     TableSpec,
 };
 use serve::{
-    Accepting, Admin, AdminParams, Admission, BindError, BoundEndpoints, Closing, CurrentSnapshot,
-    Dialer, Drain, EndpointError, ListenerInfo, ListenerParams, NameSet, OwnSockets, Phase,
-    Resolver, Service, Signals, WorkerFailed, WorkerSocket, Workers, bind_all, connection_limit,
-    is_served, succeeded,
+    Accepting, Admin, AdminParams, Admission, BindError, BoundEndpoints, CurrentSnapshot, Dialer,
+    Drain, DrainParams, EndpointError, ListenerInfo, ListenerParams, NameSet, OwnSockets, Phase,
+    ProcessInfo, Resolver, Service, Signals, WorkerFailed, WorkerSocket, Workers, bind_all,
+    connection_limit, is_served, succeeded,
 };
 use telemetry::access_log::Sink;
 use telemetry::{AccessLog, EndpointAddr, LogControl, Process, Registry};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
-use crate::config::{Config, NoTrackFile};
+use crate::accept;
+use crate::config::{Config, NoTrackMode};
 use crate::dns::{DnsError, DnsServer};
 use crate::metrics::{BUILD, Instruments};
 use crate::node::{self, CleanUpError, Node};
-use crate::worker::{Shared, Worker};
+use crate::worker::Shared;
 
 /// Name of the one cluster in logs and metrics.
 const CLUSTER: &str = "gateway";
@@ -137,7 +138,7 @@ impl Proxy {
     pub async fn start(config: Config, log: LogControl) -> Result<Self, StartError> {
         let system = |attempt| move |source| StartError::System { attempt, source };
         let registry = Registry::new();
-        let access_log = AccessLog::new(config.access_log, Sink::Stdout)
+        let access_log = AccessLog::new(config.access_log.format, Sink::Stdout)
             .map_err(system("starting the access log"))?;
         let snapshot = Arc::new(snapshot(&config)?);
         let current = current(&snapshot);
@@ -147,21 +148,18 @@ impl Proxy {
         let Some(route) = snapshot.by_server_name(None).map(Arc::clone) else {
             unreachable!("the catch-all route was just built")
         };
-        let resolver = Resolver::system(Handle::current(), config.upstream.family);
+        let resolver = Resolver::system(Handle::current(), config.upstream.family());
         let names = resolver.names(snapshot.host_names());
         if follow(&config, &names).await? {
             // The other one may have ended meanwhile, and have taken back what was there.
             put_in_place(&config, &node).await?;
         }
-        let params: Vec<_> = config
-            .listen
-            .iter()
-            .map(|at| listener_params(*at, &config))
-            .collect();
+        let params = config.listen().map(|at| listener_params(at, &config));
+        let params: Vec<_> = params.collect();
         // Whatever may fail goes before listening: another process on the same ports must not lose
         // connections to one that does not come up.
-        let probes = EndpointAddr::Tcp(config.probes);
-        let endpoints = BoundEndpoints::bind_shared(probes, config.admin.clone())?;
+        let probes = EndpointAddr::Tcp(config.probes.address());
+        let endpoints = BoundEndpoints::bind_shared(probes, config.admin.address.clone().into())?;
         let bound = bind_all(&params, config.workers, Vec::new())?;
         let listeners: Vec<ListenerInfo> = params
             .iter()
@@ -178,25 +176,26 @@ impl Proxy {
         } else {
             PoolParams::COPYING
         };
-        let limit = connection_limit(config.connections, pool.most_pipes(config.workers));
+        let limit = connection_limit(config.limits.connections, pool.most_pipes(config.workers));
         let shared = Arc::new(Shared {
             names,
             route,
             admission: Admission::new(limit, 0),
             dialer: Dialer::new(metrics.connect_seconds.clone()),
-            accepting: Accepting {
-                drain: Drain::new(config.drain),
-                closing: Closing::default(),
-                paused: metrics.accept_paused.clone(),
-            },
+            accepting: Accepting::new(
+                Drain::new(DrainParams {
+                    delay: config.drain.delay.0,
+                    timeout: config.drain.timeout.0,
+                }),
+                metrics.accept_paused.clone(),
+            ),
             metrics,
             access_log: access_log.clone(),
             config,
         });
         let drain = shared.accepting.drain.clone();
-        let workers =
-            Workers::prepare("worker", shared.config.workers, pool, &drain, Worker::start)
-                .map_err(system("preparing the workers"))?;
+        let workers = Workers::prepare("worker", shared.config.workers, pool, &drain, accept::run)
+            .map_err(system("preparing the workers"))?;
         let dns = shared.config.dns.as_ref();
         let dns = dns.map(DnsServer::bind).transpose()?;
         let dns_address = dns.as_ref().map(DnsServer::local_addr);
@@ -293,10 +292,10 @@ pub async fn clean_up(config: &Config) -> Result<(), CleanUpError> {
 
 async fn put_in_place(config: &Config, node: &Arc<Node>) -> Result<(), StartError> {
     node::keeper(config, node).ensure().await?;
-    if let Some(address) = node::missing(&config.interface.addresses).next() {
+    if let Some(address) = node::missing(&config.interface().addresses).next() {
         return Err(StartError::Missing { address });
     }
-    if config.no_track == NoTrackFile::On {
+    if config.no_track == NoTrackMode::On {
         node.apply_no_track(config, &mut NatWatch::default())
             .await?;
     }
@@ -309,7 +308,7 @@ async fn put_in_place(config: &Config, node: &Arc<Node>) -> Result<(), StartErro
 /// # Errors
 /// What could not be taken back.
 pub async fn take_back(config: &Config) -> Result<(), CleanUpError> {
-    if !config.cleanup {
+    if !config.cleanup() {
         return Ok(());
     }
     if let Some(address) = who_serves(config) {
@@ -321,7 +320,7 @@ pub async fn take_back(config: &Config) -> Result<(), CleanUpError> {
 
 /// Returns an address that another process listens at; to be asked while this one does not.
 fn who_serves(config: &Config) -> Option<SocketAddr> {
-    config.listen.iter().copied().find(|at| is_served(*at))
+    config.listen().find(|at| is_served(*at))
 }
 
 /// Waits for the gateway's name where another process serves already: connections are its own until
@@ -380,7 +379,7 @@ fn listener_params(address: SocketAddr, config: &Config) -> ListenerParams {
     ListenerParams {
         name: address.to_string(),
         address,
-        tcp: config.tcp.clone(),
+        tcp: config.tcp_options.clone(),
     }
 }
 
@@ -421,11 +420,9 @@ fn admin(
 ) -> Arc<dyn Process> {
     let (names, node) = (shared.names.clone(), Arc::clone(node));
     Arc::new(Admin::new(AdminParams {
-        binary: BUILD.binary,
-        version: BUILD.version,
-        config: shared.config.effective().clone(),
+        info: ProcessInfo::new(BUILD, shared.accepting.drain.clone()),
+        config: shared.config.effective(),
         listeners: listeners.to_vec(),
-        drain: shared.accepting.drain.clone(),
         admission: Arc::clone(&shared.admission),
         metrics: shared.metrics.clone(),
         asker: service.asker(),
@@ -440,5 +437,6 @@ fn admin(
             Ok(())
         }),
         ready_alias: Some("/ready"),
+        paths: None,
     }))
 }

@@ -33,7 +33,7 @@ use crate::machine::Facts;
 use crate::output::Output;
 use crate::programs::program;
 use crate::progress::Progress;
-use crate::report::{Compared, Report};
+use crate::report::Run;
 use crate::samples::{Figure, Samples};
 use crate::tls::network;
 use crate::{interrupt, limits, machine};
@@ -197,23 +197,14 @@ fn measured(asked: &Controller, output: &Output, place: Place<'_>) -> Result<Exi
         bail!("nothing could be measured:\n{}", failures.join("\n"));
     }
     facts.push(("load after", machine::load_average()));
-    let report = Report {
-        samples: &samples,
-        facts: &facts,
-        known: &|_, case, figure| {
-            if asked.by_default() {
-                known::known(case, figure)
-            } else {
-                known::always(case, figure)
-            }
-        },
-        compared: Compared {
-            head: "",
-            key: "peer",
-            legend: "nobody",
-        },
-    };
-    output.deliver(&report, &failures)
+    let run = Run::new(&samples, &facts, "", |_, case, figure| {
+        if asked.by_default() {
+            known::known(case, figure)
+        } else {
+            known::always(case, figure)
+        }
+    });
+    output.deliver(&run, &failures)
 }
 
 fn facts(asked: &Controller) -> Facts {

@@ -34,7 +34,7 @@ use crate::cpus::Bound;
 use crate::machine;
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::report::{Compared, Report};
+use crate::report::Run;
 
 pub(crate) use self::args::Konnectivity;
 
@@ -73,17 +73,8 @@ pub(crate) fn run(asked: &Konnectivity, output: &Output) -> Result<ExitCode> {
         }
     };
     facts.push(("load after", machine::load_average()));
-    let report = Report {
-        samples: &lab.samples,
-        facts: &facts,
-        known: &known::known,
-        compared: Compared {
-            head: "× recorded",
-            key: "recorded_elsewhere",
-            legend: known::RECORDED_OF,
-        },
-    };
-    output.deliver(&report, &failures)
+    let run = Run::new(&lab.samples, &facts, known::RECORDED_OF, known::known);
+    output.deliver(&run, &failures)
 }
 
 /// Runs one scenario through each transport, over and over.

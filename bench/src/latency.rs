@@ -81,7 +81,7 @@ const SHORTEST: u64 = 100;
 const LONGEST: u64 = 600_000_000_000;
 const DIGITS: u8 = 3;
 /// Points of a curve for each halving of what is above.
-const STEPS_PER_HALVING: u32 = 4;
+const STEPS_PER_HALVING: u32 = 1;
 
 #[cfg(test)]
 mod tests {
@@ -114,7 +114,7 @@ mod tests {
         }
         let curve = latencies.curve();
         assert!(curve.is_sorted(), "{curve:?}");
-        assert!(curve.len() > 20);
+        assert!(curve.len() > 8);
         assert_eq!(curve.last().unwrap().0, 1.0);
         assert_eq!(curve.last().unwrap().1, latencies.max());
     }

@@ -1,19 +1,11 @@
-//! Results as one page of HTML that needs nothing else: no script, font, style or picture from
-//! elsewhere.
+//! `rhizome-bench report`: results as one page of HTML that loads nothing from elsewhere.
 //!
 //! ```text
-//! JSON lines ──Run::parse──▶ Run ──┬─▶ facts, tables
-//!                                  ├─▶ bars: one plot a case and figure, setups beside each other
-//!                                  └─▶ lines: percentiles of latency; figures along an axis
+//! JSON ──▶ Runs ──┬─▶ facts, a table of all figures
+//!                 └─▶ plot: bars of setups, latencies by percentile, figures along an axis
 //! ```
-//!
-//! Plots are drawn here, as SVG with the page's own colors, light and dark. Measures nothing.
 
-mod bars;
-mod lines;
 mod plot;
-mod saved;
-mod table;
 
 use std::fmt::Write;
 use std::fs;
@@ -22,22 +14,27 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use serde::Deserialize;
 
-use self::plot::escape;
-pub(crate) use self::saved::Run;
+use crate::report::{Row, Run, number};
 
-/// The page's name in its directory.
-pub(crate) const FILE: &str = "index.html";
-
-/// Makes a page of results that were saved before, by `--json` or `--report`.
+/// Makes a page of results that `--json` printed, or of the suite's.
 #[derive(Args, Debug)]
 pub(crate) struct Saved {
-    /// Files of JSON lines, one run each, in the order in which they are shown.
+    /// Files of one run or a list of runs each, in the order in which they are shown.
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// Where the page goes; made if it is not there.
+    /// The directory of the page, index.html; made if it does not exist.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
+}
+
+/// What a file may hold.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum File {
+    Suite(Vec<Run>),
+    Run(Run),
 }
 
 /// Reads the files and writes the page.
@@ -45,113 +42,145 @@ pub(crate) struct Saved {
 /// # Errors
 /// When a file cannot be read or holds something else, or the page cannot be written.
 pub(crate) fn run(asked: &Saved) -> Result<ExitCode> {
-    let read = |file: &PathBuf| {
-        let text =
-            fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
-        let run = Run::parse(&text).with_context(|| format!("reading {}", file.display()))?;
-        let name = file
-            .file_stem()
-            .map(|name| name.to_string_lossy().into_owned());
-        Ok(Run { name, ..run })
-    };
-    let runs = asked.files.iter().map(read).collect::<Result<Vec<_>>>()?;
-    write(&asked.out, &runs)?;
+    let mut runs = Vec::new();
+    for file in &asked.files {
+        runs.extend(read(file).with_context(|| format!("reading {}", file.display()))?);
+    }
+    fs::create_dir_all(&asked.out).with_context(|| format!("making {}", asked.out.display()))?;
+    let page = asked.out.join("index.html");
+    fs::write(&page, html(&runs)?).with_context(|| format!("writing {}", page.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes the page of `runs` into `dir`, which is made if it is not there.
-///
-/// # Errors
-/// When that is not possible.
-pub(crate) fn write(dir: &Path, runs: &[Run]) -> Result<()> {
-    fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
-    let file = dir.join(FILE);
-    fs::write(&file, html(runs)).with_context(|| format!("writing {}", file.display()))
+fn read(file: &Path) -> Result<Vec<Run>> {
+    Ok(match serde_json::from_str(&fs::read_to_string(file)?)? {
+        File::Suite(runs) => runs,
+        File::Run(run) => vec![run],
+    })
 }
 
-fn html(runs: &[Run]) -> String {
-    let sections: String = runs
-        .iter()
-        .enumerate()
-        .map(|(nth, run)| section(nth, run))
-        .collect();
-    let mut contents = String::new();
-    if runs.len() > 1 {
-        let link = |(nth, run): (usize, &Run)| {
-            format!(
-                "<li><a href=\"#run-{nth}\">{}</a></li>",
-                escape(run.title())
-            )
-        };
-        let links: String = runs.iter().enumerate().map(link).collect();
-        contents = format!("<nav><ul>{links}</ul></nav>");
-    }
-    format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n\
-         <title>rhizome-bench</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n\
-         <h1>rhizome-bench</h1>\n{contents}\n{sections}\
-         <footer>A bar is the median of the repetitions, the thin line their range. What was \
-         measured here was measured on this machine, in one run; compare within a run, not between \
-         machines.</footer>\n</main>\n</body>\n</html>\n"
-    )
-}
-
-fn section(nth: usize, run: &Run) -> String {
+fn html(runs: &[Run]) -> Result<String> {
     let mut html = format!(
-        "<section id=\"run-{nth}\">\n<h2>{}</h2>\n",
-        escape(run.title())
+        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>rhizome-bench</title>\n\
+         <style>\n{STYLE}</style>\n<h1>rhizome-bench</h1>\n<p>A bar is the median of the \
+         repetitions, the thin line their range, the red mark the target. Compare within a run, \
+         not between machines.</p>\n"
     );
-    // Writing to a string does not fail.
-    let _ = writeln!(html, "{}", facts(run));
-    let (held, missed) = run.judged();
-    if held + missed > 0 {
-        let class = if missed == 0 { "good" } else { "bad" };
-        let _ = writeln!(
-            html,
-            "<p class=\"verdict {class}\">{held} targets held, {missed} missed</p>"
-        );
+    for run in runs {
+        section(&mut html, run)?;
     }
-    let titled = |title: &str, plots: String| match plots.as_str() {
-        "" => String::new(),
-        plots => format!("<h3>{title}</h3>\n<div class=\"plots\">{plots}</div>\n"),
-    };
-    html.push_str(&titled("Along an axis", lines::along(run)));
-    html.push_str(&bars::all(run));
-    html.push_str(&titled("Latency", lines::latencies(run)));
-    let _ = writeln!(
+    Ok(html + "</html>\n")
+}
+
+fn section(html: &mut String, run: &Run) -> Result<()> {
+    let (held, missed) = run.judged();
+    writeln!(html, "<h2>{}</h2>\n<dl>", escape(&run.name))?;
+    for (name, text) in &run.facts {
+        writeln!(html, "<dt>{}</dt><dd>{}</dd>", escape(name), escape(text))?;
+    }
+    writeln!(html, "</dl><p>{held} targets held, {missed} missed</p>")?;
+    writeln!(
         html,
-        "<details><summary>All numbers</summary>\n{}</details>\n</section>",
-        table::table(run)
-    );
-    html
+        "<div class=\"plots\">\n{}</div>",
+        plot::all(run)?.concat()
+    )?;
+    writeln!(
+        html,
+        "<details><summary>All figures</summary><table>\n\
+         <tr><th>case<th>setup<th>figure<th>median<th>range<th>direct<th>target<th><th>× peer</tr>"
+    )?;
+    for row in &run.rows {
+        let direct = run.direct(row).map(number).unwrap_or_default();
+        writeln!(html, "{}", line(row, &direct))?;
+    }
+    writeln!(
+        html,
+        "</table><p>Peer: {}</p></details>",
+        escape(&run.compared)
+    )?;
+    Ok(())
 }
 
-/// Who measured what, where.
-fn facts(run: &Run) -> String {
-    let command = run.fact("command").unwrap_or("rhizome-bench");
-    let rest = run.facts.iter().filter(|(name, _)| name != "command");
-    let rest: String = rest
-        .map(|(name, text)| {
-            let class = if text.chars().count() > LONG {
-                "long"
-            } else {
-                "short"
-            };
-            let (name, text) = (escape(name), escape(text));
-            format!("<div class=\"{class}\"><dt>{name}</dt><dd>{text}</dd></div>")
-        })
+fn line(row: &Row, direct: &str) -> String {
+    let figure = format!("{}, {}", row.figure, row.unit);
+    let verdict = row.verdict();
+    let times = row.times().map(number).unwrap_or_default();
+    let cells = [
+        &row.case,
+        &row.setup,
+        &figure,
+        &number(row.median),
+        &row.spread(),
+        direct,
+        &row.target(),
+        verdict,
+        &times,
+    ];
+    let cells: String = cells
+        .iter()
+        .map(|cell| format!("<td>{}</td>", escape(cell)))
         .collect();
-    format!(
-        "<pre class=\"command\">{}</pre>\n<dl class=\"facts\">{rest}</dl>",
-        escape(command)
-    )
+    format!("<tr class=\"{verdict}\">{cells}</tr>")
 }
 
-/// Characters of a fact that has a line of its own.
-const LONG: usize = 60;
+/// Returns `text` with the characters that have a meaning in HTML replaced.
+fn escape(text: &str) -> String {
+    let text = text.replace('&', "&amp;").replace('<', "&lt;");
+    text.replace('>', "&gt;")
+}
+
 const STYLE: &str = include_str!("page/style.css");
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    const RUN: &str = r#"{"name":"tls","compared":"a peer",
+      "facts":[["command","rhizome-bench tls --rounds 3"],["cpu","2 × <some>"]],
+      "rows":[
+        {"setup":"direct","case":"bulk","figure":"throughput","unit":"Gb/s","better":"higher",
+         "median":100.0,"range":[99.0,101.0],"count":3},
+        {"setup":"rhizome","case":"bulk","figure":"throughput","unit":"Gb/s","better":"higher",
+         "median":40.0,"range":[39.0,42.0],"count":3,"must":{"at_least":50.0},"peer":20.0},
+        {"setup":"rhizome","case":"1 name","figure":"start","unit":"ms","better":"lower",
+         "median":4.0,"count":1,"at":["names",1]},
+        {"setup":"rhizome","case":"1000 names","figure":"start","unit":"ms","better":"lower",
+         "median":9.0,"count":1,"at":["names",1000]}],
+      "curves":[{"setup":"rhizome","case":"rtt",
+        "points":[[0.0,10.0],[0.5,12.0],[0.99,40.0],[1.0,90.0]]}]}"#;
+
+    #[test]
+    fn page_shows_plots_and_table_and_loads_nothing() {
+        let run: Run = serde_json::from_str(RUN).unwrap();
+        let page = html(&[run]).unwrap();
+        for part in [
+            "bulk: throughput, Gb/s",
+            "start, ms, by names",
+            "rtt: µs by percentile",
+            "rhizome-bench tls --rounds 3",
+            "0 targets held, 1 missed",
+            "2 × &lt;some&gt;",
+            "<td>MISS</td><td>2</td>",
+        ] {
+            assert!(page.contains(part), "{part} is missing: {page}");
+        }
+        assert_eq!(page.matches("<svg ").count(), 3);
+        for part in [
+            "<script", "<link", "href=", "@import", "url(", "src=", "NaN", "inf ",
+        ] {
+            assert!(!page.contains(part), "{part}: {page}");
+        }
+    }
+
+    #[test]
+    fn suite_and_single_run_are_read_alike() {
+        let dir = testkit::tempdir::TempDir::new("bench-report").unwrap();
+        let file = dir.path().join("run.json");
+        for (text, runs) in [(RUN.to_owned(), 1), (format!("[{RUN},{RUN}]"), 2)] {
+            fs::write(&file, text).unwrap();
+            assert_eq!(read(&file).unwrap().len(), runs);
+        }
+        fs::write(&file, "{\"a\":1}").unwrap();
+        assert!(read(&file).is_err());
+    }
+}

@@ -27,7 +27,7 @@ use crate::output::Output;
 use crate::profile::{Case, Chosen, Listener, Profile};
 use crate::programs::Given;
 use crate::progress::Progress;
-use crate::report::{Compared, Report};
+use crate::report::Run;
 use crate::samples::{At, Samples};
 use crate::tls::backend::Backend;
 use crate::tls::{network, present};
@@ -124,17 +124,13 @@ fn measured(asked: &Routes, output: &Output, place: Place<'_>, network: &str) ->
     }
     compare(&mut samples, &asked.names);
     facts.push(("load after", machine::load_average()));
-    let report = Report {
-        samples: &samples,
-        facts: &facts,
-        known: &|setup, case, figure| known::known(&samples, setup, case, figure),
-        compared: Compared {
-            head: "× best",
-            key: "peer",
-            legend: "the best of the others, in this run",
-        },
-    };
-    output.deliver(&report, &failures)
+    let run = Run::new(
+        &samples,
+        &facts,
+        "the best of the others, in this run",
+        |setup, case, figure| known::known(&samples, setup, case, figure),
+    );
+    output.deliver(&run, &failures)
 }
 
 const MOST_NAMES: u32 = 100_000;

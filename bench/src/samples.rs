@@ -2,6 +2,7 @@
 //! spread over all repetitions together.
 
 use anyhow::Result;
+use serde::{Deserialize, Serialize};
 
 use crate::latency::Latencies;
 
@@ -16,8 +17,23 @@ pub(crate) struct Figure {
     pub(crate) better: Better,
 }
 
+impl Figure {
+    /// Makes a figure of which more is better.
+    pub(crate) const fn higher(name: &'static str, unit: &'static str) -> Self {
+        let better = Better::Higher;
+        Self { name, unit, better }
+    }
+
+    /// Makes a figure of which less is better.
+    pub(crate) const fn lower(name: &'static str, unit: &'static str) -> Self {
+        let better = Better::Lower;
+        Self { name, unit, better }
+    }
+}
+
 /// Which of two values is better.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Better {
     /// The higher one.
     Higher,
@@ -26,7 +42,8 @@ pub(crate) enum Better {
 }
 
 /// A bound that a median is held to.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Bound {
     /// Not below it.
     AtLeast(f64),
@@ -85,11 +102,6 @@ impl Series {
     pub(crate) fn range(&self) -> (f64, f64) {
         let at = |value: Option<&f64>| value.copied().unwrap_or(f64::NAN);
         (at(self.values.first()), at(self.values.last()))
-    }
-
-    /// Returns all values, the lowest first.
-    pub(crate) fn values(&self) -> &[f64] {
-        &self.values
     }
 
     /// Returns how many values there are.
@@ -190,11 +202,7 @@ impl Samples {
 mod tests {
     use super::*;
 
-    const RATE: Figure = Figure {
-        name: "rate",
-        unit: "per s",
-        better: Better::Higher,
-    };
+    const RATE: Figure = Figure::higher("rate", "per s");
 
     #[test]
     fn repetitions_have_a_median_and_a_spread() {

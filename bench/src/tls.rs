@@ -41,7 +41,7 @@ use crate::output::Output;
 use crate::profile::{Case, Listener, Profile};
 use crate::programs::Given;
 use crate::progress::Progress;
-use crate::report::{Compared, Report};
+use crate::report::Run;
 use crate::samples::Samples;
 use crate::{interrupt, limits, machine};
 
@@ -117,17 +117,13 @@ fn deliver(
     facts: &Facts,
     failures: &[String],
 ) -> Result<ExitCode> {
-    let report = Report {
+    let run = Run::new(
         samples,
         facts,
-        known: &|setup, case, figure| known::known(samples, setup, case, figure),
-        compared: Compared {
-            head: "× best peer",
-            key: "peer",
-            legend: "the best of the others in this run",
-        },
-    };
-    output.deliver(&report, failures)
+        "the best of the others in this run",
+        |setup, case, figure| known::known(samples, setup, case, figure),
+    );
+    output.deliver(&run, failures)
 }
 
 /// Returns those of `profiles` whose programs are there; tells of the others.

@@ -33,7 +33,7 @@ use self::network::Network;
 use self::setup::Setup;
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::report::{Compared, Report};
+use crate::report::Run;
 use crate::samples::Samples;
 use crate::{interrupt, machine};
 
@@ -80,17 +80,13 @@ pub(crate) fn run(asked: &Tunnel, output: &Output) -> Result<ExitCode> {
     }
     facts.push(("load after", machine::load_average()));
     let samples = &lab.samples;
-    let report = Report {
+    let run = Run::new(
         samples,
-        facts: &facts,
-        known: &|setup, case, figure| known::known(samples, setup, case, figure),
-        compared: Compared {
-            head: "× peer",
-            key: "peer",
-            legend: "wireguard-go of Debian 13; by TCP, OpenVPN through Envoy; in this run",
-        },
-    };
-    output.deliver(&report, &failures)
+        &facts,
+        "wireguard-go of Debian 13; by TCP, OpenVPN through Envoy; in this run",
+        |setup, case, figure| known::known(samples, setup, case, figure),
+    );
+    output.deliver(&run, &failures)
 }
 
 /// Runs every round, and returns what failed: a table with a gap says more than none.

@@ -197,7 +197,7 @@ impl ApiServer {
                 Ok((client, state.generation))
             }
             (Err(error), Some(client)) => {
-                tracing::warn!(error = %telemetry::chain(&error), "keeping the last kubeconfig");
+                tracing::warn!(error = %telemetry::chain(&error), "keeping the previous kubeconfig");
                 Ok((client, state.generation))
             }
             (Err(error), None) => Err(error),
@@ -229,7 +229,7 @@ impl ApiServer {
     }
 }
 
-/// Tells whether a client made of `before` would be made of the same now.
+/// Returns whether a client made of `before` would be made of the same now.
 fn same(before: Option<Digest>, now: Digest) -> bool {
     before.is_some_and(|before| before.as_ref() == now.as_ref())
 }

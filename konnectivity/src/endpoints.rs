@@ -7,7 +7,7 @@ pub(crate) fn text(status: u16, body: impl Into<String>) -> Extra {
     (status, "text/plain; charset=utf-8", body.into())
 }
 
-/// Tells whether a probe asks for a list of checks, as Kubernetes' programs understand it.
+/// Returns whether a probe asks for a list of checks, as Kubernetes' programs understand it.
 pub(crate) fn is_verbose(query: Option<&str>) -> bool {
     let mut keys = query.into_iter().flat_map(|query| query.split('&'));
     keys.any(|pair| pair.split('=').next() == Some("verbose"))

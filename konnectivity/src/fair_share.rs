@@ -1,13 +1,13 @@
-//! Equal shares of a thread for the clusters that keep it busy.
+//! Equal shares of a thread for the tenants that keep it busy.
 //!
 //! ```text
-//!   chunk of cluster a ──▶ within its quantum of this round? ── yes ──▶ moved at once
+//!   chunk of tenant a ──▶ within its quantum of this round? ── yes ──▶ moved at once
 //!                                        └── no ──▶ waits ──▶ next round: every tenant was served
 //! ```
 //!
-//! A round ends when the thread has run all tasks that were ready, so a cluster with a thousand
+//! A round ends when the thread has run all tasks that were ready, so a tenant with a thousand
 //! busy tunnels gets no more bytes through than one with a single tunnel, and alone it gets all.
-//! Counts bytes, knows no links, and has no say in what one cluster's tunnels get of each other;
+//! Counts bytes, knows no links, and has no say in what one tenant's tunnels get of each other;
 //! that is the link's.
 
 use std::cell::{Cell, RefCell};
@@ -27,7 +27,7 @@ struct State {
     round: u64,
     shares: Vec<Entry>,
     free: Vec<usize>,
-    /// Flows that wait, of all clusters.
+    /// Flows that wait, of all tenants.
     waiting: usize,
     /// The task that begins rounds.
     rounds: Option<Waker>,
@@ -41,7 +41,7 @@ struct Entry {
     waiting: VecDeque<(Waker, Rc<Cell<bool>>)>,
 }
 
-/// One cluster's share. Clones are the same; the last one gives it back.
+/// One tenant's share. Clones are the same; the last one gives it back.
 #[derive(Clone, Debug)]
 pub(crate) struct TenantShare(Rc<Slot>);
 
@@ -63,7 +63,7 @@ struct Slot {
 }
 
 impl FairScheduler {
-    /// Makes the share of one more cluster.
+    /// Makes the share of one more tenant.
     pub(crate) fn share(&self) -> TenantShare {
         let mut state = self.0.borrow_mut();
         let index = state.free.pop().unwrap_or(state.shares.len());
@@ -115,7 +115,7 @@ impl TenantShare {
         WeakTenantShare(Rc::downgrade(&self.0))
     }
 
-    /// Makes one more flow of the cluster's bytes.
+    /// Makes one more flow of the tenant's bytes.
     pub(crate) fn flow(&self) -> Flow {
         Flow {
             share: self.clone(),
@@ -124,7 +124,7 @@ impl TenantShare {
     }
 }
 
-/// One tunnel's bytes within its cluster's share.
+/// One tunnel's bytes within its tenant's share.
 #[derive(Debug)]
 pub(crate) struct Flow {
     share: TenantShare,
@@ -133,7 +133,7 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    /// Waits until the cluster has something left of this round. A flow may stop waiting
+    /// Waits until the tenant has something left of this round. A flow may stop waiting
     /// at any time.
     pub(crate) fn poll_ready(&self, cx: &Context<'_>) -> Poll<()> {
         let Slot { shares, index } = &*self.share.0;
@@ -190,9 +190,9 @@ impl Drop for Slot {
     }
 }
 
-/// Bytes of a cluster in one round: enough that a round costs next to nothing beside them.
+/// Bytes of a tenant in one round: enough that a round costs next to nothing beside them.
 const QUANTUM: usize = 1 << 20;
-/// Flows of a cluster woken in one round: enough to use a quantum up.
+/// Flows of a tenant woken in one round: enough to use a quantum up.
 const PER_ROUND: usize = 32;
 
 #[cfg(test)]
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn many_tunnels_of_one_cluster_get_no_more_than_few_of_another() {
+    fn many_tunnels_of_one_tenant_get_no_more_than_few_of_another() {
         thread(async {
             let shares = FairScheduler::default();
             let rounds = shares.clone();
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_that_is_alone_is_never_left_waiting() {
+    fn a_tenant_that_is_alone_is_never_left_waiting() {
         thread(async {
             let shares = FairScheduler::default();
             let rounds = shares.clone();

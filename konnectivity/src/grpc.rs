@@ -92,7 +92,7 @@ pub(crate) fn request(path: &str, authority: &str) -> Result<Request<()>, http::
         .body(())
 }
 
-/// Tells whether a request is gRPC's for `path`.
+/// Checks that a request is gRPC's for `path`.
 ///
 /// # Errors
 ///
@@ -190,14 +190,14 @@ impl StreamError {
     /// Returns the gRPC status that stands for it, as in upstream's metrics.
     pub(crate) fn code(&self) -> GrpcCode {
         match self {
-            Self::Frame(_) | Self::Packet(_) | Self::Truncated => GrpcCode::Internal,
-            Self::Memory => GrpcCode::ResourceExhausted,
+            Self::Frame(_) | Self::Packet(_) | Self::Truncated => GrpcCode::INTERNAL,
+            Self::Memory => GrpcCode::RESOURCE_EXHAUSTED,
             Self::End(end) => code_of_end(*end),
             Self::Http2(error) => match error.reason() {
-                Some(h2::Reason::CANCEL) => GrpcCode::Canceled,
-                Some(h2::Reason::ENHANCE_YOUR_CALM) => GrpcCode::ResourceExhausted,
-                Some(h2::Reason::REFUSED_STREAM) | None => GrpcCode::Unavailable,
-                Some(_) => GrpcCode::Internal,
+                Some(h2::Reason::CANCEL) => GrpcCode::CANCELED,
+                Some(h2::Reason::ENHANCE_YOUR_CALM) => GrpcCode::RESOURCE_EXHAUSTED,
+                Some(h2::Reason::REFUSED_STREAM) | None => GrpcCode::UNAVAILABLE,
+                Some(_) => GrpcCode::INTERNAL,
             },
         }
     }
@@ -205,13 +205,13 @@ impl StreamError {
 
 fn code_of_end(end: StreamEnd) -> GrpcCode {
     let (StreamEnd::Reset(code) | StreamEnd::Broken(code)) = end else {
-        return GrpcCode::Unavailable;
+        return GrpcCode::UNAVAILABLE;
     };
     match code {
-        ErrorCode::CANCEL => GrpcCode::Canceled,
-        ErrorCode::ENHANCE_YOUR_CALM => GrpcCode::ResourceExhausted,
-        ErrorCode::REFUSED_STREAM => GrpcCode::Unavailable,
-        _ => GrpcCode::Internal,
+        ErrorCode::CANCEL => GrpcCode::CANCELED,
+        ErrorCode::ENHANCE_YOUR_CALM => GrpcCode::RESOURCE_EXHAUSTED,
+        ErrorCode::REFUSED_STREAM => GrpcCode::UNAVAILABLE,
+        _ => GrpcCode::INTERNAL,
     }
 }
 
@@ -467,14 +467,14 @@ mod tests {
 
     #[test]
     fn texts_survive_as_a_header() {
-        let trailers = trailers(GrpcCode::Unknown, "50% of \"ünknown\"\n");
+        let trailers = trailers(GrpcCode::UNKNOWN, "50% of \"ünknown\"\n");
         assert_eq!(trailers["grpc-status"], "2");
         assert_eq!(trailers["grpc-message"], "50%25 of \"%C3%BCnknown\"%0A");
     }
 
     #[test]
     fn a_refusal_is_a_response_without_a_body() {
-        let response = refusal(GrpcCode::Unimplemented, "");
+        let response = refusal(GrpcCode::UNIMPLEMENTED, "");
         let status = status_of(response.headers()).unwrap();
         assert_eq!(status, ("12".to_owned(), String::new()));
         assert_eq!(response.headers()["content-type"], "application/grpc");

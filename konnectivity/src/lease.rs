@@ -18,8 +18,6 @@ mod tally;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::metrics::{AgentMetrics, LeaseAnswer, ServerMetrics};
-
 pub use count::{LeaseCount, LeaseCountParams};
 pub use labels::{LabelError, LeaseLabels};
 pub use own::{ServerLease, ServerLeaseParams};
@@ -36,46 +34,6 @@ pub trait LeaseMetrics: Send + Sync {
     fn deleted(&self, code: u16, reason: &str, took: Duration);
     /// One expired lease is gone because of this process.
     fn culled(&self);
-}
-
-/// Counts nothing.
-impl LeaseMetrics for () {
-    fn listed(&self, _: u16, _: &str, _: Duration) {}
-    fn deleted(&self, _: u16, _: &str, _: Duration) {}
-    fn culled(&self) {}
-}
-
-impl LeaseMetrics for ServerMetrics {
-    fn listed(&self, code: u16, reason: &str, took: Duration) {
-        self.leases_listed(answer(code, reason, took));
-    }
-
-    fn deleted(&self, code: u16, reason: &str, took: Duration) {
-        self.lease_deleted(answer(code, reason, took));
-    }
-
-    fn culled(&self) {
-        self.lease_culled();
-    }
-}
-
-/// An agent deletes nothing.
-impl LeaseMetrics for AgentMetrics {
-    fn listed(&self, code: u16, reason: &str, took: Duration) {
-        self.leases_listed(answer(code, reason, took));
-    }
-
-    fn deleted(&self, _: u16, _: &str, _: Duration) {}
-
-    fn culled(&self) {}
-}
-
-fn answer(code: u16, reason: &str, elapsed: Duration) -> LeaseAnswer<'_> {
-    LeaseAnswer {
-        code,
-        reason,
-        elapsed,
-    }
 }
 
 /// Where the counts go.

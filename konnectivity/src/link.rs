@@ -153,7 +153,7 @@ impl LinkHandle {
         }
     }
 
-    /// Takes what the peer asked for by [`News::Dial`].
+    /// Returns what the peer asked for by [`News::Dial`].
     pub(crate) fn pending(&self, id: TunnelId, target: DialTarget) -> PendingDial {
         // Known since the event: it may have been called off meanwhile.
         let tunnel = Tunnel {
@@ -176,7 +176,7 @@ impl LinkHandle {
         state.wake_pump();
     }
 
-    /// Says that a dial got no answer: until something comes, the peer is taken for dead.
+    /// Marks the peer as dead after a dial without an answer, until something comes.
     pub(crate) fn suspect(&self) {
         let mut state = self.0.lock();
         if !std::mem::replace(&mut state.suspect, true) {
@@ -339,7 +339,7 @@ impl Tunnel {
         state.wait(self.id, cx)
     }
 
-    /// Takes at most `max` bytes for the socket; [`TunnelRead::End`] comes again each time.
+    /// Returns at most `max` bytes for the socket; [`TunnelRead::End`] comes again each time.
     pub(crate) fn poll_read(&self, cx: &Context<'_>, max: usize) -> Poll<TunnelRead> {
         let mut state = self.shared.lock();
         match state.link.read(self.id, max) {
@@ -367,7 +367,7 @@ impl Tunnel {
         }
     }
 
-    /// Takes bytes from the socket, no more than there is space for.
+    /// Queues bytes from the socket, no more than there is space for.
     ///
     /// # Errors
     ///
@@ -376,12 +376,12 @@ impl Tunnel {
         self.shared.change(|link| link.write(self.id, data))
     }
 
-    /// Says that the socket has taken `len` bytes of what was read.
+    /// Reports that the socket has taken `len` bytes of what was read.
     pub(crate) fn consumed(&self, len: usize) {
         (self.shared).change(|link| link.consumed(now(), self.id, len));
     }
 
-    /// Says that the socket will send no more.
+    /// Reports that the socket will send no more.
     pub(crate) fn finish(&self) {
         self.shared.change(|link| link.finish(now(), self.id));
     }
@@ -436,7 +436,7 @@ impl PendingDial {
         while poll_fn(|cx| self.tunnel.poll_progress(cx)).await.is_ok() {}
     }
 
-    /// Says that the connection is there.
+    /// Reports that the connection is open.
     ///
     /// # Errors
     ///
@@ -454,7 +454,7 @@ impl PendingDial {
         Ok(tunnel)
     }
 
-    /// Says why there is no connection.
+    /// Reports why there is no connection.
     pub(crate) fn failed(self, text: String) {
         let id = self.tunnel.id;
         (self.tunnel.shared).change(|link| {

@@ -1,7 +1,7 @@
 //! What both binaries count, under upstream's names and ours.
 //!
 //! ```text
-//!     Registry ──▶ ServerMetrics ──▶ ClusterMetrics ─┐
+//!     Registry ──▶ ServerMetrics ──▶ TenantMetrics ──┐
 //!              ──▶ AgentMetrics ─────────────────────┴──▶ LinkMetrics ──▶ StreamCounters
 //! ```
 //!
@@ -11,27 +11,26 @@
 //! Whatever is touched per packet is a handle resolved once; what rises and falls is a [`Held`].
 //!
 //! Label values come from closed sets. The label `cluster` exists only in families of its own,
-//! which are registered when asked for, and a cluster's series end with the cluster.
+//! which are registered when asked for, and a tenant's series end with the tenant.
 
 mod agent;
-mod cluster;
 mod grpc_code;
 mod leases;
 mod link;
 mod server;
 mod stream;
+mod tenant;
 
 use telemetry::metrics::{Description, Gauge};
 use telemetry::process::Build;
 use telemetry::{LogControl, Registry};
 
 pub(crate) use agent::{AgentMetrics, ConnectResult, EndpointDialFailure};
-pub(crate) use cluster::ClusterMetrics;
 pub(crate) use grpc_code::GrpcCode;
-pub(crate) use leases::LeaseAnswer;
 pub(crate) use link::{Direction, LinkMetrics};
 pub(crate) use server::{DialFailure, PeerPort, ReloadResult, ServerMetrics, Service, TokenResult};
 pub(crate) use stream::StreamCounters;
+pub(crate) use tenant::TenantMetrics;
 
 /// What the server was built from.
 pub(crate) const SERVER_BUILD: Build = build("konnectivity-server");
@@ -46,7 +45,7 @@ const fn build(binary: &'static str) -> Build {
     }
 }
 
-/// Returns every family that a running server exposes, with those per cluster, sorted by name.
+/// Returns every family that a running server exposes, with those per tenant, sorted by name.
 #[must_use]
 pub fn describe_server_metrics() -> Vec<Description> {
     let registry = Registry::new();

@@ -198,7 +198,7 @@ impl Pump {
         Ok(true)
     }
 
-    /// Tells whether the stream is not to be read for now; this is polled again when it is.
+    /// Returns whether the stream is not to be read for now; this is polled again when it is.
     fn is_blocked(&self) -> bool {
         let mut state = self.link.0.lock();
         state.blocked = state.link.is_read_blocked();
@@ -247,8 +247,8 @@ impl Pump {
             self.link.metrics().received().error(error.code(), None);
         }
         match end {
-            LinkEnd::Closed(text) => self.sender.end(GrpcCode::Unavailable, text),
-            LinkEnd::Finished(_) => self.sender.end(GrpcCode::Ok, ""),
+            LinkEnd::Closed(text) => self.sender.end(GrpcCode::UNAVAILABLE, text),
+            LinkEnd::Finished(_) => self.sender.end(GrpcCode::OK, ""),
             LinkEnd::Link(_) | LinkEnd::Silent | LinkEnd::Stream(_) => self.sender.reset(),
         }
     }
@@ -326,7 +326,7 @@ impl Watch {
         self.news = true;
     }
 
-    /// Tells whether something came since the last time.
+    /// Returns whether something came since the last time.
     fn answered(&mut self) -> bool {
         std::mem::take(&mut self.news)
     }

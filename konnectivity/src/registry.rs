@@ -1,21 +1,21 @@
-//! Which clusters this server serves, and whose peer a connection is.
+//! Which tenants this server serves, and whose peer a connection is.
 //!
 //! ```text
-//!   DIR/*.yaml, or flags ──load──▶ last good ClusterSpecs ──▶ Clusters (a snapshot) ──▶ tls, identify
+//!   DIR/*.yaml, or flags ──load──▶ last good TenantSpecs ──▶ Tenants (a snapshot) ──▶ tls, identify
 //!            ▲                          │
 //!            └── watch, reload          └─▶ changes(): a generation
 //! ```
 //!
-//! A server of a single cluster is a registry of one, made from upstream's flags. What cannot be
-//! used leaves its cluster as it was and touches no other. Streams, sockets and tokens are
+//! A server of a single tenant is a registry of one, made from upstream's flags. What cannot be
+//! used leaves its tenant as it was and touches no other. Streams, sockets and tokens are
 //! elsewhere.
 
 mod authorities;
-mod clusters;
 mod file;
 mod identity;
 mod load;
 mod spec;
+mod tenants;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -28,19 +28,19 @@ use std::time::Duration;
 
 use ::tls::{ServerTls, TlsError};
 use arc_swap::ArcSwap;
-use knp_proto::{ClusterId, ClusterLimits, Strategy};
+use knp_proto::{Strategy, TenantId, TenantLimits};
 use tokio::sync::watch;
 
 use self::authorities::BundleError;
 use self::load::{Known, Outcome, Source, Survey};
 use self::tls::TlsPorts;
 
-pub(crate) use self::clusters::Clusters;
 pub(crate) use self::identity::Peer;
-pub(crate) use self::spec::{ClusterSpec, FrontendMode, Port, TokenSpec, UdsSpec};
+pub(crate) use self::spec::{FrontendMode, Port, TenantSpec, TokenSpec, UdsSpec};
+pub(crate) use self::tenants::Tenants;
 pub(crate) use self::tls::{PairPaths, TlsParams};
 
-/// The clusters, always as they were last in order. Clones are the same.
+/// The tenants, always as they were last in order. Clones are the same.
 #[derive(Clone)]
 pub(crate) struct Registry {
     inner: Arc<Inner>,
@@ -48,7 +48,7 @@ pub(crate) struct Registry {
 
 struct Inner {
     ports: Arc<TlsPorts>,
-    current: ArcSwap<Clusters>,
+    current: ArcSwap<Tenants>,
     generation: watch::Sender<u64>,
     /// Held while files are read, so that what was read earlier never takes the place of what was
     /// read later.
@@ -59,11 +59,11 @@ struct Inner {
 /// Told of every reading of files.
 type Observer = Box<dyn Fn(&Loaded) + Send + Sync>;
 
-/// The one cluster of a server with upstream's flags.
+/// The one tenant of a server with upstream's flags.
 #[derive(Clone, Debug)]
 pub(crate) struct SingleParams {
-    /// What the cluster is called in logs and metrics.
-    pub(crate) id: ClusterId,
+    /// What the tenant is called in logs and metrics.
+    pub(crate) id: TenantId,
     /// Authorities of agents (`--cluster-ca-cert`); every certificate of theirs is good.
     pub(crate) agents_ca: Option<PathBuf>,
     /// Authorities of frontends (`--server-ca-cert`); every certificate of theirs is good.
@@ -72,8 +72,8 @@ pub(crate) struct SingleParams {
     pub(crate) strategies: Vec<Strategy>,
     /// How many servers there are (`--server-count`).
     pub(crate) server_count: u32,
-    /// The cluster's bounds.
-    pub(crate) limits: ClusterLimits,
+    /// The tenant's bounds.
+    pub(crate) limits: TenantLimits,
     /// How agents' tokens are judged (`--authentication-audience` and its like).
     pub(crate) tokens: Option<TokenSpec>,
     /// The frontends' socket (`--uds-name`).
@@ -113,18 +113,18 @@ pub(crate) enum RegistryError {
 /// What one reading of the files came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Loaded {
-    /// Clusters that were added, changed or removed.
+    /// Tenants that were added, changed or removed.
     pub(crate) changed: usize,
-    /// Clusters that are served.
-    pub(crate) clusters: usize,
+    /// Tenants that are served.
+    pub(crate) tenants: usize,
     /// Files that are newly refused, or for another reason than before.
     pub(crate) refused: usize,
-    /// Files, or the directory, that are refused at present; their clusters are as they were.
+    /// Files, or the directory, that are refused at present; their tenants are as they were.
     pub(crate) broken: usize,
 }
 
 impl Registry {
-    /// Makes the registry of one cluster.
+    /// Makes the registry of one tenant.
     ///
     /// # Errors
     /// [`RegistryError`]: what a flag names cannot be used.
@@ -144,7 +144,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`RegistryError::Directory`].
-    pub(crate) fn faults(dir: &Path) -> Result<Vec<(ClusterId, String)>, RegistryError> {
+    pub(crate) fn faults(dir: &Path) -> Result<Vec<(TenantId, String)>, RegistryError> {
         Known::first(directory(dir)).map(|known| known.broken())
     }
 
@@ -163,8 +163,8 @@ impl Registry {
         })
     }
 
-    /// Returns the clusters as they are now. Keep it for one decision, not for longer.
-    pub(crate) fn current(&self) -> Arc<Clusters> {
+    /// Returns the tenants as they are now. Keep it for one decision, not for longer.
+    pub(crate) fn current(&self) -> Arc<Tenants> {
         self.inner.current.load_full()
     }
 
@@ -173,8 +173,8 @@ impl Registry {
         self.inner.generation.subscribe()
     }
 
-    /// Returns the files that are refused at present with the reason, ordered by cluster.
-    pub(crate) fn broken(&self) -> Vec<(ClusterId, String)> {
+    /// Returns the files that are refused at present with the reason, ordered by tenant.
+    pub(crate) fn broken(&self) -> Vec<(TenantId, String)> {
         self.known().broken()
     }
 
@@ -195,12 +195,12 @@ impl Registry {
     }
 
     /// Reads everything again now, whether it seems changed or not. Blocks while it reads, for less
-    /// than a millisecond a cluster: with thousands of them, call it from a thread of its own.
+    /// than a millisecond a tenant: with thousands of them, call it from a thread of its own.
     pub(crate) fn reload(&self) {
         for pair in self.pairs() {
             if let Err(error) = pair.reload() {
                 let error = telemetry::chain(&error);
-                tracing::warn!(%error, "a port's certificate is refused, the last good one stays");
+                tracing::warn!(%error, "certificate refused, keeping the previous one");
             }
         }
         let mut known = self.known();
@@ -214,13 +214,13 @@ impl Registry {
     pub(crate) async fn watch(&self) {
         let [agents, frontends] = Port::ALL.map(|port| self.inner.ports.pair(port));
         tokio::join!(
-            self.watch_clusters(),
+            self.watch_tenants(),
             watch_pair(agents),
             watch_pair(frontends)
         );
     }
 
-    async fn watch_clusters(&self) {
+    async fn watch_tenants(&self) {
         loop {
             tokio::time::sleep(POLL).await;
             let mut seen = self.look(Look::First).await;
@@ -264,8 +264,8 @@ impl Registry {
         let outcome = known.take(survey);
         if let Outcome::Changed = outcome.0 {
             let before = self.current();
-            let clusters = known.snapshot(&self.inner.ports, Some(&before));
-            self.inner.current.store(Arc::new(clusters));
+            let tenants = known.snapshot(&self.inner.ports, Some(&before));
+            self.inner.current.store(Arc::new(tenants));
             self.inner.generation.send_modify(|number| *number += 1);
         }
         if let Some(observer) = self.inner.observer.get() {
@@ -319,5 +319,5 @@ const POLL: Duration = Duration::from_secs(2);
 const SETTLE: Duration = Duration::from_millis(200);
 /// At this look they are read in any case.
 const SETTLE_ROUNDS: usize = 5;
-/// More clusters than this are looked at by another thread: 100 are less than a millisecond.
+/// More tenants than this are looked at by another thread: 100 are less than a millisecond.
 const MANY: usize = 100;

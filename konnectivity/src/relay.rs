@@ -35,7 +35,7 @@ pub(crate) use scratch::Scratch;
 #[derive(Clone, Debug)]
 pub(crate) struct Means {
     pub(crate) scratch: Scratch,
-    /// Of the thread, where several clusters share it.
+    /// Of the thread, where several tenants share it.
     pub(crate) share: Option<TenantShare>,
     /// How long the socket takes for a piece, in seconds.
     pub(crate) write_duration: Option<Histogram>,
@@ -173,7 +173,7 @@ impl<S: Stream> Relay<'_, S> {
         Poll::Ready(end)
     }
 
-    /// Waits for the cluster's turn.
+    /// Waits for the tenant's turn.
     fn poll_turn(&self, cx: &Context<'_>) -> Poll<()> {
         match &self.flow {
             Some(flow) => flow.poll_ready(cx),

@@ -4,14 +4,13 @@
 //! ```text
 //!   control thread: probes, admin, signals, registry, tokens, leases
 //!        │ Context
-//!   worker threads: listen ──▶ agents ───▶ Cluster ◀─── frontends (HTTP CONNECT, gRPC)
+//!   worker threads: listen ──▶ agents ───▶ Tenant ◀─── frontends (HTTP CONNECT, gRPC)
 //! ```
 //!
 //! Start with [`run`]; a connection's life is told in `listen`, `agents` and `frontends`, a dial's
 //! in `cluster`.
 
 mod agents;
-mod cluster;
 mod context;
 mod frontends;
 mod grpc_frontend;
@@ -21,19 +20,22 @@ mod http_frontend;
 mod listen;
 mod params;
 mod sockets;
+mod tenant;
+mod tokens;
 mod tunnels;
 mod view;
 
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use knp_proto::Budget;
 use relay::PoolParams;
 use serve::{
-    Accepting, Admission, BoundListeners, Closing, Drain, DrainParams, ListenerParams, Phase,
-    Signal, Signals, WorkerSocket, Workers, accept_all, bind_all,
+    Accepting, Admission, BoundListeners, Drain, DrainParams, ListenerParams, Phase, Signal,
+    Signals, WorkerSocket, Workers, accept_all, bind_all,
 };
 use telemetry::access_log::Sink;
 use telemetry::{AccessLog, Bound, EndpointAddr, Endpoints, LogControl};
@@ -42,16 +44,15 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use crate::flags::{ClusterSource, ServerConfig};
+use crate::flags::{ServerConfig, TenantSource};
 use crate::lease::ServerLease;
 use crate::metrics::ServerMetrics;
 use crate::process::Failed;
 use crate::registry::{FrontendMode, Port};
-use crate::token::Tokens;
 use context::Context;
-use health::ServerView;
 use listen::Worker;
 use sockets::{Listen, Sockets};
+use tunnels::Tunnels;
 
 /// Runs a server until it is told to end.
 ///
@@ -89,7 +90,7 @@ struct Task {
     listeners: Vec<(WorkerSocket, Port)>,
     unix: mpsc::Receiver<Listen>,
     mode: FrontendMode,
-    /// Whether several clusters are served.
+    /// Whether several tenants are served.
     many: bool,
     /// Workers that still have frontends.
     last: watch::Sender<usize>,
@@ -113,26 +114,25 @@ impl Server {
             Some((lease, count)) => (Some(keep_lease(lease)), Some(count)),
             None => (None, None),
         };
-        let cx = Arc::new(Context::new(
-            registry.clone(),
-            Tokens::new(registry, metrics.clone(), Handle::current()),
+        let cx = Arc::new(Context {
+            tokens: tokens::Tokens::new(registry.clone(), metrics.clone(), Handle::current()),
+            registry,
             metrics,
             budget,
-            drain.clone(),
+            drain: drain.clone(),
             access_log,
-            config.id.clone(),
+            server_id: config.id.clone(),
             lease_count,
-            params::limits(&config),
-        ));
+            limits: params::limits(&config),
+            tunnels: Tunnels::default(),
+            tenants: Mutex::default(),
+            streams: AtomicU64::new(1),
+        });
         cx.sync(&cx.registry.current());
         let (health, admin) = (bind("health", config.health)?, bind("admin", config.admin)?);
         let (ports, bound) = bind_ports(&config)?;
         let paused = cx.metrics.accept_paused().clone();
-        let accepting = Accepting {
-            drain: drain.clone(),
-            closing: Closing::default(),
-            paused,
-        };
+        let accepting = Accepting::new(drain.clone(), paused);
         // Workers are not cut with the tunnels: these have a moment to be logged and told.
         let hard = Drain::new(DrainParams {
             delay: Duration::ZERO,
@@ -161,7 +161,7 @@ impl Server {
                 listeners: sockets.into_iter().zip(ports.iter().copied()).collect(),
                 unix,
                 mode: config.tls.frontend_mode,
-                many: matches!(config.clusters, ClusterSource::Registry(_)),
+                many: matches!(config.tenants, TenantSource::Registry(_)),
                 last: last.clone(),
             });
         }
@@ -171,14 +171,11 @@ impl Server {
             return Err(Failed::running(error));
         }
         workers.start(own);
-        let view: Arc<dyn ServerView> = Arc::new(view::View::new(Arc::clone(&cx), &config));
-        let endpoints = health::health(&view, metrics_registry.clone(), log.clone());
+        let view = Arc::new(view::View::new(Arc::clone(&cx), &config));
+        let endpoints = Endpoints::probes(view.clone(), metrics_registry.clone(), log.clone());
         tasks.push(answer("health", health, endpoints));
-        tasks.push(answer(
-            "admin",
-            admin,
-            health::admin(&view, metrics_registry, log),
-        ));
+        let endpoints = Endpoints::admin(view, metrics_registry, log);
+        tasks.push(answer("admin", admin, endpoints));
         let watched = cx.registry.clone();
         tasks.push(tokio::spawn(async move { watched.watch().await }));
         tracing::info!(id = config.id, workers = config.workers, "serving");
@@ -213,7 +210,7 @@ impl Server {
                     let wanted = self.cx.registry.current();
                     self.cx.sync(&wanted);
                     for error in self.sockets.sync(&wanted) {
-                        tracing::error!(error = %telemetry::chain(&error), "a cluster has no socket");
+                        tracing::error!(error = %telemetry::chain(&error), "listening on a tenant's socket failed");
                     }
                 }
                 () = self.cx.drain.reached(Phase::Unready), if !stopping => stopping = true,
@@ -222,7 +219,7 @@ impl Server {
                     Some(Ok(())) if stopping => {}
                     Some(ended) => {
                         let why = ended.err().unwrap_or_else(|| "it ended early".to_owned());
-                        tracing::error!(why, "a worker failed, the process ends");
+                        tracing::error!(why, "worker failed, shutting down");
                         failed.get_or_insert(why);
                         stopping = true;
                         self.cx.drain.begin();
@@ -273,12 +270,12 @@ async fn work(task: Task) -> std::io::Result<()> {
         while let Some(listen) = unix.recv().await {
             let Listen {
                 listener,
-                cluster,
+                tenant,
                 mode,
                 stop,
             } = listen;
             let worker = Rc::clone(&for_sockets);
-            tokio::task::spawn_local(worker.listen_unix(listener, cluster, mode, stop));
+            tokio::task::spawn_local(worker.listen_unix(listener, tenant, mode, stop));
         }
     });
     let accepted = {
@@ -331,7 +328,7 @@ fn answer(what: &'static str, bound: Bound, endpoints: Endpoints) -> JoinHandle<
     tracing::info!(address = %bound.local_addr(), "serving {what}");
     tokio::spawn(async move {
         if let Err(error) = endpoints.serve(bound, std::future::pending()).await {
-            tracing::error!(%error, "no longer serving {what}");
+            tracing::error!(%error, "{what} endpoint failed");
         }
     })
 }

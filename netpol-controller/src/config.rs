@@ -16,14 +16,14 @@ use telemetry::{EndpointAddr, LogFormat};
 use self::file::{CompatibilityFile, GatewayFile, NamespacePoliciesFile, RoutingFile};
 use crate::plan::{Compatibility, IngressController, NamespaceSettings, PolicySettings};
 use crate::routes::{GatewayEntry, Ports, RouteSettings};
-use crate::world::LabelSelector;
+use crate::state::LabelSelector;
 
 mod file;
 
 pub use self::file::File;
 
 /// Most Services that may be worked on at a time.
-const MOST_SYNCS: usize = 256;
+const MAX_SYNCS: usize = 256;
 
 /// NetworkPolicies from Services, and routes to every gateway, from one model of the cluster.
 #[derive(Clone, Debug, Parser)]
@@ -66,8 +66,6 @@ Exit codes: 0 ended as asked, 64 configuration refused, 1 anything else.";
 /// What this binary takes from its environment.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
-    /// `RUST_LOG`.
-    pub log: Option<String>,
     /// `HOSTNAME`, which in a pod is the pod's name.
     pub host_name: Option<String>,
     /// `KUBERNETES_SERVICE_HOST` and `KUBERNETES_SERVICE_PORT`: where pods reach the API server.
@@ -85,7 +83,6 @@ impl Environment {
         let value = |name| std::env::var(name).ok();
         let port = value("KUBERNETES_SERVICE_PORT").and_then(|port| port.parse().ok());
         Self {
-            log: value("RUST_LOG"),
             host_name: value("HOSTNAME").filter(|name| !name.is_empty()),
             api_server: value("KUBERNETES_SERVICE_HOST").map(|host| (host, port)),
         }
@@ -178,10 +175,10 @@ impl Config {
         let mut errors = ConfigErrors::new();
         let effective = settings::redact(&file).unwrap_or_default();
         let policy = &file.controllers.network_policy;
-        if policy.concurrent_syncs == 0 || policy.concurrent_syncs > MOST_SYNCS {
+        if policy.concurrent_syncs == 0 || policy.concurrent_syncs > MAX_SYNCS {
             errors.add(
                 "controllers.networkPolicy.concurrentSyncs",
-                format!("not between 1 and {MOST_SYNCS}"),
+                format!("not between 1 and {MAX_SYNCS}"),
             );
         }
         let key = "controllers.networkPolicy";
@@ -328,7 +325,7 @@ fn routing(file: &RoutingFile, origin: &Path, errors: &mut ConfigErrors) -> Opti
         for (index, gateway) in file.gateways.iter().enumerate() {
             if gateway.clients.is_empty() {
                 let key = format!("{block}.gateways[{index}].clients");
-                errors.add(key, "at least one is needed, or nobody may ask");
+                errors.add(key, "at least one is needed, or no client is admitted");
             }
         }
     }

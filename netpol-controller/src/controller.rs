@@ -1,7 +1,7 @@
 //! The controller as one running thing: started from a configuration, stopped, ended.
 //!
 //! ```text
-//!     client ─▶ probes, admin, xDS bound ─▶ watches, election, engine ─▶ run ─▶ lease released
+//!     client ─▶ probes, admin, xDS bound ─▶ watches, election, reconciler ─▶ run ─▶ lease released
 //! ```
 
 use std::io;
@@ -12,19 +12,19 @@ use std::time::Duration;
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use ring::rand::{SecureRandom, SystemRandom};
-use serve::{Signal, Signals};
-use telemetry::{Bound, EndpointAddr, Endpoints, LogControl, Process, Registry};
+use serve::{BoundEndpoints, EndpointError, ServedEndpoints, Signal, Signals};
+use telemetry::{EndpointAddr, LogControl, Process, Registry};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, timeout};
 
 use crate::config::{Config, Environment};
-use crate::engine::{Engine, Parts};
 use crate::events::Recorder;
 use crate::lease::{Election, Leadership};
 use crate::metrics::{BUILD, Metrics};
 use crate::publish::Publisher;
+use crate::reconciler::{Parts, Reconciler};
 use crate::resolve::{self, Resolved};
 use crate::status::{Answers, Shared, Summary};
 use crate::watch::{self as watches, Needs, Watches};
@@ -40,13 +40,11 @@ const SILENCE: Duration = Duration::from_secs(90);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// An address could not be bound.
-    #[error("serving {what} on {address}")]
+    /// The address for gateways could not be bound.
+    #[error("serving xds on {address}")]
     Bind {
-        /// What was to be served.
-        what: &'static str,
-        /// Where.
-        address: EndpointAddr,
+        /// The address.
+        address: SocketAddr,
         /// Why not.
         #[source]
         source: io::Error,
@@ -54,6 +52,9 @@ pub enum StartError {
     /// It is not known how to reach the API server.
     #[error("reaching the API server")]
     Client(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The probe port or the admin address could not be bound.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
     /// Certificates are refused.
     #[error(transparent)]
     Tls(#[from] tls::TlsError),
@@ -62,8 +63,7 @@ pub enum StartError {
 /// A running controller.
 #[derive(Debug)]
 pub struct Controller {
-    probes: EndpointAddr,
-    admin: EndpointAddr,
+    endpoints: ServedEndpoints,
     xds: Option<SocketAddr>,
     tls: Option<tls::ServerTls>,
     /// Dropped to end the election and what serves.
@@ -110,7 +110,7 @@ pub(crate) fn needs(config: &Config) -> Needs {
 
 impl Controller {
     /// Starts the controller on the current runtime. When it returns, it serves probes and looks
-    /// for the API server; it is ready once everything is known.
+    /// for the API server; it is ready once the caches are synced.
     ///
     /// # Errors
     /// Why it did not start; nothing of it is left running then.
@@ -122,8 +122,8 @@ impl Controller {
         let registry = Registry::new();
         let metrics = Metrics::new(&registry);
         let (client, url) = client(&config).await?;
-        let probes = bind("probes", EndpointAddr::Tcp(config.probes))?;
-        let admin = bind("admin", config.admin.clone())?;
+        let probes = EndpointAddr::Tcp(config.probes);
+        let endpoints = BoundEndpoints::bind(probes, config.admin.clone())?;
         let mut tasks = JoinSet::new();
         let (stop, stopped) = watch::channel(false);
         let (mut publisher, mut server, mut xds, mut reloads) = (None, None, None, None);
@@ -141,7 +141,7 @@ impl Controller {
             (server, xds, reloads) = (Some(serving), Some(local), tls);
         }
         let shared = Arc::new(Shared::default());
-        // The engine says more at its first turn; whoever asks before must not miss a gateway.
+        // The first summary lists the gateways already, before the reconciler publishes its own.
         shared.set(Summary {
             gateways: publisher.as_ref().map(Publisher::summary),
             ..Summary::default()
@@ -154,14 +154,7 @@ impl Controller {
             started: Instant::now(),
             clients: server,
         });
-        let of = Endpoints::probes(Arc::clone(&answers), registry.clone(), log.clone());
-        let probes = answer(&mut tasks, "probes", probes, of);
-        let admin = answer(
-            &mut tasks,
-            "admin",
-            admin,
-            Endpoints::admin(answers, registry, log),
-        );
+        let endpoints = endpoints.serve(&answers, registry, log);
         let identity = identity(environment);
         let (leadership, election) = elect(&client, &config, &identity, &stopped);
         let (resolving, resolved) = watch::channel(Resolved::default());
@@ -174,7 +167,7 @@ impl Controller {
         let (sender, messages) = mpsc::channel(watches::QUEUE);
         let watching = Watches::new(client.clone(), needs(&config), sender, metrics.clone());
         tasks.spawn(watching.run());
-        let engine = Engine::new(Parts {
+        let reconciler = Reconciler::new(Parts {
             config: Arc::new(config),
             messages,
             leadership: leadership.clone(),
@@ -187,13 +180,12 @@ impl Controller {
         });
         let (failing, failed) = oneshot::channel();
         tasks.spawn(async move {
-            // Dropped when the engine ends, by a defect too: a controller without one is none.
+            // Dropped when the reconciler ends, by a panic too, which then ends the process.
             let _failing = failing;
-            engine.run().await;
+            reconciler.run().await;
         });
         Ok(Self {
-            probes,
-            admin,
+            endpoints,
             xds,
             tls: reloads,
             stop,
@@ -203,16 +195,16 @@ impl Controller {
         })
     }
 
-    /// Returns where probes answer.
+    /// Returns the address of the probe port.
     #[must_use]
     pub fn probes_address(&self) -> &EndpointAddr {
-        &self.probes
+        &self.endpoints.probes
     }
 
-    /// Returns where operators look in.
+    /// Returns the admin address.
     #[must_use]
     pub fn admin_address(&self) -> &EndpointAddr {
-        &self.admin
+        &self.endpoints.admin
     }
 
     /// Returns where gateways ask for routes, if they may.
@@ -224,7 +216,7 @@ impl Controller {
     /// Runs until a signal asks to stop; then releases the lease and ends all streams.
     ///
     /// # Errors
-    /// The engine failed.
+    /// The reconciler failed.
     pub async fn run(mut self, mut signals: Signals) -> Result<(), Failed> {
         let result = loop {
             tokio::select! {
@@ -232,7 +224,7 @@ impl Controller {
                     Signal::Reload => self.reload(),
                     Signal::Stop => break Ok(()),
                 },
-                _ = &mut self.failed => break Err(Failed("the engine")),
+                _ = &mut self.failed => break Err(Failed("the reconciler")),
                 Some(_) = self.tasks.join_next() => break Err(Failed("what serves or watches")),
                 () = over(&mut self.election) => {
                     self.election = None;
@@ -250,10 +242,10 @@ impl Controller {
         if let Some(election) = self.election.take()
             && timeout(END_LIMIT, election).await.is_err()
         {
-            tracing::warn!("the lease was not released in time");
+            tracing::warn!("releasing the lease timed out");
         }
         self.tasks.shutdown().await;
-        tracing::info!("ended");
+        tracing::info!("stopped");
     }
 
     fn reload(&self) {
@@ -262,12 +254,12 @@ impl Controller {
         };
         if let Err(error) = tls.reload() {
             let error = telemetry::chain(&error);
-            tracing::error!(%error, "certificates refused, the last good ones stay");
+            tracing::error!(%error, "certificates refused, keeping the previous certificates");
         }
     }
 }
 
-/// Something ended although the process was to go on.
+/// A task ended although the process should go on.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} ended early")]
 pub struct Failed(&'static str);
@@ -308,42 +300,12 @@ fn identity(environment: &Environment) -> String {
 }
 
 async fn ended(mut stopped: watch::Receiver<bool>) {
-    // An error means that the sender is gone, and with it the process's purpose.
+    // An error means that the sender is gone, which is a stop as well.
     let _ = stopped.wait_for(|stop| *stop).await;
-}
-
-fn bind(what: &'static str, address: EndpointAddr) -> Result<Bound, StartError> {
-    Endpoints::bind(&address).map_err(|source| StartError::Bind {
-        what,
-        address,
-        source,
-    })
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
     TcpListener::bind(address)
         .await
-        .map_err(|source| StartError::Bind {
-            what: "xds",
-            address: EndpointAddr::Tcp(address),
-            source,
-        })
-}
-
-fn answer(
-    tasks: &mut JoinSet<()>,
-    what: &'static str,
-    bound: Bound,
-    endpoints: Endpoints,
-) -> EndpointAddr {
-    let local = bound.local_addr().clone();
-    if local != EndpointAddr::None {
-        tracing::info!(address = %local, "serving {what}");
-        tasks.spawn(async move {
-            if let Err(error) = endpoints.serve(bound, std::future::pending()).await {
-                tracing::error!(%error, "no longer serving {what}");
-            }
-        });
-    }
-    local
+        .map_err(|source| StartError::Bind { address, source })
 }

@@ -15,14 +15,14 @@ use similar::{ChangeTag, TextDiff};
 
 use crate::config::{Config, Environment};
 use crate::controller::{StartError, client, needs};
-use crate::existing::Existing;
 use crate::lease::Leadership;
+use crate::observed::ObservedPolicies;
 use crate::plan::ApiServer;
 use crate::publish::Publisher;
 use crate::resolve;
-use crate::sync::{Known, Sync};
+use crate::state::{ClusterState, Kind, ObjectKey};
+use crate::sync::{PlanInputs, PolicySync};
 use crate::watch::served;
-use crate::world::{Kind, ObjectKey, World};
 use crate::write::{Write, Writer, claim};
 
 /// Objects that are asked for at a time.
@@ -52,7 +52,7 @@ pub enum DryRunError {
 /// Why the cluster could not be read.
 pub async fn dry_run(config: &Config, environment: &Environment) -> Result<String, DryRunError> {
     let (client, url) = client(config).await?;
-    let (world, existing, unreadable) = read(&client, config).await?;
+    let (state, observed, unreadable) = read(&client, config).await?;
     // Without its name resolved, the policy toward the API server is left as it is.
     let api_server = match resolve::name(&url, environment.api_server.as_ref()) {
         Some((name, port)) => {
@@ -60,26 +60,26 @@ pub async fn dry_run(config: &Config, environment: &Environment) -> Result<Strin
             ApiServer {
                 resolving: addresses.is_none(),
                 resolved: addresses.map(|addresses| (addresses, port)),
-                ..ApiServer::of(&world)
+                ..ApiServer::of(&state)
             }
         }
-        None => ApiServer::of(&world),
+        None => ApiServer::of(&state),
     };
     let mut publisher = config.routing.as_ref().map(Publisher::detached);
     let mut problems = Vec::new();
     if let Some(publisher) = &mut publisher {
-        let groups = crate::routes::all_groups(&world);
-        let outcome = publisher.translate(&world, groups);
+        let groups = crate::routes::all_groups(&state);
+        let outcome = publisher.translate(&state, groups);
         problems.extend(outcome.problems.into_iter().flat_map(|(_, own)| own));
     }
     let routed = |key: &ObjectKey| {
         let publisher = publisher.as_ref();
         publisher.map_or_else(Vec::new, |own| own.routed(key))
     };
-    let mut sync = Sync::new(config);
-    let known = Known {
-        world: &world,
-        existing: &existing,
+    let mut sync = PolicySync::new(config);
+    let known = PlanInputs {
+        state: &state,
+        observed: &observed,
         unreadable: &unreadable,
         api_server: &api_server,
     };
@@ -125,28 +125,28 @@ pub async fn dry_run(config: &Config, environment: &Environment) -> Result<Strin
 async fn read(
     client: &Client,
     config: &Config,
-) -> Result<(World, Existing, BTreeSet<ObjectKey>), DryRunError> {
+) -> Result<(ClusterState, ObservedPolicies, BTreeSet<ObjectKey>), DryRunError> {
     let what = || "what the API server serves".to_owned();
     let kinds = served(client, needs(config))
         .await
         .map_err(|source| api(what(), source))?;
-    let (mut world, mut existing) = (World::default(), Existing::default());
+    let (mut state, mut observed) = (ClusterState::default(), ObservedPolicies::default());
     let mut unreadable = BTreeSet::new();
     for (kind, resource) in kinds {
         for object in list(client, kind, &resource).await? {
             let key = ObjectKey::of(&object);
             if kind == Kind::NetworkPolicy {
-                existing.seen(key, &object);
-            } else if let Err(error) = world.apply(kind, object) {
-                tracing::warn!(error = %telemetry::chain(&error), "an object is left out");
+                observed.seen(key, &object);
+            } else if let Err(error) = state.apply(kind, object) {
+                tracing::warn!(error = %telemetry::chain(&error), "object skipped");
                 if kind == Kind::Service {
                     unreadable.insert(key);
                 }
             }
         }
-        world.served.insert(kind);
+        state.served.insert(kind);
     }
-    Ok((world, existing, unreadable))
+    Ok((state, observed, unreadable))
 }
 
 async fn list(

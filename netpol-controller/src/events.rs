@@ -1,7 +1,7 @@
-//! Events: what is wrong with an object, told where its owner looks.
+//! Events: problems of an object, reported where its owner looks.
 //!
 //! ```text
-//!     problems of one object ─▶ one text for each reason ─▶ told in the last 10 minutes? ─▶ POST
+//!     problems of one object ─▶ one text for each reason ─▶ reported in the last 10 minutes? ─▶ POST
 //! ```
 //!
 //! At most one write for each object and reason in ten minutes, and few at a time: a cluster full
@@ -21,12 +21,12 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::metrics::Metrics;
 use crate::plan::{Problem, Reason};
-use crate::world::ObjectRef;
+use crate::state::ObjectRef;
 
-/// How long the same object and reason are not told again.
+/// How long the same object and reason are not reported again.
 const QUIET: Duration = Duration::from_secs(600);
 
-/// Objects and reasons that are remembered; beyond it the oldest are forgotten, and told again.
+/// Objects and reasons that are remembered; beyond it the oldest are forgotten, and reported again.
 const REMEMBERED: usize = 16 * 1024;
 
 /// Events that wait to be written; more are dropped and counted.
@@ -46,27 +46,27 @@ const COMPONENT: &str = "rhizome-netpol-controller";
 
 /// An Event to be written.
 #[derive(Debug)]
-pub(crate) struct Note {
+pub(crate) struct PendingEvent {
     object: ObjectRef,
     uid: String,
     reason: Reason,
     message: String,
 }
 
-/// Chooses what is told.
+/// Chooses which Events are written.
 #[derive(Debug)]
 pub(crate) struct Recorder {
-    notes: mpsc::Sender<Note>,
-    told: BTreeMap<(ObjectRef, Reason), Instant>,
-    /// What there was something to tell of, and was not told: too soon, or too many.
-    untold: BTreeSet<(ObjectRef, Reason)>,
+    events: mpsc::Sender<PendingEvent>,
+    reported: BTreeMap<(ObjectRef, Reason), Instant>,
+    /// Problems that were not reported yet: too soon, or too many.
+    postponed: BTreeSet<(ObjectRef, Reason)>,
     metrics: Metrics,
 }
 
 impl Recorder {
     /// Starts writing Events with `client`, as the replica `identity`.
     pub(crate) fn start(client: Client, identity: String, metrics: Metrics) -> Self {
-        let (notes, mut due) = mpsc::channel::<Note>(QUEUE);
+        let (events, mut due) = mpsc::channel::<PendingEvent>(QUEUE);
         let written = metrics.clone();
         tokio::spawn(async move {
             while let Some(note) = due.recv().await {
@@ -76,15 +76,15 @@ impl Recorder {
             }
         });
         Self {
-            notes,
-            told: BTreeMap::new(),
-            untold: BTreeSet::new(),
+            events,
+            reported: BTreeMap::new(),
+            postponed: BTreeSet::new(),
             metrics,
         }
     }
 
-    /// Tells the problems of objects; `uid` gives an object's unique id.
-    pub(crate) fn tell(
+    /// Reports the problems of objects; `uid` returns an object's unique id.
+    pub(crate) fn report(
         &mut self,
         problems: &[Problem],
         uid: impl Fn(&ObjectRef) -> String,
@@ -97,37 +97,37 @@ impl Recorder {
         }
         for ((object, reason), messages) in texts {
             let key = (object.clone(), reason);
-            let quiet = self.told.get(&key).is_some_and(|at| now < *at + QUIET);
+            let quiet = self.reported.get(&key).is_some_and(|at| now < *at + QUIET);
             if quiet {
                 self.metrics.events.with(&["held-back"]).inc();
-                self.put_off(key);
+                self.postpone(key);
                 continue;
             }
-            let note = Note {
+            let note = PendingEvent {
                 object: object.clone(),
                 uid: uid(object),
                 reason,
                 message: joined(&messages),
             };
-            if self.notes.try_send(note).is_err() {
+            if self.events.try_send(note).is_err() {
                 self.metrics.events.with(&["dropped"]).inc();
-                self.put_off(key);
+                self.postpone(key);
                 continue;
             }
             self.remember(key, now);
         }
     }
 
-    /// Tells what could not be told before, as far as it still holds: `problems` are all there are.
-    pub(crate) fn catch_up(
+    /// Reports what was postponed, as far as it still holds: `problems` are all current ones.
+    pub(crate) fn record_postponed(
         &mut self,
         problems: impl Iterator<Item = Problem>,
         uid: impl Fn(&ObjectRef) -> String,
         now: Instant,
     ) {
-        let quiet = |key| self.told.get(key).is_some_and(|at| now < *at + QUIET);
+        let quiet = |key| self.reported.get(key).is_some_and(|at| now < *at + QUIET);
         let due: BTreeSet<_> = self
-            .untold
+            .postponed
             .iter()
             .filter(|key| !quiet(key))
             .cloned()
@@ -135,30 +135,30 @@ impl Recorder {
         if due.is_empty() {
             return;
         }
-        self.untold.retain(|key| !due.contains(key));
+        self.postponed.retain(|key| !due.contains(key));
         let due: Vec<Problem> = problems
             .filter(|problem| due.contains(&(problem.object.clone(), problem.reason)))
             .collect();
-        self.tell(&due, uid, now);
+        self.report(&due, uid, now);
     }
 
-    fn put_off(&mut self, key: (ObjectRef, Reason)) {
-        if self.untold.len() < REMEMBERED {
-            self.untold.insert(key);
+    fn postpone(&mut self, key: (ObjectRef, Reason)) {
+        if self.postponed.len() < REMEMBERED {
+            self.postponed.insert(key);
         }
     }
 
     fn remember(&mut self, key: (ObjectRef, Reason), now: Instant) {
-        if self.told.len() >= REMEMBERED {
-            self.told.retain(|_, at| now < *at + QUIET);
+        if self.reported.len() >= REMEMBERED {
+            self.reported.retain(|_, at| now < *at + QUIET);
         }
-        if self.told.len() >= REMEMBERED
-            && let Some(oldest) = self.told.iter().min_by_key(|(_, at)| **at)
+        if self.reported.len() >= REMEMBERED
+            && let Some(oldest) = self.reported.iter().min_by_key(|(_, at)| **at)
         {
             let oldest = oldest.0.clone();
-            self.told.remove(&oldest);
+            self.reported.remove(&oldest);
         }
-        self.told.insert(key, now);
+        self.reported.insert(key, now);
     }
 }
 
@@ -177,7 +177,7 @@ fn joined(messages: &BTreeSet<&str>) -> String {
     text
 }
 
-async fn post(client: &Client, identity: &str, note: Note) -> &'static str {
+async fn post(client: &Client, identity: &str, note: PendingEvent) -> &'static str {
     // Events of what has no namespace lie in `default`.
     let namespace = match &*note.object.key.namespace {
         "" => "default",
@@ -189,14 +189,14 @@ async fn post(client: &Client, identity: &str, note: Note) -> &'static str {
         Ok(Ok(_)) => "written",
         Ok(Err(error)) => {
             let (object, error) = (note.object, telemetry::chain(&error));
-            tracing::debug!(%object, %error, "an Event could not be written");
+            tracing::debug!(%object, %error, "writing an Event failed");
             "failed"
         }
         Err(_) => "failed",
     }
 }
 
-fn event(namespace: &str, identity: &str, note: &Note) -> Event {
+fn event(namespace: &str, identity: &str, note: &PendingEvent) -> Event {
     let now = Timestamp::now();
     let kind = note.object.kind;
     let api_version = match kind.group() {
@@ -235,7 +235,7 @@ fn event(namespace: &str, identity: &str, note: &Note) -> Event {
     }
 }
 
-/// Leaves room for what the API server appends to a name (253 characters in all).
+/// Leaves space for the suffix that the API server appends to a name (253 characters in all).
 fn shortened(name: &str) -> &str {
     let mut end = name.len().min(240);
     while !name.is_char_boundary(end) {

@@ -8,7 +8,7 @@
 //!
 //! Clocks of machines are not compared: a Lease counts as abandoned when this process has not seen
 //! it change for as long as it is to last. A leader that cannot renew stops being one well before
-//! others may take over. What a leader may do is `engine`'s.
+//! others may take over. What a leader may do is `reconciler`'s.
 
 use std::time::Duration;
 
@@ -25,7 +25,8 @@ use crate::config::LeaseConfig;
 /// How long a Lease lasts without being renewed.
 const DURATION: Duration = Duration::from_secs(15);
 
-/// How long a leader goes on after it last renewed: less than [`DURATION`], so that two never write.
+/// How long a leader goes on after it last renewed: less than [`DURATION`], so that two never
+/// write.
 const RENEW_LIMIT: Duration = Duration::from_secs(10);
 
 /// Time between attempts to renew or to acquire.
@@ -41,7 +42,7 @@ pub(crate) struct Leadership {
 }
 
 impl Leadership {
-    /// Of a process that leads for ever, because nobody else writes.
+    /// Leadership without an election, for a process that writes alone.
     pub(crate) fn alone() -> Self {
         let far = Instant::now() + Duration::from_secs(60 * 60 * 24 * 365 * 30);
         Self {
@@ -49,7 +50,7 @@ impl Leadership {
         }
     }
 
-    /// Tells whether a request that is begun now is the leader's. It must end within
+    /// Returns whether a request that is begun now is the leader's. It must end within
     /// [`WRITE_LIMIT`].
     pub(crate) fn leads(&self) -> bool {
         self.until
@@ -98,7 +99,7 @@ impl Election {
         (election, Leadership { until: receiver })
     }
 
-    /// Takes part until `stop` completes; then releases the Lease, if it is held.
+    /// Runs the election until `stop` completes; then releases the Lease, if it is held.
     pub(crate) async fn run(mut self, stop: impl Future<Output = ()>) {
         tokio::pin!(stop);
         loop {
@@ -115,8 +116,8 @@ impl Election {
             // Bounded by the time the process has left to end.
             match timeout(Duration::from_millis(500), self.release()).await {
                 Ok(Ok(())) => tracing::info!("lease released"),
-                Ok(Err(error)) => tracing::warn!(%error, "releasing the lease"),
-                Err(_) => tracing::warn!("releasing the lease took too long"),
+                Ok(Err(error)) => tracing::warn!(%error, "releasing the lease failed"),
+                Err(_) => tracing::warn!("releasing the lease timed out"),
             }
         }
     }
@@ -135,12 +136,12 @@ impl Election {
                 }
             }
             Ok(Ok(false)) => self.lose("another replica holds the lease"),
-            // Somebody else was faster; the next round shows who.
+            // Another replica was faster; the next round shows which.
             Ok(Err(Error::Api(status))) if status.code == 409 => {}
             Ok(Err(error)) => {
-                tracing::warn!(error = %telemetry::chain(&error), "the lease cannot be looked at");
+                tracing::warn!(error = %telemetry::chain(&error), "renewing the lease failed");
             }
-            Err(_) => tracing::warn!("the lease could not be looked at in time"),
+            Err(_) => tracing::warn!("renewing the lease timed out"),
         }
         if held.is_some_and(|until| Instant::now() >= until) && *self.until.borrow() == held {
             self.lose("the lease could not be renewed");
@@ -153,7 +154,7 @@ impl Election {
         }
     }
 
-    /// Acquires or renews; tells whether the Lease is held then.
+    /// Acquires or renews; returns whether the Lease is held then.
     async fn attempt(&mut self) -> Result<bool, Error> {
         let Some(lease) = self.api.get_opt(&self.name).await? else {
             let lease = Lease {

@@ -1,7 +1,7 @@
 //! NetworkPolicies from Services, and routes to every gateway, from one model of the cluster.
 //!
 //! ```text
-//!     API server ─watch─▶ world ─┬─ plan ──▶ compare ──▶ write ─▶ API server
+//!     API server ─watch─▶ state ─┬─ plan ──▶ compare ──▶ write ─▶ API server
 //!                                └─ routes ─▶ publish ──▶ xDS ──▶ gateways
 //! ```
 //!
@@ -9,24 +9,24 @@
 //! objects at the same moment. Forwards no connection, and reads no Secret.
 #![forbid(unsafe_code)]
 
+mod affected;
 mod config;
 mod controller;
 mod dry_run;
-mod engine;
 mod events;
-mod existing;
 mod lease;
 mod metrics;
+mod observed;
 pub mod plan;
 mod publish;
 mod queue;
+mod reconciler;
 mod resolve;
 pub mod routes;
+pub mod state;
 mod status;
 mod sync;
-mod touched;
 mod watch;
-pub mod world;
 mod write;
 
 pub use config::{CheckError, Config, Environment, File, Flags};

@@ -41,7 +41,7 @@ impl Metrics {
         Self {
             reconciles: counter(
                 "rhizome_netpol_reconciles_total",
-                "Times that a Service's or a namespace's policies were compared and brought in line.",
+                "Reconciles of a Service's or a namespace's policies, by result.",
                 &["controller", "result"],
             ),
             writes: counter(
@@ -56,36 +56,36 @@ impl Metrics {
             ),
             queue: gauge(
                 "rhizome_netpol_queue_depth",
-                "Services or namespaces that wait to be brought in line.",
+                "Services or namespaces in the queue.",
                 &["controller"],
             ),
             convergence: registry
                 .histogram(
                     "rhizome_netpol_convergence_seconds",
-                    "Time from an event to the last write it called for.",
+                    "Time from an event to the last write that it caused.",
                     &[],
                     &CONVERGENCE,
                 )
                 .with(&[]),
             objects: gauge(
                 "rhizome_netpol_objects",
-                "Objects known, by resource.",
+                "Objects in the caches, by resource.",
                 &["resource"],
             ),
             watch_errors: counter(
                 "rhizome_netpol_watch_errors_total",
-                "Interruptions of watches; each is taken up again.",
+                "Interruptions of watches; each watch is resumed.",
                 &["resource"],
             ),
             leading: gauge("rhizome_netpol_leader", "1 while this replica writes.", &[]),
             problems: gauge(
                 "rhizome_netpol_problems",
-                "Objects with something wrong that an Event was written for, by reason.",
+                "Objects with a problem that is reported as an Event, by reason.",
                 &["reason"],
             ),
             events: counter(
                 "rhizome_netpol_events_total",
-                "Events: written, held back as repetitions, or failed.",
+                "Events that were written, held back as repetitions, dropped, or failed.",
                 &["result"],
             ),
             routes: gauge(
@@ -95,12 +95,12 @@ impl Metrics {
             ),
             withheld: gauge(
                 "rhizome_netpol_routes_withheld",
-                "Routes that a gateway's protocol cannot express and that it is not given.",
+                "Routes withheld from a gateway because its protocol cannot express them.",
                 &["gateway"],
             ),
             without_policy: gauge(
                 "rhizome_route_without_policy",
-                "Ports of Services that a gateway leads to and that get no policies from here.",
+                "Routed ports of Services without NetworkPolicies of this controller.",
                 &[],
             ),
         }
@@ -113,13 +113,13 @@ pub fn describe_metrics() -> Vec<Description> {
     let registry = Registry::new();
     LogControl::detached().register(&registry);
     let _ = Metrics::new(&registry);
-    let nobody = xds::ServerParams {
+    let none = xds::ServerParams {
         tls: None,
         gateways: Vec::new(),
         limits: xds::ServerLimits::default(),
         delta: true,
     };
-    let _ = xds::Server::new(nobody, &registry);
+    let _ = xds::Server::new(none, &registry);
     telemetry::process::register(&registry, BUILD);
     registry.describe()
 }

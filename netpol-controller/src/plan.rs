@@ -1,7 +1,8 @@
-//! Which NetworkPolicies there should be: pure functions of the [`World`](crate::world::World).
+//! Which NetworkPolicies there should be: pure functions of the
+//! [`ClusterState`](crate::state::ClusterState).
 //!
 //! ```text
-//!   World ──service(key)──────▶ ServicePlan      policies of one Service, wherever they lie
+//!   state ──service(key)──────▶ ServicePlan      policies of one Service, wherever they lie
 //!         ──namespace(name)───▶ NamespacePlan    deny-all and allow-to-* of one namespace
 //! ```
 //!
@@ -12,7 +13,7 @@ use std::fmt;
 
 use k8s_openapi::api::networking::v1::NetworkPolicySpec;
 
-use crate::world::{ObjectKey, ObjectRef};
+use crate::state::{ObjectKey, ObjectRef};
 
 mod cidr;
 mod claims;
@@ -57,7 +58,7 @@ pub struct Policy {
     pub labels: BTreeMap<String, String>,
     /// What it is for, of the annotation [`DESCRIPTION`].
     pub description: String,
-    /// All of its specification, normalised as the API server returns it: protocols told,
+    /// All of its specification, normalized as the API server returns it: protocols given,
     /// no empty lists where it would leave them out.
     pub spec: NetworkPolicySpec,
 }
@@ -118,15 +119,15 @@ pub struct Problem {
 }
 
 /// Most bytes of a message, so that an Event takes it (its `note` may have 1024).
-const LONGEST_MESSAGE: usize = 900;
+const MAX_MESSAGE_BYTES: usize = 900;
 
 impl Problem {
-    /// Puts a problem together; a message that is too long for an Event is cut.
+    /// Makes a problem; a message that is too long for an Event is cut.
     #[must_use]
     pub fn new(object: ObjectRef, reason: Reason, message: &str) -> Self {
         let mut text = message.to_owned();
-        if text.len() > LONGEST_MESSAGE {
-            text.truncate(text.floor_char_boundary(LONGEST_MESSAGE));
+        if text.len() > MAX_MESSAGE_BYTES {
+            text.truncate(text.floor_char_boundary(MAX_MESSAGE_BYTES));
             text.push_str(" …");
         }
         Self {

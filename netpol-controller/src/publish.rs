@@ -1,12 +1,12 @@
-//! From what changed in the world to what gateways are given.
+//! From changed groups to the resources of each gateway.
 //!
 //! ```text
-//!   touched groups ─translate─▶ Table ─changed groups─▶ resources of those groups ─▶ xDS server
+//!   affected groups ─translate─▶ Table ─changed groups─▶ resources of those groups ─▶ xDS server
 //!                                                  └──▶ whole listeners, for clients without parts
 //! ```
 //!
-//! A change costs the groups it touches. Whole listeners cost all routes; they are made only while
-//! somebody asks for them, and not more often than every [`WHOLE_PERIOD`].
+//! A change costs the groups it affects. Whole listeners cost all routes; they are made only while
+//! a client needs them, and not more often than every [`WHOLE_PERIOD`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use crate::config::{Config, RoutingConfig};
 use crate::metrics::Metrics;
 use crate::plan::{self, Problem, RoutedPort};
 use crate::routes::{self, RouteSettings, Table};
+use crate::state::{ClusterState, ObjectKey};
 use crate::status::GatewaySummary;
-use crate::world::{ObjectKey, World};
 
 /// The shortest time between two sets of whole listeners.
 const WHOLE_PERIOD: Duration = Duration::from_millis(100);
 
-/// Withheld routes that are named to operators; the number of all is told beside them.
+/// Withheld routes that are named to operators; beside the total number.
 const NAMED: usize = 100;
 
 /// The key of a published resource within its gateway.
@@ -64,12 +64,12 @@ struct Published {
     routes: usize,
 }
 
-/// What a translation brought about beside routes.
+/// Results of a translation beside routes.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    /// What there is to tell now, group by group.
+    /// The current problems, group by group.
     pub(crate) problems: Vec<(Arc<str>, Vec<Problem>)>,
-    /// Services that are led to otherwise.
+    /// Services whose routed ports changed.
     pub(crate) services: BTreeSet<ObjectKey>,
 }
 
@@ -133,10 +133,14 @@ impl Publisher {
     }
 
     /// Translates groups anew and publishes what changed with them.
-    pub(crate) fn translate(&mut self, world: &World, groups: BTreeSet<Arc<str>>) -> Outcome {
+    pub(crate) fn translate(
+        &mut self,
+        state: &ClusterState,
+        groups: BTreeSet<Arc<str>>,
+    ) -> Outcome {
         let mut changed = routes::Changed::default();
         for name in groups {
-            let group = routes::group(world, &self.settings, &name);
+            let group = routes::group(state, &self.settings, &name);
             let more = self.table.put(&name, group);
             changed.routes.extend(more.routes);
             changed.clusters.extend(more.clusters);
@@ -161,7 +165,7 @@ impl Publisher {
         }
     }
 
-    /// Says that everything there is has been translated once.
+    /// Marks the resources as complete, once everything was translated.
     pub(crate) fn complete(&self) {
         for gateway in &self.gateways {
             if let Some(handle) = &gateway.handle {
@@ -234,10 +238,10 @@ impl Publisher {
     }
 
     /// Brings the metrics up to date with what [`Publisher::summary`] said.
-    pub(crate) fn tell(
+    pub(crate) fn report(
         &self,
         summary: &BTreeMap<String, GatewaySummary>,
-        world: &World,
+        state: &ClusterState,
         config: &Config,
         metrics: &Metrics,
     ) {
@@ -248,7 +252,7 @@ impl Publisher {
         }
         let has_policies = |service: &&ObjectKey| {
             let policies = config.policies.as_ref();
-            policies.is_some_and(|own| plan::handled(world, own, service))
+            policies.is_some_and(|own| plan::handled(state, own, service))
         };
         let services = self.routed_services();
         let without = services.filter(|own| !has_policies(own));

@@ -1,4 +1,4 @@
-//! What is to be brought in line: each key once, several at a time, failed ones later again.
+//! The work queue: each key once, a limited number running, failed ones retried later.
 //!
 //! ```text
 //!     add ──▶ fresh ───take──▶ running ──done──▶ (forgotten)
@@ -19,7 +19,7 @@ use tokio::time::Instant;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
 /// The longest pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 /// The longest pause of a key that something happened to.
 const EVENT_PAUSE: Duration = Duration::from_secs(1);
@@ -101,7 +101,8 @@ impl<K: Clone + Ord> Queue<K> {
         }
     }
 
-    /// Takes the next key, if one may be worked on. It counts as worked on until [`Queue::done`].
+    /// Removes and returns the next key, if the limit allows. It counts as running until
+    /// [`Queue::done`].
     pub(crate) fn take(&mut self, now: Instant) -> Option<K> {
         self.wake(now);
         if self.running.len() >= self.most {
@@ -109,7 +110,7 @@ impl<K: Clone + Ord> Queue<K> {
         }
         let key = match self.fresh.pop_front() {
             Some(key) => key,
-            None if self.retries() < self.most_retries() => self.again.pop_front()?,
+            None if self.retries() < self.max_retries() => self.again.pop_front()?,
             None => return None,
         };
         let running = Running {
@@ -133,7 +134,7 @@ impl<K: Clone + Ord> Queue<K> {
             });
             let pause = FIRST_PAUSE * 2_u32.saturating_pow(failures.count.min(16));
             failures.count += 1;
-            let most = running.again.map_or(LONGEST_PAUSE, |_| EVENT_PAUSE);
+            let most = running.again.map_or(MAX_PAUSE, |_| EVENT_PAUSE);
             self.pause(key, now + pause.min(most));
         } else {
             self.failures.remove(key);
@@ -144,15 +145,15 @@ impl<K: Clone + Ord> Queue<K> {
         Some(running.since)
     }
 
-    /// Returns when the next key that failed is due; `None` while there is no room for one.
+    /// Returns when the next key that failed is due; `None` while the limit is reached.
     pub(crate) fn next_due(&self) -> Option<Instant> {
-        let room = self.running.len() < self.most && self.retries() < self.most_retries();
+        let room = self.running.len() < self.most && self.retries() < self.max_retries();
         self.paused.first().map(|(due, _)| *due).filter(|_| room)
     }
 
-    /// Tells whether a key could be taken now, those whose pause ends apart.
+    /// Returns whether a key could be taken now, those whose pause ends apart.
     pub(crate) fn ready(&self) -> bool {
-        let retry = !self.again.is_empty() && self.retries() < self.most_retries();
+        let retry = !self.again.is_empty() && self.retries() < self.max_retries();
         self.running.len() < self.most && (!self.fresh.is_empty() || retry)
     }
 
@@ -193,7 +194,7 @@ impl<K: Clone + Ord> Queue<K> {
         self.running.values().filter(|own| own.failed).count()
     }
 
-    fn most_retries(&self) -> usize {
+    fn max_retries(&self) -> usize {
         (self.most / 2).max(1)
     }
 }
@@ -203,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_waits_once_since_its_first_event() {
+    fn key_waits_once_since_first_event() {
         let (mut queue, start) = (Queue::new(8), Instant::now());
         let later = start + Duration::from_secs(1);
         queue.add(1, start);
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_while_it_runs_is_worked_on_afterwards() {
+    fn event_during_run_requeues_the_key() {
         let (mut queue, start) = (Queue::new(8), Instant::now());
         queue.add(1, start);
         queue.take(start);
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_up_to_a_limit_and_are_forgotten_with_success() {
+    fn pauses_grow_to_limit_and_reset_on_success() {
         let (mut queue, start) = (Queue::new(8), Instant::now());
         let mut at = start;
         queue.add(1, at);
@@ -246,7 +247,7 @@ mod tests {
         }
         assert_eq!(pauses[0], FIRST_PAUSE);
         assert_eq!(pauses[1], FIRST_PAUSE * 2);
-        assert_eq!(pauses[11], LONGEST_PAUSE);
+        assert_eq!(pauses[11], MAX_PAUSE);
         queue.take(at);
         queue.done(&1, false, at);
         assert_eq!((queue.keys().count(), queue.next_due()), (0, None));
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn events_about_a_key_that_fails_make_one_retry_and_not_many() {
+    fn events_of_failing_key_cause_one_retry() {
         let (mut queue, start) = (Queue::new(8), Instant::now());
         queue.add(1, start);
         for _ in 0..12 {
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_leaves_room_for_what_does_not() {
+    fn failing_keys_leave_capacity_for_others() {
         let (mut queue, start) = (Queue::new(4), Instant::now());
         for key in 0..4 {
             queue.add(key, start);
@@ -296,7 +297,7 @@ mod tests {
         for key in 0..4 {
             queue.done(&key, true, start);
         }
-        let later = start + LONGEST_PAUSE;
+        let later = start + MAX_PAUSE;
         assert_eq!([queue.take(later), queue.take(later)], [Some(0), Some(1)]);
         assert_eq!(queue.take(later), None);
         assert!(!queue.ready());

@@ -1,22 +1,25 @@
-//! Routes and clusters of every gateway: pure functions of the [`World`], one namespace at a time.
+//! Routes and clusters of every gateway: pure functions of the [`ClusterState`], one namespace at a
+//! time.
 //!
 //! ```text
-//!   World ──group(namespace)──▶ Group ──put──▶ Table ──▶ accepted(gateway, group), clusters(gateway, group)
-//!             what leads into        older objects
-//!             the namespace          keep what two claim
+//!   state ─▶ istio, envoy_filter, gateway_api, annotations ─▶ Claims ─▶ connect ─▶ Claims
+//!                                                                                   │ restrict
+//!   accepted, clusters ◀── Table ◀──put── Group ◀──endpoints, resolve── Claims ◀────┘
+//!   of each gateway        the oldest object
+//!                          has what two claim
 //! ```
 //!
-//! A group is everything that leads to Services of one namespace, whatever objects say so and
-//! wherever they lie, with the clusters of those Services; so an endpoint's change costs one group.
-//! Objects that cannot be followed are told of and change nothing else; but a route whose restriction
-//! cannot be followed is withheld.
+//! A group is all routes to Services of one namespace, from objects of any kind and
+//! namespace, with the clusters of those Services; so an endpoint's change costs one group.
+//! Unsupported objects are reported and affect nothing else; but a route whose restriction
+//! cannot be evaluated is withheld.
 //!
 //! Which objects are for which gateway:
 //!
 //! | object | is for a gateway when |
 //! |---|---|
 //! | `Gateway` of Istio | its selector selects the gateway's pods: it is part of the configured labels, or a pod with those labels has it |
-//! | `VirtualService`, `DestinationRule` | the gateway's namespace sees it (`exportTo`; everybody when that is not given) |
+//! | `VirtualService`, `DestinationRule` | the gateway's namespace sees it (`exportTo`; all namespaces when absent) |
 //! | `EnvoyFilter` | it lies in the gateway's namespace or in `istio-system`, and its labels select the pods |
 //! | `Gateway` of the Gateway API | its annotation `rhizome.gardener.cloud/gateways` names it; without one: it lies in the gateway's namespace, or its infrastructure labels select the pods |
 //! | annotated Service | `rhizome.gardener.cloud/gateways` names it, or is not there |
@@ -28,27 +31,27 @@ use std::collections::BTreeMap;
 use route::{ClusterSpec, RouteSpec};
 
 use crate::plan::Problem;
-use crate::world::{Labels, ObjectKey, ObjectRef, Protocol, TargetPort, World};
+use crate::state::{ClusterState, Labels, ObjectKey, ObjectRef, Protocol, TargetPort};
 
+mod affected;
 mod annotations;
-mod cluster;
+mod claims;
 mod connect;
-mod draft;
 mod duration;
 mod envoy_filter;
 mod gateway_api;
 mod istio;
 mod policy;
+mod resolve;
 mod restrict;
 mod select;
 mod table;
-mod touched;
 
+pub use self::affected::{all_groups, groups_of};
 pub use self::table::{Changed, Table};
-pub use self::touched::{all_groups, groups_of};
 
-use self::draft::Draft;
-use crate::world::names;
+use self::claims::{Claims, Context};
+use crate::state::names;
 
 /// The namespace whose objects of Istio are for all namespaces.
 const ROOT_NAMESPACE: &str = "istio-system";
@@ -84,23 +87,23 @@ pub struct Ports {
     pub vpn: u16,
 }
 
-/// What leads into one namespace.
+/// The routes into one namespace.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Group {
     /// By gateway, in the order of the settings.
     pub gateways: Vec<GatewayGroup>,
-    /// Services that are led to, sorted and distinct: what is routed must be allowed.
+    /// Routed Services, sorted and distinct: their ports need NetworkPolicies.
     pub routed: BTreeMap<ObjectKey, Vec<Routed>>,
-    /// What an operator should know, sorted and distinct.
+    /// Problems to report, sorted and distinct.
     pub problems: Vec<Problem>,
 }
 
-/// What leads into one namespace from one gateway.
+/// The routes of one gateway into one namespace.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GatewayGroup {
     /// The clusters that the routes name, sorted by name.
     pub clusters: Vec<ClusterSpec>,
-    /// The routes, before it is decided who has what two claim.
+    /// The routes, before conflicts with other objects are resolved.
     pub routes: Vec<SourcedRoute>,
 }
 
@@ -115,10 +118,10 @@ pub struct SourcedRoute {
     pub created: i64,
 }
 
-/// A port of a Service's pods that a gateway leads to.
+/// A port of a Service's pods that a gateway routes to.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Routed {
-    /// The gateway's place in the settings.
+    /// Index of the gateway in the settings.
     pub gateway: usize,
     /// The transport protocol.
     pub protocol: Protocol,
@@ -126,19 +129,26 @@ pub struct Routed {
     pub target: TargetPort,
 }
 
-/// Returns what leads into `namespace`.
+/// Returns the routes into `namespace`.
 #[must_use]
-pub fn group(world: &World, settings: &RouteSettings, namespace: &str) -> Group {
-    let mut draft = Draft::new(world, settings, namespace);
-    istio::virtual_services(&mut draft);
-    istio::terminating_gateways(&mut draft);
-    envoy_filter::patches(&mut draft);
-    gateway_api::gateways(&mut draft);
-    gateway_api::tls_routes(&mut draft);
-    annotations::services(&mut draft);
-    connect::services(&mut draft);
-    restrict::routes(&mut draft);
-    draft.finish()
+pub fn group(state: &ClusterState, settings: &RouteSettings, namespace: &str) -> Group {
+    let cx = Context {
+        state,
+        settings,
+        namespace,
+    };
+    let sources = [
+        istio::virtual_services(cx),
+        istio::terminating_gateways(cx),
+        envoy_filter::patches(cx),
+        gateway_api::gateways(cx),
+        gateway_api::tls_routes(cx),
+        annotations::services(cx),
+    ];
+    let claims = Claims::merge(cx, sources);
+    let connect = connect::services(cx, &claims);
+    let claims = Claims::merge(cx, [claims, connect]);
+    resolve::group(cx, restrict::apply(cx, claims))
 }
 
 #[cfg(test)]

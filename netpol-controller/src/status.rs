@@ -1,7 +1,7 @@
-//! What probes and operators are told of the controller.
+//! What probes and operators are reported the controller.
 //!
-//! The engine writes a summary once a second and at every turn; whoever asks reads the last one and
-//! waits for nobody.
+//! The reconciler publishes a summary every second and on every change of state; requests read the
+//! last one without waiting.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, ready};
@@ -14,9 +14,9 @@ use tokio::time::Instant;
 
 use crate::metrics::BUILD;
 use crate::plan::Problem;
-use crate::world::Kind;
+use crate::state::Kind;
 
-/// Problems that are listed; the number of all is told beside them.
+/// Problems that are listed; beside the total number.
 const LISTED: usize = 1000;
 
 /// The controller at one moment.
@@ -60,7 +60,7 @@ impl Shared {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(summary);
     }
 
-    /// Tells whether the last summary says something else of these two.
+    /// Returns whether the last summary says something else of these two.
     pub(crate) fn wants(&self, synced: bool, leading: bool) -> bool {
         let summary = self.get();
         summary.synced != synced || summary.leading != leading

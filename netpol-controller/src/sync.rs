@@ -1,7 +1,7 @@
-//! Brings policies in line: what is due is planned, compared with what is there, and written.
+//! Reconciles policies: due keys are planned, compared with the observed policies, and written.
 //!
 //! ```text
-//!     due key ─plan─▶ wanted ─compare with Existing─▶ nothing to do
+//!     due key ─plan─▶ wanted ─compare with observed─▶ nothing to do
 //!                                                └──▶ Task: writes, in parallel ─▶ Job: results
 //! ```
 //!
@@ -15,22 +15,22 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
 use crate::config::Config;
-use crate::existing::{Existing, Fingerprint};
 use crate::metrics::Metrics;
+use crate::observed::{Fingerprint, ObservedPolicies};
 use crate::plan::{
     self, ApiServer, Claims, NamespaceSettings, Policy, PolicySettings, Problem, RoutedPort,
 };
 use crate::queue::Queue;
-use crate::world::{ObjectKey, World};
+use crate::state::{ClusterState, ObjectKey};
 use crate::write::{Write, WriteError, Writer, Written};
 
-/// Keys that are planned in one go, before messages are looked at again.
+/// Keys planned in one step, before messages are handled again.
 const STRIDE: usize = 64;
 
 /// Writes of one Service or namespace that run at a time.
 const PARALLEL: usize = 16;
 
-/// What is brought in line.
+/// A key of the queue.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Key {
     /// The general policies of a namespace.
@@ -39,20 +39,21 @@ pub(crate) enum Key {
     Service(ObjectKey),
 }
 
-/// What is due, and who owns what.
-pub(crate) struct Sync {
+/// The queue, and the owners of policies.
+pub(crate) struct PolicySync {
     policies: Option<PolicySettings>,
     namespaces: Option<NamespaceSettings>,
-    queue: Queue<Key>,
+    /// Keys to reconcile.
+    pub(crate) queue: Queue<Key>,
     claims: Claims,
 }
 
 /// What is planned from and compared with.
 #[derive(Clone, Copy)]
-pub(crate) struct Known<'a> {
-    pub(crate) world: &'a World,
-    pub(crate) existing: &'a Existing,
-    /// Services that are there and cannot be understood.
+pub(crate) struct PlanInputs<'a> {
+    pub(crate) state: &'a ClusterState,
+    pub(crate) observed: &'a ObservedPolicies,
+    /// Services that exist and are invalid.
     pub(crate) unreadable: &'a BTreeSet<ObjectKey>,
     pub(crate) api_server: &'a ApiServer,
 }
@@ -76,7 +77,7 @@ pub(crate) struct Job {
     failed: bool,
 }
 
-impl Sync {
+impl PolicySync {
     pub(crate) fn new(config: &Config) -> Self {
         Self {
             policies: config.policies.clone(),
@@ -86,14 +87,14 @@ impl Sync {
         }
     }
 
-    /// Notes that a Service is to be looked at.
+    /// Enqueues a Service.
     pub(crate) fn add_service(&mut self, key: ObjectKey, now: Instant) {
         if self.policies.is_some() {
             self.queue.add(Key::Service(key), now);
         }
     }
 
-    /// Notes that a namespace is to be looked at.
+    /// Enqueues a namespace.
     pub(crate) fn add_namespace(&mut self, name: Arc<str>, now: Instant) {
         if self.namespaces.is_some() {
             self.queue.add(Key::Namespace(name), now);
@@ -105,38 +106,22 @@ impl Sync {
         self.claims.owner(policy)
     }
 
-    /// Finds out who owns what, before anything is written: else a younger Service would write a
-    /// policy that an older one takes from it in the next moment.
-    pub(crate) fn settle(&mut self, world: &World, routed: impl Fn(&ObjectKey) -> Vec<RoutedPort>) {
+    /// Settles all owners before anything is written: else a younger Service would write a
+    /// policy that an older one owns.
+    pub(crate) fn settle(
+        &mut self,
+        state: &ClusterState,
+        routed: impl Fn(&ObjectKey) -> Vec<RoutedPort>,
+    ) {
         let Some(settings) = &self.policies else {
             return;
         };
         // Claims of Services that went while another replica wrote go with the rest.
         self.claims = Claims::default();
-        for key in world.services.keys() {
-            let mut plan = plan::service(world, settings, &routed(key), key);
-            self.claims.settle(world, key, &mut plan);
+        for key in state.services.keys() {
+            let mut plan = plan::service(state, settings, &routed(key), key);
+            self.claims.settle(state, key, &mut plan);
         }
-    }
-
-    /// Forgets what is due; what runs goes on.
-    pub(crate) fn clear(&mut self) {
-        self.queue.clear();
-    }
-
-    /// Tells whether something could be started now.
-    pub(crate) fn ready(&self) -> bool {
-        self.queue.ready()
-    }
-
-    /// Returns when a failed key is due again; `None` while there is no room for one.
-    pub(crate) fn next_due(&self) -> Option<Instant> {
-        self.queue.next_due()
-    }
-
-    /// Tries what failed again at once: the API server seems to be back.
-    pub(crate) fn hasten(&mut self, now: Instant) {
-        self.queue.hasten(now);
     }
 
     /// Returns how many keys wait.
@@ -144,13 +129,13 @@ impl Sync {
         self.queue.keys().count()
     }
 
-    /// Ends the work on a key whose task failed by a defect of ours.
+    /// Ends the work on a key whose task panicked.
     pub(crate) fn failed(&mut self, key: &Key, now: Instant) {
         self.queue.done(key, true, now);
     }
 
     /// Updates the metrics of what waits.
-    pub(crate) fn tell(&self, metrics: &Metrics) {
+    pub(crate) fn report(&self, metrics: &Metrics) {
         let mut counts = [0_i64; 2];
         for key in self.queue.keys() {
             counts[usize::from(matches!(key, Key::Service(_)))] += 1;
@@ -163,7 +148,7 @@ impl Sync {
     /// problems of each key that was planned.
     pub(crate) fn start(
         &mut self,
-        known: &Known<'_>,
+        known: &PlanInputs<'_>,
         routed: impl Fn(&ObjectKey) -> Vec<RoutedPort>,
         now: Instant,
         found: &mut Vec<(Key, Vec<Problem>)>,
@@ -186,24 +171,24 @@ impl Sync {
         tasks
     }
 
-    /// Plans everything there is, and returns what is to be written and what is wrong. For one who
+    /// Plans everything, and returns the due writes and the problems. For a dry run, which
     /// writes nothing.
     pub(crate) fn review(
         &mut self,
-        known: &Known<'_>,
+        known: &PlanInputs<'_>,
         routed: impl Fn(&ObjectKey) -> Vec<RoutedPort>,
     ) -> (Vec<Write>, BTreeSet<Problem>) {
-        let Known {
-            world, existing, ..
+        let PlanInputs {
+            state, observed, ..
         } = known;
         let now = Instant::now();
-        for key in world.services.keys().chain(existing.services()) {
+        for key in state.services.keys().chain(observed.services()) {
             self.add_service(key.clone(), now);
         }
-        for name in world.namespaces.keys() {
+        for name in state.namespaces.keys() {
             self.add_namespace(Arc::clone(name), now);
         }
-        self.settle(world, &routed);
+        self.settle(state, &routed);
         let mut plans = BTreeMap::new();
         while let Some(key) = self.queue.take(now) {
             let plan = match &key {
@@ -226,13 +211,13 @@ impl Sync {
 
     fn service(
         &mut self,
-        known: &Known<'_>,
+        known: &PlanInputs<'_>,
         routed: &[RoutedPort],
         key: &ObjectKey,
         now: Instant,
     ) -> (Option<Task>, Vec<Problem>) {
-        let Known {
-            world, existing, ..
+        let PlanInputs {
+            state, observed, ..
         } = known;
         let Some(settings) = self.policies.as_ref() else {
             return (None, Vec::new());
@@ -240,53 +225,53 @@ impl Sync {
         if known.unreadable.contains(key) {
             return (None, Vec::new());
         }
-        let mut plan = plan::service(world, settings, routed, key);
-        for other in self.claims.settle(world, key, &mut plan) {
+        let mut plan = plan::service(state, settings, routed, key);
+        for other in self.claims.settle(state, key, &mut plan) {
             if other != *key {
                 self.queue.add(Key::Service(other), now);
             }
         }
         let wanted: BTreeSet<&ObjectKey> = plan.policies.iter().map(|own| &own.key).collect();
-        let unwanted = existing.of_service(key).filter(|own| {
+        let unwanted = observed.of_service(key).filter(|own| {
             let others = self.claims.owner(own).is_some_and(|owner| owner != key);
             !wanted.contains(own) && !plan.keeps(own) && !others
         });
         let free = plan
             .policies
             .iter()
-            .filter(|own| !(existing.contains(&own.key) && plan.keeps(&own.key)));
-        let mut writes: Vec<Write> = free.filter_map(|own| due(existing, own)).collect();
+            .filter(|own| !(observed.contains(&own.key) && plan.keeps(&own.key)));
+        let mut writes: Vec<Write> = free.filter_map(|own| due(observed, own)).collect();
         // Last, so that what one policy allowed and another one allows now is never forbidden.
-        writes.extend(unwanted.map(|own| Write::Delete(own.clone(), existing.version(own))));
+        writes.extend(unwanted.map(|own| Write::Delete(own.clone(), observed.version(own))));
         let task = Task::new(Key::Service(key.clone()), writes);
         (task, plan.problems)
     }
 
-    fn namespace(&self, known: &Known<'_>, name: &Arc<str>) -> (Option<Task>, Vec<Problem>) {
+    fn namespace(&self, known: &PlanInputs<'_>, name: &Arc<str>) -> (Option<Task>, Vec<Problem>) {
         let Some(settings) = &self.namespaces else {
             return (None, Vec::new());
         };
-        let Known {
-            world,
-            existing,
+        let PlanInputs {
+            state,
+            observed,
             api_server,
             ..
         } = known;
-        let plan = plan::namespace(world, settings, api_server, name);
+        let plan = plan::namespace(state, settings, api_server, name);
         let at = |policy: &str| ObjectKey::new(name, policy);
         let mut writes: Vec<Write> = plan
             .unwanted
             .iter()
             .map(|policy| at(policy))
-            .filter(|key| existing.described(key))
+            .filter(|key| observed.described(key))
             .map(|key| {
-                let version = existing.version(&key);
+                let version = observed.version(&key);
                 Write::Delete(key, version)
             })
             .collect();
         let deny_all = |key: &ObjectKey| &*key.name == plan::DENY_ALL;
         let mut last = None;
-        for write in plan.policies.iter().filter_map(|own| due(existing, own)) {
+        for write in plan.policies.iter().filter_map(|own| due(observed, own)) {
             let fresh = matches!(&write, Write::Create(policy) if deny_all(&policy.key));
             if fresh {
                 last = Some(write);
@@ -295,7 +280,7 @@ impl Sync {
             }
         }
         let mut own = plan.policies.iter().map(|policy| &policy.key);
-        let others = own.any(|key| !deny_all(key) && existing.contains(key));
+        let others = own.any(|key| !deny_all(key) && observed.contains(key));
         let key = Key::Namespace(Arc::clone(name));
         let task = if writes.is_empty() && last.is_none() {
             None
@@ -310,16 +295,16 @@ impl Sync {
         (task, plan.problems)
     }
 
-    /// Takes note of what a task has done.
-    pub(crate) fn finish(&mut self, job: Job, existing: &mut Existing, metrics: &Metrics) {
+    /// Records what a task has done.
+    pub(crate) fn finish(&mut self, job: Job, observed: &mut ObservedPolicies, metrics: &Metrics) {
         for written in &job.written {
             match written {
-                Written::Deleted(key, version) => existing.deleted(key, *version),
+                Written::Deleted(key, version) => observed.deleted(key, *version),
                 Written::Stored {
                     key,
                     wanted,
                     answer,
-                } => existing.written(key, *wanted, answer),
+                } => observed.written(key, *wanted, answer),
             }
         }
         let controller = match &job.key {
@@ -337,10 +322,10 @@ impl Sync {
     }
 }
 
-fn due(existing: &Existing, policy: &Policy) -> Option<Write> {
-    if existing.is(&policy.key, Fingerprint::wanted(policy)) {
+fn due(observed: &ObservedPolicies, policy: &Policy) -> Option<Write> {
+    if observed.is(&policy.key, Fingerprint::wanted(policy)) {
         None
-    } else if existing.contains(&policy.key) {
+    } else if observed.contains(&policy.key) {
         Some(Write::Update(policy.clone()))
     } else {
         Some(Write::Create(policy.clone()))
@@ -362,7 +347,8 @@ impl Task {
         &self.key
     }
 
-    /// Writes, and returns what became of it. No write is begun once this replica no longer leads.
+    /// Does the writes and returns their results. No write begins once this replica no longer
+    /// leads.
     pub(crate) async fn run(self, writer: &Writer, metrics: &Metrics) -> Job {
         let mut job = Job {
             key: self.key,
@@ -410,7 +396,7 @@ impl Job {
             Ok(written) => self.written.push(written),
             Err(error) => {
                 self.failed = true;
-                tracing::warn!(error = %telemetry::chain(&error), "a policy could not be written");
+                tracing::warn!(error = %telemetry::chain(&error), "writing a NetworkPolicy failed");
             }
         }
     }
@@ -418,7 +404,7 @@ impl Job {
 
 async fn one(writer: &Writer, metrics: &Metrics, write: Write) -> Result<Written, WriteError> {
     let labels = write.labels();
-    tracing::debug!(verb = labels[0], policy = %write.key(), "writing");
+    tracing::debug!(verb = labels[0], policy = %write.key(), "writing a NetworkPolicy");
     let result = writer.write(write).await;
     match &result {
         Ok(_) => metrics.writes.with(&labels).inc(),

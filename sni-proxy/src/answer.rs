@@ -8,13 +8,13 @@ use preamble::HttpVersion;
 use serve::Reason;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::timeout;
 
 /// Longest time an answer may take to be written, and then to be read by the peer.
 const WRITE_LIMIT: Duration = Duration::from_secs(5);
 const LINGER_LIMIT: Duration = Duration::from_secs(1);
 
-/// Bytes thrown away at most while the peer reads the answer.
+/// Bytes of the peer that are discarded at most meanwhile.
 const LINGER_BYTES: usize = 64 * 1024;
 
 /// An answer, ready to be written.
@@ -99,26 +99,10 @@ impl Answer {
         matches!(written, Ok(Ok(())))
     }
 
-    /// Writes the answer and gives the peer the time to read it: closing a socket with unread
-    /// bytes resets the connection and may destroy what was just sent (RFC 9112 §9.6).
+    /// Writes the answer and gives the peer time to read it.
     pub(crate) async fn write_and_linger(&self, stream: &mut TcpStream) {
-        if !self.write(stream).await || stream.shutdown().await.is_err() {
-            return;
-        }
-        let deadline = Instant::now() + LINGER_LIMIT;
-        let mut thrown_away = 0;
-        let mut buf = [0; 1024];
-        while thrown_away < LINGER_BYTES {
-            match stream.try_read(&mut buf) {
-                Ok(0) => return,
-                Ok(read) => thrown_away += read,
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                    if !matches!(timeout_at(deadline, stream.readable()).await, Ok(Ok(()))) {
-                        return;
-                    }
-                }
-                Err(_) => return,
-            }
+        if self.write(stream).await {
+            relay::linger(stream, LINGER_LIMIT, LINGER_BYTES).await;
         }
     }
 }

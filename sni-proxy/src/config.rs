@@ -1,43 +1,42 @@
 //! Flags, environment, configuration file, defaults and validation of the gateway.
 //!
-//! Produces a [`Config`] that needs no further checking. The only file of this binary that reads
-//! the environment. The routing file has a room of its own, `routes`.
+//! [`Config`] is the file as serde reads it; loaded, it needs no further checking. What the comments
+//! of its keys say is also what the published schema says. The only file of this binary that reads
+//! the environment. The routing file has a module of its own, `routes`.
 
-use std::collections::BTreeSet;
-use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use clap::Parser;
 use route::{IpPrefix, TcpOptions};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use settings::{
-    AdminAddress, ByteSize, ConfigError, ConfigErrors, HumanDuration, TcpOverrides, TcpSettings,
-    yaml,
+    AccessLogSettings, AdminSettings, ConfigError, ConfigErrors, DrainSettings, ProbesSettings,
+    TcpSettings, Validate,
 };
-use telemetry::{AccessFormat, EndpointAddr, LogFormat};
+use telemetry::LogFormat;
 
-use self::file::{AccessLogFormat, Otherwise};
-
-mod file;
+mod limits;
+mod listener;
 mod source;
 mod trace;
-mod wireguard;
 
-pub use self::file::{File, Protocol, ProxyProtocol};
+use self::limits::{ConnectSettings, Limits};
+pub(crate) use self::limits::{Otherwise, WireGuardLimits};
+pub(crate) use self::listener::ListenerConfig;
+pub use self::listener::{Protocol, ProxyProtocol};
+use self::source::RoutingSettings;
 pub(crate) use self::source::{RouteSource, XdsConfig};
 pub(crate) use self::trace::Output;
 pub use self::trace::{Command, TraceFlags};
 
-/// Most workers that may be asked for; more than any machine has use for.
-const MOST_WORKERS: usize = 1024;
+/// Upper bound of workers; more than any machine has use for.
+const MAX_WORKERS: usize = 1024;
 
-/// Bounds of a preamble: the smallest still takes any PROXY header and an ordinary ClientHello.
-const PREAMBLE_BYTES: std::ops::RangeInclusive<u64> = 1024..=16 * 1024 * 1024;
-
-/// Most listeners that routes of a server can tell apart.
-const MOST_XDS_LISTENERS: usize = 64;
+/// Upper bound of listeners that routes of a server can tell apart.
+const MAX_XDS_LISTENERS: usize = 64;
 
 /// TLS passthrough by server name, PROXY protocol and HTTP CONNECT: the gateway of a seed.
 #[derive(Clone, Debug, Parser)]
@@ -86,8 +85,6 @@ Exit codes: 0 ended as asked, 64 configuration refused, 1 anything else.";
 /// What this binary takes from its environment.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
-    /// `RUST_LOG`.
-    pub log: Option<String>,
     /// `LISTEN_PID`.
     pub listen_pid: Option<String>,
     /// `LISTEN_FDS`.
@@ -101,12 +98,11 @@ impl Environment {
     #[must_use]
     #[expect(
         clippy::disallowed_methods,
-        reason = "this is the room that reads the environment"
+        reason = "this is the module that reads the environment"
     )]
     pub fn read() -> Self {
         let value = |name| std::env::var(name).ok();
         Self {
-            log: value("RUST_LOG"),
             listen_pid: value("LISTEN_PID"),
             listen_fds: value("LISTEN_FDS"),
             listen_fdnames: value("LISTEN_FDNAMES"),
@@ -114,59 +110,71 @@ impl Environment {
     }
 }
 
-/// A validated configuration.
-#[derive(Clone, Debug)]
+/// The configuration file of `sni-proxy`.
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[schemars(rename = "File")]
 pub struct Config {
-    pub(crate) workers: usize,
+    /// Worker threads; 0 means one for each CPU.
+    #[serde(default)]
+    workers: usize,
+    /// Whether bulk passes by splice(2), within the kernel; `false` copies every byte.
+    #[serde(default = "yes")]
     pub(crate) splice: bool,
-    pub(crate) probes: SocketAddr,
-    pub(crate) admin: EndpointAddr,
+    /// Where `/healthz`, `/readyz` and `/metrics` answer.
+    #[serde(default = "default_probes")]
+    pub(crate) probes: ProbesSettings,
+    /// Where operators look in: the probes' paths and `/`, `/config`, `/snapshot`, `/connections`,
+    /// `/drain`, `/log`.
+    #[serde(default = "default_admin")]
+    pub(crate) admin: AdminSettings,
+    /// The sockets that take connections.
     pub(crate) listeners: Vec<ListenerConfig>,
+    /// Bounds in number, size and time.
+    #[serde(default)]
     pub(crate) limits: Limits,
-    pub(crate) tcp: TcpOptions,
-    pub(crate) tcp_settings: TcpSettings,
-    pub(crate) drain: serve::DrainParams,
-    pub(crate) trusted_proxies: Vec<IpPrefix>,
-    pub(crate) connect: Connect,
-    pub(crate) wireguard: crate::wireguard::Params,
-    pub(crate) routes: RouteSource,
-    pub(crate) access_log: AccessFormat,
-    effective: serde_json::Value,
+    /// Options of every TCP socket; a listener or a cluster may override them.
+    #[serde(default)]
+    pub(crate) tcp: TcpSettings,
+    /// How the process stops.
+    #[serde(default)]
+    pub(crate) drain: DrainSettings,
+    /// Networks whose peers may send a load balancer's PROXY header; must be given when a listener
+    /// takes one.
+    #[serde(default)]
+    trusted_proxies: Vec<String>,
+    /// How CONNECT requests are understood.
+    #[serde(default)]
+    pub(crate) connect: ConnectSettings,
+    /// Bounds of the listeners that take WireGuard.
+    #[serde(default)]
+    pub(crate) wireguard: WireGuardLimits,
+    /// Where routes come from.
+    routing: RoutingSettings,
+    /// The access log, written to standard output.
+    #[serde(default)]
+    pub(crate) access_log: AccessLogSettings,
+    /// `trusted_proxies`, read.
+    #[serde(skip)]
+    trusted: Vec<IpPrefix>,
+    /// `routing`, with paths from the working directory.
+    #[serde(skip)]
+    pub(crate) source: RouteSource,
+    /// `tcp`, as sockets take them.
+    #[serde(skip)]
+    pub(crate) tcp_options: TcpOptions,
 }
 
-/// One listener, with its TCP options worked out.
-#[derive(Clone, Debug)]
-pub(crate) struct ListenerConfig {
-    pub(crate) name: String,
-    pub(crate) address: SocketAddr,
-    pub(crate) protocol: Protocol,
-    pub(crate) proxy_protocol: ProxyProtocol,
-    pub(crate) tcp: TcpOptions,
-    /// What is otherwise on sockets dialed for its connections.
-    pub(crate) upstream_tcp: Option<TcpOverrides>,
+fn yes() -> bool {
+    true
 }
 
-impl ListenerConfig {
-    /// Tells whether it takes datagrams and not connections.
-    pub(crate) fn takes_datagrams(&self) -> bool {
-        self.protocol == Protocol::WireGuard
-    }
+fn default_probes() -> ProbesSettings {
+    ProbesSettings::on_port(15021)
 }
 
-#[derive(Clone, Debug)]
-pub(crate) struct Limits {
-    pub(crate) connections: u64,
-    pub(crate) connections_per_source: u32,
-    pub(crate) preamble_timeout: Duration,
-    pub(crate) preamble_bytes: usize,
-    pub(crate) idle_timeout: Option<Duration>,
-    pub(crate) max_connection_age: Option<Duration>,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Connect {
-    pub(crate) headers: Vec<String>,
-    pub(crate) redirect: bool,
+fn default_admin() -> AdminSettings {
+    AdminSettings::on_loopback(9901)
 }
 
 impl Config {
@@ -175,7 +183,7 @@ impl Config {
     /// # Errors
     /// What is wrong, with file, line or key.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        Self::validated(yaml::load(path)?, path)
+        settings::load(path)
     }
 
     /// As [`Config::load`], from text; `origin` is the file that relative paths start from.
@@ -183,48 +191,28 @@ impl Config {
     /// # Errors
     /// What is wrong, with file, line or key.
     pub fn from_text(text: &str, origin: &Path) -> Result<Self, ConfigError> {
-        Self::validated(yaml::from_str(text, origin)?, origin)
+        settings::from_text(text, origin)
     }
 
     /// Returns the configuration in effect, defaults included and secrets left out.
     #[must_use]
-    pub fn effective(&self) -> &serde_json::Value {
-        &self.effective
+    pub fn effective(&self) -> serde_json::Value {
+        settings::redact(self).unwrap_or_default()
     }
 
-    /// Validates what the configuration points to, and returns all of it as text.
-    ///
-    /// # Errors
-    /// Why the routing file or a certificate is refused.
-    pub fn check(&self) -> Result<String, crate::StartError> {
-        let source = match &self.routes {
-            RouteSource::File(file) => {
-                let snapshot = crate::routes::load(file, &self.tcp_settings, None)?;
-                let (clusters, routes) = (snapshot.clusters().count(), snapshot.routes().count());
-                let file = file.display();
-                format!("# {file}: {clusters} clusters, {routes} routes\n")
-            }
-            RouteSource::Xds(xds) => {
-                if let Some(params) = xds.tls.clone() {
-                    tls::ClientTls::load(params)?;
-                }
-                if let Some(cache) = &xds.cache {
-                    check_writable(cache).map_err(|source| crate::StartError::Cache {
-                        path: cache.clone(),
-                        source,
-                    })?;
-                }
-                format!("# routes of {:?} from {}\n", xds.gateway, xds.server)
-            }
-        };
-        Ok(settings::effective_yaml(&self.effective).unwrap_or_default() + &source)
+    /// Returns the number of worker threads.
+    pub(crate) fn workers(&self) -> usize {
+        match self.workers {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            workers => workers,
+        }
     }
 
     /// Returns the listeners as routes from a server are matched to them.
     pub(crate) fn own_listeners(&self) -> Vec<xds::OwnListener> {
         let own = self.listeners.iter().map(|listener| xds::OwnListener {
             name: listener.name.clone(),
-            port: listener.address.port(),
+            port: listener.address.get().port(),
             protocol: match listener.protocol {
                 Protocol::Connect => xds::OwnProtocol::Connect,
                 Protocol::ProxyOrConnect => xds::OwnProtocol::Node,
@@ -238,213 +226,40 @@ impl Config {
     /// Returns the state that a server's resources are put into: what they leave open is as
     /// configured here.
     pub(crate) fn empty_state(&self) -> xds::State {
-        xds::State::with_tcp(Arc::new(self.tcp.clone()))
+        xds::State::with_tcp(Arc::new(self.tcp_options.clone()))
     }
 
     /// Tells whether a peer may send a load balancer's PROXY header.
     pub(crate) fn trusts(&self, peer: IpAddr) -> bool {
-        self.trusted_proxies
-            .iter()
-            .any(|prefix| prefix.contains(peer))
-    }
-
-    fn validated(file: File, origin: &Path) -> Result<Self, ConfigError> {
-        let mut errors = ConfigErrors::new();
-        validate_tcp(&file.tcp, "tcp", &mut errors);
-        file.validate_listeners(&mut errors);
-        file.validate_limits(&mut errors);
-        file.wireguard.validate(&mut errors);
-        let trusted_proxies = file.prefixes(&mut errors);
-        let mut headers = BTreeSet::new();
-        for (index, header) in file.connect.headers.iter().enumerate() {
-            if !is_header_name(header) {
-                errors.add(format!("connect.headers[{index}]"), "not a header name");
-            }
-            if !headers.insert(header.to_ascii_lowercase()) {
-                errors.add(
-                    format!("connect.headers[{index}]"),
-                    format!("{header} is there twice"),
-                );
-            }
-        }
-        if file.connect.headers.is_empty() {
-            errors.add("connect.headers", "at least one is needed");
-        }
-        let routes = file.routing.source(origin, &mut errors);
-        errors.into_result(origin)?;
-        let effective = settings::redact(&file).unwrap_or_default();
-        Ok(Self::from_file(file, routes, trusted_proxies, effective))
-    }
-
-    fn from_file(
-        file: File,
-        routes: RouteSource,
-        trusted_proxies: Vec<IpPrefix>,
-        effective: serde_json::Value,
-    ) -> Self {
-        let nonzero = |limit: HumanDuration| Some(limit.0).filter(|limit| !limit.is_zero());
-        let tcp = file.tcp.clone();
-        let listeners = file.listeners.iter().map(|listener| ListenerConfig {
-            name: listener.name.clone(),
-            address: listener.address.get(),
-            protocol: listener.protocol,
-            proxy_protocol: listener.proxy_protocol,
-            tcp: match &listener.tcp {
-                Some(overrides) => (&overrides.over(&tcp)).into(),
-                None => (&tcp).into(),
-            },
-            upstream_tcp: listener.upstream_tcp.clone(),
-        });
-        let wireguard = file.wireguard.params();
-        Self {
-            workers: match file.workers {
-                0 => std::thread::available_parallelism().map_or(1, usize::from),
-                workers => workers,
-            },
-            splice: file.splice,
-            probes: file.probes.address(),
-            admin: match file.admin.address.clone() {
-                AdminAddress::Off => EndpointAddr::None,
-                AdminAddress::Tcp(address) => EndpointAddr::Tcp(address.get()),
-                AdminAddress::Unix(path) => EndpointAddr::Unix(path),
-            },
-            listeners: listeners.collect(),
-            limits: Limits {
-                connections: file.limits.connections,
-                connections_per_source: file.limits.connections_per_source,
-                preamble_timeout: file.limits.preamble_timeout.0,
-                preamble_bytes: usize::try_from(file.limits.preamble_bytes.0).unwrap_or(usize::MAX),
-                idle_timeout: nonzero(file.limits.idle_timeout),
-                max_connection_age: nonzero(file.limits.max_connection_age),
-            },
-            tcp: (&tcp).into(),
-            tcp_settings: tcp,
-            drain: serve::DrainParams {
-                delay: file.drain.delay.0,
-                timeout: file.drain.timeout.0,
-            },
-            trusted_proxies,
-            connect: Connect {
-                redirect: file.connect.otherwise == Otherwise::Redirect,
-                headers: file.connect.headers,
-            },
-            wireguard,
-            routes,
-            access_log: match file.access_log.format {
-                AccessLogFormat::Json => AccessFormat::Json,
-                AccessLogFormat::Off => AccessFormat::Off,
-                AccessLogFormat::Text => AccessFormat::Text,
-            },
-            effective,
-        }
+        self.trusted.iter().any(|prefix| prefix.contains(peer))
     }
 }
 
-/// Checks that a file can be written beside this one, which leaves no trace.
-fn check_writable(path: &Path) -> io::Result<()> {
-    let mut probe = path.as_os_str().to_owned();
-    probe.push(format!(".{}.check", std::process::id()));
-    std::fs::File::create_new(&probe)?;
-    std::fs::remove_file(&probe)
-}
-
-impl File {
-    fn validate_listeners(&self, errors: &mut ConfigErrors) {
+impl Validate for Config {
+    fn validate(&mut self, origin: &Path, errors: &mut ConfigErrors) {
+        validate_tcp(&self.tcp, "tcp", errors);
         if self.listeners.is_empty() {
             errors.add("listeners", "at least one is needed");
         }
-        if self.routing.xds.is_some() && self.listeners.len() > MOST_XDS_LISTENERS {
-            let why = format!("more than {MOST_XDS_LISTENERS} with routing.xds");
+        if self.routing.is_xds() && self.listeners.len() > MAX_XDS_LISTENERS {
+            let why = format!("more than {MAX_XDS_LISTENERS} with routing.xds");
             errors.add("listeners", why);
         }
-        if self.workers > MOST_WORKERS {
-            errors.add("workers", format!("more than {MOST_WORKERS}"));
+        if self.workers > MAX_WORKERS {
+            errors.add("workers", format!("more than {MAX_WORKERS}"));
         }
-        let (mut names, mut addresses) = (BTreeSet::new(), BTreeSet::new());
-        for (index, listener) in self.listeners.iter().enumerate() {
-            let key = format!("listeners[{index}]");
-            let name = &listener.name;
-            if name.is_empty() {
-                errors.add(format!("{key}.name"), "a name is needed");
-            } else if !names.insert(name) {
-                errors.add(
-                    format!("{key}.name"),
-                    format!("there are two listeners {name:?}"),
-                );
-            }
-            let address = listener.address.get();
-            let wireguard = listener.protocol == Protocol::WireGuard;
-            // `[::]` takes IPv4 as well.
-            let ip = address.ip().to_canonical();
-            let ip = if ip.is_unspecified() {
-                Ipv6Addr::UNSPECIFIED.into()
-            } else {
-                ip
-            };
-            // TCP and UDP have ports of their own.
-            if address.port() != 0 && !addresses.insert((ip, address.port(), wireguard)) {
-                errors.add(
-                    format!("{key}.address"),
-                    format!("two listeners listen on {address}"),
-                );
-            }
-            let balanced = listener.proxy_protocol != ProxyProtocol::Off && !wireguard;
-            if balanced && self.trusted_proxies.is_empty() {
-                errors.add(
-                    "trustedProxies",
-                    format!("must be given, because listener {name:?} takes a PROXY header"),
-                );
-            }
-            let meaningless = "means nothing to a listener that takes datagrams";
-            if wireguard && listener.proxy_protocol != ProxyProtocol::Off {
-                errors.add(format!("{key}.proxyProtocol"), meaningless);
-            }
-            for (word, overrides) in [
-                ("tcp", &listener.tcp),
-                ("upstreamTcp", &listener.upstream_tcp),
-            ] {
-                let Some(overrides) = overrides else { continue };
-                let key = format!("{key}.{word}");
-                if wireguard {
-                    errors.add(key, meaningless);
-                } else {
-                    validate_tcp(&overrides.over(&self.tcp), &key, errors);
-                }
+        listener::validate(&self.listeners, &self.trusted_proxies, &self.tcp, errors);
+        self.limits.validate(errors);
+        self.wireguard.validate(errors);
+        self.connect.validate(errors);
+        for (index, text) in self.trusted_proxies.iter().enumerate() {
+            match text.parse() {
+                Ok(prefix) => self.trusted.push(prefix),
+                Err(error) => errors.add(format!("trustedProxies[{index}]"), error),
             }
         }
-    }
-
-    fn validate_limits(&self, errors: &mut ConfigErrors) {
-        let limits = &self.limits;
-        if limits.connections == 0 {
-            errors.add("limits.connections", "0 would refuse every connection");
-        }
-        if limits.preamble_timeout.0.is_zero() {
-            errors.add("limits.preambleTimeout", "0 would refuse every connection");
-        }
-        if !PREAMBLE_BYTES.contains(&limits.preamble_bytes.0) {
-            let (least, most) = (
-                ByteSize(*PREAMBLE_BYTES.start()),
-                ByteSize(*PREAMBLE_BYTES.end()),
-            );
-            errors.add(
-                "limits.preambleBytes",
-                format!("not between {least} and {most}"),
-            );
-        }
-    }
-
-    fn prefixes(&self, errors: &mut ConfigErrors) -> Vec<IpPrefix> {
-        let parse = |(index, text): (usize, &String)| {
-            text.parse()
-                .map_err(|error| errors.add(format!("trustedProxies[{index}]"), error))
-                .ok()
-        };
-        self.trusted_proxies
-            .iter()
-            .enumerate()
-            .filter_map(parse)
-            .collect()
+        self.source = self.routing.source(origin, errors);
+        self.tcp_options = (&self.tcp).into();
     }
 }
 
@@ -457,14 +272,6 @@ pub(crate) fn validate_tcp(tcp: &TcpSettings, key: &str, errors: &mut ConfigErro
     if fine && let Err(error) = serve::try_tcp_options(&tcp.into()) {
         errors.add(key, error);
     }
-}
-
-/// Tells whether `name` is a token (RFC 9110 §5.6.2).
-fn is_header_name(name: &str) -> bool {
-    !name.is_empty()
-        && name
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
 }
 
 #[cfg(test)]
@@ -533,7 +340,7 @@ trustedProxies: ["10.0.0.0/8"]
         )
         .unwrap();
         assert_eq!(sample.effective(), minimal.effective());
-        assert!(matches!(&sample.routes, RouteSource::File(file)
+        assert!(matches!(&sample.source, RouteSource::File(file)
                 if file == Path::new("/etc/rhizome/routes.yaml")));
         assert!(sample.trusts("10.1.2.3".parse().unwrap()));
         assert!(!sample.trusts("192.0.2.1".parse().unwrap()));

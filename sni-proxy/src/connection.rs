@@ -23,7 +23,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::answer::Answer;
-use crate::config::ListenerConfig;
+use crate::config::{ListenerConfig, Otherwise};
 use crate::preamble::{AddressPair, ClientNote, Expected, Preamble, Refusal, Target, read};
 use crate::worker::{Listener, Worker};
 
@@ -79,10 +79,10 @@ async fn establish(
         protocol: listener.config.protocol,
         proxy_protocol: listener.config.proxy_protocol,
         trusted: shared.config.trusts(peer.ip()),
-        limit: limits.preamble_bytes,
-        deadline: accepted + limits.preamble_timeout,
+        limit: limits.preamble_bytes.as_usize(),
+        deadline: accepted + limits.preamble_timeout.0,
         connect_headers: &shared.config.connect.headers,
-        redirect: shared.config.connect.redirect,
+        redirect: shared.config.connect.otherwise == Otherwise::Redirect,
         keep_alpn: listener.context.access_log.is_on(),
         client: ClientNote {
             record,
@@ -139,7 +139,7 @@ async fn establish(
     }
     let (first, payload) = first_bytes(preamble, route.cluster(), peer, &downstream);
     if !first.is_empty() {
-        let written = timeout(limits.preamble_timeout, upstream.write_all(&first)).await;
+        let written = timeout(limits.preamble_timeout.0, upstream.write_all(&first)).await;
         match written {
             Ok(Ok(())) => record.forwarded(payload),
             Ok(Err(_)) => {
@@ -151,8 +151,10 @@ async fn establish(
     }
 
     // The limits in time of what remains: a route's own go before the general ones; zero is none.
-    let idle = route.idle_timeout().or(limits.idle_timeout);
-    let age = route.max_connection_age().or(limits.max_connection_age);
+    let idle = route.idle_timeout().or(limits.idle_timeout.non_zero());
+    let age = route
+        .max_connection_age()
+        .or(limits.max_connection_age.non_zero());
     let some = |limit: Option<Duration>| limit.filter(|limit| !limit.is_zero());
     let deadline = some(age).map(|age| accepted + age);
     Ok(Established {
@@ -205,7 +207,7 @@ fn upstream_tcp<'a>(
 ) -> Cow<'a, TcpOptions> {
     let tcp = cluster
         .tcp()
-        .map_or(&worker.shared.config.tcp, AsRef::as_ref);
+        .map_or(&worker.shared.config.tcp_options, AsRef::as_ref);
     match &listener.upstream_tcp {
         Some(overrides) => Cow::Owned(overrides.upon(tcp)),
         None => Cow::Borrowed(tcp),

@@ -14,23 +14,25 @@ use std::time::Duration;
 
 use relay::PoolParams;
 use serve::{
-    Accepting, Admin, AdminParams, Admission, BindError, BoundEndpoints, Closing, CurrentSnapshot,
-    Dialer, Drain, EndpointError, Family, ListenerInfo, ListenerParams, Metrics, Resolver, Service,
-    Signals, WorkerFailed, Workers, bind_all, connection_limit, inherited_sockets,
+    Accepting, Admin, AdminParams, Admission, BindError, BoundEndpoints, CurrentSnapshot, Dialer,
+    Drain, DrainParams, EndpointError, Family, ListenerInfo, ListenerParams, Metrics, ProcessInfo,
+    Resolver, Service, Signals, WorkerFailed, Workers, bind_all, connection_limit,
+    inherited_sockets,
 };
 use settings::{FileWatcher, WatchParams};
 use telemetry::access_log::Sink;
 use telemetry::{AccessLog, EndpointAddr, LogControl, Process, Registry};
 use tokio::runtime::Handle;
 
+use crate::accept::{self, Task};
 use crate::config::{Config, Environment, ListenerConfig, RouteSource};
 use crate::metrics::BUILD;
 use crate::routes::RoutesError;
 use crate::routing::Routing;
 use crate::subscription::Subscription;
-use crate::view::View;
+use crate::trace;
 use crate::wireguard::{self, Places, Scanner};
-use crate::worker::{Shared, Task, Worker};
+use crate::worker::Shared;
 
 /// How long files must have been quiet before they are read. Short, since routes are replaced by one
 /// rename; a file that is read half-written is refused and read again.
@@ -110,13 +112,13 @@ impl Gateway {
     ) -> Result<Self, StartError> {
         let system = |attempt| move |source| StartError::System { attempt, source };
         let registry = Registry::new();
-        let access_log = AccessLog::new(config.access_log, Sink::Stdout)
+        let access_log = AccessLog::new(config.access_log.format, Sink::Stdout)
             .map_err(system("starting the access log"))?;
         access_log.register(&registry);
         let metrics = Metrics::new(&registry);
         let resolver = Resolver::system(Handle::current(), Family::Auto);
         // Watched before it is read, so that no change falls between.
-        let watched = match &config.routes {
+        let watched = match &config.source {
             RouteSource::File(file) => vec![file.clone()],
             RouteSource::Xds(_) => Vec::new(),
         };
@@ -127,16 +129,17 @@ impl Gateway {
         let watcher =
             FileWatcher::new(watched, watch).map_err(system("watching the routing file"))?;
         let routing = Routing::start(&config, resolver, &registry)?;
-        let subscription = match &config.routes {
+        let subscription = match &config.source {
             RouteSource::File(_) => None,
             RouteSource::Xds(xds) => Some(Subscription::new(xds, &config, &registry)?),
         };
+        let workers = config.workers();
         let pool = if config.splice {
-            PoolParams::for_workers(config.workers)
+            PoolParams::for_workers(workers)
         } else {
             PoolParams::COPYING
         };
-        let limit = connection_limit(config.limits.connections, pool.most_pipes(config.workers));
+        let limit = connection_limit(config.limits.connections, pool.most_pipes(workers));
         let inherited = inherited_sockets(
             environment.listen_pid.as_deref(),
             environment.listen_fds.as_deref(),
@@ -145,11 +148,11 @@ impl Gateway {
         .map_err(system("taking the service manager's sockets"))?;
         // Whatever may fail goes before listening: another process on the same ports must not lose
         // connections to one that does not come up.
-        let probes = EndpointAddr::Tcp(config.probes);
-        let endpoints = BoundEndpoints::bind(probes, config.admin.clone())?;
+        let probes = EndpointAddr::Tcp(config.probes.address());
+        let endpoints = BoundEndpoints::bind(probes, config.admin.address.clone().into())?;
         let tcp = config.listeners.iter().filter(|own| !own.takes_datagrams());
-        let params: Vec<_> = tcp.clone().map(listener_params).collect();
-        let bound = bind_all(&params, config.workers, inherited)?;
+        let params: Vec<_> = tcp.map(|own| listener_params(own, &config)).collect();
+        let bound = bind_all(&params, workers, inherited)?;
         let datagrams = bind_datagrams(&config)?;
         let listeners = listener_infos(&config, &bound.addresses, &datagrams);
         let shared = Arc::new(Shared {
@@ -157,11 +160,13 @@ impl Gateway {
             routing,
             admission: Admission::new(limit, config.limits.connections_per_source),
             dialer: Dialer::new(metrics.connect_seconds.clone()),
-            accepting: Accepting {
-                drain: Drain::new(config.drain),
-                closing: Closing::default(),
-                paused: metrics.accept_paused.clone(),
-            },
+            accepting: Accepting::new(
+                Drain::new(DrainParams {
+                    delay: config.drain.delay.0,
+                    timeout: config.drain.timeout.0,
+                }),
+                metrics.accept_paused.clone(),
+            ),
             metrics,
             wireguard: wireguard::Metrics::new(&registry),
             access_log: access_log.clone(),
@@ -172,9 +177,8 @@ impl Gateway {
             .transpose()
             .map_err(system("starting the thread that tries keys"))?;
         let drain = shared.accepting.drain.clone();
-        let workers =
-            Workers::prepare("worker", shared.config.workers, pool, &drain, Worker::start)
-                .map_err(system("preparing the workers"))?;
+        let workers = Workers::prepare("worker", workers, pool, &drain, accept::run)
+            .map_err(system("preparing the workers"))?;
         bound.listen().map_err(system("listening"))?;
         let mut service = Service::new(drain, workers, access_log);
         let tls = subscription.as_ref().and_then(Subscription::tls);
@@ -261,8 +265,8 @@ impl Gateway {
 /// Binds the WireGuard listeners: for each, one socket per worker.
 fn bind_datagrams(config: &Config) -> Result<Vec<Vec<UdpSocket>>, StartError> {
     let bind = |listener: &ListenerConfig| {
-        let (address, buffers) = (listener.address, config.wireguard.buffers);
-        let bound = udp::bind(address, config.workers, buffers);
+        let (address, buffers) = (listener.address.get(), config.wireguard.buffers());
+        let bound = udp::bind(address, config.workers(), buffers);
         let sockets = bound.map_err(|source| StartError::Datagrams {
             name: listener.name.clone(),
             address,
@@ -295,7 +299,7 @@ fn listener_infos(
 ) -> Vec<ListenerInfo> {
     let (mut tcp, mut udp) = (tcp.iter(), udp.iter());
     let infos = config.listeners.iter().map(|listener| {
-        let configured = listener.address;
+        let configured = listener.address.get();
         let datagrams = listener.takes_datagrams();
         let address = if datagrams {
             let first = udp.next().and_then(|sockets| sockets.first());
@@ -317,14 +321,14 @@ fn listener_infos(
 fn scanner(shared: &Arc<Shared>) -> io::Result<Scanner> {
     let current = Arc::clone(shared);
     let snapshot = move || Arc::clone(&current.routing.current().snapshot);
-    Scanner::start(shared.config.wireguard.scan, &shared.wireguard, snapshot)
+    Scanner::start(&shared.config.wireguard, &shared.wireguard, snapshot)
 }
 
-fn listener_params(listener: &ListenerConfig) -> ListenerParams {
+fn listener_params(listener: &ListenerConfig, config: &Config) -> ListenerParams {
     ListenerParams {
         name: listener.name.clone(),
-        address: listener.address,
-        tcp: listener.tcp.clone(),
+        address: listener.address.get(),
+        tcp: listener.tcp_options(&config.tcp),
     }
 }
 
@@ -342,23 +346,19 @@ fn admin(
     Metrics::collect_snapshot(registry, Arc::clone(&snapshot));
     wireguard::Metrics::collect_snapshot(registry, Arc::clone(&snapshot));
     telemetry::process::register(registry, BUILD);
-    let routing = Arc::clone(shared);
-    let admin = Admin::new(AdminParams {
-        binary: BUILD.binary,
-        version: BUILD.version,
-        config: shared.config.effective().clone(),
+    let (routing, traced, listening) = (Arc::clone(shared), Arc::clone(shared), listeners.to_vec());
+    Arc::new(Admin::new(AdminParams {
+        info: ProcessInfo::new(BUILD, shared.accepting.drain.clone()),
+        config: shared.config.effective(),
         listeners: listeners.to_vec(),
-        drain: shared.accepting.drain.clone(),
         admission: Arc::clone(&shared.admission),
         metrics: shared.metrics.clone(),
         asker: service.asker(),
         snapshot,
         ready: Box::new(move || routing.routing.ready()),
         ready_alias: None,
-    });
-    Arc::new(View {
-        admin,
-        shared: Arc::clone(shared),
-        listeners: listeners.to_vec(),
-    })
+        paths: Some(Box::new(move |path, query| {
+            (path == "/trace").then(|| trace::respond(&traced, &listening, query))
+        })),
+    }))
 }

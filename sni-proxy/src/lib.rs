@@ -11,6 +11,7 @@
 //! not terminate TLS and holds no credentials.
 #![forbid(unsafe_code)]
 
+mod accept;
 mod answer;
 mod config;
 mod connection;
@@ -21,11 +22,10 @@ mod routes;
 mod routing;
 mod subscription;
 mod trace;
-mod view;
 mod wireguard;
 mod worker;
 
-pub use config::{Command, Config, Environment, File, Flags, Protocol, ProxyProtocol, TraceFlags};
+pub use config::{Command, Config, Environment, Flags, Protocol, ProxyProtocol, TraceFlags};
 pub use gateway::{Gateway, StartError};
 pub use metrics::describe_metrics;
 pub use routes::{RoutesError, RoutesFile};

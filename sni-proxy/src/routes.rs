@@ -1,7 +1,7 @@
 //! The routing file: clusters and routes as YAML, translated into the parameters of a snapshot.
 //!
 //! ```text
-//!     file ─▶ settings::yaml ─▶ RoutesFile ─▶ TableSpec ─▶ route::Snapshot, or every fault
+//!     file ─▶ serde_json, else settings::yaml ─▶ RoutesFile ─▶ TableSpec ─▶ route::Snapshot, or every fault
 //! ```
 //!
 //! Checks what only the file can be wrong about; what routes may not contradict is checked where
@@ -229,7 +229,14 @@ pub(crate) fn load(
     previous: Option<&Snapshot>,
 ) -> Result<Snapshot, RoutesError> {
     let generation = previous.map_or(1, |snapshot| snapshot.generation() + 1);
-    let spec = yaml::load::<RoutesFile>(path)?.into_spec(path, tcp)?;
+    let bytes = yaml::read(path)?;
+    // A file that is JSON is read several times as fast so. What serde_json refuses, for whatever
+    // reason, is read again as YAML, so that an error has one wording.
+    let file: RoutesFile = match serde_json::from_slice(&bytes) {
+        Ok(file) => file,
+        Err(_) => yaml::from_slice(&bytes, path)?,
+    };
+    let spec = file.into_spec(path, tcp)?;
     Snapshot::build(spec, generation, previous).map_err(|source| RoutesError::Build {
         path: path.to_owned(),
         source,

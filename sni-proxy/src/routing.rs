@@ -11,6 +11,8 @@
 //! then wait for them, as long as a preamble may take.
 
 use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -24,6 +26,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::config::{Config, RouteSource, XdsConfig};
+use crate::gateway::StartError;
 use crate::routes::{self, RoutesError};
 
 /// Things without effect that one table's log lines name.
@@ -55,6 +58,44 @@ pub(crate) struct Routing {
     last_refusal: Mutex<Option<Refusal>>,
 }
 
+impl Config {
+    /// Validates what the configuration points to, and returns all of it as text.
+    ///
+    /// # Errors
+    /// Why the routing file or a certificate is refused.
+    pub fn check(&self) -> Result<String, StartError> {
+        let source = match &self.source {
+            RouteSource::File(file) => {
+                let snapshot = routes::load(file, &self.tcp, None)?;
+                let (clusters, routes) = (snapshot.clusters().count(), snapshot.routes().count());
+                let file = file.display();
+                format!("# {file}: {clusters} clusters, {routes} routes\n")
+            }
+            RouteSource::Xds(xds) => {
+                if let Some(params) = xds.tls.clone() {
+                    tls::ClientTls::load(params)?;
+                }
+                if let Some(cache) = &xds.cache {
+                    check_writable(cache).map_err(|source| StartError::Cache {
+                        path: cache.clone(),
+                        source,
+                    })?;
+                }
+                format!("# routes of {:?} from {}\n", xds.gateway, xds.server)
+            }
+        };
+        Ok(settings::effective_yaml(self).unwrap_or_default() + &source)
+    }
+}
+
+/// Checks that a file can be written beside this one, which leaves no trace.
+fn check_writable(path: &Path) -> io::Result<()> {
+    let mut probe = path.as_os_str().to_owned();
+    probe.push(format!(".{}.check", std::process::id()));
+    std::fs::File::create_new(&probe)?;
+    std::fs::remove_file(&probe)
+}
+
 impl Routing {
     /// Reads the first snapshot: from the file, or from the cache where there is one.
     pub(crate) fn start(
@@ -62,8 +103,8 @@ impl Routing {
         resolver: Resolver,
         registry: &Registry,
     ) -> Result<Self, RoutesError> {
-        let tcp = config.tcp_settings.clone();
-        let first = match &config.routes {
+        let tcp = config.tcp.clone();
+        let first = match &config.source {
             RouteSource::File(file) => Some((routes::load(file, &tcp, None)?, Duration::ZERO)),
             RouteSource::Xds(xds) => cached(xds, config),
         };
@@ -73,7 +114,7 @@ impl Routing {
         let published = publish(first.unwrap_or_else(Snapshot::empty), &resolver);
         Ok(Self {
             current: ArcSwap::from_pointee(published),
-            source: config.routes.clone(),
+            source: config.source.clone(),
             tcp,
             resolver,
             refused: refused(registry),

@@ -13,8 +13,9 @@ use std::sync::Arc;
 use serve::Service;
 use telemetry::Registry;
 
+use crate::accept::Task;
 use crate::config::{Config, XdsConfig};
-use crate::worker::{Shared, Task};
+use crate::worker::Shared;
 
 /// A client of a server of routes, before it starts.
 pub(crate) struct Subscription {

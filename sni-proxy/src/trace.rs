@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use route::Route;
 use serve::{ListenerInfo, Phase, Reason};
+use telemetry::admin::Extra;
 use tokio::time::Instant;
 
 pub use self::ask::AskError;
@@ -69,7 +70,7 @@ pub fn run(flags: &TraceFlags) -> Result<Traced, AskError> {
 /// # Errors
 /// The question cannot be answered as it is: it names a listener that there is not, or one that
 /// does not take what is asked for.
-pub(crate) fn answer(
+fn answer(
     shared: &Shared,
     listeners: &[ListenerInfo],
     question: &Question,
@@ -102,6 +103,17 @@ pub(crate) fn answer(
         None => trace.route_to_candidates(),
     }
     Ok(trace)
+}
+
+/// Answers a request to `/trace`.
+pub(crate) fn respond(shared: &Shared, listeners: &[ListenerInfo], query: Option<&str>) -> Extra {
+    let answered =
+        Question::from_query(query).and_then(|question| answer(shared, listeners, &question));
+    match answered.map(|trace| serde_json::to_string(&trace)) {
+        Ok(Ok(body)) => (200, "application/json", body + "\n"),
+        Ok(Err(error)) => (500, "text/plain", format!("{error}\n")),
+        Err(error) => (400, "text/plain", format!("{error}\n")),
+    }
 }
 
 /// Goes the way of a connection, noting what it meets; the end of it, unless an endpoint is.
@@ -226,7 +238,7 @@ fn snapshot_view(shared: &Shared, published: &Published) -> SnapshotView {
     SnapshotView {
         generation: snapshot.generation(),
         age_seconds: age.as_secs_f64(),
-        source: match &shared.config.routes {
+        source: match &shared.config.source {
             RouteSource::File(file) => file.display().to_string(),
             RouteSource::Xds(xds) => format!("{} as {:?}", xds.server, xds.gateway),
         },
@@ -247,10 +259,10 @@ fn limits(shared: &Shared, question: &Question, route: Option<&Arc<Route>>) -> L
         max_connections: admission.limit(),
         source_connections: question.source.map(|ip| admission.source_connections(ip)),
         max_connections_per_source: admission.source_limit(),
-        preamble_timeout_seconds: configured.preamble_timeout.as_secs_f64(),
-        preamble_bytes: configured.preamble_bytes,
-        idle_timeout_seconds: seconds(idle.or(configured.idle_timeout)),
-        max_connection_age_seconds: seconds(age.or(configured.max_connection_age)),
+        preamble_timeout_seconds: configured.preamble_timeout.0.as_secs_f64(),
+        preamble_bytes: configured.preamble_bytes.as_usize(),
+        idle_timeout_seconds: seconds(idle.or(configured.idle_timeout.non_zero())),
+        max_connection_age_seconds: seconds(age.or(configured.max_connection_age.non_zero())),
         of_the_route: idle.is_some() || age.is_some(),
     }
 }

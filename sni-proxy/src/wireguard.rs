@@ -41,9 +41,9 @@ use self::router::{Answer, Router, Verdict};
 use self::scanner::{Handshake, Scanned};
 use crate::worker::{Listener, Worker};
 
-pub(crate) use self::limits::{Limits, Params, Places};
+pub(crate) use self::limits::Places;
 pub(crate) use self::metrics::Metrics;
-pub(crate) use self::scanner::{ScanBudget, Scanner};
+pub(crate) use self::scanner::Scanner;
 
 /// How often flows are looked at that may have ended.
 const TICK: Duration = Duration::from_secs(1);
@@ -74,7 +74,7 @@ pub(crate) async fn serve(
 ) -> io::Result<()> {
     let drain = worker.shared.accepting.drain.clone();
     let (answers, mut scanned) = mpsc::channel(SCANNED);
-    let sizes = worker.shared.config.wireguard.buffers;
+    let sizes = worker.shared.config.wireguard.buffers();
     let mut forwarder = Forwarder {
         downstream: Datagrams::new(socket, OPTIONS)?,
         upstream: toward_servers(sizes)?,

@@ -15,19 +15,21 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use route::EndpointAddress;
 use serde_json::Value;
-use serve::{Drain, Phase, Resolver, Signal, Signals};
+use serve::{
+    BoundEndpoints, Drain, EndpointError, NameSet, Phase, ProcessInfo, Resolver, ServedEndpoints,
+    Signal, Signals,
+};
 use settings::{ConfigError, FileWatcher, WatchParams};
-use telemetry::{Bound, EndpointAddr, Endpoints, LogControl, Process, Registry};
+use telemetry::{EndpointAddr, LogControl, Process, Registry};
 use tokio::runtime::Handle;
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tunnel::keys::KeyError;
 use tunnel::{Identity, Sockets, Tunnel};
 
 use crate::config::{Config, Environment};
 use crate::dial::Connector;
-use crate::metrics::Metrics;
-use crate::names::Names;
+use crate::metrics::{BUILD, Metrics};
 use crate::network::{Network, NetworkError};
 use crate::status::Answers;
 
@@ -40,17 +42,9 @@ const STOP_LIMIT: Duration = Duration::from_secs(2);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// An address could not be bound.
-    #[error("serving {what} on {address}")]
-    Bind {
-        /// What was to be served.
-        what: &'static str,
-        /// Where.
-        address: EndpointAddr,
-        /// Why not.
-        #[source]
-        source: io::Error,
-    },
+    /// The probe port or the admin address could not be bound.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
     /// A key cannot be used.
     #[error(transparent)]
     Key(#[from] KeyError),
@@ -72,7 +66,7 @@ impl StartError {
         match self {
             Self::Key(_) | Self::Tunnel(tunnel::StartError::Identity(_)) => true,
             Self::Network(error) => error.is_configuration(),
-            Self::Bind { .. } | Self::Tunnel(_) | Self::Watch(_) => false,
+            Self::Endpoint(_) | Self::Tunnel(_) | Self::Watch(_) => false,
         }
     }
 }
@@ -135,6 +129,7 @@ pub struct Client {
     tasks: JoinSet<()>,
     drain: Drain,
     metrics: Metrics,
+    endpoints: ServedEndpoints,
 }
 
 impl Client {
@@ -150,8 +145,8 @@ impl Client {
         let registry = Registry::new();
         let metrics = Metrics::register(&registry, &log);
         // Whatever may fail without touching the kernel goes first.
-        let probes = bind("probes", EndpointAddr::Tcp(config.probes))?;
-        let admin = bind("admin", config.admin.clone())?;
+        let probes = EndpointAddr::Tcp(config.probes);
+        let endpoints = BoundEndpoints::bind(probes, config.admin.clone())?;
         let watcher = source.watcher(&config).map_err(StartError::Watch)?;
         let identity = config.identity()?;
         metrics.reload_good.set(1);
@@ -174,16 +169,11 @@ impl Client {
         let answers: Arc<dyn Process> = Arc::new(Answers {
             tunnel: tunnel.clone(),
             network: Arc::clone(&network),
-            drain: drain.clone(),
+            info: ProcessInfo::new(BUILD, drain.clone()),
             config: Arc::clone(&shown),
-            started: Instant::now(),
-            runtime: Handle::current(),
         });
         let mut tasks = JoinSet::new();
-        let of = Endpoints::probes(Arc::clone(&answers), registry.clone(), log.clone());
-        answer(&mut tasks, "probes", probes, of);
-        let of = Endpoints::admin(answers, registry, log);
-        answer(&mut tasks, "admin", admin, of);
+        let endpoints = endpoints.serve(&answers, registry, log);
         tasks.spawn(drain_tunnel(tunnel.clone(), drain.clone()));
         let kept = Arc::clone(&network);
         tasks.spawn(async move { kept.keep().await });
@@ -199,7 +189,20 @@ impl Client {
             tasks,
             drain,
             metrics,
+            endpoints,
         })
+    }
+
+    /// Returns the address of the probe port.
+    #[must_use]
+    pub fn probes_address(&self) -> &EndpointAddr {
+        &self.endpoints.probes
+    }
+
+    /// Returns the admin address.
+    #[must_use]
+    pub fn admin_address(&self) -> &EndpointAddr {
+        &self.endpoints.admin
     }
 
     /// Runs until a stop signal has been followed, then cleans up.
@@ -289,15 +292,13 @@ async fn start_tunnel(
     Ok(Tunnel::start(params, identity, sockets, registry)?)
 }
 
-/// Returns what resolves the gateway's name, where it is one.
-fn names(config: &Config) -> Option<Names> {
-    let family = config.endpoint.family;
+/// Resolves the gateway's name, if it is one.
+fn names(config: &Config) -> NameSet {
     match &config.endpoint.tcp {
-        EndpointAddress::Ip(_) => None,
+        EndpointAddress::Ip(_) => NameSet::default(),
         EndpointAddress::Host { name, .. } => {
-            let runtime = Handle::current();
-            let resolver = move || Resolver::system(runtime.clone(), family);
-            Some(Names::new(name.clone(), resolver))
+            let resolver = Resolver::system(Handle::current(), config.endpoint.family);
+            resolver.names([name.as_str()])
         }
     }
 }
@@ -329,25 +330,5 @@ async fn left(tunnel: &Tunnel, drain: &Drain) {
     tokio::select! {
         () = idle => {}
         () = drain.reached(Phase::Cut) => {}
-    }
-}
-
-fn bind(what: &'static str, address: EndpointAddr) -> Result<Bound, StartError> {
-    Endpoints::bind(&address).map_err(|source| StartError::Bind {
-        what,
-        address,
-        source,
-    })
-}
-
-fn answer(tasks: &mut JoinSet<()>, what: &'static str, bound: Bound, endpoints: Endpoints) {
-    let local = bound.local_addr().clone();
-    if local != EndpointAddr::None {
-        tracing::info!(address = %local, "serving {what}");
-        tasks.spawn(async move {
-            if let Err(error) = endpoints.serve(bound, std::future::pending()).await {
-                tracing::error!(%error, "no longer serving {what}");
-            }
-        });
     }
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use route::EndpointAddress;
-use serve::Dialer;
+use serve::{Dialer, NameSet, alternate_families};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tunnel::{Dial, Dials, Transport};
@@ -25,11 +25,10 @@ use tunnel::{Dial, Dials, Transport};
 use crate::config::Endpoint;
 use crate::connect::{self, ConnectError};
 use crate::metrics::Metrics;
-use crate::names::Names;
 
 /// Attempts under way at once: three connections to each of 64 servers, once over while those that
 /// the tunnel has given up end.
-const MOST_ATTEMPTS: usize = 384;
+const MAX_ATTEMPTS: usize = 384;
 
 /// Why the gateway was not connected.
 #[derive(Debug, thiserror::Error)]
@@ -84,24 +83,25 @@ pub(crate) type Stream = (std::net::TcpStream, Vec<u8>);
 #[derive(Debug)]
 pub(crate) struct Connector {
     endpoint: Endpoint,
-    names: Option<Names>,
+    /// The gateway's name, resolved; empty if it is an address.
+    names: NameSet,
     /// What the header says for each server.
     values: ArcSwap<BTreeMap<String, String>>,
     dialer: Dialer,
     metrics: Metrics,
     /// Attempts by TCP so far, so that each begins at another address.
-    turn: AtomicUsize,
+    attempts: AtomicUsize,
     /// The same by UDP, for each server.
-    udp_turns: Mutex<BTreeMap<String, usize>>,
+    udp_attempts: Mutex<BTreeMap<String, usize>>,
     /// Where TCP reached the gateway last; UDP most likely reaches it there too.
     reached: Mutex<Option<IpAddr>>,
 }
 
 impl Connector {
-    /// Makes one; `names` resolves the endpoint's host name where it is one.
+    /// Creates a connector; `names` has the endpoint's host name if it is one.
     pub(crate) fn new(
         endpoint: Endpoint,
-        names: Option<Names>,
+        names: NameSet,
         values: BTreeMap<String, String>,
         metrics: Metrics,
     ) -> Self {
@@ -111,8 +111,8 @@ impl Connector {
             values: ArcSwap::from_pointee(values),
             dialer: Dialer::new(metrics.connect_seconds.clone()),
             metrics,
-            turn: AtomicUsize::new(0),
-            udp_turns: Mutex::default(),
+            attempts: AtomicUsize::new(0),
+            udp_attempts: Mutex::default(),
             reached: Mutex::new(None),
         }
     }
@@ -121,12 +121,12 @@ impl Connector {
     pub(crate) fn set_values(&self, values: BTreeMap<String, String>) {
         self.metrics
             .retain_servers(|server| values.contains_key(server));
-        let mut turns = self
-            .udp_turns
+        let mut attempts = self
+            .udp_attempts
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        turns.retain(|server, _| values.contains_key(server));
-        drop(turns);
+        attempts.retain(|server, _| values.contains_key(server));
+        drop(attempts);
         self.values.store(Arc::new(values));
     }
 
@@ -137,7 +137,7 @@ impl Connector {
             tokio::select! {
                 dial = dials.next() => match dial {
                     None => return,
-                    Some(dial) if attempts.len() >= MOST_ATTEMPTS => {
+                    Some(dial) if attempts.len() >= MAX_ATTEMPTS => {
                         self.failed(dial, &DialError::Busy);
                     }
                     Some(dial) => {
@@ -175,14 +175,11 @@ impl Connector {
         }
         self.metrics
             .dialed(&dial.server, dial.transport, error.reason());
-        self.doubt();
-        dial.failed(telemetry::chain(error));
-    }
-
-    fn doubt(&self) {
-        if let Some(names) = &self.names {
-            names.doubt();
+        // The answer may live longer than the gateway at its addresses.
+        if let EndpointAddress::Host { name, .. } = &self.endpoint.tcp {
+            self.names.refresh(name);
         }
+        dial.failed(telemetry::chain(error));
     }
 
     /// Opens a stream to a server through the gateway. Cancel-safe: what is dropped is closed.
@@ -194,18 +191,16 @@ impl Connector {
         let deadline = Instant::now() + limit;
         let value = self.values.load().get(server).cloned();
         let value = value.ok_or(DialError::Unknown)?;
-        let names = match &self.names {
-            Some(names) => timeout_at(deadline, names.current())
-                .await
-                .map_err(|_| DialError::Timeout { limit })?,
-            None => serve::NameSet::default(),
-        };
         let endpoint = &self.endpoint;
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let dialed = self
-            .dialer
-            .connect(&endpoint.tcp, &names, &endpoint.options, deadline, turn);
-        let (mut stream, addr) = Box::pin(dialed).await.map_err(DialError::Reach)?;
+        let offset = self.attempts.fetch_add(1, Ordering::Relaxed);
+        let connecting = self.dialer.connect(
+            &endpoint.tcp,
+            &self.names,
+            &endpoint.options,
+            deadline,
+            offset,
+        );
+        let (mut stream, addr) = Box::pin(connecting).await.map_err(DialError::Reach)?;
         let target = endpoint.tcp.to_string();
         let answer = connect::ask(&mut stream, &target, &endpoint.header, &value);
         let early = timeout_at(deadline, answer)
@@ -246,56 +241,39 @@ impl Connector {
             EndpointAddress::Ip(addr) => return vec![*addr],
             EndpointAddress::Host { name, port } => (name, *port),
         };
-        let Some(names) = &self.names else {
-            return Vec::new();
-        };
-        let known = names.current().await.addresses(name).await;
+        let known = self.names.addresses(name).await;
+        let known = known.iter().map(|ip| SocketAddr::new(*ip, port)).collect();
         let reached = *self.reached.lock().unwrap_or_else(PoisonError::into_inner);
-        let ordered = in_order(&known, reached, self.next_udp_turn(server));
-        ordered
-            .into_iter()
-            .map(|ip| SocketAddr::new(ip, port))
-            .collect()
+        in_order(known, reached, self.next_udp_offset(server))
     }
 
-    fn next_udp_turn(&self, server: &str) -> usize {
-        let mut turns = self
-            .udp_turns
+    fn next_udp_offset(&self, server: &str) -> usize {
+        let mut attempts = self
+            .udp_attempts
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        match turns.get_mut(server) {
-            Some(turn) => {
-                *turn = turn.wrapping_add(1);
-                *turn
+        match attempts.get_mut(server) {
+            Some(offset) => {
+                *offset = offset.wrapping_add(1);
+                *offset
             }
             None => {
-                turns.insert(server.to_owned(), 0);
+                attempts.insert(server.to_owned(), 0);
                 0
             }
         }
     }
 }
 
-/// Orders addresses: where TCP reached the gateway first, then IPv6 and IPv4 in turn (RFC 8305
-/// §4); each further attempt begins one later.
-fn in_order(known: &[IpAddr], reached: Option<IpAddr>, turn: usize) -> Vec<IpAddr> {
-    let family = |ipv6: bool| known.iter().copied().filter(move |ip| ip.is_ipv6() == ipv6);
-    let (mut six, mut four) = (family(true), family(false));
-    let mut ordered: Vec<IpAddr> = reached
-        .into_iter()
-        .filter(|ip| known.contains(ip))
-        .collect();
-    let longest = known.len();
-    let turns = (0..longest).flat_map(|_| [six.next(), four.next()]);
-    for ip in turns.flatten() {
-        if !ordered.contains(&ip) {
-            ordered.push(ip);
-        }
-    }
-    if !ordered.is_empty() {
-        let start = turn % ordered.len();
-        ordered.rotate_left(start);
-    }
+/// Orders addresses: where TCP reached the gateway first, then families alternating, IPv6 first; each
+/// further attempt begins one later.
+fn in_order(mut known: Vec<SocketAddr>, reached: Option<IpAddr>, offset: usize) -> Vec<SocketAddr> {
+    known.sort_by_key(SocketAddr::is_ipv4);
+    let mut ordered = alternate_families(&known);
+    // Stable: the others keep their order.
+    ordered.sort_by_key(|address| Some(address.ip()) != reached);
+    let start = offset.checked_rem(ordered.len()).unwrap_or(0);
+    ordered.rotate_left(start);
     ordered
 }
 

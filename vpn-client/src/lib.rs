@@ -15,7 +15,6 @@ mod config;
 mod connect;
 mod dial;
 mod metrics;
-mod names;
 mod network;
 mod status;
 

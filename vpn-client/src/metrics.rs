@@ -8,7 +8,7 @@ use std::fmt::Write;
 use telemetry::metrics::{Counter, CounterFamily, Gauge, Histogram};
 use telemetry::process::Build;
 use telemetry::{LogControl, Registry};
-use tunnel::Transport;
+use tunnel::{Transport, transport_name};
 
 /// The process's build information.
 pub(crate) const BUILD: Build = Build {
@@ -54,7 +54,7 @@ impl Metrics {
             ),
             refusals: registry.counter(
                 "rhizome_vpn_client_connect_refusals_total",
-                "Answers to CONNECT requests other than consent, by their status.",
+                "Refused CONNECT requests, by status.",
                 &["server", "status"],
             ),
             connect_seconds: registry
@@ -95,10 +95,12 @@ impl Metrics {
 
     /// Counts an attempt to connect.
     pub(crate) fn dialed(&self, server: &str, transport: Transport, result: &'static str) {
-        self.dials.with(&[server, name(transport), result]).inc();
+        self.dials
+            .with(&[server, transport_name(transport), result])
+            .inc();
     }
 
-    /// Counts an answer of a gateway that is no consent.
+    /// Counts a refused CONNECT request.
     pub(crate) fn refused(&self, server: &str, status: u16) {
         let known = STATUSES.contains(&status).then(|| status.to_string());
         let status = known.as_deref().unwrap_or("other");
@@ -116,14 +118,6 @@ impl Metrics {
     pub(crate) fn network_failed(&self, reason: &'static str) {
         self.network_failures.with(&[reason]).inc();
         self.network_settled.set(0);
-    }
-}
-
-/// Returns how metrics and the admin address call a transport.
-pub(crate) fn name(transport: Transport) -> &'static str {
-    match transport {
-        Transport::Tcp => "tcp",
-        Transport::Udp => "udp",
     }
 }
 

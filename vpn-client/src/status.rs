@@ -4,44 +4,35 @@
 //!   Tunnel::status, at most 250 ms old ─▶ /readyz, /tunnels, /status
 //! ```
 //!
-//! Only reads; the one thing it does is to begin a drain.
+//! Only reads, except that it can begin a drain.
 
 use std::future::{Future, ready};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use serde_json::{Value, json};
-use serve::{Drain, Phase};
+use serve::ProcessInfo;
 use telemetry::{ClusterStatus, EndpointStatus, Fact, Process, Status};
-use tokio::runtime::Handle;
-use tokio::time::Instant;
-use tunnel::{LinkStatus, PeerStatus, Tunnel};
+use tunnel::{PeerStatus, Tunnel, transport_name};
 
-use crate::metrics::{BUILD, name};
 use crate::network::Network;
 
 /// What the endpoints ask.
 pub(crate) struct Answers {
     pub(crate) tunnel: Tunnel,
     pub(crate) network: Arc<Network>,
-    pub(crate) drain: Drain,
+    pub(crate) info: ProcessInfo,
     pub(crate) config: Arc<ArcSwap<Value>>,
-    pub(crate) started: Instant,
-    /// On which a drain that is asked for runs.
-    pub(crate) runtime: Handle,
 }
 
 impl Process for Answers {
     fn binary(&self) -> &'static str {
-        BUILD.binary
+        self.info.binary()
     }
 
     fn ready(&self) -> Result<(), String> {
-        if self.drain.phase() != Phase::Serving {
-            return Err("draining".to_owned());
-        }
+        self.info.serving()?;
         if !self.network.settled() {
             return Err("forwarding or masquerading is not in place".to_owned());
         }
@@ -74,21 +65,17 @@ impl Process for Answers {
     }
 
     fn drain(&self) {
-        let _runtime = self.runtime.enter();
-        self.drain.begin();
+        self.info.begin_drain();
     }
 
     fn status(&self) -> Status {
         let status = self.tunnel.status();
         let clusters: Vec<_> = status.peers.iter().map(cluster).collect();
         Status {
-            version: BUILD.version,
-            uptime: self.started.elapsed(),
-            draining: self.drain.phase() != Phase::Serving,
             facts: status.peers.iter().map(fact).collect(),
             clusters_total: clusters.len(),
             clusters,
-            ..Status::default()
+            ..self.info.status()
         }
     }
 
@@ -110,43 +97,13 @@ impl Process for Answers {
 fn tunnels(status: &tunnel::Status) -> Value {
     json!({
         "draining": status.draining,
-        "tunnels": status.peers.iter().map(tunnel).collect::<Vec<_>>(),
+        "tunnels": status.peers,
     })
-}
-
-fn tunnel(peer: &PeerStatus) -> Value {
-    json!({
-        "name": peer.name,
-        "healthy": peer.healthy,
-        "draining": peer.draining,
-        "transport": peer.transport.map(name),
-        "remote": peer.remote,
-        "rttSeconds": peer.rtt.map(seconds),
-        "loss": peer.loss,
-        "handshakeAgeSeconds": peer.handshake_age.map(seconds),
-        "mtu": peer.mtu,
-        "flows": peer.flows,
-        "links": peer.links.iter().map(link).collect::<Vec<_>>(),
-    })
-}
-
-fn link(link: &LinkStatus) -> Value {
-    json!({
-        "transport": name(link.transport),
-        "remote": link.remote,
-        "active": link.active,
-        "proven": link.proven,
-        "rttSeconds": link.rtt.map(seconds),
-    })
-}
-
-fn seconds(duration: Duration) -> f64 {
-    duration.as_secs_f64()
 }
 
 fn cluster(peer: &PeerStatus) -> ClusterStatus {
     let endpoints = peer.links.iter().map(|link| EndpointStatus {
-        address: format!("{} by {}", link.remote, name(link.transport)),
+        address: format!("{} by {}", link.remote, transport_name(link.transport)),
         zone: None,
         state: match (link.active && peer.healthy, link.proven) {
             (true, _) => "up",
@@ -169,7 +126,7 @@ fn fact(peer: &PeerStatus) -> Fact {
         (true, true) => "up, draining",
         (true, false) => "up",
     };
-    let by = peer.transport.map_or("nothing", name);
+    let by = peer.transport.map_or("nothing", transport_name);
     let rtt = peer.rtt.map(|rtt| format!(", round trip {rtt:.1?}"));
     let rtt = rtt.unwrap_or_default();
     Fact {
@@ -180,7 +137,9 @@ fn fact(peer: &PeerStatus) -> Fact {
 
 #[cfg(test)]
 mod tests {
-    use tunnel::Transport;
+    use std::time::Duration;
+
+    use tunnel::{LinkStatus, Transport};
 
     use super::*;
 

@@ -26,15 +26,12 @@ mod checks;
 mod environment;
 mod file;
 mod inner;
-mod provision;
 
 pub use self::environment::Environment;
 use self::file::AccessLogFormat;
 pub(crate) use self::file::PeerFile;
 pub use self::file::{File, PeersFile};
 pub(crate) use self::inner::InnerAddress;
-pub(crate) use self::provision::{Destination, Shoot, Wanted};
-pub use self::provision::{ProvisionCommand, ProvisionFile, ProvisionFlags, Rotate};
 
 /// Takes connections of a shoot's API server into the shoot, through tunnels that clients there
 /// open.

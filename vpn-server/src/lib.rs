@@ -5,7 +5,7 @@
 //!   kube-apiserver ── CONNECT, mTLS ──▶ :9443 ─▶ socket bound to the TUN device ─▶ tunnel ─▶ shoot
 //! ```
 //!
-//! What keys and certificates both ends need is made by `provision`, the program `vpn-provision`.
+//! The keys and certificates that both ends need are made by `vpn-provision`, a package of its own.
 //!
 //! Packets are the `tunnel` crate's, CONNECT requests the `connect` crate's, the kernel's tables
 //! `net_config`'s.
@@ -18,20 +18,15 @@ mod links;
 mod metrics;
 mod network;
 mod process;
-mod provision;
 mod proxy;
 mod server;
 mod view;
 
-pub use config::{
-    CheckError, Command, Config, Environment, File, Flags, PeersFile, ProvisionCommand,
-    ProvisionFile, ProvisionFlags, Rotate,
-};
+pub use config::{CheckError, Command, Config, Environment, File, Flags, PeersFile};
 pub use identity::IdentityError;
 pub use link::Link;
 pub use metrics::describe_metrics;
 pub use network::NetworkError;
 pub use process::{RunError, keygen, run};
-pub use provision::{ProvisionError, check as check_provision, provision};
 pub use proxy::Shoot;
 pub use server::{EndError, Parts, Server, StartError};

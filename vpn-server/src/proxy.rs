@@ -11,7 +11,6 @@
 mod connection;
 mod dial;
 mod names;
-mod race;
 mod shoot;
 
 use std::io;

@@ -16,9 +16,9 @@ use std::time::Duration;
 use relay::PoolParams;
 use route::TcpOptions;
 use serve::{
-    Accepting, Admission, BindError, BoundEndpoints, BoundListeners, Closing, Drain, DrainParams,
-    EndpointError, ListenerParams, Phase, Service, Signals, WorkerFailed, WorkerHandle,
-    WorkerSocket, Workers, accept_all, bind_all, connection_limit,
+    Accepting, Admission, BindError, BoundEndpoints, BoundListeners, Drain, DrainParams,
+    EndpointError, ListenerParams, Phase, ProcessInfo, Service, Signals, WorkerFailed,
+    WorkerHandle, WorkerSocket, Workers, accept_all, bind_all, connection_limit,
 };
 use telemetry::access_log::Sink;
 use telemetry::{AccessLog, EndpointAddr, LogControl, Process, Registry};
@@ -31,7 +31,7 @@ use crate::config::Config;
 use crate::identity::Keeper;
 use crate::link::Link;
 use crate::links::{Links, LinksParams};
-use crate::metrics::Instruments;
+use crate::metrics::{BUILD, Instruments};
 use crate::proxy::{self, Shared, Shoot};
 use crate::view::{View, ViewParams};
 
@@ -152,20 +152,17 @@ impl<L: Link> Server<L> {
             instruments.keys.clone(),
         );
         let view: Arc<dyn Process> = Arc::new(View::new(ViewParams {
+            info: ProcessInfo::new(BUILD, drain.clone()),
             config: config.effective().clone(),
             proxy: proxy.unwrap_or(config.proxy.address),
-            drain: drain.clone(),
             admission: Arc::clone(&admission),
             listeners: instruments.listeners.clone(),
             asker: service.asker(),
             status: link.watch(),
         }));
         service.answer(endpoints, &view, registry, log);
-        let accepting = Accepting {
-            drain: drain.clone(),
-            closing: Closing::default(),
-            paused: instruments.listeners.accept_paused.clone(),
-        };
+        let paused = instruments.listeners.accept_paused.clone();
+        let accepting = Accepting::new(drain.clone(), paused);
         let links = links(&link, &config, &instruments);
         let address = config.proxy.address;
         let shared = Arc::new(Shared {
@@ -266,15 +263,12 @@ async fn work(handle: WorkerHandle, task: Task) -> io::Result<()> {
         proxy,
         links,
     } = task;
-    let accepting = Accepting {
-        // Clients may have to connect again until the very end.
-        drain: Drain::new(DrainParams {
-            delay: Duration::ZERO,
-            timeout: Duration::ZERO,
-        }),
-        closing: Closing::default(),
-        paused: shared.accepting.paused.clone(),
-    };
+    // Clients may have to connect again until the very end.
+    let never = Drain::new(DrainParams {
+        delay: Duration::ZERO,
+        timeout: Duration::ZERO,
+    });
+    let accepting = Accepting::new(never, shared.listeners.accept_paused.clone());
     let links = tokio::task::spawn_local(async move {
         let Some((socket, params)) = links else {
             return pending().await;

@@ -1,36 +1,32 @@
-//! What the process tells its probes and its operators.
+//! What the process reports to probes and operators.
 //!
 //! ```text
 //!   drain, Status of the tunnels ─▶ /readyz     Status ─▶ /tunnels, /snapshot, the page
 //! ```
 //!
-//! Only reads; the one thing it does is to begin a drain.
+//! Only reads, except that it can begin a drain.
 
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::{Value, json};
-use serve::{Admission, Asker, ConnectionSummary, Drain, Metrics, Phase};
+use serve::{Admission, Asker, ConnectionSummary, Metrics, ProcessInfo};
 use telemetry::admin::Extra;
 use telemetry::{ClusterStatus, EndpointStatus, ListenerStatus, Process};
-use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::time::Instant;
-use tunnel::{LinkStatus, PeerStatus, Status, Transport};
+use tunnel::{PeerStatus, Status, transport_name};
 
-use crate::metrics::BUILD;
 use crate::proxy::{LISTENER, PROTOCOL};
 
 /// What a [`View`] answers from.
 pub(crate) struct ViewParams {
+    pub(crate) info: ProcessInfo,
     /// The configuration in effect, without secrets.
     pub(crate) config: Value,
     /// Where the proxy listens.
     pub(crate) proxy: SocketAddr,
-    pub(crate) drain: Drain,
     pub(crate) admission: Arc<Admission>,
     pub(crate) listeners: Metrics,
     pub(crate) asker: Asker,
@@ -40,19 +36,11 @@ pub(crate) struct ViewParams {
 /// Answers probes and operators.
 pub(crate) struct View {
     params: ViewParams,
-    started: Instant,
-    runtime: Handle,
 }
 
 impl View {
-    /// Creates the answers. Must be called within the control runtime, on which a drain that is
-    /// asked for then runs.
     pub(crate) fn new(params: ViewParams) -> Self {
-        Self {
-            params,
-            started: Instant::now(),
-            runtime: Handle::current(),
-        }
+        Self { params }
     }
 
     fn tunnels(&self) -> Arc<Status> {
@@ -67,17 +55,12 @@ impl View {
 
 impl Process for View {
     fn binary(&self) -> &'static str {
-        BUILD.binary
+        self.params.info.binary()
     }
 
     fn ready(&self) -> Result<(), String> {
-        match self.params.drain.phase() {
-            Phase::Serving => {}
-            Phase::Unready | Phase::Closing | Phase::Cut => return Err("draining".to_owned()),
-        }
-        if !self.tunnels_run() {
-            return Err("the tunnels have ended".to_owned());
-        }
+        self.params.info.serving()?;
+        self.healthy()?;
         ready(&self.tunnels())
     }
 
@@ -107,17 +90,13 @@ impl Process for View {
     }
 
     fn drain(&self) {
-        let _runtime = self.runtime.enter();
-        self.params.drain.begin();
+        self.params.info.begin_drain();
     }
 
     fn status(&self) -> telemetry::Status {
         let totals = self.params.listeners.totals(LISTENER);
         let clusters: Vec<_> = self.tunnels().peers.iter().map(peer_status).collect();
         telemetry::Status {
-            version: BUILD.version,
-            uptime: self.started.elapsed(),
-            draining: self.params.drain.phase() != Phase::Serving,
             listeners: vec![ListenerStatus {
                 name: LISTENER.to_owned(),
                 address: self.params.proxy.to_string(),
@@ -129,7 +108,7 @@ impl Process for View {
             }],
             clusters_total: clusters.len(),
             clusters,
-            ..telemetry::Status::default()
+            ..self.params.info.status()
         }
     }
 
@@ -141,7 +120,7 @@ impl Process for View {
     }
 }
 
-/// Says whether connections can be made: through a client that answers and takes new ones.
+/// Returns whether connections can be made: through a client that answers and accepts new ones.
 fn ready(status: &Status) -> Result<(), String> {
     if status
         .peers
@@ -163,7 +142,7 @@ fn peer_status(peer: &PeerStatus) -> ClusterStatus {
         (false, _) => "down",
     };
     let links = peer.links.iter().map(|link| EndpointStatus {
-        address: format!("{} {}", transport(link.transport), link.remote),
+        address: format!("{} {}", transport_name(link.transport), link.remote),
         zone: None,
         state: if link.active { state } else { "standby" },
         active: u64::from(link.active),
@@ -188,45 +167,8 @@ fn peer_status(peer: &PeerStatus) -> ClusterStatus {
 fn tunnels_json(status: &Status) -> Value {
     json!({
         "draining": status.draining,
-        "peers": status.peers.iter().map(peer_json).collect::<Vec<_>>(),
+        "peers": status.peers,
     })
-}
-
-fn peer_json(peer: &PeerStatus) -> Value {
-    json!({
-        "name": peer.name,
-        "healthy": peer.healthy,
-        "draining": peer.draining,
-        "transport": peer.transport.map(transport),
-        "remote": peer.remote,
-        "rttSeconds": peer.rtt.map(seconds),
-        "loss": peer.loss,
-        "handshakeAgeSeconds": peer.handshake_age.map(seconds),
-        "mtu": peer.mtu,
-        "flows": peer.flows,
-        "links": peer.links.iter().map(link_json).collect::<Vec<_>>(),
-    })
-}
-
-fn link_json(link: &LinkStatus) -> Value {
-    json!({
-        "transport": transport(link.transport),
-        "remote": link.remote,
-        "active": link.active,
-        "proven": link.proven,
-        "rttSeconds": link.rtt.map(seconds),
-    })
-}
-
-fn transport(transport: Transport) -> &'static str {
-    match transport {
-        Transport::Tcp => "tcp",
-        Transport::Udp => "udp",
-    }
-}
-
-fn seconds(duration: Duration) -> f64 {
-    duration.as_secs_f64()
 }
 
 fn connection_json(connection: &ConnectionSummary) -> Value {

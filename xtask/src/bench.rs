@@ -1,30 +1,27 @@
-//! `cargo xtask bench`: the standard suite, and the page and tables made of its results.
+//! `cargo xtask bench`: the standard suite, and the file of its results.
 //!
 //! ```text
-//!     quiet? ──▶ build ──▶ rhizome-bench, one subcommand after the other ──▶ bench/results/*.jsonl
-//!                                                                             ├─▶ index.html
-//!                                                                             └─▶ docs/performance.md
+//!     quiet? ──▶ build ──▶ rhizome-bench, one subcommand after the other ──▶ bench/results/suite.json
 //! ```
 //!
 //! Takes a quarter of an hour besides the build. A result of a busy machine is worse than none, so
-//! it looks before it begins, and says afterwards how much of the processors others took.
+//! it looks before it begins, and reports afterwards how much of the processors others used. The page
+//! is made on demand: `rhizome-bench report bench/results/suite.json --out DIR`.
 
-mod headlines;
 mod quiet;
-mod tables;
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
 use testkit::peers;
 use testkit::wait::Stopwatch;
 
 use self::quiet::Shares;
 use crate::console::Console;
-use crate::test::status;
 use crate::workspace;
 
 /// What is measured.
@@ -36,9 +33,6 @@ pub(crate) struct Options {
     /// Measure even though the machine is busy.
     #[arg(long)]
     anyway: bool,
-    /// Measure nothing: write page and tables from the results that are there.
-    #[arg(long, conflicts_with = "anyway")]
-    saved: bool,
 }
 
 /// A part of the suite: one run of `rhizome-bench`, one file of results.
@@ -95,7 +89,7 @@ impl Part {
         }
     }
 
-    /// What its file is called.
+    /// The name of its run in the results.
     fn name(self) -> &'static str {
         match self {
             Self::Tls => "tls",
@@ -106,11 +100,6 @@ impl Part {
             Self::Konnectivity => "konnectivity",
             Self::Controller => "controller",
         }
-    }
-
-    /// Its file in [`RESULTS`].
-    fn file(self) -> String {
-        format!("{}.jsonl", self.name())
     }
 }
 
@@ -126,24 +115,15 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         .filter(|part| options.only.is_empty() || options.only.contains(part))
         .copied()
         .collect();
-    if !options.saved {
-        look(&console, options.anyway)?;
-        peers::install(&|text| console.say(&format!("  {text}")))?;
-    }
-    let programs = if options.saved {
-        workspace::build_in("dev", "rhizome-bench")?
-    } else {
-        workspace::build(PACKAGES)?
-    };
+    look(&console, options.anyway)?;
+    peers::install(&|text| console.say(&format!("  {text}")))?;
+    let programs = workspace::build(PACKAGES)?;
     let bench = programs
         .get("rhizome-bench")
         .context("rhizome-bench was not built")?;
-    let results = workspace::root().join(RESULTS);
-    fs::create_dir_all(&results).context("making the directory of results")?;
-    if !options.saved {
-        measure(&mut console, bench, &results, &parts);
+    for part in parts {
+        measure(&mut console, bench, part);
     }
-    write(&mut console, bench, &results);
     Ok(if console.table() {
         ExitCode::SUCCESS
     } else {
@@ -167,61 +147,44 @@ fn look(console: &Console, anyway: bool) -> Result<()> {
     bail!("the machine is not quiet: {busy}; wait, or use --anyway")
 }
 
-fn measure(console: &mut Console, bench: &Path, results: &Path, parts: &[Part]) {
-    for part in parts {
-        let command = format!("rhizome-bench {}", part.arguments());
-        console.step("measure", &command, || {
-            let (before, clock) = (Shares::now()?, Stopwatch::start());
-            one(bench, results, *part)?;
-            let stolen = Shares::now()?.stolen_since(before) * 100.0;
-            let minutes = clock.elapsed().as_secs_f64() / 60.0;
-            Ok((
-                (),
-                format!("{minutes:.1} min; {stolen:.2} % of the processors stolen"),
-            ))
-        });
-    }
-}
-
-/// Runs one part. Its file is replaced only once it is whole.
-fn one(bench: &Path, results: &Path, part: Part) -> Result<()> {
-    let (file, fresh) = (
-        results.join(part.file()),
-        results.join(part.file() + ".new"),
-    );
-    let out = File::create(&fresh).with_context(|| format!("making {}", fresh.display()))?;
-    let mut command = Command::new(bench);
-    command
-        .args(part.arguments().split(' '))
-        .arg("--json")
-        .stdout(out);
-    command.current_dir(workspace::root());
-    if !status(&mut command)? {
-        bail!("it failed; what it wrote is in {}", fresh.display());
-    }
-    fs::rename(&fresh, &file).with_context(|| format!("putting {} in place", file.display()))
-}
-
-/// Makes the page and the tables of every result that is there.
-fn write(console: &mut Console, bench: &Path, results: &Path) {
-    console.step("write", "bench/results/index.html", || {
-        let all = Part::value_variants().iter();
-        let files = all.map(|part| results.join(part.file()));
-        let files: Vec<_> = files.filter(|file| file.is_file()).collect();
+fn measure(console: &mut Console, bench: &Path, part: Part) {
+    let command = format!("rhizome-bench {}", part.arguments());
+    console.step("measure", &command, || {
+        let (before, clock) = (Shares::now()?, Stopwatch::start());
         let mut command = Command::new(bench);
-        command.arg("report").args(&files).arg("--out").arg(results);
-        if !status(&mut command)? {
-            bail!("no page was made");
-        }
-        Ok(((), format!("of {} results", files.len())))
-    });
-    console.step("write", "docs/performance.md", || {
-        let rows = tables::write(&workspace::root().join("docs/performance.md"), results)?;
-        Ok(((), format!("{rows} figures")))
+        command.args(part.arguments().split(' ')).arg("--json");
+        let run = command.current_dir(workspace::root());
+        let output = run.stderr(Stdio::inherit()).output()?;
+        ensure!(output.status.success(), "it ended with {}", output.status);
+        let run = serde_json::from_slice(&output.stdout).context("reading its result")?;
+        save(&workspace::root().join(RESULTS), part.name(), run)?;
+        let stolen = Shares::now()?.stolen_since(before) * 100.0;
+        let minutes = clock.elapsed().as_secs_f64() / 60.0;
+        Ok((
+            (),
+            format!("{minutes:.1} min; {stolen:.2} % of the processors stolen"),
+        ))
     });
 }
 
-const RESULTS: &str = "bench/results";
+/// Puts `run` into the file of results, in place of the run of that name; one run on each line, so
+/// that a difference shows which were measured again.
+fn save(file: &Path, name: &str, mut run: Value) -> Result<()> {
+    run["name"] = json!(name);
+    let mut runs: Vec<Value> = match fs::read(file) {
+        Ok(text) => serde_json::from_slice(&text).context("reading the results")?,
+        Err(_) => Vec::new(),
+    };
+    match runs.iter_mut().find(|other| other["name"] == name) {
+        Some(other) => *other = run,
+        None => runs.push(run),
+    }
+    let lines: Vec<String> = runs.iter().map(Value::to_string).collect();
+    let text = format!("[{}]\n", lines.join(",\n"));
+    fs::write(file, text).with_context(|| format!("writing {}", file.display()))
+}
+
+const RESULTS: &str = "bench/results/suite.json";
 const PACKAGES: &[&str] = &[
     "apiserver-proxy",
     "konnectivity",
@@ -231,3 +194,25 @@ const PACKAGES: &[&str] = &[
     "vpn-client",
     "vpn-server",
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn run_replaces_the_one_of_its_name() {
+        let dir = testkit::tempdir::TempDir::new("suite").unwrap();
+        let file = dir.path().join("suite.json");
+        for (name, median) in [("tls", 1), ("routes", 2), ("tls", 3)] {
+            save(&file, name, json!({ "name": "tls", "median": median })).unwrap();
+        }
+        let text = fs::read_to_string(&file).unwrap();
+        let runs: Vec<Value> = serde_json::from_str(&text).unwrap();
+        let expected = [
+            json!({ "name": "tls", "median": 3 }),
+            json!({ "name": "routes", "median": 2 }),
+        ];
+        assert_eq!(runs, expected);
+        assert_eq!(text.lines().count(), 2);
+    }
+}

@@ -1,7 +1,7 @@
 //! What a person sees: steps with their result and time, a table at the end; color on a terminal.
 #![expect(
     clippy::print_stdout,
-    reason = "this is the one room of xtask that prints"
+    reason = "this is the one module of xtask that prints"
 )]
 
 use std::io::{IsTerminal, Write};
@@ -13,7 +13,7 @@ use testkit::wait::Stopwatch;
 /// Prints to standard output; in color if that is a terminal and `NO_COLOR` is not set.
 #[derive(Debug)]
 pub(crate) struct Console {
-    colour: bool,
+    color: bool,
     terminal: bool,
     steps: Vec<Step>,
 }
@@ -38,7 +38,7 @@ impl Console {
         // no-color.org: present and not empty.
         let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Self {
-            colour: terminal && !plain,
+            color: terminal && !plain,
             terminal,
             steps: Vec::new(),
         }
@@ -143,7 +143,7 @@ impl Console {
     }
 
     fn paint(&self, code: &str, text: &str) -> String {
-        if self.colour {
+        if self.color {
             format!("\x1b[{code}m{text}\x1b[0m")
         } else {
             text.to_owned()

@@ -17,9 +17,7 @@ mod invitation;
 mod konnectivity;
 mod network;
 mod node;
-mod seed_cluster;
 mod shoot;
-mod ticker;
 mod tunnel;
 mod walk;
 mod watcher;
@@ -31,7 +29,7 @@ use std::thread;
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use testkit::netns::{self, privileges};
-use testkit::peers::{kube, packages};
+use testkit::peers::packages;
 use testkit::tempdir::TempDir;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -41,10 +39,6 @@ use crate::workspace;
 /// What the demo shall do.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Options {
-    /// Use real API servers (kube-apiserver v1.20.2 with etcd) in place of the built-in stand-ins,
-    /// and show the controller with one more for the seed.
-    #[arg(long)]
-    kube_apiserver: bool,
     /// Leave everything running at the end, and say how to look around; Ctrl-C ends it.
     #[arg(long)]
     keep: bool,
@@ -55,7 +49,6 @@ pub(crate) struct Options {
 struct Programs {
     sni_proxy: PathBuf,
     apiserver_proxy: PathBuf,
-    netpol_controller: PathBuf,
     konnectivity_server: PathBuf,
     konnectivity_agent: PathBuf,
     vpn_server: PathBuf,
@@ -73,10 +66,6 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let programs = build()?;
     packages::install(packages::NAMESPACES, &say)?;
     packages::install(packages::DEMO, &say)?;
-    if options.kube_apiserver {
-        packages::install(packages::KUBERNETES, &say)?;
-        kube::install(&say)?;
-    }
     match privileges::acquire()? {
         privileges::Privileges::Here => {}
         privileges::Privileges::Elsewhere(status) => {
@@ -104,7 +93,6 @@ fn build() -> Result<Programs> {
     Ok(Programs {
         sni_proxy: program("sni-proxy")?,
         apiserver_proxy: program("apiserver-proxy")?,
-        netpol_controller: program("netpol-controller")?,
         konnectivity_server: program("konnectivity-server")?,
         konnectivity_agent: program("konnectivity-agent")?,
         vpn_server: program("vpn-server")?,
@@ -147,7 +135,7 @@ fn show_until_signal(options: Options, programs: Programs, dir: PathBuf) -> Resu
 
 fn show(options: Options, programs: &Programs, dir: &Path) -> Result<ExitCode> {
     let mut console = Console::new();
-    let walked = walk::all(&mut console, options, programs, dir);
+    let walked = walk::all(&mut console, programs, dir);
     let good = console.table();
     let stage = walked?;
     if options.keep {

@@ -34,8 +34,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Runs the standard suite of measurements and writes bench/results and the tables of docs/performance.md.
-    /// Takes a quarter of an hour besides the build, and refuses a busy machine.
+    /// Runs the standard suite of measurements and writes bench/results/suite.json. Takes a quarter of
+    /// an hour besides the build, and refuses a busy machine.
     Bench(bench::Options),
     /// Runs everything that must hold before a change is merged: format, lints, documentation,
     /// house rules, dependencies, tests.

@@ -37,7 +37,7 @@ const NODE_PROXY_KIB: u64 = 6 * 1024;
 const GATEWAY_KIB: u64 = 30 * 1024;
 /// After a reload the allocator keeps part of what the old table and the reading needed.
 const GATEWAY_AFTER_KIB: u64 = 40 * 1024;
-const CONNECTION_OCTETS: u64 = 2 * 1024;
+const CONNECTION_BYTES: u64 = 2 * 1024;
 
 /// Bytes of a bulk transfer's chunk.
 const CHUNK: usize = 128 * 1024;
@@ -227,7 +227,7 @@ fn connections(told: &mut Vec<String>, before: Usage, held: Usage) -> Result<()>
         told,
         "each idle connection",
         each,
-        CONNECTION_OCTETS,
+        CONNECTION_BYTES,
         "bytes",
     )
 }

@@ -9,9 +9,11 @@ use testkit::peers::crates::Program;
 use crate::console::Console;
 use crate::workspace;
 
-/// A cargo subcommand of somebody else's.
+/// A cargo subcommand from the registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tool {
+    /// Lists what is in a program.
+    Cyclonedx,
     /// Checks dependencies: licenses, duplicates, sources.
     Deny,
     /// Runs tests, each in a process of its own.
@@ -36,6 +38,7 @@ impl Tool {
 
     fn program(self) -> Program {
         let (name, version) = match self {
+            Self::Cyclonedx => ("cargo-cyclonedx", "0.5.9"),
             Self::Deny => ("cargo-deny", "0.20.2"),
             Self::Nextest => ("cargo-nextest", "0.9.143"),
         };
@@ -51,6 +54,7 @@ impl Tool {
 
     fn subcommand(self) -> &'static str {
         match self {
+            Self::Cyclonedx => "cyclonedx",
             Self::Deny => "deny",
             Self::Nextest => "nextest",
         }

@@ -18,6 +18,7 @@ use hickory_server::net::tcp::TcpStream as Framed;
 use hickory_server::net::xfer::Protocol;
 use hickory_server::proto::op::MessageType;
 use hickory_server::server::{Request, RequestHandler, ResponseHandle, TimeoutStream};
+use telemetry::AcceptBackoff;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -26,10 +27,6 @@ use tokio::time::sleep;
 use super::Limits;
 use super::handler::Handler;
 
-/// First and longest pause after an accept that failed for want of resources.
-const PAUSE: Duration = Duration::from_millis(5);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-
 /// Answers queued for one connection; questions are taken in turn, so one is enough.
 const QUEUED: usize = 1;
 
@@ -37,7 +34,7 @@ const QUEUED: usize = 1;
 pub(super) async fn serve(listener: TcpListener, handler: Handler, limits: &Limits) {
     let permits = Arc::new(Semaphore::new(limits.connections));
     let mut connections = JoinSet::new();
-    let mut pause = PAUSE;
+    let mut backoff = AcceptBackoff::default();
     loop {
         // Never closed, so never an error; what is not accepted waits in the kernel's queue.
         let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
@@ -45,7 +42,7 @@ pub(super) async fn serve(listener: TcpListener, handler: Handler, limits: &Limi
         };
         match listener.accept().await {
             Ok((stream, peer)) => {
-                pause = PAUSE;
+                backoff.accepted();
                 let (handler, idle) = (handler.clone(), limits.idle);
                 connections.spawn(async move {
                     serve_connection(stream, peer, &handler, idle).await;
@@ -53,9 +50,9 @@ pub(super) async fn serve(listener: TcpListener, handler: Handler, limits: &Limi
                 });
             }
             Err(error) => {
-                tracing::debug!(%error, "accepting a DNS connection");
-                sleep(pause).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                if let Some(pause) = backoff.failed("dns", &error) {
+                    sleep(pause).await;
+                }
             }
         }
         while connections.try_join_next().is_some() {}

@@ -183,7 +183,7 @@ async fn shutdown_gives_the_address_back() {
     server.stop().await;
 
     let mut params = params(&[]);
-    params.address = addr;
+    params.address = addr.into();
     DnsServer::bind(&params).expect("both sockets are closed");
 }
 
@@ -193,7 +193,7 @@ fn a_configuration_that_cannot_work_is_refused() {
     type Expected = fn(&DnsError) -> bool;
     let cases: [(Change, Expected); 6] = [
         (
-            |p| p.forward.push(p.address),
+            |p| p.forward.push(p.address.get()),
             |e| matches!(e, DnsError::ForwardLoop { .. }),
         ),
         (
@@ -231,7 +231,7 @@ fn a_configuration_that_cannot_work_is_refused() {
 async fn an_address_in_use_is_an_error_that_names_it() {
     let server = Running::start(&[]);
     let mut params = params(&[]);
-    params.address = server.addr;
+    params.address = server.addr.into();
 
     let error = DnsServer::bind(&params).unwrap_err();
 

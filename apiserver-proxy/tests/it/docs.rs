@@ -10,7 +10,7 @@ fn document(path: &str) -> PathBuf {
 
 #[test]
 fn the_schema_of_the_configuration_is_up_to_date() {
-    let schema = settings::schema::<apiserver_proxy::File>();
+    let schema = settings::schema::<apiserver_proxy::Config>();
     settings::check_doc(&document("schema/apiserver-proxy.json"), &schema);
 }
 

@@ -19,12 +19,9 @@ fn routes_change_under_held_connections_and_none_is_lost() {
     bench.arg("--gateway").arg(programs::of("sni-proxy"));
     // With --require a connection that is lost, or a change that does not come into force, fails it.
     let text = command::run(&mut bench).unwrap();
-    let lines: Vec<Value> = text
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
+    let run: Value = serde_json::from_str(&text).unwrap();
     let median = |case: &str, figure: &str| {
-        let mut all = lines.iter();
+        let mut all = run["rows"].as_array().unwrap().iter();
         let line = all.find(|line| line["case"] == case && line["figure"] == figure);
         line.unwrap_or_else(|| panic!("no {figure} of {case}: {text}"))["median"]
             .as_f64()

@@ -12,23 +12,21 @@ use std::process::Command;
 use serde_json::Value;
 use testkit::command;
 
-fn bench(arguments: &[&str]) -> Vec<Value> {
+fn bench(arguments: &[&str]) -> Value {
     let mut bench = Command::new(env!("CARGO_BIN_EXE_rhizome-bench"));
     bench.args(arguments);
     let text = command::run(&mut bench).unwrap();
-    text.lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
+    serde_json::from_str(&text).unwrap()
 }
 
-fn median(lines: &[Value], setup: &str, case: &str, figure: &str) -> Option<f64> {
+fn median(run: &Value, setup: &str, case: &str, figure: &str) -> Option<f64> {
     let same =
         |line: &&Value| line["setup"] == setup && line["case"] == case && line["figure"] == figure;
-    lines.iter().find(same)?["median"].as_f64()
+    run["rows"].as_array()?.iter().find(same)?["median"].as_f64()
 }
 
 /// Runs `rhizome-bench tls` for a moment, with more arguments.
-fn short(more: &[&str]) -> Vec<Value> {
+fn short(more: &[&str]) -> Value {
     let program = format!("sni-proxy={}", programs::of("sni-proxy").display());
     let first = [
         "tls",
@@ -44,9 +42,9 @@ fn short(more: &[&str]) -> Vec<Value> {
 }
 
 /// Checks the rate of operations against what each took.
-fn operations(lines: &[Value], case: &str) {
+fn operations(run: &Value, case: &str) {
     let value = |setup: &str, figure: &str| {
-        let value = median(lines, setup, case, figure);
+        let value = median(run, setup, case, figure);
         value.unwrap_or_else(|| panic!("{setup}, {case}: no {figure}"))
     };
     let ours = |figure: &str| value("rhizome", figure);
@@ -66,7 +64,7 @@ fn operations(lines: &[Value], case: &str) {
         "{case}"
     );
     assert!(value("direct", "rate") > 0.0, "{case}");
-    assert_eq!(median(lines, "direct", case, "proxy cpu each"), None);
+    assert_eq!(median(run, "direct", case, "proxy cpu each"), None);
 }
 
 #[test]
@@ -80,16 +78,14 @@ fn every_figure_of_every_case_is_there_and_adds_up() {
         "0.1",
     ];
     let how_many = ["--connections", "2", "--idle", "50"];
-    let lines = short(&[&what[..], &how_many[..]].concat());
-    let facts = &lines[0]["facts"];
-    assert!(
-        facts["versions"].as_str().unwrap().contains("sni-proxy"),
-        "{facts}"
-    );
+    let run = short(&[&what[..], &how_many[..]].concat());
+    let mut facts = run["facts"].as_array().unwrap().iter();
+    let versions = facts.find(|fact| fact[0] == "versions").unwrap();
+    assert!(versions[1].as_str().unwrap().contains("sni-proxy"));
     for case in ["conns ×4", "rtt", "requests ×2", "handshakes ×4"] {
-        operations(&lines, &format!("sni {case}"));
+        operations(&run, &format!("sni {case}"));
     }
-    let ours = |case: &str, figure: &str| median(&lines, "rhizome", case, figure).unwrap();
+    let ours = |case: &str, figure: &str| median(&run, "rhizome", case, figure).unwrap();
     for case in ["sni bulk down ×2", "sni bulk up ×2"] {
         let share = ours(case, "throughput") / 8.0 * ours(case, "proxy cpu") * 100.0;
         let busy = ours(case, "proxy busy");
@@ -121,12 +117,12 @@ fn other_listeners_are_spoken_to_in_their_own_words() {
         "--cases",
         "conns",
     ];
-    let lines = short(&[&what[..], &["--seconds", "0.2"]].concat());
+    let run = short(&[&what[..], &["--seconds", "0.2"]].concat());
     for listener in ["proxy", "connect"] {
         let case = format!("{listener} conns ×4");
-        operations(&lines, &case);
+        operations(&run, &case);
         assert_eq!(
-            median(&lines, "rhizome", &case, "failed"),
+            median(&run, "rhizome", &case, "failed"),
             Some(0.0),
             "{case}"
         );
@@ -137,9 +133,9 @@ fn other_listeners_are_spoken_to_in_their_own_words() {
 #[test]
 fn a_loop_that_copies_tells_what_the_machine_costs() {
     let what = ["--only", "copy-loop,rhizome-copy", "--seconds", "0.2"];
-    let lines = short(&[&what[..], &["--cases", "bulk,conns,rtt"]].concat());
+    let run = short(&[&what[..], &["--cases", "bulk,conns,rtt"]].concat());
     let value = |setup: &str, case: &str, figure: &str| {
-        let value = median(&lines, setup, case, figure);
+        let value = median(&run, setup, case, figure);
         value.unwrap_or_else(|| panic!("{setup}, {case}: no {figure}"))
     };
     for setup in ["copy-loop", "rhizome-copy"] {
@@ -166,10 +162,10 @@ fn what_runs_already_is_measured_by_its_address() {
         "a.example",
     ];
     let how = ["--cases", "conns", "--seconds", "0.2"];
-    let lines = short(&[&what[..], &how[..]].concat());
+    let run = short(&[&what[..], &how[..]].concat());
     let setup = format!("at {address}");
-    let figure = |figure| median(&lines, &setup, "sni conns ×4", figure);
-    assert!(figure("rate").is_some_and(|rate| rate > 0.0), "{lines:?}");
+    let figure = |figure| median(&run, &setup, "sni conns ×4", figure);
+    assert!(figure("rate").is_some_and(|rate| rate > 0.0), "{run}");
     assert_eq!(
         (figure("failed"), figure("proxy cpu each")),
         (Some(0.0), None)
@@ -188,13 +184,13 @@ fn an_open_loop_keeps_to_its_rate() {
         "--seconds",
         "1",
     ];
-    let lines = short(&what);
-    let rate = median(&lines, "rhizome", "sni conns 100/s", "rate").unwrap();
+    let run = short(&what);
+    let rate = median(&run, "rhizome", "sni conns 100/s", "rate").unwrap();
     // No more can be over than were due, those of the warm-up among them; a machine that is busy with
     // other things finishes fewer.
     assert!(rate > 0.0 && rate <= 151.0, "{rate}");
     assert_eq!(
-        median(&lines, "rhizome", "sni conns 100/s", "failed"),
+        median(&run, "rhizome", "sni conns 100/s", "failed"),
         Some(0.0)
     );
 }

@@ -5,12 +5,11 @@
 //!
 //! Does not decide which answer is due.
 
-use std::io;
 use std::time::Duration;
 
 use preamble::HttpVersion;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
 
 use crate::End;
 
@@ -58,28 +57,6 @@ where
         Ok(Ok(())) => Ok(()),
         Ok(Err(_)) => Err(End::ClientGone),
         Err(_) => Err(End::AnswerTimeout),
-    }
-}
-
-/// Shuts the stream down and gives the client time to read what was sent: closing a socket with
-/// unread bytes resets the connection and may destroy it (RFC 9112 §9.6). At most 256 KiB that the
-/// client still sends are read and discarded.
-pub async fn linger<S>(stream: &mut S, shutdown_limit: Duration, limit: Duration)
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    if !matches!(timeout(shutdown_limit, stream.shutdown()).await, Ok(Ok(()))) {
-        return;
-    }
-    let deadline = Instant::now() + limit;
-    let mut discarded = 0;
-    let mut buf = [0; 1024];
-    while discarded < LINGER_BYTES {
-        let read: Result<io::Result<usize>, _> = timeout_at(deadline, stream.read(&mut buf)).await;
-        match read {
-            Ok(Ok(read)) if read > 0 => discarded += read,
-            Ok(_) | Err(_) => return,
-        }
     }
 }
 
@@ -170,5 +147,5 @@ fn phrase(status: u16) -> &'static str {
 
 /// 45 bytes with the line's end.
 const CONNECT_ONLY: &str = "this proxy only supports CONNECT passthrough\n";
-/// Most bytes discarded while the client reads the answer.
-const LINGER_BYTES: usize = 256 * 1024;
+/// Bytes of the client that are discarded at most while it reads the answer.
+pub(crate) const LINGER_BYTES: usize = 256 * 1024;

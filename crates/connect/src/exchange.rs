@@ -178,7 +178,7 @@ where
         self.status = Some(status);
         let limit = self.params.answer_limit;
         if answer::write(self.stream, answer, limit).await.is_ok() {
-            answer::linger(self.stream, limit, self.params.linger_limit).await;
+            relay::linger(self.stream, self.params.linger_limit, answer::LINGER_BYTES).await;
         }
     }
 }

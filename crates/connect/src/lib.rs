@@ -24,7 +24,7 @@ mod request;
 mod stream;
 mod tls;
 
-pub use answer::{Refusal, RefusalHeaders, linger};
+pub use answer::{Refusal, RefusalHeaders};
 pub use exchange::{End, Exchange};
 pub use params::Params;
 pub use preamble::HttpVersion;

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// How long each step of a connection may take, and how much it may hold.
 ///
 /// A connection that never gets a tunnel ends within `other_requests` × (`head_limit` +
-/// `answer_limit`) + `dial_limit` + 2 × `answer_limit` + `linger_limit`; how long a tunnel may live
+/// `answer_limit`) + `dial_limit` + `answer_limit` + `linger_limit`; how long a tunnel may live
 /// is for [`Dial::relay`](crate::Dial::relay) to say.
 #[derive(Clone, Debug)]
 pub struct Params {
@@ -24,10 +24,10 @@ pub struct Params {
     /// Longest time for a dial: a backstop, since only the dial itself can report what went wrong;
     /// answered with 504. Default 60 s.
     pub dial_limit: Duration,
-    /// Longest time for one answer to be written, and for the stream to be shut down behind it.
+    /// Longest time for one answer to be written.
     /// Default 10 s.
     pub answer_limit: Duration,
-    /// Longest time an answered connection is kept so that the client can read the answer. Default
+    /// Longest time an answered connection is kept to shut it down and let the client read. Default
     /// 1 s.
     pub linger_limit: Duration,
     /// Most requests that are not CONNECT on one connection; the last is answered with

@@ -134,7 +134,7 @@ where
             if let Some(mut stream) = failed.stream {
                 let left = deadline.saturating_duration_since(Instant::now());
                 let limit = left.min(ALERT_LIMIT);
-                Box::pin(answer::linger(&mut stream, limit, limit)).await;
+                relay::linger(&mut stream, limit, answer::LINGER_BYTES).await;
             }
             Err(failed.error)
         }

@@ -36,7 +36,7 @@ pub struct Connection {
     /// By number, which only grows.
     #[expect(
         clippy::vec_box,
-        reason = "most connections have one stream, and should not hold room for more"
+        reason = "most connections have one stream, and should not hold memory for more"
     )]
     streams: Vec<Box<Stream>>,
     /// The newest stream.
@@ -50,7 +50,7 @@ pub struct Connection {
     output: SendBuffer,
     /// Streams with something to send.
     queue: VecDeque<StreamId>,
-    /// Streams whose owner waits until the connection has room.
+    /// Streams whose owner waits until the connection has capacity.
     crowd: Vec<StreamId>,
     events: VecDeque<Event>,
     /// Streams that were reset before they were answered, less those that were answered.
@@ -74,7 +74,7 @@ enum Ended {
 /// What has happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Something may be read from a stream, or there is room again, or it is over.
+    /// Something may be read from a stream, or written to again, or it is over.
     Changed(StreamId),
     /// The answer to [`Connection::ping`].
     Pong,
@@ -123,7 +123,7 @@ impl Connection {
         self.reader.is_begun()
     }
 
-    /// Takes bytes as they came. What is worth it is kept and not copied.
+    /// Handles bytes from the client. Large parts are kept without a copy.
     ///
     /// # Errors
     ///
@@ -143,12 +143,12 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes the end of the input, or of the connection.
+    /// Handles the end of the input, or of the connection.
     pub fn handle_end(&mut self) {
         self.end_all(StreamEnd::Lost);
     }
 
-    /// Takes what has happened.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         loop {
             let event = self.events.pop_front();
@@ -192,7 +192,7 @@ impl Connection {
         }
     }
 
-    /// Says that bytes which were read are not held any more: the client may send as many.
+    /// Releases bytes that were read: the client may send as many.
     pub fn consumed(&mut self, id: StreamId, bytes: usize) {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         self.give_back(bytes);
@@ -207,7 +207,7 @@ impl Connection {
         }
     }
 
-    /// Tells whether a stream is over before its time.
+    /// Returns whether a stream is over before its time.
     #[must_use]
     pub fn end_of(&self, id: StreamId) -> Option<StreamEnd> {
         match self.find(id) {
@@ -237,7 +237,7 @@ impl Connection {
         self.answer(reader::PING, 0, StreamId(0), OPAQUE);
     }
 
-    /// Tells the client that no new streams are taken.
+    /// Sends GOAWAY: no new streams are accepted.
     pub fn go_away(&mut self) {
         if self.ended == Ended::No {
             self.ended = Ended::GoneAway;
@@ -260,7 +260,7 @@ impl Connection {
         self.streams.get_mut(at).map(|stream| &mut **stream)
     }
 
-    /// Tells the owner of a stream to look at it.
+    /// Queues an event for the owner of a stream.
     fn note(&mut self, id: StreamId) {
         let Some(stream) = self.stream(id) else {
             return;

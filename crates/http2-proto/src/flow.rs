@@ -30,14 +30,14 @@ impl Window {
         }
     }
 
-    /// Takes what has come; `None` when it is more than may come.
+    /// Counts what has come; `None` when it is more than may come.
     #[must_use]
     pub(crate) fn take(&mut self, bytes: u32) -> Option<()> {
         self.left = self.left.checked_sub(bytes)?;
         Some(())
     }
 
-    /// Takes back what was consumed, and returns an increment once half of the window is due.
+    /// Counts what was consumed, and returns an increment once half of the window is due.
     pub(crate) fn give(&mut self, bytes: u32) -> Option<u32> {
         // No more is consumed than has come, so that this stays within the size.
         self.consumed = self.consumed.saturating_add(bytes);

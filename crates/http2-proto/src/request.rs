@@ -62,7 +62,7 @@ pub(crate) enum BadRequest {
 }
 
 impl Builder {
-    /// Takes fields of `limit` bytes.
+    /// Collects fields of at most `limit` bytes.
     pub(crate) fn new(limit: u32) -> Self {
         Self {
             limit: limit as usize,
@@ -70,7 +70,7 @@ impl Builder {
         }
     }
 
-    /// Takes a field. What is wrong or too much is dropped at once.
+    /// Adds a field. What is wrong or too much is dropped at once.
     pub(crate) fn field(&mut self, name: &[u8], value: &[u8]) {
         self.size = self.size.saturating_add(name.len() + value.len() + 32);
         if self.malformed || self.size > self.limit {
@@ -79,7 +79,7 @@ impl Builder {
         self.malformed = !is_value(value) || !self.take(name, value);
     }
 
-    /// Tells whether a field may be there, and keeps it.
+    /// Returns whether a field is allowed, and keeps it.
     fn take(&mut self, name: &[u8], value: &[u8]) -> bool {
         if let Some(pseudo) = name.strip_prefix(b":") {
             let seen = match pseudo {

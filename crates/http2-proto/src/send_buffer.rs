@@ -120,7 +120,7 @@ impl SendBuffer {
         count
     }
 
-    /// Takes away the first `len` bytes.
+    /// Removes the first `len` bytes.
     pub(crate) fn advance(&mut self, len: usize) {
         let mut left = len.min(self.len);
         self.len -= left;

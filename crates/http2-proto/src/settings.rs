@@ -42,7 +42,7 @@ impl Peer {
         }
     }
 
-    /// Takes the payload of a SETTINGS frame.
+    /// Applies the payload of a SETTINGS frame.
     pub(crate) fn apply(&mut self, payload: &[u8]) -> Result<(), ConnectionError> {
         let (settings, _) = payload.as_chunks::<6>();
         for [high, low, value @ ..] in settings {

@@ -1,7 +1,7 @@
-//! What one cluster may have at a time, over all its streams: agents, dials, tunnels, bytes.
+//! What one tenant may have at a time, over all its streams: agents, dials, tunnels, bytes.
 //!
 //! ```text
-//! dial ──▶ Cluster::admit_dial ──▶ Permit ── owned by the tunnel, gives everything back in Drop
+//! dial ──▶ Tenant::admit_dial ──▶ Permit ── owned by the tunnel, gives everything back in Drop
 //! ```
 //!
 //! Counters are shared by threads and exact; nothing waits. What is refused is returned to the
@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use crate::budget::{Budget, Share};
 use crate::credit::Headroom;
-use crate::id::ClusterId;
+use crate::id::TenantId;
 
-/// Bounds of one cluster.
+/// Bounds of one tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClusterLimits {
+pub struct TenantLimits {
     /// Streams from agents.
     pub agents: usize,
     /// Bytes held for, and promised to, tunnels.
@@ -30,7 +30,7 @@ pub struct ClusterLimits {
     pub tunnels: usize,
 }
 
-impl Default for ClusterLimits {
+impl Default for TenantLimits {
     fn default() -> Self {
         Self {
             agents: 1000,
@@ -63,10 +63,10 @@ pub enum DialRefused {
     Tunnels,
 }
 
-/// A cluster's limits, and how much of them is used; shared by all streams of the cluster.
+/// A tenant's limits, and how much of them is used; shared by all streams of the tenant.
 #[derive(Debug)]
-pub struct Cluster {
-    id: ClusterId,
+pub struct Tenant {
+    id: TenantId,
     agents: Counter,
     bytes: Share,
     pending: Counter,
@@ -74,10 +74,10 @@ pub struct Cluster {
     tunnels: Counter,
 }
 
-impl Cluster {
-    /// Makes a cluster without use yet, within `process`.
+impl Tenant {
+    /// Makes a tenant without use yet, within `process`.
     #[must_use]
-    pub fn new(id: ClusterId, limits: ClusterLimits, process: Arc<Budget>) -> Arc<Self> {
+    pub fn new(id: TenantId, limits: TenantLimits, process: Arc<Budget>) -> Arc<Self> {
         Arc::new(Self {
             id,
             agents: Counter::new(limits.agents),
@@ -89,7 +89,7 @@ impl Cluster {
     }
 
     /// Changes the limits from now on. What is above stays until it ends by itself.
-    pub fn set_limits(&self, limits: ClusterLimits) {
+    pub fn set_limits(&self, limits: TenantLimits) {
         self.agents.set_limit(limits.agents);
         self.bytes.set_limit(limits.buffered_bytes);
         self.pending.set_limit(limits.pending_dials);
@@ -99,7 +99,7 @@ impl Cluster {
 
     /// Returns whose limits these are.
     #[must_use]
-    pub fn id(&self) -> &ClusterId {
+    pub fn id(&self) -> &TenantId {
         &self.id
     }
 
@@ -130,7 +130,7 @@ impl Cluster {
     /// Counts one agent's stream in; nothing when there are too many.
     pub(crate) fn admit_agent(self: &Arc<Self>) -> Option<AgentPermit> {
         self.agents.try_add().then(|| AgentPermit {
-            cluster: Arc::clone(self),
+            tenant: Arc::clone(self),
         })
     }
 
@@ -140,7 +140,7 @@ impl Cluster {
             return Err(DialRefused::Tunnels);
         }
         let mut permit = Permit {
-            cluster: Arc::clone(self),
+            tenant: Arc::clone(self),
             pending: false,
             charged: 0,
         };
@@ -158,19 +158,19 @@ impl Cluster {
 /// An agent's stream, counted.
 #[derive(Debug)]
 pub(crate) struct AgentPermit {
-    cluster: Arc<Cluster>,
+    tenant: Arc<Tenant>,
 }
 
 impl Drop for AgentPermit {
     fn drop(&mut self) {
-        self.cluster.agents.sub();
+        self.tenant.agents.sub();
     }
 }
 
 /// A tunnel, counted, and the bytes it is charged for.
 #[derive(Debug)]
 pub(crate) struct Permit {
-    cluster: Arc<Cluster>,
+    tenant: Arc<Tenant>,
     pending: bool,
     charged: usize,
 }
@@ -179,7 +179,7 @@ impl Permit {
     /// The dial has been answered.
     pub(crate) fn answered(&mut self) {
         if std::mem::take(&mut self.pending) {
-            self.cluster.pending.sub();
+            self.tenant.pending.sub();
         }
     }
 
@@ -187,7 +187,7 @@ impl Permit {
     pub(crate) fn try_charge(&mut self, total: usize) -> bool {
         if total > self.charged {
             let more = total - self.charged;
-            let bytes = &self.cluster.bytes;
+            let bytes = &self.tenant.bytes;
             // Who holds little does not fall to those who hold much.
             let few = total <= FEW && bytes.try_take_any(more);
             if !few && !bytes.try_take(self.charged, more) {
@@ -203,21 +203,21 @@ impl Permit {
     /// Charges the tunnel for `total` bytes, whatever is left.
     pub(crate) fn charge(&mut self, total: usize) {
         if total > self.charged {
-            self.cluster.bytes.take(total - self.charged);
+            self.tenant.bytes.take(total - self.charged);
         } else if total < self.charged {
-            self.cluster.bytes.give_back(self.charged - total);
+            self.tenant.bytes.give_back(self.charged - total);
         }
         self.charged = total;
     }
 
     /// Returns how many bytes more the tunnel may be charged for.
     pub(crate) fn allowance(&self) -> usize {
-        self.cluster.bytes.allowance(self.charged)
+        self.tenant.bytes.allowance(self.charged)
     }
 
-    /// Says whether the tunnel's sender may be promised `more`.
+    /// Returns whether the tunnel's sender may be promised `more`.
     pub(crate) fn headroom(&self, more: usize) -> Headroom {
-        self.cluster.bytes.headroom(self.charged, more)
+        self.tenant.bytes.headroom(self.charged, more)
     }
 }
 
@@ -225,33 +225,33 @@ impl Drop for Permit {
     fn drop(&mut self) {
         self.answered();
         self.charge(0);
-        self.cluster.tunnels.sub();
+        self.tenant.tunnels.sub();
     }
 }
 
 /// Bytes that a tunnel may always hold while there are any: a request and its answer.
 const FEW: usize = 64 << 10;
 
-/// Bytes that a cluster is charged for although no tunnel holds them.
+/// Bytes that a tenant is charged for although no tunnel holds them.
 #[derive(Debug)]
 pub struct Reserve {
-    cluster: Arc<Cluster>,
+    tenant: Arc<Tenant>,
     charged: usize,
 }
 
 impl Reserve {
     /// Charges nothing yet.
     #[must_use]
-    pub fn new(cluster: &Arc<Cluster>) -> Self {
+    pub fn new(tenant: &Arc<Tenant>) -> Self {
         Self {
-            cluster: Arc::clone(cluster),
+            tenant: Arc::clone(tenant),
             charged: 0,
         }
     }
 
-    /// Charges for `total` bytes; false, and no change, when the cluster may not have more.
+    /// Charges for `total` bytes; false, and no change, when the tenant may not have more.
     pub fn try_set(&mut self, total: usize) -> bool {
-        let bytes = &self.cluster.bytes;
+        let bytes = &self.tenant.bytes;
         if total > self.charged {
             if !bytes.try_take(self.charged, total - self.charged) {
                 return false;
@@ -266,7 +266,7 @@ impl Reserve {
 
 impl Drop for Reserve {
     fn drop(&mut self) {
-        self.cluster.bytes.give_back(self.charged);
+        self.tenant.bytes.give_back(self.charged);
     }
 }
 
@@ -343,8 +343,8 @@ const SECOND: Duration = Duration::from_secs(1);
 mod tests {
     use super::*;
 
-    fn cluster(limits: ClusterLimits) -> Arc<Cluster> {
-        Cluster::new(ClusterId::new("a"), limits, Budget::new(1 << 30))
+    fn tenant(limits: TenantLimits) -> Arc<Tenant> {
+        Tenant::new(TenantId::new("a"), limits, Budget::new(1 << 30))
     }
 
     #[expect(
@@ -357,46 +357,46 @@ mod tests {
 
     #[test]
     fn a_permit_gives_back_what_it_took() {
-        let cluster = cluster(ClusterLimits::default());
-        let mut permit = cluster.admit_dial(start()).unwrap();
+        let tenant = tenant(TenantLimits::default());
+        let mut permit = tenant.admit_dial(start()).unwrap();
         assert!(permit.try_charge(500));
-        assert_eq!((cluster.tunnels(), cluster.pending_dials()), (1, 1));
-        assert_eq!(cluster.buffered_bytes(), 500);
+        assert_eq!((tenant.tunnels(), tenant.pending_dials()), (1, 1));
+        assert_eq!(tenant.buffered_bytes(), 500);
         permit.answered();
-        assert_eq!((cluster.tunnels(), cluster.pending_dials()), (1, 0));
+        assert_eq!((tenant.tunnels(), tenant.pending_dials()), (1, 0));
         drop(permit);
-        assert_eq!((cluster.tunnels(), cluster.pending_dials()), (0, 0));
-        assert_eq!(cluster.buffered_bytes(), 0);
+        assert_eq!((tenant.tunnels(), tenant.pending_dials()), (0, 0));
+        assert_eq!(tenant.buffered_bytes(), 0);
     }
 
     #[test]
     fn each_limit_refuses_and_keeps_nothing() {
-        let limits = ClusterLimits {
+        let limits = TenantLimits {
             pending_dials: 1,
             tunnels: 2,
-            ..ClusterLimits::default()
+            ..TenantLimits::default()
         };
-        let (cluster, now) = (cluster(limits), start());
-        let mut first = cluster.admit_dial(now).unwrap();
+        let (tenant, now) = (tenant(limits), start());
+        let mut first = tenant.admit_dial(now).unwrap();
         assert_eq!(
-            cluster.admit_dial(now).err(),
+            tenant.admit_dial(now).err(),
             Some(DialRefused::PendingDials)
         );
         first.answered();
-        let second = cluster.admit_dial(now).unwrap();
-        assert_eq!(cluster.admit_dial(now).err(), Some(DialRefused::Tunnels));
+        let second = tenant.admit_dial(now).unwrap();
+        assert_eq!(tenant.admit_dial(now).err(), Some(DialRefused::Tunnels));
         drop((first, second));
-        assert_eq!((cluster.tunnels(), cluster.pending_dials()), (0, 0));
+        assert_eq!((tenant.tunnels(), tenant.pending_dials()), (0, 0));
     }
 
     #[test]
     fn dials_pass_at_the_rate_after_a_burst() {
-        let limits = ClusterLimits {
+        let limits = TenantLimits {
             dials_per_second: 10,
-            ..ClusterLimits::default()
+            ..TenantLimits::default()
         };
-        let (cluster, mut now) = (cluster(limits), start());
-        let passed = |now| (0..50).filter(|_| cluster.admit_dial(now).is_ok()).count();
+        let (tenant, mut now) = (tenant(limits), start());
+        let passed = |now| (0..50).filter(|_| tenant.admit_dial(now).is_ok()).count();
         assert_eq!(passed(now), 10);
         now += Duration::from_millis(250);
         assert_eq!(passed(now), 2);
@@ -406,14 +406,14 @@ mod tests {
 
     #[test]
     fn a_stream_is_counted_while_it_lives() {
-        let limits = ClusterLimits {
+        let limits = TenantLimits {
             agents: 1,
-            ..ClusterLimits::default()
+            ..TenantLimits::default()
         };
-        let cluster = cluster(limits);
-        let permit = cluster.admit_agent();
-        assert!(permit.is_some() && cluster.admit_agent().is_none());
+        let tenant = tenant(limits);
+        let permit = tenant.admit_agent();
+        assert!(permit.is_some() && tenant.admit_agent().is_none());
         drop(permit);
-        assert_eq!(cluster.agents(), 0);
+        assert_eq!(tenant.agents(), 0);
     }
 }

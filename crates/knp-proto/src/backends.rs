@@ -5,7 +5,7 @@
 //!             └─▶ a slot: the streams of one agent id, host or range ──▶ newest alive
 //! ```
 //!
-//! One table per cluster; it never sees another cluster's agents. Opens nothing and keeps no time:
+//! One table per tenant; it never sees another tenant's agents. Opens nothing and keeps no time:
 //! whether a stream is alive is told by its owner.
 
 mod host;
@@ -111,7 +111,7 @@ impl fmt::Display for Strategy {
     }
 }
 
-/// The agents' streams of one cluster.
+/// The agents' streams of one tenant.
 #[derive(Debug, Default)]
 pub struct Backends {
     streams: BTreeMap<StreamId, Backend>,
@@ -174,14 +174,14 @@ impl Backends {
         }
     }
 
-    /// Says that a stream's agent drains: it is dialed only when all others in question drain.
+    /// Marks a stream's agent as draining: it is dialed only when all others in question drain.
     pub fn set_draining(&mut self, stream: StreamId) {
         if let Some(backend) = self.streams.get_mut(&stream) {
             backend.draining = true;
         }
     }
 
-    /// Says whether a stream answers. One that does not is not dialed at all.
+    /// Sets whether a stream answers. One that does not is not dialed at all.
     pub fn set_alive(&mut self, stream: StreamId, alive: bool) {
         if let Some(backend) = self.streams.get_mut(&stream) {
             backend.alive = alive;

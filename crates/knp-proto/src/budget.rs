@@ -1,12 +1,12 @@
-//! The memory that waiting bytes may take: one budget per process, a share of it per cluster.
+//! The memory that waiting bytes may take: one budget per process, a share of it per tenant.
 //!
 //! ```text
-//! Budget (process) ◀── Share (cluster) ◀── what one tunnel holds
+//! Budget (process) ◀── Share (tenant) ◀── what one tunnel holds
 //! ```
 //!
 //! Who may take more is decided by what is free (A. K. Choudhury and E. L. Hahne, "Dynamic Queue
 //! Length Thresholds for Shared-Memory Packet Switches", 1998): a tunnel may hold as much as its
-//! cluster has free, a cluster eight times as much as the process has. So the one that holds most is
+//! tenant has free, a tenant eight times as much as the process has. So the one that holds most is
 //! refused first, something is always left for one that holds nothing, and the sum stays within
 //! the limit. Does not say what happens to the one that is refused.
 
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::credit::Headroom;
 
-/// Bytes that all clusters of a process may hold together.
+/// Bytes that all tenants of a process may hold together.
 #[derive(Debug)]
 pub struct Budget {
     limit: usize,
@@ -23,7 +23,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Makes a budget of `limit` bytes. One cluster alone can use eight ninths of it.
+    /// Makes a budget of `limit` bytes. One tenant alone can use eight ninths of it.
     #[must_use]
     pub fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self {
@@ -43,7 +43,7 @@ impl Budget {
     }
 }
 
-/// A cluster's part of the process's budget.
+/// A tenant's part of the process's budget.
 #[derive(Debug)]
 pub(crate) struct Share {
     process: Arc<Budget>,
@@ -76,14 +76,14 @@ impl Share {
     /// Returns how much more one that holds `own` bytes may take.
     pub(crate) fn allowance(&self, own: usize) -> usize {
         let process = self.process.free();
-        let of_process = process.saturating_mul(CLUSTER_WEIGHT);
+        let of_process = process.saturating_mul(TENANT_WEIGHT);
         self.free()
             .saturating_sub(own)
             .min(of_process.saturating_sub(self.used()))
             .min(process)
     }
 
-    /// Takes `more` bytes for one that holds `own`, if they may be had.
+    /// Takes `more` bytes for one that holds `own`, if they are free.
     pub(crate) fn try_take(&self, own: usize, more: usize) -> bool {
         more <= self.allowance(own) && self.try_take_any(more)
     }
@@ -111,7 +111,7 @@ impl Share {
         self.process.used.fetch_sub(less, Ordering::Relaxed);
     }
 
-    /// Says whether one that holds `own` bytes may promise `more`. Promises get half of the
+    /// Returns whether one that holds `own` bytes may promise `more`. Promises get half of the
     /// memory, so that what was promised to every tunnel from the start finds some left.
     pub(crate) fn headroom(&self, own: usize, more: usize) -> Headroom {
         let limit = self.limit.load(Ordering::Relaxed);
@@ -119,7 +119,7 @@ impl Share {
         let half_of_process = (self.process.limit / 2).saturating_sub(self.process.used());
         if own + more <= half && more <= half_of_process {
             Headroom::Ample
-        } else if own <= self.free() && self.used() <= self.process.free() * CLUSTER_WEIGHT {
+        } else if own <= self.free() && self.used() <= self.process.free() * TENANT_WEIGHT {
             Headroom::Enough
         } else {
             Headroom::Short
@@ -127,8 +127,8 @@ impl Share {
     }
 }
 
-/// A cluster may hold so many times what the process has free.
-const CLUSTER_WEIGHT: usize = 8;
+/// A tenant may hold so many times what the process has free.
+const TENANT_WEIGHT: usize = 8;
 
 #[cfg(test)]
 mod tests {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_greedy_cluster_leaves_room_for_another() {
+    fn a_greedy_tenant_leaves_room_for_another() {
         let process = Budget::new(900);
         let greedy = Share::new(Arc::clone(&process), 10_000);
         while greedy.try_take(0, 1) {}

@@ -1,7 +1,7 @@
 //! Who is meant by an id on one stream.
 //!
 //! The ids of DIAL_REQ and of the other packets are two name spaces, and each stream has its own:
-//! a table belongs to one [`Link`](crate::Link), so an id is looked up under (cluster, stream, id)
+//! a table belongs to one [`Link`](crate::Link), so an id is looked up under (tenant, stream, id)
 //! by where the packet came in. Nothing here is shared between streams.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -50,7 +50,7 @@ impl FairQueue {
         }
     }
 
-    /// Says that `flow` has something to send; it queues up unless it already does. Flows are
+    /// Marks `flow` as having something to send; it queues up unless it already does. Flows are
     /// small numbers: there is memory for each up to the highest.
     pub fn activate(&mut self, flow: u32) {
         let index = flow as usize;
@@ -68,14 +68,14 @@ impl FairQueue {
         }
     }
 
-    /// Says that `flow` has nothing to send any more.
+    /// Marks `flow` as having nothing to send.
     pub fn deactivate(&mut self, flow: u32) {
         if let Some(state) = self.flows.get_mut(flow as usize) {
             state.active = false;
         }
     }
 
-    /// Returns whether nobody has a place; while somebody has, [`FairQueue::turn`] may still say no.
+    /// Returns whether the ring is empty; if not, [`FairQueue::next_flow`] may still return none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ring.is_empty()
@@ -100,7 +100,7 @@ impl FairQueue {
         }
     }
 
-    /// Takes `len` bytes from the flow in front. A packet without payload costs something
+    /// Charges `len` bytes to the flow in front. A packet without payload costs something
     /// too.
     pub fn spend(&mut self, len: usize) {
         let Some(&flow) = self.ring.front() else {

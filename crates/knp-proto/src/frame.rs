@@ -58,7 +58,7 @@ impl Deframer {
         }
     }
 
-    /// Takes the next piece of the stream. Take all messages before the next piece, then no more
+    /// Adds the next piece of the stream. Take all messages before the next piece, then no more
     /// than one message and one piece are ever held.
     pub fn push(&mut self, piece: Bytes) {
         if !piece.is_empty() {
@@ -79,7 +79,7 @@ impl Deframer {
         self.len == 0
     }
 
-    /// Takes the next message, if it is complete.
+    /// Returns the next message, if it is complete.
     ///
     /// # Errors
     ///

@@ -64,7 +64,7 @@ impl GrpcFrontend {
         matches!(self.state, State::Idle | State::Dialing | State::Open)
     }
 
-    /// Takes a packet the client sent. What is to be sent back at once is added to `replies`, at
+    /// Handles a packet the client sent. What is to be sent back at once is added to `replies`, at
     /// most two packets.
     pub fn handle_packet(
         &mut self,

@@ -1,54 +1,43 @@
-//! What things are called: clusters, streams, agents, dials, connections, tunnels.
+//! What things are called: tenants, streams, agents, dials, connections, tunnels.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Names a cluster: whose agents and frontends belong together, and to no other's.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ClusterId(Arc<str>);
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Arc<str>);
 
-impl ClusterId {
-    /// Names a cluster `name`.
-    #[must_use]
-    pub fn new(name: &str) -> Self {
-        Self(Arc::from(name))
-    }
+        impl $name {
+            /// Makes the id of a name.
+            #[must_use]
+            pub fn new(name: &str) -> Self {
+                Self(Arc::from(name))
+            }
 
-    /// Returns the name.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
+            /// Returns the name.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
 }
 
-impl fmt::Display for ClusterId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
+name! {
+    /// A tenant: agents and frontends that belong together, and to no other tenant.
+    TenantId
 }
-
-/// What an agent calls itself; several streams may share one.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct AgentId(Arc<str>);
-
-impl AgentId {
-    /// Takes an agent's name.
-    #[must_use]
-    pub fn new(name: &str) -> Self {
-        Self(Arc::from(name))
-    }
-
-    /// Returns the name.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for AgentId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
+name! {
+    /// What an agent calls itself; several streams may share one.
+    AgentId
 }
 
 /// One stream between a server and an agent, numbered by the process in the order they came and

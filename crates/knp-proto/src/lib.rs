@@ -4,11 +4,11 @@
 //!  agent stream ──▶ frame ──▶ packet ──▶ Link ──▶ inbox ──▶ read, consumed ──▶ socket
 //!               ◀── frame ◀── packet ◀── (fair) ◀── outbox ◀── write, finish, close ◀── socket
 //!                                         │
-//!              Cluster: limits of dials and tunnels, budget of bytes; Backends: which stream to dial
+//!              Tenant: limits of dials and tunnels, budget of bytes; Backends: which stream to dial
 //! ```
 //!
 //! One [`Link`] is one stream between a server and an agent, seen from either end, with all its
-//! tunnels. Several links of one cluster share a [`Cluster`], which bounds what they may hold
+//! tunnels. Several links of one tenant share a [`Tenant`], which bounds what they may hold
 //! together, and nothing else: ids of one stream mean nothing to another, so two agents with one
 //! agent id cannot be mixed up. [`GrpcFrontend`] speaks to an API server in packets;
 //! [`Backends`] chooses the stream for a dial; [`Extensions`] says what both ends understand.
@@ -24,6 +24,7 @@
 mod admission;
 mod backends;
 mod budget;
+mod config;
 mod credit;
 mod dispatch;
 mod fair;
@@ -38,17 +39,16 @@ mod queue;
 mod slab;
 mod tunnel;
 
-pub use admission::{Cluster, ClusterLimits, DialRefused, Reserve};
+pub use admission::{DialRefused, Reserve, Tenant, TenantLimits};
 pub use backends::{Backends, Strategy, StrategyError, dial_host};
 pub use budget::Budget;
+pub use config::{LinkConfig, Overflow, Role};
 pub use credit::{CreditError, INITIAL_WINDOW};
 pub use fair::{FairQueue, Grant};
 pub use frontend::{FrontendAction, GrpcFrontend};
-pub use id::{AgentId, ClusterId, ConnectId, DialId, StreamId, TunnelId};
+pub use id::{AgentId, ConnectId, DialId, StreamId, TenantId, TunnelId};
 pub use identifiers::{Identifiers, IdentifiersError};
-pub use link::{
-    DialTarget, Event, Link, LinkConfig, LinkError, LinkStats, Overflow, Role, Transmit,
-};
+pub use link::{DialTarget, Event, Link, LinkError, LinkStats, Transmit};
 pub use metadata::{EXTENSION_KEY, Extensions};
 pub use packet::{Packet, PacketError, PacketKind};
 pub use tunnel::{EndReason, Gone, Read, Violation, WriteError};

@@ -11,11 +11,11 @@
 //! appeared ends with exactly one [`Event::Ended`]; when the stream itself ends, [`Link::end`]
 //! ends the tunnels of this stream and no others. A link makes no use of its agent's id.
 
-mod config;
+mod event;
 mod receive;
 mod send;
 
-pub use config::{DialTarget, Event, LinkConfig, LinkError, LinkStats, Overflow, Role, Transmit};
+pub use event::{DialTarget, Event, LinkError, LinkStats, Transmit};
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -23,10 +23,11 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use crate::admission::{AgentPermit, Cluster, DialRefused};
+use crate::admission::{AgentPermit, DialRefused, Tenant};
+use crate::config::{LinkConfig, Role};
 use crate::dispatch::Dispatch;
 use crate::fair::FairQueue;
-use crate::id::{ClusterId, ConnectId, DialId, StreamId, TunnelId};
+use crate::id::{ConnectId, DialId, StreamId, TenantId, TunnelId};
 use crate::metadata::Extensions;
 use crate::packet::Packet;
 use crate::slab::Slab;
@@ -39,7 +40,7 @@ pub struct Link {
     config: LinkConfig,
     stream: StreamId,
     extensions: Extensions,
-    cluster: Arc<Cluster>,
+    tenant: Arc<Tenant>,
     /// Held for its count.
     _agent: Option<AgentPermit>,
     tunnels: Slab<Tunnel>,
@@ -61,33 +62,33 @@ pub struct Link {
 
 impl Link {
     /// Makes the end of a server, for the agent's stream `stream` of `cluster`; nothing when the
-    /// cluster has too many agents. `extensions` is what both ends agreed on.
+    /// tenant has too many agents. `extensions` is what both ends agreed on.
     #[must_use]
     pub fn server(
-        cluster: &Arc<Cluster>,
+        tenant: &Arc<Tenant>,
         stream: StreamId,
         extensions: Extensions,
         config: LinkConfig,
     ) -> Option<Self> {
-        let mut link = Self::new(Role::Server, cluster, stream, extensions, config);
-        link._agent = Some(cluster.admit_agent()?);
+        let mut link = Self::new(Role::Server, tenant, stream, extensions, config);
+        link._agent = Some(tenant.admit_agent()?);
         Some(link)
     }
 
     /// Makes the end of an agent. `cluster` bounds what all its streams hold together.
     #[must_use]
     pub fn agent(
-        cluster: &Arc<Cluster>,
+        tenant: &Arc<Tenant>,
         stream: StreamId,
         extensions: Extensions,
         config: LinkConfig,
     ) -> Self {
-        Self::new(Role::Agent, cluster, stream, extensions, config)
+        Self::new(Role::Agent, tenant, stream, extensions, config)
     }
 
     fn new(
         role: Role,
-        cluster: &Arc<Cluster>,
+        tenant: &Arc<Tenant>,
         stream: StreamId,
         extensions: Extensions,
         config: LinkConfig,
@@ -96,7 +97,7 @@ impl Link {
             role,
             stream,
             extensions,
-            cluster: Arc::clone(cluster),
+            tenant: Arc::clone(tenant),
             _agent: None,
             tunnels: Slab::new(),
             dispatch: Dispatch::default(),
@@ -114,10 +115,10 @@ impl Link {
         }
     }
 
-    /// Returns the cluster whose tunnels these are.
+    /// Returns the tenant whose tunnels these are.
     #[must_use]
-    pub fn cluster(&self) -> &ClusterId {
-        self.cluster.id()
+    pub fn tenant(&self) -> &TenantId {
+        self.tenant.id()
     }
 
     /// Returns which stream this is.
@@ -185,7 +186,7 @@ impl Link {
 
     // === Dialing ===
 
-    /// Asks the agent for a connection, on a server. What becomes of it is told by
+    /// Asks the agent for a connection, on a server. What becomes of it is reported by
     /// [`Event::Established`] or [`Event::Ended`].
     ///
     /// `random` names the dial toward the agent; draw it anew for each, not from a client.
@@ -219,7 +220,7 @@ impl Link {
     }
 
     fn begin(&mut self, now: Instant, random: DialId) -> Result<TunnelId, DialRefused> {
-        let permit = self.cluster.admit_dial(now)?;
+        let permit = self.tenant.admit_dial(now)?;
         let deadline = now + self.config.dial_timeout;
         let tunnel = Tunnel::dialing(self.role, random, self.extensions, permit, deadline);
         let inserted = self.tunnels.insert(tunnel);
@@ -233,7 +234,7 @@ impl Link {
         })
     }
 
-    /// Tells an agent's link what became of a dial it was asked for by [`Event::Dial`]: with a
+    /// Reports to an agent's link what became of a dial it was asked for by [`Event::Dial`]: with a
     /// connection the peer gets its id, with an error the text.
     ///
     /// # Errors
@@ -272,7 +273,7 @@ impl Link {
 
     // === Sockets ===
 
-    /// Takes at most `max` bytes for the socket. See [`Read`].
+    /// Returns at most `max` bytes for the socket. See [`Read`].
     ///
     /// # Errors
     ///
@@ -282,7 +283,7 @@ impl Link {
         Ok(self.tunnels.at_mut(slot).ok_or(Gone)?.read(max))
     }
 
-    /// Says that the socket took `len` bytes of what was read, which frees space for more. Nothing
+    /// Reports that the socket took `len` bytes of what was read, which frees space for more. Nothing
     /// happens after the tunnel's end.
     pub fn consumed(&mut self, now: Instant, id: TunnelId, len: usize) {
         self.with(id, |tunnel, config| tunnel.consumed(now, config, len));
@@ -300,7 +301,7 @@ impl Link {
         capacity
     }
 
-    /// Takes bytes from the socket. Those of large pieces are not copied.
+    /// Queues bytes from the socket. Large ones are not copied.
     ///
     /// # Errors
     ///
@@ -315,14 +316,14 @@ impl Link {
         Ok(())
     }
 
-    /// Says that the socket has sent all it will: with half-close agreed on the other direction
+    /// Reports that the socket has sent all it will: with half-close agreed on the other direction
     /// goes on, without it the tunnel closes once all is sent, and what comes until then is still
     /// to be read.
     pub fn finish(&mut self, now: Instant, id: TunnelId) {
         self.with(id, |tunnel, config| tunnel.finish(now, config));
     }
 
-    /// Says that the socket is gone. What it has sent still goes out, what comes is dropped; a
+    /// Reports that the socket is gone. What it has sent still goes out, what comes is dropped; a
     /// dial is called off. `id` is no longer valid, but [`Event::Ended`] will follow.
     pub fn close(&mut self, now: Instant, id: TunnelId) {
         self.shut(now, id, Shut::Whole);
@@ -358,7 +359,7 @@ impl Link {
         }
     }
 
-    /// Says that the stream is over. Its tunnels end with [`EndReason::LinkLost`], at once unless
+    /// Reports that the stream is over. Its tunnels end with [`EndReason::LinkLost`], at once unless
     /// all that will ever come for their socket is there already.
     pub fn end(&mut self, now: Instant) {
         self.ended = true;

@@ -39,7 +39,7 @@ impl ByteQueue {
         }
     }
 
-    /// Takes at most `max` bytes from the front, as many as lie together.
+    /// Removes at most `max` contiguous bytes from the front.
     pub(crate) fn pop(&mut self, max: usize) -> Option<Bytes> {
         if self.len == 0 || max == 0 {
             return None;

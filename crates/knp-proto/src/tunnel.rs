@@ -20,9 +20,9 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use crate::admission::Permit;
+use crate::config::{LinkConfig, Overflow, Role};
 use crate::credit::{RecvWindow, SendCredit};
 use crate::id::{ConnectId, DialId};
-use crate::link::{LinkConfig, Overflow, Role};
 use crate::metadata::Extensions;
 use crate::packet::Packet;
 use crate::queue::ByteQueue;
@@ -313,7 +313,7 @@ impl Tunnel {
 
     // === From the link ===
 
-    /// Takes DATA in, or says why the tunnel cannot go on.
+    /// Queues DATA, or returns why the tunnel cannot go on.
     pub(crate) fn receive(
         &mut self,
         now: Instant,
@@ -480,7 +480,7 @@ impl Tunnel {
         }
     }
 
-    /// Takes at most `max` bytes to send.
+    /// Returns at most `max` bytes to send.
     pub(crate) fn take_data(
         &mut self,
         now: Instant,
@@ -502,7 +502,7 @@ impl Tunnel {
         Some(data)
     }
 
-    /// Takes what ends our direction, once all before it was taken.
+    /// Returns what ends our direction, once all before it was sent.
     pub(crate) fn take_last(&mut self, now: Instant, config: &LinkConfig) -> Option<Packet> {
         let Outbound::Ending(last) = self.outbound else {
             return None;

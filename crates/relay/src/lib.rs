@@ -16,6 +16,7 @@
 
 mod clock;
 mod half;
+mod linger;
 mod outcome;
 mod pool;
 mod reset;
@@ -24,6 +25,7 @@ mod stream;
 
 pub use clock::Timers;
 pub use half::not_ready;
+pub use linger::linger;
 pub use outcome::{Direction, Meter, Outcome, Side};
 pub use pool::{Pool, PoolParams};
 pub use reset::{RESET_LIMIT, is_gone, reset_on_close, reset_when_sent};

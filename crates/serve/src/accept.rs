@@ -1,41 +1,37 @@
 //! The accept loop of one listener on one worker.
 //!
 //! ```text
-//!     serving ─▶ accept, hand over, …            errors of the peer: next; of ours: pause, count
-//!     unready ─▶ the same, unless another process listens at the address: then that gets the new ones
-//!     closing ─▶ refuse new, accept what is under way, meet the other workers, empty the queue, leave
+//!     serving ─▶ accept, hand over, …            on errors: backoff, count
+//!     unready ─▶ the same; another process that listens at the address gets new connections
+//!     closing ─▶ refuse new, accept what is under way, meet the other loops, empty the queue, leave
 //! ```
 //!
-//! Never ends by itself and never spins: when descriptors or memory run out it waits and counts.
+//! Never ends by itself and never spins: when descriptors or memory run out, it pauses and counts.
 //! What happens to an accepted connection is the caller's.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use rustix::io::Errno;
+use telemetry::AcceptBackoff;
 use telemetry::metrics::Counter;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::closing::{Closing, Member};
 use crate::drain::{Drain, Phase};
 use crate::listener::{WorkerSocket, refuse_new};
-use crate::siblings::Siblings;
+use crate::reuse_port::ReusePortGroup;
 use crate::tcp::unmapped;
 
-/// First and longest pause after an accept that failed for want of resources.
-const PAUSE: Duration = Duration::from_millis(5);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-
-/// Accepted in a row before connections already open get their turn.
+/// Accepted in a row before connections already open are polled.
 const BATCH: usize = 32;
 
-/// How long handshakes under way may take to complete once new ones are refused. A client that
+/// How long handshakes under way may take to complete once new ones are refused. A client whose SYN
 /// was dropped in that time tries again after a second (RFC 6298 §2.1), and then after two more: so it
 /// is less than the first of them, and the sockets are closed by then.
 const SETTLE: Duration = Duration::from_millis(800);
@@ -45,10 +41,20 @@ const SETTLE: Duration = Duration::from_millis(800);
 pub struct Accepting {
     /// The phase of the process.
     pub drain: Drain,
-    /// Met by every loop before any of them closes its socket.
-    pub closing: Closing,
-    /// Times a loop paused for want of resources.
-    pub paused: Counter,
+    barrier: Barrier,
+    paused: Counter,
+}
+
+impl Accepting {
+    /// Creates the state of a process in service; `paused` counts pauses for want of resources.
+    #[must_use]
+    pub fn new(drain: Drain, paused: Counter) -> Self {
+        Self {
+            drain,
+            barrier: Barrier::default(),
+            paused,
+        }
+    }
 }
 
 /// Runs one accept loop for each socket, with whatever the caller keeps for its listener, until the
@@ -63,10 +69,17 @@ pub async fn accept_all<L: 'static>(
 ) -> io::Result<()> {
     let mut loops = JoinSet::new();
     for (socket, listener) in sockets {
-        let (accepting, accepted) = (accepting.clone(), accepted.clone());
-        let member = accepting.closing.join();
+        let (drain, accepted) = (accepting.drain.clone(), accepted.clone());
+        let member = accepting.barrier.join();
+        let pauses = Pauses {
+            listener: socket
+                .local_addr()
+                .map_or_else(|_| String::new(), |at| at.to_string()),
+            backoff: AcceptBackoff::default(),
+            paused: accepting.paused.clone(),
+        };
         loops.spawn_local(async move {
-            accept_loop(socket, member, &accepting, |stream, peer| {
+            accept_loop(socket, member, drain, pauses, |stream, peer| {
                 accepted(stream, peer, &listener);
             })
             .await
@@ -82,32 +95,29 @@ pub async fn accept_all<L: 'static>(
 async fn accept_loop(
     socket: WorkerSocket,
     member: Member,
-    accepting: &Accepting,
+    drain: Drain,
+    mut pauses: Pauses,
     mut accepted: impl FnMut(TcpStream, SocketAddr),
 ) -> io::Result<()> {
-    let WorkerSocket { socket, siblings } = socket;
-    let drain = &accepting.drain;
-    // Takes no descriptor of its own: siblings accept already, and may have taken the last one.
+    let WorkerSocket { socket, group } = socket;
+    let pauses = &mut pauses;
+    // Needs no descriptor of its own: other loops accept already, and may have used the last one.
     let listener = TcpListener::from_std(socket)?;
-    let pauses = &mut Pauses {
-        next: PAUSE,
-        paused: &accepting.paused,
-    };
     let closing = drain.reached(Phase::Closing);
-    let Some(siblings) = siblings else {
+    let Some(group) = group else {
         accept_until(&listener, closing, pauses, &mut accepted).await;
-        return Ok(()); // the queue stays with the service manager, for whoever comes next
+        return Ok(()); // the queue stays with the service manager, for the next process
     };
     let unready = async {
         tokio::select! {
             () = drain.reached(Phase::Unready) => {}
-            never = siblings.watch(&listener) => match never {},
+            never = group.watch(&listener) => match never {},
         }
     };
     accept_until(&listener, unready, pauses, &mut accepted).await;
-    pass_over(&siblings, &listener);
+    pass_over(&group, &listener);
     accept_until(&listener, closing, pauses, &mut accepted).await;
-    pass_over(&siblings, &listener); // somebody may have come meanwhile, or gone
+    pass_over(&group, &listener); // another process may have started meanwhile, or ended
     if let Err(error) = refuse_new(&listener) {
         tracing::warn!(%error, "connections that arrive while the listener closes are reset");
     }
@@ -116,17 +126,17 @@ async fn accept_loop(
     member.meet().await;
     let socket = listener.into_std()?;
     empty(&socket, pauses, &mut accepted).await;
-    siblings.leave(socket);
+    group.leave(socket);
     Ok(())
 }
 
-/// Accepts what is in the queue of a socket that nothing new comes to.
+/// Accepts what is in the queue of a socket that receives no new connections.
 async fn empty(
     socket: &std::net::TcpListener,
-    pauses: &mut Pauses<'_>,
+    pauses: &mut Pauses,
     accepted: &mut impl FnMut(TcpStream, SocketAddr),
 ) {
-    // Asked of the kernel itself: what the runtime knows of the queue may be a moment old.
+    // Asks the kernel: the runtime's readiness may be a moment old.
     loop {
         let next = socket.accept().and_then(|(stream, peer)| {
             stream.set_nonblocking(true)?;
@@ -135,15 +145,18 @@ async fn empty(
         match next {
             Ok((stream, peer)) => accepted(stream, unmapped(peer)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-            Err(error) if Pauses::needed(&error) => pauses.pause(&error).await,
-            Err(_) => {} // of the peer
+            Err(error) => {
+                if let Some(pause) = pauses.failed(&error) {
+                    sleep(pause).await;
+                }
+            }
         }
         yield_now().await;
     }
 }
 
-fn pass_over(siblings: &Siblings, listener: &TcpListener) {
-    if let Err(error) = siblings.pass_over(listener) {
+fn pass_over(group: &ReusePortGroup, listener: &TcpListener) {
+    if let Err(error) = group.pass_over(listener) {
         tracing::warn!(%error, "another process at the address, if there is one, does not get all new connections");
     }
 }
@@ -151,7 +164,7 @@ fn pass_over(siblings: &Siblings, listener: &TcpListener) {
 async fn accept_until<T>(
     listener: &TcpListener,
     end: impl Future<Output = T>,
-    pauses: &mut Pauses<'_>,
+    pauses: &mut Pauses,
     accepted: &mut impl FnMut(TcpStream, SocketAddr),
 ) {
     let mut end = pin!(end);
@@ -166,7 +179,7 @@ async fn accept_until<T>(
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(Ok((stream, peer))) => {
                         batch += 1;
-                        pauses.next = PAUSE;
+                        pauses.backoff.accepted();
                         accepted(stream, unmapped(peer));
                     }
                     Poll::Ready(Err(error)) => return Poll::Ready(Some(error)),
@@ -178,52 +191,81 @@ async fn accept_until<T>(
         })
         .await;
         let Some(error) = failed else { return };
-        if Pauses::needed(&error) {
+        if let Some(pause) = pauses.failed(&error) {
             tokio::select! {
                 biased;
                 _ = &mut end => return,
-                () = pauses.pause(&error) => {}
+                () = sleep(pause) => {}
             }
         }
     }
 }
 
-/// The growing pause after failures that are not the peer's.
-struct Pauses<'a> {
-    next: Duration,
-    paused: &'a Counter,
+/// The pauses of one accept loop.
+struct Pauses {
+    listener: String,
+    backoff: AcceptBackoff,
+    paused: Counter,
 }
 
-impl Pauses<'_> {
-    /// Tells whether `error` is one that accepting again at once would only repeat. Errors of the
-    /// connection itself are not (accept(2): treat network errors of the new socket like EAGAIN).
-    fn needed(error: &io::Error) -> bool {
-        let of_the_peer = matches!(
-            Errno::from_io_error(error),
-            Some(
-                Errno::CONNABORTED
-                    | Errno::PROTO
-                    | Errno::INTR
-                    | Errno::NETDOWN
-                    | Errno::NOPROTOOPT
-                    | Errno::HOSTDOWN
-                    | Errno::NONET
-                    | Errno::HOSTUNREACH
-                    | Errno::OPNOTSUPP
-                    | Errno::NETUNREACH
-                    | Errno::TIMEDOUT
-                    | Errno::CONNRESET
-            )
-        );
-        !of_the_peer
-    }
-
-    async fn pause(&mut self, error: &io::Error) {
-        self.paused.inc();
-        if self.next == PAUSE {
-            tracing::warn!(%error, "accepting pauses");
+impl Pauses {
+    fn failed(&mut self, error: &io::Error) -> Option<Duration> {
+        let pause = self.backoff.failed(&self.listener, error);
+        if pause.is_some() {
+            self.paused.inc();
         }
-        sleep(self.next).await;
-        self.next = (self.next * 2).min(LONGEST_PAUSE);
+        pause
+    }
+}
+
+/// Where the accept loops of a process wait for each other before any of them closes its socket.
+#[derive(Clone, Debug, Default)]
+struct Barrier(watch::Sender<usize>);
+
+/// One accept loop's part; dropping it, for whatever reason the loop ends, is arriving.
+#[derive(Debug)]
+struct Member(watch::Sender<usize>);
+
+impl Barrier {
+    fn join(&self) -> Member {
+        self.0.send_modify(|waiting| *waiting += 1);
+        Member(self.0.clone())
+    }
+}
+
+impl Member {
+    /// Arrives, and waits until all others have arrived.
+    async fn meet(self) {
+        let mut others = self.0.subscribe();
+        drop(self);
+        // Fails only without a sender, and then there is no loop to wait for.
+        let _ = others.wait_for(|waiting| *waiting == 0).await;
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.0.send_modify(|waiting| *waiting -= 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn barrier_opens_when_all_loops_arrived_or_ended() {
+        let barrier = Barrier::default();
+        let (first, second, third) = (barrier.join(), barrier.join(), barrier.join());
+        let mut waiting = pin!(first.meet());
+        let mut ready = async || {
+            let at_once = tokio::time::timeout(Duration::ZERO, waiting.as_mut());
+            at_once.await.is_ok()
+        };
+        assert!(!ready().await);
+        drop(second); // it failed
+        assert!(!ready().await);
+        third.meet().await;
+        assert!(ready().await);
     }
 }

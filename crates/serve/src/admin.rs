@@ -1,30 +1,32 @@
-//! What a process that routes connections tells its probes and its operators.
+//! What a process that routes connections reports to probes and operators.
 //!
-//! Only reads; the one thing it does is to begin a drain.
+//! Only reads, except that it can begin a drain.
 
 use std::fmt;
-use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
 use route::{Cluster, Endpoint, EndpointState, Route};
 use serde_json::{Value, json};
+use telemetry::admin::Extra;
 use telemetry::{ClusterStatus, EndpointStatus, ListenerStatus, Process, Status};
-use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use crate::admission::Admission;
 use crate::connections::ConnectionSummary;
-use crate::drain::{Drain, Phase};
 use crate::metrics::{CurrentSnapshot, Metrics};
+use crate::process::ProcessInfo;
 use crate::worker::Asker;
 
 /// Clusters the page shows at most; `/snapshot` has them all.
 const SHOWN_CLUSTERS: usize = 200;
 
-/// What makes a process not ready beyond draining; `Err` says why.
+/// Conditions of being ready besides not draining; `Err` is the reason why not.
 pub type Readiness = dyn Fn() -> Result<(), String> + Send + Sync;
+
+/// Answers a GET request to a path of the program's own, with its query; `None` for any other path.
+pub type AdminPaths = dyn Fn(&str, Option<&str>) -> Option<Extra> + Send + Sync;
 
 /// A listener as operators see it.
 #[derive(Clone, Debug)]
@@ -35,61 +37,52 @@ pub struct ListenerInfo {
     pub address: SocketAddr,
     /// Protocol as the configuration names it.
     pub protocol: &'static str,
-    /// Whether it takes datagrams, whose flows no limit of connections counts.
+    /// Whether it receives datagrams, whose flows no limit of connections counts.
     pub datagrams: bool,
 }
 
-/// What an [`Admin`] answers from.
+/// What an [`Admin`] reports from.
 pub struct AdminParams {
-    /// The program's name.
-    pub binary: &'static str,
-    /// The program's version.
-    pub version: &'static str,
+    /// The process.
+    pub info: ProcessInfo,
     /// The configuration in effect, without secrets.
     pub config: Value,
     /// Every listener.
     pub listeners: Vec<ListenerInfo>,
-    /// The phase of the process.
-    pub drain: Drain,
-    /// Who counts connections.
+    /// Counts connections.
     pub admission: Arc<Admission>,
-    /// Who counts the rest.
+    /// Counts everything else.
     pub metrics: Metrics,
-    /// Who knows the connections.
+    /// Lists connections.
     pub asker: Asker,
-    /// The routing snapshot in force.
+    /// The routing snapshot in effect.
     pub snapshot: Arc<CurrentSnapshot>,
     /// Further conditions of being ready.
     pub ready: Box<Readiness>,
     /// A further path that answers as `/readyz` does.
     pub ready_alias: Option<&'static str>,
+    /// Paths of the program's own on the admin address.
+    pub paths: Option<Box<AdminPaths>>,
 }
 
 /// Answers probes and operators.
 pub struct Admin {
     params: AdminParams,
-    started: Instant,
-    runtime: Handle,
 }
 
 impl fmt::Debug for Admin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Admin")
-            .field("binary", &self.params.binary)
+            .field("info", &self.params.info)
             .finish_non_exhaustive()
     }
 }
 
 impl Admin {
-    /// Creates the answers. Must be called within the control runtime, on which a drain that is
-    /// asked for then runs.
+    /// Creates the answers.
     #[must_use]
     pub fn new(params: AdminParams) -> Self {
-        Self {
-            params,
-            started: Instant::now(),
-            runtime: Handle::current(),
-        }
+        Self { params }
     }
 
     fn status_where(&self, wanted: impl Fn(&ClusterStatus) -> bool) -> Status {
@@ -97,7 +90,7 @@ impl Admin {
         let now = Instant::now();
         let mut clusters_total = 0;
         let mut clusters = Vec::new();
-        // What is in trouble comes first, since not everything may be shown.
+        // Those in trouble first, since not all may be shown.
         for troubled in [true, false] {
             let of_this_kind = |cluster: &&Arc<Cluster>| in_trouble(cluster, now) == troubled;
             for cluster in snapshot.clusters().filter(of_this_kind) {
@@ -111,12 +104,8 @@ impl Admin {
             }
         }
         Status {
-            version: self.params.version,
-            uptime: now - self.started,
-            draining: self.params.drain.phase() != Phase::Serving,
             generation: Some(snapshot.generation()),
             generation_age: Some(now.saturating_duration_since(confirmed)),
-            facts: Vec::new(),
             listeners: self
                 .params
                 .listeners
@@ -125,10 +114,11 @@ impl Admin {
                 .collect(),
             clusters,
             clusters_total,
+            ..self.params.info.status()
         }
     }
 
-    /// Returns the flows of datagrams that are open; nobody admits those.
+    /// Returns the open flows of datagrams, which no admission counts.
     fn flows(&self) -> u64 {
         let datagrams = |listener: &&ListenerInfo| listener.datagrams;
         let listeners = self.params.listeners.iter().filter(datagrams);
@@ -153,14 +143,12 @@ impl Admin {
 
 impl Process for Admin {
     fn binary(&self) -> &'static str {
-        self.params.binary
+        self.params.info.binary()
     }
 
     fn ready(&self) -> Result<(), String> {
-        match self.params.drain.phase() {
-            Phase::Serving => (self.params.ready)(),
-            Phase::Unready | Phase::Closing | Phase::Cut => Err("draining".to_owned()),
-        }
+        self.params.info.serving()?;
+        (self.params.ready)()
     }
 
     fn config(&self) -> Value {
@@ -188,8 +176,7 @@ impl Process for Admin {
     }
 
     fn drain(&self) {
-        let _runtime = self.runtime.enter();
-        self.params.drain.begin();
+        self.params.info.begin_drain();
     }
 
     fn status(&self) -> Status {
@@ -200,12 +187,7 @@ impl Process for Admin {
         self.status_where(|cluster| cluster.matches(filter))
     }
 
-    fn extra(
-        &self,
-        method: &str,
-        path: &str,
-        _query: Option<&str>,
-    ) -> Option<(u16, &'static str, String)> {
+    fn extra(&self, method: &str, path: &str, _query: Option<&str>) -> Option<Extra> {
         if !matches!(method, "GET" | "HEAD") || Some(path) != self.params.ready_alias {
             return None;
         }
@@ -213,6 +195,11 @@ impl Process for Admin {
             Ok(()) => (200, "text/plain", "ok\n".to_owned()),
             Err(why) => (503, "text/plain", why + "\n"),
         })
+    }
+
+    fn extra_admin(&self, method: &str, path: &str, query: Option<&str>) -> Option<Extra> {
+        let paths = self.params.paths.as_ref().filter(|_| method == "GET")?;
+        paths(path, query)
     }
 }
 

@@ -1,13 +1,15 @@
-//! Who may have a connection: the limit of the process and the limit per client.
+//! Limits of connections: of the process, of its descriptors, and per client.
 //!
-//! The first is one atomic counter. The second is a table split over locks, touched twice in the
-//! life of a connection and only when a limit per client is set; bytes never pass it.
+//! The first is one atomic counter, lowered at start to what the descriptors carry. The last is a table
+//! split over locks, touched twice in the life of a connection and only when a limit per client is set.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Parts of the per-client table; a power of two far above the number of workers.
 const SHARDS: usize = 64;
@@ -22,11 +24,11 @@ pub struct Admission {
     sources: Vec<Mutex<HashMap<IpAddr, u32>>>,
 }
 
-/// The right to one connection; given back when dropped.
+/// The right to one connection; returned when dropped.
 #[derive(Debug)]
 pub struct Permit(Arc<Admission>);
 
-/// One of a client's connections; given back when dropped. Holds nothing without a limit.
+/// One of a client's connections; returned when dropped. Holds nothing without a limit.
 #[derive(Debug)]
 pub struct SourcePermit(Option<(Arc<Admission>, IpAddr)>);
 
@@ -44,7 +46,7 @@ impl Admission {
         })
     }
 
-    /// Takes a place for one connection, or `None` when all are taken.
+    /// Admits one connection; `None` at the limit.
     #[must_use]
     pub fn permit(self: &Arc<Self>) -> Option<Permit> {
         let before = self.connections.fetch_add(1, Ordering::Relaxed);
@@ -55,7 +57,7 @@ impl Admission {
         Some(Permit(Arc::clone(self)))
     }
 
-    /// Takes one of the places of `client`, or `None` when it has as many as it may.
+    /// Admits one connection of `client`; `None` at its limit.
     #[must_use]
     pub fn source_permit(self: &Arc<Self>, client: IpAddr) -> Option<SourcePermit> {
         if self.per_source == 0 {
@@ -85,7 +87,7 @@ impl Admission {
     }
 
     /// Returns the number of connections that `client` has now; 0 where they are not limited, and
-    /// so not counted.
+    /// therefore not counted.
     #[must_use]
     pub fn source_connections(&self, client: IpAddr) -> u32 {
         if self.per_source == 0 {
@@ -144,12 +146,48 @@ pub fn source_key(client: IpAddr) -> IpAddr {
     }
 }
 
+/// Descriptors kept for everything that is not a connection: listeners, pipes, probes, files.
+const RESERVED: u64 = 256;
+
+/// Two sockets: the accepted one and the dialed one.
+const PER_CONNECTION: u64 = 2;
+
+/// Raises the soft limit of open descriptors to the hard one, and returns `wanted` connections
+/// lowered to what it carries beside `pipes` pipes.
+#[must_use]
+pub fn connection_limit(wanted: u64, pipes: u64) -> u64 {
+    let descriptors = raise_descriptor_limit();
+    let carried = connections_carried(descriptors, pipes);
+    if carried < wanted {
+        tracing::warn!(wanted, carried, descriptors, "limit of connections lowered");
+    }
+    wanted.min(carried)
+}
+
+fn raise_descriptor_limit() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    match setrlimit(Resource::Nofile, wanted) {
+        Ok(()) => limit.maximum.unwrap_or(u64::MAX),
+        Err(_) => limit.current.unwrap_or(u64::MAX),
+    }
+}
+
+/// Returns how many proxied connections `descriptors` carry beside `pipes` pipes.
+fn connections_carried(descriptors: u64, pipes: u64) -> u64 {
+    let spare = descriptors.saturating_sub(RESERVED.min(descriptors / 4));
+    spare.saturating_sub(pipes.saturating_mul(2).min(spare / 2)) / PER_CONNECTION
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn places_are_bounded_and_come_back() {
+    fn permits_are_bounded_and_returned() {
         let admission = Admission::new(2, 0);
         let first = admission.permit().unwrap();
         let _second = admission.permit().unwrap();
@@ -160,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_an_ipv4_address_or_an_ipv6_network() {
+    fn source_is_an_ipv4_address_or_ipv6_network() {
         let admission = Admission::new(100, 1);
         let of = |ip: &str| admission.source_permit(ip.parse().unwrap());
         let held = of("10.0.0.1").unwrap();
@@ -202,5 +240,12 @@ mod tests {
                 .iter()
                 .all(|shard| shard.lock().unwrap().is_empty())
         );
+    }
+
+    #[test]
+    fn small_limits_still_carry_connections() {
+        assert_eq!(connections_carried(20_000, 128), (20_000 - 256 - 256) / 2);
+        assert_eq!(connections_carried(64, 128), 12);
+        assert_eq!(connections_carried(0, 0), 0);
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use crate::record::{ConnInfo, ConnRecord};
+use crate::record::{ConnInfo, ConnRecord, Slots};
 
 /// A connection as `/connections` shows it.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ pub struct ConnectionSummary {
     pub listener: String,
     /// TCP peer.
     pub peer: SocketAddr,
-    /// Client, where a load balancer told of another.
+    /// Client, where a load balancer announced another.
     pub client: SocketAddr,
     /// Server name, destination or CONNECT value that it was routed by.
     pub server_name: Option<String>,
@@ -47,7 +47,7 @@ pub struct Connections {
     slots: RefCell<Vec<Option<Slot>>>,
     free: RefCell<Vec<usize>>,
     open: Cell<usize>,
-    /// Whatever comes now ends at once.
+    /// New connections end at once.
     cut: Cell<bool>,
     emptied: Notify,
 }
@@ -57,13 +57,6 @@ struct Slot {
     info: Rc<ConnInfo>,
     /// Absent for what is held and not a task of its own.
     task: Option<AbortHandle>,
-}
-
-/// Frees the slot when the record ends, which the connection's owner drops, however it ends.
-#[derive(Debug)]
-pub(crate) struct Leave {
-    connections: Rc<Connections>,
-    index: usize,
 }
 
 impl Connections {
@@ -98,8 +91,10 @@ impl Connections {
             slots.len() - 1
         });
         self.open.set(self.open.get() + 1);
-        let connections = Rc::clone(self);
-        (record.leaving(Leave { connections, index }), index)
+        (
+            record.in_slot(Rc::clone(self) as Rc<dyn Slots>, index),
+            index,
+        )
     }
 
     fn fill(&self, index: usize, info: Rc<ConnInfo>, task: Option<AbortHandle>) {
@@ -126,7 +121,7 @@ impl Connections {
             .collect()
     }
 
-    /// Ends every connection that is a task at once, and those still to come.
+    /// Ends every connection that is a task at once, and later ones too.
     pub fn cut(&self) {
         self.cut.set(true);
         let slots = self.slots.borrow();
@@ -141,27 +136,23 @@ impl Connections {
             self.emptied.notified().await;
         }
     }
+}
 
-    fn leave(&self, index: usize) {
+impl Slots for Connections {
+    fn free(&self, index: usize) {
         let mut slots = self.slots.borrow_mut();
         if let Some(slot) = slots.get_mut(index) {
             *slot = None;
         }
         self.open.set(self.open.get() - 1);
         if self.open.get() == 0 {
-            // The memory of a burst is given back.
+            // Frees the memory of a burst.
             *slots = Vec::new();
             *self.free.borrow_mut() = Vec::new();
             self.emptied.notify_waiters();
         } else {
             self.free.borrow_mut().push(index);
         }
-    }
-}
-
-impl Drop for Leave {
-    fn drop(&mut self) {
-        self.connections.leave(self.index);
     }
 }
 

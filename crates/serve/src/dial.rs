@@ -1,40 +1,34 @@
 //! Connecting to an endpoint within a deadline.
 //!
 //! ```text
-//!     address ─▶ connect                                      one attempt
-//!     name ─▶ addresses, families in turn ─▶ connect, 250 ms later the next, … first one wins
+//!     address ─▶ connect
+//!     name ─▶ addresses, families alternating ─▶ race
 //! ```
 //!
 //! Does not choose endpoints or retry on others; that is the connection's own loop.
 
-use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
-use std::task::Poll;
-use std::time::Duration;
 
 use route::{ConnectFailure, EndpointAddress, TcpOptions};
 use socket2::SockRef;
 use telemetry::metrics::Histogram;
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
+use crate::race::{RaceError, alternate_families, race};
 use crate::reason::Reason;
 use crate::resolve::NameSet;
 use crate::tcp::apply_tcp_options;
 
-/// Time between attempts on the addresses of one name (RFC 8305 §5, Connection Attempt Delay).
-const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
-
 /// Addresses of one name that one dial tries.
-const MOST_ADDRESSES: usize = 8;
+const MAX_ADDRESSES: usize = 8;
 
 /// Why an endpoint was not connected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DialError {
-    /// The endpoint could not be reached, or a socket not be had.
+    /// The endpoint could not be reached, or no socket could be opened.
     #[error("connecting")]
     Failed(#[source] io::Error),
     /// The kernel refused an option of the socket.
@@ -98,6 +92,16 @@ impl From<io::Error> for DialError {
     }
 }
 
+impl<E: Into<DialError>> From<RaceError<E>> for DialError {
+    fn from(mut error: RaceError<E>) -> Self {
+        match error.failed.pop() {
+            _ if !error.pending.is_empty() => Self::Timeout,
+            Some((_, last)) => last.into(),
+            None => Self::Unresolved,
+        }
+    }
+}
+
 /// Opens connections to endpoints.
 #[derive(Clone, Debug)]
 pub struct Dialer {
@@ -113,7 +117,8 @@ impl Dialer {
 
     /// Connects to `address` by `deadline` with the given socket options.
     ///
-    /// `names` resolves host names; `turn` spreads connections over the addresses of one name.
+    /// `names` resolves host names; `offset`, another one for each connection, spreads connections over
+    /// the addresses of one name.
     ///
     /// # Errors
     /// Why the endpoint was not connected. Cancel-safe: a dropped attempt closes its socket.
@@ -123,96 +128,62 @@ impl Dialer {
         names: &NameSet,
         tcp: &TcpOptions,
         deadline: Instant,
-        turn: usize,
+        offset: usize,
     ) -> Result<(TcpStream, SocketAddr), DialError> {
         let started = Instant::now();
         let connected = match address {
-            EndpointAddress::Ip(addr) => timeout_at(deadline, connect(*addr, tcp)).await,
+            EndpointAddress::Ip(addr) => timeout_at(deadline, connect(*addr, tcp))
+                .await
+                .map_err(|_| DialError::Timeout)?
+                .map(|stream| (stream, *addr)),
             EndpointAddress::Host { name, port } => {
-                let dial = Box::pin(connect_name(name, *port, names, tcp, turn));
-                timeout_at(deadline, dial).await
+                Box::pin(connect_name(name, *port, names, tcp, deadline, offset)).await
             }
-        };
-        let connected = connected.map_err(|_| DialError::Timeout)??;
+        }?;
         self.connect_seconds.observe_duration(started.elapsed());
         Ok(connected)
     }
 }
 
-async fn connect(addr: SocketAddr, tcp: &TcpOptions) -> Result<(TcpStream, SocketAddr), DialError> {
+async fn connect(addr: SocketAddr, tcp: &TcpOptions) -> Result<TcpStream, DialError> {
     let socket = if addr.is_ipv4() {
         TcpSocket::new_v4()
     } else {
         TcpSocket::new_v6()
     }?;
     apply_tcp_options(SockRef::from(&socket), tcp).map_err(DialError::Option)?;
-    Ok((socket.connect(addr).await?, addr))
+    Ok(socket.connect(addr).await?)
 }
 
-type Attempt<'a> =
-    Pin<Box<dyn Future<Output = Result<(TcpStream, SocketAddr), DialError>> + Send + 'a>>;
-
-/// Connects to the first address of a name that answers (RFC 8305).
+/// Connects to the first address of a name that answers.
 async fn connect_name(
     name: &str,
     port: u16,
     names: &NameSet,
     tcp: &TcpOptions,
-    turn: usize,
+    deadline: Instant,
+    offset: usize,
 ) -> Result<(TcpStream, SocketAddr), DialError> {
-    let addresses = names.addresses(name).await;
-    let mut waiting = in_order(&addresses, turn).into_iter();
-    let mut attempts: Vec<Attempt<'_>> = Vec::new();
-    let mut last_error = DialError::Unresolved;
-    loop {
-        match waiting.next() {
-            Some(ip) => attempts.push(Box::pin(connect(SocketAddr::new(ip, port), tcp))),
-            None if attempts.is_empty() => return Err(last_error),
-            None => {}
-        }
-        let next_attempt = sleep_until(Instant::now() + ATTEMPT_DELAY);
-        let one_ended = poll_fn(|cx| {
-            for index in 0..attempts.len() {
-                if let Poll::Ready(result) = attempts[index].as_mut().poll(cx) {
-                    drop(attempts.swap_remove(index));
-                    return Poll::Ready(result);
-                }
-            }
-            Poll::Pending
-        });
-        tokio::select! {
-            biased;
-            result = one_ended => match result {
-                Ok(connected) => return Ok(connected),
-                Err(error) => last_error = error,
-            },
-            () = next_attempt, if waiting.len() > 0 => {}
-        }
-    }
+    let known = timeout_at(deadline, names.addresses(name)).await;
+    let addresses = in_order(&known.map_err(|_| DialError::Timeout)?, port, offset);
+    Ok(race(addresses, deadline, |address| connect(address, tcp)).await?)
 }
 
-/// Orders addresses for dialling: IPv6 and IPv4 in turn (RFC 8305 §4), each family starting at
-/// another place for each connection, so that the addresses of one name share the load.
-fn in_order(addresses: &[IpAddr], turn: usize) -> Vec<IpAddr> {
-    let family = |ipv6: bool| {
-        let all: Vec<IpAddr> = addresses
-            .iter()
-            .copied()
-            .filter(|ip| ip.is_ipv6() == ipv6)
-            .collect();
-        let start = if all.is_empty() { 0 } else { turn % all.len() };
-        (0..all.len())
-            .map(move |index| all[(start + index) % all.len()])
-            .collect::<Vec<_>>()
-    };
-    let (six, four) = (family(true), family(false));
-    let longest = six.len().max(four.len());
-    (0..longest)
-        .flat_map(|index| [six.get(index), four.get(index)])
-        .flatten()
-        .copied()
-        .take(MOST_ADDRESSES)
-        .collect()
+/// Orders addresses for dialing: families alternate, IPv6 first, and each family starts at another
+/// address for each connection, so that the addresses of one name share the load.
+fn in_order(addresses: &[IpAddr], port: u16, offset: usize) -> Vec<SocketAddr> {
+    let (mut six, mut four): (Vec<_>, Vec<_>) = addresses
+        .iter()
+        .map(|ip| SocketAddr::new(*ip, port))
+        .partition(SocketAddr::is_ipv6);
+    for family in [&mut six, &mut four] {
+        let start = offset.checked_rem(family.len()).unwrap_or(0);
+        family.rotate_left(start);
+    }
+    six.append(&mut four);
+    let mut ordered = alternate_families(&six);
+    ordered.truncate(MAX_ADDRESSES);
+    ordered
 }
 
 #[cfg(test)]
@@ -220,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn families_take_turns_and_load_is_spread() {
+    fn offset_spreads_load_within_each_family() {
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         let all = [
             ip("10.0.0.1"),
@@ -228,17 +199,15 @@ mod tests {
             ip("fd00::1"),
             ip("10.0.0.3"),
         ];
-        let texts = |turn| -> Vec<String> {
-            in_order(&all, turn)
-                .iter()
-                .map(ToString::to_string)
-                .collect()
+        let texts = |offset| -> Vec<String> {
+            let ordered = in_order(&all, 1, offset);
+            ordered.iter().map(|at| at.ip().to_string()).collect()
         };
         assert_eq!(texts(0), ["fd00::1", "10.0.0.1", "10.0.0.2", "10.0.0.3"]);
         assert_eq!(texts(1), ["fd00::1", "10.0.0.2", "10.0.0.3", "10.0.0.1"]);
         let many: Vec<IpAddr> = (0..50_u8).map(|n| IpAddr::from([10, 0, 0, n])).collect();
-        assert_eq!(in_order(&many, 7).len(), MOST_ADDRESSES);
-        assert!(in_order(&[], 3).is_empty());
+        assert_eq!(in_order(&many, 1, 7).len(), MAX_ADDRESSES);
+        assert!(in_order(&[], 1, 3).is_empty());
     }
 
     #[test]

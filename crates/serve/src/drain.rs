@@ -5,7 +5,7 @@
 //!                         └────────────── cut ──────────────▲
 //! ```
 //!
-//! Holds the phase and its clock. Workers follow it; it knows neither sockets nor connections.
+//! Holds the phase and its clock. Workers follow it. Knows neither sockets nor connections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub struct DrainParams {
     pub timeout: Duration,
 }
 
-/// Where a process is between serving and gone; phases only advance.
+/// How far a process has drained; phases only advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     /// Normal service.
@@ -34,7 +34,7 @@ pub enum Phase {
     Cut,
 }
 
-/// The phase of this process, shared by everything that follows it.
+/// The phase of this process; clones share it.
 #[derive(Clone, Debug)]
 pub struct Drain {
     phase: Arc<watch::Sender<Phase>>,
@@ -57,7 +57,7 @@ impl Drain {
         *self.phase.borrow()
     }
 
-    /// Starts draining; does nothing when it has begun. Must be called within a runtime, on which
+    /// Starts draining; does nothing if it has begun. Must be called within a runtime, on which
     /// the clock of the later phases then runs.
     pub fn begin(&self) {
         if !self.advance(Phase::Unready) {
@@ -106,7 +106,7 @@ mod tests {
     };
 
     #[tokio::test(start_paused = true)]
-    async fn phases_follow_each_other_by_the_clock() {
+    async fn phases_advance_by_the_clock() {
         let drain = Drain::new(PARAMS);
         assert_eq!(drain.phase(), Phase::Serving);
         let start = tokio::time::Instant::now();
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_cut_is_final() {
+    async fn cut_is_final() {
         let drain = Drain::new(PARAMS);
         drain.begin();
         drain.cut();

@@ -1,12 +1,12 @@
-//! Two processes at one address, the second of which takes over from the first.
+//! Two processes at one address, of which the second takes over from the first.
 //!
 //! ```text
 //!     sockets of one address (SO_REUSEPORT), as they joined:  [ first, first, | second, second ]
-//!     whom the kernel gives what is new: by hash, any of them;   pass_over(2, 2) ─▶ the last two
+//!     new connections go, by hash, to any of them;   after pass_over(2, 2), to the last two
 //!     the kernel's list ─▶ which of them are a process's own, and which are others'
 //! ```
 //!
-//! Knows no phases and opens nothing to stay: who passes what over, and when, is the caller's.
+//! Knows no phases and keeps no socket open: when to pass over, and to which process, is the caller's.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -21,16 +21,16 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::listening::listening;
 
-/// Has the kernel give new connections and datagrams to the sockets that joined those of this address
-/// as number `first`, counted from 0, and behind, `among` of them by chance; those that are open, or
-/// under way, stay where they are.
+/// Has the kernel spread new connections and datagrams by chance over `among` sockets of this address,
+/// from number `first` on, counted from 0 as they joined; open connections, and those under way, stay
+/// where they are.
 ///
-/// A number that is not there means the kernel's choice by hash, as without this, so that it needs no
-/// undoing when either side ends. When a socket leaves, the last one gets its number. It is a matter of
-/// all sockets of the address, which every one of them may change, and needs no privilege (Linux 4.6).
+/// A number that does not exist means the kernel's choice by hash, as without this, so that it need not
+/// be undone when either side ends. When a socket leaves, the last one gets its number. The setting is
+/// shared by all sockets of the address, each of which may change it, and needs no privilege (Linux 4.6).
 ///
 /// # Errors
-/// What the kernel says; `InvalidInput` of a socket without `SO_REUSEPORT`, and when `among` is 0.
+/// The kernel's; `InvalidInput` for a socket without `SO_REUSEPORT`, and if `among` is 0.
 pub fn pass_over(socket: &impl AsFd, first: u32, among: u32) -> io::Result<()> {
     // Classic BPF (socket(7), SO_ATTACH_REUSEPORT_CBPF): what it returns is the number of a socket;
     // sockets are numbered as they joined, TCP's when they began to listen.
@@ -66,7 +66,7 @@ pub(crate) fn pass_to_all(socket: &impl AsFd) -> io::Result<()> {
     pass_over(socket, u32::MAX, 1)
 }
 
-/// The sockets with which one process listens at an address over TCP, told from those of others there.
+/// The sockets with which this process listens at an address over TCP, as opposed to those of others.
 #[derive(Clone, Debug)]
 pub struct OwnSockets {
     address: SocketAddr,
@@ -77,7 +77,7 @@ impl OwnSockets {
     /// Remembers sockets that are bound to the same address.
     ///
     /// # Errors
-    /// What the kernel says of a socket.
+    /// The kernel's error for a socket.
     pub fn new(address: SocketAddr, sockets: &[impl AsFd]) -> io::Result<Self> {
         let inode = |socket| Ok(rustix::fs::fstat(socket)?.st_ino);
         let inodes: io::Result<BTreeSet<u64>> = sockets.iter().map(inode).collect();
@@ -92,10 +92,10 @@ impl OwnSockets {
         self.inodes.len()
     }
 
-    /// Returns the sockets of others that listen at the address now; `None` unless all the own ones do.
+    /// Returns the sockets of others that listen at the address now; `None` unless all own ones do.
     ///
     /// # Errors
-    /// What the kernel says of its table.
+    /// The kernel's error for its table.
     pub(crate) fn beside(&self) -> io::Result<Option<BTreeSet<u64>>> {
         let all = listening(self.address)?;
         Ok((self.inodes.is_subset(&all)).then(|| &all - &self.inodes))
@@ -104,12 +104,12 @@ impl OwnSockets {
     /// Returns the sockets of others that listen at the address now.
     ///
     /// # Errors
-    /// What the kernel says of its table.
+    /// The kernel's error for its table.
     pub fn others(&self) -> io::Result<BTreeSet<u64>> {
         Ok(&listening(self.address)? - &self.inodes)
     }
 
-    /// Tells whether another process listens at one of these addresses; not when that cannot be seen.
+    /// Tells whether another process listens at one of these addresses; false if that cannot be read.
     #[must_use]
     pub fn are_shared(own: &[Self]) -> bool {
         own.iter()
@@ -117,7 +117,7 @@ impl OwnSockets {
     }
 }
 
-/// Tells whether somebody listens at `address` over TCP now; never of port 0.
+/// Tells whether a process listens at `address` over TCP now; false for port 0.
 #[must_use]
 pub fn is_served(address: SocketAddr) -> bool {
     let try_it = || {
@@ -126,7 +126,7 @@ pub fn is_served(address: SocketAddr) -> bool {
         if address.is_ipv6() {
             socket.set_only_v6(false)?;
         }
-        // With it only a socket that listens is in the way, and without SO_REUSEPORT each that does.
+        // With it, only a listening socket is in the way; without SO_REUSEPORT, every listening one is.
         socket.set_reuse_address(true)?;
         socket.bind(&SockAddr::from(address))
     };
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn who_came_later_is_given_everything_new_and_what_is_queued_stays() {
+    fn later_process_gets_new_connections_only() {
         let first = listener(SocketAddr::from(([127, 0, 0, 1], 0)));
         let address = first.local_addr().unwrap();
         let queued = connect(address);
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!((accepted(&first), accepted(&second)), (MANY, MANY));
         drop((queued, open));
 
-        // Whoever is left alone has all of it again, without a word of anybody's.
+        // The process that is left alone gets everything again, without further calls.
         drop(first);
         let _open = connect(address);
         assert_eq!(accepted(&second), MANY);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_new_is_spread_over_those_it_is_passed_to() {
+    fn new_connections_are_spread_over_successors() {
         let first = listener(SocketAddr::from(([127, 0, 0, 1], 0)));
         let address = first.local_addr().unwrap();
         let later = [listener(address), listener(address)];
@@ -207,7 +207,7 @@ mod tests {
             let first = shared(Type::STREAM, address.parse().unwrap());
             let address = first.local_addr().unwrap().as_socket().unwrap();
             let own = OwnSockets::new(address, std::slice::from_ref(&first)).unwrap();
-            assert_eq!(own.beside().unwrap(), None, "bound, and does not listen");
+            assert_eq!(own.beside().unwrap(), None, "bound, not listening");
             first.listen(1).unwrap();
             assert_eq!(own.beside().unwrap(), Some(BTreeSet::new()));
             let second = shared(Type::STREAM, address);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_are_passed_over_too() {
+    fn datagrams_are_passed_over() {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let first: UdpSocket = shared(Type::DGRAM, any).into();
         let address = first.local_addr().unwrap();
@@ -243,13 +243,13 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_shares_nothing_has_nobody_to_pass_to() {
+    fn unshared_socket_cannot_pass_over() {
         let alone = TcpListener::bind("127.0.0.1:0").unwrap();
         assert!(pass_over(&alone, 1, 1).is_err());
     }
 
     #[test]
-    fn an_address_is_served_while_somebody_listens_there() {
+    fn address_is_served_while_a_socket_listens() {
         for address in ["127.0.0.1:0", "[::]:0"] {
             let address: SocketAddr = address.parse().unwrap();
             assert!(!is_served(address));
@@ -258,7 +258,7 @@ mod tests {
             socket.set_reuse_port(true).unwrap();
             socket.bind(&address.into()).unwrap();
             let bound = socket.local_addr().unwrap().as_socket().unwrap();
-            assert!(!is_served(bound), "bound, and does not listen");
+            assert!(!is_served(bound), "bound, not listening");
             socket.listen(1).unwrap();
             assert!(is_served(bound));
             drop(socket);

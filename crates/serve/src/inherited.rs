@@ -10,8 +10,8 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_op
 /// First descriptor the service manager passes (SD_LISTEN_FDS_START).
 const FIRST: i32 = 3;
 
-/// Most sockets taken over.
-const MOST: i32 = 64;
+/// Maximum number of sockets taken over.
+const MAX_SOCKETS: i32 = 64;
 
 /// A listening socket of the service manager.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl InheritedSocket {
 /// (Linux 5.6), because owning a bare number cannot be done safely.
 ///
 /// # Errors
-/// A value that is not a number, or what the kernel says of a descriptor.
+/// A value that is not a number, or the kernel's error for a descriptor.
 pub fn inherited_sockets(
     pid: Option<&str>,
     fds: Option<&str>,
@@ -55,8 +55,8 @@ pub fn inherited_sockets(
         return Ok(Vec::new());
     }
     let count = number("LISTEN_FDS", fds)?;
-    if !(0..=MOST).contains(&count) {
-        let text = format!("LISTEN_FDS is {count}, allowed are 0 to {MOST}");
+    if !(0..=MAX_SOCKETS).contains(&count) {
+        let text = format!("LISTEN_FDS is {count}, allowed are 0 to {MAX_SOCKETS}");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
     let ours = pidfd_open(getpid(), PidfdFlags::empty())?;
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_for_another_process_are_left_alone() {
+    fn sockets_of_another_process_are_ignored() {
         assert!(inherited_sockets(None, None, None).unwrap().is_empty());
         assert!(
             inherited_sockets(Some("1"), Some("2"), None)
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_values_are_named() {
+    fn invalid_values_are_named() {
         let pid = std::process::id().to_string();
         let error = inherited_sockets(Some(&pid), Some("two"), None).unwrap_err();
         assert_eq!(error.to_string(), "LISTEN_FDS is \"two\", not a number");

@@ -1,4 +1,5 @@
-//! The life of a process around its connections: listen, admit, dial, resolve, count, drain.
+//! What every program shares: its shell (flags, log, signals, exit code) and the life of a process
+//! around its connections: listen, admit, dial, resolve, count, drain.
 //!
 //! ```text
 //!     worker thread (one per CPU, a single-threaded runtime each)
@@ -9,48 +10,51 @@
 //! ```
 //!
 //! A connection never leaves the worker that accepted it, so nothing on its path is locked. What a
-//! preamble means and which route it takes is the binary's business, not this crate's.
+//! preamble means and which route a connection takes is the binary's business, not this crate's.
 #![forbid(unsafe_code)]
 
 mod accept;
 mod admin;
 mod admission;
-mod closing;
 mod connections;
-mod descriptors;
 mod dial;
 mod drain;
+mod endpoints;
 mod handover;
-mod heap;
 mod inherited;
 mod listener;
 mod listening;
+mod lookup;
 mod metrics;
+mod process;
+pub mod program;
+mod race;
 mod reason;
 mod record;
 mod resolve;
+mod reuse_port;
 mod service;
-mod siblings;
-mod signal;
 mod tcp;
 mod worker;
 
 pub use accept::{Accepting, accept_all};
-pub use admin::{Admin, AdminParams, ListenerInfo, Readiness};
-pub use admission::{Admission, Permit, SourcePermit, source_key};
-pub use closing::{Closing, Member};
+pub use admin::{Admin, AdminParams, AdminPaths, ListenerInfo, Readiness};
+pub use admission::{Admission, Permit, SourcePermit, connection_limit, source_key};
 pub use connections::{ConnectionSummary, Connections};
-pub use descriptors::connection_limit;
 pub use dial::{DialError, Dialer};
 pub use drain::{Drain, DrainParams, Phase};
+pub use endpoints::{BoundEndpoints, EndpointError, ServedEndpoints, pass_to_last, succeeded};
 pub use handover::{OwnSockets, is_served, pass_over};
 pub use inherited::{InheritedSocket, inherited_sockets};
 pub use listener::{BindError, BoundListeners, ListenerParams, WorkerSocket, bind_all};
+pub use lookup::{Answer, Family, LookupClient, LookupError};
 pub use metrics::{CurrentSnapshot, ListenerMetrics, ListenerTotals, Metrics};
+pub use process::ProcessInfo;
+pub use program::{Failure, Signal, Signals, Threads};
+pub use race::{RaceError, alternate_families, race};
 pub use reason::Reason;
 pub use record::{ConnInfo, ConnRecord, ListenerContext};
-pub use resolve::{Family, NameSet, Resolver};
-pub use service::{BoundEndpoints, EndpointError, Service, WorkerFailed, pass_to_last, succeeded};
-pub use signal::{Signal, Signals};
+pub use resolve::{NameSet, Resolver};
+pub use service::{Service, WorkerFailed};
 pub use tcp::{apply_tcp_options, try_tcp_options, unmapped};
 pub use worker::{Asker, WorkerHandle, Workers};

@@ -1,7 +1,7 @@
 //! Binding listeners: one socket per worker on the same address, so that the kernel spreads
-//! connections over workers and nobody hands sockets around.
+//! connections over workers and none is handed from thread to thread.
 //!
-//! Does not accept; see `accept`. Sockets that systemd passed are taken instead of bound.
+//! Does not accept; see `accept`. Sockets that systemd passed are used instead of bound ones.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
@@ -13,7 +13,7 @@ use socket2::{Domain, Protocol, SockAddr, SockFilter, SockRef, Socket, Type};
 
 use crate::handover::OwnSockets;
 use crate::inherited::InheritedSocket;
-use crate::siblings::Siblings;
+use crate::reuse_port::ReusePortGroup;
 use crate::tcp::{apply_tcp_options, unmapped};
 
 /// Connections the kernel may queue before they are accepted; it silently caps the value at
@@ -35,9 +35,9 @@ pub struct ListenerParams {
 #[derive(Debug)]
 pub struct WorkerSocket {
     pub(crate) socket: TcpListener,
-    /// What it shares with the others of its listener; `None` of a socket that was passed by the service
-    /// manager, which keeps it open and listening after us.
-    pub(crate) siblings: Option<Arc<Siblings>>,
+    /// The sockets of its listener; `None` of a socket that was passed by the service manager, which keeps
+    /// it open and listening after this process.
+    pub(crate) group: Option<Arc<ReusePortGroup>>,
 }
 
 /// A listener could not be bound.
@@ -55,7 +55,7 @@ impl WorkerSocket {
     /// Returns the address the socket listens on.
     ///
     /// # Errors
-    /// What the kernel says of the socket.
+    /// The kernel's error for the socket.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(unmapped(self.socket.local_addr()?))
     }
@@ -92,7 +92,7 @@ fn bind(
             .map(|_| {
                 socket.try_clone().map(|socket| WorkerSocket {
                     socket,
-                    siblings: None,
+                    group: None,
                 })
             })
             .collect::<io::Result<_>>()
@@ -110,15 +110,18 @@ fn bind(
             opened => opened,
         };
         let socket = socket.map_err(failed("listening on", address))?;
-        let bound = socket.local_addr().map_err(failed("naming", address))?;
+        let bound = socket
+            .local_addr()
+            .map_err(failed("reading the address of", address))?;
         address.set_port(bound.port());
         sockets.push(socket);
     }
-    let siblings = Siblings::new(address, &sockets).map_err(failed("naming", address))?;
-    let siblings = Arc::new(siblings);
+    let group = ReusePortGroup::new(address, &sockets)
+        .map_err(failed("reading the address of", address))?;
+    let group = Arc::new(group);
     let of_worker = |socket| WorkerSocket {
         socket,
-        siblings: Some(Arc::clone(&siblings)),
+        group: Some(Arc::clone(&group)),
     };
     Ok(sockets.into_iter().map(of_worker).collect())
 }
@@ -133,36 +136,36 @@ pub struct BoundListeners {
 }
 
 impl BoundListeners {
-    /// Starts to listen, on every socket. Only now can anybody connect, so it is the last step
-    /// before the accept loops run.
+    /// Starts to listen on every socket. Connections are possible only from here on, so it is the last
+    /// step before the accept loops run.
     ///
     /// # Errors
-    /// What the kernel says of the first socket that cannot listen.
+    /// The kernel's error for the first socket that cannot listen.
     pub fn listen(&self) -> io::Result<()> {
-        // What the first worker's sockets share, the other workers' do.
+        // The sockets of all workers are of the same groups as the first one's.
         let first = || self.per_worker.iter().take(1).flatten();
-        let siblings = || first().filter_map(|own| own.siblings.as_deref());
-        siblings().for_each(Siblings::arrive);
+        let groups = || first().filter_map(|own| own.group.as_deref());
+        groups().for_each(ReusePortGroup::arrive);
         let bound = self.per_worker.iter().flatten();
-        for own in bound.filter(|own| own.siblings.is_some()) {
+        for own in bound.filter(|own| own.group.is_some()) {
             SockRef::from(&own.socket).listen(BACKLOG)?;
         }
-        siblings().for_each(Siblings::arrived);
+        groups().for_each(ReusePortGroup::arrived);
         Ok(())
     }
 
-    /// Returns what tells the sockets from those of other processes, for each listener that was bound.
+    /// Returns the sockets that this process bound, for each listener.
     #[must_use]
     pub fn own(&self) -> Vec<OwnSockets> {
         let sockets = self.per_worker.iter().take(1).flatten();
         sockets
-            .filter_map(|own| Some(own.siblings.as_ref()?.own().clone()))
+            .filter_map(|own| Some(own.group.as_ref()?.own().clone()))
             .collect()
     }
 }
 
-/// Binds every listener, taking sockets of the service manager where they match by name or, names
-/// matching none, by port.
+/// Binds every listener, or uses the service manager's sockets where they match by name or, if names
+/// match none, by port.
 ///
 /// # Errors
 /// The first listener that could not be bound; those before it are closed again.
@@ -183,7 +186,7 @@ pub fn bind_all(
             .map_or(Ok(params.address), WorkerSocket::local_addr);
         let address = address.map_err(|source| BindError {
             name: params.name.clone(),
-            attempt: "naming the socket of",
+            attempt: "reading the address of",
             address: params.address,
             source,
         })?;
@@ -196,8 +199,8 @@ pub fn bind_all(
     Ok(bound)
 }
 
-/// Gives each listener the inherited socket that bears its name; sockets without a name go to
-/// listeners without a socket, by port. What is left over matches nothing.
+/// Assigns each listener the inherited socket of its name; sockets without a name go to listeners
+/// without a socket, by port. The rest match nothing.
 fn assign(
     listeners: &[ListenerParams],
     inherited: Vec<InheritedSocket>,
@@ -262,12 +265,12 @@ fn no_ipv6(error: &io::Error) -> bool {
 /// while handshakes already under way still complete.
 ///
 /// A listener that is closed resets what it had half accepted. With new attempts dropped first,
-/// the queue can be emptied and the socket closed with nothing in it: whoever tried meanwhile
+/// the queue can be emptied and the socket closed with nothing in it: a client that tried meanwhile
 /// tries again a second later (RFC 6298 §2.1), when it is closed, and is refused. Attempts that are
 /// passed over to another process (`handover`) do not reach it.
 pub(crate) fn refuse_new(socket: &impl AsFd) -> io::Result<()> {
     // Classic BPF (socket(7), SO_ATTACH_FILTER); a TCP socket's filter sees the packet from its
-    // TCP header on, whose octet 13 holds the flags.
+    // TCP header on, whose byte 13 holds the flags.
     const LOAD_BYTE: u16 = 0x30; // BPF_LD | BPF_B | BPF_ABS
     const AND: u16 = 0x54; // BPF_ALU | BPF_AND | BPF_K
     const JUMP_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K

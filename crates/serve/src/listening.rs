@@ -1,12 +1,12 @@
-//! Who listens at an address over TCP, by the kernel's numbers of sockets.
+//! Which sockets listen at an address over TCP, by their inode numbers.
 //!
 //! ```text
-//!     sock_diag(7): those that listen, of one port ──▶ those at the address ─▶ inode numbers
-//!     /proc/net/tcp, where the kernel has no such ──────────▲
+//!     sock_diag(7): listening sockets of one port ──▶ those at the address ─▶ inode numbers
+//!     /proc/net/tcp, without sock_diag ─────────────────────▲
 //! ```
 //!
-//! The file is the same in words, but its reader has the kernel go through every place that a
-//! connection may have: milliseconds on a machine with much memory, be it idle. Opens nothing to stay.
+//! The file has the same content, but reading it walks the kernel's whole connection table:
+//! milliseconds on a machine with much memory, even if idle. Keeps no socket open.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -21,26 +21,26 @@ use rustix::net::{
 /// Returns the inode numbers of the sockets that listen at exactly `address`, whatever its scope.
 ///
 /// # Errors
-/// What the kernel says of its table.
+/// The kernel's error for its table.
 pub(crate) fn listening(address: SocketAddr) -> io::Result<BTreeSet<u64>> {
-    asked(address).or_else(|_| read(address))
+    query(address).or_else(|_| read_table(address))
 }
 
-/// Octets of a message's header (`struct nlmsghdr`, include/uapi/linux/netlink.h).
+/// Bytes of a message's header (`struct nlmsghdr`, include/uapi/linux/netlink.h).
 const HEADER: usize = 16;
 
-/// Octets of a socket in an answer (`struct inet_diag_msg`, include/uapi/linux/inet_diag.h), whose
+/// Bytes of a socket in an answer (`struct inet_diag_msg`, include/uapi/linux/inet_diag.h), whose
 /// attributes follow.
 const SOCKET: usize = 72;
 
-/// Octets of one read: no datagram of a dump is longer (`netlink_dump` in the kernel).
+/// Bytes of one read: no datagram of a dump is longer (`netlink_dump` in the kernel).
 const DATAGRAM: usize = 32 * 1024;
 
-/// Most datagrams of an answer: more than all sockets of one port on one machine.
-const MOST_DATAGRAMS: usize = 256;
+/// Datagrams of an answer at most: more than all sockets of one port on one machine.
+const MAX_DATAGRAMS: usize = 256;
 
-/// Asks for those that listen at the address's port.
-fn asked(address: SocketAddr) -> io::Result<BTreeSet<u64>> {
+/// Queries the sockets that listen at the address's port.
+fn query(address: SocketAddr) -> io::Result<BTreeSet<u64>> {
     let socket = socket_with(
         AddressFamily::NETLINK,
         SocketType::DGRAM,
@@ -52,8 +52,8 @@ fn asked(address: SocketAddr) -> io::Result<BTreeSet<u64>> {
     sendto(&socket, &request, SendFlags::empty(), &kernel)?;
     let mut found = BTreeSet::new();
     let mut datagram = vec![0; DATAGRAM];
-    for _ in 0..MOST_DATAGRAMS {
-        // The kernel answers while it is asked: there is nothing to wait for.
+    for _ in 0..MAX_DATAGRAMS {
+        // The kernel answers within sendto(2): there is nothing to wait for.
         let (len, _) = recv(&socket, &mut datagram[..], RecvFlags::DONTWAIT)?;
         if answer(datagram.get(..len).unwrap_or_default(), address, &mut found)? {
             return Ok(found);
@@ -62,11 +62,11 @@ fn asked(address: SocketAddr) -> io::Result<BTreeSet<u64>> {
     Err(io::ErrorKind::InvalidData.into())
 }
 
-/// Adds what a datagram tells of sockets at `address`, and answers whether it was the last one.
+/// Adds a datagram's sockets at `address`, and returns whether it was the last datagram.
 fn answer(mut rest: &[u8], address: SocketAddr, found: &mut BTreeSet<u64>) -> io::Result<bool> {
     while let Some((kind, message, behind)) = message(rest) {
         match kind {
-            // What the dump came to: where the kernel has no table of TCP's, that is an error.
+            // The result of the dump: an error where the kernel has no table of TCP.
             NLMSG_DONE => {
                 let code = message
                     .first_chunk()
@@ -111,7 +111,7 @@ fn request(address: SocketAddr) -> Vec<u8> {
     request
 }
 
-/// Splits the first message off: its kind, what it says, and what follows.
+/// Splits off the first message: its kind, its payload, and what follows.
 fn message(rest: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let len = u32::from_ne_bytes(*rest.first_chunk()?) as usize;
     let kind = u16::from_ne_bytes(*rest.get(4..)?.first_chunk()?);
@@ -122,7 +122,7 @@ fn message(rest: &[u8]) -> Option<(u16, &[u8], &[u8])> {
 
 /// Tells whether a socket's own address is this one.
 fn is_at(socket: &[u8], address: SocketAddr) -> bool {
-    let own = |from: usize, octets: &[u8]| socket.get(from..from + octets.len()) == Some(octets);
+    let own = |from: usize, bytes: &[u8]| socket.get(from..from + bytes.len()) == Some(bytes);
     let ip = match address.ip() {
         IpAddr::V4(ip) => own(8, &ip.octets()),
         IpAddr::V6(ip) => own(8, &ip.octets()),
@@ -135,8 +135,8 @@ fn inode(socket: &[u8]) -> Option<u64> {
     Some(u32::from_ne_bytes(*inode).into())
 }
 
-/// Reads the same from the table that people read.
-fn read(address: SocketAddr) -> io::Result<BTreeSet<u64>> {
+/// Reads the same from the text table.
+fn read_table(address: SocketAddr) -> io::Result<BTreeSet<u64>> {
     const LISTEN: &str = "0A";
     let table = match address {
         SocketAddr::V4(_) => "/proc/thread-self/net/tcp",
@@ -150,7 +150,7 @@ fn read(address: SocketAddr) -> io::Result<BTreeSet<u64>> {
         let mut words = line.split_whitespace().skip(1);
         let (local, state) = (words.next(), words.nth(1));
         if state != Some(LISTEN) {
-            break; // those that listen come first, and connections may be many
+            break; // listening sockets come first, and connections may be many
         }
         if local == Some(wanted.as_str())
             && let Some(inode) = words.nth(5).and_then(|inode| inode.parse().ok())
@@ -161,13 +161,13 @@ fn read(address: SocketAddr) -> io::Result<BTreeSet<u64>> {
     Ok(found)
 }
 
-/// Writes an address as the table has it: words of 32 bits in the machine's order, and the port.
+/// Formats an address as the table has it: words of 32 bits in the machine's order, and the port.
 fn shown(address: SocketAddr) -> String {
-    let octets = match address.ip() {
+    let bytes = match address.ip() {
         IpAddr::V4(ip) => ip.octets().to_vec(),
         IpAddr::V6(ip) => ip.octets().to_vec(),
     };
-    let words = octets.as_chunks::<4>().0.iter();
+    let words = bytes.as_chunks::<4>().0.iter();
     let words: String = words
         .map(|word| format!("{:08X}", u32::from_ne_bytes(*word)))
         .collect();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_tell_those_that_listen_at_the_address_and_no_others() {
+    fn query_and_table_find_listening_sockets_only() {
         for address in ["127.0.0.1:0", "[::1]:0", "0.0.0.0:0", "[::]:0"] {
             let first = listener(address.parse().unwrap());
             let address = first.local_addr().unwrap();
@@ -213,28 +213,28 @@ mod tests {
                 .is_ipv4()
                 .then(|| listener(SocketAddr::from(([127, 0, 0, 9], address.port()))));
             let wanted = BTreeSet::from([inode(&first), inode(&second)]);
-            assert_eq!(asked(address).unwrap(), wanted, "{address}");
-            assert_eq!(read(address).unwrap(), wanted, "{address}");
+            assert_eq!(query(address).unwrap(), wanted, "{address}");
+            assert_eq!(read_table(address).unwrap(), wanted, "{address}");
             drop((first, second));
-            assert_eq!(asked(address).unwrap(), BTreeSet::new());
-            assert_eq!(read(address).unwrap(), BTreeSet::new());
+            assert_eq!(query(address).unwrap(), BTreeSet::new());
+            assert_eq!(read_table(address).unwrap(), BTreeSet::new());
         }
     }
 
     #[test]
-    fn more_sockets_than_a_datagram_holds_are_all_told() {
+    fn query_reads_several_datagrams() {
         let first = listener("127.0.0.1:0".parse().unwrap());
         let address = first.local_addr().unwrap();
         let more: Vec<_> = (0..600).map(|_| listener(address)).collect();
-        let told = asked(address).unwrap();
-        assert_eq!(told.len(), 601);
-        assert!(more.iter().all(|one| told.contains(&inode(one))));
+        let found = query(address).unwrap();
+        assert_eq!(found.len(), 601);
+        assert!(more.iter().all(|one| found.contains(&inode(one))));
     }
 
     #[test]
-    fn a_list_that_the_kernel_could_not_make_is_an_error() {
+    fn failed_dump_is_an_error() {
         let address = SocketAddr::from(([127, 0, 0, 1], 1));
-        let told = |kind: u16, code: i32| {
+        let parse = |kind: u16, code: i32| {
             let kind = u32::from(kind).to_ne_bytes();
             let words = [
                 20_u32.to_ne_bytes(),
@@ -245,17 +245,17 @@ mod tests {
             ];
             answer(&words.concat(), address, &mut BTreeSet::new())
         };
-        assert!(told(NLMSG_DONE, 0).unwrap());
+        assert!(parse(NLMSG_DONE, 0).unwrap());
         assert_eq!(
-            told(NLMSG_DONE, -2).unwrap_err().kind(),
+            parse(NLMSG_DONE, -2).unwrap_err().kind(),
             io::ErrorKind::NotFound
         );
-        assert!(told(2, -2).is_err(), "NLMSG_ERROR");
+        assert!(parse(2, -2).is_err(), "NLMSG_ERROR");
         assert!(!answer(&[], address, &mut BTreeSet::new()).unwrap());
     }
 
     #[test]
-    fn what_is_cut_short_is_no_message() {
+    fn truncated_message_is_none() {
         let whole = [20_u32.to_ne_bytes(), [20, 0, 0, 0], [0; 4], [0; 4], [7; 4]].concat();
         assert_eq!(message(&whole), Some((20, &[7; 4][..], &[][..])));
         assert!((0..whole.len()).all(|len| message(&whole[..len]).is_none()));

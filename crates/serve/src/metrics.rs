@@ -1,4 +1,4 @@
-//! The metrics of listeners, relays and dialling, under the names that dashboards hold on to.
+//! The metrics of listeners, relays and dialing, under the names that dashboards rely on.
 //!
 //! Labels are resolved once per listener; counting a byte touches one thread-owned cell. Series
 //! that describe clusters are read from the current snapshot at scrape time, so they end with
@@ -16,12 +16,12 @@ use tokio::time::Instant;
 
 use crate::reason::Reason;
 
-/// Seconds it takes to connect to an endpoint: from within a rack to the limit of patience.
+/// Seconds to connect to an endpoint: from within a rack to the usual time limit.
 const CONNECT_BUCKETS: [f64; 12] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5, 5.0,
 ];
 
-/// Returns the snapshot in force, and when its source last confirmed it.
+/// Returns the snapshot in effect, and when its source last confirmed it.
 pub type CurrentSnapshot = dyn Fn() -> (Arc<Snapshot>, Instant) + Send + Sync;
 
 /// The metric families of this crate, registered once per process.
@@ -55,7 +55,7 @@ impl Metrics {
             ),
             closed: registry.counter(
                 "rhizome_connections_closed_total",
-                "Connections ended, by why.",
+                "Connections ended, by reason.",
                 &["listener", "reason"],
             ),
             bytes: registry.counter(
@@ -120,13 +120,13 @@ impl Metrics {
             let generation = snapshot.generation();
             out.family(
                 "rhizome_snapshot_generation",
-                "Number of the routing snapshot in force; rises with every update.",
+                "Number of the routing snapshot in effect; rises with every update.",
                 Kind::Gauge,
                 |family| family.sample(&[], generation),
             );
             out.family(
                 "rhizome_snapshot_age_seconds",
-                "Seconds since the routing snapshot in force was put there or confirmed by its source.",
+                "Seconds since the routing snapshot in effect was loaded or confirmed by its source.",
                 Kind::Gauge,
                 |family| {
                     let age = now.saturating_duration_since(confirmed);
@@ -153,7 +153,7 @@ fn clusters(out: &mut Encoder, snapshot: &Snapshot, now: Instant) {
     );
     out.family(
         "rhizome_cluster_connect_failures_total",
-        "Failed attempts to connect to an endpoint of a cluster, by how.",
+        "Failed attempts to connect to an endpoint of a cluster, by reason.",
         Kind::Counter,
         |family| {
             family.labels(&["cluster", "reason"]);

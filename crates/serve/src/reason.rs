@@ -20,9 +20,9 @@ pub enum Reason {
     DownstreamReset,
     /// The process drained and the grace period ended.
     Drained,
-    /// Nothing moved for the idle limit.
+    /// No byte was relayed for the idle limit.
     IdleTimeout,
-    /// A defect of ours.
+    /// A defect of this program.
     Internal,
     /// The limit of connections, of the process or the cluster, is reached.
     Limit,
@@ -44,7 +44,7 @@ pub enum Reason {
     Redirected,
     /// The route does not allow this client.
     SourceDenied,
-    /// The client has as many connections as one client may have.
+    /// The client is at its limit of connections.
     SourceLimit,
     /// No route leads to the destination.
     UnknownDestination,
@@ -85,7 +85,7 @@ impl Reason {
         Self::UpstreamReset,
     ];
 
-    /// Returns the word that logs and metrics use.
+    /// Returns the label that logs and metrics use.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reason_has_its_own_word_at_its_own_place() {
+    fn reasons_have_distinct_sorted_words() {
         for (index, reason) in Reason::ALL.into_iter().enumerate() {
             assert_eq!(reason as usize, index);
         }

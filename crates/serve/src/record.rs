@@ -1,7 +1,7 @@
-//! The record of one connection: who, where to, how much, why it ended.
+//! The record of one connection: peer, destination, bytes, and why it ended.
 //!
 //! One guard owns every counter that a connection moves and its line in the access log, so all of
-//! them are right exactly once, also when the task is cancelled or panics. It lives as long as the
+//! them are right exactly once, also when the task is canceled or panics. It lives as long as the
 //! connection and is what `/connections` shows; addresses and names appear only here.
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -16,7 +16,6 @@ use telemetry::access_log::{AccessLog, AccessRecord};
 use tokio::time::Instant;
 
 use crate::admission::{Permit, SourcePermit};
-use crate::connections::Leave;
 use crate::metrics::ListenerMetrics;
 use crate::reason::Reason;
 
@@ -33,7 +32,7 @@ pub struct ListenerContext {
     pub access_log: AccessLog,
 }
 
-/// What is known of a connection; filled as its preamble is read.
+/// A connection's properties; filled in as its preamble is read.
 #[derive(Debug)]
 pub struct ConnInfo {
     listener: Rc<ListenerContext>,
@@ -56,9 +55,18 @@ pub struct ConnInfo {
     source_permit: RefCell<Option<SourcePermit>>,
 }
 
+/// A list of connections, from which a record removes its own at its end.
+pub(crate) trait Slots: std::fmt::Debug {
+    /// Frees a slot.
+    fn free(&self, index: usize);
+}
+
 /// The guard of a connection; dropping it ends the record.
 #[derive(Debug)]
-pub struct ConnRecord(Rc<ConnInfo>, Option<Leave>);
+pub struct ConnRecord {
+    info: Rc<ConnInfo>,
+    slot: Option<(Rc<dyn Slots>, usize)>,
+}
 
 impl ConnRecord {
     /// Opens the record of a connection that was just accepted.
@@ -85,99 +93,105 @@ impl ConnRecord {
             permit: RefCell::new(permit),
             source_permit: RefCell::new(None),
         };
-        Self(Rc::new(info), None)
+        Self {
+            info: Rc::new(info),
+            slot: None,
+        }
     }
 
     /// Ties the connection's slot in a list to the record.
-    pub(crate) fn leaving(mut self, leave: Leave) -> Self {
-        self.1 = Some(leave);
+    pub(crate) fn in_slot(mut self, slots: Rc<dyn Slots>, index: usize) -> Self {
+        self.slot = Some((slots, index));
         self
     }
 
-    /// Returns what others may look at while the connection lives.
+    /// Returns what the connection list shows while the connection lives.
     #[must_use]
     pub fn info(&self) -> &Rc<ConnInfo> {
-        &self.0
+        &self.info
     }
 
     /// Ends the record with its reason.
     pub fn close(self, reason: Reason) {
-        self.0.reason.set(Some(reason));
+        self.info.reason.set(Some(reason));
     }
 
-    /// Notes the client's address where it differs from the peer's.
+    /// Sets the client's address where it differs from the peer's.
     pub fn set_client(&self, client: SocketAddr) {
-        self.0.client.set(client);
+        self.info.client.set(client);
     }
 
     /// Keeps the client's permit for as long as the connection lives.
     pub fn hold(&self, permit: SourcePermit) {
-        *self.0.source_permit.borrow_mut() = Some(permit);
+        *self.info.source_permit.borrow_mut() = Some(permit);
     }
 
-    /// Notes the server name as it came from the wire.
+    /// Sets the server name as it came from the wire.
     pub fn set_server_name(&self, name: &str) {
-        let _ = self.0.server_name.set(name.into());
+        let _ = self.info.server_name.set(name.into());
     }
 
-    /// Notes the offered application protocols, comma-separated; only where they are logged.
+    /// Sets the offered application protocols, comma-separated; only where they are logged.
     pub fn set_alpn(&self, alpn: &str) {
-        let _ = self.0.alpn.set(alpn.into());
+        let _ = self.info.alpn.set(alpn.into());
     }
 
-    /// Notes the destination that a node proxy's header carried.
+    /// Sets the destination that a node proxy's header carried.
     pub fn set_destination(&self, destination: SocketAddr) {
-        self.0.destination.set(Some(destination));
+        self.info.destination.set(Some(destination));
     }
 
-    /// Notes the value of the header that names a CONNECT request's destination.
+    /// Sets the value of the header that names a CONNECT request's destination.
     pub fn set_connect(&self, value: &str) {
-        let _ = self.0.connect.set(value.into());
+        let _ = self.info.connect.set(value.into());
     }
 
-    /// Notes the route, admitted or not.
+    /// Sets the route, admitted or not.
     pub fn set_route(&self, route: Arc<Route>) {
-        debug_assert!(self.0.route.get().is_none(), "a connection takes one route");
-        let _ = self.0.route.set(route);
+        debug_assert!(
+            self.info.route.get().is_none(),
+            "a connection has one route"
+        );
+        let _ = self.info.route.set(route);
     }
 
-    /// Counts the connection on its route's cluster; false when that has as many as it may.
+    /// Counts the connection on its route's cluster; false if the cluster is at its limit.
     #[must_use]
     pub fn acquire_cluster(&self) -> bool {
         let acquired = self
-            .0
+            .info
             .route
             .get()
             .is_some_and(|route| route.cluster().try_acquire());
-        self.0.acquired.set(acquired);
+        self.info.acquired.set(acquired);
         acquired
     }
 
-    /// Notes the endpoint and counts the connection on it, and no longer on the one before; a TCP
-    /// connection has one for good, a flow of datagrams may get another.
+    /// Sets the endpoint and counts the connection on it, and no longer on the one before; a TCP
+    /// connection keeps its endpoint, a flow of datagrams may move to another.
     pub fn set_endpoint(&self, endpoint: Arc<Endpoint>, addr: SocketAddr) {
         endpoint.begin();
-        if let Some(before) = self.0.endpoint.replace(Some(endpoint)) {
+        if let Some(before) = self.info.endpoint.replace(Some(endpoint)) {
             before.end();
         }
-        self.0.endpoint_addr.set(Some(addr));
+        self.info.endpoint_addr.set(Some(addr));
     }
 
-    /// Notes the address that was connected where no cluster has an endpoint for it.
+    /// Sets the connected address where no cluster has an endpoint for it.
     pub fn set_endpoint_address(&self, addr: SocketAddr) {
-        self.0.endpoint_addr.set(Some(addr));
+        self.info.endpoint_addr.set(Some(addr));
     }
 
-    /// Counts the bytes of a preamble that were handed to the upstream.
+    /// Counts the bytes of a preamble that were sent to the upstream.
     pub fn forwarded(&self, bytes: usize) {
-        self.0.relayed(Direction::Rx, bytes as u64, true);
+        self.info.relayed(Direction::Rx, bytes as u64, true);
     }
 }
 
 impl Drop for ConnRecord {
     fn drop(&mut self) {
-        let info = &self.0;
-        // No reason: the task was cancelled, which draining does, or it panicked.
+        let info = &self.info;
+        // No reason: the task was canceled, which draining does, or it panicked.
         let fallback = if std::thread::panicking() {
             Reason::Internal
         } else {
@@ -199,6 +213,9 @@ impl Drop for ConnRecord {
         drop(info.source_permit.take());
         if listener.access_log.is_on() {
             listener.access_log.write(&info.access_record(reason));
+        }
+        if let Some((slots, index)) = self.slot.take() {
+            slots.free(index);
         }
     }
 }

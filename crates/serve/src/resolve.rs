@@ -2,33 +2,41 @@
 //!
 //! ```text
 //!     Resolver (control thread) ── one task per name ─▶ addresses, swapped whole
-//!        └ a few look-ups at once, by one shared client
-//!     NameSet (one per snapshot) ── which names it needs ─▶ read without a lock when dialling
+//!        └ a few look-ups at once, by one shared client            ▲ refresh, after failed connects
+//!     NameSet (one per snapshot) ── which names it needs ─▶ read without a lock when dialing
 //! ```
 //!
-//! A name is asked again shortly before its answer expires. When that fails the old answer stays:
+//! A name is looked up again shortly before its answer expires. When that fails, the old answer stays:
 //! an address that may still work beats none. A task ends when no snapshot needs its name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use hickory_resolver::TokioResolver;
-use hickory_resolver::config::LookupIpStrategy;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 
-/// Answers are asked for again at least and at most this often, whatever they say themselves.
-const SHORTEST_TTL: Duration = Duration::from_secs(1);
-const LONGEST_TTL: Duration = Duration::from_secs(3600);
+use crate::lookup::{Family, LookupClient, LookupError};
+
+/// Bounds of the time until an answer expires, whatever it says itself.
+const MIN_TTL: Duration = Duration::from_secs(1);
+const MAX_TTL: Duration = Duration::from_secs(3600);
 
 /// First and longest pause after a failed look-up.
-const RETRY: Duration = Duration::from_secs(1);
-const LONGEST_RETRY: Duration = Duration::from_secs(30);
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const MAX_RETRY: Duration = Duration::from_secs(30);
+
+/// How often [`NameSet::refresh`] has a name looked up at most.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How long a reader waits for the look-up that a refresh began before it uses the old answer.
+const REFRESH_WAIT: Duration = Duration::from_secs(1);
 
 /// Longest time for one look-up, all servers and attempts together.
 const LOOKUP_LIMIT: Duration = Duration::from_secs(15);
@@ -36,40 +44,14 @@ const LOOKUP_LIMIT: Duration = Duration::from_secs(15);
 /// Look-ups at once; each may hold two sockets for each server it asks.
 const LOOKUPS: usize = 16;
 
-/// How long the host's resolver configuration is used before a failure has it read again.
-const CONFIGURATION_AGE: Duration = Duration::from_secs(5);
-
-/// Addresses kept of one answer.
-const MOST_ADDRESSES: usize = 64;
-
-/// Which addresses of a name are wanted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Family {
-    /// IPv4 and IPv6.
-    #[default]
-    Auto,
-    /// IPv4 alone.
-    Ipv4,
-    /// IPv6 alone.
-    Ipv6,
-}
-
 /// Keeps names resolved on the control runtime.
 #[derive(Clone, Debug)]
 pub struct Resolver {
     runtime: Handle,
     family: Family,
-    client: Arc<Mutex<Client>>,
+    client: Arc<LookupClient>,
     lookups: Arc<Semaphore>,
     names: Arc<Mutex<BTreeMap<String, Weak<Name>>>>,
-}
-
-/// Who is asked: the servers of `/etc/resolv.conf` (and `/etc/hosts`), read again after failures,
-/// or given ones.
-#[derive(Debug)]
-enum Client {
-    Given(TokioResolver),
-    System(Option<(TokioResolver, Instant)>),
 }
 
 /// The names that one snapshot needs.
@@ -81,7 +63,14 @@ pub struct NameSet {
 #[derive(Debug)]
 struct Name {
     state: ArcSwap<State>,
-    asked: Notify,
+    /// Notifies readers of each look-up's end.
+    looked_up: Notify,
+    /// Has the name looked up before its answer expires.
+    wake: Arc<Notify>,
+    /// Such a look-up has not ended yet.
+    refreshing: AtomicBool,
+    /// When the last look-up began.
+    asked: Mutex<Instant>,
     /// Dropped with the name, which ends its task.
     _needed: oneshot::Sender<()>,
 }
@@ -90,31 +79,31 @@ struct Name {
 struct State {
     /// Of the last answer.
     addresses: Arc<Vec<IpAddr>>,
-    /// Asked at least once, with or without an answer.
-    asked: bool,
+    /// Looked up at least once, with or without an answer.
+    looked_up: bool,
 }
 
 impl Resolver {
     /// Creates a resolver that uses the host's configuration and runs on `runtime`.
     #[must_use]
     pub fn system(runtime: Handle, family: Family) -> Self {
-        Self::new(runtime, family, Client::System(None))
+        // Answers are kept here.
+        let client = LookupClient::system(family, |options| options.cache_size = 0);
+        Self::new(runtime, family, client)
     }
 
     /// Creates a resolver that asks `client` instead of the servers of the host's configuration.
     #[must_use]
     pub fn given(runtime: Handle, family: Family, client: TokioResolver) -> Self {
-        Self::new(runtime, family, Client::Given(client))
+        Self::new(runtime, family, LookupClient::given(client))
     }
 
-    fn new(runtime: Handle, family: Family, client: Client) -> Self {
-        let client = Arc::new(Mutex::new(client));
-        let lookups = Arc::new(Semaphore::new(LOOKUPS));
+    fn new(runtime: Handle, family: Family, client: LookupClient) -> Self {
         Self {
             runtime,
             family,
-            client,
-            lookups,
+            client: Arc::new(client),
+            lookups: Arc::new(Semaphore::new(LOOKUPS)),
             names: Arc::default(),
         }
     }
@@ -123,25 +112,13 @@ impl Resolver {
     /// another living set shares keep their answers.
     #[must_use]
     pub fn names<'a>(&self, wanted: impl IntoIterator<Item = &'a str>) -> NameSet {
-        let mut known = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.names);
         known.retain(|_, name| name.strong_count() > 0);
         let wanted: BTreeSet<&str> = wanted.into_iter().collect();
         let names = wanted.into_iter().map(|host| {
             let name = known.get(host).and_then(Weak::upgrade).unwrap_or_else(|| {
-                let (needed, unneeded) = oneshot::channel();
-                let name = Arc::new(Name {
-                    state: ArcSwap::default(),
-                    asked: Notify::new(),
-                    _needed: needed,
-                });
+                let name = self.keep_resolved(host);
                 known.insert(host.to_owned(), Arc::downgrade(&name));
-                let refresh = self.clone().refresh(host.to_owned(), Arc::downgrade(&name));
-                self.runtime.spawn(async move {
-                    tokio::select! {
-                        _ = unneeded => {}
-                        () = refresh => {}
-                    }
-                });
                 name
             });
             (host.to_owned(), name)
@@ -151,87 +128,87 @@ impl Resolver {
         }
     }
 
-    /// Asks for `host` again and again until nobody needs it.
-    async fn refresh(self, host: String, name: Weak<Name>) {
-        let mut retry = RETRY;
+    /// Starts the task of a name.
+    fn keep_resolved(&self, host: &str) -> Arc<Name> {
+        let (needed, unneeded) = oneshot::channel();
+        let name = Arc::new(Name {
+            state: ArcSwap::default(),
+            looked_up: Notify::new(),
+            wake: Arc::default(),
+            refreshing: AtomicBool::new(false),
+            asked: Mutex::new(Instant::now()),
+            _needed: needed,
+        });
+        let (weak, wake) = (Arc::downgrade(&name), Arc::clone(&name.wake));
+        let task = self.clone().run(host.to_owned(), weak, wake);
+        self.runtime.spawn(async move {
+            tokio::select! {
+                _ = unneeded => {}
+                () = task => {}
+            }
+        });
+        name
+    }
+
+    /// Looks `host` up again and again until no set needs it.
+    async fn run(self, host: String, name: Weak<Name>, wake: Arc<Notify>) {
+        let mut retry = FIRST_RETRY;
         loop {
+            if let Some(name) = name.upgrade() {
+                *lock(&name.asked) = Instant::now();
+            }
             let answer = self.look_up(&host).await;
             let Some(name) = name.upgrade() else { return };
             let old = name.state.load_full();
-            let pause = match answer {
+            let (addresses, pause) = match answer {
                 Ok((addresses, ttl)) => {
-                    retry = RETRY;
+                    retry = FIRST_RETRY;
                     if *old.addresses != addresses {
                         tracing::info!(host, ?addresses, ?ttl, "resolved");
                     }
-                    let addresses = Arc::new(addresses);
-                    name.state.store(Arc::new(State {
-                        addresses,
-                        asked: true,
-                    }));
-                    shortly_before(ttl.clamp(SHORTEST_TTL, LONGEST_TTL), &host)
+                    let pause = shortly_before(ttl.clamp(MIN_TTL, MAX_TTL), &host);
+                    (Arc::new(addresses), pause)
                 }
                 Err(error) => {
                     let stale = !old.addresses.is_empty();
                     tracing::warn!(host, error, stale_answer_kept = stale, "resolving failed");
-                    let addresses = Arc::clone(&old.addresses);
-                    name.state.store(Arc::new(State {
-                        addresses,
-                        asked: true,
-                    }));
                     let pause = retry;
-                    retry = (retry * 2).min(LONGEST_RETRY);
-                    pause
+                    retry = (retry * 2).min(MAX_RETRY);
+                    (Arc::clone(&old.addresses), pause)
                 }
             };
-            name.asked.notify_waiters();
+            name.state.store(Arc::new(State {
+                addresses,
+                looked_up: true,
+            }));
+            name.refreshing.store(false, Ordering::Release);
+            name.looked_up.notify_waiters();
+            // The task must not keep the name alive while it waits.
             drop((name, old));
-            sleep(pause).await;
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = wake.notified() => self.client.forget_old(),
+            }
         }
     }
 
     async fn look_up(&self, host: &str) -> Result<(Vec<IpAddr>, Duration), String> {
         // The semaphore is never closed.
-        let _place = self.lookups.acquire().await;
-        let client = self.client()?;
-        let answer = timeout(LOOKUP_LIMIT, client.lookup_ip(host))
-            .await
-            .map_err(|_| format!("no answer within {LOOKUP_LIMIT:?}"))
-            .and_then(|answer| answer.map_err(|error| telemetry::chain(&error).to_string()));
-        let answer = answer.inspect_err(|_| self.forget_old_client())?;
-        let mut addresses: Vec<IpAddr> = answer.iter().filter(|ip| self.wanted(*ip)).collect();
+        let _permit = self.lookups.acquire().await;
+        let answer = timeout(LOOKUP_LIMIT, self.client.look_up(host)).await;
+        let answer = answer.unwrap_or_else(|_| {
+            self.client.forget_old();
+            Err(LookupError::Timeout)
+        });
+        let answer = answer.map_err(|error| telemetry::chain(&error).to_string())?;
+        let mut addresses = answer.addresses;
+        addresses.retain(|ip| self.wanted(*ip));
         addresses.sort_unstable();
-        addresses.dedup();
-        addresses.truncate(MOST_ADDRESSES);
         if addresses.is_empty() {
             return Err("the answer holds no address of the wanted family".to_owned());
         }
-        let ttl = answer
-            .valid_until()
-            .saturating_duration_since(Instant::now().into_std());
-        Ok((addresses, ttl))
-    }
-
-    /// Returns the shared client, made from the host's configuration where there is none.
-    fn client(&self) -> Result<TokioResolver, String> {
-        let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
-        match &mut *client {
-            Client::Given(given) => Ok(given.clone()),
-            Client::System(Some((made, _))) => Ok(made.clone()),
-            Client::System(none) => {
-                let made = system_client(self.family)?;
-                *none = Some((made.clone(), Instant::now()));
-                Ok(made)
-            }
-        }
-    }
-
-    /// After a failure the host's configuration is read again, unless it just was.
-    fn forget_old_client(&self) {
-        let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Client::System(made) = &mut *client {
-            made.take_if(|(_, since)| since.elapsed() >= CONFIGURATION_AGE);
-        }
+        let ttl = answer.valid_until;
+        Ok((addresses, ttl.saturating_duration_since(Instant::now())))
     }
 
     fn wanted(&self, ip: IpAddr) -> bool {
@@ -243,40 +220,42 @@ impl Resolver {
     }
 }
 
-fn system_client(family: Family) -> Result<TokioResolver, String> {
-    let mut builder = TokioResolver::builder_tokio()
-        .map_err(|error| format!("the host's resolver configuration: {error}"))?;
-    let options = builder.options_mut();
-    options.cache_size = 0;
-    options.ip_strategy = match family {
-        Family::Auto => LookupIpStrategy::Ipv4AndIpv6,
-        Family::Ipv4 => LookupIpStrategy::Ipv4Only,
-        Family::Ipv6 => LookupIpStrategy::Ipv6Only,
-    };
-    builder.build().map_err(|error| error.to_string())
-}
-
-/// Returns 85 to 95 % of `ttl`, so that names which were asked together are not for ever.
+/// Returns 85 to 95 % of `ttl`, so that names that were looked up together do not stay together.
 fn shortly_before(ttl: Duration, host: &str) -> Duration {
     let spread = RandomState::new().hash_one(host) % 100;
     ttl.mul_f64(0.85 + spread as f64 / 1000.0)
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl NameSet {
-    /// Returns the addresses of `name`, waiting until it was asked for once; empty without an
-    /// answer, and for a name that is not in the set. The caller bounds the wait. Cancel-safe.
+    /// Returns the addresses of `name`, waiting until it was looked up once, and up to a second for a
+    /// look-up that [`NameSet::refresh`] began; empty without an answer, and for a name that is not in
+    /// the set. The caller bounds the wait. Cancel-safe.
     pub async fn addresses(&self, name: &str) -> Arc<Vec<IpAddr>> {
         let Some(name) = self.names.get(name) else {
             return Arc::default();
         };
-        loop {
-            let asked = name.asked.notified();
-            let state = name.state.load();
-            if state.asked {
-                return Arc::clone(&state.addresses);
+        name.until(|| name.state.load().looked_up).await;
+        if name.refreshing.load(Ordering::Acquire) {
+            let refreshed = name.until(|| !name.refreshing.load(Ordering::Acquire));
+            drop(timeout(REFRESH_WAIT, refreshed).await);
+        }
+        Arc::clone(&name.state.load().addresses)
+    }
+
+    /// Has `name` looked up before its answer expires, since connecting to its addresses failed; not
+    /// more often than every five seconds.
+    pub fn refresh(&self, name: &str) {
+        if let Some(name) = self.names.get(name) {
+            let mut asked = lock(&name.asked);
+            if asked.elapsed() >= REFRESH_INTERVAL {
+                *asked = Instant::now();
+                name.refreshing.store(true, Ordering::Release);
+                name.wake.notify_one();
             }
-            drop(state);
-            asked.await;
         }
     }
 
@@ -293,21 +272,33 @@ impl NameSet {
     /// Cancel-safe.
     pub async fn answered(&self) {
         for name in self.names.values() {
-            loop {
-                let asked = name.asked.notified();
-                if !name.state.load().addresses.is_empty() {
-                    break;
-                }
-                asked.await;
-            }
+            name.until(|| name.is_answered()).await;
         }
     }
 
     /// Tells whether every name has been answered at least once.
     #[must_use]
     pub fn resolved(&self) -> bool {
-        self.names
-            .values()
-            .all(|name| !name.state.load().addresses.is_empty())
+        self.names.values().all(|name| name.is_answered())
     }
 }
+
+impl Name {
+    fn is_answered(&self) -> bool {
+        !self.state.load().addresses.is_empty()
+    }
+
+    /// Waits until `done`, which only the end of a look-up changes. Cancel-safe.
+    async fn until(&self, done: impl Fn() -> bool) {
+        loop {
+            let looked_up = self.looked_up.notified();
+            if done() {
+                return;
+            }
+            looked_up.await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

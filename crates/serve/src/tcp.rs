@@ -1,4 +1,4 @@
-//! TCP options of listeners and dialled sockets.
+//! TCP options of listeners and dialed sockets.
 //!
 //! Only translates plain parameters into socket options; which values apply is configuration.
 
@@ -13,7 +13,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 /// `TCP_NODELAY` is always set: a relay writes whole reads and must not wait for more.
 ///
 /// # Errors
-/// What the kernel says of the first option it refuses, named in the error's text.
+/// The kernel's error for the first option it refuses, named in the error's text.
 pub fn apply_tcp_options(socket: SockRef<'_>, options: &TcpOptions) -> io::Result<()> {
     let named = |option: &'static str| {
         move |error: io::Error| io::Error::new(error.kind(), format!("setting {option}: {error}"))
@@ -54,7 +54,7 @@ pub fn apply_tcp_options(socket: SockRef<'_>, options: &TcpOptions) -> io::Resul
             .map_err(named("TCP_NOTSENT_LOWAT"))?;
     }
     if options.receive_buffer > 0 {
-        // Before connecting or listening, since the window's scale is settled with the first segment.
+        // Before connecting or listening, since the window's scale is fixed by the first segment.
         let bytes = usize::try_from(options.receive_buffer).unwrap_or(usize::MAX);
         socket
             .set_recv_buffer_size(bytes)
@@ -63,8 +63,8 @@ pub fn apply_tcp_options(socket: SockRef<'_>, options: &TcpOptions) -> io::Resul
     Ok(())
 }
 
-/// Tells whether this host takes `options`, by setting them on a socket that is thrown away. Where
-/// no socket can be had, for want of descriptors say, nothing is held against the options.
+/// Checks that this host accepts `options`, by setting them on a socket that is dropped. If no socket
+/// can be opened, for want of descriptors say, the options count as accepted.
 ///
 /// # Errors
 /// The first option that is refused, named in the error's text.

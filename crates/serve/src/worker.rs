@@ -5,12 +5,11 @@
 //!     control ── list(limit) ─▶ every worker ─▶ its connections
 //! ```
 //!
-//! Connections never move between threads. Control asks workers by message and never waits
-//! longer than a bound for their answer.
+//! Connections never move between threads. Control sends workers requests and bounds the
+//! wait for their answers.
 
 use std::io;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -21,18 +20,17 @@ use tokio::time::timeout;
 
 use crate::connections::{ConnectionSummary, Connections};
 use crate::drain::{Drain, Phase};
-use crate::heap;
 
-/// How often a worker gives back what a burst left.
-const TRIM: Duration = Duration::from_secs(10);
+/// How often a worker frees pipes that a burst left.
+const TRIM_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How long control waits for a busy worker's answer.
-const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Questions that may wait for one worker.
-const QUESTIONS: usize = 4;
+/// Requests that may wait for one worker.
+const QUEUED_REQUESTS: usize = 4;
 
-/// What a worker's function gets.
+/// A worker thread's own state.
 #[derive(Clone, Debug)]
 pub struct WorkerHandle {
     /// Which worker this is, from 0.
@@ -48,23 +46,23 @@ pub struct WorkerHandle {
 pub struct Workers<T> {
     threads: Vec<JoinHandle<()>>,
     tasks: Vec<oneshot::Sender<T>>,
-    questions: Vec<mpsc::Sender<Question>>,
+    requests: Vec<mpsc::Sender<ListRequest>>,
     ended: mpsc::Receiver<Result<(), String>>,
 }
 
-/// Asks a worker for up to so many of its connections.
-struct Question {
+/// A request for up to `limit` connections of a worker.
+struct ListRequest {
     limit: usize,
     answer: oneshot::Sender<Vec<ConnectionSummary>>,
 }
 
 impl<T: Send + 'static> Workers<T> {
-    /// Starts `count` threads, each with its runtime, which wait for their task: what may fail of
-    /// them has failed when this returns. Each then runs its task until it returns (the accept
+    /// Starts `count` threads, each with its runtime, which wait for their task: all that can fail at
+    /// their start has failed when this returns. Each then runs its task until it returns (the accept
     /// loops have ended) and then until its connections have ended or were cut.
     ///
     /// # Errors
-    /// What the kernel says when a thread or its runtime cannot be created; none is left then.
+    /// The kernel's error if a thread or its runtime cannot be created; none is left then.
     pub fn prepare<F>(
         name: &str,
         count: usize,
@@ -76,15 +74,15 @@ impl<T: Send + 'static> Workers<T> {
         F: AsyncFn(WorkerHandle, T) -> io::Result<()> + Clone + Send + 'static,
     {
         let (ending, ended) = mpsc::channel(2 * count.max(1));
-        let (threads, tasks, questions) = (Vec::new(), Vec::new(), Vec::new());
+        let (threads, tasks, requests) = (Vec::new(), Vec::new(), Vec::new());
         let mut workers = Self {
             threads,
             tasks,
-            questions,
+            requests,
             ended,
         };
         for index in 0..count {
-            let (asker, questions) = mpsc::channel(QUESTIONS);
+            let (asker, requests) = mpsc::channel(QUEUED_REQUESTS);
             let (giver, task) = oneshot::channel();
             let (ready, prepared) = std::sync::mpsc::sync_channel(1);
             let (drain, run, ending) = (drain.clone(), run.clone(), ending.clone());
@@ -101,9 +99,9 @@ impl<T: Send + 'static> Workers<T> {
                         connections: Rc::default(),
                         pool: Rc::new(Pool::new(pool)),
                     };
-                    work(handle, task, run, drain, questions, &ending).await
+                    work(handle, task, run, drain, requests, &ending).await
                 });
-                // Nobody listens any more when the process is on its way out already.
+                // The receiver is gone if the process is ending already.
                 let _ = ending.try_send(result.map_err(|error| error.to_string()));
             };
             let thread = std::thread::Builder::new()
@@ -111,22 +109,22 @@ impl<T: Send + 'static> Workers<T> {
                 .spawn(thread)?;
             workers.threads.push(thread);
             workers.tasks.push(giver);
-            workers.questions.push(asker);
+            workers.requests.push(asker);
             prepared.recv().map_err(io::Error::other)??;
         }
         Ok(workers)
     }
 
-    /// Gives every worker its task; there must be one for each.
+    /// Hands every worker its task; there must be one for each.
     pub fn start(&mut self, tasks: Vec<T>) {
         debug_assert_eq!(self.tasks.len(), tasks.len(), "each worker has one task");
         for (worker, task) in self.tasks.drain(..).zip(tasks) {
-            // A worker waits for its task and can only be gone if it panicked, which shows below.
+            // A worker waits for its task and can only be gone if it panicked, which `ended` reports.
             let _ = worker.send(task);
         }
     }
 
-    /// Waits until a worker has ended, and says how; `None` when none is left. Cancel-safe.
+    /// Waits until a worker has ended, and returns its result; `None` when none is left. Cancel-safe.
     pub async fn ended(&mut self) -> Option<Result<(), String>> {
         self.ended.recv().await
     }
@@ -140,19 +138,19 @@ impl<T: Send + 'static> Workers<T> {
         }
     }
 
-    /// Returns something to ask the workers with.
+    /// Returns a handle that lists the workers' connections.
     #[must_use]
     pub fn asker(&self) -> Asker {
         Asker {
-            questions: self.questions.clone(),
+            requests: self.requests.clone(),
         }
     }
 }
 
-/// Asks the workers for their connections.
+/// Lists the workers' connections.
 #[derive(Clone, Debug)]
 pub struct Asker {
-    questions: Vec<mpsc::Sender<Question>>,
+    requests: Vec<mpsc::Sender<ListRequest>>,
 }
 
 impl Asker {
@@ -160,14 +158,14 @@ impl Asker {
     /// answer within two seconds is left out.
     pub async fn connections(&self, limit: usize) -> Vec<ConnectionSummary> {
         let mut all = Vec::new();
-        for worker in &self.questions {
+        for worker in &self.requests {
             let (answer, answered) = oneshot::channel();
-            let question = Question {
+            let request = ListRequest {
                 limit: limit - all.len(),
                 answer,
             };
-            if worker.try_send(question).is_ok()
-                && let Ok(Ok(some)) = timeout(ANSWER_LIMIT, answered).await
+            if worker.try_send(request).is_ok()
+                && let Ok(Ok(some)) = timeout(ANSWER_TIMEOUT, answered).await
             {
                 all.extend(some);
             }
@@ -190,19 +188,19 @@ async fn work<T>(
     task: T,
     run: impl AsyncFn(WorkerHandle, T) -> io::Result<()>,
     drain: Drain,
-    mut questions: mpsc::Receiver<Question>,
+    mut requests: mpsc::Receiver<ListRequest>,
     ending: &mpsc::Sender<Result<(), String>>,
 ) -> io::Result<()> {
     let housekeeping = {
         let handle = handle.clone();
         tokio::task::spawn_local(async move {
-            let mut trim = tokio::time::interval(TRIM);
+            let mut trim = tokio::time::interval(TRIM_INTERVAL);
             loop {
                 tokio::select! {
                     _ = trim.tick() => handle.pool.trim(),
-                    question = questions.recv() => match question {
+                    request = requests.recv() => match request {
                         // The asker may have stopped waiting.
-                        Some(Question { limit, answer }) => {
+                        Some(ListRequest { limit, answer }) => {
                             let _ = answer.send(handle.connections.list(limit));
                         }
                         None => return,
@@ -211,14 +209,13 @@ async fn work<T>(
             }
         })
     };
-    let giving_back = tokio::task::spawn_local(heap::give_back(Arc::default()));
     // A cut ends the accept loops too, which end with the future that runs them.
     let accepted = tokio::select! {
         accepted = run(handle.clone(), task) => accepted,
         () = drain.reached(Phase::Cut) => Ok(()),
     };
     if let Err(error) = &accepted {
-        // Told now, and not only when the last connection has ended.
+        // Reported now, not only when the last connection has ended.
         let _ = ending.try_send(Err(error.to_string()));
     }
     tokio::select! {
@@ -229,7 +226,6 @@ async fn work<T>(
         }
     }
     housekeeping.abort();
-    giving_back.abort();
     accepted
 }
 
@@ -244,7 +240,7 @@ mod tests {
     use crate::record::{ConnRecord, ListenerContext};
 
     #[tokio::test]
-    async fn a_worker_that_fails_says_so_while_it_still_has_connections() {
+    async fn failed_worker_reports_before_connections_end() {
         let drain = Drain::new(DrainParams {
             delay: Duration::ZERO,
             timeout: Duration::ZERO,
@@ -267,10 +263,10 @@ mod tests {
         };
         let mut workers = Workers::prepare("test", 1, pool, &drain, run).unwrap();
         workers.start(vec![Metrics::new(&Registry::new())]);
-        let told = timeout(Duration::from_secs(10), workers.ended())
+        let ended = timeout(Duration::from_secs(10), workers.ended())
             .await
             .unwrap();
-        assert!(told.unwrap().is_err());
+        assert!(ended.unwrap().is_err());
         drain.cut();
         while workers.ended().await.is_some() {}
         workers.join();

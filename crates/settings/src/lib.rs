@@ -2,9 +2,9 @@
 //! files, and showing what is in effect.
 //!
 //! ```text
-//!   file ──yaml::load──▶ binary's own serde struct ──validate (ConfigErrors)──▶ typed parameters
-//!     │                        │            │
-//!     └──FileWatcher──▶ reload └─schema()   └─effective_yaml(): `--check` and `/config`
+//!   file ──load──▶ the binary's `Config`, by serde ──Validate (ConfigErrors)──▶ the same, checked
+//!     │                  │                                                       │
+//!     └──FileWatcher     └─schema()                  effective_yaml(): `--check` ┴ redact(): `/config`
 //! ```
 //!
 //! Reading is YAML 1.2: `off` is a word. Unknown keys, keys given twice, aliases that multiply, and
@@ -18,11 +18,13 @@ mod address;
 mod duration;
 mod effective;
 mod error;
+mod load;
 mod process;
 mod rel_path;
 mod schema;
 mod size;
 mod tcp;
+pub mod text;
 pub mod watch;
 pub mod yaml;
 
@@ -30,7 +32,10 @@ pub use address::{AddressError, AdminAddress, ListenAddress};
 pub use duration::{DurationError, HumanDuration};
 pub use effective::{effective_json, effective_yaml, redact};
 pub use error::{ConfigError, ConfigErrors};
-pub use process::{AdminSettings, DrainSettings, ProbesSettings};
+pub use load::{Validate, from_text, load};
+pub use process::{
+    AccessLogFormat, AccessLogSettings, AdminSettings, DrainSettings, ProbesSettings,
+};
 pub use rel_path::RelPath;
 pub use schema::{check_doc, schema};
 pub use size::{ByteSize, SizeError};

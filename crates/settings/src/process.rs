@@ -1,4 +1,4 @@
-//! The blocks that every binary's file has: probes, admin, drain.
+//! The blocks that programs have in common: probes, admin, drain, access log.
 
 use std::net::SocketAddr;
 
@@ -73,4 +73,26 @@ impl Default for DrainSettings {
             timeout: HumanDuration::from_secs(30),
         }
     }
+}
+
+/// The access log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+#[schemars(rename = "AccessLogFile")]
+pub struct AccessLogSettings {
+    /// How it is written, if at all.
+    pub format: AccessLogFormat,
+}
+
+/// How the access log is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum AccessLogFormat {
+    /// One JSON object per connection.
+    Json,
+    /// Not at all.
+    #[default]
+    Off,
+    /// One line of `key=value` per connection.
+    Text,
 }

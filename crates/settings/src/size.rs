@@ -21,6 +21,11 @@ impl ByteSize {
     pub const fn get(self) -> u64 {
         self.0
     }
+
+    /// The number of bytes, as far as memory can have so many.
+    pub fn as_usize(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
 }
 
 /// Why a text is not a size.

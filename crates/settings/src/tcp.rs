@@ -115,8 +115,8 @@ impl From<&TcpSettings> for route::TcpOptions {
             keepalive_probes: settings.keepalive_probes,
             user_timeout: settings.user_timeout.0,
             congestion: settings.congestion.clone(),
-            notsent_lowat: octets(settings.notsent_lowat),
-            receive_buffer: octets(settings.receive_buffer),
+            notsent_lowat: option_bytes(settings.notsent_lowat),
+            receive_buffer: option_bytes(settings.receive_buffer),
             max_segment: 0,
         }
     }
@@ -184,17 +184,17 @@ impl TcpOverrides {
             options.congestion.clone_from(congestion);
         }
         if let Some(bytes) = self.notsent_lowat {
-            options.notsent_lowat = octets(bytes);
+            options.notsent_lowat = option_bytes(bytes);
         }
         if let Some(bytes) = self.receive_buffer {
-            options.receive_buffer = octets(bytes);
+            options.receive_buffer = option_bytes(bytes);
         }
         options
     }
 }
 
 /// Returns what a socket option can say; larger values were refused before.
-fn octets(size: ByteSize) -> u32 {
+fn option_bytes(size: ByteSize) -> u32 {
     u32::try_from(size.0).unwrap_or(u32::MAX)
 }
 

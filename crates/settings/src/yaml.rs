@@ -1,19 +1,10 @@
 //! Reads YAML 1.2 strictly into serde types, with `serde-saphyr`.
 //!
-//! ```text
-//!   text ─ begins with `{`? ─yes─▶ serde_json ──ok──▶ T
-//!     │                               │ anything it refuses
-//!     └──────────────no───────────────┴─▶ serde-saphyr ─▶ T, or file:line:column: key: message
-//! ```
-//!
-//! JSON is YAML 1.2, and serde_json reads a file with 20,000 entries several times as fast. A file
-//! that serde_json refuses is read again as YAML, so that an error has one wording.
+//! JSON is YAML 1.2 as well.
 //!
 //! A plain word is what the type asks for: `off`, `yes` and `no` are text, never booleans, and a
 //! `String` takes `a: 10` as written. Merge keys, custom tags, duplicate keys, several documents and
 //! aliases beyond a limit are errors. Environment variables are not expanded.
-
-mod json;
 
 use std::{
     fs::File,
@@ -34,7 +25,7 @@ use crate::ConfigError;
 pub const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// The memory for a larger file is a multiple of this, in bytes.
-const ROOM: u64 = 256 << 10;
+const GRANULE: u64 = 256 << 10;
 
 /// Reads the file at `path`.
 ///
@@ -65,13 +56,13 @@ pub fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {
     }
     let file = File::open(path).map_err(failed)?;
     let expected = metadata.len().min(MAX_FILE_BYTES);
-    // A large file that is read again, a little larger, finds room where it was before.
-    let room = if expected < ROOM {
+    // A large file that is read again, a little larger, fits the allocation that was freed before.
+    let capacity = if expected < GRANULE {
         expected
     } else {
-        expected.next_multiple_of(ROOM)
+        expected.next_multiple_of(GRANULE)
     };
-    let mut bytes = Vec::with_capacity(usize::try_from(room).unwrap_or(0));
+    let mut bytes = Vec::with_capacity(usize::try_from(capacity).unwrap_or(0));
     file.take(MAX_FILE_BYTES + 1)
         .read_to_end(&mut bytes)
         .map_err(failed)?;
@@ -88,9 +79,9 @@ pub fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {
 ///
 /// # Errors
 /// [`ConfigError::Empty`], [`ConfigError::Invalid`] and [`ConfigError::NotText`].
-pub fn from_slice<T: DeserializeOwned>(octets: &[u8], origin: &Path) -> Result<T, ConfigError> {
-    let text = str::from_utf8(octets).map_err(|error| {
-        let valid = octets.iter().take(error.valid_up_to());
+pub fn from_slice<T: DeserializeOwned>(bytes: &[u8], origin: &Path) -> Result<T, ConfigError> {
+    let text = str::from_utf8(bytes).map_err(|error| {
+        let valid = bytes.iter().take(error.valid_up_to());
         ConfigError::NotText {
             origin: origin.to_owned(),
             line: 1 + valid.filter(|&&byte| byte == b'\n').count(),
@@ -104,11 +95,6 @@ pub fn from_slice<T: DeserializeOwned>(octets: &[u8], origin: &Path) -> Result<T
 /// # Errors
 /// [`ConfigError::Empty`] and [`ConfigError::Invalid`].
 pub fn from_str<T: DeserializeOwned>(text: &str, origin: &Path) -> Result<T, ConfigError> {
-    if text.trim_start().starts_with('{')
-        && let Some(value) = json::read(text)
-    {
-        return Ok(value);
-    }
     let mut track = Track::new();
     let read = serde_saphyr::with_deserializer_from_str_with_options(text, options(), |yaml| {
         Option::<T>::deserialize(Deserializer::new(yaml, &mut track))

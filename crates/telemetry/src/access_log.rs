@@ -21,18 +21,7 @@ use std::time::{Duration, SystemTime};
 use crate::lines::Lines;
 pub use crate::lines::{MAX_BYTES, MAX_LINES};
 use crate::metrics::{Kind, Registry};
-
-/// How access-log lines are written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AccessFormat {
-    /// One JSON object per line; what is absent is `null`.
-    Json,
-    /// Not at all.
-    #[default]
-    Off,
-    /// `name=value` pairs; what is absent is `-`.
-    Text,
-}
+pub use settings::AccessLogFormat as AccessFormat;
 
 /// What is known about a connection when it has ended. Fields are written in this order.
 #[derive(Clone, Copy, Debug)]

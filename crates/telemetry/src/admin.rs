@@ -1,4 +1,4 @@
-//! The probe and admin endpoints, and what they ask of the binary they belong to.
+//! The probe and admin endpoints, and what they need from the binary they belong to.
 //!
 //! ```text
 //!     probe port:    /healthz  /readyz  /metrics                       ┐
@@ -6,10 +6,10 @@
 //!                    /connections  POST /drain  GET and PUT /log       ┘    LogControl
 //! ```
 //!
-//! Binaries add endpoints of their own, on both or on the admin address alone. There is no
-//! authentication: whoever reaches the admin address may drain the process, so it belongs on
-//! loopback or on a Unix socket. A web page in an operator's browser is not such a caller, and
-//! what changes something refuses requests that say they come from another site.
+//! Binaries add endpoints of their own, on both or on the admin address only. There is no
+//! authentication: any caller that reaches the admin address may drain the process, so it belongs on
+//! loopback or on a Unix socket. A web page in an operator's browser is not such a caller: requests that
+//! change something are refused if they come from another site.
 
 mod routes;
 mod status;
@@ -33,18 +33,18 @@ use crate::metrics::Registry;
 /// An answer to an endpoint of a binary's own: status code, content type, body.
 pub type Extra = (u16, &'static str, String);
 
-/// What the endpoints ask the binary for. Everything but [`Process::connections`] answers at once.
+/// What the endpoints report of a binary. Everything but [`Process::connections`] returns at once.
 pub trait Process: Send + Sync + 'static {
     /// Returns the binary's name.
     fn binary(&self) -> &'static str;
 
-    /// Says whether the process can do its job right now.
+    /// Returns whether the process can do its job right now.
     ///
     /// # Errors
     /// The reason why not, for people.
     fn ready(&self) -> Result<(), String>;
 
-    /// Says whether the process should go on living. One that merely waits for others should.
+    /// Returns whether the process should keep running, as one that merely waits for others should.
     ///
     /// # Errors
     /// The reason why not, for people.
@@ -55,10 +55,10 @@ pub trait Process: Send + Sync + 'static {
     /// Returns the effective configuration, without secrets.
     fn config(&self) -> serde_json::Value;
 
-    /// Returns what the process works from, whole: routes, peers, policies.
+    /// Returns the complete state the process works from: routes, peers, policies.
     fn snapshot(&self) -> serde_json::Value;
 
-    /// Returns up to `limit` connections. It may ask other threads; after [`ANSWER_TIMEOUT`] the
+    /// Returns up to `limit` connections. It may wait for other threads; after [`ANSWER_TIMEOUT`] the
     /// caller gets 504.
     fn connections(
         &self,
@@ -68,11 +68,11 @@ pub trait Process: Send + Sync + 'static {
     /// Begins to drain. Called again, it does nothing more.
     fn drain(&self);
 
-    /// Returns what the page shows. At most some 200 clusters, those in trouble first.
+    /// Returns what the page shows: at most some 200 clusters, those in trouble first.
     fn status(&self) -> Status;
 
     /// Returns what the page shows of the clusters whose names or endpoints contain `filter`,
-    /// which is not empty. The default looks through those of [`Process::status`] alone.
+    /// which is not empty. The default searches those of [`Process::status`] only.
     fn status_of(&self, filter: &str) -> Status {
         let mut status = self.status();
         status.clusters.retain(|cluster| cluster.matches(filter));
@@ -80,14 +80,14 @@ pub trait Process: Send + Sync + 'static {
         status
     }
 
-    /// Answers an endpoint of the binary's own, on the probe port and on the admin address. It is
-    /// asked first, so it can also replace one of the common ones; `HEAD` is passed as `GET`.
+    /// Answers an endpoint of the binary's own, on the probe port and on the admin address. It is called
+    /// first, so it can also replace one of the common ones; `HEAD` is passed as `GET`.
     fn extra(&self, method: &str, path: &str, query: Option<&str>) -> Option<Extra> {
         let _ = (method, path, query);
         None
     }
 
-    /// As [`Process::extra`], on the admin address alone.
+    /// As [`Process::extra`], on the admin address only.
     fn extra_admin(&self, method: &str, path: &str, query: Option<&str>) -> Option<Extra> {
         let _ = (method, path, query);
         None
@@ -144,7 +144,7 @@ impl Endpoints {
     /// finish for [`http::CLOSING_TIMEOUT`] at most. Dropping it closes everything at once.
     ///
     /// # Errors
-    /// When the socket cannot be given to the runtime. Nothing that happens later ends it.
+    /// When the socket cannot be given to the runtime. Later failures do not end it.
     pub fn serve<F>(
         &self,
         bound: Bound,

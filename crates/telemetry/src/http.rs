@@ -4,12 +4,12 @@
 //!     EndpointAddr ──bind──▶ Bound ──serve──▶ a task per connection ──▶ handler
 //! ```
 //!
-//! It must keep answering probes whatever else its peers do. Of [`MAX_CONNECTIONS`] connections at
+//! It must keep answering probes whatever its other peers do. Of [`MAX_CONNECTIONS`] connections at
 //! most [`MAX_RESPONSES`] are occupied by responses, which have a deadline; one more request gets
 //! 503 at once, unless its path is a probe's. The others wait for a request, and the one that has
-//! waited longest is closed when a new connection needs its place. So a new connection is always
-//! served. Deadlines hold for a request's head, its body, a reader that takes nothing and a
-//! response as a whole. It knows no TLS and no HTTP/2: the addresses it serves are the pod's own.
+//! waited longest is closed when a new connection needs its slot. So a new connection is always
+//! served. Deadlines bound a request's head, its body, a stalled reader and a response as a whole.
+//! Knows neither TLS nor HTTP/2: the addresses it serves are the pod's own.
 
 mod bind;
 mod conn;
@@ -34,26 +34,26 @@ pub use bind::Bound;
 use bind::{Acceptor, Stream};
 use conn::Crowd;
 
-use crate::throttle::Throttle;
+use crate::backoff::AcceptBackoff;
 
 /// The most connections that one server serves at once.
 pub const MAX_CONNECTIONS: usize = 64;
 /// The most connections that responses other than to probes occupy at once. Each holds its whole
-/// body, which may be megabytes; and the rest of [`MAX_CONNECTIONS`] is there for probes.
+/// body, which may be megabytes; the rest of [`MAX_CONNECTIONS`] is for probes.
 pub const MAX_RESPONSES: usize = 32;
 /// How long a request's head may take, and how long a kept connection may wait for the next one.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a request's body may take.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a reader may take nothing of its response.
+/// How long a reader may stall.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a response may take altogether, from the request's head to its last byte.
 pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long responses in progress may take after the end was called.
+/// How long responses in progress may take after the shutdown began.
 pub const CLOSING_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Where to serve: `127.0.0.1:9901`, `[::]:15021`, `unix:/run/rhizome.sock`, or nowhere, written
-/// as nothing.
+/// Where to serve: `127.0.0.1:9901`, `[::]:15021`, `unix:/run/rhizome.sock`, or nowhere, the empty
+/// string.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum EndpointAddr {
     /// Nowhere.
@@ -63,6 +63,16 @@ pub enum EndpointAddr {
     Tcp(SocketAddr),
     /// The path of a Unix socket.
     Unix(PathBuf),
+}
+
+impl From<settings::AdminAddress> for EndpointAddr {
+    fn from(address: settings::AdminAddress) -> Self {
+        match address {
+            settings::AdminAddress::Off => Self::None,
+            settings::AdminAddress::Tcp(address) => Self::Tcp(address.get()),
+            settings::AdminAddress::Unix(path) => Self::Unix(path),
+        }
+    }
 }
 
 impl FromStr for EndpointAddr {
@@ -92,7 +102,7 @@ impl fmt::Display for EndpointAddr {
     }
 }
 
-/// A text that names no place to serve.
+/// A text that is not an address to serve on.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is neither IP:PORT, unix:PATH, nor empty")]
 pub struct ParseEndpointError {
@@ -147,18 +157,20 @@ struct Server<H> {
 
 impl<H: Handler> Server<H> {
     async fn run(&mut self, acceptor: &Acceptor) -> Infallible {
+        let mut backoff = AcceptBackoff::default();
         loop {
-            let stream = self.accept(acceptor).await;
-            self.reserve_place().await;
+            let stream = self.accept(acceptor, &mut backoff).await;
+            self.reserve_slot().await;
             let slot = self.crowd.enter();
             let handler = self.handler.clone();
             self.tasks.spawn(conn::serve(stream, slot, handler));
         }
     }
 
-    /// Accepts one connection, and forgets those that end meanwhile.
-    async fn accept(&mut self, acceptor: &Acceptor) -> Stream {
-        let mut accepting = pin!(patiently(acceptor.address(), || acceptor.accept()));
+    /// Accepts one connection, and joins those that end meanwhile.
+    async fn accept(&mut self, acceptor: &Acceptor, backoff: &mut AcceptBackoff) -> Stream {
+        let address = acceptor.address();
+        let mut accepting = pin!(accept_patiently(address, backoff, || acceptor.accept()));
         loop {
             tokio::select! {
                 stream = &mut accepting => return stream,
@@ -167,9 +179,9 @@ impl<H: Handler> Server<H> {
         }
     }
 
-    /// Closes a connection if there is no place for one more. There is always one to be closed:
-    /// fewer than [`MAX_CONNECTIONS`] can be occupied by a response.
-    async fn reserve_place(&mut self) {
+    /// Closes a connection if the server is full. There is always one to close: fewer than
+    /// [`MAX_CONNECTIONS`] can be occupied by a response.
+    async fn reserve_slot(&mut self) {
         while self.tasks.try_join_next().is_some() {}
         while self.tasks.len() >= MAX_CONNECTIONS {
             self.crowd.evict();
@@ -185,48 +197,29 @@ impl<H: Handler> Server<H> {
     }
 }
 
-/// Accepts, and waits out failures such as having no descriptor left.
-async fn patiently<T, F>(address: &EndpointAddr, accept: impl Fn() -> F) -> T
+/// Accepts, and pauses after failures such as having no descriptor left.
+async fn accept_patiently<T, F>(
+    address: &EndpointAddr,
+    backoff: &mut AcceptBackoff,
+    accept: impl Fn() -> F,
+) -> T
 where
     F: Future<Output = io::Result<T>>,
 {
-    let warnings = Throttle::new(WARNING_INTERVAL);
-    let mut pause = FIRST_PAUSE;
     loop {
         match accept().await {
-            Ok(accepted) => return accepted,
-            Err(error) if is_peers_fault(&error) => {}
+            Ok(accepted) => {
+                backoff.accepted();
+                return accepted;
+            }
             Err(error) => {
-                if warnings
-                    .permit(tokio::time::Instant::now().into_std())
-                    .is_some()
-                {
-                    tracing::warn!(%address, %error, "accepting");
+                if let Some(pause) = backoff.failed(address, &error) {
+                    tokio::time::sleep(pause).await;
                 }
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(LAST_PAUSE);
             }
         }
     }
 }
-
-/// Tells whether accepting failed because that one connection is gone already (accept(2),
-/// "Error handling").
-fn is_peers_fault(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::ConnectionAborted
-            | io::ErrorKind::ConnectionReset
-            | io::ErrorKind::Interrupted
-    )
-}
-
-/// Waits after failing to accept: from here, doubling,
-const FIRST_PAUSE: Duration = Duration::from_millis(5);
-/// up to here.
-const LAST_PAUSE: Duration = Duration::from_secs(1);
-
-const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -14,6 +14,7 @@
 
 pub mod access_log;
 pub mod admin;
+mod backoff;
 mod clock;
 mod error_chain;
 pub mod http;
@@ -26,6 +27,7 @@ mod throttle;
 
 pub use access_log::{AccessFormat, AccessLog, AccessRecord};
 pub use admin::{ClusterStatus, EndpointStatus, Endpoints, Fact, ListenerStatus, Process, Status};
+pub use backoff::AcceptBackoff;
 pub use error_chain::chain;
 pub use http::{Bound, EndpointAddr};
 pub use logs::{LogControl, LogError, LogFormat, UnknownLogFormat};

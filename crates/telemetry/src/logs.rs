@@ -30,7 +30,7 @@ use crate::metrics;
 pub enum LogFormat {
     /// One JSON object per line.
     Json,
-    /// For people; coloured on a terminal.
+    /// For people; colored on a terminal.
     #[default]
     Text,
 }
@@ -38,8 +38,8 @@ pub enum LogFormat {
 impl FromStr for LogFormat {
     type Err = UnknownLogFormat;
 
-    fn from_str(word: &str) -> Result<Self, Self::Err> {
-        match word {
+    fn from_str(format: &str) -> Result<Self, Self::Err> {
+        match format {
             "json" => Ok(Self::Json),
             "text" => Ok(Self::Text),
             _ => Err(UnknownLogFormat),
@@ -47,7 +47,7 @@ impl FromStr for LogFormat {
     }
 }
 
-/// A word that names no log format.
+/// The name of no log format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("neither text nor json")]
 pub struct UnknownLogFormat;
@@ -59,7 +59,7 @@ pub struct UnknownLogFormat;
 /// # Errors
 /// [`LogError`] when a directive cannot be read, or when a logger is installed already.
 pub fn init(format: LogFormat, directives: Option<&str>) -> Result<LogControl, LogError> {
-    let coloured = io::stderr().is_terminal();
+    let colored = io::stderr().is_terminal();
     let stderr = io::stderr()
         .as_fd()
         .try_clone_to_owned()
@@ -68,7 +68,7 @@ pub fn init(format: LogFormat, directives: Option<&str>) -> Result<LogControl, L
     let lines = Arc::new(Lines::start("log", sink).map_err(LogError::Writer)?);
     let handing_over = Arc::clone(&lines);
     let writer = move || HandOver(Arc::clone(&handing_over));
-    let (dispatch, mut control) = build(format, directives, coloured, writer)?;
+    let (dispatch, mut control) = build(format, directives, colored, writer)?;
     control.lines = Some(lines);
     tracing::dispatcher::set_global_default(dispatch).map_err(|_| LogError::AlreadyInstalled)?;
     Ok(control)
@@ -82,7 +82,7 @@ pub struct LogControl {
     lines: Option<Arc<Lines>>,
 }
 
-/// Takes one event at a time, formatted, and never makes its thread wait.
+/// Queues one formatted event at a time, without blocking its thread.
 struct HandOver(Arc<Lines>);
 
 impl io::Write for HandOver {
@@ -98,7 +98,7 @@ impl io::Write for HandOver {
 
 impl LogControl {
     /// Makes a control that remembers directives and filters nothing, for a process (or a test)
-    /// whose logger was set up by somebody else.
+    /// whose logger was installed elsewhere.
     #[must_use]
     pub fn detached() -> Self {
         Self {
@@ -109,8 +109,8 @@ impl LogControl {
     }
 
     /// Applies `directives`, for example `info` or `warn,serve=trace`. What they do not cover is
-    /// at `info`. Stricter than [`init`]: there is a directive, it names a level by its word, and
-    /// its target is a crate that logs.
+    /// at `info`. Stricter than [`init`]: there must be a directive, it must name a level by its name, and
+    /// its target must be a crate that logs.
     ///
     /// # Errors
     /// [`LogError`] when they cannot be read; the filter then stays as it was.
@@ -125,8 +125,8 @@ impl LogControl {
         Ok(())
     }
 
-    /// Writes what was logged and ends the log, waiting at most `limit`. The last act of a process
-    /// that wants its last words read.
+    /// Writes what was logged and ends the log, waiting at most `limit`; to be called at the end of a
+    /// process.
     pub fn close(&self, limit: Duration) {
         if let Some(lines) = &self.lines {
             lines.close(limit);
@@ -149,7 +149,7 @@ impl LogControl {
         });
     }
 
-    /// Returns the directives in force.
+    /// Returns the directives in effect.
     #[must_use]
     pub fn current(&self) -> String {
         self.current
@@ -210,7 +210,7 @@ impl LogError {
 fn build<W>(
     format: LogFormat,
     directives: Option<&str>,
-    coloured: bool,
+    colored: bool,
     writer: W,
 ) -> Result<(Dispatch, LogControl), LogError>
 where
@@ -220,7 +220,7 @@ where
     let (filter, handle) = reload::Layer::new(targets);
     let registry = Registry::default().with(filter);
     let lines = tracing_subscriber::fmt::layer()
-        .with_ansi(coloured)
+        .with_ansi(colored)
         .with_writer(writer);
     let dispatch = match format {
         LogFormat::Json => Dispatch::new(registry.with(lines.json().flatten_event(true))),
@@ -234,8 +234,8 @@ where
     Ok((dispatch, control))
 }
 
-/// Reads directives, stricter than `Targets` does: there a misspelt level is taken for a target,
-/// which silences everything else.
+/// Parses directives, stricter than `Targets` does: there a misspelled level counts as a target, which
+/// silences everything else.
 fn parse(directives: &str) -> Result<(Targets, String), LogError> {
     // The DNS server of the node proxy writes two lines for each query at INFO; the WireGuard of
     // the tunnel warns of every handshake that is sent again, which the tunnel counts.
@@ -263,12 +263,12 @@ fn parse(directives: &str) -> Result<(Targets, String), LogError> {
     Ok((targets, text))
 }
 
-/// Refuses what is no mistake in a configuration, whose author may have other programs in mind, but
-/// is one in a request: it would silently replace what was asked for before.
+/// Refuses what is allowed in a configuration, whose author may have other programs in mind, but would
+/// be a mistake in a request: it would silently replace the filter.
 fn check(directives: &str) -> Result<(), LogError> {
     for directive in split(directives) {
         let (target, level) = target_and_level(directive);
-        if !LEVELS.iter().any(|word| level.eq_ignore_ascii_case(word)) {
+        if !LEVELS.iter().any(|name| level.eq_ignore_ascii_case(name)) {
             return Err(LogError::directive(directive));
         }
         if let Some(target) = target.filter(|target| !targets::is_known(target)) {
@@ -291,7 +291,7 @@ fn target_and_level(directive: &str) -> (Option<&str>, &str) {
     }
 }
 
-/// Tells whether `target` looks like a module path or a dotted name.
+/// Returns whether `target` looks like a module path or a dotted name.
 fn is_target(target: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_:-.".contains(c);
     !target.is_empty() && target.chars().all(plain)
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn the_filter_is_replaced_while_running() {
+    fn filter_is_replaced_while_running() {
         let (dispatch, control, sink) = logger(LogFormat::Text, None);
         assert_eq!(control.current(), "info");
         tracing::dispatcher::with_default(&dispatch, || {
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn json_lines_are_json_objects_with_flat_fields() {
+    fn json_lines_are_objects_with_flat_fields() {
         let (dispatch, _control, sink) = logger(LogFormat::Json, Some("info"));
         tracing::dispatcher::with_default(&dispatch, || {
             tracing::info!(listener = "tls", "quote \" and\nnewline");
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_named_stays_at_info() {
+    fn unnamed_targets_stay_at_info() {
         let (targets, text) = parse("relay=trace").unwrap();
         assert!(targets.would_enable("route", &tracing::Level::INFO));
         assert!(!targets.would_enable("route", &tracing::Level::DEBUG));
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_directive_is_named_and_changes_nothing() {
+    fn bad_directive_is_named_and_changes_nothing() {
         let control = LogControl::detached();
         control.set("debug").unwrap();
         for bad in [
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_control_outlives_its_logger() {
+    fn control_outlives_its_logger() {
         let (dispatch, control, _sink) = logger(LogFormat::Text, None);
         drop(dispatch);
         assert!(matches!(control.set("debug"), Err(LogError::Gone)));

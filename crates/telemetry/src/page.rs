@@ -1,4 +1,4 @@
-//! The page `/`: what a person wants to see first, in one self-contained document.
+//! The page `/`: an overview for operators, in one self-contained document.
 //!
 //! ```text
 //!     View ──render──▶ HTML with all values in it ──script, if it may run──▶ polls /status
@@ -45,7 +45,7 @@ pub(crate) fn policy(nonce: &str) -> String {
 pub(crate) fn render(view: &View, filter: &str, now: SystemTime, nonce: &str) -> String {
     let mut out = String::with_capacity(16 << 10);
     let written = write_page(&mut out, view, filter, now, nonce);
-    debug_assert!(written.is_ok(), "a String takes everything");
+    debug_assert!(written.is_ok(), "writing to a String cannot fail");
     out
 }
 
@@ -106,7 +106,7 @@ fn write_header(out: &mut String, view: &View, now: SystemTime) -> fmt::Result {
     );
     clock::write_rfc3339(out, now)?;
     out.push_str(
-        ". Reload for newer values; with JavaScript they renew themselves and rates are shown.\
+        ". Reload for newer values; with JavaScript they update themselves and rates are shown.\
          </p></noscript>\n",
     );
     Ok(())
@@ -140,7 +140,7 @@ fn write_cards(out: &mut String, status: &Status) -> fmt::Result {
             "generation",
             "Snapshot",
             number,
-            format_args!("in force for {age}"),
+            format_args!("in effect for {age}"),
         )?;
     }
     out.push_str("</section>\n");
@@ -282,7 +282,7 @@ fn write_endpoint(out: &mut String, endpoint: &EndpointStatus) -> fmt::Result {
     write!(out, "{} active</span></li>", Grouped(endpoint.active))
 }
 
-/// The class gives a state its colour and its sign, which says the same without colour.
+/// The class gives a state its color, and its sign for readers without color.
 fn class_of(state: &str) -> &'static str {
     match state {
         "ready" | "healthy" | "up" => "good",
@@ -330,7 +330,7 @@ impl Display for Escaped<'_> {
     }
 }
 
-/// A count, its thousands apart: `12,345`.
+/// A count with thousands separators: `12,345`.
 struct Grouped(u64);
 
 impl Display for Grouped {
@@ -346,7 +346,7 @@ impl Display for Grouped {
     }
 }
 
-/// A number of octets in binary units: `1.5 MiB`.
+/// A number of bytes in binary units: `1.5 MiB`.
 struct Bytes(u64);
 
 impl Display for Bytes {

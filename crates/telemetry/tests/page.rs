@@ -1,4 +1,4 @@
-//! The page in a real browser: with and without JavaScript, in both colour schemes.
+//! The page in a real browser: with and without JavaScript, in both color schemes.
 //!
 //! Needs a `chromium` program, hence the feature. Screenshots are left in the target directory's
 //! `tmp/`, for people to look at.
@@ -285,7 +285,7 @@ fn first_listener(html: &str) -> Vec<&str> {
 }
 
 #[test]
-fn without_javascript_the_page_is_whole_and_static() {
+fn page_without_javascript_is_whole_and_static() {
     let server = Server::start(Sample::default());
     let (html, complaints) = dom("static", &server.url(""), Script::Blocked);
 
@@ -302,7 +302,7 @@ fn without_javascript_the_page_is_whole_and_static() {
 }
 
 #[test]
-fn with_javascript_values_renew_themselves_and_rates_appear() {
+fn page_with_javascript_updates_values_and_rates() {
     let server = Server::start(Sample::default());
     let (html, complaints) = dom("live", &server.url(""), Script::Allowed);
 
@@ -339,7 +339,7 @@ fn with_javascript_values_renew_themselves_and_rates_appear() {
 }
 
 #[test]
-fn the_filter_looks_through_all_clusters_with_or_without_javascript() {
+fn filter_searches_all_clusters() {
     for (name, script) in [
         ("filter-static", Script::Blocked),
         ("filter-live", Script::Allowed),
@@ -360,7 +360,7 @@ fn the_filter_looks_through_all_clusters_with_or_without_javascript() {
 }
 
 #[test]
-fn a_process_that_stops_answering_is_noticed() {
+fn page_reports_a_process_that_stops_answering() {
     let server = Server::start(Sample {
         fails_from: Some(3),
         ..Sample::default()
@@ -373,7 +373,7 @@ fn a_process_that_stops_answering_is_noticed() {
 }
 
 #[test]
-fn both_colour_schemes_are_drawn() {
+fn both_color_schemes_are_drawn() {
     let server = Server::start(Sample::default());
     // Blink numbers the schemes: 0 dark, 1 light.
     let shots = [("light", 1, 1280), ("dark", 0, 1280), ("narrow", 1, 500)].map(|shot| {

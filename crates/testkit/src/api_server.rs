@@ -1,76 +1,46 @@
 //! A stand-in for a shoot's API server: TLS, a few of its paths, and a watch that never ends.
 //!
-//! Every answer carries the shoot's name, so a client can tell whose API server it has reached.
+//! Every answer carries the shoot's name, so that a client knows which API server it has reached.
 //!
 //! | path | answer |
 //! |---|---|
 //! | `/version`, `/api`, `/apis` | JSON with a field `shoot`, and `peer`: the socket that asked |
 //! | `/healthz`, `/livez`, `/readyz` | `ok` |
 //! | any path with `watch=1` or `watch=true` | chunked, an event each 200 ms: `shoot`, `sequence` from 1 |
-//! | `/big?bytes=N` | N octets |
+//! | `/big?bytes=N` | N bytes |
 //! | else | 404 |
 //!
-//! Connections are kept alive. It is no API server: it stores nothing and asks nobody who he is.
+//! Connections are kept alive. It is no API server: it stores nothing and authenticates no one.
 
-use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio_rustls::TlsAcceptor;
+use serde_json::{Value, json};
 
-use crate::background::Background;
-use crate::certs::{self, Identity};
-use crate::request::{Request, TlsStream};
+use crate::certs::Identity;
+use crate::https::{self, Request, Response, Server};
 
 /// A running stand-in. Dropping it closes its connections and its port.
 #[derive(Debug)]
-pub struct ApiServer {
-    addr: SocketAddr,
-    counts: Arc<Counts>,
-    _thread: Background,
-}
-
-#[derive(Debug, Default)]
-struct Counts {
-    accepted: AtomicUsize,
-    open: AtomicUsize,
-    requests: AtomicUsize,
-}
+pub struct ApiServer(Server);
 
 impl ApiServer {
-    /// Serves for `shoot` on a socket that is bound already, in whatever namespace.
+    /// Serves for `shoot` on a socket that is bound already, in any namespace.
     ///
     /// # Errors
     /// When the identity cannot be used or no thread can be started.
     pub fn start(listener: TcpListener, shoot: &str, identity: &Identity) -> Result<Self> {
-        let addr = listener
-            .local_addr()
-            .context("reading a socket's address")?;
-        listener
-            .set_nonblocking(true)
-            .context("making a socket non-blocking")?;
-        let acceptor = TlsAcceptor::from(certs::server_config(identity)?);
-        let counts = Arc::new(Counts::default());
-        let served = Service {
-            shoot: Arc::from(shoot),
-            counts: Arc::clone(&counts),
-        };
-        let thread = Background::spawn("api-server", move || async move {
-            // `listener` is bound, so all that can fail here is the runtime's own descriptor.
-            if let Ok(listener) = tokio::net::TcpListener::from_std(listener) {
-                accept(listener, acceptor, served).await;
+        let shoot: Arc<str> = Arc::from(shoot);
+        let answer = move |request: Request, peer| {
+            let mut response = answer(&shoot, &request, peer);
+            if let Ok(name) = shoot.parse() {
+                response.headers_mut().insert("audit-id", name);
             }
-        })?;
-        Ok(Self {
-            addr,
-            counts,
-            _thread: thread,
-        })
+            std::future::ready(response)
+        };
+        Server::start("api-server", listener, identity, answer).map(Self)
     }
 
     /// Binds a free port of `127.0.0.1` and serves there.
@@ -85,185 +55,88 @@ impl ApiServer {
     /// Returns where it listens.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
-        self.addr
+        self.0.addr
     }
 
     /// Returns how many connections were accepted so far.
     #[must_use]
     pub fn accepted(&self) -> usize {
-        self.counts.accepted.load(Ordering::Relaxed)
+        self.0.counts.accepted()
     }
 
     /// Returns how many connections are open now.
     #[must_use]
     pub fn open(&self) -> usize {
-        self.counts.open.load(Ordering::Relaxed)
+        self.0.counts.open()
     }
 
     /// Returns how many requests were answered, watches that still run among them.
     #[must_use]
     pub fn requests(&self) -> usize {
-        self.counts.requests.load(Ordering::Relaxed)
+        self.0.counts.requests()
     }
 }
 
-#[derive(Clone)]
-struct Service {
-    shoot: Arc<str>,
-    counts: Arc<Counts>,
-}
-
-async fn accept(listener: tokio::net::TcpListener, acceptor: TlsAcceptor, service: Service) {
-    loop {
-        let Ok((stream, peer)) = listener.accept().await else {
-            // Out of descriptors: let some close.
-            tokio::time::sleep(Duration::from_millis(10)).await;
-            continue;
-        };
-        let (acceptor, service) = (acceptor.clone(), service.clone());
-        service.counts.accepted.fetch_add(1, Ordering::Relaxed);
-        tokio::spawn(async move {
-            let _open = Open::count(&service.counts);
-            let _ = stream.set_nodelay(true);
-            // A client that goes away is the test's affair, which sees its own end of it.
-            if let Ok(stream) = acceptor.accept(stream).await {
-                let _ = service.serve(stream, peer).await;
-            }
-        });
+fn answer(shoot: &Arc<str>, request: &Request, peer: SocketAddr) -> Response {
+    if matches!(https::parameter(request, "watch"), "1" | "true") {
+        return watch(Arc::clone(shoot));
     }
-}
-
-impl Service {
-    /// Answers one request after the other until the client has enough.
-    async fn serve(&self, stream: TlsStream, peer: SocketAddr) -> std::io::Result<()> {
-        let mut stream = BufReader::new(stream);
-        while let Some(request) = Request::read(&mut stream).await? {
-            self.counts.requests.fetch_add(1, Ordering::Relaxed);
-            if request.is_watch() {
-                self.watch(stream.get_mut()).await?;
-            }
-            self.answer(&mut stream, &request, peer).await?;
-            if request.closes() {
-                break;
-            }
+    let json = |mut value: Value| {
+        value["shoot"] = json!(&**shoot);
+        value["peer"] = json!(peer.to_string());
+        https::whole(200, "application/json", value.to_string())
+    };
+    match request.uri().path() {
+        "/version" => json(json!({
+            "major": "1", "minor": "20", "gitVersion": "v1.20.2", "platform": "linux/amd64",
+        })),
+        "/api" => json(json!({ "kind": "APIVersions", "versions": ["v1"] })),
+        "/apis" => json(json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": [] })),
+        "/healthz" | "/livez" | "/readyz" => https::whole(200, "text/plain", "ok"),
+        "/big" => big(https::number(request, "bytes")),
+        other => {
+            let text = format!("{shoot} has nothing at {other}\n");
+            https::whole(404, "text/plain", text)
         }
-        stream.get_mut().shutdown().await
     }
+}
 
-    async fn answer(
-        &self,
-        stream: &mut BufReader<TlsStream>,
-        request: &Request,
-        peer: SocketAddr,
-    ) -> std::io::Result<()> {
-        let json = |value: serde_json::Value| (200, "application/json", value.to_string());
-        let shoot = &*self.shoot;
-        let (status, kind, body) = match request.path() {
-            "/version" => json(json!({
-                "major": "1", "minor": "20", "gitVersion": "v1.20.2", "platform": "linux/amd64",
-                "shoot": shoot, "peer": peer.to_string(),
-            })),
-            "/api" => json(json!({
-                "kind": "APIVersions", "versions": ["v1"],
-                "shoot": shoot, "peer": peer.to_string(),
-            })),
-            "/apis" => json(json!({
-                "kind": "APIGroupList", "apiVersion": "v1", "groups": [],
-                "shoot": shoot, "peer": peer.to_string(),
-            })),
-            "/healthz" | "/livez" | "/readyz" => (200, "text/plain", "ok".to_owned()),
-            "/big" => return big(stream, request.number("bytes")).await,
-            other => (
-                404,
-                "text/plain",
-                format!("{shoot} has nothing at {other}\n"),
-            ),
-        };
-        let head = head(status, kind, body.len() as u64, shoot);
-        let stream = stream.get_mut();
-        stream.write_all(head.as_bytes()).await?;
-        stream.write_all(body.as_bytes()).await?;
-        stream.flush().await
-    }
-
-    /// Sends an event each 200 ms until the client goes away.
-    async fn watch(&self, stream: &mut TlsStream) -> std::io::Result<Infallible> {
-        let head = format!(
-            "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nAudit-Id: {}\r\n\
-             Transfer-Encoding: chunked\r\n\r\n",
-            self.shoot
-        );
-        stream.write_all(head.as_bytes()).await?;
+/// Sends an event each 200 ms until the client goes away.
+fn watch(shoot: Arc<str>) -> Response {
+    https::pieces("application/json", None, |mut pieces| async move {
         let mut ticks = tokio::time::interval(WATCH_INTERVAL);
-        let mut sequence = 0_u64;
-        loop {
-            tokio::select! {
-                _ = ticks.tick() => {}
-                // A watch's client sends nothing more, so whatever is read is its end.
-                _ = stream.read_u8() => return Err(std::io::ErrorKind::ConnectionAborted.into()),
-            }
-            sequence += 1;
-            let event = self.event(sequence);
-            let chunk = format!("{:x}\r\n{event}\n\r\n", event.len() + 1);
-            stream.write_all(chunk.as_bytes()).await?;
-            stream.flush().await?;
-        }
-    }
-
-    fn event(&self, sequence: u64) -> String {
-        json!({
-            "type": "MODIFIED",
-            "shoot": &*self.shoot,
-            "sequence": sequence,
-            "object": {
-                "kind": "Pod", "apiVersion": "v1",
-                "metadata": {
-                    "name": "pod-0", "namespace": "default",
-                    "resourceVersion": sequence.to_string(),
+        for sequence in 1_u64.. {
+            ticks.tick().await;
+            let event = json!({
+                "type": "MODIFIED",
+                "shoot": &*shoot,
+                "sequence": sequence,
+                "object": {
+                    "kind": "Pod", "apiVersion": "v1",
+                    "metadata": {
+                        "name": "pod-0", "namespace": "default",
+                        "resourceVersion": sequence.to_string(),
+                    },
                 },
-            },
-        })
-        .to_string()
-    }
+            });
+            pieces.send(format!("{event}\n")).await?;
+        }
+        Some(())
+    })
 }
 
-async fn big(stream: &mut BufReader<TlsStream>, bytes: u64) -> std::io::Result<()> {
-    let stream = stream.get_mut();
-    stream
-        .write_all(head(200, "application/octet-stream", bytes, "").as_bytes())
-        .await?;
-    let chunk = vec![b'x'; 64 * 1024];
-    let mut left = bytes;
-    while left > 0 {
-        let part = usize::try_from(left).unwrap_or(usize::MAX).min(chunk.len());
-        stream.write_all(&chunk[..part]).await?;
-        left -= part as u64;
-    }
-    stream.flush().await
-}
-
-fn head(status: u16, kind: &str, length: u64, shoot: &str) -> String {
-    let phrase = if status == 200 { "OK" } else { "Not Found" };
-    format!(
-        "HTTP/1.1 {status} {phrase}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\
-         Audit-Id: {shoot}\r\n\r\n"
-    )
-}
-
-/// Counts a connection for as long as it lives.
-struct Open(Arc<Counts>);
-
-impl Open {
-    fn count(counts: &Arc<Counts>) -> Self {
-        counts.open.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(counts))
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Ordering::Relaxed);
-    }
+fn big(bytes: u64) -> Response {
+    let kind = "application/octet-stream";
+    https::pieces(kind, Some(bytes), move |mut pieces| async move {
+        let chunk = bytes::Bytes::from(vec![b'x'; 64 * 1024]);
+        let mut left = bytes;
+        while left > 0 {
+            let part = usize::try_from(left).map_or(chunk.len(), |left| left.min(chunk.len()));
+            pieces.send(chunk.slice(..part)).await?;
+            left -= part as u64;
+        }
+        Some(())
+    })
 }
 
 /// Time between two events of a watch.
@@ -285,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_follow_each_other_on_one_connection() {
+    fn connection_carries_several_requests() {
         let (server, target) = shoot();
         let mut conn = Connection::open(&target.server_name("api.example.com")).unwrap();
         let version = conn.get("/version").unwrap().json().unwrap();
@@ -302,13 +175,13 @@ mod tests {
     }
 
     #[test]
-    fn the_address_in_the_certificate_is_enough() {
+    fn address_in_certificate_suffices() {
         let (_server, target) = shoot();
         assert_eq!(http::get(&target, "/readyz").unwrap().status, 200);
     }
 
     #[test]
-    fn a_watch_counts_from_one_without_gaps() {
+    fn watch_counts_from_one_without_gaps() {
         let (_server, target) = shoot();
         let mut watch = Connection::open(&target)
             .unwrap()

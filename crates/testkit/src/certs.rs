@@ -192,7 +192,7 @@ fn client_params(name: &str, groups: &[&str], uris: &[&str]) -> Result<Certifica
 }
 
 /// Builds a server's TLS settings that offer `alpn` and, with `clients_pem`, demand a certificate of
-/// that authority from whoever connects.
+/// that authority from the client.
 ///
 /// # Errors
 /// When an identity or an authority cannot be read.

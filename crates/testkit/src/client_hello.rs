@@ -1,6 +1,6 @@
 //! Builds well-formed ClientHello messages by parameters (RFC 8446 section 4.1.2).
 //!
-//! Apart from the parser under test. The keys are not real: nobody finishes these handshakes.
+//! Apart from the parser under test. The keys are not real: no handshake is finished.
 
 /// What the message shall carry. The default has neither a server name nor ALPN.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,11 +9,11 @@ pub struct ClientHello {
     pub server_name: Option<String>,
     /// Protocols of the ALPN extension (RFC 7301); empty leaves it out.
     pub alpn: Vec<String>,
-    /// Octets of the key share: 32 is X25519, 1216 is X25519MLKEM768, more makes a giant.
+    /// Bytes of the key share: 32 is X25519, 1216 is X25519MLKEM768, more makes a giant.
     pub key_share_bytes: u16,
-    /// Octets of the session id, at most 32.
+    /// Bytes of the session id, at most 32.
     pub session_id_bytes: u8,
-    /// The most octets of the message in one TLS record, 1..=16384.
+    /// The most bytes of the message in one TLS record, 1..=16384.
     pub record_bytes: usize,
     /// Puts `server_name` behind the key share, so that it ends the message.
     pub server_name_last: bool,
@@ -43,7 +43,7 @@ impl ClientHello {
         }
     }
 
-    /// Returns the octets on the wire: one handshake message in as many records as it takes.
+    /// Returns the bytes on the wire: one handshake message in as many records as it takes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let message = self.message();
@@ -53,7 +53,7 @@ impl ClientHello {
             .collect()
     }
 
-    /// Returns the handshake message without records: type, 3 octets of length, body.
+    /// Returns the handshake message without records: type, 3 bytes of length, body.
     #[must_use]
     pub fn message(&self) -> Vec<u8> {
         let mut body = vec![0x03, 0x03];

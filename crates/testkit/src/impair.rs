@@ -9,7 +9,7 @@
 //! What is impaired are IP packets, so that a TCP connection across the line meets loss and delay
 //! where it meets them in the field: below it. Kernels do the same with `netem`, which many do not
 //! have. What is decided about a packet depends on the seed, on the packets before it and on the
-//! impairments in force, on nothing else.
+//! active impairments, on nothing else.
 //!
 //! It does not look further into a packet than to its protocol, and what it drops vanishes, unless it
 //! was told to answer what is too large.
@@ -54,7 +54,7 @@ pub struct Impairment {
     pub queue: usize,
     /// How long a packet may wait under `rate`; one that would wait longer is dropped.
     pub buffer: Duration,
-    /// The largest packet that gets through, octets; larger ones vanish.
+    /// The largest packet that gets through, bytes; larger ones vanish.
     pub largest: Option<usize>,
     /// Whether their senders are told, by ICMP, as routers should and many do not.
     pub tells: bool,
@@ -135,12 +135,12 @@ impl Direction {
 pub struct Counts {
     /// Arrived at the other end, duplicates included.
     pub delivered: u64,
-    /// Octets of those, IP headers included.
-    pub octets: u64,
+    /// Bytes of those, IP headers included.
+    pub bytes: u64,
     /// Of those, what TCP segments had.
-    pub tcp_octets: u64,
+    pub tcp_bytes: u64,
     /// Of those, what UDP datagrams had.
-    pub udp_octets: u64,
+    pub udp_bytes: u64,
     /// Lost at random.
     pub lost: u64,
     /// Swallowed by the black hole.
@@ -161,7 +161,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Lays a line whose devices take packets of `mtu` octets, without any impairment so far. The
+    /// Lays a line whose devices take packets of `mtu` bytes, without any impairment so far. The
     /// devices are up and have no addresses, not even of IPv6's own accord.
     ///
     /// # Errors
@@ -190,7 +190,7 @@ impl Link {
         self.shared.set(&Direction::BOTH, impairment);
     }
 
-    /// Returns what is in force in one direction.
+    /// Returns what is active in one direction.
     #[must_use]
     pub fn impairment(&self, direction: Direction) -> Impairment {
         self.shared.impairment(direction)

@@ -150,8 +150,8 @@ fn body(payload: Payload<'_>, six: bool) -> (u8, Vec<u8>, usize) {
 }
 
 /// The Internet checksum (RFC 1071).
-pub(crate) fn checksum(octets: &[u8]) -> [u8; 2] {
-    let mut sum: u32 = octets
+pub(crate) fn checksum(bytes: &[u8]) -> [u8; 2] {
+    let mut sum: u32 = bytes
         .chunks(2)
         .map(|pair| u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u32::from(*low)))
         .sum();

@@ -15,6 +15,7 @@ pub mod certs;
 pub mod client_hello;
 pub mod command;
 pub mod http;
+mod https;
 #[cfg(feature = "impair")]
 pub mod impair;
 #[cfg(feature = "impair")]
@@ -28,7 +29,6 @@ pub mod peers;
 pub mod ports;
 pub mod process;
 pub mod proxy_header;
-mod request;
 pub mod sockets;
 pub mod tempdir;
 #[cfg(feature = "impair")]

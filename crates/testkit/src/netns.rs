@@ -159,7 +159,7 @@ impl Drop for Namespace {
 pub struct End<'a> {
     /// Where the device lives.
     pub namespace: &'a Namespace,
-    /// Its name, at most 15 octets.
+    /// Its name, at most 15 bytes.
     pub device: &'a str,
 }
 

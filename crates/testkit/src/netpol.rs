@@ -279,7 +279,7 @@ impl Cluster {
     }
 }
 
-/// The port that somebody wants to reach.
+/// The port to reach.
 #[derive(Clone, Copy)]
 struct Wanted<'a> {
     to: End<'a>,

@@ -17,7 +17,7 @@ use crate::peers::cache;
 /// services commonly use.
 const RANGE: Range<u16> = 20_000..32_000;
 
-/// Returns `count` different TCP ports of `127.0.0.1` that are free, and that nobody else is given
+/// Returns `count` different TCP ports of `127.0.0.1` that are free, and that no other caller is given
 /// before 12,000 others were.
 ///
 /// # Errors
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_gets_the_port_of_another() {
+    fn ports_are_given_once() {
         let askers: Vec<_> = (0..8)
             .map(|_| std::thread::spawn(|| free(4).unwrap()))
             .collect();

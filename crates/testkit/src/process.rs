@@ -110,8 +110,8 @@ impl ChildGuard {
         self.wait_for("it to be ready", limit, |_| ready().then_some(()))
     }
 
-    /// Waits until somebody listens on `addr` in the process's network namespace. Nobody is
-    /// connected to for that.
+    /// Waits until a socket listens on `addr` in the process's network namespace, without a
+    /// connection to it.
     ///
     /// # Errors
     /// As [`ChildGuard::wait_ready`].
@@ -171,7 +171,7 @@ impl ChildGuard {
                 self.log_tail(TAIL)
             );
         }
-        // Not yet waited for, so the id cannot belong to anybody else.
+        // Not yet waited for, so the id cannot belong to another process.
         let pid = i32::try_from(self.pid())
             .ok()
             .and_then(Pid::from_raw)

@@ -49,7 +49,7 @@ pub fn v2_local() -> Vec<u8> {
     v2_raw(0x20, 0x00, &[])
 }
 
-/// Returns a version 2 header of any version and command octet, family octet and body.
+/// Returns a version 2 header of any version and command byte, family byte and body.
 #[must_use]
 pub fn v2_raw(version_command: u8, family: u8, body: &[u8]) -> Vec<u8> {
     let mut header = b"\r\n\r\n\0\r\nQUIT\n".to_vec();

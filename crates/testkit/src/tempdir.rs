@@ -23,7 +23,7 @@ impl TempDir {
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
         let name = format!("rhizome-{prefix}-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        // A left-over of a killed process that had our number: its contents are nobody's.
+        // A left-over of a killed process that had our number: its contents are not in use.
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path)
             .with_context(|| format!("making the directory {}", path.display()))?;

@@ -16,14 +16,14 @@ use crate::wait;
 /// What an upstream does with each connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Behaviour {
-    /// Reads to the end, then answers with the count of octets in decimal, then closes: works only
+    /// Reads to the end, then answers with the count of bytes in decimal, then closes: works only
     /// if the client's half-close arrives and the way back stays open.
     AnswersAtEof,
     /// Closes as soon as it has accepted.
     Closes,
     /// Sends back what it reads; ends when the client ends.
     Echo,
-    /// Shuts its read half, then sends `bytes` octets and closes.
+    /// Shuts its read half, then sends `bytes` bytes and closes.
     EndsReadFirst {
         /// How much it sends.
         bytes: u64,
@@ -35,7 +35,7 @@ pub enum Behaviour {
     },
     /// Keeps the connection open and never reads.
     NeverReads,
-    /// Reads `after` octets, then resets the connection.
+    /// Reads `after` bytes, then resets the connection.
     Resets {
         /// How much it reads first.
         after: u64,
@@ -47,7 +47,7 @@ pub enum Behaviour {
     },
     /// Reads to the end and sends nothing.
     Sink,
-    /// Sends `bytes` octets, reading nothing, then closes; `u64::MAX` is without end.
+    /// Sends `bytes` bytes, reading nothing, then closes; `u64::MAX` is without end.
     Source {
         /// How much it sends.
         bytes: u64,
@@ -126,7 +126,7 @@ impl Upstream {
         self.seen.open.load(Ordering::Relaxed)
     }
 
-    /// Returns how many octets were read, over all connections.
+    /// Returns how many bytes were read, over all connections.
     #[must_use]
     pub fn received(&self) -> u64 {
         self.seen.bytes.load(Ordering::Relaxed)
@@ -138,7 +138,7 @@ impl Upstream {
         self.seen.resets.load(Ordering::Relaxed)
     }
 
-    /// Returns the first octets (to 16 KiB) each connection sent, in the order of acceptance: PROXY
+    /// Returns the first bytes (to 16 KiB) each connection sent, in the order of acceptance: PROXY
     /// headers and ClientHellos.
     #[must_use]
     pub fn beginnings(&self) -> Vec<Vec<u8>> {

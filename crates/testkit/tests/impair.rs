@@ -103,7 +103,7 @@ fn connections_survive_loss_reordering_and_duplicates() {
         scope.spawn(move || writer.write_all(sent).unwrap());
         stream.read_exact(&mut back).unwrap();
     });
-    assert!(sent == back, "the octets are others than were sent");
+    assert!(sent == back, "the bytes are others than were sent");
     for direction in Direction::BOTH {
         assert!(world.link.counts(direction).lost > 0);
     }

@@ -82,7 +82,7 @@ fn envoy_leads_from_node_to_api_server_by_connect() {
     asks_its_own(&Target::tls(node, authority.pem()));
     let direct = Target::tls(front, authority.pem()).server_name("api.foo.example.com");
     asks_its_own(&direct.clone().proxy(Proxy::connect(HEADER, CLUSTER)));
-    let unknown = CLUSTER.replace("foo", "nobody");
+    let unknown = CLUSTER.replace("foo", "unknown");
     let error = Connection::open(&direct.proxy(Proxy::connect(HEADER, &unknown))).unwrap_err();
     let refused = error.downcast_ref::<RefusedByProxy>().unwrap();
     assert_eq!(refused.status, 503);

@@ -49,7 +49,7 @@ fn converse(namespace: &Namespace, addr: &str) {
 }
 
 #[test]
-fn clients_reach_the_gateway_and_their_shoot_and_nobody_else_does() {
+fn clients_reach_gateway_and_shoot_alone() {
     let dir = TempDir::new("world").unwrap();
     let params = Params {
         servers: 2,

@@ -32,7 +32,7 @@ pub use handle::{
     TunnelError,
 };
 pub use runner::register_metrics;
-pub use status::{LinkStatus, PeerStatus, Status};
+pub use status::{LinkStatus, PeerStatus, Status, transport_name};
 pub use tunnel_proto::allowed::Network;
 pub use tunnel_proto::codel;
 pub use tunnel_proto::datagram::RouteId;

@@ -83,7 +83,7 @@ impl Networks {
     }
 }
 
-/// What waits for a tunnel over TCP (CoDel, RFC 8289). It drops rather than delays.
+/// The send queue of a tunnel over TCP (CoDel, RFC 8289). It drops rather than delays.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct Queue {

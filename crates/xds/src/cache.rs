@@ -1,4 +1,4 @@
-//! The last good resources, on disk: a gateway that restarts while its controller is down still
+//! The last good resources on disk: a gateway that restarts while its controller is down still
 //! knows its routes.
 //!
 //! ```text
@@ -36,7 +36,7 @@ pub enum CacheError {
         path: PathBuf,
     },
     /// It is of another server, or another gateway of it.
-    #[error("the cache {path} is of the gateway {cluster:?} of {server:?}")]
+    #[error("the cache {path} belongs to gateway {cluster:?} of {server:?}")]
     Other {
         /// The file.
         path: PathBuf,
@@ -55,7 +55,7 @@ pub enum CacheError {
         source: io::Error,
     },
     /// A resource in it is not understood.
-    #[error("a resource in the cache {path}")]
+    #[error("decoding a resource of the cache {path}")]
     Resource {
         /// The file.
         path: PathBuf,
@@ -64,7 +64,7 @@ pub enum CacheError {
         source: crate::DecodeError,
     },
     /// The resources in it contradict each other.
-    #[error("the resources in the cache {path}")]
+    #[error("building routes from the cache {path}")]
     Table {
         /// The file.
         path: PathBuf,
@@ -130,7 +130,7 @@ struct CacheEntry {
 
 /// Reads a cache; `None` when there is no file.
 pub(crate) fn read(path: &Path, origin: &Origin) -> Result<Option<Content>, CacheError> {
-    let Some((octets, written)) = read_octets(path)? else {
+    let Some((bytes, written)) = read_bytes(path)? else {
         return Ok(None);
     };
     let foreign = || CacheError::Foreign {
@@ -139,7 +139,7 @@ pub(crate) fn read(path: &Path, origin: &Origin) -> Result<Option<Content>, Cach
     let damaged = || CacheError::Damaged {
         path: path.to_owned(),
     };
-    let rest = octets.strip_prefix(MAGIC).ok_or_else(foreign)?;
+    let rest = bytes.strip_prefix(MAGIC).ok_or_else(foreign)?;
     let (sum, payload) = rest
         .split_first_chunk::<SHA256_OUTPUT_LEN>()
         .ok_or_else(damaged)?;
@@ -187,7 +187,7 @@ pub(crate) fn write(path: &Path, origin: &Origin, entries: Vec<Entry>) -> io::Re
     let beside = beside(path);
     let put = put(&beside, &payload).and_then(|()| std::fs::rename(&beside, path));
     if put.is_err() {
-        // What is left of it is in nobody's way but the next one's.
+        // A partial file would only be in the way of the next write.
         let _ = std::fs::remove_file(&beside);
     }
     put?;
@@ -246,10 +246,10 @@ pub(crate) fn tidy(path: &Path) {
     }
 }
 
-/// Nobody writes for so long.
+/// Age of a temporary file that no live process still writes.
 const LEFT_OVER: Duration = Duration::from_secs(60);
 
-fn read_octets(path: &Path) -> Result<Option<(Vec<u8>, SystemTime)>, CacheError> {
+fn read_bytes(path: &Path) -> Result<Option<(Vec<u8>, SystemTime)>, CacheError> {
     let failed = |source| CacheError::Read {
         path: path.to_owned(),
         source,
@@ -263,23 +263,23 @@ fn read_octets(path: &Path) -> Result<Option<(Vec<u8>, SystemTime)>, CacheError>
         .metadata()
         .and_then(|metadata| metadata.modified())
         .map_err(failed)?;
-    let mut octets = Vec::new();
-    file.take(MAX_OCTETS + 1)
-        .read_to_end(&mut octets)
+    let mut bytes = Vec::new();
+    file.take(MAX_CACHE_BYTES + 1)
+        .read_to_end(&mut bytes)
         .map_err(failed)?;
-    if u64::try_from(octets.len()).is_ok_and(|len| len <= MAX_OCTETS) {
-        return Ok(Some((octets, written)));
+    if u64::try_from(bytes.len()).is_ok_and(|len| len <= MAX_CACHE_BYTES) {
+        return Ok(Some((bytes, written)));
     }
     Err(CacheError::TooLong {
         path: path.to_owned(),
-        limit: MAX_OCTETS,
+        limit: MAX_CACHE_BYTES,
     })
 }
 
 const MAGIC: &[u8] = b"RHIZXDS\x01";
 
 /// 10,000 shoots come to some 20 MiB.
-const MAX_OCTETS: u64 = 512 * 1024 * 1024;
+const MAX_CACHE_BYTES: u64 = 512 * 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_back_and_leaves_nothing_beside() {
+    fn cache_round_trip_leaves_no_temporary_file() {
         let dir = TempDir::new("xds-cache").unwrap();
         let path = dir.join("cache");
         let there = || {
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_another_server_or_gateway_is_not_used() {
+    fn cache_of_another_server_is_refused() {
         let dir = TempDir::new("xds-cache").unwrap();
         let path = dir.join("cache");
         write(&path, &origin(), entries()).unwrap();
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_over_is_removed_and_in_nobodys_way() {
+    fn stale_cache_files_are_removed() {
         let dir = TempDir::new("xds-cache").unwrap();
         let path = dir.join("cache");
         std::fs::write(beside(&path), "half").unwrap();
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn every_octet_is_guarded() {
+    fn cache_checksum_covers_every_byte() {
         let dir = TempDir::new("xds-cache").unwrap();
         let path = dir.join("cache");
         write(&path, &origin(), entries()).unwrap();

@@ -1,4 +1,4 @@
-//! Takes resources from a discovery server and keeps a table in effect that is made from them.
+//! Subscribes to resources of an xDS server and keeps the table made from them in effect.
 //!
 //! ```text
 //!   connect ─▶ TLS ─▶ gRPC stream ─▶ updates ─▶ held ─▶ table ─▶ Sink ─▶ ACK or NACK
@@ -6,16 +6,16 @@
 //!      └──── back-off ◀───┘
 //! ```
 //!
-//! What was taken stays when the stream ends, and is told to the server on the next one, so that
+//! Accepted resources stay when the stream ends, and are announced on the next one, so that
 //! only differences travel. `held` and `session` decide without sockets and clocks; `connection`
 //! and `flow` move bytes. What a table is good for is the [`Sink`]'s business.
 
 mod address;
 mod backoff;
+mod cache_writer;
 mod connection;
 mod flow;
 mod held;
-mod keeper;
 mod metrics;
 mod session;
 mod update;
@@ -34,7 +34,7 @@ pub use metrics::ClientMetrics;
 
 use self::backoff::Backoff;
 use self::connection::End;
-use self::held::Held;
+use self::held::HeldResources;
 use self::session::Variant;
 
 /// What a client is made from.
@@ -42,7 +42,7 @@ use self::session::Variant;
 pub struct ClientParams {
     /// Where the server is.
     pub server: ServerAddress,
-    /// Whom to trust and what to show; needed for an `https` address.
+    /// Trusted CAs and own certificate; needed for an `https` address.
     pub tls: Option<tls::ClientTls>,
     /// `node.id`: which client this is.
     pub node: String,
@@ -61,10 +61,10 @@ pub struct ClientParams {
 /// The bounds of a client.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ClientLimits {
-    /// The longest wait after the first failure; it doubles with each further one.
-    pub backoff_first: Duration,
-    /// The longest wait of all.
-    pub backoff_most: Duration,
+    /// The maximum wait after the first failure; it doubles with each further one.
+    pub backoff_min: Duration,
+    /// The maximum wait.
+    pub backoff_max: Duration,
     /// Time to connect, with TLS and HTTP/2.
     pub connect: Duration,
     /// How often a silent server is asked whether it is there.
@@ -87,7 +87,7 @@ pub struct ClientLimits {
     pub settled: Duration,
     /// The shortest time between two writes of the cache.
     pub cache: Duration,
-    /// How often the sink is told that what it has is still the latest.
+    /// How often [`Sink::confirmed`] is called while nothing changes.
     pub confirm: Duration,
 }
 
@@ -95,13 +95,13 @@ impl Default for ClientLimits {
     fn default() -> Self {
         const MIB: usize = 1024 * 1024;
         Self {
-            backoff_first: Duration::from_millis(200),
-            backoff_most: Duration::from_secs(30),
+            backoff_min: Duration::from_millis(200),
+            backoff_max: Duration::from_secs(30),
             connect: Duration::from_secs(5),
             keepalive: Duration::from_secs(30),
             keepalive_timeout: Duration::from_secs(10),
             // One resource of the largest size, with what is around it.
-            message_bytes: crate::decode::MOST_RESOURCE_OCTETS + MIB,
+            message_bytes: crate::decode::MAX_RESOURCE_BYTES + MIB,
             gather: Duration::from_millis(10),
             gather_bytes: 16 * MIB,
             missing: Duration::from_secs(15),
@@ -116,17 +116,17 @@ impl Default for ClientLimits {
 
 /// Who takes tables.
 pub trait Sink: Send {
-    /// Puts a table in effect, before the server is told that it was taken.
+    /// Puts a table in effect, before the server gets the ACK.
     ///
     /// # Errors
-    /// Why not; the server is told, and what was in effect before stays.
+    /// Why not; the server gets a NACK, and the previous table stays.
     fn apply(&mut self, table: Table) -> Result<(), String>;
 
-    /// Takes note that a response was refused and why: by [`Sink::apply`], or before there was a
-    /// table at all. Once for each response that the server is told so of.
+    /// Records that a response was refused and why: by [`Sink::apply`], or before there was a
+    /// table at all. Once for each NACK.
     fn refused(&mut self, _why: &str) {}
 
-    /// Takes note that what is in effect is what the server has: after each change, and every
+    /// Records that what is in effect is what the server has: after each change, and every
     /// [`ClientLimits::confirm`] while the stream is alive.
     fn confirmed(&mut self);
 }
@@ -140,10 +140,11 @@ pub async fn run(params: ClientParams, sink: impl Sink, metrics: ClientMetrics) 
         tls.count_in(&metrics.reloads, "xds");
     }
     let blocking = params.clone();
-    // Long to read and to understand, and nobody else is to wait for it.
-    let held = tokio::task::spawn_blocking(move || primed(&blocking)).await;
-    let held = held.unwrap_or_else(|_| Held::new(params.start.clone(), params.own.clone()));
-    let keeper = keeper::Keeper::new(&params, held.stored().clone(), &metrics);
+    // Reading and decoding take long enough to block other tasks of the thread.
+    let held = tokio::task::spawn_blocking(move || load_state(&blocking)).await;
+    let held =
+        held.unwrap_or_else(|_| HeldResources::new(params.start.clone(), params.own.clone()));
+    let writer = cache_writer::CacheWriter::new(&params, held.stored().clone(), &metrics);
     let watching = async {
         if let Some(tls) = &params.tls {
             tls.watch().await;
@@ -151,8 +152,8 @@ pub async fn run(params: ClientParams, sink: impl Sink, metrics: ClientMetrics) 
         std::future::pending::<Infallible>().await
     };
     tokio::select! {
-        never = connect_again_and_again(&params, held, sink, &metrics) => never,
-        never = keeper.keep() => never,
+        never = reconnect_loop(&params, held, sink, &metrics) => never,
+        never = writer.keep() => never,
         never = watching => never,
     }
 }
@@ -170,7 +171,7 @@ pub struct Cached {
 /// has to be, `start` is the state without resources that is begun with, as in [`ClientParams`].
 ///
 /// # Errors
-/// Why the cache cannot be used; whoever asks warns and goes on without.
+/// Why the cache cannot be used; callers log it and start without a cache.
 pub fn load_cache(
     path: &Path,
     (server, cluster): (&ServerAddress, &str),
@@ -210,13 +211,13 @@ fn origin(server: &ServerAddress, cluster: &str) -> cache::Origin {
     }
 }
 
-fn primed(params: &ClientParams) -> Held {
-    let mut held = Held::new(params.start.clone(), params.own.clone());
+fn load_state(params: &ClientParams) -> HeldResources {
+    let mut held = HeldResources::new(params.start.clone(), params.own.clone());
     let Some(path) = &params.cache else {
         return held;
     };
     cache::tidy(path);
-    let primed = match cache::read(path, &params.origin()) {
+    let load_state = match cache::read(path, &params.origin()) {
         Ok(content) => {
             let entries = content.map(|content| content.entries);
             held.prime(entries.unwrap_or_default())
@@ -227,20 +228,20 @@ fn primed(params: &ClientParams) -> Held {
         }
         Err(error) => Err(error),
     };
-    if let Err(error) = primed {
-        tracing::warn!(error = %telemetry::chain(&error), "the cached resources are not used");
+    if let Err(error) = load_state {
+        tracing::warn!(error = %telemetry::chain(&error), "ignoring the resource cache");
     }
     held
 }
 
-async fn connect_again_and_again(
+async fn reconnect_loop(
     params: &ClientParams,
-    mut held: Held,
+    mut held: HeldResources,
     mut sink: impl Sink,
     metrics: &ClientMetrics,
 ) -> Infallible {
     let limits = &params.limits;
-    let mut backoff = Backoff::new(limits.backoff_first, limits.backoff_most);
+    let mut backoff = Backoff::new(limits.backoff_min, limits.backoff_max);
     let mut full_since: Option<Instant> = None;
     loop {
         let full = full_since.is_some_and(|since| since.elapsed() < limits.full);
@@ -256,9 +257,9 @@ async fn connect_again_and_again(
             // Neither is known, then: it is no server of ours, or not there yet.
             full_since = None;
         }
-        tell(params, &end);
+        log_end(params, &end);
         if incremental_refused {
-            tracing::info!("the discovery server does not know the incremental variant");
+            tracing::info!("the xDS server does not support delta, using state of the world");
             full_since = Some(Instant::now());
             continue;
         }
@@ -266,14 +267,14 @@ async fn connect_again_and_again(
     }
 }
 
-fn tell(params: &ClientParams, end: &End) {
+fn log_end(params: &ClientParams, end: &End) {
     static LIMIT: telemetry::Throttle = telemetry::Throttle::new(Duration::from_secs(10));
     if let Some(suppressed) = LIMIT.permit(Instant::now().into_std()) {
         tracing::warn!(
             server = %params.server,
             error = %telemetry::chain(end),
             suppressed,
-            "no discovery stream; what is in effect stays"
+            "no xDS stream, keeping the current routes"
         );
     }
 }

@@ -30,18 +30,19 @@ use crate::decode::fault::{Fault, Within};
 use crate::decode::http::ConnectRules;
 use crate::decode::listener::ListenerConfig;
 use crate::decode::wireguard::WireGuardConfig;
-use crate::proto::{self, known};
+use crate::proto::discovery::NameOnly;
+use crate::proto::{self, known::Known};
 use crate::resource::ResourceType;
 
-pub(crate) use parts::MOST_NAME;
+pub(crate) use parts::MAX_NAME_BYTES;
 pub use state::State;
 pub use table::{OwnListener, OwnProtocol, Report, Table, TableError};
 
 /// Bytes of the largest resource that is decoded. A listener with 10,000 routes has about 3 MB.
-pub const MOST_RESOURCE_OCTETS: usize = 64 << 20;
+pub const MAX_RESOURCE_BYTES: usize = 64 << 20;
 
 /// Resources of one type that a [`State`] makes a table of.
-pub const MOST_RESOURCES: usize = 100_000;
+pub const MAX_RESOURCES: usize = 100_000;
 
 /// A resource that was understood.
 #[derive(Clone, Debug)]
@@ -126,28 +127,27 @@ impl std::error::Error for DecodeError {}
 pub fn decode(kind: ResourceType, name: &str, body: &[u8]) -> Result<Decoded, DecodeError> {
     let read = check_size(body).and_then(|()| match kind {
         ResourceType::Cluster => {
-            let message: proto::Cluster = unpack(&known::CLUSTER, body)?;
+            let message: proto::Cluster = unpack(body)?;
             check_name(name, &message.name)?;
             ClusterConfig::read(&message).map(|read| Body::Cluster(Arc::new(read)))
         }
         ResourceType::ClusterLoadAssignment => {
-            let message: proto::ClusterLoadAssignment =
-                unpack(&known::CLUSTER_LOAD_ASSIGNMENT, body)?;
+            let message: proto::ClusterLoadAssignment = unpack(body)?;
             check_name(name, &message.cluster_name).within("cluster_name")?;
             Assignment::read(&message).map(|read| Body::Assignment(Arc::new(read)))
         }
         ResourceType::Listener => {
-            let message: proto::Listener = unpack(&known::LISTENER, body)?;
+            let message: proto::Listener = unpack(body)?;
             check_name(name, &message.name)?;
             ListenerConfig::read(&message).map(|read| Body::Listener(Arc::new(read)))
         }
         ResourceType::RouteConfiguration => {
-            let message: proto::RouteConfiguration = unpack(&known::ROUTE_CONFIGURATION, body)?;
+            let message: proto::RouteConfiguration = unpack(body)?;
             check_name(name, &message.name)?;
             ConnectRules::read(&message).map(|read| Body::Routes(Arc::new(read)))
         }
         ResourceType::WireGuardRoute => {
-            let message: proto::WireGuardRoute = unpack(&known::WIREGUARD_ROUTE, body)?;
+            let message: proto::WireGuardRoute = unpack(body)?;
             check_name(name, &message.name)?;
             WireGuardConfig::read(&message).map(|read| Body::WireGuard(Arc::new(read)))
         }
@@ -162,23 +162,16 @@ pub fn decode(kind: ResourceType, name: &str, body: &[u8]) -> Result<Decoded, De
 /// # Errors
 /// It is malformed or too large, or has no name.
 pub fn resource_name(kind: ResourceType, body: &[u8]) -> Result<String, DecodeError> {
-    /// What the messages of all types begin with.
-    #[derive(Clone, PartialEq, Message)]
-    struct Named {
-        #[prost(string, tag = "1")]
-        name: String,
-    }
-
     let read = check_size(body).and_then(|()| {
-        let message = Named::decode(body).map_err(|error| Fault::new(error.to_string()))?;
+        let message = NameOnly::decode(body).map_err(|error| Fault::new(error.to_string()))?;
         parts::name(&message.name).within("name")
     });
     read.map_err(|fault| DecodeError::new(kind, "without a name", fault))
 }
 
 fn check_size(body: &[u8]) -> Result<(), Fault> {
-    if body.len() > MOST_RESOURCE_OCTETS {
-        let why = format!("it is larger than {MOST_RESOURCE_OCTETS} bytes");
+    if body.len() > MAX_RESOURCE_BYTES {
+        let why = format!("it is larger than {MAX_RESOURCE_BYTES} bytes");
         return Err(Fault::new(why));
     }
     Ok(())
@@ -192,8 +185,8 @@ fn check_name(wanted: &str, own: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-fn unpack<M: Message + Default>(table: &'static known::Message, body: &[u8]) -> Result<M, Fault> {
-    walk::walk(table, body)?;
+fn unpack<M: Message + Default + Known>(body: &[u8]) -> Result<M, Fault> {
+    walk::walk::<M>(body)?;
     M::decode(body).map_err(|error| Fault::new(error.to_string()))
 }
 

@@ -1,7 +1,7 @@
 //! From clusters and routes to resources.
 //!
 //! ```text
-//!  ClusterSpec ──cluster──▶ Cluster, ClusterLoadAssignment                        everybody
+//!  ClusterSpec ──cluster──▶ Cluster, ClusterLoadAssignment                        all clients
 //!  RouteSpec   ──parts────▶ Listener tls|g, node|g, vpn|g, WireGuardRoute g/…     ours, per group
 //!              ──base─────▶ Listener tls, node, vpn without routes                ours
 //!              ──whole────▶ Listener tls, node, vpn, RouteConfiguration node, vpn Envoy
@@ -139,12 +139,12 @@ fn resource(
 /// Returns a duration as it travels, at most as long as one can be.
 fn duration(duration: Duration) -> prost_types::Duration {
     /// 10,000 years, which the wire format ends with.
-    const MOST_SECONDS: i64 = 315_576_000_000;
+    const MAX_SECONDS: i64 = 315_576_000_000;
 
     match prost_types::Duration::try_from(duration) {
-        Ok(duration) if duration.seconds < MOST_SECONDS => duration,
+        Ok(duration) if duration.seconds < MAX_SECONDS => duration,
         Ok(_) | Err(_) => prost_types::Duration {
-            seconds: MOST_SECONDS,
+            seconds: MAX_SECONDS,
             nanos: 0,
         },
     }

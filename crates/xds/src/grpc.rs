@@ -38,7 +38,7 @@ pub(crate) const LISTENER_PARTS: &str = "rhizome.listener-parts";
 
 /// What the nonce of a response ends with that is only a part of what the server has to say: the
 /// client takes it, and puts nothing in effect before the rest has come. To others it is a nonce as
-/// any other. Only clients that say [`LISTENER_PARTS`] are told.
+/// any other. Only clients that announce [`LISTENER_PARTS`] get it.
 pub(crate) const MORE_FOLLOWS: &str = "+rhizome.more-follows";
 
 /// HTTP/2 by ALPN, RFC 9113 section 3.2.
@@ -77,13 +77,13 @@ impl Channel {
             .keep_alive_interval(keepalive)
             .keep_alive_timeout(keepalive_timeout)
             .keep_alive_while_idle(true)
-            .initial_stream_window_size(WINDOW_OCTETS)
-            .initial_connection_window_size(WINDOW_OCTETS)
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(WINDOW_BYTES)
             .handshake(TokioIo::new(io))
             .await?;
         let driver = tokio::spawn(async move {
             if let Err(error) = connection.await {
-                tracing::debug!(error = %telemetry::chain(&error), "discovery connection ends");
+                tracing::debug!(error = %telemetry::chain(&error), "xDS connection closed");
             }
         });
         Ok(Self { requests, driver })
@@ -96,14 +96,14 @@ impl Channel {
         origin: http::Uri,
         path: &'static str,
         requests: mpsc::Receiver<Q>,
-        most_octets: usize,
+        max_bytes: usize,
     ) -> Result<Streaming<R>, Status>
     where
         Q: Message + 'static,
         R: Message + Default + 'static,
     {
         let mut grpc =
-            tonic::client::Grpc::with_origin(self, origin).max_decoding_message_size(most_octets);
+            tonic::client::Grpc::with_origin(self, origin).max_decoding_message_size(max_bytes);
         let codec = ProstCodec::<Q, R>::default();
         let request = tonic::Request::new(stream_of(requests));
         let path = PathAndQuery::from_static(path);
@@ -112,7 +112,7 @@ impl Channel {
 }
 
 /// Two responses of the usual size can be on their way while one is being taken.
-const WINDOW_OCTETS: u32 = 2 * 1024 * 1024;
+const WINDOW_BYTES: u32 = 2 * 1024 * 1024;
 
 impl Drop for Channel {
     fn drop(&mut self) {

@@ -13,6 +13,7 @@ mod client;
 mod decode;
 mod encode;
 mod grpc;
+mod match_key;
 mod proto;
 mod resource;
 mod server;
@@ -23,7 +24,7 @@ pub use client::{
     load_cache, run,
 };
 pub use decode::{
-    DecodeError, Decoded, MOST_RESOURCE_OCTETS, MOST_RESOURCES, OwnListener, OwnProtocol, Report,
+    DecodeError, Decoded, MAX_RESOURCE_BYTES, MAX_RESOURCES, OwnListener, OwnProtocol, Report,
     State, Table, TableError, decode, resource_name,
 };
 pub use encode::{Encoded, GatewayParams, Withheld, base, cluster, parts, whole};

@@ -8,9 +8,6 @@ mod core;
 pub(crate) mod discovery;
 mod http;
 pub(crate) mod known;
-mod known_cluster;
-mod known_http;
-mod known_listener;
 mod listener;
 
 pub(crate) use cluster::*;

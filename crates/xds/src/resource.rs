@@ -48,6 +48,12 @@ impl ResourceType {
         }
     }
 
+    /// Returns whether an empty subscription means all resources of the type, as it does for the
+    /// roots of a configuration; the others are subscribed by name.
+    pub(crate) const fn is_root(self) -> bool {
+        matches!(self, Self::Cluster | Self::Listener | Self::WireGuardRoute)
+    }
+
     /// Returns the type of a type URL, if it is one of these.
     #[must_use]
     pub fn from_type_url(url: &str) -> Option<Self> {
@@ -64,11 +70,11 @@ pub struct Resource {
     pub name: Arc<str>,
     /// The encoded message, without the `Any` around it.
     pub body: Bytes,
-    /// Whom it is for.
+    /// Its audience.
     pub audience: Audience,
 }
 
-/// Whom a resource is for.
+/// The clients that a resource is for.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Audience {
     /// Every client.

@@ -6,8 +6,8 @@
 //!   accept ─▶ TLS ─▶ HTTP/2 ─▶ gRPC ─▶ admitted? ─┘
 //! ```
 //!
-//! `store` holds what is to be known, `stream` decides what a client is told next (both without
-//! sockets and clocks), `serve` moves it. What is in a resource is nobody's business here.
+//! `store` holds the resources, `stream` decides what a client is sent next (both without
+//! sockets and clocks), `serve` moves it. Resource bodies are opaque here.
 
 mod admission;
 mod clients;
@@ -36,7 +36,7 @@ pub use clients::{ClientStatus, TypeStatus};
 /// What the server is made from.
 #[derive(Clone, Debug)]
 pub struct ServerParams {
-    /// The server's certificate and whom it trusts; `None` = plain, for loopback alone.
+    /// The server's certificate and trusted CAs; `None` = plain, for loopback alone.
     pub tls: Option<tls::ServerTls>,
     /// The gateways, by distinct names.
     pub gateways: Vec<GatewayAccess>,
@@ -206,21 +206,21 @@ impl GatewayHandle {
         }
     }
 
-    /// Says that the resources are all there. Before, nobody is answered, so that a controller
-    /// that has just begun takes nothing from anybody.
+    /// Marks the resources as complete. No client is answered before, so that a controller
+    /// that has just started withdraws nothing from its clients.
     pub fn complete(&self) {
         self.gateway.store().complete();
         self.gateway.wake();
     }
 
-    /// Says whether those for [`Audience::Whole`] are all there too. Until so, clients that need
-    /// them keep what they have; [`Self::whole_wanted`] tells when it is time to make them.
+    /// Sets whether those for [`Audience::Whole`] are complete too. Before, clients that need
+    /// them keep what they have; [`Self::whole_wanted`] reports when they are needed.
     pub fn complete_whole(&self, complete: bool) {
         self.gateway.store().whole_complete(complete);
         self.gateway.wake();
     }
 
-    /// Returns whether a client is connected that needs [`Audience::Whole`], and tells when that
+    /// Returns whether a client is connected that needs [`Audience::Whole`], and notifies when that
     /// changes.
     #[must_use]
     pub fn whole_wanted(&self) -> watch::Receiver<bool> {

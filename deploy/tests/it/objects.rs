@@ -211,7 +211,7 @@ fn secret(key: &str, data: Value) -> Value {
     })
 }
 
-/// Runs `vpn-provision`, as `vpn-server provision`, with the parameters that are shipped, and what
+/// Runs `vpn-provision` with the parameters that are shipped, and what
 /// `change` makes of them, and returns what it writes: Secrets of both ends, and the annotations of
 /// the servers' Services.
 pub(crate) fn provision(dir: &TempDir, change: impl FnOnce(&mut Value)) -> Vec<Value> {
@@ -222,8 +222,8 @@ pub(crate) fn provision(dir: &TempDir, change: impl FnOnce(&mut Value)) -> Vec<V
     change(&mut wanted);
     let config = dir.write("provision.yaml", wanted.to_string()).unwrap();
     let out = dir.join("provisioned");
-    let mut provision = Command::new(deploy::program("vpn-server").unwrap());
-    provision.args(["provision", "--config"]).arg(config);
+    let mut provision = Command::new(deploy::program("vpn-provision").unwrap());
+    provision.arg("--config").arg(config);
     command::run(provision.arg("--out").arg(&out)).unwrap();
     let mut all = Vec::new();
     for side in ["seed", "shoot"] {

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use knp_proto::{ClusterLimits, Identifiers, LinkConfig};
+use knp_proto::{Identifiers, LinkConfig, TenantLimits};
 use telemetry::EndpointAddr;
 
 use super::dial::DialParams;
@@ -42,7 +42,7 @@ pub struct AgentConfig {
     /// How servers are counted by their leases, if they are.
     pub leases: Option<LeaseParams>,
     /// What all links together may hold.
-    pub limits: ClusterLimits,
+    pub limits: TenantLimits,
     /// How soon a server that has vanished is noticed.
     pub liveness: LivenessParams,
     /// The server's host: a name or an address, which its certificate must have.

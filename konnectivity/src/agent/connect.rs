@@ -5,8 +5,8 @@
 //! ```
 //!
 //! A load balancer leads each attempt to a server of its choice. One that is known already is left
-//! again. Attempts follow each other at the interval while there is hope, and grow rarer when
-//! nothing new is found: a load balancer that always leads to the same server is not hammered. A
+//! again. Attempts follow each other at the interval while servers are missing, and grow rarer when
+//! nothing new is found: a load balancer that always leads to the same server is not flooded. A
 //! server that was lost is sought at once.
 //!
 //! Has no clock, no randomness and no sockets: they are its caller's.
@@ -47,7 +47,7 @@ pub(crate) struct Connector {
     known: BTreeMap<String, Instant>,
     /// Connections in a row that were lost soon.
     short_lived: u32,
-    /// What a server said last.
+    /// The count in the last answer of a server.
     told: u32,
     leases: Option<u32>,
     /// Attempts in a row that led to known servers.
@@ -96,7 +96,7 @@ impl Connector {
         self.known.len()
     }
 
-    /// Takes note of a connection to `server`, who says that there are `count`. `random` spreads
+    /// Records a connection to `server`, which counts `count` servers. `random` spreads
     /// the next attempt.
     pub(crate) fn connected(
         &mut self,
@@ -128,12 +128,12 @@ impl Connector {
         Verdict::Duplicate
     }
 
-    /// Takes note of an attempt that failed.
+    /// Records a failed attempt.
     pub(crate) fn failed(&mut self, now: Instant, random: u64) {
         self.back_off(now, random);
     }
 
-    /// Takes note of the end of the connection to `server`.
+    /// Records the end of the connection to `server`.
     pub(crate) fn lost(&mut self, now: Instant, random: u64, server: &str) {
         let Some(since) = self.known.remove(server) else {
             return;
@@ -150,7 +150,7 @@ impl Connector {
         }
     }
 
-    /// Takes what the leases say.
+    /// Applies the number of leases.
     pub(crate) fn counted(&mut self, now: Instant, random: u64, leases: Option<u32>) {
         let before = self.servers();
         self.leases = leases;
@@ -159,7 +159,7 @@ impl Connector {
         }
     }
 
-    /// Connects no more.
+    /// Stops connecting.
     pub(crate) fn drain(&mut self) {
         self.draining = true;
     }

@@ -11,20 +11,26 @@
 mod allowed;
 mod error;
 mod names;
-mod race;
 mod target;
 
 use std::cell::Cell;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use tokio::net::TcpStream;
+use serve::{RaceError, alternate_families, race};
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout_at};
 
 pub use allowed::{Allowed, AllowedRange, AllowedRangeError};
 pub(crate) use error::{DialError, LookupFault};
 use names::Names;
 use target::{Host, Network, Target};
+
+/// TCP keepalive probes of an idle connection: after this time, at this interval, and so many without an
+/// answer until it is given up.
+const KEEPALIVE: Duration = Duration::from_secs(55);
+const KEEPALIVE_PROBES: u32 = 3;
 
 /// How destinations are dialed.
 #[derive(Clone, Debug)]
@@ -96,7 +102,7 @@ impl Dialer {
         let mut addresses = self.allowed(&target, address, addresses)?;
         // Stable: apart from the family, the order is the resolver's.
         addresses.sort_by_key(SocketAddr::is_ipv4);
-        race::connect(target.network, &addresses, deadline).await
+        connect(target.network, &addresses, deadline).await
     }
 
     /// Connects to a server by its `host` and `port`, to which no list applies; of several
@@ -120,7 +126,7 @@ impl Dialer {
         let deadline = Instant::now() + limit;
         let mut addresses = self.addresses(&target, deadline).await?;
         rotate(&mut addresses, first);
-        race::connect(target.network, &addresses, deadline).await
+        connect(target.network, &addresses, deadline).await
     }
 
     /// Reads the resolver's configuration anew for the next name.
@@ -197,7 +203,61 @@ impl Dialer {
     }
 }
 
-/// Puts the address numbered `first` first, the others after it in their order. Servers that share
+/// Connects to one of `addresses`, which are not empty, by `deadline`. Families alternate, beginning with
+/// that of the first address. Cancel-safe: no connection outlives the future.
+///
+/// # Errors
+/// The most telling of what happened at the addresses; [`DialError::Timeout`] at the deadline.
+async fn connect(
+    network: Network,
+    addresses: &[SocketAddr],
+    deadline: Instant,
+) -> Result<TcpStream, DialError> {
+    let attempt = |address| connect_one(network, address);
+    let raced = race(alternate_families(addresses), deadline, attempt).await;
+    let RaceError { failed, pending } = match raced {
+        Ok((stream, _)) => return Ok(stream),
+        Err(error) => error,
+    };
+    let timeout = |address| DialError::Timeout {
+        network: network.as_str(),
+        address,
+    };
+    let failures = failed.into_iter().map(|(_, error)| error);
+    let failures = failures.chain(pending.into_iter().map(timeout));
+    let most_telling = failures.reduce(DialError::or_more_telling);
+    Err(most_telling.unwrap_or_else(|| timeout(SocketAddr::from(([0, 0, 0, 0], 0)))))
+}
+
+async fn connect_one(network: Network, address: SocketAddr) -> Result<TcpStream, DialError> {
+    let failed = |call| {
+        move |error| DialError::Connect {
+            network: network.as_str(),
+            address,
+            call,
+            error,
+        }
+    };
+    let socket = match address.ip() {
+        IpAddr::V4(_) => TcpSocket::new_v4(),
+        IpAddr::V6(_) => TcpSocket::new_v6(),
+    }
+    .map_err(failed("socket"))?;
+    let stream = socket.connect(address).await.map_err(failed("connect"))?;
+    set_options(&stream).map_err(failed("setsockopt"))?;
+    Ok(stream)
+}
+
+fn set_options(stream: &TcpStream) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE)
+        .with_interval(KEEPALIVE)
+        .with_retries(KEEPALIVE_PROBES);
+    SockRef::from(stream).set_tcp_keepalive(&keepalive)
+}
+
+/// Puts the address whose `turn` it is first, the others after it in their order. Servers that share
 /// a name are all reached this way, in whatever order they are named each time.
 fn rotate(addresses: &mut [SocketAddr], first: u64) {
     addresses.sort_unstable();

@@ -42,7 +42,7 @@ impl Health {
         }
     }
 
-    /// Says whether a server is connected, with upstream's list of checks where it gives one.
+    /// Answers whether a server is connected, with upstream's list of checks where it gives one.
     fn readiness(&self, query: Option<&str>) -> Extra {
         match self.ready() {
             Ok(()) if endpoints::is_verbose(query) => {

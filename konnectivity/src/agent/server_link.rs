@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use h2::client::SendRequest;
 use http::{HeaderMap, HeaderValue, Request, Response};
-use knp_proto::{Cluster, EXTENSION_KEY, Extensions, Link, LinkConfig, StreamId};
+use knp_proto::{EXTENSION_KEY, Extensions, Link, LinkConfig, StreamId, Tenant};
 use rustls::pki_types::ServerName;
 use tls::ClientTls;
 use tokio::task::{AbortHandle, spawn_local};
@@ -51,7 +51,7 @@ const PING_LIMIT: Duration = Duration::from_secs(10);
 /// What the links of a thread share.
 pub(super) struct Links {
     pub(super) config: Arc<AgentConfig>,
-    pub(super) cluster: Arc<Cluster>,
+    pub(super) tenant: Arc<Tenant>,
     pub(super) params: LinkConfig,
     pub(super) tls: ClientTls,
     pub(super) tunnels: Rc<Tunnels>,
@@ -133,7 +133,7 @@ impl Links {
             server_count,
             extensions,
         } = Introduction::read(&head)?;
-        let link = Link::agent(&self.cluster, stream, extensions, self.params);
+        let link = Link::agent(&self.tenant, stream, extensions, self.params);
         let link = LinkHandle::new(link, self.tunnels.metrics.link().clone());
         let pump = Pump::new(
             link.clone(),
@@ -234,12 +234,12 @@ impl Opened {
 pub(super) fn code(status: Option<&str>) -> GrpcCode {
     // As upstream's library has it, which takes what has no status for a fault of the server.
     let Some(status) = status else {
-        return GrpcCode::Internal;
+        return GrpcCode::INTERNAL;
     };
     let number = status.split(' ').next().unwrap_or_default();
     number
         .parse()
-        .map_or(GrpcCode::Unknown, GrpcCode::from_number)
+        .map_or(GrpcCode::UNKNOWN, GrpcCode::from_number)
 }
 
 /// What a server says of itself.
@@ -377,12 +377,12 @@ mod tests {
     #[test]
     fn a_status_has_the_code_of_its_number() {
         for (status, expected) in [
-            (Some("0 "), GrpcCode::Ok),
-            (Some("14 going away"), GrpcCode::Unavailable),
-            (Some("8"), GrpcCode::ResourceExhausted),
-            (Some("99 ?"), GrpcCode::Unknown),
-            (Some("nonsense"), GrpcCode::Unknown),
-            (None, GrpcCode::Internal),
+            (Some("0 "), GrpcCode::OK),
+            (Some("14 going away"), GrpcCode::UNAVAILABLE),
+            (Some("8"), GrpcCode::RESOURCE_EXHAUSTED),
+            (Some("99 ?"), GrpcCode::UNKNOWN),
+            (Some("nonsense"), GrpcCode::UNKNOWN),
+            (None, GrpcCode::INTERNAL),
         ] {
             assert_eq!(code(status), expected, "{status:?}");
         }

@@ -8,15 +8,13 @@
 //! An idle tunnel holds no buffer, and what only dialing needs is given back when it is over.
 
 use std::cell::Cell;
-use std::net::Shutdown;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ::relay::{reset_on_close, reset_when_sent};
+use ::relay::{linger, reset_on_close, reset_when_sent};
 use bytes::Bytes;
-use socket2::SockRef;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::dial::{DialError, Dialer};
 use crate::link::PendingDial;
@@ -86,12 +84,12 @@ impl Tunnels {
             self.ended.set(Instant::now());
             stream
         };
-        if let Some((stream, clean)) = stream
+        if let Some((mut stream, clean)) = stream
             && self.lingering.get() < MAX_LINGERING
         {
             let _lingering = Counted::new(&self.lingering);
             match clean {
-                true => linger(stream).await,
+                true => linger(&mut stream, LINGER, MAX_DISCARDED).await,
                 false => reset_when_sent(&stream, LINGER).await,
             }
         }
@@ -109,7 +107,7 @@ impl Tunnels {
         let dialed = tokio::select! {
             dialed = dialing => dialed,
             () = pending.canceled() => {
-                tracing::debug!(address = pending.target.address, "dial called off");
+                tracing::debug!(address = pending.target.address, "dial canceled");
                 return None;
             }
         };
@@ -138,7 +136,7 @@ impl Tunnels {
                 Some((stream, clean))
             }
             RelayEnd::Socket(error) => {
-                tracing::debug!(%error, "a destination's connection failed");
+                tracing::debug!(%error, "destination connection failed");
                 None
             }
         }
@@ -156,34 +154,8 @@ impl Tunnels {
     }
 }
 
-/// Waits until the destination has closed its side too, and drops what it still sends.
-async fn linger(stream: TcpStream) {
-    if SockRef::from(&stream).shutdown(Shutdown::Write).is_err() {
-        return;
-    }
-    let closed = async {
-        let mut left = MAX_DISCARDED;
-        while stream.readable().await.is_ok() {
-            match discard(&stream) {
-                Ok(0) => return,
-                // Its acknowledgements came along: all that was sent to it has arrived.
-                Ok(read) if read >= left => return,
-                Ok(read) => left -= read,
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                Err(_) => return,
-            }
-        }
-    };
-    // A destination that has not read it by now never will.
-    let _ = timeout(LINGER, closed).await;
-}
-
-/// Bytes of a destination that has been told the end and goes on all the same.
+/// Bytes that a destination may still send after the end was sent to it.
 const MAX_DISCARDED: usize = 1 << 20;
-
-fn discard(stream: &TcpStream) -> std::io::Result<usize> {
-    stream.try_read(&mut [0; 4096])
-}
 
 #[cfg(test)]
 mod tests {
@@ -194,18 +166,18 @@ mod tests {
     async fn an_idle_tunnel_is_small() {
         use crate::agent::dial::DialParams;
         use knp_proto::{
-            Budget, Cluster, ClusterId, ClusterLimits, DialTarget, Event, Extensions, Link,
-            LinkConfig, Packet, StreamId,
+            Budget, DialTarget, Event, Extensions, Link, LinkConfig, Packet, StreamId, Tenant,
+            TenantId, TenantLimits,
         };
         let metrics = AgentMetrics::new(&Registry::new());
         let tunnels = Tunnels::new(Dialer::new(DialParams::default()), metrics.clone());
-        let cluster = Cluster::new(
-            ClusterId::new("c"),
-            ClusterLimits::default(),
+        let tenant = Tenant::new(
+            TenantId::new("c"),
+            TenantLimits::default(),
             Budget::new(1 << 20),
         );
         let config = LinkConfig::default();
-        let mut link = Link::agent(&cluster, StreamId(1), Extensions::ALL, config);
+        let mut link = Link::agent(&tenant, StreamId(1), Extensions::ALL, config);
         let request = Packet::DialRequest {
             protocol: "tcp".to_owned(),
             address: "127.0.0.1:1".to_owned(),

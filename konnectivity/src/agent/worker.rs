@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use knp_proto::{Budget, Cluster, ClusterId, LinkConfig, StreamId};
+use knp_proto::{Budget, LinkConfig, StreamId, Tenant, TenantId};
 use tls::ClientTls;
 use tokio::sync::watch;
 use tokio::task::{Id, JoinError, JoinSet};
@@ -102,7 +102,7 @@ pub(super) async fn run(task: Task) {
     } = task;
     let budget = Budget::new(config.limits.buffered_bytes);
     metrics.budget(&budget);
-    let cluster = Cluster::new(ClusterId::new("agent"), config.limits, budget);
+    let tenant = Tenant::new(TenantId::new("agent"), config.limits, budget);
     let link = LinkConfig {
         // The dialler is first, and has the better text.
         dial_timeout: config.dial.timeout + DIAL_MARGIN,
@@ -114,7 +114,7 @@ pub(super) async fn run(task: Task) {
         connector: Connector::new(config.connect, now()),
         links: Rc::new(Links {
             config,
-            cluster,
+            tenant,
             params: link,
             tls,
             tunnels,
@@ -214,7 +214,7 @@ impl Worker {
             Ok(opened) => opened,
             Err(error) => {
                 let error = telemetry::chain(&error).to_string();
-                tracing::warn!(error, "no server");
+                tracing::warn!(error, "connecting to a server failed");
                 metrics.connected(ConnectResult::Failed);
                 self.board.view().last_failure = Some(error);
                 self.connector.failed(now(), random);
@@ -224,7 +224,7 @@ impl Worker {
         let (server, count) = (opened.server_id.clone(), opened.server_count);
         match self.connector.connected(now(), random, &server, count) {
             Verdict::Duplicate => {
-                tracing::debug!(server, count, "this server is connected already");
+                tracing::debug!(server, count, "server already connected");
                 metrics.connected(ConnectResult::Duplicate);
             }
             Verdict::Keep => {
@@ -264,16 +264,10 @@ impl Worker {
         match ended {
             Ok((_, end)) => {
                 let error = telemetry::chain(&end).to_string();
-                tracing::warn!(
-                    server,
-                    reason,
-                    error,
-                    ?lasted,
-                    "the stream to a server ended"
-                );
+                tracing::warn!(server, reason, error, ?lasted, "server stream ended");
                 self.count(&end);
             }
-            Err(error) => tracing::error!(server, %error, "the task of a stream failed"),
+            Err(error) => tracing::error!(server, %error, "stream task failed"),
         }
         let random = self.random();
         self.connector.lost(now(), random, &server);
@@ -286,7 +280,7 @@ impl Worker {
             LinkEnd::Closed(_) => {}
             LinkEnd::Finished(status) => {
                 let code = server_link::code(status.as_deref());
-                if code != GrpcCode::Ok {
+                if code != GrpcCode::OK {
                     metrics.link().received().error(code, None);
                     metrics.server_failure();
                 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use knp_proto::{ClusterLimits, Identifiers, LinkConfig};
+use knp_proto::{Identifiers, LinkConfig, TenantLimits};
 use serde_json::Value;
 use telemetry::EndpointAddr;
 
@@ -63,12 +63,12 @@ pub(super) fn configure(
             ..LinkConfig::default()
         },
         leases: leases(flags, checks),
-        limits: ClusterLimits {
+        limits: TenantLimits {
             buffered_bytes: checks.buffered(&flags.buffers),
             dials_per_second: 0,
             pending_dials: dial.max_pending,
             tunnels: checks.positive("max-tunnels", flags.max_tunnels),
-            ..ClusterLimits::default()
+            ..TenantLimits::default()
         },
         dial,
         liveness: LivenessParams {

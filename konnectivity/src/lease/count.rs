@@ -76,7 +76,7 @@ impl LeaseCount {
                     self.follow(leases, generation).await;
                 }
                 Err(error) => {
-                    tracing::warn!(error = %telemetry::chain(&error), "servers are not counted");
+                    tracing::warn!(error = %telemetry::chain(&error), "counting leases failed");
                     sleep(MAX_PAUSE).await;
                 }
             }
@@ -145,10 +145,10 @@ impl LeaseCount {
             self.metrics.listed(code, reason, self.began.elapsed());
         }
         self.began = Instant::now();
-        tracing::warn!(error = %telemetry::chain(error), "watching leases");
+        tracing::warn!(error = %telemetry::chain(error), "watching leases failed");
     }
 
-    /// Says how many there are, when that is known and has changed.
+    /// Publishes the count when it is known and has changed.
     fn publish(&self, now: Timestamp) {
         if self.frozen.is_some_and(|until| Instant::now() < until) {
             return;

@@ -82,9 +82,9 @@ impl ServerLease {
         match timeout(DELETE_LIMIT, self.own.delete()).await {
             Ok(Ok(())) => tracing::info!(lease = self.own.name, "lease deleted"),
             Ok(Err(error)) => {
-                tracing::warn!(error = %telemetry::chain(&error), "deleting the own lease");
+                tracing::warn!(error = %telemetry::chain(&error), "deleting the own lease failed");
             }
-            Err(_) => tracing::warn!("deleting the own lease took too long"),
+            Err(_) => tracing::warn!("deleting the own lease timed out"),
         }
     }
 }
@@ -105,11 +105,11 @@ impl Own {
             let done = match timeout(REQUEST_LIMIT, self.renew()).await {
                 Ok(Ok(())) => true,
                 Ok(Err(error)) => {
-                    tracing::warn!(error = %telemetry::chain(&error), "renewing the own lease");
+                    tracing::warn!(error = %telemetry::chain(&error), "renewing the own lease failed");
                     false
                 }
                 Err(_) => {
-                    tracing::warn!("the own lease could not be renewed in time");
+                    tracing::warn!("renewing the own lease timed out");
                     false
                 }
             };

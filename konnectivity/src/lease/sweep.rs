@@ -38,7 +38,7 @@ impl Sweep {
             let client = match self.api.client().await {
                 Ok((client, _)) => client,
                 Err(error) => {
-                    tracing::warn!(error = %telemetry::chain(&error), "leases are not swept");
+                    tracing::warn!(error = %telemetry::chain(&error), "sweeping leases failed");
                     continue;
                 }
             };
@@ -67,11 +67,11 @@ impl Sweep {
                 if let Some((code, reason)) = failure(&error) {
                     self.metrics.listed(code, reason, asked.elapsed());
                 }
-                tracing::warn!(error = %telemetry::chain(&error), "listing leases");
+                tracing::warn!(error = %telemetry::chain(&error), "listing leases failed");
                 None
             }
             Err(_) => {
-                tracing::warn!("leases could not be listed in time");
+                tracing::warn!("listing leases timed out");
                 None
             }
         }
@@ -100,7 +100,7 @@ impl Sweep {
                 // Renewed, or deleted by another server that sweeps too.
                 tracing::debug!(lease = name, error = %telemetry::chain(&error), "lease not deleted");
             }
-            Err(_) => tracing::warn!(lease = name, "a lease could not be deleted in time"),
+            Err(_) => tracing::warn!(lease = name, "deleting an expired lease timed out"),
         }
     }
 }

@@ -17,7 +17,7 @@ pub fn valid_until(lease: &Lease) -> Option<Timestamp> {
     since.0.checked_add(SignedDuration::from_secs(lasts)).ok()
 }
 
-/// Tells whether a lease is valid at `now`.
+/// Returns whether a lease is valid at `now`.
 #[must_use]
 pub fn is_valid(lease: &Lease, now: Timestamp) -> bool {
     valid_until(lease).is_some_and(|until| now < until)
@@ -37,7 +37,7 @@ impl Tally {
         self.listing = Some(BTreeMap::new());
     }
 
-    /// Takes one lease of the list that has begun.
+    /// Adds one lease of the list that has begun.
     pub(super) fn listed(&mut self, lease: &Lease) {
         put(self.listing.get_or_insert_default(), lease);
     }
@@ -49,7 +49,7 @@ impl Tally {
         }
     }
 
-    /// Takes a lease that is new or has changed.
+    /// Applies a lease that is new or has changed.
     pub(super) fn apply(&mut self, lease: &Lease) {
         put(&mut self.seen, lease);
     }

@@ -8,7 +8,7 @@ use telemetry::metrics::{Counter, CounterFamily, Gauge, Histogram, HistogramFami
 
 use super::link::LinkFamilies;
 use super::stream::StreamFamilies;
-use super::{Held, LeaseAnswer, LinkMetrics};
+use super::{Held, LinkMetrics};
 
 /// Bounds of upstream's histograms, seconds.
 pub(super) const LATENCY: [f64; 7] = [0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 30.0];
@@ -48,19 +48,19 @@ impl ConnectResult {
 /// What the agent counts. Clones are the same and cost one reference.
 #[derive(Clone, Debug)]
 pub(crate) struct AgentMetrics {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+pub(super) struct Inner {
     connects: CounterFamily,
     destinations_refused: Counter,
     dial_duration: Histogram,
     dial_failures: CounterFamily,
     draining: Gauge,
     endpoint_connections: Gauge,
-    lease_list_latency: HistogramFamily,
-    lease_lists: CounterFamily,
+    pub(super) lease_list_latency: HistogramFamily,
+    pub(super) lease_lists: CounterFamily,
     /// Upstream has it, and counts watches among the lists: it stays at nothing there as well.
     _lease_watches: CounterFamily,
     link: LinkMetrics,
@@ -87,7 +87,7 @@ impl AgentMetrics {
         &self.inner.link
     }
 
-    /// Says which budget's bytes are exposed; the first call counts.
+    /// Sets which budget's bytes are exposed; the first call counts.
     pub(crate) fn budget(&self, budget: &Arc<Budget>) {
         self.inner.links.budget(budget);
     }
@@ -121,7 +121,7 @@ impl AgentMetrics {
         Held::new(&self.inner.server_connections, None)
     }
 
-    /// Says how many servers there are to connect to.
+    /// Sets how many servers there are to connect to.
     pub(crate) fn known_servers(&self, servers: u32) {
         self.inner.server_count.set(servers.into());
     }
@@ -138,18 +138,9 @@ impl AgentMetrics {
         self.inner.connects.with(&[result.as_str()]).inc();
     }
 
-    /// Says that the agent is draining.
+    /// Sets that the agent is draining.
     pub(crate) fn draining(&self) {
         self.inner.draining.set(1);
-    }
-
-    /// Counts an answer to a request to list leases.
-    pub(crate) fn leases_listed(&self, answer: LeaseAnswer<'_>) {
-        let code = answer.code_label();
-        let labels = [code.as_str(), answer.reason_label()];
-        self.inner.lease_lists.with(&labels).inc();
-        let latency = self.inner.lease_list_latency.with(&[&code]);
-        latency.observe_duration(answer.elapsed);
     }
 }
 

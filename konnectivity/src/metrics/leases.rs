@@ -1,33 +1,55 @@
-//! How an API server answered a request for leases, as upstream labels it.
+//! Answers of API servers to requests for leases, as upstream labels them.
 
 use std::time::Duration;
 
-/// One answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LeaseAnswer<'a> {
-    /// The HTTP status; 200 for anything that went well.
-    pub(crate) code: u16,
-    /// The `reason` of the `Status` object, empty for anything that went well. One that is not
-    /// among those of Kubernetes is counted as `Unknown`.
-    pub(crate) reason: &'a str,
-    /// How long it took.
-    pub(crate) elapsed: Duration,
+use telemetry::metrics::{CounterFamily, HistogramFamily};
+
+use super::{AgentMetrics, ServerMetrics};
+use crate::lease::LeaseMetrics;
+
+impl LeaseMetrics for ServerMetrics {
+    fn listed(&self, code: u16, reason: &str, took: Duration) {
+        let upstream = &self.inner.upstream;
+        let families = (&upstream.lease_lists, &upstream.lease_list_latency);
+        count(families, code, reason, took);
+    }
+
+    fn deleted(&self, code: u16, reason: &str, took: Duration) {
+        let upstream = &self.inner.upstream;
+        let families = (&upstream.lease_deletes, &upstream.lease_delete_latency);
+        count(families, code, reason, took);
+    }
+
+    fn culled(&self) {
+        self.inner.upstream.culled_leases.inc();
+    }
 }
 
-impl LeaseAnswer<'_> {
-    pub(super) fn code_label(&self) -> String {
-        let code = if (100..600).contains(&self.code) {
-            self.code
-        } else {
-            0
-        };
-        code.to_string()
+/// An agent deletes nothing.
+impl LeaseMetrics for AgentMetrics {
+    fn listed(&self, code: u16, reason: &str, took: Duration) {
+        let families = (&self.inner.lease_lists, &self.inner.lease_list_latency);
+        count(families, code, reason, took);
     }
 
-    pub(super) fn reason_label(&self) -> &'static str {
-        let known = REASONS.iter().find(|&&reason| reason == self.reason);
-        known.copied().unwrap_or("Unknown")
-    }
+    fn deleted(&self, _: u16, _: &str, _: Duration) {}
+
+    fn culled(&self) {}
+}
+
+/// A reason that is not among those of Kubernetes is counted as `Unknown`.
+fn count(
+    (total, latency): (&CounterFamily, &HistogramFamily),
+    code: u16,
+    reason: &str,
+    took: Duration,
+) {
+    let code = if (100..600).contains(&code) { code } else { 0 };
+    let code = code.to_string();
+    let known = REASONS.iter().find(|&&known| known == reason);
+    let reason = known.copied().unwrap_or("Unknown");
+    total.with(&[&code, reason]).inc();
+    latency.with(&[&code]).observe_duration(took);
 }
 
 /// Values of `metav1.StatusReason`, and the empty one.

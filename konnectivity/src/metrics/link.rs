@@ -12,7 +12,7 @@ use knp_proto::{Budget, EndReason};
 use telemetry::Registry;
 use telemetry::metrics::{Counter, CounterFamily, Gauge, Kind};
 
-use super::cluster::ClusterSeries;
+use super::tenant::TenantSeries;
 use super::{Held, StreamCounters};
 
 /// Which way bytes go.
@@ -130,7 +130,7 @@ pub(super) const END_REASONS: [&str; 13] = [
     "violation",
 ];
 
-/// Handles for the links of one cluster, or of an agent. Clones are the same and cost one
+/// Handles for the links of one tenant, or of an agent. Clones are the same and cost one
 /// reference.
 #[derive(Clone, Debug)]
 pub(crate) struct LinkMetrics {
@@ -144,7 +144,7 @@ struct Inner {
     families: Arc<LinkFamilies>,
     /// Upstream's gauge of blocked streams, which agents do not have.
     full_channels: Option<Gauge>,
-    cluster: Option<Arc<ClusterSeries>>,
+    tenant: Option<Arc<TenantSeries>>,
 }
 
 impl LinkMetrics {
@@ -153,14 +153,14 @@ impl LinkMetrics {
         sent: StreamCounters,
         families: &Arc<LinkFamilies>,
         full_channels: Option<Gauge>,
-        cluster: Option<Arc<ClusterSeries>>,
+        tenant: Option<Arc<TenantSeries>>,
     ) -> Self {
         let inner = Inner {
             received,
             sent,
             families: Arc::clone(families),
             full_channels,
-            cluster,
+            tenant,
         };
         Self {
             inner: Arc::new(inner),
@@ -184,8 +184,8 @@ impl LinkMetrics {
             Direction::FromDestination => families.from_destination.add(bytes),
             Direction::ToDestination => families.to_destination.add(bytes),
         }
-        if let Some(cluster) = &self.inner.cluster {
-            cluster.bytes(direction, bytes);
+        if let Some(tenant) = &self.inner.tenant {
+            tenant.bytes(direction, bytes);
         }
     }
 
@@ -200,20 +200,17 @@ impl LinkMetrics {
 
     /// Counts a tunnel as stalled for as long as what is returned lives.
     pub(crate) fn stalled(&self) -> Held {
-        let cluster = self.inner.cluster.as_deref();
+        let tenant = self.inner.tenant.as_deref();
         Held::new(
             &self.inner.families.stalled,
-            cluster.map(ClusterSeries::stalled),
+            tenant.map(TenantSeries::stalled),
         )
     }
 
     /// Counts a link for as long as what is returned lives.
     pub(crate) fn link(&self) -> Held {
-        let cluster = self.inner.cluster.as_deref();
-        Held::new(
-            &self.inner.families.links,
-            cluster.map(ClusterSeries::links),
-        )
+        let tenant = self.inner.tenant.as_deref();
+        Held::new(&self.inner.families.links, tenant.map(TenantSeries::links))
     }
 
     /// Counts a link as blocked by one of its tunnels for as long as what is returned lives.

@@ -1,15 +1,15 @@
-//! What the server counts, beside what belongs to a cluster or a link.
+//! What the server counts, beside what belongs to a tenant or a link.
 
 use std::sync::Arc;
 
-use knp_proto::{Budget, Cluster, Strategy};
+use knp_proto::{Budget, Strategy, Tenant};
 use telemetry::Registry;
-use telemetry::metrics::{Counter, CounterFamily, Gauge, Histogram, HistogramFamily};
+use telemetry::metrics::{Counter, CounterFamily, Gauge, Histogram};
 
-use super::cluster::{ClusterFamilies, LIMITS};
 use super::link::LinkFamilies;
 use super::stream::StreamFamilies;
-use super::{ClusterMetrics, Held, LeaseAnswer, LinkMetrics, StreamCounters};
+use super::tenant::{LIMITS, TenantFamilies};
+use super::{Held, LinkMetrics, StreamCounters, TenantMetrics};
 
 /// Bounds of upstream's histograms of dials, writes and leases, seconds.
 pub(super) const LATENCY: [f64; 9] = [
@@ -157,27 +157,27 @@ impl ReloadResult {
 /// What the server counts. Clones are the same and cost one reference.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerMetrics {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
 }
 
 #[derive(Debug)]
-struct Inner {
-    upstream: Upstream,
+pub(super) struct Inner {
+    pub(super) upstream: Upstream,
     own: Own,
     links: Arc<LinkFamilies>,
     from_agent: StreamCounters,
     to_agent: StreamCounters,
     from_client: StreamCounters,
     to_client: StreamCounters,
-    clusters: Option<Arc<ClusterFamilies>>,
+    tenants: Option<Arc<TenantFamilies>>,
 }
 
 impl ServerMetrics {
-    /// Registers the families, and with `per_cluster` those with a label `cluster`.
+    /// Registers the families, and with `per_tenant` those with a label `cluster`.
     ///
     /// # Panics
     /// When they are registered already.
-    pub(crate) fn new(registry: &Registry, per_cluster: bool) -> Self {
+    pub(crate) fn new(registry: &Registry, per_tenant: bool) -> Self {
         let streams = StreamFamilies::new(
             registry,
             "konnectivity_network_proxy_server_stream_packets_total",
@@ -192,16 +192,16 @@ impl ServerMetrics {
                 to_agent: streams.segment("to_agent"),
                 from_client: streams.segment("from_client"),
                 to_client: streams.segment("to_client"),
-                clusters: per_cluster.then(|| ClusterFamilies::new(registry)),
+                tenants: per_tenant.then(|| TenantFamilies::new(registry)),
             }),
         }
     }
 
-    /// Makes the handles of a cluster, once; clone them for its links, frontends and dials.
-    pub(crate) fn cluster(&self, cluster: &Arc<Cluster>) -> ClusterMetrics {
+    /// Makes the handles of a tenant, once; clone them for its links, frontends and dials.
+    pub(crate) fn tenant(&self, tenant: &Arc<Tenant>) -> TenantMetrics {
         let inner = &self.inner;
-        let families = inner.clusters.as_ref();
-        let series = families.map(|families| families.series(cluster));
+        let families = inner.tenants.as_ref();
+        let series = families.map(|families| families.series(tenant));
         let full_channels = inner.upstream.full_channels.clone();
         let link = LinkMetrics::new(
             inner.from_agent.clone(),
@@ -210,10 +210,10 @@ impl ServerMetrics {
             Some(full_channels),
             series.clone(),
         );
-        ClusterMetrics::new(self.clone(), link, series)
+        TenantMetrics::new(self.clone(), link, series)
     }
 
-    /// Says which budget's bytes are exposed; the first call counts.
+    /// Sets which budget's bytes are exposed; the first call counts.
     pub(crate) fn budget(&self, budget: &Arc<Budget>) {
         self.inner.links.budget(budget);
     }
@@ -254,22 +254,23 @@ impl ServerMetrics {
         &self.inner.upstream.connection_duration
     }
 
-    /// Counts a failed dial that belongs to no cluster; see [`ClusterMetrics::dial_failure`].
+    /// Counts a failed dial that belongs to no tenant; see [`TenantMetrics::dial_failure`].
     pub(crate) fn dial_failure(&self, reason: DialFailure) {
         let family = &self.inner.upstream.dial_failures;
         family.with(&[reason.as_str()]).inc();
     }
 
-    /// Counts a dial tried again with another agent.
+    /// Counts pauses of accepting.
     pub(crate) fn accept_paused(&self) -> &Counter {
         &self.inner.own.accept_paused
     }
 
+    /// Counts a dial tried again with another agent.
     pub(crate) fn dial_retried(&self) {
         self.inner.own.dials_retried.inc();
     }
 
-    /// Counts a peer that belongs to a cluster and may ask it for something.
+    /// Counts a peer that belongs to a tenant and may ask it for something.
     pub(crate) fn peer_accepted(&self, port: PeerPort) {
         self.inner.own.accepted_peers.with(&[port.as_str()]).inc();
     }
@@ -289,27 +290,6 @@ impl ServerMetrics {
     /// Handles for what reads the registry.
     pub(crate) fn registry(&self) -> RegistryMetrics {
         self.inner.own.registry.clone()
-    }
-
-    /// Counts an expired lease of another server that was deleted.
-    pub(crate) fn lease_culled(&self) {
-        self.inner.upstream.culled_leases.inc();
-    }
-
-    /// Counts an answer to a request to delete a lease.
-    pub(crate) fn lease_deleted(&self, answer: LeaseAnswer<'_>) {
-        let upstream = &self.inner.upstream;
-        count(
-            &upstream.lease_deletes,
-            &upstream.lease_delete_latency,
-            answer,
-        );
-    }
-
-    /// Counts an answer to a request to list leases.
-    pub(crate) fn leases_listed(&self, answer: LeaseAnswer<'_>) {
-        let upstream = &self.inner.upstream;
-        count(&upstream.lease_lists, &upstream.lease_list_latency, answer);
     }
 
     pub(super) fn pending(&self) -> &Gauge {
@@ -334,27 +314,21 @@ impl ServerMetrics {
     }
 }
 
-fn count(total: &CounterFamily, latency: &HistogramFamily, answer: LeaseAnswer<'_>) {
-    let code = answer.code_label();
-    total.with(&[&code, answer.reason_label()]).inc();
-    latency.with(&[&code]).observe_duration(answer.elapsed);
-}
-
 /// Handles for what reads the registry. Clones are the same.
 #[derive(Clone, Debug)]
 pub(crate) struct RegistryMetrics {
-    clusters: Gauge,
+    tenants: Gauge,
     generation: Gauge,
     refused_files: Gauge,
     reloads: CounterFamily,
 }
 
 impl RegistryMetrics {
-    /// Reports what is active: how many clusters, of which generation, and how many files could
+    /// Reports what is active: how many tenants, of which generation, and how many files could
     /// not be taken.
-    pub(crate) fn active(&self, generation: u64, clusters: usize, refused_files: usize) {
+    pub(crate) fn active(&self, generation: u64, tenants: usize, refused_files: usize) {
         let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-        self.clusters.set(number(clusters));
+        self.tenants.set(number(tenants));
         self.refused_files.set(number(refused_files));
         self.generation
             .set(i64::try_from(generation).unwrap_or(i64::MAX));

@@ -5,8 +5,8 @@
 //!                                       └─▶ prints: whose keys these are, for comparing bundles
 //! ```
 //!
-//! Takes a bundle whole or not at all: a rotation that silently trusts half of what was written is
-//! found out too late. Knows nothing of names and clusters.
+//! Accepts a bundle whole or not at all: a rotation that silently trusts half of what was written is
+//! found out too late. Knows nothing of names and tenants.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -182,5 +182,5 @@ pub(super) fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     Err(refused("longer than 1 MiB"))
 }
 
-/// A bundle of some 700 authorities with large keys; a cluster has one, or two.
+/// A bundle of some 700 authorities with large keys; a tenant has one, or two.
 const MAX_OCTETS: u64 = 1 << 20;

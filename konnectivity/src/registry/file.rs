@@ -1,7 +1,7 @@
-//! The file of one cluster, `<cluster-id>.yaml`.
+//! The file of one tenant, `<cluster-id>.yaml`.
 //!
 //! ```text
-//!   a.yaml ─settings::yaml─▶ ClusterFile ─┬─ values in order? ─┬─▶ ClusterSpec
+//!   a.yaml ─settings::yaml─▶ TenantFile ──┬─ values in order? ─┬─▶ TenantSpec
 //!   a-ca.crt, a.jwks, a.kubeconfig ───────┴─ read whole ───────┘   or file: key: what is wrong
 //! ```
 //!
@@ -11,29 +11,29 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use knp_proto::{ClusterId, ClusterLimits, Strategy};
+use knp_proto::{Strategy, TenantId, TenantLimits};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use settings::{ByteSize, ConfigError, ConfigErrors, RelPath};
 
 use super::authorities::{Authorities, digest, read_bounded};
-use super::spec::{CertificateSpec, ClusterSpec, FrontendMode, Identities, TokenSpec, UdsSpec};
+use super::spec::{CertificateSpec, FrontendMode, Identities, TenantSpec, TokenSpec, UdsSpec};
 use super::values;
 use crate::api_server::check_kubeconfig;
 use crate::token::KeySet;
 
-/// A cluster of konnectivity-server's registry.
+/// A tenant of konnectivity-server's registry.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct ClusterFile {
-    /// Server names (SNI) that mean this cluster. What an agent asks for must agree with what its
+pub(crate) struct TenantFile {
+    /// Server names (SNI) that mean this tenant. What an agent asks for must agree with what its
     /// certificate or token says. An API server may ask for any name: a name here selects this
-    /// cluster if the API server's certificate fits it, and refuses nothing.
+    /// tenant if the API server's certificate fits it, and refuses nothing.
     #[serde(default)]
     server_names: Vec<String>,
-    /// How the cluster's agents are known: by certificates, tokens, or both.
+    /// How the tenant's agents are known: by certificates, tokens, or both.
     agents: AgentsFile,
-    /// How the cluster's API servers are known: by certificates, a socket, or both.
+    /// How the tenant's API servers are known: by certificates, a socket, or both.
     frontends: FrontendsFile,
     /// How an agent is chosen for a dial, in order.
     #[serde(default = "default_strategies")]
@@ -41,7 +41,7 @@ pub(crate) struct ClusterFile {
     /// How many servers the agents should connect to.
     #[serde(default = "one")]
     server_count: u32,
-    /// The cluster's bounds.
+    /// The tenant's bounds.
     #[serde(default)]
     limits: LimitsFile,
 }
@@ -60,7 +60,7 @@ struct AgentsFile {
 struct FrontendsFile {
     /// Client certificates.
     certificates: Option<CertificatesFile>,
-    /// A socket for this cluster alone.
+    /// A socket for this tenant alone.
     uds: Option<UdsFile>,
 }
 
@@ -170,17 +170,17 @@ fn default_account() -> String {
     "konnectivity-agent".to_owned()
 }
 
-/// Reads the file of the cluster `id` and the files it names, which are added to `named` also
+/// Reads the file of the tenant `id` and the files it names, which are added to `named` also
 /// when something is wrong.
 ///
 /// # Errors
 /// Everything that is wrong, with file and key.
 pub(super) fn read(
-    id: &ClusterId,
+    id: &TenantId,
     path: &Path,
     named: &mut Vec<PathBuf>,
-) -> Result<ClusterSpec, ConfigError> {
-    let file: ClusterFile = settings::yaml::load(path)?;
+) -> Result<TenantSpec, ConfigError> {
+    let file: TenantFile = settings::yaml::load(path)?;
     let mut reading = Reading {
         path,
         named,
@@ -251,8 +251,8 @@ impl Reading<'_> {
     }
 }
 
-impl ClusterFile {
-    fn resolve(self, id: &ClusterId, reading: &mut Reading<'_>) -> ClusterSpec {
+impl TenantFile {
+    fn resolve(self, id: &TenantId, reading: &mut Reading<'_>) -> TenantSpec {
         let agents = self.agents;
         if agents.certificates.is_none() && agents.tokens.is_none() {
             reading
@@ -272,7 +272,7 @@ impl ClusterFile {
         let certificates = |file: Option<CertificatesFile>, key, reading: &mut Reading<'_>| {
             file.and_then(|file| file.resolve(key, reading))
         };
-        ClusterSpec {
+        TenantSpec {
             id: id.clone(),
             server_names: server_names(self.server_names, reading),
             strategies: strategies(&self.strategies, reading),
@@ -403,7 +403,7 @@ impl UdsFile {
 }
 
 impl LimitsFile {
-    fn resolve(self, reading: &mut Reading<'_>) -> ClusterLimits {
+    fn resolve(self, reading: &mut Reading<'_>) -> TenantLimits {
         let mut expect = |key: &str, value: u64, least, most| {
             reading.expect(&format!("limits.{key}"), values::within(value, least, most));
         };
@@ -414,7 +414,7 @@ impl LimitsFile {
         // One tunnel's first window and what is on its way, and what a process can address.
         expect("bufferedBytes", self.buffered_bytes.0, 1 << 20, 1 << 40);
         let count = |value: u32| usize::try_from(value).unwrap_or(usize::MAX);
-        ClusterLimits {
+        TenantLimits {
             agents: count(self.agents),
             buffered_bytes: usize::try_from(self.buffered_bytes.0).unwrap_or(usize::MAX),
             dials_per_second: self.dials_per_second,
@@ -435,7 +435,7 @@ fn at_most(count: usize, most: usize) -> Result<(), String> {
         .ok_or_else(|| format!("must not have more than {most} entries"))
 }
 
-/// Server names, or identities, of one cluster.
+/// Server names, or identities, of one tenant.
 const MAX_NAMES: usize = 64;
 /// Agents connect to every server, so more is a mistake.
 const MAX_SERVERS: u64 = 1000;

@@ -6,9 +6,9 @@
 //! ```
 //!
 //! An agent's server name must agree with its certificate. A frontend's only selects: API servers of
-//! many clusters may ask for the name of one Service.
+//! many tenants may ask for the name of one Service.
 //!
-//! The chain is verified here once more, against the clusters as they are now: a handshake tells
+//! The chain is verified here once more, against the tenants as they are now: a handshake tells
 //! that some authority vouched and not which, and a resumed session verifies nothing. Tokens are judged
 //! elsewhere.
 
@@ -16,27 +16,27 @@ use std::sync::Arc;
 
 use rustls::pki_types::{CertificateDer, UnixTime};
 
-use super::clusters::{Claim, Clusters, MAX_CLAIMS, claims_of, uris};
-use super::spec::{ClusterSpec, Identities, Port};
+use super::spec::{Identities, Port, TenantSpec};
+use super::tenants::{Claim, MAX_CLAIMS, Tenants, claims_of, uris};
 
 /// Whose peer a connection is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Peer {
     /// A token must tell; on the agents' port only.
     ByToken {
-        /// The cluster that the server name means, which must be the token's.
-        hint: Option<Arc<ClusterSpec>>,
+        /// The tenant that the server name means, which must be the token's.
+        hint: Option<Arc<TenantSpec>>,
     },
-    /// This cluster's, by certificate, or because its agents need to show nothing.
-    Certified(Arc<ClusterSpec>),
+    /// This tenant's, by certificate, or because its agents need to show nothing.
+    Certified(Arc<TenantSpec>),
 }
 
-/// Why a peer belongs to no cluster.
+/// Why a peer belongs to no tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum IdentityRefused {
-    /// Several clusters, or both roles of one, know the certificate.
-    #[error("the certificate is that of several clusters or roles")]
+    /// Several tenants, or both roles of one, know the certificate.
+    #[error("the certificate is that of several tenants or roles")]
     Ambiguous,
     /// What was presented is no certificate.
     #[error("the certificate cannot be read")]
@@ -44,17 +44,17 @@ pub(crate) enum IdentityRefused {
     /// No certificate was presented, and there is no other way.
     #[error("no certificate")]
     NoCertificate,
-    /// An agent's server name means another cluster than the certificate.
-    #[error("the server name means another cluster than the certificate")]
-    OtherCluster,
-    /// No cluster has the certificate's URIs.
-    #[error("no cluster knows a URI of the certificate")]
+    /// An agent's server name means another tenant than the certificate.
+    #[error("the server name means another tenant than the certificate")]
+    OtherTenant,
+    /// No tenant has the certificate's URIs.
+    #[error("no tenant knows a URI of the certificate")]
     UnknownIdentity,
-    /// An agent's server name means no cluster.
-    #[error("the server name means no cluster")]
+    /// An agent's server name means no tenant.
+    #[error("the server name means no tenant")]
     UnknownServerName,
-    /// A URI is known, and its cluster's authorities do not vouch for it now.
-    #[error("the authorities of the certificate's cluster do not vouch for it")]
+    /// A URI is known, and its tenant's authorities do not vouch for it now.
+    #[error("the authorities of the certificate's tenant do not vouch for it")]
     Unverified,
     /// An agent on the frontends' port, or the reverse.
     #[error("the certificate is for the other port")]
@@ -68,7 +68,7 @@ impl IdentityRefused {
             Self::Ambiguous => "ambiguous",
             Self::Malformed => "malformed",
             Self::NoCertificate => "no_certificate",
-            Self::OtherCluster => "other_cluster",
+            Self::OtherTenant => "other_cluster",
             Self::UnknownIdentity => "unknown_identity",
             Self::UnknownServerName => "unknown_server_name",
             Self::Unverified => "unverified",
@@ -77,7 +77,7 @@ impl IdentityRefused {
     }
 }
 
-impl Clusters {
+impl Tenants {
     /// Returns whose peer a connection is after its handshake, by the server name it asked for and
     /// the certificates it presented, leaf first (`peer_certificates()` of rustls).
     ///
@@ -122,7 +122,7 @@ impl Clusters {
     fn uncertified(
         &self,
         port: Port,
-        meant: Option<&Arc<ClusterSpec>>,
+        meant: Option<&Arc<TenantSpec>>,
     ) -> Result<Peer, IdentityRefused> {
         let by_token = match (port, meant) {
             (Port::Frontends, _) => false,
@@ -139,11 +139,11 @@ impl Clusters {
         Ok(Peer::ByToken { hint })
     }
 
-    /// The server name, or there being only one, says which cluster it must be.
+    /// The server name, or there being only one, says which tenant it must be.
     fn among_one(
         &self,
         port: Port,
-        spec: &Arc<ClusterSpec>,
+        spec: &Arc<TenantSpec>,
         shown: &Shown<'_>,
     ) -> Result<Peer, IdentityRefused> {
         let Some(certificates) = spec.certificates(port) else {
@@ -162,18 +162,18 @@ impl Clusters {
                 let uris = uris(shown.leaf).ok_or(IdentityRefused::Malformed)?;
                 let claims = claims_of(spec, &uris);
                 if claims.is_empty() && !self.index().claims(&uris).is_empty() {
-                    return Err(IdentityRefused::OtherCluster);
+                    return Err(IdentityRefused::OtherTenant);
                 }
                 one_of(port, &claims, shown)
             }
         }
     }
 
-    /// The frontend's server name means `spec`: that cluster if the certificate fits it, otherwise
+    /// The frontend's server name means `spec`: that tenant if the certificate fits it, otherwise
     /// the one that the certificate says.
     fn preferring(
         &self,
-        spec: &Arc<ClusterSpec>,
+        spec: &Arc<TenantSpec>,
         shown: &Shown<'_>,
     ) -> Result<Peer, IdentityRefused> {
         let uris = uris(shown.leaf).ok_or(IdentityRefused::Malformed)?;
@@ -184,7 +184,7 @@ impl Clusters {
     fn among_all(&self, port: Port, shown: &Shown<'_>) -> Result<Peer, IdentityRefused> {
         let uris = uris(shown.leaf).ok_or(IdentityRefused::Malformed)?;
         let claims = self.index().claims(&uris);
-        // Whether some cluster beyond the bound knows it as well is not known, so none does.
+        // Whether some tenant beyond the bound knows it as well is not known, so none does.
         if claims.len() > MAX_CLAIMS {
             return Err(IdentityRefused::Ambiguous);
         }
@@ -192,7 +192,7 @@ impl Clusters {
     }
 }
 
-/// Returns the cluster of the one claim whose authorities vouch.
+/// Returns the tenant of the one claim whose authorities vouch.
 fn one_of(port: Port, claims: &[Claim], shown: &Shown<'_>) -> Result<Peer, IdentityRefused> {
     if claims.is_empty() {
         return Err(IdentityRefused::UnknownIdentity);

@@ -1,4 +1,4 @@
-//! Which definition of each cluster was last in order.
+//! Which definition of each tenant was last in order.
 //!
 //! ```text
 //!   survey(): ids and stamps ──take()──▶ read what changed ──▶ candidates ──unique()──▶ active
@@ -6,18 +6,18 @@
 //!                                          └──────────── told once ──────────┘
 //! ```
 //!
-//! A file that cannot be used leaves its cluster as it was, a file that is gone takes its cluster
+//! A file that cannot be used leaves its tenant as it was, a file that is gone takes its tenant
 //! along, a directory that cannot be listed leaves everything. Makes no TLS settings.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use knp_proto::ClusterId;
+use knp_proto::TenantId;
 
 use super::authorities::Authorities;
-use super::clusters::Clusters;
-use super::spec::{CertificateSpec, ClusterSpec, Identities};
+use super::spec::{CertificateSpec, Identities, TenantSpec};
+use super::tenants::Tenants;
 use super::tls::TlsPorts;
 use super::{Loaded, RegistryError, SingleParams, file, values};
 
@@ -26,7 +26,7 @@ mod stamp;
 
 use self::stamp::Stamp;
 
-/// Where clusters are defined.
+/// Where tenants are defined.
 pub(super) enum Source {
     /// Files in a directory.
     Directory(PathBuf),
@@ -34,11 +34,11 @@ pub(super) enum Source {
     Single(Box<SingleParams>),
 }
 
-/// What is there to be read, without reading it: for each cluster its file and those it names.
+/// What is there to be read, without reading it: for each tenant its file and those it names.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Survey {
     /// The reason when the directory cannot be listed.
-    clusters: Result<BTreeMap<ClusterId, Seen>, String>,
+    tenants: Result<BTreeMap<TenantId, Seen>, String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ struct Seen {
     stamps: Vec<Option<Stamp>>,
 }
 
-/// Whether another set of clusters is active.
+/// Whether another set of tenants is active.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// It is.
@@ -59,9 +59,9 @@ pub(super) enum Outcome {
 /// What is known of the files.
 pub(super) struct Known {
     source: Source,
-    files: BTreeMap<ClusterId, Read>,
-    in_force: BTreeMap<ClusterId, Arc<ClusterSpec>>,
-    refused: BTreeMap<ClusterId, String>,
+    files: BTreeMap<TenantId, Read>,
+    in_force: BTreeMap<TenantId, Arc<TenantSpec>>,
+    refused: BTreeMap<TenantId, String>,
     /// Why the directory could not be listed.
     unlisted: Option<String>,
 }
@@ -72,7 +72,7 @@ struct Read {
     paths: Vec<PathBuf>,
     /// Of `paths`, before they were read.
     stamps: Vec<Option<Stamp>>,
-    result: Result<Arc<ClusterSpec>, String>,
+    result: Result<Arc<TenantSpec>, String>,
 }
 
 impl Known {
@@ -105,11 +105,11 @@ impl Known {
     }
 
     /// Makes the snapshot of what is active.
-    pub(super) fn snapshot(&self, ports: &Arc<TlsPorts>, older: Option<&Clusters>) -> Clusters {
+    pub(super) fn snapshot(&self, ports: &Arc<TlsPorts>, older: Option<&Tenants>) -> Tenants {
         let specs = self.in_force.values().cloned();
         match &self.source {
-            Source::Directory(_) => Clusters::new(specs, ports.clone(), older),
-            Source::Single(_) => Clusters::single(specs, ports.clone(), older),
+            Source::Directory(_) => Tenants::new(specs, ports.clone(), older),
+            Source::Single(_) => Tenants::single(specs, ports.clone(), older),
         }
     }
 
@@ -119,7 +119,7 @@ impl Known {
             Source::Directory(dir) => list(dir).map_err(|error| error.to_string()),
             Source::Single(params) => Ok(BTreeMap::from([(params.id.clone(), PathBuf::new())])),
         };
-        let look = |(id, path): (ClusterId, PathBuf)| {
+        let look = |(id, path): (TenantId, PathBuf)| {
             let stamps = match self.files.get(&id) {
                 Some(read) => stamps(&read.paths),
                 None => vec![Stamp::of(&path)],
@@ -127,13 +127,13 @@ impl Known {
             (id, Seen { path, stamps })
         };
         Survey {
-            clusters: listed.map(|listed| listed.into_iter().map(look).collect()),
+            tenants: listed.map(|listed| listed.into_iter().map(look).collect()),
         }
     }
 
     /// Whether anything is other than when it was read.
     pub(super) fn differs(&self, survey: &Survey) -> bool {
-        match &survey.clusters {
+        match &survey.tenants {
             Err(reason) => self.unlisted.as_ref() != Some(reason),
             Ok(seen) => {
                 self.unlisted.is_some()
@@ -143,7 +143,7 @@ impl Known {
         }
     }
 
-    fn stale(&self, id: &ClusterId, seen: &Seen) -> bool {
+    fn stale(&self, id: &TenantId, seen: &Seen) -> bool {
         self.files
             .get(id)
             .is_none_or(|read| read.stamps != seen.stamps)
@@ -160,10 +160,10 @@ impl Known {
     pub(super) fn take(&mut self, survey: Survey) -> (Outcome, Loaded) {
         let before = self.in_force.clone();
         let mut refused_anew = 0;
-        match survey.clusters {
+        match survey.tenants {
             Err(reason) => {
                 if self.unlisted.as_ref() != Some(&reason) {
-                    tracing::warn!(%reason, "the registry cannot be read, its clusters stay");
+                    tracing::warn!(%reason, "reading the registry failed, keeping the tenants");
                     refused_anew = 1;
                 }
                 self.unlisted = Some(reason);
@@ -176,7 +176,7 @@ impl Known {
         }
         let changed = changed(&before, &self.in_force);
         if changed > 0 {
-            tracing::info!(changed, clusters = self.in_force.len(), "registry read");
+            tracing::info!(changed, tenants = self.in_force.len(), "registry read");
         }
         let outcome = if changed > 0 {
             Outcome::Changed
@@ -194,7 +194,7 @@ impl Known {
         )
     }
 
-    fn read_changed(&mut self, seen: BTreeMap<ClusterId, Seen>) {
+    fn read_changed(&mut self, seen: BTreeMap<TenantId, Seen>) {
         self.files.retain(|id, _| seen.contains_key(id));
         for (id, seen) in seen {
             if self.stale(&id, &seen) {
@@ -204,7 +204,7 @@ impl Known {
         }
     }
 
-    fn read(&self, id: &ClusterId, path: &Path) -> Read {
+    fn read(&self, id: &TenantId, path: &Path) -> Read {
         let mut paths = Vec::new();
         // Seen before it is read, so that what changes meanwhile is noticed at the next look.
         let own = Stamp::of(path);
@@ -231,7 +231,7 @@ impl Known {
     }
 
     /// Keeps the active value if it says the same, for what hangs on it.
-    fn same_or(&self, spec: ClusterSpec) -> Arc<ClusterSpec> {
+    fn same_or(&self, spec: TenantSpec) -> Arc<TenantSpec> {
         match self.in_force.get(&spec.id) {
             Some(known) if **known == spec => known.clone(),
             Some(_) | None => Arc::new(spec),
@@ -266,10 +266,10 @@ impl Known {
         });
         self.in_force = candidates;
         let mut anew = 0;
-        for (cluster, reason) in &refused {
-            if self.refused.get(cluster) != Some(reason) {
-                let kept = self.in_force.contains_key(cluster);
-                tracing::warn!(%cluster, %reason, kept, "a cluster's definition is refused");
+        for (tenant, reason) in &refused {
+            if self.refused.get(tenant) != Some(reason) {
+                let kept = self.in_force.contains_key(tenant);
+                tracing::warn!(%tenant, %reason, kept, "tenant definition refused");
                 anew += 1;
             }
         }
@@ -278,7 +278,7 @@ impl Known {
     }
 
     /// Returns what is refused at present.
-    pub(super) fn broken(&self) -> Vec<(ClusterId, String)> {
+    pub(super) fn broken(&self) -> Vec<(TenantId, String)> {
         let broken = self.refused.iter();
         broken
             .map(|(id, text)| (id.clone(), text.clone()))
@@ -289,7 +289,7 @@ impl Known {
     pub(super) fn totals(&self) -> Loaded {
         Loaded {
             changed: 0,
-            clusters: self.in_force.len(),
+            tenants: self.in_force.len(),
             refused: 0,
             broken: self.refused.len() + usize::from(self.unlisted.is_some()),
         }
@@ -297,8 +297,8 @@ impl Known {
 }
 
 fn changed(
-    before: &BTreeMap<ClusterId, Arc<ClusterSpec>>,
-    now: &BTreeMap<ClusterId, Arc<ClusterSpec>>,
+    before: &BTreeMap<TenantId, Arc<TenantSpec>>,
+    now: &BTreeMap<TenantId, Arc<TenantSpec>>,
 ) -> usize {
     let removed = before.keys().filter(|id| !now.contains_key(*id)).count();
     let others = now.iter().filter(|(id, spec)| {
@@ -313,32 +313,32 @@ fn stamps(paths: &[PathBuf]) -> Vec<Option<Stamp>> {
     paths.iter().map(|path| Stamp::of(path)).collect()
 }
 
-/// Returns the files of a registry by the cluster they define: `<cluster-id>.yaml`, without those
+/// Returns the files of a registry by the tenant they define: `<cluster-id>.yaml`, without those
 /// whose names begin with a dot.
-fn list(dir: &Path) -> std::io::Result<BTreeMap<ClusterId, PathBuf>> {
+fn list(dir: &Path) -> std::io::Result<BTreeMap<TenantId, PathBuf>> {
     let mut files = BTreeMap::new();
     for entry in std::fs::read_dir(dir)? {
         let name = entry?.file_name();
-        // A name that is not text is no cluster's either; it is refused by what can be shown of it.
+        // A name that is not text is no tenant's either; it is refused by what can be shown of it.
         let shown = name.to_string_lossy();
         if let Some(id) = shown.strip_suffix(".yaml")
             && !shown.starts_with('.')
         {
-            files.insert(ClusterId::new(id), dir.join(&name));
+            files.insert(TenantId::new(id), dir.join(&name));
         }
-        if files.len() > MAX_CLUSTERS {
+        if files.len() > MAX_TENANTS {
             return Err(std::io::Error::other(format!(
-                "more than {MAX_CLUSTERS} clusters"
+                "more than {MAX_TENANTS} tenants"
             )));
         }
     }
     Ok(files)
 }
 
-fn read_file(id: &ClusterId, path: &Path, named: &mut Vec<PathBuf>) -> Result<ClusterSpec, String> {
+fn read_file(id: &TenantId, path: &Path, named: &mut Vec<PathBuf>) -> Result<TenantSpec, String> {
     if !values::is_label(id.as_str()) {
         return Err(format!(
-            "{}: a cluster's name must be a DNS label: at most 63 of a-z, 0-9 and -",
+            "{}: a tenant's name must be a DNS label: at most 63 of a-z, 0-9 and -",
             path.display()
         ));
     }
@@ -348,7 +348,7 @@ fn read_file(id: &ClusterId, path: &Path, named: &mut Vec<PathBuf>) -> Result<Cl
 fn read_single(
     params: &SingleParams,
     named: &mut Vec<PathBuf>,
-) -> Result<ClusterSpec, RegistryError> {
+) -> Result<TenantSpec, RegistryError> {
     let mut certificates = |path: &Option<PathBuf>| {
         let Some(path) = path else {
             return Ok(None);
@@ -363,7 +363,7 @@ fn read_single(
             identities: Identities::Any,
         }))
     };
-    Ok(ClusterSpec {
+    Ok(TenantSpec {
         id: params.id.clone(),
         server_names: Vec::new(),
         strategies: params.strategies.clone(),
@@ -377,4 +377,4 @@ fn read_single(
 }
 
 /// More files than any server has memory for the agents of.
-const MAX_CLUSTERS: usize = 65_536;
+const MAX_TENANTS: usize = 65_536;

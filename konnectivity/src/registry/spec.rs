@@ -1,10 +1,10 @@
-//! One cluster as it is served: who its peers are, what they may use, how they reach it.
+//! One tenant as it is served: who its peers are, what they may use, how they reach it.
 //!
 //! ```text
-//!   a.yaml, or flags ──▶ ClusterSpec ──▶ Difference to the one before: keep, adjust, or cut
+//!   a.yaml, or flags ──▶ TenantSpec ──▶ Difference to the one before: keep, adjust, or cut
 //! ```
 //!
-//! Plain values that never change; a changed cluster is another value.
+//! Plain values that never change; a changed tenant is another value.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::ValueEnum;
-use knp_proto::{ClusterId, ClusterLimits, Strategy};
+use knp_proto::{Strategy, TenantId, TenantLimits};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -50,7 +50,7 @@ pub(crate) enum FrontendMode {
     HttpConnect,
 }
 
-/// A socket in the file system for the frontends of one cluster.
+/// A socket in the file system for the frontends of one tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UdsSpec {
     /// Where it is; absolute when it comes from a registry. At most 107 bytes.
@@ -59,19 +59,19 @@ pub(crate) struct UdsSpec {
     pub(crate) mode: FrontendMode,
 }
 
-/// How the tokens of a cluster's agents are judged.
+/// How the tokens of a tenant's agents are judged.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct TokenSpec {
     /// Who signs them (`iss`). Always there in a registry, never with upstream's flags.
     pub(crate) issuer: Option<String>,
     /// Whom they are for (one of `aud`).
     pub(crate) audience: String,
-    /// The issuer's public keys (RFC 7517), for judging without asking anybody.
+    /// The issuer's public keys (RFC 7517), for checks without an API server.
     pub(crate) jwks: Option<PathBuf>,
     /// What [`Self::jwks`] said when it was last in order, at most 1 MiB.
     pub(crate) jwks_bytes: Option<Arc<[u8]>>,
     /// How to reach an API server for reviews. With neither this nor keys: as a pod in its own
-    /// cluster, which only a server of a single cluster does.
+    /// tenant, which only a server of a single tenant does.
     pub(crate) kubeconfig: Option<PathBuf>,
     /// SHA-256 of what [`Self::kubeconfig`] says, so that a changed one is told from the same.
     pub(crate) kubeconfig_digest: Option<[u8; 32]>,
@@ -110,10 +110,10 @@ impl TokenSpec {
     }
 }
 
-/// Which of the certificates that an authority vouched for are a cluster's.
+/// Which of the certificates that an authority vouched for are a tenant's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Identities {
-    /// All of them, as upstream has it. Only where there is a single cluster.
+    /// All of them, as upstream has it. Only where there is a single tenant.
     Any,
     /// Those with one of these URIs among their alternative names.
     Uris(BTreeSet<String>),
@@ -130,7 +130,7 @@ impl Identities {
     }
 }
 
-/// How certificates name a cluster on one port.
+/// How certificates name a tenant on one port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CertificateSpec {
     /// Who vouches; several during a rotation.
@@ -148,11 +148,11 @@ impl CertificateSpec {
     }
 }
 
-/// One cluster as it is served.
+/// One tenant as it is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ClusterSpec {
+pub(crate) struct TenantSpec {
     /// Its name: a DNS label.
-    pub(crate) id: ClusterId,
+    pub(crate) id: TenantId,
     /// Server names that mean it, in lower case, in order.
     pub(crate) server_names: Vec<String>,
     /// How an agent is chosen, in order.
@@ -160,7 +160,7 @@ pub(crate) struct ClusterSpec {
     /// How many servers there are, for agents that are told so.
     pub(crate) server_count: u32,
     /// Its bounds.
-    pub(crate) limits: ClusterLimits,
+    pub(crate) limits: TenantLimits,
     /// How its agents' certificates are known.
     pub(crate) agent_certificates: Option<CertificateSpec>,
     /// How its agents' tokens are known.
@@ -171,7 +171,7 @@ pub(crate) struct ClusterSpec {
     pub(crate) uds: Option<UdsSpec>,
 }
 
-impl ClusterSpec {
+impl TenantSpec {
     /// Returns how certificates are known on `port`.
     pub(crate) fn certificates(&self, port: Port) -> Option<&CertificateSpec> {
         match port {
@@ -181,12 +181,12 @@ impl ClusterSpec {
     }
 
     /// Whether agents need to show nothing, as with upstream's server without a CA. Only where
-    /// there is a single cluster; a registry's file always says how agents are known.
+    /// there is a single tenant; a registry's file always says how agents are known.
     pub(crate) fn admits_any_agent(&self) -> bool {
         self.agent_certificates.is_none() && self.tokens.is_none()
     }
 
-    /// Returns what changed since `older`, a definition of the same cluster.
+    /// Returns what changed since `older`, a definition of the same tenant.
     pub(crate) fn changes_since(&self, older: &Self) -> Changes {
         let kept = |now: Option<&CertificateSpec>, before: Option<&CertificateSpec>| match before {
             Some(before) => now.is_some_and(|now| now.keeps(before)),
@@ -219,7 +219,7 @@ impl ClusterSpec {
     }
 }
 
-/// What a new definition of a cluster means for what goes on in it.
+/// What a new definition of a tenant means for what goes on in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
     /// An identity, an account or all authorities of agents were taken away: cut their streams.

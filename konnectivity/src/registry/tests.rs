@@ -1,6 +1,6 @@
 //! Cases of the registry: files, reading them again, and TLS handshakes in memory.
 //!
-//! Here is what they share: a directory with clusters and their authorities, and a client that
+//! Here is what they share: a directory with tenants and their authorities, and a client that
 //! shakes hands with a snapshot.
 
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ use std::io::Read as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use knp_proto::{ClusterId, ClusterLimits, Strategy};
+use knp_proto::{Strategy, TenantId, TenantLimits};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, ServerConnection};
@@ -16,7 +16,7 @@ use testkit::certs::{Authority, Identity};
 use testkit::tempdir::TempDir;
 
 use super::authorities::provider;
-use super::file::ClusterFile;
+use super::file::TenantFile;
 use super::identity::IdentityRefused;
 use super::spec::{Changes, Identities};
 use super::*;
@@ -29,7 +29,7 @@ mod reload;
 
 const AGENT: &str = "spiffe://example.com/cluster/";
 
-/// A directory with the server's certificates and, in `registry`, the clusters.
+/// A directory with the server's certificates and, in `registry`, the tenants.
 struct Site {
     dir: TempDir,
     tls: TlsParams,
@@ -78,7 +78,7 @@ impl Site {
         std::fs::remove_file(self.registry_dir().join(name)).unwrap();
     }
 
-    /// Writes a cluster with an authority of its own for both ports.
+    /// Writes a tenant with an authority of its own for both ports.
     fn add(&self, id: &str) -> Authority {
         let authority = Authority::new(id).unwrap();
         self.write(&format!("{id}.crt"), authority.pem());
@@ -141,7 +141,7 @@ users: [{ name: a, user: { token: t } }]
 contexts: [{ name: a, context: { cluster: a, user: a } }]
 ";
 
-/// A cluster's file: its own authority, one identity a port, one server name.
+/// A tenant's file: its own authority, one identity a port, one server name.
 fn definition(id: &str) -> String {
     format!(
         "serverNames: [\"{id}.kn.example.com\"]\n\
@@ -176,9 +176,9 @@ fn broken(registry: &Registry) -> Vec<String> {
     broken.into_iter().map(|(id, _)| id.to_string()).collect()
 }
 
-fn whole(limits: Option<ClusterLimits>) -> SingleParams {
+fn whole(limits: Option<TenantLimits>) -> SingleParams {
     SingleParams {
-        id: ClusterId::new("default"),
+        id: TenantId::new("default"),
         agents_ca: None,
         frontends_ca: None,
         strategies: vec![Strategy::Default],
@@ -194,9 +194,9 @@ fn whole(limits: Option<ClusterLimits>) -> SingleParams {
 enum Met {
     /// The handshake failed.
     Handshake,
-    /// It succeeded, and the peer belongs to no cluster.
+    /// It succeeded, and the peer belongs to no tenant.
     Refused(&'static str),
-    /// It is this cluster's.
+    /// It is this tenant's.
     Of(String),
     /// A token must tell, with this hint.
     Token(Option<String>),
@@ -217,8 +217,8 @@ impl Shaken {
         self.server.peer_certificates()
     }
 
-    fn met(&self, clusters: &Clusters, port: Port) -> Met {
-        match clusters.identify(port, self.server.server_name(), self.certs()) {
+    fn met(&self, tenants: &Tenants, port: Port) -> Met {
+        match tenants.identify(port, self.server.server_name(), self.certs()) {
             Ok(Peer::Certified(spec)) => Met::Of(spec.id.to_string()),
             Ok(Peer::ByToken { hint }) => Met::Token(hint.map(|spec| spec.id.to_string())),
             Err(refused) => Met::Refused(refused.reason()),
@@ -227,22 +227,17 @@ impl Shaken {
 }
 
 /// Connects to `name` and says whose peer the server finds.
-fn meet(clusters: &Clusters, port: Port, name: &str, client: &Arc<ClientConfig>) -> Met {
-    match shake(clusters, port, name, client) {
-        Some(shaken) => shaken.met(clusters, port),
+fn meet(tenants: &Tenants, port: Port, name: &str, client: &Arc<ClientConfig>) -> Met {
+    match shake(tenants, port, name, client) {
+        Some(shaken) => shaken.met(tenants, port),
         None => Met::Handshake,
     }
 }
 
 /// Shakes hands in memory; nothing when the server refuses.
-fn shake(
-    clusters: &Clusters,
-    port: Port,
-    name: &str,
-    client: &Arc<ClientConfig>,
-) -> Option<Shaken> {
+fn shake(tenants: &Tenants, port: Port, name: &str, client: &Arc<ClientConfig>) -> Option<Shaken> {
     let sni = client.enable_sni.then_some(name);
-    let mut server = ServerConnection::new(clusters.tls(port, sni)).unwrap();
+    let mut server = ServerConnection::new(tenants.tls(port, sni)).unwrap();
     let to = ServerName::try_from(name.to_owned()).unwrap();
     let mut client = ClientConnection::new(client.clone(), to).unwrap();
     loop {

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!   flags: pair, versions, suites ─▶ TlsPorts ─┐
-//!   a cluster's, or all clusters', authorities ┴▶ Verifier ─▶ ServerConfig, with tickets of its own
+//!   a tenant's, or all tenants', authorities ─┴▶ Verifier ─▶ ServerConfig, with tickets of its own
 //! ```
 //!
 //! Every set of settings seals its session tickets with keys of its own, so that a session resumes
 //! only under the rules it was begun under. Sessions are not kept here: rustls' usual cache of 256
-//! takes 31 KiB a cluster when empty and half a MiB when full of chains, these settings 1.5 KiB
+//! takes 31 KiB a tenant when empty and half a MiB when full of chains, these settings 1.5 KiB
 //! (measured over 2,000). Names of authorities are never sent: they would tell a stranger which
-//! clusters are here, and 10,000 of them do not fit the field.
+//! tenants are here, and 10,000 of them do not fit the field.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -31,8 +31,8 @@ use tls::{ClientAuth, ServerTls, ServerTlsParams};
 
 use super::RegistryError;
 use super::authorities::{Authorities, provider};
-use super::clusters::Index;
-use super::spec::{ClusterSpec, FrontendMode, Port};
+use super::spec::{FrontendMode, Port, TenantSpec};
+use super::tenants::Index;
 
 /// A server's certificate with its chain, and its key, in PEM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(crate) struct PairPaths {
     pub(crate) key: PathBuf,
 }
 
-/// What is the same for every cluster.
+/// What is the same for every tenant.
 #[derive(Clone, Debug)]
 pub(crate) struct TlsParams {
     /// The pair of the agents' port (`--cluster-cert`, `--cluster-key`).
@@ -78,12 +78,12 @@ struct PortTls {
 pub(super) enum Trust {
     /// None is requested.
     None,
-    /// Those of one cluster.
+    /// Those of one tenant.
     One(Arc<Authorities>),
-    /// Those of any cluster; the authorities of `first` are asked before all others.
+    /// Those of any tenant; the authorities of `first` are asked before all others.
     All {
         index: Arc<Index>,
-        first: Option<Arc<ClusterSpec>>,
+        first: Option<Arc<TenantSpec>>,
     },
 }
 

@@ -1,10 +1,10 @@
-//! Whether single values of a cluster's file are what they should be.
+//! Whether single values of a tenant's file are what they should be.
 //!
 //! Pure functions from text to a verdict in words; the caller adds the key.
 
 use std::path::{Component, Path};
 
-/// Whether `name` is a DNS label in lower case (RFC 1123): what a cluster may be called.
+/// Whether `name` is a DNS label in lower case (RFC 1123): what a tenant may be called.
 pub(super) fn is_label(name: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let edge = |byte: Option<&u8>| byte.is_some_and(|byte| *byte != b'-');
@@ -19,7 +19,7 @@ pub(super) fn is_label(name: &str) -> bool {
 pub(super) fn server_name(name: &str) -> Result<String, &'static str> {
     let name = name.to_ascii_lowercase();
     if name.contains('*') {
-        return Err("a server name means one cluster, so it has no wildcard");
+        return Err("a server name means one tenant, so it has no wildcard");
     }
     let labels = |label: &str| is_label(label) || is_underscored(label);
     if name.len() > 253 || !name.split('.').all(labels) {
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cluster_is_called_by_a_dns_label() {
+    fn a_tenant_is_called_by_a_dns_label() {
         for good in ["a", "a-b", "0", "shoot--garden--one", &"a".repeat(63)] {
             assert!(is_label(good), "{good}");
         }

@@ -1,9 +1,9 @@
 //! An agent's connection, from the end of the handshake to its own end.
 //!
 //! ```text
-//!   TLS ──▶ HTTP/2 ──▶ /AgentService/Connect ──▶ agent id, token ──▶ Link, Cluster::join
-//!                                                   └── refused: a gRPC status        │
-//!                     the pump runs until the stream ends ──▶ Cluster::leave ◀────────┘
+//!   TLS ──▶ HTTP/2 ──▶ /AgentService/Connect ──▶ agent id, token ──▶ Link, Tenant::join
+//!                                                   └── refused: a gRPC status│
+//!                     the pump runs until the stream ends ──▶ Tenant::leave ◀─┘
 //! ```
 //!
 //! Identity comes from the certificate or the token, never from what the agent says of itself.
@@ -25,8 +25,8 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::cluster::Cluster;
 use super::context::Context;
+use super::tenant::Tenant;
 use crate::grpc::{self, Message, PacketReceiver, PacketSender, Side, refusal};
 use crate::link::{LinkHandle, News};
 use crate::metrics::{DialFailure, GrpcCode, PeerPort, Service};
@@ -50,7 +50,7 @@ pub(crate) async fn serve<S>(
         match timeout(cx.limits.handshake, handshake.handshake(io)).await {
             Ok(Ok(connection)) => connection,
             Ok(Err(error)) => {
-                tracing::debug!(%from, %error, "an agent's connection is no HTTP/2");
+                tracing::debug!(%from, %error, "agent connection is not HTTP/2");
                 return cx.metrics.peer_refused(PeerPort::Agents, "http2");
             }
             Err(_) => {
@@ -77,7 +77,7 @@ pub(crate) async fn serve<S>(
                     streams.spawn_local(connect(request, respond, Rc::clone(&shared)));
                 }
                 Some(Err(error)) => {
-                    tracing::debug!(%from, %error, "an agent's connection broke");
+                    tracing::debug!(%from, %error, "agent connection failed");
                     break;
                 }
                 None => break,
@@ -88,7 +88,7 @@ pub(crate) async fn serve<S>(
             }
             Some(ended) = streams.join_next(), if !streams.is_empty() => {
                 if let Err(error) = ended {
-                    tracing::error!(%from, %error, "an agent's stream ended by a defect");
+                    tracing::error!(%from, %error, "agent stream task failed");
                 }
                 if streams.is_empty() {
                     // What was sent last has a moment to get out.
@@ -126,7 +126,7 @@ async fn connect(
     let admitted = match admit(&request, &shared.peer, from, cx).await {
         Ok(admitted) => admitted,
         Err(refused) => {
-            tracing::info!(%from, reason = refused.reason, text = %refused.text, "an agent is refused");
+            tracing::info!(%from, reason = refused.reason, text = %refused.text, "agent refused");
             cx.metrics.peer_refused(PeerPort::Agents, refused.reason);
             let response = refusal(refused.code, &refused.text);
             drop(respond.send_response(response, true));
@@ -134,30 +134,30 @@ async fn connect(
         }
     };
     let Admitted {
-        cluster,
+        tenant,
         agent,
         identifiers,
         extensions,
         link,
     } = admitted;
     shared.admitted.notify_one();
-    let response = headers(cx, &cluster, extensions);
+    let response = headers(cx, &tenant, extensions);
     let Ok(stream) = respond.send_response(response, false) else {
         return;
     };
     let id = link.stream();
-    let metrics = cluster.metrics().link().clone();
+    let metrics = tenant.metrics().link().clone();
     let link = LinkHandle::new(link, metrics);
     let _held = (
         cx.metrics.grpc_connection(Service::Connect),
         link.metrics().link(),
     );
-    let Some(joined) = cluster.join(agent.clone(), identifiers, link.clone()) else {
+    let Some(joined) = tenant.join(agent.clone(), identifiers, link.clone()) else {
         let sender = PacketSender::new(stream, Side::Server);
-        return sender.end(GrpcCode::Unavailable, "the cluster is no longer served");
+        return sender.end(GrpcCode::UNAVAILABLE, "the tenant is no longer served");
     };
     cx.metrics.peer_accepted(PeerPort::Agents);
-    tracing::info!(%from, cluster = %cluster.id(), %agent, stream = id.0, %extensions, "agent connected");
+    tracing::info!(%from, tenant = %tenant.id(), %agent, stream = id.0, %extensions, "agent connected");
     let pump = Pump::new(
         link,
         PacketSender::new(stream, Side::Server),
@@ -167,14 +167,14 @@ async fn connect(
     );
     let end = pump
         .run(|news| match news {
-            News::Alive(alive) => cluster.set_alive(id, alive),
+            News::Alive(alive) => tenant.set_alive(id, alive),
             News::Draining => {
-                tracing::info!(cluster = %cluster.id(), %agent, stream = id.0, "agent drains");
-                cluster.set_draining(id);
+                tracing::info!(tenant = %tenant.id(), %agent, stream = id.0, "agent draining");
+                tenant.set_draining(id);
             }
             News::Unrecognized(answers) => {
                 for _ in 0..answers {
-                    cluster
+                    tenant
                         .metrics()
                         .dial_failure(DialFailure::UnrecognizedResponse);
                 }
@@ -185,12 +185,12 @@ async fn connect(
         .await;
     drop(joined);
     let reason = end.reason();
-    tracing::info!(%from, cluster = %cluster.id(), %agent, stream = id.0, reason, %end, "agent gone");
+    tracing::info!(%from, tenant = %tenant.id(), %agent, stream = id.0, reason, %end, "agent disconnected");
 }
 
 /// An agent that may serve.
 struct Admitted {
-    cluster: Arc<Cluster>,
+    tenant: Arc<Tenant>,
     agent: AgentId,
     identifiers: Identifiers,
     extensions: Extensions,
@@ -211,7 +211,7 @@ async fn admit(
     cx: &Arc<Context>,
 ) -> Result<Admitted, Refused> {
     grpc::check_request(request, grpc::CONNECT_PATH)
-        .map_err(|text| refused(GrpcCode::Unimplemented, "method", text))?;
+        .map_err(|text| refused(GrpcCode::UNIMPLEMENTED, "method", text))?;
     let headers = request.headers();
     let agent = agent_id(headers)?;
     let identifiers = identifiers(headers)?;
@@ -222,24 +222,24 @@ async fn admit(
             let check = cx.tokens.check(hint.as_ref(), &given, from.ip());
             check
                 .await
-                .map_err(|error| refused(GrpcCode::Unknown, error.reason(), error.to_string()))?
+                .map_err(|error| refused(GrpcCode::UNKNOWN, error.reason(), error.to_string()))?
         }
     };
-    let cluster = cx.cluster(&spec).ok_or_else(|| {
-        let text = "the cluster is not served".to_owned();
-        refused(GrpcCode::Unavailable, "removed", text)
+    let tenant = cx.tenant(&spec).ok_or_else(|| {
+        let text = "the tenant is not served".to_owned();
+        refused(GrpcCode::UNAVAILABLE, "removed", text)
     })?;
     let extensions = headers.get(EXTENSION_KEY);
     let extensions = extensions.and_then(|value| value.to_str().ok());
     let extensions = Extensions::parse(extensions.unwrap_or_default()).common(Extensions::ALL);
     let stream = cx.next_stream();
-    let link = Link::server(cluster.limits(), stream, extensions, cx.limits.link);
+    let link = Link::server(tenant.limits(), stream, extensions, cx.limits.link);
     let link = link.ok_or_else(|| {
         let text = "too many agents".to_owned();
-        refused(GrpcCode::ResourceExhausted, "agents", text)
+        refused(GrpcCode::RESOURCE_EXHAUSTED, "agents", text)
     })?;
     Ok(Admitted {
-        cluster,
+        tenant,
         agent,
         identifiers,
         extensions,
@@ -256,7 +256,7 @@ fn agent_id(headers: &HeaderMap) -> Result<AgentId, Refused> {
                 "expected one agent ID in the context, got [{}]",
                 shown(&given)
             );
-            Err(refused(GrpcCode::Unknown, "agent_id", text))
+            Err(refused(GrpcCode::UNKNOWN, "agent_id", text))
         }
     }
 }
@@ -271,11 +271,11 @@ fn identifiers(headers: &HeaderMap) -> Result<Identifiers, Refused> {
                 "expected at most one set of agent IDs in the context, got [{}]",
                 shown(&given)
             );
-            return Err(refused(GrpcCode::Unknown, "identifiers", text));
+            return Err(refused(GrpcCode::UNKNOWN, "identifiers", text));
         }
     };
     let parsed = Identifiers::parse(text);
-    parsed.map_err(|error| refused(GrpcCode::Unknown, "identifiers", error.to_string()))
+    parsed.map_err(|error| refused(GrpcCode::UNKNOWN, "identifiers", error.to_string()))
 }
 
 /// Returns all values of a key; one that is no text counts as an empty one.
@@ -297,14 +297,14 @@ fn refused(code: GrpcCode, reason: &'static str, text: String) -> Refused {
 }
 
 /// What an agent is told before anything else.
-fn headers(cx: &Context, cluster: &Cluster, extensions: Extensions) -> Response<()> {
+fn headers(cx: &Context, tenant: &Tenant, extensions: Extensions) -> Response<()> {
     let mut response = Response::new(());
     let headers = response.headers_mut();
     headers.insert(http::header::CONTENT_TYPE, grpc::CONTENT_TYPE);
     if let Ok(id) = HeaderValue::from_str(&cx.server_id) {
         headers.insert("serverid", id);
     }
-    let count = cx.server_count(&cluster.spec());
+    let count = cx.server_count(&tenant.spec());
     headers.insert("servercount", HeaderValue::from(count));
     if !extensions.is_empty()
         && let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(extensions.to_string()))

@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use knp_proto::{Budget, ClusterId, LinkConfig, StreamId};
+use knp_proto::{Budget, LinkConfig, StreamId, TenantId};
 use serve::Drain;
 use telemetry::AccessLog;
 use tokio::sync::watch;
 
-use super::cluster::Cluster;
+use super::tenant::Tenant;
+use super::tokens::Tokens;
 use super::tunnels::Tunnels;
 use crate::metrics::ServerMetrics;
 use crate::pump::Liveness;
-use crate::registry::{ClusterSpec, Clusters, Registry};
-use crate::token::Tokens;
+use crate::registry::{Registry, TenantSpec, Tenants};
 
 /// A server's state and settings.
 pub(crate) struct Context {
@@ -32,8 +32,10 @@ pub(crate) struct Context {
     pub(crate) lease_count: Option<watch::Receiver<Option<u32>>>,
     pub(crate) limits: Limits,
     pub(crate) tunnels: Tunnels,
-    clusters: Mutex<BTreeMap<ClusterId, Arc<Cluster>>>,
-    streams: AtomicU64,
+    /// None yet at the start; see [`Context::sync`].
+    pub(super) tenants: Mutex<BTreeMap<TenantId, Arc<Tenant>>>,
+    /// Streams so far.
+    pub(super) streams: AtomicU64,
 }
 
 /// Bounds and times.
@@ -52,103 +54,71 @@ pub(crate) struct Limits {
 }
 
 impl Context {
-    /// Serves no cluster yet; see [`Context::sync`].
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "it is called once, and all differ in type"
-    )]
-    pub(crate) fn new(
-        registry: Registry,
-        tokens: Tokens,
-        metrics: ServerMetrics,
-        budget: Arc<Budget>,
-        drain: Drain,
-        access_log: AccessLog,
-        server_id: String,
-        lease_count: Option<watch::Receiver<Option<u32>>>,
-        limits: Limits,
-    ) -> Self {
-        Self {
-            registry,
-            tokens,
-            metrics,
-            budget,
-            drain,
-            access_log,
-            server_id,
-            lease_count,
-            limits,
-            tunnels: Tunnels::default(),
-            clusters: Mutex::default(),
-            streams: AtomicU64::new(1),
-        }
-    }
-
     /// Returns a number no other stream of this process has.
     pub(crate) fn next_stream(&self) -> StreamId {
         StreamId(self.streams.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Returns the number of servers that agents are told of `cluster`.
-    pub(crate) fn server_count(&self, cluster: &ClusterSpec) -> u32 {
+    pub(crate) fn server_count(&self, tenant: &TenantSpec) -> u32 {
         let counted = self.lease_count.as_ref();
         let counted = counted.and_then(|count| *count.borrow());
-        counted.unwrap_or(cluster.server_count).max(1)
+        counted.unwrap_or(tenant.server_count).max(1)
     }
 
-    /// Returns the cluster of a peer that was let in by `spec`, if it still is served and would
+    /// Returns the tenant of a peer that was let in by `spec`, if it still is served and would
     /// let it in now.
-    pub(crate) fn cluster(&self, spec: &ClusterSpec) -> Option<Arc<Cluster>> {
-        let cluster = self.lock().get(&spec.id).cloned()?;
-        let changes = cluster.spec().changes_since(spec);
-        (!changes.agents && !changes.frontends).then_some(cluster)
+    pub(crate) fn tenant(&self, spec: &TenantSpec) -> Option<Arc<Tenant>> {
+        let tenant = self.lock().get(&spec.id).cloned()?;
+        let changes = tenant.spec().changes_since(spec);
+        (!changes.agents && !changes.frontends).then_some(tenant)
     }
 
-    /// Returns a cluster, if it is still served.
-    pub(crate) fn cluster_of_socket(&self, id: &ClusterId) -> Option<Arc<Cluster>> {
+    /// Returns a tenant, if it is still served.
+    pub(crate) fn tenant_of_socket(&self, id: &TenantId) -> Option<Arc<Tenant>> {
         self.lock().get(id).cloned()
     }
 
     /// Returns how many tunnels there are, those being dialed or closed included.
     pub(crate) fn tunnels_under_way(&self) -> usize {
-        let clusters = self.lock();
-        clusters.values().map(|own| own.limits().tunnels()).sum()
+        let tenants = self.lock();
+        tenants.values().map(|own| own.limits().tunnels()).sum()
     }
 
-    /// Returns all clusters, by id.
-    pub(crate) fn clusters(&self) -> Vec<Arc<Cluster>> {
+    /// Returns all tenants, by id.
+    pub(crate) fn tenants(&self) -> Vec<Arc<Tenant>> {
         self.lock().values().cloned().collect()
     }
 
-    /// Serves what the registry says. Clusters that are gone, or that are another one by the
+    /// Serves what the registry says. Tenants that are gone, or that are another one by the
     /// same name, are cut.
-    pub(crate) fn sync(&self, wanted: &Clusters) {
-        let mut clusters = self.lock();
-        clusters.retain(|id, cluster| {
+    pub(crate) fn sync(&self, wanted: &Tenants) {
+        let mut tenants = self.lock();
+        tenants.retain(|id, tenant| {
             let stays = wanted.get(id).is_some_and(|spec| {
-                let changes = spec.changes_since(&cluster.spec());
+                let changes = spec.changes_since(&tenant.spec());
                 !changes.agents && !changes.frontends
             });
             if !stays {
-                tracing::info!(cluster = %id, "no longer served");
-                cluster.remove("the cluster is no longer served");
+                tracing::info!(tenant = %id, "tenant removed");
+                tenant.remove("the tenant is no longer served");
             }
             stays
         });
         for spec in wanted.all() {
-            match clusters.get(&spec.id) {
-                Some(cluster) => cluster.reconfigure(Arc::clone(spec)),
+            match tenants.get(&spec.id) {
+                Some(tenant) => tenant.reconfigure(Arc::clone(spec)),
                 None => {
-                    tracing::info!(cluster = %spec.id, "served");
+                    tracing::info!(tenant = %spec.id, "tenant added");
                     let (spec, has_lease) = (Arc::clone(spec), self.lease_count.is_some());
-                    let cluster = Cluster::new(spec, &self.budget, &self.metrics, has_lease);
-                    clusters.insert(cluster.id().clone(), cluster);
+                    let tenant = Tenant::new(spec, &self.budget, &self.metrics, has_lease);
+                    tenants.insert(tenant.id().clone(), tenant);
                 }
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<ClusterId, Arc<Cluster>>> {
-        self.clusters.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<TenantId, Arc<Tenant>>> {
+        self.tenants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -5,7 +5,7 @@
 //!   TCP ──▶ TLS, identity ──┴▶ Frontend ──▶ HTTP CONNECT, or gRPC
 //! ```
 //!
-//! Holds what both ways of asking need. Which cluster a connection is of was settled before.
+//! Holds what both ways of asking need. Which tenant a connection is of was settled before.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -18,8 +18,8 @@ use serve::Phase;
 use telemetry::access_log::AccessRecord;
 use tokio::time::Instant;
 
-use super::cluster::{Cluster, Dialed, TunnelError};
 use super::context::Context;
+use super::tenant::{Dialed, Tenant, TunnelError};
 use super::tunnels::Open;
 use super::{grpc_frontend, http_frontend};
 use crate::metrics::PeerPort;
@@ -29,7 +29,7 @@ use crate::relay::Means;
 /// One connection, and whose it is.
 pub(crate) struct Frontend {
     pub(crate) cx: Arc<Context>,
-    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) tenant: Arc<Tenant>,
     pub(crate) means: Means,
     /// Where it came.
     pub(crate) port: PeerPort,
@@ -51,7 +51,7 @@ impl Frontend {
         }
     }
 
-    /// Asks an agent of the cluster for a connection. Dropping the future calls the dial off.
+    /// Asks an agent of the tenant for a connection. Dropping the future calls the dial off.
     ///
     /// # Errors
     ///
@@ -59,15 +59,15 @@ impl Frontend {
     pub(crate) async fn dial(&self, target: DialTarget) -> Result<Dialed, TunnelError> {
         let started = Instant::now();
         let address = target.address.clone();
-        let result = self.cluster.dial(target, self.cx.limits.dial).await;
+        let result = self.tenant.dial(target, self.cx.limits.dial).await;
         let seconds = started.elapsed().as_secs_f64();
         match &result {
             Ok(dialed) => {
                 self.cx.metrics.dial_duration().observe(seconds);
-                tracing::debug!(cluster = %self.cluster.id(), address, agent = %dialed.agent, "dialed");
+                tracing::debug!(tenant = %self.tenant.id(), address, agent = %dialed.agent, "dialed");
             }
             Err(error) => {
-                tracing::debug!(cluster = %self.cluster.id(), address, %error, "no tunnel");
+                tracing::debug!(tenant = %self.tenant.id(), address, %error, "dial failed");
             }
         }
         result
@@ -76,17 +76,17 @@ impl Frontend {
     /// Waits until the connection is to be cut, and says why. Cancel-safe.
     pub(crate) async fn cut(&self) -> &'static str {
         tokio::select! {
-            () = self.cluster.removed() => "removed",
+            () = self.tenant.removed() => "removed",
             () = self.cx.drain.reached(Phase::Cut) => "drained",
         }
     }
 
     /// Counts a tunnel as open for as long as what is returned lives.
     pub(crate) fn open(&self, dialed: &Dialed) -> Open {
-        let established = self.cluster.metrics().established();
+        let established = self.tenant.metrics().established();
         let duration = self.cx.metrics.connection_duration().clone();
         self.cx.tunnels.open(
-            self.cluster.id(),
+            self.tenant.id(),
             &dialed.agent,
             dialed.tunnel.connect_id(),
             established,
@@ -109,7 +109,7 @@ impl Frontend {
             alpn: None,
             destination: None,
             connect: target,
-            cluster: Some(self.cluster.id().as_str()),
+            cluster: Some(self.tenant.id().as_str()),
             endpoint: None,
             rx_bytes: received,
             tx_bytes: sent,

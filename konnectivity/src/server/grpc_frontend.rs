@@ -22,9 +22,9 @@ use http2_proto::{Params, Request};
 use knp_proto::{EndReason, FrontendAction, GrpcFrontend, Packet, PacketKind, Reserve};
 use tokio::time::timeout;
 
-use super::cluster::{Dialed, TunnelError};
 use super::frontends::Frontend;
 use super::http2;
+use super::tenant::{Dialed, TunnelError};
 use super::tunnels::Open;
 use crate::fair_share::{Flow, TenantShare};
 use crate::grpc::{self, StreamError};
@@ -49,7 +49,7 @@ where
     match timeout(cx.limits.handshake, server.begun()).await {
         Ok(Ok(())) => server.run(frontend.cut()).await,
         Ok(Err(error)) => {
-            tracing::debug!(peer = %frontend.peer, %error, "a frontend's connection is no HTTP/2");
+            tracing::debug!(peer = %frontend.peer, %error, "frontend connection is not HTTP/2");
             cx.metrics.peer_refused(frontend.port, "http2");
         }
         Err(_) => {
@@ -60,7 +60,7 @@ where
 
 async fn stream(io: http2::Stream, request: Request, frontend: &Frontend) {
     if let Err(text) = check(&request) {
-        return Wire::refuse(&io, GrpcCode::Unimplemented, &text);
+        return Wire::refuse(&io, GrpcCode::UNIMPLEMENTED, &text);
     }
     // Not kept for as long as the stream.
     drop(request);
@@ -76,7 +76,7 @@ async fn stream(io: http2::Stream, request: Request, frontend: &Frontend) {
         way: Way::None,
         outgoing: Bytes::new(),
         reason: None,
-        held: Reserve::new(frontend.cluster.limits()),
+        held: Reserve::new(frontend.tenant.limits()),
         flow: frontend.means.share.as_ref().map(TenantShare::flow),
         stalled: None,
         received: 0,
@@ -112,7 +112,7 @@ struct Stream<'a> {
     outgoing: Bytes,
     /// Why the tunnel ended, or why there was none.
     reason: Option<&'static str>,
-    /// What the cluster is charged for large messages.
+    /// What the tenant is charged for large messages.
     held: Reserve,
     flow: Option<Flow>,
     /// Held while the client does not read.
@@ -230,13 +230,13 @@ impl<'a> Stream<'a> {
     /// Cancels a dial whose client is gone.
     fn give_up_dial(&mut self) {
         if let Way::Dialing(_) = self.way {
-            let metrics = self.frontend.cluster.metrics();
+            let metrics = self.frontend.tenant.metrics();
             metrics.dial_failure(DialFailure::FrontendClose);
             self.way = Way::None;
         }
     }
 
-    /// Charges the cluster for what this stream holds; false when there is no memory for it.
+    /// Charges the tenant for what this stream holds; false when there is no memory for it.
     fn hold(&mut self) -> bool {
         let packets: usize = self.packets.iter().map(Packet::payload_len).sum();
         let held = self.wire.buffered() + packets + self.outgoing.len();
@@ -380,7 +380,7 @@ impl<'a> Stream<'a> {
         Poll::Ready(Ok(None))
     }
 
-    /// Tells the client that its tunnel is over, and ends the stream behind that.
+    /// Reports the end of the tunnel to the client, and ends the stream behind that.
     fn ended(&mut self, reason: &EndReason) -> Step {
         self.way = Way::Over;
         self.reason = self.reason.or_else(|| Some(reason.reason()));
@@ -399,12 +399,12 @@ impl<'a> Stream<'a> {
         self.give_up_dial();
         let reason = match end {
             End::Done(reason) => {
-                self.wire.end(GrpcCode::Ok, "");
+                self.wire.end(GrpcCode::OK, "");
                 self.reason.unwrap_or(reason)
             }
             End::Broken(StreamError::Memory) => {
                 let text = "no memory for so large a message";
-                self.wire.end(GrpcCode::ResourceExhausted, text);
+                self.wire.end(GrpcCode::RESOURCE_EXHAUSTED, text);
                 "limit"
             }
             End::Broken(error) => {

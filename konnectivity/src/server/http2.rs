@@ -130,9 +130,9 @@ where
         });
         match end.await {
             Some(end @ (End::Socket(_) | End::Silent)) => {
-                return tracing::debug!(%end, "a frontend's connection broke");
+                return tracing::debug!(%end, "frontend connection failed");
             }
-            Some(end) => tracing::debug!(%end, "a frontend's connection ended"),
+            Some(end) => tracing::debug!(%end, "frontend connection closed"),
             None => self.shared.core.borrow_mut().go_away(),
         }
         // What was said last has a moment to get out.
@@ -311,7 +311,7 @@ impl Stream {
 
     /// Waits until more can be sent. Cancel-safe.
     pub(super) fn poll_ready(&self, cx: &Context<'_>) -> Poll<Result<(), StreamEnd>> {
-        let window = self.shared.core.borrow_mut().room(self.id);
+        let window = self.shared.core.borrow_mut().capacity(self.id);
         match window {
             Ok(0) => self.wait(cx),
             Ok(_) => Poll::Ready(Ok(())),
@@ -337,7 +337,7 @@ impl Stream {
         }
     }
 
-    /// Says that bytes which were read are not held any more.
+    /// Releases bytes that were read.
     pub(super) fn consumed(&self, bytes: usize) {
         self.shared.core.borrow_mut().consumed(self.id, bytes);
     }

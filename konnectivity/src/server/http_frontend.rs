@@ -1,7 +1,7 @@
 //! API servers that ask by HTTP CONNECT: what a request becomes, and the texts of refusals.
 //!
 //! ```text
-//!   request ──▶ Cluster::dial ──▶ Tunnel ──▶ 200 ──▶ relay ──▶ close
+//!   request ──▶ Tenant::dial ──▶ Tunnel ──▶ 200 ──▶ relay ──▶ close
 //!                    └── refused: 500, 502, 503, 504 with upstream's texts
 //! ```
 //!
@@ -16,8 +16,8 @@ use knp_proto::DialTarget;
 use tokio::io::AsyncWriteExt;
 use tokio::time::{sleep, timeout};
 
-use super::cluster::{Dialed, TunnelError};
 use super::frontends::Frontend;
+use super::tenant::{Dialed, TunnelError};
 use crate::metrics::DialFailure;
 use crate::relay::{Octets, RelayEnd, relay};
 
@@ -29,8 +29,8 @@ pub(crate) async fn serve<S: Stream>(mut stream: S, frontend: &Frontend) {
     let served = async {
         // On the heap, so that an open tunnel does not carry the memory that opening it took.
         match Box::pin(open(&mut stream, frontend, &mut target)).await {
-            Ok((dialled, early)) => {
-                relay_and_close(&mut stream, dialled, early, frontend, &octets).await
+            Ok((dialed, early)) => {
+                relay_and_close(&mut stream, dialed, early, frontend, &octets).await
             }
             Err(reason) => reason,
         }
@@ -58,7 +58,7 @@ async fn open<S: Stream>(
         ..Params::default()
     };
     let failed = |failure, end: End| {
-        frontend.cluster.metrics().dial_failure(failure);
+        frontend.tenant.metrics().dial_failure(failure);
         end.reason()
     };
     let mut exchange = Exchange::new(stream, &params);
@@ -67,12 +67,12 @@ async fn open<S: Stream>(
         protocol: "tcp".to_owned(),
         address: target.insert(request.target).clone(),
     });
-    let dialled = exchange.while_connected(dial).await;
-    match dialled.map_err(|end| failed(DialFailure::FrontendClose, end))? {
-        Ok(dialled) => {
+    let dialed = exchange.while_connected(dial).await;
+    match dialed.map_err(|end| failed(DialFailure::FrontendClose, end))? {
+        Ok(dialed) => {
             let accepted = exchange.accept().await;
             let early = accepted.map_err(|end| failed(DialFailure::SendResponse, end))?;
-            Ok((dialled, early))
+            Ok((dialed, early))
         }
         Err(error) => {
             exchange.refuse(&refusal(&error)).await;
@@ -84,13 +84,13 @@ async fn open<S: Stream>(
 /// Relays until the tunnel ends or is cut, closes the connection, and returns the label of why.
 async fn relay_and_close<S: Stream>(
     stream: &mut S,
-    dialled: Dialed,
+    dialed: Dialed,
     early: Bytes,
     frontend: &Frontend,
     octets: &Octets,
 ) -> &'static str {
-    let open = frontend.open(&dialled);
-    let relayed = relay(dialled.tunnel, stream, early, &frontend.means, octets);
+    let open = frontend.open(&dialed);
+    let relayed = relay(dialed.tunnel, stream, early, &frontend.means, octets);
     let (reason, clean) = tokio::select! {
         end = relayed => match end {
             RelayEnd::Socket(_) => ("frontend_reset", true),
@@ -101,7 +101,7 @@ async fn relay_and_close<S: Stream>(
     drop(open);
     // On the heap: relaying, which lasts, does not need it.
     if clean {
-        Box::pin(connect::linger(stream, LINGER, LINGER)).await;
+        Box::pin(::relay::linger(stream, LINGER, LINGER_BYTES)).await;
     } else {
         Box::pin(reset(stream)).await;
     }
@@ -153,6 +153,8 @@ fn status_of(text: &str) -> u16 {
 
 /// How long a client may take to see the end of its tunnel.
 const LINGER: Duration = Duration::from_secs(1);
+/// Bytes of the client that are discarded at most meanwhile.
+const LINGER_BYTES: usize = 64 * 1024;
 /// How long a connection may take to end once it is cut.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
 

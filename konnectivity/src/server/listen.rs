@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   agents' port, frontends' port ──accept──▶ TLS ──▶ whose? ──▶ agents::serve, Frontend::serve
-//!   sockets, one per cluster ───────accept───────────────────▶ Frontend::serve
+//!   sockets, one per tenant ───────accept───────────────────▶ Frontend::serve
 //! ```
 //!
 //! A connection stays on the thread that accepted it. What may be open at once is bounded, and who
@@ -14,16 +14,17 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use knp_proto::ClusterId;
+use knp_proto::TenantId;
 use serve::{Admission, Permit, Phase};
+use telemetry::AcceptBackoff;
 use tokio::net::{TcpStream, UnixListener};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::agents;
-use super::cluster::Cluster;
 use super::context::Context;
 use super::frontends::Frontend;
+use super::tenant::Tenant;
 use crate::fair_share::{FairScheduler, TenantShare, WeakTenantShare};
 use crate::metrics::{Direction, PeerPort};
 use crate::read_budget::ReadBudget;
@@ -37,9 +38,9 @@ pub(crate) struct Worker {
     /// Of the agents' port, those who are not known yet: strangers must not keep API servers out.
     strangers: Arc<Admission>,
     scratch: Scratch,
-    /// Where several clusters share the thread.
+    /// Where several tenants share the thread.
     shares: Option<FairScheduler>,
-    shares_of: RefCell<BTreeMap<ClusterId, WeakTenantShare>>,
+    shares_of: RefCell<BTreeMap<TenantId, WeakTenantShare>>,
     /// What is spoken on the frontends' port.
     mode: FrontendMode,
     /// How many of this worker's tasks go on, frontends' and agents'.
@@ -64,7 +65,7 @@ impl Drop for Counted<'_> {
 }
 
 impl Worker {
-    /// `many` says whether several clusters are served.
+    /// `many` says whether several tenants are served.
     pub(crate) fn new(
         cx: Arc<Context>,
         admission: [Arc<Admission>; 2],
@@ -85,14 +86,14 @@ impl Worker {
         })
     }
 
-    /// Does for ever what several clusters need who share the thread; spawn it once.
+    /// Does for ever what several tenants need who share the thread; spawn it once.
     pub(crate) async fn share_out(self: Rc<Self>) {
         if let Some(shares) = &self.shares {
             shares.run().await;
         }
     }
 
-    /// Takes a connection that was accepted on `port`.
+    /// Serves a connection that was accepted on `port`.
     pub(crate) fn accepted(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr, port: Port) {
         let worker = Rc::clone(self);
         let Some(permit) = self.admit(&self.admission, peer_port(port)) else {
@@ -129,7 +130,7 @@ impl Worker {
             Ok(accepted) => accepted,
             Err(error) => {
                 let reason = error.reason();
-                tracing::debug!(%from, reason, error = %telemetry::chain(&error), "no handshake");
+                tracing::debug!(%from, reason, error = %telemetry::chain(&error), "TLS handshake failed");
                 return self.cx.metrics.peer_refused(peer_port(port), reason);
             }
         };
@@ -138,17 +139,17 @@ impl Worker {
         let wants_h2 = port == Port::Agents || self.mode == FrontendMode::Grpc;
         if wants_h2 && session.alpn_protocol() != Some(b"h2") {
             // As gRPC's own servers do.
-            tracing::debug!(%from, "a peer without ALPN h2 is refused");
+            tracing::debug!(%from, "peer without ALPN h2 refused");
             return self.cx.metrics.peer_refused(peer_port(port), "alpn");
         }
         // As it is now: what was taken away during the handshake is not let in.
-        let clusters = self.cx.registry.current();
-        let identity = clusters.identify(port, name.as_deref(), session.peer_certificates());
-        drop(clusters);
+        let tenants = self.cx.registry.current();
+        let identity = tenants.identify(port, name.as_deref(), session.peer_certificates());
+        drop(tenants);
         let identity = match identity {
             Ok(identity) => identity,
             Err(refused) => {
-                tracing::info!(%from, %refused, "a peer is refused");
+                tracing::info!(%from, %refused, "peer refused");
                 return self
                     .cx
                     .metrics
@@ -161,8 +162,8 @@ impl Worker {
             }
             (Port::Frontends, Peer::Certified(spec)) => {
                 drop(stranger);
-                let cluster = self.cx.cluster(&spec);
-                if let Some(frontend) = self.frontend(cluster, PeerPort::Frontends, from, name) {
+                let tenant = self.cx.tenant(&spec);
+                if let Some(frontend) = self.frontend(tenant, PeerPort::Frontends, from, name) {
                     frontend.serve(accepted.stream, self.mode).await;
                 }
             }
@@ -171,38 +172,38 @@ impl Worker {
         }
     }
 
-    /// Returns what the frontends of `cluster` on this thread have together.
-    fn share(&self, cluster: &ClusterId) -> Option<TenantShare> {
+    /// Returns what the frontends of `tenant` on this thread have together.
+    fn share(&self, tenant: &TenantId) -> Option<TenantShare> {
         let shares = self.shares.as_ref()?;
         let mut known = self.shares_of.borrow_mut();
-        if let Some(share) = known.get(cluster).and_then(WeakTenantShare::upgrade) {
+        if let Some(share) = known.get(tenant).and_then(WeakTenantShare::upgrade) {
             return Some(share);
         }
         known.retain(|_, share| share.upgrade().is_some());
         let share = shares.share();
-        known.insert(cluster.clone(), share.downgrade());
+        known.insert(tenant.clone(), share.downgrade());
         Some(share)
     }
 
-    /// Lets a connection of an API server in, if its cluster is still served.
+    /// Lets a connection of an API server in, if its tenant is still served.
     fn frontend(
         &self,
-        cluster: Option<Arc<Cluster>>,
+        tenant: Option<Arc<Tenant>>,
         port: PeerPort,
         peer: SocketAddr,
         server_name: Option<String>,
     ) -> Option<Frontend> {
-        let cluster = cluster?;
-        cluster.accept_frontend(port);
+        let tenant = tenant?;
+        tenant.accept_frontend(port);
         Some(Frontend {
             cx: Arc::clone(&self.cx),
             means: Means {
                 scratch: self.scratch.clone(),
-                share: self.share(cluster.id()),
+                share: self.share(tenant.id()),
                 outward: Direction::ToDestination,
                 write_duration: Some(self.cx.metrics.frontend_write_duration().clone()),
             },
-            cluster,
+            tenant,
             port,
             peer,
             server_name,
@@ -210,19 +211,19 @@ impl Worker {
         })
     }
 
-    /// Accepts frontends of `cluster` until the process drains or `stop` is told.
+    /// Accepts frontends of `tenant` until the process drains or `stop` is told.
     pub(crate) async fn listen_unix(
         self: Rc<Self>,
         listener: std::os::unix::net::UnixListener,
-        cluster: ClusterId,
+        tenant: TenantId,
         mode: FrontendMode,
         mut stop: watch::Receiver<bool>,
     ) {
         let listener = match UnixListener::from_std(listener) {
             Ok(listener) => listener,
-            Err(error) => return tracing::error!(%cluster, %error, "the socket cannot be used"),
+            Err(error) => return tracing::error!(%tenant, %error, "socket unusable"),
         };
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = AcceptBackoff::default();
         loop {
             let accepted = tokio::select! {
                 // The queue is emptied before the socket is closed.
@@ -234,12 +235,12 @@ impl Worker {
             };
             match accepted {
                 Ok((stream, _)) => {
-                    pause = FIRST_PAUSE;
+                    backoff.accepted();
                     let Some(permit) = self.admit(&self.admission, PeerPort::Uds) else {
                         continue;
                     };
                     let unspecified = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-                    let served = self.cx.cluster_of_socket(&cluster);
+                    let served = self.cx.tenant_of_socket(&tenant);
                     let Some(frontend) = self.frontend(served, PeerPort::Uds, unspecified, None)
                     else {
                         // Only between two looks at the registry.
@@ -253,9 +254,9 @@ impl Worker {
                     });
                 }
                 Err(error) => {
-                    tracing::warn!(%cluster, %error, "accepting pauses");
-                    sleep(pause).await;
-                    pause = (pause * 2).min(MAX_PAUSE);
+                    if let Some(pause) = backoff.failed(&tenant, &error) {
+                        sleep(pause).await;
+                    }
                 }
             }
         }
@@ -283,8 +284,8 @@ impl Worker {
             () = quiet => {}
             () = self.cx.drain.reached(Phase::Cut) => {}
         }
-        for cluster in self.cx.clusters() {
-            cluster.close_links("the server ends");
+        for tenant in self.cx.tenants() {
+            tenant.close_links("the server ends");
         }
         let mut agents = self.agents.subscribe();
         let gone = agents.wait_for(|count| *count == 0);
@@ -299,9 +300,6 @@ fn peer_port(port: Port) -> PeerPort {
     }
 }
 
-/// First and longest pause after an accept that failed, for want of descriptors most likely.
-const FIRST_PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
-const MAX_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
 /// How often it is looked whether tunnels are still under way at the end.
 const GLANCE: std::time::Duration = std::time::Duration::from_millis(10);
 /// How long agents' connections may take to be told of the end.

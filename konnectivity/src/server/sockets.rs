@@ -1,4 +1,4 @@
-//! The sockets of the file system on which clusters' frontends come in.
+//! The sockets of the file system on which tenants' frontends come in.
 //!
 //! ```text
 //!   registry: wanted paths ──▶ Sockets::sync ──▶ bound, handed to a worker; or closed, unlinked
@@ -12,16 +12,16 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use knp_proto::ClusterId;
+use knp_proto::TenantId;
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::sync::{mpsc, watch};
 
-use crate::registry::{Clusters, FrontendMode, UdsSpec};
+use crate::registry::{FrontendMode, Tenants, UdsSpec};
 
 /// A socket for a worker to accept from.
 pub(crate) struct Listen {
     pub(crate) listener: UnixListener,
-    pub(crate) cluster: ClusterId,
+    pub(crate) tenant: TenantId,
     pub(crate) mode: FrontendMode,
     pub(crate) stop: watch::Receiver<bool>,
 }
@@ -36,7 +36,7 @@ pub(crate) struct Sockets {
 }
 
 struct Bound {
-    cluster: ClusterId,
+    tenant: TenantId,
     spec: UdsSpec,
     stop: watch::Sender<bool>,
     /// Which file it is: by the end another process may have put its own in this place.
@@ -65,8 +65,8 @@ impl Sockets {
 
     /// Binds what is wanted and not there, and closes what is there and not wanted. Returns what
     /// could not be bound; it is tried again next time.
-    pub(crate) fn sync(&mut self, clusters: &Clusters) -> Vec<SocketError> {
-        let wanted: BTreeMap<_, _> = clusters
+    pub(crate) fn sync(&mut self, tenants: &Tenants) -> Vec<SocketError> {
+        let wanted: BTreeMap<_, _> = tenants
             .all()
             .filter_map(|spec| {
                 let uds = spec.uds.clone()?;
@@ -75,30 +75,30 @@ impl Sockets {
             .collect();
         self.bound.retain(|path, bound| {
             let stays = (wanted.get(path))
-                .is_some_and(|(cluster, spec)| *cluster == bound.cluster && *spec == bound.spec);
+                .is_some_and(|(tenant, spec)| *tenant == bound.tenant && *spec == bound.spec);
             if !stays {
                 close(path, bound);
             }
             stays
         });
         let mut failed = Vec::new();
-        for (path, (cluster, spec)) in wanted {
+        for (path, (tenant, spec)) in wanted {
             if self.bound.contains_key(&path) {
                 continue;
             }
-            if let Err(source) = self.bind(&path, cluster, spec) {
+            if let Err(source) = self.bind(&path, tenant, spec) {
                 failed.push(SocketError { path, source });
             }
         }
         failed
     }
 
-    fn bind(&mut self, path: &Path, cluster: ClusterId, spec: UdsSpec) -> io::Result<()> {
+    fn bind(&mut self, path: &Path, tenant: TenantId, spec: UdsSpec) -> io::Result<()> {
         let listener = bind(path, self.replace)?;
         let (stop, stopped) = watch::channel(false);
         let listen = Listen {
             listener,
-            cluster: cluster.clone(),
+            tenant: tenant.clone(),
             mode: spec.mode,
             stop: stopped,
         };
@@ -109,9 +109,9 @@ impl Sockets {
             drop(std::fs::remove_file(path));
             return Err(io::Error::other("the worker does not take it"));
         }
-        tracing::info!(path = %path.display(), %cluster, "listening for frontends");
+        tracing::info!(path = %path.display(), %tenant, "listening for frontends");
         let bound = Bound {
-            cluster,
+            tenant,
             spec,
             stop,
             file: file_at(path),
@@ -135,7 +135,7 @@ fn close(path: &Path, bound: &Bound) {
         return;
     }
     if let Err(error) = std::fs::remove_file(path) {
-        tracing::debug!(path = %path.display(), %error, "the socket is gone already");
+        tracing::debug!(path = %path.display(), %error, "socket already removed");
     }
 }
 

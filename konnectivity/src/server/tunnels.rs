@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use knp_proto::{AgentId, ClusterId, ConnectId};
+use knp_proto::{AgentId, ConnectId, TenantId};
 use serde_json::json;
 use telemetry::metrics::Histogram;
 use tokio::time::Instant;
@@ -23,13 +23,13 @@ struct Table {
 }
 
 struct Entry {
-    cluster: ClusterId,
+    tenant: TenantId,
     agent: AgentId,
     connect_id: ConnectId,
     since: Instant,
 }
 
-/// A tunnel that is open. Dropping it says that it has ended.
+/// A tunnel that is open. Dropping it ends the record.
 pub(crate) struct Open {
     tunnels: Tunnels,
     number: u64,
@@ -39,10 +39,10 @@ pub(crate) struct Open {
 }
 
 impl Tunnels {
-    /// Notes a tunnel; `held` and `duration` are told of its end.
+    /// Records a tunnel; `held` and `duration` see its end.
     pub(crate) fn open(
         &self,
-        cluster: &ClusterId,
+        tenant: &TenantId,
         agent: &AgentId,
         connect_id: ConnectId,
         held: Held,
@@ -53,7 +53,7 @@ impl Tunnels {
         let number = table.next;
         table.next += 1;
         let entry = Entry {
-            cluster: cluster.clone(),
+            tenant: tenant.clone(),
             agent: agent.clone(),
             connect_id,
             since,
@@ -79,7 +79,7 @@ impl Tunnels {
         let shown = table.open.iter().take(limit).map(|(number, entry)| {
             json!({
                 "number": number,
-                "cluster": entry.cluster.as_str(),
+                "cluster": entry.tenant.as_str(),
                 "agent": entry.agent.as_str(),
                 "connectId": entry.connect_id.0,
                 "seconds": entry.since.elapsed().as_secs(),

@@ -6,20 +6,23 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use knp_proto::ClusterId;
+use knp_proto::TenantId;
 use serde_json::{Value, json};
 use serve::Phase;
-use telemetry::{ClusterStatus, EndpointStatus, Fact, Status};
+use telemetry::admin::Extra;
+use telemetry::{ClusterStatus, EndpointStatus, Fact, Process, Status};
 
-use super::cluster::Cluster;
 use super::context::Context;
-use super::health::{Agents, ClusterState, ServerView, State};
-use crate::flags::{ClusterSource, ServerConfig};
+use super::health::{self, Agents, Probed, State, TenantState};
+use super::tenant::Tenant;
+use crate::endpoints;
+use crate::flags::{ServerConfig, TenantSource};
+use crate::metrics::SERVER_BUILD;
 
 /// A server's face.
 pub(crate) struct View {
     cx: Arc<Context>,
-    /// Whether there is one cluster, which then is what readiness is about.
+    /// Whether there is one tenant, which then is what readiness is about.
     single: bool,
     config: Value,
     runtime: tokio::runtime::Handle,
@@ -30,17 +33,17 @@ impl View {
     pub(crate) fn new(cx: Arc<Context>, config: &ServerConfig) -> Self {
         Self {
             cx,
-            single: matches!(config.clusters, ClusterSource::Single { .. }),
+            single: matches!(config.tenants, TenantSource::Single { .. }),
             config: config.effective.clone(),
             runtime: tokio::runtime::Handle::current(),
         }
     }
 }
 
-impl ServerView for View {
+impl Probed for View {
     fn state(&self) -> State {
-        let clusters = self.cx.clusters();
-        let connected = clusters.iter().any(|cluster| cluster.is_ready());
+        let tenants = self.cx.tenants();
+        let connected = tenants.iter().any(|tenant| tenant.is_ready());
         State {
             started: true,
             draining: self.cx.drain.phase() >= Phase::Unready,
@@ -52,15 +55,31 @@ impl ServerView for View {
         }
     }
 
-    fn cluster(&self, id: &str) -> Option<ClusterState> {
-        let clusters = self.cx.clusters();
-        let cluster = clusters
-            .iter()
-            .find(|cluster| cluster.id().as_str() == id)?;
-        Some(ClusterState {
-            ready: cluster.is_ready(),
-            frontends: cluster.accepted_frontends(),
+    fn tenant(&self, id: &str) -> Option<TenantState> {
+        let tenants = self.cx.tenants();
+        let tenant = tenants.iter().find(|tenant| tenant.id().as_str() == id)?;
+        Some(TenantState {
+            ready: tenant.is_ready(),
+            frontends: tenant.accepted_frontends(),
         })
+    }
+}
+
+impl Process for View {
+    fn binary(&self) -> &'static str {
+        SERVER_BUILD.binary
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        self.state().ready().map_err(str::to_owned)
+    }
+
+    fn extra(&self, _method: &str, path: &str, query: Option<&str>) -> Option<Extra> {
+        health::extra(self, path, query)
+    }
+
+    fn extra_admin(&self, _method: &str, path: &str, _query: Option<&str>) -> Option<Extra> {
+        endpoints::profiles(path)
     }
 
     fn config(&self) -> Value {
@@ -73,17 +92,12 @@ impl ServerView for View {
             .registry
             .broken()
             .into_iter()
-            .map(|(cluster, why)| json!({ "cluster": cluster.as_str(), "reason": why }))
+            .map(|(tenant, why)| json!({ "cluster": tenant.as_str(), "reason": why }))
             .collect();
-        let clusters: Vec<Value> = self
-            .cx
-            .clusters()
-            .iter()
-            .map(|own| described(own))
-            .collect();
+        let tenants: Vec<Value> = self.cx.tenants().iter().map(|own| described(own)).collect();
         json!({
             "serverId": self.cx.server_id,
-            "clusters": clusters,
+            "clusters": tenants,
             "refusedFiles": broken,
             "bufferedBytes": self.cx.budget.used(),
             "tunnels": self.cx.tunnels.len(),
@@ -110,20 +124,20 @@ impl ServerView for View {
 }
 
 impl View {
-    fn page(&self, wanted: impl Fn(&ClusterId) -> bool) -> Status {
-        let mut clusters = self.cx.clusters();
-        clusters.retain(|cluster| wanted(cluster.id()));
-        let total = clusters.len();
+    fn page(&self, wanted: impl Fn(&TenantId) -> bool) -> Status {
+        let mut tenants = self.cx.tenants();
+        tenants.retain(|tenant| wanted(tenant.id()));
+        let total = tenants.len();
         // Those in trouble first.
-        clusters.sort_by_key(|cluster| cluster.is_ready());
-        clusters.truncate(SHOWN);
+        tenants.sort_by_key(|tenant| tenant.is_ready());
+        tenants.truncate(SHOWN);
         Status {
             facts: vec![
                 fact("server id", self.cx.server_id.clone()),
                 fact("tunnels", self.cx.tunnels.len().to_string()),
                 fact("buffered bytes", self.cx.budget.used().to_string()),
             ],
-            clusters: clusters.iter().map(|cluster| row(cluster)).collect(),
+            clusters: tenants.iter().map(|tenant| row(tenant)).collect(),
             clusters_total: total,
             ..Status::default()
         }
@@ -135,17 +149,17 @@ fn fact(name: &str, value: String) -> Fact {
     Fact { name, value }
 }
 
-fn row(cluster: &Cluster) -> ClusterStatus {
+fn row(tenant: &Tenant) -> ClusterStatus {
     ClusterStatus {
-        name: cluster.id().to_string(),
+        name: tenant.id().to_string(),
         endpoints: Vec::<EndpointStatus>::new(),
         ..ClusterStatus::default()
     }
 }
 
-fn described(cluster: &Cluster) -> Value {
-    let (spec, limits) = (cluster.spec(), cluster.limits());
-    let agents: Vec<Value> = cluster
+fn described(tenant: &Tenant) -> Value {
+    let (spec, limits) = (tenant.spec(), tenant.limits());
+    let agents: Vec<Value> = tenant
         .links()
         .into_iter()
         .map(|(agent, link)| {
@@ -160,17 +174,17 @@ fn described(cluster: &Cluster) -> Value {
         })
         .collect();
     json!({
-        "id": cluster.id().as_str(),
-        "ready": cluster.is_ready(),
+        "id": tenant.id().as_str(),
+        "ready": tenant.is_ready(),
         "serverNames": spec.server_names,
         "strategies": spec.strategies.iter().map(|own| own.as_str()).collect::<Vec<_>>(),
         "agents": agents,
-        "acceptedFrontends": cluster.accepted_frontends(),
+        "acceptedFrontends": tenant.accepted_frontends(),
         "tunnels": limits.tunnels(),
         "pendingDials": limits.pending_dials(),
         "bufferedBytes": limits.buffered_bytes(),
     })
 }
 
-/// Clusters on the page.
+/// Tenants on the page.
 const SHOWN: usize = 200;

@@ -41,7 +41,7 @@ impl<K: Clone + Eq + Hash, V> Bounded<K, V> {
         self.next += 1;
     }
 
-    /// Takes an entry out.
+    /// Removes an entry.
     pub(super) fn remove(&mut self, key: &K) -> Option<V> {
         let (place, value) = self.entries.remove(key)?;
         self.order.remove(&place);

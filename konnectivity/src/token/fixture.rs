@@ -9,13 +9,13 @@ use ring::signature::{
 use serde_json::{Value, json};
 
 /// When the tests take place, in seconds since 1970.
-pub(super) const NOW: u64 = 1_800_000_000;
+pub(crate) const NOW: u64 = 1_800_000_000;
 
 /// Whose tokens the tests want.
-pub(super) const AGENT: &str = "system:serviceaccount:kube-system:agent";
+pub(crate) const AGENT: &str = "system:serviceaccount:kube-system:agent";
 
 /// An issuer that signs.
-pub(super) struct Issuer {
+pub(crate) struct Issuer {
     pair: EcdsaKeyPair,
     algorithm: &'static str,
     curve: &'static str,
@@ -24,12 +24,12 @@ pub(super) struct Issuer {
 
 impl Issuer {
     /// Makes one that signs with ES256 and calls its key `id`.
-    pub(super) fn es256(id: &str) -> Self {
+    pub(crate) fn es256(id: &str) -> Self {
         Self::new("ES256", "P-256", id)
     }
 
     /// Makes one that signs with ES384.
-    pub(super) fn es384(id: &str) -> Self {
+    pub(crate) fn es384(id: &str) -> Self {
         Self::new("ES384", "P-384", id)
     }
 
@@ -49,7 +49,7 @@ impl Issuer {
     }
 
     /// Returns the public key (JWK).
-    pub(super) fn key(&self) -> Value {
+    pub(crate) fn key(&self) -> Value {
         let point = &self.pair.public_key().as_ref()[1..];
         let (x, y) = point.split_at(point.len() / 2);
         json!({
@@ -59,18 +59,18 @@ impl Issuer {
     }
 
     /// Returns the set of its only key (JWKS).
-    pub(super) fn jwks(&self) -> String {
+    pub(crate) fn jwks(&self) -> String {
         json!({ "keys": [self.key()] }).to_string()
     }
 
     /// Returns a token that says `claims`.
-    pub(super) fn token(&self, claims: &Value) -> String {
+    pub(crate) fn token(&self, claims: &Value) -> String {
         let header = json!({ "alg": self.algorithm, "kid": self.id });
         self.sign(&header.to_string(), &claims.to_string())
     }
 
     /// Returns a token of these texts, whatever they are.
-    pub(super) fn sign(&self, header: &str, claims: &str) -> String {
+    pub(crate) fn sign(&self, header: &str, claims: &str) -> String {
         let signed = [encode(header), encode(claims)].join(".");
         let random = SystemRandom::new();
         let signature = self.pair.sign(&random, signed.as_bytes()).unwrap();
@@ -79,7 +79,7 @@ impl Issuer {
 }
 
 /// Returns what a good token says, for `audience`.
-pub(super) fn claims(issuer: &str, audience: &str) -> Value {
+pub(crate) fn claims(issuer: &str, audience: &str) -> Value {
     json!({
         "iss": issuer, "aud": [audience], "sub": AGENT,
         "iat": NOW - 60, "nbf": NOW - 60, "exp": NOW + 3600,
@@ -87,6 +87,6 @@ pub(super) fn claims(issuer: &str, audience: &str) -> Value {
 }
 
 /// Encodes as JOSE does.
-pub(super) fn encode(bytes: impl AsRef<[u8]>) -> String {
+pub(crate) fn encode(bytes: impl AsRef<[u8]>) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
 }

@@ -1,4 +1,4 @@
-//! Says whether a token is one of a cluster's agents.
+//! Decides whether a token is one of a tenant's agents.
 //!
 //! ```text
 //!     token ──recall──▶ keys known? ──yes──▶ signature, claims ─────────────▶ verdict
@@ -7,8 +7,8 @@
 //!     Question ──ask──▶ review ──────────────────────────────────────────────▶ verdict
 //! ```
 //!
-//! Which cluster a token may be of is decided before; how often one may ask is decided between the
-//! two, for only asking costs anybody else.
+//! Which tenant a token may be of is decided before; how often one may ask is decided between the
+//! two, since a review costs the API server.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,7 +29,7 @@ use crate::api_server::ApiServer;
 /// Who can tell whether a token is good, besides keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Review {
-    /// The API server in whose cluster this is a pod.
+    /// The API server of the cluster in which this is a pod.
     InCluster,
     /// The API server of a kubeconfig.
     Kubeconfig(PathBuf),
@@ -37,7 +37,7 @@ pub enum Review {
     Never,
 }
 
-/// What API servers have said, of all clusters: at most 10,000 verdicts. Clones are the same.
+/// What API servers have said, of all tenants: at most 10,000 verdicts. Clones are the same.
 #[derive(Clone, Debug)]
 pub struct Verdicts {
     cache: Arc<Mutex<Cache>>,
@@ -61,7 +61,7 @@ impl Verdicts {
     }
 }
 
-/// Judges the tokens of one cluster's agents.
+/// Judges the tokens of one tenant's agents.
 #[derive(Debug)]
 pub struct Judge {
     rules: TokenRules,
@@ -113,11 +113,11 @@ impl Judge {
         }
     }
 
-    /// Judges `token` at `now` by what is known here, without asking anybody.
+    /// Judges `token` at `now` by what is known here, without a review.
     ///
     /// # Errors
     /// Why it is refused, as far as that can be told.
-    pub(super) fn recall(&self, token: &Token, now: SystemTime) -> Result<Recalled, TokenRefused> {
+    pub(crate) fn recall(&self, token: &Token, now: SystemTime) -> Result<Recalled, TokenRefused> {
         let jwt = Jwt::read(token.as_str());
         if let Some(keys) = &self.keys {
             let jwt = jwt.as_ref().map_err(Clone::clone)?;
@@ -156,7 +156,7 @@ impl Judge {
     ///
     /// # Errors
     /// Why it is refused: `Unavailable` or `Busy` when that says nothing about the token.
-    pub(super) async fn ask(
+    pub(crate) async fn ask(
         &self,
         token: &Token,
         question: Question,
@@ -176,7 +176,7 @@ impl Judge {
 
 /// What is known of a token without asking.
 #[derive(Debug)]
-pub(super) enum Recalled {
+pub(crate) enum Recalled {
     /// It is good.
     Accepted(Accepted),
     /// Only an API server can tell.
@@ -185,11 +185,11 @@ pub(super) enum Recalled {
 
 /// What is to be asked about a token, and how the answer is kept.
 #[derive(Debug)]
-pub(super) struct Question {
+pub(crate) struct Question {
     key: cache::Key,
     /// How long the token lasts, if it says so.
     left: Option<Duration>,
-    /// Whether the token itself says that it is for the cluster's audience.
+    /// Whether the token itself says that it is for the tenant's audience.
     names_audience: bool,
 }
 

@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 use super::refused::TokenRefused;
 use super::strict_json;
 
-/// What a good token of a cluster's agents says.
+/// What a good token of a tenant's agents says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenRules {
     /// Who signs it (`iss`), `None` when that is left to the API server.
@@ -111,7 +111,7 @@ impl Claims {
         })
     }
 
-    /// Tells whether it is for `audience`.
+    /// Returns whether it is for `audience`.
     pub(super) fn is_for(&self, audience: &str) -> bool {
         self.audiences.iter().any(|one| one == audience)
     }

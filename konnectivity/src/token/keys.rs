@@ -130,7 +130,7 @@ impl Key {
         })
     }
 
-    /// Tells whether this key signed `jwt`; `None` when it is not for such signatures.
+    /// Returns whether this key signed `jwt`; `None` when it is not for such signatures.
     fn verify(&self, jwt: &Jwt<'_>) -> Option<bool> {
         let only = self.algorithm.as_ref();
         if only.is_some_and(|only| *only != jwt.algorithm) {

@@ -1,40 +1,40 @@
 //! How often an API server is asked for one source: a bucket of places that fills up again.
 //!
-//! Each cluster has its own buckets, by source: an IPv4 address or the /64 of an IPv6 one. All
+//! Each tenant has its own buckets, by source: an IPv4 address or the /64 of an IPv6 one. All
 //! agents may come from one, through a proxy, so guesses from there can use up no other
-//! cluster's places. A review that ends well gives its place back: what is limited is guessing,
+//! tenant's places. A review that ends well gives its place back: what is limited is guessing,
 //! and how many reviews are under way. What keys or the cache can tell takes none. Time is handed
 //! in.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
-use knp_proto::ClusterId;
+use knp_proto::TenantId;
 use tokio::time::Instant;
 
 use super::bounded::Bounded;
 
-/// The buckets of all clusters and sources.
+/// The buckets of all tenants and sources.
 #[derive(Debug)]
-pub(super) struct Rates {
+pub(crate) struct Rates {
     /// When each bucket will be full again.
     full_at: Bounded<Payer, Instant>,
 }
 
 /// Whose bucket it is.
-type Payer = (ClusterId, IpAddr);
+type Payer = (TenantId, IpAddr);
 
 impl Rates {
     /// Makes a table of `buckets`; the one used longest ago is forgotten, so full, first.
-    pub(super) fn new(buckets: usize) -> Self {
+    pub(crate) fn new(buckets: usize) -> Self {
         Self {
             full_at: Bounded::new(buckets),
         }
     }
 
-    /// Takes a place that `source` has with `cluster`; tells whether there was one.
-    pub(super) fn take(&mut self, cluster: &ClusterId, source: IpAddr, now: Instant) -> bool {
-        let payer = payer(cluster, source);
+    /// Takes a place of `source` with `tenant`; returns whether there was one.
+    pub(crate) fn take(&mut self, tenant: &TenantId, source: IpAddr, now: Instant) -> bool {
+        let payer = payer(tenant, source);
         let full_at = self.full_at.get(&payer).copied();
         let full_at = full_at.map_or(now, |at| at.max(now)) + PERIOD;
         if full_at.duration_since(now) > PERIOD * BURST {
@@ -45,8 +45,8 @@ impl Rates {
     }
 
     /// Gives a place back that was taken.
-    pub(super) fn give_back(&mut self, cluster: &ClusterId, source: IpAddr, now: Instant) {
-        let payer = payer(cluster, source);
+    pub(crate) fn give_back(&mut self, tenant: &TenantId, source: IpAddr, now: Instant) {
+        let payer = payer(tenant, source);
         let full_at = self.full_at.get(&payer).copied();
         match full_at.and_then(|at| at.checked_sub(PERIOD)) {
             Some(full_at) if full_at > now => self.full_at.insert(payer, full_at),
@@ -55,24 +55,24 @@ impl Rates {
     }
 }
 
-fn payer(cluster: &ClusterId, source: IpAddr) -> Payer {
-    (cluster.clone(), serve::source_key(source))
+fn payer(tenant: &TenantId, source: IpAddr) -> Payer {
+    (tenant.clone(), serve::source_key(source))
 }
 
 /// A place comes back after this long, 10 a second.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// Places of one source with one cluster: what an agent with a bad token needs in minutes, and
-/// enough for the cluster's good agents behind one address to have reviewed at a time.
+/// Places of one source with one tenant: what an agent with a bad token needs in minutes, and
+/// enough for the tenant's good agents behind one address to have reviewed at a time.
 const BURST: u32 = 100;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn taken_of(rates: &mut Rates, cluster: &str, source: &str, now: Instant) -> usize {
-        let (cluster, source) = (ClusterId::new(cluster), source.parse().unwrap());
-        let taken = (0..1000).take_while(|_| rates.take(&cluster, source, now));
+    fn taken_of(rates: &mut Rates, tenant: &str, source: &str, now: Instant) -> usize {
+        let (tenant, source) = (TenantId::new(tenant), source.parse().unwrap());
+        let taken = (0..1000).take_while(|_| rates.take(&tenant, source, now));
         taken.count()
     }
 
@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(taken(&mut rates, "192.0.2.1", now), 100);
         assert_eq!(taken(&mut rates, "192.0.2.2", now), 100, "another source");
         let other = taken_of(&mut rates, "b", "192.0.2.1", now);
-        assert_eq!(other, 100, "another cluster");
+        assert_eq!(other, 100, "another tenant");
         let later = now + Duration::from_secs(1);
         assert_eq!(taken(&mut rates, "192.0.2.1", later), 10);
         let much_later = now + Duration::from_secs(3600);
@@ -98,12 +98,12 @@ mod tests {
     async fn a_place_given_back_can_be_taken_again() {
         let mut rates = Rates::new(10);
         let (now, source) = (Instant::now(), "192.0.2.1".parse().unwrap());
-        let cluster = ClusterId::new("a");
+        let tenant = TenantId::new("a");
         assert_eq!(taken(&mut rates, "192.0.2.1", now), 100);
-        rates.give_back(&cluster, source, now);
+        rates.give_back(&tenant, source, now);
         assert_eq!(taken(&mut rates, "192.0.2.1", now), 1);
         for _ in 0..200 {
-            rates.give_back(&cluster, source, now);
+            rates.give_back(&tenant, source, now);
         }
         assert_eq!(taken(&mut rates, "192.0.2.1", now), 100, "no more than all");
     }

@@ -9,19 +9,19 @@ use thiserror::Error;
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TokenRefused {
-    /// It is of an issuer and for an audience that more than one cluster names.
-    #[error("{FAILED}more than one cluster could be meant")]
+    /// It is of an issuer and for an audience that more than one tenant names.
+    #[error("{FAILED}more than one tenant could be meant")]
     Ambiguous,
     /// It is not for this server.
     #[error("{FAILED}the token is for another audience")]
     Audience,
-    /// Too many reviews of the cluster's tokens are under way.
+    /// Too many reviews of the tenant's tokens are under way.
     #[error("{FAILED}too many tokens are being checked, try again")]
     Busy,
     /// It has expired.
     #[error("{FAILED}the token has expired")]
     Expired,
-    /// It is not of the cluster's issuer.
+    /// It is not of the tenant's issuer.
     #[error("{FAILED}the token is of another issuer")]
     Issuer,
     /// No key of that name is among the issuer's.
@@ -58,8 +58,8 @@ pub enum TokenRefused {
     /// It could not be checked, for now.
     #[error("{FAILED}Failed to authenticate request")]
     Unavailable,
-    /// No cluster, or not the one that was asked for, takes such tokens.
-    #[error("{FAILED}no cluster accepts the token")]
+    /// No tenant, or not the one that was asked for, takes such tokens.
+    #[error("{FAILED}no tenant accepts the token")]
     Unwanted,
 }
 
@@ -88,7 +88,7 @@ impl TokenRefused {
         }
     }
 
-    /// Tells whether the same token would be refused for the same reason a moment later.
+    /// Returns whether the same token would be refused for the same reason a moment later.
     pub(super) fn lasts(&self) -> bool {
         !matches!(self, Self::Busy | Self::Limited | Self::Unavailable)
     }

@@ -132,7 +132,7 @@ impl Inner {
             .unwrap_or_else(PoisonError::into_inner);
         if complained.is_none_or(|at| now >= at + COMPLAINT_PERIOD) {
             *complained = Some(now);
-            tracing::warn!(error = %telemetry::chain(error), "tokens cannot be reviewed");
+            tracing::warn!(error = %telemetry::chain(error), "reviewing tokens failed");
         }
     }
 }
@@ -146,7 +146,7 @@ impl<T> Drop for Abandoned<T> {
     }
 }
 
-/// Says what an answer means: only what the API server vouches for without reserve is good.
+/// Returns what an answer means: only what the API server vouches for without reserve is good.
 fn judge(
     status: &TokenReviewStatus,
     rules: &TokenRules,
@@ -173,7 +173,7 @@ fn judge(
 /// How long a review may take, from when it is asked for.
 const REVIEW_LIMIT: Duration = Duration::from_secs(10);
 
-/// Reviews of one cluster's tokens that are under way at a time, and those with the ones that wait
+/// Reviews of one tenant's tokens that are under way at a time, and those with the ones that wait
 /// for it. A kube-apiserver lets one account ask for more than that.
 const MAX_UNDER_WAY: usize = 16;
 const MAX_WAITING: usize = 256;

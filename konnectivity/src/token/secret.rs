@@ -11,7 +11,7 @@ use super::refused::TokenRefused;
 pub struct Token(Vec<u8>);
 
 impl Token {
-    /// Takes the token out of all values of the metadata `authorization`.
+    /// Reads the token from all values of the metadata `authorization`.
     ///
     /// # Errors
     /// `Missing`, `Several`, `Scheme`, or `Malformed` when it is too long or no token at all.
@@ -32,7 +32,7 @@ impl Token {
         Ok(Self(token.to_vec()))
     }
 
-    pub(super) fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         str::from_utf8(&self.0).unwrap_or_default()
     }
 }

@@ -1,6 +1,5 @@
-//! Cases of tokens: what they say, who signed them, whose they are.
+//! Cases of tokens: what they say, who signed them.
 
 mod claims;
-mod clusters;
-mod reviews;
+pub(crate) mod reviews;
 mod signatures;

@@ -215,11 +215,11 @@ fn odd_frontend_packets_hurt_no_tunnel() {
         wire.finish().unwrap();
     }
     let wire = grpc.open().unwrap();
-    wire.send_octets(&[vec![0, 0, 0, 0, 3, 0xff, 0xff, 0xff]])
+    wire.send_bytes(&[vec![0, 0, 0, 0, 3, 0xff, 0xff, 0xff]])
         .unwrap();
     let wire_huge = grpc.open().unwrap();
     wire_huge
-        .send_octets(&[vec![0, 0xff, 0xff, 0xff, 0xff]])
+        .send_bytes(&[vec![0, 0xff, 0xff, 0xff, 0xff]])
         .unwrap();
     other.send(&Packet::data(id, *b"alive")).unwrap();
     assert_eq!(other.recv(LIMIT).unwrap(), Packet::data(id, *b"alive"));

@@ -157,12 +157,10 @@ fn odd_agent_packets_hurt_no_tunnel() {
 #[test]
 fn an_agent_that_speaks_no_packets_is_left() {
     let (server, wire) = start(Mode::Http);
-    wire.send_octets(&[vec![0, 0, 0, 0, 2, 0xff, 0xff]])
-        .unwrap();
+    wire.send_bytes(&[vec![0, 0, 0, 0, 2, 0xff, 0xff]]).unwrap();
     server.wait_agents(0);
     let (server, wire) = start(Mode::Http);
-    wire.send_octets(&[vec![0, 0xff, 0xff, 0xff, 0xff]])
-        .unwrap();
+    wire.send_bytes(&[vec![0, 0xff, 0xff, 0xff, 0xff]]).unwrap();
     server.wait_agents(0);
     assert_eq!(server.readiness(), 500);
 }

@@ -1,4 +1,4 @@
-//! One server for several clusters, which know nothing of each other.
+//! One server for several tenants, which know nothing of each other.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use testkit::wait::Stopwatch;
 
 use crate::support::{Held, LIMIT, Mode, Pki, SERVICE, Server, ServerFlags, noise};
 
-/// A server with the clusters `a` and `b`.
+/// A server with the tenants `a` and `b`.
 struct Shared {
     server: Server,
     dir: TempDir,
-    a: Cluster,
-    b: Cluster,
+    a: Tenant,
+    b: Tenant,
 }
 
-struct Cluster {
+struct Tenant {
     id: &'static str,
     authority: Authority,
     agent: Identity,
     frontend: Identity,
 }
 
-impl Cluster {
+impl Tenant {
     fn new(id: &'static str, dir: &TempDir) -> Self {
         let authority = Authority::new(id).unwrap();
         authority.write(&dir.join(format!("{id}-ca.crt"))).unwrap();
@@ -61,10 +61,10 @@ impl Shared {
         Self::limited("")
     }
 
-    /// `limits` are those of cluster `a`.
+    /// `limits` are those of tenant `a`.
     fn limited(limits: &str) -> Self {
         let dir = TempDir::new("registry").unwrap();
-        let (a, b) = (Cluster::new("a", &dir), Cluster::new("b", &dir));
+        let (a, b) = (Tenant::new("a", &dir), Tenant::new("b", &dir));
         dir.write("a.yaml", a.file(limits)).unwrap();
         dir.write("b.yaml", b.file("")).unwrap();
         let pki = Arc::new(Pki::new());
@@ -85,10 +85,10 @@ impl Shared {
         }
     }
 
-    fn agent(&self, cluster: &Cluster) -> FakeAgent {
-        let target = self.target(&format!("{}.kn.example.com", cluster.id), &cluster.agent);
+    fn agent(&self, tenant: &Tenant) -> FakeAgent {
+        let target = self.target(&format!("{}.kn.example.com", tenant.id), &tenant.agent);
         let agent = FakeAgent::start(&target, &AgentMetadata::new("same")).unwrap();
-        let ready = format!("/readyz/{}", cluster.id);
+        let ready = format!("/readyz/{}", tenant.id);
         self.server.wait_status(&ready, 200);
         agent
     }
@@ -98,9 +98,9 @@ impl Shared {
         HttpFrontend::tls(self.server.frontends(), name, pem, Some(identity)).unwrap()
     }
 
-    /// An API server of a cluster, which asks for the Service's name like all others.
-    fn frontend(&self, cluster: &Cluster) -> HttpFrontend {
-        self.frontend_of(SERVICE, &cluster.frontend)
+    /// An API server of a tenant, which asks for the Service's name like all others.
+    fn frontend(&self, tenant: &Tenant) -> HttpFrontend {
+        self.frontend_of(SERVICE, &tenant.frontend)
     }
 
     /// Returns how many peers a port has let in, and how many it has refused.
@@ -112,13 +112,13 @@ impl Shared {
         (count("accepted"), count("refused"))
     }
 
-    fn dial(&self, cluster: &Cluster, target: &str) -> Result<Tunnel, Refusal> {
-        self.frontend(cluster).connect(target).unwrap()
+    fn dial(&self, tenant: &Tenant, target: &str) -> Result<Tunnel, Refusal> {
+        self.frontend(tenant).connect(target).unwrap()
     }
 }
 
 #[test]
-fn a_cluster_reaches_its_own_agents_and_no_others() {
+fn a_tenant_reaches_its_own_agents_and_no_others() {
     let shared = Shared::start();
     assert_eq!(shared.server.readiness(), 200);
     let of_b = shared.agent(&shared.b);
@@ -131,23 +131,23 @@ fn a_cluster_reaches_its_own_agents_and_no_others() {
     of_a.rule(DialRule::Refuse("it is a".to_owned()));
     of_b.rule(DialRule::Refuse("it is b".to_owned()));
     for _ in 0..20 {
-        for (cluster, text) in [(&shared.a, "it is a"), (&shared.b, "it is b")] {
-            let refused = shared.dial(cluster, "10.0.0.1:80").unwrap_err();
+        for (tenant, text) in [(&shared.a, "it is a"), (&shared.b, "it is b")] {
+            let refused = shared.dial(tenant, "10.0.0.1:80").unwrap_err();
             assert_eq!(refused.body, text);
         }
     }
 }
 
 #[test]
-fn api_servers_of_all_clusters_use_one_name() {
+fn api_servers_of_all_tenants_use_one_name() {
     let shared = Shared::start();
     let (of_a, of_b) = (shared.agent(&shared.a), shared.agent(&shared.b));
     of_a.rule(DialRule::Refuse("it is a".to_owned()));
     of_b.rule(DialRule::Refuse("it is b".to_owned()));
-    // The name of another cluster misleads no API server either.
+    // The name of another tenant misleads no API server either.
     for name in [SERVICE, "a.kn.example.com", "b.kn.example.com"] {
-        for (cluster, text) in [(&shared.a, "it is a"), (&shared.b, "it is b")] {
-            let frontend = shared.frontend_of(name, &cluster.frontend);
+        for (tenant, text) in [(&shared.a, "it is a"), (&shared.b, "it is b")] {
+            let frontend = shared.frontend_of(name, &tenant.frontend);
             let refused = frontend.connect("10.0.0.1:80").unwrap().unwrap_err();
             assert_eq!(refused.body, text, "by {name}");
         }
@@ -160,8 +160,8 @@ fn operators_see_whether_frontends_get_in() {
     let _agents = (shared.agent(&shared.a), shared.agent(&shared.b));
     assert_eq!(shared.peers("frontends"), (0.0, 0.0));
     assert_eq!(shared.peers("agents"), (2.0, 0.0));
-    let probe = |cluster: &str| {
-        let answer = shared.server.get(&format!("/readyz/{cluster}?verbose"));
+    let probe = |tenant: &str| {
+        let answer = shared.server.get(&format!("/readyz/{tenant}?verbose"));
         (answer.status, answer.text())
     };
     let none = "[+]agents ok\n[-]frontends none was accepted since the start\nok\n";
@@ -186,12 +186,12 @@ fn operators_see_whether_frontends_get_in() {
 
 /// Both agents have the same id, and both connections are number 1.
 #[test]
-fn tunnels_of_two_clusters_are_not_mixed_up() {
+fn tunnels_of_two_tenants_are_not_mixed_up() {
     let shared = Shared::start();
     let _agents = (shared.agent(&shared.a), shared.agent(&shared.b));
     let echo = Upstream::start(Behaviour::Echo).unwrap();
     let mut tunnels: Vec<_> = [&shared.a, &shared.b]
-        .map(|cluster| shared.dial(cluster, &echo.addr().to_string()).unwrap())
+        .map(|tenant| shared.dial(tenant, &echo.addr().to_string()).unwrap())
         .into();
     for round in 0..10 {
         for (seed, tunnel) in (round..).zip(&mut tunnels) {
@@ -202,7 +202,7 @@ fn tunnels_of_two_clusters_are_not_mixed_up() {
 }
 
 #[test]
-fn a_certificate_is_good_for_its_cluster_and_purpose_alone() {
+fn a_certificate_is_good_for_its_tenant_and_purpose_alone() {
     let shared = Shared::start();
     let (a, b) = (&shared.a, &shared.b);
     let uri_of_b = "spiffe://example.com/cluster/b";
@@ -240,7 +240,7 @@ fn a_certificate_is_good_for_its_cluster_and_purpose_alone() {
 }
 
 #[test]
-fn a_cluster_that_is_removed_is_cut_and_the_others_go_on() {
+fn a_tenant_that_is_removed_is_cut_and_the_others_go_on() {
     let shared = Shared::start();
     let _agents = (shared.agent(&shared.a), shared.agent(&shared.b));
     let echo = Upstream::start(Behaviour::Echo).unwrap();
@@ -265,7 +265,7 @@ fn a_cluster_that_is_removed_is_cut_and_the_others_go_on() {
     assert!(FakeAgent::start(&target, &AgentMetadata::new("x")).is_err());
     // And back again.
     shared.dir.write("a.yaml", shared.a.file("")).unwrap();
-    testkit::wait::until("the cluster", LIMIT, || {
+    testkit::wait::until("the tenant", LIMIT, || {
         FakeAgent::start(&target, &AgentMetadata::new("x")).is_ok()
     })
     .unwrap();
@@ -287,7 +287,7 @@ fn a_broken_file_keeps_what_was_good() {
 }
 
 #[test]
-fn a_flood_in_one_cluster_leaves_another_alone() {
+fn a_flood_in_one_tenant_leaves_another_alone() {
     let limits = "limits: { tunnels: 20, pendingDials: 10, dialsPerSecond: 1000, \
                   bufferedBytes: 8MiB }\n";
     let shared = Shared::limited(limits);
@@ -316,11 +316,11 @@ fn a_flood_in_one_cluster_leaves_another_alone() {
 }
 
 #[test]
-fn a_cluster_may_have_a_socket_of_its_own() {
+fn a_tenant_may_have_a_socket_of_its_own() {
     let dir = TempDir::new("registry").unwrap();
-    let cluster = Cluster::new("a", &dir);
+    let tenant = Tenant::new("a", &dir);
     let path = dir.join("a.sock");
-    let file = cluster.file("").replace(
+    let file = tenant.file("").replace(
         "frontends:\n",
         &format!(
             "frontends:\n  uds: {{ path: \"{}\", mode: grpc }}\n",
@@ -333,7 +333,7 @@ fn a_cluster_may_have_a_socket_of_its_own() {
     let server = flags.start();
     let target = AgentTarget {
         server_name: "a.kn.example.com".to_owned(),
-        identity: Some(cluster.agent),
+        identity: Some(tenant.agent),
         ..server.target()
     };
     let _agent = FakeAgent::start(&target, &AgentMetadata::new("a")).unwrap();

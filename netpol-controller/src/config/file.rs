@@ -1,13 +1,13 @@
 //! The configuration file as it is written: keys, their meaning and their defaults.
 //!
 //! What these comments say is also what the published schema says. Checks nothing beyond types;
-//! validation is one room up.
+//! validation is in the parent module.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use settings::{AdminSettings, ListenAddress, ProbesSettings, RelPath};
 
-use crate::world::{LabelSelector, Labels};
+use crate::state::{LabelSelector, Labels};
 
 /// The configuration file of `netpol-controller`.
 #[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
@@ -206,8 +206,8 @@ impl Default for PortsFile {
 pub(super) struct XdsFile {
     /// Address and port; port 0 picks one, which the log names.
     pub(super) address: ListenAddress,
-    /// CA that clients' certificates are signed by. Without it there is no TLS, and the address must
-    /// be a loopback one.
+    /// CA that clients' certificates are signed by. Without it there is no TLS, and the address
+    /// must be a loopback one.
     pub(super) ca: RelPath,
     /// Our certificate.
     pub(super) cert: RelPath,

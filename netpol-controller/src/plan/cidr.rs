@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn host_bits_are_cut_off_where_others_wrote_the_range() {
+    fn host_bits_of_foreign_ranges_are_masked() {
         assert_eq!(lenient("10.1.2.3/16"), "10.1.0.0/16".parse().ok());
         assert_eq!(lenient("fd00::/8"), "fd00::/8".parse().ok());
         assert_eq!(lenient("a network"), None);

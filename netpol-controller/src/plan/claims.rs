@@ -1,18 +1,18 @@
-//! Who owns a policy that several Services ask for.
+//! The owner of a policy that several Services ask for.
 //!
 //! ```text
-//!   ServicePlan ──settle──▶ without what an older Service owns, and whom to plan again
+//!   ServicePlan ──settle──▶ without what an older Service owns, and the Services to plan again
 //! ```
 //!
 //! The Service that was created first owns it, of those created in one second the first by
-//! namespace and name. So whoever is settled when, the same one owns it in the end. Which policies
+//! namespace and name. So the owner does not depend on the order of settling. Which policies
 //! exist, and whose labels they have, is no matter here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::describe::list;
 use super::{Problem, Reason, ServicePlan};
-use crate::world::{Kind, ObjectKey, ObjectRef, World};
+use crate::state::{ClusterState, Kind, ObjectKey, ObjectRef};
 
 /// What Services ask for.
 #[derive(Debug, Default)]
@@ -27,18 +27,18 @@ pub struct Claims {
 type Claimant = (i64, ObjectKey);
 
 impl Claims {
-    /// Takes what a plan asks for in place of what its Service asked for before, and takes out of
-    /// the plan what another Service owns, with a problem for each owner.
+    /// Replaces a Service's previous claims by those of its plan, and removes from
+    /// the plan what another Service owns, with a problem per owner.
     ///
     /// Returns the other Services that gained or lost a policy, to be planned and settled again. A
     /// policy that the plan keeps as it is stays claimed.
     pub fn settle(
         &mut self,
-        world: &World,
+        state: &ClusterState,
         service: &ObjectKey,
         plan: &mut ServicePlan,
     ) -> BTreeSet<ObjectKey> {
-        let created = world
+        let created = state
             .services
             .get(service)
             .map_or(0, |object| object.created);
@@ -70,7 +70,7 @@ impl Claims {
         self.claim(service, 0, BTreeSet::new())
     }
 
-    /// Returns the Service that owns a policy; `None` when nobody asks for it.
+    /// Returns the Service that owns a policy; `None` when no Service asks for it.
     #[must_use]
     pub fn owner(&self, policy: &ObjectKey) -> Option<&ObjectKey> {
         let first = self.claimants.get(policy)?.first()?;

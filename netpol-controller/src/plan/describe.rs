@@ -1,9 +1,10 @@
-//! The sentences that say what a policy is for, byte for byte as Gardener and its document write them.
+//! The sentences that say what a policy is for, byte for byte as Gardener and its document write
+//! them.
 
 use super::Compatibility;
 use super::ports::Port;
 use super::service::{Grant, Origin};
-use crate::world::{LabelSelector, ObjectKey, Requirement};
+use crate::state::{LabelSelector, ObjectKey, Requirement};
 
 /// Returns the sentence of the policy that lets traffic into the Service's pods.
 pub(super) fn ingress(mode: Compatibility, service: &ObjectKey, grant: &Grant<'_>) -> String {
@@ -25,8 +26,8 @@ pub(super) fn egress(mode: Compatibility, service: &ObjectKey, grant: &Grant<'_>
     )
 }
 
-/// Returns the sentence of the policy that lets everybody in.
-pub(super) fn world(service: &ObjectKey, ports: &[Port]) -> String {
+/// Returns the description of the policy that admits all sources.
+pub(super) fn from_world(service: &ObjectKey, ports: &[Port]) -> String {
     let one = |port: &Port| match port.protocol {
         Some(protocol) => format!("{}/{port}", protocol.as_str()),
         None => port.to_string(),
@@ -39,16 +40,16 @@ pub(super) fn world(service: &ObjectKey, ports: &[Port]) -> String {
     )
 }
 
-/// Things told one by one, before the others are only counted.
-const TOLD: usize = 3;
+/// Things listed one by one, before the others are only counted.
+const SHOWN: usize = 3;
 
-/// Tells the first few of `total` things.
+/// Lists the first few of `total` things.
 pub(super) fn list(things: impl Iterator<Item = String>, total: usize) -> String {
-    let mut told: Vec<_> = things.take(TOLD).collect();
-    if total > told.len() {
-        told.push(format!("and {} more", total - told.len()));
+    let mut reported: Vec<_> = things.take(SHOWN).collect();
+    if total > reported.len() {
+        reported.push(format!("and {} more", total - reported.len()));
     }
-    told.join(", ")
+    reported.join(", ")
 }
 
 fn protocol(grant: &Grant<'_>) -> &'static str {
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn everywhere_is_told_with_its_ports() {
+    fn world_description_lists_ports() {
         let service = ObjectKey::new("a", "b");
         for (list, expected) in [
             ("[]", "[]"),
@@ -140,7 +141,7 @@ mod tests {
         ] {
             let ports = super::super::ports::parse_list(list).unwrap();
             assert_eq!(
-                world(&service, &ports),
+                from_world(&service, &ports),
                 format!(
                     "Allows ingress traffic from everywhere to ports {expected} for pods selected \
                      by the a/b service selector."

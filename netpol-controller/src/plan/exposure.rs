@@ -2,7 +2,7 @@
 //!
 //! Ingresses, `VirtualService`s and `TLSRoute`s name ports of the Service; policies need those of
 //! its pods. What names no port of the Service leads nowhere and is passed over. What cannot be
-//! followed (a gateway that is not there) is told on the object and does no harm to the others.
+//! followed (a missing gateway) is reported on the object and does not affect the others.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use std::sync::Arc;
 use super::ports::Port;
 use super::service::{Grant, IngressController, Origin, RoutedPort};
 use super::{Problem, Reason};
-use crate::world::{
-    BackendPort, Gateway, Kind, LabelSelector, ObjectKey, ObjectRef, Protocol, Service,
-    ServicePort, TlsRoute, VirtualService, World, in_namespace, service_of_host,
+use crate::state::{
+    BackendPort, ClusterState, Gateway, Kind, LabelSelector, ObjectKey, ObjectRef, Protocol,
+    Service, ServicePort, TlsRoute, VirtualService, in_namespace, service_of_host,
 };
 
 /// Label of a gateway's pods with the name of their `Gateway` (Gateway API, GEP-1762).
@@ -55,12 +55,12 @@ pub(super) fn routed(routed: &[RoutedPort]) -> impl Iterator<Item = Exposure> {
 
 /// Returns the exposure by Ingresses.
 pub(super) fn ingresses<'a>(
-    world: &'a World,
+    state: &'a ClusterState,
     controller: &'a IngressController,
     key: &'a ObjectKey,
     service: &'a Service,
 ) -> impl Iterator<Item = Exposure> {
-    let all = in_namespace(&world.ingresses, &key.namespace);
+    let all = in_namespace(&state.ingresses, &key.namespace);
     let backends = all.flat_map(|(_, ingress)| &ingress.backends);
     let own = backends.filter(|backend| *backend.service == *key.name);
     let ports = own.filter_map(|backend| target(service, &backend.port));
@@ -76,23 +76,23 @@ pub(super) fn ingresses<'a>(
 /// Returns the exposure by `VirtualService`s and `TLSRoute`s of the Service's namespace, and what
 /// is wrong with them.
 pub(super) fn routes(
-    world: &World,
+    state: &ClusterState,
     key: &ObjectKey,
     service: &Service,
 ) -> (Vec<Exposure>, Vec<Problem>) {
     let mut found = Routes {
-        world,
+        state,
         exposures: Vec::new(),
         problems: Vec::new(),
     };
-    for (name, route) in in_namespace(&world.virtual_services, &key.namespace) {
+    for (name, route) in in_namespace(&state.virtual_services, &key.namespace) {
         let ports = virtual_ports(route, key, service);
         if !ports.is_empty() {
             found.virtual_service(name, route, &ports);
         }
     }
-    for (name, route) in in_namespace(&world.tls_routes, &key.namespace) {
-        if let Some(port) = tls_port(world, (name, route), key, service) {
+    for (name, route) in in_namespace(&state.tls_routes, &key.namespace) {
+        if let Some(port) = tls_port(state, (name, route), key, service) {
             found.tls_route(name, route, &BTreeSet::from([port]));
         }
     }
@@ -100,7 +100,7 @@ pub(super) fn routes(
 }
 
 struct Routes<'a> {
-    world: &'a World,
+    state: &'a ClusterState,
     exposures: Vec<Exposure>,
     problems: Vec<Problem>,
 }
@@ -108,7 +108,7 @@ struct Routes<'a> {
 impl Routes<'_> {
     fn virtual_service(&mut self, key: &ObjectKey, route: &VirtualService, ports: &BTreeSet<Port>) {
         for gateway in route.gateway_keys(&route.gateways, key) {
-            let Some(object) = self.world.istio_gateways.get(&gateway) else {
+            let Some(object) = self.state.istio_gateways.get(&gateway) else {
                 let message = format!("Gateway {gateway} does not exist");
                 self.problem(Kind::VirtualService, key, &message);
                 continue;
@@ -122,7 +122,7 @@ impl Routes<'_> {
                 match_labels: object.selector.clone(),
                 match_expressions: Vec::new(),
             };
-            for namespace in self.world.pods.namespaces_of(&clients) {
+            for namespace in self.state.pods.namespaces_of(&clients) {
                 self.expose(&namespace, &clients, ports);
             }
         }
@@ -133,7 +133,7 @@ impl Routes<'_> {
             let Some(gateway) = parent.gateway(&key.namespace) else {
                 continue;
             };
-            let Some(object) = self.world.gateways.get(&gateway) else {
+            let Some(object) = self.state.gateways.get(&gateway) else {
                 self.problem(
                     Kind::TlsRoute,
                     key,
@@ -141,14 +141,14 @@ impl Routes<'_> {
                 );
                 continue;
             };
-            let takes = |one| {
+            let matches = |one| {
                 let names = self
-                    .world
-                    .taken_names((key, route), parent, (&gateway, one));
+                    .state
+                    .accepted_names((key, route), parent, (&gateway, one));
                 !names.is_empty()
             };
-            if !object.listeners.iter().any(takes) {
-                let message = format!("no listener of Gateway {gateway} takes it");
+            if !object.listeners.iter().any(matches) {
+                let message = format!("no listener of Gateway {gateway} accepts it");
                 self.problem(Kind::TlsRoute, key, &message);
                 continue;
             }
@@ -212,12 +212,12 @@ fn virtual_ports(route: &VirtualService, key: &ObjectKey, service: &Service) -> 
 }
 
 fn tls_port(
-    world: &World,
+    state: &ClusterState,
     (name, route): (&ObjectKey, &TlsRoute),
     key: &ObjectKey,
     service: &Service,
 ) -> Option<Port> {
-    let (found, number) = world.backend(name, route).ok()?;
+    let (found, number) = state.backend(name, route).ok()?;
     target(service, &BackendPort::Number(number)).filter(|_| found == *key)
 }
 

@@ -6,7 +6,7 @@ use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
 
 use super::{Compatibility, Policy, PolicySettings, Problem, Reason, ServicePlan, service};
-use crate::world::{Kind, ObjectKey, World};
+use crate::state::{ClusterState, Kind, ObjectKey};
 
 /// Prefix of the annotations and labels.
 pub(super) const PREFIX: &str = "networking.resources.gardener.cloud/";
@@ -14,22 +14,22 @@ pub(super) const PREFIX: &str = "networking.resources.gardener.cloud/";
 /// Both modes.
 pub(super) const MODES: [Compatibility; 2] = [Compatibility::Document, Compatibility::Upstream];
 
-pub(super) fn world(objects: &[Value]) -> World {
-    let mut world = World::default();
+pub(super) fn state(objects: &[Value]) -> ClusterState {
+    let mut state = ClusterState::default();
     for object in objects {
-        apply(&mut world, object);
+        apply(&mut state, object);
     }
-    world
+    state
 }
 
-pub(super) fn apply(world: &mut World, object: &Value) {
+pub(super) fn apply(state: &mut ClusterState, object: &Value) {
     let (kind, object) = parsed(object);
-    world.apply(kind, object).unwrap();
+    state.apply(kind, object).unwrap();
 }
 
-pub(super) fn remove(world: &mut World, object: &Value) {
+pub(super) fn remove(state: &mut ClusterState, object: &Value) {
     let (kind, object) = parsed(object);
-    world.remove(kind, &ObjectKey::of(&object));
+    state.remove(kind, &ObjectKey::of(&object));
 }
 
 fn parsed(object: &Value) -> (Kind, DynamicObject) {
@@ -101,9 +101,9 @@ pub(super) fn settings(compatibility: Compatibility) -> PolicySettings {
 }
 
 /// The plan of the document's Service.
-pub(super) fn plan(world: &World, compatibility: Compatibility) -> ServicePlan {
+pub(super) fn plan(state: &ClusterState, compatibility: Compatibility) -> ServicePlan {
     let key = ObjectKey::new("a", "gardener-resource-manager");
-    service(world, &settings(compatibility), &[], &key)
+    service(state, &settings(compatibility), &[], &key)
 }
 
 /// `namespace/name` of all policies.

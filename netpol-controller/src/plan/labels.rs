@@ -1,12 +1,12 @@
 //! Keys of the labels by which pods ask for access, with the shortening of those that are too long.
 //!
-//! Whoever labels pods must shorten in the same way.
+//! Controllers that label pods must shorten in the same way.
 
 use std::borrow::Cow;
 
 use ring::digest::{SHA256, digest};
 
-use crate::world::Labels;
+use crate::state::Labels;
 
 /// Prefix of the keys, and of the annotations that go with them.
 pub(super) const PREFIX: &str = "networking.resources.gardener.cloud/";
@@ -15,7 +15,7 @@ pub(super) const PREFIX: &str = "networking.resources.gardener.cloud/";
 pub(super) const ALLOWED: &str = "allowed";
 
 /// Most bytes of a label key behind its prefix, in Kubernetes.
-const LONGEST: usize = 63;
+const MAX_KEY_BYTES: usize = 63;
 
 /// Bytes that are kept of a key that is too long.
 const KEPT: usize = 57;
@@ -27,7 +27,7 @@ const DIGITS: usize = 5;
 /// bytes, otherwise its first 57, a hyphen and the first five digits of its SHA-256.
 #[must_use]
 pub fn shorten(name: &str) -> Cow<'_, str> {
-    if name.len() <= LONGEST {
+    if name.len() <= MAX_KEY_BYTES {
         return Cow::Borrowed(name);
     }
     let kept = &name[..name.floor_char_boundary(KEPT)];
@@ -47,7 +47,7 @@ pub(super) fn hash(bytes: &[u8], digits: usize) -> String {
 }
 
 /// Returns the keys in a pod's labels that ask for access.
-pub(super) fn asked(labels: &Labels) -> impl Iterator<Item = &str> {
+pub(super) fn requested_keys(labels: &Labels) -> impl Iterator<Item = &str> {
     let asks = |key: &str| {
         key.strip_prefix(PREFIX)
             .is_some_and(|name| name.starts_with("to-"))
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_up_to_63_octets_stay() {
+    fn keys_up_to_63_bytes_are_kept() {
         for name in [
             "to-foo-tcp-1234".to_owned(),
             format!("to-{}-tcp-443", "a".repeat(52)),
@@ -98,14 +98,14 @@ mod tests {
             ),
         ] {
             assert_eq!(shorten(&name), expected);
-            assert_eq!(expected.len(), LONGEST);
+            assert_eq!(expected.len(), MAX_KEY_BYTES);
         }
     }
 
     #[test]
-    fn what_is_cut_is_never_half_a_character() {
+    fn shortened_key_keeps_whole_characters() {
         let name = format!("{}é{}", "a".repeat(56), "b".repeat(20));
-        assert_eq!(shorten(&name).len(), LONGEST - 1);
+        assert_eq!(shorten(&name).len(), MAX_KEY_BYTES - 1);
     }
 
     #[test]
@@ -122,7 +122,9 @@ mod tests {
         let labels = labels
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .into();
-        let keys: Vec<_> = asked(&labels).map(|key| &key[PREFIX.len()..]).collect();
+        let keys: Vec<_> = requested_keys(&labels)
+            .map(|key| &key[PREFIX.len()..])
+            .collect();
         assert_eq!(keys, ["to-a", "to-c"]);
     }
 }

@@ -11,8 +11,8 @@ use std::net::IpAddr;
 use route::IpPrefix;
 
 use super::{Policy, Problem, Reason, cidr};
-use crate::world::{
-    EndpointAddress, EndpointPort, Kind, LabelSelector, Labels, ObjectKey, ObjectRef, World,
+use crate::state::{
+    ClusterState, EndpointAddress, EndpointPort, Kind, LabelSelector, Labels, ObjectKey, ObjectRef,
 };
 
 mod specs;
@@ -72,8 +72,8 @@ pub struct ApiServer {
 impl ApiServer {
     /// Reads the addresses from the Endpoints `default/kubernetes`.
     #[must_use]
-    pub fn of(world: &World) -> Self {
-        let endpoints = world
+    pub fn of(state: &ClusterState) -> Self {
+        let endpoints = state
             .endpoints
             .get(&ObjectKey::new("default", "kubernetes"));
         Self {
@@ -99,13 +99,13 @@ pub struct NamespacePlan {
 /// Plans the general policies of a namespace; nothing when it is not there or being deleted.
 #[must_use]
 pub fn namespace(
-    world: &World,
+    state: &ClusterState,
     settings: &NamespaceSettings,
     api_server: &ApiServer,
     name: &str,
 ) -> NamespacePlan {
     let mut plan = NamespacePlan::default();
-    let found = world.namespaces.get(name);
+    let found = state.namespaces.get(name);
     let Some(namespace) = found.filter(|namespace| !namespace.terminating) else {
         return plan;
     };
@@ -119,7 +119,7 @@ pub fn namespace(
             ALLOW_TO_RUNTIME_APISERVER => specs::to_api_server(api_server),
             ALLOW_TO_PUBLIC_NETWORKS => Some(specs::to_public_networks(settings)),
             ALLOW_TO_PRIVATE_NETWORKS => {
-                let shoot = ShootRanges::of(world, name, &mut plan.problems);
+                let shoot = ShootRanges::of(state, name, &mut plan.problems);
                 Some(specs::to_private_networks(settings, &shoot))
             }
             ALLOW_TO_BLOCKED_CIDRS => Some(specs::to_blocked_cidrs(settings)),
@@ -186,11 +186,11 @@ struct ShootRanges {
 }
 
 impl ShootRanges {
-    fn of(world: &World, namespace: &str, problems: &mut Vec<Problem>) -> Self {
+    fn of(state: &ClusterState, namespace: &str, problems: &mut Vec<Problem>) -> Self {
         if !namespace.starts_with("shoot-") {
             return Self::default();
         }
-        let Some(networks) = world.shoots.get(namespace) else {
+        let Some(networks) = state.shoots.get(namespace) else {
             problems.push(Problem {
                 object: ObjectRef {
                     kind: Kind::Namespace,

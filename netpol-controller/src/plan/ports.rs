@@ -8,12 +8,12 @@ use k8s_openapi::api::networking::v1::NetworkPolicyPort;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::{Map, Value};
 
-use crate::world::{Protocol, TargetPort};
+use crate::state::{Protocol, TargetPort};
 
 /// A port, or several, that pods may be reached at.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct Port {
-    /// The transport protocol; `None` where it was not told, which means TCP.
+    /// The transport protocol; `None` where it is absent, which means TCP.
     pub(super) protocol: Option<Protocol>,
     /// The port of the pods; `None` is all of the protocol.
     pub(super) target: Option<TargetPort>,
@@ -108,10 +108,10 @@ impl fmt::Display for Port {
 
 /// Most ports in one list. Each port of an alias costs two policies in every namespace of clients;
 /// Gardener's longest lists have five.
-const MOST_PORTS: usize = 100;
+const MAX_PORTS: usize = 100;
 
 /// Reads a list of ports, as annotations have it: JSON objects with `port`, `protocol`, `endPort`;
-/// at most [`MOST_PORTS`].
+/// at most [`MAX_PORTS`].
 ///
 /// # Errors
 /// What is wrong, and at which column or in which item.
@@ -122,9 +122,9 @@ pub(super) fn parse_list(text: &str) -> Result<Vec<Port>, String> {
         Ok(_) => return Err("not a list".to_owned()),
         Err(error) => return Err(error.to_string()),
     };
-    if items.len() > MOST_PORTS {
+    if items.len() > MAX_PORTS {
         let count = items.len();
-        return Err(format!("{count} ports, there may be {MOST_PORTS}"));
+        return Err(format!("{count} ports, there may be {MAX_PORTS}"));
     }
     let parsed = items.iter().zip(1..).map(|(item, position)| {
         Port::parse(item).map_err(|error| format!("item {position}: {error}"))
@@ -142,7 +142,7 @@ fn number(value: &Value) -> Result<u16, String> {
     let number = value.as_u64().and_then(|number| u16::try_from(number).ok());
     number
         .filter(|number| *number > 0)
-        .ok_or_else(|| format!("{value} is no port number"))
+        .ok_or_else(|| format!("{value} is not a port number"))
 }
 
 /// Reads a port's number, also in quotes, or its name (RFC 6335, section 5.1).
@@ -154,7 +154,7 @@ fn target(value: &Value) -> Result<TargetPort, String> {
         let parsed = text.parse().ok().filter(|number| *number > 0);
         return parsed
             .map(TargetPort::Number)
-            .ok_or_else(|| format!("{value} is no port number"));
+            .ok_or_else(|| format!("{value} is not a port number"));
     }
     let inner = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
     let named = (1..=15).contains(&text.len())
@@ -165,7 +165,7 @@ fn target(value: &Value) -> Result<TargetPort, String> {
         && !text.contains("--");
     named
         .then(|| TargetPort::Name(text.clone()))
-        .ok_or_else(|| format!("{value} is no name of a port"))
+        .ok_or_else(|| format!("{value} is not a port name"))
 }
 
 #[cfg(test)]
@@ -202,37 +202,37 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_place() {
-        for (text, told) in [
+    fn parse_errors_name_the_item() {
+        for (text, reported) in [
             ("", "column 0"),
             ("{}", "not a list"),
             ("[{},", "column 4"),
             ("[[]]", "item 1: not an object"),
             (r#"[{},{"Port":1}]"#, r#"item 2: unknown field "Port""#),
-            (r#"[{"port":0}]"#, "0 is no port number"),
-            (r#"[{"port":65536}]"#, "65536 is no port number"),
-            (r#"[{"port":80.5}]"#, "80.5 is no port number"),
-            (r#"[{"port":"65536"}]"#, r#""65536" is no port number"#),
-            (r#"[{"port":"0"}]"#, r#""0" is no port number"#),
-            (r#"[{"port":""}]"#, "is no name"),
-            (r#"[{"port":"Https"}]"#, "is no name"),
-            (r#"[{"port":"a--b"}]"#, "is no name"),
-            (r#"[{"port":"a-name-too-long-"}]"#, "is no name"),
+            (r#"[{"port":0}]"#, "0 is not a port number"),
+            (r#"[{"port":65536}]"#, "65536 is not a port number"),
+            (r#"[{"port":80.5}]"#, "80.5 is not a port number"),
+            (r#"[{"port":"65536"}]"#, r#""65536" is not a port number"#),
+            (r#"[{"port":"0"}]"#, r#""0" is not a port number"#),
+            (r#"[{"port":""}]"#, "is not a port name"),
+            (r#"[{"port":"Https"}]"#, "is not a port name"),
+            (r#"[{"port":"a--b"}]"#, "is not a port name"),
+            (r#"[{"port":"a-name-too-long-"}]"#, "is not a port name"),
             (r#"[{"port":1,"protocol":"tcp"}]"#, "none of TCP"),
             (r#"[{"port":9,"endPort":8}]"#, "endPort 8 is below port 9"),
             (r#"[{"port":"http","endPort":8}]"#, "needs a numeric port"),
             (r#"[{"endPort":8}]"#, "needs a numeric port"),
         ] {
             let error = parse_list(text).unwrap_err();
-            assert!(error.contains(told), "{text}: {error}");
+            assert!(error.contains(reported), "{text}: {error}");
         }
     }
 
     #[test]
     fn a_list_is_bounded() {
         let list = |count| format!("[{}]", vec!["{}"; count].join(","));
-        assert_eq!(parse_list(&list(MOST_PORTS)).unwrap().len(), MOST_PORTS);
-        let error = parse_list(&list(MOST_PORTS + 1)).unwrap_err();
+        assert_eq!(parse_list(&list(MAX_PORTS)).unwrap().len(), MAX_PORTS);
+        let error = parse_list(&list(MAX_PORTS + 1)).unwrap_err();
         assert_eq!(error, "101 ports, there may be 100");
     }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   ports, annotations ──▶ labels ─┐
-//!   Ingresses, VirtualServices ────┼──▶ Grant ──▶ Drafts ──▶ policies, distinct by key
+//!   Ingresses, VirtualServices ────┼──▶ Grant ──▶ PolicyBuilder ──▶ policies, distinct by key
 //!   TLSRoutes, routed ports ───────┘
 //! ```
 //!
@@ -13,29 +13,29 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use self::annotations::Annotations;
-use self::drafts::Drafts;
+use self::builder::PolicyBuilder;
 use self::frozen::Frozen;
 use super::describe::list;
 use super::exposure::{self, Exposure};
-use super::labels::{ALLOWED, PREFIX, asked, shorten};
+use super::labels::{ALLOWED, PREFIX, requested_keys, shorten};
 use super::ports::Port;
 use super::{Policy, Problem, Reason};
-use crate::world::{
-    Kind, LabelSelector, Labels, NAMESPACE_SELECTORS, ObjectKey, ObjectRef, Protocol, Service,
-    TargetPort, World,
+use crate::state::{
+    ClusterState, Kind, LabelSelector, Labels, NAMESPACE_SELECTORS, ObjectKey, ObjectRef, Protocol,
+    Service, TargetPort,
 };
 
 mod annotations;
-mod drafts;
+mod builder;
 mod frozen;
 #[cfg(test)]
 mod tests;
 
-pub(super) use self::drafts::{Grant, Origin};
+pub(super) use self::builder::{Grant, Origin};
 
 /// Most policies of one Service, so that annotations of one object cannot fill the cluster: enough
 /// for five ports that are open to 500 namespaces.
-const MOST_POLICIES: usize = 5_000;
+const MAX_POLICIES: usize = 5_000;
 
 /// The policies of one grant: the way in, and the way out.
 const OF_GRANT: usize = 2;
@@ -43,7 +43,7 @@ const OF_GRANT: usize = 2;
 /// Whose policies are written: the user's document's, or those of Gardener today.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Compatibility {
-    /// Both policies of each port and namespace, always; "everywhere" is told as three peers.
+    /// Both policies of each port and namespace, always; "everywhere" is written as three peers.
     #[default]
     Document,
     /// Policies for the pods that are there; "everywhere" is a rule without peers.
@@ -95,15 +95,15 @@ pub struct ServicePlan {
 }
 
 impl ServicePlan {
-    /// Tells whether a policy of this Service that exists must be left exactly as it is, because
+    /// Returns whether a policy of this Service that exists must be left exactly as it is, because
     /// what decides it cannot be understood: not changed even if it is among the wanted ones, and
     /// not deleted. A wanted one that does not exist is created all the same.
     #[must_use]
-    pub fn keeps(&self, existing: &ObjectKey) -> bool {
-        self.frozen.covers(existing, || self.wants(existing))
+    pub fn keeps(&self, observed: &ObjectKey) -> bool {
+        self.frozen.covers(observed, || self.wants(observed))
     }
 
-    /// Tells whether the Service gets policies at all: [`handled`].
+    /// Returns whether the Service gets policies at all: [`handled`].
     #[must_use]
     pub fn handled(&self) -> bool {
         self.handled
@@ -124,14 +124,14 @@ impl ServicePlan {
     }
 }
 
-/// Tells whether a Service gets policies: it is there, selects pods, is not going away, nor is its
-/// namespace, which the settings select.
+/// Returns whether a Service gets policies: it is there, selects pods, is not going away, nor is
+/// its namespace, which the settings select.
 #[must_use]
-pub fn handled(world: &World, settings: &PolicySettings, key: &ObjectKey) -> bool {
-    let Some(service) = world.services.get(key) else {
+pub fn handled(state: &ClusterState, settings: &PolicySettings, key: &ObjectKey) -> bool {
+    let Some(service) = state.services.get(key) else {
         return false;
     };
-    let Some(namespace) = world.namespaces.get(&key.namespace) else {
+    let Some(namespace) = state.namespaces.get(&key.namespace) else {
         return false;
     };
     let mut selectors = settings.namespace_selectors.iter();
@@ -148,25 +148,25 @@ pub fn handled(world: &World, settings: &PolicySettings, key: &ObjectKey) -> boo
 /// either, but keeps those it has.
 #[must_use]
 pub fn service(
-    world: &World,
+    state: &ClusterState,
     settings: &PolicySettings,
     routed: &[RoutedPort],
     key: &ObjectKey,
 ) -> ServicePlan {
-    let Some(object) = world.services.get(key) else {
+    let Some(object) = state.services.get(key) else {
         return ServicePlan::nothing(key, false);
     };
-    if !handled(world, settings, key) {
+    if !handled(state, settings, key) {
         let mut plan = ServicePlan::nothing(key, false);
-        plan.frozen.everything = !world.namespaces.contains_key(&key.namespace);
+        plan.frozen.everything = !state.namespaces.contains_key(&key.namespace);
         return plan;
     }
     let mut planner = Planner {
-        world,
+        state,
         settings,
         key,
         object,
-        drafts: Drafts::new(settings.compatibility, key, &object.selector),
+        builder: PolicyBuilder::new(settings.compatibility, key, &object.selector),
         frozen: Frozen::new(key),
         problems: BTreeSet::new(),
         shortened: BTreeMap::new(),
@@ -177,11 +177,11 @@ pub fn service(
 
 /// A plan in the making.
 struct Planner<'a> {
-    world: &'a World,
+    state: &'a ClusterState,
     settings: &'a PolicySettings,
     key: &'a ObjectKey,
     object: &'a Service,
-    drafts: Drafts<'a>,
+    builder: PolicyBuilder<'a>,
     frozen: Frozen,
     problems: BTreeSet<Problem>,
     shortened: BTreeMap<String, String>,
@@ -189,7 +189,7 @@ struct Planner<'a> {
 
 /// What labels of pods may ask for.
 #[derive(Default)]
-struct Asked<'a> {
+struct Requested<'a> {
     grants: Vec<Grant<'a>>,
     /// Keys of labels that were too long, and what they are.
     shortened: BTreeMap<String, String>,
@@ -201,13 +201,13 @@ impl<'a> Planner<'a> {
         for (annotation, error) in &annotations.errors {
             self.invalid(annotation, error);
         }
-        self.frozen.freeze(self.world, &annotations);
-        let own = self.labelled(&self.key.namespace, &annotations);
+        self.frozen.freeze(self.state, &annotations);
+        let own = self.grants_by_label(&self.key.namespace, &annotations);
         self.allow(own);
         let exposures = self.exposures(routed);
         self.others(&annotations, 1 + OF_GRANT * exposures.len());
         if let Some(ports) = &annotations.from_world {
-            self.drafts.everywhere(ports);
+            self.builder.everywhere(ports);
         }
         for exposure in exposures {
             self.grant(&exposure.grant());
@@ -217,13 +217,13 @@ impl<'a> Planner<'a> {
     /// Grants what pods of other namespaces can ask for by labels, or nothing of it when those were
     /// too many policies; `reserved` are still to come.
     fn others(&mut self, annotations: &Annotations<'a>, reserved: usize) {
-        let mut others = Asked::default();
+        let mut others = Requested::default();
         for namespace in self.client_namespaces(annotations) {
-            let Asked { grants, shortened } = self.labelled(namespace, annotations);
+            let Requested { grants, shortened } = self.grants_by_label(namespace, annotations);
             others.grants.extend(grants);
             others.shortened.extend(shortened);
-            if self.drafts.count() + OF_GRANT * others.grants.len() + reserved > MOST_POLICIES {
-                let error = format!("a Service may have {MOST_POLICIES} policies, these were more");
+            if self.builder.count() + OF_GRANT * others.grants.len() + reserved > MAX_POLICIES {
+                let error = format!("a Service may have {MAX_POLICIES} policies, these were more");
                 self.invalid(NAMESPACE_SELECTORS, &error);
                 self.frozen.others = true;
                 return;
@@ -232,7 +232,7 @@ impl<'a> Planner<'a> {
         self.allow(others);
     }
 
-    fn allow(&mut self, asked: Asked<'_>) {
+    fn allow(&mut self, asked: Requested<'_>) {
         for grant in &asked.grants {
             self.grant(grant);
         }
@@ -245,16 +245,16 @@ impl<'a> Planner<'a> {
         let mut all: BTreeSet<_> = exposure::routed(routed).collect();
         if let Some(controller) = &self.settings.ingress_controller {
             all.extend(exposure::ingresses(
-                self.world,
+                self.state,
                 controller,
                 self.key,
                 self.object,
             ));
         }
-        let (routes, problems) = exposure::routes(self.world, self.key, self.object);
+        let (routes, problems) = exposure::routes(self.state, self.key, self.object);
         all.extend(routes);
         self.problems.extend(problems);
-        let namespaces = &self.world.namespaces;
+        let namespaces = &self.state.namespaces;
         let lives = |name: &Arc<str>| namespaces.get(name).is_some_and(|one| !one.terminating);
         all.retain(|exposure| lives(&exposure.namespace));
         all
@@ -267,7 +267,7 @@ impl<'a> Planner<'a> {
             Ok(selectors) if annotations.namespace_alias.is_ok() => selectors.as_slice(),
             Ok(_) | Err(_) => &[],
         };
-        let others = self.world.namespaces.iter().filter(|(name, namespace)| {
+        let others = self.state.namespaces.iter().filter(|(name, namespace)| {
             &***name != own
                 && !namespace.terminating
                 && selectors.iter().any(|one| one.matches(&namespace.labels))
@@ -276,13 +276,13 @@ impl<'a> Planner<'a> {
     }
 
     /// Returns what pods of a namespace can ask for by labels.
-    fn labelled(&self, namespace: &'a str, annotations: &Annotations<'a>) -> Asked<'a> {
-        let mut asked_for = Asked::default();
+    fn grants_by_label(&self, namespace: &'a str, annotations: &Annotations<'a>) -> Requested<'a> {
+        let mut asked_for = Requested::default();
         let present: Option<BTreeSet<&str>> = match self.settings.compatibility {
             Compatibility::Document => None,
             Compatibility::Upstream => {
-                let sets = self.world.pods.labels_in(namespace);
-                Some(sets.flat_map(asked).collect())
+                let sets = self.state.pods.labels_in(namespace);
+                Some(sets.flat_map(requested_keys).collect())
             }
         };
         let infix = match annotations.namespace_alias {
@@ -322,12 +322,13 @@ impl<'a> Planner<'a> {
     }
 
     fn grant(&mut self, grant: &Grant<'_>) {
-        if self.drafts.count() + OF_GRANT > MOST_POLICIES {
-            let message = format!("a Service may have {MOST_POLICIES} policies, the others lack");
+        if self.builder.count() + OF_GRANT > MAX_POLICIES {
+            let message =
+                format!("a Service may have {MAX_POLICIES} policies, the others are not written");
             self.problem(Reason::InvalidAnnotation, &message);
             return;
         }
-        if let Err(name) = self.drafts.grant(grant) {
+        if let Err(name) = self.builder.grant(grant) {
             let message = format!("{name:?} cannot be the name of a NetworkPolicy");
             self.problem(Reason::InvalidAnnotation, &message);
         }
@@ -359,7 +360,7 @@ impl<'a> Planner<'a> {
             );
         }
         ServicePlan {
-            policies: self.drafts.finish(),
+            policies: self.builder.finish(),
             problems: self.problems.into_iter().collect(),
             frozen: self.frozen,
             handled: true,

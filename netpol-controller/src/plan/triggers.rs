@@ -1,27 +1,27 @@
-//! Which Services must be planned again after something else has changed.
+//! Which Services to plan again after another object changed.
 //!
-//! Pure lookups in the world as it is after the change, with what the object was before it. A
+//! Pure lookups in the state after the change, with what the object was before it. A
 //! change that changes no plan gives nothing, where that is cheap to see.
 
 use std::collections::BTreeSet;
 
 use super::exposure::destinations;
-use super::labels::asked;
+use super::labels::requested_keys;
 use super::service::{Compatibility, PolicySettings};
-use crate::world::{
-    Ingress, Labels, ObjectKey, TlsRoute, VirtualService, World, has_labels, in_namespace,
+use crate::state::{
+    ClusterState, Ingress, Labels, ObjectKey, TlsRoute, VirtualService, has_labels, in_namespace,
 };
 
 /// Returns the Services of a namespace, and those that select it as their clients', by the labels
 /// it had or has.
 #[must_use]
 pub fn services_selecting(
-    world: &World,
+    state: &ClusterState,
     old: &Labels,
     new: &Labels,
     namespace: &str,
 ) -> BTreeSet<ObjectKey> {
-    let all = world.services.iter().filter(|(key, service)| {
+    let all = state.services.iter().filter(|(key, service)| {
         let selectors = service.namespace_selectors.as_deref().unwrap_or_default();
         &*key.namespace == namespace
             || selectors
@@ -38,25 +38,25 @@ pub fn services_selecting(
 /// To be called when it was created, deleted, got other labels or began to go away.
 #[must_use]
 pub fn services_of_namespace(
-    world: &World,
+    state: &ClusterState,
     settings: &PolicySettings,
     namespace: &str,
     old: &Labels,
     new: &Labels,
 ) -> BTreeSet<ObjectKey> {
-    let mut found = services_selecting(world, old, new, namespace);
+    let mut found = services_selecting(state, old, new, namespace);
     let controller = settings.ingress_controller.as_ref();
     if controller.is_some_and(|controller| controller.namespace == namespace) {
-        for (key, ingress) in &world.ingresses {
+        for (key, ingress) in &state.ingresses {
             found.extend(services_of_ingress(&key.namespace, None, Some(ingress)));
         }
     }
-    found.extend(services_of_gateway_pods(world, |selector| {
-        let mut sets = world.pods.labels_in(namespace);
+    found.extend(services_of_gateway_pods(state, |selector| {
+        let mut sets = state.pods.labels_in(namespace);
         sets.any(|labels| has_labels(labels, selector))
     }));
-    for (gateway, _) in in_namespace(&world.gateways, namespace) {
-        found.extend(services_of_gateway(world, gateway));
+    for (gateway, _) in in_namespace(&state.gateways, namespace) {
+        found.extend(services_of_gateway(state, gateway));
     }
     found
 }
@@ -64,12 +64,12 @@ pub fn services_of_namespace(
 /// Returns the Services that a pod's labels matter to: those whose policies are only there while a
 /// pod asks for them, and those that a gateway leads to whose pods it is one of.
 ///
-/// `old` and `new` are the labels that the world knew of it before and knows now
-/// ([`Pods::labels_of`](crate::world::Pods::labels_of)). A pod like another one that is there
+/// `old` and `new` are its known labels before and after the change
+/// ([`Pods::labels_of`](crate::state::Pods::labels_of)). A pod like another one that is there
 /// changes nothing.
 #[must_use]
 pub fn services_of_pod_change(
-    world: &World,
+    state: &ClusterState,
     settings: &PolicySettings,
     namespace: &str,
     old: Option<&Labels>,
@@ -79,25 +79,26 @@ pub fn services_of_pod_change(
     if old == new {
         return found;
     }
-    let count = |labels: &Labels| world.pods.count(namespace, labels);
+    let count = |labels: &Labels| state.pods.count(namespace, labels);
     let gone = old.filter(|labels| count(labels) == 0);
     let come = new.filter(|labels| count(labels) == 1);
     for labels in [gone, come].into_iter().flatten() {
         let gated = settings.compatibility == Compatibility::Upstream;
-        if gated && asks_alone(world, namespace, labels) {
-            let own = world.namespaces.get(namespace);
+        if gated && requests_alone(state, namespace, labels) {
+            let own = state.namespaces.get(namespace);
             let none = Labels::new();
             let own = own.map_or(&none, |namespace| &namespace.labels);
-            found.extend(services_selecting(world, own, own, namespace));
+            found.extend(services_selecting(state, own, own, namespace));
         }
-        found.extend(services_of_gateway_pods(world, |selector| {
+        found.extend(services_of_gateway_pods(state, |selector| {
             has_labels(labels, selector)
         }));
     }
     found
 }
 
-/// Returns the Services that an Ingress exposed before or exposes now, but not both in the same way.
+/// Returns the Services that an Ingress exposed before or exposes now, but not both in the same
+/// way.
 #[must_use]
 pub fn services_of_ingress(
     namespace: &str,
@@ -143,14 +144,14 @@ pub fn services_of_tls_route(
 
 /// Returns the Services that an Istio `Gateway` leads to.
 #[must_use]
-pub fn services_of_istio_gateway(world: &World, gateway: &ObjectKey) -> BTreeSet<ObjectKey> {
-    services_through(world, &BTreeSet::from([gateway]))
+pub fn services_of_istio_gateway(state: &ClusterState, gateway: &ObjectKey) -> BTreeSet<ObjectKey> {
+    services_through(state, &BTreeSet::from([gateway]))
 }
 
 /// Returns the Services that a `Gateway` of the Gateway API leads to.
 #[must_use]
-pub fn services_of_gateway(world: &World, gateway: &ObjectKey) -> BTreeSet<ObjectKey> {
-    let all = world.tls_routes.iter();
+pub fn services_of_gateway(state: &ClusterState, gateway: &ObjectKey) -> BTreeSet<ObjectKey> {
+    let all = state.tls_routes.iter();
     let bound = all.filter(|(key, route)| {
         let mut parents = route.parents.iter();
         parents.any(|parent| parent.gateway(&key.namespace).as_ref() == Some(gateway))
@@ -161,18 +162,21 @@ pub fn services_of_gateway(world: &World, gateway: &ObjectKey) -> BTreeSet<Objec
 }
 
 /// Returns the Services that those Istio `Gateway`s lead to whose selector satisfies `has`.
-fn services_of_gateway_pods(world: &World, has: impl Fn(&Labels) -> bool) -> BTreeSet<ObjectKey> {
-    let all = world.istio_gateways.iter();
+fn services_of_gateway_pods(
+    state: &ClusterState,
+    has: impl Fn(&Labels) -> bool,
+) -> BTreeSet<ObjectKey> {
+    let all = state.istio_gateways.iter();
     let with = all.filter(|(_, gateway)| !gateway.selector.is_empty() && has(&gateway.selector));
     let with: BTreeSet<_> = with.map(|(key, _)| key).collect();
     if with.is_empty() {
         return BTreeSet::new();
     }
-    services_through(world, &with)
+    services_through(state, &with)
 }
 
-fn services_through(world: &World, through: &BTreeSet<&ObjectKey>) -> BTreeSet<ObjectKey> {
-    let all = world.virtual_services.iter();
+fn services_through(state: &ClusterState, through: &BTreeSet<&ObjectKey>) -> BTreeSet<ObjectKey> {
+    let all = state.virtual_services.iter();
     let bound = all.filter(|(key, route)| {
         let mut gateways = route.gateway_keys(&route.gateways, key);
         gateways.any(|one| through.contains(&one))
@@ -182,15 +186,15 @@ fn services_through(world: &World, through: &BTreeSet<&ObjectKey>) -> BTreeSet<O
         .collect()
 }
 
-/// Tells whether these labels ask for something that no others in the namespace ask for.
-fn asks_alone(world: &World, namespace: &str, labels: &Labels) -> bool {
-    let mut keys = asked(labels);
+/// Returns whether these labels ask for something that no others in the namespace ask for.
+fn requests_alone(state: &ClusterState, namespace: &str, labels: &Labels) -> bool {
+    let mut keys = requested_keys(labels);
     keys.any(|key| {
-        let mut others = world
+        let mut others = state
             .pods
             .labels_in(namespace)
             .filter(|others| *others != labels);
-        !others.any(|others| asked(others).any(|other| other == key))
+        !others.any(|others| requested_keys(others).any(|other| other == key))
     })
 }
 

@@ -1,4 +1,4 @@
-//! Routes from annotations of Services, for whoever has neither Istio nor the Gateway API.
+//! Routes from annotations of Services, for clusters with neither Istio nor the Gateway API.
 //!
 //! | `rhizome.gardener.cloud/` | is |
 //! |---|---|
@@ -10,22 +10,23 @@
 //! | `gateways` | names of the gateways it is for; all when it is not there |
 //! | `port` | name or number of the Service's TCP port |
 //!
-//! Lists are separated by commas. An element that cannot be read is told of, by annotation and
+//! Lists are separated by commas. An element that cannot be read is reported, by annotation and
 //! place, and left out; the others hold. So are the names under which Gardener reaches Services of
 //! other namespaces by CONNECT.
 //!
 //! Without `port` a value of `connect-destination` that names a port of the Service leads there;
 //! everything else leads to the only TCP port, or to 443 of several, or to the one named `https`.
-//! WireGuard leads to UDP 51821, where servers take datagrams from gateways, or to the only UDP port.
+//! WireGuard leads to UDP 51821, where servers take datagrams from gateways, or to the only UDP
+//! port.
 
 use std::net::IpAddr;
 
 use route::{IpPrefix, RouteMatch, normal_server_name, parse_public_key};
 
-use super::draft::{Draft, Source, Target, Times};
+use super::claims::{Claims, Context, Source, Target};
 use super::select::GATEWAYS;
 use crate::plan::Reason;
-use crate::world::{ClusterName, Kind, ObjectKey, Protocol, Service, in_namespace};
+use crate::state::{ClusterName, Kind, ObjectKey, Protocol, Service, in_namespace};
 
 const PREFIX: &str = "rhizome.gardener.cloud/";
 const SERVER_NAMES: &str = "server-names";
@@ -48,40 +49,36 @@ const KNOWN: [&str; 6] = [
 const SOCKET: &str = "--kube-apiserver-socket";
 
 /// Most elements of a list.
-const MOST_ELEMENTS: usize = 256;
+const MAX_ELEMENTS: usize = 256;
 
 /// The port of WireGuard servers for datagrams that a gateway wraps.
 const WRAPPED_PORT: u16 = 51821;
 
-/// Adds the routes that the group's Services ask for themselves.
-pub(super) fn services(draft: &mut Draft<'_>) {
-    let world = draft.world;
-    let namespace = draft.namespace.clone();
-    for (key, service) in in_namespace(&world.services, &namespace) {
-        if service
-            .annotations
-            .keys()
-            .any(|name| name.starts_with(PREFIX))
-        {
-            let source = Source::new(Kind::Service, key, service.created);
-            let mut own = Annotated {
-                key,
-                service,
-                problems: Vec::new(),
-            };
-            let routes = own.routes();
-            let gateways = own.gateways(draft);
-            for index in gateways {
-                for (matches, target) in &routes {
-                    let target = target.clone();
-                    draft.route(index, matches.clone(), target, &source, Times::default());
-                }
-            }
-            for (reason, message) in own.problems {
-                draft.problem(&source.object, reason, &message);
-            }
+/// Returns the routes that the group's Services ask for themselves.
+pub(super) fn services(cx: Context<'_>) -> Claims {
+    let mut claims = Claims::default();
+    for (key, service) in in_namespace(&cx.state.services, cx.namespace) {
+        let mut names = service.annotations.keys();
+        if !names.any(|name| name.starts_with(PREFIX)) {
+            continue;
+        }
+        let source = Source::new(Kind::Service, key, service.created);
+        let mut own = Annotated {
+            key,
+            service,
+            problems: Vec::new(),
+        };
+        let routes = own.routes();
+        for index in own.gateways(cx) {
+            let routes = routes.iter().cloned();
+            let own = routes.map(|(matches, target)| source.claim(index, matches, target));
+            claims.routes.extend(own);
+        }
+        for (reason, message) in own.problems {
+            claims.problem(&source.object, reason, &message);
         }
     }
+    claims
 }
 
 struct Annotated<'w> {
@@ -164,14 +161,13 @@ impl<'w> Annotated<'w> {
     }
 
     /// Returns the places of the gateways that the Service is for.
-    fn gateways(&mut self, draft: &Draft<'_>) -> Vec<usize> {
-        let all = || draft.entries().map(|(index, _)| index);
+    fn gateways(&mut self, cx: Context<'_>) -> Vec<usize> {
         let Some(names) = self.service.annotations.get(GATEWAYS) else {
-            return all().collect();
+            return cx.gateways().map(|(index, _)| index).collect();
         };
         let mut chosen = Vec::new();
         for (place, name) in elements(names) {
-            let mut entries = draft.entries();
+            let mut entries = cx.gateways();
             match entries.find(|(_, entry)| entry.name == name) {
                 Some((index, _)) if !chosen.contains(&index) => chosen.push(index),
                 Some(_) => {}
@@ -181,7 +177,7 @@ impl<'w> Annotated<'w> {
         chosen
     }
 
-    /// Reads the elements of a list; those that cannot be read are told of and left out.
+    /// Reads the elements of a list; those that cannot be read are reported and left out.
     fn list<T: PartialEq>(
         &mut self,
         name: &str,
@@ -193,8 +189,8 @@ impl<'w> Annotated<'w> {
             return read_ones;
         };
         for (place, element) in elements(text) {
-            if place > MOST_ELEMENTS {
-                self.invalid(name, &format!("there may be {MOST_ELEMENTS} elements"));
+            if place > MAX_ELEMENTS {
+                self.invalid(name, &format!("there may be {MAX_ELEMENTS} elements"));
                 break;
             }
             let one = match element {
@@ -300,9 +296,9 @@ pub(super) fn server_names(service: &Service) -> impl Iterator<Item = &str> {
     elements(all).map(|(_, element)| element)
 }
 
-/// Reads a CONNECT destination for a Service of this namespace. Those that are shaped as Istio names
-/// clusters, and Gardener the API servers whose TLS ended in Envoy, are of the namespace they say:
-/// node proxies of that shoot trust that they lead there.
+/// Reads a CONNECT destination for a Service of this namespace. Those that are shaped as Istio
+/// names clusters, and Gardener the API servers whose TLS ended in Envoy, are of the namespace they
+/// say: node proxies of that shoot trust that they lead there.
 fn connect(text: &str, namespace: &str) -> Result<String, String> {
     let of = match text.strip_suffix(SOCKET) {
         Some(shoot) => Some(shoot.to_owned()),

@@ -1,74 +1,82 @@
 //! Destinations of CONNECT requests that are named as Istio names clusters.
 //!
 //! Gardener lets a header name any cluster that a regular expression allows. Where `EnvoyFilter`s
-//! hold such rules for a gateway, those alone decide, for every Service that the gateway sees. Where
-//! none does, the two names of Gardener are taken, for Services that another route or a
+//! hold such rules for a gateway, those alone decide, for every Service that the gateway sees.
+//! Where none does, the two names of Gardener are used, for Services that another route or a
 //! `DestinationRule` opens to the gateway: `kube-apiserver` on 443 and `vpn-seed-server`, or
 //! `vpn-seed-server-0` to `-4`, on 1194.
 //!
-//! A shoot whose TLS ended in Envoy has a second name, `<id>--kube-apiserver-socket`: an alias here.
-//! It holds as long as the first does, so that node proxies that still say it are served.
+//! A shoot whose TLS ended in Envoy has a second name, `<id>--kube-apiserver-socket`: an alias
+//! here. It is valid as long as the first is, so that node proxies that still use it are served.
+
+use std::collections::BTreeSet;
 
 use route::RouteMatch;
 
-use super::draft::{Draft, Source, Target, Times};
+use super::claims::{Claims, Context, Source, Target};
 use super::{GatewayEntry, ROOT_NAMESPACE, policy, select};
-use crate::world::{
-    ConnectValue, FilterPatch, Kind, Mention, ObjectKey, Protocol, Service, World, in_namespace,
+use crate::state::{
+    ClusterState, ConnectValue, FilterPatch, Kind, Mention, ObjectKey, Protocol, in_namespace,
 };
 
-/// Adds the CONNECT routes of the group's Services.
-pub(super) fn services(draft: &mut Draft<'_>) {
-    let world = draft.world;
-    let namespace = draft.namespace.clone();
-    for (index, entry) in draft.entries() {
-        let rules = Rules::of(world, entry);
-        for (key, service) in in_namespace(&world.services, &namespace) {
-            if select::sees_service(world, entry, key) {
-                service_routes(draft, (index, entry), &rules, key, service);
+/// Returns the CONNECT routes of the group's Services; `others` are the claims of other sources.
+pub(super) fn services(cx: Context<'_>, others: &Claims) -> Claims {
+    let mut claims = Claims::default();
+    for (index, entry) in cx.gateways() {
+        let rules = Rules::of(cx.state, entry);
+        let own = others.routes.iter().filter(|own| own.gateway == index);
+        let opened: BTreeSet<&Target> = own.map(|own| &own.target).collect();
+        for (key, service) in in_namespace(&cx.state.services, cx.namespace) {
+            if !select::sees_service(cx.state, entry, key) {
+                continue;
+            }
+            let source = Source::new(Kind::Service, key, service.created);
+            let ports = service.ports.iter();
+            for port in ports.filter(|port| port.protocol == Protocol::Tcp) {
+                let target = Target::tcp(key.clone(), port.port);
+                let is_open = opened.contains(&target);
+                let values = values(cx.state, entry, &rules, &target, is_open);
+                if !values.is_empty() {
+                    let matches = RouteMatch::ConnectDestinations(values);
+                    claims.routes.push(source.claim(index, matches, target));
+                }
             }
         }
     }
+    claims
 }
 
-fn service_routes(
-    draft: &mut Draft<'_>,
-    (index, entry): (usize, &GatewayEntry),
+/// Returns the values of the header that lead to a port; `is_open` when another route does.
+fn values(
+    state: &ClusterState,
+    entry: &GatewayEntry,
     rules: &Rules<'_>,
-    key: &ObjectKey,
-    service: &Service,
-) {
-    let tcp = service
-        .ports
-        .iter()
-        .filter(|port| port.protocol == Protocol::Tcp);
-    for port in tcp {
-        let target = Target::tcp(key.clone(), port.port);
-        let name = target.cluster();
-        let known = is_known(&key.name, port.port);
-        let open = if rules.values.is_empty() {
-            known && (draft.leads_to(index, &target) || policy::exposes(draft.world, entry, key))
-        } else {
-            rules.allow(&name, known)
-        };
-        if !open {
-            continue;
-        }
-        let mut values = vec![name];
-        if is_api_server(&key.name, port.port) {
-            let alias = format!("{}--kube-apiserver-socket", key.namespace);
-            let shoot = key.namespace.starts_with("shoot-");
-            if rules.values.is_empty() && shoot
-                || rules.allow(&alias, shoot)
-                || has_socket(draft.world, entry, &key.namespace)
-            {
-                values.push(alias);
-            }
-        }
-        let source = Source::new(Kind::Service, key, service.created);
-        let matches = RouteMatch::ConnectDestinations(values);
-        draft.route(index, matches, target, &source, Times::default());
+    target: &Target,
+    is_open: bool,
+) -> Vec<String> {
+    let ObjectKey { namespace, name } = &target.service;
+    let cluster = target.cluster();
+    let known = is_known(name, target.port);
+    let open = if rules.values.is_empty() {
+        known && (is_open || policy::exposes(state, entry, &target.service))
+    } else {
+        rules.allow(&cluster, known)
+    };
+    if !open {
+        return Vec::new();
     }
+    let mut values = vec![cluster];
+    if is_api_server(name, target.port) {
+        let alias = format!("{namespace}--kube-apiserver-socket");
+        let shoot = namespace.starts_with("shoot-");
+        if rules.values.is_empty() && shoot
+            || rules.allow(&alias, shoot)
+            || has_socket(state, entry, namespace)
+        {
+            values.push(alias);
+        }
+    }
+    values
 }
 
 fn is_api_server(name: &str, port: u16) -> bool {
@@ -87,12 +95,12 @@ struct Rules<'w> {
 }
 
 impl<'w> Rules<'w> {
-    fn of(world: &'w World, entry: &GatewayEntry) -> Self {
+    fn of(state: &'w ClusterState, entry: &GatewayEntry) -> Self {
         let mut values: Vec<&ConnectValue> = Vec::new();
         for namespace in [&entry.namespace, ROOT_NAMESPACE] {
             let mention = Mention::Namespace(namespace.into());
-            for (key, filter) in world.envoy_filters.mentioning(&mention) {
-                if !select::takes_filter(world, entry, key, filter) {
+            for (key, filter) in state.envoy_filters.mentioning(&mention) {
+                if !select::applies_filter(state, entry, key, filter) {
                     continue;
                 }
                 for patch in &filter.patches {
@@ -107,7 +115,7 @@ impl<'w> Rules<'w> {
         Self { values }
     }
 
-    /// Tells whether a header may have this value; `known` is what a rule without values allows.
+    /// Returns whether a header may have this value; `known` is what a rule without values allows.
     fn allow(&self, value: &str, known: bool) -> bool {
         self.values.iter().any(|own| match own {
             ConnectValue::Any => known,
@@ -126,13 +134,13 @@ fn rule<'w>(entry: &GatewayEntry, patch: &'w FilterPatch) -> Option<&'w ConnectV
     (own && connect.cluster.is_none()).then_some(&connect.value)
 }
 
-/// Tells whether a gateway has an inner listener that ends TLS for a shoot.
-fn has_socket(world: &World, entry: &GatewayEntry, shoot: &str) -> bool {
+/// Returns whether a gateway has an inner listener that ends TLS for a shoot.
+fn has_socket(state: &ClusterState, entry: &GatewayEntry, shoot: &str) -> bool {
     let mention = Mention::Namespace(shoot.into());
-    let mut filters = world.envoy_filters.mentioning(&mention);
+    let mut filters = state.envoy_filters.mentioning(&mention);
     filters.any(|(key, filter)| {
         let mut patches = filter.patches.iter();
         patches.any(|patch| matches!(patch, FilterPatch::Socket(id) if **id == *shoot))
-            && select::takes_filter(world, entry, key, filter)
+            && select::applies_filter(state, entry, key, filter)
     })
 }

@@ -6,132 +6,122 @@ use std::collections::BTreeSet;
 
 use route::RouteMatch;
 
-use super::draft::{Agreed, Claim, Draft, Source, Target, Times};
+use super::claims::{Claim, Claims, Context, SharedProblems, Source, Target, Times};
 use super::{GatewayEntry, select};
 use crate::plan::Reason;
-use crate::world::{
-    ChainPatch, ClusterName, ConnectValue, EnvoyFilter, FilterPatch, Kind, Mention, Mentions,
-    ObjectKey, Restriction, Scope, Sources, Visit,
+use crate::state::{
+    ChainPatch, ClusterName, ConnectValue, FilterPatch, Kind, Mention, Mentions, Restriction,
+    Scope, Sources, Visit,
 };
 
-/// Adds the routes of the `EnvoyFilter`s that are about the group's namespace.
-pub(super) fn patches(draft: &mut Draft<'_>) {
-    let world = draft.world;
-    let mention = Mention::Namespace(draft.namespace.clone());
-    for (key, filter) in world.envoy_filters.mentioning(&mention) {
+/// Returns the routes of the `EnvoyFilter`s that are about the group's namespace.
+pub(super) fn patches(cx: Context<'_>) -> Claims {
+    let mut claims = Claims::default();
+    let mention = Mention::Namespace(cx.namespace.into());
+    for (key, filter) in cx.state.envoy_filters.mentioning(&mention) {
         let source = Source::new(Kind::EnvoyFilter, key, filter.created);
-        let mut problems = Agreed::default();
+        let mut problems = SharedProblems::default();
         let mut adapted = BTreeSet::new();
-        for (index, entry) in draft.entries() {
-            if !select::takes_filter(world, entry, key, filter) {
+        for (index, entry) in cx.gateways() {
+            if !select::applies_filter(cx.state, entry, key, filter) {
                 continue;
             }
             let mut own = BTreeSet::new();
             for patch in &filter.patches {
-                match follow(draft, (index, entry), patch, &source) {
+                match follow((index, entry), patch, &source) {
                     Outcome::Adapted(what) => drop(adapted.insert(what)),
-                    Outcome::Done => {}
-                    Outcome::Not(what) => drop(own.insert(what)),
+                    Outcome::Nothing => {}
+                    Outcome::Refused(what) => drop(own.insert(what)),
+                    Outcome::Route(claim) => claims.routes.push(*claim),
                 }
             }
             problems.add(own);
         }
-        if is_home(draft, key, filter) {
-            for what in problems.all() {
-                draft.problem(&source.object, Reason::RouteNotTranslated, &what);
-            }
+        // A filter that is about several namespaces is reported in the first one's group.
+        if filter.mentions(key).first() == Some(&mention) {
+            problems.report(&source, &mut claims);
             for what in adapted {
-                draft.problem(&source.object, Reason::RouteAdapted, &what);
+                claims.problem(&source.object, Reason::RouteAdapted, &what);
             }
         }
     }
+    claims
 }
 
+/// What a gateway makes of a patch.
 enum Outcome {
     Adapted(String),
-    Done,
-    Not(String),
+    Nothing,
+    Refused(String),
+    Route(Box<Claim>),
 }
 
-/// A filter that is about several namespaces is told of in the first one's group.
-fn is_home(draft: &Draft<'_>, key: &ObjectKey, filter: &EnvoyFilter) -> bool {
-    filter.mentions(key).first() == Some(&Mention::Namespace(draft.namespace.clone()))
-}
-
-fn follow(
-    draft: &mut Draft<'_>,
-    gateway: (usize, &GatewayEntry),
-    patch: &FilterPatch,
-    source: &Source,
-) -> Outcome {
+fn follow(gateway: (usize, &GatewayEntry), patch: &FilterPatch, source: &Source) -> Outcome {
     let (index, entry) = gateway;
     match patch {
-        FilterPatch::Chain(chain) => chain_route(draft, gateway, chain, source),
+        FilterPatch::Chain(chain) => chain_route(gateway, chain, source)
+            .map_or_else(Outcome::Refused, |claim| Outcome::Route(Box::new(claim))),
         FilterPatch::Connect(connect) => {
             let known = [entry.ports.node, entry.ports.vpn];
             if let Some(port) = connect.listener.filter(|port| !known.contains(port)) {
-                return Outcome::Not(format!("CONNECT is not taken on port {port}"));
+                return Outcome::Refused(format!("CONNECT is not accepted on port {port}"));
             }
-            if let (ConnectValue::Exact(value), Some(cluster)) = (&connect.value, &connect.cluster)
-            {
-                let matches = RouteMatch::ConnectDestinations(vec![value.clone()]);
-                draft.route(index, matches, target(cluster), source, Times::default());
-            }
-            Outcome::Done
+            let (ConnectValue::Exact(value), Some(cluster)) = (&connect.value, &connect.cluster)
+            else {
+                return Outcome::Nothing;
+            };
+            let matches = RouteMatch::ConnectDestinations(vec![value.clone()]);
+            Outcome::Route(Box::new(source.claim(index, matches, target(cluster))))
         }
         FilterPatch::Http => Outcome::Adapted(
-            "it changes HTTP, which passes inside TLS here and is not changed".to_owned(),
+            "it changes HTTP, which passes through inside TLS unchanged".to_owned(),
         ),
-        FilterPatch::Nothing => Outcome::Done,
-        FilterPatch::Restrict(restriction) => restrict(entry, restriction),
+        FilterPatch::Nothing => Outcome::Nothing,
+        FilterPatch::Restrict(restriction) => {
+            unapplied(entry, restriction).map_or(Outcome::Nothing, Outcome::Refused)
+        }
         FilterPatch::Socket(id) => Outcome::Adapted(format!(
-            "TLS is not ended here: {id}--kube-apiserver-socket leads to kube-apiserver of {id}"
+            "TLS is not terminated here: {id}--kube-apiserver-socket leads to kube-apiserver of {id}"
         )),
-        FilterPatch::Unknown(what) => Outcome::Not(what.clone()),
+        FilterPatch::Unknown(what) => Outcome::Refused(what.clone()),
     }
 }
 
 fn chain_route(
-    draft: &mut Draft<'_>,
     (index, entry): (usize, &GatewayEntry),
     chain: &ChainPatch,
     source: &Source,
-) -> Outcome {
+) -> Result<Claim, String> {
     if let Some(port) = chain.listener.filter(|port| *port != entry.ports.node) {
-        return Outcome::Not(format!("destinations do not decide on port {port}"));
+        return Err(format!(
+            "routes by destination are not supported on port {port}"
+        ));
     }
     let target = target(&chain.cluster);
-    let sources = match chain_sources(chain, &target) {
-        Ok(sources) if sources.is_nobody() => {
-            return Outcome::Not("nobody may connect: the chain is withheld".to_owned());
-        }
-        Ok(sources) => sources,
-        Err(why) => {
-            let what = format!("who may connect depends on {why}: the chain is withheld");
-            return Outcome::Not(what);
-        }
-    };
+    let sources = chain_sources(chain, &target)
+        .map_err(|why| format!("access depends on {why}: the chain is withheld"))?;
+    if sources.is_none() {
+        return Err("no client may connect: the chain is withheld".to_owned());
+    }
     let matches = RouteMatch::Destinations {
         prefixes: chain.prefixes.clone(),
         port: chain.port,
     };
-    let times = Times {
-        idle_timeout: chain.idle_timeout,
-        max_connection_age: chain.max_connection_age,
-    };
-    let claim = Claim {
+    Ok(Claim {
         chain: chain.name.clone(),
         sources,
-        ..Claim::new(matches, target, source, times)
-    };
-    draft.claim(index, claim);
-    Outcome::Done
+        times: Times {
+            idle_timeout: chain.idle_timeout,
+            max_connection_age: chain.max_connection_age,
+        },
+        ..source.claim(index, matches, target)
+    })
 }
 
 /// Returns who may connect by the chain's own filters.
 fn chain_sources(chain: &ChainPatch, target: &Target) -> Result<Sources, String> {
     let cluster = target.cluster();
-    let mut sources = Sources::Everyone;
+    let mut sources = Sources::All;
     for access in &chain.access {
         for prefix in &chain.prefixes {
             let visit = Visit {
@@ -145,8 +135,9 @@ fn chain_sources(chain: &ChainPatch, target: &Target) -> Result<Sources, String>
     Ok(sources)
 }
 
-/// Tells of a restriction that is not understood, or that is about something that is not there.
-fn restrict(entry: &GatewayEntry, restriction: &Restriction) -> Outcome {
+/// Returns the problem of a restriction that is not understood, or that is about something that is
+/// not there.
+fn unapplied(entry: &GatewayEntry, restriction: &Restriction) -> Option<String> {
     let ports = entry.ports;
     let known = |port: u16| [ports.tls, ports.node, ports.vpn].contains(&port);
     let what = match (&restriction.scope, &restriction.access) {
@@ -169,9 +160,9 @@ fn restrict(entry: &GatewayEntry, restriction: &Restriction) -> Outcome {
         (Scope::Listener | Scope::Namespaces, Err(why)) => {
             format!("by {why}, and names neither shoot nor server name: that is not applied here")
         }
-        (_, Ok(_)) => return Outcome::Done,
+        (_, Ok(_)) => return None,
     };
-    Outcome::Not(format!("it restricts who may connect {what}"))
+    Some(format!("it restricts clients {what}"))
 }
 
 fn target(cluster: &ClusterName) -> Target {

@@ -1,38 +1,33 @@
 //! Routes from `TLSRoute`s and `Gateway`s of the Gateway API.
 //!
 //! A route is served when a listener on the gateway's port takes it. What that takes, and where a
-//! route leads, is told once for routes and policies, by [`World::taken_names`] and
-//! [`World::backend`].
+//! route leads, is defined once for routes and policies, by [`ClusterState::accepted_names`] and
+//! [`ClusterState::backend`].
 
 use std::collections::BTreeSet;
 
 use route::RouteMatch;
 
-use super::draft::{Agreed, Draft, Source, Target, Times};
+use super::claims::{Claims, Context, SharedProblems, Source, Target};
 use super::{GatewayEntry, select};
-use crate::plan::Reason;
-use crate::world::{GatewayListener, Kind, ObjectKey, TlsRoute, World, in_namespace};
+use crate::state::{ClusterState, GatewayListener, Kind, ObjectKey, TlsRoute, in_namespace};
 
-/// Tells of the `Gateway`s of the group's namespace that have listeners which cannot be served.
-pub(super) fn gateways(draft: &mut Draft<'_>) {
-    let world = draft.world;
-    let namespace = draft.namespace.clone();
-    for (key, gateway) in in_namespace(&world.gateways, &namespace) {
+/// Returns the problems of the group's `Gateway`s that have listeners which cannot be served.
+pub(super) fn gateways(cx: Context<'_>) -> Claims {
+    let mut claims = Claims::default();
+    for (key, gateway) in in_namespace(&cx.state.gateways, cx.namespace) {
         let source = Source::new(Kind::Gateway, key, gateway.created);
-        let mut problems = Agreed::default();
-        for (_, entry) in draft.entries() {
-            if select::takes_gateway(world, entry, key, gateway) {
-                let unserved = gateway
-                    .listeners
-                    .iter()
-                    .filter_map(|own| unserved(entry, own));
+        let mut problems = SharedProblems::default();
+        for (_, entry) in cx.gateways() {
+            if select::serves_gateway(cx.state, entry, key, gateway) {
+                let listeners = gateway.listeners.iter();
+                let unserved = listeners.filter_map(|own| unserved(entry, own));
                 problems.add(unserved.collect());
             }
         }
-        for what in problems.all() {
-            draft.problem(&source.object, Reason::RouteNotTranslated, &what);
-        }
+        problems.report(&source, &mut claims);
     }
+    claims
 }
 
 fn unserved(entry: &GatewayEntry, listener: &GatewayListener) -> Option<String> {
@@ -42,51 +37,49 @@ fn unserved(entry: &GatewayEntry, listener: &GatewayListener) -> Option<String> 
         return other.then(|| {
             let own = entry.ports.tls;
             format!(
-                "listener {name}: TLS is taken on port {own}, not {}",
+                "listener {name}: TLS is accepted on port {own}, not {}",
                 listener.port
             )
         });
     }
     let tls = matches!(listener.protocol.as_str(), "TLS" | "HTTPS");
     (tls && listener.port == entry.ports.tls)
-        .then(|| format!("listener {name}: TLS is not ended here, only passed through"))
+        .then(|| format!("listener {name}: TLS is not terminated here, only passed through"))
 }
 
-/// Adds the routes of the group's `TLSRoute`s.
-pub(super) fn tls_routes(draft: &mut Draft<'_>) {
-    let world = draft.world;
-    let namespace = draft.namespace.clone();
-    for (key, route) in in_namespace(&world.tls_routes, &namespace) {
+/// Returns the routes of the group's `TLSRoute`s.
+pub(super) fn tls_routes(cx: Context<'_>) -> Claims {
+    let mut claims = Claims::default();
+    for (key, route) in in_namespace(&cx.state.tls_routes, cx.namespace) {
         let source = Source::new(Kind::TlsRoute, key, route.created);
-        let mut problems = Agreed::default();
-        for (index, entry) in draft.entries() {
+        let mut problems = SharedProblems::default();
+        for (index, entry) in cx.gateways() {
             let mut own = BTreeSet::new();
-            let (names, bound) = names(world, entry, key, route, &mut own);
+            let (names, bound) = names(cx.state, entry, key, route, &mut own);
             if !bound {
                 continue;
             }
             if !names.is_empty() {
-                match world.backend(key, route) {
+                match cx.state.backend(key, route) {
                     Ok((service, port)) => {
-                        let target = Target::tcp(service, port);
                         let matches = RouteMatch::ServerNames(names);
-                        draft.route(index, matches, target, &source, Times::default());
+                        let target = Target::tcp(service, port);
+                        claims.routes.push(source.claim(index, matches, target));
                     }
                     Err(why) => drop(own.insert(why)),
                 }
             }
             problems.add(own);
         }
-        for what in problems.all() {
-            draft.problem(&source.object, Reason::RouteNotTranslated, &what);
-        }
+        problems.report(&source, &mut claims);
     }
+    claims
 }
 
 /// Returns the names under which a gateway's listeners take the route, and whether it is bound to
 /// any `Gateway` of that gateway.
 fn names(
-    world: &World,
+    state: &ClusterState,
     entry: &GatewayEntry,
     key: &ObjectKey,
     route: &TlsRoute,
@@ -98,20 +91,20 @@ fn names(
         let Some(at) = parent.gateway(&key.namespace) else {
             continue;
         };
-        let Some(gateway) = world.gateways.get(&at) else {
+        let Some(gateway) = state.gateways.get(&at) else {
             continue;
         };
-        if !select::takes_gateway(world, entry, &at, gateway) {
+        if !select::serves_gateway(state, entry, &at, gateway) {
             continue;
         }
         bound = true;
         let own = gateway.listeners.iter();
         let own = own.filter(|listener| listener.port == entry.ports.tls);
         let taken: Vec<String> = own
-            .flat_map(|listener| world.taken_names((key, route), parent, (&at, listener)))
+            .flat_map(|listener| state.accepted_names((key, route), parent, (&at, listener)))
             .collect();
         if taken.is_empty() {
-            problems.insert(format!("no listener of Gateway {at} takes it"));
+            problems.insert(format!("no listener of Gateway {at} accepts it"));
         }
         names.extend(taken);
     }

@@ -13,16 +13,16 @@ use std::collections::BTreeSet;
 
 use route::{RouteMatch, normal_server_name};
 
-use super::draft::{Agreed, Draft, Source, Target, Times};
+use super::claims::{Claims, Context, SharedProblems, Source, Target};
 use super::names::common;
 use super::{GatewayEntry, select};
 use crate::plan::Reason;
-use crate::world::{
-    IstioServer, Kind, Mention, ObjectKey, RouteDestination, TlsMatch, VirtualRoute,
-    VirtualService, WeightedDestination, World, in_namespace, service_of_host,
+use crate::state::{
+    ClusterState, IstioServer, Kind, Mention, ObjectKey, RouteDestination, TlsMatch, VirtualRoute,
+    VirtualService, WeightedDestination, in_namespace, service_of_host,
 };
 
-/// Services that Gardener puts beside an API server's for requests that need other TLS settings.
+/// Suffixes of Services that Gardener adds to an API server's for other TLS settings.
 const SIDE_SERVICES: [&str; 2] = ["-mtls", "-connection-upgrade"];
 
 /// The port of API servers' Services.
@@ -50,57 +50,55 @@ fn tls_of(server: &IstioServer) -> Tls {
     }
 }
 
-/// Tells whether a server ends TLS.
+/// Returns whether a server ends TLS.
 pub(super) fn ends_tls(server: &IstioServer) -> bool {
     tls_of(server) == Tls::Terminate
 }
 
-/// Adds the routes of the `VirtualService`s that lead into the group's namespace, and tells of those
-/// that lie in it.
-pub(super) fn virtual_services(draft: &mut Draft<'_>) {
-    let world = draft.world;
-    let mention = Mention::Namespace(draft.namespace.clone());
-    for (key, service) in world.virtual_services.mentioning(&mention) {
+/// Returns the routes of the `VirtualService`s that lead into the group's namespace, and the
+/// problems of those that lie in it.
+pub(super) fn virtual_services(cx: Context<'_>) -> Claims {
+    let mut claims = Claims::default();
+    let mention = Mention::Namespace(cx.namespace.into());
+    for (key, service) in cx.state.virtual_services.mentioning(&mention) {
         let source = Source::new(Kind::VirtualService, key, service.created);
-        let mut problems = Agreed::default();
-        for (index, entry) in draft.entries() {
-            if !select::exported(&service.export_to, &key.namespace, &entry.namespace) {
-                continue;
-            }
+        let mut problems = SharedProblems::default();
+        for (index, entry) in cx.gateways() {
             let bound = Bound {
-                world,
+                state: cx.state,
                 entry,
                 key,
                 service,
             };
-            if !bound.is_bound() {
+            if !select::exported(&service.export_to, &key.namespace, &entry.namespace)
+                || !bound.is_bound()
+            {
                 continue;
             }
             let mut own = BTreeSet::new();
-            for (names, target) in bound.routes(&mut own) {
-                let matches = RouteMatch::ServerNames(names);
-                draft.route(index, matches, target, &source, Times::default());
-            }
+            let routes = bound.routes(&mut own).into_iter();
+            claims.routes.extend(routes.map(|(names, target)| {
+                source.claim(index, RouteMatch::ServerNames(names), target)
+            }));
             problems.add(own);
         }
-        if key.namespace == draft.namespace {
-            for problem in problems.all() {
-                draft.problem(&source.object, Reason::RouteNotTranslated, &problem);
-            }
+        if *key.namespace == *cx.namespace {
+            problems.report(&source, &mut claims);
         }
     }
+    claims
 }
 
 /// A `VirtualService` as one gateway sees it.
 struct Bound<'w> {
-    world: &'w World,
+    state: &'w ClusterState,
     entry: &'w GatewayEntry,
     key: &'w ObjectKey,
     service: &'w VirtualService,
 }
 
 impl<'w> Bound<'w> {
-    /// Tells whether any of its routes is for the gateway's port for TLS.
+    /// Returns whether any of its routes is for the gateway's port for TLS.
     fn is_bound(&self) -> bool {
         let routes = [&self.service.tls, &self.service.tcp].into_iter().flatten();
         let matches = routes.flat_map(|route| &route.matches);
@@ -141,7 +139,7 @@ impl<'w> Bound<'w> {
         }
         names.sort();
         names.dedup();
-        match destination(self.world, self.key, &route.destinations) {
+        match destination(self.state, self.key, &route.destinations) {
             Ok(target) => found.push((names, target)),
             Err(why) => drop(problems.insert(format!("{at}: {why}"))),
         }
@@ -162,7 +160,9 @@ impl<'w> Bound<'w> {
             return Vec::new();
         }
         if passing.is_empty() {
-            problems.insert(format!("{at}: no server of its gateways passes TLS on"));
+            problems.insert(format!(
+                "{at}: no server of its gateways passes TLS through"
+            ));
             return Vec::new();
         }
         let hosts: Vec<String> = passing
@@ -216,7 +216,7 @@ impl<'w> Bound<'w> {
                 if tls_of(server) == Tls::Passthrough {
                     names.extend(hosts(key, server, &self.key.namespace));
                 } else {
-                    problems.insert(format!("{at}: Gateway {key} has no TLS to pass on"));
+                    problems.insert(format!("{at}: Gateway {key} has no TLS to pass through"));
                 }
             }
         }
@@ -233,8 +233,9 @@ impl<'w> Bound<'w> {
             own => own,
         };
         let keys = self.service.gateway_keys(names, self.key);
-        let found = keys.filter_map(|key| self.world.istio_gateways.get_key_value(&key));
-        let own = found.filter(|(_, gateway)| select::takes_istio(self.world, self.entry, gateway));
+        let found = keys.filter_map(|key| self.state.istio_gateways.get_key_value(&key));
+        let own = found
+            .filter(|(_, gateway)| select::serves_istio_gateway(self.state, self.entry, gateway));
         let servers =
             own.flat_map(|(key, gateway)| gateway.servers.iter().map(move |server| (key, server)));
         servers
@@ -243,7 +244,7 @@ impl<'w> Bound<'w> {
     }
 }
 
-/// Returns what a match has that a gateway cannot decide by.
+/// Returns the criterion of a match that a gateway does not support.
 fn unknown_in(one: &TlsMatch) -> Option<&'static str> {
     if !one.destination_subnets.is_empty() {
         Some("destinationSubnets")
@@ -271,9 +272,9 @@ fn hosts(gateway: &ObjectKey, server: &IstioServer, namespace: &str) -> Vec<Stri
         .collect()
 }
 
-/// Returns the one port that destinations come to.
+/// Returns the one port that all destinations have.
 fn destination(
-    world: &World,
+    state: &ClusterState,
     own: &ObjectKey,
     destinations: &[WeightedDestination],
 ) -> Result<Target, String> {
@@ -284,7 +285,7 @@ fn destination(
         if let Some(subset) = &one.destination.subset {
             return Err(format!("the subset {subset:?}"));
         }
-        targets.insert(target(world, own, &one.destination)?);
+        targets.insert(target(state, own, &one.destination)?);
     }
     let mut targets = targets.into_iter();
     match (targets.next(), targets.next()) {
@@ -294,14 +295,14 @@ fn destination(
     }
 }
 
-fn target(world: &World, own: &ObjectKey, to: &RouteDestination) -> Result<Target, String> {
+fn target(state: &ClusterState, own: &ObjectKey, to: &RouteDestination) -> Result<Target, String> {
     let service = service_of_host(&to.host, &own.namespace)
-        .ok_or_else(|| format!("the host {:?} is no Service's", to.host))?;
+        .ok_or_else(|| format!("the host {:?} is not a Service's", to.host))?;
     let port = match to.port {
         Some(port) if port.number > 0 => port.number,
         Some(_) => return Err("port 0".to_owned()),
         None => {
-            let object = world.services.get(&service);
+            let object = state.services.get(&service);
             let ports = object.map_or(&[][..], |object| &object.ports);
             let [port] = ports else {
                 return Err(format!(
@@ -315,104 +316,89 @@ fn target(world: &World, own: &ObjectKey, to: &RouteDestination) -> Result<Targe
     Ok(Target::tcp(service, port))
 }
 
-/// Adds passthrough routes for servers that end TLS in front of API servers of the group's
-/// namespace, and tells of the `Gateway`s that lie in it.
-pub(super) fn terminating_gateways(draft: &mut Draft<'_>) {
-    let world = draft.world;
-    for key in gateways_near(draft) {
-        let Some(gateway) = world.istio_gateways.get(&key) else {
+/// Returns passthrough routes for servers that end TLS in front of API servers of the group's
+/// namespace, and the problems of the `Gateway`s that lie in it.
+pub(super) fn terminating_gateways(cx: Context<'_>) -> Claims {
+    let mut claims = Claims::default();
+    for key in gateways_near(cx) {
+        let Some(gateway) = cx.state.istio_gateways.get(&key) else {
             continue;
         };
         let source = Source::new(Kind::IstioGateway, &key, gateway.created);
-        for (index, entry) in draft.entries() {
-            if !select::takes_istio(world, entry, gateway) {
+        for (index, entry) in cx.gateways() {
+            if !select::serves_istio_gateway(cx.state, entry, gateway) {
                 continue;
             }
-            for server in gateway
-                .servers
-                .iter()
-                .filter(|own| own.port == entry.ports.tls)
-            {
-                serve(draft, (index, entry), &key, server, &source);
+            let servers = gateway.servers.iter();
+            for server in servers.filter(|own| own.port == entry.ports.tls) {
+                let (reason, message) = match tls_of(server) {
+                    Tls::Passthrough => continue,
+                    Tls::Terminate => match passed_through(cx.state, entry, &key, server) {
+                        Ok((names, target, message)) => {
+                            if !names.is_empty() {
+                                let matches = RouteMatch::ServerNames(names);
+                                claims.routes.push(source.claim(index, matches, target));
+                            }
+                            (Reason::RouteAdapted, message)
+                        }
+                        Err(message) => (Reason::RouteNotTranslated, message),
+                    },
+                    Tls::Auto => (
+                        Reason::RouteNotTranslated,
+                        "AUTO_PASSTHROUGH: clients would choose any Service".to_owned(),
+                    ),
+                    Tls::Plain => {
+                        let (protocol, port) = (&server.protocol, server.port);
+                        let message = format!("{protocol} on port {port}, which accepts only TLS");
+                        (Reason::RouteNotTranslated, message)
+                    }
+                };
+                if *key.namespace == *cx.namespace {
+                    claims.problem(&source.object, reason, &message);
+                }
             }
         }
     }
+    claims
 }
 
 /// Returns the Istio `Gateway`s in the namespace, and those that lead into it.
-fn gateways_near(draft: &Draft<'_>) -> BTreeSet<ObjectKey> {
-    let world = draft.world;
-    let mention = Mention::Namespace(draft.namespace.clone());
-    let services = world.virtual_services.mentioning(&mention);
+fn gateways_near(cx: Context<'_>) -> BTreeSet<ObjectKey> {
+    let mention = Mention::Namespace(cx.namespace.into());
+    let services = cx.state.virtual_services.mentioning(&mention);
     let bound = services.flat_map(|(key, own)| own.gateway_keys(&own.gateways, key));
-    let own = in_namespace(&world.istio_gateways, &draft.namespace);
+    let own = in_namespace(&cx.state.istio_gateways, cx.namespace);
     bound.chain(own.map(|(key, _)| key.clone())).collect()
 }
 
-fn serve(
-    draft: &mut Draft<'_>,
-    (index, entry): (usize, &GatewayEntry),
+/// Returns the names of a server that ends TLS, the API server that they are passed through to, and
+/// the message that says so; or why they are not.
+fn passed_through(
+    state: &ClusterState,
+    entry: &GatewayEntry,
     key: &ObjectKey,
     server: &IstioServer,
-    source: &Source,
-) {
-    let home = key.namespace == draft.namespace;
-    let (reason, message) = match tls_of(server) {
-        Tls::Passthrough => return,
-        Tls::Auto => (
-            Reason::RouteNotTranslated,
-            "AUTO_PASSTHROUGH: clients would choose any Service".to_owned(),
-        ),
-        Tls::Plain => (
-            Reason::RouteNotTranslated,
-            format!(
-                "{} on port {}, which takes TLS alone",
-                server.protocol, server.port
-            ),
-        ),
-        Tls::Terminate => terminate(draft, (index, entry), key, server, source),
-    };
-    if home {
-        draft.problem(&source.object, reason, &message);
-    }
-}
-
-/// Passes the names of a server that ends TLS through to its API server, and returns what to tell.
-fn terminate(
-    draft: &mut Draft<'_>,
-    (index, entry): (usize, &GatewayEntry),
-    key: &ObjectKey,
-    server: &IstioServer,
-    source: &Source,
-) -> (Reason, String) {
-    let Some(target) = api_server(draft.world, entry, key, server) else {
+) -> Result<(Vec<String>, Target, String), String> {
+    let target = api_server(state, entry, key, server).ok_or_else(|| {
         let mode = &server.tls_mode;
-        let message = format!("TLS is not ended here ({mode}), and no API server is behind it");
-        return (Reason::RouteNotTranslated, message);
-    };
+        format!("TLS is not terminated here ({mode}), and no API server is behind it")
+    })?;
     let names = hosts(key, server, &key.namespace);
-    let message = format!(
-        "TLS is not ended here: {} is passed through to {}",
-        names.join(", "),
-        target.cluster()
-    );
-    if !names.is_empty() {
-        let matches = RouteMatch::ServerNames(names);
-        draft.route(index, matches, target, source, Times::default());
-    }
-    (Reason::RouteAdapted, message)
+    let (shown, cluster) = (names.join(", "), target.cluster());
+    let message = format!("TLS is not terminated here: {shown} is passed through to {cluster}");
+    Ok((names, target, message))
 }
 
-/// Returns the API server that a server which ends TLS is in front of: the one that HTTP routes lead
-/// to, or the namespace's when nothing is bound yet and clients may show certificates.
+/// Returns the API server that a server which ends TLS is in front of: the one that HTTP routes
+/// lead to, or the namespace's when nothing is bound yet and clients may show certificates.
 fn api_server(
-    world: &World,
+    state: &ClusterState,
     entry: &GatewayEntry,
     gateway: &ObjectKey,
     server: &IstioServer,
 ) -> Option<Target> {
     let mention = Mention::Gateway(gateway.clone());
-    let bound = world.virtual_services.mentioning(&mention);
+    let bound = state.virtual_services.mentioning(&mention);
     let mut any = false;
     let mut found = BTreeSet::new();
     for (key, service) in bound {

@@ -1,4 +1,4 @@
-//! How a cluster is used: from Istio's `DestinationRule`s.
+//! Cluster settings from Istio's `DestinationRule`s.
 //!
 //! The rule is found as Istio does: that of the gateway's namespace, else that of the Service's,
 //! else that of the root namespace; a full name before a wildcard; the oldest of several. Subsets,
@@ -10,10 +10,10 @@ use std::time::Duration;
 use route::{Balance, OutlierParams, ProxyVersion, TcpOptions};
 use serde_json::Value;
 
-use super::draft::Target;
+use super::claims::Target;
 use super::{GatewayEntry, ROOT_NAMESPACE, duration, select};
-use crate::world::{
-    DestinationRule, Kind, Mention, ObjectKey, ObjectRef, Protocol, World, service_of_host,
+use crate::state::{
+    ClusterState, DestinationRule, Kind, Mention, ObjectKey, ObjectRef, Protocol, service_of_host,
 };
 
 /// What a rule says; `None` leaves the default.
@@ -31,16 +31,20 @@ pub(super) struct Policy {
     pub(super) proxy_protocol: Option<ProxyVersion>,
 }
 
-/// What a rule asks for that is served in another way.
+/// Settings of a rule that are served in another way.
 pub(super) type Adapted = Vec<(ObjectRef, String)>;
 
 impl Policy {
     /// Returns what the rule for a port says, as a gateway sees it.
-    pub(super) fn find(world: &World, entry: &GatewayEntry, target: &Target) -> (Self, Adapted) {
+    pub(super) fn find(
+        state: &ClusterState,
+        entry: &GatewayEntry,
+        target: &Target,
+    ) -> (Self, Adapted) {
         if target.protocol != Protocol::Tcp {
             return (Self::default(), Vec::new());
         }
-        let Some((key, rule)) = rule_for(world, entry, &target.service) else {
+        let Some((key, rule)) = rule_for(state, entry, &target.service) else {
             return (Self::default(), Vec::new());
         };
         let mut reader = Reader {
@@ -57,10 +61,10 @@ impl Policy {
     }
 }
 
-/// Tells whether a rule is about exactly this Service and seen by the gateway.
-pub(super) fn exposes(world: &World, entry: &GatewayEntry, service: &ObjectKey) -> bool {
+/// Returns whether a rule is about exactly this Service and seen by the gateway.
+pub(super) fn exposes(state: &ClusterState, entry: &GatewayEntry, service: &ObjectKey) -> bool {
     let mention = Mention::Namespace(service.namespace.clone());
-    let mut rules = world.destination_rules.mentioning(&mention);
+    let mut rules = state.destination_rules.mentioning(&mention);
     rules.any(|(key, rule)| {
         service_of_host(&rule.host, &key.namespace).as_ref() == Some(service)
             && select::exported(&rule.export_to, &key.namespace, &entry.namespace)
@@ -68,12 +72,12 @@ pub(super) fn exposes(world: &World, entry: &GatewayEntry, service: &ObjectKey) 
 }
 
 fn rule_for<'w>(
-    world: &'w World,
+    state: &'w ClusterState,
     entry: &GatewayEntry,
     service: &ObjectKey,
 ) -> Option<(&'w ObjectKey, &'w DestinationRule)> {
     let mention = Mention::Namespace(service.namespace.clone());
-    let all = world.destination_rules.mentioning(&mention);
+    let all = state.destination_rules.mentioning(&mention);
     let ranked = all.filter_map(|(key, rule)| {
         if !select::exported(&rule.export_to, &key.namespace, &entry.namespace) {
             return None;
@@ -171,8 +175,8 @@ impl Reader {
         }
     }
 
-    /// Failures that count here are those of connecting. Istio's default that a tenth may be ejected
-    /// is not taken over: of the few replicas of an API server it would be none.
+    /// Failures that count here are those of connecting. Istio's default that a tenth may be
+    /// ejected is not taken over: of the few replicas of an API server it would be none.
     fn outlier(&mut self, outlier: &Value) {
         if !outlier.is_object() {
             return;

@@ -1,4 +1,5 @@
-//! Who may connect: from the RBAC filters of `EnvoyFilter`s, such as Gardener's ACL extension writes.
+//! Allowed clients: from the RBAC filters of `EnvoyFilter`s, such as Gardener's ACL extension
+//! writes.
 //!
 //! ```text
 //!   server name ──────────────────────────────▶ routes with that name, and with the names beside it
@@ -7,10 +8,10 @@
 //!   none of them ─────────────────────────────▶ every route of the listener
 //! ```
 //!
-//! A route that several filters concern takes what all of them let in. One that is left with nobody,
-//! or whose restriction cannot be worked out, is withheld and told of: it is never sent without it.
-//! A filter that is not understood and names neither shoot nor server name withholds nothing, or one
-//! would take all shoots down: it is told of alone.
+//! A route that several filters concern admits what all of them admit. One that no client may use,
+//! or whose restriction cannot be evaluated, is withheld and reported: it is never sent without it.
+//! An unsupported filter that names neither shoot nor server name withholds nothing, or one
+//! would cut off all shoots: it is only reported.
 //!
 //! One value opens 8443 and 8132 alike, and a WireGuard server is its tunnel's other way in, so a
 //! header's rule holds for all of them, by the name of the cluster that they lead to.
@@ -19,79 +20,78 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use route::RouteMatch;
 
-use super::draft::{Claim, Draft};
+use super::claims::{Claim, Claims, Context};
 use super::names::covers;
 use super::{GatewayEntry, ROOT_NAMESPACE, select};
 use crate::plan::Reason;
-use crate::world::{
-    EnvoyFilter, FilterPatch, Mention, ObjectKey, Restriction, Scope, Sources, Visit, World,
+use crate::state::{
+    EnvoyFilter, FilterPatch, Mention, ObjectKey, Restriction, Scope, Sources, Visit,
 };
 
-/// Restricts the routes of the group, and withholds those that are left with nobody.
-pub(super) fn routes(draft: &mut Draft<'_>) {
-    let world = draft.world;
-    for (index, entry) in draft.entries() {
-        let claims = draft.take_claims(index);
-        let found = Found::new(world, entry, &draft.namespace, &claims);
-        if found.all.is_empty() && claims.iter().all(|claim| !claim.sources.is_nobody()) {
-            draft.put_claims(index, claims);
-            continue;
+/// Returns the claims with their restrictions, without those that no client may use.
+pub(super) fn apply(cx: Context<'_>, claims: Claims) -> Claims {
+    let mut permitted = Claims {
+        routes: Vec::with_capacity(claims.routes.len()),
+        problems: claims.problems,
+    };
+    let gateways: Vec<Restrictions<'_>> = cx
+        .gateways()
+        .map(|(index, entry)| Restrictions::of(cx, (index, entry), &claims.routes))
+        .collect();
+    for (place, claim) in claims.routes.into_iter().enumerate() {
+        let verdict = gateways[claim.gateway].verdict(&claim, place, cx.namespace);
+        for (key, why) in verdict.unapplied {
+            let message =
+                format!("EnvoyFilter {key} restricts clients by {why}, which is not applied here");
+            permitted.problem(&claim.source.object, Reason::RouteNotTranslated, &message);
         }
-        let mut kept = Vec::with_capacity(claims.len());
-        for (place, mut claim) in claims.into_iter().enumerate() {
-            let verdict = found.verdict(&claim, place, &draft.namespace);
-            for (key, why) in verdict.unheeded {
-                let message = format!(
-                    "EnvoyFilter {key} restricts who may connect by {why}, which is not applied here"
-                );
-                draft.problem(&claim.source.object, Reason::RouteNotTranslated, &message);
-            }
-            match verdict.sources {
-                Ok(sources) => {
-                    claim.sources = sources;
-                    kept.push(claim);
-                }
-                Err(why) => {
-                    let what = what(&claim.matches);
-                    let message = format!("{what}: withheld, {why}");
-                    draft.problem(&claim.source.object, Reason::RouteNotTranslated, &message);
-                }
+        match verdict.sources {
+            Ok(sources) => permitted.routes.push(Claim { sources, ..claim }),
+            Err(why) => {
+                let what = what(&claim.matches);
+                let message = format!("{what}: withheld, {why}");
+                permitted.problem(&claim.source.object, Reason::RouteNotTranslated, &message);
             }
         }
-        draft.put_claims(index, kept);
     }
+    permitted
 }
 
-/// What filters come to for one route.
+/// The effect of all filters on one route.
 struct Verdict<'w> {
-    /// Who may connect, or why the route is withheld.
+    /// Clients that may connect, or why the route is withheld.
     sources: Result<Sources, String>,
-    /// Filters that are not applied, and what they look at.
-    unheeded: Vec<(&'w ObjectKey, String)>,
+    /// Filters that are not applied, and their unsupported criterion.
+    unapplied: Vec<(&'w ObjectKey, String)>,
 }
 
 /// The restrictions that concern a group, on one gateway.
-struct Found<'w> {
+struct Restrictions<'w> {
     entry: &'w GatewayEntry,
     all: Vec<(&'w ObjectKey, &'w Restriction)>,
     /// Which routes those of a server name concern, by place of the restriction.
     named: BTreeMap<usize, BTreeSet<usize>>,
 }
 
-impl<'w> Found<'w> {
-    fn new(world: &'w World, entry: &'w GatewayEntry, namespace: &str, claims: &[Claim]) -> Self {
+impl<'w> Restrictions<'w> {
+    fn of(cx: Context<'w>, (index, entry): (usize, &'w GatewayEntry), claims: &[Claim]) -> Self {
+        let state = cx.state;
         let mut filters: BTreeMap<&ObjectKey, &EnvoyFilter> = BTreeMap::new();
-        let own = [namespace, &entry.namespace, ROOT_NAMESPACE];
+        let own = [cx.namespace, &entry.namespace, ROOT_NAMESPACE];
         let mut mentions: BTreeSet<Mention> = own
             .into_iter()
             .map(|name| Mention::Namespace(name.into()))
             .collect();
-        let names = claims.iter().flat_map(|claim| server_names(&claim.matches));
+        let claims = claims.iter().enumerate();
+        let claims: Vec<_> = claims.filter(|(_, claim)| claim.gateway == index).collect();
+        let names = claims
+            .iter()
+            .flat_map(|(_, claim)| server_names(&claim.matches));
         for name in names.flat_map(|name| patterns(name)) {
             mentions.insert(Mention::ServerName(name.into()));
         }
         for mention in &mentions {
-            filters.extend(world.envoy_filters.mentioning(mention));
+            filters.extend(state.envoy_filters.mentioning(mention));
         }
         let mut found = Self {
             entry,
@@ -99,17 +99,26 @@ impl<'w> Found<'w> {
             named: BTreeMap::new(),
         };
         for (key, filter) in filters {
-            let mut restrictions = filter.patches.iter().filter_map(restriction).peekable();
-            if restrictions.peek().is_some() && select::takes_filter(world, entry, key, filter) {
+            let mut restrictions = filter
+                .patches
+                .iter()
+                .filter_map(FilterPatch::restriction)
+                .peekable();
+            if restrictions.peek().is_some() && select::applies_filter(state, entry, key, filter) {
                 for restriction in restrictions {
-                    found.add(key, restriction, claims);
+                    found.add(key, restriction, &claims);
                 }
             }
         }
         found
     }
 
-    fn add(&mut self, key: &'w ObjectKey, restriction: &'w Restriction, claims: &[Claim]) {
+    fn add(
+        &mut self,
+        key: &'w ObjectKey,
+        restriction: &'w Restriction,
+        claims: &[(usize, &Claim)],
+    ) {
         if let Scope::ServerName(name) = &restriction.scope {
             let ports = &self.entry.ports;
             let elsewhere = [ports.node, ports.vpn];
@@ -131,7 +140,7 @@ impl<'w> Found<'w> {
     fn verdict(&self, claim: &Claim, place: usize, namespace: &str) -> Verdict<'w> {
         let mut sources = claim.sources.clone();
         let mut by: BTreeSet<&ObjectKey> = BTreeSet::new();
-        let mut unheeded = Vec::new();
+        let mut unapplied = Vec::new();
         let tls = matches!(claim.matches, RouteMatch::ServerNames(_));
         let spelled =
             |restriction: &Restriction| !tls && restriction.namespaces.contains(namespace);
@@ -141,36 +150,33 @@ impl<'w> Found<'w> {
                 continue;
             }
             match allowed(restriction, claim) {
-                Ok(Sources::Everyone) => {}
+                Ok(Sources::All) => {}
                 Ok(own) => {
                     by.insert(key);
                     sources = sources.and(own);
                 }
                 Err(why) if restriction.scope == Scope::Listener && !spelled(restriction) => {
-                    unheeded.push((*key, why));
+                    unapplied.push((*key, why));
                 }
                 Err(why) => {
-                    let why = format!("as EnvoyFilter {key} restricts who may connect by {why}");
+                    let why = format!("as EnvoyFilter {key} restricts clients by {why}");
                     return Verdict {
                         sources: Err(why),
-                        unheeded,
+                        unapplied,
                     };
                 }
             }
         }
-        let sources = if sources.is_nobody() {
+        let sources = if sources.is_none() {
             let by: Vec<String> = by.iter().map(ToString::to_string).collect();
-            Err(format!(
-                "as nobody may connect by EnvoyFilter {}",
-                by.join(", ")
-            ))
+            Err(format!("as EnvoyFilter {} admits no client", by.join(", ")))
         } else {
             Ok(sources)
         };
-        Verdict { sources, unheeded }
+        Verdict { sources, unapplied }
     }
 
-    /// Tells whether a restriction that is not of a server name is about a route.
+    /// Returns whether a restriction that is not of a server name is about a route.
     fn concerns(&self, restriction: &Restriction, claim: &Claim, namespace: &str) -> bool {
         let ports = &self.entry.ports;
         let tls = matches!(claim.matches, RouteMatch::ServerNames(_));
@@ -194,19 +200,19 @@ impl<'w> Found<'w> {
 
 /// Returns the routes that have a server name, or one beside it: the names of one filter chain are
 /// restricted by any of them.
-fn beside(name: &str, claims: &[Claim]) -> BTreeSet<usize> {
+fn beside(name: &str, claims: &[(usize, &Claim)]) -> BTreeSet<usize> {
     let mut names: BTreeSet<&str> = BTreeSet::new();
     let mut concerned = BTreeSet::new();
     loop {
         let before = concerned.len();
-        for (place, claim) in claims.iter().enumerate() {
+        for (place, claim) in claims {
             let own = server_names(&claim.matches);
             if own
                 .iter()
                 .any(|own| covers(name, own) || names.contains(own.as_str()))
             {
                 names.extend(own.iter().map(String::as_str));
-                concerned.insert(place);
+                concerned.insert(*place);
             }
         }
         if concerned.len() == before {
@@ -215,7 +221,7 @@ fn beside(name: &str, claims: &[Claim]) -> BTreeSet<usize> {
     }
 }
 
-/// Returns who may connect by every way in that a route is.
+/// Returns the clients that may connect by every match of a route.
 fn allowed(restriction: &Restriction, claim: &Claim) -> Result<Sources, String> {
     let access = restriction.access.as_ref().map_err(String::clone)?;
     let cluster = claim.target.cluster();
@@ -247,23 +253,11 @@ fn allowed(restriction: &Restriction, claim: &Claim) -> Result<Sources, String> 
         }
         RouteMatch::WireGuard { .. } => vec![to_cluster],
     };
-    let mut all = Sources::Everyone;
+    let mut all = Sources::All;
     for visit in visits {
         all = all.and(access.allowed(&visit)?);
     }
     Ok(all)
-}
-
-fn restriction(patch: &FilterPatch) -> Option<&Restriction> {
-    match patch {
-        FilterPatch::Restrict(restriction) => Some(restriction),
-        FilterPatch::Chain(_)
-        | FilterPatch::Connect(_)
-        | FilterPatch::Http
-        | FilterPatch::Nothing
-        | FilterPatch::Socket(_)
-        | FilterPatch::Unknown(_) => None,
-    }
 }
 
 fn server_names(matches: &RouteMatch) -> &[String] {

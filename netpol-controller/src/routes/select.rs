@@ -1,57 +1,63 @@
-//! Which objects a gateway takes: by labels, by namespace, by name.
+//! Which objects apply to a gateway: by labels, by namespace, by name.
 
 use super::{GatewayEntry, ROOT_NAMESPACE};
-use crate::world::{EnvoyFilter, Gateway, IstioGateway, Labels, ObjectKey, World, has_labels};
+use crate::state::{
+    ClusterState, EnvoyFilter, Gateway, IstioGateway, Labels, ObjectKey, has_labels,
+};
 
 /// Annotation with the names of the gateways that an object is for.
 pub(super) const GATEWAYS: &str = "rhizome.gardener.cloud/gateways";
 
-/// Annotation with which Istio says who sees a Service.
+/// Istio's annotation with the namespaces that see a Service.
 const EXPORT_TO: &str = "networking.istio.io/exportTo";
 
-/// Tells whether a selector selects the pods of a gateway.
-fn selects_pods(world: &World, entry: &GatewayEntry, selector: &Labels) -> bool {
+/// Returns whether a selector selects the pods of a gateway.
+fn selects_pods(state: &ClusterState, entry: &GatewayEntry, selector: &Labels) -> bool {
     if has_labels(&entry.selector, selector) {
         return true;
     }
-    let mut pods = world.pods.labels_in(&entry.namespace);
+    let mut pods = state.pods.labels_in(&entry.namespace);
     may_select(entry, selector)
         && pods.any(|pod| has_labels(pod, &entry.selector) && has_labels(pod, selector))
 }
 
-/// Tells whether a selector selects pods that have a gateway's labels and perhaps others.
+/// Returns whether a selector selects pods that have a gateway's labels and perhaps others.
 fn may_select(entry: &GatewayEntry, selector: &Labels) -> bool {
     let other =
         |(key, value): (&String, &String)| entry.selector.get(key).is_none_or(|own| own == value);
     selector.iter().all(other)
 }
 
-/// Tells whether it depends on the gateway's pods if a selector selects them.
+/// Returns whether it depends on the gateway's pods if a selector selects them.
 pub(super) fn pods_decide(entry: &GatewayEntry, selector: &Labels) -> bool {
     !has_labels(&entry.selector, selector) && may_select(entry, selector)
 }
 
-/// Tells whether an Istio `Gateway` is for a gateway. One without a selector is for none: Istio
+/// Returns whether an Istio `Gateway` is for a gateway. One without a selector is for none: Istio
 /// would open its ports everywhere.
-pub(super) fn takes_istio(world: &World, entry: &GatewayEntry, gateway: &IstioGateway) -> bool {
-    !gateway.selector.is_empty() && selects_pods(world, entry, &gateway.selector)
+pub(super) fn serves_istio_gateway(
+    state: &ClusterState,
+    entry: &GatewayEntry,
+    gateway: &IstioGateway,
+) -> bool {
+    !gateway.selector.is_empty() && selects_pods(state, entry, &gateway.selector)
 }
 
-/// Tells whether an `EnvoyFilter` is for a gateway.
-pub(super) fn takes_filter(
-    world: &World,
+/// Returns whether an `EnvoyFilter` is for a gateway.
+pub(super) fn applies_filter(
+    state: &ClusterState,
     entry: &GatewayEntry,
     key: &ObjectKey,
     filter: &EnvoyFilter,
 ) -> bool {
     let namespace = &*key.namespace;
     (namespace == entry.namespace || namespace == ROOT_NAMESPACE)
-        && selects_pods(world, entry, &filter.workload_labels)
+        && selects_pods(state, entry, &filter.workload_labels)
 }
 
-/// Tells whether a `Gateway` of the Gateway API is for a gateway.
-pub(super) fn takes_gateway(
-    world: &World,
+/// Returns whether a `Gateway` of the Gateway API is for a gateway.
+pub(super) fn serves_gateway(
+    state: &ClusterState,
     entry: &GatewayEntry,
     key: &ObjectKey,
     gateway: &Gateway,
@@ -60,10 +66,10 @@ pub(super) fn takes_gateway(
         return names.split(',').any(|name| name.trim() == entry.name);
     }
     let labels = &gateway.infrastructure_labels;
-    *key.namespace == *entry.namespace || !labels.is_empty() && selects_pods(world, entry, labels)
+    *key.namespace == *entry.namespace || !labels.is_empty() && selects_pods(state, entry, labels)
 }
 
-/// Tells whether an object of Istio that lies in `own` and is exported so is seen in `to`.
+/// Returns whether an object of Istio that lies in `own` and is exported so is seen in `to`.
 pub(super) fn exported(exports: &[String], own: &str, to: &str) -> bool {
     let sees = |export: &String| match export.as_str() {
         "*" => true,
@@ -73,9 +79,13 @@ pub(super) fn exported(exports: &[String], own: &str, to: &str) -> bool {
     exports.is_empty() || exports.iter().any(sees)
 }
 
-/// Tells whether a Service is seen in the gateway's namespace.
-pub(super) fn sees_service(world: &World, entry: &GatewayEntry, service: &ObjectKey) -> bool {
-    let object = world.services.get(service);
+/// Returns whether a Service is seen in the gateway's namespace.
+pub(super) fn sees_service(
+    state: &ClusterState,
+    entry: &GatewayEntry,
+    service: &ObjectKey,
+) -> bool {
+    let object = state.services.get(service);
     let Some(exports) = object.and_then(|own| own.annotations.get(EXPORT_TO)) else {
         return true;
     };

@@ -1,12 +1,12 @@
-//! All groups, and who has what two claim.
+//! All groups, and the owner of each match that several claim.
 //!
 //! ```text
 //!   claims: server name, CONNECT value, destination, key, number ─▶ holders, the oldest first
 //! ```
 //!
 //! The oldest object has a match that several claim, by its creation, then its namespace and name;
-//! the others keep what nobody older claims and are told of. So nobody takes a route from anybody
-//! by writing an object later, and the outcome does not depend on the order of events. What lies
+//! the others keep what no older object claims and get an Event. So no object takes over a route
+//! by being written later, and the outcome does not depend on the order of events. What lies
 //! within what another claims is [`wider`]'s. Claims are looked up, not searched for: a group costs
 //! what it claims, and a wide claim what lies within it.
 
@@ -19,11 +19,11 @@ use route::{ClusterSpec, IpPrefix, RouteMatch, RouteSpec};
 use self::wider::{Claims, holder_of, reversed, within};
 use super::{Group, Routed, SourcedRoute};
 use crate::plan::{Problem, Reason};
-use crate::world::{Kind, ObjectKey};
+use crate::state::{Kind, ObjectKey};
 
 mod wider;
 
-/// The groups that were put, with what each has.
+/// All groups, with the accepted routes of each.
 #[derive(Debug, Default)]
 pub struct Table {
     groups: BTreeMap<Arc<str>, Entry>,
@@ -39,16 +39,16 @@ struct Entry {
     conflicts: BTreeSet<Problem>,
 }
 
-/// What a group's change brought about.
+/// Effects of a group's change.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Changed {
-    /// Groups whose accepted routes are others now.
+    /// Groups whose accepted routes changed.
     pub routes: BTreeSet<Arc<str>>,
-    /// Groups whose clusters are others now.
+    /// Groups whose clusters changed.
     pub clusters: BTreeSet<Arc<str>>,
-    /// Groups about which there is something else to tell.
+    /// Groups whose problems changed.
     pub problems: BTreeSet<Arc<str>>,
-    /// Services that are led to otherwise.
+    /// Services whose routed ports changed.
     pub services: BTreeSet<ObjectKey>,
 }
 
@@ -63,7 +63,7 @@ enum Claim {
     RouteId(u32),
 }
 
-/// Who claims; the order is the one of precedence.
+/// A claimant; the order is the one of precedence.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 struct Holder {
     created: i64,
@@ -75,7 +75,7 @@ struct Holder {
 }
 
 impl Table {
-    /// Puts a group in place of what it was before; an empty one is forgotten.
+    /// Replaces a group; an empty one is removed.
     pub fn put(&mut self, name: &str, group: Group) -> Changed {
         let mut changed = Changed::default();
         let name: Arc<str> = name.into();
@@ -88,16 +88,16 @@ impl Table {
                 .iter()
                 .zip(&group.gateways)
                 .all(|(a, b)| a.routes == b.routes);
-        let mut touched = BTreeSet::from([Arc::clone(&name)]);
+        let mut affected = BTreeSet::from([Arc::clone(&name)]);
         if !same_routes {
-            self.withdraw(&name, &old.group, &mut touched);
-            self.claim(&name, &group, &mut touched);
+            self.withdraw(&name, &old.group, &mut affected);
+            self.claim(&name, &group, &mut affected);
         }
         let is_empty = group.is_empty();
         let entry = Entry { group, ..old };
         self.groups.insert(Arc::clone(&name), entry);
         if !same_routes {
-            for other in touched {
+            for other in affected {
                 self.settle(&other, &mut changed);
             }
         }
@@ -116,7 +116,8 @@ impl Table {
             .map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the clusters of a group on a gateway, sorted by name; no other group has one of them.
+    /// Returns the clusters of a group on a gateway, sorted by name; no other group has one of
+    /// them.
     #[must_use]
     pub fn clusters(&self, gateway: usize, group: &str) -> &[ClusterSpec] {
         let entry = self.groups.get(group);
@@ -129,7 +130,7 @@ impl Table {
         self.groups.keys()
     }
 
-    /// Returns what is to be told about a group, sorted and distinct.
+    /// Returns the problems of a group, sorted and distinct.
     #[must_use]
     pub fn problems(&self, group: &str) -> Vec<Problem> {
         let Some(entry) = self.groups.get(group) else {
@@ -154,7 +155,7 @@ impl Table {
         all.flat_map(|entry| entry.group.routed.keys())
     }
 
-    fn withdraw(&mut self, name: &Arc<str>, group: &Group, touched: &mut BTreeSet<Arc<str>>) {
+    fn withdraw(&mut self, name: &Arc<str>, group: &Group, affected: &mut BTreeSet<Arc<str>>) {
         for (claims, own) in self.claims.iter_mut().zip(&group.gateways) {
             for (place, route) in own.routes.iter().enumerate() {
                 let holder = Holder::new(name, place, route);
@@ -163,32 +164,32 @@ impl Table {
                         continue;
                     };
                     holders.remove(&holder);
-                    touched.extend(groups_of(holders));
+                    affected.extend(groups_of(holders));
                     if holders.is_empty() {
                         claims.remove(&claim);
                     }
-                    touched.extend(within(claims, &claim).flat_map(groups_of));
+                    affected.extend(within(claims, &claim).flat_map(groups_of));
                 }
             }
         }
     }
 
-    fn claim(&mut self, name: &Arc<str>, group: &Group, touched: &mut BTreeSet<Arc<str>>) {
+    fn claim(&mut self, name: &Arc<str>, group: &Group, affected: &mut BTreeSet<Arc<str>>) {
         let gateways = self.claims.len().max(group.gateways.len());
         self.claims.resize_with(gateways, BTreeMap::new);
         for (claims, own) in self.claims.iter_mut().zip(&group.gateways) {
             for (place, route) in own.routes.iter().enumerate() {
                 for claim in claims_of(&route.spec.matches) {
-                    touched.extend(within(claims, &claim).flat_map(groups_of));
+                    affected.extend(within(claims, &claim).flat_map(groups_of));
                     let holders = claims.entry(claim).or_default();
-                    touched.extend(groups_of(holders));
+                    affected.extend(groups_of(holders));
                     holders.insert(Holder::new(name, place, route));
                 }
             }
         }
     }
 
-    /// Decides anew what a group has.
+    /// Recomputes the accepted routes of a group.
     fn settle(&mut self, name: &Arc<str>, changed: &mut Changed) {
         let Some(entry) = self.groups.get(name) else {
             return;
@@ -217,7 +218,7 @@ impl Table {
         entry.conflicts = conflicts;
     }
 
-    /// Returns what is left of a route without what others have.
+    /// Returns a route without the matches that others own.
     fn keep(
         &self,
         gateway: usize,
@@ -232,7 +233,7 @@ impl Table {
             let (holder, barred) = holder_of(claims, &claim);
             let message = if let Some((_, (wide, of))) = barred.iter().find(|(one, _)| *one == own)
             {
-                format!("{claim} lies within {wide}, which is {}", of.elder())
+                format!("{claim} lies within {wide}, which is {}", of.older_owner())
             } else {
                 match holder {
                     Some(first) if first != own => {
@@ -240,7 +241,7 @@ impl Table {
                         if self.cluster_of(gateway, first) == Some(&route.spec.cluster) {
                             return false;
                         }
-                        format!("{claim} is {}", first.elder())
+                        format!("{claim} is {}", first.older_owner())
                     }
                     Some(_) | None => return true,
                 }
@@ -287,7 +288,7 @@ impl Changed {
 }
 
 impl Group {
-    /// Tells whether there is nothing in it.
+    /// Returns whether there is nothing in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let mut gateways = self.gateways.iter();
@@ -308,8 +309,8 @@ impl Holder {
         }
     }
 
-    /// Tells whose something is, to a younger one.
-    fn elder(&self) -> String {
+    /// Describes the owner, for a younger claimant's message.
+    fn older_owner(&self) -> String {
         format!("{} {}'s, which is older", self.kind.name(), self.key)
     }
 }

@@ -248,7 +248,7 @@ fn refused() -> Vec<(String, &'static str)> {
 }
 
 #[test]
-fn everything_refused_ends_with_64_and_is_named() {
+fn invalid_config_exits_64_and_names_keys() {
     for (config, what) in refused() {
         let (code, stdout, stderr) = check(&config);
         assert_eq!(code, Some(64), "{config}: {stdout}{stderr}");
@@ -258,7 +258,7 @@ fn everything_refused_ends_with_64_and_is_named() {
 }
 
 #[test]
-fn what_is_refused_does_not_start_either_and_names_its_line() {
+fn refused_config_does_not_start() {
     let dir = TempDir::new("config").unwrap();
     let bad = "# first\ncontrollers:\n  networkPolicy: { concurrentSync: 1 }\n";
     dir.write("controller.yaml", bad).unwrap();
@@ -282,7 +282,7 @@ fn what_is_refused_does_not_start_either_and_names_its_line() {
 }
 
 #[test]
-fn several_mistakes_are_told_at_once() {
+fn config_errors_are_reported_together() {
     let (code, _, stderr) = check(&policy(
         "concurrentSyncs: 0, namespaceSelectors: [{ matchExpressions: [{ key: k, operator: In }] }]",
     ));
@@ -292,7 +292,7 @@ fn several_mistakes_are_told_at_once() {
 }
 
 #[test]
-fn help_and_version_end_with_0_and_a_bad_flag_with_64() {
+fn help_exits_0_and_bad_flag_exits_64() {
     let dir = TempDir::new("flags").unwrap();
     let (code, stdout, _) = outcome(&dir, &["--version"]);
     let version = format!("netpol-controller {}\n", env!("CARGO_PKG_VERSION"));

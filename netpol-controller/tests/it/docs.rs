@@ -7,7 +7,7 @@ use testkit::tempdir::TempDir;
 use testkit::wait;
 
 use crate::child::{Child, LIMIT};
-use crate::lonely::{Mute, config};
+use crate::offline::{Mute, config};
 
 fn document(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -41,7 +41,7 @@ fn the_table_of_metrics_is_up_to_date() {
 }
 
 #[test]
-fn a_running_controller_exposes_nothing_that_the_table_does_not_list() {
+fn running_controller_exposes_only_the_table() {
     let (dir, mute) = (TempDir::new("docs").unwrap(), Mute::start());
     let child = Child::start(dir.path(), "controller", &config(&dir, mute.addr, true));
     // Who answers probes is there before who makes policies.
@@ -72,7 +72,7 @@ fn families(text: &str) -> BTreeSet<String> {
 fn the_readme_names_exit_codes_kinds_and_reasons() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
     let readme = std::fs::read_to_string(path).unwrap();
-    for kind in netpol_controller::world::Kind::ALL {
+    for kind in netpol_controller::state::Kind::ALL {
         let plural = kind.plural();
         assert!(readme.contains(&format!("\"{plural}\"")), "{plural}");
     }

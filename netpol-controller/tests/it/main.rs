@@ -7,4 +7,4 @@
 mod child;
 mod config;
 mod docs;
-mod lonely;
+mod offline;

@@ -191,26 +191,29 @@ impl Api {
     /// Returns `object: reason` of every Event, sorted.
     pub(crate) fn events(&mut self) -> Vec<String> {
         let events = self.list("/api/v1/events");
-        let told = |event: &Value| {
+        let reported = |event: &Value| {
             let (about, text) = (&event["involvedObject"], |value: &Value| {
                 value.as_str().unwrap_or_default().to_owned()
             });
             let (namespace, name) = (text(&about["namespace"]), text(&about["name"]));
             format!("{namespace}/{name}: {}", text(&event["reason"]))
         };
-        let mut told: Vec<_> = events.iter().map(told).collect();
-        told.sort();
-        told
+        let mut reported: Vec<_> = events.iter().map(reported).collect();
+        reported.sort();
+        reported
     }
 
     /// Waits until exactly these Events are there.
     pub(crate) fn wait_events(&mut self, wanted: &[&str]) {
         let mut last = Vec::new();
-        let told = wait::until("Events", LIMIT, || {
+        let reported = wait::until("Events", LIMIT, || {
             last = self.events();
             last == wanted
         });
-        assert!(told.is_ok(), "{told:?} of {wanted:?}; there are {last:?}");
+        assert!(
+            reported.is_ok(),
+            "{reported:?} of {wanted:?}; there are {last:?}"
+        );
     }
 }
 

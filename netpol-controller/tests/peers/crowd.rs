@@ -108,7 +108,7 @@ fn converge_in_two_goes(stage: &Stage) -> (Child, Policies) {
 }
 
 #[test]
-fn a_hundred_bad_services_among_a_thousand_hold_nobody_up() {
+fn bad_services_do_not_delay_the_others() {
     let stage = Stage::new("crowd");
     let mut api = stage.api();
     for number in 0..NAMESPACES {
@@ -154,10 +154,10 @@ fn a_hundred_bad_services_among_a_thousand_hold_nobody_up() {
         assert_eq!(has(&policies, number, "tcp-80-via-all"), kept, "{number}");
     }
     assert_eq!(updates(&controller), 0.0);
-    everybody_is_told_once(&mut api, &controller);
+    each_object_gets_one_event(&mut api, &controller);
 }
 
-fn everybody_is_told_once(api: &mut crate::api::Api, controller: &Child) {
+fn each_object_gets_one_event(api: &mut crate::api::Api, controller: &Child) {
     let bad = (0..SERVICES_IN_ALL).filter(|number| fate(*number) != Fate::Good);
     let mut wanted: Vec<_> = bad
         .map(|number| {
@@ -167,13 +167,13 @@ fn everybody_is_told_once(api: &mut crate::api::Api, controller: &Child) {
         .collect();
     wanted.sort();
     let mut last = Vec::new();
-    let told = wait::until("an Event for each bad Service", LIMIT, || {
+    let reported = wait::until("an Event for each bad Service", LIMIT, || {
         last = api.events();
         last.dedup();
         last == wanted
     });
-    assert!(told.is_ok(), "{told:?}: {} Events", last.len());
-    // Two controllers have found those of the start bad, and neither told anything twice.
+    assert!(reported.is_ok(), "{reported:?}: {} Events", last.len());
+    // Two controllers found the initial ones invalid, and neither reported anything twice.
     let most = wanted.len() + count(|number| fate(number) == Fate::BadAtOnce);
     assert!(api.events().len() <= most, "{}", api.events().len());
     let written = controller.value("rhizome_netpol_events_total", &[("result", "written")]);

@@ -61,7 +61,7 @@ fn the_resource_manager(api: &mut Api) {
         "a/ingress-to-gardener-resource-manager-tcp-10250-from-b",
         "b/egress-to-a-gardener-resource-manager-tcp-10250",
     ];
-    let world = ["a/ingress-to-gardener-resource-manager-from-world"];
+    let state = ["a/ingress-to-gardener-resource-manager-from-world"];
     let exposed = [
         "a/ingress-to-gardener-resource-manager-tcp-10250-from-ingress-controller",
         "default/egress-to-a-gardener-resource-manager-tcp-10250-from-ingress-controller",
@@ -77,8 +77,8 @@ fn the_resource_manager(api: &mut Api) {
         GRM,
         &json!({ format!("{P}/from-world-to-ports"): ports }),
     );
-    let three = [&own[..], &of_b[..], &world[..]].concat();
-    api.wait_names("that of everybody", &three);
+    let three = [&own[..], &of_b[..], &state[..]].concat();
+    api.wait_names("the from-world policy", &three);
     let ingresses = "/apis/networking.k8s.io/v1/namespaces/a/ingresses";
     api.create(ingresses, &ingress());
     let all = [&three[..], &exposed[..]].concat();
@@ -97,7 +97,7 @@ fn the_resource_manager(api: &mut Api) {
     api.wait_names("the last ones to go", &[]);
 }
 
-/// A Service in namespaces whose names nobody knows, and a component that talks to all of them.
+/// A Service in namespaces of unknown names, and a component that talks to all of them.
 fn targets_in_many_namespaces(api: &mut Api) {
     let bar = r#"[{"matchLabels":{"kubernetes.io/metadata.name":"bar"}}]"#;
     for namespace in ["foo-1", "foo-2"] {

@@ -1,4 +1,4 @@
-//! Policies that others change, policies nobody wants any more, and restarts with nothing to do.
+//! Policies that others change, policies no longer wanted, and restarts with nothing to do.
 
 use std::thread;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::stage::{SERVICES, Stage};
 
 const POLICY: &str = "a/ingress-to-s-tcp-80";
 
-/// How long somebody fights with us about a policy.
+/// How long another writer fights with the controller about a policy.
 const FIGHT: Duration = Duration::from_secs(3);
 
 fn path(name: &str) -> String {
@@ -33,7 +33,7 @@ fn edited_and_deleted_ones_are_put_back(api: &mut Api) {
     let metadata = &put_back[POLICY]["metadata"];
     assert_eq!(metadata["labels"]["mine"], "1");
     assert_eq!(metadata["annotations"]["note"], "keep");
-    // The labels that tell whose it is are taken away, and the sentence.
+    // The owner labels are removed, and the description.
     let owner = [
         format!("{P}/service-name"),
         format!("{P}/service-namespace"),
@@ -61,7 +61,7 @@ fn edited_and_deleted_ones_are_put_back(api: &mut Api) {
     });
 }
 
-/// Somebody who changes a policy as fast as he can, and has the last word nowhere.
+/// A writer that changes a policy as fast as it can, and never wins.
 fn a_fight_ends_right(stage: &Stage, api: &mut Api) {
     let good = api.policies();
     let mut other = stage.api();
@@ -88,14 +88,14 @@ fn a_fight_ends_right(stage: &Stage, api: &mut Api) {
 }
 
 #[test]
-fn what_others_change_is_put_back_and_what_is_theirs_stays() {
+fn drift_is_reverted_and_foreign_labels_stay() {
     let stage = Stage::new("drift");
     let mut api = stage.api();
     api.namespace("a", &json!({}));
     api.create(&services("a"), &service("s", 80));
     let foreign = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
-        "metadata": { "name": "somebody-elses" }, "spec": { "podSelector": {} },
+        "metadata": { "name": "foreign" }, "spec": { "podSelector": {} },
     });
     api.create(&policies_of("a"), &foreign);
     let controller = stage.controller("controller", SERVICES);
@@ -106,7 +106,7 @@ fn what_others_change_is_put_back_and_what_is_theirs_stays() {
         controller.value("rhizome_netpol_write_errors_total", &[("verb", "delete")]),
         0.0
     );
-    assert!(api.policies().contains_key("a/somebody-elses"));
+    assert!(api.policies().contains_key("a/foreign"));
 }
 
 #[test]

@@ -50,7 +50,7 @@ fn istio(api: &mut Api) {
     api.wait_names("them to go with the gateway's pod", &OWN);
     api.create(&pods("istio-ingress"), &gateway_pod);
     api.wait_names("them to come with it", &[OWN, istio].concat());
-    // What cannot be followed is told, and takes nothing else along.
+    // An unresolved reference is reported and affects nothing else.
     create(
         api,
         VIRTUAL_SERVICE,
@@ -97,7 +97,7 @@ fn without_istio(api: &mut Api) {
 }
 
 #[test]
-fn kinds_that_are_installed_later_are_noticed_without_a_restart() {
+fn later_installed_kinds_are_discovered() {
     let stage = Stage::new("exposure");
     let mut api = stage.api();
     for name in ["a", "istio-ingress", "gateways"] {
@@ -117,7 +117,7 @@ fn kinds_that_are_installed_later_are_noticed_without_a_restart() {
 }
 
 #[test]
-fn upstreams_policies_come_and_go_with_the_labels_of_pods() {
+fn upstream_policies_follow_pod_labels() {
     let stage = Stage::new("upstream");
     let mut api = stage.api();
     for name in ["a", "b"] {
@@ -129,22 +129,22 @@ fn upstreams_policies_come_and_go_with_the_labels_of_pods() {
         format!("{P}/from-world-to-ports"): r#"[{"port":80}]"#,
     });
     api.create(&services("a"), &exposed);
-    let world = "a/ingress-to-s-from-world";
+    let state = "a/ingress-to-s-from-world";
     let of_b = ["a/ingress-to-s-tcp-80-from-b", "b/egress-to-a-s-tcp-80"];
     let mut document = stage.controller("document", SERVICES);
     api.wait_names(
         "all of the document's policies",
-        &[&OWN[..], &of_b[..], &[world]].concat(),
+        &[&OWN[..], &of_b[..], &[state]].concat(),
     );
     document.terminate();
-    // The same cluster, the other way: nobody has a label yet.
+    // The same cluster, the other way: no pod has a label yet.
     let controller = stage.controller("upstream", UPSTREAM);
     // The one that stays is written anew, not necessarily before the last of the others goes.
     let open = json!([{ "ports": [{ "port": 80, "protocol": "TCP" }] }]);
     api.wait_policies("policies that no pod needs to go", |found| {
         found.len() == 1
             && found
-                .get(world)
+                .get(state)
                 .is_some_and(|stays| stays["spec"]["ingress"] == open)
     });
     let label = format!("{P}/to-a-s-tcp-80");
@@ -152,7 +152,7 @@ fn upstreams_policies_come_and_go_with_the_labels_of_pods() {
         &pods("b"),
         &pod("client", &json!({ label.clone(): "allowed" })),
     );
-    let policies = api.wait_names("those of b's pod", &[&of_b[..], &[world]].concat());
+    let policies = api.wait_names("those of b's pod", &[&of_b[..], &[state]].concat());
     let text = &policies[of_b[1]]["metadata"]["annotations"]["gardener.cloud/description"];
     let text = text.as_str().unwrap();
     assert!(
@@ -166,20 +166,20 @@ fn upstreams_policies_come_and_go_with_the_labels_of_pods() {
         &client,
         &json!({ "metadata": { "labels": { label.clone(): "denied" } } }),
     );
-    api.wait_names("them to go with the value", &[world]);
+    api.wait_names("them to go with the value", &[state]);
     api.patch(
         &client,
         &json!({ "metadata": { "labels": { label.clone(): "allowed" } } }),
     );
     api.create(&pods("a"), &pod("client", &json!({ own: "allowed" })));
-    api.wait_names("those of both", &[&OWN[..], &of_b[..], &[world]].concat());
+    api.wait_names("those of both", &[&OWN[..], &of_b[..], &[state]].concat());
     api.patch(
         &client,
         &json!({ "metadata": { "labels": { label: null } } }),
     );
-    api.wait_names("b's to go with the label", &[&OWN[..], &[world]].concat());
+    api.wait_names("b's to go with the label", &[&OWN[..], &[state]].concat());
     api.delete_pod("a", "client");
-    api.wait_names("a's to go with the pod", &[world]);
+    api.wait_names("a's to go with the pod", &[state]);
     assert_eq!(
         controller.value("rhizome_netpol_write_errors_total", &[]),
         0.0

@@ -1,4 +1,5 @@
-//! `deny-all` and its exceptions: whom they are for, in which order, and what they follow.
+//! `deny-all` and its exceptions: which namespaces they are for, in which order, and what they
+//! follow.
 
 use serde_json::{Value, json};
 use testkit::wait;
@@ -47,8 +48,8 @@ fn quota(limit: u32) -> Value {
     })
 }
 
-/// Lets a namespace have so many policies. Nobody else counts them here: the figures of its status
-/// are a test's to write.
+/// Lets a namespace have so many policies. No other controller counts them here: the figures of its
+/// status are a test's to write.
 fn allow(api: &mut Api, limit: u32) {
     let all = "/api/v1/namespaces/short/resourcequotas";
     let one = format!("{all}/few");
@@ -125,7 +126,7 @@ fn roles(api: &mut Api) {
     assert!(except.contains(&json!("169.254.169.254/32")), "{blocked}");
 }
 
-/// The address of the API server, which the API server itself cannot tell on loopback.
+/// The address of the API server, which the API server itself cannot publish on loopback.
 fn api_server(api: &mut Api) {
     let all = "/api/v1/namespaces/default/endpoints";
     let mut endpoints = json!({
@@ -215,12 +216,12 @@ fn drift(api: &mut Api) {
     assert_eq!(
         names(&policies, "plain"),
         ["deny-all"],
-        "nobody's description, nobody's business"
+        "a foreign description is left alone"
     );
 }
 
 #[test]
-fn namespaces_get_what_they_are_for_and_never_deny_all_alone() {
+fn namespaces_never_get_deny_all_alone() {
     let stage = Stage::new("namespaces");
     let mut api = stage.api();
     let controller = stage.controller("controller", CONFIG);

@@ -36,7 +36,7 @@ fn fill(api: &mut Api) -> Policies {
 }
 
 #[test]
-fn an_api_server_that_stands_still_for_30_seconds_changes_nothing() {
+fn stalled_api_server_changes_nothing() {
     let mut stage = Stage::new("still");
     let mut api = stage.api();
     let controller = stage.replica("controller", SERVICES);
@@ -73,7 +73,7 @@ fn base64(text: &str) -> String {
     testkit::command::run(Command::new("sh").args(["-c", &script])).unwrap()
 }
 
-/// Takes a Service away where the API server cannot see it, then all history.
+/// Deletes a Service in etcd behind the API server, then compacts the history.
 fn forget(stage: &Stage, name: &str) {
     let key = base64(&format!("/registry/services/specs/a/{name}"));
     let gone = stage.etcd("/v3/kv/deleterange", &json!({ "key": key }));
@@ -112,7 +112,7 @@ fn exposed(api: &mut Api) -> Policies {
 }
 
 #[test]
-fn one_that_dies_and_forgets_its_history_is_listed_anew() {
+fn restarted_api_server_is_relisted() {
     let mut stage = Stage::new("compacted");
     let mut api = stage.api();
     let controller = stage.replica("controller", SERVICES);
@@ -132,7 +132,7 @@ fn one_that_dies_and_forgets_its_history_is_listed_anew() {
     let mut api = stage.api();
     api.create(&services("a"), &service("after", 80));
     let gone = |key: &str| key.contains("-s-0-");
-    // Only a new list can tell that the Service is gone: no event of it is left anywhere.
+    // Only a new list shows that the Service is gone: its event is lost.
     let after = api.wait_policies_for(CAUGHT_UP, "what has happened to be followed", |found| {
         found.contains_key("a/egress-to-after-tcp-80")
             && found.contains_key("a/ingress-to-after-tcp-80")
@@ -143,9 +143,10 @@ fn one_that_dies_and_forgets_its_history_is_listed_anew() {
     same(&kept, &after);
     assert_eq!(after.len(), kept.len() + 2);
     assert!(controller.is_ready());
-    // And nothing else was deleted on the way, to be created again in another version: not what came
-    // from kinds that an API server does not know in its first moments. Requests are not counted: a
-    // list of policies that is answered after a delete and older than it has it asked for once more.
+    // And nothing else was deleted on the way, to be created again in another version: not what
+    // came from kinds that an API server does not know in its first moments. Requests are not
+    // counted: a list of policies that is answered after a delete and older than it has it asked
+    // for once more.
     let settled = settled(&mut api, &controller);
     same(&kept, &settled);
     assert_eq!(settled.len(), kept.len() + 3);

@@ -91,7 +91,7 @@ pub(crate) fn model() -> impl Strategy<Value = Model> {
     })
 }
 
-/// A Service's port, and whether it is told by name.
+/// A Service's port, and whether it is named.
 type RawExposed = (Index, Index, bool);
 
 /// A cluster before it is known what its indices point at.
@@ -287,7 +287,7 @@ fn raw_service() -> impl Strategy<Value = (Index, Service)> {
     )
         .prop_map(
             |(namespace, name, created, (app, tier), ports, annotations)| {
-                let (clients, namespace_alias, aliases, world) = annotations;
+                let (clients, namespace_alias, aliases, state) = annotations;
                 let mut selector = Labels::from([("app".to_owned(), app.to_owned())]);
                 selector.extend(tier.map(|tier| ("tier".to_owned(), tier.to_owned())));
                 let service = Service {
@@ -299,7 +299,7 @@ fn raw_service() -> impl Strategy<Value = (Index, Service)> {
                     clients,
                     namespace_alias,
                     aliases,
-                    world,
+                    state,
                 };
                 (namespace, service)
             },

@@ -2,7 +2,7 @@
 //! nothing less.
 //!
 //! ```text
-//!   Model ──objects──▶ World ──plan──▶ policies ──testkit::netpol──▶ connectivity
+//!   Model ──objects──▶ ClusterState ──plan──▶ policies ──testkit::netpol──▶ connectivity
 //!     └────────────────promise, from the document's words──────────▶      =
 //! ```
 //!

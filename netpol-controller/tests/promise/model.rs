@@ -63,7 +63,7 @@ pub(crate) struct Service {
     pub(crate) clients: Option<Vec<Selector>>,
     pub(crate) namespace_alias: Option<String>,
     pub(crate) aliases: BTreeMap<String, Vec<Entry>>,
-    pub(crate) world: Option<Vec<Entry>>,
+    pub(crate) state: Option<Vec<Entry>>,
 }
 
 /// A selector of namespaces.
@@ -109,14 +109,14 @@ impl Selector {
     }
 }
 
-/// Tells whether labels are among others.
+/// Returns whether labels are among others.
 pub(crate) fn has_all(labels: &Labels, wanted: &Labels) -> bool {
     let mut wanted = wanted.iter();
     wanted.all(|(key, value)| labels.get(key) == Some(value))
 }
 
 impl Target {
-    /// Tells whether this is a port of the pod.
+    /// Returns whether this is a port of the pod.
     fn is(&self, pod: &Pod, protocol: Protocol, port: u16) -> bool {
         let named = |name: &str, own: &NamedPort| {
             own.name == name && own.protocol == protocol && own.number == port
@@ -150,7 +150,7 @@ impl Entry {
         self.protocol.unwrap_or(Protocol::Tcp)
     }
 
-    /// Tells whether the port of the pod is meant.
+    /// Returns whether the port of the pod is meant.
     pub(crate) fn covers(&self, pod: &Pod, protocol: Protocol, port: u16) -> bool {
         let meant = match (&self.port, self.end) {
             (None, _) => true,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use netpol_controller::plan::{ApiServer, NamespaceSettings, namespace};
-use netpol_controller::world::{Kind, World};
+use netpol_controller::state::{ClusterState, Kind};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -48,7 +48,7 @@ const PRIVATE: [&str; 6] = [
     "fc00::/7",
 ];
 
-/// Networks that nobody says anything about, and all there are.
+/// Networks that no setting mentions, and all there are.
 const PUBLIC: [&str; 4] = ["203.0.113.0/24", "2001:db8::/32", "0.0.0.0/0", "::/0"];
 
 const LABELS: [&str; 5] = [
@@ -105,7 +105,7 @@ impl Range {
         self.v4 == v4 && (self.first..=self.last).contains(&bits)
     }
 
-    /// Tells whether the range is a part of the other one, and not all of it.
+    /// Returns whether the range is a part of the other one, and not all of it.
     fn is_part_of(self, other: Self) -> bool {
         self.v4 == other.v4 && other.first <= self.first && self.last <= other.last && self != other
     }
@@ -197,17 +197,17 @@ impl Networks {
         }
     }
 
-    fn world(&self) -> World {
-        let mut world = World::default();
+    fn state(&self) -> ClusterState {
+        let mut state = ClusterState::default();
         let metadata = json!({ "name": SHOOT, "labels": { "gardener.cloud/role": "shoot" } });
-        apply(&mut world, Kind::Namespace, json!({ "metadata": metadata }));
+        apply(&mut state, Kind::Namespace, json!({ "metadata": metadata }));
         let subset = json!({
             "addresses": [{ "ip": API_SERVER }],
             "ports": [{ "port": API_SERVER_PORT, "protocol": "TCP" }],
         });
         let metadata = json!({ "namespace": "default", "name": "kubernetes" });
         let object = json!({ "metadata": metadata, "subsets": [subset] });
-        apply(&mut world, Kind::Endpoints, object);
+        apply(&mut state, Kind::Endpoints, object);
         if let Some(shoot) = &self.shoot {
             let mut spec = json!({ "ipFamilies": shoot.families });
             if let Some(pods) = shoot.pods {
@@ -218,9 +218,9 @@ impl Networks {
                 "metadata": { "name": SHOOT },
                 "spec": { "shoot": { "spec": { "networking": spec }, "status": status } },
             });
-            apply(&mut world, Kind::Shoot, object);
+            apply(&mut state, Kind::Shoot, object);
         }
-        world
+        state
     }
 
     fn cluster(&self) -> Vec<Range> {
@@ -335,9 +335,9 @@ proptest! {
         networks in networks(),
         labels in subsequence(LABELS.to_vec(), 0..=LABELS.len()),
     ) {
-        let world = networks.world();
-        let api_server = ApiServer::of(&world);
-        let plan = namespace(&world, &networks.settings(), &api_server, SHOOT);
+        let state = networks.state();
+        let api_server = ApiServer::of(&state);
+        let plan = namespace(&state, &networks.settings(), &api_server, SHOOT);
         let objects: Vec<_> = plan.policies.iter().map(object).collect();
         let name = "kubernetes.io/metadata.name";
         let namespaces = [SHOOT, "kube-system"]

@@ -6,8 +6,8 @@ use kube::core::DynamicObject;
 use netpol_controller::plan::{
     Claims, Compatibility, IngressController, Policy, PolicySettings, Reason, RoutedPort, service,
 };
-use netpol_controller::world::{
-    Kind, LabelSelector, ObjectKey, Protocol as OurProtocol, TargetPort, World,
+use netpol_controller::state::{
+    ClusterState, Kind, LabelSelector, ObjectKey, Protocol as OurProtocol, TargetPort,
 };
 use serde_json::{Map, Value, json};
 use testkit::netpol::{Blocks, Cluster, Labels, Protocol};
@@ -26,7 +26,7 @@ pub(crate) struct Planned {
 
 /// Plans all Services, as often as it takes until all of their claims are known.
 pub(crate) fn plan(model: &Model, compatibility: Compatibility) -> Planned {
-    let world = world(model);
+    let state = state(model);
     let settings = PolicySettings {
         compatibility,
         namespace_selectors: model.handled.iter().map(Selector::parsed).collect(),
@@ -49,8 +49,8 @@ pub(crate) fn plan(model: &Model, compatibility: Compatibility) -> Planned {
     for last in [false, true] {
         for (index, object) in model.services.iter().enumerate() {
             let key = object.key_of();
-            let mut plan = service(&world, &settings, &model.routed_to(index), &key);
-            let moved = claims.settle(&world, &key, &mut plan);
+            let mut plan = service(&state, &settings, &model.routed_to(index), &key);
+            let moved = claims.settle(&state, &key, &mut plan);
             if last {
                 assert!(
                     moved.is_empty(),
@@ -102,28 +102,28 @@ pub(crate) fn object(policy: &Policy) -> Value {
     })
 }
 
-/// Puts an object into the world.
-pub(crate) fn apply(world: &mut World, kind: Kind, object: Value) {
+/// Applies an object to the state.
+pub(crate) fn apply(state: &mut ClusterState, kind: Kind, object: Value) {
     let object: DynamicObject = serde_json::from_value(object).unwrap();
-    world.apply(kind, object).unwrap();
+    state.apply(kind, object).unwrap();
 }
 
-fn world(model: &Model) -> World {
-    let mut world = World::default();
+fn state(model: &Model) -> ClusterState {
+    let mut state = ClusterState::default();
     for (name, namespace) in &model.namespaces {
         let mut metadata = json!({ "name": name, "labels": namespace.labels });
         if namespace.terminating {
             metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
         }
-        apply(&mut world, Kind::Namespace, json!({ "metadata": metadata }));
+        apply(&mut state, Kind::Namespace, json!({ "metadata": metadata }));
     }
     for pod in &model.pods {
         let metadata =
             json!({ "namespace": pod.namespace, "name": pod.name, "labels": pod.labels });
-        apply(&mut world, Kind::Pod, json!({ "metadata": metadata }));
+        apply(&mut state, Kind::Pod, json!({ "metadata": metadata }));
     }
     for service in &model.services {
-        apply(&mut world, Kind::Service, service.object());
+        apply(&mut state, Kind::Service, service.object());
     }
     for (index, exposed) in model.ingresses.iter().enumerate() {
         let service = &model.services[exposed.service];
@@ -135,9 +135,9 @@ fn world(model: &Model) -> World {
         let rule = json!({ "http": { "paths": [{ "backend": backend }] } });
         let metadata = json!({ "namespace": service.namespace, "name": format!("i{index}") });
         let object = json!({ "metadata": metadata, "spec": { "rules": [rule] } });
-        apply(&mut world, Kind::Ingress, object);
+        apply(&mut state, Kind::Ingress, object);
     }
-    world
+    state
 }
 
 impl Model {
@@ -202,7 +202,7 @@ impl Service {
             let selectors = selectors.iter().map(Selector::value).collect();
             add("namespace-selectors", &selectors);
         }
-        if let Some(entries) = &self.world {
+        if let Some(entries) = &self.state {
             add("from-world-to-ports", &list(entries));
         }
         for (alias, entries) in &self.aliases {

@@ -6,7 +6,7 @@ use testkit::netpol::{Pod, Protocol};
 use crate::model::{CONTROLLER, Entry, Model, PREFIX, Routed, Selector, Service, has_all};
 
 /// Longest key of a label behind its prefix.
-const LONGEST: usize = 63;
+const MAX_KEY_BYTES: usize = 63;
 
 impl Model {
     /// Returns the ports that Services promise the client of the other pod, each with the index of
@@ -22,7 +22,7 @@ impl Model {
         promised.collect()
     }
 
-    /// Returns the indices of the Services that promise the pod's port to everybody outside.
+    /// Returns the indices of the Services that promise the pod's port to all outside sources.
     pub(crate) fn promising_world(
         &self,
         server: &Pod,
@@ -35,7 +35,7 @@ impl Model {
                 let mut entries = entries.iter();
                 entries.len() == 0 || entries.any(|entry| entry.covers(server, protocol, port))
             };
-            self.serves(service, server) && service.world.as_ref().is_some_and(covered)
+            self.serves(service, server) && service.state.as_ref().is_some_and(covered)
         };
         (0..self.services.len()).filter(promises).collect()
     }
@@ -51,7 +51,7 @@ impl Model {
         keys.collect()
     }
 
-    /// Tells whether the pod is behind the Service, and the Service is looked after.
+    /// Returns whether the pod is behind the Service, and the Service is looked after.
     fn serves(&self, service: &Service, pod: &Pod) -> bool {
         let namespace = &self.namespaces[&service.namespace];
         let selects = |one: &Selector| one.selects(&service.namespace, &namespace.labels);
@@ -152,7 +152,7 @@ pub(crate) fn name(protocol: Protocol) -> &'static str {
 /// What is too long is cut after 57 characters, then come a hyphen and the first 5 digits of the
 /// whole's SHA-256.
 fn shortened(name: &str) -> String {
-    if name.len() <= LONGEST {
+    if name.len() <= MAX_KEY_BYTES {
         return name.to_owned();
     }
     let sum = digest(&SHA256, name.as_bytes());

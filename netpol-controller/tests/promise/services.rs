@@ -23,7 +23,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 250, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn policies_open_what_labels_and_annotations_promise(model in model()) {
+    fn policies_match_labels_and_annotations(model in model()) {
         let both = [Blocks::LeaveOutPods, Blocks::MatchPods];
         // Only the document's policies have blocks at all.
         for (compatibility, blocks) in [
@@ -90,7 +90,7 @@ impl Comparison<'_> {
     }
 
     /// Two Services may ask for one policy, and then only one of them gets it: what the other has
-    /// promised need not hold, but nothing that nobody has promised does.
+    /// promised need not hold, but nothing holds that was not promised.
     fn compare(
         &self,
         (from, to): (End<'_>, End<'_>),
@@ -107,12 +107,12 @@ impl Comparison<'_> {
         prop_assert!(
             !wrong,
             "{}",
-            self.told((from, to), protocol, port, promising, &verdict)
+            self.reported((from, to), protocol, port, promising, &verdict)
         );
         Ok(())
     }
 
-    fn told(
+    fn reported(
         &self,
         (from, to): (End<'_>, End<'_>),
         protocol: Protocol,

@@ -10,7 +10,7 @@ use crate::seed::{Gateway, Seed};
 
 /// A client whose certificate is another gateway's is refused, and gets its own routes if it asks
 /// for them.
-pub(crate) fn nobody_gets_the_routes_of_another_gateway(seed: &Seed<'_>) {
+pub(crate) fn gateway_gets_only_its_own_routes(seed: &Seed<'_>) {
     let denied = || {
         let labels = [("reason", "denied")];
         seed.metric("rhizome_xds_refused_streams_total", &labels)
@@ -41,7 +41,7 @@ pub(crate) fn nobody_gets_the_routes_of_another_gateway(seed: &Seed<'_>) {
     }
 }
 
-/// The controller is away, and comes back: nobody notices, and nothing is sent twice.
+/// The controller is away and comes back: no client is affected, and nothing is sent twice.
 pub(crate) fn our_gateway_goes_on_without_the_controller(seed: &Seed<'_>, ours: &Gateway) {
     let led = |shoot: &str| {
         let request = Ask::Name(Some(name_of(shoot)));

@@ -88,7 +88,7 @@ fn by_name() -> Vec<(Ask, Wanted)> {
         (named("one.a.wild.example.com"), shoot("a")),
         (named("one.d.own.example.com"), shoot("d")),
         (named("a.wild.example.com"), both(Answer::Nothing)),
-        (named("api.nobody.example.com"), both(Answer::Nothing)),
+        (named("api.unknown.example.com"), both(Answer::Nothing)),
         (named(&name_of("f")), both(Answer::Nothing)),
         (Ask::Name(None), both(Answer::Nothing)),
     ]);
@@ -131,7 +131,7 @@ fn by_connect() -> Vec<(Ask, Wanted)> {
         (cluster_of("a", "vpn-seed-server", 1194), shoot("a")),
         (cluster_of("a", "kube-apiserver-mtls", 443), status(404)),
         (api("f"), status(503)),
-        (api("nobody"), status(404)),
+        (api("unknown"), status(404)),
         ("nonsense".to_owned(), status(404)),
     ] {
         for listener in [Listener::Node, Listener::Vpn] {

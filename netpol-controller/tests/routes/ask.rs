@@ -72,7 +72,7 @@ pub(crate) enum Answer {
 pub(crate) const INNER: &str = "kubernetes.default.svc";
 
 /// No gateway takes longer than this on a busy machine; it is short of a preamble's time, so that
-/// waiting that out is told from an answer.
+/// waiting that out is distinguishable from an answer.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Asks, and waits for the answer.

@@ -77,7 +77,7 @@ pub(crate) fn a_change_is_sent_alone(seed: &Seed<'_>, ours: &Gateway) {
 }
 
 /// A shoot is reachable a moment after it was applied, and gone a moment after it was deleted;
-/// nobody else notices, and who is connected stays so.
+/// other clients are not affected, and connections stay.
 pub(crate) fn a_shoot_comes_and_goes(seed: &Seed<'_>, ours: &Gateway) {
     let before = pushed(seed);
     come_and_go(seed, &ours.ports);
@@ -89,7 +89,7 @@ pub(crate) fn a_shoot_comes_and_goes(seed: &Seed<'_>, ours: &Gateway) {
     assert_eq!(seed.metric("rhizome_xds_nacks_total", &[]), 0.0);
 }
 
-/// Envoy takes the same changes, of listeners that it gets whole, and cuts nobody for them.
+/// Envoy applies the same changes, of listeners that it gets whole, without closing connections.
 pub(crate) fn envoy_follows(seed: &Seed<'_>, envoy: &Gateway<Envoy>) {
     come_and_go(seed, &envoy.ports);
     assert_eq!(seed.metric("rhizome_xds_nacks_total", &[]), 0.0);
@@ -112,7 +112,7 @@ fn come_and_go(seed: &Seed<'_>, ports: &Ports) {
     watches.iter_mut().for_each(Following::follow);
     let mut old = Connection::open(&by_tls.server_name(&name_of("g"))).unwrap();
 
-    // Not its namespace, which nobody here would ever finish deleting.
+    // Not its namespace, whose deletion nothing here would finish.
     seed.delete("gone", &objects[1..]);
     wait_answer(seed, ports, &by_name("g"), &Answer::Nothing);
     wait_answer(seed, ports, &by_connect("g"), &Answer::Status(404, None));

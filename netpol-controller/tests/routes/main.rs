@@ -7,8 +7,8 @@
 //!
 //! Everything runs in a network namespace of the test's own, because an API server takes no
 //! loopback addresses as endpoints and Envoy wants the ports that objects name: this needs root, or
-//! a user namespace of one's own. A program that is missing fails the test with a text that says how
-//! it is installed; `cargo xtask test` installs them all.
+//! a user namespace of one's own. A program that is missing fails the test with a text that says
+//! how it is installed; `cargo xtask test` installs them all.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stderr,
@@ -33,7 +33,7 @@ use testkit::wait::Stopwatch;
 
 /// One seed for all steps: an API server takes longer to start than all of them together.
 #[test]
-fn both_gateways_are_fed_by_one_controller_and_lead_alike() {
+fn both_gateways_route_alike() {
     for program in ["etcd", "kube-apiserver", "kubectl", "envoy"] {
         programs::announce(program);
     }
@@ -53,7 +53,7 @@ fn both_gateways_are_fed_by_one_controller_and_lead_alike() {
             changes::a_shoot_comes_and_goes(seed, &gateway)
         });
         step("another gateway", || {
-            access::nobody_gets_the_routes_of_another_gateway(seed)
+            access::gateway_gets_only_its_own_routes(seed)
         });
         step("no controller", || {
             access::our_gateway_goes_on_without_the_controller(seed, &gateway);

@@ -281,11 +281,11 @@ fn api_server(authority: &Authority, shoot: &str) -> ApiServer {
         format!("*.{shoot}.wild.example.com"),
         format!("*.{shoot}.own.example.com"),
         INNER.to_owned(),
-        // What nobody is to be led by: who is, shall see it.
+        // A catch-all that no request may reach.
         objects::name_of("f"),
-        objects::name_of("nobody"),
+        objects::name_of("unknown"),
         "a.wild.example.com".to_owned(),
-        // Whoever sends no name asks for the address that it connects to.
+        // A client without a server name asks for the address that it connects to.
         "127.0.0.1".to_owned(),
     ];
     let identity = authority.server(&names).unwrap();
@@ -294,7 +294,7 @@ fn api_server(authority: &Authority, shoot: &str) -> ApiServer {
     ApiServer::start(listener, shoot, &identity).unwrap()
 }
 
-/// An address that nobody else has in this namespace, for who starts there again.
+/// An unused address in this namespace, for a program that is restarted there.
 fn free() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, 15010).into()
 }

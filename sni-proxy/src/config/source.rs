@@ -4,9 +4,53 @@
 
 use std::path::{Path, PathBuf};
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use settings::{ConfigErrors, RelPath};
 
-use super::file::{RoutingFile, XdsFile};
+/// Where routes come from; exactly one of `file` and `xds`.
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[schemars(rename = "RoutingFile")]
+pub(crate) struct RoutingSettings {
+    /// The routing file, read again when it changes.
+    #[serde(default, skip_serializing_if = "RelPath::is_empty")]
+    file: RelPath,
+    /// The server that is asked for routes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    xds: Option<XdsSettings>,
+}
+
+/// The server that is asked for routes, over xDS.
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[schemars(rename = "XdsFile")]
+pub(crate) struct XdsSettings {
+    /// Its URL: `https://host:port`, or `http://host:port` without TLS.
+    server: String,
+    /// CA that its certificate is signed by; needed for https.
+    #[serde(default, skip_serializing_if = "RelPath::is_empty")]
+    ca: RelPath,
+    /// Our certificate, where the server asks for one.
+    #[serde(default, skip_serializing_if = "RelPath::is_empty")]
+    cert: RelPath,
+    /// Its key.
+    #[serde(default, skip_serializing_if = "RelPath::is_empty")]
+    key: RelPath,
+    /// Name of this gateway's pod (`node.id`).
+    node: String,
+    /// Name of the gateway whose routes are wanted (`node.cluster`).
+    #[serde(default = "default_gateway")]
+    gateway: String,
+    /// Directory of the last good routes, which are used until the server answers; none when
+    /// absent.
+    #[serde(default, skip_serializing_if = "RelPath::is_empty")]
+    cache: RelPath,
+}
+
+fn default_gateway() -> String {
+    "default".to_owned()
+}
 
 /// Where routes come from.
 #[derive(Clone, Debug)]
@@ -28,7 +72,18 @@ pub(crate) struct XdsConfig {
     pub(crate) cache: Option<PathBuf>,
 }
 
-impl RoutingFile {
+impl Default for RouteSource {
+    fn default() -> Self {
+        Self::File(PathBuf::new())
+    }
+}
+
+impl RoutingSettings {
+    /// Tells whether routes come from a server.
+    pub(super) fn is_xds(&self) -> bool {
+        self.xds.is_some()
+    }
+
     /// Returns the one source that is configured, some source after an error.
     pub(super) fn source(&self, origin: &Path, errors: &mut ConfigErrors) -> RouteSource {
         let file = RouteSource::File(self.file.resolve(origin));
@@ -47,7 +102,7 @@ impl RoutingFile {
     }
 }
 
-impl XdsFile {
+impl XdsSettings {
     fn config(&self, origin: &Path, errors: &mut ConfigErrors) -> Option<XdsConfig> {
         for (key, value) in [("node", &self.node), ("gateway", &self.gateway)] {
             if value.is_empty() {

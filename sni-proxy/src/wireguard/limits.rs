@@ -1,43 +1,7 @@
-//! What bounds the flows of a process, as configured.
+//! How many flows a process may have.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
-
-use udp::BufferSizes;
-
-use super::scanner::ScanBudget;
-
-/// All settings of WireGuard listeners.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Params {
-    /// Flows of the process.
-    pub(crate) flows: usize,
-    pub(crate) limits: Limits,
-    pub(crate) scan: ScanBudget,
-    pub(crate) buffers: BufferSizes,
-}
-
-/// What one worker bounds its flows by.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    /// Silence of a client after which its flow ends.
-    pub(crate) idle: Duration,
-    /// Tokens per second of one network of sources.
-    pub(crate) source_rate: u32,
-    /// Tokens that it may save up.
-    pub(crate) source_burst: u32,
-    /// Networks told apart.
-    pub(crate) source_slots: usize,
-}
-
-impl Limits {
-    /// Returns the silence after which a proven flow may have to make room for another one: more
-    /// than twice what clients behind an address translator let pass between two keepalives.
-    pub(super) fn quiet(&self) -> Duration {
-        self.idle / 3
-    }
-}
 
 /// Places for flows, shared by all workers.
 #[derive(Clone, Debug)]
@@ -48,10 +12,10 @@ pub(crate) struct Places {
 
 impl Places {
     /// Creates `limit` places.
-    pub(crate) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: u32) -> Self {
         Self {
             used: Arc::default(),
-            limit,
+            limit: usize::try_from(limit).unwrap_or(usize::MAX),
         }
     }
 

@@ -27,8 +27,9 @@ use tunnel_proto::wrapped;
 use super::dropped::Dropped;
 use super::flow::{Choice, Flow, choose, has_keys, knows_key, number, rejects, servers};
 use super::flows::{FlowId, FlowTable, Standing};
-use super::limits::{Limits, Places};
+use super::limits::Places;
 use super::metrics::ListenerMetrics;
+use crate::config::WireGuardLimits;
 use crate::routing::Published;
 use crate::worker::{Listener, Worker};
 
@@ -62,7 +63,7 @@ pub(super) struct Router {
     published: Arc<Published>,
     flows: FlowTable<Flow>,
     places: Places,
-    limits: Limits,
+    limits: WireGuardLimits,
     /// Of handshakes whose sender knows the server's key.
     handshakes: SourceBuckets,
     /// Of everything else that belongs to no proven flow.
@@ -78,14 +79,14 @@ impl Router {
         places: Places,
         now: Instant,
     ) -> Self {
-        let limits = worker.shared.config.wireguard.limits;
+        let limits = worker.shared.config.wireguard;
         let secret = RandomState::new();
         let buckets = |which: u8| {
             let (rate, burst) = (limits.source_rate, limits.source_burst);
             SourceBuckets::new(
                 rate,
                 burst,
-                limits.source_slots,
+                usize::try_from(limits.source_slots).unwrap_or(usize::MAX),
                 secret.hash_one(which),
                 now,
             )
@@ -171,7 +172,7 @@ impl Router {
                 None => Dropped::UnknownClient,
             });
         };
-        if self.flows.silent(now, id) >= self.limits.idle {
+        if self.flows.silent(now, id) >= self.limits.flow_idle.0 {
             return Err(Dropped::UnknownClient);
         }
         let header = Header::parse(datagram)?;
@@ -198,7 +199,7 @@ impl Router {
 
     /// Ends the flows that have been silent for too long.
     pub(super) fn expire(&mut self, now: Instant) {
-        while let Some(id) = self.flows.expired(now, self.limits.idle) {
+        while let Some(id) = self.flows.expired(now, self.limits.flow_idle.0) {
             self.end(id, Reason::IdleTimeout);
         }
     }
@@ -339,7 +340,7 @@ impl Router {
         }
         let choice = choice(&self.worker, &self.published, client.ip(), now);
         let chosen = choose(cluster, &choice, None).ok_or(Dropped::NoEndpoint)?;
-        self.make_room(now)?;
+        self.reserve_slot(now)?;
         let record = ConnRecord::open(&self.listener.context, client, None);
         record.set_route(Arc::clone(route));
         if !record.acquire_cluster() {
@@ -353,12 +354,15 @@ impl Router {
         Ok(self.flows.insert(now, client, flow))
     }
 
-    /// Takes a place for a flow: a free one, or that of the one that nobody will miss.
-    fn make_room(&mut self, now: Instant) -> Result<(), Dropped> {
+    /// Reserves a flow slot; when the table is full, the least useful flow is ended for it: the
+    /// oldest unproven one, else the oldest proven one if its client has been silent for longer
+    /// than clients behind an address translator let pass between two keepalives, twice.
+    fn reserve_slot(&mut self, now: Instant) -> Result<(), Dropped> {
         if self.places.take() {
             return Ok(());
         }
-        let quiet = |id: &FlowId| self.flows.silent(now, *id) >= self.limits.quiet();
+        let limit = self.limits.flow_idle.0 / 3;
+        let quiet = |id: &FlowId| self.flows.silent(now, *id) >= limit;
         let oldest = self.flows.oldest(Standing::Fresh);
         let proven = self.flows.oldest(Standing::Proven).filter(quiet);
         let id = oldest.or(proven).ok_or(Dropped::FlowTable)?;

@@ -22,16 +22,10 @@ use tunnel_proto::mac1::{Mac1Table, ScanError};
 
 use super::dropped::Dropped;
 use super::metrics::ScanMetrics;
+use crate::config::WireGuardLimits;
 
 /// Handshakes that may wait for their turn, of all workers together.
 const QUEUE: usize = 512;
-
-/// Keys tried per second, and how many may be saved up.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ScanBudget {
-    pub(crate) rate: u32,
-    pub(crate) burst: u32,
-}
 
 /// A handshake on its way to the scanner and back.
 #[derive(Debug)]
@@ -57,10 +51,12 @@ impl Scanner {
     /// # Errors
     /// What the kernel says when there can be no further thread.
     pub(crate) fn start(
-        budget: ScanBudget,
+        limits: &WireGuardLimits,
         metrics: &super::Metrics,
         current: impl Fn() -> Arc<Snapshot> + Send + 'static,
     ) -> io::Result<Self> {
+        let now = Instant::now().into_std();
+        let budget = TokenBucket::new(limits.scan_rate, limits.scan_burst, now);
         let (sender, requests) = sync_channel(QUEUE);
         let metrics = metrics.scans.clone();
         std::thread::Builder::new()
@@ -82,13 +78,12 @@ impl Scanner {
 
 fn scan(
     requests: &Receiver<Request>,
-    budget: ScanBudget,
+    budget: TokenBucket,
     metrics: &ScanMetrics,
     current: impl Fn() -> Arc<Snapshot>,
 ) {
-    let now = Instant::now().into_std();
     let mut known = Known {
-        table: Mac1Table::new(TokenBucket::new(budget.rate, budget.burst, now)),
+        table: Mac1Table::new(budget),
         snapshot: Arc::new(Snapshot::empty()),
         routes: Vec::new(),
     };

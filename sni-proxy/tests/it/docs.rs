@@ -14,7 +14,7 @@ fn document(path: &str) -> PathBuf {
 
 #[test]
 fn the_schemas_of_both_files_are_up_to_date() {
-    let config = settings::schema::<sni_proxy::File>();
+    let config = settings::schema::<sni_proxy::Config>();
     settings::check_doc(&document("schema/sni-proxy.json"), &config);
     let routes = settings::schema::<sni_proxy::RoutesFile>();
     settings::check_doc(&document("schema/routes.json"), &routes);

@@ -16,8 +16,6 @@ use super::file::{File, ServerFile};
 /// What this program takes from its environment.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
-    /// `RUST_LOG`: levels of the log.
-    pub log: Option<String>,
     /// `ENDPOINT`: host name or address of the gateway.
     pub endpoint: Option<String>,
     /// `IS_HA`: whether several clients share the work; `POD_NAME` must then end in a number.
@@ -51,7 +49,6 @@ impl Environment {
     pub fn read() -> Self {
         let value = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         Self {
-            log: value("RUST_LOG"),
             endpoint: value("ENDPOINT"),
             is_ha: value("IS_HA"),
             openvpn_port: value("OPENVPN_PORT"),

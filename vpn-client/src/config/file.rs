@@ -15,13 +15,13 @@ use tunnel::settings::{DeviceName, Networks, Offloads, Queue, TunnelAddress};
 #[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct File {
-    /// What this client calls itself toward servers; without it `POD_NAME`, else `vpn-shoot`.
+    /// This client's name toward servers; without it `POD_NAME`, else `vpn-shoot`.
     #[serde(default)]
     pub(super) name: String,
     /// The TUN device.
     #[serde(default)]
     pub(super) device: DeviceName,
-    /// Bytes of the largest packet in the tunnel, where the way there carries it.
+    /// MTU of the tunnel in bytes; less is used where the path carries less.
     #[serde(default = "default_mtu")]
     pub(super) mtu: u16,
     /// Own addresses on the transfer networks, with prefix length, at most one of each family.
@@ -45,10 +45,10 @@ pub struct File {
     /// How the path to each server is found and probed.
     #[serde(default)]
     pub(super) path: PathFile,
-    /// What waits for a tunnel over TCP.
+    /// The send queue of tunnels over TCP.
     #[serde(default)]
     pub(super) queue: Queue,
-    /// What the kernel does for packets in batches.
+    /// Kernel offloads for packets in batches.
     #[serde(default)]
     pub(super) offloads: Offloads,
     /// Options of the tunnels' TCP sockets. Defaults that differ from other programs':
@@ -62,7 +62,7 @@ pub struct File {
     /// Where `/healthz`, `/readyz` and `/metrics` answer.
     #[serde(default = "default_probes")]
     pub(super) probes: ProbesSettings,
-    /// Where operators look in: the probes' paths and `/`, `/status`, `/config`, `/tunnels`,
+    /// The admin address: the probes' paths and `/`, `/status`, `/config`, `/tunnels`,
     /// `/drain`, `/log`.
     #[serde(default)]
     pub(super) admin: AdminSettings,
@@ -97,9 +97,9 @@ pub(super) struct EndpointFile {
     /// Header of the CONNECT request that carries a server's `value`; without it
     /// `REVERSED_VPN_HEADER_KEY`, else `Reversed-VPN`.
     pub(super) header: String,
-    /// What datagrams travel by.
+    /// The transport of datagrams.
     pub(super) transport: TransportFile,
-    /// Which addresses of the name are used.
+    /// The address family used of the name.
     pub(super) family: FamilyFile,
     /// By when the gateway must be resolved, connected, and have answered a CONNECT.
     pub(super) connect_timeout: HumanDuration,
@@ -119,7 +119,7 @@ impl Default for EndpointFile {
     }
 }
 
-/// What datagrams travel by.
+/// The transport of datagrams.
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum TransportFile {
@@ -132,7 +132,7 @@ pub(super) enum TransportFile {
     Udp,
 }
 
-/// Which addresses of a name are used.
+/// The address family used of a name.
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum FamilyFile {

@@ -326,7 +326,6 @@ fn endpoint_accepts_address_or_name() {
 fn gardeners() -> (Environment, String) {
     let some = |text: &str| Some(text.to_owned());
     let environment = Environment {
-        log: None,
         endpoint: some("api.example.com"),
         is_ha: some("true"),
         openvpn_port: some("8443"),

@@ -58,12 +58,10 @@ fn connector(tcp: EndpointAddress, udp: EndpointAddress) -> (Connector, Registry
             send: 1 << 20,
         },
     };
-    let names = match tcp {
-        EndpointAddress::Ip(_) => None,
+    let names = match &tcp {
+        EndpointAddress::Ip(_) => NameSet::default(),
         EndpointAddress::Host { name, .. } => {
-            let runtime = Handle::current();
-            let resolver = move || Resolver::system(runtime.clone(), Family::Auto);
-            Some(Names::new(name, resolver))
+            Resolver::system(Handle::current(), Family::Auto).names([name.as_str()])
         }
     };
     let values = BTreeMap::from([("a".to_owned(), "outbound|1194||a".to_owned())]);
@@ -93,7 +91,7 @@ async fn stream_is_handed_over_with_early_bytes() {
 }
 
 #[tokio::test]
-async fn each_failure_has_its_reason() {
+async fn failures_have_distinct_reasons() {
     let gateway = Gateway::start(b"HTTP/1.1 404 Not Found\r\n\r\n");
     let error = to(gateway.at).tcp("a").await.unwrap_err();
     assert_eq!(error.reason(), "refused_by_gateway");
@@ -136,20 +134,19 @@ async fn name_resolves_for_both_transports() {
 
 #[test]
 fn further_attempts_begin_at_further_addresses() {
-    let ip = |text: &str| text.parse::<IpAddr>().unwrap();
-    let known = [ip("10.0.0.1"), ip("10.0.0.2"), ip("fd00::1")];
-    let texts = |reached, turn| -> Vec<String> {
-        let ordered = in_order(&known, reached, turn);
-        ordered.iter().map(ToString::to_string).collect()
+    let known = ["10.0.0.1:1", "10.0.0.2:1", "[fd00::1]:1"].map(|text| text.parse().unwrap());
+    let texts = |reached, offset| -> Vec<String> {
+        let ordered = in_order(known.to_vec(), reached, offset);
+        ordered.iter().map(|at| at.ip().to_string()).collect()
     };
     assert_eq!(texts(None, 0), ["fd00::1", "10.0.0.1", "10.0.0.2"]);
     assert_eq!(texts(None, 1), ["10.0.0.1", "10.0.0.2", "fd00::1"]);
-    let reached = Some(ip("10.0.0.2"));
+    let reached = Some("10.0.0.2".parse().unwrap());
     assert_eq!(texts(reached, 0), ["10.0.0.2", "fd00::1", "10.0.0.1"]);
     assert_eq!(texts(reached, 4), ["fd00::1", "10.0.0.1", "10.0.0.2"]);
-    // What the name does not say any more does not count.
-    assert_eq!(texts(Some(ip("10.9.9.9")), 0)[0], "fd00::1");
-    assert!(in_order(&[], reached, 3).is_empty());
+    // An address that the name no longer has does not count.
+    assert_eq!(texts(Some("10.9.9.9".parse().unwrap()), 0)[0], "fd00::1");
+    assert!(in_order(Vec::new(), reached, 3).is_empty());
 }
 
 #[tokio::test]

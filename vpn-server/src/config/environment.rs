@@ -14,8 +14,6 @@ use super::file::File;
 /// What this program takes from its environment.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
-    /// `RUST_LOG`: levels of the log.
-    pub log: Option<String>,
     /// `IS_HA`: whether several servers share the work; `POD_NAME` must then end in a number.
     pub is_ha: Option<String>,
     /// `POD_NAME`: the name of this server; the number at its end is which one it is.
@@ -41,7 +39,6 @@ impl Environment {
     pub fn read() -> Self {
         let value = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         Self {
-            log: value("RUST_LOG"),
             is_ha: value("IS_HA"),
             pod_name: value("POD_NAME"),
             shoot_node_networks: value("SHOOT_NODE_NETWORKS"),

@@ -9,12 +9,14 @@
 use std::net::{IpAddr, SocketAddr};
 
 use connect::Request;
-use serve::{DialError as ConnectError, Reason};
+use serve::{DialError as ConnectError, LookupError, Reason, alternate_families, race};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-use super::names::LookupError;
-use super::{Shared, Worker, race};
+use super::{Shared, Worker};
+
+/// Addresses of one name that one dial tries.
+const MAX_ADDRESSES: usize = 8;
 
 /// Why a dial failed; the text is the answer's body.
 #[derive(Debug, thiserror::Error)]
@@ -99,9 +101,10 @@ pub(super) async fn dial(
                 Ok(_) => "found",
                 Err(error) => error.reason(),
             });
-            let found = found.map_err(|error| match error {
-                LookupError::Timeout => DialError::Timeout,
-                LookupError::Failed(_) | LookupError::Malformed | LookupError::NotFound => {
+            let found = found.map_err(|error| {
+                if matches!(error, LookupError::Timeout) {
+                    DialError::Timeout
+                } else {
                     DialError::Lookup(error)
                 }
             })?;
@@ -112,20 +115,32 @@ pub(super) async fn dial(
         return Err(DialError::Outside);
     }
     let started = Instant::now();
-    let connect = |address| {
-        let address = SocketAddr::new(address, port);
-        shared.shoot.connect(address, &shared.config.tcp)
-    };
-    let connected = timeout_at(deadline, race::race(addresses, connect)).await;
-    match connected {
-        Ok(Ok((stream, address))) => {
+    let connect = |address| shared.shoot.connect(address, &shared.config.tcp);
+    match race(in_order(addresses, port), deadline, connect).await {
+        Ok(connected) => {
             let seconds = &shared.listeners.connect_seconds;
             seconds.observe_duration(started.elapsed());
-            Ok((stream, SocketAddr::new(address, port)))
+            Ok(connected)
         }
-        Ok(Err(ConnectError::Timeout)) | Err(_) => Err(DialError::Timeout),
-        Ok(Err(error)) => Err(DialError::Connect(error)),
+        Err(error) => {
+            let error = ConnectError::from(error);
+            if matches!(error, ConnectError::Timeout) {
+                return Err(DialError::Timeout);
+            }
+            Err(DialError::Connect(error))
+        }
     }
+}
+
+/// Orders addresses for dialing: families alternate, IPv6 first.
+fn in_order(addresses: Vec<IpAddr>, port: u16) -> Vec<SocketAddr> {
+    let with_port = addresses.into_iter().map(|ip| SocketAddr::new(ip, port));
+    let mut addresses: Vec<_> = with_port.collect();
+    // Stable: within a family the order is the resolver's.
+    addresses.sort_by_key(SocketAddr::is_ipv4);
+    let mut ordered = alternate_families(&addresses);
+    ordered.truncate(MAX_ADDRESSES);
+    ordered
 }
 
 /// Returns the addresses that are in the shoot.

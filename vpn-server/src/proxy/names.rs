@@ -19,11 +19,11 @@ use hickory_resolver::config::{
     ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig,
     ResolverOpts,
 };
-use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::iocompat::AsyncIoTokioAsStd;
 use hickory_resolver::net::runtime::{RuntimeProvider, TokioHandle, TokioTime};
 use hickory_resolver::proto::rr::Name;
 use route::TcpOptions;
+use serve::LookupError;
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -42,36 +42,6 @@ const LONGEST_NO: Duration = Duration::from_secs(5);
 const LOOKUPS: usize = 64;
 /// For connecting to a DNS server by TCP.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
-
-/// Why a name has no addresses.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub(super) enum LookupError {
-    /// The servers could not be asked, or did not answer in a useful way.
-    #[error("asking the DNS servers")]
-    Failed(#[source] NetError),
-    /// It is not a name.
-    #[error("not a name")]
-    Malformed,
-    /// There is no such name, or it has no address of the shoot's families.
-    #[error("no such name")]
-    NotFound,
-    /// No server answered in time.
-    #[error("no DNS server answered in time")]
-    Timeout,
-}
-
-impl LookupError {
-    /// Returns a word from a closed set.
-    pub(super) fn reason(&self) -> &'static str {
-        match self {
-            Self::Failed(_) => "failed",
-            Self::Malformed => "malformed",
-            Self::NotFound => "not_found",
-            Self::Timeout => "timeout",
-        }
-    }
-}
 
 /// Asks the shoot's DNS servers.
 pub(super) struct Names {
@@ -122,14 +92,8 @@ impl Names {
         let name = self.full_name(host)?;
         // The semaphore is never closed.
         let _place = self.lookups.acquire().await;
-        match self.resolver.lookup_ip(name).await {
-            Ok(found) => Ok(found.iter().collect()),
-            Err(NetError::Timeout) => Err(LookupError::Timeout),
-            Err(error) if error.is_no_records_found() || error.is_nx_domain() => {
-                Err(LookupError::NotFound)
-            }
-            Err(error) => Err(LookupError::Failed(error)),
-        }
+        let found = self.resolver.lookup_ip(name).await?;
+        Ok(found.iter().collect())
     }
 
     /// Names of services end in `.svc` and mean the cluster's domain; all others are whole.

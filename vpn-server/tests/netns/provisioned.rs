@@ -1,4 +1,4 @@
-//! Both ends with what `vpn-server provision` writes, mounted as a kubelet mounts it, and a rotation
+//! Both ends with what `vpn-provision` writes, mounted as a kubelet mounts it, and a rotation
 //! of all keys and of the proxy's authority under connections that are held.
 //!
 //! ```text
@@ -164,8 +164,8 @@ impl Provisioned {
 
     /// Runs the program; returns the phase that it names.
     fn provision(&mut self, words: &[&str]) -> String {
-        let mut program = Command::new(env!("CARGO_BIN_EXE_vpn-server"));
-        program.arg("provision").arg("--config");
+        let mut program = Command::new(sibling(env!("CARGO_BIN_EXE_vpn-server"), "vpn-provision"));
+        program.arg("--config");
         program.arg(self.dir.join("parameters.yaml"));
         program.args(["--settle", "0s", "--out"]);
         program.arg(self.dir.join("manifests")).args(words);

@@ -30,7 +30,7 @@ fn tunnel_comes_up_by_tcp_without_udp() {
     converse(&world, 0);
     wait_transport(&world, 0, 0, "tcp");
     let counts = world.link(0).counts(Direction::Back);
-    assert_eq!(counts.udp_octets, 0, "{counts:?}");
+    assert_eq!(counts.udp_bytes, 0, "{counts:?}");
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn tunnel_comes_up_by_udp_without_tcp() {
     converse(&world, 0);
     wait_transport(&world, 0, 0, "udp");
     let counts = world.link(0).counts(Direction::Back);
-    assert_eq!(counts.tcp_octets, 0, "{counts:?}");
+    assert_eq!(counts.tcp_bytes, 0, "{counts:?}");
 }
 
 #[test]
@@ -97,8 +97,8 @@ fn either_transport_alone_is_enough() {
         alive(&hold(&world, 0));
         let counts = world.link(0).counts(Direction::Forth);
         let other = match transport {
-            "tcp" => counts.udp_octets,
-            _ => counts.tcp_octets,
+            "tcp" => counts.udp_bytes,
+            _ => counts.tcp_bytes,
         };
         assert_eq!(other, 0, "{counts:?}");
     }

@@ -83,12 +83,12 @@ pub(super) fn busy() -> Result<Option<String>> {
 /// What is too much, of all processors: load average, use and theft.
 fn judge(load: f64, used: f64, stolen: f64) -> Option<String> {
     let mut why = Vec::new();
-    if load > MOST_LOAD {
+    if load > MAX_LOAD {
         why.push(format!(
-            "load average {load:.2} for each processor (limit {MOST_LOAD})"
+            "load average {load:.2} for each processor (limit {MAX_LOAD})"
         ));
     }
-    for (share, limit, word) in [(used, MOST_USED, "used"), (stolen, MOST_STOLEN, "stolen")] {
+    for (share, limit, word) in [(used, MAX_USED, "used"), (stolen, MAX_STOLEN, "stolen")] {
         if share > limit {
             why.push(format!(
                 "{:.1} % of the processors {word} (limit {:.0})",
@@ -102,9 +102,9 @@ fn judge(load: f64, used: f64, stolen: f64) -> Option<String> {
 
 const MOMENT: Duration = Duration::from_secs(3);
 /// What an idle machine with a terminal and some timers stays below.
-const MOST_LOAD: f64 = 0.25;
-const MOST_USED: f64 = 0.05;
-const MOST_STOLEN: f64 = 0.01;
+const MAX_LOAD: f64 = 0.25;
+const MAX_USED: f64 = 0.05;
+const MAX_STOLEN: f64 = 0.01;
 
 #[cfg(test)]
 mod tests {

@@ -24,17 +24,8 @@ pub(super) struct Gateway {
 impl Gateway {
     /// Writes the configuration and starts the gateway in the seed.
     pub(super) fn start(program: &Path, seed: &Namespace, dir: &Path) -> Result<Self> {
-        Self::with(program, seed, dir, FILE)
-    }
-
-    /// As [`Gateway::start`], with routes from the controller.
-    pub(super) fn start_with_server(program: &Path, seed: &Namespace, dir: &Path) -> Result<Self> {
-        Self::with(program, seed, dir, SERVER)
-    }
-
-    fn with(program: &Path, seed: &Namespace, dir: &Path, routing: &str) -> Result<Self> {
         let config = dir.join("sni-proxy.yaml");
-        write(&config, &format!("{CONFIG}{routing}"))?;
+        write(&config, CONFIG)?;
         let mut command = Place::In(seed).command(program);
         command.arg("--config").arg(&config);
         let child = ChildGuard::spawn("sni-proxy", &command, &dir.join("sni-proxy.log"))?;
@@ -218,7 +209,5 @@ drain: { delay: 1s, timeout: 3s }
 connect:
   headers: [X-Gardener-Destination, Reversed-VPN]
 accessLog: { format: json }
+routing: { file: routes.yaml }
 "#;
-const FILE: &str = "routing: { file: routes.yaml }\n";
-const SERVER: &str =
-    "routing: { xds: { server: \"http://127.0.0.1:15010\", node: gateway-0, cache: . } }\n";

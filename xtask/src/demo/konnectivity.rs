@@ -17,7 +17,6 @@ use testkit::http::{self, Target};
 use testkit::kubelet::Kubelet;
 use testkit::metrics::Metrics;
 use testkit::netns::{Namespace, Place};
-use testkit::peers::kube::Egress;
 use testkit::process::ChildGuard;
 
 use super::Programs;
@@ -41,19 +40,11 @@ pub(super) struct Credentials {
     authority_file: PathBuf,
     agent: IdentityFiles,
     frontend: Identity,
-    frontend_files: IdentityFiles,
     server: IdentityFiles,
 }
 
-/// What is spoken on the server's socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Spoken {
-    Grpc,
-    HttpConnect,
-}
-
 impl Credentials {
-    /// Writes everybody's certificate; the server's is good for `host` and its address.
+    /// Writes all certificates; the server's is good for `host` and its address.
     pub(super) fn write(dir: &Path, host: &str) -> Result<Self> {
         let authority = Authority::new("konnectivity")?;
         let frontend = authority.client("kube-apiserver", &[], &[FRONTEND])?;
@@ -62,20 +53,10 @@ impl Credentials {
         Ok(Self {
             authority_file: authority.write(&dir.join("konnectivity-ca.crt"))?,
             agent: agent.write(dir, "konnectivity-agent")?,
-            frontend_files: frontend.write(dir, "konnectivity-frontend")?,
             server: server.write(dir, "konnectivity-server")?,
             authority,
             frontend,
         })
-    }
-
-    /// Returns an API server's way by mTLS.
-    pub(super) fn by_tls(&self) -> Egress {
-        Egress::HttpConnectTls {
-            server: format!("{SERVICE}:{}", FRONTENDS.port()),
-            authority: self.authority_file.clone(),
-            identity: self.frontend_files.clone(),
-        }
     }
 
     /// Returns what reaches the kubelet by a CONNECT over mTLS, as an API server would.
@@ -97,25 +78,16 @@ pub(super) fn start_kubelet(shoot: &Shoot, node: &Namespace) -> Result<Kubelet> 
 }
 
 /// Writes the registry's file for shoot a, in one step.
-pub(super) fn write_registry(
-    dir: &Path,
-    credentials: &Credentials,
-    host: &str,
-    spoken: Spoken,
-) -> Result<PathBuf> {
+pub(super) fn write_registry(dir: &Path, credentials: &Credentials, host: &str) -> Result<PathBuf> {
     let registry = dir.join("clusters");
     std::fs::create_dir_all(&registry).context("making the registry")?;
-    let mode = match spoken {
-        Spoken::Grpc => "grpc",
-        Spoken::HttpConnect => "http-connect",
-    };
     let authority = &credentials.authority_file;
     let cluster = json!({
         "serverNames": [host],
         "agents": { "certificates": { "ca": authority, "identities": [AGENT] } },
         "frontends": {
             "certificates": { "ca": authority, "identities": [FRONTEND] },
-            "uds": { "path": socket(dir), "mode": mode },
+            "uds": { "path": dir.join("konnectivity.sock"), "mode": "grpc" },
         },
     });
     let (path, fresh) = (registry.join("a.yaml"), dir.join("a.yaml.fresh"));
@@ -202,11 +174,6 @@ pub(super) fn metric(seed: &Namespace, name: &str) -> Result<f64> {
     Ok(Metrics::parse(&answer.text())?
         .value(name, &[])
         .unwrap_or_default())
-}
-
-/// Returns the server's socket.
-pub(super) fn socket(dir: &Path) -> PathBuf {
-    dir.join("konnectivity.sock")
 }
 
 /// The node, as the API server calls it.

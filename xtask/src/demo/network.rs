@@ -36,8 +36,7 @@ impl Network {
         let wire = Namespace::new("wire")?;
         wire.add_bridge("br0")?;
         let seed = plug(&wire, "seed", 1)?;
-        let others = [SEED_API_SERVER, KONNECTIVITY];
-        for address in API_SERVERS.into_iter().chain(others) {
+        for address in API_SERVERS.into_iter().chain([KONNECTIVITY]) {
             seed.add_address("lo", &format!("{address}/32"))?;
         }
         let user = plug(&wire, "user", 100)?;
@@ -90,14 +89,12 @@ fn plug(wire: &Namespace, label: &str, host: u8) -> Result<Namespace> {
 
 /// The gateway's address on the wire.
 pub(super) const GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
-/// The API servers' addresses inside the seed; nobody on the wire has a route to them.
+/// The API servers' addresses inside the seed; no machine on the wire has a route to them.
 pub(super) const API_SERVERS: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(10, 8, 0, 11)),
     IpAddr::V4(Ipv4Addr::new(10, 8, 0, 12)),
 ];
-/// The address of the seed's own API server, inside the seed as well.
-pub(super) const SEED_API_SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 8, 0, 10));
 /// The address of the konnectivity server, inside the seed as well.
 pub(super) const KONNECTIVITY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 8, 0, 20));
-/// A node's address towards its pods. Nobody outside of the shoot has a route to it.
+/// A node's address towards its pods. No machine outside of the shoot has a route to it.
 pub(super) const NODE: IpAddr = IpAddr::V4(Ipv4Addr::new(100, 96, 0, 1));

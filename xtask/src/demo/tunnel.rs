@@ -21,7 +21,6 @@ use testkit::command;
 use testkit::http::{self, Proxy, Target};
 use testkit::metrics::Metrics;
 use testkit::netns::{End, Namespace, Place, cable};
-use testkit::peers::kube::Egress;
 use testkit::process::ChildGuard;
 
 use super::Programs;
@@ -102,7 +101,7 @@ impl Drop for Firewall {
 }
 
 impl Credentials {
-    /// Makes everybody's certificate and key; `inside` signs what is inside the shoot.
+    /// Makes all certificates and keys; `inside` signs what is inside the shoot.
     pub(super) fn write(programs: &Programs, dir: &Path, inside: &Authority) -> Result<Self> {
         let authority = Authority::new("tunnel")?;
         let api_server = authority.client("kube-apiserver", &[], &[])?;
@@ -117,15 +116,6 @@ impl Credentials {
             authority,
             api_server,
         })
-    }
-
-    /// Returns an API server's way.
-    pub(super) fn by_tls(&self) -> Egress {
-        Egress::HttpConnectTls {
-            server: format!("{SERVICE}:{}", PROXY.port()),
-            authority: self.authority_file.clone(),
-            identity: self.api_server_files.clone(),
-        }
     }
 
     /// Returns what reaches `addr` in the shoot as an API server would.
@@ -196,7 +186,7 @@ impl Credentials {
             "servers": [server],
             "keys": { "private": self.client_key.file },
             "networks": { "pods": [PODS] },
-            // Both a third of their defaults or less: nobody wants to watch a demo wait.
+            // Both a third of their defaults or less: a demo should not wait.
             "path": { "dialTimeout": "2s", "retryUdp": "1s" },
             "probes": { "address": Side::Client.probes() },
             "drain": { "delay": "0s", "timeout": "1s" },

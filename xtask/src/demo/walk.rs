@@ -3,25 +3,22 @@
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
-use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use testkit::http::{self, Target};
 use testkit::netns::Place;
 
+use super::Programs;
 use super::gateway::{self, Gateway};
 use super::konnectivity::Konnectivity;
 use super::network::Network;
 use super::node::{Mode, NodeProxy};
-use super::seed_cluster::SeedCluster;
 use super::shoot::Shoot;
 use super::tunnel::Tunnel;
 use super::watcher::Watcher;
-use super::{Options, Programs};
 use crate::console::Console;
 
-mod control_plane;
 mod drain;
 mod egress;
 mod reload;
@@ -34,7 +31,6 @@ pub(super) struct Stage {
     pub(super) konnectivity: Option<Konnectivity>,
     pub(super) tunnel: Option<Tunnel>,
     pub(super) gateway: Gateway,
-    pub(super) cluster: Option<SeedCluster>,
     pub(super) shoots: [Shoot; 2],
     pub(super) network: Network,
 }
@@ -43,14 +39,9 @@ pub(super) struct Stage {
 ///
 /// # Errors
 /// When the stage cannot be built: nothing could be shown on it.
-pub(super) fn all(
-    console: &mut Console,
-    options: Options,
-    programs: &Programs,
-    dir: &Path,
-) -> Result<Stage> {
-    let mut stage = build(console, options, programs, dir)?;
-    by_server_name(console, &stage, dir);
+pub(super) fn all(console: &mut Console, programs: &Programs, dir: &Path) -> Result<Stage> {
+    let mut stage = build(console, programs, dir)?;
+    by_server_name(console, &stage);
     by_node_proxy(console, &stage, Mode::Proxy);
     reload::show(console, &stage, dir);
     switch_to_connect(console, &mut stage, programs, dir)?;
@@ -58,19 +49,11 @@ pub(super) fn all(
     drain::show(console, &mut stage, programs, dir)?;
     egress::show(console, &mut stage, programs, dir)?;
     tunnel::show(console, &mut stage, programs, dir)?;
-    if options.kube_apiserver {
-        control_plane::show(console, &mut stage, programs, dir)?;
-    }
     footprint(console, &stage);
     Ok(stage)
 }
 
-fn build(
-    console: &mut Console,
-    options: Options,
-    programs: &Programs,
-    dir: &Path,
-) -> Result<Stage> {
+fn build(console: &mut Console, programs: &Programs, dir: &Path) -> Result<Stage> {
     console.chapter("Setting the stage");
     let missing = || "the demo cannot go on without it";
     let network = console
@@ -91,13 +74,11 @@ fn build(
             STAGE,
             "an API server for each shoot, inside the seed",
             || {
-                let shoots = start_shoots(options, &network, dir)?;
-                let kind = if options.kube_apiserver {
-                    "kube-apiserver v1.20.2"
-                } else {
-                    "stand-ins"
-                };
-                Ok((shoots, format!("{kind} at 10.8.0.11:443 and 10.8.0.12:443")))
+                let seed = &network.seed;
+                let shoots = ['a', 'b'].map(|letter| Shoot::with_stand_in(letter, seed));
+                let [a, b] = shoots;
+                let detail = "stand-ins at 10.8.0.11:443 and 10.8.0.12:443".to_owned();
+                Ok(([a?, b?], detail))
             },
         )
         .with_context(missing)?;
@@ -135,44 +116,18 @@ fn build(
         konnectivity: None,
         tunnel: None,
         gateway,
-        cluster: None,
         shoots,
         network,
     })
 }
 
-fn start_shoots(options: Options, network: &Network, dir: &Path) -> Result<[Shoot; 2]> {
-    let seed = &network.seed;
-    if !options.kube_apiserver {
-        return Ok([
-            Shoot::with_stand_in('a', seed)?,
-            Shoot::with_stand_in('b', seed)?,
-        ]);
-    }
-    thread::scope(|scope| {
-        let other = scope.spawn(|| Shoot::with_kube_apiserver('b', seed, dir));
-        let one = Shoot::with_kube_apiserver('a', seed, dir);
-        let other = other
-            .join()
-            .unwrap_or_else(|_| bail!("starting a shoot panicked"));
-        Ok([one?, other?])
-    })
-}
-
-fn by_server_name(console: &mut Console, stage: &Stage, dir: &Path) {
+fn by_server_name(console: &mut Console, stage: &Stage) {
     console.chapter("A user reaches each API server by TLS server name, through one address");
     for shoot in &stage.shoots {
         let name = format!("user → {} → shoot {}", shoot.host(), shoot.letter);
         console.step(NAME, &name, || {
             let detail = stage.ask_by_name(shoot)?;
             Ok(((), detail))
-        });
-    }
-    for shoot in stage.shoots.iter().filter(|shoot| shoot.is_real()) {
-        let name = format!("kubectl → {} → shoot {}", shoot.host(), shoot.letter);
-        console.step(NAME, &name, || {
-            let user = Place::In(&stage.network.user);
-            Ok(((), shoot.ask_by_kubectl(user, gateway::TLS, dir)?))
         });
     }
     console.step(
@@ -183,7 +138,7 @@ fn by_server_name(console: &mut Console, stage: &Stage, dir: &Path) {
                 .target(gateway::TLS)
                 .server_name("api.unknown.example.com");
             match stage.network.user.run(|| http::get(&target, "/version"))? {
-                Ok(answer) => bail!("somebody answered: {}", answer.text()),
+                Ok(answer) => bail!("a server answered: {}", answer.text()),
                 Err(error) if timed_out(&error) => Err(error.context("it is left hanging")),
                 Err(_) => Ok(((), "no route, no answer".to_owned())),
             }
@@ -246,14 +201,12 @@ fn switch_to_connect(
 fn footprint(console: &mut Console, stage: &Stage) {
     console.chapter("What that takes");
     let [one, other] = &stage.nodes;
-    let controller = stage.cluster.as_ref();
-    let controller = controller.and_then(|cluster| cluster.controller.as_ref());
     let konnectivity = stage.konnectivity.iter();
     let konnectivity = konnectivity.flat_map(|pair| [&pair.server, &pair.agent]);
     let tunnel = stage.tunnel.iter();
     let tunnel = tunnel.flat_map(|tunnel| [&tunnel.server, &tunnel.client]);
     let proxies = [&stage.gateway.child, &one.child, &other.child];
-    let others = controller.into_iter().chain(konnectivity).chain(tunnel);
+    let others = konnectivity.chain(tunnel);
     for child in proxies.into_iter().chain(others) {
         console.step(SIZE, child.name(), || {
             let used = child.usage()?;

@@ -133,41 +133,25 @@ impl Engine {
         })
     }
 
-    /// Runs the image's program as it would be run, with the files of `material` in its root file
-    /// system and nothing else, and returns what it printed.
-    pub(super) fn run(&self, built: &Built, material: &Path, words: &[&str]) -> Result<String> {
+    /// Runs the image's program as it would be run, in a root file system with nothing else, and
+    /// returns what it printed.
+    pub(super) fn run(&self, built: &Built, words: &[&str]) -> Result<String> {
         if let Self::Docker = self {
             let mut run = self.command("run");
             run.args(["--rm", "--network=none", "--cap-drop=ALL"]);
             run.arg("--security-opt=no-new-privileges");
-            for entry in fs::read_dir(material).context("listing a trial's files")? {
-                let path = entry?.path();
-                let name = path.file_name().unwrap_or_default().to_string_lossy();
-                run.arg(format!("--volume={}:/{name}", path.display()));
-            }
             return command::run(run.arg(&built.tag).args(words));
         }
         let mut from = self.command("from");
         let container = command::run(from.args(["--pull-never", &built.tag]))?;
         let container = container.trim();
-        let ran = self.run_mounted(container, built, material, words);
+        let ran = self.run_mounted(container, built, words);
         command::run(self.command("rm").arg(container))?;
         ran
     }
 
-    fn run_mounted(
-        &self,
-        container: &str,
-        built: &Built,
-        material: &Path,
-        words: &[&str],
-    ) -> Result<String> {
+    fn run_mounted(&self, container: &str, built: &Built, words: &[&str]) -> Result<String> {
         let root = command::run(self.command("mount").arg(container))?;
-        let root = root.trim();
-        let mut copy = Command::new("cp");
-        copy.args(["--recursive", "--preserve=mode"])
-            .arg(material.join("."));
-        command::run(copy.arg(root))?;
         let mut run = Command::new(command::require("setpriv")?);
         // Not even what `chroot` would keep for root.
         run.env_clear()
@@ -175,7 +159,7 @@ impl Engine {
         run.arg(command::require("chroot")?);
         run.arg(format!("--userspec={}", built.user))
             .arg("--groups=");
-        run.arg(root).arg(&built.entry);
+        run.arg(root.trim()).arg(&built.entry);
         command::run(run.args(words))
     }
 

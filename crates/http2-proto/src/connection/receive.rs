@@ -160,7 +160,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes a whole block, which begins a stream or ends what a client sends on one.
+    /// Handles a whole block, which begins a stream or ends what a client sends on one.
     fn on_block(
         &mut self,
         id: StreamId,
@@ -196,7 +196,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Says that a request's head is too large.
+    /// Answers that a request's head is too large.
     fn refuse_head(&mut self, id: StreamId, end_stream: bool) {
         let mut block = Vec::new();
         hpack::encode(b":status", b"431", &mut block);

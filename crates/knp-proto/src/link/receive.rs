@@ -9,13 +9,14 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::{DialTarget, Event, Link, LinkError, Role};
+use super::{DialTarget, Event, Link, LinkError};
+use crate::config::Role;
 use crate::id::{ConnectId, DialId};
 use crate::packet::{MAX_ERROR, Packet};
 use crate::tunnel::{EndReason, Violation};
 
 impl Link {
-    /// Takes a packet the peer sent.
+    /// Handles a packet the peer sent.
     ///
     /// # Errors
     ///

@@ -10,7 +10,8 @@ use std::time::Instant;
 
 use bytes::BytesMut;
 
-use super::{Link, Role, Transmit};
+use super::{Link, Transmit};
+use crate::config::Role;
 use crate::id::ConnectId;
 use crate::packet::{Packet, PacketKind, encode_data_head};
 use crate::tunnel::{EndReason, Phase};

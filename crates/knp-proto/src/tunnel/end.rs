@@ -106,39 +106,21 @@ impl EndReason {
     /// it is not wanted: if not, the socket is better reset than closed.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        match self {
-            Self::Finished | Self::LocalClosed | Self::PeerClosed { .. } => true,
-            Self::Canceled
-            | Self::CloseTimeout
-            | Self::DialFailed { .. }
-            | Self::DialTimeout
-            | Self::LingerTimeout
-            | Self::LinkLost
-            | Self::OverBudget
-            | Self::PeerReset { .. }
-            | Self::SlowConsumer
-            | Self::Violation(_) => false,
-        }
+        matches!(
+            self,
+            Self::Finished | Self::LocalClosed | Self::PeerClosed { .. }
+        )
     }
 
     /// Returns what the peer said about it, if it was the peer that ended the tunnel.
     #[must_use]
     pub fn peer_text(&self) -> Option<&str> {
-        match self {
-            Self::DialFailed { error } | Self::PeerClosed { error } | Self::PeerReset { error } => {
-                Some(error)
-            }
-            Self::Canceled
-            | Self::CloseTimeout
-            | Self::DialTimeout
-            | Self::Finished
-            | Self::LingerTimeout
-            | Self::LinkLost
-            | Self::LocalClosed
-            | Self::OverBudget
-            | Self::SlowConsumer
-            | Self::Violation(_) => None,
+        if let Self::DialFailed { error } | Self::PeerClosed { error } | Self::PeerReset { error } =
+            self
+        {
+            return Some(error);
         }
+        None
     }
 
     /// Returns the error text of CLOSE_RSP.

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use knp_proto::{
-    ClusterLimits, EndReason, Extensions, INITIAL_WINDOW, LinkConfig, Overflow, StreamId,
+    EndReason, Extensions, INITIAL_WINDOW, LinkConfig, Overflow, StreamId, TenantLimits,
 };
 
-use crate::world::{End, World, cluster, generous};
+use crate::world::{End, World, generous, tenant};
 
 const KIB: usize = 1 << 10;
 const WINDOW: usize = 256 * KIB;
@@ -56,8 +56,8 @@ fn pour(world: &mut World, end: End, number: u32, most: usize) -> usize {
 
 fn held(world: &World, end: End) -> usize {
     match end {
-        End::Server => world.server.cluster.buffered_bytes(),
-        End::Agent => world.agent.cluster.buffered_bytes(),
+        End::Server => world.server.tenant.buffered_bytes(),
+        End::Agent => world.agent.tenant.buffered_bytes(),
     }
 }
 
@@ -112,11 +112,11 @@ fn a_fast_reader_gets_a_larger_window_and_memory_returns() {
 
 #[test]
 fn a_hundred_stalled_tunnels_stay_within_the_budget_and_leave_room() {
-    let limits = ClusterLimits {
+    let limits = TenantLimits {
         buffered_bytes: 64 << 20,
         ..generous()
     };
-    let servers = cluster("a", limits, 256 << 20);
+    let servers = tenant("a", limits, 256 << 20);
     let config = LinkConfig::default();
     let world = World::of(&servers, StreamId(1), Extensions::ALL, config);
     let mut world = established(world, 101);
@@ -222,11 +222,11 @@ fn a_blocking_tunnel_that_ends_lets_the_others_go_on() {
 
 #[test]
 fn memory_runs_out_for_the_largest_first() {
-    let limits = ClusterLimits {
+    let limits = TenantLimits {
         buffered_bytes: 2 << 20,
         ..generous()
     };
-    let servers = cluster("a", limits, 256 << 20);
+    let servers = tenant("a", limits, 256 << 20);
     let config = LinkConfig::default();
     let world = World::of(&servers, StreamId(1), Extensions::default(), config);
     let mut world = established(world, 3);
@@ -242,11 +242,11 @@ fn memory_runs_out_for_the_largest_first() {
 
 #[test]
 fn every_tunnel_progresses_without_memory() {
-    let limits = ClusterLimits {
+    let limits = TenantLimits {
         buffered_bytes: 0,
         ..generous()
     };
-    let servers = cluster("a", limits, 256 << 20);
+    let servers = tenant("a", limits, 256 << 20);
     let config = LinkConfig::default();
     let world = World::of(&servers, StreamId(1), Extensions::ALL, config);
     let mut world = established(world, 1);

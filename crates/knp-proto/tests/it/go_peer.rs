@@ -9,7 +9,7 @@ use knp_proto::{
     LinkConfig, Packet, Read, StreamId, TunnelId, Violation, WriteError,
 };
 
-use crate::world::{cluster, generous, start};
+use crate::world::{generous, start, tenant};
 
 const ID: ConnectId = ConnectId(1);
 const RANDOM: DialId = DialId(42);
@@ -23,19 +23,19 @@ struct Peer {
 
 impl Peer {
     fn server() -> Self {
-        let cluster = cluster("a", generous(), 1 << 30);
+        let tenant = tenant("a", generous(), 1 << 30);
         let (none, config) = (Extensions::default(), LinkConfig::default());
         Self {
-            link: Link::server(&cluster, StreamId(1), none, config).unwrap(),
+            link: Link::server(&tenant, StreamId(1), none, config).unwrap(),
             now: start(),
         }
     }
 
     fn agent() -> Self {
-        let cluster = cluster("a", generous(), 1 << 30);
+        let tenant = tenant("a", generous(), 1 << 30);
         let (none, config) = (Extensions::default(), LinkConfig::default());
         Self {
-            link: Link::agent(&cluster, StreamId(1), none, config),
+            link: Link::agent(&tenant, StreamId(1), none, config),
             now: start(),
         }
     }
@@ -572,10 +572,10 @@ fn draining_is_said_first() {
 fn handles_of_another_stream_mean_nothing() {
     let mut first = Peer::agent();
     let id = first.dialed();
-    let cluster = cluster("a", generous(), 1 << 30);
+    let tenant = tenant("a", generous(), 1 << 30);
     let (none, config) = (Extensions::default(), LinkConfig::default());
     let mut second = Peer {
-        link: Link::agent(&cluster, StreamId(2), none, config),
+        link: Link::agent(&tenant, StreamId(2), none, config),
         now: first.now,
     };
     second.dialed();

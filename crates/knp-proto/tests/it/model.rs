@@ -1,4 +1,4 @@
-//! Several streams of one cluster under random use, against what each socket was sent.
+//! Several streams of one tenant under random use, against what each socket was sent.
 //!
 //! Agents share dial numbers and connection ids on purpose: every stream has tunnel 0, whose bytes
 //! differ by the number that is dialed. The sockets check every byte, and that an end is called
@@ -9,7 +9,7 @@ use std::time::Duration;
 use knp_proto::{Extensions, LinkConfig, Overflow, StreamId};
 use proptest::prelude::{Just, Strategy, any, prop_assert_eq, prop_oneof, proptest};
 
-use crate::world::{End, World, cluster, generous};
+use crate::world::{End, World, generous, tenant};
 
 const STREAMS: u32 = 3;
 const TUNNELS: u32 = 4;
@@ -85,7 +85,7 @@ proptest! {
         overflow in prop_oneof![Just(Overflow::Block), Just(Overflow::Close)],
         acts in proptest::collection::vec(acts(), 1..500),
     ) {
-        let servers = cluster("a", generous(), 1 << 30);
+        let servers = tenant("a", generous(), 1 << 30);
         let config = LinkConfig { overflow, ..LinkConfig::default() };
         let mut worlds: Vec<World> = (0..STREAMS)
             .map(|stream| World::of(&servers, StreamId(u64::from(stream)), extensions, config))
@@ -123,7 +123,7 @@ proptest! {
     /// A stream's end ends its own tunnels and no others.
     #[test]
     fn streams_end_alone(lost in 0..STREAMS, extended: bool) {
-        let servers = cluster("a", generous(), 1 << 30);
+        let servers = tenant("a", generous(), 1 << 30);
         let extensions = if extended { Extensions::ALL } else { Extensions::default() };
         let mut worlds: Vec<World> = (0..STREAMS)
             .map(|stream| {

@@ -6,8 +6,8 @@ use knp_proto::packet::{
     MAX_ADDRESS, MAX_ERROR, MAX_MESSAGE, MAX_PROTOCOL, PacketError, encode_data_head,
 };
 use knp_proto::{
-    Cluster, ClusterId, ClusterLimits, ConnectId, DialId, Extensions, GrpcFrontend, Link,
-    LinkConfig, Packet, StreamId,
+    ConnectId, DialId, Extensions, GrpcFrontend, Link, LinkConfig, Packet, StreamId, Tenant,
+    TenantId, TenantLimits,
 };
 use proptest::prelude::{Just, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
@@ -255,15 +255,15 @@ proptest! {
         seconds in 0u64..30,
     ) {
         let mut now = start();
-        let cluster = Cluster::new(
-            ClusterId::new("a"),
-            ClusterLimits::default(),
+        let tenant = Tenant::new(
+            TenantId::new("a"),
+            TenantLimits::default(),
             knp_proto::Budget::new(1 << 20),
         );
         let extensions = if extended { Extensions::ALL } else { Extensions::default() };
         let config = LinkConfig::default();
-        let server = Link::server(&cluster, StreamId(1), extensions, config).unwrap();
-        let agent = Link::agent(&cluster, StreamId(2), extensions, config);
+        let server = Link::server(&tenant, StreamId(1), extensions, config).unwrap();
+        let agent = Link::agent(&tenant, StreamId(2), extensions, config);
         let mut frontend = GrpcFrontend::new();
         let mut replies = Vec::new();
         for packet in &packets {
@@ -298,7 +298,7 @@ proptest! {
             prop_assert!(link.is_idle(), "{:?}", link);
             prop_assert!(link.handle_packet(now, Packet::Drain).is_err());
         }
-        prop_assert_eq!((cluster.tunnels(), cluster.pending_dials()), (0, 0));
-        prop_assert_eq!((cluster.buffered_bytes(), cluster.agents()), (0, 0));
+        prop_assert_eq!((tenant.tunnels(), tenant.pending_dials()), (0, 0));
+        prop_assert_eq!((tenant.buffered_bytes(), tenant.agents()), (0, 0));
     }
 }

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use knp_proto::{
-    Budget, Cluster, ClusterId, ClusterLimits, DialId, DialTarget, EndReason, Event, Extensions,
-    Link, LinkConfig, Packet, Read, StreamId, TunnelId,
+    Budget, DialId, DialTarget, EndReason, Event, Extensions, Link, LinkConfig, Packet, Read,
+    StreamId, Tenant, TenantId, TenantLimits, TunnelId,
 };
 
 #[expect(
@@ -26,15 +26,15 @@ pub(crate) fn start() -> Instant {
     Instant::now()
 }
 
-pub(crate) fn cluster(name: &str, limits: ClusterLimits, budget: usize) -> Arc<Cluster> {
-    Cluster::new(ClusterId::new(name), limits, Budget::new(budget))
+pub(crate) fn tenant(name: &str, limits: TenantLimits, budget: usize) -> Arc<Tenant> {
+    Tenant::new(TenantId::new(name), limits, Budget::new(budget))
 }
 
 /// Limits under which nothing is refused.
-pub(crate) fn generous() -> ClusterLimits {
-    ClusterLimits {
+pub(crate) fn generous() -> TenantLimits {
+    TenantLimits {
         dials_per_second: 0,
-        ..ClusterLimits::default()
+        ..TenantLimits::default()
     }
 }
 
@@ -97,7 +97,7 @@ impl Socket {
 
 pub(crate) struct Side {
     pub(crate) link: Link,
-    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) tenant: Arc<Tenant>,
     /// By the number in the dialed address.
     pub(crate) sockets: BTreeMap<u32, Socket>,
     numbers: BTreeMap<TunnelId, u32>,
@@ -116,17 +116,17 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(extensions: Extensions, config: LinkConfig) -> Self {
-        let servers = cluster("a", generous(), 1 << 30);
+        let servers = tenant("a", generous(), 1 << 30);
         Self::of(&servers, StreamId(1), extensions, config)
     }
 
     pub(crate) fn of(
-        servers: &Arc<Cluster>,
+        servers: &Arc<Tenant>,
         stream: StreamId,
         extensions: Extensions,
         config: LinkConfig,
     ) -> Self {
-        let agents = cluster("agent", generous(), 1 << 30);
+        let agents = tenant("agent", generous(), 1 << 30);
         // An agent gives up before its server does.
         let of_agent = LinkConfig {
             dial_timeout: config.dial_timeout / 2,
@@ -412,9 +412,9 @@ impl World {
             let side = self.side(end);
             assert!(side.link.is_idle(), "{end:?}: {:#?}", side.link);
             assert_eq!(side.link.poll_timeout(), None);
-            assert_eq!(side.cluster.tunnels(), 0);
-            assert_eq!(side.cluster.pending_dials(), 0);
-            assert_eq!(side.cluster.buffered_bytes(), 0);
+            assert_eq!(side.tenant.tunnels(), 0);
+            assert_eq!(side.tenant.pending_dials(), 0);
+            assert_eq!(side.tenant.buffered_bytes(), 0);
             let ended = side.sockets.values().all(|socket| socket.ended.is_some());
             assert!(ended, "a tunnel ended without saying so");
         }
@@ -422,10 +422,10 @@ impl World {
 }
 
 impl Side {
-    fn new(link: Link, cluster: Arc<Cluster>) -> Self {
+    fn new(link: Link, tenant: Arc<Tenant>) -> Self {
         Self {
             link,
-            cluster,
+            tenant,
             sockets: BTreeMap::new(),
             numbers: BTreeMap::new(),
             outgoing: VecDeque::new(),

@@ -3,6 +3,7 @@
 mod client_hello;
 mod hello;
 mod http_connect;
+mod ppp;
 mod proxy_protocol;
 
 #[path = "../../../../fuzz/bodies.rs"]

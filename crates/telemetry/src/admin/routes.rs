@@ -16,11 +16,11 @@ use crate::logs::LogControl;
 use crate::metrics::{Exposition, Registry};
 use crate::page;
 
-/// The largest request body: log directives are the only ones there are.
+/// The largest request body; log directives are the only body there is.
 pub(super) const MAX_BODY_BYTES: usize = 4 << 10;
-/// How many connections are listed when the request does not say.
+/// How many connections are listed by default.
 const DEFAULT_CONNECTIONS: usize = 1000;
-/// The most that are listed whatever it says; some 4 MiB of JSON.
+/// The most that are listed; some 4 MiB of JSON.
 const MAX_CONNECTIONS_LISTED: usize = 10_000;
 
 type Answer = Response<Full<Bytes>>;
@@ -96,7 +96,7 @@ impl Routes {
         B: Body<Data = Bytes, Error: std::error::Error + Send + Sync + 'static> + Send,
     {
         let (head, body) = request.into_parts();
-        // The server leaves the body of an answer to HEAD away by itself.
+        // The server itself omits the body of an answer to HEAD.
         let method = if head.method == Method::HEAD {
             Method::GET
         } else {
@@ -236,7 +236,7 @@ impl Routes {
 }
 
 /// Returns whether `path` is a probe's, including everything below it: `/readyz/shoot--a`. A
-/// program need not serve it; what it answers there is one line.
+/// program need not serve it; an answer there is one line.
 pub(crate) fn is_probe(path: &str) -> bool {
     let first = path
         .strip_prefix('/')
@@ -253,23 +253,23 @@ where
     match tokio::time::timeout(BODY_TIMEOUT, whole).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            Err(text(StatusCode::PAYLOAD_TOO_LARGE, "at most 4096 octets\n"))
+            Err(text(StatusCode::PAYLOAD_TOO_LARGE, "at most 4096 bytes\n"))
         }
         Ok(Err(_)) => Err(text(StatusCode::BAD_REQUEST, "the body ended early\n")),
         Err(_) => Err(text(
             StatusCode::REQUEST_TIMEOUT,
-            "the body did not come in time\n",
+            "the body did not arrive in time\n",
         )),
     }
 }
 
-/// Tells whether a browser says that a page of another site made this request. Other clients send
+/// Returns whether a browser marks this request as made by a page of another site. Other clients send
 /// neither header.
 fn is_cross_site(headers: &HeaderMap) -> bool {
     let value = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let site = HeaderName::from_static("sec-fetch-site");
     let from_browser = headers.contains_key(&site) || headers.contains_key(header::ORIGIN);
-    // A name that leads here may be anybody's, who then shares our origin (DNS rebinding).
+    // Any domain may resolve to this address and so share its origin (DNS rebinding).
     if from_browser && !value(header::HOST).is_some_and(is_address_or_localhost) {
         return true;
     }
@@ -310,9 +310,9 @@ pub fn parameter(query: Option<&str>, name: &str) -> Option<String> {
         .map(|(_, value)| decode(value))
 }
 
-/// Decodes `application/x-www-form-urlencoded`; what is not valid stands for itself.
+/// Decodes `application/x-www-form-urlencoded`; invalid escapes stay as they are.
 fn decode(text: &str) -> String {
-    let mut octets = Vec::with_capacity(text.len());
+    let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&first, after)) = rest.split_first() {
         let hex = |at: usize| {
@@ -322,16 +322,16 @@ fn decode(text: &str) -> String {
         };
         match (first, hex(0), hex(1)) {
             (b'%', Some(high), Some(low)) => {
-                octets.push((high * 16 + low).to_le_bytes()[0]);
+                bytes.push((high * 16 + low).to_le_bytes()[0]);
                 rest = &after[2..];
                 continue;
             }
-            (b'+', ..) => octets.push(b' '),
-            _ => octets.push(first),
+            (b'+', ..) => bytes.push(b' '),
+            _ => bytes.push(first),
         }
         rest = after;
     }
-    String::from_utf8_lossy(&octets).into_owned()
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 fn probe(state: Result<(), String>) -> Answer {
@@ -365,7 +365,7 @@ fn respond(status: StatusCode, content_type: &'static str, body: String) -> Answ
 }
 
 fn with(mut answer: Answer, name: HeaderName, value: &'static str) -> Answer {
-    // A content type comes from the binary; one that is no header value is left away.
+    // A content type comes from the binary; one that is not a header value is omitted.
     if let Ok(value) = HeaderValue::from_str(value) {
         answer.headers_mut().insert(name, value);
     }

@@ -1,4 +1,4 @@
-//! What the page and `/status` show, as plain values.
+//! The values that the page and `/status` show.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ pub struct Status {
     pub uptime: Duration,
     /// Whether it is draining.
     pub draining: bool,
-    /// Which snapshot is in force, for a binary that has one.
+    /// The number of the snapshot in effect, for a binary that has one.
     pub generation: Option<u64>,
-    /// How long it has been; written in seconds.
+    /// How long it has been in effect; written in seconds.
     #[serde(rename = "generation_age_seconds", serialize_with = "optional_seconds")]
     pub generation_age: Option<Duration>,
     /// Anything else that fits a line, in the order to show it.
@@ -51,9 +51,9 @@ pub struct ListenerStatus {
     pub active: u64,
     /// Connections since start.
     pub total: u64,
-    /// Octets from downstream since start.
+    /// Bytes from downstream since start.
     pub rx_bytes: u64,
-    /// Octets to downstream since start.
+    /// Bytes to downstream since start.
     pub tx_bytes: u64,
 }
 
@@ -71,7 +71,7 @@ pub struct ClusterStatus {
 }
 
 impl ClusterStatus {
-    /// Tells whether the name or an endpoint's address contains `filter`, in any case.
+    /// Returns whether the name or an endpoint's address contains `filter`, in any case.
     #[must_use]
     pub fn matches(&self, filter: &str) -> bool {
         let filter = filter.to_ascii_lowercase();

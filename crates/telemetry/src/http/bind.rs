@@ -36,22 +36,22 @@ impl Bound {
     /// Binds `address` and listens. [`EndpointAddr::None`] gives something that serving waits on
     /// without ever having a request.
     ///
-    /// `[::]` serves IPv4 as well, and is taken for `0.0.0.0` on a kernel without IPv6. A Unix
-    /// socket gets mode 0600 before anybody can connect; a file in its place is replaced only when
-    /// it is a socket that nobody listens on.
+    /// `[::]` serves IPv4 as well, and means `0.0.0.0` on a kernel without IPv6. A Unix socket gets mode
+    /// 0600 before any client can connect; an existing file is replaced only if it is a socket on which no
+    /// process listens.
     ///
     /// # Errors
     /// Those of socket(2), bind(2) and listen(2); `AddrInUse` when the file is something else or
-    /// somebody answers there.
+    /// a process listens there.
     pub fn new(address: &EndpointAddr) -> io::Result<Self> {
         Self::with(address, false)
     }
 
-    /// As [`Bound::new`], and another process of the same user that does so as well may bind the same
-    /// address and port (`SO_REUSEPORT`). Port 0 and Unix sockets are nobody else's.
+    /// As [`Bound::new`], but other processes of the same user may share the address and port in the same
+    /// way (`SO_REUSEPORT`). Port 0 and Unix sockets are not shared.
     ///
     /// # Errors
-    /// As [`Bound::new`]; `AddrInUse` when a process has the address that does not share it.
+    /// As [`Bound::new`]; `AddrInUse` when the address belongs to a process that does not share it.
     pub fn shared(address: &EndpointAddr) -> io::Result<Self> {
         Self::with(address, true)
     }
@@ -94,7 +94,7 @@ impl Bound {
         &self.local_addr
     }
 
-    /// Returns the socket if others may have its address too, for who decides whose turn it is.
+    /// Returns the socket if its address may be shared, to direct connections to one of the processes.
     #[must_use]
     pub fn shared_socket(&self) -> Option<BorrowedFd<'_>> {
         match &self.socket {
@@ -211,7 +211,7 @@ fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     Ok((socket.into(), file))
 }
 
-/// Removes what a process that is gone left behind, and nothing else.
+/// Removes the socket of a process that is gone, and nothing else.
 fn remove_stale(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
     let in_use = |what: &str| {
         io::Error::new(
@@ -258,5 +258,5 @@ fn inode(path: &Path) -> io::Result<(u64, u64)> {
     fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
 }
 
-/// Newcomers that may wait while the server is full.
+/// Connections that may wait while the server is full.
 const BACKLOG: i32 = 128;

@@ -1,4 +1,4 @@
-//! One connection: its deadlines, and its place among the others.
+//! One connection: its deadlines, and its slot among the others.
 //!
 //! ```text
 //!     waiting ──head──▶ occupied ──handler──▶ response ──flushed──▶ waiting …
@@ -33,7 +33,7 @@ use super::bind::Stream;
 use super::{HEAD_TIMEOUT, Handler, MAX_RESPONSES, RESPONSE_TIMEOUT, STALL_TIMEOUT};
 
 /// Serves one connection until either side ends it, it is evicted, or a deadline passes.
-pub(super) async fn serve<H: Handler>(stream: Stream, slot: Place, handler: Arc<H>) {
+pub(super) async fn serve<H: Handler>(stream: Stream, slot: SlotGuard, handler: Arc<H>) {
     let slot = &slot;
     let service = service_fn(|request: Request<Incoming>| async {
         let admitted = slot.admit(handler.is_probe(request.uri().path()));
@@ -75,7 +75,7 @@ pub(super) async fn serve<H: Handler>(stream: Stream, slot: Place, handler: Arc<
     }
 }
 
-/// What a request gets when there are responses enough in progress; its connection is closed.
+/// The answer to a request when too many responses are in progress; its connection is closed.
 fn too_many() -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from_static(TOO_MANY)));
     *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
@@ -92,16 +92,16 @@ pub(super) struct Crowd {
 }
 
 impl Crowd {
-    pub(super) fn enter(self: &Arc<Self>) -> Place {
+    pub(super) fn enter(self: &Arc<Self>) -> SlotGuard {
         let slot = Arc::new(Slot::default());
         self.slots().push(slot.clone());
-        Place {
+        SlotGuard {
             slot,
             crowd: self.clone(),
         }
     }
 
-    /// Closes the connection that has waited longest, and keeps none that is answered from now on.
+    /// Closes the connection that has waited longest, and those that are answered from now on.
     pub(super) fn evict(&self) {
         self.crowded.store(true, Ordering::Relaxed);
         let mut slots = self.slots();
@@ -112,7 +112,7 @@ impl Crowd {
         }
     }
 
-    /// Lets connections be kept again.
+    /// Keeps connections alive again.
     pub(super) fn relax(&self) {
         self.crowded.store(false, Ordering::Relaxed);
     }
@@ -148,14 +148,14 @@ impl Crowd {
     }
 }
 
-/// A connection's place in the crowd, given up when dropped.
+/// A connection's slot in the crowd, freed when dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct SlotGuard {
     slot: Arc<Slot>,
     crowd: Arc<Crowd>,
 }
 
-impl Place {
+impl SlotGuard {
     /// Returns whether a request may be answered. One that is not a probe's then occupies the
     /// connection until the response was written, for [`RESPONSE_TIMEOUT`] at most.
     fn admit(&self, is_probe: bool) -> bool {
@@ -164,7 +164,7 @@ impl Place {
     }
 }
 
-impl std::ops::Deref for Place {
+impl std::ops::Deref for SlotGuard {
     type Target = Slot;
 
     fn deref(&self) -> &Slot {
@@ -172,7 +172,7 @@ impl std::ops::Deref for Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for SlotGuard {
     fn drop(&mut self) {
         self.crowd
             .slots()
@@ -200,8 +200,8 @@ impl Slot {
     }
 }
 
-/// A stream that fails when its reader takes nothing for too long or too long for all of a
-/// response, and that notices when a response has gone out.
+/// A stream that fails when its reader stalls or takes too long for a response, and that notices when a
+/// response has been sent.
 struct Watched {
     stream: Stream,
     stall: Option<Pin<Box<Sleep>>>,
@@ -209,7 +209,7 @@ struct Watched {
 }
 
 impl Watched {
-    /// Passes on progress; without any, runs the clock.
+    /// Passes on progress; without any, checks the deadlines.
     fn watch<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -233,8 +233,8 @@ impl Watched {
         Poll::Ready(Err(self.late()))
     }
 
-    /// Has the connection reset: closed, the kernel would keep megabytes for as long as the reader
-    /// likes.
+    /// Has the connection reset: after a plain close the kernel would keep megabytes for as long as the
+    /// reader stalls.
     fn late(&self) -> io::Error {
         let _ = sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO));
         io::ErrorKind::TimedOut.into()

@@ -15,7 +15,7 @@ use crate::admin;
 
 mod slow;
 
-/// An HTTP client that does what it is told and nothing else.
+/// An HTTP client that sends exactly the given bytes.
 pub(crate) struct Client<S = TcpStream>(BufReader<S>);
 
 #[derive(Debug)]
@@ -100,11 +100,11 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Client<S> {
     }
 }
 
-/// `/hold` waits for a permit, `/big` answers [`BIG`] octets, anything else answers `ok`.
+/// `/hold` waits for a permit, `/big` answers [`BIG`] bytes, anything else answers `ok`.
 struct Fake {
     permits: Semaphore,
     held: AtomicUsize,
-    most_held: AtomicUsize,
+    max_held: AtomicUsize,
     arrived: Semaphore,
     big: Bytes,
 }
@@ -114,7 +114,7 @@ impl Fake {
         Arc::new(Self {
             permits: Semaphore::new(0),
             held: AtomicUsize::new(0),
-            most_held: AtomicUsize::new(0),
+            max_held: AtomicUsize::new(0),
             arrived: Semaphore::new(0),
             big: Bytes::from(vec![b'x'; BIG]),
         })
@@ -122,7 +122,7 @@ impl Fake {
 
     async fn hold(&self) {
         let held = self.held.fetch_add(1, Ordering::SeqCst) + 1;
-        self.most_held.fetch_max(held, Ordering::SeqCst);
+        self.max_held.fetch_max(held, Ordering::SeqCst);
         self.arrived.add_permits(1);
         self.permits.acquire().await.unwrap().forget();
         self.held.fetch_sub(1, Ordering::SeqCst);
@@ -211,7 +211,7 @@ impl Drop for Scratch {
 }
 
 #[test]
-fn addresses_are_read_and_written_alike() {
+fn addresses_parse_and_format_alike() {
     for text in [
         "127.0.0.1:9901",
         "[::]:15021",
@@ -235,7 +235,7 @@ fn addresses_are_read_and_written_alike() {
 }
 
 #[tokio::test]
-async fn port_zero_is_replaced_by_the_one_picked_and_connections_are_kept() {
+async fn port_zero_picks_a_port_and_keeps_connections() {
     let server = Running::local(&Fake::new());
     let mut client = Client::connect(&server.address).await;
     for _ in 0..3 {
@@ -246,7 +246,7 @@ async fn port_zero_is_replaced_by_the_one_picked_and_connections_are_kept() {
 }
 
 #[tokio::test]
-async fn nowhere_is_served_until_the_end() {
+async fn no_address_serves_until_shutdown() {
     let bound = Bound::new(&EndpointAddr::None).unwrap();
     assert_eq!(*bound.local_addr(), EndpointAddr::None);
     Running::start(bound, &Fake::new()).ended().await;
@@ -271,7 +271,7 @@ async fn get_over(path: &Path) -> Reply {
 }
 
 #[tokio::test]
-async fn a_unix_socket_is_private_and_goes_away() {
+async fn unix_socket_is_private_and_removed() {
     let scratch = Scratch::new();
     let path = scratch.socket();
     let bound = Bound::new(&EndpointAddr::Unix(path.clone())).unwrap();
@@ -284,7 +284,7 @@ async fn a_unix_socket_is_private_and_goes_away() {
 }
 
 #[tokio::test]
-async fn only_a_socket_that_nobody_serves_is_replaced() {
+async fn only_stale_sockets_are_replaced() {
     let scratch = Scratch::new();
     let path = scratch.socket();
     let address = EndpointAddr::Unix(path.clone());
@@ -304,7 +304,7 @@ async fn only_a_socket_that_nobody_serves_is_replaced() {
 }
 
 #[test]
-fn a_port_is_one_processs_own_unless_both_share_it() {
+fn port_is_exclusive_unless_shared_by_both() {
     let any = EndpointAddr::Tcp("127.0.0.1:0".parse().unwrap());
     let own = Bound::shared(&any).unwrap();
     assert!(own.shared_socket().is_none(), "a port of its own is shared");
@@ -322,7 +322,7 @@ fn a_port_is_one_processs_own_unless_both_share_it() {
 }
 
 #[test]
-fn a_file_that_took_the_sockets_place_stays() {
+fn file_that_replaced_the_socket_stays() {
     let scratch = Scratch::new();
     let path = scratch.socket();
     let bound = Bound::new(&EndpointAddr::Unix(path.clone())).unwrap();
@@ -334,7 +334,7 @@ fn a_file_that_took_the_sockets_place_stays() {
 }
 
 #[tokio::test]
-async fn the_one_that_waited_longest_makes_room() {
+async fn longest_waiting_connection_is_evicted() {
     let server = Running::local(&Fake::new());
     let mut clients = Vec::new();
     for _ in 0..MAX_CONNECTIONS {
@@ -353,7 +353,7 @@ async fn the_one_that_waited_longest_makes_room() {
 }
 
 #[tokio::test]
-async fn a_reader_that_takes_nothing_blocks_nobody_else() {
+async fn stalled_reader_does_not_block_others() {
     let server = Running::local(&Fake::new());
     let mut stuck = Client::connect(&server.address).await;
     stuck.send("GET /big HTTP/1.1\r\nhost: x\r\n\r\n").await;
@@ -366,7 +366,7 @@ async fn a_reader_that_takes_nothing_blocks_nobody_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_that_takes_nothing_is_cut_in_the_end() {
+async fn stalled_reader_is_cut_at_the_limit() {
     let server = Running::local(&Fake::new());
     let mut stuck = Client::connect(&server.address).await;
     stuck.send("GET /big HTTP/1.1\r\nhost: x\r\n\r\n").await;
@@ -377,7 +377,7 @@ async fn a_reader_that_takes_nothing_is_cut_in_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_head_that_does_not_come_is_not_waited_for() {
+async fn missing_head_times_out() {
     let server = Running::local(&Fake::new());
     for beginning in ["", "GET / HT", "GET / HTTP/1.1\r\nhost: x\r\n"] {
         let start = Instant::now();
@@ -394,7 +394,7 @@ async fn a_head_that_does_not_come_is_not_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kept_connection_does_not_wait_for_ever() {
+async fn idle_connection_times_out() {
     let server = Running::local(&Fake::new());
     let mut client = Client::connect(&server.address).await;
     assert_eq!(client.get("/").await.status, 200);
@@ -425,7 +425,7 @@ async fn garbage_gets_400_and_too_large_a_head_431() {
 }
 
 #[tokio::test]
-async fn a_response_in_progress_is_finished_at_the_end() {
+async fn response_in_progress_finishes_at_shutdown() {
     let fake = Fake::new();
     let mut server = Running::local(&fake);
     let mut client = Client::connect(&server.address).await;
@@ -438,7 +438,7 @@ async fn a_response_in_progress_is_finished_at_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_never_ends_is_cut_at_the_end() {
+async fn endless_response_is_cut_at_shutdown() {
     let fake = Fake::new();
     let server = Running::local(&fake);
     let mut client = Client::connect(&server.address).await;
@@ -464,6 +464,8 @@ async fn failing_to_accept_backs_off_and_recovers() {
         }
     };
     let start = Instant::now();
-    assert_eq!(patiently(&EndpointAddr::None, accept).await, 12);
+    let mut backoff = AcceptBackoff::default();
+    let accepted = accept_patiently(&EndpointAddr::None, &mut backoff, accept);
+    assert_eq!(accepted.await, 12);
     assert_eq!(start.elapsed().as_millis(), 5 * 255 + 3000);
 }

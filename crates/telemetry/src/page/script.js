@@ -45,7 +45,7 @@
     setText(card.querySelector(".value"), value);
     setText(card.querySelector(".below"), below);
   };
-  // Leaves rows alone that say the same as before, so that what somebody selected stays selected.
+  // Keeps unchanged rows, so that selected text stays selected.
   const rowsShown = {};
   const setRows = (id, models, build) => {
     const body = document.querySelector(`#${id} tbody`);
@@ -90,7 +90,7 @@
       if (last) setCard(id, rate(now, before(field), seconds), `${bytes(now)} since start`);
     }
     if (status.generation !== null) {
-      const below = `in force for ${age(status.generation_age_seconds ?? 0)}`;
+      const below = `in effect for ${age(status.generation_age_seconds ?? 0)}`;
       setCard("generation", grouped(status.generation), below);
     }
   };
@@ -157,10 +157,10 @@
   };
 
   const stale = byId("stale");
-  let timer = null, turn = 0, since = new Date();
+  let timer = null, request = 0, since = new Date();
   const poll = async () => {
     clearTimeout(timer);
-    const mine = ++turn;
+    const mine = ++request;
     const filter = (byId("filter")?.value ?? "").trim();
     try {
       const query = filter === "" ? "" : `?filter=${encodeURIComponent(filter)}`;
@@ -168,12 +168,12 @@
       const answer = await fetch(`status${query}`, { cache: "no-store", signal: limit });
       if (!answer.ok) throw new Error(`it answers ${answer.status}`);
       const status = await answer.json();
-      if (mine !== turn) return;
+      if (mine !== request) return;
       show(status, filter);
       since = new Date();
       stale.hidden = true;
     } catch (error) {
-      if (mine !== turn) return;
+      if (mine !== request) return;
       const time = since.toISOString().slice(11, 19);
       setText(stale, `No answer (${error.message}). These values are as of ${time} UTC.`);
       stale.hidden = false;

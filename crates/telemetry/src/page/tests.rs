@@ -1,4 +1,4 @@
-//! What the page says, and that nothing in it comes from anybody but us.
+//! What the page shows, and that it loads nothing from elsewhere.
 
 use super::*;
 use crate::admin::Fact;
@@ -51,7 +51,7 @@ fn page(view: &View, filter: &str) -> String {
 }
 
 #[test]
-fn everything_is_there_without_a_script() {
+fn page_is_complete_without_script() {
     let html = page(&view(), "");
     for part in [
         "<title>sni-proxy 1.2.3</title>",
@@ -62,7 +62,7 @@ fn everything_is_there_without_a_script() {
         "<p class=\"value\">1.5 KiB</p>",
         "<p class=\"value\">3.0 GiB</p>",
         "<p class=\"value\">42</p>",
-        "in force for 1 min 1 s",
+        "in effect for 1 min 1 s",
         "<dt>device</dt><dd>dummy</dd>",
         "<td class=\"code\">[::]:443</td>",
         "outbound|443||api",
@@ -123,7 +123,7 @@ fn hostile_values_stay_text() {
 }
 
 #[test]
-fn a_long_table_is_cut_and_says_so() {
+fn long_table_is_cut_with_a_note() {
     let mut view = view();
     let cluster = view.status.clusters[0].clone();
     view.status.clusters = vec![cluster; 300];
@@ -154,7 +154,7 @@ fn notes_count_what_is_shown() {
 }
 
 #[test]
-fn a_process_without_listeners_and_clusters_shows_no_empty_tables() {
+fn empty_tables_are_omitted() {
     let mut view = view();
     view.status = Status {
         version: "1",
@@ -169,7 +169,7 @@ fn a_process_without_listeners_and_clusters_shows_no_empty_tables() {
 }
 
 #[test]
-fn numbers_are_written_for_people() {
+fn numbers_are_formatted_for_people() {
     for (bytes, text) in [
         (0, "0 B"),
         (1023, "1023 B"),
@@ -204,7 +204,7 @@ fn numbers_are_written_for_people() {
 }
 
 #[test]
-fn the_embedded_files_cannot_end_their_elements_early() {
+fn embedded_files_cannot_end_their_elements() {
     assert!(!SCRIPT.contains("</") && !SCRIPT.contains("<!--"));
     assert!(!STYLE.contains("</"));
 }

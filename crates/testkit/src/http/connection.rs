@@ -163,14 +163,14 @@ impl Connection {
 pub struct Upgraded(BufReader<Stream>);
 
 impl Upgraded {
-    /// Sends `octets` and waits for as many in return.
+    /// Sends `bytes` and waits for as many in return.
     ///
     /// # Errors
     /// When the connection ends before, or a limit is passed.
-    pub fn exchange(&mut self, octets: &[u8]) -> Result<Vec<u8>> {
-        self.0.get_mut().write_all(octets).context("sending")?;
+    pub fn exchange(&mut self, bytes: &[u8]) -> Result<Vec<u8>> {
+        self.0.get_mut().write_all(bytes).context("sending")?;
         self.0.get_mut().flush().context("sending")?;
-        let mut heard = vec![0; octets.len()];
+        let mut heard = vec![0; bytes.len()];
         self.0.read_exact(&mut heard).context("receiving")?;
         Ok(heard)
     }
@@ -218,7 +218,7 @@ fn connect(
         .write_all(text.as_bytes())
         .context("sending CONNECT")?;
     stream.flush().context("sending CONNECT")?;
-    // One octet at a time: what follows the head is not ours to take.
+    // One byte at a time: what follows the head is not ours to take.
     let head =
         Head::read(&mut BufReader::with_capacity(1, stream)).context("reading the answer")?;
     match head.status() {

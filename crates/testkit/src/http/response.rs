@@ -75,7 +75,7 @@ impl Watch {
                 None => return Ok(None),
             }
             if self.pending.len() > MAX_BODY_BYTES {
-                bail!("an event above {MAX_BODY_BYTES} octets");
+                bail!("an event above {MAX_BODY_BYTES} bytes");
             }
         }
     }
@@ -93,21 +93,21 @@ impl Body {
         Self { stream, left }
     }
 
-    /// Returns how many octets have not been read.
+    /// Returns how many bytes have not been read.
     #[must_use]
     pub fn left(&self) -> u64 {
         self.left
     }
 
-    /// Waits for the next `bytes` octets, or as many as are left.
+    /// Waits for the next `bytes` bytes, or as many as are left.
     ///
     /// # Errors
     /// When the connection ends before, or a limit is passed.
     pub fn next(&mut self, bytes: usize) -> Result<Vec<u8>> {
         let wanted = usize::try_from(self.left).map_or(bytes, |left| left.min(bytes));
-        let octets = read_exactly(&mut self.stream, wanted)?;
+        let bytes = read_exactly(&mut self.stream, wanted)?;
         self.left -= wanted as u64;
-        Ok(octets)
+        Ok(bytes)
     }
 }
 
@@ -133,7 +133,7 @@ impl Head {
                 return Ok(Self { status, headers });
             }
             if bytes > MAX_HEAD_BYTES {
-                bail!("a head above {MAX_HEAD_BYTES} octets");
+                bail!("a head above {MAX_HEAD_BYTES} bytes");
             }
             let (name, value) = line.split_once(':').context("a header without a colon")?;
             headers.push((name.trim().to_owned(), value.trim().to_owned()));
@@ -160,7 +160,7 @@ impl Head {
             while let Some(chunk) = read_chunk(stream)? {
                 body.extend(chunk);
                 if body.len() > MAX_BODY_BYTES {
-                    bail!("a body above {MAX_BODY_BYTES} octets");
+                    bail!("a body above {MAX_BODY_BYTES} bytes");
                 }
             }
         } else if let Some(length) = find(&self.headers, "content-length") {
@@ -196,7 +196,7 @@ fn read_chunk(stream: &mut impl BufRead) -> Result<Option<Vec<u8>>> {
 
 fn read_exactly(stream: &mut impl BufRead, length: usize) -> Result<Vec<u8>> {
     if length > MAX_BODY_BYTES {
-        bail!("{length} octets are more than {MAX_BODY_BYTES}");
+        bail!("{length} bytes are more than {MAX_BODY_BYTES}");
     }
     let mut bytes = Vec::new();
     stream

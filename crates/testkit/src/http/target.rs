@@ -146,7 +146,7 @@ impl Target {
         self.header("Authorization", &format!("Bearer {token}"))
     }
 
-    /// Limits the dialling and each single read and write; 10 s by default.
+    /// Limits the dialing and each single read and write; 10 s by default.
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = limit;

@@ -92,11 +92,11 @@ impl Line {
     pub(super) fn arrived(&mut self, packet: Vec<u8>, accepted: bool) {
         if accepted {
             self.counts.delivered += 1;
-            let octets = packet.len() as u64;
-            self.counts.octets += octets;
+            let bytes = packet.len() as u64;
+            self.counts.bytes += bytes;
             match protocol(&packet) {
-                Some(TCP) => self.counts.tcp_octets += octets,
-                Some(UDP) => self.counts.udp_octets += octets,
+                Some(TCP) => self.counts.tcp_bytes += bytes,
+                Some(UDP) => self.counts.udp_bytes += bytes,
                 _ => {}
             }
         } else {
@@ -112,22 +112,22 @@ impl Line {
     }
 
     /// Returns when a packet has left the queue, `None` when there is no room in it.
-    fn leave(&mut self, now: Duration, octets: usize, how: &Impairment) -> Option<Duration> {
+    fn leave(&mut self, now: Duration, bytes: usize, how: &Impairment) -> Option<Duration> {
         let Some(rate) = how.rate else {
-            let room = how.queue.min(MOST_UNDER_WAY);
+            let room = how.queue.min(MAX_UNDER_WAY);
             return (self.under_way.len() < room).then_some(now);
         };
         while self.waiting.front().is_some_and(|left| *left <= now) {
             self.waiting.pop_front();
         }
-        if self.waiting.len() >= how.queue || self.under_way.len() >= MOST_UNDER_WAY {
+        if self.waiting.len() >= how.queue || self.under_way.len() >= MAX_UNDER_WAY {
             return None;
         }
         let free = self.waiting.back().copied().unwrap_or(now);
         if free.saturating_sub(now) > how.buffer {
             return None;
         }
-        let takes = Duration::from_secs_f64(octets as f64 * 8.0 / rate.max(1) as f64);
+        let takes = Duration::from_secs_f64(bytes as f64 * 8.0 / rate.max(1) as f64);
         self.waiting.push_back(free + takes);
         Some(free + takes)
     }
@@ -181,7 +181,7 @@ const UDP: u8 = 17;
 const FRAGMENT: u8 = 44;
 
 /// Bounds what a fast and long line holds, whatever its queue: 24 MB of full packets.
-const MOST_UNDER_WAY: usize = 16_384;
+const MAX_UNDER_WAY: usize = 16_384;
 
 /// Buffers kept for reuse.
 const SPARE: usize = 4096;

@@ -103,8 +103,8 @@ fn duplicates_come_twice() {
     let arrived = sent(&mut line, 1000, millis(1), &how);
     assert!((1400..1600).contains(&arrived.len()), "{}", arrived.len());
     let counts = line.counts();
-    assert_eq!(counts.octets, arrived.len() as u64 * 1000);
-    assert_eq!((counts.tcp_octets, counts.udp_octets), (0, counts.octets));
+    assert_eq!(counts.bytes, arrived.len() as u64 * 1000);
+    assert_eq!((counts.tcp_bytes, counts.udp_bytes), (0, counts.bytes));
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn a_rate_spaces_packets_and_its_queue_is_bounded() {
         queue: 10,
         ..Impairment::long(millis(5), 0.0)
     };
-    // One of 1000 octets takes a millisecond.
+    // One of 1000 bytes takes a millisecond.
     let mut line = Line::new(1);
     let burst = sent(&mut line, 15, Duration::ZERO, &how);
     let expected: Vec<_> = (0..10).map(|n| (n, millis(6 + u64::from(n)))).collect();

@@ -2,7 +2,7 @@
 
 use crate::inject::checksum;
 
-/// Returns the ICMP error that tells the sender of `packet` that `largest` octets get through, as if
+/// Returns the ICMP error that tells the sender of `packet` that `largest` bytes get through, as if
 /// its destination had said so; `None` for what gets no such answer: fragmentable packets, ICMP
 /// errors, and what is no IP packet.
 pub(super) fn answer(packet: &[u8], largest: usize) -> Option<Vec<u8>> {
@@ -36,7 +36,7 @@ fn answer_v4(packet: &[u8], mtu: u16) -> Option<Vec<u8>> {
     Some(answer)
 }
 
-/// RFC 4443, section 3.2: packet too big, with as much of the packet as fits 1280 octets.
+/// RFC 4443, section 3.2: packet too big, with as much of the packet as fits 1280 bytes.
 fn answer_v6(packet: &[u8], mtu: u16) -> Option<Vec<u8>> {
     if packet[6] == ICMP_V6 {
         return None;

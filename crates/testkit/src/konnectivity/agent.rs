@@ -171,7 +171,7 @@ impl FakeAgent {
         Self::start_split(target, metadata, usize::MAX)
     }
 
-    /// Connects, and cuts everything it sends into DATA frames of `frame` octets.
+    /// Connects, and cuts everything it sends into DATA frames of `frame` bytes.
     ///
     /// # Errors
     /// As [`FakeAgent::start`].
@@ -384,9 +384,9 @@ async fn open(
 
 async fn send(mut outgoing: Outgoing, mut queue: mpsc::Receiver<Packet>, frame: usize) {
     while let Some(packet) = queue.recv().await {
-        let mut octets = Bytes::from(frame::framed(&packet));
-        while !octets.is_empty() {
-            let piece = octets.split_to(octets.len().min(frame));
+        let mut bytes = Bytes::from(frame::framed(&packet));
+        while !bytes.is_empty() {
+            let piece = bytes.split_to(bytes.len().min(frame));
             if outgoing.send(piece).await.is_err() {
                 return;
             }

@@ -1,10 +1,10 @@
-//! gRPC's five octets before each message: not compressed, and the length, big-endian.
+//! gRPC's five bytes before each message: not compressed, and the length, big-endian.
 
 use anyhow::{Result, ensure};
 
 use super::packet::Packet;
 
-/// Returns `packet` with the five octets before it.
+/// Returns `packet` with the five bytes before it.
 pub(super) fn framed(packet: &Packet) -> Vec<u8> {
     let message = packet.encode();
     let len = u32::try_from(message.len()).unwrap_or(u32::MAX);
@@ -38,7 +38,7 @@ impl Messages {
         };
         ensure!(*compressed == 0, "a message with flags {compressed}");
         let len = u32::from_be_bytes(*length) as usize;
-        ensure!(len <= LIMIT, "a message of {len} octets, which Go refuses");
+        ensure!(len <= LIMIT, "a message of {len} bytes, which Go refuses");
         let Some(message) = rest.get(..len) else {
             return Ok(None);
         };
@@ -63,11 +63,11 @@ mod tests {
     #[test]
     fn messages_may_be_cut_anywhere() {
         let packets = [Packet::data(1, *b"abc"), Packet::Drain];
-        let octets: Vec<u8> = packets.iter().flat_map(framed).collect();
-        for size in 1..octets.len() {
+        let bytes: Vec<u8> = packets.iter().flat_map(framed).collect();
+        for size in 1..bytes.len() {
             let mut messages = Messages::default();
             let mut found = Vec::new();
-            for piece in octets.chunks(size) {
+            for piece in bytes.chunks(size) {
                 messages.push(piece);
                 found.extend(std::iter::from_fn(|| messages.next().unwrap()));
             }
@@ -78,9 +78,9 @@ mod tests {
 
     #[test]
     fn what_go_refuses_is_refused() {
-        for octets in [&[1, 0, 0, 0, 0][..], &[0, 0, 0x40, 0, 1]] {
+        for bytes in [&[1, 0, 0, 0, 0][..], &[0, 0, 0x40, 0, 1]] {
             let mut messages = Messages::default();
-            messages.push(octets);
+            messages.push(bytes);
             assert!(messages.next().is_err());
         }
     }

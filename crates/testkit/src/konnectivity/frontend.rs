@@ -78,13 +78,13 @@ impl Tunnel {
         }
     }
 
-    /// Sends `octets` and reads as many back.
+    /// Sends `bytes` and reads as many back.
     ///
     /// # Errors
     /// When the connection fails, or nothing comes for 20 s.
-    pub fn echo(&mut self, octets: &[u8]) -> io::Result<Vec<u8>> {
-        self.writer.write_all(octets)?;
-        let mut back = vec![0; octets.len()];
+    pub fn echo(&mut self, bytes: &[u8]) -> io::Result<Vec<u8>> {
+        self.writer.write_all(bytes)?;
+        let mut back = vec![0; bytes.len()];
         self.reader.read_exact(&mut back)?;
         Ok(back)
     }
@@ -136,9 +136,9 @@ impl TunnelReader {
     /// # Errors
     /// When the connection fails or ends without TLS's closing alert, or nothing comes for 20 s.
     pub fn rest(&mut self) -> io::Result<Vec<u8>> {
-        let mut octets = Vec::new();
-        self.read_to_end(&mut octets)?;
-        Ok(octets)
+        let mut bytes = Vec::new();
+        self.read_to_end(&mut bytes)?;
+        Ok(bytes)
     }
 }
 

@@ -1,9 +1,9 @@
 //! The protocol's packets, written from the field numbers of its description.
 //!
-//! A packet is field 1, the type, and one message in a field of its own. As proto3 has it, what is 0
-//! or empty is not written.
+//! A packet is field 1, the type, and one message in a field of its own.
 
 use anyhow::{Context, Result, bail, ensure};
+use prost::Message;
 
 /// One packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,43 +59,10 @@ impl Packet {
         }
     }
 
-    /// Returns the message, without gRPC's five octets.
+    /// Returns the message, without gRPC's five bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let (packet_type, payload): (u64, _) = match self {
-            Self::DialReq { address, random } => (
-                0,
-                message(&[(1, Text("tcp")), (2, Text(address)), (3, Int(*random))]),
-            ),
-            Self::DialRsp {
-                error,
-                connect_id,
-                random,
-            } => (
-                1,
-                message(&[(1, Text(error)), (2, Int(*connect_id)), (3, Int(*random))]),
-            ),
-            Self::CloseReq { connect_id } => (2, message(&[(1, Int(*connect_id))])),
-            Self::CloseRsp { connect_id, error } => {
-                (3, message(&[(1, Text(error)), (2, Int(*connect_id))]))
-            }
-            Self::Data { connect_id, data } => {
-                (4, message(&[(1, Int(*connect_id)), (3, Octets(data))]))
-            }
-            Self::DialCls { random } => (5, message(&[(1, Int(*random))])),
-            Self::Drain => (6, Vec::new()),
-            Self::Credit { connect_id, bytes } => {
-                let bytes = Int(bytes.cast_signed());
-                (64, message(&[(1, Int(*connect_id)), (2, bytes)]))
-            }
-            Self::Fin { connect_id } => (65, message(&[(1, Int(*connect_id))])),
-            Self::Empty { packet_type } => {
-                return message(&[(1, Int(packet_type.cast_signed()))]);
-            }
-        };
-        let mut packet = message(&[(1, Int(packet_type.cast_signed()))]);
-        put_octets(payload_field(packet_type), &payload, &mut packet);
-        packet
+        Wire::from(self.clone()).encode_to_vec()
     }
 
     /// Reads a message, strictly: a field that the description does not have is an error.
@@ -103,217 +70,217 @@ impl Packet {
     /// # Errors
     /// When it is no packet of the description.
     pub fn decode(message: &[u8]) -> Result<Self> {
-        let mut packet_type = 0;
-        let mut payload = None;
-        for (number, value) in fields(message)? {
-            match (number, value) {
-                (1, Value::Number(value)) => packet_type = value,
-                (number, Value::Octets(octets)) if number > 1 => {
-                    ensure!(payload.is_none(), "two payloads");
-                    payload = Some((number, octets));
-                }
-                other => bail!("field {other:?} of a packet"),
-            }
-        }
-        let Some((number, octets)) = payload else {
-            return Ok(Self::Empty { packet_type });
-        };
-        ensure!(
-            number == payload_field(packet_type),
-            "type {packet_type} with payload {number}"
-        );
-        Self::of(packet_type, &Fields(fields(octets)?))
+        let wire = Wire::decode(message)?;
+        // Unknown fields are skipped, and so not in what is encoded again.
+        let known = wire.encoded_len();
+        ensure!(known == message.len(), "fields unknown: {message:?}");
+        wire.packet()
     }
+}
 
-    fn of(packet_type: u64, fields: &Fields<'_>) -> Result<Self> {
-        let only = |known: &[u64]| {
-            let unknown = fields.0.iter().find(|(number, _)| !known.contains(number));
-            ensure!(unknown.is_none(), "type {packet_type}: {unknown:?}");
-            Ok(())
-        };
-        Ok(match packet_type {
+/// A packet as it is on the wire.
+#[derive(Clone, PartialEq, Message)]
+struct Wire {
+    #[prost(uint64, tag = "1")]
+    packet_type: u64,
+    #[prost(message, optional, tag = "2")]
+    dial_request: Option<DialRequest>,
+    #[prost(message, optional, tag = "3")]
+    dial_response: Option<DialResponse>,
+    #[prost(message, optional, tag = "4")]
+    data: Option<Data>,
+    #[prost(message, optional, tag = "5")]
+    close_request: Option<Connection>,
+    #[prost(message, optional, tag = "6")]
+    close_response: Option<CloseResponse>,
+    #[prost(message, optional, tag = "7")]
+    close_dial: Option<Connection>,
+    #[prost(message, optional, tag = "8")]
+    drain: Option<Nothing>,
+    #[prost(message, optional, tag = "64")]
+    credit: Option<Credit>,
+    #[prost(message, optional, tag = "65")]
+    fin: Option<Connection>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct DialRequest {
+    #[prost(string, tag = "1")]
+    protocol: String,
+    #[prost(string, tag = "2")]
+    address: String,
+    #[prost(int64, tag = "3")]
+    random: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct DialResponse {
+    #[prost(string, tag = "1")]
+    error: String,
+    #[prost(int64, tag = "2")]
+    connect_id: i64,
+    #[prost(int64, tag = "3")]
+    random: i64,
+}
+
+/// The id of a connection, or the random number of a dial.
+#[derive(Clone, PartialEq, Message)]
+struct Connection {
+    #[prost(int64, tag = "1")]
+    id: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct CloseResponse {
+    #[prost(string, tag = "1")]
+    error: String,
+    #[prost(int64, tag = "2")]
+    connect_id: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Data {
+    #[prost(int64, tag = "1")]
+    connect_id: i64,
+    #[prost(bytes = "vec", tag = "3")]
+    data: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Credit {
+    #[prost(int64, tag = "1")]
+    connect_id: i64,
+    #[prost(uint64, tag = "2")]
+    bytes: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Nothing {}
+
+impl From<Packet> for Wire {
+    fn from(packet: Packet) -> Self {
+        let mut wire = Self::default();
+        let packet_type = &mut wire.packet_type;
+        match packet {
+            Packet::DialReq { address, random } => {
+                let protocol = "tcp".to_owned();
+                wire.dial_request = Some(DialRequest {
+                    protocol,
+                    address,
+                    random,
+                });
+            }
+            Packet::DialRsp {
+                error,
+                connect_id,
+                random,
+            } => {
+                *packet_type = 1;
+                wire.dial_response = Some(DialResponse {
+                    error,
+                    connect_id,
+                    random,
+                });
+            }
+            Packet::CloseReq { connect_id: id } => {
+                *packet_type = 2;
+                wire.close_request = Some(Connection { id });
+            }
+            Packet::CloseRsp { connect_id, error } => {
+                *packet_type = 3;
+                wire.close_response = Some(CloseResponse { error, connect_id });
+            }
+            Packet::Data { connect_id, data } => {
+                *packet_type = 4;
+                wire.data = Some(Data { connect_id, data });
+            }
+            Packet::DialCls { random: id } => {
+                *packet_type = 5;
+                wire.close_dial = Some(Connection { id });
+            }
+            Packet::Drain => {
+                *packet_type = 6;
+                wire.drain = Some(Nothing {});
+            }
+            Packet::Credit { connect_id, bytes } => {
+                *packet_type = 64;
+                wire.credit = Some(Credit { connect_id, bytes });
+            }
+            Packet::Fin { connect_id: id } => {
+                *packet_type = 65;
+                wire.fin = Some(Connection { id });
+            }
+            Packet::Empty { packet_type: empty } => *packet_type = empty,
+        }
+        wire
+    }
+}
+
+impl Wire {
+    /// Returns the packet of the type; a payload of another type is an error.
+    fn packet(self) -> Result<Packet> {
+        let packet_type = self.packet_type;
+        if self
+            == (Self {
+                packet_type,
+                ..Self::default()
+            })
+        {
+            return Ok(Packet::Empty { packet_type });
+        }
+        let expected = self.clone();
+        let what = || format!("type {packet_type} with another payload");
+        let packet = match packet_type {
             0 => {
-                only(&[1, 2, 3])?;
-                ensure!(fields.text(1)? == "tcp", "protocol {:?}", fields.text(1));
-                Self::DialReq {
-                    address: fields.text(2)?,
-                    random: fields.int(3)?,
+                let dial = self.dial_request.with_context(what)?;
+                ensure!(dial.protocol == "tcp", "protocol {:?}", dial.protocol);
+                Packet::DialReq {
+                    address: dial.address,
+                    random: dial.random,
                 }
             }
             1 => {
-                only(&[1, 2, 3])?;
-                Self::DialRsp {
-                    error: fields.text(1)?,
-                    connect_id: fields.int(2)?,
-                    random: fields.int(3)?,
+                let DialResponse {
+                    error,
+                    connect_id,
+                    random,
+                } = self.dial_response.with_context(what)?;
+                Packet::DialRsp {
+                    error,
+                    connect_id,
+                    random,
                 }
             }
-            2 | 65 => {
-                only(&[1])?;
-                let connect_id = fields.int(1)?;
-                if packet_type == 2 {
-                    Self::CloseReq { connect_id }
-                } else {
-                    Self::Fin { connect_id }
-                }
-            }
+            2 => Packet::CloseReq {
+                connect_id: self.close_request.with_context(what)?.id,
+            },
             3 => {
-                only(&[1, 2])?;
-                Self::CloseRsp {
-                    error: fields.text(1)?,
-                    connect_id: fields.int(2)?,
-                }
+                let CloseResponse { error, connect_id } = self.close_response.with_context(what)?;
+                Packet::CloseRsp { connect_id, error }
             }
             4 => {
-                only(&[1, 3])?;
-                Self::Data {
-                    connect_id: fields.int(1)?,
-                    data: fields.octets(3)?.to_vec(),
-                }
+                let Data { connect_id, data } = self.data.with_context(what)?;
+                Packet::Data { connect_id, data }
             }
-            5 => {
-                only(&[1])?;
-                Self::DialCls {
-                    random: fields.int(1)?,
-                }
-            }
-            6 => {
-                only(&[])?;
-                Self::Drain
-            }
+            5 => Packet::DialCls {
+                random: self.close_dial.with_context(what)?.id,
+            },
+            6 => self
+                .drain
+                .map(|Nothing {}| Packet::Drain)
+                .with_context(what)?,
             64 => {
-                only(&[1, 2])?;
-                Self::Credit {
-                    connect_id: fields.int(1)?,
-                    bytes: fields.int(2)?.cast_unsigned(),
-                }
+                let Credit { connect_id, bytes } = self.credit.with_context(what)?;
+                Packet::Credit { connect_id, bytes }
             }
+            65 => Packet::Fin {
+                connect_id: self.fin.with_context(what)?.id,
+            },
             other => bail!("a packet of type {other}"),
-        })
-    }
-}
-
-fn payload_field(packet_type: u64) -> u64 {
-    match packet_type {
-        0 => 2,
-        1 => 3,
-        2 => 5,
-        3 => 6,
-        4 => 4,
-        5 => 7,
-        6 => 8,
-        own => own,
-    }
-}
-
-use Field::{Int, Octets, Text};
-
-enum Field<'a> {
-    Int(i64),
-    Octets(&'a [u8]),
-    Text(&'a str),
-}
-
-fn message(fields: &[(u64, Field<'_>)]) -> Vec<u8> {
-    let mut out = Vec::new();
-    for (number, field) in fields {
-        match field {
-            Int(0) => {}
-            Int(value) => {
-                put_number(number << 3, &mut out);
-                put_number(value.cast_unsigned(), &mut out);
-            }
-            Octets([]) | Text("") => {}
-            Octets(octets) => put_octets(*number, octets, &mut out),
-            Text(text) => put_octets(*number, text.as_bytes(), &mut out),
-        }
-    }
-    out
-}
-
-fn put_octets(number: u64, octets: &[u8], out: &mut Vec<u8>) {
-    put_number(number << 3 | 2, out);
-    put_number(octets.len() as u64, out);
-    out.extend_from_slice(octets);
-}
-
-fn put_number(mut value: u64, out: &mut Vec<u8>) {
-    while value > 0x7f {
-        out.push(value.to_le_bytes()[0] | 0x80);
-        value >>= 7;
-    }
-    out.push(value.to_le_bytes()[0]);
-}
-
-#[derive(Debug)]
-enum Value<'a> {
-    Number(u64),
-    Octets(&'a [u8]),
-}
-
-struct Fields<'a>(Vec<(u64, Value<'a>)>);
-
-impl Fields<'_> {
-    fn int(&self, number: u64) -> Result<i64> {
-        match self.find(number) {
-            None => Ok(0),
-            Some(Value::Number(value)) => Ok(value.cast_signed()),
-            Some(Value::Octets(_)) => bail!("field {number} is no number"),
-        }
-    }
-
-    fn octets(&self, number: u64) -> Result<&[u8]> {
-        match self.find(number) {
-            None => Ok(&[]),
-            Some(Value::Octets(octets)) => Ok(octets),
-            Some(Value::Number(_)) => bail!("field {number} is a number"),
-        }
-    }
-
-    fn text(&self, number: u64) -> Result<String> {
-        String::from_utf8(self.octets(number)?.to_vec()).context("a text that is not UTF-8")
-    }
-
-    fn find(&self, number: u64) -> Option<&Value<'_>> {
-        self.0
-            .iter()
-            .find(|(found, _)| *found == number)
-            .map(|(_, value)| value)
-    }
-}
-
-fn fields(mut message: &[u8]) -> Result<Vec<(u64, Value<'_>)>> {
-    let mut fields = Vec::new();
-    while !message.is_empty() {
-        let key = number(&mut message)?;
-        let value = match key & 7 {
-            0 => Value::Number(number(&mut message)?),
-            2 => {
-                let len = usize::try_from(number(&mut message)?)?;
-                let (octets, rest) = message
-                    .split_at_checked(len)
-                    .context("a field longer than its message")?;
-                message = rest;
-                Value::Octets(octets)
-            }
-            other => bail!("wire type {other}"),
         };
-        fields.push((key >> 3, value));
+        ensure!(Self::from(packet.clone()) == expected, "two payloads");
+        Ok(packet)
     }
-    Ok(fields)
-}
-
-fn number(message: &mut &[u8]) -> Result<u64> {
-    let mut value = 0;
-    for shift in (0..64).step_by(7) {
-        let (octet, rest) = message.split_first().context("a number without an end")?;
-        *message = rest;
-        value |= u64::from(octet & 0x7f) << shift;
-        if octet & 0x80 == 0 {
-            return Ok(value);
-        }
-    }
-    bail!("a number of more than ten octets")
 }
 
 #[cfg(test)]
@@ -321,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn octets_are_those_of_the_description() {
+    fn bytes_match_the_description() {
         let dial = Packet::DialReq {
             address: "a:1".to_owned(),
             random: 300,
@@ -335,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn packet_reads_back_as_written() {
         for packet in [
             Packet::CloseReq { connect_id: 7 },
             Packet::CloseRsp {
@@ -362,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_packet_is_refused() {
+    fn malformed_packet_is_refused() {
         for message in [
             &b"\x08"[..],
             b"\x0a\x01",

@@ -41,7 +41,7 @@ pub struct ServerOptions {
     pub count: u32,
     /// Its certificate.
     pub identity: Identity,
-    /// Who vouches for agents; nobody has to without.
+    /// The authority of agents; without it, they need no certificate.
     pub clients_pem: Option<String>,
     /// The shortest time between two pings that is not held against an agent.
     pub ping_minimum: Duration,
@@ -227,12 +227,12 @@ impl AgentLink {
         }
     }
 
-    /// Sends octets on a connection.
+    /// Sends bytes on a connection.
     ///
     /// # Errors
     /// When the stream has ended.
-    pub fn write(&self, connect_id: i64, octets: &[u8]) -> Result<()> {
-        self.wire.send(&Packet::data(connect_id, octets))
+    pub fn write(&self, connect_id: i64, bytes: &[u8]) -> Result<()> {
+        self.wire.send(&Packet::data(connect_id, bytes))
     }
 
     /// Sends CLOSE_REQ.
@@ -243,31 +243,31 @@ impl AgentLink {
         self.wire.send(&Packet::CloseReq { connect_id })
     }
 
-    /// Receives at least `count` octets of a connection.
+    /// Receives at least `count` bytes of a connection.
     ///
     /// # Errors
     /// When the connection is closed first, or nothing comes for 20 s.
     pub fn read(&mut self, connect_id: i64, count: usize) -> Result<Vec<u8>> {
-        let mut octets = Vec::new();
-        while octets.len() < count {
+        let mut bytes = Vec::new();
+        while bytes.len() < count {
             match self.of(connect_id)? {
-                Packet::Data { data, .. } => octets.extend(data),
-                other => bail!("{other:?} after {} of {count} octets", octets.len()),
+                Packet::Data { data, .. } => bytes.extend(data),
+                other => bail!("{other:?} after {} of {count} bytes", bytes.len()),
             }
         }
-        Ok(octets)
+        Ok(bytes)
     }
 
-    /// Receives everything up to CLOSE_RSP; returns the octets and the text of the end.
+    /// Receives everything up to CLOSE_RSP; returns the bytes and the text of the end.
     ///
     /// # Errors
     /// When nothing comes for 20 s.
     pub fn read_to_end(&mut self, connect_id: i64) -> Result<(Vec<u8>, String)> {
-        let mut octets = Vec::new();
+        let mut bytes = Vec::new();
         loop {
             match self.of(connect_id)? {
-                Packet::Data { data, .. } => octets.extend(data),
-                Packet::CloseRsp { error, .. } => return Ok((octets, error)),
+                Packet::Data { data, .. } => bytes.extend(data),
+                Packet::CloseRsp { error, .. } => return Ok((bytes, error)),
                 other => bail!("{other:?} from an agent"),
             }
         }

@@ -16,14 +16,14 @@ use super::wire::End;
 pub(super) struct Outgoing(pub(super) SendStream<Bytes>);
 
 impl Outgoing {
-    /// Sends `octets` in as few DATA frames as windows and frame size allow. Two calls never share
+    /// Sends `bytes` in as few DATA frames as windows and frame size allow. Two calls never share
     /// a frame.
-    pub(super) async fn send(&mut self, mut octets: Bytes) -> Result<()> {
-        while !octets.is_empty() {
-            self.0.reserve_capacity(octets.len());
+    pub(super) async fn send(&mut self, mut bytes: Bytes) -> Result<()> {
+        while !bytes.is_empty() {
+            self.0.reserve_capacity(bytes.len());
             let capacity = poll_fn(|cx| self.0.poll_capacity(cx)).await;
             let capacity = capacity.context("the stream has ended")??;
-            let part = octets.split_to(capacity.min(octets.len()));
+            let part = bytes.split_to(capacity.min(bytes.len()));
             if !part.is_empty() {
                 self.0.send_data(part, false)?;
             }
@@ -31,10 +31,10 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Waits until windows have room for `octets`.
-    pub(super) async fn room(&mut self, octets: usize) -> Result<()> {
-        self.0.reserve_capacity(octets);
-        while self.0.capacity() < octets {
+    /// Waits until windows have room for `bytes`.
+    pub(super) async fn room(&mut self, bytes: usize) -> Result<()> {
+        self.0.reserve_capacity(bytes);
+        while self.0.capacity() < bytes {
             let capacity = poll_fn(|cx| self.0.poll_capacity(cx)).await;
             capacity.context("the stream has ended")??;
         }

@@ -21,7 +21,7 @@ pub(super) struct Control {
     frozen: Mutex<Frozen>,
     pings: AtomicUsize,
     strikes: AtomicUsize,
-    /// Told of each ping; whoever owns the connection may end it.
+    /// Told of each ping; the owner of the connection may end it.
     pub(super) pinged: Notify,
     /// Told when the connection is to be dropped without a word.
     pub(super) cut: Notify,
@@ -99,7 +99,7 @@ pub(super) struct Tap<S> {
 }
 
 impl<S> Tap<S> {
-    /// `preface`: octets that come before the first frame, 24 from a client and none from a server.
+    /// `preface`: bytes that come before the first frame, 24 from a client and none from a server.
     pub(super) fn new(inner: S, preface: usize, minimum: Duration) -> (Self, Arc<Control>) {
         Self::with(Control::default(), inner, preface, minimum)
     }
@@ -179,19 +179,19 @@ struct Heads {
 }
 
 impl Heads {
-    /// Returns how many PING frames without ACK begin in `octets`.
-    fn pings(&mut self, mut octets: &[u8]) -> usize {
+    /// Returns how many PING frames without ACK begin in `bytes`.
+    fn pings(&mut self, mut bytes: &[u8]) -> usize {
         let mut pings = 0;
         loop {
-            let skipped = self.skip.min(octets.len());
+            let skipped = self.skip.min(bytes.len());
             self.skip -= skipped;
-            octets = &octets[skipped..];
-            if octets.is_empty() {
+            bytes = &bytes[skipped..];
+            if bytes.is_empty() {
                 return pings;
             }
-            let (piece, rest) = octets.split_at(octets.len().min(9 - self.head.len()));
+            let (piece, rest) = bytes.split_at(bytes.len().min(9 - self.head.len()));
             self.head.extend_from_slice(piece);
-            octets = rest;
+            bytes = rest;
             if let [a, b, c, kind, flags, ..] = self.head[..]
                 && self.head.len() == 9
             {
@@ -209,17 +209,17 @@ mod tests {
 
     #[test]
     fn pings_are_found_among_other_frames_however_they_are_cut() {
-        let mut octets = vec![0; 24];
-        octets.extend([0, 0, 2, 0, 0, 0, 0, 0, 1, 6, 6]);
-        octets.extend([0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
-        octets.extend([0, 0, 8, 6, 1, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
-        octets.extend([0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
-        for size in 1..octets.len() {
+        let mut bytes = vec![0; 24];
+        bytes.extend([0, 0, 2, 0, 0, 0, 0, 0, 1, 6, 6]);
+        bytes.extend([0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
+        bytes.extend([0, 0, 8, 6, 1, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
+        bytes.extend([0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
+        for size in 1..bytes.len() {
             let mut heads = Heads {
                 skip: 24,
                 head: Vec::new(),
             };
-            let found: usize = octets.chunks(size).map(|piece| heads.pings(piece)).sum();
+            let found: usize = bytes.chunks(size).map(|piece| heads.pings(piece)).sum();
             assert_eq!(found, 2, "pieces of {size}");
         }
     }

@@ -39,7 +39,7 @@ impl Pair {
 }
 
 #[test]
-fn octets_go_there_and_back() {
+fn bytes_go_there_and_back() {
     let pair = Pair::new();
     let echo = Upstream::start(Behaviour::Echo).unwrap();
     let (agent, mut link) = pair.agent();
@@ -48,9 +48,9 @@ fn octets_go_there_and_back() {
     assert_eq!(link.said("agentid"), ["a"]);
     let id = link.dial(&echo.addr().to_string()).unwrap();
     assert_eq!(id, 1);
-    let octets: Vec<u8> = (0..20_000_u32).map(|at| at.to_le_bytes()[0]).collect();
-    link.write(id, &octets).unwrap();
-    assert_eq!(link.read(id, octets.len()).unwrap(), octets);
+    let bytes: Vec<u8> = (0..20_000_u32).map(|at| at.to_le_bytes()[0]).collect();
+    link.write(id, &bytes).unwrap();
+    assert_eq!(link.read(id, bytes.len()).unwrap(), bytes);
     link.close(id).unwrap();
     assert_eq!(link.read_to_end(id).unwrap(), (vec![], String::new()));
     echo.wait_closed(LIMIT).unwrap();

@@ -86,7 +86,7 @@ enum Command {
     Pieces(Vec<Bytes>),
     Reset,
     Room {
-        octets: usize,
+        bytes: usize,
         found: oneshot::Sender<()>,
     },
 }
@@ -181,24 +181,24 @@ impl Wire {
     /// # Errors
     /// As [`Wire::send`].
     pub fn send_together(&self, packets: &[Packet]) -> Result<()> {
-        self.send_octets(&[packets.iter().flat_map(frame::framed).collect()])
+        self.send_bytes(&[packets.iter().flat_map(frame::framed).collect()])
     }
 
-    /// Sends a packet in DATA frames of `size` octets.
+    /// Sends a packet in DATA frames of `size` bytes.
     ///
     /// # Errors
     /// As [`Wire::send`].
     pub fn send_split(&self, packet: &Packet, size: usize) -> Result<()> {
-        let octets = frame::framed(packet);
-        let pieces: Vec<_> = octets.chunks(size).map(<[u8]>::to_vec).collect();
-        self.send_octets(&pieces)
+        let bytes = frame::framed(packet);
+        let pieces: Vec<_> = bytes.chunks(size).map(<[u8]>::to_vec).collect();
+        self.send_bytes(&pieces)
     }
 
-    /// Sends whatever octets, each piece in a DATA frame of its own.
+    /// Sends whatever bytes, each piece in a DATA frame of its own.
     ///
     /// # Errors
     /// As [`Wire::send`].
-    pub fn send_octets(&self, pieces: &[Vec<u8>]) -> Result<()> {
+    pub fn send_bytes(&self, pieces: &[Vec<u8>]) -> Result<()> {
         let pieces = pieces.iter().map(|piece| Bytes::from(piece.clone()));
         self.sender.command(Command::Pieces(pieces.collect()))
     }
@@ -228,14 +228,14 @@ impl Wire {
         self.sender.command(Command::Reset)
     }
 
-    /// Waits until the peer's windows have room for `octets`; not more than 300,000, which is what
+    /// Waits until the peer's windows have room for `bytes`; not more than 300,000, which is what
     /// HTTP/2 here would hold.
     ///
     /// # Errors
     /// As [`Wire::send`].
-    pub fn wait_room(&self, octets: usize) -> Result<()> {
+    pub fn wait_room(&self, bytes: usize) -> Result<()> {
         let (found, finding) = oneshot::channel();
-        self.sender.command(Command::Room { octets, found })?;
+        self.sender.command(Command::Room { bytes, found })?;
         let waited = self.sender.engine.wait(LIMIT, finding);
         waited
             .context("the windows stay small")?
@@ -317,8 +317,8 @@ impl Wire {
 
 impl WireSender {
     pub(super) fn send(&self, packet: &Packet) -> Result<()> {
-        let octets = Bytes::from(frame::framed(packet));
-        self.command(Command::Pieces(vec![octets]))
+        let bytes = Bytes::from(frame::framed(packet));
+        self.command(Command::Pieces(vec![bytes]))
     }
 
     fn command(&self, command: Command) -> Result<()> {
@@ -394,8 +394,8 @@ async fn send(mut outgoing: Outgoing, mut queue: mpsc::Receiver<Command>) {
                 outgoing.reset();
                 return;
             }
-            Command::Room { octets, found } => {
-                let room = outgoing.room(octets).await;
+            Command::Room { bytes, found } => {
+                let room = outgoing.room(bytes).await;
                 if room.is_ok() {
                     // Who asked may have stopped waiting.
                     let _ = found.send(());
@@ -422,7 +422,7 @@ async fn receive(body: RecvStream, arrivals: &mpsc::Sender<Arrival>) -> End {
     loop {
         let next = tokio::select! {
             next = incoming.next() => next,
-            // Nobody is left to receive: dropping the stream resets it.
+            // No receiver is left: dropping the stream resets it.
             () = arrivals.closed() => return End::Closed,
         };
         match next {

@@ -1,4 +1,4 @@
-//! The right to make namespaces: root has it, anybody else gets it inside a user namespace.
+//! The right to make namespaces: root has it, other users get it inside a user namespace.
 
 use std::path::Path;
 use std::process::{Command, ExitStatus};

@@ -1,6 +1,6 @@
 //! Debian packages, by the programs they bring.
 //!
-//! A program that is there already is left alone, whoever brought it: another vendor's `kubectl`
+//! A program that is there already is left alone, whatever its origin: another vendor's `kubectl`
 //! would conflict with Debian's package.
 
 use std::fs;

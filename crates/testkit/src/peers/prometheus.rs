@@ -148,11 +148,11 @@ fn list(value: &Value) -> Option<Vec<Value>> {
 
 fn encoded(text: &str) -> String {
     let mut query = String::with_capacity(text.len());
-    for octet in text.bytes() {
-        if octet.is_ascii_alphanumeric() {
-            query.push(char::from(octet));
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() {
+            query.push(char::from(byte));
         } else {
-            let _ = write!(query, "%{octet:02X}");
+            let _ = write!(query, "%{byte:02X}");
         }
     }
     query

@@ -17,7 +17,7 @@ use crate::netns::Namespace;
 use crate::process::ChildGuard;
 use crate::tempdir::TempDir;
 
-/// Somebody else's WireGuard.
+/// WireGuard by others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Program {
     /// Cloudflare's, in Rust.
@@ -73,7 +73,7 @@ impl Program {
     pub fn start(self, namespace: &Namespace, dir: &Path) -> Result<Wireguard> {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
-        // The sockets of all namespaces lie in one directory: so a name that nobody else has.
+        // The sockets of all namespaces lie in one directory: so a name that is unique.
         let device = format!("wg{}-{number}", std::process::id());
         let mut command = namespace.command(self.binary()?);
         command.arg("--foreground");
@@ -200,7 +200,7 @@ fn unpacked() -> Result<PathBuf> {
     Ok(cache::directory()?.join("wireguard-go-0.0.20231211"))
 }
 
-/// Answers whether somebody can be told about a device. `wg` is not asked for this: it deletes a
+/// Returns whether a device can be configured. `wg` is not asked for this: it deletes a
 /// socket that is bound and does not listen yet, and boringtun ends when its socket is deleted.
 fn listens(namespace: &Namespace, device: &str) -> bool {
     // proc_net_unix(5): the fourth word is flags, of which this one says that it listens.

@@ -4,7 +4,7 @@
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Tells whether somebody listens on `addr` (or on its port at any address) in the network
+/// Returns whether a socket listens on `addr` (or on its port at any address) in the network
 /// namespace of process `pid`.
 #[must_use]
 pub fn listens(pid: u32, addr: SocketAddr) -> bool {
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_own_sockets_are_found_and_nobody_elses() {
+    fn own_sockets_are_found() {
         let us = std::process::id();
         for ip in ["127.0.0.1", "::1"] {
             let listener = TcpListener::bind((ip.parse::<IpAddr>().unwrap(), 0)).unwrap();

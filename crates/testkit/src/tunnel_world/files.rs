@@ -60,7 +60,7 @@ impl Keys {
             let key = keys.generate(&format!("client-{index}-key"))?;
             keys.known_clients.push(vec![key.public.clone()]);
             keys.clients.push(key);
-            // 32 random octets as well, so made in the same way.
+            // 32 random bytes as well, so made in the same way.
             let shared = (index == 0).then(|| keys.generate("preshared-0"));
             keys.preshared.push(shared.transpose()?.map(|key| key.path));
         }

@@ -122,15 +122,10 @@ impl<K: Keys> Engine<K> {
         let mut verdict = Verdict::Nothing;
         out.packet(datagram.len().max(OUT_LEN), |buf| {
             verdict = self.open(now, of, from, datagram, buf);
-            match verdict {
-                Verdict::Deliver(len) => len,
-                Verdict::Received
-                | Verdict::Nothing
-                | Verdict::Reply { .. }
-                | Verdict::Probe { .. }
-                | Verdict::Answer { .. }
-                | Verdict::Drop(_)
-                | Verdict::Refused => 0,
+            if let Verdict::Deliver(len) = verdict {
+                len
+            } else {
+                0
             }
         });
         match verdict {

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_says_why() {
+    fn invalid_address_reports_the_cause() {
         use ServerAddressError::{Malformed, NoPort, Path, Scheme};
         for (text, why) in [
             ("", Malformed),

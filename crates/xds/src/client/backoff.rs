@@ -1,6 +1,6 @@
-//! How long to wait before the next attempt: a random part of a time that doubles.
+//! Exponential back-off with full jitter.
 //!
-//! "Full jitter", so that the gateways of a controller that was restarted do not come back all at
+//! Full jitter, so that the gateways of a restarted controller do not reconnect all at
 //! once. The random number is passed in.
 
 use std::hash::{BuildHasher, RandomState};
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_double_up_to_the_most_and_begin_anew_after_a_success() {
+    fn waits_double_to_limit_and_reset_on_success() {
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
         let waits: Vec<_> = (0..9).map(|_| backoff.next(u64::MAX).as_millis()).collect();
         assert_eq!(

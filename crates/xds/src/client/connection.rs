@@ -9,7 +9,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tonic::Status;
 
 use super::flow;
-use super::held::Held;
+use super::held::HeldResources;
 use super::metrics::ClientMetrics;
 use super::session::Variant;
 use super::{ClientParams, Sink};
@@ -21,11 +21,11 @@ pub(super) enum End {
     /// The server closed it without saying why.
     #[error("the server closed the stream")]
     Closed { answered: bool },
-    /// The name does not resolve, or nobody answers there.
+    /// The name does not resolve, or the address does not answer.
     #[error("connecting to the server")]
     Connect(#[source] io::Error),
     /// HTTP/2 did not begin.
-    #[error("beginning HTTP/2")]
+    #[error("HTTP/2 handshake with the server")]
     Http(#[source] hyper::Error),
     /// The address says TLS, and there are no settings for it.
     #[error("the address begins with https:// and there are no TLS settings")]
@@ -34,10 +34,10 @@ pub(super) enum End {
     #[error("the stream ended: {}: {}", status.code(), status.message())]
     Status { status: Status, answered: bool },
     /// It took too long.
-    #[error("no connection in time")]
+    #[error("connecting to the server timed out")]
     Timeout,
     /// The handshake failed.
-    #[error("shaking hands with the server")]
+    #[error("TLS handshake with the server")]
     Tls(#[source] io::Error),
 }
 
@@ -69,7 +69,7 @@ impl End {
 pub(super) async fn run(
     params: &ClientParams,
     variant: Variant,
-    held: &mut Held,
+    held: &mut HeldResources,
     sink: &mut impl Sink,
     metrics: &ClientMetrics,
 ) -> End {

@@ -1,11 +1,11 @@
 //! One stream from its first request to its end.
 //!
 //! ```text
-//!   responses ──gather──▶ understand ──▶ held.settle ──▶ names that are wanted now, then verdicts
+//!   responses ──gather──▶ decode ──▶ held.settle ──▶ names that are wanted now, then verdicts
 //! ```
 //!
-//! Names go out before the verdicts, so that a server knows what else is asked for when it learns
-//! that clusters were taken.
+//! Subscriptions go out before the verdicts, so that a server knows them when it learns
+//! that clusters were accepted.
 
 use std::collections::VecDeque;
 
@@ -15,10 +15,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
 use tonic::{Status, Streaming};
 
 use super::connection::End;
-use super::held::Held;
+use super::held::HeldResources;
 use super::metrics::ClientMetrics;
 use super::session::{Request, Session, Variant};
-use super::update::{Response, Update, understand};
+use super::update::{Response, Update, decode_response};
 use super::{ClientLimits, ClientParams, Sink};
 use crate::grpc::{Channel, DELTA_PATH, FULL_PATH};
 use crate::proto::discovery::{
@@ -30,7 +30,7 @@ pub(super) async fn run(
     params: &ClientParams,
     channel: Channel,
     variant: Variant,
-    held: &mut Held,
+    held: &mut HeldResources,
     sink: &mut impl Sink,
     metrics: &ClientMetrics,
 ) -> End {
@@ -103,12 +103,12 @@ impl Messages for Full {
 struct Flow<'a, S> {
     limits: &'a ClientLimits,
     session: Session,
-    held: &'a mut Held,
+    held: &'a mut HeldResources,
     sink: &'a mut S,
     metrics: &'a ClientMetrics,
-    /// What is to be said and was not taken yet; while it is full, nothing more is read.
+    /// Requests not sent yet; while it is full, nothing more is read.
     outbox: VecDeque<Request>,
-    /// Whether the server said anything.
+    /// Whether the server responded.
     answered: bool,
     /// Since when nothing of what is missing has come.
     missing_since: Option<Instant>,
@@ -125,7 +125,7 @@ impl<S: Sink> Flow<'_, S> {
     ) -> End {
         let (requests, receiver) = mpsc::channel(OUTBOX.max(first.len()));
         for request in first.into_iter().filter_map(M::request) {
-            // There is room for all of them: the channel is as long as they are many.
+            // The channel has capacity for all of them.
             let _ = requests.try_send(request);
         }
         let most = self.limits.message_bytes;
@@ -168,13 +168,13 @@ impl<S: Sink> Flow<'_, S> {
                     self.take(more).await;
                 }
                 _ = confirm.tick() => self.confirm(),
-                () = sleep_until(missing) => self.do_without_missing(),
-                () = sleep_until(more) => self.do_without_more(),
+                () = sleep_until(missing) => self.apply_without_missing(),
+                () = sleep_until(more) => self.apply_without_more(),
             }
         }
     }
 
-    /// Waits a moment for what belongs to the same change.
+    /// Gathers responses that belong to the same change.
     async fn gather<M: Messages>(
         &mut self,
         first: M::Response,
@@ -186,18 +186,18 @@ impl<S: Sink> Flow<'_, S> {
         }
         let end = Instant::now() + self.limits.gather;
         let mut gathered = vec![M::response(first)];
-        let mut bytes: usize = gathered.iter().map(Response::octets).sum();
+        let mut bytes: usize = gathered.iter().map(Response::bytes).sum();
         while bytes < self.limits.gather_bytes && gathered.len() < OUTBOX {
             let gap = (Instant::now() + self.limits.gather / GAPS).min(end);
             let Ok(next) = timeout_at(gap, responses.message()).await else {
                 break;
             };
-            // An end is met again, after what came before it was taken.
+            // The end of the stream is met again, once these are applied.
             let Ok(Some(next)) = next else {
                 break;
             };
             let next = M::response(next);
-            bytes += next.octets();
+            bytes += next.bytes();
             gathered.push(next);
         }
         Ok(gathered)
@@ -206,9 +206,9 @@ impl<S: Sink> Flow<'_, S> {
     async fn take(&mut self, responses: Vec<Response>) {
         let mut updates: Vec<Update> = Vec::with_capacity(responses.len());
         for response in responses {
-            match understand(response).await {
+            match decode_response(response).await {
                 Some(update) => updates.push(update),
-                None => tracing::debug!("a response of a type that was not asked for"),
+                None => tracing::debug!("ignoring a response of a type that is not subscribed"),
             }
         }
         let missing = self.held.missing().clone();
@@ -221,7 +221,7 @@ impl<S: Sink> Flow<'_, S> {
                 tracing::warn!(
                     kind = crate::grpc::label(update.kind),
                     why,
-                    "resources are refused, what is in effect stays"
+                    "resources refused, keeping the current routes"
                 );
             }
             let answer = self.session.answer(update, verdict);
@@ -231,7 +231,7 @@ impl<S: Sink> Flow<'_, S> {
         self.confirm();
     }
 
-    /// Takes note of what is waited for; `progress` when some of what was missing has come.
+    /// Updates the timeouts; `progress` when some missing resources arrived.
     fn wait(&mut self, progress: bool) {
         let now = Instant::now();
         let since = self.missing_since.filter(|_| !progress).unwrap_or(now);
@@ -240,20 +240,20 @@ impl<S: Sink> Flow<'_, S> {
         self.more_since = self.held.more_follows().then_some(since);
     }
 
-    fn do_without_more(&mut self) {
-        tracing::warn!("what the server said would follow does not come, going on without it");
-        if let Err(why) = self.held.do_without_more(self.sink) {
-            tracing::warn!(why, "resources amount to no table");
+    fn apply_without_more(&mut self) {
+        tracing::warn!("timed out waiting for the rest of an update, applying what arrived");
+        if let Err(why) = self.held.apply_without_more(self.sink) {
+            tracing::warn!(why, "resources do not form a valid routing table");
         }
         self.more_since = None;
         self.wait(false);
     }
 
-    fn do_without_missing(&mut self) {
+    fn apply_without_missing(&mut self) {
         self.missing_since = None;
-        tracing::warn!("resources that others refer to do not come, going on without them");
-        if let Err(why) = self.held.do_without_missing(self.sink) {
-            tracing::warn!(why, "resources amount to no table");
+        tracing::warn!("timed out waiting for referenced resources, continuing without them");
+        if let Err(why) = self.held.apply_without_missing(self.sink) {
+            tracing::warn!(why, "resources do not form a valid routing table");
         }
     }
 
@@ -264,7 +264,7 @@ impl<S: Sink> Flow<'_, S> {
     }
 }
 
-/// Requests that wait for the connection; an answer to each response of a large sync has room.
+/// Requests that wait for the connection; enough for an answer to each response of a large sync.
 const OUTBOX: usize = 256;
 
 /// A fifth of the time to gather without a response ends it.

@@ -1,4 +1,4 @@
-//! What the client counts.
+//! Metrics of the client.
 
 use telemetry::metrics::{Counter, CounterFamily, Gauge};
 
@@ -25,7 +25,7 @@ impl ClientMetrics {
     pub fn new(registry: &telemetry::Registry) -> Self {
         let responses = registry.counter(
             "rhizome_xds_responses_total",
-            "Responses of the discovery server that were taken (ack) or refused (nack).",
+            "Responses of the xDS server that were accepted (ack) or refused (nack).",
             &["type", "result"],
         );
         let cache_writes = registry.counter(
@@ -38,13 +38,13 @@ impl ClientMetrics {
             connected: registry
                 .gauge(
                     "rhizome_xds_connected",
-                    "Whether the discovery server answers on a stream.",
+                    "Whether the xDS server answers on a stream.",
                     &[],
                 )
                 .with(&[]),
             connects: registry.counter(
                 "rhizome_xds_connects_total",
-                "Attempts to get a stream to the discovery server.",
+                "Attempts to open a stream to the xDS server.",
                 &["result"],
             ),
             responses: ResourceType::ALL

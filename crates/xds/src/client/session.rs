@@ -1,17 +1,17 @@
-//! What the client says on one stream: what it has, what it wants, what it took and refused.
+//! The client's requests on one stream: versions, subscriptions, ACKs and NACKs.
 //!
-//! Both variants, without sockets: requests come out, verdicts go in.
+//! Both variants, without sockets: verdicts in, requests out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::held::{Held, NAMED};
+use super::held::{HeldResources, NAMED};
 use super::update::Update;
 use crate::grpc::LISTENER_PARTS;
 use crate::proto::discovery::{DeltaDiscoveryRequest, DiscoveryRequest, Node, RpcStatus};
 use crate::resource::ResourceType;
 
-/// Which variant of the protocol is spoken.
+/// The variant of the protocol.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Variant {
     Delta,
@@ -30,30 +30,30 @@ pub(super) enum Request {
 pub(super) struct Session {
     variant: Variant,
     types: [Asked; ResourceType::ALL.len()],
-    /// What was refused on this stream and neither taken nor removed since.
+    /// Resources refused on this stream and neither accepted nor removed since.
     refused: BTreeSet<(ResourceType, Arc<str>)>,
 }
 
-/// What was said about a type.
+/// The requests of a type.
 #[derive(Debug, Default)]
 struct Asked {
     names: BTreeSet<Arc<str>>,
     /// Whether anything was asked at all.
     asked: bool,
     answered: bool,
-    /// State of the world: of the latest response that was taken.
+    /// State of the world: of the latest accepted response.
     version: String,
     /// State of the world: of the latest response.
     nonce: String,
 }
 
 impl Session {
-    /// Begins a stream. Returns what is to be said first.
+    /// Begins a stream. Returns the first requests.
     pub(super) fn begin(
         variant: Variant,
         node: &str,
         cluster: &str,
-        held: &Held,
+        held: &HeldResources,
     ) -> (Self, Vec<Request>) {
         let mut session = Self {
             variant,
@@ -85,8 +85,8 @@ impl Session {
         (session, requests)
     }
 
-    /// Returns what is to be said because other names are wanted now.
-    pub(super) fn subscribe(&mut self, held: &Held) -> Vec<Request> {
+    /// Returns requests for changed subscriptions.
+    pub(super) fn subscribe(&mut self, held: &HeldResources) -> Vec<Request> {
         let requests = NAMED.into_iter().filter_map(|kind| {
             let wanted = held.wanted(kind);
             let asked = &mut self.types[kind as usize];
@@ -95,7 +95,7 @@ impl Session {
             }
             let old = std::mem::replace(&mut asked.names, wanted);
             let first = !std::mem::replace(&mut asked.asked, true);
-            // What nobody asks for any more is not sent again, so it would never be taken.
+            // Resources without a subscription are not sent again, so they would never be accepted.
             self.refused
                 .retain(|(of, name)| *of != kind || name.is_empty() || asked.names.contains(name));
             Some(match self.variant {
@@ -106,7 +106,7 @@ impl Session {
         requests.collect()
     }
 
-    /// Takes note of the verdict on a response and returns how the server is told.
+    /// Records the verdict on a response and returns the answer for the server.
     pub(super) fn answer(&mut self, update: &Update, verdict: &Result<(), String>) -> Request {
         let asked = &mut self.types[update.kind as usize];
         asked.nonce.clone_from(&update.nonce);
@@ -130,7 +130,7 @@ impl Session {
         }
     }
 
-    /// Whether the server has said everything that it has to say, and all of it was taken.
+    /// Whether the server sent everything, and all of it was accepted.
     pub(super) fn is_current(&self) -> bool {
         let answered = |kind: ResourceType| self.types[kind as usize].answered;
         answered(ResourceType::Cluster)
@@ -144,7 +144,7 @@ impl Session {
             self.refused.retain(|(of, _)| *of != kind);
         }
         if !refused {
-            // What had no name may be among what was taken now.
+            // A refused resource without a name may be among the accepted ones now.
             self.refused.remove(&(kind, "".into()));
         }
         let asked = &self.types[kind as usize];
@@ -161,7 +161,7 @@ impl Session {
         }
     }
 
-    fn ask_for_all(&mut self, kind: ResourceType, held: &Held) -> Request {
+    fn ask_for_all(&mut self, kind: ResourceType, held: &HeldResources) -> Request {
         self.types[kind as usize].asked = true;
         match self.variant {
             Variant::Full => self.full_request(kind, None),
@@ -186,7 +186,7 @@ impl Session {
     }
 }
 
-/// Enough to know that something is refused; nobody reads them one by one.
+/// Bounds the set: only whether it is empty is ever asked.
 const MAX_REFUSED: usize = 10_000;
 
 fn delta_subscription(
@@ -194,7 +194,7 @@ fn delta_subscription(
     old: &BTreeSet<Arc<str>>,
     new: &BTreeSet<Arc<str>>,
     first: bool,
-    held: &Held,
+    held: &HeldResources,
 ) -> Request {
     let names = |from: &BTreeSet<Arc<str>>, without: &BTreeSet<Arc<str>>| {
         from.difference(without).map(ToString::to_string).collect()
@@ -212,7 +212,7 @@ fn delta_subscription(
     })
 }
 
-fn versions(kind: ResourceType, held: &Held) -> BTreeMap<String, String> {
+fn versions(kind: ResourceType, held: &HeldResources) -> BTreeMap<String, String> {
     let raw = held.stored().lock();
     raw.types[kind as usize]
         .iter()

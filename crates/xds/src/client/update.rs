@@ -1,6 +1,6 @@
-//! Responses, understood: what they set and remove, or why they are refused.
+//! Decoded responses: what they set and remove, or why they are refused.
 //!
-//! Both variants come to the same value here, so that nothing behind it cares which is spoken.
+//! Both variants yield the same value, so that the rest does not depend on the variant.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message;
 
-use crate::decode::{Decoded, MOST_RESOURCES, decode, resource_name};
+use crate::decode::{Decoded, MAX_RESOURCES, decode, resource_name};
 use crate::grpc::MORE_FOLLOWS;
 use crate::proto::discovery::{DeltaDiscoveryResponse, DiscoveryResponse};
 use crate::resource::ResourceType;
@@ -51,7 +51,7 @@ pub(super) struct Item {
 
 impl Response {
     /// How many bytes it has when it travels.
-    pub(super) fn octets(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Delta(delta) => delta.encoded_len(),
             Self::Full(full) => full.encoded_len(),
@@ -66,9 +66,9 @@ impl Response {
     }
 }
 
-/// Understands a response; `None` when it is of a type that nobody asked for. Others on the same
-/// thread get their turn every few hundred resources.
-pub(super) async fn understand(response: Response) -> Option<Update> {
+/// Decodes a response; `None` when its type was not subscribed. Other tasks on the same
+/// thread run every [`YIELD_INTERVAL`] resources.
+pub(super) async fn decode_response(response: Response) -> Option<Update> {
     let kind = ResourceType::from_type_url(response.type_url())?;
     let mut update = Update {
         kind,
@@ -83,18 +83,18 @@ pub(super) async fn understand(response: Response) -> Option<Update> {
     };
     let bodies = update.take(response);
     update.more_follows = update.nonce.ends_with(MORE_FOLLOWS);
-    if bodies.len() + update.removed.len() > MOST_RESOURCES {
+    if bodies.len() + update.removed.len() > MAX_RESOURCES {
         update.removed.clear();
         update.unread.push("".into());
-        update.refuse(&format!("more than {MOST_RESOURCES} resources"));
+        update.refuse(&format!("more than {MAX_RESOURCES} resources"));
         return Some(update);
     }
     for (count, travelling) in bodies.into_iter().enumerate() {
-        if count % TURN == TURN - 1 {
+        if count % YIELD_INTERVAL == YIELD_INTERVAL - 1 {
             tokio::task::yield_now().await;
         }
         let name = travelling.name.clone();
-        match travelling.understand(kind) {
+        match travelling.decode_response(kind) {
             Ok(item) => update.set.push(item),
             Err(why) => {
                 update.unread.push(name.unwrap_or_default().into());
@@ -106,19 +106,19 @@ pub(super) async fn understand(response: Response) -> Option<Update> {
     Some(update)
 }
 
-/// Resources between two turns of others: about a millisecond.
-const TURN: usize = 256;
+/// Resources decoded between two yields: about a millisecond.
+const YIELD_INTERVAL: usize = 256;
 
 /// A resource before it is understood.
-struct Travelling {
+struct RawResource {
     type_url: String,
     name: Option<String>,
     version: String,
     body: Bytes,
 }
 
-impl Travelling {
-    fn understand(self, kind: ResourceType) -> Result<Item, String> {
+impl RawResource {
+    fn decode_response(self, kind: ResourceType) -> Result<Item, String> {
         if self.type_url != kind.type_url() {
             return Err(format!(
                 "a resource of type {} in a response of type {}",
@@ -141,8 +141,8 @@ impl Travelling {
 }
 
 impl Update {
-    /// Takes what is said about the response itself, and returns the resources in it.
-    fn take(&mut self, response: Response) -> Vec<Travelling> {
+    /// Reads the response's own fields, and returns the resources in it.
+    fn take(&mut self, response: Response) -> Vec<RawResource> {
         match response {
             Response::Delta(delta) => {
                 self.nonce = delta.nonce;
@@ -154,7 +154,7 @@ impl Update {
                     .collect();
                 let resources = delta.resources.into_iter().map(|one| {
                     let any = one.resource.unwrap_or_default();
-                    Travelling {
+                    RawResource {
                         type_url: any.type_url,
                         name: Some(one.name).filter(|name| !name.is_empty()),
                         version: one.version,
@@ -165,13 +165,8 @@ impl Update {
             }
             Response::Full(full) => {
                 self.nonce = full.nonce;
-                self.listed = match self.kind {
-                    ResourceType::Cluster
-                    | ResourceType::Listener
-                    | ResourceType::WireGuardRoute => true,
-                    ResourceType::ClusterLoadAssignment | ResourceType::RouteConfiguration => false,
-                };
-                let resources = full.resources.into_iter().map(|any| Travelling {
+                self.listed = self.kind.is_root();
+                let resources = full.resources.into_iter().map(|any| RawResource {
                     type_url: any.type_url,
                     name: None,
                     version: full.version_info.clone(),
@@ -194,20 +189,22 @@ impl Update {
         }
     }
 
-    /// Refuses it, for this reason and those already found, of which the first few are told.
+    /// Refuses it, for this reason and those already found, of which the first few are listed.
     fn refuse(&mut self, why: &str) {
         let fault = self.fault.get_or_insert_default();
-        if fault.len() + why.len() < FAULT_OCTETS {
+        if fault.len() + why.len() < MAX_FAULT_BYTES {
             if !fault.is_empty() {
                 fault.push_str("; ");
             }
             fault.push_str(why);
         } else if fault.is_empty() {
-            let end = (0..FAULT_OCTETS).rev().find(|&at| why.is_char_boundary(at));
+            let end = (0..MAX_FAULT_BYTES)
+                .rev()
+                .find(|&at| why.is_char_boundary(at));
             fault.push_str(&why[..end.unwrap_or(0)]);
         }
     }
 }
 
 /// What a refusal says at most, bytes.
-const FAULT_OCTETS: usize = 2048;
+const MAX_FAULT_BYTES: usize = 2048;

@@ -1,4 +1,4 @@
-//! Clusters and assignments: what is read from their messages, and what they come to together.
+//! Decodes clusters and assignments, and combines them.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::proto::{
     discovery_type, health_status, kind, lb_policy,
 };
 
-/// Endpoints that a cluster may have, which is what a table can tell apart.
-pub(super) const MOST_ENDPOINTS: usize = 65_535;
+/// Endpoints that a cluster may have, which is what a table can index.
+pub(super) const MAX_ENDPOINTS: usize = 65_535;
 
 /// Connections at a time that Envoy allows when a cluster does not say.
 const DEFAULT_CONNECTIONS: u32 = 1024;
@@ -142,8 +142,8 @@ impl Assignment {
             let read = read.within(format_args!("endpoints[{index}]"))?;
             assignment.localities.push(read);
         }
-        if seen.len() > MOST_ENDPOINTS {
-            let why = format!("there are more than {MOST_ENDPOINTS} endpoints");
+        if seen.len() > MAX_ENDPOINTS {
+            let why = format!("there are more than {MAX_ENDPOINTS} endpoints");
             return Err(Fault::at("endpoints", why));
         }
         Ok(assignment)
@@ -276,7 +276,7 @@ fn max_connections(message: &Cluster) -> Result<u32, Fault> {
     match default.and_then(|thresholds| thresholds.max_connections) {
         None => Ok(DEFAULT_CONNECTIONS),
         Some(0) => {
-            let why = "0 connections would let nobody in";
+            let why = "0 connections would admit no client";
             Err(Fault::at("circuit_breakers", why))
         }
         // How the API writes that there is no limit.

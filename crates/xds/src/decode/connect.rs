@@ -1,4 +1,4 @@
-//! What the rules of CONNECT requests come to, given the clusters that there are.
+//! Expands the rules of CONNECT requests against the known clusters.
 
 use std::collections::HashMap;
 
@@ -46,7 +46,7 @@ impl<'r> ConnectRoutes<'r> {
 
     fn exact(&mut self, value: &'r str, rule: &'r Rule, clusters: &'r Named<ClusterConfig>) {
         if !self.free(value) {
-            // The same again, by another header, is how Envoy is told of two headers.
+            // The same again, by another header, is how Envoy is reported two headers.
             let same = self
                 .taken
                 .get(value)

@@ -13,7 +13,7 @@ use crate::proto::{
 
 /// Rules of one configuration that match patterns instead of one value: each is held against every
 /// cluster's name.
-const MOST_PATTERNS: usize = 64;
+const MAX_PATTERNS: usize = 64;
 
 /// The rules by which CONNECT requests are led; the first that matches counts.
 #[derive(Debug, Default)]
@@ -46,7 +46,7 @@ pub(super) enum Action {
 }
 
 impl Rule {
-    /// Tells whether whoever is led by one rule might as well be led by the other.
+    /// Returns whether both rules route and admit alike.
     pub(super) fn does_as(&self, other: &Self) -> bool {
         self.action == other.action
             && self.allow_sources == other.allow_sources
@@ -63,8 +63,8 @@ impl ConnectRules {
         }
         let rules = read.rules.iter();
         let patterns = rules.filter(|rule| matches!(rule.matcher, Matcher::Pattern(_)));
-        if patterns.count() > MOST_PATTERNS {
-            let why = format!("more than {MOST_PATTERNS} routes match patterns");
+        if patterns.count() > MAX_PATTERNS {
+            let why = format!("more than {MAX_PATTERNS} routes match patterns");
             return Err(Fault::at("virtual_hosts", why));
         }
         Ok(read)
@@ -244,7 +244,7 @@ fn read_sources(any: &Any) -> Result<Option<Vec<IpPrefix>>, Fault> {
         return Ok(None);
     };
     let rules = message.rbac.and_then(|rbac| rbac.rules);
-    // Without rules it lets everybody in, which is more likely forgotten than meant.
+    // Without rules all clients are admitted, which is more likely an omission than intent.
     let rules = rules.ok_or_else(|| Fault::at("rbac.rules", "it is missing"))?;
     read_rules(&rules).map(Some).within("rbac.rules")
 }
@@ -254,29 +254,29 @@ fn read_rules(rules: &Rbac) -> Result<Vec<IpPrefix>, Fault> {
         return Err(Fault::at("action", "only ALLOW is understood"));
     }
     let mut sources = Vec::new();
-    let mut everybody = false;
+    let mut admits_all = false;
     for (name, policy) in &rules.policies {
         let step = format_args!("policies[{name:?}]");
-        everybody |= read_policy(policy, &mut sources).within(step)?;
+        admits_all |= read_policy(policy, &mut sources).within(step)?;
     }
-    if everybody {
+    if admits_all {
         sources.clear();
     } else if sources.is_empty() {
-        return Err(Fault::at("policies", "nobody would be let in"));
+        return Err(Fault::at("policies", "no client would be admitted"));
     }
     Ok(sources)
 }
 
-/// Reads who is let in by a policy; tells whether that is everybody.
+/// Reads the clients that a policy admits; returns whether it admits all.
 fn read_policy(policy: &RbacPolicy, sources: &mut Vec<IpPrefix>) -> Result<bool, Fault> {
     let any = |permission: &crate::proto::RbacPermission| permission.any == Some(true);
     if policy.permissions.is_empty() || !policy.permissions.iter().all(any) {
         return Err(Fault::at("permissions", "only any is understood"));
     }
-    let mut everybody = false;
+    let mut admits_all = false;
     for (index, principal) in policy.principals.iter().enumerate() {
         match &principal.identifier {
-            Some(PrincipalIdentifier::Any(true)) => everybody = true,
+            Some(PrincipalIdentifier::Any(true)) => admits_all = true,
             Some(
                 PrincipalIdentifier::DirectRemoteIp(range) | PrincipalIdentifier::RemoteIp(range),
             ) => {
@@ -285,9 +285,9 @@ fn read_policy(policy: &RbacPolicy, sources: &mut Vec<IpPrefix>) -> Result<bool,
             }
             None | Some(PrincipalIdentifier::Any(false)) => {
                 let step = format_args!("principals[{index}]");
-                return Err(Fault::at(step, "it matches nobody"));
+                return Err(Fault::at(step, "it matches no client"));
             }
         }
     }
-    Ok(everybody)
+    Ok(admits_all)
 }

@@ -12,16 +12,16 @@ use crate::decode::fault::{Fault, Within};
 use crate::proto::{Address, CidrRange, RegexMatcher, StringMatcher, StringPattern};
 
 /// Bytes of the longest name of a cluster, and of a CONNECT destination, which may be one.
-pub(crate) const MOST_NAME: usize = 2048;
+pub(crate) const MAX_NAME_BYTES: usize = 2048;
 
 /// Bytes of the longest regular expression.
-const MOST_REGEX: usize = 4096;
+const MAX_REGEX_BYTES: usize = 4096;
 
 /// Bytes of the largest compiled regular expression.
-const MOST_COMPILED_REGEX: usize = 1 << 20;
+const MAX_COMPILED_REGEX_BYTES: usize = 1 << 20;
 
 /// Seconds of the longest duration that the wire format allows: 10,000 years.
-const MOST_SECONDS: u64 = 315_576_000_000;
+const MAX_SECONDS: u64 = 315_576_000_000;
 
 /// Unpacks a message of the type `kind`; `None` when the `Any` has another one.
 pub(super) fn unpack<M: Message + Default>(any: &Any, kind: &str) -> Result<Option<M>, Fault> {
@@ -38,8 +38,8 @@ pub(super) fn unpack<M: Message + Default>(any: &Any, kind: &str) -> Result<Opti
 pub(super) fn name(name: &str) -> Result<String, Fault> {
     if name.is_empty() {
         Err(Fault::new("it is empty"))
-    } else if name.len() > MOST_NAME {
-        let why = format!("it is longer than {MOST_NAME} bytes");
+    } else if name.len() > MAX_NAME_BYTES {
+        let why = format!("it is longer than {MAX_NAME_BYTES} bytes");
         Err(Fault::new(why))
     } else {
         Ok(name.to_owned())
@@ -50,7 +50,7 @@ pub(super) fn duration(duration: &prost_types::Duration) -> Result<Duration, Fau
     let seconds = u64::try_from(duration.seconds).ok();
     let nanos = u32::try_from(duration.nanos).ok();
     match (seconds, nanos) {
-        (Some(seconds @ 0..=MOST_SECONDS), Some(nanos @ 0..=999_999_999)) => {
+        (Some(seconds @ 0..=MAX_SECONDS), Some(nanos @ 0..=999_999_999)) => {
             Ok(Duration::new(seconds, nanos))
         }
         _ => Err(Fault::new("it is no duration of 0 to 10,000 years")),
@@ -192,13 +192,13 @@ pub(super) fn string_matcher(matcher: &StringMatcher) -> Result<Matcher, Fault> 
 /// Compiles a regular expression, which is to match from end to end.
 pub(super) fn regex(matcher: &RegexMatcher) -> Result<Regex, Fault> {
     let fault = |why: String| Fault::at("regex", why);
-    if matcher.regex.is_empty() || matcher.regex.len() > MOST_REGEX {
-        let why = format!("it is empty, or longer than {MOST_REGEX} bytes");
+    if matcher.regex.is_empty() || matcher.regex.len() > MAX_REGEX_BYTES {
+        let why = format!("it is empty, or longer than {MAX_REGEX_BYTES} bytes");
         return Err(fault(why));
     }
     let compile = |text: &str| {
         let compiled = RegexBuilder::new(text)
-            .size_limit(MOST_COMPILED_REGEX)
+            .size_limit(MAX_COMPILED_REGEX_BYTES)
             .build();
         compiled.map_err(|error| fault(error.to_string()))
     };

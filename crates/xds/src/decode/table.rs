@@ -1,4 +1,4 @@
-//! What resources mean together, for the listeners that the caller has.
+//! Combines resources into a table for the caller's listeners.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 
 use route::{ClusterSpec, IpPrefix, ListenerSet, TableSpec, TcpOptions};
 
-use crate::decode::MOST_RESOURCES;
+use crate::decode::MAX_RESOURCES;
 use crate::decode::cluster::Keepalive;
 use crate::decode::connect::ConnectRoutes;
 use crate::decode::listener::{
@@ -75,12 +75,12 @@ pub enum TableError {
         matched: String,
     },
     /// There are more resources of a type than are held.
-    #[error("more than {MOST_RESOURCES} resources of type {}", kind.type_url())]
+    #[error("more than {MAX_RESOURCES} resources of type {}", kind.type_url())]
     TooMany {
         /// The type.
         kind: ResourceType,
     },
-    /// The caller has more listeners than routes can tell apart.
+    /// The caller has more listeners than a route's set can hold.
     #[error("more than {} listeners", ListenerSet::MOST)]
     TooManyListeners,
 }
@@ -118,10 +118,7 @@ fn check_counts(state: &State, own: &[OwnListener]) -> Result<(), TableError> {
         (ResourceType::RouteConfiguration, state.routes.len()),
         (ResourceType::WireGuardRoute, state.wireguard.len()),
     ];
-    match counts
-        .into_iter()
-        .find(|(_, count)| *count > MOST_RESOURCES)
-    {
+    match counts.into_iter().find(|(_, count)| *count > MAX_RESOURCES) {
         Some((kind, _)) => Err(TableError::TooMany { kind }),
         None => Ok(()),
     }
@@ -265,7 +262,7 @@ impl<'s> Builder<'s> {
         Ok(())
     }
 
-    /// Returns the clusters, those included that routes lead to in vain.
+    /// Returns the clusters, including empty ones for routes to missing clusters.
     fn clusters(&mut self) -> Vec<ClusterSpec> {
         let state = self.state;
         let mut options: HashMap<Keepalive, Arc<TcpOptions>> = HashMap::new();
@@ -337,7 +334,7 @@ fn tcp_match(protocol: OwnProtocol, chain: &Chain) -> Result<Matches<'_>, &'stat
     }
 }
 
-/// Tells why a chain that leads CONNECT requests is not for such a listener.
+/// Returns why a chain that leads CONNECT requests is not for such a listener.
 fn http_fits(protocol: OwnProtocol, chain: &Chain) -> Result<(), &'static str> {
     let matches = &chain.matches;
     let any = matches.prefixes.is_empty()

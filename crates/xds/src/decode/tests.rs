@@ -37,7 +37,7 @@ fn right(kind: ResourceType, name: &str, message: &impl Message) -> Decoded {
     }
 }
 
-/// Decodes a message that is wrong, and returns how it is told.
+/// Decodes an invalid message, and returns the error's text.
 fn wrong(kind: ResourceType, name: &str, body: &[u8]) -> String {
     decode(kind, name, body).unwrap_err().to_string()
 }

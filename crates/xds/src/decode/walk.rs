@@ -1,31 +1,28 @@
-//! Walks a message along the tables of what it may hold, before it is decoded.
+//! Checks a message against the tables of its fields, before it is decoded.
 //!
-//! Decoding drops fields that it does not know. A control plane that sends one would believe in
-//! something that is not there, so such a resource is refused, and the field's path says why.
+//! Decoding drops unknown fields. A control plane that sends one would rely on
+//! something that has no effect, so such a resource is refused with the field's path.
 
 use std::str;
 
 use crate::decode::fault::Fault;
-use crate::proto::known::{Field, Kind, Message, OPAQUE};
+use crate::proto::known::{Field, Kind, Known, Message};
 
 /// Messages inside messages; those of the tables nest less deeply, but for matchers in matchers.
-const MOST_DEPTH: usize = 32;
+const MAX_DEPTH: usize = 32;
 
 const VARINT: u64 = 0;
 const FIXED_64: u64 = 1;
 const DELIMITED: u64 = 2;
 const FIXED_32: u64 = 5;
 
-/// Tells what `body` holds that is not understood.
-pub(super) fn walk(message: &'static Message, body: &[u8]) -> Result<(), Fault> {
-    walk_at(message, body, 0)
+/// Checks that `body` holds nothing that is not understood.
+pub(super) fn walk<M: Known>(body: &[u8]) -> Result<(), Fault> {
+    walk_at(M::known(), body, 0)
 }
 
-fn walk_at(message: &'static Message, body: &[u8], depth: usize) -> Result<(), Fault> {
-    if std::ptr::eq(message, &OPAQUE) {
-        return Ok(());
-    }
-    if depth > MOST_DEPTH {
+fn walk_at(message: &Message, body: &[u8], depth: usize) -> Result<(), Fault> {
+    if depth > MAX_DEPTH {
         return Err(Fault::new("it is nested too deeply"));
     }
     let mut reader = Reader { rest: body };
@@ -33,7 +30,14 @@ fn walk_at(message: &'static Message, body: &[u8], depth: usize) -> Result<(), F
         let before = body.len() - reader.rest.len();
         let (number, value) = reader.field().ok_or_else(malformed)?;
         let Some(field) = message.fields.iter().find(|field| field.0 == number) else {
-            return Err(Fault::at(format!("#{number}"), "the field is unknown"));
+            if message.ignored.contains(&number) {
+                continue;
+            }
+            let mut refused = message.refused.iter();
+            return Err(match refused.find(|field| field.0 == number) {
+                Some((_, name)) => Fault::at(name, "the field is not understood"),
+                None => Fault::at(format!("#{number}"), "the field is unknown"),
+            });
         };
         let step = || step(field, body.get(..before).unwrap_or_default());
         follow(field, value, depth).map_err(|fault| fault.within(step()))?;
@@ -41,19 +45,22 @@ fn walk_at(message: &'static Message, body: &[u8], depth: usize) -> Result<(), F
     Ok(())
 }
 
-/// Looks at the value of a field.
+/// Checks the value of a field.
 fn follow(field: &Field, value: Value<'_>, depth: usize) -> Result<(), Fault> {
     match field.2 {
         Kind::Ignored | Kind::Value => Ok(()),
-        Kind::Refused => Err(Fault::new("the field is not understood")),
         Kind::One(message) | Kind::Each(message) => {
-            walk_at(message, value.octets().ok_or_else(malformed)?, depth + 1)
+            walk_at(message(), value.bytes().ok_or_else(malformed)?, depth + 1)
         }
         Kind::Any(messages) => {
-            let (kind, body) = any(value.octets().ok_or_else(malformed)?)?;
+            let (kind, body) = any(value.bytes().ok_or_else(malformed)?)?;
             match messages.iter().find(|(name, _)| *name == kind) {
-                Some((_, message)) => walk_at(message, body, depth + 1)
-                    .map_err(|fault| fault.within(format_args!("({})", message.name))),
+                Some((_, None)) => Ok(()),
+                Some((name, Some(message))) => {
+                    let name = name.rsplit('.').next().unwrap_or(name);
+                    walk_at(message(), body, depth + 1)
+                        .map_err(|fault| fault.within(format_args!("({name})")))
+                }
                 None => Err(Fault::new(format!("the type {kind:?} is not understood"))),
             }
         }
@@ -72,15 +79,15 @@ fn step(field: &Field, before: &[u8]) -> String {
     format!("{name}[{place}]")
 }
 
-/// Takes an `Any` apart: the full name of its message, and the message.
+/// Unpacks an `Any`: the full name of its message, and the message.
 fn any(body: &[u8]) -> Result<(&str, &[u8]), Fault> {
     let mut reader = Reader { rest: body };
     let (mut url, mut value): (&[u8], &[u8]) = (&[], &[]);
     while !reader.rest.is_empty() {
         match reader.field().ok_or_else(malformed)? {
-            (1, Value::Octets(bytes)) => url = bytes,
-            (2, Value::Octets(bytes)) => value = bytes,
-            (_, Value::Octets(_) | Value::Number) => return Err(malformed()),
+            (1, Value::Bytes(bytes)) => url = bytes,
+            (2, Value::Bytes(bytes)) => value = bytes,
+            (_, Value::Bytes(_) | Value::Number) => return Err(malformed()),
         }
     }
     let url = str::from_utf8(url).map_err(|_| malformed())?;
@@ -97,14 +104,14 @@ fn malformed() -> Fault {
 #[derive(Clone, Copy)]
 enum Value<'a> {
     Number,
-    Octets(&'a [u8]),
+    Bytes(&'a [u8]),
 }
 
 impl<'a> Value<'a> {
-    fn octets(self) -> Option<&'a [u8]> {
+    fn bytes(self) -> Option<&'a [u8]> {
         match self {
             Self::Number => None,
-            Self::Octets(bytes) => Some(bytes),
+            Self::Bytes(bytes) => Some(bytes),
         }
     }
 }
@@ -124,7 +131,7 @@ impl<'a> Reader<'a> {
             FIXED_64 => self.take(8).map(|_| Value::Number)?,
             DELIMITED => {
                 let len = usize::try_from(self.varint()?).ok()?;
-                Value::Octets(self.take(len)?)
+                Value::Bytes(self.take(len)?)
             }
             FIXED_32 => self.take(4).map(|_| Value::Number)?,
             _ => return None,

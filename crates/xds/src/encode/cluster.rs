@@ -24,7 +24,7 @@ const PANIC_PERCENT: f64 = 1.0;
 const OVERPROVISIONING: u32 = 10_000;
 
 /// How many times an ejection gets longer in a row.
-const MOST_EJECTIONS: u32 = 10;
+const MAX_EJECTIONS: u32 = 10;
 
 pub(super) fn encode(spec: &ClusterSpec) -> Vec<Resource> {
     let assigned = spec
@@ -114,7 +114,7 @@ fn outlier_detection(params: &OutlierParams) -> OutlierDetection {
         enforcing_consecutive_local_origin_failure: Some(100),
         enforcing_success_rate: Some(0),
         enforcing_local_origin_success_rate: Some(0),
-        max_ejection_time: Some(duration(params.ejection.saturating_mul(MOST_EJECTIONS))),
+        max_ejection_time: Some(duration(params.ejection.saturating_mul(MAX_EJECTIONS))),
         ..OutlierDetection::default()
     }
 }

@@ -23,7 +23,7 @@ const RBAC: &str = "envoy.filters.http.rbac";
 const CONNECT: &str = "CONNECT";
 
 /// Times that Envoy looks for an endpoint that was not tried yet.
-const MOST_SELECTIONS: i64 = 3;
+const MAX_SELECTIONS: i64 = 3;
 
 /// Encodes the routes from one value of the header, in the form for `audience`: Envoy needs one per
 /// header, ours knows its headers itself.
@@ -93,7 +93,7 @@ fn action(spec: &RouteSpec, params: &GatewayParams, audience: Audience) -> Route
                 name: "envoy.retry_host_predicates.previous_hosts".to_owned(),
                 typed_config: Some(any(kind::PREVIOUS_HOSTS, &Empty {})),
             }];
-            policy.host_selection_retry_max_attempts = MOST_SELECTIONS;
+            policy.host_selection_retry_max_attempts = MAX_SELECTIONS;
         }
     }
     action
@@ -155,7 +155,7 @@ pub(super) fn otherwise(params: &GatewayParams) -> Vec<Route> {
     routes
 }
 
-/// Puts routes into a configuration for whatever host a request names.
+/// Wraps routes in a configuration for all hosts.
 pub(super) fn configuration(name: &str, routes: Vec<Route>) -> RouteConfiguration {
     RouteConfiguration {
         name: name.to_owned(),

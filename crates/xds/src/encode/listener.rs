@@ -18,7 +18,7 @@ const NODE: &str = "node";
 const VPN: &str = "vpn";
 
 /// Chains that are added so that Envoy finds what is for any port.
-const MOST_REPEATED: usize = 10_000;
+const MAX_REPEATED: usize = 10_000;
 
 /// What the routes added so far make of the listeners.
 pub(super) struct Listeners<'p> {
@@ -117,10 +117,10 @@ impl<'p> Listeners<'p> {
         });
     }
 
-    /// Tells whether a match is new, and reports it when not.
+    /// Returns whether a match is new, and reports it when not.
     fn take(&mut self, group: &str, key: Key) -> bool {
         if self.taken.contains(&key) {
-            self.withhold(group, key.describe(), "another route matches the same");
+            self.withhold(group, key.to_string(), "another route matches the same");
             return false;
         }
         self.taken.insert(key)
@@ -140,7 +140,7 @@ impl<'p> Listeners<'p> {
                 Ok(name) if name == "*" => catch_all = true,
                 Ok(name) => listed.push(name),
                 Err(error) => {
-                    let route = Key::Name(name.clone()).describe();
+                    let route = Key::Name(name.clone()).to_string();
                     self.withhold(group, route, error.to_string());
                 }
             }
@@ -230,13 +230,13 @@ impl<'p> Listeners<'p> {
         let (any, some): (Vec<_>, Vec<_>) = all.into_iter().partition(|one| one.port.is_none());
         let ports: BTreeSet<_> = some.iter().map(|one| one.port).collect();
         self.destinations = some;
-        if any.len().saturating_mul(ports.len()) <= MOST_REPEATED {
+        if any.len().saturating_mul(ports.len()) <= MAX_REPEATED {
             self.destinations.extend(any);
             return;
         }
         for one in any {
             for prefix in one.prefixes {
-                let route = Key::Destination(prefix, None).describe();
+                let route = Key::Destination(prefix, None).to_string();
                 let reason = "too many other destinations have ports of their own";
                 self.withhold(&one.group, route, reason);
             }

@@ -91,7 +91,7 @@ fn a_change_of_one_group_is_that_groups_parts() {
 }
 
 #[test]
-fn whole_listeners_have_their_connect_routes_apart() {
+fn whole_listeners_reference_connect_routes() {
     let encoded = whole_of(&[RouteSpec::new(connect(&["x"]), "c")]);
     let wanted = [
         "Listener node",
@@ -121,7 +121,7 @@ fn whole_listeners_have_their_connect_routes_apart() {
 }
 
 #[test]
-fn a_name_with_a_list_keeps_what_its_list_refuses() {
+fn source_list_is_not_bypassed_by_wildcard() {
     let routes = [
         limited(names(&["a"])),
         RouteSpec::new(names(&["*", "b"]), "d"),
@@ -149,7 +149,7 @@ fn a_name_with_a_list_keeps_what_its_list_refuses() {
 }
 
 #[test]
-fn what_is_for_any_port_is_repeated_for_those_that_have_a_chain() {
+fn any_port_routes_repeat_for_each_port() {
     let routes = [
         RouteSpec::new(to("10.0.0.0/8", None), "any"),
         RouteSpec::new(to("192.0.2.0/24", Some(443)), "https"),
@@ -219,7 +219,7 @@ fn envoys_own_idle_timeout_is_switched_off() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_withheld_alone() {
+fn unencodable_route_is_withheld_alone() {
     let told = |encoded: &Encoded| -> Vec<String> {
         let one = |one: &Withheld| format!("{} {}: {}", one.group, one.route, one.reason);
         encoded.withheld.iter().map(one).collect()
@@ -266,7 +266,7 @@ fn what_cannot_be_sent_is_withheld_alone() {
 }
 
 #[test]
-fn endpoints_are_apart_from_their_cluster_unless_one_is_a_name() {
+fn endpoints_are_inline_for_host_names_only() {
     let mut spec = ClusterSpec::new("c");
     let wanted = ["Cluster c", "ClusterLoadAssignment c"];
     assert_eq!(listed(&cluster(&spec)), wanted);

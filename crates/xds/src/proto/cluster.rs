@@ -1,40 +1,9 @@
 //! Messages of clusters and their endpoints: `envoy.config.cluster.v3`, `envoy.config.endpoint.v3`.
 
-use prost::Message;
 use prost_types::Duration;
 
 use super::core::{Address, ConfigSource, Empty, Locality, Percent, TcpKeepalive, TransportSocket};
-
-/// `envoy.config.cluster.v3.Cluster`.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Cluster {
-    #[prost(string, tag = "1")]
-    pub(crate) name: String,
-    /// See [`discovery_type`].
-    #[prost(int32, tag = "2")]
-    pub(crate) discovery_type: i32,
-    #[prost(message, optional, tag = "3")]
-    pub(crate) eds_cluster_config: Option<EdsClusterConfig>,
-    #[prost(message, optional, tag = "4")]
-    pub(crate) connect_timeout: Option<Duration>,
-    /// See [`lb_policy`].
-    #[prost(int32, tag = "6")]
-    pub(crate) lb_policy: i32,
-    #[prost(message, optional, tag = "10")]
-    pub(crate) circuit_breakers: Option<CircuitBreakers>,
-    #[prost(int32, tag = "17")]
-    pub(crate) dns_lookup_family: i32,
-    #[prost(message, optional, tag = "19")]
-    pub(crate) outlier_detection: Option<OutlierDetection>,
-    #[prost(message, optional, tag = "24")]
-    pub(crate) transport_socket: Option<TransportSocket>,
-    #[prost(message, optional, tag = "27")]
-    pub(crate) common_lb_config: Option<CommonLbConfig>,
-    #[prost(message, optional, tag = "30")]
-    pub(crate) upstream_connection_options: Option<UpstreamConnectionOptions>,
-    #[prost(message, optional, tag = "33")]
-    pub(crate) load_assignment: Option<ClusterLoadAssignment>,
-}
+use super::known::{Kind, messages};
 
 /// Values of `Cluster.DiscoveryType`.
 pub(crate) mod discovery_type {
@@ -55,134 +24,6 @@ pub(crate) mod lb_policy {
 /// Value of `Cluster.DnsLookupFamily` that asks for both.
 pub(crate) const DNS_LOOKUP_FAMILY_ALL: i32 = 4;
 
-/// `Cluster.EdsClusterConfig`.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct EdsClusterConfig {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) eds_config: Option<ConfigSource>,
-    #[prost(string, tag = "2")]
-    pub(crate) service_name: String,
-}
-
-/// `CircuitBreakers`.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct CircuitBreakers {
-    #[prost(message, repeated, tag = "1")]
-    pub(crate) thresholds: Vec<Thresholds>,
-}
-
-/// `CircuitBreakers.Thresholds`.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Thresholds {
-    /// 0 is the default priority.
-    #[prost(int32, tag = "1")]
-    pub(crate) priority: i32,
-    #[prost(message, optional, tag = "2")]
-    pub(crate) max_connections: Option<u32>,
-    #[prost(message, optional, tag = "3")]
-    pub(crate) max_pending_requests: Option<u32>,
-    #[prost(message, optional, tag = "4")]
-    pub(crate) max_requests: Option<u32>,
-    #[prost(message, optional, tag = "5")]
-    pub(crate) max_retries: Option<u32>,
-}
-
-/// `OutlierDetection`.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct OutlierDetection {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) consecutive_5xx: Option<u32>,
-    #[prost(message, optional, tag = "3")]
-    pub(crate) base_ejection_time: Option<Duration>,
-    #[prost(message, optional, tag = "4")]
-    pub(crate) max_ejection_percent: Option<u32>,
-    #[prost(message, optional, tag = "5")]
-    pub(crate) enforcing_consecutive_5xx: Option<u32>,
-    #[prost(message, optional, tag = "6")]
-    pub(crate) enforcing_success_rate: Option<u32>,
-    #[prost(bool, tag = "12")]
-    pub(crate) split_external_local_origin_errors: bool,
-    #[prost(message, optional, tag = "13")]
-    pub(crate) consecutive_local_origin_failure: Option<u32>,
-    #[prost(message, optional, tag = "14")]
-    pub(crate) enforcing_consecutive_local_origin_failure: Option<u32>,
-    #[prost(message, optional, tag = "15")]
-    pub(crate) enforcing_local_origin_success_rate: Option<u32>,
-    #[prost(message, optional, tag = "21")]
-    pub(crate) max_ejection_time: Option<Duration>,
-}
-
-/// `Cluster.CommonLbConfig`.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct CommonLbConfig {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) healthy_panic_threshold: Option<Percent>,
-    #[prost(message, optional, tag = "2")]
-    pub(crate) zone_aware: Option<ZoneAwareLbConfig>,
-    #[prost(message, optional, tag = "3")]
-    pub(crate) locality_weighted: Option<Empty>,
-}
-
-/// `Cluster.CommonLbConfig.ZoneAwareLbConfig`.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct ZoneAwareLbConfig {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) routing_enabled: Option<Percent>,
-    #[prost(message, optional, tag = "2")]
-    pub(crate) min_cluster_size: Option<u64>,
-}
-
-/// `UpstreamConnectionOptions`.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct UpstreamConnectionOptions {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) tcp_keepalive: Option<TcpKeepalive>,
-}
-
-/// `envoy.config.endpoint.v3.ClusterLoadAssignment`.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct ClusterLoadAssignment {
-    #[prost(string, tag = "1")]
-    pub(crate) cluster_name: String,
-    #[prost(message, repeated, tag = "2")]
-    pub(crate) endpoints: Vec<LocalityLbEndpoints>,
-    #[prost(message, optional, tag = "4")]
-    pub(crate) policy: Option<AssignmentPolicy>,
-}
-
-/// `ClusterLoadAssignment.Policy`.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct AssignmentPolicy {
-    /// Percent.
-    #[prost(message, optional, tag = "3")]
-    pub(crate) overprovisioning_factor: Option<u32>,
-}
-
-/// `LocalityLbEndpoints`.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct LocalityLbEndpoints {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) locality: Option<Locality>,
-    #[prost(message, repeated, tag = "2")]
-    pub(crate) lb_endpoints: Vec<LbEndpoint>,
-    #[prost(message, optional, tag = "3")]
-    pub(crate) load_balancing_weight: Option<u32>,
-    #[prost(uint32, tag = "5")]
-    pub(crate) priority: u32,
-}
-
-/// `LbEndpoint`.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct LbEndpoint {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) endpoint: Option<Endpoint>,
-    /// See [`health_status`].
-    #[prost(int32, tag = "2")]
-    pub(crate) health_status: i32,
-    #[prost(message, optional, tag = "4")]
-    pub(crate) load_balancing_weight: Option<u32>,
-}
-
 /// Values of `envoy.config.core.v3.HealthStatus`.
 pub(crate) mod health_status {
     pub(crate) const UNKNOWN: i32 = 0;
@@ -193,9 +34,165 @@ pub(crate) mod health_status {
     pub(crate) const DEGRADED: i32 = 5;
 }
 
-/// `envoy.config.endpoint.v3.Endpoint`.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Endpoint {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) address: Option<Address>,
+messages! {
+    /// `envoy.config.cluster.v3.Cluster`.
+    struct Cluster {
+        1 name: String [string];
+        /// See [`discovery_type`].
+        2 discovery_type: i32 [int32] as "type";
+        3 eds_cluster_config: Option<EdsClusterConfig> [message];
+        4 connect_timeout: Option<Duration> [message];
+        /// See [`lb_policy`].
+        6 lb_policy: i32 [int32];
+        10 circuit_breakers: Option<CircuitBreakers> [message];
+        17 dns_lookup_family: i32 [int32] = Kind::Ignored;
+        19 outlier_detection: Option<OutlierDetection> [message];
+        24 transport_socket: Option<TransportSocket> [message];
+        27 common_lb_config: Option<CommonLbConfig> [message];
+        30 upstream_connection_options: Option<UpstreamConnectionOptions> [message];
+        33 load_assignment: Option<ClusterLoadAssignment> [message];
+    } ignored {
+        5 per_connection_buffer_limit_bytes, 9 max_requests_per_connection,
+        13 http_protocol_options, 14 http2_protocol_options, 16 dns_refresh_rate,
+        20 cleanup_interval, 23 ring_hash_lb_config, 25 metadata, 26 protocol_selection,
+        28 alt_stat_name, 29 common_http_protocol_options,
+        31 close_connections_on_host_health_failure, 32 ignore_health_on_host_removal,
+        36 typed_extension_protocol_options, 37 least_request_lb_config, 39 respect_dns_ttl,
+        44 dns_failure_refresh_rate, 45 use_tcp_for_dns_lookups,
+        46 upstream_http_protocol_options, 47 track_timeout_budgets, 49 track_cluster_stats,
+        50 preconnect_policy, 51 connection_pool_per_downstream_connection, 52 maglev_lb_config,
+        54 wait_for_warm_on_init, 56 round_robin_lb_config, 57 lrs_report_endpoint_metrics,
+        58 dns_jitter,
+    } refused {
+        8 health_checks, 18 dns_resolvers, 21 upstream_bind_config, 22 lb_subset_config,
+        34 original_dst_lb_config, 38 cluster_type, 40 filters, 41 load_balancing_policy,
+        42 lrs_server, 43 transport_socket_matches, 48 upstream_config,
+        53 dns_resolution_config, 55 typed_dns_resolver_config, 59 transport_socket_matcher,
+    }
+
+    /// `Cluster.EdsClusterConfig`.
+    struct EdsClusterConfig {
+        1 eds_config: Option<ConfigSource> [message];
+        2 service_name: String [string];
+    }
+
+    /// `CircuitBreakers`.
+    struct CircuitBreakers {
+        1 thresholds: Vec<Thresholds> [message, repeated];
+    } ignored {
+        2 per_host_thresholds,
+    }
+
+    /// `CircuitBreakers.Thresholds`.
+    struct Thresholds {
+        /// 0 is the default priority.
+        1 priority: i32 [int32];
+        2 max_connections: Option<u32> [message];
+        3 max_pending_requests: Option<u32> [message] = Kind::Ignored;
+        4 max_requests: Option<u32> [message] = Kind::Ignored;
+        5 max_retries: Option<u32> [message] = Kind::Ignored;
+    } ignored {
+        6 track_remaining, 7 max_connection_pools, 8 retry_budget,
+    }
+
+    /// `OutlierDetection`.
+    struct OutlierDetection {
+        1 consecutive_5xx: Option<u32> [message];
+        3 base_ejection_time: Option<Duration> [message];
+        4 max_ejection_percent: Option<u32> [message];
+        5 enforcing_consecutive_5xx: Option<u32> [message];
+        6 enforcing_success_rate: Option<u32> [message] = Kind::Ignored;
+        12 split_external_local_origin_errors: bool [bool];
+        13 consecutive_local_origin_failure: Option<u32> [message];
+        14 enforcing_consecutive_local_origin_failure: Option<u32> [message];
+        15 enforcing_local_origin_success_rate: Option<u32> [message] = Kind::Ignored;
+        21 max_ejection_time: Option<Duration> [message] = Kind::Ignored;
+    } ignored {
+        2 interval, 7 success_rate_minimum_hosts, 8 success_rate_request_volume,
+        9 success_rate_stdev_factor, 10 consecutive_gateway_failure,
+        11 enforcing_consecutive_gateway_failure, 16 failure_percentage_threshold,
+        17 enforcing_failure_percentage, 18 enforcing_failure_percentage_local_origin,
+        19 failure_percentage_minimum_hosts, 20 failure_percentage_request_volume,
+        22 max_ejection_time_jitter, 23 successful_active_health_check_uneject_host,
+        25 always_eject_one_host,
+    } refused {
+        24 monitors,
+    }
+
+    /// `Cluster.CommonLbConfig`.
+    struct CommonLbConfig {
+        1 healthy_panic_threshold: Option<Percent> [message] = Kind::Ignored;
+        2 zone_aware: Option<ZoneAwareLbConfig> [message] as "zone_aware_lb_config";
+        3 locality_weighted: Option<Empty> [message] as "locality_weighted_lb_config";
+    } ignored {
+        4 update_merge_window, 5 ignore_new_hosts_until_first_hc,
+        7 consistent_hashing_lb_config,
+    } refused {
+        6 close_connections_on_host_set_change, 8 override_host_status,
+    }
+
+    /// `Cluster.CommonLbConfig.ZoneAwareLbConfig`.
+    struct ZoneAwareLbConfig {
+        1 routing_enabled: Option<Percent> [message];
+        2 min_cluster_size: Option<u64> [message] = Kind::Ignored;
+    } ignored {
+        3 fail_traffic_on_panic,
+    }
+
+    /// `UpstreamConnectionOptions`.
+    struct UpstreamConnectionOptions {
+        1 tcp_keepalive: Option<TcpKeepalive> [message];
+    } ignored {
+        2 set_local_interface_name_on_upstream_connections, 3 happy_eyeballs_config,
+    }
+
+    /// `envoy.config.endpoint.v3.ClusterLoadAssignment`.
+    struct ClusterLoadAssignment {
+        1 cluster_name: String [string];
+        2 endpoints: Vec<LocalityLbEndpoints> [message, repeated];
+        4 policy: Option<AssignmentPolicy> [message];
+    } refused {
+        5 named_endpoints,
+    }
+
+    /// `ClusterLoadAssignment.Policy`.
+    struct AssignmentPolicy {
+        /// Percent.
+        3 overprovisioning_factor: Option<u32> [message] = Kind::Ignored;
+    } ignored {
+        6 weighted_priority_health,
+    } refused {
+        2 drop_overloads, 4 endpoint_stale_after,
+    }
+
+    /// `LocalityLbEndpoints`.
+    struct LocalityLbEndpoints {
+        1 locality: Option<Locality> [message];
+        2 lb_endpoints: Vec<LbEndpoint> [message, repeated];
+        3 load_balancing_weight: Option<u32> [message];
+        5 priority: u32 [uint32];
+    } ignored {
+        6 proximity, 9 metadata,
+    } refused {
+        7 load_balancer_endpoints, 8 leds_cluster_locality_config,
+    }
+
+    /// `LbEndpoint`.
+    struct LbEndpoint {
+        1 endpoint: Option<Endpoint> [message];
+        /// See [`health_status`].
+        2 health_status: i32 [int32];
+        4 load_balancing_weight: Option<u32> [message];
+    } ignored {
+        3 metadata,
+    } refused {
+        5 endpoint_name,
+    }
+
+    /// `envoy.config.endpoint.v3.Endpoint`.
+    struct Endpoint {
+        1 address: Option<Address> [message];
+    } ignored {
+        2 health_check_config, 3 hostname, 4 additional_addresses,
+    }
 }

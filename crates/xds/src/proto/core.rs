@@ -3,91 +3,8 @@
 use prost::Message;
 use prost_types::{Any, Duration};
 
-/// `envoy.config.core.v3.Address`.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Address {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) socket_address: Option<SocketAddress>,
-}
-
-/// `envoy.config.core.v3.SocketAddress`.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct SocketAddress {
-    /// 0 is TCP.
-    #[prost(int32, tag = "1")]
-    pub(crate) protocol: i32,
-    #[prost(string, tag = "2")]
-    pub(crate) address: String,
-    #[prost(uint32, optional, tag = "3")]
-    pub(crate) port_value: Option<u32>,
-    #[prost(bool, tag = "6")]
-    pub(crate) ipv4_compat: bool,
-}
-
-/// `envoy.config.core.v3.CidrRange`.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct CidrRange {
-    #[prost(string, tag = "1")]
-    pub(crate) address_prefix: String,
-    #[prost(message, optional, tag = "2")]
-    pub(crate) prefix_len: Option<u32>,
-}
-
-/// `envoy.config.core.v3.TcpKeepalive`; times in seconds.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct TcpKeepalive {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) keepalive_probes: Option<u32>,
-    #[prost(message, optional, tag = "2")]
-    pub(crate) keepalive_time: Option<u32>,
-    #[prost(message, optional, tag = "3")]
-    pub(crate) keepalive_interval: Option<u32>,
-}
-
-/// `envoy.config.core.v3.Locality`.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Locality {
-    #[prost(string, tag = "2")]
-    pub(crate) zone: String,
-}
-
-/// `envoy.config.core.v3.TransportSocket`.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct TransportSocket {
-    #[prost(string, tag = "1")]
-    pub(crate) name: String,
-    #[prost(message, optional, tag = "3")]
-    pub(crate) typed_config: Option<Any>,
-}
-
-/// `envoy.extensions.transport_sockets.proxy_protocol.v3.ProxyProtocolUpstreamTransport`.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct ProxyProtocolUpstreamTransport {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) config: Option<ProxyProtocolConfig>,
-    #[prost(message, optional, tag = "2")]
-    pub(crate) transport_socket: Option<TransportSocket>,
-}
-
-/// `envoy.config.core.v3.ProxyProtocolConfig`.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct ProxyProtocolConfig {
-    /// 0 is version 1, 1 is version 2.
-    #[prost(int32, tag = "1")]
-    pub(crate) version: i32,
-}
-
-/// `envoy.config.core.v3.ConfigSource`, by the stream that is already there.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct ConfigSource {
-    #[prost(message, optional, tag = "3")]
-    pub(crate) ads: Option<Empty>,
-    #[prost(message, optional, tag = "5")]
-    pub(crate) own: Option<Empty>,
-    /// 2 is v3.
-    #[prost(int32, tag = "6")]
-    pub(crate) resource_api_version: i32,
-}
+use super::known::{Kind, checked, messages};
+use super::listener::kind;
 
 impl ConfigSource {
     /// Returns the source that is the stream itself.
@@ -98,19 +15,6 @@ impl ConfigSource {
             resource_api_version: 2,
         }
     }
-}
-
-/// Any message that has no fields, or none that matter.
-#[derive(Clone, Copy, PartialEq, Message)]
-pub(crate) struct Empty {}
-
-/// `envoy.type.matcher.v3.StringMatcher`.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct StringMatcher {
-    #[prost(oneof = "StringPattern", tags = "1, 2, 3, 5, 7")]
-    pub(crate) pattern: Option<StringPattern>,
-    #[prost(bool, tag = "6")]
-    pub(crate) ignore_case: bool,
 }
 
 /// The one of `match_pattern`.
@@ -128,45 +32,136 @@ pub(crate) enum StringPattern {
     Contains(String),
 }
 
-/// `envoy.type.matcher.v3.RegexMatcher`.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct RegexMatcher {
-    #[prost(string, tag = "2")]
-    pub(crate) regex: String,
-}
-
-/// `envoy.type.v3.Percent`.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Percent {
-    #[prost(double, tag = "1")]
-    pub(crate) value: f64,
-}
-
-/// `rhizome.route.v1.WireGuardRoute`: where WireGuard datagrams of one server go.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct WireGuardRoute {
-    #[prost(string, tag = "1")]
-    pub(crate) name: String,
-    /// 32 bytes each.
-    #[prost(bytes = "vec", repeated, tag = "2")]
-    pub(crate) public_keys: Vec<Vec<u8>>,
-    /// 0 is none.
-    #[prost(uint32, tag = "3")]
-    pub(crate) route_id: u32,
-    #[prost(string, tag = "4")]
-    pub(crate) cluster: String,
-    #[prost(message, repeated, tag = "5")]
-    pub(crate) allow_sources: Vec<CidrRange>,
-    #[prost(message, optional, tag = "6")]
-    pub(crate) idle_timeout: Option<Duration>,
-    #[prost(message, optional, tag = "7")]
-    pub(crate) max_connection_age: Option<Duration>,
-}
-
-/// Puts a message of the type `kind` into an `Any`.
+/// Packs a message of the type `kind` into an `Any`.
 pub(crate) fn any(kind: &str, message: &impl Message) -> Any {
     Any {
         type_url: format!("type.googleapis.com/{kind}"),
         value: message.encode_to_vec(),
+    }
+}
+
+messages! {
+    /// `envoy.config.core.v3.Address`.
+    struct Address {
+        1 socket_address: Option<SocketAddress> [message];
+    } refused {
+        2 pipe, 3 envoy_internal_address,
+    }
+
+    /// `envoy.config.core.v3.SocketAddress`.
+    struct SocketAddress {
+        /// 0 is TCP.
+        1 protocol: i32 [int32];
+        2 address: String [string];
+        3 port_value: Option<u32> [uint32, optional];
+        6 ipv4_compat: bool [bool] = Kind::Ignored;
+    } refused {
+        4 named_port, 5 resolver_name, 7 network_namespace_filepath,
+    }
+
+    /// `envoy.config.core.v3.CidrRange`.
+    struct CidrRange {
+        1 address_prefix: String [string];
+        2 prefix_len: Option<u32> [message];
+    }
+
+    /// `envoy.config.core.v3.TcpKeepalive`; times in seconds.
+    struct TcpKeepalive {
+        1 keepalive_probes: Option<u32> [message];
+        2 keepalive_time: Option<u32> [message];
+        3 keepalive_interval: Option<u32> [message];
+    }
+
+    /// `envoy.config.core.v3.Locality`.
+    struct Locality {
+        2 zone: String [string];
+    } ignored {
+        1 region, 3 sub_zone,
+    }
+
+    /// `envoy.config.core.v3.TransportSocket`.
+    struct TransportSocket {
+        1 name: String [string] = Kind::Ignored;
+        3 typed_config: Option<Any> [message] = Kind::Any(&[
+            (kind::RAW_BUFFER, Some(Empty::known)),
+            (kind::UPSTREAM_PROXY_PROTOCOL, Some(ProxyProtocolUpstreamTransport::known)),
+        ]);
+    }
+
+    /// `envoy.extensions.transport_sockets.proxy_protocol.v3.ProxyProtocolUpstreamTransport`.
+    struct ProxyProtocolUpstreamTransport {
+        1 config: Option<ProxyProtocolConfig> [message];
+        2 transport_socket: Option<TransportSocket> [message];
+    } ignored {
+        3 allow_unspecified_address, 4 tlv_as_pool_key,
+    }
+
+    /// `envoy.config.core.v3.ProxyProtocolConfig`.
+    struct ProxyProtocolConfig {
+        /// 0 is version 1, 1 is version 2.
+        1 version: i32 [int32];
+    } refused {
+        2 pass_through_tlvs, 3 added_tlvs,
+    }
+
+    /// `envoy.config.core.v3.ConfigSource`, by the stream that is already there.
+    struct ConfigSource {
+        3 ads: Option<Empty> [message];
+        5 own: Option<Empty> [message] as "self" = Kind::One(SelfConfigSource::known);
+        /// 2 is v3.
+        6 resource_api_version: i32 [int32] = Kind::Ignored;
+    } ignored {
+        4 initial_fetch_timeout,
+    } refused {
+        1 path, 2 api_config_source, 7 authorities, 8 path_config_source,
+    }
+
+    /// Any message that has no fields, or none that matter.
+    #[derive(Copy)]
+    struct Empty {}
+
+    /// `envoy.type.matcher.v3.StringMatcher`.
+    struct StringMatcher {
+        6 ignore_case: bool [bool];
+        oneof pattern: Option<StringPattern> [oneof = "StringPattern", tags = "1, 2, 3, 5, 7"];
+        field 1: "exact" => Kind::Value;
+        field 2: "prefix" => Kind::Value;
+        field 3: "suffix" => Kind::Value;
+        field 5: "safe_regex" => Kind::One(RegexMatcher::known);
+        field 7: "contains" => Kind::Value;
+    } refused {
+        8 custom,
+    }
+
+    /// `envoy.type.matcher.v3.RegexMatcher`.
+    struct RegexMatcher {
+        2 regex: String [string];
+    } ignored {
+        1 google_re2,
+    }
+
+    /// `envoy.type.v3.Percent`.
+    struct Percent {
+        1 value: f64 [double];
+    }
+
+    /// `rhizome.route.v1.WireGuardRoute`: where WireGuard datagrams of one server go.
+    struct WireGuardRoute {
+        1 name: String [string];
+        /// 32 bytes each.
+        2 public_keys: Vec<Vec<u8>> [bytes = "vec", repeated];
+        /// 0 is none.
+        3 route_id: u32 [uint32];
+        4 cluster: String [string];
+        5 allow_sources: Vec<CidrRange> [message, repeated];
+        6 idle_timeout: Option<Duration> [message];
+        7 max_connection_age: Option<Duration> [message];
+    }
+}
+
+checked! {
+    /// `envoy.config.core.v3.SelfConfigSource`.
+    table SelfConfigSource {} ignored {
+        1 transport_api_version,
     }
 }

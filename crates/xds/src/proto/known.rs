@@ -1,200 +1,168 @@
-//! What messages may hold: every field of the API by number and name, and what is made of it.
+//! Messages by their fields: what is read, what has no effect, and what is refused.
 //!
-//! Decoding alone would drop in silence what it has no place for, so a resource is first walked
-//! along these tables. Here are their form and the messages that others are made of.
+//! ```text
+//!   messages! { struct Listener { 1 name: String [string]; … } ignored { 6 metadata, … } refused { … } }
+//!       ├─▶ struct Listener for prost: the fields that are read or written
+//!       └─▶ Listener::known(): every field of the API, by number
+//! ```
+//!
+//! Decoding alone would silently drop fields that have no place in the struct, so a resource is
+//! first walked along these tables.
 
-use Kind::{Any, Each, Ignored, One, Refused, Value};
-
-pub(crate) use super::known_cluster::{CLUSTER, CLUSTER_LOAD_ASSIGNMENT};
-pub(crate) use super::known_http::ROUTE_CONFIGURATION;
-pub(crate) use super::known_listener::LISTENER;
-use super::listener::kind;
-
-/// A message.
+/// What a message may hold; each list is in the order of the numbers.
 #[derive(Debug)]
 pub(crate) struct Message {
-    /// What it is called in the path of what is inside its `Any`.
-    pub(crate) name: &'static str,
-    /// Its fields, in the order of their numbers.
     pub(crate) fields: &'static [Field],
+    /// Fields that change neither where a connection goes nor which clients may connect.
+    pub(crate) ignored: &'static [u32],
+    /// Fields that are not supported: a resource that has one is refused.
+    pub(crate) refused: &'static [(u32, &'static str)],
 }
 
-/// A field: its number, its name, and what is made of it.
+/// Returns the table of a message.
+pub(crate) type Table = fn() -> &'static Message;
+
+/// A field: its number, its name, and how it is read.
 pub(crate) type Field = (u32, &'static str, Kind);
 
-/// What is made of a field.
+/// How a field is read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
-    /// One of these messages, by full name, inside an `Any`.
-    Any(&'static [(&'static str, &'static Message)]),
+    /// One of these messages, by full name, inside an `Any`; `None` = its fields do not matter.
+    Any(&'static [(&'static str, Option<Table>)]),
     /// Any number of messages.
-    Each(&'static Message),
-    /// Nothing, on purpose: it changes neither where a connection goes nor who may go there.
+    Each(Table),
+    /// It is written for Envoy and has no effect when read.
     Ignored,
     /// One message.
-    One(&'static Message),
-    /// It is known and not understood: a resource that has it is refused.
-    Refused,
-    /// It is read.
+    One(Table),
+    /// A scalar, or a well-known type that wraps one.
     Value,
 }
 
-/// A message that has no fields.
-pub(crate) static EMPTY: Message = Message {
-    name: "",
-    fields: &[],
-};
+/// A message whose fields are known.
+pub(crate) trait Known {
+    fn known() -> &'static Message;
+}
 
-/// A message whose fields do not matter, whichever they are.
-pub(crate) static OPAQUE: Message = Message {
-    name: "opaque",
-    fields: &[],
-};
+/// How a field of this type is read.
+pub(crate) trait Shape {
+    const KIND: Kind;
+}
 
-/// `rhizome.route.v1.WireGuardRoute`.
-pub(crate) static WIREGUARD_ROUTE: Message = Message {
-    name: "WireGuardRoute",
-    fields: &[
-        (1, "name", Value),
-        (2, "public_keys", Value),
-        (3, "route_id", Value),
-        (4, "cluster", Value),
-        (5, "allow_sources", Each(&CIDR_RANGE)),
-        (6, "idle_timeout", Value),
-        (7, "max_connection_age", Value),
-    ],
-};
+impl<T: Known> Shape for Option<T> {
+    const KIND: Kind = Kind::One(T::known);
+}
 
-/// `envoy.config.core.v3.Address`.
-pub(crate) static ADDRESS: Message = Message {
-    name: "Address",
-    fields: &[
-        (1, "socket_address", One(&SOCKET_ADDRESS)),
-        (2, "pipe", Refused),
-        (3, "envoy_internal_address", Refused),
-    ],
-};
+impl<T: Known> Shape for Vec<T> {
+    const KIND: Kind = Kind::Each(T::known);
+}
 
-/// `envoy.config.core.v3.SocketAddress`.
-pub(crate) static SOCKET_ADDRESS: Message = Message {
-    name: "SocketAddress",
-    fields: &[
-        (1, "protocol", Value),
-        (2, "address", Value),
-        (3, "port_value", Value),
-        (4, "named_port", Refused),
-        (5, "resolver_name", Refused),
-        (6, "ipv4_compat", Ignored),
-        (7, "network_namespace_filepath", Refused),
-    ],
-};
+macro_rules! values {
+    ($($type:ty),*) => { $(impl Shape for $type { const KIND: Kind = Kind::Value; })* };
+}
 
-/// `envoy.config.core.v3.CidrRange`.
-pub(crate) static CIDR_RANGE: Message = Message {
-    name: "CidrRange",
-    fields: &[(1, "address_prefix", Value), (2, "prefix_len", Value)],
-};
+values!(bool, f64, i32, i64, u32, String, Vec<String>, Vec<Vec<u8>>);
+values!(
+    Option<bool>,
+    Option<u32>,
+    Option<u64>,
+    Option<String>,
+    Option<prost_types::Duration>
+);
 
-/// `envoy.config.core.v3.TcpKeepalive`.
-pub(crate) static TCP_KEEPALIVE: Message = Message {
-    name: "TcpKeepalive",
-    fields: &[
-        (1, "keepalive_probes", Value),
-        (2, "keepalive_time", Value),
-        (3, "keepalive_interval", Value),
-    ],
-};
+/// Defines messages: `number name: type [prost's kind]`, then `as` the API's name where that is a
+/// keyword, and `= Kind` where the type does not say how a field is read. A `field` is of the table
+/// alone.
+macro_rules! messages {
+    ($(
+        $(#[$meta:meta])*
+        struct $name:ident {
+            $(
+                $(#[$about:meta])*
+                $tag:literal $field:ident: $type:ty [$($prost:tt)+]
+                    $(as $wire:literal)? $(= $known:expr)?;
+            )*
+            $(oneof $oneof:ident: $of:ty [$($either:tt)+];)*
+            $(field $number:literal: $label:literal => $kind:expr;)*
+        } $(ignored { $($ignored:literal $no_effect:ident),* $(,)? })?
+          $(refused { $($refused:literal $unsupported:ident),* $(,)? })?
+    )*) => { $(
+        $(#[$meta])*
+        #[derive(Clone, PartialEq, prost::Message)]
+        pub(crate) struct $name {
+            $(
+                $(#[$about])*
+                #[prost($($prost)+, tag($tag))]
+                pub(crate) $field: $type,
+            )*
+            $(
+                #[prost($($either)+)]
+                pub(crate) $oneof: $of,
+            )*
+        }
 
-/// `envoy.config.core.v3.Locality`.
-pub(crate) static LOCALITY: Message = Message {
-    name: "Locality",
-    fields: &[
-        (1, "region", Ignored),
-        (2, "zone", Value),
-        (3, "sub_zone", Ignored),
-    ],
-};
+        $crate::proto::known::table! { $name
+            [
+                $(($tag, $crate::proto::known::part!(@name $field $($wire)?),
+                   $crate::proto::known::part!(@kind $type $(, $known)?)),)*
+                $(($number, $label, $kind),)*
+            ]
+            [$($($ignored),*)?]
+            [$($(($refused, stringify!($unsupported))),*)?]
+        }
+    )* };
+}
 
-/// `envoy.config.core.v3.TransportSocket`.
-pub(crate) static TRANSPORT_SOCKET: Message = Message {
-    name: "TransportSocket",
-    fields: &[
-        (1, "name", Ignored),
-        (
-            3,
-            "typed_config",
-            Any(&[
-                (kind::RAW_BUFFER, &EMPTY),
-                (kind::UPSTREAM_PROXY_PROTOCOL, &UPSTREAM_PROXY_PROTOCOL),
-            ]),
-        ),
-    ],
-};
+/// Defines messages that are only checked, by their tables.
+macro_rules! checked {
+    ($(
+        $(#[$meta:meta])*
+        table $name:ident {
+            $(field $number:literal: $label:literal => $kind:expr;)*
+        } $(ignored { $($ignored:literal $no_effect:ident),* $(,)? })?
+          $(refused { $($refused:literal $unsupported:ident),* $(,)? })?
+    )*) => { $(
+        $(#[$meta])*
+        pub(crate) enum $name {}
 
-/// `envoy.extensions.transport_sockets.proxy_protocol.v3.ProxyProtocolUpstreamTransport`.
-pub(crate) static UPSTREAM_PROXY_PROTOCOL: Message = Message {
-    name: "ProxyProtocolUpstreamTransport",
-    fields: &[
-        (1, "config", One(&PROXY_PROTOCOL_CONFIG)),
-        (2, "transport_socket", One(&TRANSPORT_SOCKET)),
-        (3, "allow_unspecified_address", Ignored),
-        (4, "tlv_as_pool_key", Ignored),
-    ],
-};
+        $crate::proto::known::table! { $name
+            [$(($number, $label, $kind)),*]
+            [$($($ignored),*)?]
+            [$($(($refused, stringify!($unsupported))),*)?]
+        }
+    )* };
+}
 
-/// `envoy.config.core.v3.ProxyProtocolConfig`.
-pub(crate) static PROXY_PROTOCOL_CONFIG: Message = Message {
-    name: "ProxyProtocolConfig",
-    fields: &[
-        (1, "version", Value),
-        (2, "pass_through_tlvs", Refused),
-        (3, "added_tlvs", Refused),
-    ],
-};
+macro_rules! table {
+    ($name:ident [$($fields:tt)*] [$($ignored:tt)*] [$($refused:tt)*]) => {
+        impl $crate::proto::known::Known for $name {
+            fn known() -> &'static $crate::proto::known::Message {
+                static KNOWN: $crate::proto::known::Message = $crate::proto::known::Message {
+                    fields: &[$($fields)*],
+                    ignored: &[$($ignored)*],
+                    refused: &[$($refused)*],
+                };
+                &KNOWN
+            }
+        }
+    };
+}
 
-/// `envoy.config.core.v3.ConfigSource`.
-pub(crate) static CONFIG_SOURCE: Message = Message {
-    name: "ConfigSource",
-    fields: &[
-        (1, "path", Refused),
-        (2, "api_config_source", Refused),
-        (3, "ads", One(&EMPTY)),
-        (4, "initial_fetch_timeout", Ignored),
-        (5, "self", One(&SELF)),
-        (6, "resource_api_version", Ignored),
-        (7, "authorities", Refused),
-        (8, "path_config_source", Refused),
-    ],
-};
+/// The name or the kind of a field.
+macro_rules! part {
+    (@name $field:ident) => {
+        stringify!($field)
+    };
+    (@name $field:ident $wire:literal) => {
+        $wire
+    };
+    (@kind $type:ty) => {
+        <$type as $crate::proto::known::Shape>::KIND
+    };
+    (@kind $type:ty, $known:expr) => {
+        $known
+    };
+}
 
-/// `envoy.config.core.v3.SelfConfigSource`.
-pub(crate) static SELF: Message = Message {
-    name: "SelfConfigSource",
-    fields: &[(1, "transport_api_version", Ignored)],
-};
-
-/// `envoy.type.matcher.v3.StringMatcher`.
-pub(crate) static STRING_MATCHER: Message = Message {
-    name: "StringMatcher",
-    fields: &[
-        (1, "exact", Value),
-        (2, "prefix", Value),
-        (3, "suffix", Value),
-        (5, "safe_regex", One(&REGEX_MATCHER)),
-        (6, "ignore_case", Value),
-        (7, "contains", Value),
-        (8, "custom", Refused),
-    ],
-};
-
-/// `envoy.type.matcher.v3.RegexMatcher`.
-pub(crate) static REGEX_MATCHER: Message = Message {
-    name: "RegexMatcher",
-    fields: &[(1, "google_re2", Ignored), (2, "regex", Value)],
-};
-
-/// `envoy.type.v3.Percent`.
-pub(crate) static PERCENT: Message = Message {
-    name: "Percent",
-    fields: &[(1, "value", Value)],
-};
+pub(crate) use {checked, messages, part, table};

@@ -1,4 +1,4 @@
-//! Who is connected, and how far each client is: what an operator asks first.
+//! Connected clients, and how far each is: what an operator asks first.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ pub struct ClientStatus {
     pub gateway: String,
     /// Where it connects from.
     pub peer: SocketAddr,
-    /// Whom it counts for, beside [`Audience::All`].
+    /// Its audience, beside [`Audience::All`].
     pub audience: Audience,
     /// Whether it uses the incremental variant.
     pub delta: bool,
@@ -111,13 +111,13 @@ impl Clients {
         lock(&self.inner).clients.values().cloned().collect()
     }
 
-    pub(super) fn enter(&self, mut status: ClientStatus) -> Place {
+    pub(super) fn enter(&self, mut status: ClientStatus) -> ClientEntry {
         status.node = cut(&status.node, 256);
         let mut list = lock(&self.inner);
         let number = list.next;
         list.next += 1;
         list.clients.insert(number, status);
-        Place {
+        ClientEntry {
             list: self.inner.clone(),
             number,
         }
@@ -126,12 +126,12 @@ impl Clients {
 
 /// A client's place in the list, given up when dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ClientEntry {
     list: Arc<Mutex<List>>,
     number: u64,
 }
 
-impl Place {
+impl ClientEntry {
     pub(super) fn set(&self, kind: ResourceType, progress: &Progress) {
         if let Some(status) = TypeStatus::of(progress)
             && let Some(client) = lock(&self.list).clients.get_mut(&self.number)
@@ -141,7 +141,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ClientEntry {
     fn drop(&mut self) {
         lock(&self.list).clients.remove(&self.number);
     }

@@ -1,4 +1,4 @@
-//! What the server counts.
+//! Metrics of the server.
 
 use telemetry::metrics::{Counter, CounterFamily, Gauge, GaugeFamily};
 
@@ -37,17 +37,17 @@ impl Metrics {
             ),
             acks: registry.counter(
                 "rhizome_xds_acks_total",
-                "Responses that clients took.",
+                "Responses that clients accepted (ACK).",
                 PER_TYPE,
             ),
             nacks: registry.counter(
                 "rhizome_xds_nacks_total",
-                "Responses that clients refused.",
+                "Responses that clients refused (NACK).",
                 PER_TYPE,
             ),
             refused: registry.counter(
                 "rhizome_xds_refused_streams_total",
-                "Connections and streams that were ended because of who or what they were.",
+                "Connections and streams that were refused, by reason.",
                 &["reason"],
             ),
         }

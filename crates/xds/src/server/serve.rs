@@ -1,4 +1,4 @@
-//! Accepts clients, shakes hands, and hands their streams over.
+//! Accepts clients: TLS, HTTP/2, and the start of their streams.
 
 use std::convert::Infallible;
 use std::future::{Future, Ready, ready};
@@ -14,6 +14,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use telemetry::AcceptBackoff;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
@@ -26,7 +27,9 @@ use tower_service::Service;
 
 use super::Inner;
 use super::admission::{self, Peer, Refusal};
-use super::stream_task::{self, Delta, Full, Variant};
+use super::delta::Delta;
+use super::full::Full;
+use super::stream_task::{self, Variant};
 use crate::grpc::{DELTA_PATH, FULL_PATH, stream_of};
 
 /// Serves until `shutdown` completes, see [`super::Server::serve`].
@@ -66,27 +69,24 @@ async fn accept_all(
     listener: &TcpListener,
     connections: &mut JoinSet<()>,
 ) -> Infallible {
-    let mut pause = FIRST_PAUSE;
+    let mut backoff = AcceptBackoff::default();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((tcp, addr)) => {
-                    pause = FIRST_PAUSE;
+                    backoff.accepted();
                     cx.accepted(tcp, addr, connections);
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "accepting discovery clients pauses");
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    if let Some(pause) = backoff.failed("xds", &error) {
+                        tokio::time::sleep(pause).await;
+                    }
                 }
             },
             Some(_) = connections.join_next() => {}
         }
     }
 }
-
-const FIRST_PAUSE: Duration = Duration::from_millis(5);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// What all connections share.
 #[derive(Clone)]
@@ -106,7 +106,7 @@ impl Connections {
         let cx = self.clone();
         connections.spawn(async move {
             if let Err(error) = cx.connection(tcp, addr).await {
-                tracing::debug!(peer = %addr, error, "discovery connection ends");
+                tracing::debug!(peer = %addr, error, "xDS connection closed");
             }
             drop(place);
         });
@@ -123,7 +123,7 @@ impl Connections {
         let limit = self.inner.params.limits.handshake;
         let shaken = tokio::time::timeout(limit, shaking).await;
         let stream = shaken
-            .map_err(|_| "no TLS handshake in time".to_owned())
+            .map_err(|_| "TLS handshake timed out".to_owned())
             .and_then(|shaken| shaken.map_err(text))
             .inspect_err(|_| self.inner.metrics.refused("handshake"))?;
         let certs = stream.get_ref().1.peer_certificates().unwrap_or_default();
@@ -142,7 +142,7 @@ impl Connections {
     {
         let limits = &self.inner.params.limits;
         let mut closing = self.closing.clone();
-        let standing = Standing::default();
+        let standing = AdmittedStreams::default();
         let (cx, of_streams) = (self.clone(), standing.clone());
         let service = service_fn(move |request| {
             let answering = cx.clone().answer(peer.clone(), of_streams.clone(), request);
@@ -155,18 +155,18 @@ impl Connections {
                 .keep_alive_timeout(limits.keepalive_timeout)
                 .max_concurrent_streams(STREAMS_PER_CONNECTION)
                 .max_send_buf_size(SEND_BUFFER)
-                .max_header_list_size(HEADER_OCTETS)
+                .max_header_list_size(MAX_HEADER_BYTES)
                 .serve_connection(TokioIo::new(io), service)
         );
         tokio::select! {
             end = &mut connection => return end.map_err(|error| telemetry::chain(&error).to_string()),
             () = standing.lost(limits.handshake * 2) => {
-                tracing::debug!("no stream of a discovery connection is admitted");
+                tracing::debug!("closing an xDS connection without an admitted stream");
             }
             _ = closing.wait_for(|closing| *closing) => {}
         }
         connection.as_mut().graceful_shutdown();
-        // What was refused is told so.
+        // Give the refusal time to reach the client.
         let ended = tokio::time::timeout(limits.closing, connection).await;
         ended.map_or(Ok(()), |end| end.map_err(|error| error.to_string()))
     }
@@ -174,7 +174,7 @@ impl Connections {
     async fn answer(
         self,
         peer: Peer,
-        standing: Standing,
+        standing: AdmittedStreams,
         request: http::Request<Incoming>,
     ) -> http::Response<Body> {
         match request.uri().path() {
@@ -189,7 +189,7 @@ impl Connections {
     async fn stream<V: Variant>(
         self,
         peer: Peer,
-        standing: Standing,
+        standing: AdmittedStreams,
         request: http::Request<Incoming>,
     ) -> http::Response<Body> {
         let most = self.inner.params.limits.request_bytes;
@@ -207,23 +207,23 @@ impl Connections {
     }
 }
 
-/// Whether a connection is one of a client.
+/// The admitted streams of a connection.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Standing {
+pub(super) struct AdmittedStreams {
     /// Streams that were admitted and have not ended.
     streams: Arc<watch::Sender<usize>>,
-    /// Told when a client was refused because of who it is.
+    /// Notified when a client's identity was refused.
     refused: Arc<Notify>,
 }
 
-impl Standing {
+impl AdmittedStreams {
     /// Counts a stream as admitted until what is returned is dropped.
     pub(super) fn admit(&self) -> Admitted {
         self.streams.send_modify(|count| *count += 1);
         Admitted(self.streams.clone())
     }
 
-    /// Takes note that a client was refused because of who it is.
+    /// Records that a client's identity was refused.
     pub(super) fn refuse(&self) {
         self.refused.notify_one();
     }
@@ -258,13 +258,13 @@ const STREAMS_PER_CONNECTION: u32 = 8;
 /// Bytes per stream that are handed to a connection and not written.
 const SEND_BUFFER: usize = 64 * 1024;
 /// Bytes of headers; gRPC's own are some 300.
-const HEADER_OCTETS: u32 = 16 * 1024;
+const MAX_HEADER_BYTES: u32 = 16 * 1024;
 
 /// Begins a stream: tonic's view of it.
 struct Begin<V> {
     cx: Connections,
     peer: Peer,
-    standing: Standing,
+    standing: AdmittedStreams,
     variant: std::marker::PhantomData<V>,
 }
 
@@ -290,7 +290,7 @@ impl<V: Variant> Service<tonic::Request<Streaming<V::Request>>> for Begin<V> {
         let place = match admission::place(&inner, &self.peer, &streams) {
             Ok(place) => place,
             Err(refusal) => {
-                let status = stream_task::turn_away(&inner, &self.peer, "", refusal);
+                let status = stream_task::reject(&inner, &self.peer, "", refusal);
                 if refusal == Refusal::Denied {
                     self.standing.refuse();
                 }

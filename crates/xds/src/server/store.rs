@@ -1,4 +1,4 @@
-//! What one gateway's clients are to have, with the order in which it changed.
+//! The resources of one gateway, in the order in which they changed.
 //!
 //! ```text
 //!   update ──▶ entries by type and name ──▶ visible(class, name)
@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A change costs the change: nothing here walks all entries to find one. Removals stay in the
-//! index as tombstones, of which a bounded number is kept; whoever lags behind the oldest compares
-//! everything instead. Knows no streams.
+//! index as tombstones, of which a bounded number is kept; a stream that lags behind the oldest
+//! compares everything instead. Knows no streams.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -27,7 +27,7 @@ pub(crate) enum Class {
 }
 
 impl Class {
-    /// The audience that is addressed in this class, beside those for everybody.
+    /// The audience that is addressed in this class, beside those for all clients.
     pub(crate) fn audience(self) -> Audience {
         match self {
             Self::Parts => Audience::Parts,
@@ -166,8 +166,8 @@ impl Store {
         (cursor >= self.floor).then(|| self.changes.range(cursor + 1..).map(|(_, change)| change))
     }
 
-    /// What a class sees under a name. What is addressed to the class goes before what is for
-    /// everybody.
+    /// What a class sees under a name. What is addressed to the class precedes what is for
+    /// all clients.
     pub(crate) fn visible(&self, kind: ResourceType, class: Class, name: &str) -> Option<&Content> {
         visible_of(self.entries[kind as usize].get(name)?, class)
     }
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn each_class_sees_what_is_for_it_and_for_everybody() {
+    fn class_sees_its_own_and_shared_resources() {
         let mut store = Store::default();
         store.update(
             vec![
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_changed_twice_is_listed_once_at_its_latest() {
+    fn entry_changed_twice_is_listed_once() {
         let mut store = Store::default();
         store.update(vec![resource("a", "1", Audience::All)], vec![]);
         store.update(vec![resource("b", "1", Audience::All)], vec![]);
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_is_read_back_and_a_foreign_one_is_not() {
+    fn version_parses_only_own_format() {
         let version = Version::of(b"body");
         assert_eq!(Version::parse(&version.to_string()), Some(version));
         for foreign in ["", "1", "+123456789abcdef", "not a version at all", "0x1"] {

@@ -13,17 +13,15 @@ use tokio::time::Instant;
 use tonic::{Status, Streaming};
 
 use super::admission::{Peer, Refusal, admit};
-use super::clients::{ClientStatus, Place};
-use super::serve::Standing;
+use super::clients::{ClientEntry, ClientStatus};
+use super::serve::AdmittedStreams;
 use super::store::{Class, Store};
-use super::stream::{Excess, Handled, NACK_OCTETS, Stream, StreamLimits};
+use super::stream::{Excess, Handled, MAX_NACK_BYTES, Stream, StreamLimits};
 use super::{Gateway, Inner, ServerLimits};
-use crate::proto::discovery::{
-    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, Node,
-};
+use crate::proto::discovery::Node;
 use crate::resource::ResourceType;
 
-/// What tells the two variants of the protocol apart.
+/// What differs between the two variants of the protocol.
 pub(super) trait Variant: Send + 'static {
     type Request: Message + Default + Send + 'static;
     type Response: Message + Send + 'static;
@@ -31,6 +29,7 @@ pub(super) trait Variant: Send + 'static {
 
     fn node(request: &Self::Request) -> Option<&Node>;
 
+    /// Handles a request.
     fn on_request(
         stream: &mut Stream,
         store: &Store,
@@ -38,71 +37,12 @@ pub(super) trait Variant: Send + 'static {
         request: Self::Request,
     ) -> Result<Handled, Excess>;
 
+    /// Builds the next response, if one is due now.
     fn next_response(
         stream: &mut Stream,
         store: &Store,
         now: Instant,
     ) -> Option<(ResourceType, Self::Response)>;
-}
-
-/// The incremental variant.
-pub(super) struct Delta;
-
-impl Variant for Delta {
-    type Request = DeltaDiscoveryRequest;
-    type Response = DeltaDiscoveryResponse;
-    const DELTA: bool = true;
-
-    fn node(request: &Self::Request) -> Option<&Node> {
-        request.node.as_ref()
-    }
-
-    fn on_request(
-        stream: &mut Stream,
-        store: &Store,
-        now: Instant,
-        request: Self::Request,
-    ) -> Result<Handled, Excess> {
-        stream.on_delta_request(store, now, request)
-    }
-
-    fn next_response(
-        stream: &mut Stream,
-        store: &Store,
-        now: Instant,
-    ) -> Option<(ResourceType, Self::Response)> {
-        stream.next_delta_response(store, now)
-    }
-}
-
-/// The state of the world.
-pub(super) struct Full;
-
-impl Variant for Full {
-    type Request = DiscoveryRequest;
-    type Response = DiscoveryResponse;
-    const DELTA: bool = false;
-
-    fn node(request: &Self::Request) -> Option<&Node> {
-        request.node.as_ref()
-    }
-
-    fn on_request(
-        stream: &mut Stream,
-        store: &Store,
-        now: Instant,
-        request: Self::Request,
-    ) -> Result<Handled, Excess> {
-        stream.on_full_request(store, now, request)
-    }
-
-    fn next_response(
-        stream: &mut Stream,
-        store: &Store,
-        now: Instant,
-    ) -> Option<(ResourceType, Self::Response)> {
-        stream.next_full_response(store, now)
-    }
 }
 
 /// Where responses go.
@@ -111,7 +51,7 @@ pub(super) type Responses<V> = mpsc::Sender<Result<<V as Variant>::Response, Sta
 /// Serves a stream to its end. `closing` ends it with `UNAVAILABLE`.
 pub(super) async fn run<V: Variant>(
     inner: Arc<Inner>,
-    (peer, standing): (Peer, Standing),
+    (peer, standing): (Peer, AdmittedStreams),
     mut requests: Streaming<V::Request>,
     responses: Responses<V>,
     mut closing: watch::Receiver<bool>,
@@ -128,7 +68,7 @@ pub(super) async fn run<V: Variant>(
         () = responses.closed() => Ok(()),
     };
     if let Err(status) = end {
-        tracing::debug!(peer = %peer.addr, %status, "discovery stream ends");
+        tracing::debug!(peer = %peer.addr, %status, "xDS stream closed");
         let told = responses.send(Err(status));
         let _ = tokio::time::timeout(inner.params.limits.closing, told).await;
     }
@@ -138,7 +78,7 @@ pub(super) async fn run<V: Variant>(
 async fn begin<V: Variant>(
     inner: &Inner,
     peer: &Peer,
-    standing: &Standing,
+    standing: &AdmittedStreams,
     requests: &mut Streaming<V::Request>,
 ) -> Result<(Arc<Gateway>, V::Request), Status> {
     let limit = inner.params.limits.handshake;
@@ -155,13 +95,13 @@ async fn begin<V: Variant>(
             if matches!(refusal, Refusal::Denied | Refusal::UnknownGateway) {
                 standing.refuse();
             }
-            Err(turn_away(inner, peer, node, refusal))
+            Err(reject(inner, peer, node, refusal))
         }
     }
 }
 
-/// Tells whoever reads the log who was refused, and returns what the client is told.
-pub(super) fn turn_away(inner: &Inner, peer: &Peer, node: &str, refusal: Refusal) -> Status {
+/// Logs a refused client and returns the status that it gets.
+pub(super) fn reject(inner: &Inner, peer: &Peer, node: &str, refusal: Refusal) -> Status {
     static LIMIT: telemetry::Throttle = telemetry::Throttle::new(Duration::from_secs(10));
     if let Some(suppressed) = LIMIT.permit(Instant::now().into_std()) {
         tracing::warn!(
@@ -169,7 +109,7 @@ pub(super) fn turn_away(inner: &Inner, peer: &Peer, node: &str, refusal: Refusal
             node = super::clients::cut(node, 256),
             reason = refusal.reason(),
             suppressed,
-            "discovery stream refused"
+            "xDS stream refused"
         );
     }
     refuse(inner, refusal)
@@ -184,7 +124,7 @@ fn refuse(inner: &Inner, refusal: Refusal) -> Status {
 struct Client<V> {
     gateway: Arc<Gateway>,
     class: Class,
-    place: Place,
+    place: ClientEntry,
     stream: Stream,
     rate: Rate,
     variant: std::marker::PhantomData<V>,
@@ -280,22 +220,22 @@ impl<V: Variant> Client<V> {
             Handled::Nacked(kind, text) => {
                 self.gateway.metrics.of(kind).nacks.inc();
                 self.place.set(kind, self.stream.progress(kind));
-                self.tell_refusal(kind, &text);
+                self.log_nack(kind, &text);
             }
             Handled::Ignored | Handled::Subscribed => {}
         }
         Ok(())
     }
 
-    fn tell_refusal(&self, kind: ResourceType, text: &str) {
+    fn log_nack(&self, kind: ResourceType, text: &str) {
         static LIMIT: telemetry::Throttle = telemetry::Throttle::new(Duration::from_secs(1));
         if let Some(suppressed) = LIMIT.permit(Instant::now().into_std()) {
             tracing::warn!(
                 gateway = %self.gateway.name,
                 kind = crate::grpc::label(kind),
-                text = super::clients::cut(text, NACK_OCTETS),
+                text = super::clients::cut(text, MAX_NACK_BYTES),
                 suppressed,
-                "a client refuses resources"
+                "NACK from a client"
             );
         }
     }

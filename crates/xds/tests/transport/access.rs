@@ -31,7 +31,7 @@ async fn a_certificate_of_another_name_gets_nothing() {
 }
 
 #[tokio::test]
-async fn nobody_gets_the_resources_of_another_gateway() {
+async fn client_cannot_read_another_gateway() {
     let pki = Pki::new();
     let serving = Serving::start(server_params(Some(pki.server_tls()))).await;
     let other = serving.server.gateway("other").unwrap();
@@ -108,7 +108,7 @@ async fn certificates_rotate_without_a_restart() {
     let reloads = r#"rhizome_tls_reloads_total{purpose="xds",result="taken"}"#;
     assert!(serving.count(reloads) >= 2);
 
-    // Nobody who had a stream noticed.
+    // Existing streams are not affected.
     serving.set(shoot(1));
     for client in [&client, &second, &third] {
         client.until_routes(2).await;
@@ -163,7 +163,7 @@ async fn no_gateways_clients_lock_out_those_of_another() {
 }
 
 #[tokio::test]
-async fn a_connection_without_an_admitted_stream_is_closed() {
+async fn connection_closes_without_admitted_stream() {
     let mut params = server_params(None);
     params.limits.handshake = Duration::from_millis(100);
     let serving = Serving::start(params).await;
@@ -172,7 +172,7 @@ async fn a_connection_without_an_admitted_stream_is_closed() {
     assert_eq!(stream.status().await, "4", "no first request");
     tokio::time::timeout(PATIENCE, raw.closed()).await.unwrap();
 
-    // At once, when it is known that the client is nobody's.
+    // At once, as the client belongs to no gateway.
     let mut params = server_params(None);
     params.limits.handshake = 100 * PATIENCE;
     let serving = Serving::start(params).await;
@@ -190,7 +190,7 @@ async fn a_connection_without_an_admitted_stream_is_closed() {
 }
 
 #[tokio::test]
-async fn who_is_connected_can_be_seen() {
+async fn connected_clients_are_listed() {
     let serving = Serving::start(server_params(None)).await;
     serving.set(shoots(1));
     serving.gateway.complete();

@@ -15,7 +15,7 @@ fn load(path: &Path, server: ServerAddress) -> Result<Option<Cached>, CacheError
 }
 
 #[tokio::test]
-async fn a_client_that_begins_again_needs_no_server_and_then_only_differences() {
+async fn restarted_client_needs_only_differences() {
     let dir = TempDir::new("xds-client").unwrap();
     let path = dir.join("cache");
     assert!(
@@ -52,7 +52,7 @@ async fn a_client_that_begins_again_needs_no_server_and_then_only_differences() 
 }
 
 #[tokio::test]
-async fn a_cache_that_cannot_be_used_is_done_without() {
+async fn unusable_cache_is_skipped() {
     let dir = TempDir::new("xds-client").unwrap();
     let path = dir.write("cache", "RHIZXDS\x01 of a kind").unwrap();
     load(&path, "http://127.0.0.1:1".parse().unwrap()).unwrap_err();

@@ -52,7 +52,7 @@ async fn a_bad_resource_keeps_no_other_from_the_client() {
 
 /// What the sink refuses is refused to the server, and what was in effect stays.
 #[tokio::test]
-async fn a_table_that_is_refused_is_told_to_the_server() {
+async fn refused_table_is_nacked() {
     let serving = Serving::start(server_params(None)).await;
     serving.set(shoots(2));
     serving.gateway.complete();
@@ -83,7 +83,7 @@ async fn a_table_that_is_refused_is_told_to_the_server() {
 }
 
 #[tokio::test]
-async fn garbage_is_closed_and_harms_nobody() {
+async fn garbage_is_closed_and_affects_no_client() {
     let pki = Pki::new();
     for tls in [true, false] {
         let mut params = server_params(tls.then(|| pki.server_tls()));
@@ -130,7 +130,7 @@ async fn a_stream_of_nonsense_ends_with_a_reason() {
         let mut raw = Raw::connect(serving.addr).await;
         let mut stream = raw.delta().await;
         if let Some(bytes) = first {
-            stream.send_octets(bytes);
+            stream.send_bytes(bytes);
         }
         tokio::time::timeout(PATIENCE, stream.status())
             .await
@@ -202,10 +202,10 @@ async fn a_client_that_does_not_read_is_not_waited_for() {
     );
 }
 
-/// Clusters and no assignment for one of them: what is told of the others is in effect all the
+/// Clusters and no assignment for one of them: what is reported the others is in effect all the
 /// same, at once where the server says that there is none, after a while where it cannot.
 #[tokio::test]
-async fn what_does_not_exist_is_done_without() {
+async fn missing_assignment_is_treated_as_empty() {
     for delta in [true, false] {
         let mut params = server_params(None);
         params.delta = delta;
@@ -246,7 +246,7 @@ async fn a_response_that_is_too_long_ends_the_stream() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_is_asked_until_it_is_back() {
+async fn client_retries_until_server_returns() {
     let serving = Serving::start(server_params(None)).await;
     let addr = serving.addr;
     serving.stop().await;

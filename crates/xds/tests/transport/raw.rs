@@ -82,10 +82,10 @@ pub(crate) struct RawStream {
 
 impl RawStream {
     pub(crate) fn send(&self, request: &DeltaRequest) {
-        self.send_octets(&request.frame());
+        self.send_bytes(&request.frame());
     }
 
-    pub(crate) fn send_octets(&self, bytes: &[u8]) {
+    pub(crate) fn send_bytes(&self, bytes: &[u8]) {
         self.sender.send(Bytes::copy_from_slice(bytes)).unwrap();
     }
 

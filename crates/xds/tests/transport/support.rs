@@ -168,7 +168,7 @@ impl Drop for Serving {
     }
 }
 
-/// What a client's sink was told.
+/// The calls that a client's sink got.
 #[derive(Default)]
 pub(crate) struct Seen {
     pub(crate) tables: u64,
@@ -176,7 +176,7 @@ pub(crate) struct Seen {
     pub(crate) confirmed: u64,
 }
 
-/// Says what becomes of a table.
+/// Decides what becomes of a table.
 type Judge = Box<dyn Fn(&Table) -> Result<(), String> + Send>;
 
 /// A client that runs until it is dropped.
@@ -308,8 +308,8 @@ pub(crate) fn client_params(addr: SocketAddr, tls: Option<ClientTls>) -> ClientP
         start: State::default(),
         cache: None,
         limits: ClientLimits {
-            backoff_first: Duration::from_millis(20),
-            backoff_most: Duration::from_millis(200),
+            backoff_min: Duration::from_millis(20),
+            backoff_max: Duration::from_millis(200),
             confirm: Duration::from_millis(100),
             cache: Duration::from_millis(100),
             ..ClientLimits::default()

@@ -11,7 +11,7 @@ use crate::support::{
 const SHOOTS: usize = 10_000;
 
 #[tokio::test]
-async fn ten_thousand_shoots_are_synced_once_and_a_change_costs_the_change() {
+async fn ten_thousand_shoots_update_incrementally() {
     let pki = Pki::new();
     let serving = Serving::start(server_params(Some(pki.server_tls()))).await;
     serving.set(shoots(SHOOTS));
@@ -104,7 +104,7 @@ async fn a_server_without_increments_is_understood_too() {
 }
 
 #[tokio::test]
-async fn what_is_removed_goes() {
+async fn removed_resources_are_dropped() {
     let serving = Serving::start(server_params(None)).await;
     serving.set(shoots(3));
     serving.gateway.complete();

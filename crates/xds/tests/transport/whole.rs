@@ -9,7 +9,7 @@ use crate::support::{
 
 /// As Envoy would: it says nothing of parts, and gets whole listeners once they are there.
 #[tokio::test]
-async fn whole_listeners_are_made_when_somebody_needs_them() {
+async fn whole_listeners_are_made_on_demand() {
     let serving = Serving::start(server_params(None)).await;
     let mut wanted = serving.gateway.whole_wanted();
     serving.set(shoots(2));

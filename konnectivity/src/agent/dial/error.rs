@@ -191,7 +191,7 @@ fn errno_text(error: &io::Error) -> String {
     known.to_owned()
 }
 
-/// Takes the number off a text of the standard library and begins it in lower case.
+/// Removes the number from a text of the standard library and begins it in lower case.
 fn unnumbered(text: &str) -> String {
     let text = text
         .rfind(" (os error")

@@ -1,21 +1,16 @@
-//! Host names of destinations, resolved as the pod's own configuration says.
+//! Host names of destinations, resolved by the pod's own configuration.
 //!
 //! ```text
-//! name ──▶ Names ──▶ /etc/hosts, search domains and servers of /etc/resolv.conf ──▶ addresses
+//! name ──▶ Names ──▶ serve::LookupClient ──▶ addresses, or a fault in Go's words
 //!            └ answers kept for their time to live, at most 1024 of them
 //! ```
 //!
-//! The configuration is read when first needed, and again after a failure when it is older than
-//! five seconds, or when [`Names::forget`] was called. Chooses no address.
+//! Chooses no address.
 
-use std::cell::RefCell;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use hickory_resolver::TokioResolver;
-use hickory_resolver::config::LookupIpStrategy;
-use hickory_resolver::net::NetError;
-use tokio::time::Instant;
+use serve::{Family, LookupClient, LookupError};
 
 use super::error::LookupFault;
 
@@ -23,35 +18,25 @@ use super::error::LookupFault;
 const CACHED_ANSWERS: u64 = 1024;
 
 /// How long "no such host" is believed: a Service that was just made is found soon.
-const MAX_DENIAL_AGE: Duration = Duration::from_secs(5);
+const MAX_NEGATIVE_TTL: Duration = Duration::from_secs(5);
 
 /// How long an answer is believed, whatever it says itself.
-const MAX_ANSWER_AGE: Duration = Duration::from_secs(300);
-
-/// How long the configuration is used before a failure has it read again.
-const CONFIGURATION_AGE: Duration = Duration::from_secs(5);
-
-/// Addresses of one name that are looked at.
-const MAX_ADDRESSES: usize = 64;
-
-/// Longest name there can be, RFC 1035 §2.3.4, with a final dot.
-const MAX_NAME: usize = 254;
+const MAX_TTL: Duration = Duration::from_secs(300);
 
 /// Resolves names on the thread that owns it.
-#[derive(Debug, Default)]
-pub(crate) struct Names {
-    client: RefCell<Option<(TokioResolver, Instant)>>,
-    /// Questions that may be under way on one connection to a server.
-    max_questions: usize,
-}
+#[derive(Debug)]
+pub(crate) struct Names(LookupClient);
 
 impl Names {
-    /// Makes a resolver for up to `max_questions` names at once.
-    pub(crate) fn new(max_questions: usize) -> Self {
-        Self {
-            client: RefCell::default(),
-            max_questions,
-        }
+    /// Makes a resolver for up to `max_lookups` names at once.
+    pub(crate) fn new(max_lookups: usize) -> Self {
+        Self(LookupClient::system(Family::Auto, move |options| {
+            options.cache_size = CACHED_ANSWERS;
+            options.negative_max_ttl = Some(MAX_NEGATIVE_TTL);
+            options.positive_max_ttl = Some(MAX_TTL);
+            // Of one connection to a server; a name has two families.
+            options.max_active_requests = options.max_active_requests.max(2 * max_lookups);
+        }))
     }
 
     /// Returns the addresses of `host`, in the order of preference; never none. Cancel-safe: the
@@ -60,70 +45,29 @@ impl Names {
     /// # Errors
     /// Why there is none. The caller bounds the time.
     pub(crate) async fn addresses(&self, host: &str) -> Result<Vec<IpAddr>, LookupFault> {
-        if host.len() > MAX_NAME {
-            return Err(LookupFault::NoSuchHost);
-        }
-        let client = self.client()?;
-        let answer = Box::pin(client.lookup_ip(host)).await;
-        let mut addresses: Vec<IpAddr> = match answer {
-            Ok(answer) => answer.iter().take(MAX_ADDRESSES).collect(),
-            Err(error) => {
-                tracing::debug!(host, error = %telemetry::chain(&error), "resolving failed");
-                let fault = fault(&error);
-                if fault != LookupFault::NoSuchHost {
-                    self.forget_old();
-                }
-                return Err(fault);
+        let answer = Box::pin(self.0.look_up(host)).await;
+        answer.map(|answer| answer.addresses).map_err(|error| {
+            let chain = telemetry::chain(&error);
+            if matches!(error, LookupError::Configuration(_)) {
+                tracing::warn!(error = %chain, "resolving failed");
+            } else {
+                tracing::debug!(host, error = %chain, "resolving failed");
             }
-        };
-        let mut seen = std::collections::BTreeSet::new();
-        addresses.retain(|address| seen.insert(*address));
-        if addresses.is_empty() {
-            return Err(LookupFault::NoSuchHost);
-        }
-        Ok(addresses)
+            fault(&error)
+        })
     }
 
     /// Reads the configuration anew for the next name.
     pub(crate) fn forget(&self) {
-        self.client.borrow_mut().take();
-    }
-
-    fn forget_old(&self) {
-        let mut client = self.client.borrow_mut();
-        client.take_if(|(_, since)| since.elapsed() >= CONFIGURATION_AGE);
-    }
-
-    fn client(&self) -> Result<TokioResolver, LookupFault> {
-        let mut client = self.client.borrow_mut();
-        if let Some((client, _)) = &*client {
-            return Ok(client.clone());
-        }
-        let made = system_client(self.max_questions).map_err(|error| {
-            tracing::warn!(error = %telemetry::chain(&error), "the resolver's configuration");
-            LookupFault::Misbehaving
-        })?;
-        *client = Some((made.clone(), Instant::now()));
-        Ok(made)
+        self.0.forget();
     }
 }
 
-fn system_client(max_questions: usize) -> Result<TokioResolver, NetError> {
-    let mut builder = TokioResolver::builder_tokio()?;
-    let options = builder.options_mut();
-    options.cache_size = CACHED_ANSWERS;
-    options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
-    options.negative_max_ttl = Some(MAX_DENIAL_AGE);
-    options.positive_max_ttl = Some(MAX_ANSWER_AGE);
-    options.max_active_requests = options.max_active_requests.max(2 * max_questions);
-    builder.build()
-}
-
-fn fault(error: &NetError) -> LookupFault {
-    // A name that is no name cannot be found either.
-    if error.is_no_records_found() || matches!(error, NetError::Proto(_)) {
+fn fault(error: &LookupError) -> LookupFault {
+    // A malformed name cannot be found either.
+    if matches!(error, LookupError::Malformed | LookupError::NotFound) {
         LookupFault::NoSuchHost
-    } else if matches!(error, NetError::Timeout) {
+    } else if matches!(error, LookupError::Timeout) {
         LookupFault::Timeout
     } else {
         LookupFault::Misbehaving

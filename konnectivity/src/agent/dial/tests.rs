@@ -16,7 +16,7 @@ fn dialer(allowed: &[&str]) -> Dialer {
     })
 }
 
-async fn listener(ip: impl Into<std::net::IpAddr>) -> (TcpListener, SocketAddr) {
+async fn listener(ip: impl Into<IpAddr>) -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind((ip.into(), 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     (listener, address)
@@ -39,7 +39,7 @@ async fn a_connection_is_made_without_delay_and_kept_alive() {
     let (_accepted, peer) = listener.accept().await.unwrap();
     assert_eq!(stream.local_addr().unwrap(), peer);
     assert!(stream.nodelay().unwrap());
-    assert!(socket2::SockRef::from(&stream).keepalive().unwrap());
+    assert!(SockRef::from(&stream).keepalive().unwrap());
 }
 
 #[tokio::test]
@@ -83,8 +83,8 @@ async fn most_telling_failure_is_reported() {
         (vec![nowhere, silent, nowhere], &timeout),
     ] {
         let deadline = Instant::now() + Duration::from_millis(200);
-        let dialing = race::connect(Network::Tcp, &addresses, deadline);
-        let error = dialing.await.unwrap_err();
+        let connecting = connect(Network::Tcp, &addresses, deadline);
+        let error = connecting.await.unwrap_err();
         assert_eq!(&error.to_string(), expected, "{addresses:?}");
     }
 }

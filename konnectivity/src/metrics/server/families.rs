@@ -10,9 +10,9 @@ use super::{counter, gauge, histogram};
 
 /// Those that upstream has.
 #[derive(Debug)]
-pub(super) struct Upstream {
+pub(in crate::metrics) struct Upstream {
     pub(super) connection_duration: Histogram,
-    pub(super) culled_leases: Counter,
+    pub(in crate::metrics) culled_leases: Counter,
     pub(super) dial_duration: Histogram,
     pub(super) dial_failures: CounterFamily,
     pub(super) established: Gauge,
@@ -21,10 +21,10 @@ pub(super) struct Upstream {
     pub(super) full_channels: Gauge,
     pub(super) grpc_connections: GaugeFamily,
     pub(super) http_connections: Gauge,
-    pub(super) lease_delete_latency: HistogramFamily,
-    pub(super) lease_deletes: CounterFamily,
-    pub(super) lease_list_latency: HistogramFamily,
-    pub(super) lease_lists: CounterFamily,
+    pub(in crate::metrics) lease_delete_latency: HistogramFamily,
+    pub(in crate::metrics) lease_deletes: CounterFamily,
+    pub(in crate::metrics) lease_list_latency: HistogramFamily,
+    pub(in crate::metrics) lease_lists: CounterFamily,
     pub(super) pending_dials: Gauge,
     pub(super) ready_backends: GaugeFamily,
     pub(super) ready_connections: Gauge,
@@ -129,7 +129,7 @@ fn answers(registry: &Registry, name: &'static str, help: &'static str) -> Count
     registry.counter(name, help, &["http_status_code", "reason"])
 }
 
-/// Those that only ours has, beside the ones of links and clusters.
+/// Those that only ours has, beside the ones of links and tenants.
 #[derive(Debug)]
 pub(super) struct Own {
     pub(super) accept_paused: Counter,
@@ -161,7 +161,7 @@ impl Own {
             ),
             refused_dials: registry.counter(
                 "rhizome_konnectivity_refused_dials_total",
-                "Dials refused because of a limit of their cluster, by limit.",
+                "Dials refused because of a limit of their tenant, by limit.",
                 &["limit"],
             ),
             refused_peers: registry.counter(
@@ -200,10 +200,10 @@ impl RegistryMetrics {
             let _ = reloads.with(&[result.as_str()]);
         }
         Self {
-            clusters: gauge(
+            tenants: gauge(
                 registry,
                 "rhizome_konnectivity_registry_clusters",
-                "Clusters that are served.",
+                "Tenants that are served.",
             ),
             generation: gauge(
                 registry,

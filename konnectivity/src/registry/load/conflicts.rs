@@ -1,23 +1,23 @@
-//! What two clusters must not share, and who gets it.
+//! What two tenants must not share, and who gets it.
 //!
 //! ```text
 //!   candidates ─▶ claims: name, socket, account, (authority, URI) ─▶ twice? the newcomer yields
 //! ```
 //!
 //! What is active stays; of two newcomers neither gets what both claim, for it is unknown whose
-//! it is, and giving one cluster's identity to another is the one mistake that must not happen.
+//! it is, and giving one tenant's identity to another is the one mistake that must not happen.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use knp_proto::ClusterId;
+use knp_proto::TenantId;
 
 use crate::registry::authorities::Print;
-use crate::registry::spec::{ClusterSpec, Identities, Port};
+use crate::registry::spec::{Identities, Port, TenantSpec};
 
-/// Something that belongs to one cluster, and to one role in it.
+/// Something that belongs to one tenant, and to one role in it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Claim {
     Account {
@@ -56,12 +56,12 @@ impl fmt::Display for Claim {
     }
 }
 
-/// Takes from `candidates` what claims something of another's, or puts what is active in its
+/// Removes from `candidates` what claims something of another's, or puts what is active in its
 /// place, until none does. `refuse` is called for each with the reason.
 pub(super) fn settle(
-    candidates: &mut BTreeMap<ClusterId, Arc<ClusterSpec>>,
-    in_force: &BTreeMap<ClusterId, Arc<ClusterSpec>>,
-    mut refuse: impl FnMut(&ClusterId, String),
+    candidates: &mut BTreeMap<TenantId, Arc<TenantSpec>>,
+    in_force: &BTreeMap<TenantId, Arc<TenantSpec>>,
+    mut refuse: impl FnMut(&TenantId, String),
 ) {
     // Every round takes at least one newcomer away, and what is active is free of conflicts.
     loop {
@@ -86,14 +86,14 @@ pub(super) fn settle(
 
 /// Returns who must yield, with the first reason.
 fn yielding(
-    candidates: &BTreeMap<ClusterId, Arc<ClusterSpec>>,
-    in_force: &BTreeMap<ClusterId, Arc<ClusterSpec>>,
-) -> BTreeMap<ClusterId, String> {
-    let newcomer = |id: &ClusterId| match (candidates.get(id), in_force.get(id)) {
+    candidates: &BTreeMap<TenantId, Arc<TenantSpec>>,
+    in_force: &BTreeMap<TenantId, Arc<TenantSpec>>,
+) -> BTreeMap<TenantId, String> {
+    let newcomer = |id: &TenantId| match (candidates.get(id), in_force.get(id)) {
         (Some(candidate), Some(kept)) => !Arc::ptr_eq(candidate, kept),
         (Some(_), None) | (None, _) => true,
     };
-    let mut owners: BTreeMap<Claim, (ClusterId, &'static str)> = BTreeMap::new();
+    let mut owners: BTreeMap<Claim, (TenantId, &'static str)> = BTreeMap::new();
     let mut yielding = BTreeMap::new();
     for (id, spec) in candidates {
         for (claim, key) in claims(spec) {
@@ -104,8 +104,8 @@ fn yielding(
             if owner == id && *owners_key == key {
                 continue;
             }
-            let tell = |key: &str, other: &ClusterId, others_key: &str| {
-                format!("{key}: {claim} is claimed by cluster {other} too ({others_key})")
+            let tell = |key: &str, other: &TenantId, others_key: &str| {
+                format!("{key}: {claim} is claimed by tenant {other} too ({others_key})")
             };
             let (mine, theirs) = (newcomer(id), newcomer(owner));
             if mine || !theirs {
@@ -121,8 +121,8 @@ fn yielding(
     yielding
 }
 
-/// Returns what a cluster claims, with the key that says so.
-fn claims(spec: &ClusterSpec) -> Vec<(Claim, &'static str)> {
+/// Returns what a tenant claims, with the key that says so.
+fn claims(spec: &TenantSpec) -> Vec<(Claim, &'static str)> {
     let mut claims: Vec<_> = spec
         .server_names
         .iter()

@@ -1,4 +1,4 @@
-//! The format of a cluster's file, and what is said of one that is wrong.
+//! The format of a tenant's file, and what is said of one that is wrong.
 
 use std::path::Path;
 
@@ -7,9 +7,9 @@ use proptest::strategy::Strategy as Generate;
 
 use super::*;
 
-fn read(site: &Site) -> Result<Arc<ClusterSpec>, String> {
+fn read(site: &Site) -> Result<Arc<TenantSpec>, String> {
     let registry = site.open();
-    let a = registry.current().get(&ClusterId::new("a")).cloned();
+    let a = registry.current().get(&TenantId::new("a")).cloned();
     let mut broken = registry.broken();
     match (a, broken.pop()) {
         (Some(spec), None) => Ok(spec),
@@ -23,7 +23,7 @@ fn the_schema_is_up_to_date() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/schema");
     settings::check_doc(
         &path.join("konnectivity-cluster.json"),
-        &settings::schema::<ClusterFile>(),
+        &settings::schema::<TenantFile>(),
     );
 }
 
@@ -45,7 +45,7 @@ fn the_documented_example_says_what_it_says() {
     assert_eq!(spec.server_names, ["a.kn.example.com"]);
     assert_eq!(spec.strategies, [Strategy::DestHost, Strategy::Default]);
     assert_eq!(spec.server_count, 1);
-    assert_eq!(spec.limits, ClusterLimits::default());
+    assert_eq!(spec.limits, TenantLimits::default());
     let uris = |port| spec.certificates(port).unwrap().identities.clone();
     let one = |uri: &str| Identities::Uris([uri.to_owned()].into());
     assert_eq!(uris(Port::Agents), one("spiffe://example.com/cluster/a"));
@@ -75,7 +75,7 @@ fn missing_keys_have_defaults() {
     let spec = read(&site).unwrap();
     assert_eq!(spec.strategies, [Strategy::Default]);
     assert_eq!(spec.server_count, 1);
-    assert_eq!(spec.limits, ClusterLimits::default());
+    assert_eq!(spec.limits, TenantLimits::default());
     assert_eq!((&spec.tokens, &spec.uds), (&None, &None));
 }
 
@@ -164,7 +164,7 @@ fn a_fault_is_told_with_file_and_key() {
 }
 
 #[test]
-fn nothing_that_tells_clusters_apart_is_shared() {
+fn nothing_that_tells_tenants_apart_is_shared() {
     let socket = "frontends:\n  uds: { path: /run/a.sock, mode: grpc }\n";
     let tokens = "agents:\n  tokens: { issuer: i, audience: a, jwks: keys }\n";
     let agent = "agents:\n  certificates: { ca: ca.crt, identities: [\"urn:a\"] }\n";
@@ -224,10 +224,10 @@ fn one_identity_under_two_authorities_is_two_identities() {
     let site = Site::new();
     let (a, b) = (site.add("a"), site.add("b"));
     site.write("b.yaml", definition("b").replace("cluster/b", "cluster/a"));
-    let clusters = site.open().current();
+    let tenants = site.open().current();
     for (authority, id) in [(&a, "a"), (&b, "b")] {
         let client = site.nameless(Some(&agent_of(authority, "a")));
-        let met = meet(&clusters, Port::Agents, "a.kn.example.com", &client);
+        let met = meet(&tenants, Port::Agents, "a.kn.example.com", &client);
         assert_eq!(met, of(id));
     }
 }
@@ -283,22 +283,22 @@ proptest! {
                 site.write(&format!("c{index}.yaml"), text);
             }
             registry.reload();
-            let clusters = registry.current();
+            let tenants = registry.current();
             for index in 0..files.len() {
-                let id = ClusterId::new(&format!("c{index}"));
+                let id = TenantId::new(&format!("c{index}"));
                 let broken = registry.broken();
                 let named = broken.iter().find(|(other, _)| *other == id);
-                prop_assert!(named.is_some() || clusters.get(&id).is_some());
+                prop_assert!(named.is_some() || tenants.get(&id).is_some());
                 if let Some((_, reason)) = named {
                     let name = format!("c{index}.yaml:");
                     prop_assert!(reason.contains(&name), "{}", reason);
                 }
             }
             let mut sockets = std::collections::BTreeSet::new();
-            for spec in clusters.all() {
+            for spec in tenants.all() {
                 prop_assert!(files.len() > spec.id.as_str()[1..].parse::<usize>().unwrap());
                 for name in &spec.server_names {
-                    let owner = clusters.by_server_name(name).unwrap();
+                    let owner = tenants.by_server_name(name).unwrap();
                     prop_assert_eq!(&owner.id, &spec.id);
                 }
                 if let Some(uds) = &spec.uds {

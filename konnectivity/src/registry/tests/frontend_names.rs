@@ -1,27 +1,27 @@
 //! Frontends by the server names that API servers ask for: the certificate decides, a name selects.
 //!
 //! kube-apiserver takes its server name from the proxy's URL, so that every API server of a seed asks
-//! for the name of the Service. That is no `serverNames` of any cluster.
+//! for the name of the Service. That is no `serverNames` of any tenant.
 
 use super::*;
 
 /// What `https://konnectivity-server:8090` in an egress selector makes an API server ask for.
 const SERVICE: &str = "konnectivity-server";
 
-fn meet_frontend(clusters: &Clusters, name: &str, client: &Arc<ClientConfig>) -> Met {
-    meet(clusters, Port::Frontends, name, client)
+fn meet_frontend(tenants: &Tenants, name: &str, client: &Arc<ClientConfig>) -> Met {
+    meet(tenants, Port::Frontends, name, client)
 }
 
 #[test]
 fn frontend_is_identified_under_any_name() {
     let site = Site::new();
     let (a, b) = (site.add("a"), site.add("b"));
-    let clusters = site.open().current();
+    let tenants = site.open().current();
 
     for (authority, id) in [(&a, "a"), (&b, "b")] {
         let client = site.client(Some(&frontend_of(authority, id)));
         for name in [SERVICE, "a.kn.example.com", "b.kn.example.com"] {
-            let met = meet_frontend(&clusters, name, &client);
+            let met = meet_frontend(&tenants, name, &client);
             assert_eq!(met, of(id), "{id} by {name}");
         }
     }
@@ -31,14 +31,14 @@ fn frontend_is_identified_under_any_name() {
 fn name_admits_no_frontend_by_itself() {
     let site = Site::new();
     let (a, _) = (site.add("a"), site.add("b"));
-    let clusters = site.open().current();
+    let tenants = site.open().current();
     let agent = site.client(Some(&agent_of(&a, "a")));
     let forged = site.client(Some(&frontend_of(&a, "b")));
     let unnamed = a.client("unnamed", &["system:masters"], &[]).unwrap();
     let unnamed = site.client(Some(&unnamed));
 
     for name in [SERVICE, "a.kn.example.com", "b.kn.example.com"] {
-        let meet = |client| meet_frontend(&clusters, name, client);
+        let meet = |client| meet_frontend(&tenants, name, client);
         assert_eq!(meet(&agent), Met::Refused("wrong_role"), "{name}");
         assert_eq!(meet(&forged), Met::Handshake, "{name}");
         assert_eq!(meet(&unnamed), Met::Handshake, "{name}");
@@ -47,30 +47,30 @@ fn name_admits_no_frontend_by_itself() {
 }
 
 #[test]
-fn name_selects_among_fitting_clusters() {
+fn name_selects_among_fitting_tenants() {
     let site = Site::new();
     let shared = Authority::new("shared").unwrap();
     for id in ["a", "b", "c"] {
         site.add(id);
         site.write(&format!("{id}.crt"), shared.pem());
     }
-    let clusters = site.open().current();
+    let tenants = site.open().current();
     let uris = ["a", "b"].map(|id| format!("{AGENT}{id}/api"));
     let uris: Vec<&str> = uris.iter().map(String::as_str).collect();
     let both = shared.client("api", &[], &uris).unwrap();
     let client = site.client(Some(&both));
 
-    let meet = |name| meet_frontend(&clusters, name, &client);
+    let meet = |name| meet_frontend(&tenants, name, &client);
     assert_eq!(meet("a.kn.example.com"), of("a"));
     assert_eq!(meet("b.kn.example.com"), of("b"));
-    // Cluster `c` does not fit, and the certificate alone fits two.
+    // Tenant `c` does not fit, and the certificate alone fits two.
     for name in ["c.kn.example.com", SERVICE] {
         assert_eq!(meet(name), Met::Refused("ambiguous"), "{name}");
     }
 }
 
 #[test]
-fn shared_uri_takes_the_named_cluster() {
+fn shared_uri_takes_the_named_tenant() {
     let site = Site::new();
     let mut first = None;
     for number in 0..40 {
@@ -80,19 +80,19 @@ fn shared_uri_takes_the_named_cluster() {
         site.write(&format!("{id}.yaml"), text);
         first.get_or_insert(authority);
     }
-    let clusters = site.open().current();
+    let tenants = site.open().current();
     let frontend = first.unwrap().client("api", &[], &["urn:api"]).unwrap();
     let shown = chain(&frontend);
 
-    let identify = |name| clusters.identify(Port::Frontends, Some(name), Some(&shown));
-    let spec = clusters.get(&ClusterId::new("c0")).unwrap().clone();
+    let identify = |name| tenants.identify(Port::Frontends, Some(name), Some(&shown));
+    let spec = tenants.get(&TenantId::new("c0")).unwrap().clone();
     assert_eq!(identify("c0.kn.example.com"), Ok(Peer::Certified(spec)));
-    // More clusters know the URI than are tried without a name that fits.
+    // More tenants know the URI than are tried without a name that fits.
     assert_eq!(identify(SERVICE), Err(IdentityRefused::Ambiguous));
 }
 
 #[test]
-fn new_cluster_is_met_under_an_older_name() {
+fn new_tenant_is_met_under_an_older_name() {
     let site = Site::new();
     let a = site.add("a");
     let registry = site.open();

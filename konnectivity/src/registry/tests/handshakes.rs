@@ -6,7 +6,7 @@ use super::*;
 
 const TOKENS: &str = "  tokens: { issuer: \"https://a\", audience: a, jwks: keys.jwks }\n";
 
-/// The file of a cluster whose agents show tokens only.
+/// The file of a tenant whose agents show tokens only.
 fn by_token(id: &str) -> String {
     format!(
         "serverNames: [\"{id}.kn.example.com\"]\nagents:\n{TOKENS}\
@@ -15,20 +15,20 @@ fn by_token(id: &str) -> String {
 }
 
 #[test]
-fn a_peer_is_its_own_cluster_s_on_its_own_port() {
+fn a_peer_is_its_own_tenant_s_on_its_own_port() {
     let site = Site::new();
     let (a, b) = (site.add("a"), site.add("b"));
-    let clusters = site.open().current();
+    let tenants = site.open().current();
 
     for (authority, id) in [(&a, "a"), (&b, "b")] {
         let name = format!("{id}.kn.example.com");
         let agent = agent_of(authority, id);
         let frontend = frontend_of(authority, id);
         for client in [site.client(Some(&agent)), site.nameless(Some(&agent))] {
-            assert_eq!(meet(&clusters, Port::Agents, &name, &client), of(id));
+            assert_eq!(meet(&tenants, Port::Agents, &name, &client), of(id));
         }
         for client in [site.client(Some(&frontend)), site.nameless(Some(&frontend))] {
-            assert_eq!(meet(&clusters, Port::Frontends, &name, &client), of(id));
+            assert_eq!(meet(&tenants, Port::Frontends, &name, &client), of(id));
         }
     }
 }
@@ -37,23 +37,23 @@ fn a_peer_is_its_own_cluster_s_on_its_own_port() {
 fn a_name_in_capitals_is_the_same_name() {
     let site = Site::new();
     let a = site.add("a");
-    let clusters = site.open().current();
+    let tenants = site.open().current();
     let shown = chain(&agent_of(&a, "a"));
 
-    let peer = clusters.identify(Port::Agents, Some("A.KN.example.com."), Some(&shown));
+    let peer = tenants.identify(Port::Agents, Some("A.KN.example.com."), Some(&shown));
 
-    let spec = clusters.get(&ClusterId::new("a")).unwrap();
+    let spec = tenants.get(&TenantId::new("a")).unwrap();
     assert_eq!(peer, Ok(Peer::Certified(spec.clone())));
 }
 
 #[test]
-fn an_authority_vouches_for_its_own_cluster_only() {
+fn an_authority_vouches_for_its_own_tenant_only() {
     let site = Site::new();
     let (a, _) = (site.add("a"), site.add("b"));
-    let clusters = site.open().current();
+    let tenants = site.open().current();
     let forged = agent_of(&a, "b");
 
-    let meet = |name, client| meet(&clusters, Port::Agents, name, &client);
+    let meet = |name, client| meet(&tenants, Port::Agents, name, &client);
     assert_eq!(
         meet("b.kn.example.com", site.client(Some(&forged))),
         Met::Handshake
@@ -72,7 +72,7 @@ fn an_authority_vouches_for_its_own_cluster_only() {
         (Some("a.kn.example.com"), "other_cluster"),
         (None, "unverified"),
     ] {
-        let refused = clusters.identify(Port::Agents, name, Some(&shown));
+        let refused = tenants.identify(Port::Agents, name, Some(&shown));
         assert_eq!(refused.unwrap_err().reason(), reason, "{name:?}");
     }
 }
@@ -81,13 +81,13 @@ fn an_authority_vouches_for_its_own_cluster_only() {
 fn unknown_authority_vouches_for_none() {
     let site = Site::new();
     site.add("a");
-    let clusters = site.open().current();
+    let tenants = site.open().current();
     let stranger = Authority::new("a").unwrap();
     let client = site.client(Some(&agent_of(&stranger, "a")));
     let nameless = site.nameless(Some(&agent_of(&stranger, "a")));
 
     for client in [client, nameless] {
-        let met = meet(&clusters, Port::Agents, "a.kn.example.com", &client);
+        let met = meet(&tenants, Port::Agents, "a.kn.example.com", &client);
         assert_eq!(met, Met::Handshake);
     }
 }
@@ -96,14 +96,14 @@ fn unknown_authority_vouches_for_none() {
 fn a_role_is_good_on_its_port_only() {
     let site = Site::new();
     let a = site.add("a");
-    let clusters = site.open().current();
+    let tenants = site.open().current();
     let roles = [
         (Port::Frontends, agent_of(&a, "a")),
         (Port::Agents, frontend_of(&a, "a")),
     ];
     for (port, identity) in roles {
         for client in [site.client(Some(&identity)), site.nameless(Some(&identity))] {
-            let met = meet(&clusters, port, "a.kn.example.com", &client);
+            let met = meet(&tenants, port, "a.kn.example.com", &client);
             assert_eq!(met, Met::Refused("wrong_role"), "{port:?}");
         }
     }
@@ -117,13 +117,13 @@ fn certificate_of_two_tenants_or_roles_is_refused() {
         site.add(id);
         site.write(&format!("{id}.crt"), shared.pem());
     }
-    let clusters = site.open().current();
+    let tenants = site.open().current();
     let both = |uris: &[&str]| shared.client("both", &[], uris).unwrap();
-    let of_clusters = both(&[&format!("{AGENT}a"), &format!("{AGENT}b")]);
+    let of_tenants = both(&[&format!("{AGENT}a"), &format!("{AGENT}b")]);
     let of_roles = both(&[&format!("{AGENT}a"), &format!("{AGENT}a/api")]);
 
-    let meet = |client| meet(&clusters, Port::Agents, "a.kn.example.com", &client);
-    for identity in [&of_clusters, &of_roles] {
+    let meet = |client| meet(&tenants, Port::Agents, "a.kn.example.com", &client);
+    for identity in [&of_tenants, &of_roles] {
         let met = meet(site.nameless(Some(identity)));
         assert_eq!(met, Met::Refused("ambiguous"));
     }
@@ -142,10 +142,10 @@ fn certificate_of_two_tenants_or_roles_is_refused() {
 fn a_name_must_be_known_and_agree() {
     let site = Site::new();
     let (a, _) = (site.add("a"), site.add("b"));
-    let clusters = site.open().current();
+    let tenants = site.open().current();
     let client = site.client(Some(&agent_of(&a, "a")));
 
-    let meet = |name| meet(&clusters, Port::Agents, name, &client);
+    let meet = |name| meet(&tenants, Port::Agents, name, &client);
     assert_eq!(meet("b.kn.example.com"), Met::Handshake);
     assert_eq!(
         meet("c.kn.example.com"),
@@ -154,16 +154,16 @@ fn a_name_must_be_known_and_agree() {
 }
 
 #[test]
-fn names_do_not_matter_where_no_cluster_has_any() {
+fn names_do_not_matter_where_no_tenant_has_any() {
     let site = Site::new();
     let a = site.add("a");
     let text = definition("a");
     let (_, rest) = text.split_once('\n').unwrap();
     site.write("a.yaml", rest);
-    let clusters = site.open().current();
+    let tenants = site.open().current();
     let client = site.client(Some(&agent_of(&a, "a")));
 
-    let met = meet(&clusters, Port::Agents, "c.kn.example.com", &client);
+    let met = meet(&tenants, Port::Agents, "c.kn.example.com", &client);
 
     assert_eq!(met, of("a"));
 }
@@ -172,16 +172,16 @@ fn names_do_not_matter_where_no_cluster_has_any() {
 fn missing_certificate_is_refused() {
     let site = Site::new();
     let a = site.add("a");
-    let clusters = site.open().current();
+    let tenants = site.open().current();
     let unnamed = a.client("unnamed", &["system:masters"], &[]).unwrap();
 
     for port in Port::ALL {
         for client in [site.client(None), site.nameless(None)] {
-            let met = meet(&clusters, port, "a.kn.example.com", &client);
+            let met = meet(&tenants, port, "a.kn.example.com", &client);
             assert_eq!(met, Met::Handshake);
         }
         let client = site.client(Some(&unnamed));
-        let met = meet(&clusters, port, "a.kn.example.com", &client);
+        let met = meet(&tenants, port, "a.kn.example.com", &client);
         let refused = match port {
             Port::Agents => Met::Refused("unknown_identity"),
             Port::Frontends => Met::Handshake,
@@ -197,9 +197,9 @@ fn agents_with_tokens_need_no_certificate() {
     let b = site.add("b");
     site.write("keys.jwks", KEYS);
     site.write("a.yaml", by_token("a"));
-    let clusters = site.open().current();
+    let tenants = site.open().current();
 
-    let meet = |port, name, client| meet(&clusters, port, name, &client);
+    let meet = |port, name, client| meet(&tenants, port, name, &client);
     let (one, other) = ("a.kn.example.com", "b.kn.example.com");
     assert_eq!(
         meet(Port::Agents, one, site.client(None)),
@@ -279,7 +279,7 @@ fn a_session_resumes_under_the_same_rules_only() {
     assert_eq!(resumed.kind, HandshakeKind::Resumed);
     assert_eq!(resumed.met(&registry.current(), Port::Agents), of("a"));
 
-    // Another cluster's change leaves sessions alone.
+    // Another tenant's change leaves sessions alone.
     site.write("b.yaml", definition("b") + "serverCount: 2\n");
     registry.reload();
     assert_eq!(shake().unwrap().kind, HandshakeKind::Resumed);
@@ -299,24 +299,24 @@ fn a_session_resumes_under_the_same_rules_only() {
 }
 
 #[test]
-fn a_session_does_not_move_to_another_cluster_or_port() {
+fn a_session_does_not_move_to_another_tenant_or_port() {
     let site = Site::new();
     let shared = Authority::new("shared").unwrap();
     for id in ["a", "b"] {
         site.add(id);
         site.write(&format!("{id}.crt"), shared.pem());
     }
-    let clusters = site.open().current();
+    let tenants = site.open().current();
     let client = site.client(Some(&agent_of(&shared, "a")));
     let name = "a.kn.example.com";
-    shake(&clusters, Port::Agents, name, &client).unwrap();
+    shake(&tenants, Port::Agents, name, &client).unwrap();
 
     // The client offers its session of `a`, on the other port.
-    let moved = shake(&clusters, Port::Frontends, name, &client).unwrap();
+    let moved = shake(&tenants, Port::Frontends, name, &client).unwrap();
 
     assert_eq!(moved.kind, HandshakeKind::Full);
     assert_eq!(
-        moved.met(&clusters, Port::Frontends),
+        moved.met(&tenants, Port::Frontends),
         Met::Refused("wrong_role")
     );
 }
@@ -325,16 +325,16 @@ fn a_session_does_not_move_to_another_cluster_or_port() {
 fn expired_certificate_is_refused_in_a_session() {
     let site = Site::new();
     let a = site.add("a");
-    let clusters = site.open().current();
+    let tenants = site.open().current();
     let client = site.client(Some(&agent_of(&a, "a")));
-    let shaken = shake(&clusters, Port::Agents, "a.kn.example.com", &client).unwrap();
+    let shaken = shake(&tenants, Port::Agents, "a.kn.example.com", &client).unwrap();
     // Certificates of tests are good until the year 4096.
     let late = UnixTime::since_unix_epoch(Duration::from_secs(3000 * 366 * 86400));
     let early = UnixTime::since_unix_epoch(Duration::ZERO);
 
     for now in [late, early] {
         let refused =
-            clusters.identify_at(Port::Agents, Some("a.kn.example.com"), shaken.certs(), now);
+            tenants.identify_at(Port::Agents, Some("a.kn.example.com"), shaken.certs(), now);
         assert_eq!(refused, Err(IdentityRefused::Unverified));
     }
 }
@@ -343,19 +343,19 @@ fn expired_certificate_is_refused_in_a_session() {
 fn garbage_in_place_of_a_certificate_is_refused() {
     let site = Site::new();
     site.add("a");
-    let clusters = site.open().current();
+    let tenants = site.open().current();
     let garbage = [CertificateDer::from(vec![0x30, 0x82, 1, 2, 3])];
 
     for name in [None, Some("a.kn.example.com")] {
-        let refused = clusters.identify(Port::Agents, name, Some(&garbage));
+        let refused = tenants.identify(Port::Agents, name, Some(&garbage));
         assert_eq!(refused, Err(IdentityRefused::Malformed));
-        let refused = clusters.identify(Port::Agents, name, Some(&[]));
+        let refused = tenants.identify(Port::Agents, name, Some(&[]));
         assert_eq!(refused, Err(IdentityRefused::NoCertificate));
     }
 }
 
 #[test]
-fn one_identity_in_many_clusters_needs_a_server_name() {
+fn one_identity_in_many_tenants_needs_a_server_name() {
     let site = Site::new();
     let mut first = None;
     for number in 0..40 {
@@ -367,13 +367,13 @@ fn one_identity_in_many_clusters_needs_a_server_name() {
         );
         first.get_or_insert(authority);
     }
-    let clusters = site.open().current();
+    let tenants = site.open().current();
     let agent = first.unwrap().client("agent", &[], &["urn:agent"]).unwrap();
     let shown = chain(&agent);
 
-    let identify = |name| clusters.identify(Port::Agents, name, Some(&shown));
+    let identify = |name| tenants.identify(Port::Agents, name, Some(&shown));
     assert_eq!(identify(None), Err(IdentityRefused::Ambiguous));
-    let spec = clusters.get(&ClusterId::new("c0")).unwrap().clone();
+    let spec = tenants.get(&TenantId::new("c0")).unwrap().clone();
     assert_eq!(
         identify(Some("c0.kn.example.com")),
         Ok(Peer::Certified(spec))
@@ -381,7 +381,7 @@ fn one_identity_in_many_clusters_needs_a_server_name() {
 }
 
 #[test]
-fn a_single_cluster_takes_every_certificate_of_its_authorities() {
+fn a_single_tenant_takes_every_certificate_of_its_authorities() {
     let site = Site::new();
     let (agents, frontends) = (Authority::new("x").unwrap(), Authority::new("y").unwrap());
     let params = SingleParams {
@@ -389,12 +389,12 @@ fn a_single_cluster_takes_every_certificate_of_its_authorities() {
         frontends_ca: Some(frontends.write(&site.dir.join("y.crt")).unwrap()),
         ..whole(None)
     };
-    let clusters = site.single(params).current();
+    let tenants = site.single(params).current();
     let agent = agents.client("any", &[], &[]).unwrap();
     let frontend = frontends.client("any", &[], &["urn:x"]).unwrap();
 
     for name in ["a.kn.example.com", "b.kn.example.com"] {
-        let meet = |port, client| meet(&clusters, port, name, &client);
+        let meet = |port, client| meet(&tenants, port, name, &client);
         let agent = |port| meet(port, site.client(Some(&agent)));
         let frontend = |port| meet(port, site.nameless(Some(&frontend)));
         assert_eq!(agent(Port::Agents), of("default"));
@@ -406,21 +406,21 @@ fn a_single_cluster_takes_every_certificate_of_its_authorities() {
 }
 
 #[test]
-fn a_single_cluster_without_authorities_takes_every_agent_and_no_frontend() {
+fn a_single_tenant_without_authorities_takes_every_agent_and_no_frontend() {
     let site = Site::new();
-    let clusters = site.single(whole(None)).current();
+    let tenants = site.single(whole(None)).current();
     let stranger = Authority::new("stranger").unwrap();
     let stranger = agent_of(&stranger, "a");
 
     for client in [site.client(None), site.client(Some(&stranger))] {
-        let meet = |port| meet(&clusters, port, "a.kn.example.com", &client);
+        let meet = |port| meet(&tenants, port, "a.kn.example.com", &client);
         assert_eq!(meet(Port::Agents), of("default"));
         assert_eq!(meet(Port::Frontends), Met::Handshake);
     }
 }
 
 #[test]
-fn a_single_cluster_with_tokens_asks_for_one() {
+fn a_single_tenant_with_tokens_asks_for_one() {
     let site = Site::new();
     let tokens = TokenSpec {
         issuer: None,
@@ -432,7 +432,7 @@ fn a_single_cluster_with_tokens_asks_for_one() {
         namespace: "kube-system".to_owned(),
         service_account: "konnectivity-agent".to_owned(),
     };
-    let clusters = site
+    let tenants = site
         .single(SingleParams {
             tokens: Some(tokens),
             ..whole(None)
@@ -440,7 +440,7 @@ fn a_single_cluster_with_tokens_asks_for_one() {
         .current();
 
     let client = site.nameless(None);
-    let met = meet(&clusters, Port::Agents, "a.kn.example.com", &client);
+    let met = meet(&tenants, Port::Agents, "a.kn.example.com", &client);
 
     assert_eq!(met, Met::Token(Some("default".to_owned())));
 }
@@ -449,7 +449,7 @@ fn a_single_cluster_with_tokens_asks_for_one() {
 fn each_port_speaks_its_own_protocol() {
     let site = Site::new();
     let a = site.add("a");
-    let clusters = site.open().current();
+    let tenants = site.open().current();
     let offered = ["x", "http/1.1", "h2"].map(|name| name.as_bytes().to_vec());
     for (port, identity, expected) in [
         (Port::Agents, agent_of(&a, "a"), "h2"),
@@ -458,7 +458,7 @@ fn each_port_speaks_its_own_protocol() {
         let mut config = site.client_config(Some(&identity));
         config.alpn_protocols = offered.to_vec();
         let client = Arc::new(config);
-        let shaken = shake(&clusters, port, "a.kn.example.com", &client).unwrap();
+        let shaken = shake(&tenants, port, "a.kn.example.com", &client).unwrap();
         assert_eq!(shaken.server.alpn_protocol(), Some(expected.as_bytes()));
     }
 }
@@ -486,17 +486,17 @@ fn versions_and_suites_follow_the_flags() {
     };
     let wanted = rustls::CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256;
     site.tls.cipher_suites = vec![wanted];
-    let clusters = site.open().current();
-    let shaken = shake(&clusters, Port::Agents, "a.kn.example.com", &only12(&site)).unwrap();
+    let tenants = site.open().current();
+    let shaken = shake(&tenants, Port::Agents, "a.kn.example.com", &only12(&site)).unwrap();
     let suite = shaken.server.negotiated_cipher_suite().unwrap();
     assert_eq!(suite.suite(), wanted);
 
     site.tls.only_tls13 = true;
-    let clusters = site.open().current();
-    assert!(shake(&clusters, Port::Agents, "a.kn.example.com", &only12(&site)).is_none());
+    let tenants = site.open().current();
+    assert!(shake(&tenants, Port::Agents, "a.kn.example.com", &only12(&site)).is_none());
     let client = site.client(Some(&agent));
     assert_eq!(
-        meet(&clusters, Port::Agents, "a.kn.example.com", &client),
+        meet(&tenants, Port::Agents, "a.kn.example.com", &client),
         of("a")
     );
 }

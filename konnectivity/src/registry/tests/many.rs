@@ -1,12 +1,12 @@
-//! As many clusters as one server may have to serve.
+//! As many tenants as one server may have to serve.
 
 use super::*;
 
 #[test]
-fn thousands_of_clusters_are_told_apart() {
-    const CLUSTERS: usize = 2000;
+fn thousands_of_tenants_are_told_apart() {
+    const TENANTS: usize = 2000;
     let site = Site::new();
-    // A few authorities, each with many clusters: making 2,000 keys would be most of the test.
+    // A few authorities, each with many tenants: making 2,000 keys would be most of the test.
     let authorities: Vec<_> = (0..20)
         .map(|number| {
             let authority = Authority::new("ca").unwrap();
@@ -14,32 +14,32 @@ fn thousands_of_clusters_are_told_apart() {
             authority
         })
         .collect();
-    for number in 0..CLUSTERS {
+    for number in 0..TENANTS {
         let id = format!("shoot-{number}");
         let ca = format!("{}.crt", number % authorities.len());
         let text = definition(&id).replace(&format!("{id}.crt"), &ca);
         site.write(&format!("{id}.yaml"), text);
     }
     let registry = site.open();
-    let clusters = registry.current();
-    assert_eq!(clusters.len(), CLUSTERS);
+    let tenants = registry.current();
+    assert_eq!(tenants.len(), TENANTS);
     assert_eq!(registry.broken(), []);
 
     for number in [0, 1, 19, 1000, 1999] {
         let id = format!("shoot-{number}");
         let agent = agent_of(&authorities[number % 20], &id);
         let client = site.nameless(Some(&agent));
-        let met = meet(&clusters, Port::Agents, "a.kn.example.com", &client);
+        let met = meet(&tenants, Port::Agents, "a.kn.example.com", &client);
         assert_eq!(met, of(&id));
         let forged = agent_of(&authorities[(number + 1) % 20], &id);
         let client = site.nameless(Some(&forged));
-        let met = meet(&clusters, Port::Agents, "a.kn.example.com", &client);
+        let met = meet(&tenants, Port::Agents, "a.kn.example.com", &client);
         assert_eq!(met, Met::Handshake);
     }
 
-    for spec in clusters.all() {
+    for spec in tenants.all() {
         for port in Port::ALL {
-            let config = clusters.tls(port, spec.server_names.first().map(String::as_str));
+            let config = tenants.tls(port, spec.server_names.first().map(String::as_str));
             assert_eq!(config.alpn_protocols.len(), 1);
         }
     }
@@ -48,6 +48,6 @@ fn thousands_of_clusters_are_told_apart() {
     site.remove("shoot-7.yaml");
     registry.reload();
     let left = registry.current();
-    assert_eq!(left.len() + 1, clusters.len());
-    assert!(left.get(&ClusterId::new("shoot-7")).is_none());
+    assert_eq!(left.len() + 1, tenants.len());
+    assert!(left.get(&TenantId::new("shoot-7")).is_none());
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::*;
 
-/// Returns what changed of the one cluster that did.
-fn changes(registry: &Registry, before: &Clusters) -> Changes {
+/// Returns what changed of the one tenant that did.
+fn changes(registry: &Registry, before: &Tenants) -> Changes {
     let current = registry.current();
     assert_eq!(current.len(), before.len());
     let changed: Vec<_> = current
@@ -23,7 +23,7 @@ fn changes(registry: &Registry, before: &Clusters) -> Changes {
 }
 
 #[test]
-fn a_broken_file_keeps_its_cluster_and_touches_no_other() {
+fn a_broken_file_keeps_its_tenant_and_touches_no_other() {
     let site = Site::new();
     site.add("a");
     let b = site.add("b");
@@ -55,7 +55,7 @@ fn a_broken_file_keeps_its_cluster_and_touches_no_other() {
 }
 
 #[test]
-fn a_broken_authority_key_set_or_kubeconfig_keeps_its_cluster_too() {
+fn a_broken_authority_key_set_or_kubeconfig_keeps_its_tenant_too() {
     let site = Site::new();
     site.add("a");
     site.write("keys.jwks", KEYS);
@@ -96,13 +96,13 @@ fn a_broken_authority_key_set_or_kubeconfig_keeps_its_cluster_too() {
     registry.reload();
     assert_eq!(changes(&registry, &before), Changes::default());
     let current = registry.current();
-    let spec = current.get(&ClusterId::new("a")).unwrap();
+    let spec = current.get(&TenantId::new("a")).unwrap();
     let keys = spec.tokens.as_ref().unwrap().jwks_bytes.as_deref();
     assert_eq!(keys, Some(more.as_bytes()));
 }
 
 #[test]
-fn a_removed_file_removes_its_cluster() {
+fn a_removed_file_removes_its_tenant() {
     let site = Site::new();
     site.add("a");
     let b = site.add("b");
@@ -161,7 +161,7 @@ fn broken_file_at_start_stops_no_other() {
 }
 
 #[test]
-fn only_files_of_clusters_are_read() {
+fn only_files_of_tenants_are_read() {
     let site = Site::new();
     site.add("a");
     site.write(".hidden.yaml", "x");
@@ -188,7 +188,7 @@ fn a_newcomer_yields_to_who_is_there() {
     let [(id, reason)] = registry.broken().try_into().unwrap();
     assert_eq!(id.as_str(), "0");
     assert!(reason.contains("0.yaml: serverNames: "), "{reason}");
-    assert!(reason.contains("cluster a"), "{reason}");
+    assert!(reason.contains("tenant a"), "{reason}");
     let client = site.client(Some(&agent_of(&a, "a")));
     let met = meet(
         &registry.current(),
@@ -216,7 +216,7 @@ fn neither_newcomer_gets_a_shared_claim() {
 }
 
 #[test]
-fn two_clusters_may_swap_what_they_claim_at_once() {
+fn two_tenants_may_swap_what_they_claim_at_once() {
     let site = Site::new();
     site.add("a");
     site.add("b");
@@ -302,7 +302,7 @@ fn readings_are_counted() {
         .map(|loaded| {
             (
                 loaded.changed,
-                loaded.clusters,
+                loaded.tenants,
                 loaded.refused,
                 loaded.broken,
             )
@@ -315,7 +315,7 @@ fn readings_are_counted() {
 }
 
 #[test]
-fn a_single_cluster_s_authorities_are_read_again() {
+fn a_single_tenant_s_authorities_are_read_again() {
     let site = Site::new();
     let (old, new) = (Authority::new("x").unwrap(), Authority::new("y").unwrap());
     let path = old.write(&site.dir.join("x.crt")).unwrap();
@@ -350,8 +350,8 @@ fn the_server_s_own_certificate_is_read_again() {
     let registry = site.open();
     let agent = agent_of(&a, "a");
     let met = |client| {
-        let clusters = registry.current();
-        meet(&clusters, Port::Agents, "a.kn.example.com", &client)
+        let tenants = registry.current();
+        meet(&tenants, Port::Agents, "a.kn.example.com", &client)
     };
     let before = site.client(Some(&agent));
     assert_eq!(met(before.clone()), of("a"));
@@ -471,5 +471,5 @@ async fn a_config_map_that_is_swapped_is_noticed() {
     .await;
 
     let current = registry.current();
-    assert_eq!(current.get(&ClusterId::new("a")).unwrap().server_count, 2);
+    assert_eq!(current.get(&TenantId::new("a")).unwrap().server_count, 2);
 }

@@ -25,7 +25,7 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// Says that the call is accepted. Messages of at most `max` bytes are.
+    /// Accepts the call, with messages of at most `max` bytes.
     pub(super) fn accept(stream: http2::Stream, max: usize) -> Self {
         stream.respond(&[STATUS, CONTENT_TYPE], false);
         Self {

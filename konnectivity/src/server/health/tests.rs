@@ -1,15 +1,19 @@
 //! The endpoints, by real requests.
 
-use std::sync::Mutex;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use telemetry::http::{Bound, EndpointAddr};
+use telemetry::{Endpoints, LogControl, Process, Registry, Status};
 use testkit::http::{Connection, Response, Target};
 use tokio::sync::oneshot;
 
 use super::*;
+use crate::metrics::SERVER_BUILD;
 
-/// A server with the clusters `full`, which has agents, and `empty`, which has none.
+/// A server with the tenants `full`, which has agents, and `empty`, which has none.
 struct Sample(Mutex<State>);
 
 const READY: State = State {
@@ -18,18 +22,36 @@ const READY: State = State {
     agents: Agents::Connected,
 };
 
-impl ServerView for Sample {
+impl Probed for Sample {
     fn state(&self) -> State {
         *self.0.lock().unwrap()
     }
 
-    fn cluster(&self, id: &str) -> Option<ClusterState> {
-        let state = |ready, frontends| Some(ClusterState { ready, frontends });
+    fn tenant(&self, id: &str) -> Option<TenantState> {
+        let state = |ready, frontends| Some(TenantState { ready, frontends });
         match id {
             "full" => state(true, 0),
             "empty" => state(false, 7),
             _ => None,
         }
+    }
+}
+
+impl Process for Sample {
+    fn binary(&self) -> &'static str {
+        SERVER_BUILD.binary
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        self.state().ready().map_err(str::to_owned)
+    }
+
+    fn extra(&self, _method: &str, path: &str, query: Option<&str>) -> Option<Extra> {
+        extra(self, path, query)
+    }
+
+    fn extra_admin(&self, _method: &str, path: &str, _query: Option<&str>) -> Option<Extra> {
+        endpoints::profiles(path)
     }
 
     fn config(&self) -> Value {
@@ -102,7 +124,7 @@ async fn with_a_registry_readiness_does_not_ask_for_agents() {
 }
 
 #[tokio::test]
-async fn each_cluster_is_ready_by_its_own_agents() {
+async fn each_tenant_is_ready_by_its_own_agents() {
     let server = Server::health(State {
         agents: Agents::NotRequired,
         ..READY
@@ -115,7 +137,7 @@ async fn each_cluster_is_ready_by_its_own_agents() {
     for path in ["/readyz/other", "/readyz/", "/readyz/full/x"] {
         assert_eq!(
             server.get(path).await,
-            reply(404, "no such cluster"),
+            reply(404, "no such tenant"),
             "{path}"
         );
     }
@@ -144,7 +166,7 @@ async fn draining_server_is_alive_and_not_ready() {
     }
     assert_eq!(
         server.get("/readyz/other").await,
-        reply(404, "no such cluster")
+        reply(404, "no such tenant")
     );
     assert_eq!(server.get("/healthz").await, reply(200, "ok"));
 }
@@ -216,21 +238,18 @@ struct Server {
 
 impl Server {
     fn health(state: State) -> Self {
-        Self::start(health, state)
+        Self::start(Endpoints::probes, state)
     }
 
     fn admin(state: State) -> Self {
-        Self::start(admin, state)
+        Self::start(Endpoints::admin, state)
     }
 
-    fn start(
-        make: fn(&Arc<dyn ServerView>, Registry, LogControl) -> Endpoints,
-        state: State,
-    ) -> Self {
-        let view: Arc<dyn ServerView> = Arc::new(Sample(Mutex::new(state)));
+    fn start(make: fn(Arc<dyn Process>, Registry, LogControl) -> Endpoints, state: State) -> Self {
+        let view = Arc::new(Sample(Mutex::new(state)));
         let registry = Registry::new();
         let _ = registry.counter("rhizome_x_total", "X.", &[]).with(&[]);
-        let endpoints = make(&view, registry, LogControl::detached());
+        let endpoints = make(view, registry, LogControl::detached());
         let bound = Bound::new(&"127.0.0.1:0".parse().unwrap()).unwrap();
         let EndpointAddr::Tcp(address) = *bound.local_addr() else {
             panic!("not an address: {bound:?}");

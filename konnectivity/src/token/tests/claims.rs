@@ -50,7 +50,7 @@ async fn a_token_of_the_agents_is_accepted() {
 }
 
 #[tokio::test]
-async fn the_issuer_must_be_the_clusters() {
+async fn the_issuer_must_be_the_tenants() {
     let refused = Err(TokenRefused::Issuer);
     assert_eq!(with("iss", json!("https://issuer/")).await, refused);
     assert_eq!(with("iss", Value::Null).await, refused);

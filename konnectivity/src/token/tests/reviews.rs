@@ -15,13 +15,13 @@ use crate::token::fixture::{AGENT, Issuer, NOW, claims};
 use crate::token::{Accepted, Judge, KeySet, Review, Token, TokenRefused, TokenRules, Verdicts};
 
 /// Answers every request with what `answer` makes of its body, or with 503.
-pub(super) struct Reviewer {
+pub(crate) struct Reviewer {
     dir: TempDir,
     asked: Arc<AtomicUsize>,
 }
 
 impl Reviewer {
-    pub(super) fn start(answer: impl Fn(&Value) -> Option<Value> + Send + 'static) -> Self {
+    pub(crate) fn start(answer: impl Fn(&Value) -> Option<Value> + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
         let dir = TempDir::new("reviewer").unwrap();
@@ -64,11 +64,11 @@ impl Reviewer {
         Self { dir, asked }
     }
 
-    pub(super) fn kubeconfig(&self) -> PathBuf {
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.dir.join("kubeconfig")
     }
 
-    pub(super) fn asked(&self) -> usize {
+    pub(crate) fn asked(&self) -> usize {
         self.asked.load(Ordering::SeqCst)
     }
 }
@@ -90,7 +90,7 @@ fn read_body(stream: &mut impl BufRead) -> Value {
 }
 
 /// Vouches for every token that is not "bad", as one for the audience that is asked for.
-pub(super) fn vouch(review: &Value) -> Option<Value> {
+pub(crate) fn vouch(review: &Value) -> Option<Value> {
     let good = review["spec"]["token"] != "bad";
     Some(json!({
         "authenticated": good, "audiences": review["spec"]["audiences"],

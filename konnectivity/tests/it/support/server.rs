@@ -74,7 +74,7 @@ impl ServerFlags {
         self
     }
 
-    /// Serves the clusters of a directory.
+    /// Serves the tenants of a directory.
     pub(crate) fn registry(mut self, dir: &std::path::Path) -> Self {
         self.frontend = Frontend::Registry;
         self.verify_agents = false;

@@ -11,7 +11,7 @@ use route::IpPrefix;
 
 use super::super::cidr::{self, Family};
 use super::{ApiServer, NamespaceSettings, ShootRanges};
-use crate::world::{EndpointAddress, EndpointPort, Protocol};
+use crate::state::{EndpointAddress, EndpointPort, Protocol};
 
 /// Private IPv4 networks: RFC 1918, and the shared address space of RFC 6598.
 const PRIVATE_V4: [&str; 4] = [
@@ -97,8 +97,8 @@ fn subset_rule(
     (addresses, ports): &(Vec<EndpointAddress>, Vec<EndpointPort>),
 ) -> Option<NetworkPolicyEgressRule> {
     let ready = addresses.iter().filter(|address| address.ready);
-    let told = ports.iter().filter(|own| own.port != 0);
-    let ports = told.map(|own| port(own.protocol, own.port)).collect();
+    let reported = ports.iter().filter(|own| own.port != 0);
+    let ports = reported.map(|own| port(own.protocol, own.port)).collect();
     hosts_rule(ready.map(|address| address.ip), ports)
 }
 

@@ -10,39 +10,39 @@ mod ranges;
 const HANDLER: &str = "handler.exposureclass.gardener.cloud/name";
 const ROLE: &str = "gardener.cloud/role";
 
-/// A world of one namespace, with the Endpoints of the API server.
-fn world(name: &str, labels: &[(&str, &str)]) -> World {
-    let mut world = World::default();
+/// A cluster of one namespace, with the Endpoints of the API server.
+fn state(name: &str, labels: &[(&str, &str)]) -> ClusterState {
+    let mut state = ClusterState::default();
     let labels: Labels = labels
         .iter()
         .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
         .collect();
     apply(
-        &mut world,
+        &mut state,
         Kind::Namespace,
         json!({ "metadata": { "name": name, "labels": labels } }),
     );
     let port = json!({ "name": "https", "port": 443, "protocol": "TCP" });
     endpoints(
-        &mut world,
+        &mut state,
         json!([{ "addresses": [{ "ip": "10.1.2.3" }], "ports": [port] }]),
     );
-    world
+    state
 }
 
-fn shoot_world() -> World {
-    world("shoot--a--b", &[(ROLE, "shoot")])
+fn shoot_state() -> ClusterState {
+    state("shoot--a--b", &[(ROLE, "shoot")])
 }
 
-fn apply(world: &mut World, kind: Kind, object: Value) {
+fn apply(state: &mut ClusterState, kind: Kind, object: Value) {
     let object: DynamicObject = serde_json::from_value(object).unwrap();
-    world.apply(kind, object).unwrap();
+    state.apply(kind, object).unwrap();
 }
 
-fn endpoints(world: &mut World, subsets: Value) {
+fn endpoints(state: &mut ClusterState, subsets: Value) {
     let meta = json!({ "namespace": "default", "name": "kubernetes" });
     apply(
-        world,
+        state,
         Kind::Endpoints,
         json!({ "metadata": meta, "subsets": subsets }),
     );
@@ -67,10 +67,10 @@ fn settings(
     }
 }
 
-fn plan(world: &World, settings: &NamespaceSettings) -> NamespacePlan {
+fn plan(state: &ClusterState, settings: &NamespaceSettings) -> NamespacePlan {
     let of_test = |name: &&std::sync::Arc<str>| !name.starts_with("other");
-    let name = world.namespaces.keys().find(of_test).unwrap();
-    namespace(world, settings, &ApiServer::of(world), name)
+    let name = state.namespaces.keys().find(of_test).unwrap();
+    namespace(state, settings, &ApiServer::of(state), name)
 }
 
 fn names(plan: &NamespacePlan) -> Vec<&str> {
@@ -114,7 +114,7 @@ fn except_of(plan: &NamespacePlan, name: &str, cidr: &str) -> Vec<String> {
 }
 
 #[test]
-fn labels_of_the_namespace_say_which_policies_there_are() {
+fn namespace_labels_decide_general_policies() {
     const FULL: [bool; 6] = [true; 6];
     const MESH: [bool; 6] = [true, false, false, false, true, true];
     const EXPOSED: [bool; 6] = [false, false, false, false, true, true];
@@ -143,7 +143,7 @@ fn labels_of_the_namespace_say_which_policies_there_are() {
         (&[("kubernetes.io/metadata.name", "garden-x")], NONE),
         (&[], NONE),
     ] {
-        let plan = plan(&world("some", labels), &extra);
+        let plan = plan(&state("some", labels), &extra);
         let pick = |wanted| {
             let cells = NAMES.iter().zip(expected);
             cells
@@ -162,12 +162,12 @@ fn deny_all_is_written_last() {
 }
 
 #[test]
-fn what_ends_or_is_not_there_has_no_plan() {
-    let mut world = shoot_world();
+fn terminating_namespace_has_no_plan() {
+    let mut state = shoot_state();
     let absent = namespace(
-        &world,
+        &state,
         &NamespaceSettings::default(),
-        &ApiServer::of(&world),
+        &ApiServer::of(&state),
         "another",
     );
     assert_eq!(absent, NamespacePlan::default());
@@ -176,14 +176,14 @@ fn what_ends_or_is_not_there_has_no_plan() {
         "labels": { ROLE: "shoot" },
         "deletionTimestamp": "2026-01-01T00:00:00Z",
     });
-    apply(&mut world, Kind::Namespace, json!({ "metadata": meta }));
-    let ending = plan(&world, &NamespaceSettings::default());
+    apply(&mut state, Kind::Namespace, json!({ "metadata": meta }));
+    let ending = plan(&state, &NamespaceSettings::default());
     assert_eq!(ending, NamespacePlan::default());
 }
 
 #[test]
 fn policies_have_descriptions_and_no_labels() {
-    let plan = plan(&shoot_world(), &NamespaceSettings::default());
+    let plan = plan(&shoot_state(), &NamespaceSettings::default());
     let mut sentences: Vec<_> = plan.policies.iter().map(|own| &own.description).collect();
     assert!(sentences.iter().all(|text| text.ends_with('.')));
     sentences.sort();
@@ -196,7 +196,7 @@ fn policies_have_descriptions_and_no_labels() {
 
 #[test]
 fn deny_all_selects_every_pod_in_both_directions() {
-    let plan = plan(&shoot_world(), &NamespaceSettings::default());
+    let plan = plan(&shoot_state(), &NamespaceSettings::default());
     assert_eq!(
         spec(&plan, "deny-all"),
         json!({ "podSelector": {}, "policyTypes": ["Ingress", "Egress"] })
@@ -206,7 +206,7 @@ fn deny_all_selects_every_pod_in_both_directions() {
 #[test]
 fn dns_is_reached_by_pods_and_by_address() {
     let settings = settings(&[], &[], &["100.104.0.0/13", "fd00:10:1::/108"], &[]);
-    let plan = plan(&shoot_world(), &settings);
+    let plan = plan(&shoot_state(), &settings);
     let pods = |app: &str| {
         let one = json!({ "key": "k8s-app", "operator": "In", "values": [app] });
         json!({
@@ -243,11 +243,11 @@ fn blocked_ranges_have_a_rule_each() {
         &[],
         &[],
     );
-    let blocked = plan(&shoot_world(), &settings);
+    let blocked = plan(&shoot_state(), &settings);
     let expected = ["10.0.0.0/8", "fd12::/16", "169.254.169.254/32"]
         .map(|cidr| vec![(cidr.to_owned(), Vec::new())]);
     assert_eq!(blocks(&blocked, "allow-to-blocked-cidrs"), expected);
-    let none = plan(&shoot_world(), &NamespaceSettings::default());
+    let none = plan(&shoot_state(), &NamespaceSettings::default());
     let label = "networking.gardener.cloud/to-blocked-cidrs";
     assert_eq!(
         spec(&none, "allow-to-blocked-cidrs"),
@@ -259,11 +259,11 @@ fn blocked_ranges_have_a_rule_each() {
 }
 
 fn to_api_server(subsets: Value, mut api_server: impl FnMut(&mut ApiServer)) -> NamespacePlan {
-    let mut world = world("garden", &[(ROLE, "istio-ingress")]);
-    endpoints(&mut world, subsets);
-    let mut own = ApiServer::of(&world);
+    let mut state = state("garden", &[(ROLE, "istio-ingress")]);
+    endpoints(&mut state, subsets);
+    let mut own = ApiServer::of(&state);
     api_server(&mut own);
-    namespace(&world, &NamespaceSettings::default(), &own, "garden")
+    namespace(&state, &NamespaceSettings::default(), &own, "garden")
 }
 
 #[test]
@@ -295,7 +295,7 @@ fn api_server_is_reached_at_its_endpoints() {
 }
 
 #[test]
-fn resolved_addresses_of_the_api_server_are_a_rule_more() {
+fn resolved_api_server_addresses_add_a_rule() {
     let subsets = json!([{ "addresses": [{ "ip": "10.1.2.3" }], "ports": [{ "port": 443 }] }]);
     let ips = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
     let resolved: Vec<IpAddr> = ips(&["192.0.2.1", "2001:db8::1", "192.0.2.1"]);
@@ -316,7 +316,7 @@ fn resolved_addresses_of_the_api_server_are_a_rule_more() {
 }
 
 #[test]
-fn api_servers_policy_stays_while_its_addresses_are_unknown() {
+fn api_server_policy_waits_for_addresses() {
     let known = json!([{ "addresses": [{ "ip": "10.1.2.3" }], "ports": [{ "port": 443 }] }]);
     let unready =
         json!([{ "notReadyAddresses": [{ "ip": "10.1.2.3" }], "ports": [{ "port": 443 }] }]);
@@ -333,5 +333,5 @@ fn api_servers_policy_stays_while_its_addresses_are_unknown() {
         let unwanted = !plan.unwanted.contains(&"allow-to-runtime-apiserver");
         assert!(unwanted && plan.problems.is_empty());
     }
-    assert!(ApiServer::of(&World::default()).subsets.is_empty());
+    assert!(ApiServer::of(&ClusterState::default()).subsets.is_empty());
 }

@@ -2,10 +2,10 @@
 
 use super::super::labels::{PREFIX, shorten};
 use super::super::ports::{Port, parse_list};
-use crate::world::{NAMESPACE_SELECTORS, Service, is_label_key, is_subdomain};
+use crate::state::{NAMESPACE_SELECTORS, Service, is_label_key, is_subdomain};
 
 /// Most aliases of one Service; Gardener's Services have up to four.
-const MOST_ALIASES: usize = 16;
+const MAX_ALIASES: usize = 16;
 
 /// The annotations of a Service.
 pub(super) struct Annotations<'a> {
@@ -15,10 +15,10 @@ pub(super) struct Annotations<'a> {
     pub(super) aliases: Vec<(&'a str, Vec<Port>)>,
     /// Aliases whose ports cannot be understood, or that are too many.
     pub(super) bad_aliases: Vec<&'a str>,
-    /// Ports that everybody may reach: none is all. `None` when nobody in particular may.
+    /// Ports open to all sources; an empty list is all ports. `None` without the annotation.
     pub(super) from_world: Option<Vec<Port>>,
     /// The annotation about them cannot be understood.
-    pub(super) bad_world: bool,
+    pub(super) bad_from_world: bool,
     /// The namespace selectors cannot be understood.
     pub(super) bad_selectors: bool,
     /// What is wrong, by annotation.
@@ -32,7 +32,7 @@ impl<'a> Annotations<'a> {
             aliases: Vec::new(),
             bad_aliases: Vec::new(),
             from_world: None,
-            bad_world: false,
+            bad_from_world: false,
             bad_selectors: false,
             errors: Vec::new(),
         };
@@ -42,7 +42,7 @@ impl<'a> Annotations<'a> {
         }
         for (key, value) in &service.annotations {
             match key.strip_prefix(PREFIX) {
-                Some("from-world-to-ports") => parsed.world(key, value),
+                Some("from-world-to-ports") => parsed.world_ports(key, value),
                 Some("pod-label-selector-namespace-alias") => parsed.namespace(key, value),
                 Some(name) => {
                     let alias = name.strip_prefix("from-");
@@ -60,15 +60,15 @@ impl<'a> Annotations<'a> {
         let named =
             is_subdomain(&format!("via-{alias}")) && is_label_key(&shorten(&format!("to-{alias}")));
         if !named && !alias.is_empty() {
-            let error = format!("{alias:?} can be no part of the name of a policy or of a label");
+            let error = format!("{alias:?} cannot be part of the name of a policy or a label");
             return self.error(key, error);
         }
         let mut ports = parse_list(value).and_then(|ports| {
             let lacks = ports.iter().position(|port| port.target.is_none());
             lacks.map_or(Ok(ports), |at| Err(format!("item {}: no port", at + 1)))
         });
-        if self.aliases.len() == MOST_ALIASES {
-            let error = format!("a Service may have {MOST_ALIASES} aliases, it has more");
+        if self.aliases.len() == MAX_ALIASES {
+            let error = format!("a Service may have {MAX_ALIASES} aliases, it has more");
             ports = Err(error);
         }
         match ports {
@@ -86,18 +86,15 @@ impl<'a> Annotations<'a> {
             self.namespace_alias = Ok(Some(value));
         } else {
             self.namespace_alias = Err(());
-            self.error(
-                key,
-                format!("{value:?} can be no part of the key of a label"),
-            );
+            self.error(key, format!("{value:?} cannot be part of a label key"));
         }
     }
 
-    fn world(&mut self, key: &str, value: &str) {
+    fn world_ports(&mut self, key: &str, value: &str) {
         match parse_list(value) {
             Ok(ports) => self.from_world = Some(ports),
             Err(error) => {
-                self.bad_world = true;
+                self.bad_from_world = true;
                 self.error(key, error);
             }
         }

@@ -5,7 +5,7 @@
 //! thing the policy stays.
 
 use super::annotations::Annotations;
-use crate::world::{ObjectKey, Protocol, World};
+use crate::state::{ClusterState, ObjectKey, Protocol};
 
 /// Endings of names that are no client namespace's, unless there is one called so.
 const RESERVED: [&str; 2] = ["ingress-controller", "istio"];
@@ -44,22 +44,23 @@ impl Frozen {
         }
     }
 
-    pub(super) fn freeze(&mut self, world: &World, annotations: &Annotations<'_>) {
+    pub(super) fn freeze(&mut self, state: &ClusterState, annotations: &Annotations<'_>) {
         let aliases = annotations.bad_aliases.iter();
         self.aliases = aliases.map(|&alias| alias.to_owned()).collect();
-        self.from_world = annotations.bad_world;
+        self.from_world = annotations.bad_from_world;
         self.others = annotations.bad_selectors || annotations.namespace_alias.is_err();
         self.reserved = RESERVED.to_vec();
         self.reserved
-            .retain(|name| !world.namespaces.contains_key(*name));
+            .retain(|name| !state.namespaces.contains_key(*name));
     }
 
-    /// Tells whether an existing policy stays; `wanted` tells whether something else asks for it.
-    pub(super) fn covers(&self, existing: &ObjectKey, wanted: impl FnOnce() -> bool) -> bool {
+    /// Returns whether an existing policy stays; `wanted` returns whether something else asks for
+    /// it.
+    pub(super) fn covers(&self, observed: &ObjectKey, wanted: impl FnOnce() -> bool) -> bool {
         if self.everything {
             return true;
         }
-        let Some(parts) = self.parts(existing) else {
+        let Some(parts) = self.parts(observed) else {
             return false;
         };
         if parts.ingress && parts.rest == "from-world" {
@@ -74,10 +75,10 @@ impl Frozen {
         self.aliases.iter().any(named) || (plain && !wanted())
     }
 
-    fn parts<'a>(&self, existing: &'a ObjectKey) -> Option<Parts<'a>> {
-        let own = existing.namespace == self.service.namespace;
+    fn parts<'a>(&self, observed: &'a ObjectKey) -> Option<Parts<'a>> {
+        let own = observed.namespace == self.service.namespace;
         let of = |prefix: &str| {
-            let rest = existing.name.strip_prefix(prefix)?;
+            let rest = observed.name.strip_prefix(prefix)?;
             rest.strip_prefix(&*self.service.name)?.strip_prefix('-')
         };
         if !own {
@@ -111,7 +112,7 @@ impl Frozen {
     }
 }
 
-/// Tells whether a policy is one of an alias, of whatever namespace.
+/// Returns whether a policy is one of an alias, of whatever namespace.
 fn via(rest: &str, alias: &str) -> bool {
     let infix = format!("-via-{alias}");
     let mut ends = rest
@@ -120,7 +121,7 @@ fn via(rest: &str, alias: &str) -> bool {
     ends.any(|tail| tail.is_empty() || tail.starts_with("-from-"))
 }
 
-/// Tells whether a policy is one of a port, and of labels: of no alias and of no gateway.
+/// Returns whether a policy is one of a port, and of labels: of no alias and of no gateway.
 fn is_plain(rest: &str) -> bool {
     let protocols = [Protocol::Sctp, Protocol::Tcp, Protocol::Udp];
     let exposed = RESERVED
@@ -135,7 +136,7 @@ fn is_plain(rest: &str) -> bool {
         })
 }
 
-/// Returns a name without the hash that tells apart two gateways in one namespace.
+/// Returns a name without the hash that distinguishes two gateways in one namespace.
 fn unhashed(rest: &str) -> &str {
     let hex = |text: &str| text.len() >= 5 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     match rest.rsplit_once('-') {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::fixture::{
-    MODES, PREFIX, apply, named, namespace, pod, remove, set, settings, world,
+    MODES, PREFIX, apply, named, namespace, pod, remove, set, settings, state,
 };
 use super::super::{IngressController, service};
 use super::*;
@@ -73,8 +73,8 @@ fn three() -> [Value; 3] {
 }
 
 #[test]
-fn a_namespace_matters_to_its_own_services_and_to_those_that_select_it() {
-    let world = world(&three());
+fn namespace_affects_own_and_selecting_services() {
+    let state = state(&three());
     let (none, x, y) = (
         Labels::new(),
         labels(&[("role", "x")]),
@@ -86,12 +86,12 @@ fn a_namespace_matters_to_its_own_services_and_to_those_that_select_it() {
         (&x, &none, "new", set(&[("b", "two")])),
         (&y, &none, "c", set(&[("c", "three")])),
     ] {
-        assert_eq!(services_selecting(&world, old, new, name), expected);
+        assert_eq!(services_selecting(&state, old, new, name), expected);
     }
 }
 
 #[test]
-fn a_namespace_matters_to_what_is_led_to_from_within() {
+fn namespace_affects_services_its_gateways_use() {
     let mut objects = three().to_vec();
     objects.extend([
         namespace("g"),
@@ -107,11 +107,11 @@ fn a_namespace_matters_to_what_is_led_to_from_within() {
         }),
         pod("h", "gw", &[("istio", "x"), ("app", "gw")]),
     ]);
-    let world = world(&objects);
+    let state = state(&objects);
     let mut settings = settings(Compatibility::Document);
     settings.ingress_controller = Some(IngressController {
         namespace: "i".to_owned(),
-        pod_selector: crate::world::LabelSelector::default(),
+        pod_selector: crate::state::LabelSelector::default(),
     });
     let none = Labels::new();
     for (name, expected) in [
@@ -120,29 +120,29 @@ fn a_namespace_matters_to_what_is_led_to_from_within() {
         ("g", set(&[("c", "three")])),
         ("elsewhere", set(&[])),
     ] {
-        let found = services_of_namespace(&world, &settings, name, &none, &none);
+        let found = services_of_namespace(&state, &settings, name, &none, &none);
         assert_eq!(found, expected, "{name}");
     }
 }
 
 #[test]
-fn pods_that_ask_matter_when_the_first_comes_and_the_last_goes() {
+fn first_and_last_requesting_pod_affect_services() {
     let key = format!("{PREFIX}to-one-tcp-10250");
     let asking = |name: &str| pod("a", name, &[(&key, "allowed"), ("app", "x")]);
     let other = pod("a", "other", &[(&key, "allowed"), ("app", "y")]);
     let silent = pod("a", "silent", &[("app", "z"), (&key, "denied")]);
     for mode in MODES {
         let settings = settings(mode);
-        let mut world = world(&[&three()[..], &[namespace("a")]].concat());
+        let mut state = state(&[&three()[..], &[namespace("a")]].concat());
         let mut step = |object: &Value, there: bool| {
             let pod = ObjectKey::new("a", object["metadata"]["name"].as_str().unwrap());
-            let old = world.pods.labels_of(&pod).cloned();
+            let old = state.pods.labels_of(&pod).cloned();
             match there {
-                true => apply(&mut world, object),
-                false => remove(&mut world, object),
+                true => apply(&mut state, object),
+                false => remove(&mut state, object),
             }
-            let new = world.pods.labels_of(&pod).cloned();
-            services_of_pod_change(&world, &settings, "a", old.as_deref(), new.as_deref())
+            let new = state.pods.labels_of(&pod).cloned();
+            services_of_pod_change(&state, &settings, "a", old.as_deref(), new.as_deref())
         };
         let some = match mode {
             Compatibility::Document => set(&[]),
@@ -167,30 +167,30 @@ fn pods_of_gateways_matter_to_what_they_lead_to() {
         virtual_service("b", &["two.b.svc.cluster.local", "one.a.svc.cluster.local"]),
         istio_gateway(&json!({"istio": "x"})),
     ]);
-    let mut world = world(&objects);
+    let mut state = state(&objects);
     let settings = settings(Compatibility::Document);
     let (x, y) = (labels(&[("istio", "x")]), labels(&[("istio", "y")]));
-    apply(&mut world, &pod("h", "gw", &[("istio", "x")]));
-    let changed = |old, new| services_of_pod_change(&world, &settings, "h", old, new);
+    apply(&mut state, &pod("h", "gw", &[("istio", "x")]));
+    let changed = |old, new| services_of_pod_change(&state, &settings, "h", old, new);
     assert_eq!(changed(None, Some(&x)), set(&[("b", "two")]));
     assert_eq!(changed(Some(&y), Some(&x)), set(&[("b", "two")]));
     assert_eq!(changed(None, Some(&y)), set(&[]));
     assert_eq!(changed(Some(&x), None), set(&[]), "another one is left");
     assert_eq!(
-        services_of_istio_gateway(&world, &ObjectKey::new("g", "gw")),
+        services_of_istio_gateway(&state, &ObjectKey::new("g", "gw")),
         set(&[("b", "two")])
     );
     assert_eq!(
-        services_of_istio_gateway(&world, &ObjectKey::new("b", "gw")),
+        services_of_istio_gateway(&state, &ObjectKey::new("b", "gw")),
         set(&[])
     );
 }
 
 #[test]
-fn an_ingress_matters_to_the_backends_that_differ() {
-    let world_of = |backends: &[&str]| world(&[ingress("a", backends)]);
-    let (old, new) = (world_of(&["x", "y"]), world_of(&["y", "z"]));
-    let of = |world: &World| world.ingresses.values().next().cloned().unwrap();
+fn ingress_change_affects_differing_backends() {
+    let state_of = |backends: &[&str]| state(&[ingress("a", backends)]);
+    let (old, new) = (state_of(&["x", "y"]), state_of(&["y", "z"]));
+    let of = |state: &ClusterState| state.ingresses.values().next().cloned().unwrap();
     let (old, new) = (of(&old), of(&new));
     for (old, new, expected) in [
         (None, Some(&new), set(&[("a", "y"), ("a", "z")])),
@@ -209,13 +209,13 @@ fn routes_matter_to_where_they_led_and_lead() {
         "two.b.svc.cluster.local",
         "three",
     ];
-    let old = world(&[virtual_service("a", &hosts), tls_route("a", "one")]);
-    let new = world(&[
+    let old = state(&[virtual_service("a", &hosts), tls_route("a", "one")]);
+    let new = state(&[
         virtual_service("a", &["four.a.svc.cluster.local"]),
         tls_route("a", "two"),
     ]);
     let key = ObjectKey::new("a", "x");
-    let of = |world: &World| world.virtual_services[&key].clone();
+    let of = |state: &ClusterState| state.virtual_services[&key].clone();
     assert_eq!(
         services_of_virtual_service(&key, Some(&of(&old)), Some(&of(&new))),
         set(&[("a", "one"), ("a", "four")])
@@ -224,7 +224,7 @@ fn routes_matter_to_where_they_led_and_lead() {
         services_of_virtual_service(&key, Some(&of(&old)), None),
         set(&[("a", "one")])
     );
-    let of = |world: &World| world.tls_routes[&key].clone();
+    let of = |state: &ClusterState| state.tls_routes[&key].clone();
     assert_eq!(
         services_of_tls_route(&key, Some(&of(&old)), Some(&of(&new))),
         set(&[("a", "one"), ("a", "two")])
@@ -236,7 +236,7 @@ fn routes_matter_to_where_they_led_and_lead() {
 }
 
 #[test]
-fn whoever_is_not_named_has_the_plan_it_had() {
+fn unaffected_services_keep_their_plan() {
     // Every change of the namespaces of a small cluster, against plans of all Services.
     let selectors = [r#"[{"matchLabels":{"role":"x"}}]"#, "[{}]", "[]"];
     let services: Vec<_> = ["a", "b", "c"]
@@ -246,9 +246,9 @@ fn whoever_is_not_named_has_the_plan_it_had() {
         .collect();
     let settings = settings(Compatibility::Document);
     let spaces = ["a", "b", "c", "d"].map(namespace);
-    let base = world(&[&spaces[..], &services].concat());
+    let base = state(&[&spaces[..], &services].concat());
     for name in ["a", "d", "e"] {
-        let mut after = world(&[&spaces[..], &services].concat());
+        let mut after = state(&[&spaces[..], &services].concat());
         let mut object = namespace(name);
         object["metadata"]["labels"] = json!({"role": "x"});
         apply(&mut after, &object);

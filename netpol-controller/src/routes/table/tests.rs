@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::routes::GatewayGroup;
-use crate::world::ObjectRef;
+use crate::state::ObjectRef;
 
 fn route(source: &str, created: i64, matches: RouteMatch, cluster: &str) -> SourcedRoute {
     let (namespace, name) = source.split_once('/').unwrap();
@@ -41,7 +41,7 @@ fn accepted(table: &Table, group: &str) -> Vec<RouteMatch> {
 }
 
 #[test]
-fn the_older_object_has_it_and_the_younger_keeps_the_rest() {
+fn older_object_wins_and_younger_keeps_rest() {
     let mut table = Table::default();
     table.put(
         "young",
@@ -65,7 +65,7 @@ fn the_older_object_has_it_and_the_younger_keeps_the_rest() {
 }
 
 #[test]
-fn what_the_older_gives_up_comes_back() {
+fn released_claim_goes_to_the_younger() {
     let mut table = Table::default();
     table.put("old", of(vec![route("old/x", 1, names(&["a"]), "old")]));
     table.put(
@@ -81,7 +81,7 @@ fn what_the_older_gives_up_comes_back() {
 }
 
 #[test]
-fn of_two_made_at_once_the_name_decides() {
+fn same_age_conflict_is_decided_by_name() {
     let mut table = Table::default();
     table.put("b", of(vec![route("b/x", 1, names(&["n"]), "b")]));
     table.put("a", of(vec![route("a/x", 1, names(&["n"]), "a")]));
@@ -102,7 +102,7 @@ fn two_that_say_the_same_are_no_conflict() {
 }
 
 #[test]
-fn a_tunnel_keeps_its_keys_when_its_number_is_taken() {
+fn tunnel_keeps_keys_when_route_id_is_claimed() {
     let wireguard = |key: u8, id| RouteMatch::WireGuard {
         public_keys: vec![[key; 32]],
         route_id: id,
@@ -117,7 +117,7 @@ fn a_tunnel_keeps_its_keys_when_its_number_is_taken() {
 }
 
 #[test]
-fn ports_and_prefixes_are_told_apart() {
+fn ports_and_prefixes_are_distinct_matches() {
     let to = |prefix: &str, port| RouteMatch::Destinations {
         prefixes: vec![prefix.parse().unwrap()],
         port,
@@ -161,7 +161,7 @@ fn gateways_have_tables_of_their_own() {
 }
 
 #[test]
-fn the_same_again_changes_nothing() {
+fn unchanged_group_changes_nothing() {
     let mut table = Table::default();
     let group = of(vec![route("a/x", 1, names(&["n"]), "a")]);
     assert_ne!(table.put("a", group.clone()), Changed::default());
@@ -220,13 +220,13 @@ fn put(table: &mut Table, own: SourcedRoute) -> Changed {
     table.put(&group, of(vec![own]))
 }
 
-fn told(table: &Table, group: &str) -> Vec<String> {
+fn reported(table: &Table, group: &str) -> Vec<String> {
     let all = table.problems(group).into_iter();
     all.map(|problem| problem.message).collect()
 }
 
 #[test]
-fn an_annotation_takes_nothing_that_lies_within_what_an_older_one_has() {
+fn annotation_cannot_narrow_an_older_claim() {
     let to = |text: &str, port| RouteMatch::Destinations {
         prefixes: vec![text.parse().unwrap()],
         port,
@@ -267,9 +267,9 @@ fn an_annotation_takes_nothing_that_lies_within_what_an_older_one_has() {
             let left = usize::from(!taken);
             assert_eq!(accepted(&table, "young").len(), left, "{wide:?} {narrow:?}");
             assert_eq!(accepted(&table, "old").len(), 1);
-            assert_eq!(told(&table, "young").len(), 1 - left);
+            assert_eq!(reported(&table, "young").len(), 1 - left);
         }
-        // Nothing is taken by whoever was first, nor within a namespace, nor by other objects.
+        // No conflict for the older object, within a namespace, or for other kinds of objects.
         for (old, young, what) in [
             (
                 "old/x",
@@ -300,7 +300,7 @@ fn an_annotation_takes_nothing_that_lies_within_what_an_older_one_has() {
 }
 
 #[test]
-fn what_lies_within_is_told_with_whose_it_is() {
+fn narrower_claim_reports_the_wider_owner() {
     let mut table = Table::default();
     put(
         &mut table,
@@ -311,7 +311,7 @@ fn what_lies_within_is_told_with_whose_it_is() {
         annotated("young/x", 2, names(&["api.a.example.com"]), "young"),
     );
     assert_eq!(
-        told(&table, "young"),
+        reported(&table, "young"),
         [
             "the server name \"api.a.example.com\" lies within the server name \"*.example.com\", \
              which is VirtualService old/x's, which is older"
@@ -320,7 +320,7 @@ fn what_lies_within_is_told_with_whose_it_is() {
 }
 
 #[test]
-fn who_is_shut_out_holds_nothing_and_comes_back() {
+fn barred_claimant_returns_when_unbarred() {
     let mut table = Table::default();
     let exact = || names(&["api.a.example.com"]);
     put(
@@ -328,7 +328,7 @@ fn who_is_shut_out_holds_nothing_and_comes_back() {
         route("old/x", 1, names(&["*.example.com"]), "old"),
     );
     put(&mut table, annotated("evil/x", 2, exact(), "evil"));
-    // A wildcard that is none of its own shuts nobody out.
+    // A wildcard of another object bars no claimant.
     let between = annotated("other/x", 3, names(&["*.a.example.com"]), "other");
     put(&mut table, between);
     put(&mut table, route("shoot/x", 4, exact(), "shoot"));
@@ -342,14 +342,14 @@ fn who_is_shut_out_holds_nothing_and_comes_back() {
     for group in ["evil", "other"] {
         assert!(changed.routes.contains(group) && changed.problems.contains(group));
         assert_eq!(
-            (accepted(&table, group).len(), told(&table, group).len()),
+            (accepted(&table, group).len(), reported(&table, group).len()),
             (1, 0)
         );
     }
 }
 
 #[test]
-fn what_leads_into_a_namespace_may_be_divided_by_its_services() {
+fn namespace_routes_may_split_by_service() {
     let mut table = Table::default();
     let wide = route("garden/x", 1, names(&["*.example.com"]), "all");
     let narrow = annotated("a/x", 2, names(&["api.example.com"]), "api");
@@ -358,22 +358,22 @@ fn what_leads_into_a_namespace_may_be_divided_by_its_services() {
 }
 
 proptest! {
-    /// However the groups came to be what they are, and in whatever order, what each has is the same,
-    /// and nobody else has it; what is told to have changed is what did.
+    /// However the groups came to be what they are, and in whatever order, what each has is the
+    /// same, and no other object has it; the reported changes are the real ones.
     #[test]
-    fn order_does_not_matter(puts in puts()) {
+    fn claims_do_not_depend_on_order(puts in puts()) {
         let mut table = Table::default();
         let mut last = BTreeMap::new();
         for (index, routes) in &puts {
             let before: Vec<_> = (0..4).map(|one| accepted(&table, &format!("g{one}"))).collect();
-            let told: Vec<_> = (0..4).map(|one| table.problems(&format!("g{one}"))).collect();
+            let reported: Vec<_> = (0..4).map(|one| table.problems(&format!("g{one}"))).collect();
             let changed = table.put(&format!("g{index}"), group_of(*index, routes));
             for one in 0..4 {
                 let name = format!("g{one}");
                 let differs = before[one] != accepted(&table, &name);
                 // A route may change its cluster without a change of what it matches.
                 prop_assert!(!differs || changed.routes.contains(name.as_str()));
-                let tells = told[one] != table.problems(&name);
+                let tells = reported[one] != table.problems(&name);
                 prop_assert_eq!(tells, changed.problems.contains(name.as_str()));
             }
             last.insert(*index, routes);

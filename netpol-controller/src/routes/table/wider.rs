@@ -1,14 +1,14 @@
-//! Which claims lie within others: a name within a wildcard, a part of a range, a port of any.
+//! Claims within others: a name within a wildcard, a part of a range, a port of any.
 //!
 //! ```text
 //!   api.a.example.com     takes from  *.a.example.com, *.example.com, *.com
 //!   10.1.2.3, port 443    takes from  10.1.2.3, any port; 10.1.2.2/31 … 0.0.0.0/1, any port or 443
 //! ```
 //!
-//! Gateways follow the most specific route, so whoever claims it takes connections from the holder
-//! of the wider one. `*`, `0.0.0.0/0` and `::/0` are for all others and lose nothing. Objects of
-//! Istio and of the Gateway API may do so, as they may there; a Service's annotations may not, where
-//! the wider claim is older and of another namespace: otherwise whoever may write any Service could
+//! Gateways follow the most specific route, so an object that claims it takes connections from the
+//! owner of the wider one. `*`, `0.0.0.0/0` and `::/0` are for all others and lose nothing. Objects
+//! of Istio and of the Gateway API may do so, as they may there; a Service's annotations may not,
+//! where the wider claim is older and of another namespace: otherwise any author of a Service could
 //! take any name.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,16 +17,16 @@ use std::ops::RangeInclusive;
 use route::IpPrefix;
 
 use super::{Claim, Holder};
-use crate::world::Kind;
+use crate::state::Kind;
 
 /// Who claims what, the oldest first.
 pub(super) type Claims = BTreeMap<Claim, BTreeSet<Holder>>;
 
-/// Whom a claim would take something from.
+/// A wider claim, and its owner, that a narrower claim would override.
 pub(super) type Barrier<'a> = (&'a Claim, &'a Holder);
 
 /// Returns the holder of a claim, and for each older claimant that is none because it would take
-/// something from another, from whom.
+/// something from another, that other.
 pub(super) fn holder_of<'a>(
     claims: &'a Claims,
     claim: &Claim,
@@ -35,7 +35,7 @@ pub(super) fn holder_of<'a>(
     let Some(claimants) = claims.get(claim) else {
         return (None, barred);
     };
-    // Most are held by those whom nothing bars.
+    // Most are held by claimants that nothing bars.
     if let Some(first) = claimants.first().filter(|first| !may_be_barred(first)) {
         return (Some(first), barred);
     }
@@ -49,7 +49,7 @@ pub(super) fn holder_of<'a>(
     (None, barred)
 }
 
-/// Returns the claimants of what lies within a claim, whom its change may let in or shut out; no
+/// Returns the claimants of what lies within a claim, which its change may admit or bar; no
 /// others than where that is so.
 pub(super) fn within<'a>(
     claims: &'a Claims,
@@ -74,7 +74,7 @@ fn wider_owners<'a>(claims: &'a Claims, claim: &Claim) -> Vec<Barrier<'a>> {
     let mut owners: Vec<Barrier<'_>> = Vec::new();
     for range in wider(claim) {
         for (wide, claimants) in claims.range(range) {
-            if takes_from(claim, wide) {
+            if accepts_from(claim, wide) {
                 let mut all = claimants.iter();
                 let owner = all.find(|one| barrier(&owners, wide, one).is_none());
                 owners.extend(owner.map(|owner| (wide, owner)));
@@ -91,7 +91,7 @@ fn barrier<'a>(owners: &[Barrier<'a>], claim: &Claim, claimant: &Holder) -> Opti
         *owner < claimant
             && owner.key.namespace != *own
             && owner.group != *own
-            && takes_from(claim, wide)
+            && accepts_from(claim, wide)
     };
     let found = owners.iter().filter(|_| may_be_barred(claimant)).find(bars);
     found.copied()
@@ -117,9 +117,9 @@ fn wider(claim: &Claim) -> Vec<RangeInclusive<Claim>> {
     }
 }
 
-/// Tells whether connections follow `claim` that would follow `wide` without it, of which `wide` is
-/// one of [`wider`].
-fn takes_from(claim: &Claim, wide: &Claim) -> bool {
+/// Returns whether connections follow `claim` that would follow `wide` without it, of which `wide`
+/// is one of [`wider`].
+fn accepts_from(claim: &Claim, wide: &Claim) -> bool {
     match (claim, wide) {
         (Claim::Destination(prefix, port), Claim::Destination(wide, wide_port)) => {
             if prefix == wide {

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::fixture::*;
 use crate::plan::Reason;
 use crate::routes::{Group, RouteSettings, group};
-use crate::world::{Kind, Protocol, TargetPort};
+use crate::state::{Kind, Protocol, TargetPort};
 
 const KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
 const OTHER_KEY: &str = "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
@@ -18,8 +18,8 @@ fn annotated(service: Value, annotations: &[(&str, &str)]) -> Value {
 }
 
 fn found(settings: &RouteSettings, service: Value, annotations: &[(&str, &str)]) -> Group {
-    let world = world(&[annotated(service, annotations)]);
-    group(&world, settings, "a")
+    let state = state(&[annotated(service, annotations)]);
+    group(&state, settings, "a")
 }
 
 fn plain() -> Value {
@@ -91,7 +91,7 @@ fn every_annotation_is_a_route() {
 }
 
 #[test]
-fn the_port_is_the_only_one_or_443_or_https_or_named() {
+fn annotated_port_defaults_to_443_or_https() {
     let names = ("server-names", "a.example.com");
     for (ports, named, expected) in [
         (&["x:6443"][..], None, Some(6443)),
@@ -127,7 +127,7 @@ fn a_value_that_names_a_port_leads_there() {
 }
 
 #[test]
-fn what_is_wrong_is_told_by_place_and_the_rest_holds() {
+fn bad_elements_are_reported_and_rest_is_kept() {
     for (annotation, value, place, left) in [
         (
             "server-names",
@@ -256,7 +256,7 @@ fn gateways_are_all_or_those_named() {
 }
 
 #[test]
-fn names_that_gardener_gives_are_of_the_namespace_they_say() {
+fn gardener_names_belong_to_their_namespace() {
     let values = "outbound|443||kube-apiserver.shoot--b.svc.cluster.local, \
                   shoot--b--kube-apiserver-socket, outbound|443|v1|api.a.svc.cluster.local, \
                   outbound|443||api.a.svc.cluster.local, a--kube-apiserver-socket, free";
@@ -266,19 +266,19 @@ fn names_that_gardener_gives_are_of_the_namespace_they_say() {
         of(&own, 0),
         expected.map(|value| format!("connect {value} -> {CLUSTER}"))
     );
-    let told = [
+    let reported = [
         "only a Service in namespace shoot--b",
         "only a Service in namespace shoot--b",
         "no TCP port",
     ];
     let found = problems(&own);
-    assert_eq!(found.len(), told.len(), "{found:?}");
-    for (place, told) in told.iter().enumerate() {
+    assert_eq!(found.len(), reported.len(), "{found:?}");
+    for (place, reported) in reported.iter().enumerate() {
         let element = format!("connect-destination: element {}: ", place + 1);
         assert!(
             found
                 .iter()
-                .any(|one| one.contains(&element) && one.contains(told)),
+                .any(|one| one.contains(&element) && one.contains(reported)),
             "{found:?}"
         );
     }

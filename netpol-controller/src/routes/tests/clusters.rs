@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use super::fixture::*;
 use crate::plan::Reason;
 use crate::routes::{Group, RouteSettings, group};
-use crate::world::{Kind, TargetPort};
+use crate::state::{Kind, TargetPort};
 
 fn found(settings: &RouteSettings, objects: &[Value]) -> Group {
     let mut all = passthrough(SHOOT, &["api.example.com"]).to_vec();
     all.extend(objects.iter().cloned());
-    group(&world(&all), settings, SHOOT)
+    group(&state(&all), settings, SHOOT)
 }
 
 fn cluster(objects: &[Value]) -> ClusterSpec {
@@ -56,7 +56,7 @@ fn endpoints_are_those_of_the_services_port() {
 }
 
 #[test]
-fn the_target_port_is_what_is_routed_by_number_or_name() {
+fn target_port_is_routed_by_number_or_name() {
     let mut named = service(&key(), &["kube-apiserver:443"]);
     named["spec"]["ports"][0]["targetPort"] = json!("https");
     let routed = found(&one(), &[named]).routed;
@@ -69,7 +69,7 @@ fn the_target_port_is_what_is_routed_by_number_or_name() {
 }
 
 #[test]
-fn those_that_end_are_used_when_no_other_is_left() {
+fn terminating_endpoints_are_the_last_resort() {
     let ready = json!({"ready": true, "serving": true, "terminating": false});
     let ending = json!({"ready": false, "serving": true, "terminating": true});
     let not = json!({"ready": false, "serving": false, "terminating": false});
@@ -91,7 +91,7 @@ fn those_that_end_are_used_when_no_other_is_left() {
 }
 
 #[test]
-fn of_both_families_the_services_first_is_used() {
+fn dual_stack_uses_the_first_family() {
     let mut v6 = slice(&key(), "kube-apiserver:443", &["fd00::1"]);
     v6["metadata"]["name"] = json!("kube-apiserver-v6");
     let v4 = slice(&key(), "kube-apiserver:443", &["10.0.0.1"]);
@@ -125,7 +125,7 @@ fn an_external_name_is_an_endpoint() {
 }
 
 #[test]
-fn a_service_that_is_not_there_leaves_the_cluster_empty_and_is_told_of() {
+fn missing_service_empties_cluster_with_event() {
     let other = service(&key(), &["other:80"]);
     for objects in [&[][..], &[other]] {
         let found = found(&one(), objects);
@@ -187,7 +187,7 @@ fn the_rule_says_how_a_cluster_is_used() {
 
 #[test]
 fn balancing_is_translated() {
-    for (simple, balance, told) in [
+    for (simple, balance, reported) in [
         ("LEAST_CONN", Balance::LeastRequest, 0),
         ("LEAST_REQUEST", Balance::LeastRequest, 0),
         ("ROUND_ROBIN", Balance::RoundRobin, 0),
@@ -199,14 +199,14 @@ fn balancing_is_translated() {
         assert_eq!(found.gateways[0].clusters[0].balance, balance, "{simple}");
         assert_eq!(
             count(&found, Reason::RouteAdapted, Kind::DestinationRule),
-            told,
+            reported,
             "{simple}"
         );
     }
 }
 
 #[test]
-fn what_a_rule_asks_for_in_vain_is_told() {
+fn unsupported_rule_settings_are_reported() {
     for policy in [
         json!({"tls": {"mode": "SIMPLE"}}),
         json!({"tls": {"mode": "MUTUAL"}}),

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::fixture::*;
 use crate::plan::Reason;
 use crate::routes::group;
-use crate::world::{Kind, Protocol, TargetPort};
+use crate::state::{Kind, Protocol, TargetPort};
 
 fn vpn(name: &str) -> String {
     let cluster = format!("outbound|1194||{name}.{SHOOT}.svc.cluster.local");
@@ -18,7 +18,7 @@ fn alias() -> String {
 
 #[test]
 fn the_filters_rule_opens_what_it_matches() {
-    let mut world = world(&[
+    let mut state = state(&[
         api_server(SHOOT),
         service(&format!("{SHOOT}/etcd-main-client"), &["client:2379"]),
         service(
@@ -32,44 +32,44 @@ fn the_filters_rule_opens_what_it_matches() {
         "vpn-seed-server-4",
         "vpn-seed-server-5",
     ] {
-        apply(&mut world, &vpn_server(SHOOT, name));
+        apply(&mut state, &vpn_server(SHOOT, name));
     }
-    assert_eq!(routes(&world, &one(), SHOOT), [""; 0]);
+    assert_eq!(routes(&state, &one(), SHOOT), [""; 0]);
     apply(
-        &mut world,
+        &mut state,
         &http_proxy(8443, "X-Gardener-Destination", REGEX),
     );
-    let found = group(&world, &one(), SHOOT);
+    let found = group(&state, &one(), SHOOT);
     let names = ["vpn-seed-server-0", "vpn-seed-server-4", "vpn-seed-server"];
     let mut expected: Vec<_> = names.map(vpn).to_vec();
     expected.push(alias());
     expected.sort();
     assert_eq!(of(&found, 0), expected);
     assert_eq!(problems(&found), [""; 0]);
-    assert_eq!(problems(&group(&world, &one(), "istio-ingress")), [""; 0]);
+    assert_eq!(problems(&group(&state, &one(), "istio-ingress")), [""; 0]);
 }
 
 #[test]
 fn rules_of_both_ports_add_up() {
     let only_vpn = r"^outbound\|1194\|\|vpn-seed-server(-[0-4])?\..*\.svc\.cluster\.local$";
-    let world = world(&[
+    let state = state(&[
         api_server(SHOOT),
         vpn_server(SHOOT, "vpn-seed-server"),
         http_proxy(8132, "Reversed-VPN", only_vpn),
     ]);
-    assert_eq!(routes(&world, &one(), SHOOT), [vpn("vpn-seed-server")]);
+    assert_eq!(routes(&state, &one(), SHOOT), [vpn("vpn-seed-server")]);
 }
 
 #[test]
 fn a_rule_for_another_gateway_opens_nothing() {
     let mut filter = http_proxy(8443, "X-Gardener-Destination", REGEX);
     filter["spec"]["workloadSelector"]["labels"] = json!({"istio": "other"});
-    let world = world(&[api_server(SHOOT), filter]);
-    assert_eq!(routes(&world, &one(), SHOOT), [""; 0]);
+    let state = state(&[api_server(SHOOT), filter]);
+    assert_eq!(routes(&state, &one(), SHOOT), [""; 0]);
 }
 
 #[test]
-fn a_service_that_the_gateway_does_not_see_is_closed() {
+fn service_not_exported_is_not_routed() {
     let filter = http_proxy(8443, "X-Gardener-Destination", REGEX);
     for (export, open) in [
         ("istio-ingress", true),
@@ -78,40 +78,40 @@ fn a_service_that_the_gateway_does_not_see_is_closed() {
     ] {
         let annotations = json!({"networking.istio.io/exportTo": export});
         let service = annotate(api_server(SHOOT), annotations);
-        let world = world(&[service, filter.clone()]);
-        assert_eq!(!routes(&world, &one(), SHOOT).is_empty(), open, "{export}");
+        let state = state(&[service, filter.clone()]);
+        assert_eq!(!routes(&state, &one(), SHOOT).is_empty(), open, "{export}");
     }
 }
 
 #[test]
-fn without_rules_known_names_are_opened_by_other_objects() {
+fn known_names_open_through_other_objects() {
     let rule_of = |name: &str| {
         rule(
             &format!("{SHOOT}/{name}"),
             json!({"tls": {"mode": "DISABLE"}}),
         )
     };
-    let mut world = world(&[
+    let mut state = state(&[
         vpn_server(SHOOT, "vpn-seed-server"),
         service(&format!("{SHOOT}/etcd"), &["client:443"]),
         rule_of("etcd"),
     ]);
-    assert_eq!(routes(&world, &one(), SHOOT), [""; 0]);
-    apply(&mut world, &rule_of("vpn-seed-server"));
-    assert_eq!(routes(&world, &one(), SHOOT), [vpn("vpn-seed-server")]);
+    assert_eq!(routes(&state, &one(), SHOOT), [""; 0]);
+    apply(&mut state, &rule_of("vpn-seed-server"));
+    assert_eq!(routes(&state, &one(), SHOOT), [vpn("vpn-seed-server")]);
     let mut hidden = rule_of("vpn-seed-server");
     hidden["spec"]["exportTo"] = json!(["elsewhere"]);
-    apply(&mut world, &hidden);
-    assert_eq!(routes(&world, &one(), SHOOT), [""; 0]);
+    apply(&mut state, &hidden);
+    assert_eq!(routes(&state, &one(), SHOOT), [""; 0]);
 }
 
 #[test]
 fn the_port_of_the_tunnel_is_routed_and_no_other() {
-    let world = world(&[
+    let state = state(&[
         vpn_server(SHOOT, "vpn-seed-server"),
         http_proxy(8443, "X-Gardener-Destination", REGEX),
     ]);
-    let found = group(&world, &one(), SHOOT);
+    let found = group(&state, &one(), SHOOT);
     let routed: Vec<_> = found.routed.values().flatten().collect();
     assert_eq!(routed.len(), 1);
     assert_eq!(routed[0].protocol, Protocol::Tcp);
@@ -119,7 +119,7 @@ fn the_port_of_the_tunnel_is_routed_and_no_other() {
 }
 
 #[test]
-fn a_shoots_inner_listener_is_an_alias_and_marked() {
+fn shoot_inner_listener_becomes_an_alias() {
     let pipe = format!("@kube-apiservers/{SHOOT}");
     let name = format!("{SHOOT}--kube-apiserver-socket");
     let spec = json!({
@@ -155,16 +155,16 @@ fn a_shoots_inner_listener_is_an_alias_and_marked() {
     ]);
     // A rule that does not know the alias.
     let regex = r"^outbound\|443\|\|kube-apiserver\..*\.svc\.cluster\.local$";
-    let mut world = world(&[
+    let mut state = state(&[
         api_server(SHOOT),
         http_proxy(8443, "X-Gardener-Destination", regex),
     ]);
     assert_eq!(
-        routes(&world, &one(), SHOOT),
+        routes(&state, &one(), SHOOT),
         [format!("connect {API} -> {API}")]
     );
-    apply(&mut world, &filter);
-    let found = group(&world, &one(), SHOOT);
+    apply(&mut state, &filter);
+    let found = group(&state, &one(), SHOOT);
     assert_eq!(of(&found, 0), [alias()]);
     assert_eq!(count(&found, Reason::RouteAdapted, Kind::EnvoyFilter), 1);
     assert_eq!(
@@ -184,8 +184,8 @@ fn one_value_may_have_a_cluster_of_its_own() {
         },
         "route": {"cluster": API},
     }]);
-    let world = world(&[api_server(SHOOT), filter]);
+    let state = state(&[api_server(SHOOT), filter]);
     // The filter holds no rule, so nothing opens the well-known name but the route itself.
-    let found = routes(&world, &one(), SHOOT);
+    let found = routes(&state, &one(), SHOOT);
     assert_eq!(found, [format!("connect bar -> {API}"), alias()]);
 }

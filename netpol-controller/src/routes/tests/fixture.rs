@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::plan::Reason;
 use crate::routes::{GatewayEntry, Group, Ports, RouteSettings, group};
-use crate::world::{Kind, Labels, ObjectKey, World};
+use crate::state::{ClusterState, Kind, Labels, ObjectKey};
 
 pub(super) const SHOOT: &str = "shoot--foo--bar";
 pub(super) const API: &str = "outbound|443||kube-apiserver.shoot--foo--bar.svc.cluster.local";
@@ -52,16 +52,16 @@ pub(super) fn documented() -> RouteSettings {
     }
 }
 
-pub(super) fn world(objects: &[Value]) -> World {
-    let mut world = World::default();
-    world.served.insert(Kind::EndpointSlice);
+pub(super) fn state(objects: &[Value]) -> ClusterState {
+    let mut state = ClusterState::default();
+    state.served.insert(Kind::EndpointSlice);
     for object in objects {
-        apply(&mut world, object);
+        apply(&mut state, object);
     }
-    world
+    state
 }
 
-pub(super) fn apply(world: &mut World, object: &Value) -> (Kind, ObjectKey) {
+pub(super) fn apply(state: &mut ClusterState, object: &Value) -> (Kind, ObjectKey) {
     let (name, version) = (&object["kind"], object["apiVersion"].as_str().unwrap());
     let group = version.split_once('/').map_or("", |(group, _)| group);
     let kind = Kind::ALL
@@ -70,7 +70,7 @@ pub(super) fn apply(world: &mut World, object: &Value) -> (Kind, ObjectKey) {
         .unwrap();
     let object: DynamicObject = serde_json::from_value(object.clone()).unwrap();
     let key = ObjectKey::of(&object);
-    world.apply(kind, object).unwrap();
+    state.apply(kind, object).unwrap();
     (kind, key)
 }
 
@@ -297,8 +297,12 @@ pub(super) fn filter_chain(namespace: &str, address: &str) -> Value {
 }
 
 /// What leads into a namespace from the first gateway: `match -> cluster`, sorted.
-pub(super) fn routes(world: &World, settings: &RouteSettings, namespace: &str) -> Vec<String> {
-    of(&group(world, settings, namespace), 0)
+pub(super) fn routes(
+    state: &ClusterState,
+    settings: &RouteSettings,
+    namespace: &str,
+) -> Vec<String> {
+    of(&group(state, settings, namespace), 0)
 }
 
 pub(super) fn of(group: &Group, gateway: usize) -> Vec<String> {

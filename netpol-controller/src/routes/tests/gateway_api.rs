@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::fixture::*;
 use crate::plan::Reason;
 use crate::routes::group;
-use crate::world::Kind;
+use crate::state::Kind;
 
 const NAME: &str = "api.bar.foo.example.com";
 
@@ -47,8 +47,8 @@ fn served(names: &str) -> Vec<String> {
 #[test]
 fn a_tls_route_is_served() {
     let gateway = gateway("istio-ingress/gateway", json!([listener("All")]));
-    let world = world(&[api_server(SHOOT), gateway, route(json!([NAME]), api())]);
-    let found = group(&world, &one(), SHOOT);
+    let state = state(&[api_server(SHOOT), gateway, route(json!([NAME]), api())]);
+    let found = group(&state, &one(), SHOOT);
     assert_eq!(of(&found, 0), served(NAME));
     assert_eq!(problems(&found), [""; 0]);
 }
@@ -67,12 +67,12 @@ fn host_names_are_those_in_common() {
         own["hostname"] = json!(listener_host);
         let gateway = gateway("istio-ingress/gateway", json!([own]));
         let route = route(hostnames.clone(), api());
-        let found = group(&world(&[api_server(SHOOT), gateway, route]), &one(), SHOOT);
+        let found = group(&state(&[api_server(SHOOT), gateway, route]), &one(), SHOOT);
         let wanted = expected.map_or_else(Vec::new, served);
         assert_eq!(of(&found, 0), wanted, "{listener_host} {hostnames}");
-        let told = count(&found, Reason::RouteNotTranslated, Kind::TlsRoute);
+        let reported = count(&found, Reason::RouteNotTranslated, Kind::TlsRoute);
         assert_eq!(
-            told,
+            reported,
             usize::from(expected.is_none()),
             "{listener_host} {hostnames}"
         );
@@ -102,10 +102,10 @@ fn a_listener_says_from_where_it_takes_routes() {
         let gateway = gateway("istio-ingress/gateway", json!([own]));
         let route = route(json!([NAME]), api());
         let objects = [namespace.clone(), api_server(SHOOT), gateway, route];
-        let found = group(&world(&objects), &one(), SHOOT);
+        let found = group(&state(&objects), &one(), SHOOT);
         assert_eq!(!of(&found, 0).is_empty(), taken, "{own}");
-        let told = count(&found, Reason::RouteNotTranslated, Kind::TlsRoute);
-        assert_eq!(told, usize::from(!taken), "{own}");
+        let reported = count(&found, Reason::RouteNotTranslated, Kind::TlsRoute);
+        assert_eq!(reported, usize::from(!taken), "{own}");
     }
 }
 
@@ -122,8 +122,8 @@ fn section_and_port_choose_the_listener() {
         let mut route = route(json!([NAME]), api());
         let own = route["spec"]["parentRefs"][0].as_object_mut().unwrap();
         own.extend(parent.as_object().unwrap().clone());
-        let world = world(&[api_server(SHOOT), gateway, route]);
-        assert_eq!(!routes(&world, &one(), SHOOT).is_empty(), taken, "{parent}");
+        let state = state(&[api_server(SHOOT), gateway, route]);
+        assert_eq!(!routes(&state, &one(), SHOOT).is_empty(), taken, "{parent}");
     }
 }
 
@@ -167,7 +167,7 @@ fn a_gateway_is_for_whom_it_names_or_lies_beside() {
         let mut route = route(json!([NAME]), api());
         route["spec"]["parentRefs"][0]["namespace"] = json!(key.split('/').next());
         let found = group(
-            &world(&[api_server(SHOOT), gateway, route]),
+            &state(&[api_server(SHOOT), gateway, route]),
             &settings,
             SHOOT,
         );
@@ -177,7 +177,7 @@ fn a_gateway_is_for_whom_it_names_or_lies_beside() {
 }
 
 #[test]
-fn backends_that_are_not_one_service_here_are_told_of() {
+fn unsupported_backends_are_reported() {
     for (backends, served) in [
         (api(), true),
         (json!([{"name": "kube-apiserver"}]), true),
@@ -201,15 +201,15 @@ fn backends_that_are_not_one_service_here_are_told_of() {
     ] {
         let gateway = gateway("istio-ingress/gateway", json!([listener("All")]));
         let route = route(json!([NAME]), backends.clone());
-        let found = group(&world(&[api_server(SHOOT), gateway, route]), &one(), SHOOT);
+        let found = group(&state(&[api_server(SHOOT), gateway, route]), &one(), SHOOT);
         assert_eq!(!of(&found, 0).is_empty(), served, "{backends}");
-        let told = count(&found, Reason::RouteNotTranslated, Kind::TlsRoute);
-        assert_eq!(told, usize::from(!served), "{backends}");
+        let reported = count(&found, Reason::RouteNotTranslated, Kind::TlsRoute);
+        assert_eq!(reported, usize::from(!served), "{backends}");
     }
 }
 
 #[test]
-fn listeners_that_cannot_be_served_are_told_of() {
+fn unserved_listeners_are_reported() {
     let mut ending = listener("All");
     ending["tls"]["mode"] = json!("Terminate");
     let mut elsewhere = listener("All");
@@ -219,6 +219,6 @@ fn listeners_that_cannot_be_served_are_told_of() {
         "istio-ingress/gateway",
         json!([listener("All"), ending, elsewhere, plain]),
     );
-    let found = group(&world(&[gateway]), &one(), "istio-ingress");
+    let found = group(&state(&[gateway]), &one(), "istio-ingress");
     assert_eq!(count(&found, Reason::RouteNotTranslated, Kind::Gateway), 2);
 }

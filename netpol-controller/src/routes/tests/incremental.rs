@@ -1,4 +1,4 @@
-//! What a change touches.
+//! What a change affects.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::fixture::*;
 use super::restrict::every_shape;
 use crate::routes::{RouteSettings, Table, all_groups, group, groups_of};
-use crate::world::World;
+use crate::state::ClusterState;
 
 fn shoot(index: usize) -> Vec<Value> {
     let namespace = format!("shoot--foo--{index}");
@@ -26,16 +26,16 @@ fn groups(of: &BTreeSet<Arc<str>>) -> Vec<&str> {
     of.iter().map(AsRef::as_ref).collect()
 }
 
-fn touched(world: &World, object: &Value) -> BTreeSet<Arc<str>> {
-    let mut copy = World::default();
+fn affected(state: &ClusterState, object: &Value) -> BTreeSet<Arc<str>> {
+    let mut copy = ClusterState::default();
     let (kind, key) = apply(&mut copy, object);
-    groups_of(world, &one(), kind, &key)
+    groups_of(state, &one(), kind, &key)
 }
 
-fn filled(world: &World, settings: &RouteSettings) -> Table {
+fn filled(state: &ClusterState, settings: &RouteSettings) -> Table {
     let mut table = Table::default();
-    for name in all_groups(world) {
-        table.put(&name, group(world, settings, &name));
+    for name in all_groups(state) {
+        table.put(&name, group(state, settings, &name));
     }
     table
 }
@@ -43,19 +43,19 @@ fn filled(world: &World, settings: &RouteSettings) -> Table {
 #[test]
 fn an_endpoint_changes_one_cluster_of_one_group() {
     let objects: Vec<Value> = (0..3).flat_map(shoot).collect();
-    let mut world = world(&objects);
+    let mut state = state(&objects);
     let settings = one();
-    let mut table = filled(&world, &settings);
+    let mut table = filled(&state, &settings);
     let before = table.clusters(0, "shoot--foo--1").to_vec();
     let moved = slice(
         "shoot--foo--1/kube-apiserver",
         "kube-apiserver:443",
         &["10.0.0.9"],
     );
-    let of = touched(&world, &moved);
+    let of = affected(&state, &moved);
     assert_eq!(groups(&of), ["shoot--foo--1"]);
-    apply(&mut world, &moved);
-    let changed = table.put("shoot--foo--1", group(&world, &settings, "shoot--foo--1"));
+    apply(&mut state, &moved);
+    let changed = table.put("shoot--foo--1", group(&state, &settings, "shoot--foo--1"));
     assert_eq!(groups(&changed.clusters), ["shoot--foo--1"]);
     assert!(
         changed.routes.is_empty() && changed.problems.is_empty() && changed.services.is_empty()
@@ -69,26 +69,26 @@ fn an_endpoint_changes_one_cluster_of_one_group() {
         .count();
     assert_eq!(differ, 1);
     for other in ["shoot--foo--0", "shoot--foo--2"] {
-        let same = table.put(other, group(&world, &settings, other));
+        let same = table.put(other, group(&state, &settings, other));
         assert_eq!(same, crate::routes::Changed::default());
     }
 }
 
 #[test]
-fn objects_touch_the_namespaces_they_lead_into() {
+fn objects_affect_the_namespaces_they_route_to() {
     let mut objects: Vec<Value> = (0..2).flat_map(shoot).collect();
     let chain = filter_chain("shoot--foo--1", "10.1.2.3");
     let rules = http_proxy(8443, "X-Gardener-Destination", REGEX);
     let rule = rule("shoot--foo--0/kube-apiserver", json!({}));
     objects.extend([chain.clone(), rules.clone(), rule.clone()]);
-    let world = world(&objects);
-    assert_eq!(groups(&touched(&world, &chain)), ["shoot--foo--1"]);
-    assert_eq!(groups(&touched(&world, &rule)), ["shoot--foo--0"]);
+    let state = state(&objects);
+    assert_eq!(groups(&affected(&state, &chain)), ["shoot--foo--1"]);
+    assert_eq!(groups(&affected(&state, &rule)), ["shoot--foo--0"]);
     let everywhere = ["istio-ingress", "shoot--foo--0", "shoot--foo--1"];
-    assert_eq!(groups(&touched(&world, &rules)), everywhere);
+    assert_eq!(groups(&affected(&state, &rules)), everywhere);
     for object in &objects[..4] {
         assert_eq!(
-            groups(&touched(&world, object)),
+            groups(&affected(&state, object)),
             ["shoot--foo--0"],
             "{object}"
         );
@@ -96,20 +96,20 @@ fn objects_touch_the_namespaces_they_lead_into() {
 }
 
 #[test]
-fn gateways_touch_what_is_bound_to_them() {
+fn gateways_affect_bound_routes() {
     let mut objects = shoot(0);
     let [mut gateway, mut bound] = passthrough("shared", &["x.example.com"]);
     bound["metadata"]["namespace"] = json!("other");
     bound["spec"]["gateways"] = json!(["shared/kube-apiserver"]);
     gateway["metadata"]["namespace"] = json!("shared");
     objects.extend([gateway.clone(), bound]);
-    let world = world(&objects);
-    assert_eq!(groups(&touched(&world, &gateway)), ["other", "shared"]);
+    let state = state(&objects);
+    assert_eq!(groups(&affected(&state, &gateway)), ["other", "shared"]);
 }
 
 /// A `VirtualService` of one namespace decides if the names of another one's are passed through.
 #[test]
-fn what_is_bound_to_a_gateway_that_ends_tls_touches_what_else_is() {
+fn terminating_gateway_affects_all_bound_routes() {
     let settings = one();
     let bound = |namespace: &str| {
         let [_, mut bound] = terminating(namespace, &["x.example.com"]);
@@ -117,90 +117,95 @@ fn what_is_bound_to_a_gateway_that_ends_tls_touches_what_else_is() {
         bound
     };
     let [gateway, _] = terminating("shared", &["x.example.com"]);
-    let mut world = world(&[api_server("a"), api_server("b"), gateway, bound("a")]);
-    let mut table = filled(&world, &settings);
+    let mut state = state(&[api_server("a"), api_server("b"), gateway, bound("a")]);
+    let mut table = filled(&state, &settings);
     assert_eq!(table.accepted(0, "a").len(), 2);
     let second = bound("b");
-    let mut of = touched(&world, &second);
-    let (kind, key) = apply(&mut world, &second);
-    of.extend(touched(&world, &second));
+    let mut of = affected(&state, &second);
+    let (kind, key) = apply(&mut state, &second);
+    of.extend(affected(&state, &second));
     assert_eq!(groups(&of), ["a", "b", "shared"]);
-    renew(&mut table, &world, &settings, of);
+    renew(&mut table, &state, &settings, of);
     assert_eq!(table.accepted(0, "a").len(), 0);
-    let of = touched(&world, &second);
-    world.remove(kind, &key);
-    renew(&mut table, &world, &settings, of);
+    let of = affected(&state, &second);
+    state.remove(kind, &key);
+    renew(&mut table, &state, &settings, of);
     assert_eq!(table.accepted(0, "a").len(), 2);
 }
 
 #[test]
-fn pods_touch_nothing_where_labels_decide() {
+fn pods_affect_nothing_where_labels_decide() {
     let mut objects = shoot(0);
     let own = json!({"app": "istio-ingressgateway", "istio": "ingressgateway"});
     let metadata = json!({"namespace": "istio-ingress", "name": "gateway-0", "labels": own});
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata});
     objects.push(pod.clone());
-    let world = world(&objects);
-    assert_eq!(groups(&touched(&world, &pod)), [""; 0]);
+    let state = state(&objects);
+    assert_eq!(groups(&affected(&state, &pod)), [""; 0]);
     let mut loose = one();
     loose.gateways[0].selector = labels(&[("istio", "ingressgateway")]);
-    let mut copy = World::default();
+    let mut copy = ClusterState::default();
     let (kind, key) = apply(&mut copy, &pod);
     assert_eq!(
-        groups(&groups_of(&world, &loose, kind, &key)),
+        groups(&groups_of(&state, &loose, kind, &key)),
         ["shoot--foo--0"]
     );
 }
 
 #[test]
-fn restrictions_touch_what_they_are_about() {
+fn restrictions_affect_restricted_routes() {
     let mut objects: Vec<Value> = (0..3).flat_map(shoot).collect();
     let filters = every_shape("shoot--foo--1", "api-1.example.com");
     objects.extend(filters.iter().cloned());
-    let world = world(&objects);
-    let of: Vec<_> = filters.iter().map(|one| touched(&world, one)).collect();
+    let state = state(&objects);
+    let of: Vec<_> = filters.iter().map(|one| affected(&state, one)).collect();
     assert_eq!(groups(&of[0]), ["shoot--foo--1"]);
     let own = "istio-ingress";
     let shoots = ["shoot--foo--0", "shoot--foo--1", "shoot--foo--2"];
     assert_eq!(groups(&of[1]), [&[own], &shoots[..]].concat());
     assert_eq!(groups(&of[2]), ["shoot--foo--1"]);
     // By a part of the id, which others may have too.
-    assert_eq!(groups(&of[3]), groups(&all_groups(&world)));
-    assert_eq!(groups(&of[4]), groups(&all_groups(&world)));
+    assert_eq!(groups(&of[3]), groups(&all_groups(&state)));
+    assert_eq!(groups(&of[4]), groups(&all_groups(&state)));
 }
 
 /// Filters come and go, one by one, before and after what they are about.
 #[test]
-fn what_restrictions_touch_is_enough() {
+fn affected_groups_of_restrictions_suffice() {
     let settings = one();
     let mut filters = every_shape("shoot--foo--1", "api-1.example.com");
     filters.push(http_proxy(8443, "X-Gardener-Destination", REGEX));
     let shoots: Vec<Value> = (0..3).flat_map(shoot).collect();
     for first in [true, false] {
-        let mut world = world(if first { &[] } else { &shoots });
-        let mut table = filled(&world, &settings);
+        let mut state = state(if first { &[] } else { &shoots });
+        let mut table = filled(&state, &settings);
         let late = if first { shoots.clone() } else { Vec::new() };
         for object in filters.iter().chain(&late) {
-            let mut of = touched(&world, object);
-            apply(&mut world, object);
-            of.extend(touched(&world, object));
-            renew(&mut table, &world, &settings, of);
+            let mut of = affected(&state, object);
+            apply(&mut state, object);
+            of.extend(affected(&state, object));
+            renew(&mut table, &state, &settings, of);
         }
         for filter in &filters {
-            let (kind, key) = apply(&mut World::default(), filter);
-            let of = groups_of(&world, &settings, kind, &key);
-            world.remove(kind, &key);
-            renew(&mut table, &world, &settings, of);
+            let (kind, key) = apply(&mut ClusterState::default(), filter);
+            let of = groups_of(&state, &settings, kind, &key);
+            state.remove(kind, &key);
+            renew(&mut table, &state, &settings, of);
         }
     }
 }
 
 /// Translates some groups, which must be what translating all is.
-fn renew(table: &mut Table, world: &World, settings: &RouteSettings, of: BTreeSet<Arc<str>>) {
+fn renew(
+    table: &mut Table,
+    state: &ClusterState,
+    settings: &RouteSettings,
+    of: BTreeSet<Arc<str>>,
+) {
     for name in of {
-        table.put(&name, group(world, settings, &name));
+        table.put(&name, group(state, settings, &name));
     }
-    let whole = filled(world, settings);
+    let whole = filled(state, settings);
     let names: BTreeSet<_> = table.groups().chain(whole.groups()).cloned().collect();
     for name in names {
         assert_eq!(table.accepted(0, &name), whole.accepted(0, &name), "{name}");
@@ -208,9 +213,9 @@ fn renew(table: &mut Table, world: &World, settings: &RouteSettings, of: BTreeSe
     }
 }
 
-/// Whatever is touched is enough: translating only that gives what translating all gives.
+/// The affected groups suffice: translating only them gives what translating all gives.
 #[test]
-fn what_is_touched_is_enough() {
+fn affected_groups_are_sufficient() {
     let mut shared: Vec<Value> = (0..3).flat_map(shoot).collect();
     shared.push(filter_chain("shoot--foo--2", "10.1.2.3"));
     shared.push(http_proxy(8443, "X-Gardener-Destination", REGEX));
@@ -227,17 +232,17 @@ fn what_is_touched_is_enough() {
             objects.reverse();
         }
         let settings = one();
-        let mut world = world(&[]);
+        let mut state = state(&[]);
         let mut table = Table::default();
         for object in &objects {
-            let mut of = touched(&world, object);
-            apply(&mut world, object);
-            of.extend(touched(&world, object));
+            let mut of = affected(&state, object);
+            apply(&mut state, object);
+            of.extend(affected(&state, object));
             for name in of {
-                table.put(&name, group(&world, &settings, &name));
+                table.put(&name, group(&state, &settings, &name));
             }
         }
-        let whole = filled(&world, &settings);
+        let whole = filled(&state, &settings);
         let names: BTreeSet<_> = table.groups().chain(whole.groups()).cloned().collect();
         assert!(names.len() >= 4);
         for name in names {

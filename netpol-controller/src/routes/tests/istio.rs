@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::fixture::*;
 use crate::plan::Reason;
 use crate::routes::{RouteSettings, group};
-use crate::world::Kind;
+use crate::state::Kind;
 
 const HOSTS: [&str; 2] = [
     "api.bar.foo.example.com",
@@ -81,22 +81,22 @@ fn documented_objects() -> Vec<Value> {
 }
 
 #[test]
-fn the_documents_objects_are_followed_without_a_word() {
-    let world = world(&documented_objects());
-    let shoot = group(&world, &documented(), SHOOT);
+fn documented_objects_cause_no_events() {
+    let state = state(&documented_objects());
+    let shoot = group(&state, &documented(), SHOOT);
     let connect = format!("connect {API} {SHOOT}--kube-apiserver-socket -> {API}");
     let destination = format!("destination 10.1.2.3/32 Some(443) -> {API}");
     assert_eq!(of(&shoot, 0), [connect, destination, names_of_both()]);
     assert_eq!(problems(&shoot), [""; 0]);
-    let beside = group(&world, &documented(), "istio-system");
+    let beside = group(&state, &documented(), "istio-system");
     assert_eq!(of(&beside, 0), [""; 0]);
     assert_eq!(problems(&beside), [""; 0]);
 }
 
 #[test]
-fn a_filter_beside_istiod_is_for_gateways_elsewhere() {
-    let world = world(&[api_server(SHOOT), filter_chain(SHOOT, "10.1.2.3")]);
-    let routes = routes(&world, &one(), SHOOT);
+fn filter_in_istio_system_applies_everywhere() {
+    let state = state(&[api_server(SHOOT), filter_chain(SHOOT, "10.1.2.3")]);
+    let routes = routes(&state, &one(), SHOOT);
     assert!(routes.contains(&format!("destination 10.1.2.3/32 Some(443) -> {API}")));
 }
 
@@ -119,8 +119,8 @@ fn passthrough_of_today_has_the_rules_limits() {
             "tls": {"mode": "DISABLE"},
         }),
     ));
-    let world = world(&objects);
-    let found = group(&world, &one(), SHOOT);
+    let state = state(&objects);
+    let found = group(&state, &one(), SHOOT);
     assert_eq!(problems(&found), [""; 0]);
     let own = &found.gateways[0];
     let names = own
@@ -145,14 +145,14 @@ fn passthrough_of_today_has_the_rules_limits() {
 }
 
 #[test]
-fn a_server_that_ends_tls_is_passed_through_and_marked() {
+fn terminating_server_is_passed_through() {
     let mut objects = vec![api_server(SHOOT)];
     for suffix in ["-mtls", "-connection-upgrade"] {
         let key = format!("{SHOOT}/kube-apiserver{suffix}");
         objects.push(service(&key, &["kube-apiserver:443"]));
     }
     objects.extend(terminating(SHOOT, &HOSTS));
-    let found = group(&world(&objects), &one(), SHOOT);
+    let found = group(&state(&objects), &one(), SHOOT);
     assert!(
         of(&found, 0).contains(&names_of_both()),
         "{:?}",
@@ -172,28 +172,28 @@ fn a_server_that_ends_tls_is_passed_through_and_marked() {
 }
 
 #[test]
-fn a_gateway_that_shows_certificates_waits_for_nobody() {
+fn mtls_gateway_is_not_blocked_by_idle_peers() {
     let [gateway, _] = terminating(SHOOT, &HOSTS);
-    let found = group(&world(&[api_server(SHOOT), gateway]), &one(), SHOOT);
+    let found = group(&state(&[api_server(SHOOT), gateway]), &one(), SHOOT);
     assert!(of(&found, 0).contains(&names_of_both()));
 }
 
 #[test]
-fn a_server_that_ends_tls_for_others_is_not_passed_through() {
+fn terminating_server_for_others_is_not_routed() {
     let [gateway, mut bound] = terminating(SHOOT, &HOSTS);
     bound["spec"]["exportTo"] = json!(["elsewhere"]);
-    let world = world(&[api_server(SHOOT), gateway, bound]);
-    assert_eq!(routes(&world, &one(), SHOOT), [""; 0]);
+    let state = state(&[api_server(SHOOT), gateway, bound]);
+    assert_eq!(routes(&state, &one(), SHOOT), [""; 0]);
 }
 
 #[test]
-fn tls_that_ends_in_front_of_anything_else_is_told_of() {
+fn unsupported_tls_termination_is_reported() {
     let [mut gateway, mut service_of] = terminating(SHOOT, &["p-foo.ingress.example.com"]);
     gateway["spec"]["servers"][0]["tls"]["mode"] = json!("SIMPLE");
     let to = json!([{"destination": {"host": "plutono", "port": {"number": 3000}}}]);
     service_of["spec"]["http"] = json!([{"route": to}]);
     let plutono = service(&format!("{SHOOT}/plutono"), &["web:3000"]);
-    let found = group(&world(&[gateway, service_of, plutono]), &one(), SHOOT);
+    let found = group(&state(&[gateway, service_of, plutono]), &one(), SHOOT);
     assert_eq!(of(&found, 0), [""; 0]);
     assert_eq!(
         count(&found, Reason::RouteNotTranslated, Kind::IstioGateway),
@@ -210,10 +210,10 @@ fn a_virtual_gardens_api_server_is_one_too() {
     let to = json!([{"destination": {"host": host, "port": {"number": 443}}}]);
     service_of["spec"]["http"] = json!([{"route": to}]);
     let key = "garden/virtual-garden-kube-apiserver";
-    let world = world(&[gateway, service_of, service(key, &["https:443"])]);
+    let state = state(&[gateway, service_of, service(key, &["https:443"])]);
     let cluster = "outbound|443||virtual-garden-kube-apiserver.garden.svc.cluster.local";
     let expected = format!("names api.garden.example.com -> {cluster}");
-    assert_eq!(routes(&world, &one(), "garden"), [expected]);
+    assert_eq!(routes(&state, &one(), "garden"), [expected]);
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn export_to_says_which_gateways_see_it() {
         bound["spec"]["gateways"] = json!(["first", "second"]);
         bound["spec"]["exportTo"] = export.clone();
         let found = group(
-            &world(&[api_server(SHOOT), first, second, bound]),
+            &state(&[api_server(SHOOT), first, second, bound]),
             &settings,
             SHOOT,
         );
@@ -264,33 +264,33 @@ fn labels_say_which_gateways_an_object_is_for() {
     for (selector, expected) in selectors {
         let [mut gateway, bound] = passthrough(SHOOT, &HOSTS);
         gateway["spec"]["selector"] = selector.clone();
-        let world = world(&[api_server(SHOOT), gateway, bound]);
-        let has = routes(&world, &one(), SHOOT).contains(&names_of_both());
+        let state = state(&[api_server(SHOOT), gateway, bound]);
+        let has = routes(&state, &one(), SHOOT).contains(&names_of_both());
         assert_eq!(has, expected, "{selector}");
     }
 }
 
 #[test]
-fn pods_decide_where_the_configured_labels_leave_it_open() {
+fn pods_decide_when_labels_are_ambiguous() {
     let mut settings = one();
     settings.gateways[0].selector = labels(&[("istio", "ingressgateway")]);
     let mut objects = vec![api_server(SHOOT)];
     objects.extend(passthrough(SHOOT, &HOSTS));
-    let mut world = world(&objects);
-    assert!(!routes(&world, &settings, SHOOT).contains(&names_of_both()));
+    let mut state = state(&objects);
+    assert!(!routes(&state, &settings, SHOOT).contains(&names_of_both()));
     let own = json!({"app": "istio-ingressgateway", "istio": "ingressgateway", "x": "y"});
     let pod = |namespace: &str| {
         let metadata = json!({"namespace": namespace, "name": "gateway-0", "labels": own});
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})
     };
-    apply(&mut world, &pod("elsewhere"));
-    assert!(!routes(&world, &settings, SHOOT).contains(&names_of_both()));
-    apply(&mut world, &pod("istio-ingress"));
-    assert!(routes(&world, &settings, SHOOT).contains(&names_of_both()));
+    apply(&mut state, &pod("elsewhere"));
+    assert!(!routes(&state, &settings, SHOOT).contains(&names_of_both()));
+    apply(&mut state, &pod("istio-ingress"));
+    assert!(routes(&state, &settings, SHOOT).contains(&names_of_both()));
 }
 
 #[test]
-fn names_are_those_that_gateway_and_route_have_in_common() {
+fn route_names_intersect_gateway_names() {
     for (hosts, wanted, expected) in [
         (
             json!(["*"]),
@@ -332,7 +332,7 @@ fn names_are_those_that_gateway_and_route_have_in_common() {
         let [mut gateway, mut bound] = passthrough(SHOOT, &HOSTS);
         gateway["spec"]["servers"][0]["hosts"] = hosts.clone();
         bound["spec"]["tls"][0]["match"][0]["sniHosts"] = wanted.clone();
-        let found = group(&world(&[api_server(SHOOT), gateway, bound]), &one(), SHOOT);
+        let found = group(&state(&[api_server(SHOOT), gateway, bound]), &one(), SHOOT);
         let names = of(&found, 0)
             .into_iter()
             .find(|route| route.starts_with("names"));
@@ -340,8 +340,13 @@ fn names_are_those_that_gateway_and_route_have_in_common() {
         let names = names.split(" -> ").next().unwrap_or_default();
         assert_eq!(names, expected, "{hosts} {wanted}");
         let all = expected.split(' ').count() > wanted.as_array().unwrap().len();
-        let told = count(&found, Reason::RouteNotTranslated, Kind::VirtualService);
-        assert_eq!(told == 0, all, "{hosts} {wanted}: {:?}", problems(&found));
+        let reported = count(&found, Reason::RouteNotTranslated, Kind::VirtualService);
+        assert_eq!(
+            reported == 0,
+            all,
+            "{hosts} {wanted}: {:?}",
+            problems(&found)
+        );
     }
 }
 
@@ -352,41 +357,41 @@ fn a_tcp_route_takes_all_names_of_a_tls_server() {
         let route = bound["spec"]["tls"][0]["route"].take();
         bound["spec"]["tls"] = json!([]);
         bound["spec"]["tcp"] = json!([{"match": matches, "route": route}]);
-        let found = group(&world(&[api_server(SHOOT), gateway, bound]), &one(), SHOOT);
+        let found = group(&state(&[api_server(SHOOT), gateway, bound]), &one(), SHOOT);
         assert!(of(&found, 0).contains(&names_of_both()));
         assert_eq!(problems(&found), [""; 0]);
     }
 }
 
 #[test]
-fn a_short_name_is_one_of_the_own_namespace_and_a_sole_port_needs_no_number() {
+fn short_host_resolves_in_own_namespace() {
     let [gateway, mut bound] = passthrough(SHOOT, &HOSTS);
     bound["spec"]["tls"][0]["route"] = json!([{"destination": {"host": "kube-apiserver"}}]);
-    let world = world(&[api_server(SHOOT), gateway, bound]);
-    assert!(routes(&world, &one(), SHOOT).contains(&names_of_both()));
+    let state = state(&[api_server(SHOOT), gateway, bound]);
+    assert!(routes(&state, &one(), SHOOT).contains(&names_of_both()));
 }
 
 #[test]
-fn of_several_destinations_one_with_all_the_weight_is_taken() {
+fn destination_with_all_weight_is_used() {
     let [gateway, mut bound] = passthrough(SHOOT, &HOSTS);
     bound["spec"]["tls"][0]["route"] = json!([
         {"destination": {"host": "kube-apiserver", "port": {"number": 443}}, "weight": 100},
         {"destination": {"host": "other", "port": {"number": 443}}, "weight": 0},
     ]);
-    let world = world(&[api_server(SHOOT), gateway, bound]);
-    assert!(routes(&world, &one(), SHOOT).contains(&names_of_both()));
+    let state = state(&[api_server(SHOOT), gateway, bound]);
+    assert!(routes(&state, &one(), SHOOT).contains(&names_of_both()));
 }
 
 #[test]
-fn a_route_into_another_namespace_is_that_namespaces() {
+fn route_belongs_to_the_target_namespace() {
     let [gateway, mut bound] = passthrough(SHOOT, &HOSTS);
     let host = "kube-apiserver.shoot--foo--other.svc.cluster.local";
     let to = json!([{"destination": {"host": host, "port": {"number": 443}}}]);
     bound["spec"]["tls"][0]["route"] = to;
-    let world = world(&[api_server("shoot--foo--other"), gateway, bound]);
-    let own = group(&world, &one(), SHOOT);
+    let state = state(&[api_server("shoot--foo--other"), gateway, bound]);
+    let own = group(&state, &one(), SHOOT);
     assert_eq!(of(&own, 0), [""; 0]);
-    let other = group(&world, &one(), "shoot--foo--other");
+    let other = group(&state, &one(), "shoot--foo--other");
     let found = of(&other, 0);
     assert!(
         found
@@ -397,7 +402,7 @@ fn a_route_into_another_namespace_is_that_namespaces() {
 }
 
 #[test]
-fn one_gateways_trouble_is_not_told_when_another_has_none() {
+fn problem_is_reported_only_if_all_gateways_have_it() {
     let mut settings: RouteSettings = one();
     settings
         .gateways
@@ -409,7 +414,7 @@ fn one_gateways_trouble_is_not_told_when_another_has_none() {
     bound["spec"]["gateways"] = json!(["kube-apiserver", "second"]);
     bound["spec"]["exportTo"] = json!(["*"]);
     let found = group(
-        &world(&[api_server(SHOOT), first, second, bound]),
+        &state(&[api_server(SHOOT), first, second, bound]),
         &settings,
         SHOOT,
     );

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::fixture::*;
 use crate::plan::Reason;
 use crate::routes::{Group, group};
-use crate::world::{Kind, World};
+use crate::state::{ClusterState, Kind};
 
 const HOST: &str = "api.bar.foo.example.com";
 const INTERNAL: &str = "api.bar.foo.internal.example.com";
@@ -112,10 +112,10 @@ fn shoots() -> Vec<Value> {
     all
 }
 
-fn with(filters: &[Value]) -> World {
+fn with(filters: &[Value]) -> ClusterState {
     let mut all = shoots();
     all.extend(filters.iter().cloned());
-    world(&all)
+    state(&all)
 }
 
 /// What each kind of route lets in: `names …`, `connect 443 …`, `connect 1194 …`.
@@ -142,8 +142,8 @@ fn open(group: &Group, gateway: usize) -> Vec<String> {
     all
 }
 
-fn opened(world: &World, namespace: &str) -> Vec<String> {
-    open(&group(world, &one(), namespace), 0)
+fn opened(state: &ClusterState, namespace: &str) -> Vec<String> {
+    open(&group(state, &one(), namespace), 0)
 }
 
 const OPEN: [&str; 3] = [
@@ -158,7 +158,7 @@ fn withheld(group: &Group) -> Vec<String> {
 }
 
 #[test]
-fn a_server_name_is_restricted_with_those_beside_it() {
+fn server_name_restriction_covers_its_chain() {
     for kind in [
         "source_ip",
         "remote_ip",
@@ -167,37 +167,37 @@ fn a_server_name_is_restricted_with_those_beside_it() {
     ] {
         let own = ranges(kind, &["203.0.113.0/24", "10.250.0.7/16", "2001:db8::/32"]);
         let filter = by_name("istio-ingress/acl-api", HOST, &own);
-        let world = with(&[filter]);
-        let found = group(&world, &one(), SHOOT);
+        let state = with(&[filter]);
+        let found = group(&state, &one(), SHOOT);
         let names = "names 443: 10.250.0.0/16 203.0.113.0/24 2001:db8::/32";
         assert_eq!(open(&found, 0), [OPEN[0], OPEN[1], names], "{kind}");
         // Both names are one route.
         assert!(of(&found, 0).contains(&format!("names {HOST} {INTERNAL} -> {API}")));
         assert_eq!(problems(&found), [""; 0]);
-        assert_eq!(opened(&world, OTHER), OPEN);
-        assert_eq!(problems(&group(&world, &one(), "istio-ingress")), [""; 0]);
+        assert_eq!(opened(&state, OTHER), OPEN);
+        assert_eq!(problems(&group(&state, &one(), "istio-ingress")), [""; 0]);
     }
 }
 
 #[test]
-fn names_that_another_object_holds_beside_it_are_restricted_too() {
+fn restriction_covers_names_of_other_objects() {
     let own = ranges("remote_ip", &["203.0.113.0/24"]);
     let annotations = json!({
         "rhizome.gardener.cloud/server-names": format!("{INTERNAL}, third.example.com"),
     });
-    let mut world = with(&[by_name("istio-ingress/acl-api", HOST, &own)]);
-    apply(&mut world, &annotate(api_server(SHOOT), annotations));
+    let mut state = with(&[by_name("istio-ingress/acl-api", HOST, &own)]);
+    apply(&mut state, &annotate(api_server(SHOOT), annotations));
     let names = "names 443: 203.0.113.0/24";
-    assert_eq!(opened(&world, SHOOT), [OPEN[0], OPEN[1], names, names]);
+    assert_eq!(opened(&state, SHOOT), [OPEN[0], OPEN[1], names, names]);
 }
 
 #[test]
-fn tls_that_ended_in_the_gateway_is_restricted_as_well() {
+fn terminated_tls_routes_are_restricted() {
     let own = ranges("remote_ip", &["203.0.113.0/24"]);
     let mut objects = vec![api_server(SHOOT)];
     objects.extend(terminating(SHOOT, &[HOST]));
     objects.push(by_name("istio-ingress/acl-api", HOST, &own));
-    let found = group(&world(&objects), &one(), SHOOT);
+    let found = group(&state(&objects), &one(), SHOOT);
     assert!(open(&found, 0).contains(&"names 443: 203.0.113.0/24".to_owned()));
 }
 
@@ -206,18 +206,18 @@ fn a_header_restricts_all_but_server_names() {
     let own = ranges("remote_ip", &["203.0.113.0/24", "10.250.0.0/16"]);
     for port in [8443, 8132] {
         let filter = by_header("istio-ingress/acl-vpn", port, SHOOT, &own);
-        let world = with(&[filter]);
-        let found = group(&world, &one(), SHOOT);
+        let state = with(&[filter]);
+        let found = group(&state, &one(), SHOOT);
         let both =
             ["1194", "443"].map(|port| format!("connect {port}: 10.250.0.0/16 203.0.113.0/24"));
         assert_eq!(open(&found, 0), [&both[0], &both[1], OPEN[2]], "{port}");
         assert_eq!(problems(&found), [""; 0]);
-        assert_eq!(opened(&world, OTHER), OPEN);
+        assert_eq!(opened(&state, OTHER), OPEN);
     }
 }
 
 #[test]
-fn a_header_restricts_node_proxies_and_wireguard_of_the_shoot() {
+fn header_restricts_node_and_wireguard_routes() {
     let own = ranges("remote_ip", &["203.0.113.0/24"]);
     let annotations = json!({
         "rhizome.gardener.cloud/destinations": "10.1.2.3:443",
@@ -225,9 +225,9 @@ fn a_header_restricts_node_proxies_and_wireguard_of_the_shoot() {
     });
     let ports = ["kube-apiserver:443", "wg-gateway:51821"];
     let service = service(&format!("{SHOOT}/kube-apiserver"), &ports);
-    let mut world = with(&[by_header("istio-ingress/acl", 8443, SHOOT, &own)]);
-    apply(&mut world, &annotate(service, annotations));
-    let found = opened(&world, SHOOT);
+    let mut state = with(&[by_header("istio-ingress/acl", 8443, SHOOT, &own)]);
+    apply(&mut state, &annotate(service, annotations));
+    let found = opened(&state, SHOOT);
     for kind in ["destination 443", "wireguard 51821"] {
         let expected = format!("{kind}: 203.0.113.0/24");
         assert!(found.contains(&expected), "{expected} in {found:?}");
@@ -251,11 +251,11 @@ fn one_filter_for_all_shoots() {
             }
         };
         let (a, b) = (name(SHOOT), name(OTHER));
-        let mut world = with(&[of_all(&[(&a, &first), (&b, &second)])]);
-        apply(&mut world, &vpn_server(third, "vpn-seed-server"));
-        assert!(opened(&world, SHOOT).contains(&shown("203.0.113.0/24")));
-        assert!(opened(&world, OTHER).contains(&shown("198.51.100.0/24")));
-        assert_eq!(opened(&world, third), [OPEN[0]]);
+        let mut state = with(&[of_all(&[(&a, &first), (&b, &second)])]);
+        apply(&mut state, &vpn_server(third, "vpn-seed-server"));
+        assert!(opened(&state, SHOOT).contains(&shown("203.0.113.0/24")));
+        assert!(opened(&state, OTHER).contains(&shown("198.51.100.0/24")));
+        assert_eq!(opened(&state, third), [OPEN[0]]);
     }
 }
 
@@ -277,11 +277,11 @@ fn several_restrictions_are_intersected() {
     );
     let found = group(&with(&one_of(&none)), &one(), SHOOT);
     assert_eq!(open(&found, 0), OPEN[..2]);
-    let told = withheld(&found);
-    assert_eq!(told.len(), 1);
+    let reported = withheld(&found);
+    assert_eq!(reported.len(), 1);
     assert!(
-        told[0].contains("istio-ingress/a, istio-ingress/b"),
-        "{told:?}"
+        reported[0].contains("istio-ingress/a, istio-ingress/b"),
+        "{reported:?}"
     );
     assert_eq!(
         count(&found, Reason::RouteNotTranslated, Kind::VirtualService),
@@ -290,7 +290,7 @@ fn several_restrictions_are_intersected() {
 }
 
 #[test]
-fn what_is_not_understood_withholds_what_it_names() {
+fn unsupported_filter_withholds_named_routes() {
     let own = ranges("remote_ip", &["203.0.113.0/24"]);
     let by_user = json!([{"authenticated": {}}]);
     let but = json!([{"not_id": own[0]}]);
@@ -301,11 +301,11 @@ fn what_is_not_understood_withholds_what_it_names() {
     for rules in [any_of(&by_user), any_of(&but), denied, condition] {
         let listener = json!({"filterChain": {"sni": HOST}});
         let filter = rbac("istio-ingress/acl", "NETWORK_FILTER", &listener, &rules);
-        let world = with(&[filter]);
-        let found = group(&world, &one(), SHOOT);
+        let state = with(&[filter]);
+        let found = group(&state, &one(), SHOOT);
         assert_eq!(open(&found, 0), OPEN[..2], "{rules}");
         assert_eq!(withheld(&found).len(), 1);
-        assert_eq!(opened(&world, OTHER), OPEN);
+        assert_eq!(opened(&state, OTHER), OPEN);
     }
     for deny in [false, true] {
         let principals = if deny { &own } else { &by_user };
@@ -315,17 +315,17 @@ fn what_is_not_understood_withholds_what_it_names() {
             let (parent, field) = at.rsplit_once('/').unwrap();
             filter.pointer_mut(parent).unwrap()[field] = json!("DENY");
         }
-        let world = with(&[filter]);
-        let found = group(&world, &one(), SHOOT);
+        let state = with(&[filter]);
+        let found = group(&state, &one(), SHOOT);
         assert_eq!(open(&found, 0), [OPEN[2]]);
         // Each of the routes, and the filter itself.
         assert_eq!(withheld(&found).len(), 3);
-        assert_eq!(opened(&world, OTHER), OPEN);
+        assert_eq!(opened(&state, OTHER), OPEN);
     }
 }
 
 #[test]
-fn what_names_nothing_is_told_of_alone() {
+fn unscoped_unsupported_filter_is_only_reported() {
     for (layer, rules) in [
         ("NETWORK_FILTER", any_of(&json!([{"authenticated": {}}]))),
         ("HTTP_FILTER", any_of(&json!([{"url_path": {}}]))),
@@ -335,9 +335,9 @@ fn what_names_nothing_is_told_of_alone() {
         ),
     ] {
         let filter = rbac("istio-ingress/acl", layer, &json!({}), &rules);
-        let world = with(&[filter]);
-        assert_eq!(opened(&world, SHOOT), OPEN, "{rules}");
-        let home = group(&world, &one(), "istio-ingress");
+        let state = with(&[filter]);
+        assert_eq!(opened(&state, SHOOT), OPEN, "{rules}");
+        let home = group(&state, &one(), "istio-ingress");
         assert_eq!(
             count(&home, Reason::RouteNotTranslated, Kind::EnvoyFilter),
             1
@@ -359,8 +359,8 @@ fn a_whole_listener_is_restricted() {
     ] {
         let filter = rbac("istio-system/acl", "NETWORK_FILTER", &listener, &own);
         for namespace in [SHOOT, OTHER] {
-            let world = with(std::slice::from_ref(&filter));
-            assert_eq!(opened(&world, namespace), expected, "{listener}");
+            let state = with(std::slice::from_ref(&filter));
+            assert_eq!(opened(&state, namespace), expected, "{listener}");
         }
     }
 }
@@ -399,7 +399,7 @@ fn a_wildcard_route_is_whole_or_withheld() {
         );
         let mut objects = vec![api_server(SHOOT), filter];
         objects.extend(passthrough(SHOOT, &[host]));
-        let found = group(&world(&objects), &one(), SHOOT);
+        let found = group(&state(&objects), &one(), SHOOT);
         let names = open(&found, 0)
             .into_iter()
             .find_map(|text| text.strip_prefix("names 443: ").map(str::to_owned));
@@ -432,16 +432,16 @@ fn filters_within_a_chain_restrict_it() {
     let own = ranges("remote_ip", &["203.0.113.0/24", "10.250.0.0/16"]);
     let sources = |chain: &Value| {
         let found = group(
-            &world(&[api_server(SHOOT), chain.clone()]),
+            &state(&[api_server(SHOOT), chain.clone()]),
             &documented(),
             SHOOT,
         );
-        let told = count(&found, Reason::RouteNotTranslated, Kind::EnvoyFilter);
+        let reported = count(&found, Reason::RouteNotTranslated, Kind::EnvoyFilter);
         let destinations = open(&found, 0);
         let own = destinations
             .into_iter()
             .find(|text| text.starts_with("dest"));
-        (own, told)
+        (own, reported)
     };
     let expected = "destination 443: 10.250.0.0/16 203.0.113.0/24".to_owned();
     assert_eq!(sources(&chain_with(&own)), (Some(expected), 0));
@@ -478,8 +478,8 @@ fn a_chain_is_restricted_by_its_name() {
             &any_of(&principals),
         );
         filter["spec"]["workloadSelector"]["labels"] = json!({"istio": "ingressgateway"});
-        let world = world(&[api_server(SHOOT), chain.clone(), filter]);
-        let found = open(&group(&world, &documented(), SHOOT), 0);
+        let state = state(&[api_server(SHOOT), chain.clone(), filter]);
+        let found = open(&group(&state, &documented(), SHOOT), 0);
         let own = found
             .iter()
             .find_map(|text| text.strip_prefix("destination 443: "));
@@ -488,7 +488,7 @@ fn a_chain_is_restricted_by_its_name() {
 }
 
 #[test]
-fn only_the_gateway_that_takes_the_filter_is_restricted() {
+fn only_selected_gateway_is_restricted() {
     let mut settings = one();
     let labels = [
         ("app", "istio-ingressgateway"),
@@ -512,17 +512,17 @@ fn only_the_gateway_that_takes_the_filter_is_restricted() {
 #[test]
 fn the_route_is_open_again_without_the_filter() {
     let own = ranges("remote_ip", &["203.0.113.0/24"]);
-    let mut world = with(&[]);
-    let before = group(&world, &one(), SHOOT);
+    let mut state = with(&[]);
+    let before = group(&state, &one(), SHOOT);
     for filter in [
         by_name("istio-ingress/acl", HOST, &own),
         by_name("istio-ingress/acl", HOST, &json!([])),
         by_header("istio-ingress/acl", 8132, SHOOT, &own),
     ] {
-        let (kind, key) = apply(&mut world, &filter);
-        assert_ne!(group(&world, &one(), SHOOT), before);
-        world.remove(kind, &key);
-        assert_eq!(group(&world, &one(), SHOOT), before);
+        let (kind, key) = apply(&mut state, &filter);
+        assert_ne!(group(&state, &one(), SHOOT), before);
+        state.remove(kind, &key);
+        assert_eq!(group(&state, &one(), SHOOT), before);
     }
 }
 
@@ -533,20 +533,20 @@ fn a_withheld_route_opens_no_pods() {
     let none = json!([]);
     objects.push(by_name("istio-ingress/acl", HOST, &none));
     objects.push(by_header("istio-ingress/acl-vpn", 8443, SHOOT, &none));
-    let found = group(&world(&objects), &one(), SHOOT);
+    let found = group(&state(&objects), &one(), SHOOT);
     assert!(found.routed.is_empty() && found.gateways[0].clusters.is_empty());
     assert_eq!(withheld(&found).len(), 2);
 }
 
 #[test]
-fn filters_that_restrict_nobody_change_nothing() {
+fn open_filters_change_nothing() {
     let everyone = any_of(&json!([{"any": true}]));
     let log = json!({"action": "LOG", "policies": {}});
     for rules in [everyone, log, Value::Null] {
         let filter = rbac("istio-ingress/acl", "NETWORK_FILTER", &json!({}), &rules);
-        let world = with(&[filter]);
-        assert_eq!(opened(&world, SHOOT), OPEN, "{rules}");
-        assert_eq!(problems(&group(&world, &one(), "istio-ingress")), [""; 0]);
+        let state = with(&[filter]);
+        assert_eq!(opened(&state, SHOOT), OPEN, "{rules}");
+        assert_eq!(problems(&group(&state, &one(), "istio-ingress")), [""; 0]);
     }
 }
 

@@ -1,28 +1,28 @@
-//! Objects that cannot be followed: told of, and nothing else is touched.
+//! Objects that cannot be followed: reported, and nothing else is affected.
 
 use serde_json::{Value, json};
 
 use super::fixture::*;
 use crate::plan::Reason;
 use crate::routes::group;
-use crate::world::Kind;
+use crate::state::Kind;
 
-/// Checks that the object alone is told of, in the group where it is told, while a good shoot beside
-/// it is served.
+/// Checks that the object alone is reported, in the group that reports it, while a good shoot
+/// beside it is served.
 fn told_alone(objects: &[Value], kind: Kind, namespace: &str) {
     let good = "shoot--foo--good";
     let mut all = vec![api_server(good), api_server(SHOOT)];
     all.extend(passthrough(good, &["good.example.com"]));
     all.extend(objects.iter().cloned());
-    let world = world(&all);
-    let found = group(&world, &one(), namespace);
+    let state = state(&all);
+    let found = group(&state, &one(), namespace);
     assert_eq!(
         count(&found, Reason::RouteNotTranslated, kind),
         1,
         "{:?}",
         problems(&found)
     );
-    let beside = group(&world, &one(), good);
+    let beside = group(&state, &one(), good);
     assert!(
         of(&beside, 0)
             .iter()
@@ -228,14 +228,14 @@ fn changes_of_http_are_marked_as_not_made() {
             json!({"transportSocket": {"name": "x"}}),
         ),
     ] {
-        let found = group(&world(&[filter]), &one(), SHOOT);
+        let found = group(&state(&[filter]), &one(), SHOOT);
         assert_eq!(count(&found, Reason::RouteAdapted, Kind::EnvoyFilter), 1);
         assert_eq!(found.problems.len(), 1);
     }
 }
 
 #[test]
-fn what_changes_no_route_is_passed_over() {
+fn patches_without_route_effect_are_ignored() {
     for filter in [
         patch(
             "CLUSTER",
@@ -249,7 +249,7 @@ fn what_changes_no_route_is_passed_over() {
         ),
         patch("BOOTSTRAP", "MERGE", json!({"admin": {}})),
     ] {
-        let found = group(&world(&[filter]), &one(), SHOOT);
+        let found = group(&state(&[filter]), &one(), SHOOT);
         assert_eq!(problems(&found), [""; 0]);
     }
 }

@@ -79,7 +79,7 @@ pub(super) fn show(
     Ok(())
 }
 
-/// Keeps connecting, several clients at a time, until nobody accepts any more; returns how many
+/// Keeps connecting, several clients at a time, until no connection is accepted any more; returns how many
 /// requests were served.
 ///
 /// # Errors

@@ -1,18 +1,12 @@
-//! The way back: an API server in the seed reaches a kubelet in the shoot, in each transport; one
-//! reader stalls and the others do not notice; the agent ends by itself.
-//!
-//! gRPC comes first: an API server that speaks it cuts a reader that stalls for 10 s itself, and the
-//! reader here is to stay.
+//! Egress: the seed reaches a kubelet in the shoot by konnectivity; one reader stalls and the others
+//! do not notice; the agent ends by itself.
 
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use testkit::command;
 use testkit::http::{self, Body, Connection, Target};
 use testkit::kubelet::pattern;
-use testkit::netns::Place;
-use testkit::peers::kube::Egress;
 use testkit::process::Signal;
 use testkit::wait::{self, Stopwatch};
 
@@ -20,12 +14,11 @@ use super::{EGRESS, Stage};
 use crate::console::Console;
 use crate::demo::Programs;
 use crate::demo::gateway::{self, Extra};
-use crate::demo::konnectivity::{self, Credentials, KUBELET, Konnectivity, NODE_NAME, Spoken};
+use crate::demo::konnectivity::{self, Credentials, KUBELET, Konnectivity};
 
-/// How the kubelet is asked: where, and before each path what.
+/// How the kubelet is asked.
 struct Way {
     target: Target,
-    prefix: String,
 }
 
 pub(super) fn show(
@@ -36,12 +29,9 @@ pub(super) fn show(
 ) -> Result<()> {
     console.chapter("The way back: the control plane reaches a kubelet inside shoot a");
     start(console, stage, programs, dir)?;
-    let ways = if stage.shoots[0].is_real() {
-        by_api_server(console, stage, dir)
-    } else {
-        by_connect(console, stage)
+    let Some(way) = by_connect(console, stage) else {
+        return Ok(());
     };
-    let Some(way) = ways else { return Ok(()) };
     let Some(reader) = stall(console, stage, &way) else {
         return Ok(());
     };
@@ -70,8 +60,7 @@ fn start(console: &mut Console, stage: &mut Stage, programs: &Programs, dir: &Pa
     let (server, credentials) = console
         .step(EGRESS, "konnectivity-server in the seed", || {
             let credentials = Credentials::write(dir, &host)?;
-            let spoken = Spoken::Grpc;
-            let registry = konnectivity::write_registry(dir, &credentials, &host, spoken)?;
+            let registry = konnectivity::write_registry(dir, &credentials, &host)?;
             let server = konnectivity::start_server(programs, seed, dir, &credentials, &registry)?;
             let detail = "for the clusters of a registry; shoot a has no agent yet".to_owned();
             Ok(((server, credentials), detail))
@@ -97,96 +86,17 @@ fn start(console: &mut Console, stage: &mut Stage, programs: &Programs, dir: &Pa
     Ok(())
 }
 
-/// Without an API server: what one would ask, asked by ourselves.
+/// What an API server would ask, asked by the demo itself.
 fn by_connect(console: &mut Console, stage: &Stage) -> Option<Way> {
     let pair = stage.konnectivity.as_ref()?;
     let target = pair.credentials.by_connect(&stage.shoots[0].kubelets);
     let way = Way {
         target: target.timeout(LIMIT),
-        prefix: String::new(),
     };
     console.step(EGRESS, "CONNECT over mTLS → kubelet", || {
         Ok(((), answers(stage, &way)?))
     })?;
     Some(way)
-}
-
-/// With a real API server: through its node proxy, in each transport.
-fn by_api_server(console: &mut Console, stage: &mut Stage, dir: &Path) -> Option<Way> {
-    let pair = stage.konnectivity.as_ref()?;
-    let socket = konnectivity::socket(dir);
-    let tls = pair.credentials.by_tls();
-    let mut last = None;
-    for (name, spoken, egress) in [
-        (
-            "GRPC over a Unix socket",
-            None,
-            Egress::GrpcUds(socket.clone()),
-        ),
-        ("HTTPConnect over mTLS", None, tls),
-        (
-            "HTTPConnect over a Unix socket",
-            Some(Spoken::HttpConnect),
-            Egress::HttpConnectUds(socket),
-        ),
-    ] {
-        if let Some(spoken) = spoken {
-            let label = "the registry changes: the socket speaks HTTP CONNECT";
-            console.step(EGRESS, label, || speak(stage, dir, spoken))?;
-        }
-        let label = format!("kube-apiserver with {name} → kubelet");
-        last = console.step(EGRESS, &label, || {
-            let seed = &stage.network.seed;
-            stage.shoots[0].select_egress(seed, dir, &egress)?;
-            let server = stage.shoots[0].real()?;
-            if last.is_none() {
-                server.create_node(Place::In(seed), NODE_NAME, KUBELET)?;
-            }
-            let way = Way {
-                target: server.target().timeout(LIMIT),
-                prefix: format!("/api/v1/nodes/{NODE_NAME}/proxy"),
-            };
-            let detail = answers(stage, &way)?;
-            Ok((way, detail))
-        });
-        last.as_ref()?;
-    }
-    kubectl(console, EGRESS, stage, dir);
-    last
-}
-
-/// Has the server's socket speak something else, and waits until it does. The agent stays.
-fn speak(stage: &Stage, dir: &Path, spoken: Spoken) -> Result<((), String)> {
-    let pair = stage.konnectivity.as_ref().context("no pair")?;
-    let seed = &stage.network.seed;
-    let generation = "rhizome_konnectivity_registry_generation";
-    let before = konnectivity::metric(seed, generation)?;
-    konnectivity::write_registry(dir, &pair.credentials, &host(stage), spoken)?;
-    wait::until("the registry to be read", LIMIT, || {
-        konnectivity::metric(seed, generation).is_ok_and(|now| now > before)
-    })?;
-    let links = konnectivity::metric(seed, "rhizome_konnectivity_links")?;
-    ensure!(links == 1.0, "there are {links} agents");
-    Ok(((), "in effect; the agent has not noticed".to_owned()))
-}
-
-/// Asks the kubelet by `kubectl`, as a step of `chapter`; only a real API server understands it.
-pub(super) fn kubectl(console: &mut Console, chapter: &str, stage: &mut Stage, dir: &Path) {
-    let path = format!("/api/v1/nodes/{NODE_NAME}/proxy/metrics");
-    console.step(
-        chapter,
-        "kubectl get --raw …/node-a/proxy/metrics",
-        || {
-            let kubeconfig = dir.join("kubeconfig-egress");
-            let server = stage.shoots[0].real()?;
-            server.write_kubeconfig(&kubeconfig, server.addr(), None)?;
-            let seed = Place::In(&stage.network.seed);
-            let mut kubectl = seed.command(command::require("kubectl")?);
-            kubectl.arg("--kubeconfig").arg(&kubeconfig);
-            let text = command::run(kubectl.args(["get", "--raw", &path]))?;
-            Ok(((), text.trim_end().to_owned()))
-        },
-    );
 }
 
 /// Asks the kubelet for something small and something large, and says how that went.
@@ -213,7 +123,7 @@ fn answers(stage: &Stage, way: &Way) -> Result<String> {
 fn stall(console: &mut Console, stage: &Stage, way: &Way) -> Option<Body> {
     let seed = &stage.network.seed;
     let reader = console.step(EGRESS, "a reader stops in the middle of 1 GiB", || {
-        let path = format!("{}/big?bytes={}", way.prefix, 1 << 30);
+        let path = format!("/big?bytes={}", 1 << 30);
         let mut reader = seed.run(|| Connection::open(&way.target)?.body(&path))??;
         let read = reader.next(LARGE)?;
         ensure!(read == pattern(LARGE), "the beginning came otherwise");
@@ -299,9 +209,8 @@ fn end_agent(
 
 impl Way {
     fn ask(&self, stage: &Stage, path: &str) -> Result<Vec<u8>> {
-        let path = format!("{}{path}", self.prefix);
         let seed = &stage.network.seed;
-        let answer = seed.run(|| http::get(&self.target, &path))??;
+        let answer = seed.run(|| http::get(&self.target, path))??;
         if answer.status != 200 {
             bail!("{path}: {}: {}", answer.status, answer.text());
         }

@@ -63,7 +63,7 @@ pub(super) fn show(
     );
     drop(firewall);
     not_backwards(console, stage);
-    kubelet(console, stage, dir);
+    kubelet(console, stage);
     Ok(())
 }
 
@@ -145,7 +145,7 @@ fn reach(console: &mut Console, stage: &Stage, transport: &str) {
         let (who, peer) = (answer["shoot"].as_str(), answer["peer"].as_str());
         ensure!(
             who == Some(tunnel::POD_NAME),
-            "an answer of somebody else: {answer}"
+            "another server answered: {answer}"
         );
         let peer: SocketAddr = peer.context("no peer in the answer")?.parse()?;
         ensure!(peer.ip() == KUBELET.ip(), "it was asked by {peer}");
@@ -157,7 +157,7 @@ fn reach(console: &mut Console, stage: &Stage, transport: &str) {
     });
 }
 
-/// Nobody asks the proxy without a certificate, and it leads nowhere but into the shoot.
+/// No client asks the proxy without a certificate, and it leads nowhere but into the shoot.
 fn without_certificate(console: &mut Console, stage: &Stage) {
     let seed = &stage.network.seed;
     console.step(
@@ -264,36 +264,40 @@ fn move_to(
 /// From the shoot, through the tunnel, toward the seed.
 fn not_backwards(console: &mut Console, stage: &Stage) {
     let node = node(stage);
-    console.step(TUNNEL, "the shoot reaches nobody in the seed by it", || {
-        let tunnel = stage.tunnel.as_ref().context("no tunnel")?;
-        let refused = [("reason", "filter_opening")];
-        let count = || Side::Server.metric(&tunnel.place, DROPPED, &refused);
-        let before = count()?;
-        let own = SocketAddr::new(tunnel::SERVER_INSIDE, tunnel::PROXY.port());
-        knock(node, own)?;
-        wait::until("the server to have counted", LIMIT, || {
-            count().is_ok_and(|now| now > before)
-        })?;
-        let nobodys = [("reason", "no_peer")];
-        let count = || Side::Client.metric(node, DROPPED, &nobodys);
-        let before = count()?;
-        let elsewhere = stage.shoots[0].endpoint();
-        let route = elsewhere.ip().to_string();
-        node.ip(&["route", "add", &route, "dev", tunnel::DEVICE])?;
-        let knocked = knock(node, elsewhere);
-        node.ip(&["route", "del", &route, "dev", tunnel::DEVICE])?;
-        knocked?;
-        wait::until("the client to have counted", LIMIT, || {
-            count().is_ok_and(|now| now > before)
-        })?;
-        Ok((
-            (),
-            format!("{own}: the server drops it; {elsewhere}: the client drops it"),
-        ))
-    });
+    console.step(
+        TUNNEL,
+        "the shoot reaches no address in the seed by it",
+        || {
+            let tunnel = stage.tunnel.as_ref().context("no tunnel")?;
+            let refused = [("reason", "filter_opening")];
+            let count = || Side::Server.metric(&tunnel.place, DROPPED, &refused);
+            let before = count()?;
+            let own = SocketAddr::new(tunnel::SERVER_INSIDE, tunnel::PROXY.port());
+            knock(node, own)?;
+            wait::until("the server to have counted", LIMIT, || {
+                count().is_ok_and(|now| now > before)
+            })?;
+            let no_peer = [("reason", "no_peer")];
+            let count = || Side::Client.metric(node, DROPPED, &no_peer);
+            let before = count()?;
+            let elsewhere = stage.shoots[0].endpoint();
+            let route = elsewhere.ip().to_string();
+            node.ip(&["route", "add", &route, "dev", tunnel::DEVICE])?;
+            let knocked = knock(node, elsewhere);
+            node.ip(&["route", "del", &route, "dev", tunnel::DEVICE])?;
+            knocked?;
+            wait::until("the client to have counted", LIMIT, || {
+                count().is_ok_and(|now| now > before)
+            })?;
+            Ok((
+                (),
+                format!("{own}: the server drops it; {elsewhere}: the client drops it"),
+            ))
+        },
+    );
 }
 
-/// Fails if anybody answers.
+/// Fails if there is an answer.
 fn knock(node: &Namespace, addr: SocketAddr) -> Result<()> {
     match node.run(|| TcpStream::connect_timeout(&addr, KNOCK))? {
         Ok(_) => bail!("the shoot reaches {addr}"),
@@ -301,30 +305,13 @@ fn knock(node: &Namespace, addr: SocketAddr) -> Result<()> {
     }
 }
 
-/// Reaches the kubelet: by a real API server's own egress selector, else by curl.
-fn kubelet(console: &mut Console, stage: &mut Stage, dir: &Path) {
-    if !stage.shoots[0].is_real() {
-        console.step(TUNNEL, "curl --proxy → kubelet on the node", || {
-            let text = curl_at(stage, KUBELET, "/metrics")?;
-            ensure!(
-                text.contains(NODE_NAME),
-                "an answer of somebody else: {text}"
-            );
-            Ok(((), text.trim_end().to_owned()))
-        });
-        return;
-    }
-    let name = "kube-apiserver with HTTPConnect over mTLS to vpn-server";
-    let selected = console.step(TUNNEL, name, || {
-        let tunnel = stage.tunnel.as_ref().context("no tunnel")?;
-        let egress = tunnel.credentials.by_tls();
-        let seed = &stage.network.seed;
-        stage.shoots[0].select_egress(seed, dir, &egress)?;
-        Ok(((), "started anew with that egress selector".to_owned()))
+/// Reaches the kubelet by curl.
+fn kubelet(console: &mut Console, stage: &Stage) {
+    console.step(TUNNEL, "curl --proxy → kubelet on the node", || {
+        let text = curl_at(stage, KUBELET, "/metrics")?;
+        ensure!(text.contains(NODE_NAME), "another answered: {text}");
+        Ok(((), text.trim_end().to_owned()))
     });
-    if selected.is_some() {
-        egress::kubectl(console, TUNNEL, stage, dir);
-    }
 }
 
 fn curl(stage: &Stage, path: &str) -> Result<String> {

@@ -181,7 +181,7 @@ fn probe_paths_are_known_by_first_segment() {
 }
 
 #[tokio::test]
-async fn the_probe_port_has_its_endpoints_and_no_others() {
+async fn probe_port_has_its_endpoints_only() {
     let server = Server::start(false, Sample::default());
     for path in ["/healthz", "/readyz"] {
         let reply = server.get(path).await;
@@ -205,7 +205,7 @@ async fn the_probe_port_has_its_endpoints_and_no_others() {
 }
 
 #[tokio::test]
-async fn a_process_that_is_not_ready_or_not_healthy_says_why() {
+async fn probes_report_why_they_fail() {
     let sample = Sample {
         not_ready: Some("no routes yet"),
         sick: true,
@@ -225,7 +225,7 @@ async fn a_process_that_is_not_ready_or_not_healthy_says_why() {
 }
 
 #[tokio::test]
-async fn metrics_come_in_the_format_asked_for() {
+async fn metrics_format_follows_the_accept_header() {
     let server = Server::admin();
     let reply = server.get("/metrics").await;
     assert_eq!(
@@ -246,7 +246,7 @@ async fn metrics_come_in_the_format_asked_for() {
 }
 
 #[tokio::test]
-async fn the_admin_address_shows_what_the_process_works_with() {
+async fn admin_address_shows_the_process_state() {
     let server = Server::start(
         true,
         Sample {
@@ -295,7 +295,7 @@ async fn connections_take_a_bounded_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn workers_that_do_not_answer_are_given_up_on() {
+async fn connections_time_out_without_workers() {
     assert_eq!(
         Server::admin().get("/connections?limit=0").await.status,
         504
@@ -303,7 +303,7 @@ async fn workers_that_do_not_answer_are_given_up_on() {
 }
 
 #[tokio::test]
-async fn a_snapshot_of_ten_thousand_clusters_arrives_whole() {
+async fn snapshot_of_ten_thousand_clusters_is_complete() {
     let server = Server::start(
         true,
         Sample {
@@ -349,7 +349,7 @@ async fn clusters_are_filtered_by_name_and_endpoint() {
 }
 
 #[tokio::test]
-async fn drain_is_a_post() {
+async fn drain_requires_post() {
     let server = Server::admin();
     let reply = server.get("/drain").await;
     assert_eq!((reply.status, reply.header("allow")), (405, Some("POST")));
@@ -359,7 +359,7 @@ async fn drain_is_a_post() {
 }
 
 #[tokio::test]
-async fn another_sites_page_cannot_drain() {
+async fn pages_of_other_sites_cannot_drain() {
     let server = Server::admin();
     for headers in [
         "sec-fetch-site: cross-site\r\n",
@@ -371,7 +371,7 @@ async fn another_sites_page_cannot_drain() {
         assert_eq!(reply.status, 403, "{headers}");
     }
     assert_eq!(server.process.drains.load(Ordering::SeqCst), 0);
-    // Our own page, which a name may lead to that is somebody else's (DNS rebinding).
+    // The process's own page under the name of another site (DNS rebinding).
     for (host, headers, status) in [
         ("127.0.0.1:9901", "sec-fetch-site: same-origin\r\n", 200),
         ("[::1]:9901", "sec-fetch-site: same-origin\r\n", 200),
@@ -389,7 +389,7 @@ async fn another_sites_page_cannot_drain() {
 }
 
 #[tokio::test]
-async fn the_log_filter_is_read_and_replaced() {
+async fn log_filter_is_read_and_replaced() {
     let server = Server::admin();
     assert_eq!(server.get("/log").await.body, "info\n");
     assert_eq!(
@@ -426,7 +426,7 @@ async fn the_log_filter_is_read_and_replaced() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_does_not_come_is_not_waited_for() {
+async fn missing_body_times_out() {
     let server = Server::admin();
     let mut client = Client::connect(&server.address).await;
     client
@@ -436,7 +436,7 @@ async fn a_body_that_does_not_come_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn head_is_get_without_the_body() {
+async fn head_is_get_without_body() {
     let server = Server::admin();
     let mut client = Client::connect(&server.address).await;
     for path in ["/healthz", "/metrics", "/", "/config", "/log", "/ready"] {
@@ -463,7 +463,7 @@ async fn other_methods_are_refused() {
 }
 
 #[tokio::test]
-async fn the_page_has_a_policy_with_a_new_nonce_each_time() {
+async fn page_policy_has_a_new_nonce_each_time() {
     let server = Server::admin();
     let mut seen = Vec::new();
     for _ in 0..2 {
@@ -488,7 +488,7 @@ async fn the_page_has_a_policy_with_a_new_nonce_each_time() {
 }
 
 #[test]
-fn form_encoding_is_undone() {
+fn form_encoding_is_decoded() {
     for (text, decoded) in [
         ("a+b%20c", "a b c"),
         ("%7c%7C", "||"),

@@ -131,6 +131,6 @@ async fn excess_response_is_refused_with_503() {
         assert_eq!(client.reply(true).await.unwrap().body, "held");
         assert_eq!(client.get("/").await.body, "ok");
     }
-    assert_eq!(fake.most_held.load(Ordering::SeqCst), MAX_RESPONSES);
+    assert_eq!(fake.max_held.load(Ordering::SeqCst), MAX_RESPONSES);
     server.ended().await;
 }

@@ -105,8 +105,8 @@ impl Tunnels {
     }
 
     async fn connect(&self, address: &str, random: i64) {
-        let dialled = tokio::time::timeout(DIAL_TIMEOUT, TcpStream::connect(address)).await;
-        let error = match dialled {
+        let dialed = tokio::time::timeout(DIAL_TIMEOUT, TcpStream::connect(address)).await;
+        let error = match dialed {
             Ok(Ok(stream)) => return self.established(stream, random).await,
             Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 format!("dial tcp {address}: connect: connection refused")

@@ -98,7 +98,7 @@ impl HttpFrontend {
         Ok((stream, bridge))
     }
 
-    /// Dials `target` with the very octets kube-apiserver sends.
+    /// Dials `target` with the very bytes kube-apiserver sends.
     ///
     /// # Errors
     /// When the server is not there, or its answer is no HTTP.
@@ -107,13 +107,13 @@ impl HttpFrontend {
         self.ask(head.as_bytes())
     }
 
-    /// Sends `octets` and reads an answer.
+    /// Sends `bytes` and reads an answer.
     ///
     /// # Errors
     /// As [`HttpFrontend::connect`].
-    pub fn ask(&self, octets: &[u8]) -> Result<Result<Tunnel, Refusal>> {
+    pub fn ask(&self, bytes: &[u8]) -> Result<Result<Tunnel, Refusal>> {
         let (mut stream, bridge) = self.dial()?;
-        stream.write_all(octets).context("asking")?;
+        stream.write_all(bytes).context("asking")?;
         answered(stream, bridge)
     }
 
@@ -151,18 +151,18 @@ fn answered(
 
 /// Reads up to the empty line; returns the head without it, and what came behind it.
 fn head(stream: &mut UnixStream) -> Result<(String, Vec<u8>)> {
-    let mut octets = Vec::new();
+    let mut bytes = Vec::new();
     let mut buffer = [0; 4096];
     loop {
-        if let Some(end) = octets.windows(4).position(|four| four == b"\r\n\r\n") {
-            let early = octets.split_off(end + 4);
-            octets.truncate(end);
-            return Ok((String::from_utf8(octets).context("the head")?, early));
+        if let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
+            let early = bytes.split_off(end + 4);
+            bytes.truncate(end);
+            return Ok((String::from_utf8(bytes).context("the head")?, early));
         }
-        let text = || String::from_utf8_lossy(&octets).into_owned();
+        let text = || String::from_utf8_lossy(&bytes).into_owned();
         match stream.read(&mut buffer) {
             Ok(0) => bail!("the connection ended after {:?}", text()),
-            Ok(count) => octets.extend_from_slice(&buffer[..count]),
+            Ok(count) => bytes.extend_from_slice(&buffer[..count]),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => {
                 return Err(error).with_context(|| format!("reading behind {:?}", text()));
@@ -172,7 +172,7 @@ fn head(stream: &mut UnixStream) -> Result<(String, Vec<u8>)> {
 }
 
 /// Reads the length the head names, or to the end.
-fn body(stream: &mut UnixStream, head: &str, mut octets: Vec<u8>) -> Result<String> {
+fn body(stream: &mut UnixStream, head: &str, mut bytes: Vec<u8>) -> Result<String> {
     let length = head.lines().find_map(|line| {
         let (name, value) = line.split_once(':')?;
         name.eq_ignore_ascii_case("content-length")
@@ -180,15 +180,15 @@ fn body(stream: &mut UnixStream, head: &str, mut octets: Vec<u8>) -> Result<Stri
     });
     match length.transpose().context("a length")? {
         Some(length) => {
-            let mut rest = vec![0; length.saturating_sub(octets.len())];
+            let mut rest = vec![0; length.saturating_sub(bytes.len())];
             stream.read_exact(&mut rest).context("reading a body")?;
-            octets.extend(rest);
+            bytes.extend(rest);
         }
         None => {
-            stream.read_to_end(&mut octets).context("reading a body")?;
+            stream.read_to_end(&mut bytes).context("reading a body")?;
         }
     }
-    String::from_utf8(octets).context("a body")
+    String::from_utf8(bytes).context("a body")
 }
 
 /// What a pair of sockets cannot say of the TLS connection behind it.
@@ -229,7 +229,7 @@ impl Bridge {
     }
 }
 
-/// Connects by TLS and returns a socket whose octets go through it, so that tests have one kind of
+/// Connects by TLS and returns a socket whose bytes go through it, so that tests have one kind of
 /// stream.
 fn bridge(
     engine: &Engine,

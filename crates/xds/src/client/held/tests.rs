@@ -3,7 +3,7 @@
 use route::{ClusterSpec, EndpointSpec, RouteMatch, RouteSpec};
 
 use super::*;
-use crate::client::update::{Response, understand};
+use crate::client::update::{Response, decode_response};
 use crate::decode::{OwnProtocol, Table};
 use crate::encode::GatewayParams;
 use crate::proto::discovery::{Any, DeltaDiscoveryResponse, DiscoveryResponse, NamedResource};
@@ -45,13 +45,13 @@ impl Memory {
     }
 }
 
-fn held() -> Held {
+fn held() -> HeldResources {
     let own = OwnListener {
         name: "tls".into(),
         port: 443,
         protocol: OwnProtocol::Tls,
     };
-    Held::new(State::default(), vec![own])
+    HeldResources::new(State::default(), vec![own])
 }
 
 /// A cluster and its assignment.
@@ -90,7 +90,7 @@ async fn delta(kind: ResourceType, resources: &[Resource], removed: &[&str]) -> 
         removed_resources: removed.iter().map(ToString::to_string).collect(),
         ..DeltaDiscoveryResponse::default()
     };
-    understand(Response::Delta(response)).await.unwrap()
+    decode_response(Response::Delta(response)).await.unwrap()
 }
 
 async fn full(kind: ResourceType, resources: &[Resource]) -> Update {
@@ -101,7 +101,7 @@ async fn full(kind: ResourceType, resources: &[Resource]) -> Update {
         version_info: "v".into(),
         ..DiscoveryResponse::default()
     };
-    understand(Response::Full(response)).await.unwrap()
+    decode_response(Response::Full(response)).await.unwrap()
 }
 
 fn any(resource: &Resource) -> Any {
@@ -111,12 +111,16 @@ fn any(resource: &Resource) -> Any {
     }
 }
 
-fn take(held: &mut Held, sink: &mut Memory, updates: &[Update]) -> Vec<Result<(), String>> {
+fn take(
+    held: &mut HeldResources,
+    sink: &mut Memory,
+    updates: &[Update],
+) -> Vec<Result<(), String>> {
     held.settle(updates, sink)
 }
 
 /// A client with one cluster and one route.
-async fn settled() -> (Held, Memory) {
+async fn settled() -> (HeldResources, Memory) {
     let (mut held, mut sink) = (held(), Memory::default());
     let mut resources = cluster("a");
     resources.extend(part("a", "a.example.com", "a"));
@@ -134,7 +138,7 @@ async fn settled() -> (Held, Memory) {
 }
 
 #[tokio::test]
-async fn nothing_is_applied_before_everything_is_there() {
+async fn nothing_applies_before_state_is_complete() {
     let (mut held, mut sink) = (held(), Memory::default());
     let mut resources = cluster("a");
     resources.extend(part("a", "a.example.com", "a"));
@@ -162,7 +166,7 @@ async fn part_of(kind: ResourceType, resources: &[Resource]) -> Update {
 }
 
 #[tokio::test]
-async fn a_part_of_what_the_server_says_is_taken_and_not_put_in_force() {
+async fn partial_update_is_acked_but_not_applied() {
     let (mut held, mut sink) = (held(), Memory::default());
     let mut resources = cluster("a");
     resources.extend(part("a", "a.example.com", "a"));
@@ -192,13 +196,13 @@ async fn a_part_of_what_the_server_says_is_taken_and_not_put_in_force() {
     let more = part_of(Listener, &part("d", "d.example.com", "a")).await;
     take(&mut held, &mut sink, &[more]);
     assert_eq!(sink.routes().len(), 3);
-    held.do_without_more(&mut sink).unwrap();
+    held.apply_without_more(&mut sink).unwrap();
     assert_eq!(sink.routes().len(), 4);
     assert!(held.is_current());
 }
 
 #[tokio::test]
-async fn a_response_that_says_two_things_of_a_resource_is_refused() {
+async fn response_with_duplicate_resource_is_refused() {
     let mut twice = cluster("a");
     twice.extend(cluster("a"));
     let update = delta(Cluster, &twice, &[]).await;
@@ -208,7 +212,7 @@ async fn a_response_that_says_two_things_of_a_resource_is_refused() {
 }
 
 #[tokio::test]
-async fn many_missing_assignments_are_done_without_in_one_pass() {
+async fn missing_assignments_are_filled_in_one_pass() {
     let (mut held, mut sink) = (held(), Memory::default());
     let clusters: Vec<_> = (0..20_000)
         .flat_map(|number| cluster(&number.to_string()))
@@ -219,12 +223,12 @@ async fn many_missing_assignments_are_done_without_in_one_pass() {
     ];
     take(&mut held, &mut sink, &updates);
     assert_eq!(held.missing().len(), 20_000);
-    held.do_without_missing(&mut sink).unwrap();
+    held.apply_without_missing(&mut sink).unwrap();
     assert!(held.is_current());
 }
 
 #[tokio::test]
-async fn contradictions_are_refused_while_an_assignment_is_missing() {
+async fn contradictions_are_refused_while_incomplete() {
     let (mut held, mut sink) = settled().await;
     take(
         &mut held,
@@ -250,7 +254,7 @@ async fn an_empty_gateway_is_complete() {
 }
 
 #[tokio::test]
-async fn of_two_updates_that_contradict_each_other_one_is_taken() {
+async fn first_of_contradicting_updates_is_applied() {
     let (mut held, mut sink) = settled().await;
     let good = delta(Listener, &part("b", "b.example.com", "a"), &[]).await;
     let mut other = cluster("c");
@@ -275,7 +279,7 @@ async fn of_two_updates_that_contradict_each_other_one_is_taken() {
 }
 
 #[tokio::test]
-async fn contradictions_are_refused_before_everything_is_there() {
+async fn contradictions_are_refused_before_complete() {
     let (mut held, mut sink) = (held(), Memory::default());
     let mut resources = cluster("a");
     resources.extend(part("a", "a.example.com", "a"));
@@ -290,7 +294,7 @@ async fn contradictions_are_refused_before_everything_is_there() {
 }
 
 #[tokio::test]
-async fn what_the_sink_refuses_leaves_no_trace() {
+async fn refused_table_leaves_no_trace() {
     let (mut held, mut sink) = settled().await;
     sink.refuses = true;
     let update = delta(Listener, &part("b", "b.example.com", "a"), &["tls|a"]).await;
@@ -327,7 +331,7 @@ async fn an_assignment_that_does_not_exist_is_empty() {
 }
 
 #[tokio::test]
-async fn what_is_missing_for_long_is_done_without() {
+async fn missing_resource_times_out_as_empty() {
     let (mut held, mut sink) = settled().await;
     let tables = sink.tables.len();
     let mut resources = cluster("b");
@@ -339,7 +343,7 @@ async fn what_is_missing_for_long_is_done_without() {
     take(&mut held, &mut sink, &updates);
     assert_eq!(sink.tables.len(), tables);
     assert!(held.waits_for_missing());
-    held.do_without_missing(&mut sink).unwrap();
+    held.apply_without_missing(&mut sink).unwrap();
     assert!(!held.waits_for_missing() && held.is_current());
     let routes = [
         ("a.example.com".to_owned(), 1),
@@ -362,7 +366,7 @@ async fn an_assignment_goes_with_its_cluster() {
 }
 
 #[tokio::test]
-async fn a_list_replaces_what_there_was_and_a_part_does_not() {
+async fn list_replaces_state_and_part_adds_to_it() {
     let (mut held, mut sink) = (held(), Memory::default());
     let mut resources = cluster("a");
     resources.extend(cluster("b"));
@@ -393,7 +397,7 @@ async fn a_list_replaces_what_there_was_and_a_part_does_not() {
 }
 
 #[tokio::test]
-async fn a_fault_is_told_with_the_resource_and_spares_its_neighbours() {
+async fn fault_names_resource_and_spares_others() {
     let (mut held, mut sink) = settled().await;
     let mut bad = part("b", "b.example.com", "a").remove(0);
     bad.body = Bytes::from_static(b"\x0a\x05tls|b\xff");
@@ -408,7 +412,7 @@ async fn a_fault_is_told_with_the_resource_and_spares_its_neighbours() {
 }
 
 #[tokio::test]
-async fn a_resource_of_another_type_than_its_response_is_a_fault() {
+async fn resource_type_must_match_its_response() {
     let mut wrong = cluster("a");
     wrong[0].kind = Listener;
     let response = DeltaDiscoveryResponse {
@@ -420,17 +424,17 @@ async fn a_resource_of_another_type_than_its_response_is_a_fault() {
         }],
         ..DeltaDiscoveryResponse::default()
     };
-    let update = understand(Response::Delta(response)).await.unwrap();
+    let update = decode_response(Response::Delta(response)).await.unwrap();
     assert!(update.fault.unwrap().contains("Listener"));
     let unknown = DeltaDiscoveryResponse {
         type_url: "type.googleapis.com/something.Else".into(),
         ..DeltaDiscoveryResponse::default()
     };
-    assert!(understand(Response::Delta(unknown)).await.is_none());
+    assert!(decode_response(Response::Delta(unknown)).await.is_none());
 }
 
 #[tokio::test]
-async fn what_was_kept_is_begun_with_and_applied_once_the_server_has_answered() {
+async fn cached_state_applies_after_first_answer() {
     let (before, mut sink) = settled().await;
     let entries = before.stored().lock().entries();
     let mut held = held();

@@ -48,7 +48,7 @@ fn proxy_listener() -> Listener {
 }
 
 #[test]
-fn a_listener_of_proxy_headers_is_matched_by_its_port() {
+fn proxy_header_listener_matches_by_port() {
     let table = table(&state(&[API_A, API_B], &[proxy_listener()]));
     let text = listed(&table);
     assert_eq!(text.len(), 3);
@@ -68,7 +68,7 @@ fn a_listener_of_proxy_headers_is_matched_by_its_port() {
         text[1]
     );
     assert!(text[1].ends_with(&format!("-> {API_A} [1]")), "{}", text[1]);
-    // The dummy cluster is not there: whoever goes there finds no endpoint, and nobody else suffers.
+    // The dummy cluster is absent: its connections find no endpoint, no others are affected.
     let wanted = "outbound|9999||localhost: it is not there, and \"0.0.0.0_8443\" leads to it";
     assert_eq!(reports(&table), [wanted]);
     let cluster = table.spec.clusters.last().unwrap();
@@ -168,7 +168,7 @@ fn connect_listener(name: &str, port: u32, mut first: Vec<Route>) -> Listener {
 const DESTINATION: &str = r"^outbound\|(1194\|\|vpn-seed-server(-[0-4])?|443\|\|kube-apiserver)\..+\.svc\.cluster\.local$";
 
 #[test]
-fn a_regular_expression_opens_the_clusters_that_it_matches() {
+fn regex_opens_matching_clusters() {
     let vpn = connect_listener(
         "0.0.0.0_8132",
         8132,
@@ -271,7 +271,7 @@ fn the_first_route_that_matches_counts() {
 }
 
 #[test]
-fn patterns_are_held_against_every_name_and_therefore_few() {
+fn patterns_per_configuration_are_bounded() {
     let kind = ResourceType::RouteConfiguration;
     let some = |count| {
         routes(
@@ -288,7 +288,7 @@ fn patterns_are_held_against_every_name_and_therefore_few() {
 }
 
 #[test]
-fn who_may_use_a_connect_route_is_its_list() {
+fn connect_route_sources_are_decoded() {
     let policy = |sources: [&str; 2]| RbacPolicy {
         permissions: vec![RbacPermission { any: Some(true) }],
         principals: sources
@@ -337,7 +337,7 @@ fn who_may_use_a_connect_route_is_its_list() {
 }
 
 #[test]
-fn routes_apart_from_their_listener_are_waited_for() {
+fn named_route_configurations_are_awaited() {
     let mut manager = manager(routes("", Vec::new()));
     manager.route_config = None;
     manager.rds = Some(Rds {
@@ -373,7 +373,7 @@ fn routes_apart_from_their_listener_are_waited_for() {
 }
 
 #[test]
-fn names_lead_to_clusters_and_what_is_left_to_the_default() {
+fn names_route_to_clusters_rest_to_default() {
     let mut limited = tcp_chain(names(&["*.example.com"]), API_B);
     let matches = limited.filter_chain_match.as_mut().unwrap();
     matches.transport_protocol = "tls".to_owned();

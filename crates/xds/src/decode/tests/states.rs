@@ -99,7 +99,7 @@ fn assignments_are_asked_for_and_waited_for() {
 }
 
 #[test]
-fn what_a_cluster_does_not_say_is_envoys_default() {
+fn cluster_defaults_are_envoys() {
     let spec = spec(cluster("c"));
     assert_eq!(spec.connect_timeout, Duration::from_secs(5));
     assert_eq!(spec.max_connections, 1024);
@@ -112,7 +112,7 @@ fn what_a_cluster_does_not_say_is_envoys_default() {
 }
 
 #[test]
-fn what_a_cluster_says_is_read() {
+fn cluster_fields_are_decoded() {
     let keepalive = TcpKeepalive {
         keepalive_time: Some(7200),
         keepalive_interval: Some(75),
@@ -197,7 +197,7 @@ fn keepalive_goes_over_the_gateways_own_options() {
 }
 
 #[test]
-fn outlier_detection_that_enforces_nothing_is_none() {
+fn unenforced_outlier_detection_is_off() {
     let with = |outlier| {
         spec(Cluster {
             outlier_detection: Some(outlier),
@@ -225,7 +225,7 @@ fn outlier_detection_that_enforces_nothing_is_none() {
 }
 
 #[test]
-fn endpoints_have_zone_priority_weight_and_health() {
+fn endpoints_carry_zone_priority_weight_health() {
     let in_zone = |zone: &str, priority, weight, endpoints| LocalityLbEndpoints {
         locality: Some(Locality {
             zone: zone.to_owned(),
@@ -293,7 +293,7 @@ fn endpoints_have_zone_priority_weight_and_health() {
 }
 
 #[test]
-fn parts_add_up_and_a_foreign_listener_is_only_reported() {
+fn foreign_listener_is_reported_and_parts_merge() {
     let by_name = |name: &str| tcp_chain(names(&[name]), "c");
     let listeners = [
         listener("tls|one", 1, vec![by_name("a")]),
@@ -317,7 +317,7 @@ fn parts_add_up_and_a_foreign_listener_is_only_reported() {
 }
 
 #[test]
-fn parts_that_contradict_each_other_make_no_table() {
+fn contradicting_parts_make_no_table() {
     let listeners = [
         listener("tls|one", 1, vec![tcp_chain(names(&["a", "b"]), "c")]),
         listener("tls|two", 1, vec![tcp_chain(names(&["B"]), "d")]),
@@ -330,7 +330,7 @@ fn parts_that_contradict_each_other_make_no_table() {
 }
 
 #[test]
-fn attempts_to_connect_are_the_most_that_a_route_asks_for() {
+fn connect_attempts_use_the_route_maximum() {
     let chain = |name: &str, attempts| FilterChain {
         filters: vec![filter(
             kind::TCP_PROXY,
@@ -401,7 +401,7 @@ fn wireguard_routes_need_a_listener_of_theirs() {
 }
 
 #[test]
-fn more_listeners_than_can_be_told_apart_are_refused() {
+fn too_many_listeners_are_refused() {
     let one = own()[0].clone();
     let error = State::default().table(&vec![one; 65]).unwrap_err();
     assert_eq!(error, TableError::TooManyListeners);

@@ -6,7 +6,7 @@ use super::*;
 use crate::proto::WireGuardRoute;
 
 #[test]
-fn what_is_wrong_with_a_wireguard_route_is_named() {
+fn wireguard_faults_name_the_field() {
     let told = |keys: &[usize], route_id, cluster: &str| {
         let message = WireGuardRoute {
             name: "w".to_owned(),

@@ -12,7 +12,7 @@ const V4: [&str; 4] = [
 const V6: [&str; 2] = ["fe80::/10", "fc00::/7"];
 
 #[test]
-fn public_networks_are_all_but_private_and_blocked_ones() {
+fn public_networks_exclude_private_and_blocked() {
     let v6_cluster = ["fd01::/48", "2001:db8:1::/48", "fd03::/48"];
     for (blocked, cluster, further_v4, further_v6) in [
         // Nothing but the private networks.
@@ -58,14 +58,14 @@ fn public_networks_are_all_but_private_and_blocked_ones() {
     ] {
         let [pods, services, nodes] = cluster;
         let settings = settings(blocked, &[pods], &[services], &[nodes]);
-        let mut world = shoot_world();
+        let mut state = shoot_state();
         cluster_object(
-            &mut world,
+            &mut state,
             json!(["IPv4"]),
             json!({ "pods": "10.20.0.0/16" }),
             json!({}),
         );
-        let plan = plan(&world, &settings);
+        let plan = plan(&state, &settings);
         let name = "allow-to-public-networks";
         let expected = vec![vec![
             ("0.0.0.0/0".to_owned(), owned(&[&V4, further_v4].concat())),
@@ -77,8 +77,8 @@ fn public_networks_are_all_but_private_and_blocked_ones() {
 }
 
 #[test]
-fn private_networks_are_two_rules_of_blocks_in_order() {
-    let plan = plan(&shoot_world(), &NamespaceSettings::default());
+fn private_networks_are_two_ordered_rules() {
+    let plan = plan(&shoot_state(), &NamespaceSettings::default());
     let plain = |cidrs: &[&str]| -> Vec<(String, Vec<String>)> {
         let cidrs = cidrs.iter();
         cidrs.map(|cidr| ((*cidr).to_owned(), Vec::new())).collect()
@@ -101,7 +101,7 @@ fn private_networks_are_two_rules_of_blocks_in_order() {
 }
 
 #[test]
-fn private_networks_except_the_clusters_own_of_its_only_family() {
+fn private_networks_except_cluster_ranges() {
     let all = "allow-to-private-networks";
     for (blocked, [pods, services, nodes], expected) in [
         // Order: blocked, pods, Services, nodes; each only within its block.
@@ -161,7 +161,7 @@ fn private_networks_except_the_clusters_own_of_its_only_family() {
         ),
     ] {
         let settings = settings(blocked, &[pods], &[services], &[nodes]);
-        let plan = plan(&world("garden", &[(ROLE, "extension")]), &settings);
+        let plan = plan(&state("garden", &[(ROLE, "extension")]), &settings);
         let expected = expected.map(|(cidr, except)| (cidr.to_owned(), owned(except)));
         assert_eq!(blocks(&plan, all).concat(), expected, "{blocked:?} {pods}");
         assert!(plan.problems.is_empty());
@@ -172,19 +172,19 @@ fn owned(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|text| (*text).to_owned()).collect()
 }
 
-fn cluster_object(world: &mut World, families: Value, mut spec: Value, status: Value) {
+fn cluster_object(state: &mut ClusterState, families: Value, mut spec: Value, status: Value) {
     spec["ipFamilies"] = families;
     let shoot = json!({ "spec": { "networking": spec }, "status": { "networking": status } });
     let meta = json!({ "name": "shoot--a--b" });
     apply(
-        world,
+        state,
         Kind::Shoot,
         json!({ "metadata": meta, "spec": { "shoot": shoot } }),
     );
 }
 
 #[test]
-fn shoots_ranges_are_exceptions_in_their_own_namespace() {
+fn shoot_ranges_are_excepted_in_own_namespace() {
     let v4 = json!({ "nodes": "10.9.0.0/16", "pods": "10.7.0.0/16", "services": "10.8.0.0/16" });
     let v6 = json!({ "nodes": "fd09::/64", "pods": "fd07::/64" });
     let both = json!({
@@ -248,15 +248,15 @@ fn shoots_ranges_are_exceptions_in_their_own_namespace() {
             &[],
         ),
     ] {
-        let mut world = shoot_world();
-        cluster_object(&mut world, families.clone(), spec.clone(), status.clone());
+        let mut state = shoot_state();
+        cluster_object(&mut state, families.clone(), spec.clone(), status.clone());
         let settings = settings(
             &["10.200.0.0/16"],
             &["10.1.0.0/16"],
             &["100.64.0.0/13"],
             &[],
         );
-        let plan = plan(&world, &settings);
+        let plan = plan(&state, &settings);
         let name = "allow-to-private-networks";
         let own = ["10.200.0.0/16", "10.1.0.0/16"];
         let case = format!("{families} {spec} {status}");
@@ -282,7 +282,7 @@ fn only_shoots_namespaces_look_for_a_cluster() {
         // No policy here excepts a shoot's networks.
         ("shoot--a--b", &[(ROLE, "istio-ingress")], false),
     ] {
-        let plan = plan(&world(name, labels), &NamespaceSettings::default());
+        let plan = plan(&state(name, labels), &NamespaceSettings::default());
         let problems: Vec<_> = plan.problems.iter().map(|own| own.reason).collect();
         let expected: &[Reason] = if missing {
             &[Reason::MissingCluster]
@@ -311,10 +311,10 @@ fn no_exception_lies_outside_its_block() {
         "fe80::/9",
     ];
     let settings = settings(&odd, &odd[..1], &odd[1..3], &odd[3..]);
-    let mut world = shoot_world();
+    let mut state = shoot_state();
     let status = json!({ "pods": odd, "nodes": odd });
-    cluster_object(&mut world, json!(["IPv6"]), json!({}), status);
-    let plan = plan(&world, &settings);
+    cluster_object(&mut state, json!(["IPv6"]), json!({}), status);
+    let plan = plan(&state, &settings);
     for name in ["allow-to-public-networks", "allow-to-private-networks"] {
         for (cidr, except) in blocks(&plan, name).concat() {
             let block: IpPrefix = cidr.parse().unwrap();

@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::super::super::fixture::{grm, namespace, object, plan, pod, settings, world};
+use super::super::super::fixture::{grm, namespace, object, plan, pod, settings, state};
 use super::super::{Compatibility, IngressController, service};
-use crate::world::{LabelSelector, ObjectKey};
+use crate::state::{LabelSelector, ObjectKey};
 
 #[test]
 fn two_policies_for_each_port() {
-    let world = world(&[namespace("a"), grm(&[])]);
-    let plan = plan(&world, Compatibility::Document);
+    let state = state(&[namespace("a"), grm(&[])]);
+    let plan = plan(&state, Compatibility::Document);
     let policies: Vec<_> = plan.policies.iter().map(object).collect();
     assert_eq!(policies, [own_egress(), own_ingress()]);
     assert_eq!(plan.problems, []);
@@ -32,13 +32,13 @@ fn two_policies_for_each_port() {
 #[test]
 fn two_more_for_each_other_namespace() {
     let selectors = r#"[{"matchLabels":{"kubernetes.io/metadata.name":"b"}}]"#;
-    let world = world(&[
+    let state = state(&[
         namespace("a"),
         namespace("b"),
         namespace("c"),
         grm(&[("namespace-selectors", selectors)]),
     ]);
-    let plan = plan(&world, Compatibility::Document);
+    let plan = plan(&state, Compatibility::Document);
     let policies: Vec<_> = plan.policies.iter().map(object).collect();
     assert_eq!(
         policies,
@@ -49,7 +49,7 @@ fn two_more_for_each_other_namespace() {
 #[test]
 fn a_namespace_alias_changes_labels_alone() {
     let selectors = r#"[{"matchLabels":{"kubernetes.io/metadata.name":"b"}}]"#;
-    let world = world(&[
+    let state = state(&[
         namespace("a"),
         namespace("b"),
         grm(&[
@@ -57,7 +57,7 @@ fn a_namespace_alias_changes_labels_alone() {
             ("pod-label-selector-namespace-alias", "all-foos"),
         ]),
     ]);
-    let plan = plan(&world, Compatibility::Document);
+    let plan = plan(&state, Compatibility::Document);
     let policies: Vec<_> = plan.policies.iter().map(object).collect();
     let aliased = |policy: Value| -> Value {
         let text = policy
@@ -77,15 +77,15 @@ fn a_namespace_alias_changes_labels_alone() {
 }
 
 #[test]
-fn everybody_may_come_in() {
-    let world = world(&[
+fn world_policy_admits_all_sources() {
+    let state = state(&[
         namespace("a"),
         grm(&[(
             "from-world-to-ports",
             r#"[{"port":"10250","protocol":"TCP"}]"#,
         )]),
     ]);
-    let plan = plan(&world, Compatibility::Document);
+    let plan = plan(&state, Compatibility::Document);
     let policy = &plan.policies[1];
     assert_eq!(
         object(policy),
@@ -139,14 +139,14 @@ fn two_for_an_ingress() {
             }],
         },
     });
-    let world = world(&[namespace("a"), namespace("default"), grm(&[]), ingress]);
+    let state = state(&[namespace("a"), namespace("default"), grm(&[]), ingress]);
     let mut settings = settings(Compatibility::Document);
     settings.ingress_controller = Some(IngressController {
         namespace: "default".to_owned(),
         pod_selector: LabelSelector::of_labels([("foo".to_owned(), "bar".to_owned())]),
     });
     let key = ObjectKey::new("a", "gardener-resource-manager");
-    let plan = service(&world, &settings, &[], &key);
+    let plan = service(&state, &settings, &[], &key);
     let policies: Vec<_> = plan.policies.iter().map(object).collect();
     assert_eq!(
         policies,
@@ -170,9 +170,9 @@ fn one_label_for_many_services() {
     for (number, (name, ports)) in pods.iter().enumerate() {
         let mut object = grm(&[("from-all-bars-allowed-ports", ports)]);
         object["metadata"]["name"] = json!(name);
-        let world = world(&[namespace("a"), object, pod("a", "foo", &[])]);
+        let state = state(&[namespace("a"), object, pod("a", "foo", &[])]);
         let plan = service(
-            &world,
+            &state,
             &settings(Compatibility::Document),
             &[],
             &ObjectKey::new("a", name),

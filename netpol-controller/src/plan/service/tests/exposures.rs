@@ -5,11 +5,11 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::super::super::fixture::{
-    MODES, find, grm, keys, messages, namespace, object, pod, settings, spec, terminating, world,
+    MODES, find, grm, keys, messages, namespace, object, pod, settings, spec, state, terminating,
 };
 use super::super::{Compatibility, IngressController, RoutedPort, ServicePlan, service};
 use crate::plan::Reason;
-use crate::world::{Labels, ObjectKey, Protocol, TargetPort};
+use crate::state::{Labels, ObjectKey, Protocol, TargetPort};
 
 const NAME: &str = "gardener-resource-manager";
 
@@ -24,7 +24,7 @@ fn without_labels(objects: &[Value], routed: &[RoutedPort], controller: &str) ->
         pod_selector: serde_json::from_value(pod_selector).unwrap(),
     });
     service(
-        &world(objects),
+        &state(objects),
         &settings,
         routed,
         &ObjectKey::new("a", NAME),
@@ -111,7 +111,7 @@ fn an_ingress_opens_the_port_behind_the_services() {
 }
 
 #[test]
-fn a_numbered_backend_is_never_taken_for_an_unnamed_port() {
+fn numbered_backend_never_matches_unnamed_port() {
     let mut object = grm(&[]);
     object["spec"]["ports"] = json!([
         {"port": 80, "protocol": "TCP", "targetPort": 8080},
@@ -137,7 +137,7 @@ fn a_numbered_backend_is_never_taken_for_an_unnamed_port() {
 }
 
 #[test]
-fn an_ingress_controller_may_be_a_neighbour() {
+fn ingress_controller_in_same_namespace() {
     let objects = [
         namespace("a"),
         grm(&[]),
@@ -176,7 +176,7 @@ fn an_ingress_controller_may_be_a_neighbour() {
 }
 
 #[test]
-fn an_ingress_opens_nothing_from_a_namespace_that_is_not_there_or_going() {
+fn ingress_needs_a_live_controller_namespace() {
     let exposed = [
         namespace("a"),
         grm(&[]),
@@ -194,7 +194,7 @@ fn an_ingress_opens_nothing_from_a_namespace_that_is_not_there_or_going() {
 }
 
 #[test]
-fn a_virtual_service_opens_the_port_behind_the_services_to_gateways() {
+fn virtual_service_opens_target_port_to_gateways() {
     let gateway = istio_gateway("g", "gw", &json!({"istio": "ingressgateway"}));
     let spaces = [
         namespace("a"),
@@ -303,7 +303,7 @@ fn http_and_tcp_routes_open_as_well() {
 }
 
 #[test]
-fn a_gateway_that_cannot_be_followed_harms_no_other() {
+fn unresolved_gateway_affects_no_other() {
     let host = "gardener-resource-manager.a.svc.cluster.local";
     let route = virtual_service(&["g/none", "g/bare", "g/gw"], host, &json!({"number": 443}));
     let objects = [
@@ -317,15 +317,15 @@ fn a_gateway_that_cannot_be_followed_harms_no_other() {
     ];
     let plan = without_labels(&objects, &[], "i");
     assert_eq!(plan.policies.len(), 2);
-    let told = messages(&plan.problems, Reason::RouteNotTranslated);
-    assert_eq!(told.len(), 2);
+    let reported = messages(&plan.problems, Reason::RouteNotTranslated);
+    assert_eq!(reported.len(), 2);
     assert!(
-        told[0].contains("Gateway g/bare has no selector"),
-        "{told:?}"
+        reported[0].contains("Gateway g/bare has no selector"),
+        "{reported:?}"
     );
     assert!(
-        told[1].contains("Gateway g/none does not exist"),
-        "{told:?}"
+        reported[1].contains("Gateway g/none does not exist"),
+        "{reported:?}"
     );
     assert!(
         plan.problems
@@ -335,7 +335,7 @@ fn a_gateway_that_cannot_be_followed_harms_no_other() {
 }
 
 #[test]
-fn a_tls_route_opens_the_port_behind_the_services_to_its_gateways() {
+fn tls_route_opens_target_port_to_gateways() {
     let gateway = |from: &Value| {
         json!({
             "apiVersion": "gateway.networking.k8s.io/v1",
@@ -384,7 +384,7 @@ fn a_tls_route_opens_the_port_behind_the_services_to_its_gateways() {
     let parent = json!({"name": "gw", "namespace": "g"});
     let backend = json!({"name": NAME, "port": 443});
     let section = |name: &str| json!({"name": "gw", "namespace": "g", "sectionName": name});
-    for (from, parent, backend, opened, told) in [
+    for (from, parent, backend, opened, reported) in [
         (&all, parent.clone(), backend.clone(), true, ""),
         (&selected, parent.clone(), backend.clone(), true, ""),
         (&all, section("tls"), backend.clone(), true, ""),
@@ -482,11 +482,11 @@ fn a_tls_route_opens_the_port_behind_the_services_to_its_gateways() {
         let problems = messages(&plan.problems, Reason::RouteNotTranslated);
         assert_eq!(
             problems.len(),
-            usize::from(!told.is_empty()),
+            usize::from(!reported.is_empty()),
             "{from} {route}"
         );
         assert!(
-            problems.iter().all(|message| message.contains(told)),
+            problems.iter().all(|message| message.contains(reported)),
             "{problems:?}"
         );
         if opened {
@@ -500,7 +500,7 @@ fn a_tls_route_opens_the_port_behind_the_services_to_its_gateways() {
 }
 
 #[test]
-fn what_is_routed_is_opened_under_the_names_of_gateways() {
+fn routed_ports_get_gateway_policies() {
     let vpn = RoutedPort {
         protocol: Protocol::Udp,
         target: TargetPort::Name("wireguard".to_owned()),
@@ -515,8 +515,8 @@ fn what_is_routed_is_opened_under_the_names_of_gateways() {
         routed("u", "x", 1),
     ];
     for mode in MODES {
-        let world = world(&objects);
-        let plan = service(&world, &settings(mode), &list, &ObjectKey::new("a", NAME));
+        let state = state(&objects);
+        let plan = service(&state, &settings(mode), &list, &ObjectKey::new("a", NAME));
         let mut found = keys(&plan);
         found.retain(|key| key.contains("-from-"));
         assert_eq!(
@@ -532,7 +532,7 @@ fn what_is_routed_is_opened_under_the_names_of_gateways() {
 }
 
 #[test]
-fn two_gateways_in_one_namespace_share_the_way_in_and_have_each_a_way_out() {
+fn gateways_share_ingress_but_not_egress_policy() {
     let objects = [namespace("a"), namespace("g"), grm(&[])];
     let (x, y) = (routed("g", "x", 10250), routed("g", "y", 10250));
     let plan = without_labels(&objects, &[y.clone(), x.clone()], "i");

@@ -1,27 +1,27 @@
-//! Annotations that cannot be understood: what is told, what stays as it is, what goes on.
+//! Invalid annotations: what is reported, what is frozen, what goes on.
 
 use serde_json::{Value, json};
 
-use super::super::super::fixture::{grm, keys, messages, namespace, plan, world};
+use super::super::super::fixture::{grm, keys, messages, namespace, plan, state};
 use super::super::{Compatibility, ServicePlan};
 use crate::plan::Reason;
-use crate::world::ObjectKey;
+use crate::state::ObjectKey;
 
 const S: &str = "gardener-resource-manager";
 const B: &str = r#"[{"matchLabels":{"kubernetes.io/metadata.name":"b"}}]"#;
 
 fn planned(annotations: &[(&str, &str)]) -> ServicePlan {
     let objects = [namespace("a"), namespace("b"), grm(annotations)];
-    plan(&world(&objects), Compatibility::Document)
+    plan(&state(&objects), Compatibility::Document)
 }
 
-/// Tells which of these policies, with the Service's name for `S`, are kept.
-fn kept<'a>(plan: &ServicePlan, existing: &[&'a str]) -> Vec<&'a str> {
+/// Returns the kept ones of these policies, with the Service's name for `S`.
+fn kept<'a>(plan: &ServicePlan, observed: &[&'a str]) -> Vec<&'a str> {
     let key = |text: &str| {
         let (namespace, name) = text.split_once('/').unwrap();
         ObjectKey::new(namespace, &name.replace('S', S))
     };
-    let all = existing.iter().filter(|text| plan.keeps(&key(text)));
+    let all = observed.iter().filter(|text| plan.keeps(&key(text)));
     all.copied().collect()
 }
 
@@ -47,15 +47,15 @@ const EXISTING: [&str; 17] = [
 ];
 
 #[test]
-fn nothing_is_kept_while_all_is_understood() {
+fn nothing_is_frozen_while_all_is_understood() {
     let plan = planned(&[("namespace-selectors", B), ("from-world-to-ports", "[]")]);
     assert_eq!(kept(&plan, &EXISTING), Vec::<&str>::new());
     assert_eq!(plan.problems, []);
 }
 
 #[test]
-fn bad_namespace_selectors_freeze_what_is_of_other_namespaces() {
-    for (text, told) in [
+fn bad_selectors_freeze_other_namespaces() {
+    for (text, reported) in [
         ("", "column 0"),
         ("nonsense", "line 1 column 2"),
         ("{}", "not a list"),
@@ -79,7 +79,7 @@ fn bad_namespace_selectors_freeze_what_is_of_other_namespaces() {
         assert_eq!(events.len(), 1, "{text}");
         let key = "annotation networking.resources.gardener.cloud/namespace-selectors: ";
         assert!(
-            events[0].starts_with(key) && events[0].contains(told),
+            events[0].starts_with(key) && events[0].contains(reported),
             "{events:?}"
         );
         assert_eq!(
@@ -106,22 +106,22 @@ fn bad_namespace_selectors_freeze_what_is_of_other_namespaces() {
 }
 
 #[test]
-fn a_namespace_called_as_a_controller_is_frozen_with_the_others() {
+fn namespace_named_as_controller_is_frozen() {
     let objects = [
         namespace("a"),
         namespace("istio"),
         grm(&[("namespace-selectors", "?")]),
     ];
-    let plan = plan(&world(&objects), Compatibility::Document);
-    let existing = [
+    let plan = plan(&state(&objects), Compatibility::Document);
+    let observed = [
         "a/ingress-to-S-tcp-9-from-istio",
         "a/ingress-to-S-tcp-9-from-ingress-controller",
     ];
-    assert_eq!(kept(&plan, &existing), existing[..1]);
+    assert_eq!(kept(&plan, &observed), observed[..1]);
 }
 
 #[test]
-fn a_bad_namespace_alias_freezes_what_is_of_other_namespaces() {
+fn bad_namespace_alias_freezes_other_namespaces() {
     let plan = planned(&[
         ("namespace-selectors", B),
         ("pod-label-selector-namespace-alias", "all foos"),
@@ -141,7 +141,7 @@ fn a_bad_namespace_alias_freezes_what_is_of_other_namespaces() {
 
 #[test]
 fn bad_ports_of_an_alias_freeze_its_policies() {
-    for (text, told) in [
+    for (text, reported) in [
         ("[{]", "column 3"),
         (r#"[{"protocol":"TCP"}]"#, "item 1: no port"),
         (
@@ -158,7 +158,7 @@ fn bad_ports_of_an_alias_freeze_its_policies() {
         assert_eq!(events.len(), 1);
         let key = "annotation networking.resources.gardener.cloud/from-p-allowed-ports: ";
         assert!(
-            events[0].starts_with(key) && events[0].contains(told),
+            events[0].starts_with(key) && events[0].contains(reported),
             "{events:?}"
         );
         assert_eq!(plan.policies.len(), 8);
@@ -176,7 +176,7 @@ fn bad_ports_of_an_alias_freeze_its_policies() {
 }
 
 #[test]
-fn bad_ports_of_the_empty_alias_freeze_what_no_port_asks_for() {
+fn bad_ports_of_empty_alias_freeze_other_ports() {
     let plan = planned(&[("from--allowed-ports", "?")]);
     assert_eq!(
         kept(&plan, &EXISTING),
@@ -190,7 +190,7 @@ fn bad_ports_of_the_empty_alias_freeze_what_no_port_asks_for() {
 }
 
 #[test]
-fn bad_ports_for_everybody_freeze_one_policy() {
+fn bad_world_ports_freeze_one_policy() {
     for text in ["", "{}", "?", r#"[{"port":"A"}]"#] {
         let plan = planned(&[("from-world-to-ports", text), ("namespace-selectors", B)]);
         assert_eq!(messages(&plan.problems, Reason::InvalidAnnotation).len(), 1);
@@ -200,7 +200,7 @@ fn bad_ports_for_everybody_freeze_one_policy() {
 }
 
 #[test]
-fn each_bad_annotation_is_told_for_itself() {
+fn bad_annotations_are_reported_separately() {
     let plan = planned(&[
         ("from-world-to-ports", "?"),
         ("from-p-allowed-ports", "?"),
@@ -212,8 +212,8 @@ fn each_bad_annotation_is_told_for_itself() {
 }
 
 #[test]
-fn all_is_kept_until_the_namespace_is_known() {
-    let plan = plan(&world(&[grm(&[])]), Compatibility::Document);
+fn policies_are_kept_until_namespace_is_known() {
+    let plan = plan(&state(&[grm(&[])]), Compatibility::Document);
     assert_eq!((keys(&plan), plan.handled()), (vec![], false));
     assert_eq!(kept(&plan, &EXISTING), EXISTING);
 }
@@ -245,12 +245,12 @@ fn aliases_beyond_the_bound_are_frozen() {
     });
     assert_eq!(events, expected);
     assert_eq!(plan.policies.len(), 2 * (1 + 16));
-    let existing = [
+    let observed = [
         "a/ingress-to-S-tcp-9-via-p15",
         "a/ingress-to-S-tcp-9-via-p16",
         "b/egress-to-a-S-tcp-9-via-p17",
     ];
-    assert_eq!(kept(&plan, &existing), existing[1..]);
+    assert_eq!(kept(&plan, &observed), observed[1..]);
 }
 
 /// A Service with this many ports that are open to 24 namespaces.
@@ -274,13 +274,13 @@ fn crowded(ports: usize) -> ServicePlan {
         ("from-p-allowed-ports", &first),
         ("from-q-allowed-ports", &second),
     ]));
-    plan(&world(&objects), Compatibility::Document)
+    plan(&state(&objects), Compatibility::Document)
 }
 
 #[test]
-fn more_policies_than_a_service_may_have_freeze_what_is_of_other_namespaces() {
+fn too_many_policies_freeze_other_namespaces() {
     // Two policies for each of 25 namespaces and 99 ports, one of them the Service's own; and one
-    // policy is reserved for everybody.
+    // policy is reserved for the from-world policy.
     let plan = crowded(98);
     assert_eq!((plan.policies.len(), plan.problems.len()), (4950, 0));
     let plan = crowded(99);
@@ -293,19 +293,19 @@ fn more_policies_than_a_service_may_have_freeze_what_is_of_other_namespaces() {
     );
     assert_eq!(plan.policies.len(), 200);
     assert!(plan.policies.iter().all(|one| &*one.key.namespace == "a"));
-    let existing = ["a/ingress-to-S-tcp-9", "a/ingress-to-S-tcp-9-from-c1"];
-    assert_eq!(kept(&plan, &existing), existing[1..]);
+    let observed = ["a/ingress-to-S-tcp-9", "a/ingress-to-S-tcp-9-from-c1"];
+    assert_eq!(kept(&plan, &observed), observed[1..]);
 }
 
 #[test]
-fn a_service_of_very_many_ports_gets_as_many_policies_as_it_may_have() {
+fn service_policies_stop_at_the_limit() {
     let mut service = grm(&[]);
     let ports = (1..=2501).map(|port| json!({"name": format!("p{port}"), "port": port}));
     service["spec"]["ports"] = ports.collect();
-    let plan = plan(&world(&[namespace("a"), service]), Compatibility::Document);
+    let plan = plan(&state(&[namespace("a"), service]), Compatibility::Document);
     assert_eq!(plan.policies.len(), 5000);
     assert_eq!(
         messages(&plan.problems, Reason::InvalidAnnotation),
-        ["a Service may have 5000 policies, the others lack"]
+        ["a Service may have 5000 policies, the others are not written"]
     );
 }

@@ -4,11 +4,11 @@ use serde_json::{Value, json};
 
 use super::super::super::fixture::{
     MODES, PREFIX, find, grm, keys, messages, named, namespace, object, plan, pod, settings, spec,
-    world,
+    state,
 };
 use super::super::{Compatibility, RoutedPort, service};
 use crate::plan::Reason;
-use crate::world::{Labels, ObjectKey, Protocol, TargetPort};
+use crate::state::{Labels, ObjectKey, Protocol, TargetPort};
 
 fn routed(namespace: &str) -> RoutedPort {
     RoutedPort {
@@ -33,15 +33,15 @@ fn peer(namespace: Option<&str>, key: &str, value: &str) -> Value {
 }
 
 #[test]
-fn clients_and_a_gateway_in_one_namespace_share_the_way_in() {
-    let world = world(&[
+fn clients_and_gateway_share_ingress_policy() {
+    let state = state(&[
         namespace("a"),
         namespace("g"),
         grm(&[("namespace-selectors", &by_name("g"))]),
     ]);
     let key = ObjectKey::new("a", "gardener-resource-manager");
     let plan = service(
-        &world,
+        &state,
         &settings(Compatibility::Document),
         &[routed("g")],
         &key,
@@ -69,15 +69,15 @@ fn clients_and_a_gateway_in_one_namespace_share_the_way_in() {
 }
 
 #[test]
-fn a_client_namespace_called_istio_shares_the_way_in_with_neighbours() {
-    let world = world(&[
+fn namespace_istio_shares_ingress_policy() {
+    let state = state(&[
         namespace("a"),
         namespace("istio"),
         grm(&[("namespace-selectors", &by_name("istio"))]),
     ]);
     let key = ObjectKey::new("a", "gardener-resource-manager");
     let plan = service(
-        &world,
+        &state,
         &settings(Compatibility::Document),
         &[routed("a")],
         &key,
@@ -106,7 +106,7 @@ fn a_client_namespace_called_istio_shares_the_way_in_with_neighbours() {
 }
 
 #[test]
-fn a_client_namespace_called_ingress_controller_shares_the_way_in_with_it() {
+fn namespace_ingress_controller_shares_ingress_name() {
     let ingress = json!({
         "apiVersion": "networking.k8s.io/v1",
         "kind": "Ingress",
@@ -116,7 +116,7 @@ fn a_client_namespace_called_ingress_controller_shares_the_way_in_with_it() {
         }}]}}]},
     });
     let selectors = by_name("ingress-controller");
-    let world = world(&[
+    let state = state(&[
         namespace("a"),
         namespace("i"),
         namespace("ingress-controller"),
@@ -129,7 +129,7 @@ fn a_client_namespace_called_ingress_controller_shares_the_way_in_with_it() {
         pod_selector: serde_json::from_value(json!({"matchLabels": {"foo": "bar"}})).unwrap(),
     });
     let key = ObjectKey::new("a", "gardener-resource-manager");
-    let plan = service(&world, &settings, &[], &key);
+    let plan = service(&state, &settings, &[], &key);
     let label = format!("{PREFIX}to-a-gardener-resource-manager-tcp-10250");
     assert_eq!(
         spec(
@@ -148,9 +148,9 @@ fn a_client_namespace_called_ingress_controller_shares_the_way_in_with_it() {
 }
 
 #[test]
-fn an_alias_that_looks_like_a_client_loses_nothing() {
+fn alias_named_like_client_keeps_policies() {
     // `via-p` of namespace `b` and `via-p-from-b` of the own namespace have one name on the way in.
-    let world = world(&[
+    let state = state(&[
         namespace("a"),
         namespace("b"),
         grm(&[
@@ -159,7 +159,7 @@ fn an_alias_that_looks_like_a_client_loses_nothing() {
             ("from-p-from-b-allowed-ports", r#"[{"port":1}]"#),
         ]),
     ]);
-    let plan = plan(&world, Compatibility::Document);
+    let plan = plan(&state, Compatibility::Document);
     let rule = &spec(
         &plan,
         "a/ingress-to-gardener-resource-manager-tcp-1-via-p-from-b",
@@ -177,8 +177,8 @@ fn an_alias_that_looks_like_a_client_loses_nothing() {
 #[test]
 fn ranges_with_one_start_share_a_policy() {
     let list = r#"[{"port":8000,"endPort":8010},{"port":8000,"endPort":8020},{"port":8000}]"#;
-    let world = world(&[namespace("a"), grm(&[("from-p-allowed-ports", list)])]);
-    let plan = plan(&world, Compatibility::Document);
+    let state = state(&[namespace("a"), grm(&[("from-p-allowed-ports", list)])]);
+    let plan = plan(&state, Compatibility::Document);
     let ports = json!([
         {"port": 8000, "endPort": 8010, "protocol": "TCP"},
         {"port": 8000, "endPort": 8020, "protocol": "TCP"},
@@ -190,18 +190,18 @@ fn ranges_with_one_start_share_a_policy() {
     let egress = spec(&plan, &format!("a/egress-to-{name}"));
     assert_eq!(egress["egress"][0]["ports"], ports);
     assert_eq!(plan.policies.len(), 4);
-    let told = &find(&plan, &format!("a/ingress-to-{name}")).description;
+    let reported = &find(&plan, &format!("a/ingress-to-{name}")).description;
     assert!(
-        told.contains("port 8000-8010 for") && told.contains("port 8000 for"),
-        "{told}"
+        reported.contains("port 8000-8010 for") && reported.contains("port 8000 for"),
+        "{reported}"
     );
 }
 
 #[test]
 fn duplicates_in_a_list_are_one() {
     let list = r#"[{"port":1},{"port":"1","protocol":"TCP"}]"#;
-    let world = world(&[namespace("a"), grm(&[("from-p-allowed-ports", list)])]);
-    let plan = plan(&world, Compatibility::Document);
+    let state = state(&[namespace("a"), grm(&[("from-p-allowed-ports", list)])]);
+    let plan = plan(&state, Compatibility::Document);
     let rule = &spec(&plan, "a/ingress-to-gardener-resource-manager-tcp-1-via-p")["ingress"];
     assert_eq!(rule[0]["ports"], json!([{"port": 1, "protocol": "TCP"}]));
     assert_eq!(rule[0]["from"].as_array().unwrap().len(), 1);
@@ -209,11 +209,11 @@ fn duplicates_in_a_list_are_one() {
 
 #[test]
 fn the_empty_alias_is_none() {
-    let world = world(&[
+    let state = state(&[
         namespace("a"),
         grm(&[("from--allowed-ports", r#"[{"port":9},{"port":10250}]"#)]),
     ]);
-    let plan = plan(&world, Compatibility::Document);
+    let plan = plan(&state, Compatibility::Document);
     assert_eq!(
         keys(&plan),
         [
@@ -231,61 +231,61 @@ fn the_empty_alias_is_none() {
 }
 
 #[test]
-fn an_alias_that_no_name_can_hold_is_told_in_both_modes() {
+fn invalid_alias_is_reported_in_both_modes() {
     for alias in ["All-bars", "all_bars", "bars-", "a..b"] {
         let annotation = format!("from-{alias}-allowed-ports");
-        let world = world(&[namespace("a"), grm(&[(&annotation, r#"[{"port":9}]"#)])]);
+        let state = state(&[namespace("a"), grm(&[(&annotation, r#"[{"port":9}]"#)])]);
         for mode in MODES {
-            let plan = plan(&world, mode);
-            let told = messages(&plan.problems, Reason::InvalidAnnotation);
-            assert_eq!(told.len(), 1, "{alias}");
-            assert!(told[0].contains(&annotation), "{told:?}");
+            let plan = plan(&state, mode);
+            let reported = messages(&plan.problems, Reason::InvalidAnnotation);
+            assert_eq!(reported.len(), 1, "{alias}");
+            assert!(reported[0].contains(&annotation), "{reported:?}");
             assert!(keys(&plan).iter().all(|key| !key.contains("via")));
         }
-        assert_eq!(plan(&world, Compatibility::Document).policies.len(), 2);
+        assert_eq!(plan(&state, Compatibility::Document).policies.len(), 2);
     }
 }
 
 #[test]
-fn annotations_that_only_look_like_ours_are_no_aliases() {
+fn similar_annotations_are_not_aliases() {
     for name in [
         "from-allowed-ports",
         "from-p-allowed-ports-off",
         "xfrom-p-allowed-ports",
     ] {
-        let world = world(&[namespace("a"), grm(&[(name, r#"[{"port":9}]"#)])]);
-        let plan = plan(&world, Compatibility::Document);
+        let state = state(&[namespace("a"), grm(&[(name, r#"[{"port":9}]"#)])]);
+        let plan = plan(&state, Compatibility::Document);
         assert_eq!((plan.policies.len(), plan.problems.len()), (2, 0), "{name}");
     }
     let mut object = grm(&[]);
     object["metadata"]["annotations"] =
         json!({"rhizome.gardener.cloud/from-p-allowed-ports": r#"[{"port":9}]"#});
-    let world = world(&[namespace("a"), object]);
-    assert_eq!(plan(&world, Compatibility::Document).policies.len(), 2);
+    let state = state(&[namespace("a"), object]);
+    assert_eq!(plan(&state, Compatibility::Document).policies.len(), 2);
 }
 
 #[test]
-fn names_that_are_too_long_are_told_and_left_out() {
+fn overlong_names_are_reported_and_skipped() {
     let long = "n".repeat(230);
     let object = named("a", &long, &[("from-p-allowed-ports", r#"[{"port":9}]"#)]);
     let client = "c".repeat(60);
-    let world = world(&[
+    let state = state(&[
         namespace("a"),
         namespace(&client),
         object,
         pod("a", "x", &[]),
     ]);
     let plan = service(
-        &world,
+        &state,
         &settings(Compatibility::Document),
         &[routed(&client)],
         &ObjectKey::new("a", &long),
     );
     assert_eq!(plan.policies.len(), 4);
-    let told = messages(&plan.problems, Reason::InvalidAnnotation);
-    assert_eq!(told.len(), 1);
+    let reported = messages(&plan.problems, Reason::InvalidAnnotation);
+    assert_eq!(reported.len(), 1);
     assert!(
-        told[0].contains("cannot be the name of a NetworkPolicy"),
-        "{told:?}"
+        reported[0].contains("cannot be the name of a NetworkPolicy"),
+        "{reported:?}"
     );
 }

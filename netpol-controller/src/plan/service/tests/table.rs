@@ -4,11 +4,11 @@
 use serde_json::{Value, json};
 
 use super::super::super::fixture::{
-    MODES, PREFIX, find, grm, keys, namespace, object, plan, pod, settings, spec, terminating,
-    world,
+    MODES, PREFIX, find, grm, keys, namespace, object, plan, pod, settings, spec, state,
+    terminating,
 };
 use super::super::{Compatibility, service};
-use crate::world::ObjectKey;
+use crate::state::ObjectKey;
 
 const B: &str = r#"[{"matchLabels":{"kubernetes.io/metadata.name":"b"}}]"#;
 
@@ -50,7 +50,7 @@ fn other(label: &str) -> Value {
 }
 
 #[test]
-fn ports_and_aliases_within_and_across_namespaces() {
+fn aliases_apply_within_and_across_namespaces() {
     let object = grm(&[
         ("namespace-selectors", B),
         ("pod-label-selector-namespace-alias", "every"),
@@ -67,12 +67,12 @@ fn ports_and_aliases_within_and_across_namespaces() {
     let mut objects = vec![namespace("a"), namespace("b"), namespace("c"), object];
     objects.extend(clients.map(|key| client("a", key)));
     objects.extend(others.map(|key| client("b", key)));
-    let world = world(&objects);
+    let state = state(&objects);
     let id = "gardener-resource-manager-tcp-10250";
     let web = "gardener-resource-manager-tcp-8080-via-probes";
     let dns = "gardener-resource-manager-udp-dns-via-probes";
     for mode in MODES {
-        let plan = plan(&world, mode);
+        let plan = plan(&state, mode);
         assert_eq!(plan.policies.len(), 12);
         for (name, port, own_label, other_label) in [
             (
@@ -117,7 +117,7 @@ fn ports_and_aliases_within_and_across_namespaces() {
 }
 
 #[test]
-fn every_protocol_and_kind_of_port_and_each_pair_once() {
+fn ports_cover_protocols_and_are_distinct() {
     let mut object = grm(&[]);
     object["spec"]["ports"] = json!([
         {"name": "a", "port": 443, "protocol": "TCP", "targetPort": 10250},
@@ -127,7 +127,7 @@ fn every_protocol_and_kind_of_port_and_each_pair_once() {
         {"name": "e", "port": 80, "targetPort": "8080"},
         {"name": "f", "port": 81},
     ]);
-    let world = world(&[namespace("a"), object]);
+    let state = state(&[namespace("a"), object]);
     let names = [
         "sctp-2905",
         "tcp-10250",
@@ -144,7 +144,7 @@ fn every_protocol_and_kind_of_port_and_each_pair_once() {
         .filter(|name| !name.ends_with("tcp-80"))
         .collect();
     expected.sort();
-    let plan = plan(&world, Compatibility::Document);
+    let plan = plan(&state, Compatibility::Document);
     assert_eq!(keys(&plan), expected);
     let digits = spec(&plan, "a/ingress-to-gardener-resource-manager-tcp-8080");
     assert_eq!(
@@ -159,13 +159,13 @@ fn every_protocol_and_kind_of_port_and_each_pair_once() {
 }
 
 #[test]
-fn everybody_is_told_as_each_mode_does() {
+fn world_policy_is_described_per_mode() {
     let peers = json!([
         {"namespaceSelector": {}, "podSelector": {}},
         {"ipBlock": {"cidr": "0.0.0.0/0"}},
         {"ipBlock": {"cidr": "::/0"}},
     ]);
-    for (list, ports, told) in [
+    for (list, ports, reported) in [
         ("[]", None, "[]"),
         ("null", None, "[]"),
         ("[{}]", Some(json!([{"protocol": "TCP"}])), "[<nil>]"),
@@ -178,7 +178,7 @@ fn everybody_is_told_as_each_mode_does() {
             "[10250 UDP/1-9]",
         ),
     ] {
-        let world = world(&[namespace("a"), grm(&[("from-world-to-ports", list)])]);
+        let state = state(&[namespace("a"), grm(&[("from-world-to-ports", list)])]);
         for mode in MODES {
             let mut rule = json!({});
             if mode == Compatibility::Document {
@@ -187,7 +187,7 @@ fn everybody_is_told_as_each_mode_does() {
             if let Some(ports) = &ports {
                 rule["ports"] = ports.clone();
             }
-            let plan = plan(&world, mode);
+            let plan = plan(&state, mode);
             let policy = find(&plan, "a/ingress-to-gardener-resource-manager-from-world");
             let expected = json!({
                 "ingress": [rule],
@@ -198,7 +198,7 @@ fn everybody_is_told_as_each_mode_does() {
             assert_eq!(
                 policy.description,
                 format!(
-                    "Allows ingress traffic from everywhere to ports {told} for pods selected by \
+                    "Allows ingress traffic from everywhere to ports {reported} for pods selected by \
                      the a/gardener-resource-manager service selector."
                 )
             );
@@ -207,19 +207,19 @@ fn everybody_is_told_as_each_mode_does() {
 }
 
 #[test]
-fn upstream_sentences_print_the_selector_as_a_structure() {
+fn upstream_descriptions_print_selector_struct() {
     let key = "to-gardener-resource-manager-tcp-10250";
-    let world = world(&[namespace("a"), grm(&[]), client("a", key)]);
-    let plan = plan(&world, Compatibility::Upstream);
-    let told = |key: &str| find(&plan, key).description.as_str();
+    let state = state(&[namespace("a"), grm(&[]), client("a", key)]);
+    let plan = plan(&state, Compatibility::Upstream);
+    let reported = |key: &str| find(&plan, key).description.as_str();
     assert_eq!(
-        told("a/ingress-to-gardener-resource-manager-tcp-10250"),
+        reported("a/ingress-to-gardener-resource-manager-tcp-10250"),
         "Allows ingress TCP traffic to port 10250 for pods selected by the \
          a/gardener-resource-manager service selector from pods running in namespace a labeled \
          with {map[networking.resources.gardener.cloud/to-gardener-resource-manager-tcp-10250:allowed] []}."
     );
     assert_eq!(
-        told("a/egress-to-gardener-resource-manager-tcp-10250"),
+        reported("a/egress-to-gardener-resource-manager-tcp-10250"),
         "Allows egress TCP traffic to port 10250 from pods running in namespace a labeled with \
          {map[networking.resources.gardener.cloud/to-gardener-resource-manager-tcp-10250:allowed] []} \
          to pods selected by the a/gardener-resource-manager service selector."
@@ -262,16 +262,16 @@ fn upstream_writes_what_pods_ask_for() {
             ],
         ),
     ] {
-        let world = world(&[&spaces[..], std::slice::from_ref(&service), &pods].concat());
-        let mut found = keys(&plan(&world, Compatibility::Upstream));
+        let state = state(&[&spaces[..], std::slice::from_ref(&service), &pods].concat());
+        let mut found = keys(&plan(&state, Compatibility::Upstream));
         found.retain(|key| key != world_policy);
         assert_eq!(found, expected, "{pods:?}");
-        assert_eq!(plan(&world, Compatibility::Document).policies.len(), 13);
+        assert_eq!(plan(&state, Compatibility::Document).policies.len(), 13);
     }
 }
 
 #[test]
-fn keys_that_are_too_long_are_shortened_everywhere_and_told_once() {
+fn long_keys_are_shortened_and_reported_once() {
     let name = "this-is-a-very-long-svc-name-which-will-exceed-max-length";
     let mut object = grm(&[("namespace-selectors", B)]);
     object["metadata"]["name"] = json!(name);
@@ -281,7 +281,7 @@ fn keys_that_are_too_long_are_shortened_everywhere_and_told_once() {
     ]);
     let tcp = "to-this-is-a-very-long-svc-name-which-will-exceed-max-len-7c268";
     let udp = "to-this-is-a-very-long-svc-name-which-will-exceed-max-len-cc82c";
-    let world = world(&[
+    let state = state(&[
         namespace("a"),
         namespace("b"),
         object,
@@ -289,7 +289,7 @@ fn keys_that_are_too_long_are_shortened_everywhere_and_told_once() {
         client("a", udp),
     ]);
     for mode in MODES {
-        let plan = service(&world, &settings(mode), &[], &ObjectKey::new("a", name));
+        let plan = service(&state, &settings(mode), &[], &ObjectKey::new("a", name));
         for (id, key) in [("tcp-5678", tcp), ("udp-testport", udp)] {
             let policy = find(&plan, &format!("a/egress-to-{name}-{id}"));
             let selector = serde_json::to_value(&policy.spec.pod_selector).unwrap();
@@ -320,14 +320,14 @@ fn terminating_namespaces_get_nothing() {
         ("from-world-to-ports", "[]"),
     ]);
     for mode in MODES {
-        let own = world(&[terminating("a"), namespace("b"), service.clone()]);
+        let own = state(&[terminating("a"), namespace("b"), service.clone()]);
         let wanted = plan(&own, mode);
         assert_eq!((keys(&wanted), wanted.handled()), (vec![], false));
         assert!(!wanted.keeps(&ObjectKey::new(
             "a",
             "ingress-to-gardener-resource-manager-from-world"
         )));
-        let other = world(&[namespace("a"), terminating("b"), service.clone()]);
+        let other = state(&[namespace("a"), terminating("b"), service.clone()]);
         let wanted = plan(&other, mode);
         assert!(
             keys(&wanted)
@@ -339,7 +339,7 @@ fn terminating_namespaces_get_nothing() {
 }
 
 #[test]
-fn some_services_get_nothing_at_all() {
+fn unhandled_services_get_no_policies() {
     let mut going = grm(&[]);
     going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     let mut unselective = grm(&[]);
@@ -349,7 +349,7 @@ fn some_services_get_nothing_at_all() {
         vec![namespace("a"), going],
         vec![namespace("a"), unselective],
     ] {
-        let plan = plan(&world(&objects), Compatibility::Document);
+        let plan = plan(&state(&objects), Compatibility::Document);
         assert_eq!((keys(&plan), plan.handled()), (vec![], false));
         assert!(!plan.keeps(&ObjectKey::new(
             "a",
@@ -359,9 +359,9 @@ fn some_services_get_nothing_at_all() {
 }
 
 #[test]
-fn a_kind_of_service_makes_no_difference() {
+fn service_type_makes_no_difference() {
     let expected = keys(&plan(
-        &world(&[namespace("a"), grm(&[])]),
+        &state(&[namespace("a"), grm(&[])]),
         Compatibility::Document,
     ));
     for more in [
@@ -375,14 +375,14 @@ fn a_kind_of_service_makes_no_difference() {
             .as_object_mut()
             .unwrap()
             .extend(more.as_object().unwrap().clone());
-        let plan = plan(&world(&[namespace("a"), object]), Compatibility::Document);
+        let plan = plan(&state(&[namespace("a"), object]), Compatibility::Document);
         assert_eq!(keys(&plan), expected, "{more}");
     }
     let mut portless = grm(&[("from-world-to-ports", "[]")]);
     portless["spec"]["ports"] = json!([]);
     assert_eq!(
         keys(&plan(
-            &world(&[namespace("a"), portless]),
+            &state(&[namespace("a"), portless]),
             Compatibility::Document
         )),
         ["a/ingress-to-gardener-resource-manager-from-world"]
@@ -390,8 +390,8 @@ fn a_kind_of_service_makes_no_difference() {
 }
 
 #[test]
-fn the_settings_select_the_namespaces_of_services_not_of_clients() {
-    let world = world(&[
+fn settings_select_service_namespaces_only() {
+    let state = state(&[
         namespace("a"),
         namespace("b"),
         grm(&[("namespace-selectors", B)]),
@@ -406,9 +406,9 @@ fn the_settings_select_the_namespaces_of_services_not_of_clients() {
                 serde_json::from_value(label).unwrap()
             })
             .collect();
-        let plan = service(&world, &settings, &[], &key);
+        let plan = service(&state, &settings, &[], &key);
         assert_eq!(plan.policies.len(), count, "{names:?}");
         assert_eq!(plan.handled(), count > 0);
-        assert_eq!(super::super::handled(&world, &settings, &key), count > 0);
+        assert_eq!(super::super::handled(&state, &settings, &key), count > 0);
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_changed_is_sent_and_nothing_else() {
+fn delta_sends_only_changes() {
     let mut bench = Bench::new(Class::Parts);
     bench.set(Cluster, "a", "1");
     bench.set(Cluster, "b", "1");
@@ -23,7 +23,7 @@ fn what_changed_is_sent_and_nothing_else() {
 }
 
 #[test]
-fn changes_while_a_response_is_outstanding_come_together() {
+fn changes_merge_while_response_is_outstanding() {
     let mut bench = Bench::new(Class::Parts);
     bench.set(Cluster, "a", "1");
     bench.subscribe(Cluster, &[]);
@@ -42,7 +42,7 @@ fn changes_while_a_response_is_outstanding_come_together() {
 }
 
 #[test]
-fn a_change_that_was_taken_back_meanwhile_is_not_sent() {
+fn reverted_change_is_not_sent() {
     let mut bench = Bench::new(Class::Parts);
     bench.set(Cluster, "a", "1");
     bench.subscribe(Cluster, &[]);
@@ -56,7 +56,7 @@ fn a_change_that_was_taken_back_meanwhile_is_not_sent() {
 }
 
 #[test]
-fn an_empty_type_is_answered_once_so_that_the_client_knows() {
+fn empty_type_is_answered_once() {
     let mut bench = Bench::new(Class::Parts);
     bench.subscribe(Listener, &[]);
     let sent = bench.next().unwrap();
@@ -93,7 +93,7 @@ fn names_are_answered_one_by_one() {
 }
 
 #[test]
-fn what_is_asked_for_again_is_sent_again() {
+fn resubscribed_resource_is_sent_again() {
     let mut bench = Bench::new(Class::Parts);
     bench.set(ClusterLoadAssignment, "a", "1");
     bench.subscribe(ClusterLoadAssignment, &["a", "none"]);
@@ -107,7 +107,7 @@ fn what_is_asked_for_again_is_sent_again() {
 }
 
 #[test]
-fn everything_can_be_asked_for_by_a_star_and_given_up_by_one() {
+fn wildcard_subscribes_and_unsubscribes() {
     let mut bench = Bench::new(Class::Parts);
     bench.set(RouteConfiguration, "a", "1");
     bench.set(RouteConfiguration, "b", "1");
@@ -128,7 +128,7 @@ fn everything_can_be_asked_for_by_a_star_and_given_up_by_one() {
 }
 
 #[test]
-fn after_everything_names_change_nothing_until_the_star_is_given_up() {
+fn names_have_no_effect_beside_wildcard() {
     let mut bench = Bench::new(Class::Parts);
     bench.set(Cluster, "a", "1");
     bench.subscribe(Cluster, &[]);
@@ -191,7 +191,7 @@ fn a_reconnect_by_names_sends_only_what_differs() {
 }
 
 #[test]
-fn a_refused_resource_is_not_sent_again_until_it_changes() {
+fn refused_resource_is_resent_only_when_changed() {
     let mut bench = Bench::new(Class::Parts);
     bench.set(Cluster, "a", "bad");
     bench.subscribe(Cluster, &[]);
@@ -213,7 +213,7 @@ fn a_refused_resource_is_not_sent_again_until_it_changes() {
 /// One bad resource among many: the others reach the client, in responses that number as the
 /// logarithm.
 #[test]
-fn a_refused_response_is_halved_until_it_is_known_what_was_wrong() {
+fn refused_response_is_bisected() {
     let mut bench = Bench::new(Class::Parts);
     let names: Vec<String> = (0..100).map(|number| format!("{number:02}")).collect();
     for name in &names {
@@ -263,7 +263,7 @@ fn a_removal_in_a_refused_response_is_not_lost() {
 
 /// It was refused along with others: that says nothing of its content.
 #[test]
-fn what_was_refused_in_company_is_sent_when_it_comes_back() {
+fn bisected_resource_is_sent_when_readded() {
     let mut bench = Bench::new(Class::Parts);
     bench.subscribe(Cluster, &[]);
     bench.drain();
@@ -279,7 +279,7 @@ fn what_was_refused_in_company_is_sent_when_it_comes_back() {
 }
 
 #[test]
-fn an_answer_to_no_response_of_this_stream_is_ignored() {
+fn ack_with_unknown_nonce_is_ignored() {
     let mut bench = Bench::new(Class::Parts);
     bench.set(Cluster, "a", "1");
     bench.subscribe(Cluster, &[]);
@@ -316,7 +316,7 @@ fn a_type_that_is_not_known_is_ignored() {
 }
 
 #[test]
-fn a_large_change_is_sent_in_pieces_without_waiting_for_each() {
+fn large_change_is_pipelined_in_pieces() {
     let mut bench = Bench::new(Class::Parts);
     bench.stream.limits.response_bytes = 1000;
     let body = "x".repeat(300);
@@ -337,7 +337,7 @@ fn a_large_change_is_sent_in_pieces_without_waiting_for_each() {
 }
 
 #[test]
-fn a_change_of_a_piece_that_is_not_sent_yet_is_sent_once() {
+fn changed_piece_is_sent_once_while_queued() {
     let mut bench = Bench::new(Class::Parts);
     bench.stream.limits.response_bytes = 200;
     bench.set_all(&[
@@ -360,7 +360,7 @@ fn a_change_of_a_piece_that_is_not_sent_yet_is_sent_once() {
 }
 
 #[test]
-fn nobody_is_answered_before_everything_is_there() {
+fn clients_wait_until_store_is_complete() {
     let mut bench = Bench::with_store(Class::Whole, Store::default());
     bench.set(Cluster, "a", "1");
     bench.subscribe_all();
@@ -402,7 +402,7 @@ fn each_class_gets_its_own() {
 }
 
 #[test]
-fn who_lags_behind_what_is_remembered_compares_everything() {
+fn lagging_stream_compares_everything() {
     let mut bench = Bench::new(Class::Parts);
     let names: Vec<String> = (0..5000).map(|number| format!("{number:04}")).collect();
     for name in &names {
@@ -437,9 +437,12 @@ fn names_are_bounded() {
     };
     bench.ask(request(&names[..1000]));
     let now = bench.now;
-    let refused = bench
-        .stream
-        .on_delta_request(&bench.store, now, request(&names[1000..]));
+    let refused = Delta::on_request(
+        &mut bench.stream,
+        &bench.store,
+        now,
+        request(&names[1000..]),
+    );
     assert_eq!(
         refused,
         Err(Excess::Names {
@@ -450,7 +453,7 @@ fn names_are_bounded() {
 }
 
 #[test]
-fn octets_of_names_are_bounded() {
+fn bytes_of_names_are_bounded() {
     let mut bench = Bench::new(Class::Parts);
     let now = bench.now;
     let long = |number: usize, bytes: usize| format!("{number}{}", "n".repeat(bytes - 1));
@@ -458,9 +461,12 @@ fn octets_of_names_are_bounded() {
         resource_names_subscribe: names,
         ..delta(ClusterLoadAssignment)
     };
-    let refused = bench
-        .stream
-        .on_delta_request(&bench.store, now, request(vec![long(1, 2049)]));
+    let refused = Delta::on_request(
+        &mut bench.stream,
+        &bench.store,
+        now,
+        request(vec![long(1, 2049)]),
+    );
     assert_eq!(refused, Err(Excess::Name));
     for number in 0..5 {
         bench.ask(request(vec![long(number, 2000)]));
@@ -468,10 +474,13 @@ fn octets_of_names_are_bounded() {
     }
     bench.unsubscribe(ClusterLoadAssignment, &[&long(0, 2000)]);
     bench.ask(request(vec![long(5, 2000)]));
-    let refused = bench
-        .stream
-        .on_delta_request(&bench.store, now, request(vec![long(6, 1)]));
-    assert_eq!(refused, Err(Excess::Octets { limit: 10_000 }));
+    let refused = Delta::on_request(
+        &mut bench.stream,
+        &bench.store,
+        now,
+        request(vec![long(6, 1)]),
+    );
+    assert_eq!(refused, Err(Excess::NameBytes { limit: 10_000 }));
 
     let mut bench = Bench::new(Class::Parts);
     bench.set_all(&[(Cluster, "a", "1")]);
@@ -486,5 +495,5 @@ fn octets_of_names_are_bounded() {
         ..delta(Cluster)
     });
     let kept = bench.stream.progress(Cluster).nack.as_ref().unwrap();
-    assert_eq!(kept.len(), NACK_OCTETS);
+    assert_eq!(kept.len(), MAX_NACK_BYTES);
 }

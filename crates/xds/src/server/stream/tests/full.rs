@@ -28,7 +28,7 @@ fn lists_are_whole_and_sent_when_they_change() {
 }
 
 #[test]
-fn a_version_is_of_the_content_and_not_of_the_server() {
+fn version_depends_on_content_only() {
     let mut bench = Bench::new(Class::Whole);
     bench.set(Listener, "a", "1");
     bench.want(Listener, &[]);
@@ -53,7 +53,7 @@ fn an_empty_list_is_sent_once() {
 }
 
 #[test]
-fn of_named_types_only_what_is_asked_for_and_changed_is_sent() {
+fn named_types_send_only_changed_subscriptions() {
     let mut bench = Bench::new(Class::Whole);
     for name in ["a", "b", "c"] {
         bench.set(ClusterLoadAssignment, name, name);
@@ -80,7 +80,7 @@ fn of_named_types_only_what_is_asked_for_and_changed_is_sent() {
 }
 
 #[test]
-fn named_types_may_be_sent_in_pieces_one_at_a_time() {
+fn named_types_are_sent_in_sequential_pieces() {
     let mut bench = Bench::new(Class::Whole);
     bench.stream.limits.response_bytes = 25;
     let names = ["a", "b", "c", "d", "e"];
@@ -149,7 +149,7 @@ fn a_refused_list_is_sent_again_when_it_changes() {
 }
 
 #[test]
-fn everything_may_be_narrowed_to_names_and_widened_by_a_star() {
+fn wildcard_narrows_to_names_and_back() {
     let mut bench = Bench::new(Class::Whole);
     bench.set(Cluster, "a", "a");
     bench.set(Cluster, "b", "b");
@@ -174,7 +174,7 @@ fn everything_may_be_narrowed_to_names_and_widened_by_a_star() {
 }
 
 #[test]
-fn a_cluster_stays_in_the_list_while_a_listener_may_route_to_it() {
+fn cluster_stays_listed_while_listener_uses_it() {
     let mut bench = Bench::new(Class::Whole);
     bench.set(Cluster, "a", "a");
     bench.set(Cluster, "b", "b");
@@ -236,8 +236,5 @@ fn names_are_bounded() {
         ..full(ClusterLoadAssignment)
     };
     let now = bench.now;
-    bench
-        .stream
-        .on_full_request(&bench.store, now, request)
-        .unwrap_err();
+    Full::on_request(&mut bench.stream, &bench.store, now, request).unwrap_err();
 }

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::server::stream_task::Variant as _;
 
 /// Something that happens.
 #[derive(Clone, Debug)]
@@ -84,7 +85,8 @@ impl Variant for Delta {
     }
 
     fn deliver(bench: &mut Bench, model: &mut Model) -> bool {
-        let next = bench.stream.next_delta_response(&bench.store, bench.now);
+        let next =
+            crate::server::delta::Delta::next_response(&mut bench.stream, &bench.store, bench.now);
         let Some((kind, response)) = next else {
             return false;
         };
@@ -148,9 +150,10 @@ impl Variant for Full {
         });
     }
 
-    /// Bodies begin with the name here, so that they can be told apart.
+    /// Bodies begin with the name here, so that they differ.
     fn deliver(bench: &mut Bench, model: &mut Model) -> bool {
-        let next = bench.stream.next_full_response(&bench.store, bench.now);
+        let next =
+            crate::server::full::Full::next_response(&mut bench.stream, &bench.store, bench.now);
         let Some((kind, response)) = next else {
             return false;
         };
@@ -271,7 +274,7 @@ fn visible(bench: &Bench, model: &Model) -> BTreeMap<(ResourceType, String), Str
 
 proptest! {
     #[test]
-    fn a_client_has_in_the_end_what_there_is(steps in steps()) {
+    fn delta_client_converges_to_the_store(steps in steps()) {
         let (bench, model) = run::<Delta>(&steps, false);
         let mut wanted = visible(&bench, &model);
         let mut has = model.has;
@@ -287,7 +290,7 @@ proptest! {
     }
 
     #[test]
-    fn a_client_of_lists_has_in_the_end_what_there_is(steps in steps()) {
+    fn full_client_converges_to_the_store(steps in steps()) {
         // Lists are refused whole: without bad ones, to compare them.
         let good: Vec<_> = steps
             .into_iter()

@@ -23,7 +23,7 @@ fn settled(class: Class) -> Bench {
 }
 
 #[test]
-fn a_listener_waits_for_its_cluster_and_that_for_its_assignment() {
+fn listener_waits_for_cluster_and_assignment() {
     let mut bench = settled(Class::Parts);
     bench.set_all(&[
         (Listener, "tls", "to new"),
@@ -50,7 +50,7 @@ fn a_listener_waits_for_its_cluster_and_that_for_its_assignment() {
 }
 
 #[test]
-fn what_is_a_part_says_that_more_follows() {
+fn partial_response_announces_more() {
     let more = |sent: &Sent| sent.nonce.ends_with(MORE_FOLLOWS);
     let mut bench = Bench::new(Class::Parts);
     bench.stream.limits.response_bytes = 400;
@@ -96,7 +96,7 @@ fn a_promise_that_came_to_nothing_is_taken_back() {
 }
 
 #[test]
-fn what_is_refused_in_company_is_waited_for_until_it_is_sent_alone() {
+fn bisected_cluster_is_awaited_until_sent_alone() {
     let mut bench = Bench::new(Class::Parts);
     bench.set_all(&[
         (Cluster, "a", "1"),
@@ -117,7 +117,7 @@ fn what_is_refused_in_company_is_waited_for_until_it_is_sent_alone() {
 }
 
 #[test]
-fn a_listener_waits_for_an_assignment_that_is_asked_for_after_the_acknowledgement() {
+fn listener_waits_for_late_assignment_request() {
     let mut bench = settled(Class::Parts);
     bench.set_all(&[
         (Listener, "tls", "to new"),
@@ -137,7 +137,7 @@ fn a_listener_waits_for_an_assignment_that_is_asked_for_after_the_acknowledgemen
 }
 
 #[test]
-fn a_client_that_never_asks_for_the_assignment_is_waited_for_once() {
+fn unrequested_assignment_delays_only_once() {
     let mut bench = settled(Class::Parts);
     bench.set_all(&[
         (Listener, "tls", "to new"),
@@ -176,7 +176,7 @@ fn a_cluster_goes_after_what_routed_to_it() {
 }
 
 #[test]
-fn a_cluster_goes_at_last_when_the_listener_is_never_acknowledged() {
+fn cluster_removal_times_out_without_listener_ack() {
     let mut bench = settled(Class::Parts);
     bench.remove(&[(Listener, "tls"), (Cluster, "old")]);
     let listener = bench.next().unwrap();
@@ -189,7 +189,7 @@ fn a_cluster_goes_at_last_when_the_listener_is_never_acknowledged() {
 }
 
 #[test]
-fn a_refused_cluster_holds_nobody_up() {
+fn refused_cluster_does_not_block_others() {
     let mut bench = settled(Class::Parts);
     bench.set_all(&[(Listener, "tls", "to new"), (Cluster, "new", "bad")]);
     let cluster = bench.next().unwrap();
@@ -198,7 +198,7 @@ fn a_refused_cluster_holds_nobody_up() {
 }
 
 #[test]
-fn endpoints_that_change_all_the_time_do_not_hold_up_listeners() {
+fn changing_endpoints_do_not_delay_listeners() {
     let mut bench = settled(Class::Parts);
     bench.set(Listener, "tls", "2");
     let mut listeners = 0;
@@ -230,7 +230,7 @@ fn endpoints_do_not_wait_for_listeners() {
 }
 
 #[test]
-fn a_listener_that_changes_while_it_waits_waits_for_what_it_refers_to_now() {
+fn changed_listener_waits_for_its_new_clusters() {
     let mut bench = settled(Class::Parts);
     bench.set_all(&[(Cluster, "a", "1"), (Listener, "tls", "to a")]);
     let first = bench.next().unwrap();
@@ -244,7 +244,7 @@ fn a_listener_that_changes_while_it_waits_waits_for_what_it_refers_to_now() {
 }
 
 #[test]
-fn a_cluster_that_comes_back_before_it_went_is_not_touched() {
+fn cluster_restored_before_removal_is_kept() {
     let mut bench = settled(Class::Parts);
     bench.set(Listener, "tls", "2");
     bench.remove(&[(Cluster, "old")]);
@@ -257,7 +257,7 @@ fn a_cluster_that_comes_back_before_it_went_is_not_touched() {
 
 /// Envoy wants the assignment again when a cluster changes, and keeps the old cluster until then.
 #[test]
-fn a_changed_cluster_brings_its_assignment_to_clients_that_need_it() {
+fn changed_cluster_resends_assignment_to_envoy() {
     for (class, again) in [(Class::Parts, false), (Class::Whole, true)] {
         let mut bench = settled(class);
         bench.set(Cluster, "old", "2");

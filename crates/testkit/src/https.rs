@@ -1,0 +1,202 @@
+//! The HTTPS server of the stand-ins: hyper on a thread of its own, and what it has counted.
+//!
+//! ```text
+//!   socket ─▶ TLS ─▶ hyper ─▶ answer(request, peer) ─▶ response: at once, or in pieces from a task
+//! ```
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use http_body_util::channel::{Channel, Sender};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio_rustls::TlsAcceptor;
+
+use crate::background::Background;
+use crate::certs::{self, Identity};
+
+pub(crate) type Request = http::Request<Incoming>;
+pub(crate) type Response = http::Response<UnsyncBoxBody<Bytes, Infallible>>;
+
+/// A running server. Dropping it closes its connections and its port.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) addr: SocketAddr,
+    pub(crate) counts: Arc<Counts>,
+    _thread: Background,
+}
+
+/// What a server has counted.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    accepted: AtomicUsize,
+    open: AtomicUsize,
+    requests: AtomicUsize,
+}
+
+impl Counts {
+    pub(crate) fn accepted(&self) -> usize {
+        self.accepted.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn open(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn requests(&self) -> usize {
+        self.requests.load(Ordering::Relaxed)
+    }
+}
+
+impl Server {
+    /// Serves on a socket that is bound already, in any namespace.
+    pub(crate) fn start<F, A>(
+        name: &str,
+        listener: TcpListener,
+        identity: &Identity,
+        answer: F,
+    ) -> Result<Self>
+    where
+        F: Fn(Request, SocketAddr) -> A + Clone + Send + 'static,
+        A: Future<Output = Response> + Send + 'static,
+    {
+        let addr = listener.local_addr().context("reading an address")?;
+        listener
+            .set_nonblocking(true)
+            .context("making a socket non-blocking")?;
+        let acceptor = TlsAcceptor::from(certs::server_config(identity)?);
+        let counts = Arc::new(Counts::default());
+        let shared = Arc::clone(&counts);
+        let thread = Background::spawn(name, move || async move {
+            // `listener` is bound, so all that can fail here is the runtime's own descriptor.
+            if let Ok(listener) = tokio::net::TcpListener::from_std(listener) {
+                accept(listener, acceptor, shared, answer).await;
+            }
+        })?;
+        Ok(Self {
+            addr,
+            counts,
+            _thread: thread,
+        })
+    }
+}
+
+async fn accept<F, A>(
+    listener: tokio::net::TcpListener,
+    acceptor: TlsAcceptor,
+    counts: Arc<Counts>,
+    answer: F,
+) where
+    F: Fn(Request, SocketAddr) -> A + Clone + Send + 'static,
+    A: Future<Output = Response> + Send + 'static,
+{
+    loop {
+        let Ok((stream, peer)) = listener.accept().await else {
+            // Out of descriptors: let some close.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            continue;
+        };
+        let (acceptor, answer) = (acceptor.clone(), answer.clone());
+        counts.accepted.fetch_add(1, Ordering::Relaxed);
+        let open = Arc::new(Open::count(&counts));
+        tokio::spawn(async move {
+            let _ = stream.set_nodelay(true);
+            let Ok(stream) = acceptor.accept(stream).await else {
+                return;
+            };
+            let service = service_fn(move |mut request: Request| {
+                open.0.requests.fetch_add(1, Ordering::Relaxed);
+                // A connection that is upgraded is open for as long as its request.
+                request.extensions_mut().insert(Arc::clone(&open));
+                let answered = answer(request, peer);
+                async move { Ok::<_, Infallible>(answered.await) }
+            });
+            let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+            // A client that goes away is the test's affair, which sees its own end of it.
+            let _ = connection.with_upgrades().await;
+        });
+    }
+}
+
+/// Makes a response whose body is there as a whole.
+pub(crate) fn whole(status: u16, kind: &str, body: impl Into<Bytes>) -> Response {
+    response(status, kind, Full::new(body.into()).boxed_unsync())
+}
+
+/// Makes a response whose body comes in pieces, of `length` bytes in all if that is known: `write`
+/// runs as a task of its own, and ends when the client has gone.
+pub(crate) fn pieces<W, T>(kind: &str, length: Option<u64>, write: W) -> Response
+where
+    W: FnOnce(Pieces) -> T,
+    T: Future<Output = Option<()>> + Send + 'static,
+{
+    let (sender, body) = Channel::new(1);
+    tokio::spawn(write(Pieces(sender)));
+    let mut response = response(200, kind, body.boxed_unsync());
+    if let Some(length) = length {
+        let headers = response.headers_mut();
+        headers.insert(http::header::CONTENT_LENGTH, length.into());
+    }
+    response
+}
+
+/// Where the pieces of a body go.
+pub(crate) struct Pieces(Sender<Bytes, Infallible>);
+
+impl Pieces {
+    /// Sends a piece; `None` when the client has gone.
+    pub(crate) async fn send(&mut self, piece: impl Into<Bytes>) -> Option<()> {
+        self.0.send_data(piece.into()).await.ok()
+    }
+}
+
+fn response(status: u16, kind: &str, body: UnsyncBoxBody<Bytes, Infallible>) -> Response {
+    let mut response = http::Response::new(body);
+    *response.status_mut() = http::StatusCode::from_u16(status).unwrap_or_default();
+    if let Ok(kind) = kind.parse() {
+        response
+            .headers_mut()
+            .insert(http::header::CONTENT_TYPE, kind);
+    }
+    response
+}
+
+/// Returns a parameter of the query; empty when it is absent.
+pub(crate) fn parameter<'a>(request: &'a Request, name: &str) -> &'a str {
+    let query = request.uri().query().unwrap_or_default();
+    let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    pairs
+        .find_map(|(key, value)| (key == name).then_some(value))
+        .unwrap_or_default()
+}
+
+/// Returns a number from the query, 0 when it is absent or none.
+pub(crate) fn number(request: &Request, name: &str) -> u64 {
+    parameter(request, name).parse().unwrap_or_default()
+}
+
+/// Counts a connection for as long as it lives.
+struct Open(Arc<Counts>);
+
+impl Open {
+    fn count(counts: &Arc<Counts>) -> Self {
+        counts.open.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(counts))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,318 @@
+//! What one tenant's tunnels count: in the families of the process, and where asked for in the
+//! tenant's own series.
+//!
+//! ```text
+//!     TenantMetrics ──▶ pending_backend_dials, ready_backends, … (sums over all tenants)
+//!          └──▶ TenantSeries ──▶ rhizome_konnectivity_cluster_…{cluster}
+//! ```
+//!
+//! When the last handle of a tenant goes, so does what it added to the sums, and its series end.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use knp_proto::{DialRefused, Strategy, Tenant, TenantId};
+use telemetry::Registry;
+use telemetry::metrics::{Counter, CounterFamily, Encoder, Gauge, GaugeFamily, Kind};
+
+use super::server::{DialFailure, PeerPort, ServerMetrics};
+use super::{Direction, Held, LinkMetrics};
+
+/// Handles for one tenant. Clones are the same and cost one reference.
+#[derive(Clone, Debug)]
+pub(crate) struct TenantMetrics {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    server: ServerMetrics,
+    link: LinkMetrics,
+    series: Option<Arc<TenantSeries>>,
+    ready: Mutex<Ready>,
+}
+
+/// What this tenant has added to gauges that are sums.
+#[derive(Debug, Default)]
+struct Ready {
+    backends: BTreeMap<Strategy, i64>,
+    connections: i64,
+}
+
+impl TenantMetrics {
+    pub(super) fn new(
+        server: ServerMetrics,
+        link: LinkMetrics,
+        series: Option<Arc<TenantSeries>>,
+    ) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                server,
+                link,
+                series,
+                ready: Mutex::default(),
+            }),
+        }
+    }
+
+    /// Handles for the tenant's links and their tunnels.
+    pub(crate) fn link(&self) -> &LinkMetrics {
+        &self.inner.link
+    }
+
+    /// Counts an API server's connection that was let in.
+    pub(crate) fn frontend_accepted(&self, port: PeerPort) {
+        self.inner.server.peer_accepted(port);
+        if let Some(series) = &self.inner.series {
+            series.accepted_frontends.inc();
+        }
+    }
+
+    /// Counts a dial that waits for an agent's answer for as long as what is returned lives.
+    pub(crate) fn pending_dial(&self) -> Held {
+        let series = self.inner.series.as_deref();
+        let own = series.map(|series| &series.pending);
+        Held::new(self.inner.server.pending(), own)
+    }
+
+    /// Counts a frontend's connection to a destination for as long as what is returned lives.
+    pub(crate) fn established(&self) -> Held {
+        let series = self.inner.series.as_deref();
+        let own = series.map(|series| &series.established);
+        Held::new(self.inner.server.established_connections(), own)
+    }
+
+    /// Counts a failed dial; one dial may fail in more than one way.
+    pub(crate) fn dial_failure(&self, reason: DialFailure) {
+        self.inner.server.dial_failure(reason);
+        if let Some(series) = &self.inner.series {
+            let labels = [series.name(), reason.as_str()];
+            series.families.dial_failures.with(&labels).inc();
+        }
+    }
+
+    /// Counts a dial that was refused because of one of the tenant's limits.
+    pub(crate) fn dial_refused(&self, refused: DialRefused) {
+        let Some(limit) = limit(refused) else { return };
+        self.inner.server.dial_refused(limit);
+        if let Some(series) = &self.inner.series {
+            let labels = [series.name(), limit];
+            series.families.refused_dials.with(&labels).inc();
+        }
+    }
+
+    /// Sets how many keys one of the tenant's strategies has to choose from.
+    pub(crate) fn ready_backends(&self, strategy: Strategy, keys: usize) {
+        let keys = i64::try_from(keys).unwrap_or(i64::MAX);
+        let mut ready = lock(&self.inner.ready);
+        let before = ready.backends.insert(strategy, keys).unwrap_or(0);
+        self.inner.server.ready(strategy).add(keys - before);
+    }
+
+    /// Sets how many agents' streams the tenant's first strategy has to choose from.
+    pub(crate) fn ready_connections(&self, streams: usize) {
+        let streams = i64::try_from(streams).unwrap_or(i64::MAX);
+        let mut ready = lock(&self.inner.ready);
+        let gauge = self.inner.server.ready_connections();
+        gauge.add(streams - ready.connections);
+        ready.connections = streams;
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let ready = std::mem::take(&mut *lock(&self.ready));
+        for (strategy, keys) in ready.backends {
+            self.server.ready(strategy).sub(keys);
+        }
+        self.server.ready_connections().sub(ready.connections);
+    }
+}
+
+/// The label of a dial refused by a limit; nothing for what is no limit's doing.
+fn limit(refused: DialRefused) -> Option<&'static str> {
+    match refused {
+        DialRefused::PendingDials => Some("pending_dials"),
+        DialRefused::Rate => Some("rate"),
+        DialRefused::Tunnels => Some("tunnels"),
+        DialRefused::DuplicateId | DialRefused::Ended => None,
+        _ => Some("other"),
+    }
+}
+
+/// The values that [`limit`] gives the label, from the start.
+pub(super) const LIMITS: [&str; 3] = ["pending_dials", "rate", "tunnels"];
+
+/// The families with the label `cluster`, and which tenants have series in them.
+#[derive(Debug)]
+pub(super) struct TenantFamilies {
+    accepted_frontends: CounterFamily,
+    bytes: CounterFamily,
+    dial_failures: CounterFamily,
+    established: GaugeFamily,
+    links: GaugeFamily,
+    pending: GaugeFamily,
+    refused_dials: CounterFamily,
+    stalled: GaugeFamily,
+    live: Arc<Mutex<BTreeMap<TenantId, Weak<TenantSeries>>>>,
+}
+
+impl TenantFamilies {
+    pub(super) fn new(registry: &Registry) -> Arc<Self> {
+        let counter = |name, help, labels| registry.counter(name, help, labels);
+        let gauge = |name, help| registry.gauge(name, help, &["cluster"]);
+        let live = Arc::default();
+        collect_buffered(registry, &live);
+        Arc::new(Self {
+            accepted_frontends: counter(
+                "rhizome_konnectivity_cluster_accepted_frontends_total",
+                "Connections of API servers that were let in, by tenant.",
+                &["cluster"],
+            ),
+            bytes: counter(
+                "rhizome_konnectivity_cluster_relayed_bytes_total",
+                "Bytes relayed for tunnels, by tenant.",
+                &["cluster", "direction"],
+            ),
+            dial_failures: counter(
+                "rhizome_konnectivity_cluster_dial_failures_total",
+                "Failed dials, by tenant, with upstream's reasons.",
+                &["cluster", "reason"],
+            ),
+            established: gauge(
+                "rhizome_konnectivity_cluster_established_connections",
+                "Connections of frontends to destinations, by tenant.",
+            ),
+            links: gauge(
+                "rhizome_konnectivity_cluster_links",
+                "Streams of agents, by tenant.",
+            ),
+            pending: gauge(
+                "rhizome_konnectivity_cluster_pending_dials",
+                "Dials that wait for an agent's answer, by tenant.",
+            ),
+            refused_dials: counter(
+                "rhizome_konnectivity_cluster_refused_dials_total",
+                "Dials refused because of a limit, by tenant.",
+                &["cluster", "limit"],
+            ),
+            stalled: gauge(
+                "rhizome_konnectivity_cluster_stalled_tunnels",
+                "Tunnels whose socket has not taken waiting data for a while, by tenant.",
+            ),
+            live,
+        })
+    }
+
+    /// Returns a tenant's series, making them where there are none.
+    pub(super) fn series(self: &Arc<Self>, tenant: &Arc<Tenant>) -> Arc<TenantSeries> {
+        // The lock is not held on: dropping the last reference takes it.
+        let known = lock(&self.live).get(tenant.id()).and_then(Weak::upgrade);
+        if let Some(known) = known.filter(|known| Arc::ptr_eq(&known.tenant, tenant)) {
+            return known;
+        }
+        let name = tenant.id().as_str();
+        let series = Arc::new(TenantSeries {
+            accepted_frontends: self.accepted_frontends.with(&[name]),
+            established: self.established.with(&[name]),
+            from_destination: self.bytes.with(&[name, "from_destination"]),
+            links: self.links.with(&[name]),
+            pending: self.pending.with(&[name]),
+            stalled: self.stalled.with(&[name]),
+            to_destination: self.bytes.with(&[name, "to_destination"]),
+            families: Arc::clone(self),
+            tenant: Arc::clone(tenant),
+        });
+        lock(&self.live).insert(tenant.id().clone(), Arc::downgrade(&series));
+        series
+    }
+
+    fn forget(&self, tenant: &TenantId) {
+        let mut live = lock(&self.live);
+        if live
+            .get(tenant)
+            .is_some_and(|series| series.strong_count() > 0)
+        {
+            // Removed and added again: the series are the new one's.
+            return;
+        }
+        live.remove(tenant);
+        let name = tenant.as_str();
+        let keep = |values: &[String]| values.first().is_none_or(|first| first != name);
+        self.accepted_frontends.retain(keep);
+        self.bytes.retain(keep);
+        self.dial_failures.retain(keep);
+        self.refused_dials.retain(keep);
+        for gauges in [&self.established, &self.links, &self.pending, &self.stalled] {
+            gauges.remove(&[name]);
+        }
+    }
+}
+
+/// Reads what tunnels hold at a scrape, since the limits keep count of it anyway.
+fn collect_buffered(
+    registry: &Registry,
+    live: &Arc<Mutex<BTreeMap<TenantId, Weak<TenantSeries>>>>,
+) {
+    let live = Arc::clone(live);
+    registry.collect(move |encoder: &mut Encoder| {
+        let tenants: Vec<_> = lock(&live).values().filter_map(Weak::upgrade).collect();
+        encoder.family(
+            "rhizome_konnectivity_cluster_buffered_bytes",
+            "Bytes held for, or promised to, tunnels, by tenant.",
+            Kind::Gauge,
+            |family| {
+                family.labels(&["cluster"]);
+                for series in &tenants {
+                    let held = series.tenant.buffered_bytes() as u64;
+                    family.sample(&[("cluster", series.name())], held);
+                }
+            },
+        );
+    });
+}
+
+/// The series of one tenant; they end when it is dropped.
+#[derive(Debug)]
+pub(super) struct TenantSeries {
+    tenant: Arc<Tenant>,
+    families: Arc<TenantFamilies>,
+    accepted_frontends: Counter,
+    established: Gauge,
+    from_destination: Counter,
+    links: Gauge,
+    pending: Gauge,
+    stalled: Gauge,
+    to_destination: Counter,
+}
+
+impl TenantSeries {
+    pub(super) fn bytes(&self, direction: Direction, bytes: u64) {
+        match direction {
+            Direction::FromDestination => self.from_destination.add(bytes),
+            Direction::ToDestination => self.to_destination.add(bytes),
+        }
+    }
+
+    pub(super) fn links(&self) -> &Gauge {
+        &self.links
+    }
+
+    pub(super) fn stalled(&self) -> &Gauge {
+        &self.stalled
+    }
+
+    fn name(&self) -> &str {
+        self.tenant.id().as_str()
+    }
+}
+
+impl Drop for TenantSeries {
+    fn drop(&mut self) {
+        self.families.forget(self.tenant.id());
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

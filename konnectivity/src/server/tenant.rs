@@ -1,0 +1,478 @@
+//! One tenant as a server sees it: its agents' links, and how a dial finds its way to one of them.
+//!
+//! ```text
+//!   dial ──▶ Backends::pick ──▶ link 1 ──no answer, lost──▶ link 2 ──▶ Tunnel
+//!                └─ all were lost just now ─▶ wait for one to come again
+//! ```
+//!
+//! Everything is looked up from here, so nothing of one tenant is in reach of another: neither
+//! agents, nor ids, nor limits. Speaks to no socket; frontends and agents' connections do.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use knp_proto::{
+    AgentId, Backends, Budget, DialId, DialRefused, DialTarget, EndReason, Identifiers, StreamId,
+    TenantId, dial_host,
+};
+use tokio::sync::futures::Notified;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::link::{DialError, LinkHandle, Tunnel};
+use crate::metrics::{DialFailure, PeerPort, ServerMetrics, TenantMetrics};
+use crate::registry::TenantSpec;
+
+/// A tenant that is served.
+pub(crate) struct Tenant {
+    id: TenantId,
+    spec: ArcSwap<TenantSpec>,
+    limits: Arc<knp_proto::Tenant>,
+    metrics: TenantMetrics,
+    server: ServerMetrics,
+    agents: Mutex<Agents>,
+    /// Told when an agent joins.
+    joined: Notify,
+    /// Dials that wait for that.
+    waiting: AtomicUsize,
+    /// Connections of API servers that were let in.
+    frontends: AtomicU64,
+    /// Set once the tenant is no longer served.
+    removed: watch::Sender<bool>,
+    random: Random,
+}
+
+#[derive(Default)]
+struct Agents {
+    backends: Backends,
+    links: BTreeMap<StreamId, Connected>,
+    /// Until when an agent is expected to join, while there is none.
+    expected: Option<Instant>,
+}
+
+struct Connected {
+    agent: AgentId,
+    link: LinkHandle,
+}
+
+/// An agent's link, for as long as it can be dialed.
+pub(crate) struct Joined {
+    tenant: Arc<Tenant>,
+    stream: StreamId,
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        self.tenant.leave(self.stream);
+    }
+}
+
+/// A tunnel, and who made it.
+pub(crate) struct Dialed {
+    pub(crate) tunnel: Tunnel,
+    pub(crate) agent: AgentId,
+}
+
+/// Why there is no tunnel.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum TunnelError {
+    /// The agent could not connect; its words.
+    #[error("{error}")]
+    Answered {
+        /// The agent's text.
+        error: String,
+    },
+    /// The agent's stream ended before it answered.
+    #[error("Backend context error: the agent's stream has ended")]
+    Lost,
+    /// No agent is there to be asked.
+    #[error("No agent available")]
+    NoAgent,
+    /// A limit of the tenant.
+    #[error("{0}")]
+    Refused(DialRefused),
+    /// The agent did not answer in time.
+    #[error("Backend dial timeout: no answer within {limit:?}")]
+    Timeout {
+        /// The time it had.
+        limit: Duration,
+    },
+}
+
+impl TunnelError {
+    /// Returns the label for logs.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::Answered { .. } => "connect_failed",
+            Self::Lost => "agent_lost",
+            Self::NoAgent => "no_agent",
+            Self::Refused(_) => "limit",
+            Self::Timeout { .. } => "dial_timeout",
+        }
+    }
+}
+
+impl Tenant {
+    /// Makes a tenant without agents. If they follow this server's lease, they are on their way: until
+    /// [`FIRST_AGENT`] has passed dials wait for one.
+    pub(crate) fn new(
+        spec: Arc<TenantSpec>,
+        budget: &Arc<Budget>,
+        metrics: &ServerMetrics,
+        has_lease: bool,
+    ) -> Arc<Self> {
+        let agents = Agents {
+            expected: has_lease.then(|| Instant::now() + FIRST_AGENT),
+            ..Agents::default()
+        };
+        let limits = knp_proto::Tenant::new(spec.id.clone(), spec.limits, Arc::clone(budget));
+        Arc::new(Self {
+            id: spec.id.clone(),
+            metrics: metrics.tenant(&limits),
+            server: metrics.clone(),
+            limits,
+            spec: ArcSwap::new(spec),
+            agents: Mutex::new(agents),
+            joined: Notify::new(),
+            waiting: AtomicUsize::new(0),
+            frontends: AtomicU64::new(0),
+            removed: watch::Sender::new(false),
+            random: Random::default(),
+        })
+    }
+
+    pub(crate) fn id(&self) -> &TenantId {
+        &self.id
+    }
+
+    /// Returns what is configured.
+    pub(crate) fn spec(&self) -> Arc<TenantSpec> {
+        self.spec.load_full()
+    }
+
+    /// Returns the limits, and how much of them is used.
+    pub(crate) fn limits(&self) -> &Arc<knp_proto::Tenant> {
+        &self.limits
+    }
+
+    pub(crate) fn metrics(&self) -> &TenantMetrics {
+        &self.metrics
+    }
+
+    /// Counts a connection of an API server that was let in.
+    pub(crate) fn accept_frontend(&self, port: PeerPort) {
+        self.frontends.fetch_add(1, Ordering::Relaxed);
+        self.metrics.frontend_accepted(port);
+    }
+
+    /// Returns how many connections of API servers were let in.
+    pub(crate) fn accepted_frontends(&self) -> u64 {
+        self.frontends.load(Ordering::Relaxed)
+    }
+
+    /// Applies a changed configuration of the same identity; links and tunnels stay.
+    pub(crate) fn reconfigure(&self, spec: Arc<TenantSpec>) {
+        self.limits.set_limits(spec.limits);
+        self.spec.store(spec);
+        self.tell_ready(&self.lock());
+    }
+
+    /// Ends all that belongs to the tenant.
+    pub(crate) fn remove(&self, why: &'static str) {
+        self.removed.send_replace(true);
+        for connected in self.lock().links.values() {
+            connected.link.close(why);
+        }
+    }
+
+    /// Waits until the tenant is no longer served. Cancel-safe.
+    pub(crate) async fn removed(&self) {
+        let mut removed = self.removed.subscribe();
+        // The sender lives in `self`.
+        drop(removed.wait_for(|removed| *removed).await);
+    }
+
+    // === Agents ===
+
+    /// Adds an agent's link; it is dialed until what is returned is dropped. Nothing when the
+    /// tenant was removed.
+    pub(crate) fn join(
+        self: &Arc<Self>,
+        agent: AgentId,
+        identifiers: Identifiers,
+        link: LinkHandle,
+    ) -> Option<Joined> {
+        let mut agents = self.lock();
+        // Looked at under the lock, so that `remove` finds the link, or the link finds it.
+        if *self.removed.borrow() {
+            return None;
+        }
+        let stream = link.stream();
+        agents.backends.insert(stream, agent.clone(), identifiers);
+        agents.links.insert(stream, Connected { agent, link });
+        agents.expected = None;
+        self.tell_ready(&agents);
+        self.joined.notify_waiters();
+        let tenant = Arc::clone(self);
+        Some(Joined { tenant, stream })
+    }
+
+    /// Removes an agent's link; no other is touched.
+    fn leave(&self, stream: StreamId) {
+        let mut agents = self.lock();
+        agents.backends.remove(stream);
+        agents.links.remove(&stream);
+        if agents.links.is_empty() {
+            agents.expected = Some(Instant::now() + RETURN);
+        }
+        self.tell_ready(&agents);
+    }
+
+    /// Marks an agent as draining.
+    pub(crate) fn set_draining(&self, stream: StreamId) {
+        self.lock().backends.set_draining(stream);
+    }
+
+    /// Sets whether an agent can be expected to answer.
+    pub(crate) fn set_alive(&self, stream: StreamId, alive: bool) {
+        let mut agents = self.lock();
+        agents.backends.set_alive(stream, alive);
+        self.tell_ready(&agents);
+    }
+
+    /// Ends every agent's stream, which ends the tunnels.
+    pub(crate) fn close_links(&self, why: &'static str) {
+        for connected in self.lock().links.values() {
+            connected.link.close(why);
+        }
+    }
+
+    /// Returns whether the first strategy has an agent to choose.
+    pub(crate) fn is_ready(&self) -> bool {
+        let spec = self.spec.load();
+        let agents = self.lock();
+        let first = spec.strategies.first();
+        first.is_some_and(|first| agents.backends.ready(*first) > 0)
+    }
+
+    /// Returns each link with its agent's id.
+    pub(crate) fn links(&self) -> Vec<(AgentId, LinkHandle)> {
+        let agents = self.lock();
+        let links = agents.links.values();
+        links
+            .map(|connected| (connected.agent.clone(), connected.link.clone()))
+            .collect()
+    }
+
+    fn tell_ready(&self, agents: &Agents) {
+        for (position, strategy) in self.spec.load().strategies.iter().enumerate() {
+            let ready = agents.backends.ready(*strategy);
+            self.metrics.ready_backends(*strategy, ready);
+            if position == 0 {
+                self.metrics.ready_connections(ready);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Agents> {
+        self.agents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    // === Dialing ===
+
+    /// Asks an agent for a connection; if it does not answer, one more. While agents are expected
+    /// ([`RETURN`], [`FIRST_AGENT`]) and no other is to be asked, waits until one joins. It takes `limit`
+    /// at most. Dropping the future calls the dial off.
+    ///
+    /// # Errors
+    ///
+    /// See [`TunnelError`].
+    pub(crate) async fn dial(
+        &self,
+        target: DialTarget,
+        limit: Duration,
+    ) -> Result<Dialed, TunnelError> {
+        let pending = self.metrics.pending_dial();
+        let result = self.dial_some(&target, limit).await;
+        drop(pending);
+        if let Err(error) = &result {
+            match error {
+                TunnelError::Answered { .. } => {
+                    self.metrics.dial_failure(DialFailure::ErrorResponse)
+                }
+                TunnelError::Lost => self.metrics.dial_failure(DialFailure::BackendClose),
+                TunnelError::NoAgent => self.metrics.dial_failure(DialFailure::NoAgent),
+                TunnelError::Refused(refused) => self.metrics.dial_refused(*refused),
+                TunnelError::Timeout { .. } => {
+                    self.metrics.dial_failure(DialFailure::BackendDialTimeout);
+                }
+            }
+        }
+        result
+    }
+
+    async fn dial_some(&self, target: &DialTarget, limit: Duration) -> Result<Dialed, TunnelError> {
+        let deadline = Instant::now() + limit;
+        let mut tried = Vec::new();
+        let mut unanswered = 0;
+        let mut expected: Option<Instant> = None;
+        let mut failure = TunnelError::NoAgent;
+        loop {
+            // From here on, so that no agent joins unseen between the look and the wait.
+            let joined = self.joined.notified();
+            let Some((connected, another)) = self.pick(&target.address, &tried) else {
+                expected = expected.or_else(|| self.lock().expected);
+                let until = expected.map(|until| deadline.min(until));
+                if self.waits_for(joined, until).await {
+                    continue;
+                }
+                return Err(failure);
+            };
+            tried.push(connected.link.stream());
+            let left = deadline.saturating_duration_since(Instant::now());
+            let patience = if another {
+                left.mul_f64(FIRST_SHARE)
+            } else {
+                left
+            };
+            let Connected { agent, link } = connected;
+            failure = match self.dial_one(&link, target, patience).await {
+                Ok(tunnel) => return Ok(Dialed { tunnel, agent }),
+                Err(TunnelError::Timeout { .. }) => {
+                    unanswered += 1;
+                    TunnelError::Timeout { limit }
+                }
+                Err(TunnelError::Lost) => {
+                    expected = expected.or_else(|| Some(Instant::now() + RETURN));
+                    TunnelError::Lost
+                }
+                Err(failure) => return Err(failure),
+            };
+            if unanswered == 2 {
+                return Err(failure);
+            }
+            if another {
+                self.server.dial_retried();
+            }
+        }
+    }
+
+    /// Waits, until a moment, for an agent to join: what led to those that were lost, a gateway for
+    /// instance, was replaced, and they are on their way. False when none came, when none is
+    /// expected, and when as many wait already as may be under way.
+    async fn waits_for(&self, joined: Notified<'_>, until: Option<Instant>) -> bool {
+        let Some(until) = until.filter(|_| !*self.removed.borrow()) else {
+            return false;
+        };
+        let most = self.spec.load().limits.pending_dials;
+        let waiting = Waiting::among(&self.waiting);
+        waiting.before < most && timeout_at(until, joined).await.is_ok()
+    }
+
+    async fn dial_one(
+        &self,
+        link: &LinkHandle,
+        target: &DialTarget,
+        patience: Duration,
+    ) -> Result<Tunnel, TunnelError> {
+        let dial = link.dial(self.draw(), target.clone());
+        let refused = match timeout(patience, dial).await {
+            Ok(Ok(tunnel)) => return Ok(tunnel),
+            Err(_) | Ok(Err(DialError::Ended(EndReason::DialTimeout))) => {
+                link.suspect();
+                return Err(TunnelError::Timeout { limit: patience });
+            }
+            Ok(Err(DialError::Ended(EndReason::DialFailed { error }))) => {
+                return Err(TunnelError::Answered { error });
+            }
+            Ok(Err(DialError::Ended(EndReason::Violation(_)))) => {
+                let error = "the agent's answer makes no sense".to_owned();
+                return Err(TunnelError::Answered { error });
+            }
+            Ok(Err(DialError::Ended(_))) => return Err(TunnelError::Lost),
+            Ok(Err(DialError::Refused(refused))) => refused,
+        };
+        Err(match refused {
+            // Another number would have done, but of 2⁶³ none comes twice in a server's life.
+            DialRefused::DuplicateId | DialRefused::Ended => TunnelError::Lost,
+            refused
+            @ (DialRefused::PendingDials | DialRefused::Rate | DialRefused::Tunnels | _) => {
+                TunnelError::Refused(refused)
+            }
+        })
+    }
+
+    /// Chooses whom to ask: the first time with whether there is another, if that one should not
+    /// answer.
+    fn pick(&self, address: &str, tried: &[StreamId]) -> Option<(Connected, bool)> {
+        let spec = self.spec.load();
+        let (host, random) = (dial_host(address), self.random.next());
+        let agents = self.lock();
+        let choose =
+            |tried: &[StreamId]| (agents.backends).pick(&spec.strategies, host, random, tried);
+        let stream = choose(tried)?;
+        let another = tried.is_empty() && choose(&[stream]).is_some();
+        let connected = agents.links.get(&stream)?;
+        let connected = Connected {
+            agent: connected.agent.clone(),
+            link: connected.link.clone(),
+        };
+        Some((connected, another))
+    }
+
+    /// Draws what no client can guess.
+    fn draw(&self) -> DialId {
+        DialId::from_random(self.random.next())
+    }
+}
+
+/// One of the dials that wait for an agent to join.
+struct Waiting<'a> {
+    count: &'a AtomicUsize,
+    /// How many waited already.
+    before: usize,
+}
+
+impl<'a> Waiting<'a> {
+    fn among(count: &'a AtomicUsize) -> Self {
+        let before = count.fetch_add(1, Ordering::Relaxed);
+        Self { count, before }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Numbers that cannot be guessed without the key, which is the kernel's: SipHash of a counter. A
+/// system call for each would be felt.
+#[derive(Debug, Default)]
+struct Random {
+    key: RandomState,
+    drawn: AtomicU64,
+}
+
+impl Random {
+    fn next(&self) -> u64 {
+        self.key
+            .hash_one(self.drawn.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// How much of the time for a dial the first agent gets when there is a second: more than the 5 s
+/// that an agent's own dial may take out of the 10 s that are usual.
+const FIRST_SHARE: f64 = 0.6;
+
+/// How long dials wait for agents that were all lost at once: an agent seeks a server that it lost after
+/// a tenth of a second, and again at growing distance.
+const RETURN: Duration = Duration::from_secs(5);
+
+/// How long after the start of a server with a lease dials wait for its first agent. Agents connect within
+/// seconds of the lease; the rest is for the API server that takes it.
+const FIRST_AGENT: Duration = Duration::from_secs(30);

@@ -1,0 +1,193 @@
+//! Checks the tokens that agents show: which tenant one belongs to, and whether it is good.
+//!
+//! ```text
+//!     authorization ──▶ one bearer token ──▶ tenant it may be of ──▶ its keys, what was said lately
+//!           by server name (a hint), or by issuer and audience          │              └──▶ verdict
+//!                                                                       └─neither can tell─┐
+//!     verdict ◀── its API server ◀── rate of this tenant and source ◀──────────────────────┘
+//! ```
+//!
+//! Certificates are the registry's; what an agent may do once it is let in is not decided here.
+
+#[cfg(test)]
+mod tests {
+    mod tenants;
+}
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use http::HeaderValue;
+use knp_proto::TenantId;
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use crate::metrics::{ServerMetrics, TokenResult};
+use crate::registry::{Registry, TenantSpec, Tenants, TokenSpec};
+use crate::token::{
+    Accepted, Candidate, Judge, KeySet, Rates, Recalled, Review, Token, TokenRefused, TokenRules,
+    Verdicts, choose,
+};
+
+/// Checks agents' tokens against the registry. Clones are the same.
+#[derive(Clone)]
+pub(crate) struct Tokens {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    registry: Registry,
+    metrics: ServerMetrics,
+    /// Where requests to API servers are made.
+    runtime: Handle,
+    verdicts: Verdicts,
+    rates: Mutex<Rates>,
+    judges: Mutex<Judges>,
+}
+
+/// The judge of each tenant whose tokens were seen, and by which rules it was made.
+type Judges = BTreeMap<TenantId, (TokenSpec, Arc<Judge>)>;
+
+impl Tokens {
+    /// Checks by what `registry` says at that moment. Requests to API servers are made on
+    /// `runtime`, for every caller.
+    pub(crate) fn new(registry: Registry, metrics: ServerMetrics, runtime: Handle) -> Self {
+        let inner = Inner {
+            registry,
+            metrics,
+            runtime,
+            verdicts: Verdicts::default(),
+            rates: Mutex::new(Rates::new(MAX_BUCKETS)),
+            judges: Mutex::default(),
+        };
+        Self {
+            inner: Arc::new(inner),
+        }
+    }
+
+    /// Returns the tenant whose agent shows `authorization`, all values of that metadata. `hint` is the tenant
+    /// whose name was asked for, `source` where the connection comes from.
+    ///
+    /// Takes 10 s at most. Cancel-safe.
+    ///
+    /// # Errors
+    /// Why the agent is refused.
+    pub(crate) async fn check(
+        &self,
+        hint: Option<&Arc<TenantSpec>>,
+        authorization: &[&HeaderValue],
+        source: IpAddr,
+    ) -> Result<Arc<TenantSpec>, TokenRefused> {
+        let checked = self.inner.check(hint, authorization, source).await;
+        self.inner.metrics.token_checked(result(&checked));
+        checked.map(|(tenant, _)| tenant)
+    }
+}
+
+impl Inner {
+    async fn check(
+        &self,
+        hint: Option<&Arc<TenantSpec>>,
+        authorization: &[&HeaderValue],
+        source: IpAddr,
+    ) -> Result<(Arc<TenantSpec>, Accepted), TokenRefused> {
+        let token = Token::from_authorization(authorization)?;
+        let tenants = self.registry.current();
+        let tenant = match hint {
+            // As it is now: the hint is as old as the handshake.
+            Some(hint) => tenants.get(&hint.id).ok_or(TokenRefused::Unwanted)?,
+            None => choose(token.as_str(), candidates(&tenants))?,
+        };
+        let spec = tenant.tokens.as_ref().ok_or(TokenRefused::Unwanted)?;
+        let judge = self.judge(&tenants, tenant, spec);
+        let accepted = match judge.recall(&token, SystemTime::now())? {
+            Recalled::Accepted(accepted) => accepted,
+            Recalled::Unknown(question) => {
+                // Agents of many tenants may share a source, so guesses at one tenant must cost
+                // no other tenant's agents anything, nor those whose tokens are told here.
+                if !lock(&self.rates).take(&tenant.id, source, Instant::now()) {
+                    return Err(TokenRefused::Limited);
+                }
+                let accepted = judge.ask(&token, question).await?;
+                lock(&self.rates).give_back(&tenant.id, source, Instant::now());
+                accepted
+            }
+        };
+        Ok((Arc::clone(tenant), accepted))
+    }
+
+    /// Returns the judge of `cluster`, a new one when its rules have changed.
+    fn judge(&self, tenants: &Tenants, tenant: &TenantSpec, spec: &TokenSpec) -> Arc<Judge> {
+        let mut judges = lock(&self.judges);
+        match judges.get(&tenant.id) {
+            Some((made_by, judge)) if made_by == spec => return Arc::clone(judge),
+            Some(_) | None => {}
+        }
+        judges.retain(|id, _| tenants.get(id).is_some());
+        let judge = Arc::new(spec.judge(&self.verdicts, self.runtime.clone()));
+        judges.insert(tenant.id.clone(), (spec.clone(), Arc::clone(&judge)));
+        judge
+    }
+}
+
+impl TokenSpec {
+    fn rules(&self) -> TokenRules {
+        TokenRules {
+            issuer: self.issuer.clone(),
+            audience: self.audience.clone(),
+            namespace: self.namespace.clone(),
+            service_account: self.service_account.clone(),
+        }
+    }
+
+    fn judge(&self, verdicts: &Verdicts, runtime: Handle) -> Judge {
+        let rules = self.rules();
+        let keys = self.jwks_bytes.as_deref().and_then(|bytes| {
+            KeySet::parse(bytes)
+                .inspect_err(|error| {
+                    let error = telemetry::chain(error);
+                    tracing::warn!(jwks = ?self.jwks, %error, "JWKS refused");
+                })
+                .ok()
+        });
+        let review = match (&self.kubeconfig, &self.jwks) {
+            (Some(path), _) => Review::Kubeconfig(path.clone()),
+            (None, Some(_)) => Review::Never,
+            (None, None) => Review::InCluster,
+        };
+        Judge::new(rules, keys, review, verdicts, runtime)
+    }
+}
+
+fn candidates(tenants: &Tenants) -> impl Iterator<Item = Candidate<'_, &Arc<TenantSpec>>> {
+    tenants.all().filter_map(|tenant| {
+        let spec = tenant.tokens.as_ref()?;
+        Some(Candidate {
+            issuer: spec.issuer.as_deref(),
+            audience: &spec.audience,
+            username: spec.rules().username(),
+            tenant,
+        })
+    })
+}
+
+fn result<T>(checked: &Result<(T, Accepted), TokenRefused>) -> TokenResult {
+    match checked {
+        Ok((_, Accepted { cached: true })) => TokenResult::Cached,
+        Ok((_, Accepted { cached: false })) => TokenResult::Accepted,
+        Err(TokenRefused::Busy | TokenRefused::Limited) => TokenResult::Limited,
+        Err(TokenRefused::Unavailable) => TokenResult::Unavailable,
+        Err(_) => TokenResult::Refused,
+    }
+}
+
+fn lock<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing is half done in these tables when a thread ends.
+    table.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Tenants and sources whose reviews are counted at a time; the pair heard of longest ago is
+/// forgotten first.
+const MAX_BUCKETS: usize = 10_000;

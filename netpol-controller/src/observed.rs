@@ -1,0 +1,371 @@
+//! The controller's NetworkPolicies as observed in the cluster: fingerprints, by owner.
+//!
+//! A policy is kept as the digest of what is ours in it, not as the object: that is enough to see
+//! that it is right, and 20,000 of them cost a few megabytes. Writes are noted here when they are
+//! answered, so that the watch's echo of them calls for nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kube::core::{DynamicObject, ObjectMeta};
+use serde_json::{Value, json};
+
+use crate::plan::{self, Policy};
+use crate::state::ObjectKey;
+
+/// A digest of what is ours in a policy: its specification, its description and its owner's labels.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Fingerprint([u8; 16]);
+
+impl Fingerprint {
+    /// Of a policy that should be there.
+    pub(crate) fn wanted(policy: &Policy) -> Self {
+        let spec = serde_json::to_value(&policy.spec).unwrap_or_default();
+        let label = |key| policy.labels.get(key).map(String::as_str);
+        let owner = (label(plan::SERVICE_NAMESPACE), label(plan::SERVICE_NAME));
+        Self::of(&spec, Some(&policy.description), owner)
+    }
+
+    fn seen(metadata: &ObjectMeta, spec: &Value) -> Self {
+        let label = |key| Some(metadata.labels.as_ref()?.get(key)?.as_str());
+        let owner = (label(plan::SERVICE_NAMESPACE), label(plan::SERVICE_NAME));
+        let annotations = metadata.annotations.as_ref();
+        let description = annotations.and_then(|own| own.get(plan::DESCRIPTION));
+        Self::of(spec, description.map(String::as_str), owner)
+    }
+
+    /// Maps of JSON values are sorted, so equal contents have equal texts.
+    fn of(spec: &Value, description: Option<&str>, owner: (Option<&str>, Option<&str>)) -> Self {
+        let text = json!([spec, description, owner.0, owner.1]).to_string();
+        let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+        let mut short = [0; 16];
+        short.copy_from_slice(&digest.as_ref()[..16]);
+        Self(short)
+    }
+}
+
+/// One policy that is there.
+#[derive(Clone, Debug)]
+struct Known {
+    fingerprint: Fingerprint,
+    /// The Service that its labels name.
+    service: Option<ObjectKey>,
+    /// It says what it is for, as all of Gardener's and ours do.
+    described: bool,
+    /// The version last written or seen; 0 when versions are no numbers.
+    version: u64,
+    /// The version of a write of ours whose event has not come yet: older events are late.
+    awaited: Option<u64>,
+    /// What was asked for, when the API server keeps it in another form.
+    kept_for: Option<Fingerprint>,
+    /// A delete was answered, and its event has not come yet.
+    deleting: bool,
+}
+
+/// The policies that are there.
+#[derive(Debug, Default)]
+pub(crate) struct ObservedPolicies {
+    policies: BTreeMap<ObjectKey, Known>,
+    by_service: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
+    /// Policies that went while writes were under way: the answer to one of these may be older.
+    gone: BTreeSet<ObjectKey>,
+}
+
+/// What a change of a policy affects.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Affected {
+    /// Services that its labels name or named.
+    pub(crate) services: BTreeSet<ObjectKey>,
+    /// It has one of the names of a namespace's policies.
+    pub(crate) namespace: bool,
+}
+
+impl ObservedPolicies {
+    /// Returns how many policies are known.
+    pub(crate) fn len(&self) -> usize {
+        self.policies.len()
+    }
+
+    /// Returns the keys of all policies that are known.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.policies.keys()
+    }
+
+    /// Returns the Services that labels name.
+    pub(crate) fn services(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.by_service.keys()
+    }
+
+    /// Returns the policies whose labels name a Service.
+    pub(crate) fn of_service(&self, service: &ObjectKey) -> impl Iterator<Item = &ObjectKey> {
+        let keys = self.by_service.get(service).into_iter().flatten();
+        keys.filter(|key| self.policies.get(*key).is_some_and(|own| !own.deleting))
+    }
+
+    /// Returns whether a policy is there.
+    pub(crate) fn contains(&self, key: &ObjectKey) -> bool {
+        self.policies.get(key).is_some_and(|own| !own.deleting)
+    }
+
+    /// Returns whether a policy is there and says what it is for.
+    pub(crate) fn described(&self, key: &ObjectKey) -> bool {
+        let known = self.policies.get(key);
+        known.is_some_and(|own| own.described && !own.deleting)
+    }
+
+    /// Returns whether a policy is there as it should be.
+    pub(crate) fn is(&self, key: &ObjectKey, wanted: Fingerprint) -> bool {
+        self.policies.get(key).is_some_and(|own| {
+            !own.deleting && (own.fingerprint == wanted || own.kept_for == Some(wanted))
+        })
+    }
+
+    /// Records a policy from a watch event. Returns what the change affects, if there is one.
+    pub(crate) fn seen(&mut self, key: ObjectKey, object: &DynamicObject) -> Option<Affected> {
+        let metadata = &object.metadata;
+        let version = version(metadata);
+        let known = self.policies.get(&key);
+        let awaited = known.and_then(|own| own.awaited);
+        if awaited.is_some_and(|awaited| version != 0 && version < awaited) {
+            return None;
+        }
+        self.gone.remove(&key);
+        let spec = object.data.get("spec").unwrap_or(&Value::Null);
+        let service = owner(metadata);
+        if service.is_none() && !plan::NAMES.contains(&&*key.name) {
+            return self.gone(&key);
+        }
+        let fingerprint = Fingerprint::seen(metadata, spec);
+        let same = known.is_some_and(|own| own.fingerprint == fingerprint && !own.deleting);
+        let kept_for = known.filter(|_| same).and_then(|own| own.kept_for);
+        let annotations = metadata.annotations.as_ref();
+        let fresh = Known {
+            fingerprint,
+            service,
+            described: annotations.is_some_and(|own| own.contains_key(plan::DESCRIPTION)),
+            version,
+            awaited: None,
+            kept_for,
+            deleting: false,
+        };
+        let affected = self.put(key, fresh);
+        (!same).then_some(affected)
+    }
+
+    /// Forgets a policy that a watch says is gone. Returns what that affects.
+    pub(crate) fn gone(&mut self, key: &ObjectKey) -> Option<Affected> {
+        self.gone.insert(key.clone());
+        let known = self.take(key)?;
+        Some(Affected {
+            services: known.service.into_iter().collect(),
+            namespace: plan::NAMES.contains(&&*key.name),
+        })
+    }
+
+    /// Records a write that succeeded: `answer` is the object the API server returned.
+    pub(crate) fn written(&mut self, key: &ObjectKey, wanted: Fingerprint, answer: &Answer) {
+        let fresh = Known {
+            fingerprint: answer.fingerprint,
+            service: answer.service.clone(),
+            described: true,
+            version: answer.version,
+            awaited: Some(answer.version),
+            kept_for: (answer.fingerprint != wanted).then_some(wanted),
+            deleting: false,
+        };
+        let stale = self
+            .policies
+            .get(key)
+            .is_some_and(|own| own.version > fresh.version);
+        // For one that was deleted since, the watch reports whether it is back.
+        if !stale && !self.gone.contains(key) {
+            self.put(key.clone(), fresh);
+        }
+    }
+
+    /// Records a delete that succeeded, of the policy as it was in `version`.
+    pub(crate) fn deleted(&mut self, key: &ObjectKey, version: u64) {
+        if let Some(known) = self.policies.get_mut(key)
+            && known.version == version
+        {
+            known.deleting = true;
+        }
+    }
+
+    /// Records that all policies are listed again. Whatever is listed then counts, older versions
+    /// too: the API server's store may have been put back to an earlier state.
+    pub(crate) fn relist(&mut self) {
+        for known in self.policies.values_mut() {
+            known.awaited = None;
+        }
+    }
+
+    /// Returns the version of a policy; 0 when it is not known.
+    pub(crate) fn version(&self, key: &ObjectKey) -> u64 {
+        self.policies.get(key).map_or(0, |own| own.version)
+    }
+
+    /// Records that no write is under way: no answer can be older than what was seen.
+    pub(crate) fn settle(&mut self) {
+        self.gone.clear();
+    }
+
+    fn put(&mut self, key: ObjectKey, fresh: Known) -> Affected {
+        let mut affected = Affected {
+            services: fresh.service.iter().cloned().collect(),
+            namespace: plan::NAMES.contains(&&*key.name),
+        };
+        if let Some(before) = self.take(&key) {
+            affected.services.extend(before.service);
+        }
+        if let Some(service) = &fresh.service {
+            let keys = self.by_service.entry(service.clone()).or_default();
+            keys.insert(key.clone());
+        }
+        self.policies.insert(key, fresh);
+        affected
+    }
+
+    fn take(&mut self, key: &ObjectKey) -> Option<Known> {
+        let known = self.policies.remove(key)?;
+        if let Some(service) = &known.service
+            && let Some(keys) = self.by_service.get_mut(service)
+        {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.by_service.remove(service);
+            }
+        }
+        Some(known)
+    }
+}
+
+/// What a write was answered with.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    fingerprint: Fingerprint,
+    service: Option<ObjectKey>,
+    version: u64,
+}
+
+impl Answer {
+    /// Reads an answered object.
+    pub(crate) fn new(object: &DynamicObject) -> Self {
+        let spec = object.data.get("spec").unwrap_or(&Value::Null);
+        Self {
+            fingerprint: Fingerprint::seen(&object.metadata, spec),
+            service: owner(&object.metadata),
+            version: version(&object.metadata),
+        }
+    }
+}
+
+/// The Service that a policy's labels name; both must be there.
+fn owner(metadata: &ObjectMeta) -> Option<ObjectKey> {
+    let labels = metadata.labels.as_ref()?;
+    let (namespace, name) = (
+        labels.get(plan::SERVICE_NAMESPACE)?,
+        labels.get(plan::SERVICE_NAME)?,
+    );
+    Some(ObjectKey::new(namespace, name))
+}
+
+/// Versions count up where they are numbers, as those of every API server over etcd are.
+fn version(metadata: &ObjectMeta) -> u64 {
+    let text = metadata.resource_version.as_deref().unwrap_or_default();
+    text.parse().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> ObjectKey {
+        ObjectKey::new("a", "ingress-to-x-tcp-1")
+    }
+
+    fn object(version: u64, port: u16) -> DynamicObject {
+        let value = json!({
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": {
+                "namespace": "a",
+                "name": "ingress-to-x-tcp-1",
+                "resourceVersion": version.to_string(),
+                "labels": { plan::SERVICE_NAMESPACE: "a", plan::SERVICE_NAME: "x" },
+            },
+            "spec": { "podSelector": {}, "ingress": [{ "ports": [{ "port": port }] }] },
+        });
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn of(port: u16) -> Fingerprint {
+        Answer::new(&object(0, port)).fingerprint
+    }
+
+    #[test]
+    fn event_older_than_own_write_is_ignored() {
+        let mut observed = ObservedPolicies::default();
+        observed.seen(key(), &object(5, 1));
+        observed.written(&key(), of(2), &Answer::new(&object(7, 2)));
+        assert_eq!(observed.seen(key(), &object(6, 3)), None);
+        assert!(observed.is(&key(), of(2)));
+        assert_eq!(observed.seen(key(), &object(7, 2)), None);
+        assert!(observed.seen(key(), &object(8, 3)).is_some());
+    }
+
+    #[test]
+    fn restored_store_is_accepted() {
+        let mut observed = ObservedPolicies::default();
+        observed.written(&key(), of(2), &Answer::new(&object(900, 2)));
+        observed.relist();
+        assert!(observed.seen(key(), &object(300, 1)).is_some());
+        observed.written(&key(), of(2), &Answer::new(&object(501, 2)));
+        assert!(observed.is(&key(), of(2)));
+    }
+
+    #[test]
+    fn list_older_than_delete_repeats_the_delete() {
+        let mut observed = ObservedPolicies::default();
+        observed.seen(key(), &object(5, 1));
+        observed.deleted(&key(), 5);
+        observed.relist();
+        assert!(observed.seen(key(), &object(5, 1)).is_some());
+        assert!(observed.contains(&key()));
+        observed.deleted(&key(), 5);
+        assert!(!observed.contains(&key()));
+    }
+
+    #[test]
+    fn normalized_policy_is_not_rewritten() {
+        let mut observed = ObservedPolicies::default();
+        observed.written(&key(), of(2), &Answer::new(&object(3, 22)));
+        assert!(observed.is(&key(), of(2)));
+        observed.seen(key(), &object(3, 22));
+        assert!(observed.is(&key(), of(2)));
+        observed.seen(key(), &object(4, 9));
+        assert!(!observed.is(&key(), of(2)));
+    }
+
+    #[test]
+    fn stale_write_answer_keeps_policy_deleted() {
+        let mut observed = ObservedPolicies::default();
+        observed.seen(key(), &object(5, 1));
+        observed.gone(&key());
+        observed.written(&key(), of(2), &Answer::new(&object(6, 2)));
+        assert!(!observed.contains(&key()));
+    }
+
+    #[test]
+    fn late_delete_answer_keeps_recreated_policy() {
+        let mut observed = ObservedPolicies::default();
+        observed.seen(key(), &object(5, 1));
+        observed.deleted(&key(), 5);
+        assert!(!observed.contains(&key()));
+        observed.gone(&key());
+        observed.seen(key(), &object(9, 1));
+        observed.deleted(&key(), 5);
+        assert!(observed.contains(&key()));
+        let service = ObjectKey::new("a", "x");
+        assert_eq!(observed.of_service(&service).count(), 1);
+    }
+}

@@ -1,0 +1,338 @@
+//! From grants to policies: names, rules, and the merging of policies of one name.
+//!
+//! Ingress policies of one name select the same pods, so their rules are put together. Egress
+//! policies of one name are put together when they are of the same clients; the others get a hash
+//! of their clients' selector at the end of their name.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::networking::v1::{
+    IPBlock, NetworkPolicyEgressRule, NetworkPolicyIngressRule, NetworkPolicyPeer,
+    NetworkPolicyPort, NetworkPolicySpec,
+};
+
+use super::super::labels::hash;
+use super::super::ports::Port;
+use super::super::{Policy, SERVICE_NAME, SERVICE_NAMESPACE, describe};
+use super::Compatibility;
+use crate::state::{LabelSelector, Labels, ObjectKey, is_subdomain};
+
+/// Label of a namespace with its name.
+const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
+
+/// Digits of the hashes in names; more where these are not enough.
+const DIGITS: [usize; 3] = [5, 16, 64];
+
+/// Pods that may reach a port of the Service's pods.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Grant<'a> {
+    /// Why they may.
+    pub(in super::super) origin: Origin<'a>,
+    /// Their namespace.
+    pub(in super::super) namespace: &'a str,
+    /// Their labels.
+    pub(in super::super) clients: LabelSelector,
+    /// The port.
+    pub(in super::super) port: Port,
+}
+
+/// Why pods may reach a Service; the names of policies depend on it.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(in super::super) enum Origin<'a> {
+    /// They have a label that asks for it, of the Service's ports or of an alias.
+    Label {
+        /// The alias; empty for the Service's ports.
+        alias: &'a str,
+    },
+    /// They serve an Ingress.
+    IngressController,
+    /// They are a gateway that leads to it.
+    Gateway,
+}
+
+/// The two sides of traffic.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Side {
+    Egress,
+    Ingress,
+}
+
+/// A policy before its name is final.
+struct PolicyDraft {
+    side: Side,
+    pods: LabelSelector,
+    sentences: Vec<String>,
+    rules: Vec<Rule>,
+}
+
+#[derive(PartialEq)]
+struct Rule {
+    peers: Vec<NetworkPolicyPeer>,
+    ports: Vec<NetworkPolicyPort>,
+}
+
+/// Builds the policies of a Service.
+pub(super) struct PolicyBuilder<'a> {
+    mode: Compatibility,
+    service: &'a ObjectKey,
+    pods: LabelSelector,
+    /// By where they lie and their names, before those are made distinct.
+    builder: BTreeMap<ObjectKey, Vec<PolicyDraft>>,
+    count: usize,
+}
+
+impl<'a> PolicyBuilder<'a> {
+    pub(super) fn new(mode: Compatibility, service: &'a ObjectKey, selector: &Labels) -> Self {
+        let labels = selector
+            .iter()
+            .map(|(key, value)| (key.clone(), value.clone()));
+        Self {
+            mode,
+            service,
+            pods: LabelSelector::of_labels(labels),
+            builder: BTreeMap::new(),
+            count: 0,
+        }
+    }
+
+    /// Returns how many policies there are.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Adds both policies of a grant.
+    ///
+    /// # Errors
+    /// A name it would have, which is none an object may have.
+    pub(super) fn grant(&mut self, grant: &Grant<'_>) -> Result<(), String> {
+        let (ingress, egress) = names(self.service, grant);
+        for name in [&ingress, &egress] {
+            if !is_subdomain(name) {
+                return Err(name.clone());
+            }
+        }
+        let own = &*self.service.namespace;
+        let within = grant.namespace == own;
+        let peer = |namespace: &str, pods: &LabelSelector| NetworkPolicyPeer {
+            ip_block: None,
+            namespace_selector: (!within).then(|| named(namespace)),
+            pod_selector: Some(pods.to_api()),
+        };
+        let rule = |peer| Rule {
+            peers: vec![peer],
+            ports: vec![grant.port.to_api()],
+        };
+        let in_rule = rule(peer(grant.namespace, &grant.clients));
+        let out_rule = rule(peer(own, &self.pods));
+        let sentence = describe::ingress(self.mode, self.service, grant);
+        let pods = self.pods.clone();
+        self.add(
+            ObjectKey::new(own, &ingress),
+            Side::Ingress,
+            pods,
+            in_rule,
+            sentence,
+        );
+        let sentence = describe::egress(self.mode, self.service, grant);
+        let key = ObjectKey::new(grant.namespace, &egress);
+        self.add(key, Side::Egress, grant.clients.clone(), out_rule, sentence);
+        Ok(())
+    }
+
+    /// Adds the policy that admits all sources, at these ports, or at all ports if there are none.
+    pub(super) fn everywhere(&mut self, ports: &[Port]) {
+        let peers = match self.mode {
+            Compatibility::Document => all_peers(),
+            Compatibility::Upstream => Vec::new(),
+        };
+        let rule = Rule {
+            peers,
+            ports: ports.iter().map(Port::to_api).collect(),
+        };
+        let name = format!("ingress-to-{}-from-world", self.service.name);
+        let key = ObjectKey::new(&self.service.namespace, &name);
+        let sentence = describe::from_world(self.service, ports);
+        self.add(key, Side::Ingress, self.pods.clone(), rule, sentence);
+    }
+
+    fn add(&mut self, key: ObjectKey, side: Side, pods: LabelSelector, rule: Rule, why: String) {
+        let same = self.builder.entry(key).or_default();
+        if let Some(draft) = same.iter_mut().find(|draft| draft.pods == pods) {
+            draft.add(rule, why);
+            return;
+        }
+        self.count += 1;
+        same.push(PolicyDraft {
+            side,
+            pods,
+            sentences: vec![why],
+            rules: vec![rule],
+        });
+    }
+
+    /// Returns the policies, sorted by key, with distinct keys.
+    pub(super) fn finish(self) -> Vec<Policy> {
+        let mut policies = BTreeMap::new();
+        let mut others = Vec::new();
+        for (key, builder) in self.builder {
+            let mut builder = builder.into_iter();
+            if let Some(first) = builder.next() {
+                policies.insert(key.clone(), first);
+            }
+            others.extend(builder.map(|draft| (key.clone(), draft)));
+        }
+        for (key, draft) in others {
+            let candidates = DIGITS
+                .iter()
+                .map(|digits| suffixed(&key, &draft.pods, *digits));
+            let mut free = candidates.filter(|key| !policies.contains_key(key));
+            if let Some(key) = free.next() {
+                policies.insert(key, draft);
+            }
+        }
+        let labels = Labels::from([
+            (SERVICE_NAME.to_owned(), self.service.name.to_string()),
+            (
+                SERVICE_NAMESPACE.to_owned(),
+                self.service.namespace.to_string(),
+            ),
+        ]);
+        let finished = policies.into_iter();
+        finished
+            .map(|(key, draft)| draft.finish(key, labels.clone()))
+            .collect()
+    }
+}
+
+impl PolicyDraft {
+    fn add(&mut self, rule: Rule, why: String) {
+        if !self.sentences.contains(&why) {
+            self.sentences.push(why);
+        }
+        if let Some(own) = self.rules.iter_mut().find(|own| own.ports == rule.ports) {
+            own.peers.extend(rule.peers);
+            dedup(&mut own.peers);
+        } else if let Some(own) = self.rules.iter_mut().find(|own| own.peers == rule.peers) {
+            own.ports.extend(rule.ports);
+        } else {
+            self.rules.push(rule);
+        }
+    }
+
+    fn finish(self, key: ObjectKey, labels: Labels) -> Policy {
+        let mut spec = NetworkPolicySpec {
+            pod_selector: Some(self.pods.to_api()),
+            ..NetworkPolicySpec::default()
+        };
+        let rules = self.rules.into_iter();
+        let types = match self.side {
+            Side::Egress => {
+                let rules = rules.map(|rule| NetworkPolicyEgressRule {
+                    to: some(rule.peers),
+                    ports: some(rule.ports),
+                });
+                spec.egress = Some(rules.collect());
+                "Egress"
+            }
+            Side::Ingress => {
+                let rules = rules.map(|rule| NetworkPolicyIngressRule {
+                    from: some(rule.peers),
+                    ports: some(rule.ports),
+                });
+                spec.ingress = Some(rules.collect());
+                "Ingress"
+            }
+        };
+        spec.policy_types = Some(vec![types.to_owned()]);
+        Policy {
+            key,
+            labels,
+            description: self.sentences.join(" "),
+            spec,
+        }
+    }
+}
+
+/// Returns the names of a grant's ingress and egress policy.
+fn names(service: &ObjectKey, grant: &Grant<'_>) -> (String, String) {
+    let client = grant.namespace;
+    let within = client == &*service.namespace;
+    let id = format!("{}-{}", service.name, grant.port.id());
+    let long = match within {
+        true => id.clone(),
+        false => format!("{}-{id}", service.namespace),
+    };
+    match grant.origin {
+        Origin::Label { alias } => {
+            let via = match alias {
+                "" => String::new(),
+                alias => format!("-via-{alias}"),
+            };
+            let from = match within {
+                true => String::new(),
+                false => format!("-from-{client}"),
+            };
+            (
+                format!("ingress-to-{id}{via}{from}"),
+                format!("egress-to-{long}{via}"),
+            )
+        }
+        Origin::IngressController => (
+            format!("ingress-to-{id}-from-ingress-controller"),
+            format!("egress-to-{long}-from-ingress-controller"),
+        ),
+        Origin::Gateway => {
+            let client = if within { "istio" } else { client };
+            (
+                format!("ingress-to-{id}-from-{client}"),
+                format!("egress-to-{long}-from-istio"),
+            )
+        }
+    }
+}
+
+fn named(namespace: &str) -> k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector {
+    LabelSelector::of_labels([(NAMESPACE_NAME.to_owned(), namespace.to_owned())]).to_api()
+}
+
+/// All pods of the cluster, and all addresses of both families.
+fn all_peers() -> Vec<NetworkPolicyPeer> {
+    let block = |cidr: &str| NetworkPolicyPeer {
+        ip_block: Some(IPBlock {
+            cidr: cidr.to_owned(),
+            except: None,
+        }),
+        ..NetworkPolicyPeer::default()
+    };
+    let pods = NetworkPolicyPeer {
+        ip_block: None,
+        namespace_selector: Some(LabelSelector::default().to_api()),
+        pod_selector: Some(LabelSelector::default().to_api()),
+    };
+    vec![pods, block("0.0.0.0/0"), block("::/0")]
+}
+
+fn suffixed(key: &ObjectKey, clients: &LabelSelector, digits: usize) -> ObjectKey {
+    // Serialising maps and lists of strings cannot fail; an empty text would only cost the hash
+    // its distinctness, which is looked at.
+    let text = serde_json::to_vec(clients).unwrap_or_default();
+    ObjectKey::new(
+        &key.namespace,
+        &format!("{}-{}", key.name, hash(&text, digits)),
+    )
+}
+
+fn dedup(peers: &mut Vec<NetworkPolicyPeer>) {
+    let mut kept: Vec<NetworkPolicyPeer> = Vec::with_capacity(peers.len());
+    for peer in peers.drain(..) {
+        if !kept.contains(&peer) {
+            kept.push(peer);
+        }
+    }
+    *peers = kept;
+}
+
+/// Returns a list as the API has it, where an empty one is left out.
+fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
+    Some(list).filter(|list| !list.is_empty())
+}

@@ -1,0 +1,589 @@
+//! The one task that owns the cluster's state, and decides what is written and what is served.
+//!
+//! ```text
+//!   watches ─messages─▶ ClusterState, ObservedPolicies ─▶ affected Services, namespaces, groups
+//!                                                 │            │            │
+//!                                      plan, compare, write (leader)    translate, publish (all)
+//! ```
+//!
+//! Nothing is written and no gateway is answered before every kind has been listed once, so that
+//! an object that is not listed yet is never treated as absent. All replicas serve routes; the
+//! leader alone writes. Requests run in tasks of their own and report back; nothing here waits for
+//! one.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::core::DynamicObject;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{self, JoinError, JoinSet};
+use tokio::time::{Instant, sleep_until};
+
+use crate::affected::PriorState;
+use crate::config::Config;
+use crate::events::Recorder;
+use crate::lease::Leadership;
+use crate::metrics::Metrics;
+use crate::observed::{Affected, ObservedPolicies};
+use crate::plan::{ApiServer, Problem, Reason};
+use crate::publish::Publisher;
+use crate::state::{ClusterState, Kind, ObjectKey, ObjectRef};
+use crate::status::{Shared, Summary};
+use crate::sync::{self, Job, PlanInputs, PolicySync};
+use crate::watch::Message;
+use crate::write::Writer;
+
+/// Messages applied before planning: changes that arrive together are planned once.
+const BATCH: usize = 4096;
+
+/// How long kinds that are served later may take to be listed before the others go on.
+const HOLD: Duration = Duration::from_secs(5);
+
+/// How often metrics and the status are updated while nothing changes.
+const STATUS_PERIOD: Duration = Duration::from_secs(1);
+
+/// What the reconciler is made of.
+pub(crate) struct Parts {
+    pub(crate) config: Arc<Config>,
+    pub(crate) messages: mpsc::Receiver<Message>,
+    pub(crate) leadership: Leadership,
+    /// Addresses of the API server, where it is configured by name.
+    pub(crate) resolved: watch::Receiver<crate::resolve::Resolved>,
+    pub(crate) writer: Writer,
+    pub(crate) recorder: Recorder,
+    pub(crate) publisher: Option<Publisher>,
+    pub(crate) metrics: Metrics,
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// The task's state.
+pub(crate) struct Reconciler {
+    parts: Parts,
+    state: ClusterState,
+    observed: ObservedPolicies,
+    sync: PolicySync,
+    /// Route groups that are to be translated again.
+    groups: BTreeSet<Arc<str>>,
+    /// Keys seen so far in lists in progress.
+    listing: BTreeMap<Kind, BTreeSet<ObjectKey>>,
+    /// Kinds that must be listed before anything is done; `None` before it is known which.
+    unlisted: Option<BTreeSet<Kind>>,
+    synced: bool,
+    /// Until when kinds that came later are waited for.
+    held: Instant,
+    leading: bool,
+    /// It leads, and the owners of policies are not settled yet.
+    unsettled: bool,
+    problems: BTreeMap<Source, Vec<Problem>>,
+    jobs: JoinSet<Job>,
+    /// The key of each job, for one that panics.
+    keys: HashMap<task::Id, sync::Key>,
+    /// Services that were invalid when first seen: their policies stay.
+    unreadable: BTreeSet<ObjectKey>,
+    reported: Instant,
+}
+
+/// Where a problem was found.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+enum Source {
+    Group(Arc<str>),
+    Namespace(Arc<str>),
+    /// While parsing an object.
+    Object(Kind, ObjectKey),
+    Service(ObjectKey),
+}
+
+impl Reconciler {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let sync = PolicySync::new(&parts.config);
+        Self {
+            parts,
+            state: ClusterState::default(),
+            observed: ObservedPolicies::default(),
+            sync,
+            groups: BTreeSet::new(),
+            listing: BTreeMap::new(),
+            unlisted: None,
+            synced: false,
+            held: Instant::now(),
+            leading: false,
+            unsettled: false,
+            problems: BTreeMap::new(),
+            jobs: JoinSet::new(),
+            keys: HashMap::new(),
+            unreadable: BTreeSet::new(),
+            reported: Instant::now(),
+        }
+    }
+
+    /// Runs until the watches end, which they do when they are dropped.
+    pub(crate) async fn run(mut self) {
+        let mut batch = Vec::new();
+        self.lead();
+        self.report();
+        loop {
+            let publisher = self.parts.publisher.as_ref();
+            let free = self.synced && !self.holds(Instant::now());
+            let due = [
+                Some(self.reported + STATUS_PERIOD),
+                self.sync.queue.next_due().filter(|_| free && self.leading),
+                publisher.and_then(Publisher::next_due).filter(|_| free),
+            ];
+            let due = due.into_iter().flatten().min().unwrap_or(self.reported);
+            // Keys are ready, so the loop does not block.
+            let busy = self.has_work();
+            tokio::select! {
+                count = self.parts.messages.recv_many(&mut batch, BATCH) => {
+                    if count == 0 {
+                        return;
+                    }
+                    for message in batch.drain(..) {
+                        self.take(message);
+                    }
+                }
+                () = self.parts.leadership.changed() => self.lead(),
+                Ok(()) = self.parts.resolved.changed() => self.enqueue_namespaces(),
+                Some(job) = self.jobs.join_next_with_id() => self.finish(job),
+                () = task::yield_now(), if busy => {}
+                () = sleep_until(due) => {}
+            }
+            self.step();
+        }
+    }
+
+    fn has_work(&self) -> bool {
+        let free = self.synced && !self.holds(Instant::now());
+        free && self.leading && self.sync.queue.ready()
+    }
+
+    /// Returns whether kinds that have come later are still being listed: without all of them,
+    /// objects seem to refer to what is not there. One that cannot be listed stops nothing.
+    fn holds(&self, now: Instant) -> bool {
+        now < self.held
+            && self
+                .unlisted
+                .as_ref()
+                .is_some_and(|kinds| !kinds.is_empty())
+    }
+
+    fn step(&mut self) {
+        let now = Instant::now();
+        if self.jobs.is_empty() {
+            self.observed.settle();
+        }
+        self.check_synced(now);
+        if self.synced && !self.holds(now) {
+            self.translate(now);
+            if std::mem::take(&mut self.unsettled) {
+                let publisher = self.parts.publisher.as_ref();
+                self.sync.settle(&self.state, |key| {
+                    publisher.map_or_else(Vec::new, |own| own.routed(key))
+                });
+            }
+            if let Some(publisher) = &mut self.parts.publisher {
+                publisher.publish_whole(now);
+            }
+            if self.leading {
+                self.start_jobs(now);
+            }
+        }
+        if now >= self.reported + STATUS_PERIOD
+            || self.parts.shared.wants(self.synced, self.leading)
+        {
+            self.reported = now;
+            if self.leading {
+                let (state, problems) = (&self.state, self.problems.values().flatten());
+                let uid = |object: &ObjectRef| state.uid(object);
+                self.parts
+                    .recorder
+                    .record_postponed(problems.cloned(), uid, now);
+            }
+            self.report();
+        }
+    }
+
+    // Messages.
+
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Discovered(mut kinds) => {
+                kinds.retain(|kind| !self.state.served.contains(kind));
+                self.unlisted.get_or_insert_default().extend(kinds);
+                self.held = Instant::now() + HOLD;
+            }
+            Message::Gone(kind, key) => self.remove(kind, &key),
+            Message::Listed(kind) => self.listed(kind),
+            Message::Listing(kind) => {
+                self.listing.insert(kind, BTreeSet::new());
+                if kind == Kind::NetworkPolicy {
+                    self.observed.relist();
+                }
+            }
+            Message::Object(kind, object) => self.apply(kind, *object),
+            Message::Unserved(kind) => {
+                self.listing.remove(&kind);
+                self.state.served.remove(&kind);
+                for key in self.keys(kind) {
+                    self.remove(kind, &key);
+                }
+                if let Some(unlisted) = &mut self.unlisted {
+                    unlisted.remove(&kind);
+                }
+            }
+        }
+    }
+
+    fn apply(&mut self, kind: Kind, object: DynamicObject) {
+        let key = ObjectKey::of(&object);
+        if let Some(seen) = self.listing.get_mut(&kind) {
+            seen.insert(key.clone());
+        }
+        if kind == Kind::NetworkPolicy {
+            let affected = self.observed.seen(key.clone(), &object);
+            return self.enqueue_owner(&key, affected);
+        }
+        let before = self.before(kind, &key);
+        let unreadable = self.state.apply(kind, object).err();
+        let problem = unreadable.as_ref().map(|error| Problem {
+            object: ObjectRef {
+                kind,
+                key: key.clone(),
+            },
+            reason: Reason::NotUnderstood,
+            message: telemetry::chain(error).to_string(),
+        });
+        let source = Source::Object(kind, key.clone());
+        self.note(source, problem.into_iter().collect(), Instant::now());
+        if unreadable.is_some() {
+            // The previous version stays in effect: one invalid object affects no other.
+            if kind == Kind::Service && !self.state.services.contains_key(&key) {
+                self.unreadable.insert(key);
+            }
+            return;
+        }
+        if kind == Kind::Service {
+            self.unreadable.remove(&key);
+        }
+        self.enqueue_affected(before, kind, &key);
+    }
+
+    fn remove(&mut self, kind: Kind, key: &ObjectKey) {
+        if kind == Kind::NetworkPolicy {
+            let affected = self.observed.gone(key);
+            return self.enqueue_owner(key, affected);
+        }
+        let before = self.before(kind, key);
+        self.state.remove(kind, key);
+        self.note(
+            Source::Object(kind, key.clone()),
+            Vec::new(),
+            Instant::now(),
+        );
+        if kind == Kind::Service && self.unreadable.remove(key) && self.leading {
+            self.sync.add_service(key.clone(), Instant::now());
+        }
+        self.enqueue_affected(before, kind, key);
+    }
+
+    fn listed(&mut self, kind: Kind) {
+        let seen = self.listing.remove(&kind).unwrap_or_default();
+        for key in self.keys(kind) {
+            if !seen.contains(&key) {
+                self.remove(kind, &key);
+            }
+        }
+        if let Some(unlisted) = &mut self.unlisted {
+            unlisted.remove(&kind);
+        }
+        if self.state.served.insert(kind) && self.synced {
+            self.enqueue_all();
+        }
+        // Lists are asked for at the start and when the API server was away.
+        self.sync.queue.hasten(Instant::now());
+    }
+
+    fn keys(&self, kind: Kind) -> Vec<ObjectKey> {
+        if kind == Kind::NetworkPolicy {
+            return self.observed.keys().cloned().collect();
+        }
+        self.state.keys(kind)
+    }
+
+    fn check_synced(&mut self, now: Instant) {
+        let listed = self.unlisted.as_ref().is_some_and(BTreeSet::is_empty);
+        if self.synced || !listed {
+            return;
+        }
+        self.synced = true;
+        tracing::info!(
+            services = self.state.services.len(),
+            namespaces = self.state.namespaces.len(),
+            pods = self.state.pods.len(),
+            policies = self.observed.len(),
+            "caches synced"
+        );
+        self.enqueue_all();
+        self.translate(now);
+        if let Some(publisher) = &self.parts.publisher {
+            publisher.complete();
+        }
+    }
+
+    fn lead(&mut self) {
+        let leading = self.parts.leadership.leads();
+        if leading == self.leading {
+            return;
+        }
+        self.leading = leading;
+        self.unsettled = leading;
+        self.sync.queue.clear();
+        // Only the leader plans; problems of objects and groups are known to all replicas.
+        self.problems
+            .retain(|source, _| matches!(source, Source::Group(_) | Source::Object(..)));
+        if leading {
+            let problems: Vec<_> = self.problems.values().flatten().cloned().collect();
+            self.record_events(&problems, Instant::now());
+            self.enqueue_all();
+        }
+    }
+
+    // What that affects.
+
+    /// `None` before the caches are synced: everything is planned then.
+    fn before(&self, kind: Kind, key: &ObjectKey) -> Option<PriorState> {
+        self.synced
+            .then(|| PriorState::new(&self.state, &self.parts.config, kind, key))
+    }
+
+    fn enqueue_affected(&mut self, before: Option<PriorState>, kind: Kind, key: &ObjectKey) {
+        let Some(before) = before else {
+            return;
+        };
+        let affected = before.affected(&self.state, &self.parts.config, kind, key);
+        self.groups.extend(affected.groups);
+        if !self.leading {
+            return;
+        }
+        let now = Instant::now();
+        for service in affected.services {
+            self.sync.add_service(service, now);
+        }
+        for namespace in affected.namespaces {
+            self.sync.add_namespace(namespace, now);
+        }
+        if kind == Kind::Namespace && self.has_gateway(&key.name) {
+            let publisher = self.parts.publisher.iter();
+            for service in publisher.flat_map(Publisher::routed_services) {
+                self.sync.add_service(service.clone(), now);
+            }
+        }
+    }
+
+    /// Returns whether a configured gateway's pods run in a namespace.
+    fn has_gateway(&self, namespace: &str) -> bool {
+        let routing = self.parts.config.routing.iter();
+        let mut gateways = routing.flat_map(|own| &own.settings.gateways);
+        gateways.any(|own| own.namespace == namespace)
+    }
+
+    fn enqueue_owner(&mut self, key: &ObjectKey, affected: Option<Affected>) {
+        let Some(affected) = affected.filter(|_| self.synced && self.leading) else {
+            return;
+        };
+        let now = Instant::now();
+        for service in affected.services {
+            self.sync.add_service(service, now);
+        }
+        // Another Service's policy of that name may be gone, or the Service that lost it may own it
+        // now.
+        if let Some(owner) = self.sync.owner(key).cloned() {
+            self.sync.add_service(owner, now);
+        }
+        if affected.namespace {
+            self.sync.add_namespace(Arc::clone(&key.namespace), now);
+        }
+    }
+
+    fn enqueue_namespaces(&mut self) {
+        self.parts.resolved.borrow_and_update();
+        if self.synced && self.leading {
+            let now = Instant::now();
+            for name in self.state.namespaces.keys() {
+                self.sync.add_namespace(Arc::clone(name), now);
+            }
+        }
+    }
+
+    fn enqueue_all(&mut self) {
+        if !self.synced {
+            return;
+        }
+        self.groups.extend(crate::routes::all_groups(&self.state));
+        if !self.leading {
+            return;
+        }
+        let now = Instant::now();
+        // Owners of policies that are there, too: a Service may be gone since.
+        for key in self.state.services.keys().chain(self.observed.services()) {
+            self.sync.add_service(key.clone(), now);
+        }
+        for name in self.state.namespaces.keys() {
+            self.sync.add_namespace(Arc::clone(name), now);
+        }
+    }
+
+    // Actions.
+
+    fn translate(&mut self, now: Instant) {
+        let Some(publisher) = &mut self.parts.publisher else {
+            self.groups.clear();
+            return;
+        };
+        if self.groups.is_empty() {
+            return;
+        }
+        let outcome = publisher.translate(&self.state, std::mem::take(&mut self.groups));
+        for (group, problems) in outcome.problems {
+            self.note(Source::Group(group), problems, now);
+        }
+        if self.leading {
+            for service in outcome.services {
+                self.sync.add_service(service, now);
+            }
+        }
+    }
+
+    fn start_jobs(&mut self, now: Instant) {
+        let routed = |key: &ObjectKey| {
+            let publisher = self.parts.publisher.as_ref();
+            publisher.map_or_else(Vec::new, |own| own.routed(key))
+        };
+        let resolved = self.parts.resolved.borrow().clone();
+        let api_server = ApiServer {
+            resolved: resolved.addresses,
+            resolving: resolved.wanted,
+            ..ApiServer::of(&self.state)
+        };
+        let mut found = Vec::new();
+        let known = PlanInputs {
+            state: &self.state,
+            observed: &self.observed,
+            unreadable: &self.unreadable,
+            api_server: &api_server,
+        };
+        for task in self.sync.start(&known, routed, now, &mut found) {
+            let (writer, metrics) = (self.parts.writer.clone(), self.parts.metrics.clone());
+            let key = task.key().clone();
+            let job = self
+                .jobs
+                .spawn(async move { task.run(&writer, &metrics).await });
+            self.keys.insert(job.id(), key);
+        }
+        for (key, problems) in found {
+            let source = match key {
+                sync::Key::Namespace(name) => Source::Namespace(name),
+                sync::Key::Service(key) => Source::Service(key),
+            };
+            self.note(source, problems, now);
+        }
+    }
+
+    fn finish(&mut self, job: Result<(task::Id, Job), JoinError>) {
+        match job {
+            Ok((id, job)) => {
+                self.keys.remove(&id);
+                // A list that was begun before the write does not have it.
+                if let Some(seen) = self.listing.get_mut(&Kind::NetworkPolicy) {
+                    seen.extend(job.stored().cloned());
+                }
+                let metrics = &self.parts.metrics;
+                self.sync.finish(job, &mut self.observed, metrics);
+            }
+            // Only a panic ends here.
+            Err(error) => {
+                tracing::error!(%error, "a sync task panicked");
+                if let Some(key) = self.keys.remove(&error.id()) {
+                    self.sync.failed(&key, Instant::now());
+                }
+            }
+        }
+    }
+
+    fn note(&mut self, source: Source, problems: Vec<Problem>, now: Instant) {
+        let before = self.problems.get(&source);
+        if before.map_or(problems.is_empty(), |before| *before == problems) {
+            return;
+        }
+        if self.leading {
+            self.record_events(&problems, now);
+        }
+        if problems.is_empty() {
+            self.problems.remove(&source);
+        } else {
+            self.problems.insert(source, problems);
+        }
+    }
+
+    fn record_events(&mut self, problems: &[Problem], now: Instant) {
+        let state = &self.state;
+        let uid = |object: &ObjectRef| state.uid(object);
+        self.parts.recorder.report(problems, uid, now);
+    }
+
+    // Status and metrics.
+
+    fn report(&self) {
+        let metrics = &self.parts.metrics;
+        metrics.leading.with(&[]).set(i64::from(self.leading));
+        for kind in Kind::ALL {
+            let count = if kind == Kind::NetworkPolicy {
+                self.observed.len()
+            } else {
+                self.state.count(kind)
+            };
+            if count > 0 || self.state.served.contains(&kind) {
+                metrics
+                    .objects
+                    .with(&[&kind.resource()])
+                    .set(count_of(count));
+            }
+        }
+        self.sync.report(metrics);
+        let mut objects: BTreeMap<Reason, BTreeSet<&ObjectRef>> = BTreeMap::new();
+        for problem in self.problems.values().flatten() {
+            objects
+                .entry(problem.reason)
+                .or_default()
+                .insert(&problem.object);
+        }
+        metrics.problems.retain(|values| {
+            let known = |reason: &Reason| values.first().is_some_and(|own| own == reason.as_str());
+            objects.keys().any(known)
+        });
+        for (reason, objects) in &objects {
+            let gauge = metrics.problems.with(&[reason.as_str()]);
+            gauge.set(count_of(objects.len()));
+        }
+        let gateways = self.parts.publisher.as_ref().map(|publisher| {
+            let summary = publisher.summary();
+            publisher.report(&summary, &self.state, &self.parts.config, metrics);
+            summary
+        });
+        self.parts.shared.set(Summary {
+            synced: self.synced,
+            leading: self.leading,
+            services: self.state.services.len(),
+            namespaces: self.state.namespaces.len(),
+            policies: self.observed.len(),
+            waiting: self.sync.waiting(),
+            unlisted: self.unlisted.clone(),
+            problems: self.problems.values().flatten().cloned().collect(),
+            gateways,
+        });
+    }
+}
+
+fn count_of(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,165 @@
+//! Claims: what the sources want a gateway to route, before restrictions and endpoints are known.
+//!
+//! A source reads objects and returns [`Claims`]; it changes nothing else. Which of two objects of
+//! different groups has a route both claim is decided by [`Table`](super::Table).
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use route::RouteMatch;
+
+use super::{GatewayEntry, RouteSettings};
+use crate::plan::{Problem, Reason};
+use crate::state::{ClusterState, Kind, ObjectKey, ObjectRef, Protocol, ServicePort, Sources};
+
+/// What every step of a group's translation reads.
+#[derive(Clone, Copy)]
+pub(super) struct Context<'w> {
+    pub(super) state: &'w ClusterState,
+    pub(super) settings: &'w RouteSettings,
+    /// Namespace of the Services that the group routes to.
+    pub(super) namespace: &'w str,
+}
+
+impl<'w> Context<'w> {
+    /// Returns the gateways with their indexes.
+    pub(super) fn gateways(self) -> impl Iterator<Item = (usize, &'w GatewayEntry)> {
+        self.settings.gateways.iter().enumerate()
+    }
+}
+
+/// A port of a Service: where a route leads.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct Target {
+    pub(super) service: ObjectKey,
+    pub(super) port: u16,
+    pub(super) protocol: Protocol,
+}
+
+impl Target {
+    /// Returns a TCP port.
+    pub(super) fn tcp(service: ObjectKey, port: u16) -> Self {
+        Self {
+            service,
+            port,
+            protocol: Protocol::Tcp,
+        }
+    }
+
+    /// Returns the name of the cluster: Istio's for TCP; Istio has none for UDP and SCTP.
+    pub(super) fn cluster(&self) -> String {
+        let kind = match self.protocol {
+            Protocol::Tcp => "outbound",
+            Protocol::Sctp => "sctp",
+            Protocol::Udp => "udp",
+        };
+        let ObjectKey { namespace, name } = &self.service;
+        format!("{kind}|{}||{name}.{namespace}.svc.cluster.local", self.port)
+    }
+
+    /// Returns the Service's port.
+    pub(super) fn port_of<'w>(&self, state: &'w ClusterState) -> Option<&'w ServicePort> {
+        let service = state.services.get(&self.service)?;
+        let mut ports = service.ports.iter();
+        ports.find(|own| own.port == self.port && own.protocol == self.protocol)
+    }
+}
+
+/// The object that a route comes from.
+#[derive(Clone, Debug)]
+pub(super) struct Source {
+    pub(super) object: ObjectRef,
+    pub(super) created: i64,
+}
+
+impl Source {
+    pub(super) fn new(kind: Kind, key: &ObjectKey, created: i64) -> Self {
+        let object = ObjectRef {
+            kind,
+            key: key.clone(),
+        };
+        Self { object, created }
+    }
+
+    /// Returns the claim of a route without restrictions.
+    pub(super) fn claim(&self, gateway: usize, matches: RouteMatch, target: Target) -> Claim {
+        Claim {
+            gateway,
+            matches,
+            target,
+            source: self.clone(),
+            times: Times::default(),
+            chain: None,
+            sources: Sources::All,
+        }
+    }
+}
+
+/// Timeouts that the source itself sets.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Times {
+    pub(super) idle_timeout: Option<Duration>,
+    pub(super) max_connection_age: Option<Duration>,
+}
+
+/// A route that an object asks for.
+pub(super) struct Claim {
+    /// Index of the gateway.
+    pub(super) gateway: usize,
+    pub(super) matches: RouteMatch,
+    pub(super) target: Target,
+    pub(super) source: Source,
+    pub(super) times: Times,
+    /// Name of its filter chain.
+    pub(super) chain: Option<String>,
+    /// Clients that may connect.
+    pub(super) sources: Sources,
+}
+
+/// Routes that objects ask for, and problems found with the objects.
+#[derive(Default)]
+pub(super) struct Claims {
+    pub(super) routes: Vec<Claim>,
+    pub(super) problems: BTreeSet<Problem>,
+}
+
+impl Claims {
+    /// Merges the claims of several sources. Routes into other namespaces are other groups'.
+    pub(super) fn merge<const N: usize>(cx: Context<'_>, sources: [Self; N]) -> Self {
+        let mut merged = Self::default();
+        for source in sources {
+            let own = |claim: &Claim| *claim.target.service.namespace == *cx.namespace;
+            merged.routes.extend(source.routes.into_iter().filter(own));
+            merged.problems.extend(source.problems);
+        }
+        merged
+    }
+
+    /// Reports something that an operator should know about an object.
+    pub(super) fn problem(&mut self, object: &ObjectRef, reason: Reason, message: &str) {
+        let problem = Problem::new(object.clone(), reason, message);
+        self.problems.insert(problem);
+    }
+}
+
+/// Problems of an object that all gateways it is for have with it. What one gateway can serve is
+/// no problem.
+#[derive(Debug, Default)]
+pub(super) struct SharedProblems(Option<BTreeSet<String>>);
+
+impl SharedProblems {
+    /// Adds the problems of one gateway.
+    pub(super) fn add(&mut self, own: BTreeSet<String>) {
+        match &mut self.0 {
+            None => self.0 = Some(own),
+            Some(shared) => shared.retain(|one| own.contains(one)),
+        }
+    }
+
+    /// Reports those that are left as routes that are not translated.
+    pub(super) fn report(self, source: &Source, claims: &mut Claims) {
+        for problem in self.0.unwrap_or_default() {
+            claims.problem(&source.object, Reason::RouteNotTranslated, &problem);
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! From permitted claims to routes, and to clusters with their endpoints.
+//!
+//! ```text
+//!   Claims ──by gateway──▶ target ──DestinationRule, endpoints──▶ ClusterSpec
+//!                          claim  ──timeouts, sources───────────▶ RouteSpec
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use route::{ClusterSpec, EndpointAddress, EndpointSpec, RouteSpec};
+
+use super::claims::{Claim, Claims, Context, Target};
+use super::policy::Policy;
+use super::{GatewayGroup, Group, Routed, SourcedRoute};
+use crate::plan::Reason;
+use crate::state::{ClusterState, ObjectKey, Service, ServicePort, Sources};
+
+/// Resolves claims into the routes and clusters of each gateway.
+pub(super) fn group(cx: Context<'_>, claims: Claims) -> Group {
+    let Claims { routes, problems } = claims;
+    let mut by_gateway: Vec<Vec<Claim>> = cx.gateways().map(|_| Vec::new()).collect();
+    for claim in routes {
+        by_gateway[claim.gateway].push(claim);
+    }
+    let mut reports = Claims {
+        routes: Vec::new(),
+        problems,
+    };
+    let mut routed: BTreeMap<ObjectKey, BTreeSet<Routed>> = BTreeMap::new();
+    let mut group = Group::default();
+    for ((_, entry), claims) in cx.gateways().zip(by_gateway) {
+        let mut clusters: BTreeMap<Target, (ClusterSpec, Policy)> = BTreeMap::new();
+        let mut routes = Vec::with_capacity(claims.len());
+        for claim in claims {
+            let (spec, policy) = clusters.entry(claim.target.clone()).or_insert_with(|| {
+                let (policy, adapted) = Policy::find(cx.state, entry, &claim.target);
+                for (rule, message) in adapted {
+                    reports.problem(&rule, Reason::RouteAdapted, &message);
+                }
+                (cluster(cx.state, &claim.target, &policy), policy)
+            });
+            routes.push(route(&claim, spec, policy));
+            match routed_port(cx.state, &claim) {
+                Ok(port) => {
+                    let service = claim.target.service.clone();
+                    routed.entry(service).or_default().insert(port);
+                }
+                Err(why) => {
+                    let message = format!("{why}: connections are refused until it exists");
+                    let object = &claim.source.object;
+                    reports.problem(object, Reason::RouteNotTranslated, &message);
+                }
+            }
+        }
+        let mut clusters: Vec<_> = clusters.into_values().map(|(spec, _)| spec).collect();
+        clusters.sort_by(|a, b| a.name.cmp(&b.name));
+        group.gateways.push(GatewayGroup { clusters, routes });
+    }
+    let sorted = |(key, ports): (ObjectKey, BTreeSet<Routed>)| (key, ports.into_iter().collect());
+    group.routed = routed.into_iter().map(sorted).collect();
+    group.problems = reports.problems.into_iter().collect();
+    group
+}
+
+fn route(claim: &Claim, cluster: &ClusterSpec, policy: &Policy) -> SourcedRoute {
+    let mut spec = RouteSpec::new(claim.matches.clone(), cluster.name.clone());
+    spec.idle_timeout = claim.times.idle_timeout.or(policy.idle_timeout);
+    spec.max_connection_age = claim.times.max_connection_age.or(policy.max_connection_age);
+    if let Sources::Only(ranges) = &claim.sources {
+        spec.allow_sources.clone_from(ranges);
+    }
+    SourcedRoute {
+        spec,
+        source: claim.source.object.clone(),
+        created: claim.source.created,
+    }
+}
+
+/// Returns the port of the pods that a claim opens, or why there is none.
+fn routed_port(state: &ClusterState, claim: &Claim) -> Result<Routed, String> {
+    let target = &claim.target;
+    if let Some(port) = target.port_of(state) {
+        return Ok(Routed {
+            gateway: claim.gateway,
+            protocol: target.protocol,
+            target: port.target.clone(),
+        });
+    }
+    let (service, protocol) = (&target.service, target.protocol.as_str());
+    Err(if state.services.contains_key(service) {
+        format!("Service {service} has no {protocol} port {}", target.port)
+    } else {
+        format!("there is no Service {service}")
+    })
+}
+
+/// Returns the cluster of a port. It has no endpoints when there is no such Service or port.
+///
+/// Endpoints of the gateway's own zone come first unless a rule says otherwise. That is all that a
+/// Service could ask for by `trafficDistribution` or `topology-mode`, so these are not read.
+fn cluster(state: &ClusterState, target: &Target, policy: &Policy) -> ClusterSpec {
+    let mut spec = ClusterSpec::new(target.cluster());
+    spec.endpoints = endpoints(state, target);
+    spec.balance = policy.balance.unwrap_or(spec.balance);
+    spec.zone_aware = policy.zone_aware.unwrap_or(spec.zone_aware);
+    let timeout = policy.connect_timeout.filter(|timeout| !timeout.is_zero());
+    spec.connect_timeout = timeout.unwrap_or(spec.connect_timeout);
+    spec.max_connections = policy.max_connections.unwrap_or(spec.max_connections);
+    spec.outlier = policy.outlier.clone().unwrap_or(spec.outlier);
+    spec.send_proxy_protocol = policy.proxy_protocol;
+    spec.tcp = policy.tcp.clone().map(Arc::new);
+    spec
+}
+
+fn endpoints(state: &ClusterState, target: &Target) -> Vec<EndpointSpec> {
+    let Some(service) = state.services.get(&target.service) else {
+        return Vec::new();
+    };
+    if let Some(name) = &service.external_name {
+        return external(name, target.port);
+    }
+    let Some(port) = target.port_of(state) else {
+        return Vec::new();
+    };
+    let found = addresses(state, target, port);
+    let mut chosen: BTreeMap<SocketAddr, Option<Arc<str>>> = BTreeMap::new();
+    // Those that end are used when no other is left.
+    for terminating in [false, true] {
+        if chosen.is_empty() {
+            let own = found.iter().filter(|one| one.terminating == terminating);
+            chosen.extend(own.map(|one| (one.address, one.zone.clone())));
+        }
+    }
+    let family = family(service, &chosen);
+    let chosen = chosen
+        .into_iter()
+        .filter(|(address, _)| family.is_none_or(|v6| address.is_ipv6() == v6));
+    chosen
+        .map(|(address, zone)| EndpointSpec {
+            zone: zone.map(|zone| zone.to_string()),
+            ..EndpointSpec::new(EndpointAddress::Ip(address))
+        })
+        .collect()
+}
+
+/// A name that cannot be resolved leaves the cluster empty instead of the table refused.
+fn external(name: &str, port: u16) -> Vec<EndpointSpec> {
+    let address = match name.parse::<IpAddr>() {
+        Ok(ip) => Some(EndpointAddress::Ip((ip, port).into())),
+        Err(_) => format!("{name}:{port}").parse().ok(),
+    };
+    address.map(EndpointSpec::new).into_iter().collect()
+}
+
+struct Found {
+    address: SocketAddr,
+    terminating: bool,
+    zone: Option<Arc<str>>,
+}
+
+fn addresses(state: &ClusterState, target: &Target, port: &ServicePort) -> Vec<Found> {
+    let sets = state.endpoints_of(&target.service);
+    let subsets = sets.flat_map(|set| &set.subsets);
+    let found = subsets.flat_map(|(addresses, ports)| {
+        let own = ports
+            .iter()
+            .find(|own| own.name == port.name && own.protocol == port.protocol && own.port > 0);
+        let usable = addresses.iter().filter(|address| address.ready);
+        own.into_iter().flat_map(move |own| {
+            usable.clone().map(|address| Found {
+                address: (address.ip, own.port).into(),
+                terminating: address.terminating,
+                zone: address.zone.clone(),
+            })
+        })
+    });
+    found.collect()
+}
+
+/// Of a Service of both families each pod has two addresses; returns which of them is used, IPv6 or
+/// not: that of the first cluster address, when some pod has one.
+fn family<T>(service: &Service, found: &BTreeMap<SocketAddr, T>) -> Option<bool> {
+    let v6 = service.cluster_ips.first()?.is_ipv6();
+    found
+        .keys()
+        .any(|address| address.is_ipv6() == v6)
+        .then_some(v6)
+}

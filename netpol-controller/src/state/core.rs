@@ -1,0 +1,429 @@
+//! Objects of Kubernetes itself and of Gardener's extensions, cut down.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use k8s_openapi::api::networking::v1::{IngressServiceBackend, IngressSpec};
+use kube::core::DynamicObject;
+use serde::Deserialize;
+
+use super::meta::{created, part, part_at};
+use super::{Kind, LabelSelector, Labels, ParseError};
+
+/// Annotation of a Service with the namespaces whose pods may reach it: a JSON list of selectors.
+pub const NAMESPACE_SELECTORS: &str = "networking.resources.gardener.cloud/namespace-selectors";
+
+/// Prefixes of the annotations of a Service that mean something to the controller.
+const ANNOTATIONS: [&str; 3] = [
+    "networking.resources.gardener.cloud/",
+    "rhizome.gardener.cloud/",
+    "networking.istio.io/",
+];
+
+/// A namespace.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Namespace {
+    /// Its labels.
+    pub labels: Labels,
+    /// It is being deleted.
+    pub terminating: bool,
+}
+
+impl Namespace {
+    pub(super) fn parse(object: &DynamicObject) -> Self {
+        let meta = &object.metadata;
+        Self {
+            labels: meta.labels.clone().unwrap_or_default(),
+            terminating: meta.deletion_timestamp.is_some(),
+        }
+    }
+}
+
+/// A transport protocol of a port.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Protocol {
+    /// SCTP.
+    Sctp,
+    /// TCP.
+    #[default]
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+impl Protocol {
+    /// Returns the name as objects write it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Sctp => "SCTP",
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+        }
+    }
+}
+
+/// A port of a pod, by number or by the name a container gives it.
+#[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[serde(untagged)]
+pub enum TargetPort {
+    /// Its number.
+    Number(u16),
+    /// Its name.
+    Name(String),
+}
+
+impl std::fmt::Display for TargetPort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Name(name) => f.write_str(name),
+            Self::Number(number) => number.fmt(f),
+        }
+    }
+}
+
+/// A port of a Service.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct ServicePort {
+    /// Its name; empty when it has none.
+    pub name: String,
+    /// Its transport protocol.
+    pub protocol: Protocol,
+    /// The port of the Service.
+    pub port: u16,
+    /// The port of the pods.
+    pub target: TargetPort,
+}
+
+/// A Service.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Service {
+    /// Its unique id, for Events.
+    pub uid: String,
+    /// When it was created, seconds since 1970.
+    pub created: i64,
+    /// It is being deleted.
+    pub terminating: bool,
+    /// Annotations that mean something to the controller.
+    pub annotations: Labels,
+    /// The annotation [`NAMESPACE_SELECTORS`], or what is wrong with it.
+    pub namespace_selectors: Result<Vec<LabelSelector>, String>,
+    /// The labels of the pods behind it; empty when it selects none.
+    pub selector: Labels,
+    /// Its ports, in their order.
+    pub ports: Vec<ServicePort>,
+    /// Its cluster addresses; none when it is headless.
+    pub cluster_ips: Vec<IpAddr>,
+    /// The name it stands for, of type `ExternalName`.
+    pub external_name: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ServiceSpec {
+    #[serde(rename = "clusterIP")]
+    cluster_ip: Option<String>,
+    #[serde(rename = "clusterIPs")]
+    cluster_ips: Vec<String>,
+    external_name: Option<String>,
+    ports: Vec<ServicePortSpec>,
+    selector: Option<Labels>,
+    r#type: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ServicePortSpec {
+    name: Option<String>,
+    port: u16,
+    #[serde(default)]
+    protocol: Protocol,
+    target_port: Option<TargetPort>,
+}
+
+impl Service {
+    pub(super) fn parse(mut object: DynamicObject) -> Result<Self, ParseError> {
+        let spec: ServiceSpec = part(Kind::Service, &mut object, "spec")?;
+        let meta = object.metadata;
+        let mut annotations = meta.annotations.clone().unwrap_or_default();
+        annotations.retain(|key, _| ANNOTATIONS.iter().any(|prefix| key.starts_with(prefix)));
+        let ips = if spec.cluster_ips.is_empty() {
+            spec.cluster_ip.into_iter().collect()
+        } else {
+            spec.cluster_ips
+        };
+        let selectors = annotations.get(NAMESPACE_SELECTORS);
+        let external = spec.r#type.as_deref() == Some("ExternalName");
+        Ok(Self {
+            created: created(&meta),
+            uid: meta.uid.unwrap_or_default(),
+            terminating: meta.deletion_timestamp.is_some(),
+            namespace_selectors: selectors
+                .map_or_else(|| Ok(Vec::new()), |text| LabelSelector::parse_list(text)),
+            annotations,
+            selector: spec.selector.unwrap_or_default(),
+            ports: spec.ports.into_iter().map(ServicePort::from).collect(),
+            cluster_ips: ips.iter().filter_map(|ip| ip.parse().ok()).collect(),
+            external_name: spec.external_name.filter(|_| external),
+        })
+    }
+}
+
+impl From<ServicePortSpec> for ServicePort {
+    fn from(spec: ServicePortSpec) -> Self {
+        let target = match spec.target_port {
+            None | Some(TargetPort::Number(0)) => TargetPort::Number(spec.port),
+            Some(target) => target,
+        };
+        Self {
+            name: spec.name.unwrap_or_default(),
+            protocol: spec.protocol,
+            port: spec.port,
+            target,
+        }
+    }
+}
+
+/// An Ingress: what it exposes.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Ingress {
+    /// The backends of all its paths, without repetition.
+    pub backends: Vec<IngressBackend>,
+}
+
+/// A Service that an Ingress exposes.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct IngressBackend {
+    /// Name of the Service, in the Ingress's namespace.
+    pub service: String,
+    /// Its port.
+    pub port: BackendPort,
+}
+
+/// A port of a Service, as an Ingress names it.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum BackendPort {
+    /// By its name.
+    Name(String),
+    /// By its number.
+    Number(u16),
+}
+
+impl Ingress {
+    pub(super) fn parse(mut object: DynamicObject) -> Result<Self, ParseError> {
+        let spec: IngressSpec = part(Kind::Ingress, &mut object, "spec")?;
+        let rules = spec.rules.into_iter().flatten();
+        let paths = rules
+            .filter_map(|rule| rule.http)
+            .flat_map(|http| http.paths);
+        let services = paths.filter_map(|path| path.backend.service);
+        let mut backends: Vec<_> = services.filter_map(IngressBackend::of).collect();
+        backends.sort();
+        backends.dedup();
+        Ok(Self { backends })
+    }
+}
+
+impl IngressBackend {
+    fn of(backend: IngressServiceBackend) -> Option<Self> {
+        let port = backend.port?;
+        let name = port.name.filter(|name| !name.is_empty());
+        let port = match (name, port.number) {
+            (Some(name), _) => BackendPort::Name(name),
+            (None, number) => BackendPort::Number(number?.try_into().ok()?),
+        };
+        Some(Self {
+            service: backend.name,
+            port,
+        })
+    }
+}
+
+/// Addresses behind a Service that share their ports: an EndpointSlice, or one Endpoints object
+/// with its subsets.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct EndpointSet {
+    /// Name of the Service, in the same namespace.
+    pub service: String,
+    /// Groups of addresses with the ports they have; a slice has one.
+    pub subsets: Vec<(Vec<EndpointAddress>, Vec<EndpointPort>)>,
+}
+
+/// An address behind a Service.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct EndpointAddress {
+    /// The address.
+    pub ip: IpAddr,
+    /// It takes connections (`conditions.serving`, which terminating ones may still do, or ready).
+    pub ready: bool,
+    /// It is going away.
+    pub terminating: bool,
+    /// Its zone.
+    pub zone: Option<Arc<str>>,
+}
+
+/// A port that all addresses of a subset have.
+#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd)]
+pub struct EndpointPort {
+    /// The Service port's name; empty when it has none.
+    #[serde(default)]
+    pub name: String,
+    /// The number; 0 when absent.
+    #[serde(default)]
+    pub port: u16,
+    /// The transport protocol.
+    #[serde(default)]
+    pub protocol: Protocol,
+}
+
+#[derive(Default, Deserialize)]
+struct SlicePort {
+    name: Option<String>,
+    port: Option<u16>,
+    protocol: Option<Protocol>,
+}
+
+#[derive(Deserialize)]
+struct SliceEndpoint {
+    #[serde(default)]
+    addresses: Vec<String>,
+    #[serde(default)]
+    conditions: Conditions,
+    zone: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+struct Conditions {
+    ready: Option<bool>,
+    serving: Option<bool>,
+    terminating: Option<bool>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Subset {
+    addresses: Vec<SubsetAddress>,
+    not_ready_addresses: Vec<SubsetAddress>,
+    ports: Vec<SlicePort>,
+}
+
+#[derive(Deserialize)]
+struct SubsetAddress {
+    ip: String,
+}
+
+/// Label of an EndpointSlice that names its Service.
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+
+impl EndpointSet {
+    pub(super) fn parse_slice(mut object: DynamicObject) -> Result<Self, ParseError> {
+        let endpoints: Vec<SliceEndpoint> = part(Kind::EndpointSlice, &mut object, "endpoints")?;
+        let ports: Option<Vec<SlicePort>> = part(Kind::EndpointSlice, &mut object, "ports")?;
+        let labels = object.metadata.labels.unwrap_or_default();
+        let mut addresses: Vec<_> = endpoints.iter().flat_map(SliceEndpoint::parsed).collect();
+        addresses.sort();
+        Ok(Self {
+            service: labels.get(SERVICE_NAME).cloned().unwrap_or_default(),
+            subsets: vec![(addresses, port_list(ports.unwrap_or_default()))],
+        })
+    }
+
+    pub(super) fn parse_endpoints(mut object: DynamicObject) -> Result<Self, ParseError> {
+        let subsets: Vec<Subset> = part(Kind::Endpoints, &mut object, "subsets")?;
+        Ok(Self {
+            service: object.metadata.name.unwrap_or_default(),
+            subsets: subsets.into_iter().map(Subset::parsed).collect(),
+        })
+    }
+}
+
+fn port_list(ports: Vec<SlicePort>) -> Vec<EndpointPort> {
+    let parsed = ports.into_iter().map(|port| EndpointPort {
+        name: port.name.unwrap_or_default(),
+        port: port.port.unwrap_or_default(),
+        protocol: port.protocol.unwrap_or_default(),
+    });
+    parsed.collect()
+}
+
+impl SliceEndpoint {
+    /// Absent conditions mean yes (`EndpointConditions`).
+    fn parsed(&self) -> impl Iterator<Item = EndpointAddress> + '_ {
+        let ready = self.conditions.ready.unwrap_or(true);
+        let serving = self.conditions.serving.unwrap_or(ready);
+        let zone: Option<Arc<str>> = self.zone.as_deref().map(Arc::from);
+        let addresses = self.addresses.iter().filter_map(|text| text.parse().ok());
+        addresses.map(move |ip| EndpointAddress {
+            ip,
+            ready: ready || serving,
+            terminating: self.conditions.terminating.unwrap_or(false),
+            zone: zone.clone(),
+        })
+    }
+}
+
+impl Subset {
+    fn parsed(self) -> (Vec<EndpointAddress>, Vec<EndpointPort>) {
+        let of = |addresses: Vec<SubsetAddress>, ready| {
+            let parsed = addresses.into_iter().filter_map(move |address| {
+                Some(EndpointAddress {
+                    ip: address.ip.parse().ok()?,
+                    ready,
+                    terminating: false,
+                    zone: None,
+                })
+            });
+            parsed.collect::<Vec<_>>()
+        };
+        let mut addresses = of(self.addresses, true);
+        addresses.extend(of(self.not_ready_addresses, false));
+        addresses.sort();
+        (addresses, port_list(self.ports))
+    }
+}
+
+/// The networks of a shoot, from Gardener's `Cluster` object.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct ShootNetworks {
+    /// `spec.networking.ipFamilies`; empty when absent, which means IPv4.
+    pub ip_families: Vec<String>,
+    /// `spec.networking.nodes`, `pods`, `services`, in this order, where given.
+    pub spec: Vec<String>,
+    /// `status.networking.nodes`, `pods`, `services`, in this order.
+    pub status: Vec<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ShootNetworking {
+    ip_families: Vec<String>,
+    nodes: Option<String>,
+    pods: Option<String>,
+    services: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct StatusNetworking {
+    nodes: Vec<String>,
+    pods: Vec<String>,
+    services: Vec<String>,
+}
+
+impl ShootNetworks {
+    pub(super) fn parse(mut object: DynamicObject) -> Result<Self, ParseError> {
+        let at = "/spec/shoot/spec/networking";
+        let spec: ShootNetworking = part_at(Kind::Shoot, &mut object, at)?;
+        let at = "/spec/shoot/status/networking";
+        let status: StatusNetworking = part_at(Kind::Shoot, &mut object, at)?;
+        Ok(Self {
+            ip_families: spec.ip_families,
+            spec: [spec.nodes, spec.pods, spec.services]
+                .into_iter()
+                .flatten()
+                .collect(),
+            status: [status.nodes, status.pods, status.services].concat(),
+        })
+    }
+}

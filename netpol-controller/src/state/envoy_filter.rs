@@ -1,0 +1,316 @@
+//! `EnvoyFilter`s: the few shapes in which Gardener writes routes with them, recognised.
+//!
+//! ```text
+//!   FILTER_CHAIN ADD, destination prefixes ─▶ tcp_proxy ───────────▶ Chain     a shoot's 8443 by PROXY header
+//!   NETWORK_FILTER, HTTP connection manager, CONNECT and a header ─▶ Connect   8443 and 8132 today
+//!   CLUSTER ADD <id>--kube-apiserver-socket ───────────────────────▶ Socket    a shoot whose TLS ends in Envoy
+//!   NETWORK_FILTER, HTTP_FILTER, RBAC ─────────────────────────────▶ Restrict  who may connect
+//!   listener filters, buffers, HTTP options ───────────────────────▶ Nothing   nothing to do here
+//!   anything else ─────────────────────────────────────────────────▶ Unknown
+//! ```
+//!
+//! Fields are taken in both spellings that Envoy's JSON has (`prefix_len`, `prefixLen`). What a
+//! patch means for routes is the translation's matter.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::core::{DynamicObject, ObjectMeta};
+use regex_lite::Regex;
+use route::IpPrefix;
+use serde::Deserialize;
+use serde_json::Value;
+
+use self::read::Patch;
+use super::istio::service_of_host;
+use super::meta::{created, part};
+use super::{Kind, Labels, Mention, Mentions, ObjectKey, ParseError};
+
+mod access;
+mod matcher;
+mod read;
+mod restriction;
+mod sources;
+
+pub use self::access::{Access, Visit};
+pub use self::restriction::{Restriction, Scope};
+pub use self::sources::Sources;
+
+/// What stands behind a shoot's technical id in the name of the cluster that leads to its listener.
+const SOCKET: &str = "--kube-apiserver-socket";
+
+/// An `EnvoyFilter`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct EnvoyFilter {
+    /// Its unique id, for Events.
+    pub uid: String,
+    /// When it was created, seconds since 1970.
+    pub created: i64,
+    /// The namespace that owns it: Gardener's filters vanish with their shoot's.
+    pub owner: Option<Arc<str>>,
+    /// Labels of the gateway's pods; empty selects all in the namespace.
+    pub workload_labels: Labels,
+    /// Its patches, in order; one that has several routes is several here.
+    pub patches: Vec<FilterPatch>,
+}
+
+/// What a patch of an `EnvoyFilter` comes to.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum FilterPatch {
+    /// Connections to some destinations lead to a cluster.
+    Chain(ChainPatch),
+    /// CONNECT requests with some value of a header lead to a cluster.
+    Connect(ConnectPatch),
+    /// A change of HTTP, which does not pass here in the clear.
+    Http,
+    /// Nothing that concerns routes.
+    Nothing,
+    /// A restriction of who may connect.
+    Restrict(Restriction),
+    /// The cluster in front of an inner listener that ends TLS for a shoot: the shoot's technical
+    /// id, which is its namespace.
+    Socket(Arc<str>),
+    /// Something else; what.
+    Unknown(String),
+}
+
+impl FilterPatch {
+    /// Returns the filter chain, if it is one.
+    #[must_use]
+    pub fn chain(&self) -> Option<&ChainPatch> {
+        if let Self::Chain(chain) = self {
+            return Some(chain);
+        }
+        None
+    }
+
+    /// Returns the restriction, if it is one.
+    #[must_use]
+    pub fn restriction(&self) -> Option<&Restriction> {
+        if let Self::Restrict(restriction) = self {
+            return Some(restriction);
+        }
+        None
+    }
+}
+
+/// A filter chain that is matched by destination.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ChainPatch {
+    /// Its name, by which other filters find it.
+    pub name: Option<String>,
+    /// Clients that may connect: those that all of these admit.
+    pub access: Vec<Access>,
+    /// Port of the listener; `None` = all.
+    pub listener: Option<u16>,
+    /// Where it leads.
+    pub cluster: ClusterName,
+    /// Prefixes of the destination address; at least one.
+    pub prefixes: Vec<IpPrefix>,
+    /// Destination port; `None` = any.
+    pub port: Option<u16>,
+    /// How long a connection may be idle.
+    pub idle_timeout: Option<Duration>,
+    /// How long a connection may last.
+    pub max_connection_age: Option<Duration>,
+}
+
+/// A route of CONNECT requests.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ConnectPatch {
+    /// Port of the listener; `None` = all.
+    pub listener: Option<u16>,
+    /// Header that names the destination.
+    pub header: String,
+    /// Its values.
+    pub value: ConnectValue,
+    /// Where it leads; `None` = to the cluster that the header names.
+    pub cluster: Option<ClusterName>,
+}
+
+/// Values of a header.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum ConnectValue {
+    /// Any.
+    Any,
+    /// This one.
+    Exact(String),
+    /// Those that a pattern matches.
+    Matches(ValuePattern),
+}
+
+/// A regular expression that matches whole values; equal when its text is.
+#[derive(Clone, Debug)]
+pub struct ValuePattern {
+    text: String,
+    regex: Arc<Regex>,
+}
+
+impl ValuePattern {
+    /// Compiles an expression, which must match values from the first byte to the last.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn new(text: &str) -> Result<Self, String> {
+        let regex = Regex::new(&format!("^(?:{text})$")).map_err(|error| error.to_string())?;
+        Ok(Self {
+            text: text.to_owned(),
+            regex: Arc::new(regex),
+        })
+    }
+
+    /// Returns whether the whole value matches.
+    #[must_use]
+    pub fn matches(&self, value: &str) -> bool {
+        self.regex.is_match(value)
+    }
+
+    /// Returns the expression.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+impl PartialEq for ValuePattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for ValuePattern {}
+
+/// The name by which Istio calls the cluster of a Service's port:
+/// `outbound|443||name.namespace.svc.cluster.local`.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct ClusterName {
+    /// The Service.
+    pub service: ObjectKey,
+    /// Its port.
+    pub port: u16,
+}
+
+impl ClusterName {
+    /// Reads a name; `None` when it is another cluster's, or a subset's.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (port, rest) = text.strip_prefix("outbound|")?.split_once('|')?;
+        let host = rest.strip_prefix('|')?;
+        let service = host.contains('.').then(|| service_of_host(host, ""))??;
+        let port = port.parse().ok().filter(|port| *port > 0)?;
+        Some(Self { service, port })
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct EnvoyFilterSpec {
+    workload_selector: WorkloadSelector,
+    config_patches: Vec<Patch>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct WorkloadSelector {
+    labels: Labels,
+}
+
+impl EnvoyFilter {
+    pub(super) fn parse(mut object: DynamicObject) -> Result<Self, ParseError> {
+        let spec: EnvoyFilterSpec = part(Kind::EnvoyFilter, &mut object, "spec")?;
+        let meta = object.metadata;
+        Ok(Self {
+            created: created(&meta),
+            owner: owner(&meta),
+            uid: meta.uid.unwrap_or_default(),
+            workload_labels: spec.workload_selector.labels,
+            patches: spec.config_patches.iter().flat_map(Patch::read).collect(),
+        })
+    }
+}
+
+impl Mentions for EnvoyFilter {
+    /// Mentions the namespaces that it leads into or restricts, the one that owns it, and the
+    /// server names that it restricts; what is about other things, or cannot be followed, mentions
+    /// its own.
+    fn mentions(&self, own: &ObjectKey) -> BTreeSet<Mention> {
+        let mut names: BTreeSet<Arc<str>> = self.owner.iter().cloned().collect();
+        let mut mentions = BTreeSet::new();
+        for patch in &self.patches {
+            let name = match patch {
+                FilterPatch::Chain(chain) => &chain.cluster.service.namespace,
+                FilterPatch::Connect(connect) => match &connect.cluster {
+                    Some(cluster) => &cluster.service.namespace,
+                    None => &own.namespace,
+                },
+                FilterPatch::Restrict(restriction) => {
+                    names.extend(restriction.namespaces.iter().cloned());
+                    match &restriction.scope {
+                        Scope::Namespaces => continue,
+                        Scope::ServerName(name) => {
+                            mentions.insert(Mention::ServerName(Arc::clone(name)));
+                            if restriction.access.is_ok() {
+                                continue;
+                            }
+                        }
+                        Scope::Chain(_) | Scope::Listener => {}
+                    }
+                    &own.namespace
+                }
+                FilterPatch::Socket(id) => id,
+                FilterPatch::Http | FilterPatch::Nothing | FilterPatch::Unknown(_) => continue,
+            };
+            names.insert(Arc::clone(name));
+        }
+        if names.is_empty() && !self.patches.iter().all(is_of_names) {
+            names.insert(Arc::clone(&own.namespace));
+        }
+        mentions.extend(names.into_iter().map(Mention::Namespace));
+        mentions
+    }
+}
+
+/// Returns whether a patch is followed where server names are, and nowhere else.
+fn is_of_names(patch: &FilterPatch) -> bool {
+    matches!(
+        patch,
+        FilterPatch::Restrict(Restriction {
+            scope: Scope::ServerName(_),
+            access: Ok(_),
+            ..
+        })
+    )
+}
+
+fn owner(meta: &ObjectMeta) -> Option<Arc<str>> {
+    let mut all = meta.owner_references.iter().flatten();
+    let namespace = all.find(|owner| owner.kind == "Namespace")?;
+    Some(namespace.name.as_str().into())
+}
+
+/// Returns the shoot whose inner listener a cluster is for.
+fn socket_of(cluster: &str) -> Option<Arc<str>> {
+    let id = cluster.strip_suffix(SOCKET)?;
+    (!id.is_empty()).then(|| id.into())
+}
+
+/// Returns a field of a message in either spelling.
+fn field<'v>(message: &'v Value, snake: &str) -> Option<&'v Value> {
+    let own = message.get(snake).or_else(|| message.get(camel(snake)))?;
+    (!own.is_null()).then_some(own)
+}
+
+fn camel(snake: &str) -> String {
+    let mut words = snake.split('_');
+    let mut name = words.next().unwrap_or_default().to_owned();
+    for word in words {
+        let mut letters = word.chars();
+        name.extend(letters.next().map(|first| first.to_ascii_uppercase()));
+        name.push_str(letters.as_str());
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+//! What a header or a server name must be, as Envoy's matchers say it.
+
+use serde_json::Value;
+
+use super::read::text;
+use super::{ClusterName, ValuePattern, field};
+
+/// Headers that name the destination of CONNECT requests.
+const HEADERS: [&str; 2] = ["x-gardener-destination", "reversed-vpn"];
+
+/// What a text must be.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Matcher {
+    Any,
+    Contains(String),
+    Exact(String),
+    Pattern(ValuePattern),
+    Prefix(String),
+    Suffix(String),
+}
+
+impl Matcher {
+    /// Reads a `StringMatcher`.
+    pub(super) fn string(message: &Value) -> Result<Self, String> {
+        if field(message, "ignore_case").is_some_and(|ignore| *ignore != Value::Bool(false)) {
+            return Err("a match that ignores case".to_owned());
+        }
+        Self::of(message, "").ok_or_else(|| "a match of a text that is not known".to_owned())?
+    }
+
+    /// Reads a `HeaderMatcher` of a header that names a destination, and returns whether it must
+    /// not match.
+    pub(super) fn header(message: &Value) -> Result<(Self, bool), String> {
+        let name = text(message, "name").unwrap_or_default();
+        if !HEADERS.iter().any(|known| name.eq_ignore_ascii_case(known)) {
+            return Err(format!("the header {name:?}"));
+        }
+        let flag = |name: &str| field(message, name).and_then(Value::as_bool);
+        let inverted = flag("invert_match").unwrap_or_default();
+        if let Some(present) = flag("present_match") {
+            return Ok((Self::Any, inverted == present));
+        }
+        let matcher = match field(message, "string_match") {
+            Some(matcher) => Self::string(matcher)?,
+            None if field(message, "range_match").is_some() => {
+                return Err("a header that is a number".to_owned());
+            }
+            None => Self::of(message, "_match").unwrap_or(Ok(Self::Any))?,
+        };
+        Ok((matcher, inverted))
+    }
+
+    /// Reads the one of the fields, all with this ending, that is there.
+    pub(super) fn of(message: &Value, ending: &str) -> Option<Result<Self, String>> {
+        let get = |name: &str| {
+            let value = field(message, &format!("{name}{ending}"))?;
+            value.as_str().map(str::to_owned)
+        };
+        let regex = field(message, &format!("safe_regex{ending}"));
+        if let Some(regex) = regex.and_then(|regex| text(regex, "regex")) {
+            return Some(ValuePattern::new(regex).map(Self::Pattern));
+        }
+        let found = get("exact").map(Self::Exact);
+        let found = found.or_else(|| get("prefix").map(Self::Prefix));
+        let found = found.or_else(|| get("suffix").map(Self::Suffix));
+        found
+            .or_else(|| get("contains").map(Self::Contains))
+            .map(Ok)
+    }
+
+    /// Returns whether a text is so.
+    pub(super) fn matches(&self, text: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Contains(part) => text.contains(part),
+            Self::Exact(exact) => text == exact,
+            Self::Pattern(pattern) => pattern.matches(text),
+            Self::Prefix(prefix) => text.starts_with(prefix),
+            Self::Suffix(suffix) => text.ends_with(suffix),
+        }
+    }
+
+    /// Returns whether all names that a pattern of server names stands for are so; an error when
+    /// some are.
+    pub(super) fn matches_names(&self, pattern: &str) -> Result<bool, String> {
+        let Some(tail) = pattern.strip_prefix('*') else {
+            return Ok(self.matches(pattern));
+        };
+        let some = || Err(format!("it concerns some of the names of {pattern:?} only"));
+        match self {
+            Self::Any => Ok(true),
+            Self::Contains(part) if tail.contains(part) => Ok(true),
+            Self::Exact(exact) if !exact.ends_with(tail) => Ok(false),
+            Self::Suffix(suffix) if tail.ends_with(suffix) => Ok(true),
+            Self::Suffix(suffix) if !suffix.ends_with(tail) => Ok(false),
+            Self::Contains(_)
+            | Self::Exact(_)
+            | Self::Pattern(_)
+            | Self::Prefix(_)
+            | Self::Suffix(_) => some(),
+        }
+    }
+
+    /// Returns the namespace that the match spells out, and whether values of no other match:
+    /// `.name.`, the whole name of a cluster, or the technical id of a shoot.
+    pub(super) fn namespace(&self) -> Option<(String, bool)> {
+        match self {
+            Self::Contains(part) => {
+                let inner = part
+                    .strip_prefix('.')
+                    .and_then(|rest| rest.strip_suffix('.'));
+                let name = inner.unwrap_or(part);
+                let shoot = name.starts_with("shoot-");
+                let known = inner.is_some() || shoot;
+                (known && is_label(name)).then(|| (name.to_owned(), inner.is_some()))
+            }
+            Self::Exact(exact) => {
+                let cluster = ClusterName::parse(exact)?;
+                Some((cluster.service.namespace.to_string(), true))
+            }
+            Self::Any | Self::Pattern(_) | Self::Prefix(_) | Self::Suffix(_) => None,
+        }
+    }
+}
+
+/// Returns whether a text may be a namespace's name; the other parts of clusters' names are none
+/// here.
+fn is_label(text: &str) -> bool {
+    let byte = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    !text.is_empty() && text.bytes().all(byte) && !matches!(text, "svc" | "cluster" | "local")
+}

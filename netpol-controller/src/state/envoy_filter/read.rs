@@ -1,0 +1,360 @@
+//! From a patch as it is written to what it comes to.
+
+use std::time::Duration;
+
+use route::{IpPrefix, IpPrefixError};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::matcher::Matcher;
+use super::{
+    Access, ChainPatch, ClusterName, ConnectPatch, ConnectValue, FilterPatch, Restriction,
+    ValuePattern, field, socket_of,
+};
+
+/// The end of the types of RBAC filters.
+const RBAC: &str = "rbac.v3.RBAC";
+
+/// Fields of a listener that change nothing about where a connection goes.
+const LISTENER_FIELDS: [&str; 9] = [
+    "name",
+    "listener_filters",
+    "listener_filters_timeout",
+    "per_connection_buffer_limit_bytes",
+    "socket_options",
+    "tcp_backlog_size",
+    "connection_balance_config",
+    "enable_reuse_port",
+    "access_log",
+];
+
+/// Fields of a cluster that change nothing about where a connection goes.
+const CLUSTER_FIELDS: [&str; 6] = [
+    "name",
+    "per_connection_buffer_limit_bytes",
+    "http2_protocol_options",
+    "typed_extension_protocol_options",
+    "upstream_connection_options",
+    "preconnect_policy",
+];
+
+/// Fields of an HTTP connection manager that say how HTTP is spoken, not where it goes.
+const HTTP_FIELDS: [&str; 12] = [
+    "@type",
+    "stat_prefix",
+    "access_log",
+    "http_protocol_options",
+    "http2_protocol_options",
+    "common_http_protocol_options",
+    "upgrade_configs",
+    "stream_idle_timeout",
+    "request_timeout",
+    "drain_timeout",
+    "strip_trailing_host_dot",
+    "route_config",
+];
+
+/// Fields of a TCP proxy that are known.
+const PROXY_FIELDS: [&str; 6] = [
+    "@type",
+    "stat_prefix",
+    "cluster",
+    "access_log",
+    "idle_timeout",
+    "max_downstream_connection_duration",
+];
+
+/// One patch of an `EnvoyFilter`, as it is written.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Patch {
+    apply_to: String,
+    r#match: Value,
+    patch: PatchBody,
+}
+
+/// How an `EnvoyFilter` patches.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default)]
+struct PatchBody {
+    operation: String,
+    value: Value,
+}
+
+impl Patch {
+    /// Returns what the patch comes to, route by route.
+    pub(super) fn read(&self) -> Vec<FilterPatch> {
+        let value = &self.patch.value;
+        let one = match (self.apply_to.as_str(), self.patch.operation.as_str()) {
+            ("BOOTSTRAP" | "EXTENSION_CONFIG", _) => FilterPatch::Nothing,
+            ("FILTER_CHAIN", "ADD") => match self.chain() {
+                Ok(chain) => FilterPatch::Chain(chain),
+                Err(why) => self.unknown(&why),
+            },
+            ("LISTENER", "MERGE") => self.only(&LISTENER_FIELDS, listener_filters(value)),
+            // The inner listener that a `Socket` leads to, which reports it.
+            ("LISTENER", "ADD") if is_pipe(value) => FilterPatch::Nothing,
+            ("CLUSTER", "ADD") => match name(value).and_then(socket_of) {
+                Some(id) => FilterPatch::Socket(id),
+                None => self.unknown("a cluster that no Service stands behind"),
+            },
+            ("CLUSTER", "MERGE") if field(value, "transport_socket").is_some() => FilterPatch::Http,
+            ("CLUSTER", "MERGE") => self.only(&CLUSTER_FIELDS, Ok(())),
+            ("HTTP_ROUTE" | "ROUTE_CONFIGURATION" | "VIRTUAL_HOST", _)
+                if value.to_string().contains(RBAC) =>
+            {
+                self.unknown("it restricts clients, which is not applied here")
+            }
+            ("HTTP_ROUTE" | "ROUTE_CONFIGURATION" | "VIRTUAL_HOST", _) => FilterPatch::Http,
+            ("HTTP_FILTER", _) if is_type(value, "lua.v3.Lua") => FilterPatch::Http,
+            ("NETWORK_FILTER", _) if is_type(value, "HttpConnectionManager") => {
+                return self.http(field(value, "typed_config").unwrap_or(&Value::Null));
+            }
+            ("NETWORK_FILTER" | "HTTP_FILTER", _) if is_type(value, RBAC) => self.restrict(),
+            _ => self.unknown("no shape that is known"),
+        };
+        vec![one]
+    }
+
+    fn unknown(&self, why: &str) -> FilterPatch {
+        let operation = &self.patch.operation;
+        FilterPatch::Unknown(format!("{} {operation}: {why}", self.apply_to))
+    }
+
+    /// Nothing to do when the value has these fields only.
+    fn only(&self, known: &[&str], also: Result<(), String>) -> FilterPatch {
+        match also.and_then(|()| check_fields(&self.patch.value, known)) {
+            Ok(()) => FilterPatch::Nothing,
+            Err(why) => self.unknown(&why),
+        }
+    }
+
+    /// Returns the port of the listener that is patched: as number, or in Istio's name of it.
+    fn listener(&self) -> Option<u16> {
+        let listener = field(&self.r#match, "listener")?;
+        if let Some(port) = field(listener, "port_number") {
+            return u16::try_from(port.as_u64()?).ok();
+        }
+        name(listener)?.rsplit_once('_')?.1.parse().ok()
+    }
+
+    /// Returns who may connect.
+    fn restrict(&self) -> FilterPatch {
+        let context = text(&self.r#match, "context").unwrap_or_default();
+        if context.starts_with("SIDECAR_") {
+            return FilterPatch::Nothing;
+        }
+        let operation = self.patch.operation.as_str();
+        let config = field(&self.patch.value, "typed_config").unwrap_or(&Value::Null);
+        let whole = operation.starts_with("INSERT_") || matches!(operation, "ADD" | "REPLACE");
+        let whole = whole
+            .then_some(())
+            .ok_or_else(|| format!("the operation {operation}"));
+        let restriction = Restriction::read(self.listener(), &self.r#match, config, whole);
+        restriction.map_or(FilterPatch::Nothing, FilterPatch::Restrict)
+    }
+
+    fn chain(&self) -> Result<ChainPatch, String> {
+        let value = &self.patch.value;
+        check_fields(value, &["name", "filters", "filter_chain_match"])?;
+        let matches = field(value, "filter_chain_match").unwrap_or(&Value::Null);
+        check_fields(matches, &["destination_port", "prefix_ranges"])?;
+        let prefixes: Vec<IpPrefix> = list(matches, "prefix_ranges")
+            .map(prefix)
+            .collect::<Result<_, _>>()?;
+        if prefixes.is_empty() {
+            return Err("a chain without prefix_ranges".to_owned());
+        }
+        let port = match field(matches, "destination_port") {
+            None => None,
+            Some(port) => Some(number(port).ok_or("destination_port is not a port")?),
+        };
+        let mut filters: Vec<&Value> = list(value, "filters").collect();
+        let Some(filter) = filters.pop() else {
+            return Err("a chain without filters".to_owned());
+        };
+        if !is_type(filter, "tcp_proxy.v3.TcpProxy") {
+            return Err("a chain whose last filter is not tcp_proxy".to_owned());
+        }
+        let access = filters.into_iter().map(chain_access);
+        let access = access.collect::<Result<Vec<_>, _>>()?;
+        let proxy = field(filter, "typed_config").unwrap_or(&Value::Null);
+        check_fields(proxy, &PROXY_FIELDS)?;
+        let cluster = text(proxy, "cluster").unwrap_or_default();
+        Ok(ChainPatch {
+            name: name(value).map(str::to_owned),
+            access: access.into_iter().flatten().collect(),
+            listener: self.listener(),
+            cluster: ClusterName::parse(cluster)
+                .ok_or_else(|| format!("the cluster {cluster:?} is not a Service's"))?,
+            prefixes,
+            port,
+            idle_timeout: duration(proxy, "idle_timeout")?,
+            max_connection_age: duration(proxy, "max_downstream_connection_duration")?,
+        })
+    }
+
+    /// Returns the CONNECT routes of an HTTP connection manager.
+    fn http(&self, manager: &Value) -> Vec<FilterPatch> {
+        if let Err(why) = check_fields(manager, &HTTP_FIELDS) {
+            return vec![self.unknown(&why)];
+        }
+        let config = field(manager, "route_config").unwrap_or(&Value::Null);
+        let hosts = list(config, "virtual_hosts");
+        let routes = hosts.flat_map(|host| list(host, "routes"));
+        let read = routes.map(|route| match self.connect(route) {
+            Ok(Some(connect)) => FilterPatch::Connect(connect),
+            Ok(None) => FilterPatch::Nothing,
+            Err(why) => self.unknown(&why),
+        });
+        read.collect()
+    }
+
+    fn connect(&self, route: &Value) -> Result<Option<ConnectPatch>, String> {
+        // What is no CONNECT to a known destination is answered by the gateway itself.
+        if field(route, "redirect").is_some() || field(route, "direct_response").is_some() {
+            return Ok(None);
+        }
+        let matches = field(route, "match").unwrap_or(&Value::Null);
+        if field(matches, "connect_matcher").is_none() {
+            return Err("a route of requests other than CONNECT".to_owned());
+        }
+        check_fields(matches, &["connect_matcher", "headers"])?;
+        let mut headers = list(matches, "headers");
+        let (Some(header), None) = (headers.next(), headers.next()) else {
+            return Err("a CONNECT route by other than one header".to_owned());
+        };
+        let action = field(route, "route").unwrap_or(&Value::Null);
+        let header_name = name(header).unwrap_or_default();
+        let value = header_value(header)?;
+        let by_header = text(action, "cluster_header");
+        let cluster = match (text(action, "cluster"), by_header) {
+            (None, Some(by)) if by.eq_ignore_ascii_case(header_name) => None,
+            (Some(cluster), None) if matches!(value, ConnectValue::Exact(_)) => Some(
+                ClusterName::parse(cluster)
+                    .ok_or_else(|| format!("the cluster {cluster:?} is not a Service's"))?,
+            ),
+            _ => return Err("a CONNECT route that no value of its header decides".to_owned()),
+        };
+        Ok(Some(ConnectPatch {
+            listener: self.listener(),
+            header: header_name.to_owned(),
+            value,
+            cluster,
+        }))
+    }
+}
+
+/// Reads a filter in front of a chain's proxy: one that says who may connect.
+fn chain_access(filter: &Value) -> Result<Option<Access>, String> {
+    if !is_type(filter, RBAC) {
+        return Err("a chain of filters other than tcp_proxy and RBAC".to_owned());
+    }
+    let config = field(filter, "typed_config").unwrap_or(&Value::Null);
+    Access::read(config).map_err(|why| format!("access depends on {why}"))
+}
+
+/// Reads what a header must be; fields as `HeaderMatcher` has them, the older ones included.
+fn header_value(header: &Value) -> Result<ConnectValue, String> {
+    if field(header, "invert_match").is_some_and(|invert| *invert != Value::Bool(false)) {
+        return Err("a header that must not match".to_owned());
+    }
+    if field(header, "present_match").is_some() {
+        return Ok(ConnectValue::Any);
+    }
+    let matcher = match field(header, "string_match") {
+        Some(matcher) => Matcher::of(matcher, "").ok_or("a header match that is not known")??,
+        None => Matcher::of(header, "_match").unwrap_or(Ok(Matcher::Any))?,
+    };
+    let pattern = |text: String| ValuePattern::new(&text).map(ConnectValue::Matches);
+    match matcher {
+        Matcher::Any => Ok(ConnectValue::Any),
+        Matcher::Contains(part) => pattern(format!(".*{}.*", regex_lite::escape(&part))),
+        Matcher::Exact(exact) => Ok(ConnectValue::Exact(exact)),
+        Matcher::Pattern(own) => Ok(ConnectValue::Matches(own)),
+        Matcher::Prefix(prefix) => pattern(format!("{}.*", regex_lite::escape(&prefix))),
+        Matcher::Suffix(suffix) => pattern(format!(".*{}", regex_lite::escape(&suffix))),
+    }
+}
+
+fn listener_filters(listener: &Value) -> Result<(), String> {
+    for filter in list(listener, "listener_filters") {
+        let own = name(filter).unwrap_or_default();
+        if !own.contains("proxy_protocol") && !own.contains("tls_inspector") {
+            return Err(format!("the listener filter {own:?}"));
+        }
+    }
+    Ok(())
+}
+
+fn is_pipe(listener: &Value) -> bool {
+    field(listener, "address").is_some_and(|address| field(address, "pipe").is_some())
+}
+
+fn is_type(filter: &Value, suffix: &str) -> bool {
+    let config = field(filter, "typed_config");
+    let url = config.and_then(|config| text(config, "@type"));
+    url.is_some_and(|url| url.ends_with(suffix))
+}
+
+pub(super) fn check_fields(message: &Value, known: &[&str]) -> Result<(), String> {
+    let fields = message
+        .as_object()
+        .into_iter()
+        .flat_map(|fields| fields.keys());
+    for own in fields {
+        if !known
+            .iter()
+            .any(|known| known == own || super::camel(known) == *own)
+        {
+            return Err(format!("the field {own:?}"));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn prefix(range: &Value) -> Result<IpPrefix, String> {
+    let address = text(range, "address_prefix").unwrap_or_default();
+    let address = address
+        .parse()
+        .map_err(|_| format!("{address:?} is no address"))?;
+    let len = field(range, "prefix_len")
+        .and_then(Value::as_u64)
+        .unwrap_or_default();
+    let len = u8::try_from(len).map_err(|_| "prefix_len is too great".to_owned())?;
+    match IpPrefix::new(address, len) {
+        // Envoy masks an address itself.
+        Err(IpPrefixError::HostBits { network }) => Ok(network),
+        other => other.map_err(|error| error.to_string()),
+    }
+}
+
+fn duration(message: &Value, name: &str) -> Result<Option<Duration>, String> {
+    let Some(value) = field(message, name) else {
+        return Ok(None);
+    };
+    let text = value.as_str().and_then(|text| text.strip_suffix('s'));
+    let seconds = text.and_then(|text| text.parse::<f64>().ok());
+    let own = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    own.map(Some)
+        .ok_or_else(|| format!("{name} is no duration"))
+}
+
+fn name(message: &Value) -> Option<&str> {
+    text(message, "name")
+}
+
+pub(super) fn text<'v>(message: &'v Value, name: &str) -> Option<&'v str> {
+    field(message, name)?.as_str()
+}
+
+fn number(value: &Value) -> Option<u16> {
+    u16::try_from(value.as_u64()?).ok().filter(|port| *port > 0)
+}
+
+pub(super) fn list<'v>(message: &'v Value, name: &str) -> impl Iterator<Item = &'v Value> {
+    field(message, name)
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+}

@@ -1,0 +1,118 @@
+//! What every object has: where it is, what it is called, and how it is named in messages.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use kube::core::{DynamicObject, ObjectMeta};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::Kind;
+
+/// Labels or annotations.
+pub type Labels = BTreeMap<String, String>;
+
+/// Returns whether labels have all those of a selector.
+#[must_use]
+pub fn has_labels(labels: &Labels, selector: &Labels) -> bool {
+    selector
+        .iter()
+        .all(|(key, value)| labels.get(key) == Some(value))
+}
+
+/// Namespace and name of an object; the namespace is empty for what has none.
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct ObjectKey {
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// Its name.
+    pub name: Arc<str>,
+}
+
+impl ObjectKey {
+    /// Makes a key.
+    #[must_use]
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+
+    /// Returns the key of an object.
+    #[must_use]
+    pub fn of(object: &DynamicObject) -> Self {
+        let text = |value: &Option<String>| value.as_deref().unwrap_or_default().into();
+        Self {
+            namespace: text(&object.metadata.namespace),
+            name: text(&object.metadata.name),
+        }
+    }
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.namespace.is_empty() {
+            write!(f, "{}/", self.namespace)?;
+        }
+        f.write_str(&self.name)
+    }
+}
+
+/// An object that something was found out about: what an Event is attached to.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct ObjectRef {
+    /// Its kind.
+    pub kind: Kind,
+    /// Where it is.
+    pub key: ObjectKey,
+}
+
+impl fmt::Display for ObjectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind.name(), self.key)
+    }
+}
+
+/// An object cannot be understood.
+#[derive(Debug, thiserror::Error)]
+#[error("invalid {kind} {key}")]
+pub struct ParseError {
+    kind: &'static str,
+    key: ObjectKey,
+    #[source]
+    source: serde_json::Error,
+}
+
+/// Reads the part of an object that is named `field`, an empty one when it is absent.
+pub(super) fn part<T: DeserializeOwned + Default>(
+    kind: Kind,
+    object: &mut DynamicObject,
+    field: &str,
+) -> Result<T, ParseError> {
+    part_at(kind, object, &format!("/{field}"))
+}
+
+/// Reads the part of an object at a JSON pointer, an empty one when it is absent.
+pub(super) fn part_at<T: DeserializeOwned + Default>(
+    kind: Kind,
+    object: &mut DynamicObject,
+    pointer: &str,
+) -> Result<T, ParseError> {
+    match object.data.pointer_mut(pointer).map(Value::take) {
+        None | Some(Value::Null) => Ok(T::default()),
+        Some(value) => serde_json::from_value(value).map_err(|source| ParseError {
+            kind: kind.name(),
+            key: ObjectKey::of(object),
+            source,
+        }),
+    }
+}
+
+/// Returns when the object was created, seconds since 1970; the distant past when absent.
+pub(super) fn created(meta: &ObjectMeta) -> i64 {
+    meta.creation_timestamp
+        .as_ref()
+        .map_or(0, |time| time.0.as_second())
+}
