@@ -33,8 +33,8 @@ use self::agent::AgentFlags;
 use self::checks::Checks;
 use self::read::{Flags, Read};
 use self::server::ServerFlags;
-pub(crate) use self::server_config::ClusterSource;
 pub use self::server_config::ServerConfig;
+pub(crate) use self::server_config::TenantSource;
 use crate::agent::AgentConfig;
 use crate::process::{Parsed, ProcessConfig, Setup};
 

@@ -1,22 +1,19 @@
-//! How both programs start and end: log, `--check`, exit codes.
+//! What both programs do with their configuration, in the shell that all programs share.
 //!
 //! ```text
 //!   Parsed ─▶ log ─┬─▶ --check: verify, print
 //!     │ error: 64  └─▶ run(config, log) ─▶ 0, 64 or 1
 //! ```
 //!
-//! Knows no flags, and starts no runtime and no thread but the log's.
+//! Knows no flags and starts no runtime.
 
 use std::error::Error;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::Value;
+use serve::{Failure, program};
 use telemetry::{LogControl, LogFormat};
-
-/// Time for the last log lines to be written.
-const LOG_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Exit code of configuration that cannot be used (sysexits.h, EX_USAGE).
 pub(crate) const EXIT_CONFIGURATION: u8 = 64;
@@ -85,69 +82,42 @@ impl Failed {
     pub fn running(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Running(error.into())
     }
+
+    fn with_exit_code(self) -> Failure {
+        match self {
+            Self::Configuration(error) => Failure::configuration(error),
+            Self::Running(error) => Failure::with_code(1, error),
+        }
+    }
 }
 
 /// Runs a program as this process: `run` gets the configuration once the log has started, and
 /// returns the exit code when the program has ended.
 pub fn main<C: Verify, E: Error + 'static>(
     parsed: Result<Parsed<C>, E>,
-    run: impl FnOnce(C, LogControl) -> ExitCode,
+    run: impl FnOnce(C, LogControl) -> Result<ExitCode, Failed>,
 ) -> ExitCode {
     let Setup { config, process } = match parsed {
-        Ok(Parsed::Print(text)) => return print(&text),
+        Ok(Parsed::Print(text)) => return program::print(text),
         Ok(Parsed::Configured(setup)) => *setup,
-        Err(error) => return reject(&telemetry::chain(&error).to_string()),
+        Err(error) => return program::reject(telemetry::chain(&error).to_string().trim_end()),
     };
-    let log = match telemetry::logs::init(process.log_format, Some(&process.log_directives)) {
-        Ok(log) => log,
-        Err(error) => return reject(&format!("RUST_LOG: {}", telemetry::chain(&error))),
-    };
-    for warning in &process.warnings {
-        tracing::warn!("{warning}");
-    }
-    let effective = &process.effective;
-    let code = if process.check {
-        let checked = config.verify().and_then(|()| yaml(effective));
-        checked.map_or_else(|error| exit_code(Err(error)), |text| print(&text))
-    } else {
+    program::with_log(process.log_format, Some(&process.log_directives), |log| {
+        for warning in &process.warnings {
+            tracing::warn!("{warning}");
+        }
+        let effective = &process.effective;
+        if process.check {
+            let text = config.verify().and_then(|()| yaml(effective));
+            return text.map(program::print).map_err(Failed::with_exit_code);
+        }
         tracing::info!(version = env!("CARGO_PKG_VERSION"), config = %effective, "starting");
-        run(config, log.clone())
-    };
-    log.close(LOG_CLOSE_TIMEOUT);
-    code
-}
-
-/// Logs why a program failed, and returns its exit code.
-#[must_use]
-pub fn exit_code(ended: Result<(), Failed>) -> ExitCode {
-    let Err(error) = ended else {
-        return ExitCode::SUCCESS;
-    };
-    tracing::error!("{}", telemetry::chain(&error));
-    match error {
-        Failed::Configuration(_) => EXIT_CONFIGURATION.into(),
-        Failed::Running(_) => ExitCode::FAILURE,
-    }
+        run(config, log).map_err(Failed::with_exit_code)
+    })
 }
 
 fn yaml(effective: &impl Serialize) -> Result<String, Failed> {
     settings::effective_yaml(effective).map_err(Failed::configuration)
-}
-
-fn print(text: &str) -> ExitCode {
-    #[expect(clippy::print_stdout, reason = "the output that the flags ask for")]
-    {
-        print!("{text}");
-    }
-    ExitCode::SUCCESS
-}
-
-fn reject(text: &str) -> ExitCode {
-    #[expect(clippy::print_stderr, reason = "the log has not started")]
-    {
-        eprintln!("{}", text.trim_end());
-    }
-    EXIT_CONFIGURATION.into()
 }
 
 #[cfg(test)]

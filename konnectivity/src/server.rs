@@ -44,7 +44,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use crate::flags::{ClusterSource, ServerConfig};
+use crate::flags::{ServerConfig, TenantSource};
 use crate::lease::ServerLease;
 use crate::metrics::ServerMetrics;
 use crate::process::Failed;
@@ -161,7 +161,7 @@ impl Server {
                 listeners: sockets.into_iter().zip(ports.iter().copied()).collect(),
                 unix,
                 mode: config.tls.frontend_mode,
-                many: matches!(config.clusters, ClusterSource::Registry(_)),
+                many: matches!(config.tenants, TenantSource::Registry(_)),
                 last: last.clone(),
             });
         }

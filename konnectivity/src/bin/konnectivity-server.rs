@@ -9,6 +9,6 @@ use konnectivity::{process, server};
 fn main() -> ExitCode {
     let parsed = flags::server(std::env::args_os(), &Environment::read());
     process::main(parsed, |config, log| {
-        process::exit_code(server::run(config, log))
+        server::run(config, log).map(|()| ExitCode::SUCCESS)
     })
 }

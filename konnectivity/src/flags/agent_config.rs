@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use knp_proto::{TenantLimits, Identifiers, LinkConfig};
+use knp_proto::{Identifiers, LinkConfig, TenantLimits};
 use serde_json::Value;
 use telemetry::EndpointAddr;
 

@@ -18,7 +18,7 @@ use super::shared::{
 use crate::registry::FrontendMode;
 
 const API_SERVERS: &str = "API servers";
-const CLUSTERS: &str = "Several clusters";
+const TENANTS: &str = "Several tenants";
 const TLS: &str = "TLS";
 
 /// The flags of `konnectivity-server`, which are the keys of its configuration file.
@@ -100,14 +100,14 @@ pub(crate) struct ServerFlags {
     #[arg(long, default_value = "10s", help_heading = AGENTS)]
     pub(crate) keepalive_timeout: GoDuration,
 
-    /// Directory with one file per cluster: one server for many clusters.
-    #[arg(long, default_value = "", help_heading = CLUSTERS)]
+    /// Directory with one file per tenant: one server for many tenants.
+    #[arg(long, default_value = "", help_heading = TENANTS)]
     pub(crate) registry: RelPath,
-    /// Also export metrics of tunnels and dials per cluster, with a label.
-    #[arg(long, help_heading = CLUSTERS)]
+    /// Also export metrics of tunnels and dials per tenant, with a label.
+    #[arg(long, help_heading = TENANTS)]
     pub(crate) per_cluster_metrics: bool,
     /// Threads that carry data; 0 is one per CPU with --registry and one without.
-    #[arg(long, default_value = "0", help_heading = CLUSTERS)]
+    #[arg(long, default_value = "0", help_heading = TENANTS)]
     pub(crate) workers: u32,
 
     /// Name of this server, unique among all servers; empty is PROXY_SERVER_ID or a random one.
@@ -247,7 +247,7 @@ Examples:
   # For one API server elsewhere.
   konnectivity-server --mode=http-connect --server-ca-cert=ca.crt --server-cert=tls.crt \\
     --server-key=tls.key --cluster-ca-cert=ca.crt --cluster-cert=tls.crt --cluster-key=tls.key
-  # For many clusters.
+  # For many tenants.
   konnectivity-server --registry=/etc/konnectivity/clusters --mode=http-connect \\
     --server-cert=tls.crt --server-key=tls.key --cluster-cert=tls.crt --cluster-key=tls.key
   # Print what is in effect, or what is wrong.

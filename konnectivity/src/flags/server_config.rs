@@ -1,13 +1,13 @@
 //! The checked configuration of a server: [`ServerConfig`].
 //!
-//! One server is for one cluster, which upstream's flags describe, or for those of a registry. Both
-//! are a [`ClusterSource`]; the rest of the configuration is the same.
+//! One server has one tenant, which upstream's flags describe, or those of a registry. Both
+//! are a [`TenantSource`]; the rest of the configuration is the same.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use knp_proto::{TenantId, TenantLimits, Overflow, Strategy};
+use knp_proto::{Overflow, Strategy, TenantId, TenantLimits};
 use serde_json::Value;
 use serve::DrainParams;
 use telemetry::AccessFormat;
@@ -36,7 +36,7 @@ pub struct ServerConfig {
     pub(crate) agent_liveness: Liveness,
     /// Where agents connect.
     pub(crate) agents: SocketAddr,
-    pub(crate) clusters: ClusterSource,
+    pub(crate) tenants: TenantSource,
     /// Whether existing files at the paths of sockets are removed.
     pub(crate) delete_existing_sockets: bool,
     pub(crate) dial_timeout: Duration,
@@ -61,9 +61,9 @@ pub struct ServerConfig {
     pub(crate) workers: usize,
 }
 
-/// The clusters that a server serves.
+/// The tenants of a server.
 #[derive(Clone, Debug)]
-pub(crate) enum ClusterSource {
+pub(crate) enum TenantSource {
     /// Those of a directory.
     Registry(PathBuf),
     /// One.
@@ -85,7 +85,7 @@ pub(super) fn configure(
     let frontends = frontends(flags, registry.is_some(), checks);
     let (frontends, frontends_pair) = frontends.unzip();
     let (agents, agents_pair) = agent_port(flags, checks);
-    let clusters = match registry {
+    let tenants = match registry {
         Some(directory) => {
             for (flag, instead) in NOT_WITH_REGISTRY {
                 if checks.given.has(flag) {
@@ -93,7 +93,7 @@ pub(super) fn configure(
                     checks.refuse(flag, format!("{message} `{instead}` of a file there"));
                 }
             }
-            ClusterSource::Registry(directory)
+            TenantSource::Registry(directory)
         }
         None => single(flags, &id, checks),
     };
@@ -140,8 +140,8 @@ pub(super) fn configure(
             only_tls13,
             cipher_suites,
         },
-        workers: workers(flags.workers, &clusters, checks),
-        clusters,
+        workers: workers(flags.workers, &tenants, checks),
+        tenants,
     }
 }
 
@@ -207,20 +207,20 @@ fn dial_timeout(timeout: GoDuration, checks: &mut Checks<'_>) -> Duration {
     }
 }
 
-fn workers(workers: u32, clusters: &ClusterSource, checks: &mut Checks<'_>) -> usize {
+fn workers(workers: u32, tenants: &TenantSource, checks: &mut Checks<'_>) -> usize {
     if workers > MAX_WORKERS {
         checks.refuse("workers", format!("{workers} is more than {MAX_WORKERS}"));
     }
-    match (workers, clusters) {
-        (0, ClusterSource::Registry(_)) => {
+    match (workers, tenants) {
+        (0, TenantSource::Registry(_)) => {
             std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
         }
-        (0, ClusterSource::Single { .. }) => 1,
+        (0, TenantSource::Single { .. }) => 1,
         (workers, _) => usize::try_from(workers).unwrap_or(1),
     }
 }
 
-fn single(flags: &ServerFlags, id: &str, checks: &mut Checks<'_>) -> ClusterSource {
+fn single(flags: &ServerFlags, id: &str, checks: &mut Checks<'_>) -> TenantSource {
     let strategies = Strategy::parse_list(&flags.proxy_strategies.join(","));
     if let Err(error) = &strategies {
         checks.refuse("proxy-strategies", error);
@@ -247,7 +247,7 @@ fn single(flags: &ServerFlags, id: &str, checks: &mut Checks<'_>) -> ClusterSour
         }),
     });
     let lease = lease(flags, id, checks);
-    ClusterSource::Single { params, lease }
+    TenantSource::Single { params, lease }
 }
 
 fn lease(
@@ -307,7 +307,7 @@ fn tokens(flags: &ServerFlags, checks: &mut Checks<'_>) -> Option<TokenSpec> {
 const ANY_AGENT: &str = "agents are not authenticated: every peer that reaches their port is \
                          accepted; give --cluster-ca-cert or --agent-namespace";
 
-/// Flags of one cluster, and what they are in a registry's file.
+/// Flags of a single tenant, and what they are in a registry's file.
 pub(crate) const NOT_WITH_REGISTRY: [(&str, &str); 16] = [
     ("agent-namespace", "agents.tokens.namespace"),
     ("agent-service-account", "agents.tokens.serviceAccount"),

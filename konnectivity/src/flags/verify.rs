@@ -11,13 +11,13 @@ use crate::api_server::{ApiServerError, MAX_FILE_BYTES, check_kubeconfig, read_l
 use crate::process::{Failed, Verify};
 use crate::registry::Registry;
 
-use super::{ClusterSource, ServerConfig};
+use super::{ServerConfig, TenantSource};
 
 /// The first file that cannot be used is the error; of a registry, all.
 impl Verify for ServerConfig {
     fn verify(&self) -> Result<(), Failed> {
-        match &self.clusters {
-            ClusterSource::Registry(directory) => {
+        match &self.tenants {
+            TenantSource::Registry(directory) => {
                 let faults = Registry::faults(directory).map_err(Failed::configuration)?;
                 if !faults.is_empty() {
                     let faults: Vec<_> = faults.into_iter().map(|(_, reason)| reason).collect();
@@ -28,7 +28,7 @@ impl Verify for ServerConfig {
                 Registry::open(directory, &self.tls).map_err(Failed::configuration)?;
                 Ok(())
             }
-            ClusterSource::Single { params, lease } => {
+            TenantSource::Single { params, lease } => {
                 let registry = Registry::single((**params).clone(), &self.tls);
                 registry.map_err(Failed::configuration)?;
                 let tokens = params.tokens.as_ref();

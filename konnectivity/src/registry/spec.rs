@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::ValueEnum;
-use knp_proto::{TenantId, TenantLimits, Strategy};
+use knp_proto::{Strategy, TenantId, TenantLimits};
 use schemars::JsonSchema;
 use serde::Serialize;
 

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::context::Limits;
 use crate::api_server;
-use crate::flags::{ClusterSource, ServerConfig};
+use crate::flags::{ServerConfig, TenantSource};
 use crate::lease::ServerLease;
 use crate::metrics::{ReloadResult, ServerMetrics};
 use crate::process::Failed;
@@ -28,9 +28,9 @@ const HANDSHAKE: Duration = Duration::from_secs(15);
 
 /// Reads who is served.
 pub(super) fn registry(config: &ServerConfig) -> Result<Registry, Failed> {
-    let registry = match &config.clusters {
-        ClusterSource::Registry(directory) => Registry::open(directory, &config.tls),
-        ClusterSource::Single { params, .. } => Registry::single((**params).clone(), &config.tls),
+    let registry = match &config.tenants {
+        TenantSource::Registry(directory) => Registry::open(directory, &config.tls),
+        TenantSource::Single { params, .. } => Registry::single((**params).clone(), &config.tls),
     };
     registry.map_err(Failed::configuration)
 }
@@ -57,7 +57,7 @@ type Leased = (ServerLease, watch::Receiver<Option<u32>>);
 
 /// Prepares the lease, when there is to be one.
 pub(super) fn lease(config: &ServerConfig, metrics: &ServerMetrics) -> Option<Leased> {
-    let ClusterSource::Single { lease, .. } = &config.clusters else {
+    let TenantSource::Single { lease, .. } = &config.tenants else {
         return None;
     };
     let (kubeconfig, params) = lease.clone()?;

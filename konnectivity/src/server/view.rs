@@ -16,7 +16,7 @@ use super::context::Context;
 use super::health::{self, Agents, Probed, State, TenantState};
 use super::tenant::Tenant;
 use crate::endpoints;
-use crate::flags::{ClusterSource, ServerConfig};
+use crate::flags::{ServerConfig, TenantSource};
 use crate::metrics::SERVER_BUILD;
 
 /// A server's face.
@@ -33,7 +33,7 @@ impl View {
     pub(crate) fn new(cx: Arc<Context>, config: &ServerConfig) -> Self {
         Self {
             cx,
-            single: matches!(config.clusters, ClusterSource::Single { .. }),
+            single: matches!(config.tenants, TenantSource::Single { .. }),
             config: config.effective.clone(),
             runtime: tokio::runtime::Handle::current(),
         }

@@ -8,23 +8,23 @@ use knp_proto::Strategy;
 use telemetry::{EndpointAddr, LogFormat};
 use testkit::tempdir::TempDir;
 
-use super::super::ClusterSource;
+use super::super::TenantSource;
 use super::{Environment, Parsed, REGISTRY, ServerConfig, TCP, UDS, agent, server, words};
 use crate::agent::CountSource;
 use crate::lease::ServerLeaseParams;
 use crate::registry::{FrontendMode, SingleParams};
 
 fn single(config: &ServerConfig) -> &SingleParams {
-    match &config.clusters {
-        ClusterSource::Single { params, .. } => params,
-        ClusterSource::Registry(directory) => panic!("a registry, {}", directory.display()),
+    match &config.tenants {
+        TenantSource::Single { params, .. } => params,
+        TenantSource::Registry(directory) => panic!("a registry, {}", directory.display()),
     }
 }
 
 fn lease(config: &ServerConfig) -> &ServerLeaseParams {
-    match &config.clusters {
-        ClusterSource::Single { lease, .. } => &lease.as_ref().unwrap().1,
-        ClusterSource::Registry(directory) => panic!("a registry, {}", directory.display()),
+    match &config.tenants {
+        TenantSource::Single { lease, .. } => &lease.as_ref().unwrap().1,
+        TenantSource::Registry(directory) => panic!("a registry, {}", directory.display()),
     }
 }
 
@@ -193,8 +193,8 @@ fn unauthenticated_agents_are_warned_about() {
 fn registry_needs_no_port_and_uses_all_cpus() {
     let config = server(REGISTRY).unwrap().config;
     assert!(config.frontends.is_none() && config.workers >= 1);
-    let ClusterSource::Registry(directory) = &config.clusters else {
-        panic!("{:?}", config.clusters);
+    let TenantSource::Registry(directory) = &config.tenants else {
+        panic!("{:?}", config.tenants);
     };
     assert_eq!(directory, &PathBuf::from("clusters"));
     let line = "--server-port=8131 --server-cert=s.crt --server-key=s.key --workers=3";

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use testkit::tempdir::TempDir;
 
-use super::super::ClusterSource;
+use super::super::TenantSource;
 use super::{agent, server};
 
 fn write(dir: &TempDir, text: &str) -> String {
@@ -30,7 +30,7 @@ fn file_keys_are_flags_with_relative_paths() {
         ("17", 64 << 20)
     );
     assert_eq!(config.agent_liveness.interval.as_secs(), 90);
-    let ClusterSource::Single { params, .. } = config.clusters else {
+    let TenantSource::Single { params, .. } = config.tenants else {
         panic!("a registry");
     };
     assert_eq!(params.uds.unwrap().path, Path::new("/run/k.sock"));
