@@ -232,7 +232,7 @@ pub(crate) fn said(output: &Output) -> String {
 
 /// The roles that the documentation shows, bound where they are needed.
 fn roles(planes: &[&str]) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/vpn.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/vpn.md");
     let document = std::fs::read_to_string(path).unwrap();
     let begins = "```yaml\n# roles.yaml\n";
     let shown = document
