@@ -13,9 +13,9 @@ use route::IpPrefix;
 use settings::{AdminAddress, ConfigError, ConfigErrors, RelPath, yaml};
 use telemetry::{EndpointAddr, LogFormat};
 
-use self::file::{CompatibilityFile, GatewayFile, NamespacePoliciesFile, RoutingFile};
-use crate::plan::{Compatibility, IngressController, NamespaceSettings, PolicySettings};
-use crate::routes::{GatewayEntry, Ports, RouteSettings};
+use self::file::{GatewayFile, NamespacePoliciesFile, RoutingFile};
+use crate::plan::{NamespaceSettings, PolicySettings};
+use crate::routes::{GatewayEntry, RouteSettings};
 use crate::state::LabelSelector;
 
 mod file;
@@ -77,7 +77,7 @@ impl Environment {
     #[must_use]
     #[expect(
         clippy::disallowed_methods,
-        reason = "this is the room that reads the environment"
+        reason = "only this module reads the environment"
     )]
     pub fn read() -> Self {
         let value = |name| std::env::var(name).ok();
@@ -219,17 +219,9 @@ impl Config {
                 AdminAddress::Unix(path) => EndpointAddr::Unix(path),
             },
             policies: policy.enabled.then(|| PolicySettings {
-                compatibility: match policy.compatibility {
-                    CompatibilityFile::Document => Compatibility::Document,
-                    CompatibilityFile::Upstream => Compatibility::Upstream,
-                },
+                compatibility: policy.compatibility,
                 namespace_selectors: policy.namespace_selectors.clone(),
-                ingress_controller: policy.ingress_controller_selector.clone().map(|own| {
-                    IngressController {
-                        namespace: own.namespace,
-                        pod_selector: own.pod_selector,
-                    }
-                }),
+                ingress_controller: policy.ingress_controller_selector.clone(),
             }),
             concurrent_syncs: policy.concurrent_syncs,
             namespaces: namespaces.filter(|_| file.controllers.namespace_policies.enabled),
@@ -372,10 +364,6 @@ fn entry(gateway: &GatewayFile) -> GatewayEntry {
         name: gateway.name.clone(),
         namespace: gateway.namespace.clone(),
         selector: gateway.selector.clone(),
-        ports: Ports {
-            tls: gateway.ports.tls,
-            node: gateway.ports.node,
-            vpn: gateway.ports.vpn,
-        },
+        ports: gateway.ports,
     }
 }

@@ -29,6 +29,8 @@
 use std::collections::BTreeMap;
 
 use route::{ClusterSpec, RouteSpec};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::plan::Problem;
 use crate::state::{ClusterState, Labels, ObjectKey, ObjectRef, Protocol, TargetPort};
@@ -76,15 +78,27 @@ pub struct GatewayEntry {
     pub ports: Ports,
 }
 
-/// Ports of a gateway's Service, as objects name them.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+/// Ports of a gateway's Service.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+#[schemars(rename = "PortsFile")]
 pub struct Ports {
-    /// TLS by server name.
+    /// TLS passthrough by server name.
     pub tls: u16,
     /// Node proxies.
     pub node: u16,
     /// VPN clients.
     pub vpn: u16,
+}
+
+impl Default for Ports {
+    fn default() -> Self {
+        Self {
+            tls: 443,
+            node: 8443,
+            vpn: 8132,
+        }
+    }
 }
 
 /// The routes into one namespace.

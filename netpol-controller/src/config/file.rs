@@ -7,6 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use settings::{AdminSettings, ListenAddress, ProbesSettings, RelPath};
 
+use crate::plan::{Compatibility, IngressController};
+use crate::routes::Ports;
 use crate::state::{LabelSelector, Labels};
 
 /// The configuration file of `netpol-controller`.
@@ -78,47 +80,26 @@ pub(super) struct NetworkPolicyFile {
     /// Whether they are written.
     pub(super) enabled: bool,
     /// Which of two behaviors is meant where they differ.
-    pub(super) compatibility: CompatibilityFile,
+    pub(super) compatibility: Compatibility,
     /// Services that are worked on at a time.
     pub(super) concurrent_syncs: usize,
     /// Namespaces whose Services get policies, any of these; empty for all.
     pub(super) namespace_selectors: Vec<LabelSelector>,
     /// The ingress controller's pods; absent for no policies from Ingresses.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) ingress_controller_selector: Option<IngressControllerFile>,
+    pub(super) ingress_controller_selector: Option<IngressController>,
 }
 
 impl Default for NetworkPolicyFile {
     fn default() -> Self {
         Self {
             enabled: true,
-            compatibility: CompatibilityFile::Document,
+            compatibility: Compatibility::Document,
             concurrent_syncs: 5,
             namespace_selectors: Vec::new(),
             ingress_controller_selector: None,
         }
     }
-}
-
-/// Which of two behaviors is meant where they differ.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum CompatibilityFile {
-    /// Gardener's documentation: policies whether or not a pod is labeled yet.
-    #[default]
-    Document,
-    /// Today's Gardener: policies once a pod carries the label.
-    Upstream,
-}
-
-/// The ingress controller's pods.
-#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(super) struct IngressControllerFile {
-    /// Their namespace.
-    pub(super) namespace: String,
-    /// Their labels.
-    pub(super) pod_selector: LabelSelector,
 }
 
 /// `deny-all` and `allow-to-*` in Gardener's namespaces.
@@ -172,32 +153,10 @@ pub(super) struct GatewayFile {
     pub(super) selector: Labels,
     /// Ports of its Service, as objects name them.
     #[serde(default)]
-    pub(super) ports: PortsFile,
+    pub(super) ports: Ports,
     /// Subject alternative names, any of which a client's certificate must have, with mTLS.
     #[serde(default)]
     pub(super) clients: Vec<String>,
-}
-
-/// Ports of a gateway's Service.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub(super) struct PortsFile {
-    /// TLS passthrough by server name.
-    pub(super) tls: u16,
-    /// Node proxies.
-    pub(super) node: u16,
-    /// VPN clients.
-    pub(super) vpn: u16,
-}
-
-impl Default for PortsFile {
-    fn default() -> Self {
-        Self {
-            tls: 443,
-            node: 8443,
-            vpn: 8132,
-        }
-    }
 }
 
 /// Where gateways ask for routes.
@@ -206,8 +165,8 @@ impl Default for PortsFile {
 pub(super) struct XdsFile {
     /// Address and port; port 0 picks one, which the log names.
     pub(super) address: ListenAddress,
-    /// CA that clients' certificates are signed by. Without it there is no TLS, and the address
-    /// must be a loopback one.
+    /// CA that clients' certificates are signed by. Without it there is no TLS, and the address must
+    /// be a loopback one.
     pub(super) ca: RelPath,
     /// Our certificate.
     pub(super) cert: RelPath,

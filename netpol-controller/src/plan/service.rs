@@ -12,6 +12,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use self::annotations::Annotations;
 use self::builder::PolicyBuilder;
 use self::frozen::Frozen;
@@ -40,13 +43,17 @@ const MAX_POLICIES: usize = 5_000;
 /// The policies of one grant: the way in, and the way out.
 const OF_GRANT: usize = 2;
 
-/// Whose policies are written: the user's document's, or those of Gardener today.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+/// Which of two behaviors is meant where they differ.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(rename = "CompatibilityFile")]
 pub enum Compatibility {
-    /// Both policies of each port and namespace, always; "everywhere" is written as three peers.
+    // "Everywhere" is written as three peers.
+    /// Gardener's documentation: policies whether or not a pod is labeled yet.
     #[default]
     Document,
-    /// Policies for the pods that are there; "everywhere" is a rule without peers.
+    // "Everywhere" is a rule without peers.
+    /// Today's Gardener: policies once a pod carries the label.
     Upstream,
 }
 
@@ -61,8 +68,10 @@ pub struct PolicySettings {
     pub ingress_controller: Option<IngressController>,
 }
 
-/// The pods that serve Ingresses.
-#[derive(Clone, Debug, Eq, PartialEq)]
+/// The ingress controller's pods.
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[schemars(rename = "IngressControllerFile")]
 pub struct IngressController {
     /// Their namespace.
     pub namespace: String,
