@@ -5,22 +5,19 @@
 //! ```
 //!
 //! Takes a quarter of an hour besides the build. A result of a busy machine is worse than none, so
-//! it looks before it begins, and reports afterwards how much of the processors others used. The page
-//! is made on demand: `rhizome-bench report bench/results/suite.json --out DIR`.
-
-mod quiet;
+//! it looks at the load average before it begins. The page is made on demand:
+//! `rhizome-bench report bench/results/suite.json --out DIR`.
 
 use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use testkit::peers;
 use testkit::wait::Stopwatch;
 
-use self::quiet::Shares;
 use crate::console::Console;
 use crate::workspace;
 
@@ -131,26 +128,31 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     })
 }
 
-/// Looks whether the machine has time for this.
+/// Looks whether the machine has time for this: by its load average.
 fn look(console: &Console, anyway: bool) -> Result<()> {
-    let busy = quiet::busy()?;
-    let Some(busy) = busy else {
-        console.say("  the machine is quiet");
-        return Ok(());
-    };
-    if anyway {
-        console.say(&format!(
-            "  THE MACHINE IS NOT QUIET: {busy}; measured anyway"
-        ));
+    let load = fs::read_to_string("/proc/loadavg").context("reading /proc/loadavg")?;
+    let load = load.split(' ').next().and_then(|word| word.parse().ok());
+    let load: f64 = load.context("/proc/loadavg has no number")?;
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let each = load / processors as f64;
+    if each <= MAX_LOAD {
         return Ok(());
     }
-    bail!("the machine is not quiet: {busy}; wait, or use --anyway")
+    let busy = format!("load average {each:.2} for each processor (limit {MAX_LOAD})");
+    ensure!(
+        anyway,
+        "the machine is not quiet: {busy}; wait, or use --anyway"
+    );
+    console.say(&format!(
+        "  THE MACHINE IS NOT QUIET: {busy}; measured anyway"
+    ));
+    Ok(())
 }
 
 fn measure(console: &mut Console, bench: &Path, part: Part) {
     let command = format!("rhizome-bench {}", part.arguments());
     console.step("measure", &command, || {
-        let (before, clock) = (Shares::now()?, Stopwatch::start());
+        let clock = Stopwatch::start();
         let mut command = Command::new(bench);
         command.args(part.arguments().split(' ')).arg("--json");
         let run = command.current_dir(workspace::root());
@@ -158,12 +160,8 @@ fn measure(console: &mut Console, bench: &Path, part: Part) {
         ensure!(output.status.success(), "it ended with {}", output.status);
         let run = serde_json::from_slice(&output.stdout).context("reading its result")?;
         save(&workspace::root().join(RESULTS), part.name(), run)?;
-        let stolen = Shares::now()?.stolen_since(before) * 100.0;
         let minutes = clock.elapsed().as_secs_f64() / 60.0;
-        Ok((
-            (),
-            format!("{minutes:.1} min; {stolen:.2} % of the processors stolen"),
-        ))
+        Ok(((), format!("{minutes:.1} min")))
     });
 }
 
@@ -184,6 +182,8 @@ fn save(file: &Path, name: &str, mut run: Value) -> Result<()> {
     fs::write(file, text).with_context(|| format!("writing {}", file.display()))
 }
 
+/// What an idle machine with a terminal and some timers stays below.
+const MAX_LOAD: f64 = 0.25;
 const RESULTS: &str = "bench/results/suite.json";
 const PACKAGES: &[&str] = &[
     "apiserver-proxy",
