@@ -34,7 +34,6 @@ mod annotations;
 mod cluster;
 mod connect;
 mod draft;
-mod duration;
 mod envoy_filter;
 mod gateway_api;
 mod istio;
