@@ -174,7 +174,7 @@ impl Listener {
         }
     }
 
-    /// Tells whether a client may be somebody else than the TCP peer, which the preamble says.
+    /// Tells whether a preamble may name a client other than the TCP peer.
     pub(crate) fn takes_balancer(&self) -> bool {
         self.config.proxy_protocol != ProxyProtocol::Off
     }

@@ -28,7 +28,7 @@ use super::handler::Handler;
 
 /// First and longest pause after an accept that failed for want of resources.
 const PAUSE: Duration = Duration::from_millis(5);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// Answers queued for one connection; questions are taken in turn, so one is enough.
 const QUEUED: usize = 1;
@@ -55,7 +55,7 @@ pub(super) async fn serve(listener: TcpListener, handler: Handler, limits: &Limi
             Err(error) => {
                 tracing::debug!(%error, "accepting a DNS connection");
                 sleep(pause).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                pause = (pause * 2).min(MAX_PAUSE);
             }
         }
         while connections.try_join_next().is_some() {}

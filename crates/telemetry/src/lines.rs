@@ -4,8 +4,8 @@
 //!     any thread ── hand over, or drop and count ─▶ queue ─▶ one thread ─▶ sink
 //! ```
 //!
-//! Whoever reads the other end may stall for as long as it likes: what it costs is lines. Knows
-//! nothing of what they say.
+//! The reader of the other end may stall for any time: that costs lines, not time. Knows nothing of
+//! their content.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// The most lines that wait to be written.
 pub const MAX_LINES: usize = 4096;
-/// The most octets that wait to be written.
+/// The most bytes that wait to be written.
 pub const MAX_BYTES: usize = 4 << 20;
 
 /// The queue and its writing thread.
@@ -109,7 +109,7 @@ impl Lines {
 }
 
 /// The writing thread: gathers what is there, writes it, and waits for more, until the log is
-/// closed or nobody can write to it any more.
+/// closed or no writer is left.
 fn write_lines(lines: &Receiver<Message>, sink: &mut dyn Write, state: &State) {
     let mut batch = Vec::new();
     while let Ok(first) = lines.recv() {
