@@ -117,7 +117,7 @@ pub struct Config {
     /// Where `/healthz`, `/readyz` (also `/ready`) and `/metrics` answer.
     #[serde(default = "default_probes")]
     pub(crate) probes: ProbesSettings,
-    /// Where operators look in; off, because the host network is everybody's.
+    /// Where operators look in; off, because the host network is shared.
     #[serde(default)]
     pub(crate) admin: AdminSettings,
     /// The access log, written to standard output.
@@ -281,7 +281,7 @@ dns: { address: "10.0.0.2:53", zone: "kubernetes.default.svc.cluster.local", ans
     }
 
     #[test]
-    fn the_documented_sample_is_what_the_defaults_are() {
+    fn documented_sample_equals_defaults() {
         let sample = config(SAMPLE).unwrap();
         let minimal = config(
             r#"

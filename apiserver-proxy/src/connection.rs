@@ -48,7 +48,7 @@ pub(crate) struct Accepted {
     pub(crate) peer: SocketAddr,
 }
 
-/// Leads a connection to the gateway and tells that who it is and where to. Returns both sockets,
+/// Connects to the gateway and announces the client and its destination. Returns both sockets,
 /// downstream's first.
 async fn establish(
     accepted: Box<Accepted>,
@@ -66,7 +66,7 @@ async fn establish(
     let deadline = Instant::now() + shared.config.upstream.connect_timeout.0;
     let mut upstream = connect(worker, record, deadline).await?;
 
-    // The announcement: who it is and where to.
+    // The announcement: the client and its destination.
     let announced = announce(&downstream, &mut upstream, peer, worker, record, deadline).await;
     match announced {
         Ok(()) => Ok((downstream, upstream)),
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lives_as_long_as_a_connection_is_small() {
+    fn connection_future_stays_small() {
         let size = size_of_future(serve);
         assert!(size <= 416, "{size} bytes");
     }

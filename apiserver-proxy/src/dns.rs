@@ -249,7 +249,7 @@ struct Limits {
     patience: Duration,
     /// For how long a server that failed is asked last.
     aside: Duration,
-    /// How long a truncated answer may take to be had in full over TCP.
+    /// How long it may take to fetch a truncated answer in full over TCP.
     in_full: Duration,
     /// TCP connections at one time. Each may hold one message of 64 KiB.
     connections: usize,

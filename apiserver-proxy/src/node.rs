@@ -199,7 +199,7 @@ pub(crate) fn keeper(config: &Config, node: &Arc<Node>) -> AddressKeeper {
 pub(crate) async fn clean_up(config: &Config) -> Result<(), CleanUpError> {
     let addresses = AddressKeeper::new(config.interface()).cleanup().await;
     match NoTrack::new(TABLE, Vec::new()).remove().await {
-        // Whoever may not touch the node has not put anything there.
+        // A process that may not change the node has not put anything there.
         Err(NoTrackError::Permission { .. }) if !config.interface().manage => {}
         removed => removed?,
     }
@@ -249,7 +249,7 @@ fn destinations(config: &Config) -> Vec<SocketAddr> {
 /// Reports to the node what a keeper does.
 struct Reporter {
     node: Arc<Node>,
-    /// Addresses that somebody else looks after, on whatever device.
+    /// Addresses that are managed elsewhere, on whatever device.
     unmanaged: Option<Vec<IpAddr>>,
 }
 

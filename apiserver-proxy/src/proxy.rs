@@ -95,9 +95,9 @@ pub enum StartError {
          {address} already goes on with it"
     )]
     Unresolved {
-        /// Whose name.
+        /// The name.
         upstream: EndpointAddress,
-        /// Where somebody serves.
+        /// The address that another process serves.
         address: SocketAddr,
     },
     /// The upstream is no usable cluster.
@@ -311,7 +311,7 @@ pub async fn take_back(config: &Config) -> Result<(), CleanUpError> {
     if !config.cleanup() {
         return Ok(());
     }
-    if let Some(address) = who_serves(config) {
+    if let Some(address) = serving_address(config) {
         tracing::info!(%address, "another process serves it: nothing is taken back");
         return Ok(());
     }
@@ -319,19 +319,19 @@ pub async fn take_back(config: &Config) -> Result<(), CleanUpError> {
 }
 
 /// Returns an address that another process listens at; to be asked while this one does not.
-fn who_serves(config: &Config) -> Option<SocketAddr> {
+fn serving_address(config: &Config) -> Option<SocketAddr> {
     config.listen().find(|at| is_served(*at))
 }
 
 /// Waits for the gateway's name where another process serves already: connections are its own until
-/// this one can do something with them, or nobody serves any more. Tells whether there was one.
+/// this one can do something with them, or no process serves any more. Tells whether there was one.
 async fn follow(config: &Config, names: &NameSet) -> Result<bool, StartError> {
-    let Some(address) = who_serves(config) else {
+    let Some(address) = serving_address(config) else {
         return Ok(false);
     };
     tracing::info!(%address, "another process serves it, and is followed");
     let gone = async {
-        while who_serves(config).is_some() {
+        while serving_address(config).is_some() {
             sleep(LOOK).await;
         }
     };
@@ -339,7 +339,7 @@ async fn follow(config: &Config, names: &NameSet) -> Result<bool, StartError> {
         biased;
         () = names.answered() => Ok(true),
         () = gone => {
-            tracing::info!(%address, "nobody serves it any more");
+            tracing::info!(%address, "no other process serves the address");
             Ok(true)
         }
         () = sleep(NAME_LIMIT) => Err(StartError::Unresolved {

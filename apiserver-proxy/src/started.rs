@@ -4,7 +4,7 @@
 //!     admin.address ── GET /healthz ─▶ 200: it listens wherever it shall
 //! ```
 //!
-//! While two processes follow each other on a node, both have the port of probes; who answers there is
+//! While two processes follow each other on a node, both have the port of probes; which one answers there is
 //! the kernel's choice. The admin address is one process's alone, so its answer is its own. Whether it
 //! is ready is not asked.
 
@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use crate::config::Config;
 
 /// How long the answer may take. It comes at once, but for a process that is starting.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What is asked; HTTP/1.0, so that the answer ends with the connection.
 const QUESTION: &[u8] = b"GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n";
@@ -34,18 +34,18 @@ pub enum NotStarted {
     /// It cannot be told from another process.
     #[error("admin.address is off: only there a process can be asked whether it has started")]
     NoAdmin,
-    /// It says that it should be restarted, or somebody else answers.
+    /// It says that it should be restarted, or something else answers.
     #[error("{address} answers {answer:?}, not 200")]
     Refused {
-        /// Who was asked.
+        /// The address that was asked.
         address: EndpointAddr,
         /// The beginning of the answer.
         answer: String,
     },
-    /// Nobody answers, or not in time.
+    /// No answer, or not in time.
     #[error("asking {address}")]
     Unreachable {
-        /// Who was asked.
+        /// The address that was asked.
         address: EndpointAddr,
         /// Why not.
         #[source]
@@ -66,7 +66,7 @@ pub async fn started(config: &Config) -> Result<(), NotStarted> {
             EndpointAddr::Unix(path) => ask(UnixStream::connect(path).await?).await.map(Some),
         }
     };
-    let answered = timeout(PATIENCE, exchange).await;
+    let answered = timeout(TIMEOUT, exchange).await;
     match answered.unwrap_or_else(|elapsed| Err(elapsed.into())) {
         Ok(None) => Err(NotStarted::NoAdmin),
         Ok(Some(answer)) if answer.ends_with(" 200") => Ok(()),

@@ -39,7 +39,6 @@ mod affected;
 mod annotations;
 mod claims;
 mod connect;
-mod duration;
 mod envoy_filter;
 mod gateway_api;
 mod istio;

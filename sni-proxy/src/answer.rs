@@ -66,7 +66,7 @@ impl Answer {
         Self::closing(version, status, phrase, "", body)
     }
 
-    /// Sends whoever asked for something else to the same host by https (RFC 9110 §15.4.9).
+    /// Redirects any other request to the same host by https (RFC 9110 §15.4.9).
     pub(crate) fn redirect(
         version: HttpVersion,
         host: &str,

@@ -323,7 +323,7 @@ accessLog: { format: off }
     }
 
     #[test]
-    fn the_documented_sample_is_what_the_defaults_are() {
+    fn documented_sample_equals_defaults() {
         let origin = Path::new("/etc/rhizome/sni-proxy.yaml");
         let sample = Config::from_text(SAMPLE, origin).unwrap();
         let minimal = Config::from_text(

@@ -59,7 +59,7 @@ struct Established {
     timers: Timers,
 }
 
-/// Leads a connection to where it wants to go, or tells it why not.
+/// Connects a client to the endpoint it asks for, or answers why not.
 async fn establish(
     accepted: Box<Accepted>,
     worker: &Worker,
@@ -74,7 +74,7 @@ async fn establish(
     let limits = &shared.config.limits;
     let accepted = Instant::now();
 
-    // The preamble: who is it, and where to?
+    // The preamble: the client and its destination.
     let expected = Expected {
         protocol: listener.config.protocol,
         proxy_protocol: listener.config.proxy_protocol,
@@ -198,7 +198,7 @@ fn find<'a>(table: OnListener<'a>, target: &Target) -> Result<&'a Arc<Route>, Re
     route.ok_or(unknown)
 }
 
-/// Returns the options of sockets toward `cluster`: its own or everybody's, and above both what the
+/// Returns the options of sockets toward `cluster`: its own or the process's, and above both what the
 /// listener says.
 fn upstream_tcp<'a>(
     cluster: &'a Cluster,
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lives_as_long_as_a_connection_is_small() {
+    fn connection_future_stays_small() {
         let size = size_of_future(serve);
         assert!(size <= 416, "{size} bytes");
     }

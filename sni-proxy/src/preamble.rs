@@ -50,7 +50,7 @@ pub(crate) struct Expected<'a> {
     pub(crate) client: ClientNote<'a>,
 }
 
-/// Where a client is noted and counted as soon as a trusted peer's preamble has told who it is.
+/// Where a client is recorded and counted as soon as a trusted peer's preamble has named it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClientNote<'a> {
     pub(crate) record: &'a ConnRecord,

@@ -29,8 +29,8 @@ use crate::config::{Config, RouteSource, XdsConfig};
 use crate::gateway::StartError;
 use crate::routes::{self, RoutesError};
 
-/// Things without effect that one table's log lines name.
-const TOLD: usize = 50;
+/// Upper bound of log lines about one table.
+const MAX_REPORTS: usize = 50;
 
 /// A snapshot with what its endpoints' names resolve to.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ pub(crate) struct Routing {
     first: watch::Sender<bool>,
     /// When the source of routes last confirmed the snapshot; written by the control thread.
     confirmed: Mutex<Instant>,
-    /// What was told of the table in effect; looked at by the control thread alone.
+    /// What was logged of the table in effect; looked at by the control thread alone.
     reported: Mutex<BTreeSet<(Arc<str>, String)>>,
     /// Why the last reload was refused; looked at by the control thread alone.
     last_refusal: Mutex<Option<Refusal>>,
@@ -153,7 +153,7 @@ impl Routing {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that the source of routes says the snapshot is still right.
+    /// Records that the source of routes confirmed the snapshot.
     pub(crate) fn confirm(&self) {
         *self
             .confirmed
@@ -166,13 +166,13 @@ impl Routing {
         self.refused.inc();
     }
 
-    /// Puts a table in effect that a server sent, or tells why not; the last good one stays then.
-    pub(crate) fn take(&self, table: xds::Table) -> Result<(), String> {
+    /// Applies a table that a server sent, or returns why not; the last good one stays then.
+    pub(crate) fn apply(&self, table: xds::Table) -> Result<(), String> {
         let previous = self.current.load_full();
         let generation = previous.snapshot.generation() + 1;
         match Snapshot::build(table.spec, generation, Some(&previous.snapshot)) {
             Ok(snapshot) => {
-                self.tell(&table.reports);
+                self.report(&table.reports);
                 self.put(snapshot);
                 Ok(())
             }
@@ -180,18 +180,18 @@ impl Routing {
         }
     }
 
-    /// Tells what has no effect here; of a table that still has it, not again.
-    fn tell(&self, reports: &[xds::Report]) {
+    /// Logs what has no effect here, unless the table before had it as well.
+    fn report(&self, reports: &[xds::Report]) {
         let now: BTreeSet<(Arc<str>, String)> = reports
             .iter()
             .map(|report| (Arc::clone(&report.name), report.what.clone()))
             .collect();
         let mut before = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
         let fresh = now.difference(&before);
-        for (resource, what) in fresh.clone().take(TOLD) {
+        for (resource, what) in fresh.clone().take(MAX_REPORTS) {
             tracing::warn!(%resource, "{what}");
         }
-        let more = fresh.count().saturating_sub(TOLD);
+        let more = fresh.count().saturating_sub(MAX_REPORTS);
         if more > 0 {
             tracing::warn!(
                 more,
@@ -239,7 +239,7 @@ impl Routing {
             .is_some_and(|refusal| refusal.unread)
     }
 
-    /// Notes a refusal; the same one again, of a repeated try, is neither counted nor told.
+    /// Records a refusal; the same one again, of a repeated try, is neither counted nor logged.
     fn refuse(&self, error: &RoutesError, generation: u64) {
         let refusal = Refusal {
             text: telemetry::chain(error).to_string(),

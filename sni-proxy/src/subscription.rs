@@ -65,7 +65,7 @@ struct Sink(Arc<Shared>);
 
 impl xds::Sink for Sink {
     fn apply(&mut self, table: xds::Table) -> Result<(), String> {
-        self.0.routing.take(table)
+        self.0.routing.apply(table)
     }
 
     fn refused(&mut self, _why: &str) {

@@ -7,12 +7,11 @@
 //!
 //! [`answer`] takes the steps of a connection in the same order, by the same look-ups, and stops
 //! where a connection would be refused. It only reads: no connection is opened, no counter moves,
-//! no turn of a balancer is taken. What it says was true when it was asked.
+//! no balancer advances. What it says was true when it was asked.
 
 mod ask;
 mod endpoints;
 mod matching;
-mod near;
 mod question;
 mod report;
 mod text;
@@ -36,7 +35,7 @@ use crate::routing::Published;
 use crate::worker::Shared;
 
 /// Stands for a client that the question does not name, where an address must be given.
-pub(crate) const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+pub(crate) const UNKNOWN_CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// What `sni-proxy trace` prints, and whether a connection would be routed.
 #[derive(Clone, Debug)]
@@ -116,7 +115,7 @@ pub(crate) fn respond(shared: &Shared, listeners: &[ListenerInfo], query: Option
     }
 }
 
-/// Goes the way of a connection, noting what it meets; the end of it, unless an endpoint is.
+/// Takes the steps of a connection and records them; returns the refusal, if there is one.
 fn walk(
     shared: &Shared,
     published: &Published,

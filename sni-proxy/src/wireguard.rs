@@ -3,14 +3,14 @@
 //! ```text
 //!     clients ═UDP═▶ socket ─▶ router ─▶ outbox ═UDP, wrapped═▶ server of the route
 //!                     (one per worker)  ▲ │
-//!                                scanner┘ └ flows: who was heard from, on which route
+//!                                scanner┘ └ flows: clients heard from, by route
 //!     clients ◀═UDP═ outbox ◀─ router ◀─ socket ◀═UDP, wrapped═ server
 //! ```
 //!
 //! A datagram says where it goes: by the route id in its reserved bytes, by the index of its
 //! receiver, or, a handshake of a client that knows nothing of us, by whose key it was made with.
-//! So nothing need be remembered across a restart. What is remembered, the flows, is who may be
-//! sent answers. Both directions are handled in batches on the worker that the kernel chose for
+//! So nothing need be remembered across a restart. What is remembered, the flows, are the clients that may
+//! be sent answers. Both directions are handled in batches on the worker that the kernel chose for
 //! the client, and nothing is shared between workers but counters and the scanner.
 //!
 //! Opens no datagram, keeps no key, decides nothing about roaming, and stores nothing.
@@ -48,7 +48,7 @@ pub(crate) use self::scanner::Scanner;
 /// How often flows are looked at that may have ended.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Who forwards does not choose the sizes.
+/// A forwarder does not choose the sizes.
 const OPTIONS: Options = Options {
     mtu_discovery: MtuDiscovery::Fragment,
     offloads: Offloads {
@@ -104,7 +104,7 @@ pub(crate) async fn serve(
             return Ok(());
         }
         if moved > 0 {
-            yield_now().await; // connections of this worker get their turn
+            yield_now().await; // to the connections of this worker
         }
     }
 }

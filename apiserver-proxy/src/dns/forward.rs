@@ -61,7 +61,7 @@ impl Forwarder {
     }
 
     /// Returns the first good answer, else the first refusal or failure that a server reported;
-    /// `None` when nobody answered in time or too many questions are under way. Cancel-safe.
+    /// `None` when no server answered in time or too many questions are under way. Cancel-safe.
     pub(super) async fn ask(&self, question: &Question) -> Option<Message> {
         timeout(self.question, self.ask_in_turn(question))
             .await
@@ -130,7 +130,7 @@ impl Forwarder {
         order
     }
 
-    /// Sets aside who had time to answer and did not, while another did.
+    /// Sets aside servers that did not answer in time while another one did.
     fn judge(&self, answered: &Upstream, asked: &[(&Upstream, Instant)]) {
         let now = Instant::now();
         for (upstream, began) in asked {
@@ -196,7 +196,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_that_is_not_there_is_asked_last_for_a_while() {
-        let (dead, alive) = (peer::nobody(), Peer::answering("192.0.2.1").addr);
+        let (dead, alive) = (peer::unused(), Peer::answering("192.0.2.1").addr);
         let forwarder = Forwarder::new(&[dead, alive], &Limits::default()).unwrap();
 
         forwarder.ask(&question()).await.expect("an answer");

@@ -18,8 +18,8 @@ use super::exchange::PAYLOAD;
 use super::forward::{Forwarder, Question};
 use super::zone::Zone;
 
-/// Least payload every asker takes over UDP, in bytes (RFC 1035 §4.2.1, RFC 6891 §6.2.3).
-const LEAST_PAYLOAD: u16 = 512;
+/// Smallest payload that every client accepts over UDP, in bytes (RFC 1035 §4.2.1, RFC 6891 §6.2.3).
+const MIN_PAYLOAD: u16 = 512;
 
 /// Answers messages. Clones share everything.
 #[derive(Clone, Debug)]
@@ -149,12 +149,12 @@ fn question(request: &Request, query: &LowerQuery) -> Question {
     }
 }
 
-/// The OPT record for whoever sent one. hickory takes its payload for the size at which an
+/// The OPT record of an answer to a question that has one. hickory takes its payload for the size at which an
 /// answer over UDP is truncated, so it is never more than the asker takes.
 fn edns_for(request: &Request) -> Option<Edns> {
     let asked = request.edns.as_ref()?;
     let mut edns = Edns::new();
-    edns.set_max_payload(asked.max_payload().clamp(LEAST_PAYLOAD, PAYLOAD));
+    edns.set_max_payload(asked.max_payload().clamp(MIN_PAYLOAD, PAYLOAD));
     edns.set_dnssec_ok(asked.flags().dnssec_ok);
     Some(edns)
 }

@@ -109,7 +109,7 @@ async fn names_beside_the_zone_are_refused_without_servers_to_ask() {
 }
 
 #[tokio::test]
-async fn what_is_no_plain_question_is_turned_down() {
+async fn unusual_questions_are_refused() {
     let server = Running::start(&[]);
     let mut chaos = question(ZONE, RecordType::A);
     chaos.queries[0].set_query_class(DNSClass::CH);

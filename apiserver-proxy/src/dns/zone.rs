@@ -18,7 +18,7 @@ const TTL: u32 = 30;
 /// Serial number of the one version there is.
 const SERIAL: u32 = 2_017_042_745;
 
-/// Refresh, retry and expire of a zone that nobody transfers: two weeks, in seconds.
+/// Refresh, retry and expire of a zone that is never transferred: two weeks, in seconds.
 const TWO_WEEKS: i32 = 1_209_600;
 
 /// An authoritative zone whose only name is its apex.
@@ -92,7 +92,7 @@ impl Zone {
         if *query.name() != self.origin {
             return self.denial(ResponseCode::NXDomain);
         }
-        // The owner is spelt as in the question: who mixes case to thwart forgers compares it.
+        // The owner is spelled as in the question: resolvers that mix case against forgers compare it.
         let owner = query.original().name();
         let record = |data: &RData| Record::from_rdata(owner.clone(), TTL, data.clone());
         let asked = query.query_type();

@@ -73,7 +73,7 @@ fn a_consent_may_come_in_pieces_and_carry_fields() {
 }
 
 #[test]
-fn what_comes_behind_the_consent_is_the_clients() {
+fn bytes_after_connect_answer_reach_client() {
     let long = "x".repeat(12_000);
     let behind = long.clone();
     let gateway = Scripted::start(move |mut stream| {

@@ -16,7 +16,7 @@ fn draining(delay: &str, timeout: &str) -> serde_json::Value {
 }
 
 #[test]
-fn it_is_unready_at_once_accepts_for_the_delay_and_cuts_after_the_timeout() {
+fn drain_accepts_for_delay_then_cuts_at_timeout() {
     let gateway = Upstream::start(Behaviour::Echo).unwrap();
     let upstream = by_proxy_header(gateway.addr());
     let proxy = Running::start(&config(upstream, draining("2s", "3s")));
@@ -92,7 +92,7 @@ fn a_second_signal_cuts() {
 }
 
 #[test]
-fn whoever_connects_throughout_sees_refusals_and_never_a_reset() {
+fn clients_during_drain_see_no_reset() {
     let gateway = Upstream::start(Behaviour::Echo).unwrap();
     let more = json!({ "workers": 2, "drain": { "delay": "300ms", "timeout": "10s" } });
     let proxy = Running::start(&config(by_proxy_header(gateway.addr()), more));

@@ -120,7 +120,7 @@ fn an_unknown_key_is_named_with_its_line() {
 }
 
 #[test]
-fn what_the_system_refuses_is_1() {
+fn system_errors_exit_with_1() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap().to_string();
     let upstream = by_proxy_header("127.0.0.1:9");

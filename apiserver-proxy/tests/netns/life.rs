@@ -11,7 +11,7 @@ const CHANGES: &str = "rhizome_apiserver_proxy_address_changes_total";
 const TABLE: &str = "rhizome-apiserver-proxy";
 
 #[test]
-fn what_setup_has_done_a_run_finds_and_cleanup_takes_back() {
+fn cleanup_removes_addresses_of_setup_and_run() {
     let node = Node::new("setup");
     let _gateway = node.gateway();
     let text = config(json!({ "noTrack": "on" }));

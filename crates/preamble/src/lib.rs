@@ -1,7 +1,7 @@
 //! Parses and writes the bytes that come before a relay starts.
 //!
 //! ```text
-//!                      ┌─▶ ProxyHeader  PROXY protocol 1 and 2: who connected to whom
+//!                      ┌─▶ ProxyHeader  PROXY protocol 1 and 2: source and destination
 //! bytes received so far├─▶ ClientHello  TLS: server name, application protocols
 //!                      └─▶ RequestHead  HTTP CONNECT: method, target, header fields
 //!

@@ -113,7 +113,7 @@ pub enum Version {
 pub enum Addresses {
     /// The sender relays between two IP endpoints.
     Ip {
-        /// Who connected to the sender.
+        /// The peer that connected to the sender.
         source: SocketAddr,
         /// Where it connected to.
         destination: SocketAddr,

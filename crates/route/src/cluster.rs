@@ -244,7 +244,7 @@ impl Cluster {
         if in_a_row < params.consecutive_connect_failures {
             return;
         }
-        // One thread ejects at a time, or two could exceed the share together. Who finds another
+        // One thread ejects at a time, or two could exceed the share together. A thread that finds another
         // one at it goes on: the endpoint's next failure ejects it.
         if self.runtime.ejecting.swap(true, Ordering::Acquire) {
             return;

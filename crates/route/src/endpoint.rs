@@ -142,7 +142,7 @@ impl Endpoint {
         }
     }
 
-    /// Ejects for `base` times the number of ejections in a row, [`LONGEST_EJECTION`] at most.
+    /// Ejects for `base` times the number of ejections in a row, [`MAX_EJECTION`] at most.
     pub(crate) fn eject(&self, now: Instant, base: Duration) {
         let ejections = self
             .runtime
@@ -151,8 +151,8 @@ impl Endpoint {
             .saturating_add(1);
         self.runtime
             .ejections
-            .store(ejections.min(LONGEST_EJECTION), Ordering::Relaxed);
-        let length = base.saturating_mul(ejections.min(LONGEST_EJECTION));
+            .store(ejections.min(MAX_EJECTION), Ordering::Relaxed);
+        let length = base.saturating_mul(ejections.min(MAX_EJECTION));
         let until = ticks(now).saturating_add(nanoseconds(length));
         self.runtime.ejected_until.store(until, Ordering::Relaxed);
     }
@@ -185,7 +185,7 @@ impl EndpointState {
 }
 
 /// An ejection lasts at most this many times the configured time.
-const LONGEST_EJECTION: u32 = 10;
+const MAX_EJECTION: u32 = 10;
 
 /// What all snapshots share of an endpoint.
 #[derive(Debug)]

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use crate::endpoint::Endpoint;
 use crate::spec::EndpointAddress;
 
-/// Most endpoints that a table can tell apart.
-pub(crate) const MOST_ENDPOINTS: usize = u16::MAX as usize;
+/// Upper bound of endpoints that a table can tell apart.
+pub(crate) const MAX_ENDPOINTS: usize = u16::MAX as usize;
 
 const SIZES: [usize; 3] = [1_021, 8_191, 65_521];
 
@@ -30,7 +30,7 @@ pub(crate) struct MaglevTable {
 }
 
 impl MaglevTable {
-    /// Builds the table of up to [`MOST_ENDPOINTS`] endpoints; their order does not matter.
+    /// Builds the table of up to [`MAX_ENDPOINTS`] endpoints; their order does not matter.
     pub(crate) fn new(endpoints: &[Arc<Endpoint>]) -> Self {
         let enough = |size: &&usize| **size >= endpoints.len() * SLOTS_PER_ENDPOINT;
         let size = *SIZES.iter().find(enough).unwrap_or(&SIZES[SIZES.len() - 1]);
@@ -77,7 +77,7 @@ impl MaglevTable {
     }
 }
 
-/// A slot nobody has claimed; no endpoint has this index.
+/// A slot that is not claimed yet; no endpoint has this index.
 const FREE: u16 = u16::MAX;
 
 /// An endpoint while the table is filled: its walk over the slots.

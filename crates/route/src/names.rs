@@ -8,10 +8,10 @@ use crate::tables::RouteMap;
 
 /// Bytes of the longest host name in text, without a trailing dot (RFC 1035 §2.3.4: 255 on the
 /// wire, of which the first length byte and the root are no text).
-pub(crate) const LONGEST_NAME: usize = 253;
+pub(crate) const MAX_NAME_LEN: usize = 253;
 
 /// Bytes of the longest label (RFC 1035 §2.3.4).
-const LONGEST_LABEL: usize = 63;
+const MAX_LABEL_LEN: usize = 63;
 
 /// The pattern that stands for every unknown or absent name.
 const CATCH_ALL: &str = "*";
@@ -48,7 +48,7 @@ pub(crate) fn check_host_name(name: &str) -> Result<(), HostNameError> {
 /// As [`check_host_name`], and tells whether a good name has capital letters.
 fn has_capitals(name: &str) -> Result<bool, HostNameError> {
     let name = name.strip_suffix('.').unwrap_or(name);
-    if name.len() > LONGEST_NAME {
+    if name.len() > MAX_NAME_LEN {
         return Err(HostNameError::LongName);
     }
     // One pass, because tables have very many names.
@@ -58,7 +58,7 @@ fn has_capitals(name: &str) -> Result<bool, HostNameError> {
             Octet::Dot if label == 0 => return Err(HostNameError::EmptyLabel),
             Octet::Dot => label = 0,
             Octet::Other => return Err(HostNameError::Character),
-            Octet::Capital | Octet::Plain if label == LONGEST_LABEL => {
+            Octet::Capital | Octet::Plain if label == MAX_LABEL_LEN => {
                 return Err(HostNameError::LongLabel);
             }
             own @ (Octet::Capital | Octet::Plain) => {
@@ -131,7 +131,7 @@ pub(crate) fn normal_form(pattern: &str) -> Result<Cow<'_, str>, HostNameError> 
         }
     })?;
     let normal = pattern.strip_suffix('.').unwrap_or(pattern);
-    if normal.len() > LONGEST_NAME {
+    if normal.len() > MAX_NAME_LEN {
         return Err(HostNameError::LongName);
     }
     Ok(if capitals {
@@ -187,7 +187,7 @@ impl NameTable {
 
     fn find_named(&self, name: &str, fit: impl Fn(&Route) -> bool) -> Option<&Arc<Route>> {
         let name = name.strip_suffix('.').unwrap_or(name);
-        let mut buf = [0_u8; LONGEST_NAME];
+        let mut buf = [0_u8; MAX_NAME_LEN];
         let key = buf.get_mut(..name.len())?;
         key.copy_from_slice(name.as_bytes());
         key.make_ascii_lowercase();

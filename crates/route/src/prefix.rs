@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_prefix_is_refused() {
+    fn malformed_prefixes_are_refused() {
         for text in [
             "",
             "/8",

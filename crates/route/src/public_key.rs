@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_read_octet_by_octet() {
+    fn keys_are_read_byte_by_byte() {
         let zeros = format!("{}=", "A".repeat(43));
         assert_eq!(parse_public_key(&zeros), Ok([0; 32]));
         let ones = format!("{}8=", "/".repeat(42));
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused() {
+    fn malformed_keys_are_refused() {
         let good = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
         for bad in [
             "",

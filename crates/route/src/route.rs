@@ -1,4 +1,4 @@
-//! A route of a snapshot: what it matches, who may use it, which cluster it leads to.
+//! A route of a snapshot: what it matches, which clients may use it, which cluster it leads to.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -104,7 +104,7 @@ impl Route {
         self.listeners
     }
 
-    /// Tells whether a client at `source` may use the route; without a list everybody may.
+    /// Tells whether a client at `source` may use the route; without a list every client may.
     #[must_use]
     pub fn allows(&self, source: IpAddr) -> bool {
         let allowed = self.allow_sources();

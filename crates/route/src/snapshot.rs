@@ -179,7 +179,7 @@ mod tests {
 
     /// A table of very many routes has one of each per route.
     #[test]
-    fn what_there_is_one_of_per_route_stays_small() {
+    fn types_per_route_stay_small() {
         assert!(size_of::<Route>() <= 56, "{}", size_of::<Route>());
         assert!(size_of::<Cluster>() <= 88, "{}", size_of::<Cluster>());
         assert!(size_of::<Endpoint>() <= 80, "{}", size_of::<Endpoint>());

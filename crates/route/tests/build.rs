@@ -283,7 +283,7 @@ fn a_cluster_has_no_more_endpoints_than_can_be_told_apart() {
 }
 
 #[test]
-fn what_did_not_change_is_shared() {
+fn unchanged_parts_are_shared() {
     let spec = table(
         vec![
             cluster("a", &["10.0.0.1:1", "h:1"]),

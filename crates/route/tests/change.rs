@@ -122,7 +122,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn what_was_before_makes_no_difference(tables in prop::collection::vec(any_table(), 1..6)) {
+    fn build_is_independent_of_previous_tables(tables in prop::collection::vec(any_table(), 1..6)) {
         let mut last: Option<Snapshot> = None;
         for (at, spec) in tables.into_iter().enumerate() {
             let alone = Snapshot::build(spec.clone(), at as u64, None);

@@ -1,12 +1,18 @@
 //! Durations as people write them: `10s`, `5m`, `1h30m`, `250ms`.
 //!
-//! A unit is required: `10` could be seconds or milliseconds, and every guess is somebody's outage.
-//! The texts are those of Go's `time.Duration` without fractions, which Gardener's operators know.
+//! A unit is required: `10` could be seconds or milliseconds, and every guess is an outage.
+//! The texts are those of Go's `time.Duration` without fractions, which Gardener's operators know;
+//! [`GoDuration`] is the whole of it, for flags and objects that Go programs read as well.
+
+mod go;
 
 use std::{borrow::Cow, fmt, str::FromStr, time::Duration};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+pub use self::go::{GoDuration, GoDurationError};
+use self::go::{UNITS, unit_nanos};
 
 /// A duration written as whole numbers with units, largest unit first: `h`, `m`, `s`, `ms`, `us`,
 /// `ns`. `0` needs no unit. At most [`HumanDuration::MAX`].
@@ -67,66 +73,38 @@ pub enum DurationError {
     TooLong(String),
 }
 
-/// Units with their nanoseconds, large to small.
-const UNITS: [(&str, u128); 6] = [
-    ("h", 3_600_000_000_000),
-    ("m", 60_000_000_000),
-    ("s", 1_000_000_000),
-    ("ms", 1_000_000),
-    ("us", 1_000),
-    ("ns", 1),
-];
-
 impl FromStr for HumanDuration {
     type Err = DurationError;
 
     fn from_str(text: &str) -> Result<Self, DurationError> {
-        let malformed = || DurationError::Malformed(shown(text));
         match text {
             "" => return Err(DurationError::Empty),
             "0" => return Ok(Self::default()),
             _ if text.bytes().all(|byte| byte.is_ascii_digit()) => {
                 return Err(DurationError::NoUnit(shown(text)));
             }
+            _ if !text.bytes().all(|byte| byte.is_ascii_alphanumeric()) => {
+                return Err(DurationError::Malformed(shown(text)));
+            }
             _ => {}
         }
-        let (mut rest, mut total, mut allowed) = (text, 0_u128, UNITS.as_slice());
-        while !rest.is_empty() {
-            let (number, after) = split_where(rest, |byte| !byte.is_ascii_digit());
-            let (unit, after) = split_where(after, |byte| byte.is_ascii_digit());
-            if number.is_empty() || !UNITS.iter().any(|(name, _)| *name == unit) {
-                return Err(malformed());
+        let GoDuration(duration) = text.parse().map_err(|error| match error {
+            GoDurationError::TooLong => DurationError::TooLong(shown(text)),
+            GoDurationError::Malformed | GoDurationError::Negative | GoDurationError::NoUnit => {
+                DurationError::Malformed(shown(text))
             }
-            let place = allowed.iter().position(|(name, _)| *name == unit);
-            let Some((&(_, nanos), smaller)) = place
-                .and_then(|place| allowed.get(place..))
-                .and_then(<[_]>::split_first)
-            else {
-                return Err(DurationError::Order(shown(text)));
-            };
-            allowed = smaller;
-            let number: u64 = number
-                .parse()
-                .map_err(|_| DurationError::TooLong(shown(text)))?;
-            total += u128::from(number) * nanos;
-            rest = after;
+        })?;
+        let units = text.split(|c: char| c.is_ascii_digit());
+        let sizes = units.filter(|unit| !unit.is_empty()).map(unit_nanos);
+        if sizes.is_sorted_by(|larger, smaller| larger > smaller) {
+            Ok(Self(duration))
+        } else {
+            Err(DurationError::Order(shown(text)))
         }
-        if total > Self::MAX.as_nanos() {
-            return Err(DurationError::TooLong(shown(text)));
-        }
-        // Below 2^64 after the check above.
-        let seconds = u64::try_from(total / 1_000_000_000).unwrap_or(u64::MAX);
-        let nanos = u32::try_from(total % 1_000_000_000).unwrap_or(0);
-        Ok(Self(Duration::new(seconds, nanos)))
     }
 }
 
-fn split_where(text: &str, end: impl Fn(u8) -> bool) -> (&str, &str) {
-    let at = text.bytes().position(end).unwrap_or(text.len());
-    text.split_at(at)
-}
-
-/// The start of a text for an error: what somebody pasted by accident may be long.
+/// The start of a text for an error: what was pasted by accident may be long.
 fn shown(text: &str) -> String {
     text.chars().take(40).collect()
 }
@@ -242,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn malformed_durations_are_refused_with_reason() {
         let malformed = |text| {
             Err(format!(
                 "`{text}` is not a duration; write it like `10s`, `5m`, `1h30m` or `250ms`"

@@ -29,7 +29,7 @@ pub mod watch;
 pub mod yaml;
 
 pub use address::{AddressError, AdminAddress, ListenAddress};
-pub use duration::{DurationError, HumanDuration};
+pub use duration::{DurationError, GoDuration, GoDurationError, HumanDuration};
 pub use effective::{effective_json, effective_yaml, redact};
 pub use error::{ConfigError, ConfigErrors};
 pub use load::{Validate, from_text, load};

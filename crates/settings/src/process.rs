@@ -56,7 +56,7 @@ impl AdminSettings {
     }
 }
 
-/// `drain: { delay, timeout }`: how the process takes its leave.
+/// `drain: { delay, timeout }`: how the process stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct DrainSettings {

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_would_refuse_is_found() {
+    fn validate_finds_values_the_kernel_refuses() {
         let settings: TcpSettings = read(
             "{ keepalive: 1500ms, keepaliveInterval: 10h, keepaliveProbes: 0, userTimeout: 600h, congestion: 'b r', notsentLowat: 2GiB, receiveBuffer: 1KiB }",
         );

@@ -11,7 +11,7 @@
 //! changes inotify does not see (network ones) are covered by the slow poll. Where inotify itself
 //! cannot be had, every file is looked at once a second.
 //!
-//! No thread, and no content: whoever waits reads the file, and may find nothing new in it.
+//! No thread, and no content: the caller reads the file, and may find nothing new in it.
 
 mod inotify;
 mod plan;

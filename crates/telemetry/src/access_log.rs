@@ -5,7 +5,7 @@
 //!                                          └── full: dropped and counted
 //! ```
 //!
-//! The queue holds at most [`MAX_LINES`] lines and [`MAX_BYTES`] octets of them. A reader of stdout
+//! The queue holds at most [`MAX_LINES`] lines and [`MAX_BYTES`] bytes of them. A reader of stdout
 //! that stalls costs lines, never connections. Nothing is sampled or rotated here.
 
 mod format;
@@ -32,9 +32,9 @@ pub struct AccessRecord<'a> {
     pub listener: &'a str,
     /// The listener's protocol.
     pub protocol: &'a str,
-    /// Who connected.
+    /// The TCP peer.
     pub peer: SocketAddr,
-    /// Who that was for, after a load balancer's PROXY header; the peer otherwise.
+    /// The client behind the peer, after a load balancer's PROXY header; the peer otherwise.
     pub client: SocketAddr,
     /// The TLS server name, as sent.
     pub server_name: Option<&'a str>,
@@ -62,7 +62,7 @@ pub struct AccessRecord<'a> {
 pub enum Sink {
     /// The process's standard output, unbuffered.
     Stdout,
-    /// Anything else that takes octets; used from one thread.
+    /// Anything else that takes bytes; used from one thread.
     Writer(Box<dyn Write + Send>),
 }
 
@@ -183,7 +183,7 @@ thread_local! {
     static LINE: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// What a thread's buffer keeps between lines; an ordinary line has 300 to 500 octets.
+/// What a thread's buffer keeps between lines; an ordinary line has 300 to 500 bytes.
 const KEPT_BYTES: usize = 4096;
 
 #[cfg(test)]

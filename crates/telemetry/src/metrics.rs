@@ -52,7 +52,7 @@ struct Inner {
     collectors: Mutex<Vec<Arc<Collector>>>,
     /// Every sample name in use, so that a clash is found at start-up.
     names: Mutex<BTreeSet<String>>,
-    /// Who says whether the process is ready, once it answers probes.
+    /// Asked whether the process is ready, once it answers probes.
     process: OnceLock<Weak<dyn Process>>,
 }
 
@@ -130,7 +130,7 @@ impl Registry {
         lock(&self.inner.collectors).push(Arc::new(collector));
     }
 
-    /// Takes note of who answers probes; the first one stays.
+    /// Sets the process that answers probes; the first one stays.
     pub(crate) fn attach(&self, process: &Arc<dyn Process>) {
         let _ = self.inner.process.set(Arc::downgrade(process));
     }
@@ -266,7 +266,7 @@ impl<M: Metric> Family<M> {
         lock(&self.inner.series).remove(&key).is_some()
     }
 
-    /// Ends every series for whose label values `keep` says no.
+    /// Ends every series for which `keep` returns false.
     pub fn retain(&self, mut keep: impl FnMut(&[String]) -> bool) {
         lock(&self.inner.series).retain(|values, _| keep(values));
     }

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use route::{Balance, OutlierParams, ProxyVersion, TcpOptions};
 use serde_json::Value;
+use settings::GoDuration;
 
 use super::claims::Target;
-use super::{GatewayEntry, ROOT_NAMESPACE, duration, select};
+use super::{GatewayEntry, ROOT_NAMESPACE, select};
 use crate::state::{
     ClusterState, DestinationRule, Kind, Mention, ObjectKey, ObjectRef, Protocol, service_of_host,
 };
@@ -217,7 +218,9 @@ impl Reader {
 
     fn duration(&mut self, message: &Value, name: &str) -> Option<Duration> {
         let value = message.get(name).filter(|value| !value.is_null())?;
-        let own = value.as_str().and_then(duration::parse);
+        let own = value
+            .as_str()
+            .and_then(|text| text.parse().map(GoDuration::get).ok());
         if own.is_none() {
             self.wrong
                 .push(format!("{name} is not a duration, the default is used"));

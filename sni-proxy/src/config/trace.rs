@@ -28,7 +28,7 @@ Examples:
 Exit codes: 0 a connection would be led to an endpoint, 1 it would not or the gateway does not
 answer, 64 the question is wrong.";
 
-/// What is asked, of whom, and how it is told.
+/// The question, the gateway that is asked, and the format of the answer.
 #[derive(Clone, Debug, Args)]
 pub struct TraceFlags {
     #[command(flatten)]

@@ -4,7 +4,7 @@
 //!     Question ─▶ GET /trace?… ─TCP or Unix socket─▶ gateway ─▶ JSON ─▶ Trace
 //! ```
 //!
-//! Everything waits [`PATIENCE`] at most. Does not look at what the answer says.
+//! Everything waits [`TIMEOUT`] at most. Does not look at what the answer says.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -17,10 +17,10 @@ use super::question::Question;
 use super::report::Trace;
 
 /// How long connecting, and each read and write, may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes of the longest answer; 256 endpoints are some 64 KiB.
-const LONGEST: u64 = 4 << 20;
+const MAX_ANSWER: u64 = 4 << 20;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +29,7 @@ pub enum AskError {
     /// What answers is no gateway, or an older one.
     #[error("{address} answers, but not as a gateway: {what}")]
     Answer {
-        /// Who was asked.
+        /// The address that was asked.
         address: EndpointAddr,
         /// What was wrong with the answer.
         what: String,
@@ -40,7 +40,7 @@ pub enum AskError {
     /// The gateway cannot be reached.
     #[error("asking the gateway at {address}")]
     Reach {
-        /// Who was asked.
+        /// The address that was asked.
         address: EndpointAddr,
         /// Why not.
         #[source]
@@ -86,15 +86,15 @@ pub(super) fn ask(
 fn exchange(address: &EndpointAddr, query: &str) -> io::Result<String> {
     match address {
         EndpointAddr::Tcp(address) => {
-            let stream = TcpStream::connect_timeout(address, PATIENCE)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
+            let stream = TcpStream::connect_timeout(address, TIMEOUT)?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
+            stream.set_write_timeout(Some(TIMEOUT))?;
             converse(stream, query)
         }
         EndpointAddr::Unix(path) => {
             let stream = UnixStream::connect(path)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
+            stream.set_write_timeout(Some(TIMEOUT))?;
             converse(stream, query)
         }
         EndpointAddr::None => Err(io::ErrorKind::AddrNotAvailable.into()),
@@ -106,6 +106,6 @@ fn converse(mut stream: impl Read + Write, query: &str) -> io::Result<String> {
         format!("GET /trace?{query} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
-    stream.take(LONGEST).read_to_end(&mut answer)?;
+    stream.take(MAX_ANSWER).read_to_end(&mut answer)?;
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }

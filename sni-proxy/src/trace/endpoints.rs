@@ -15,14 +15,14 @@ use route::{
 };
 use tokio::time::Instant;
 
-use super::NOBODY;
+use super::UNKNOWN_CLIENT;
 use super::question::Question;
 use super::report::{ClusterView, EndpointView};
 use crate::routing::Published;
 use crate::worker::Shared;
 
-/// Endpoints that are told at most.
-const TOLD: usize = 256;
+/// Upper bound of endpoints in one answer.
+const MAX_ENDPOINTS: usize = 256;
 
 /// Describes the cluster of a route for a client that asks now.
 pub(super) fn view(
@@ -35,14 +35,14 @@ pub(super) fn view(
     let zone = shared.zone.as_deref();
     let now = Instant::now().into_std();
     let cx = PickContext {
-        source: question.source.unwrap_or(NOBODY),
+        source: question.source.unwrap_or(UNKNOWN_CLIENT),
         zone,
         now,
         random: 0,
         tried: &[],
     };
     let candidates = match (cluster.balance(), question.source) {
-        // By the client's address, which is not told: any of the best it may be.
+        // By the client's address, which is not known: any of the best.
         (Balance::Maglev, None) => best(cluster, &cx),
         _ => cluster.candidates(&cx),
     };
@@ -53,7 +53,7 @@ pub(super) fn view(
     };
     let mut endpoints: Vec<&Arc<Endpoint>> = cluster.endpoints().iter().collect();
     endpoints.sort_by_key(|endpoint| !is_candidate(endpoint));
-    let views = endpoints.into_iter().take(TOLD).map(|endpoint| {
+    let views = endpoints.into_iter().take(MAX_ENDPOINTS).map(|endpoint| {
         let candidate = is_candidate(endpoint);
         let why_not = (!candidate).then(|| {
             candidates

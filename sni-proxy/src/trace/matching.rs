@@ -14,18 +14,21 @@ use std::sync::Arc;
 
 use route::{IpPrefix, Matches, Route, Snapshot, public_key_text};
 use serve::Reason;
+use strsim::levenshtein;
 
-use super::near::distance;
 use super::question::{Question, Target, WireGuardServer};
 use super::report::Match;
 use crate::routing::Published;
 use crate::worker::Shared;
 
-/// Matches that are told at most, of those that count and of those that nearly do.
-const TOLD: usize = 8;
+/// Upper bound of matches in one answer, of those that count and of those that nearly do.
+const MAX_MATCHES: usize = 8;
 
 /// Characters that two names may differ by and still look alike.
 const ALIKE: usize = 2;
+
+/// Bytes of a text that are compared at most; the longest server name has fewer.
+const MAX_COMPARED: usize = 256;
 
 /// What was found.
 pub(super) struct Found<'s> {
@@ -87,11 +90,11 @@ pub(super) fn find<'s>(
     Found {
         route,
         matched: taken.map_or_else(String::new, |taken| taken.pattern),
-        also: { matching.into_iter().take(TOLD) }
-            .map(|other| told(other, index, names, true))
+        also: { matching.into_iter().take(MAX_MATCHES) }
+            .map(|other| describe(other, index, names, true))
             .collect(),
-        nearly: { nearly.into_iter().take(TOLD) }
-            .map(|other| told(other, index, names, false))
+        nearly: { nearly.into_iter().take(MAX_MATCHES) }
+            .map(|other| describe(other, index, names, false))
             .collect(),
         unknown: if ready { unknown } else { Reason::NoEndpoint },
         why: match ready {
@@ -119,7 +122,7 @@ fn listeners_of(route: &Route, shared: &Shared) -> String {
     names.join(", ")
 }
 
-fn told(
+fn describe(
     candidate: Candidate<'_>,
     index: usize,
     listeners: impl Fn(&Route) -> String,
@@ -233,7 +236,7 @@ fn server_name(pattern: &str, name: &str) -> Judged {
             return Judged::Matches(suffix.len());
         }
     }
-    if let Some(distance) = distance(pattern, &name, ALIKE) {
+    if let Some(distance) = distance(pattern, &name) {
         return Judged::Nearly(distance, apart(distance));
     }
     match (pattern.split_once('.'), name.split_once('.')) {
@@ -252,7 +255,7 @@ fn connect(pattern: &str, value: &str) -> Judged {
         let note = "values are compared with regard to case";
         return Judged::Nearly(0, note.to_owned());
     }
-    if let Some(distance) = distance(pattern, value, ALIKE) {
+    if let Some(distance) = distance(pattern, value) {
         return Judged::Nearly(distance, apart(distance));
     }
     if !value.is_empty() && (pattern.contains(value) || value.contains(pattern)) {
@@ -288,7 +291,7 @@ fn public_key(own: &[u8; 32], key: &[u8; 32]) -> Judged {
     if own == key {
         return Judged::Matches(0);
     }
-    let distance = distance(&public_key_text(own), &public_key_text(key), ALIKE);
+    let distance = distance(&public_key_text(own), &public_key_text(key));
     distance.map_or(Judged::No, |distance| {
         Judged::Nearly(distance, apart(distance))
     })
@@ -299,4 +302,13 @@ fn apart(distance: usize) -> String {
         1 => "differs by one character".to_owned(),
         several => format!("differs by {several} characters"),
     }
+}
+
+/// Returns how many characters must be changed, added or left out to make one text the other, if
+/// that are at most [`ALIKE`].
+fn distance(left: &str, right: &str) -> Option<usize> {
+    let far =
+        left.len().abs_diff(right.len()) > ALIKE || left.len().max(right.len()) > MAX_COMPARED;
+    let distance = (!far).then(|| levenshtein(left, right))?;
+    (distance <= ALIKE).then_some(distance)
 }

@@ -20,7 +20,7 @@ use crate::config::Protocol;
 pub(crate) struct Question {
     /// Where a connection wants to go.
     pub(crate) target: Target,
-    /// Who it comes from.
+    /// The client's address.
     pub(crate) source: Option<IpAddr>,
     /// The listener it comes in by; the first that takes the target where none is named.
     pub(crate) listener: Option<String>,
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_question_is_named() {
+    fn malformed_questions_are_refused_with_reason() {
         let why = |query| Question::from_query(query).unwrap_err().to_string();
         assert!(why(None).starts_with("one of sni"));
         assert!(why(Some("sni=a&connect=b")).starts_with("one of sni"));

@@ -114,7 +114,7 @@ fn limits(out: &mut String, limits: &Limits) {
         seconds(limits.preamble_timeout_seconds),
         limits.preamble_bytes
     );
-    let whose = if limits.of_the_route {
+    let origin = if limits.of_the_route {
         " (the route's)"
     } else {
         ""
@@ -124,7 +124,7 @@ fn limits(out: &mut String, limits: &Limits) {
         ("age", limits.max_connection_age_seconds),
     ];
     for (name, limit) in times.into_iter().filter(|(_, limit)| *limit > 0.0) {
-        let _ = write!(line, ", {name} {}{whose}", seconds(limit));
+        let _ = write!(line, ", {name} {}{origin}", seconds(limit));
     }
     step(out, "limits", &line);
 }
@@ -142,7 +142,7 @@ fn client(acl: &Acl, trace: &Trace) -> String {
     let source = trace.asked.source.map(|source| source.to_string());
     let source = source.unwrap_or_default();
     match (acl.verdict, &acl.by) {
-        (Verdict::Open, _) => "anybody may use the route".to_owned(),
+        (Verdict::Open, _) => "every client may use the route".to_owned(),
         (Verdict::Allowed, Some(by)) => format!("{source} is allowed, by {by}"),
         (Verdict::Allowed, None) => format!("{source} is allowed"),
         (Verdict::Denied, _) => format!("{source} is denied; allowed are {list}"),

@@ -12,7 +12,7 @@ use tunnel_proto::wrapped::WrappedError;
 pub(super) enum Dropped {
     /// A handshake that names a server whose key its sender does not know.
     BadMac1,
-    /// The size is not that of the kind, or leaves no room to wrap it.
+    /// The size is not that of the kind, or leaves no space to wrap it.
     BadSize,
     /// The client has as many flows as one client may have, all of them in use.
     ClientLimit,

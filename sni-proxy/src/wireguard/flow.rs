@@ -6,7 +6,7 @@
 //! ```
 //!
 //! An address may be a lie until its server has sent data to it, which servers do only for those
-//! whose datagrams they could open. So nobody is sent more bytes of handshakes than came in
+//! whose datagrams they could open. So no address is sent more bytes of handshakes than came in
 //! handshakes from its address, and no data before any was heard. Opens nothing itself.
 
 use std::net::{IpAddr, SocketAddr};
@@ -24,7 +24,7 @@ use tunnel_proto::mac1::Mac1Key;
 const CHECK: Duration = Duration::from_secs(1);
 
 /// Handshake bytes that a client may be owed at most: a few answers under way.
-const MOST_CREDIT: usize = 4096;
+const MAX_CREDIT: usize = 4096;
 
 /// Sessions of a tunnel whose indices are remembered: the current one, the one before and the next.
 const SESSIONS: usize = 3;
@@ -93,7 +93,7 @@ impl Flow {
     pub(super) fn heard(&mut self, header: &Header, bytes: usize, choice: &Choice<'_>) {
         match header.kind {
             Kind::Initiation => {
-                self.credit = (self.credit + bytes).min(MOST_CREDIT);
+                self.credit = (self.credit + bytes).min(MAX_CREDIT);
                 let since = *self.asked.get_or_insert(choice.now);
                 let patience = self.route.cluster().connect_timeout();
                 if choice.now.saturating_duration_since(since) >= patience {
@@ -211,7 +211,7 @@ pub(super) fn number(route: &Route) -> Option<u32> {
     servers(route)?.route_id
 }
 
-/// Tells whether a handshake was made by somebody who knows a key of the route's servers.
+/// Tells whether a handshake was made with a key of the route's servers.
 pub(super) fn knows_key(route: &Route, handshake: &[u8]) -> bool {
     let keys = servers(route).map(|servers| &*servers.public_keys);
     let mut keys = keys.unwrap_or_default().iter();

@@ -1,13 +1,13 @@
-//! Who was heard from lately, and what belongs to each: a table of flows, bounded in age.
+//! Clients heard from lately, with their state: a table of flows, bounded in age.
 //!
 //! ```text
 //!     client address ─▶ first flow ─▶ its next ─▶ …            one for each route a client uses
-//!     fresh:   newest ⇄ … ⇄ oldest ─▶ out first                nobody vouches for these
+//!     fresh:   newest ⇄ … ⇄ oldest ─▶ out first                not proven by a server
 //!     proven:  newest ⇄ … ⇄ oldest                             their server spoke to them
 //! ```
 //!
-//! Anybody can invent addresses and so make flows; therefore those that a server has answered with
-//! data are kept apart, and what makes room is one of the others. Knows neither sockets nor routes,
+//! Any host can invent addresses and so make flows; therefore those that a server has answered with
+//! data are kept apart, and only the others are evicted. Knows neither sockets nor routes,
 //! and time is an argument.
 
 use std::collections::HashMap;
@@ -85,7 +85,7 @@ impl<T> FlowTable<T> {
         self.slot_mut(id).map(|slot| &mut slot.value)
     }
 
-    /// Returns whose flow it is.
+    /// Returns the client of a flow.
     pub(super) fn client(&self, id: FlowId) -> Option<SocketAddr> {
         self.slot(id).map(|slot| slot.client)
     }

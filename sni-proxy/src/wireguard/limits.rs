@@ -31,7 +31,7 @@ impl Places {
         debug_assert!(before > 0, "a place is given back once");
     }
 
-    /// Tells whether nobody has a place.
+    /// Tells whether no place is used.
     pub(super) fn is_empty(&self) -> bool {
         self.used.load(Ordering::Relaxed) == 0
     }

@@ -3,7 +3,7 @@
 //! ```text
 //!     client ─▶ flow? ── no ──▶ route id │ receiver's index │ mac1 (scanner) ─▶ route ─▶ new flow
 //!                └─ yes ──▶ its server, wrapped
-//!     server ─▶ wrapped for whom? ─▶ a flow of that client to that server ─▶ client
+//!     server ─▶ wrapped for client ─▶ a flow of that client to that server ─▶ client
 //! ```
 //!
 //! Holds the flows and moves their counters, but no socket: datagrams come as bytes, and what to
@@ -34,7 +34,7 @@ use crate::routing::Published;
 use crate::worker::{Listener, Worker};
 
 /// Flows of one client address at most: one for each server that it speaks with.
-const MOST_PER_CLIENT: usize = 64;
+const MAX_PER_CLIENT: usize = 64;
 
 /// What becomes of a client's datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -263,7 +263,7 @@ impl Router {
         own.map(|(id, _)| id)
     }
 
-    /// Lets a datagram of a flow pass, unless it is a claim that nobody vouches for.
+    /// Lets a datagram of a flow pass, unless it is a claim without proof.
     fn admit_known(
         &mut self,
         now: Instant,
@@ -330,7 +330,7 @@ impl Router {
         client: SocketAddr,
         route: &Arc<Route>,
     ) -> Result<FlowId, Dropped> {
-        if self.flows.of(client).count() >= MOST_PER_CLIENT {
+        if self.flows.of(client).count() >= MAX_PER_CLIENT {
             return Err(Dropped::ClientLimit);
         }
         let cluster = route.cluster();

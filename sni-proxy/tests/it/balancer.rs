@@ -427,7 +427,7 @@ fn every_mode_listener_and_sender_is_understood_as_documented() {
 }
 
 #[test]
-fn headers_may_come_octet_by_octet_and_in_either_version() {
+fn headers_may_come_byte_by_byte_in_either_version() {
     let (child, _upstreams) = start();
     let node = octets(Then::NodeHeader);
     for version in [1, 2] {

@@ -147,7 +147,7 @@ fn configured_headers_replace_the_usual_ones() {
 }
 
 #[test]
-fn what_follows_the_head_reaches_the_endpoint() {
+fn bytes_after_connect_head_reach_endpoint() {
     let (gateway, upstream) = start("");
     let mut client = Client::open(gateway.addr("vpn"));
     let early = vec![b'e'; 10_000];

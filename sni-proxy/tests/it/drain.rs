@@ -119,7 +119,7 @@ fn flood(addr: SocketAddr) -> Vec<Client> {
 }
 
 #[test]
-fn whoever_gets_in_at_the_last_moment_is_served() {
+fn connections_in_the_queue_are_served() {
     let echo = Upstream::start(Behaviour::Echo).unwrap();
     let config = r#"
 workers: 4
@@ -151,7 +151,7 @@ drain: { delay: 300ms, timeout: 20s }
 }
 
 #[test]
-fn it_is_unready_at_once_and_accepts_until_the_delay_is_over() {
+fn drain_is_unready_at_once_and_accepts_for_delay() {
     let (mut child, _upstream) = start(2, "delay: 4s, timeout: 10s");
     assert_eq!(child.readiness(), 200);
     let mut old = Client::established(child.addr("tls"), "a.test");
@@ -182,7 +182,7 @@ fn it_is_unready_at_once_and_accepts_until_the_delay_is_over() {
 }
 
 #[test]
-fn what_is_left_is_cut_when_the_time_is_over() {
+fn drain_cuts_connections_after_timeout() {
     let (mut child, upstream) = start(2, "delay: 0s, timeout: 2s");
     let mut held = Client::established(child.addr("tls"), "a.test");
     let peer = held.addr();

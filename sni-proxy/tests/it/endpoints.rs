@@ -96,7 +96,7 @@ fn endpoints_that_refuse_are_passed_over_before_a_byte_is_sent() {
 }
 
 #[test]
-fn there_are_no_more_attempts_than_configured() {
+fn connect_retries_bound_attempts() {
     let settings = "connectRetries: 1, outlierDetection: { consecutiveConnectFailures: 0 }";
     let gateway = Gateway::start(LISTENERS, &cluster(&refusing(4), settings));
     Client::hello(gateway.addr("tls"), "a.test").end();

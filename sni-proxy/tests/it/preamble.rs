@@ -38,7 +38,7 @@ fn drip_until_cut(client: &mut Client, bytes: &[u8]) -> Duration {
 }
 
 #[test]
-fn whoever_drips_is_cut_at_the_deadline_on_every_listener() {
+fn slow_preambles_are_cut_at_the_deadline() {
     let (gateway, upstream) = start("preambleTimeout: 1s");
     let head = [b"CONNECT a:443 HTTP/1.1\r\nX: ".to_vec(), vec![b'x'; 400]].concat();
     let header = proxy_header::v2("10.0.0.1:1".parse().unwrap(), gateway.addr("lb"), &[]);
@@ -78,7 +78,7 @@ fn whoever_drips_is_cut_at_the_deadline_on_every_listener() {
 }
 
 #[test]
-fn whoever_leaves_early_is_counted_by_how() {
+fn early_closes_are_counted_by_reason() {
     let (gateway, upstream) = start("preambleTimeout: 10s");
     for listener in ["tls", "node", "vpn", "lb"] {
         drop(Client::open(gateway.addr(listener)));

@@ -202,7 +202,7 @@ fn a_check_prints_what_is_in_effect_and_ends_with_0() {
 }
 
 #[test]
-fn what_cannot_be_bound_ends_with_1() {
+fn bind_failure_exits_with_1() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = taken.local_addr().unwrap().to_string();
     let listener = "tls, address: \"127.0.0.1:0\"";

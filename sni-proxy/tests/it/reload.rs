@@ -98,7 +98,7 @@ fn the_swap_of_a_mounted_config_map_is_noticed() {
 }
 
 #[test]
-fn what_cannot_be_used_is_refused_and_changes_nothing() {
+fn refused_routing_file_keeps_last_snapshot() {
     let upstream = echo();
     let good = routes_of(&[("a", upstream.addr())]);
     let gateway = Gateway::start(LISTENER, &good);

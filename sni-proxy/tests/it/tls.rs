@@ -135,7 +135,7 @@ fn a_hello_may_come_in_any_pieces_and_arrives_unchanged() {
 }
 
 #[test]
-fn a_hello_may_have_as_many_octets_as_configured_and_not_one_more() {
+fn hello_size_is_bounded_as_configured() {
     let upstream = Upstream::start(Behaviour::Echo).unwrap();
     let config = format!("{LISTENER}limits: {{ preambleBytes: 4096 }}\n");
     let gateway = Gateway::start(&config, &routes_of(&[("a", upstream.addr())]));

@@ -106,7 +106,7 @@ fn a_name_is_followed_to_its_endpoint() {
 }
 
 #[test]
-fn whatever_is_asked_for_is_found_by_what_its_listener_goes_by() {
+fn every_kind_of_target_finds_its_route() {
     let world = World::start();
     for (args, listener, matched) in [
         (["--connect", "outbound|443||a"], "node", "outbound|443||a"),
@@ -126,7 +126,7 @@ fn whatever_is_asked_for_is_found_by_what_its_listener_goes_by() {
 }
 
 #[test]
-fn what_has_no_route_is_told_with_what_looks_like_it() {
+fn targets_without_route_list_similar_ones() {
     let world = World::start();
     for (args, reason, pattern, note) in [
         (
@@ -196,7 +196,7 @@ fn what_has_no_route_is_told_with_what_looks_like_it() {
 }
 
 #[test]
-fn a_route_that_is_not_for_everybody_says_so() {
+fn trace_reports_the_verdict_of_allow_sources() {
     let world = World::start();
     let ask = |source: &[&str]| world.trace(&[&["--sni", "guarded.test"], source].concat());
     let (code, answer) = ask(&["--source", "203.0.113.9"]);
@@ -237,7 +237,7 @@ fn clusters_that_cannot_serve_say_why() {
 
 /// The gateway's own metrics must not show that it was asked.
 #[test]
-fn asking_takes_no_turn_and_moves_no_counter() {
+fn trace_changes_no_counter_and_no_balancer() {
     let world = World::start();
     let tls = world.child.addr("tls");
     drop(Client::established(tls, "api.a.test"));
@@ -292,7 +292,7 @@ fn a_routing_file_that_is_refused_is_told() {
 }
 
 #[test]
-fn what_is_no_question_is_refused_with_64() {
+fn malformed_questions_exit_with_64() {
     let world = World::start();
     for args in [
         &[][..],

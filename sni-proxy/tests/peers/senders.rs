@@ -165,7 +165,7 @@ fn curl_itself_leads_to_the_destination_of_its_header() {
 }
 
 #[test]
-fn what_haproxy_tells_of_the_tls_it_ended_does_not_disturb() {
+fn tls_tlvs_of_haproxy_are_accepted() {
     // The payload behind the node listener is anything; here it is HTTP that HAProxy decrypted.
     let stage = Stage::new(Kind::Plain, TRUSTED);
     let authority = Authority::new("haproxy").unwrap();
@@ -284,7 +284,7 @@ fn a_balancer_names_the_client_before_connect() {
 }
 
 #[test]
-fn who_may_use_a_route_is_judged_by_the_balancers_client() {
+fn allow_sources_uses_the_balancers_client() {
     let stage = Stage::new(Kind::Tls, "127.0.0.0/8");
     let mut routes = gateway::to_one(stage.web.addr);
     for route in routes["routes"].as_array_mut().unwrap() {

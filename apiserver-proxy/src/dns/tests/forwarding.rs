@@ -1,4 +1,4 @@
-//! Names that are not ours: who is asked, and what the asker is told.
+//! Names that are not ours: which server is asked, and what its client receives.
 
 use std::time::Duration;
 
@@ -123,7 +123,7 @@ async fn a_server_that_is_not_there_is_passed_over_at_once() {
         question: Duration::from_secs(3600),
         ..Limits::default()
     };
-    let server = Running::start_with(&params(&[peer::nobody(), other.addr]), limits);
+    let server = Running::start_with(&params(&[peer::unused(), other.addr]), limits);
 
     let answer = server.udp(&question("example.com", RecordType::A)).await;
 
@@ -181,7 +181,7 @@ async fn when_nobody_is_there_the_answer_is_a_failure_at_once() {
         patience: never,
         ..Limits::default()
     };
-    let server = Running::start_with(&params(&[peer::nobody()]), limits);
+    let server = Running::start_with(&params(&[peer::unused()]), limits);
 
     let answer = server.udp(&question("example.com", RecordType::A)).await;
 

@@ -1,4 +1,4 @@
-//! Noise, silence and greed: what nobody may hurt the server with.
+//! Noise, silence and greed, none of which may hurt the server.
 
 use std::io;
 use std::time::Duration;
@@ -115,7 +115,7 @@ async fn above_the_limit_connections_wait_for_their_turn() {
 }
 
 #[tokio::test]
-async fn whoever_does_not_read_his_answers_is_cut() {
+async fn clients_that_read_no_answer_are_cut() {
     let limits = Limits {
         idle: Duration::from_millis(100),
         ..Limits::default()

@@ -59,8 +59,8 @@ impl Peer {
     }
 }
 
-/// Returns the address of a port at which nobody listens.
-pub(in crate::dns) fn nobody() -> SocketAddr {
+/// Returns the address of a port without a listener.
+pub(in crate::dns) fn unused() -> SocketAddr {
     let (udp, _tcp) = bind_pair("127.0.0.1:0".parse().unwrap()).unwrap();
     udp.local_addr().unwrap()
 }

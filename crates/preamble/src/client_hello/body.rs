@@ -80,7 +80,7 @@ fn server_name(mut data: Reader<'_>) -> Result<Range<usize>, &'static str> {
     if !list.is_empty() {
         return Err("more than one server name");
     }
-    if !is_host_name(name.octets()) {
+    if !is_host_name(name.bytes()) {
         return Err("server name is not a host name");
     }
     Ok(name.range())
@@ -135,7 +135,7 @@ impl<'a> Iterator for ProtocolNames<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.rest.vector8().map(|name| name.octets())
+        self.rest.vector8().map(|name| name.bytes())
     }
 }
 

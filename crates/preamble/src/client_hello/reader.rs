@@ -37,7 +37,7 @@ impl<'a> Reader<'a> {
     }
 
     /// What is left of the window.
-    pub(super) fn octets(&self) -> &'a [u8] {
+    pub(super) fn bytes(&self) -> &'a [u8] {
         self.message.get(self.range()).unwrap_or_default()
     }
 
@@ -56,12 +56,12 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn u8(&mut self) -> Option<u8> {
-        self.split(1)?.octets().first().copied()
+        self.split(1)?.bytes().first().copied()
     }
 
     pub(super) fn u16(&mut self) -> Option<u16> {
         self.split(2)?
-            .octets()
+            .bytes()
             .first_chunk()
             .map(|bytes| u16::from_be_bytes(*bytes))
     }

@@ -58,7 +58,7 @@ fn record_layer_minor_version_is_ignored() {
 }
 
 #[test]
-fn what_follows_the_hello_is_left_alone() {
+fn bytes_after_hello_are_not_consumed() {
     let record = Hello::new().named("a.example").record();
     let early_data = [&record[..], &[23, 3, 3, 0, 1, 0]].concat();
     assert_eq!(done(&early_data), done(&record));
@@ -131,7 +131,7 @@ fn records_are_bounded_in_number() {
 }
 
 #[test]
-fn other_protocols_are_not_tls_from_the_first_octets_on() {
+fn other_protocols_are_not_tls_from_first_bytes() {
     let ssl2 = [0x80, 0x2e, 0x01, 0x03, 0x01];
     for start in [
         b"G".as_slice(),
@@ -406,7 +406,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_octets_keep_the_laws(
+    fn arbitrary_bytes_keep_the_laws(
         mut input in vec(any::<u8>(), 0..200),
         start in prop::sample::select(vec![&b""[..], b"\x16", b"\x16\x03\x01\0", b"\x16\x03\x03\0\x50\x01\0\0"]),
     ) {

@@ -62,7 +62,7 @@ fn fields_are_found_in_any_case_and_trimmed() {
 }
 
 #[test]
-fn garbage_is_refused_at_its_first_octets() {
+fn garbage_is_refused_at_its_first_bytes() {
     for start in [
         &b"\x16"[..],
         b"\0",
@@ -215,7 +215,7 @@ fn connect_that_announces_a_body_is_malformed() {
 }
 
 #[test]
-fn heads_are_bounded_in_octets_and_fields() {
+fn heads_are_bounded_in_bytes_and_fields() {
     let head = |fields: usize| {
         let fields = "X: y\r\n".repeat(fields - 1);
         format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n")
@@ -253,7 +253,7 @@ fn need_counts_what_the_end_still_lacks() {
 }
 
 #[test]
-fn connect_is_recognised_by_its_first_octets() {
+fn connect_is_recognized_by_its_first_bytes() {
     for len in 0..8 {
         assert_eq!(looks_like_connect(&b"CONNECT "[..len]), None);
     }
@@ -390,7 +390,7 @@ fn status_lines_are_read_strictly() {
 
 proptest! {
     #[test]
-    fn what_is_written_reads_back(
+    fn encoded_headers_parse_back(
         target in "[a-z0-9.-]{1,30}:[0-9]{1,5}",
         fields in vec(("X-[!#$%&'*+.^_`|~0-9A-Za-z-]{0,12}", "([!-~é]([ -~\t]{0,20}[!-~é])?)?"), 0..6),
         behind in vec(any::<u8>(), 0..20),
@@ -419,7 +419,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_octets_keep_the_laws(
+    fn arbitrary_bytes_keep_the_laws(
         mut input in vec(any::<u8>(), 0..200),
         start in prop::sample::select(vec![
             &b""[..], b"CONNECT a:1 HTTP/1.1\r\n", b"HTTP/1.0 200 OK\r\n", b"GET / HTTP/1.0\r\nA:",

@@ -113,7 +113,7 @@ fn lines_that_stray_from_the_specification_are_malformed() {
 }
 
 #[test]
-fn text_is_bounded_at_107_octets() {
+fn text_is_bounded_at_107_bytes() {
     let mut line = b"PROXY UNKNOWN ".to_vec();
     line.resize(106, b'x');
     assert_eq!(parse(&line).map(need), Ok(Some(107)));
@@ -334,7 +334,7 @@ fn writes_version_2_and_refuses_what_does_not_fit() {
 
 proptest! {
     #[test]
-    fn what_is_written_reads_back(
+    fn encoded_headers_parse_back(
         source: SocketAddr,
         destination: SocketAddr,
         tlvs in vec((any::<u8>(), vec(any::<u8>(), 0..40)), 0..5),
@@ -374,7 +374,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_octets_keep_the_laws(
+    fn arbitrary_bytes_keep_the_laws(
         mut input in vec(any::<u8>(), 0..200),
         start in prop::sample::select(vec![&b""[..], b"PROXY ", b"PROXY TCP4 ", SIGNATURE]),
     ) {

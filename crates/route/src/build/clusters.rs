@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::errors::{BuildError, BuildErrors, ClusterFault};
 use crate::cluster::{Cluster, Settings};
 use crate::endpoint::Endpoint;
-use crate::maglev::MOST_ENDPOINTS;
+use crate::maglev::MAX_ENDPOINTS;
 use crate::spec::{ClusterSpec, EndpointAddress, EndpointSpec};
 
 /// Tells all that is wrong with a cluster by itself.
@@ -36,7 +36,7 @@ pub(super) fn check_cluster(spec: &ClusterSpec, errors: &mut BuildErrors) {
             });
         }
     }
-    if spec.endpoints.len() > MOST_ENDPOINTS {
+    if spec.endpoints.len() > MAX_ENDPOINTS {
         fault(ClusterFault::TooManyEndpoints {
             given: spec.endpoints.len(),
         });

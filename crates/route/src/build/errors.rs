@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::maglev::MOST_ENDPOINTS;
+use crate::maglev::MAX_ENDPOINTS;
 use crate::names::HostNameError;
 use crate::prefix::IpPrefix;
 use crate::spec::{EndpointAddressError, RouteMatch};
@@ -121,7 +121,7 @@ pub enum ClusterFault {
         given: u8,
     },
     /// There are more endpoints than 65,535.
-    #[error("{given} endpoints are more than a cluster can have, which is {MOST_ENDPOINTS}")]
+    #[error("{given} endpoints are more than a cluster can have, which is {MAX_ENDPOINTS}")]
     TooManyEndpoints {
         /// Number of endpoints.
         given: usize,

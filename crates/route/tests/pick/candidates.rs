@@ -18,7 +18,7 @@ fn context(number: u32) -> PickContext<'static> {
 
 /// Also says that looking does not take a turn: the choice after it is the one it told.
 #[test]
-fn what_is_picked_was_a_candidate_before() {
+fn picked_endpoint_was_a_candidate() {
     for balance in ALL {
         for count in [1_u32, 3, 12, 40] {
             let specs = (0..count).map(|n| weighted(n, 1 + n % 3));
@@ -75,7 +75,7 @@ fn looking_ejects_nobody_and_tells_how_long_others_are_ejected() {
 }
 
 #[test]
-fn there_are_none_when_all_were_tried() {
+fn candidates_are_empty_when_all_were_tried() {
     let cluster = cluster(Balance::RoundRobin, (0..3).map(endpoint));
     let tried = cluster.endpoints().to_vec();
     let cx = PickContext {

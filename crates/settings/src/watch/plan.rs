@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_watched_where_it_would_appear() {
+    fn missing_paths_are_watched_at_their_parent() {
         let scratch = Scratch::new();
 
         let plan = Plan::of(&[scratch.path("x/y/z")]);

@@ -143,7 +143,7 @@ async fn any_of_several_files_is_enough() {
 }
 
 #[tokio::test]
-async fn of_many_rapid_changes_the_last_is_not_lost() {
+async fn last_of_many_rapid_changes_is_reported() {
     let scratch = Scratch::new();
     let file = scratch.path("routes.yaml");
     fs::write(&file, "start").unwrap();
@@ -229,7 +229,7 @@ async fn an_overflow_of_the_event_queue_hides_nothing() {
 }
 
 #[tokio::test]
-async fn what_happens_beside_the_file_is_no_change() {
+async fn changes_of_other_files_are_not_reported() {
     let scratch = Scratch::new();
     let file = scratch.path("routes.yaml");
     fs::write(&file, "0").unwrap();

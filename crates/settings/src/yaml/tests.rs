@@ -288,7 +288,7 @@ fn maps_may_have_numbers_as_keys() {
 }
 
 #[test]
-fn what_is_not_one_document_is_refused() {
+fn several_documents_are_refused() {
     for empty in ["", "\n\n", "# nothing\n", "---\n", "--- ~\n", "null"] {
         assert_eq!(
             refusal(empty),
@@ -360,7 +360,7 @@ fn multiplying_aliases_are_refused() {
         .unwrap_err()
         .to_string();
     assert!(error.contains("RecordedAnchorEvents"), "{error}");
-    // Nor through keys that nobody asked for.
+    // Nor through keys that are not read.
     let error = from_str::<serde::de::IgnoredAny>(&bomb, "bomb".as_ref())
         .unwrap_err()
         .to_string();

@@ -20,7 +20,7 @@ pub(super) fn text(out: &mut String, record: &AccessRecord<'_>) {
     write(&mut Text(out), record).unwrap_or_else(infallible);
 }
 
-/// Names and order of the fields are a contract with whoever reads the log.
+/// Names and order of the fields are a contract with readers of the log.
 fn write(out: &mut impl Fields, record: &AccessRecord<'_>) -> fmt::Result {
     out.name("time")?;
     out.plain(|out| clock::write_rfc3339(out, record.time))?;

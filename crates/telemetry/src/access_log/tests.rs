@@ -191,7 +191,7 @@ impl Gate {
             .unwrap()
             .written
             .iter()
-            .filter(|&&octet| octet == b'\n')
+            .filter(|&&byte| byte == b'\n')
             .count()
     }
 }

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_number_is_left_out() {
+    fn nan_is_not_observed() {
         let histogram = Histogram::new(&Buckets::new(&[1.0]));
         histogram.observe(f64::NAN);
         histogram.observe_duration(Duration::from_millis(250));

@@ -33,7 +33,7 @@ impl Counter {
         self.0.base.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Returns the sum over everybody who counts.
+    /// Returns the sum over all handles.
     #[must_use]
     pub fn value(&self) -> u64 {
         self.0.sum()
@@ -94,7 +94,7 @@ impl Gauge {
         self.0.base.store(value.cast_unsigned(), Ordering::Relaxed);
     }
 
-    /// Returns the value, summed over everybody who adds.
+    /// Returns the value, summed over all handles.
     #[must_use]
     pub fn value(&self) -> i64 {
         self.0.sum().cast_signed()
@@ -150,7 +150,7 @@ impl Cells {
     }
 }
 
-/// 64 octets: the cache line of x86-64 and of most arm64 cores.
+/// 64 bytes: the cache line of x86-64 and of most arm64 cores.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Padded(AtomicU64);

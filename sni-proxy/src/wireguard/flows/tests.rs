@@ -97,7 +97,7 @@ struct Plain {
 
 proptest! {
     #[test]
-    fn it_does_what_a_plain_list_does(steps in proptest::collection::vec(step(), 1..200)) {
+    fn flow_table_matches_plain_list(steps in proptest::collection::vec(step(), 1..200)) {
         let (start, idle) = (origin(), second(20));
         let mut table = FlowTable::new();
         let mut plain: Vec<Plain> = Vec::new();

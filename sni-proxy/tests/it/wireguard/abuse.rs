@@ -51,7 +51,7 @@ fn shake_hands(client: &Peer, server: &Server, sent: &[u8], expected: &[u8]) {
 }
 
 /// How long a handshake waits for its answer before it is sent again.
-const PATIENCE: std::time::Duration = std::time::Duration::from_millis(100);
+const TIMEOUT: std::time::Duration = std::time::Duration::from_millis(100);
 
 #[test]
 fn handshakes_and_data_pass_while_junk_comes_in() {
@@ -62,7 +62,7 @@ fn handshakes_and_data_pass_while_junk_comes_in() {
     let gateway = Gateway::start(&config(""), &routes);
     let old = Peer::new(&gateway);
     old.exchange(&server, 1, 1);
-    old.socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    old.socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for (source, junk) in [
@@ -81,8 +81,8 @@ fn handshakes_and_data_pass_while_junk_comes_in() {
                 // Ours, which name their route, and foreign ones, which do not.
                 for route in [None, Some(1)] {
                     let client = Peer::at("127.0.4.1", gateway.addr("wg"));
-                    client.socket.set_read_timeout(Some(PATIENCE)).unwrap();
-                    server.socket().set_read_timeout(Some(PATIENCE)).unwrap();
+                    client.socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+                    server.socket().set_read_timeout(Some(TIMEOUT)).unwrap();
                     let handshake = initiation(round, Some(&key));
                     let sent = match route {
                         Some(route) => with_route(handshake.clone(), route),

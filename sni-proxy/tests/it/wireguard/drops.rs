@@ -7,7 +7,7 @@ use super::peers::{
 use crate::support::Gateway;
 
 #[test]
-fn what_leads_nowhere_is_counted_by_why() {
+fn dropped_datagrams_are_counted_by_reason() {
     let server = Server::start();
     let gateway = Gateway::start(&config(""), &numbered(&[&server]));
     let client = Peer::new(&gateway);

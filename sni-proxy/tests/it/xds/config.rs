@@ -89,7 +89,7 @@ fn more_listeners_than_routes_can_tell_apart_are_refused() {
 }
 
 #[test]
-fn what_cannot_be_meant_ends_with_64_and_names_the_key() {
+fn invalid_xds_config_exits_with_64_and_names_key() {
     let server = "server: \"https://controller.test:15010\"";
     for (routing, key) in [
         ("{}".to_owned(), "routing"),

@@ -27,7 +27,7 @@ use crate::support::{Gateway, LIMIT};
 pub(super) const CLIENT: &str = "spiffe://example.com/gateway";
 
 /// The longest that a gateway waits before it asks again.
-const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
 /// What a resource is known by.
 type Key = (ResourceType, Audience, Arc<str>);
@@ -172,7 +172,7 @@ impl Control {
 
     /// Waits until `count` clients have a stream: as long as one may wait that was refused often.
     pub(super) fn wait_clients(&self, count: usize) {
-        wait::until(&format!("{count} clients"), LONGEST_BACKOFF + LIMIT, || {
+        wait::until(&format!("{count} clients"), MAX_BACKOFF + LIMIT, || {
             self.server.clients().len() == count
         })
         .unwrap();

@@ -232,7 +232,7 @@ fn a_cache_that_cannot_be_written_stops_nothing() {
 }
 
 #[test]
-fn nobody_at_the_server_s_address_is_tried_again() {
+fn unreachable_server_is_retried() {
     let upstream = echo();
     let port = testkit::ports::free(1).unwrap()[0];
     let addr = ([127, 0, 0, 1], port).into();

@@ -194,7 +194,7 @@ fn a_stream_does_not_notice_fifty_updates() {
 const UNKNOWN_FIELD: [u8; 3] = [0xb8, 0x3e, 0x01];
 
 #[test]
-fn what_is_wrong_is_refused_with_its_place_and_the_last_good_routes_stay() {
+fn invalid_update_is_refused_and_routes_stay() {
     let upstream = echo();
     let control = Control::start();
     control.publish_one("a", &[upstream.addr()]);
