@@ -96,7 +96,7 @@ fn active(input: &[u8], piece: usize) {
 }
 
 fn echo(connection: &mut Connection, id: StreamId) {
-    while connection.room(id).is_ok_and(|room| room > 0) {
+    while connection.capacity(id).is_ok_and(|room| room > 0) {
         match connection.read(id) {
             Ok(Some(Read::Data(bytes))) => {
                 connection.consumed(id, bytes.len());

@@ -22,7 +22,7 @@ use tokio::sync::{oneshot, watch};
 
 /// What a destination does with a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Behaviour {
+pub(crate) enum Behavior {
     /// Sends back what comes.
     Echo,
     /// Never reads.
@@ -36,7 +36,7 @@ pub(crate) enum Behaviour {
 /// The running listeners; dropping it stops them and closes what is open.
 #[derive(Debug)]
 pub(crate) struct Destination {
-    addresses: [(Behaviour, SocketAddr); 4],
+    addresses: [(Behavior, SocketAddr); 4],
     open: Arc<AtomicUsize>,
     release: watch::Sender<u64>,
     stop: Option<oneshot::Sender<()>>,
@@ -49,17 +49,17 @@ impl Destination {
     /// # Errors
     /// When a listener cannot be bound or the thread not be started.
     pub(crate) fn start(ip: IpAddr) -> Result<Self> {
-        let bind = |behaviour| {
+        let bind = |behavior| {
             let listener = std::net::TcpListener::bind((ip, 0)).context("binding a destination")?;
             listener.set_nonblocking(true).context("a destination")?;
             let addr = listener.local_addr().context("a destination")?;
-            Ok::<_, anyhow::Error>((behaviour, addr, listener))
+            Ok::<_, anyhow::Error>((behavior, addr, listener))
         };
         let bound = [
-            bind(Behaviour::Echo)?,
-            bind(Behaviour::Hold)?,
-            bind(Behaviour::Sink)?,
-            bind(Behaviour::Source)?,
+            bind(Behavior::Echo)?,
+            bind(Behavior::Hold)?,
+            bind(Behavior::Sink)?,
+            bind(Behavior::Source)?,
         ];
         let addresses = [0, 1, 2, 3].map(|nth: usize| (bound[nth].0, bound[nth].1));
         let open = Arc::new(AtomicUsize::new(0));
@@ -74,10 +74,10 @@ impl Destination {
             .name("destination".to_owned())
             .spawn(move || {
                 runtime.block_on(async move {
-                    for (behaviour, _, listener) in bound {
+                    for (behavior, _, listener) in bound {
                         tokio::spawn(accept(
                             listener,
-                            behaviour,
+                            behavior,
                             Arc::clone(&counter),
                             released.clone(),
                         ));
@@ -96,13 +96,13 @@ impl Destination {
     }
 
     /// Returns the address at which connections are treated like that.
-    pub(crate) fn address(&self, behaviour: Behaviour) -> SocketAddr {
+    pub(crate) fn address(&self, behavior: Behavior) -> SocketAddr {
         let [echo, hold, sink, source] = self.addresses;
-        match behaviour {
-            Behaviour::Echo => echo.1,
-            Behaviour::Hold => hold.1,
-            Behaviour::Sink => sink.1,
-            Behaviour::Source => source.1,
+        match behavior {
+            Behavior::Echo => echo.1,
+            Behavior::Hold => hold.1,
+            Behavior::Sink => sink.1,
+            Behavior::Source => source.1,
         }
     }
 
@@ -128,7 +128,7 @@ impl Drop for Destination {
 
 async fn accept(
     listener: std::net::TcpListener,
-    behaviour: Behaviour,
+    behavior: Behavior,
     open: Arc<AtomicUsize>,
     released: watch::Receiver<u64>,
 ) {
@@ -146,25 +146,25 @@ async fn accept(
         tokio::spawn(async move {
             let _count = count;
             // How the peer ends a connection is its own affair.
-            let _ = serve(stream, behaviour, released).await;
+            let _ = serve(stream, behavior, released).await;
         });
     }
 }
 
 async fn serve(
     mut stream: TcpStream,
-    behaviour: Behaviour,
+    behavior: Behavior,
     mut released: watch::Receiver<u64>,
 ) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
-    match behaviour {
-        Behaviour::Echo => echo(stream).await,
-        Behaviour::Hold => {
+    match behavior {
+        Behavior::Echo => echo(stream).await,
+        Behavior::Hold => {
             released.borrow_and_update();
             let _ = released.changed().await;
             Ok(())
         }
-        Behaviour::Sink => {
+        Behavior::Sink => {
             let length = stream.read_u64().await?;
             let mut buf = vec![0; CHUNK];
             let mut left = length;
@@ -177,7 +177,7 @@ async fn serve(
             stream.write_all(&[1]).await?;
             until_closed(stream).await
         }
-        Behaviour::Source => {
+        Behavior::Source => {
             let length = stream.read_u64().await?;
             let chunk = vec![0x5a; CHUNK];
             let mut left = length;
@@ -240,15 +240,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_source_gives_and_a_sink_takes_what_was_asked() {
+    async fn source_and_sink_move_bytes_asked_for() {
         let destination = start();
-        let mut source = TcpStream::connect(destination.address(Behaviour::Source))
+        let mut source = TcpStream::connect(destination.address(Behavior::Source))
             .await
             .unwrap();
         source.write_u64(300_000).await.unwrap();
         let mut got = vec![0; 300_000];
         source.read_exact(&mut got).await.unwrap();
-        let mut sink = TcpStream::connect(destination.address(Behaviour::Sink))
+        let mut sink = TcpStream::connect(destination.address(Behavior::Sink))
             .await
             .unwrap();
         sink.write_u64(300_000).await.unwrap();
@@ -263,9 +263,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_held_ends_when_it_is_released() {
+    async fn held_connection_ends_on_release() {
         let destination = start();
-        let mut held = TcpStream::connect(destination.address(Behaviour::Hold))
+        let mut held = TcpStream::connect(destination.address(Behavior::Hold))
             .await
             .unwrap();
         wait::until("it to be open", Duration::from_secs(20), || {

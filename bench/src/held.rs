@@ -154,7 +154,7 @@ mod tests {
     use crate::tls::opening::Opening;
 
     #[test]
-    fn what_ends_is_counted_once_and_what_stays_is_not() {
+    fn ended_connection_is_counted_once() {
         let start = || Backend::start((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         let (stays, ends) = (start(), start());
         let words = || Opening::by_name("a.example").canned(Command::Echo, b"!");

@@ -1,10 +1,16 @@
-//! `rhizome-bench konnectivity`: load through a konnectivity server and its agent.
+//! `rhizome-bench konnectivity suite`: load through a konnectivity server and its agent.
 //!
 //! ```text
 //! load ──▶ frontend (HTTP CONNECT or gRPC, UNIX socket or TLS) ──▶ server ──▶ agent ──▶ destination
+//!
+//! fresh pairs          ──▶ memory
+//! one pair a transport ──▶ rounds: direct, http-uds, http-mtls, grpc-uds, and back ──▶ speed
+//!                      ──▶ stalled tunnels, abandoned dials, very many dials
 //! ```
+//!
+//! Rounds are interleaved, and every other one runs backwards, so that a machine that gets busier
+//! meanwhile does so for all.
 
-mod args;
 mod credentials;
 mod frontend;
 mod grpc;
@@ -13,135 +19,249 @@ mod load;
 mod pair;
 mod scenario;
 mod side;
-mod suite;
 mod tunnel;
 
 #[cfg(test)]
 mod tests;
 
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
+use clap::{Args, Subcommand, ValueEnum};
 
-use self::args::{Common, What};
 use self::frontend::Transport;
-use self::load::Direction;
-use self::scenario::{Lab, Target, harm, memory, speed};
-use self::side::Side;
-use self::suite::Extent;
-use crate::cpus::Bound;
+use self::load::{Direction, Load};
+use self::pair::Programs;
+use self::scenario::harm::{self, Stalled};
+use self::scenario::{Lab, Target, memory, speed};
+use crate::cpus::{Bound, Cpus};
 use crate::machine;
 use crate::output::Output;
+use crate::programs::program;
 use crate::progress::Progress;
 use crate::report::Run;
 
-pub(crate) use self::args::Konnectivity;
+/// Load through a konnectivity server and its agent, which are started for it.
+#[derive(Args, Debug)]
+pub(crate) struct Konnectivity {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Everything a pair is held to, through three transports, in about three minutes.
+    Suite(Box<Suite>),
+}
+
+/// What is measured, and how much of it.
+#[derive(Args, Debug)]
+struct Suite {
+    /// What to measure; by default everything.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    cases: Vec<Case>,
+    /// Transports to measure, besides none.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = TRANSPORTS)]
+    transport: Vec<Transport>,
+    /// MiB of a transfer.
+    #[arg(long, default_value_t = 1024)]
+    mib: u64,
+    /// Milliseconds of one run of round trips or dials.
+    #[arg(long, default_value_t = 1000)]
+    millis: u64,
+    /// Repetitions of what is fast.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// The server's program; by default the one beside this program.
+    #[arg(long)]
+    server: Option<PathBuf>,
+    /// The agent's program; by default the one beside this program.
+    #[arg(long)]
+    agent: Option<PathBuf>,
+    /// More flags for the server, separated by blanks.
+    #[arg(long, default_value = "", allow_hyphen_values = true)]
+    server_args: String,
+    /// More flags for the agent, separated by blanks.
+    #[arg(long, default_value = "", allow_hyphen_values = true)]
+    agent_args: String,
+    /// Processors to run on, as in `server=0,agent=0,load=1`; several are joined by `+`.
+    #[arg(long)]
+    cpus: Option<Cpus>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Case {
+    /// Memory of idle tunnels.
+    Idle,
+    /// Throughput, round trips, dials.
+    Speed,
+    /// Stalled tunnels, abandoned dials, ten thousand dials.
+    Harm,
+}
 
 /// Measures what was asked for and prints it.
 ///
 /// # Errors
 /// When something cannot be started or measured.
 pub(crate) fn run(asked: &Konnectivity, output: &Output) -> Result<ExitCode> {
-    let common = &asked.common;
-    let cpus = common.cpus().bind_load()?;
+    let What::Suite(asked) = &asked.what;
+    let cpus = asked.cpus.clone().unwrap_or_default().bind_load()?;
     let mut facts = machine::facts();
     facts.push(("processors", cpus.asked().to_string()));
-    let mut lab = Lab::new(common.destination)?;
-    let failures = match asked.what {
-        What::Suite { mib, millis } => {
-            let programs = common.programs(cpus)?;
-            facts.push(("server", machine::version(&programs.server)));
-            facts.push(("agent", machine::version(&programs.agent)));
-            let extent = Extent {
-                bytes: mib << 20,
-                rounds: common.rounds,
-                length: Duration::from_millis(millis),
-            };
-            suite::run(&mut lab, &programs, extent)?
-        }
-        what @ (What::Abandon { .. }
-        | What::Dials(_)
-        | What::Down(_)
-        | What::Idle { .. }
-        | What::Rtt(_)
-        | What::Soak { .. }
-        | What::Stall { .. }
-        | What::Up(_)) => {
-            single(&mut lab, common, what, &cpus)?;
-            Vec::new()
-        }
-    };
+    let mut lab = Lab::new(Ipv4Addr::LOCALHOST.into())?;
+    let programs = asked.programs(cpus)?;
+    facts.push(("server", machine::version(&programs.server)));
+    facts.push(("agent", machine::version(&programs.agent)));
+    let failures = measure(&mut lab, &programs, asked)?;
+    if lab.samples.series().is_empty() {
+        bail!("nothing could be measured:\n{}", failures.join("\n"));
+    }
     facts.push(("load after", machine::load_average()));
-    let run = Run::new(&lab.samples, &facts, known::RECORDED_OF, known::known);
+    let run = Run::new(&lab.samples, &facts, "", known::known);
     output.deliver(&run, &failures)
 }
 
-/// Runs one scenario through each transport, over and over.
-fn single(lab: &mut Lab, common: &Common, what: What, cpus: &Bound) -> Result<()> {
-    let default = match what {
-        // These say nothing without a proxy.
-        What::Abandon { .. } | What::Idle { .. } | What::Soak { .. } => &[Transport::HttpUds][..],
-        What::Dials(_)
-        | What::Down(_)
-        | What::Rtt(_)
-        | What::Stall { .. }
-        | What::Suite { .. }
-        | What::Up(_) => &[Transport::Direct, Transport::HttpUds][..],
-    };
-    let transports = common.transports(default);
-    let fresh = matches!(what, What::Idle { .. });
-    let mut progress = Progress::new(common.rounds * transports.len());
-    let mut targets = Vec::new();
-    for round in 0..common.rounds {
-        for (nth, transport) in transports.iter().enumerate() {
-            progress.step(transport.as_str());
-            if round == 0 || fresh {
-                targets.truncate(nth);
-                targets.push(target(common, *transport, cpus)?);
-            }
-            if let Some(target) = targets.get_mut(nth) {
-                measure(lab, target, what).map_err(|error| target.explain(error))?;
-            }
-        }
-        if fresh {
-            targets.clear();
-        }
+impl Suite {
+    fn has(&self, case: Case) -> bool {
+        self.cases.is_empty() || self.cases.contains(&case)
     }
-    Ok(())
+
+    fn programs(&self, cpus: Bound) -> Result<Programs> {
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect();
+        Ok(Programs {
+            agent: program(self.agent.as_ref(), "konnectivity-agent")?,
+            agent_args: words(&self.agent_args),
+            cpus,
+            server: program(self.server.as_ref(), "konnectivity-server")?,
+            server_args: words(&self.server_args),
+        })
+    }
+
+    /// Returns how often [`Steps::step`] is called.
+    fn steps(&self) -> usize {
+        let transports = self.transport.len();
+        let count = |case, steps| if self.has(case) { steps } else { 0 };
+        count(Case::Idle, transports)
+            + count(Case::Speed, (transports + 1) * self.rounds * SPEED_STEPS)
+            + count(Case::Harm, transports * HARM_STEPS)
+    }
 }
 
-fn target(common: &Common, transport: Transport, cpus: &Bound) -> Result<Target> {
-    if transport == Transport::Direct {
-        return Ok(Target::direct());
-    }
-    let Some(frontend) = common.running(transport)? else {
-        return Target::start(&common.programs(cpus.clone())?, transport);
+/// Runs everything, and returns what failed: a table with a gap says more than none.
+fn measure(lab: &mut Lab, programs: &Programs, asked: &Suite) -> Result<Vec<String>> {
+    let mut steps = Steps {
+        progress: Progress::new(asked.steps()),
+        failures: Vec::new(),
     };
-    Ok(Target {
-        transport,
-        frontend,
-        server: Side::new(common.server_pid, common.server_metrics),
-        agent: Side::new(common.agent_pid, common.agent_metrics),
-        pair: None,
-    })
+    if asked.has(Case::Idle) {
+        for transport in &asked.transport {
+            steps.step(lab, &format!("{}: memory", transport.as_str()), |lab| {
+                let target = Target::start(programs, *transport)?;
+                memory::idle(lab, &target, IDLE).map_err(|error| target.explain(error))
+            });
+        }
+    }
+    if !asked.has(Case::Speed) && !asked.has(Case::Harm) {
+        return Ok(steps.failures);
+    }
+    let mut targets = vec![Target::direct()];
+    for transport in &asked.transport {
+        targets.push(Target::start(programs, *transport)?);
+    }
+    for round in 0..asked.rounds {
+        let mut order: Vec<&Target> = targets.iter().collect();
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        for target in order.into_iter().filter(|_| asked.has(Case::Speed)) {
+            steps.speed(lab, target, asked);
+        }
+    }
+    for target in targets.iter_mut().skip(1) {
+        if asked.has(Case::Harm) {
+            steps.harm(lab, target);
+        }
+    }
+    Ok(steps.failures)
 }
 
-fn measure(lab: &mut Lab, target: &mut Target, what: What) -> Result<()> {
-    match what {
-        What::Abandon { count } => harm::abandon(lab, target, count),
-        What::Dials(pace) => speed::dials(lab, target, pace.load()?),
-        What::Down(bulk) => speed::bulk(lab, target, Direction::Down, bulk.mib << 20, bulk.streams),
-        What::Idle { count } => memory::idle(lab, target, count),
-        What::Rtt(pace) => speed::rtt(lab, target, pace.load()?),
-        What::Soak { count } => harm::soak(lab, target, count),
-        What::Stall {
-            who,
-            count,
-            seconds,
-        } => harm::stall(lab, target, who, count, Duration::from_secs(seconds)),
-        // Has targets of its own.
-        What::Suite { .. } => Ok(()),
-        What::Up(bulk) => speed::bulk(lab, target, Direction::Up, bulk.mib << 20, bulk.streams),
+struct Steps {
+    progress: Progress,
+    failures: Vec<String>,
+}
+
+impl Steps {
+    /// One failure does not end the others.
+    fn step(&mut self, lab: &mut Lab, what: &str, work: impl FnOnce(&mut Lab) -> Result<()>) {
+        self.progress.step(what);
+        if let Err(error) = work(lab) {
+            self.failures.push(format!("{what}: {error:#}"));
+        }
+    }
+
+    fn speed(&mut self, lab: &mut Lab, target: &Target, asked: &Suite) {
+        let name = target.transport.as_str();
+        let load = |connections| Load {
+            connections,
+            warm_up: WARM_UP,
+            length: Duration::from_millis(asked.millis),
+            interval: None,
+        };
+        for (word, direction) in [("down", Direction::Down), ("up", Direction::Up)] {
+            self.step(lab, &format!("{name}: {word}"), |lab| {
+                speed::bulk(lab, target, direction, asked.mib << 20, 1)
+                    .map_err(|error| target.explain(error))
+            });
+        }
+        for connections in [1, 16] {
+            self.step(lab, &format!("{name}: rtt c={connections}"), |lab| {
+                speed::rtt(lab, target, load(connections)).map_err(|error| target.explain(error))
+            });
+        }
+        for connections in [1, 16, 64] {
+            self.step(lab, &format!("{name}: dials c={connections}"), |lab| {
+                speed::dials(lab, target, load(connections)).map_err(|error| target.explain(error))
+            });
+        }
+    }
+
+    fn harm(&mut self, lab: &mut Lab, target: &mut Target) {
+        let name = target.transport.as_str();
+        for (stalled, count) in STALLS {
+            self.step(
+                lab,
+                &format!("{name}: {stalled:?} ×{count} stalls"),
+                |lab| {
+                    harm::stall(lab, target, stalled, count, STALL)
+                        .map_err(|error| target.explain(error))
+                },
+            );
+        }
+        self.step(lab, &format!("{name}: abandoned dials"), |lab| {
+            harm::abandon(lab, target, ABANDONED).map_err(|error| target.explain(error))
+        });
+        self.step(lab, &format!("{name}: soak"), |lab| {
+            harm::soak(lab, target, SOAK).map_err(|error| target.explain(error))
+        });
     }
 }
+
+const TRANSPORTS: [Transport; 3] = [Transport::HttpUds, Transport::HttpMtls, Transport::GrpcUds];
+/// None first: what the machine alone does to the others.
+const STALLS: [(Stalled, usize); 5] = [
+    (Stalled::Reader, 0),
+    (Stalled::Reader, 1),
+    (Stalled::Reader, 100),
+    (Stalled::Destination, 1),
+    (Stalled::Destination, 100),
+];
+const SPEED_STEPS: usize = 7;
+const HARM_STEPS: usize = 7;
+const IDLE: usize = 1000;
+const ABANDONED: usize = 20;
+const SOAK: usize = 10_000;
+const STALL: Duration = Duration::from_secs(3);
+const WARM_UP: Duration = Duration::from_millis(200);

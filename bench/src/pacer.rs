@@ -41,53 +41,9 @@ impl Pacer {
     }
 }
 
-/// Operations that are due at fixed times, for a load that does not wait by itself. Times are those
-/// since any fixed moment.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Arrivals {
-    interval: Duration,
-    due: Duration,
-}
-
-impl Arrivals {
-    /// Plans one operation each `interval` from `start` on.
-    pub(crate) fn new(interval: Duration, start: Duration) -> Self {
-        Self {
-            interval,
-            due: start,
-        }
-    }
-
-    /// Returns when the next operation is due.
-    pub(crate) fn due(&self) -> Duration {
-        self.due
-    }
-
-    /// Takes the next operation if it is due at `now`, and returns from when on it counts: from
-    /// when it was due.
-    pub(crate) fn take(&mut self, now: Duration) -> Option<Duration> {
-        let due = self.due;
-        (due <= now).then(|| {
-            self.due += self.interval;
-            due
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_was_not_begun_in_time_is_still_due() {
-        let second = Duration::from_secs(1);
-        let mut arrivals = Arrivals::new(second, second);
-        assert_eq!(arrivals.take(Duration::ZERO), None);
-        let late = 3 * second;
-        let taken: Vec<_> = std::iter::from_fn(|| arrivals.take(late)).collect();
-        assert_eq!(taken, [second, 2 * second, 3 * second]);
-        assert_eq!(arrivals.due(), 4 * second);
-    }
 
     #[tokio::test]
     async fn a_delayed_operation_counts_from_when_it_was_due() {

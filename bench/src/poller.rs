@@ -4,7 +4,7 @@
 //! socket ──add(number)──▶ Poller ──wait──▶ [(number, flags)]
 //! ```
 //!
-//! Level-triggered. Whoever has sockets gives them numbers; closing one takes it out.
+//! Level-triggered. The owner of the sockets gives them numbers; closing one takes it out.
 
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
@@ -70,7 +70,7 @@ impl Poller {
     pub(crate) fn wait(&self, limit: Option<Duration>) -> Result<Vec<(u64, EventFlags)>> {
         let limit = limit.map(Timespec::try_from).transpose();
         let limit = limit.context("a time to wait")?;
-        let mut events = [const { MaybeUninit::<Event>::uninit() }; MOST_EVENTS];
+        let mut events = [const { MaybeUninit::<Event>::uninit() }; MAX_EVENTS];
         let happened = match epoll::wait(&self.epoll, &mut events[..], limit.as_ref()) {
             Ok((happened, _)) => happened,
             Err(Errno::INTR) => return Ok(Vec::new()),
@@ -87,7 +87,7 @@ impl Poller {
 /// Begins to connect to `address`, with a socket that never blocks.
 ///
 /// # Errors
-/// When there is no socket or port left, or nobody listens; the errno says which.
+/// When there is no socket or port left, or no listener; the errno says which.
 pub(crate) fn connect(address: SocketAddr) -> Result<OwnedFd, Errno> {
     let family = if address.is_ipv4() {
         AddressFamily::INET
@@ -149,4 +149,4 @@ fn with_flags(
 }
 
 /// More are told by the next wait.
-const MOST_EVENTS: usize = 256;
+const MAX_EVENTS: usize = 256;

@@ -1,7 +1,7 @@
 //! What can be put between load and backend: one profile each, a file of YAML.
 //!
 //! ```text
-//! bench/profiles/*.yaml, --profile FILE, --at ADDRESS ──▶ Profile ──start──▶ Target ──tell──▶ Target
+//! bench/profiles/*.yaml, --profile FILE ──▶ Profile ──start──▶ Target ──tell──▶ Target
 //!                                                          │ templates, ports, routes  │ one name more
 //!                                                          ▼                           ▼
 //!                                                       files, arguments, a program on its processors
@@ -31,7 +31,7 @@ use serde::Deserialize;
 use testkit::command;
 use testkit::peers::envoy;
 
-pub(crate) use self::chosen::{Chosen, Running};
+pub(crate) use self::chosen::Chosen;
 pub(crate) use self::list::{Profiles, run};
 pub(crate) use self::route::Route;
 pub(crate) use self::setting::Setting;
@@ -53,10 +53,8 @@ pub(crate) struct Profile {
     pub(crate) listeners: Vec<Listener>,
     /// What can be measured of it.
     pub(crate) cases: Vec<Case>,
-    /// Whether it is measured when nobody says what.
+    /// Whether it is measured by default.
     pub(crate) standard: bool,
-    /// Where it listens, when it was not started here.
-    pub(crate) running: Option<Running>,
     program: Option<Program>,
     version: Vec<String>,
     files: Vec<FileTemplate>,
@@ -89,8 +87,6 @@ pub(crate) enum Case {
     Conns,
     /// Memory of idle connections.
     Idle,
-    /// Requests and handshakes over real TLS.
-    Requests,
     /// Tables of many names: no case of `tls`.
     #[value(skip)]
     Routes,
@@ -130,7 +126,7 @@ struct FileTemplate {
     text: String,
 }
 
-/// How one more name comes into force.
+/// How one more name takes effect.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Apply {
@@ -186,7 +182,6 @@ impl Case {
             Self::Bulk => "bulk",
             Self::Conns => "conns",
             Self::Idle => "idle",
-            Self::Requests => "requests",
             Self::Routes => "routes",
             Self::Rtt => "rtt",
         }
@@ -201,7 +196,7 @@ impl Profile {
 
     /// Tells whether there is no program at all.
     pub(crate) fn is_direct(&self) -> bool {
-        self.program.is_none() && self.running.is_none()
+        self.program.is_none()
     }
 
     /// Returns the program's path; `None` when there is none.
@@ -232,7 +227,7 @@ impl Profile {
     }
 }
 
-/// Where a started profile listens: what the kernel gives to nobody else.
+/// Where a started profile listens: a port that the kernel gives to no other socket.
 fn loopback(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }

@@ -74,12 +74,8 @@ struct Lab<'a> {
 pub(crate) fn run(asked: &Routes, output: &Output) -> Result<ExitCode> {
     let sizes = &asked.names;
     ensure!(
-        !sizes.is_empty() && sizes.iter().all(|names| (1..=MOST_NAMES).contains(names)),
-        "--names: from 1 to {MOST_NAMES}"
-    );
-    ensure!(
-        !asked.chosen.has_running(),
-        "--at: what runs already has a table of its own"
+        !sizes.is_empty() && sizes.iter().all(|names| (1..=MAX_NAMES).contains(names)),
+        "--names: from 1 to {MAX_NAMES}"
     );
     limits::raise()?;
     interrupt::watch()?;
@@ -133,7 +129,7 @@ fn measured(asked: &Routes, output: &Output, place: Place<'_>, network: &str) ->
     output.deliver(&run, &failures)
 }
 
-const MOST_NAMES: u32 = 100_000;
+const MAX_NAMES: u32 = 100_000;
 
 /// Runs every round, and returns what failed: a table with a gap says more than none.
 fn rounds(
@@ -228,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_more_names_hold_is_told_against_the_first_size() {
+    fn memory_is_compared_with_first_size() {
         let mut samples = Samples::default();
         for (names, kib) in [(1, 4.0), (1000, 4.1), (10_000, 4.4)] {
             keep(&mut samples, "a", names, vec![(figure::IDLE, kib)]);

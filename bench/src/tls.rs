@@ -6,9 +6,9 @@
 //! ```
 //!
 //! One gateway runs at a time; rounds go through all of them, every other one backwards, so that a
-//! machine that gets busier meanwhile does so for all. The memory of idle connections does not follow the
-//! machine's mood: they are measured in the first round alone. But for `requests` nobody does any
-//! cryptography: what is measured is the gateway.
+//! machine that gets busier meanwhile does so for all. The memory of idle connections does not depend
+//! on the load: it is measured in the first round alone. No side does any cryptography: what is
+//! measured is the gateway.
 
 mod args;
 pub(crate) mod backend;
@@ -20,9 +20,7 @@ mod known;
 mod lab;
 pub(crate) mod network;
 pub(crate) mod opening;
-mod requests;
 mod rtt;
-mod secure;
 pub(crate) mod trial;
 pub(crate) mod window;
 
@@ -47,23 +45,14 @@ use crate::{interrupt, limits, machine};
 
 pub(crate) use self::args::Tls;
 
-/// Measures what was asked for and prints it: in a network of its own as root, else, or when
-/// something that runs already is measured, on this machine's loopback.
+/// Measures what was asked for and prints it: in a network of its own as root, else on this
+/// machine's loopback.
 ///
 /// # Errors
 /// When a profile is none, or nothing could be measured.
 pub(crate) fn run(asked: &Tls, output: &Output) -> Result<ExitCode> {
-    asked.check()?;
     limits::raise()?;
     interrupt::watch()?;
-    if asked.chosen.has_running() {
-        return measured(
-            asked,
-            output,
-            Place::Here,
-            "this machine's, where the proxy is",
-        );
-    }
     if !privileges::is_root() {
         let why = "this machine's, with its limits of ports: not root";
         let _ = writeln!(stderr(), "network: {why}");

@@ -134,7 +134,7 @@ impl<'a> Container<'a> {
     /// Returns what it may do: its own security context, and the pod's where that says nothing.
     ///
     /// # Errors
-    /// When it is not said who it runs as: an image of ours names nobody.
+    /// When no user is given: an image of ours names none.
     pub fn rights(&self) -> Result<Rights> {
         let (own, pods) = (
             &self.spec["securityContext"],

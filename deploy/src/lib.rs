@@ -1,4 +1,4 @@
-//! The manifests in this directory, read the way a cluster reads them, for whoever tests them.
+//! The manifests in this directory, read the way a cluster reads them, for tests.
 //!
 //! ```text
 //!   kustomization ─ kubectl kustomize ─▶ Objects ─▶ Pod ─▶ Container ─▶ Sandbox ─▶ the program, as it

@@ -133,7 +133,7 @@ impl Sandbox<'_> {
                 "resolv.conf",
                 "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n",
             ),
-            // The C library asks DNS first where nothing is said, and nobody answers here.
+            // The C library asks DNS first where nothing is said, and no server answers here.
             ("nsswitch.conf", "hosts: files dns\n"),
         ] {
             let path = etc.join(name);
@@ -192,7 +192,7 @@ fn sysctls(pod: &Pod) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Tells whether a user or group of this number exists in our user namespace: in one that somebody
+/// Tells whether a user or group of this number exists in our user namespace: in one that a user
 /// without privileges has made, none does but root.
 #[must_use]
 pub(crate) fn is_mapped(id: u32) -> bool {

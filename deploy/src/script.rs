@@ -100,7 +100,7 @@ pub(crate) fn flags(rights: &Rights, fs_group: Option<u64>) -> String {
     let mapped = |id: u64| u32::try_from(id).is_ok_and(is_mapped);
     let mut flags = String::new();
     // A namespace with a user beside root is one in which users and groups can be changed.
-    if mapped(NOBODY) && mapped(rights.uid) && mapped(rights.gid) {
+    if mapped(UNPRIVILEGED) && mapped(rights.uid) && mapped(rights.gid) {
         let _ = write!(flags, "--reuid {} --regid {} ", rights.uid, rights.gid);
         match fs_group {
             Some(group) => {
@@ -130,8 +130,8 @@ fn quoted(text: &str) -> String {
 /// Where the program is in a container's file system.
 pub(crate) const PROGRAM: &str = "/image/program";
 
-/// Some user who is not root: Linux's own for whoever does not exist.
-const NOBODY: u64 = 65534;
+/// A user that is not root: Linux's own for users that do not exist.
+const UNPRIVILEGED: u64 = 65534;
 
 /// What every container has: libraries, for programs of tests are not static; `/proc`; the devices of
 /// the OCI runtime specification.

@@ -15,7 +15,6 @@ mod config;
 mod connect;
 mod dial;
 mod health;
-mod leases;
 mod server_link;
 mod trust;
 mod tunnel;
@@ -43,6 +42,8 @@ use board::Board;
 use health::Health;
 use worker::{Orders, Phase, Task};
 
+use crate::api_server::ApiServer;
+use crate::lease::{LeaseCount, LeaseCountParams};
 use crate::metrics::{AGENT_BUILD, AgentMetrics};
 use crate::process::EXIT_CONFIGURATION;
 
@@ -50,7 +51,7 @@ use crate::process::EXIT_CONFIGURATION;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// An address for probes or operators could not be had.
+    /// An address for probes or operators could not be bound.
     #[error("serving {what} on {address}")]
     Endpoint {
         /// Whom it is for.
@@ -128,7 +129,13 @@ impl Agent {
         let admin = bind("operators", &config.admin)?;
         let board = Board::default();
         let orders = Arc::new(watch::Sender::new(Orders::default()));
-        let (counting, leases) = leases::count(config.leases.as_ref(), &metrics);
+        let (counting, leases) = match &config.leases {
+            Some(params) => {
+                let (counting, count) = count_leases(params, &metrics);
+                (Some(counting), count)
+            }
+            None => (None, watch::channel(None).1),
+        };
         let (ending, ended) = oneshot::channel();
         let task = Task {
             config: Arc::clone(&config),
@@ -291,6 +298,19 @@ impl Drop for Agent {
             task.abort();
         }
     }
+}
+
+/// Prepares to count servers by their leases.
+fn count_leases(
+    params: &LeaseParams,
+    metrics: &AgentMetrics,
+) -> (LeaseCount, watch::Receiver<Option<u32>>) {
+    let which = LeaseCountParams {
+        namespace: params.namespace.clone(),
+        selector: params.selector.clone(),
+    };
+    let api = ApiServer::new(params.kubeconfig.clone());
+    LeaseCount::new(api, which, Arc::new(metrics.clone()))
 }
 
 /// Runs an agent for as long as the process lives: what `konnectivity-agent` does.

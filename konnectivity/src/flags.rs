@@ -1,54 +1,49 @@
-//! All that the two programs take from their command lines, files and environments.
+//! Command lines, files and environments of the two programs.
 //!
 //! ```text
 //!   command line ──┐
-//!   --config FILE ─┼─ read ─▶ ServerFlags, AgentFlags ─ *_config ─▶ ServerConfig, AgentSetup
-//!   environment ───┘          (texts and numbers)                   (what runs, checked)
+//!   --config FILE ─┼─ read ─▶ ServerFlags, AgentFlags ─ *_config ─▶ ServerConfig, AgentConfig
+//!   environment ───┘          (one value each)                      (checked together)
 //! ```
 //!
-//! The only room that reads the environment. Nothing here exits or prints, and what the
-//! configuration points to is opened by `verify` alone, which is what `--check` asks for.
+//! The only module that reads the environment. It does not exit or print, and opens none of the
+//! files that the configuration names: that is `verify`, for `--check`.
 
 mod agent;
 mod agent_config;
 mod checks;
-mod common;
-mod describe;
-mod process;
+mod docs;
+mod duration;
+mod log;
 mod read;
 mod server;
 mod server_config;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod tls;
-mod value;
 mod verify;
 
 use std::ffi::OsString;
 
+use serde_json::Value;
 use settings::{ConfigError, ConfigErrors};
 
-pub use self::agent::AgentFlags;
-pub use self::agent_config::AgentSetup;
-pub use self::checks::{Keepalive, KeyPair};
-pub use self::process::ProcessConfig;
-use self::read::{Given, Read, Settings};
-pub use self::server::ServerFlags;
-pub use self::server_config::{
-    AgentIdentity, ClusterSource, LeasePlace, ServerConfig, SingleCluster, TlsPort, TokenSettings,
-};
-pub use self::tls::TlsSettings;
-pub use self::value::FrontendMode;
-pub use self::verify::VerifyError;
+use self::agent::AgentFlags;
+use self::checks::Checks;
+use self::read::{Flags, Read};
+use self::server::ServerFlags;
+pub(crate) use self::server_config::ClusterSource;
+pub use self::server_config::ServerConfig;
+use crate::agent::AgentConfig;
+use crate::process::{Parsed, ProcessConfig, Setup};
 
-/// What the programs take from their environment.
-#[derive(Clone, Debug)]
+/// What the programs read from their environment.
+#[derive(Clone, Debug, Default)]
 pub struct Environment {
     /// `PROXY_AGENT_ID`.
     pub agent_id: Option<String>,
-    /// `GRPC_ENFORCE_ALPN_ENABLED`, which grpc-go knows: true unless it says `false`.
-    pub enforce_alpn: bool,
-    /// Whether there is `KUBERNETES_SERVICE_HOST`, as in a pod.
+    /// Whether `KUBERNETES_SERVICE_HOST` is set, as in a pod.
     pub in_cluster: bool,
     /// `RUST_LOG`.
     pub log: Option<String>,
@@ -56,32 +51,17 @@ pub struct Environment {
     pub server_id: Option<String>,
 }
 
-/// An environment that says nothing.
-impl Default for Environment {
-    fn default() -> Self {
-        Self {
-            agent_id: None,
-            enforce_alpn: true,
-            in_cluster: false,
-            log: None,
-            server_id: None,
-        }
-    }
-}
-
 impl Environment {
-    /// Reads the variables the programs know; values that are empty or not UTF-8 count as absent.
+    /// Reads the variables; values that are empty or not UTF-8 count as absent.
     #[must_use]
     #[expect(
         clippy::disallowed_methods,
-        reason = "this is the room that reads the environment"
+        reason = "this is the module that reads the environment"
     )]
     pub fn read() -> Self {
         let value = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
-        let enforce_alpn = value("GRPC_ENFORCE_ALPN_ENABLED");
         Self {
             agent_id: value("PROXY_AGENT_ID"),
-            enforce_alpn: enforce_alpn.is_none_or(|text| !text.eq_ignore_ascii_case("false")),
             in_cluster: value("KUBERNETES_SERVICE_HOST").is_some(),
             log: value("RUST_LOG"),
             server_id: value("PROXY_SERVER_ID"),
@@ -89,89 +69,93 @@ impl Environment {
     }
 }
 
-/// What a command line asks for.
-#[derive(Clone, Debug)]
-pub enum Parsed<C> {
-    /// To run, or to check, with this configuration.
-    Configured(Box<C>),
-    /// To print this text, of `--help` or `--version`.
-    Print(String),
-}
-
-/// Why the flags of a program are refused.
+/// Why the flags of a program are rejected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FlagError {
-    /// What is in effect cannot be written down.
-    #[error("writing down what is in effect")]
+    /// The effective configuration cannot be serialized.
+    #[error("serializing the effective configuration")]
     Effective(#[from] serde_json::Error),
     /// The configuration file cannot be read.
     #[error(transparent)]
     File(#[from] ConfigError),
-    /// The command line is not understood.
-    #[error("{message}")]
-    Usage {
-        /// What is wrong, and how it is meant to be.
-        message: String,
-    },
-    /// Flags were understood, but what they ask for cannot be.
+    /// The command line is malformed; the text is clap's.
+    #[error("{0}")]
+    Usage(String),
+    /// Values are well-formed, but not valid, alone or together.
     #[error("{0}")]
     Values(ConfigErrors),
 }
 
-impl ServerFlags {
-    /// Reads `args`, the program's name first, and the file they name.
-    ///
-    /// # Errors
-    /// [`FlagError`], with all that is wrong with values at once.
-    pub fn parse_from(
-        args: impl IntoIterator<Item = OsString>,
-        environment: &Environment,
-    ) -> Result<Parsed<ServerConfig>, FlagError> {
-        parse(args, environment, ServerConfig::new)
-    }
-
-    /// Returns the table of all flags, in Markdown.
-    #[must_use]
-    pub fn table() -> String {
-        describe::table::<Self>()
+impl FlagError {
+    fn usage(error: &clap::Error) -> Self {
+        Self::Usage(error.render().to_string())
     }
 }
 
-impl AgentFlags {
-    /// Reads `args`, the program's name first, and the file they name.
-    ///
-    /// # Errors
-    /// [`FlagError`], with all that is wrong with values at once.
-    pub fn parse_from(
-        args: impl IntoIterator<Item = OsString>,
-        environment: &Environment,
-    ) -> Result<Parsed<AgentSetup>, FlagError> {
-        parse(args, environment, AgentSetup::new)
-    }
-
-    /// Returns the table of all flags, in Markdown.
-    #[must_use]
-    pub fn table() -> String {
-        describe::table::<Self>()
-    }
-}
-
-/// Reads flags and makes of them what runs.
-fn parse<S: Settings, C>(
+/// Reads the arguments of `konnectivity-server`, its name first, and the file they name.
+///
+/// # Errors
+/// [`FlagError`], with all invalid values at once.
+pub fn server(
     args: impl IntoIterator<Item = OsString>,
     environment: &Environment,
-    configure: impl FnOnce(&S, &Given, bool, &Environment) -> Result<C, FlagError>,
+) -> Result<Parsed<ServerConfig>, FlagError> {
+    parse(args, environment, server_config::configure)
+}
+
+/// Reads the arguments of `konnectivity-agent`, its name first, and the file they name.
+///
+/// # Errors
+/// [`FlagError`], with all invalid values at once.
+pub fn agent(
+    args: impl IntoIterator<Item = OsString>,
+    environment: &Environment,
+) -> Result<Parsed<AgentConfig>, FlagError> {
+    parse(args, environment, agent_config::configure)
+}
+
+/// Returns the programs with tables of their flags, in Markdown.
+#[must_use]
+pub fn tables() -> [(&'static str, String); 2] {
+    [
+        ("konnectivity-server", docs::table::<ServerFlags>()),
+        ("konnectivity-agent", docs::table::<AgentFlags>()),
+    ]
+}
+
+/// Returns the programs with JSON schemas of their files.
+#[must_use]
+pub fn schemas() -> [(&'static str, String); 2] {
+    [
+        ("konnectivity-server", docs::schema::<ServerFlags>()),
+        ("konnectivity-agent", docs::schema::<AgentFlags>()),
+    ]
+}
+
+/// Reads flags of the kind `S` and makes the configuration from them.
+fn parse<S: Flags, C>(
+    args: impl IntoIterator<Item = OsString>,
+    environment: &Environment,
+    configure: impl FnOnce(&S, &Value, &mut Checks<'_>) -> C,
 ) -> Result<Parsed<C>, FlagError> {
-    match read::read::<S>(args)? {
-        Read::Print(text) => Ok(Parsed::Print(text)),
-        Read::Values {
-            flags,
-            given,
-            check,
-        } => {
-            let config = configure(&flags, &given, check, environment)?;
-            Ok(Parsed::Configured(Box::new(config)))
-        }
-    }
+    let (flags, given) = match read::read::<S>(args)? {
+        Read::Print(text) => return Ok(Parsed::Print(text)),
+        Read::Values { flags, given } => (flags, given),
+    };
+    let effective = flags.effective()?;
+    let mut checks = Checks::new(&given, environment);
+    let config = configure(&flags, &effective, &mut checks);
+    let mut warnings = checks.finish()?;
+    warnings.extend(given.without_effect(&*flags));
+    let log = flags.log();
+    let log_directives = log::directives(log, environment.log.as_deref(), &mut warnings);
+    let process = ProcessConfig {
+        check: flags.run().check,
+        log_format: log.log_format.into(),
+        log_directives,
+        warnings,
+        effective,
+    };
+    Ok(Parsed::Configured(Box::new(Setup { process, config })))
 }

@@ -1,7 +1,7 @@
 //! What both binaries count, under upstream's names and ours.
 //!
 //! ```text
-//!     Registry ──▶ ServerMetrics ──▶ TenantMetrics ─┐
+//!     Registry ──▶ ServerMetrics ──▶ TenantMetrics ──┐
 //!              ──▶ AgentMetrics ─────────────────────┴──▶ LinkMetrics ──▶ StreamCounters
 //! ```
 //!

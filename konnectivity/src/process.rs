@@ -1,37 +1,73 @@
-//! How both programs begin and end: flags, log, `--check`, exit codes.
+//! How both programs start and end: log, `--check`, exit codes.
 //!
 //! ```text
-//!   arguments ─▶ parse ─▶ log ─┬─▶ --check: verify, print
-//!       │ refused: 64          └─▶ run(config, log) ─▶ 0, 64 or 1
+//!   Parsed ─▶ log ─┬─▶ --check: verify, print
+//!     │ error: 64  └─▶ run(config, log) ─▶ 0, 64 or 1
 //! ```
 //!
-//! Starts no runtime and no thread but the log's: that is for `run`.
+//! Knows no flags, and starts no runtime and no thread but the log's.
 
 use std::error::Error;
-use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::Serialize;
-use telemetry::LogControl;
+use serde_json::Value;
+use telemetry::{LogControl, LogFormat};
 
-use crate::agent::AgentConfig;
-use crate::flags::{
-    AgentFlags, AgentSetup, Environment, FlagError, Parsed, ProcessConfig, ServerConfig,
-    ServerFlags, VerifyError,
-};
+/// Time for the last log lines to be written.
+const LOG_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long what was logged last may take to be written at the end.
-const LAST_WORDS: Duration = Duration::from_secs(1);
-
-/// What configuration that cannot be used exits with (sysexits.h, EX_USAGE).
+/// Exit code of configuration that cannot be used (sysexits.h, EX_USAGE).
 pub(crate) const EXIT_CONFIGURATION: u8 = 64;
 
-/// Why a program ended other than it was asked to.
+/// What a command line asks for.
+#[derive(Clone, Debug)]
+pub enum Parsed<C> {
+    /// To run, or to check, with this configuration.
+    Configured(Box<Setup<C>>),
+    /// To print this text, of `--help` or `--version`.
+    Print(String),
+}
+
+/// The configuration of a process, and of the program it runs.
+#[derive(Clone, Debug)]
+pub struct Setup<C> {
+    /// The program's configuration.
+    pub config: C,
+    /// That of the process.
+    pub process: ProcessConfig,
+}
+
+/// Log, warnings and effective configuration of a process.
+#[derive(Clone, Debug)]
+pub struct ProcessConfig {
+    /// Whether the configuration is only checked and printed.
+    pub check: bool,
+    /// Format of the log.
+    pub log_format: LogFormat,
+    /// What is logged, as `RUST_LOG` has it.
+    pub log_directives: String,
+    /// Warnings to log once at start.
+    pub warnings: Vec<String>,
+    /// The effective configuration, defaults included, without secrets; keys are flags.
+    pub effective: Value,
+}
+
+/// A configuration that names files.
+pub trait Verify {
+    /// Opens the files that the configuration names, as a start would.
+    ///
+    /// # Errors
+    /// [`Failed::Configuration`]: a file cannot be used.
+    fn verify(&self) -> Result<(), Failed>;
+}
+
+/// Why a program ended other than requested.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failed {
-    /// What the configuration points to cannot be used: exit code 64.
+    /// What the configuration names cannot be used: exit code 64.
     #[error(transparent)]
     Configuration(Box<dyn Error + Send + Sync>),
     /// Anything else: exit code 1.
@@ -40,7 +76,7 @@ pub enum Failed {
 }
 
 impl Failed {
-    /// What the configuration points to cannot be used.
+    /// What the configuration names cannot be used.
     pub fn configuration(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Configuration(error.into())
     }
@@ -51,90 +87,39 @@ impl Failed {
     }
 }
 
-/// Runs `konnectivity-server` as this process: `run` is given the configuration once it is known to
-/// be good and the log is there, and returns when the server has ended.
-pub fn server(run: impl FnOnce(ServerConfig, LogControl) -> Result<(), Failed>) -> ExitCode {
-    start(ServerFlags::parse_from, |config, log| {
-        outcome(run(config, log))
-    })
-}
-
-/// Runs `konnectivity-agent` as this process: as [`server`] does, but `run` says itself what the
-/// process exits with, and why.
-pub fn agent(run: impl FnOnce(AgentConfig, LogControl) -> ExitCode) -> ExitCode {
-    start(AgentFlags::parse_from, |setup: AgentSetup, log| {
-        run(setup.agent, log)
-    })
-}
-
-/// What both configurations have.
-trait Config {
-    fn process(&self) -> &ProcessConfig;
-    fn verify(&self) -> Result<(), VerifyError>;
-}
-
-impl Config for ServerConfig {
-    fn process(&self) -> &ProcessConfig {
-        &self.process
-    }
-
-    fn verify(&self) -> Result<(), VerifyError> {
-        self.verify()
-    }
-}
-
-impl Config for AgentSetup {
-    fn process(&self) -> &ProcessConfig {
-        &self.process
-    }
-
-    fn verify(&self) -> Result<(), VerifyError> {
-        self.verify()
-    }
-}
-
-fn start<C: Config>(
-    parse: impl FnOnce(Vec<OsString>, &Environment) -> Result<Parsed<C>, FlagError>,
+/// Runs a program as this process: `run` gets the configuration once the log has started, and
+/// returns the exit code when the program has ended.
+pub fn main<C: Verify, E: Error + 'static>(
+    parsed: Result<Parsed<C>, E>,
     run: impl FnOnce(C, LogControl) -> ExitCode,
 ) -> ExitCode {
-    let config = match parse(std::env::args_os().collect(), &Environment::read()) {
-        Ok(Parsed::Print(text)) => return printed(&text),
-        Ok(Parsed::Configured(config)) => *config,
-        Err(error) => return complained(&telemetry::chain(&error).to_string()),
+    let Setup { config, process } = match parsed {
+        Ok(Parsed::Print(text)) => return print(&text),
+        Ok(Parsed::Configured(setup)) => *setup,
+        Err(error) => return reject(&telemetry::chain(&error).to_string()),
     };
-    let process = config.process();
     let log = match telemetry::logs::init(process.log_format, Some(&process.log_directives)) {
         Ok(log) => log,
-        Err(error) => return complained(&format!("RUST_LOG: {}", telemetry::chain(&error))),
+        Err(error) => return reject(&format!("RUST_LOG: {}", telemetry::chain(&error))),
     };
     for warning in &process.warnings {
         tracing::warn!("{warning}");
     }
+    let effective = &process.effective;
     let code = if process.check {
-        check(&config)
+        let checked = config.verify().and_then(|()| yaml(effective));
+        checked.map_or_else(|error| exit_code(Err(error)), |text| print(&text))
     } else {
-        let effective = process.effective();
         tracing::info!(version = env!("CARGO_PKG_VERSION"), config = %effective, "starting");
         run(config, log.clone())
     };
-    log.close(LAST_WORDS);
+    log.close(LOG_CLOSE_TIMEOUT);
     code
 }
 
-/// Validates what the configuration points to as well, and prints what is in effect.
-fn check(config: &impl Config) -> ExitCode {
-    let verified = config.verify().map_err(Failed::configuration);
-    match verified.and_then(|()| written(config.process().effective())) {
-        Ok(text) => printed(&text),
-        Err(error) => outcome(Err(error)),
-    }
-}
-
-fn written(effective: &impl Serialize) -> Result<String, Failed> {
-    settings::effective_yaml(effective).map_err(Failed::configuration)
-}
-
-fn outcome(ended: Result<(), Failed>) -> ExitCode {
+/// Logs why a program failed, and returns its exit code.
+#[must_use]
+pub fn exit_code(ended: Result<(), Failed>) -> ExitCode {
     let Err(error) = ended else {
         return ExitCode::SUCCESS;
     };
@@ -145,16 +130,20 @@ fn outcome(ended: Result<(), Failed>) -> ExitCode {
     }
 }
 
-fn printed(text: &str) -> ExitCode {
-    #[expect(clippy::print_stdout, reason = "what was asked for")]
+fn yaml(effective: &impl Serialize) -> Result<String, Failed> {
+    settings::effective_yaml(effective).map_err(Failed::configuration)
+}
+
+fn print(text: &str) -> ExitCode {
+    #[expect(clippy::print_stdout, reason = "the output that the flags ask for")]
     {
         print!("{text}");
     }
     ExitCode::SUCCESS
 }
 
-fn complained(text: &str) -> ExitCode {
-    #[expect(clippy::print_stderr, reason = "there is no log yet")]
+fn reject(text: &str) -> ExitCode {
+    #[expect(clippy::print_stderr, reason = "the log has not started")]
     {
         eprintln!("{}", text.trim_end());
     }
@@ -168,18 +157,18 @@ mod tests {
 
     use super::*;
 
-    struct Unspeakable;
+    struct Unserializable;
 
-    impl Serialize for Unspeakable {
+    impl Serialize for Unserializable {
         fn serialize<S: Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
             Err(S::Error::custom("no words"))
         }
     }
 
     #[test]
-    fn what_cannot_be_written_down_fails_the_check() {
-        let failed = written(&Unspeakable).unwrap_err();
+    fn unserializable_configuration_fails_check() {
+        let failed = yaml(&Unserializable).unwrap_err();
         assert!(matches!(failed, Failed::Configuration(_)), "{failed}");
-        assert!(written(&true).is_ok());
+        assert!(yaml(&true).is_ok());
     }
 }

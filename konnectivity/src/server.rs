@@ -27,7 +27,8 @@ mod view;
 
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use knp_proto::Budget;
@@ -49,9 +50,9 @@ use crate::metrics::ServerMetrics;
 use crate::process::Failed;
 use crate::registry::{FrontendMode, Port};
 use context::Context;
-use health::ServerView;
 use listen::Worker;
 use sockets::{Listen, Sockets};
+use tunnels::Tunnels;
 
 /// Runs a server until it is told to end.
 ///
@@ -107,26 +108,26 @@ impl Server {
         let access_log =
             AccessLog::new(config.access_log, Sink::Stdout).map_err(Failed::running)?;
         access_log.register(&metrics_registry);
-        let drain = Drain::new(DrainParams {
-            delay: config.drain_delay,
-            timeout: config.drain_timeout,
-        });
+        let drain = Drain::new(config.drain);
         let mut tasks = Vec::new();
         let (lease, lease_count) = match params::lease(&config, &metrics) {
             Some((lease, count)) => (Some(keep_lease(lease)), Some(count)),
             None => (None, None),
         };
-        let cx = Arc::new(Context::new(
-            registry.clone(),
-            tokens::Tokens::new(registry, metrics.clone(), Handle::current()),
+        let cx = Arc::new(Context {
+            tokens: tokens::Tokens::new(registry.clone(), metrics.clone(), Handle::current()),
+            registry,
             metrics,
             budget,
-            drain.clone(),
+            drain: drain.clone(),
             access_log,
-            config.id.clone(),
+            server_id: config.id.clone(),
             lease_count,
-            params::limits(&config),
-        ));
+            limits: params::limits(&config),
+            tunnels: Tunnels::default(),
+            tenants: Mutex::default(),
+            streams: AtomicU64::new(1),
+        });
         cx.sync(&cx.registry.current());
         let (health, admin) = (bind("health", config.health)?, bind("admin", config.admin)?);
         let (ports, bound) = bind_ports(&config)?;
@@ -159,7 +160,7 @@ impl Server {
                 accepting: accepting.clone(),
                 listeners: sockets.into_iter().zip(ports.iter().copied()).collect(),
                 unix,
-                mode: params::mode(config.mode),
+                mode: config.tls.frontend_mode,
                 many: matches!(config.clusters, ClusterSource::Registry(_)),
                 last: last.clone(),
             });
@@ -170,14 +171,11 @@ impl Server {
             return Err(Failed::running(error));
         }
         workers.start(own);
-        let view: Arc<dyn ServerView> = Arc::new(view::View::new(Arc::clone(&cx), &config));
-        let endpoints = health::health(&view, metrics_registry.clone(), log.clone());
+        let view = Arc::new(view::View::new(Arc::clone(&cx), &config));
+        let endpoints = Endpoints::probes(view.clone(), metrics_registry.clone(), log.clone());
         tasks.push(answer("health", health, endpoints));
-        tasks.push(answer(
-            "admin",
-            admin,
-            health::admin(&view, metrics_registry, log),
-        ));
+        let endpoints = Endpoints::admin(view, metrics_registry, log);
+        tasks.push(answer("admin", admin, endpoints));
         let watched = cx.registry.clone();
         tasks.push(tokio::spawn(async move { watched.watch().await }));
         tracing::info!(id = config.id, workers = config.workers, "serving");
@@ -306,14 +304,14 @@ fn bind_ports(config: &ServerConfig) -> Result<(Vec<Port>, BoundListeners), Fail
     let mut ports = vec![Port::Agents];
     let mut params = vec![ListenerParams {
         name: "agents".to_owned(),
-        address: config.agents.address,
+        address: config.agents,
         tcp: params::tcp(Port::Agents),
     }];
-    if let Some(frontends) = &config.frontends {
+    if let Some(address) = config.frontends {
         ports.push(Port::Frontends);
         params.push(ListenerParams {
             name: "frontends".to_owned(),
-            address: frontends.address,
+            address,
             tcp: params::tcp(Port::Frontends),
         });
     }

@@ -2,31 +2,27 @@
 
 use std::path::{Path, PathBuf};
 
-use konnectivity::flags::{AgentFlags, ServerFlags};
+use konnectivity::flags;
 
 fn document(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
 #[test]
-fn the_schemas_of_both_files_are_up_to_date() {
-    let server = settings::schema::<ServerFlags>();
-    settings::check_doc(
-        &document("../docs/schema/konnectivity-server.json"),
-        &server,
-    );
-    let agent = settings::schema::<AgentFlags>();
-    settings::check_doc(&document("../docs/schema/konnectivity-agent.json"), &agent);
+fn schemas_are_up_to_date() {
+    for (program, schema) in flags::schemas() {
+        settings::check_doc(
+            &document(&format!("../docs/schema/{program}.json")),
+            &schema,
+        );
+    }
 }
 
 #[test]
-fn the_readme_lists_the_flags_there_are() {
+fn readme_lists_all_flags() {
     let path = document("README.md");
     let mut readme = std::fs::read_to_string(&path).unwrap();
-    for (program, table) in [
-        ("konnectivity-server", ServerFlags::table()),
-        ("konnectivity-agent", AgentFlags::table()),
-    ] {
+    for (program, table) in flags::tables() {
         let begin = format!("<!-- flags of {program} -->\n");
         let start = readme.find(&begin).unwrap() + begin.len();
         let length = readme[start..].find("<!-- end -->").unwrap();
@@ -36,7 +32,7 @@ fn the_readme_lists_the_flags_there_are() {
 }
 
 #[test]
-fn the_readme_names_exit_codes() {
+fn readme_names_exit_codes() {
     let readme = std::fs::read_to_string(document("README.md")).unwrap();
     for code in ["| 0 |", "| 64 |", "| 1 |"] {
         assert!(readme.contains(code), "{code}");

@@ -85,25 +85,11 @@ impl PriorState {
             affected.services = services(state, settings, key, &self.object);
         }
         if config.namespaces.is_some() {
-            match kind {
-                Kind::Namespace => drop(affected.namespaces.insert(Arc::clone(&key.name))),
-                // A `Cluster` is named as its shoot's namespace.
-                Kind::Shoot => drop(affected.namespaces.insert(Arc::clone(&key.name))),
-                Kind::Endpoints if (&*key.namespace, &*key.name) == ("default", "kubernetes") => {
-                    affected.namespaces = state.namespaces.keys().cloned().collect();
-                }
-                Kind::DestinationRule
-                | Kind::EndpointSlice
-                | Kind::Endpoints
-                | Kind::EnvoyFilter
-                | Kind::Gateway
-                | Kind::Ingress
-                | Kind::IstioGateway
-                | Kind::NetworkPolicy
-                | Kind::Pod
-                | Kind::Service
-                | Kind::TlsRoute
-                | Kind::VirtualService => {}
+            // A `Cluster` is named as its shoot's namespace.
+            if matches!(kind, Kind::Namespace | Kind::Shoot) {
+                affected.namespaces.insert(Arc::clone(&key.name));
+            } else if kind == Kind::Endpoints && *key == ObjectKey::new("default", "kubernetes") {
+                affected.namespaces = state.namespaces.keys().cloned().collect();
             }
         }
         affected

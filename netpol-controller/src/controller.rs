@@ -110,7 +110,7 @@ pub(crate) fn needs(config: &Config) -> Needs {
 
 impl Controller {
     /// Starts the controller on the current runtime. When it returns, it serves probes and looks
-    /// for the API server; it is ready once everything is known.
+    /// for the API server; it is ready once the caches are synced.
     ///
     /// # Errors
     /// Why it did not start; nothing of it is left running then.
@@ -180,7 +180,7 @@ impl Controller {
         });
         let (failing, failed) = oneshot::channel();
         tasks.spawn(async move {
-            // Dropped when the reconciler ends, by a defect too: a controller without one is none.
+            // Dropped when the reconciler ends, by a panic too, which then ends the process.
             let _failing = failing;
             reconciler.run().await;
         });
@@ -259,7 +259,7 @@ impl Controller {
     }
 }
 
-/// Something ended although the process was to go on.
+/// A task ended although the process should go on.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} ended early")]
 pub struct Failed(&'static str);
@@ -300,7 +300,7 @@ fn identity(environment: &Environment) -> String {
 }
 
 async fn ended(mut stopped: watch::Receiver<bool>) {
-    // An error means that the sender is gone, and with it the process's purpose.
+    // An error means that the sender is gone, which is a stop as well.
     let _ = stopped.wait_for(|stop| *stop).await;
 }
 

@@ -21,7 +21,7 @@ use crate::plan::ApiServer;
 use crate::publish::Publisher;
 use crate::resolve;
 use crate::state::{ClusterState, Kind, ObjectKey};
-use crate::sync::{Known, Sync};
+use crate::sync::{PlanInputs, PolicySync};
 use crate::watch::served;
 use crate::write::{Write, Writer, claim};
 
@@ -76,8 +76,8 @@ pub async fn dry_run(config: &Config, environment: &Environment) -> Result<Strin
         let publisher = publisher.as_ref();
         publisher.map_or_else(Vec::new, |own| own.routed(key))
     };
-    let mut sync = Sync::new(config);
-    let known = Known {
+    let mut sync = PolicySync::new(config);
+    let known = PlanInputs {
         state: &state,
         observed: &observed,
         unreadable: &unreadable,

@@ -25,7 +25,8 @@ use crate::config::LeaseConfig;
 /// How long a Lease lasts without being renewed.
 const DURATION: Duration = Duration::from_secs(15);
 
-/// How long a leader goes on after it last renewed: less than [`DURATION`], so that two never write.
+/// How long a leader goes on after it last renewed: less than [`DURATION`], so that two never
+/// write.
 const RENEW_LIMIT: Duration = Duration::from_secs(10);
 
 /// Time between attempts to renew or to acquire.

@@ -1,8 +1,8 @@
-//! What NetworkPolicies there are, as far as they are the controller's: fingerprints, by owner.
+//! The controller's NetworkPolicies as observed in the cluster: fingerprints, by owner.
 //!
 //! A policy is kept as the digest of what is ours in it, not as the object: that is enough to see
-//! that it is right, and 20,000 of them cost a few megabytes. Writes are noted here when they are answered, so
-//! that the watch's echo of them calls for nothing.
+//! that it is right, and 20,000 of them cost a few megabytes. Writes are noted here when they are
+//! answered, so that the watch's echo of them calls for nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 

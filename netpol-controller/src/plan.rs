@@ -1,4 +1,5 @@
-//! Which NetworkPolicies there should be: pure functions of the [`ClusterState`](crate::state::ClusterState).
+//! Which NetworkPolicies there should be: pure functions of the
+//! [`ClusterState`](crate::state::ClusterState).
 //!
 //! ```text
 //!   state ──service(key)──────▶ ServicePlan      policies of one Service, wherever they lie
@@ -121,7 +122,7 @@ pub struct Problem {
 const MAX_MESSAGE_BYTES: usize = 900;
 
 impl Problem {
-    /// Puts a problem together; a message that is too long for an Event is cut.
+    /// Makes a problem; a message that is too long for an Event is cut.
     #[must_use]
     pub fn new(object: ObjectRef, reason: Reason, message: &str) -> Self {
         let mut text = message.to_owned();

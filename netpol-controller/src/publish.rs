@@ -64,12 +64,12 @@ struct Published {
     routes: usize,
 }
 
-/// What a translation brought about beside routes.
+/// Results of a translation beside routes.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     /// The current problems, group by group.
     pub(crate) problems: Vec<(Arc<str>, Vec<Problem>)>,
-    /// Services that are led to otherwise.
+    /// Services whose routed ports changed.
     pub(crate) services: BTreeSet<ObjectKey>,
 }
 
@@ -165,7 +165,7 @@ impl Publisher {
         }
     }
 
-    /// Says that everything there is has been translated once.
+    /// Marks the resources as complete, once everything was translated.
     pub(crate) fn complete(&self) {
         for gateway in &self.gateways {
             if let Some(handle) = &gateway.handle {

@@ -1,4 +1,4 @@
-//! What is to be brought in line: each key once, several at a time, failed ones later again.
+//! The work queue: each key once, a limited number running, failed ones retried later.
 //!
 //! ```text
 //!     add ──▶ fresh ───take──▶ running ──done──▶ (forgotten)
@@ -101,7 +101,8 @@ impl<K: Clone + Ord> Queue<K> {
         }
     }
 
-    /// Takes the next key, if one may be worked on. It counts as worked on until [`Queue::done`].
+    /// Removes and returns the next key, if the limit allows. It counts as running until
+    /// [`Queue::done`].
     pub(crate) fn take(&mut self, now: Instant) -> Option<K> {
         self.wake(now);
         if self.running.len() >= self.most {

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Nothing is written and no gateway is answered before every kind has been listed once, so that
-//! what is not known yet is never taken for what is not there. All replicas serve routes; the
+//! an object that is not listed yet is never treated as absent. All replicas serve routes; the
 //! leader alone writes. Requests run in tasks of their own and report back; nothing here waits for
 //! one.
 
@@ -30,17 +30,17 @@ use crate::plan::{ApiServer, Problem, Reason};
 use crate::publish::Publisher;
 use crate::state::{ClusterState, Kind, ObjectKey, ObjectRef};
 use crate::status::{Shared, Summary};
-use crate::sync::{self, Job, Known, Sync};
+use crate::sync::{self, Job, PlanInputs, PolicySync};
 use crate::watch::Message;
 use crate::write::Writer;
 
-/// Messages that are applied before anything is decided: what comes together is planned once.
+/// Messages applied before planning: changes that arrive together are planned once.
 const BATCH: usize = 4096;
 
 /// How long kinds that are served later may take to be listed before the others go on.
 const HOLD: Duration = Duration::from_secs(5);
 
-/// How often operators' figures are brought up to date while nothing happens.
+/// How often metrics and the status are updated while nothing changes.
 const STATUS_PERIOD: Duration = Duration::from_secs(1);
 
 /// What the reconciler is made of.
@@ -62,7 +62,7 @@ pub(crate) struct Reconciler {
     parts: Parts,
     state: ClusterState,
     observed: ObservedPolicies,
-    sync: Sync,
+    sync: PolicySync,
     /// Route groups that are to be translated again.
     groups: BTreeSet<Arc<str>>,
     /// Keys seen so far in lists in progress.
@@ -73,30 +73,30 @@ pub(crate) struct Reconciler {
     /// Until when kinds that came later are waited for.
     held: Instant,
     leading: bool,
-    /// It leads, and does not know yet who owns what.
+    /// It leads, and the owners of policies are not settled yet.
     unsettled: bool,
     problems: BTreeMap<Source, Vec<Problem>>,
     jobs: JoinSet<Job>,
-    /// What each job is about, for one that ends without a word.
+    /// The key of each job, for one that panics.
     keys: HashMap<task::Id, sync::Key>,
-    /// Services that could not be understood when they were first seen: what they have stays.
+    /// Services that were invalid when first seen: their policies stay.
     unreadable: BTreeSet<ObjectKey>,
     reported: Instant,
 }
 
-/// What a problem was found while planning.
+/// Where a problem was found.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 enum Source {
     Group(Arc<str>),
     Namespace(Arc<str>),
-    /// Found while it was read.
+    /// While parsing an object.
     Object(Kind, ObjectKey),
     Service(ObjectKey),
 }
 
 impl Reconciler {
     pub(crate) fn new(parts: Parts) -> Self {
-        let sync = Sync::new(&parts.config);
+        let sync = PolicySync::new(&parts.config);
         Self {
             parts,
             state: ClusterState::default(),
@@ -127,11 +127,11 @@ impl Reconciler {
             let free = self.synced && !self.holds(Instant::now());
             let due = [
                 Some(self.reported + STATUS_PERIOD),
-                self.sync.next_due().filter(|_| free && self.leading),
+                self.sync.queue.next_due().filter(|_| free && self.leading),
                 publisher.and_then(Publisher::next_due).filter(|_| free),
             ];
             let due = due.into_iter().flatten().min().unwrap_or(self.reported);
-            // More work is at hand, so nothing is waited for.
+            // Keys are ready, so the loop does not block.
             let busy = self.has_work();
             tokio::select! {
                 count = self.parts.messages.recv_many(&mut batch, BATCH) => {
@@ -154,7 +154,7 @@ impl Reconciler {
 
     fn has_work(&self) -> bool {
         let free = self.synced && !self.holds(Instant::now());
-        free && self.leading && self.sync.ready()
+        free && self.leading && self.sync.queue.ready()
     }
 
     /// Returns whether kinds that have come later are still being listed: without all of them,
@@ -203,7 +203,7 @@ impl Reconciler {
         }
     }
 
-    // What happened.
+    // Messages.
 
     fn take(&mut self, message: Message) {
         match message {
@@ -256,7 +256,7 @@ impl Reconciler {
         let source = Source::Object(kind, key.clone());
         self.note(source, problem.into_iter().collect(), Instant::now());
         if unreadable.is_some() {
-            // What was known of it stays in effect: one bad object takes nothing down.
+            // The previous version stays in effect: one invalid object affects no other.
             if kind == Kind::Service && !self.state.services.contains_key(&key) {
                 self.unreadable.insert(key);
             }
@@ -300,7 +300,7 @@ impl Reconciler {
             self.enqueue_all();
         }
         // Lists are asked for at the start and when the API server was away.
-        self.sync.hasten(Instant::now());
+        self.sync.queue.hasten(Instant::now());
     }
 
     fn keys(&self, kind: Kind) -> Vec<ObjectKey> {
@@ -337,7 +337,7 @@ impl Reconciler {
         }
         self.leading = leading;
         self.unsettled = leading;
-        self.sync.clear();
+        self.sync.queue.clear();
         // Only the leader plans; problems of objects and groups are known to all replicas.
         self.problems
             .retain(|source, _| matches!(source, Source::Group(_) | Source::Object(..)));
@@ -350,7 +350,7 @@ impl Reconciler {
 
     // What that affects.
 
-    /// Before everything is known there is nothing to compare with: all will be looked at.
+    /// `None` before the caches are synced: everything is planned then.
     fn before(&self, kind: Kind, key: &ObjectKey) -> Option<PriorState> {
         self.synced
             .then(|| PriorState::new(&self.state, &self.parts.config, kind, key))
@@ -395,7 +395,8 @@ impl Reconciler {
         for service in affected.services {
             self.sync.add_service(service, now);
         }
-        // Another Service's policy of that name may be gone, or the Service that lost it may own it now.
+        // Another Service's policy of that name may be gone, or the Service that lost it may own it
+        // now.
         if let Some(owner) = self.sync.owner(key).cloned() {
             self.sync.add_service(owner, now);
         }
@@ -432,7 +433,7 @@ impl Reconciler {
         }
     }
 
-    // What is done about it.
+    // Actions.
 
     fn translate(&mut self, now: Instant) {
         let Some(publisher) = &mut self.parts.publisher else {
@@ -465,7 +466,7 @@ impl Reconciler {
             ..ApiServer::of(&self.state)
         };
         let mut found = Vec::new();
-        let known = Known {
+        let known = PlanInputs {
             state: &self.state,
             observed: &self.observed,
             unreadable: &self.unreadable,
@@ -499,7 +500,7 @@ impl Reconciler {
                 let metrics = &self.parts.metrics;
                 self.sync.finish(job, &mut self.observed, metrics);
             }
-            // Only a defect of ours can end here.
+            // Only a panic ends here.
             Err(error) => {
                 tracing::error!(%error, "a sync task panicked");
                 if let Some(key) = self.keys.remove(&error.id()) {
@@ -530,7 +531,7 @@ impl Reconciler {
         self.parts.recorder.report(problems, uid, now);
     }
 
-    // What operators see.
+    // Status and metrics.
 
     fn report(&self) {
         let metrics = &self.parts.metrics;

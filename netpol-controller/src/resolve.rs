@@ -1,6 +1,6 @@
-//! The addresses of the API server, where pods reach it by a host name.
+//! Addresses of the API server, where pods reach it by a host name.
 //!
-//! Looked up again and again; while it cannot be, what was found last stays. Only the policy
+//! Resolved periodically; while it fails, the last addresses stay. Only the policy
 //! `allow-to-runtime-apiserver` wants to know.
 
 use std::collections::BTreeSet;
@@ -32,8 +32,8 @@ pub(crate) struct Resolved {
     pub(crate) addresses: Option<(Vec<IpAddr>, u16)>,
 }
 
-/// Chooses the name to resolve: the host that the client uses, or else the one in the pod's environment;
-/// `None` when both are addresses.
+/// Chooses the name to resolve: the host that the client uses, or else the one in the pod's
+/// environment; `None` when both are addresses.
 pub(crate) fn name(
     url: &http::Uri,
     environment: Option<&(String, Option<u16>)>,

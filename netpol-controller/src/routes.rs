@@ -1,4 +1,5 @@
-//! Routes and clusters of every gateway: pure functions of the [`ClusterState`], one namespace at a time.
+//! Routes and clusters of every gateway: pure functions of the [`ClusterState`], one namespace at a
+//! time.
 //!
 //! ```text
 //!   state ─▶ istio, envoy_filter, gateway_api, annotations ─▶ Claims ─▶ connect ─▶ Claims
@@ -8,10 +9,10 @@
 //!                          has what two claim
 //! ```
 //!
-//! A group is everything that leads to Services of one namespace, whatever objects say so and
-//! wherever they lie, with the clusters of those Services; so an endpoint's change costs one group.
-//! Objects that cannot be followed are reported and change nothing else; but a route whose restriction
-//! cannot be followed is withheld.
+//! A group is all routes to Services of one namespace, from objects of any kind and
+//! namespace, with the clusters of those Services; so an endpoint's change costs one group.
+//! Unsupported objects are reported and affect nothing else; but a route whose restriction
+//! cannot be evaluated is withheld.
 //!
 //! Which objects are for which gateway:
 //!
@@ -86,23 +87,23 @@ pub struct Ports {
     pub vpn: u16,
 }
 
-/// What leads into one namespace.
+/// The routes into one namespace.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Group {
     /// By gateway, in the order of the settings.
     pub gateways: Vec<GatewayGroup>,
-    /// Services that are led to, sorted and distinct: what is routed must be allowed.
+    /// Routed Services, sorted and distinct: their ports need NetworkPolicies.
     pub routed: BTreeMap<ObjectKey, Vec<Routed>>,
-    /// What an operator should know, sorted and distinct.
+    /// Problems to report, sorted and distinct.
     pub problems: Vec<Problem>,
 }
 
-/// What leads into one namespace from one gateway.
+/// The routes of one gateway into one namespace.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GatewayGroup {
     /// The clusters that the routes name, sorted by name.
     pub clusters: Vec<ClusterSpec>,
-    /// The routes, before it is decided who has what two claim.
+    /// The routes, before conflicts with other objects are resolved.
     pub routes: Vec<SourcedRoute>,
 }
 
@@ -117,10 +118,10 @@ pub struct SourcedRoute {
     pub created: i64,
 }
 
-/// A port of a Service's pods that a gateway leads to.
+/// A port of a Service's pods that a gateway routes to.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Routed {
-    /// The gateway's place in the settings.
+    /// Index of the gateway in the settings.
     pub gateway: usize,
     /// The transport protocol.
     pub protocol: Protocol,
@@ -128,7 +129,7 @@ pub struct Routed {
     pub target: TargetPort,
 }
 
-/// Returns what leads into `namespace`.
+/// Returns the routes into `namespace`.
 #[must_use]
 pub fn group(state: &ClusterState, settings: &RouteSettings, namespace: &str) -> Group {
     let cx = Context {

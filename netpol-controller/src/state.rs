@@ -4,8 +4,8 @@
 //!   watch ──apply / remove──▶ ClusterState ──▶ plan, routes (pure functions of it)
 //! ```
 //!
-//! Plain maps, filled by one task. Nothing here talks to an API server, and nothing decides: what an
-//! object means is the planners' matter.
+//! Plain maps, filled by one task. Nothing here talks to an API server, and nothing decides: what
+//! an object means is the planners' matter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -93,7 +93,7 @@ pub fn in_namespace<'a, T>(
 }
 
 impl ClusterState {
-    /// Takes an object as it is now, in place of what was known of it.
+    /// Applies the current version of an object.
     ///
     /// # Errors
     /// When the object cannot be understood; what was known of it stays then.

@@ -1,4 +1,4 @@
-//! Brings policies in line: what is due is planned, compared with what is there, and written.
+//! Reconciles policies: due keys are planned, compared with the observed policies, and written.
 //!
 //! ```text
 //!     due key ─plan─▶ wanted ─compare with observed─▶ nothing to do
@@ -24,13 +24,13 @@ use crate::queue::Queue;
 use crate::state::{ClusterState, ObjectKey};
 use crate::write::{Write, WriteError, Writer, Written};
 
-/// Keys that are planned in one go, before messages are looked at again.
+/// Keys planned in one step, before messages are handled again.
 const STRIDE: usize = 64;
 
 /// Writes of one Service or namespace that run at a time.
 const PARALLEL: usize = 16;
 
-/// What is brought in line.
+/// A key of the queue.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Key {
     /// The general policies of a namespace.
@@ -39,20 +39,21 @@ pub(crate) enum Key {
     Service(ObjectKey),
 }
 
-/// What is due, and who owns what.
-pub(crate) struct Sync {
+/// The queue, and the owners of policies.
+pub(crate) struct PolicySync {
     policies: Option<PolicySettings>,
     namespaces: Option<NamespaceSettings>,
-    queue: Queue<Key>,
+    /// Keys to reconcile.
+    pub(crate) queue: Queue<Key>,
     claims: Claims,
 }
 
 /// What is planned from and compared with.
 #[derive(Clone, Copy)]
-pub(crate) struct Known<'a> {
+pub(crate) struct PlanInputs<'a> {
     pub(crate) state: &'a ClusterState,
     pub(crate) observed: &'a ObservedPolicies,
-    /// Services that are there and cannot be understood.
+    /// Services that exist and are invalid.
     pub(crate) unreadable: &'a BTreeSet<ObjectKey>,
     pub(crate) api_server: &'a ApiServer,
 }
@@ -76,7 +77,7 @@ pub(crate) struct Job {
     failed: bool,
 }
 
-impl Sync {
+impl PolicySync {
     pub(crate) fn new(config: &Config) -> Self {
         Self {
             policies: config.policies.clone(),
@@ -105,8 +106,8 @@ impl Sync {
         self.claims.owner(policy)
     }
 
-    /// Finds out who owns what, before anything is written: else a younger Service would write a
-    /// policy that an older one takes from it in the next moment.
+    /// Settles all owners before anything is written: else a younger Service would write a
+    /// policy that an older one owns.
     pub(crate) fn settle(
         &mut self,
         state: &ClusterState,
@@ -123,32 +124,12 @@ impl Sync {
         }
     }
 
-    /// Forgets what is due; what runs goes on.
-    pub(crate) fn clear(&mut self) {
-        self.queue.clear();
-    }
-
-    /// Returns whether something could be started now.
-    pub(crate) fn ready(&self) -> bool {
-        self.queue.ready()
-    }
-
-    /// Returns when a failed key is due again; `None` while the limit is reached.
-    pub(crate) fn next_due(&self) -> Option<Instant> {
-        self.queue.next_due()
-    }
-
-    /// Tries what failed again at once: the API server seems to be back.
-    pub(crate) fn hasten(&mut self, now: Instant) {
-        self.queue.hasten(now);
-    }
-
     /// Returns how many keys wait.
     pub(crate) fn waiting(&self) -> usize {
         self.queue.keys().count()
     }
 
-    /// Ends the work on a key whose task failed by a defect of ours.
+    /// Ends the work on a key whose task panicked.
     pub(crate) fn failed(&mut self, key: &Key, now: Instant) {
         self.queue.done(key, true, now);
     }
@@ -167,7 +148,7 @@ impl Sync {
     /// problems of each key that was planned.
     pub(crate) fn start(
         &mut self,
-        known: &Known<'_>,
+        known: &PlanInputs<'_>,
         routed: impl Fn(&ObjectKey) -> Vec<RoutedPort>,
         now: Instant,
         found: &mut Vec<(Key, Vec<Problem>)>,
@@ -190,14 +171,14 @@ impl Sync {
         tasks
     }
 
-    /// Plans everything there is, and returns what is to be written and what is wrong. For one who
+    /// Plans everything, and returns the due writes and the problems. For a dry run, which
     /// writes nothing.
     pub(crate) fn review(
         &mut self,
-        known: &Known<'_>,
+        known: &PlanInputs<'_>,
         routed: impl Fn(&ObjectKey) -> Vec<RoutedPort>,
     ) -> (Vec<Write>, BTreeSet<Problem>) {
-        let Known {
+        let PlanInputs {
             state, observed, ..
         } = known;
         let now = Instant::now();
@@ -230,12 +211,12 @@ impl Sync {
 
     fn service(
         &mut self,
-        known: &Known<'_>,
+        known: &PlanInputs<'_>,
         routed: &[RoutedPort],
         key: &ObjectKey,
         now: Instant,
     ) -> (Option<Task>, Vec<Problem>) {
-        let Known {
+        let PlanInputs {
             state, observed, ..
         } = known;
         let Some(settings) = self.policies.as_ref() else {
@@ -266,11 +247,11 @@ impl Sync {
         (task, plan.problems)
     }
 
-    fn namespace(&self, known: &Known<'_>, name: &Arc<str>) -> (Option<Task>, Vec<Problem>) {
+    fn namespace(&self, known: &PlanInputs<'_>, name: &Arc<str>) -> (Option<Task>, Vec<Problem>) {
         let Some(settings) = &self.namespaces else {
             return (None, Vec::new());
         };
-        let Known {
+        let PlanInputs {
             state,
             observed,
             api_server,
@@ -366,7 +347,8 @@ impl Task {
         &self.key
     }
 
-    /// Writes, and returns what became of it. No write is begun once this replica no longer leads.
+    /// Does the writes and returns their results. No write begins once this replica no longer
+    /// leads.
     pub(crate) async fn run(self, writer: &Writer, metrics: &Metrics) -> Job {
         let mut job = Job {
             key: self.key,

@@ -30,13 +30,13 @@ use tokio::time::{Instant, sleep};
 use crate::metrics::Metrics;
 use crate::state::{Kind, ObjectKey};
 
-/// How often it is looked for kinds that have come or gone.
+/// How often the API server is asked for added and removed kinds.
 const DISCOVERY_PERIOD: Duration = Duration::from_secs(10);
 
 /// The same while the API server does not answer.
 const DISCOVERY_RETRY: Duration = Duration::from_secs(1);
 
-/// How long a watch lasts, seconds, before it is asked for anew; one that is silent for longer is
+/// How long a watch lasts, seconds, before it is renewed; one that is silent for longer is
 /// dead, however its connection looks.
 const WATCH_LASTS: u32 = 60;
 
@@ -130,7 +130,7 @@ impl Watches {
         }
     }
 
-    /// Looks for kinds and watches them, until it is dropped.
+    /// Discovers kinds and watches them, until it is dropped.
     pub(crate) async fn run(mut self) {
         let throttle = Throttle::new(Duration::from_secs(30));
         loop {
@@ -157,7 +157,7 @@ impl Watches {
             served.remove(&Kind::Endpoints);
         }
         let narrow = |kind| narrow && kind == Kind::Endpoints;
-        // Believed the second time only: what goes with a kind are policies and routes.
+        // Removed only when missing twice: policies and routes go with a kind.
         let unserved = |kind: &&Kind| !served.contains_key(kind);
         let missing: BTreeSet<Kind> = self.running.keys().filter(unserved).copied().collect();
         let ends = |(kind, own): &(&Kind, &Running)| {
@@ -173,7 +173,7 @@ impl Watches {
         for kind in ended {
             if let Some(running) = self.running.remove(&kind) {
                 running.task.abort();
-                // What it was about to say comes before the word that it has gone.
+                // Its last messages precede the one that the kind is gone.
                 let _ = running.task.await;
             }
             tracing::info!(resource = kind.resource(), "no longer watching");
@@ -237,7 +237,7 @@ async fn discover(client: &Client, needs: Needs) -> Result<BTreeMap<Kind, ApiRes
         .await
     {
         Ok(_) => {}
-        // Who may not ask, or asks something in between that knows no such path, goes without.
+        // Without permission, or behind a proxy without this path, the check is skipped.
         Err(Error::Api(status)) if status.code < 500 => {}
         Err(error) => return Err(error),
     }
@@ -307,35 +307,20 @@ struct Watch {
 impl Watch {
     async fn run(self) {
         let (client, resource) = (self.client.clone(), &self.resource);
-        match self.kind {
-            Kind::Namespace | Kind::Pod => {
-                let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client, resource);
-                let events = watcher(api, lasting(self.kind)).backoff(Pauses::default());
-                self.pass(events.map(|event| event.map(without_data))).await;
-            }
-            Kind::Endpoints if self.narrow => {
-                let api: Api<DynamicObject> = Api::namespaced_with(client, "default", resource);
-                let config = lasting(self.kind).fields("metadata.name=kubernetes");
-                self.pass(watcher(api, config).backoff(Pauses::default()))
-                    .await;
-            }
-            Kind::DestinationRule
-            | Kind::EndpointSlice
-            | Kind::Endpoints
-            | Kind::EnvoyFilter
-            | Kind::Gateway
-            | Kind::Ingress
-            | Kind::IstioGateway
-            | Kind::NetworkPolicy
-            | Kind::Service
-            | Kind::Shoot
-            | Kind::TlsRoute
-            | Kind::VirtualService => {
-                let api: Api<DynamicObject> = Api::all_with(client, resource);
-                self.pass(watcher(api, lasting(self.kind)).backoff(Pauses::default()))
-                    .await;
-            }
+        let mut config = lasting(self.kind);
+        if matches!(self.kind, Kind::Namespace | Kind::Pod) {
+            let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client, resource);
+            let events = watcher(api, config).backoff(Pauses::default());
+            return self.pass(events.map(|event| event.map(without_data))).await;
         }
+        let api: Api<DynamicObject> = if self.narrow {
+            config = config.fields("metadata.name=kubernetes");
+            Api::namespaced_with(client, "default", resource)
+        } else {
+            Api::all_with(client, resource)
+        };
+        self.pass(watcher(api, config).backoff(Pauses::default()))
+            .await;
     }
 
     async fn pass(
@@ -382,7 +367,7 @@ fn lasting(kind: Kind) -> Config {
     }
 }
 
-/// The pauses between attempts to watch: short enough to be back soon after the API server is.
+/// Pauses between attempts to watch: short, to resume soon after the API server returns.
 #[derive(Debug, Default)]
 struct Pauses(u32);
 

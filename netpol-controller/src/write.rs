@@ -1,4 +1,4 @@
-//! Writes of NetworkPolicies: created, put right with foreign labels and annotations kept, deleted.
+//! Writes NetworkPolicies: creates, updates with foreign labels and annotations kept, deletes.
 //!
 //! ```text
 //!     absent ──POST──▶ created        differs ──GET, PUT with its version──▶ updated
@@ -32,9 +32,9 @@ const ATTEMPTS: usize = 3;
 pub(crate) enum Write {
     /// There is no such policy.
     Create(Policy),
-    /// It is there, in this version, and not wanted any more.
+    /// It exists, in this version, and is no longer wanted.
     Delete(ObjectKey, u64),
-    /// It is there, and not as it should be.
+    /// It exists and differs.
     Update(Policy),
 }
 
@@ -62,7 +62,7 @@ impl Write {
 pub(crate) enum Written {
     /// What was there in this version is gone.
     Deleted(ObjectKey, u64),
-    /// It is there as wanted.
+    /// It is stored as wanted.
     Stored {
         key: ObjectKey,
         wanted: Fingerprint,
@@ -236,7 +236,7 @@ fn fresh(policy: &Policy, resource: &ApiResource) -> DynamicObject {
     object
 }
 
-/// Puts what is ours into an object, and leaves what is not.
+/// Sets our labels, annotation and specification in an object, and keeps foreign ones.
 pub(crate) fn claim(object: &mut DynamicObject, policy: &Policy) {
     let ObjectMeta {
         labels,

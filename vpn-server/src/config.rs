@@ -25,13 +25,12 @@ use crate::identity::{self, IdentityError};
 mod checks;
 mod environment;
 mod file;
-mod inner;
 
+pub(crate) use self::checks::InnerAddress;
 pub use self::environment::Environment;
 use self::file::AccessLogFormat;
-pub(crate) use self::file::PeerFile;
 pub use self::file::{File, PeersFile};
-pub(crate) use self::inner::InnerAddress;
+pub(crate) use self::file::{LimitsFile, ListenFile, PeerFile};
 
 /// Takes connections of a shoot's API server into the shoot, through tunnels that clients there
 /// open.
@@ -111,10 +110,10 @@ pub struct Config {
     /// DNS servers of the shoot.
     pub(crate) resolvers: Vec<SocketAddr>,
     pub(crate) keys: KeyFiles,
-    pub(crate) listen: Listen,
+    pub(crate) listen: ListenFile,
     pub(crate) trusted_gateways: Vec<Network>,
     pub(crate) proxy: ProxyConfig,
-    pub(crate) limits: Limits,
+    pub(crate) limits: LimitsFile,
     pub(crate) flows: usize,
     pub(crate) queue: tunnel::codel::Params,
     pub(crate) offloads: Offloads,
@@ -136,14 +135,6 @@ pub(crate) struct KeyFiles {
     pub(crate) peers: PathBuf,
 }
 
-/// Where tunnels come in.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Listen {
-    pub(crate) tcp: Option<SocketAddr>,
-    pub(crate) udp: Option<SocketAddr>,
-    pub(crate) wrapped: Option<SocketAddr>,
-}
-
 /// The proxy that API servers ask for connections.
 #[derive(Clone, Debug)]
 pub(crate) struct ProxyConfig {
@@ -156,15 +147,6 @@ pub(crate) struct ProxyConfig {
     pub(crate) cluster_domain: String,
     pub(crate) cached_names: u64,
     pub(crate) tcp: TcpOptions,
-}
-
-/// Bounds in number and time.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    pub(crate) links: usize,
-    pub(crate) links_per_source: Option<usize>,
-    pub(crate) hello_timeout: Duration,
-    pub(crate) preamble_timeout: Duration,
 }
 
 /// Why what the configuration points to is refused.
@@ -247,7 +229,7 @@ impl Config {
         origin: &Path,
         effective: serde_json::Value,
     ) -> Self {
-        let (proxy, limits) = (&file.proxy, &file.limits);
+        let proxy = &file.proxy;
         let gateways = !file.trusted_gateways.is_empty();
         Self {
             device: file.device.as_str().to_owned(),
@@ -266,14 +248,9 @@ impl Config {
                     .collect(),
                 peers: file.keys.peers.resolve(origin),
             },
-            listen: Listen {
-                tcp: file.listen.tcp.map(|address| address.0),
-                udp: file.listen.udp.map(|address| address.0),
-                wrapped: file
-                    .listen
-                    .wrapped
-                    .map(|address| address.0)
-                    .filter(|_| gateways),
+            listen: ListenFile {
+                wrapped: file.listen.wrapped.filter(|_| gateways),
+                ..file.listen
             },
             trusted_gateways: file.trusted_gateways.iter().map(|cidr| cidr.0).collect(),
             proxy: ProxyConfig {
@@ -293,18 +270,13 @@ impl Config {
                 cached_names: proxy.cached_names,
                 tcp: checked.proxy_tcp,
             },
-            limits: Limits {
-                links: limits.links,
-                links_per_source: Some(limits.links_per_source).filter(|most| *most > 0),
-                hello_timeout: limits.hello_timeout.0,
-                preamble_timeout: limits.preamble_timeout.0,
-            },
+            limits: file.limits,
             flows: file.flows,
             queue: file.queue.params(),
             offloads: file.offloads,
             buffers: udp::BufferSizes {
-                receive: octets(file.buffers.receive),
-                send: octets(file.buffers.send),
+                receive: bytes(file.buffers.receive),
+                send: bytes(file.buffers.send),
             },
             tcp: checked.tcp,
             workers: file.workers,
@@ -329,7 +301,7 @@ impl Config {
     }
 }
 
-fn octets(size: ByteSize) -> usize {
+fn bytes(size: ByteSize) -> usize {
     usize::try_from(size.0).unwrap_or(usize::MAX)
 }
 

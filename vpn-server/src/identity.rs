@@ -6,7 +6,7 @@
 //!            └───── watched, SIGHUP ────── Keeper::run
 //! ```
 //!
-//! Keys are never logged, nor are public ones, by which a server would answer anybody.
+//! Keys are never logged, nor are public ones, by which a server would answer any sender.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -25,7 +25,7 @@ use crate::config::{InnerAddress, KeyFiles, PeerFile, PeersFile};
 use crate::link::Link;
 
 /// Pairs of an own key and a peer's that there are numbers for.
-const MOST_PAIRS: usize = 16;
+const MAX_PAIRS: usize = 16;
 /// Files that could not be used are tried again after this, whatever the file system tells.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
 
@@ -72,11 +72,11 @@ pub(crate) fn load(files: &KeyFiles, own: &[InnerAddress]) -> Result<Identity, I
         errors.add("peers", "at least one client is needed");
     }
     let (own_keys, peer_keys) = (keys.len(), checks.keys.len());
-    if own_keys * peer_keys > MOST_PAIRS {
+    if own_keys * peer_keys > MAX_PAIRS {
         let pairs = own_keys * peer_keys;
         let why = format!(
             "{own_keys} own keys and {peer_keys} keys of peers make {pairs} pairs, more than \
-             {MOST_PAIRS}"
+             {MAX_PAIRS}"
         );
         errors.add("peers", why);
     }
@@ -122,7 +122,7 @@ impl Checks<'_> {
     fn peer(&mut self, at: usize, peer: &PeerFile, errors: &mut ConfigErrors) -> Option<PeerSpec> {
         let name = &peer.name;
         let proper = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if !(1..=MOST_NAME).contains(&name.len()) || !name.chars().all(proper) {
+        if !(1..=MAX_NAME_BYTES).contains(&name.len()) || !name.chars().all(proper) {
             let why = format!(
                 "`{}` is not a name of letters, digits and -_.",
                 name.escape_debug()
@@ -229,13 +229,13 @@ impl Checks<'_> {
 }
 
 /// Longest name of a peer; it is a label of metrics.
-const MOST_NAME: usize = 63;
+const MAX_NAME_BYTES: usize = 63;
 
 /// Reads keys and peers again for as long as the process runs.
 pub(crate) struct Keeper {
     files: KeyFiles,
     own: Vec<InnerAddress>,
-    /// What is in force.
+    /// What is in effect.
     current: Identity,
     asked: Arc<Notify>,
     metrics: KeyMetrics,
@@ -259,7 +259,7 @@ impl KeyMetrics {
 }
 
 impl Keeper {
-    /// Returns it with what asks it to read everything again; `current` is in force.
+    /// Returns it with what makes it read everything again; `current` is in effect.
     pub(crate) fn new(
         files: KeyFiles,
         own: Vec<InnerAddress>,
@@ -314,7 +314,7 @@ impl Keeper {
         }
     }
 
-    /// Reads once; the same refusal is told and counted once.
+    /// Reads once; the same refusal is logged and counted once.
     async fn read<L: Link>(&mut self, link: &L, refused: &mut Option<String>) {
         match load(&self.files, &self.own) {
             Ok(identity) => {
@@ -325,13 +325,13 @@ impl Keeper {
                 self.metrics.taken.inc();
                 self.current = identity.clone();
                 let (keys, peers) = (identity.keys.len(), identity.peers.len());
-                tracing::info!(keys, peers, "keys and peers were read and are in force");
+                tracing::info!(keys, peers, "keys and peers reloaded");
                 link.replace(identity).await;
             }
             Err(error) => {
                 let error = telemetry::chain(&error).to_string();
                 if refused.as_ref() != Some(&error) {
-                    tracing::error!(%error, "keys and peers are refused, the last good ones stay");
+                    tracing::error!(%error, "keeping the previous keys and peers");
                     self.metrics.refused.inc();
                     *refused = Some(error);
                 }

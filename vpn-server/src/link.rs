@@ -32,7 +32,7 @@ impl Link for Tunnel {
     }
 
     async fn drain(&self) {
-        // A tunnel that has ended is told elsewhere, once.
+        // A tunnel that has ended is reported elsewhere, once.
         let _ = Self::drain(self).await;
     }
 

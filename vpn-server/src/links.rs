@@ -1,10 +1,10 @@
 //! TCP connections to the tunnel's port, until the tunnel takes them over.
 //!
 //! ```text
-//!   accept ─▶ room? ─▶ said something in time? ─▶ Link::accept
+//!   accept ─▶ limit? ─▶ first byte in time? ─▶ Link::accept
 //! ```
 //!
-//! Reads nothing: what is said is the tunnel's to judge. Runs until the process ends, also while
+//! Reads nothing: the bytes are the tunnel's. Runs until the process ends, also while
 //! it drains, since a client may have to connect again for the connections that are still open.
 
 use std::cell::RefCell;
@@ -20,24 +20,24 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tunnel::{Status, Transport};
 
-use crate::config::Limits;
+use crate::config::LimitsFile;
 use crate::metrics::LinkMetrics;
 
 /// Takes over a connection.
-pub(crate) type Take = dyn Fn(std::net::TcpStream, SocketAddr) + Send + Sync;
+pub(crate) type Accept = dyn Fn(std::net::TcpStream, SocketAddr) + Send + Sync;
 
-/// What is needed to take connections; made on one thread and used on another.
+/// What accepting connections needs; made on one thread and used on another.
 pub(crate) struct LinksParams {
-    pub(crate) take: Box<Take>,
+    pub(crate) accept: Box<Accept>,
     pub(crate) status: watch::Receiver<Arc<Status>>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: LimitsFile,
     pub(crate) metrics: LinkMetrics,
 }
 
 /// The connections of the tunnel's port.
 pub(crate) struct Links {
     params: LinksParams,
-    /// Those that have not said anything yet, by address.
+    /// Those that have not sent anything yet, by address.
     waiting: RefCell<BTreeMap<IpAddr, usize>>,
 }
 
@@ -49,19 +49,19 @@ impl Links {
         })
     }
 
-    /// Takes a connection that was accepted.
+    /// Handles a connection that was accepted.
     pub(crate) fn accepted(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr) {
-        if let Err(full) = self.room(peer.ip()) {
+        if let Err(full) = self.check_limits(peer.ip()) {
             tracing::debug!(%peer, full, "connection to the tunnel's port refused");
             return self.params.metrics.ended(full);
         }
         let links = Rc::clone(self);
         *links.waiting.borrow_mut().entry(peer.ip()).or_default() += 1;
         tokio::task::spawn_local(async move {
-            let limit = links.params.limits.hello_timeout;
-            let result = match heard(stream, limit).await {
+            let limit = links.params.limits.hello_timeout.0;
+            let result = match first_byte(stream, limit).await {
                 Ok(stream) => {
-                    (links.params.take)(stream, peer);
+                    (links.params.accept)(stream, peer);
                     "taken"
                 }
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => "silent",
@@ -73,8 +73,8 @@ impl Links {
     }
 
     /// Counts those that wait and those that carry a tunnel.
-    fn room(&self, source: IpAddr) -> Result<(), &'static str> {
-        let Limits {
+    fn check_limits(&self, source: IpAddr) -> Result<(), &'static str> {
+        let LimitsFile {
             links,
             links_per_source,
             ..
@@ -99,10 +99,10 @@ impl Links {
         if all >= links {
             return Err("limit");
         }
-        match links_per_source {
-            Some(most) if of_source >= most => Err("source_limit"),
-            Some(_) | None => Ok(()),
+        if links_per_source > 0 && of_source >= links_per_source {
+            return Err("source_limit");
         }
+        Ok(())
     }
 
     fn left(&self, source: IpAddr) {
@@ -116,8 +116,8 @@ impl Links {
     }
 }
 
-/// Waits for the first octet, and leaves it there.
-async fn heard(stream: TcpStream, limit: Duration) -> io::Result<std::net::TcpStream> {
+/// Waits for the first byte, and leaves it in the socket.
+async fn first_byte(stream: TcpStream, limit: Duration) -> io::Result<std::net::TcpStream> {
     let mut first = [0];
     let peeked = timeout(limit, stream.peek(&mut first)).await;
     match peeked.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?? {

@@ -22,7 +22,7 @@ const QUEUE_PACKETS: u32 = 1000;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetworkError {
-    /// The kernel cannot be told, or does not do it.
+    /// The kernel refused the device or its routes.
     #[error("setting up {device}")]
     Configure {
         /// The device.
@@ -35,7 +35,7 @@ pub enum NetworkError {
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// A network cannot be written as the kernel wants it.
-    #[error("a network the kernel cannot be told")]
+    #[error("invalid network")]
     Prefix(#[from] PrefixError),
 }
 
@@ -122,7 +122,7 @@ fn addresses(config: &Config) -> Result<Vec<Prefix>, PrefixError> {
         .collect()
 }
 
-/// The shoot's networks. The transfer networks are not among them: nobody connects to the ends of
+/// The shoot's networks. The transfer networks are not among them: nothing connects to the ends of
 /// a tunnel, and what the tunnel sends there itself passes no routing table.
 fn networks(config: &Config) -> Result<Vec<Prefix>, PrefixError> {
     let prefix = |network: &Network| Prefix::new(network.address(), network.prefix_len());

@@ -62,7 +62,7 @@ impl RunError {
     }
 }
 
-/// Runs the program until it is told to end.
+/// Runs the program until a stop signal.
 ///
 /// # Errors
 /// Why it did not start or go on; routes and rules were taken back.
@@ -84,11 +84,15 @@ async fn serve(
     let registry = Registry::new();
     let sockets = Sockets {
         device,
-        udp: config.listen.udp.map(|at| bind(at, &config)).transpose()?,
+        udp: config
+            .listen
+            .udp
+            .map(|at| bind(at.0, &config))
+            .transpose()?,
         wrapped: config
             .listen
             .wrapped
-            .map(|at| bind(at, &config))
+            .map(|at| bind(at.0, &config))
             .transpose()?,
         trusted_gateways: config.trusted_gateways.clone(),
     };
@@ -125,7 +129,7 @@ fn params(config: &Config) -> Params {
         stream: StreamParams {
             queue: config.queue,
             notsent_lowat: config.tcp.notsent_lowat,
-            hello_timeout: config.limits.hello_timeout,
+            hello_timeout: config.limits.hello_timeout.0,
             ..StreamParams::default()
         },
         offloads: udp::Offloads {

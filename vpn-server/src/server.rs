@@ -241,7 +241,7 @@ impl<L: Link> Server<L> {
                 asked.notify_one();
                 if let Err(error) = tls.reload() {
                     let error = telemetry::chain(&error);
-                    tracing::error!(%error, "certificates refused, the last good ones stay");
+                    tracing::error!(%error, "keeping the previous certificates");
                 }
             },
         );
@@ -295,7 +295,7 @@ fn listener(name: &str, address: SocketAddr, tcp: &TcpOptions) -> ListenerParams
 
 fn bind_tunnel(config: &Config) -> Result<Option<BoundListeners>, BindError> {
     let own = config.listen.tcp;
-    let own = own.map(|address| listener("tunnel", address, &config.tcp));
+    let own = own.map(|address| listener("tunnel", address.0, &config.tcp));
     own.map(|own| bind_all(&[own], 1, Vec::new())).transpose()
 }
 
@@ -304,9 +304,9 @@ fn first(bound: &BoundListeners) -> Option<SocketAddr> {
 }
 
 fn links<L: Link>(link: &L, config: &Config, instruments: &Instruments) -> LinksParams {
-    let taker = link.clone();
+    let link_to = link.clone();
     LinksParams {
-        take: Box::new(move |stream, from| taker.accept(stream, from)),
+        accept: Box::new(move |stream, from| link_to.accept(stream, from)),
         status: link.watch(),
         limits: config.limits,
         metrics: instruments.links.clone(),

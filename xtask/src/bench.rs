@@ -70,7 +70,7 @@ impl Part {
                  --cases conns --rounds 20 --seconds 0.15 --warm-up 0.05"
             }
             Self::Routes => {
-                "routes --only rhizome,envoy,haproxy-map,nginx --names 1,10000 \
+                "routes --only rhizome,rhizome-yaml,envoy,haproxy-map,nginx --names 1,10000 \
                  --rounds 1 --seconds 4"
             }
             Self::Tunnel => {

@@ -51,12 +51,12 @@ struct Image {
 /// Every image, with what may run without any right as the user of no rights.
 const IMAGES: [Image; 8] = [
     image("apiserver-proxy", "apiserver-proxy", ROOT),
-    image("konnectivity-agent", "konnectivity", NOBODY),
-    image("konnectivity-server", "konnectivity", NOBODY),
-    image("netpol-controller", "netpol-controller", NOBODY),
-    image("sni-proxy", "sni-proxy", NOBODY),
+    image("konnectivity-agent", "konnectivity", UNPRIVILEGED),
+    image("konnectivity-server", "konnectivity", UNPRIVILEGED),
+    image("netpol-controller", "netpol-controller", UNPRIVILEGED),
+    image("sni-proxy", "sni-proxy", UNPRIVILEGED),
     image("vpn-client", "vpn-client", ROOT),
-    image("vpn-provision", "vpn-provision", NOBODY),
+    image("vpn-provision", "vpn-provision", UNPRIVILEGED),
     image("vpn-server", "vpn-server", ROOT),
 ];
 
@@ -184,7 +184,7 @@ const LIMIT: u64 = 15 << 20;
 /// What images are tagged with.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-const NOBODY: &str = "65532:65532";
+const UNPRIVILEGED: &str = "65532:65532";
 const ROOT: &str = "0:0";
 
 #[cfg(test)]
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_dockerfile_has_every_image_with_its_user_and_no_other() {
+    fn dockerfile_matches_images() {
         let path = workspace::root().join(engine::DOCKERFILE);
         let text = fs::read_to_string(path).unwrap();
         let mut found: Vec<(String, String)> = Vec::new();
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_there_is_not_is_refused_by_name() {
+    fn unknown_image_is_refused_by_name() {
         let error = chosen(&["vpn-sever".to_owned()]).err().unwrap().to_string();
         assert!(
             error.contains("vpn-sever") && error.contains("vpn-server"),

@@ -36,11 +36,12 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     if options.nextest.is_empty() {
         good &= soak::run()? == ExitCode::SUCCESS;
     }
-    console.chapter("Tests");
+    console.chapter("Building the tests (dev profile; from nothing about 10 minutes on 2 CPUs)");
     // Built first and apart: inside a user namespace there is no network to fetch crates by.
     if !status(Tool::Nextest.command(&console)?.args(RUN).arg("--no-run"))? {
         return Ok(ExitCode::FAILURE);
     }
+    console.chapter("Tests (about 10 minutes on 2 CPUs)");
     let mut nextest = as_root(Tool::Nextest.command(&console)?)?;
     nextest.env("NEXTEST_TEST_THREADS", at_once().to_string());
     if std::env::var_os(BACKTRACE).is_none() {

@@ -16,7 +16,7 @@ use rhizome_micro::{Operation, all};
 fn main() -> ExitCode {
     let mut out = stdout().lock();
     for workload in all() {
-        // What is done once only (tables of the C library, the first growth of the heap) is nobody's.
+        // What is done once only (tables of the C library, the first growth of the heap) counts for none.
         black_box(workload.prepare()());
         let found = measured(workload.prepare());
         let (name, expected) = (workload.name(), workload.expected());

@@ -55,8 +55,8 @@ impl Asked {
     /// With the flag that is wrong.
     pub(super) fn check(&self, routes: usize) -> Result<()> {
         ensure!(
-            (1..=MOST_GATEWAYS).contains(&self.gateways),
-            "--gateways: from 1 to {MOST_GATEWAYS}"
+            (1..=MAX_GATEWAYS).contains(&self.gateways),
+            "--gateways: from 1 to {MAX_GATEWAYS}"
         );
         ensure!(self.held > 0, "--held: from 1");
         ensure!(
@@ -99,13 +99,13 @@ impl Asked {
 fn most() -> usize {
     let most = usize::try_from(limits::proxied(limits::descriptors())).unwrap_or(usize::MAX);
     // New ones come beside those that are held.
-    most.saturating_sub(load::IN_FLIGHT).max(1)
+    most.saturating_sub(SPARE).max(1)
 }
 
 /// Measures with so many namespaces.
 ///
 /// # Errors
-/// When something does not start, ends, or a change does not come into force.
+/// When something does not start, ends, or a change does not take effect.
 pub(super) fn measure(lab: &mut Lab<'_>, spaces: usize) -> Result<()> {
     lab.progress.step("churn: objects are created");
     shoots::fill(lab, spaces)?;
@@ -173,7 +173,7 @@ fn add_memory(lab: &mut Lab<'_>, held: usize, empty: &[Usage], full: &[Usage]) {
     }
 }
 
-/// Changes routes, and says what that took of everybody.
+/// Changes routes, and records what that cost each program.
 fn change(
     lab: &mut Lab<'_>,
     controller: &Running,
@@ -226,6 +226,8 @@ fn add_outcomes(lab: &mut Lab<'_>, outcomes: &[Outcome]) {
 }
 
 /// Each has a share of the shoots of a namespace.
-const MOST_GATEWAYS: usize = 4;
+const MAX_GATEWAYS: usize = 4;
 /// For what is done behind the scenes.
 const REST: Duration = Duration::from_millis(500);
+/// Descriptors that are left for new connections.
+const SPARE: usize = 32;

@@ -110,7 +110,7 @@ impl<'a> Cluster<'a> {
         Ok(self.server.child().usage()?.cpu_time)
     }
 
-    /// Returns an address that nobody listens at.
+    /// Returns an address without a listener.
     ///
     /// # Errors
     /// When there is none left.

@@ -25,7 +25,7 @@ pub(crate) const DELAY_MAX: Figure = Figure::lower("delay max", "ms");
 /// From a gateway's start until it is ready.
 pub(crate) const SYNC: Figure = Figure::lower("start to ready", "ms");
 /// What was sent to the gateway for it.
-pub(crate) const OCTETS: Figure = Figure::lower("sent to the gateway", "bytes");
+pub(crate) const BYTES: Figure = Figure::lower("sent to the gateway", "bytes");
 /// CPU time of the controller for one change.
 pub(crate) const CPU_EACH: Figure = Figure::lower("cpu controller", "ms each");
 /// CPU time of the gateway for one change.

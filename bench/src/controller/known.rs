@@ -50,8 +50,8 @@ pub(crate) fn known(case: &str, figure: Figure) -> Known {
         (SYNC, of::SYNC) => bound(2000.0),
         (ENDPOINT, of::DELAY_P99) => bound(100.0),
         // Its assignment, and what frames it.
-        (ENDPOINT, of::OCTETS) => bound(1024.0),
-        (SHOOT, of::OCTETS) => bound(8192.0),
+        (ENDPOINT, of::BYTES) => bound(1024.0),
+        (SHOOT, of::BYTES) => bound(8192.0),
         // 2 KiB each.
         (CHURN, of::PER_10K) => bound(20.0),
         // Else they are not the changes a second that were asked for.
@@ -59,7 +59,7 @@ pub(crate) fn known(case: &str, figure: Figure) -> Known {
             must: Some(Bound::AtLeast(9.5)),
             peer: None,
         },
-        // Before somebody waits for it.
+        // Shorter than a user waits.
         (MOVED | NAMED, of::DELAY_P99) => bound(1000.0),
         _ => always(case, figure),
     }

@@ -70,7 +70,7 @@ fn sync(lab: &mut Lab<'_>, controller: &Running, xds: SocketAddr) -> Result<Gate
     let usage = gateway.child.usage()?;
     gateway.had_all_at_first(lab.routed)?;
     lab.add(known::SYNC, of::SYNC, took.as_secs_f64() * 1e3);
-    lab.add(known::SYNC, of::OCTETS, controller.sum(PUSHED, &[])?);
+    lab.add(known::SYNC, of::BYTES, controller.sum(PUSHED, &[])?);
     lab.add(known::SYNC, of::CPU_GATEWAY, usage.cpu_time.as_secs_f64());
     lab.add(known::SYNC, of::GATEWAY_RESIDENT, mib(usage.rss_kib));
     lab.add(known::SYNC, of::GATEWAY_PEAK, mib(usage.peak_rss_kib));
@@ -105,7 +105,7 @@ fn change(lab: &mut Lab<'_>, controller: &Running, gateway: &Gateway, spaces: us
     let theirs = each(theirs, gateway.child.usage()?.cpu_time);
     let bytes = (controller.sum(PUSHED, &[])? - before) / changes;
     lab.delays(known::ENDPOINT, &delays)?;
-    lab.add(known::ENDPOINT, of::OCTETS, bytes);
+    lab.add(known::ENDPOINT, of::BYTES, bytes);
     lab.add(known::ENDPOINT, of::CPU_EACH, ours);
     lab.add(known::ENDPOINT, of::CPU_GATEWAY_EACH, theirs);
     Ok(())
@@ -131,6 +131,6 @@ fn come(lab: &mut Lab<'_>, controller: &Running, gateway: &Gateway, spaces: usiz
     wait::pause(Duration::from_millis(500));
     let bytes = controller.sum(PUSHED, &[])? - before;
     lab.add(known::SHOOT, of::DELAY_P50, took);
-    lab.add(known::SHOOT, of::OCTETS, bytes);
+    lab.add(known::SHOOT, of::BYTES, bytes);
     Ok(())
 }

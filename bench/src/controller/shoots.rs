@@ -5,7 +5,7 @@
 //!                                               └▶ 10.x.{own}.{last}, which is where it runs now
 //! ```
 //!
-//! No address is anybody's, unless a network has all of [`NETWORK`] as its own; then a port of it
+//! No address is in use, unless a network has all of [`NETWORK`] as its own; then a port of it
 //! says whose load the shoot gets, see [`port`].
 
 use std::net::Ipv4Addr;

@@ -61,7 +61,7 @@ impl Credentials {
 }
 
 /// Builds the TLS settings of a frontend's client. `alpn` is `h2` with gRPC and `http/1.1` without.
-/// Sessions are resumed only on demand, since kube-apiserver does not resume any.
+/// No session is resumed, as kube-apiserver resumes none.
 ///
 /// # Errors
 /// When a file cannot be read or is not what it should be.
@@ -69,7 +69,6 @@ pub(crate) fn client_config(
     ca: &Path,
     identity: &IdentityFiles,
     grpc: bool,
-    resume: bool,
 ) -> Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
     for cert in certificates(ca)? {
@@ -91,9 +90,7 @@ pub(crate) fn client_config(
     } else {
         b"http/1.1".into()
     }];
-    if !resume {
-        config.resumption = Resumption::disabled();
-    }
+    config.resumption = Resumption::disabled();
     Ok(Arc::new(config))
 }
 

@@ -140,7 +140,7 @@ async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
         if let Some(at) = head.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
             break at + 4;
         }
-        if head.len() > LONGEST_HEAD || stream.read_buf(&mut head).await? == 0 {
+        if head.len() > MAX_HEAD || stream.read_buf(&mut head).await? == 0 {
             let text = String::from_utf8_lossy(&head).into_owned();
             return Err(io::Error::other(format!("no answer to CONNECT: {text:?}")));
         }
@@ -149,7 +149,7 @@ async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
         let text = String::from_utf8_lossy(&head).into_owned();
         return Err(io::Error::other(format!("CONNECT refused: {text:?}")));
     }
-    // No destination here speaks first, so these are nobody's.
+    // No destination here speaks first, so these bytes belong to no tunnel.
     if head.len() > end {
         return Err(io::Error::other("bytes behind the answer to CONNECT"));
     }
@@ -157,4 +157,4 @@ async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 /// What kube-apiserver reads at most.
-const LONGEST_HEAD: usize = 1 << 20;
+const MAX_HEAD: usize = 1 << 20;

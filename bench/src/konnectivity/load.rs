@@ -106,17 +106,17 @@ pub(crate) async fn hold(
     target: SocketAddr,
     count: usize,
 ) -> Result<Vec<Tunnel>> {
-    let (mut open, mut dialling) = (Vec::with_capacity(count), JoinSet::new());
+    let (mut open, mut dialing) = (Vec::with_capacity(count), JoinSet::new());
     for _ in 0..count {
-        if dialling.len() >= DIALS_AT_ONCE
-            && let Some(tunnel) = dialling.join_next().await
+        if dialing.len() >= DIALS_AT_ONCE
+            && let Some(tunnel) = dialing.join_next().await
         {
             open.push(tunnel.context("a dial's task")??);
         }
         let frontend = frontend.clone();
-        dialling.spawn(async move { dial(&frontend, target).await });
+        dialing.spawn(async move { dial(&frontend, target).await });
     }
-    while let Some(tunnel) = dialling.join_next().await {
+    while let Some(tunnel) = dialing.join_next().await {
         open.push(tunnel.context("a dial's task")??);
     }
     Ok(open)
@@ -256,7 +256,7 @@ pub(crate) async fn dials(frontend: &Frontend, target: SocketAddr, load: Load) -
     }
     let mut sum = Outcome::new(load.length)?;
     while let Some(one) = tasks.join_next().await {
-        sum.add(&one.context("a dialler's task")??)?;
+        sum.add(&one.context("a dialer's task")??)?;
     }
     Ok(sum)
 }
@@ -314,7 +314,7 @@ pub(crate) async fn many_dials(
         });
     }
     while let Some(done) = tasks.join_next().await {
-        done.context("a dialler's task")??;
+        done.context("a dialer's task")??;
     }
     Ok(())
 }

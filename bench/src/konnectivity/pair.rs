@@ -7,9 +7,9 @@
 //! Only flags that upstream has are used, so that upstream's programs can be started the same way.
 //! The programs end, and their directory goes, with the value.
 
-use std::ffi::OsString;
+use std::fmt::Display;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -33,8 +33,6 @@ pub(crate) struct Programs {
     pub(crate) agent_args: Vec<String>,
     /// Where they run.
     pub(crate) cpus: Bound,
-    /// Whether our TLS sessions may be resumed.
-    pub(crate) resume: bool,
     /// The server.
     pub(crate) server: PathBuf,
     /// More flags for it.
@@ -73,7 +71,7 @@ impl Pair {
             .wait_ready(START_LIMIT, arrived)
             .with_context(|| format!("the server says:\n{}", server.log_tail(20)))?;
         Ok(Self {
-            frontend: plan.client(&credentials, programs.resume)?,
+            frontend: plan.client(&credentials)?,
             sides: (
                 Side::new(Some(server.pid()), Some(plan.server_health)),
                 Side::new(Some(agent.pid()), Some(plan.agent_health)),
@@ -146,57 +144,54 @@ impl Plan {
     }
 
     fn server(&self, programs: &Programs, credentials: &Credentials) -> Result<Command> {
-        let mut flags = Flags::default();
-        flags.text(
-            "mode",
-            if self.transport.is_grpc() {
-                "grpc"
-            } else {
-                "http-connect"
-            },
-        );
-        flags.path("cluster-cert", &credentials.cluster.cert);
-        flags.path("cluster-key", &credentials.cluster.key);
-        flags.path("cluster-ca-cert", &credentials.agents_ca);
-        flags.text("agent-bind-address", "127.0.0.1");
-        flags.port("agent-port", self.agents);
-        flags.text("health-bind-address", "127.0.0.1");
-        flags.port("health-port", self.server_health.port());
-        flags.port("admin-port", self.server_admin);
-        if self.transport.is_uds() {
-            flags.path("uds-name", &self.socket);
-            flags.port("server-port", 0);
+        let mode = if self.transport.is_grpc() {
+            "grpc"
         } else {
-            flags.text("server-bind-address", "127.0.0.1");
-            flags.port("server-port", self.frontend);
-            flags.path("server-ca-cert", &credentials.frontend_ca);
-            flags.path("server-cert", &credentials.frontend.cert);
-            flags.path("server-key", &credentials.frontend.key);
+            "http-connect"
+        };
+        let mut flags = vec![
+            flag("mode", mode),
+            flag("cluster-cert", credentials.cluster.cert.display()),
+            flag("cluster-key", credentials.cluster.key.display()),
+            flag("cluster-ca-cert", credentials.agents_ca.display()),
+            flag("agent-bind-address", LOOPBACK),
+            flag("agent-port", self.agents),
+            flag("health-bind-address", LOOPBACK),
+            flag("health-port", self.server_health.port()),
+            flag("admin-port", self.server_admin),
+        ];
+        if self.transport.is_uds() {
+            flags.push(flag("uds-name", self.socket.display()));
+            flags.push(flag("server-port", 0));
+        } else {
+            flags.push(flag("server-bind-address", LOOPBACK));
+            flags.push(flag("server-port", self.frontend));
+            flags.push(flag("server-ca-cert", credentials.frontend_ca.display()));
+            flags.push(flag("server-cert", credentials.frontend.cert.display()));
+            flags.push(flag("server-key", credentials.frontend.key.display()));
         }
         let mut command = programs.cpus.command(Role::Server, &programs.server)?;
-        command
-            .args(flags.0)
-            .arg("-v=0")
-            .args(&programs.server_args);
+        command.args(flags).arg("-v=0").args(&programs.server_args);
         Ok(command)
     }
 
     fn agent(&self, programs: &Programs, credentials: &Credentials) -> Result<Command> {
-        let mut flags = Flags::default();
-        flags.path("ca-cert", &credentials.agents_ca);
-        flags.path("agent-cert", &credentials.agent.cert);
-        flags.path("agent-key", &credentials.agent.key);
-        flags.text("proxy-server-host", "127.0.0.1");
-        flags.port("proxy-server-port", self.agents);
-        flags.text("health-server-host", "127.0.0.1");
-        flags.port("health-server-port", self.agent_health.port());
-        flags.port("admin-server-port", self.agent_admin);
+        let flags = [
+            flag("ca-cert", credentials.agents_ca.display()),
+            flag("agent-cert", credentials.agent.cert.display()),
+            flag("agent-key", credentials.agent.key.display()),
+            flag("proxy-server-host", LOOPBACK),
+            flag("proxy-server-port", self.agents),
+            flag("health-server-host", LOOPBACK),
+            flag("health-server-port", self.agent_health.port()),
+            flag("admin-server-port", self.agent_admin),
+        ];
         let mut command = programs.cpus.command(Role::Agent, &programs.agent)?;
-        command.args(flags.0).arg("-v=0").args(&programs.agent_args);
+        command.args(flags).arg("-v=0").args(&programs.agent_args);
         Ok(command)
     }
 
-    fn client(&self, credentials: &Credentials, resume: bool) -> Result<Frontend> {
+    fn client(&self, credentials: &Credentials) -> Result<Frontend> {
         let grpc = self.transport.is_grpc();
         if self.transport.is_uds() {
             let path = self.socket.clone();
@@ -207,31 +202,16 @@ impl Plan {
             grpc,
             addr: SocketAddr::from((Ipv4Addr::LOCALHOST, self.frontend)),
             name: ServerName::try_from("localhost").context("a server's name")?,
-            config: client_config(ca, identity, grpc, resume)?,
+            config: client_config(ca, identity, grpc)?,
         })
     }
 }
 
-/// Flags in the form `--name=value`.
-#[derive(Default)]
-struct Flags(Vec<OsString>);
-
-impl Flags {
-    fn text(&mut self, name: &str, value: &str) {
-        self.0.push(format!("--{name}={value}").into());
-    }
-
-    fn port(&mut self, name: &str, port: u16) {
-        self.text(name, &port.to_string());
-    }
-
-    fn path(&mut self, name: &str, path: &Path) {
-        let mut flag = OsString::from(format!("--{name}="));
-        flag.push(path);
-        self.0.push(flag);
-    }
+fn flag(name: &str, value: impl Display) -> String {
+    format!("--{name}={value}")
 }
 
+const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const START_LIMIT: Duration = Duration::from_secs(20);
 const LINES: usize = 20;
 
@@ -248,7 +228,6 @@ mod tests {
             agent: "an-agent".into(),
             agent_args: vec!["--agent-id=a".to_owned()],
             cpus: Cpus::default().bind_load().unwrap(),
-            resume: false,
             server: "a-server".into(),
             server_args: vec!["--server-id=s".to_owned()],
         };

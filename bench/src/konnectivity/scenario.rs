@@ -90,7 +90,7 @@ impl Lab {
     }
 }
 
-/// A pair of ours, a running one, or none at all.
+/// A pair, or none at all.
 pub(crate) struct Target {
     /// What it is called in the results.
     pub(crate) transport: Transport,

@@ -44,7 +44,7 @@ impl Side {
     }
 }
 
-/// Returns the status that `GET path` is answered with; `None` when nobody answers.
+/// Returns the status that `GET path` is answered with; `None` without an answer.
 pub(crate) fn status(addr: SocketAddr, path: &str) -> Option<u16> {
     let text = request(addr, path).ok()?;
     text.split(' ').nth(1)?.parse().ok()

@@ -1,9 +1,8 @@
-//! Flags that say what to measure: profiles of ours, of the user's, or something that runs.
+//! Flags that say what to measure: profiles of ours, or of the user's.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use clap::Args;
 
 use super::{Profile, written};
@@ -19,57 +18,20 @@ pub(crate) struct Chosen {
     /// A profile of your own, measured as well (with `--only`, when it is named there).
     #[arg(long, value_name = "FILE")]
     profile: Vec<PathBuf>,
-    /// Something that runs already, measured beside `direct` if nothing else is named; with its
-    /// process id also what it uses.
-    #[arg(long, value_name = "ADDRESS[,pid=N]")]
-    at: Vec<Running>,
     /// Uses this program for a profile, by the profile's or the program's name.
     #[arg(long, value_name = "NAME=PATH")]
     program: Vec<String>,
 }
 
-/// Something that was not started here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Running {
-    /// Where it listens.
-    pub(crate) address: SocketAddr,
-    /// Its process.
-    pub(crate) pid: Option<u32>,
-}
-
-impl std::str::FromStr for Running {
-    type Err = anyhow::Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let (address, rest) = text
-            .split_once(',')
-            .map_or((text, None), |(address, rest)| (address, Some(rest)));
-        let pid = rest
-            .map(|rest| {
-                let word = rest.strip_prefix("pid=");
-                word.and_then(|word| word.parse().ok())
-                    .with_context(|| format!("{rest:?} is not pid=NUMBER"))
-            })
-            .transpose()?;
-        let address = address
-            .parse()
-            .with_context(|| format!("{address:?} is no address with a port"))?;
-        Ok(Self { address, pid })
-    }
-}
-
 impl Chosen {
-    /// Returns the profiles asked for: without names those that are standard, or, beside something
-    /// that runs already, those without a program.
+    /// Returns the profiles asked for: without names those that are standard.
     ///
     /// # Errors
     /// When a name is unknown, two profiles have one name, or a file is no profile.
     pub(crate) fn profiles(&self) -> Result<Vec<Profile>> {
         let mut all = self.all()?;
         if self.only.is_empty() {
-            let alone = self.at.is_empty();
-            let beside = |profile: &Profile| profile.is_direct() || profile.running.is_some();
-            all.retain(|profile| profile.standard && (alone || beside(profile)));
+            all.retain(|profile| profile.standard);
         }
         Ok(all)
     }
@@ -106,7 +68,6 @@ impl Chosen {
                 chosen.push(found.clone());
             }
         }
-        chosen.extend(self.at.iter().map(|running| Profile::of_running(*running)));
         Ok(chosen)
     }
 
@@ -116,10 +77,5 @@ impl Chosen {
     /// When one is not `NAME=PATH`.
     pub(crate) fn given(&self) -> Result<Given> {
         Given::parse(&self.program)
-    }
-
-    /// Tells whether something that runs already is measured: its routes are not ours.
-    pub(crate) fn has_running(&self) -> bool {
-        !self.at.is_empty()
     }
 }

@@ -1,4 +1,4 @@
-//! One profile at work: a program of our own making, something that runs already, or nothing.
+//! One profile at work: a program that was started here, or nothing.
 //!
 //! ```text
 //! Profile + Setting ──▶ directory, files, ports ──▶ launch ──▶ listens ──▶ prepare, tell: one name more ──▶ dropped
@@ -74,10 +74,10 @@ impl Target {
             .free_ports(1 + profile.ports.len())?
             .into_iter();
         let mut port = || ports.next().context("too few ports");
-        let address = match (&profile.running, profile.is_direct()) {
-            (Some(running), _) => running.address,
-            (None, true) => first.backend,
-            (None, false) => loopback(port()?),
+        let address = if profile.is_direct() {
+            first.backend
+        } else {
+            loopback(port()?)
         };
         let mut named = Map::new();
         for name in &profile.ports {
@@ -154,11 +154,9 @@ impl Target {
         self.child.as_mut()
     }
 
-    /// Finds its processes; `None` when there are none, or they are not known.
+    /// Finds its processes; `None` when there is no program.
     pub(crate) fn tree(&self) -> Option<Tree> {
-        let started = self.child.as_ref().map(ChildGuard::pid);
-        let running = self.profile.running.and_then(|running| running.pid);
-        started.or(running).map(Tree::of)
+        self.child.as_ref().map(ChildGuard::pid).map(Tree::of)
     }
 
     /// Tells whether it can be told of one more name.
@@ -321,7 +319,7 @@ fn say(socket: &Path, words: &str) -> Result<String> {
     stream.write_all(words.as_bytes()).with_context(what)?;
     let mut answer = String::new();
     stream
-        .take(LONGEST_ANSWER)
+        .take(MAX_ANSWER)
         .read_to_string(&mut answer)
         .with_context(what)?;
     Ok(answer)
@@ -344,5 +342,5 @@ const SETTLE: Duration = Duration::from_millis(200);
 const BECOME_LIMIT: Duration = Duration::from_millis(200);
 const BECOME_INTERVAL: Duration = Duration::from_micros(20);
 const SAY_LIMIT: Duration = Duration::from_secs(10);
-const LONGEST_ANSWER: u64 = 1 << 20;
+const MAX_ANSWER: u64 = 1 << 20;
 const LINES: usize = 12;

@@ -43,9 +43,9 @@ fn context(profile: &Profile, listener: Listener) -> Value {
 }
 
 #[test]
-fn every_profile_is_filled_in_for_every_listener_it_has() {
+fn profiles_render_for_each_listener() {
     let profiles = written::embedded().unwrap();
-    assert_eq!(profiles.len(), 12);
+    assert_eq!(profiles.len(), 13);
     for (profile, (file, _)) in profiles.iter().zip(written::EMBEDDED) {
         assert_eq!(profile.name, *file, "a file is called as its profile");
         for listener in &profile.listeners {
@@ -86,13 +86,13 @@ fn every_profile_is_filled_in_for_every_listener_it_has() {
 }
 
 #[test]
-fn a_word_that_is_not_known_is_an_error() {
+fn unknown_word_is_an_error() {
     let error = render("x.cfg", "{{ listen.snl }}", &json!({ "listen": {} })).unwrap_err();
     assert!(format!("{error:#}").contains("x.cfg"), "{error:#}");
 }
 
 #[test]
-fn a_profile_takes_from_the_one_it_extends_what_it_does_not_say() {
+fn profile_inherits_from_extended_one() {
     let text = "name: mine\nextends: envoy\nvalues: { buffer: \"65536\" }\nstandard: false\n";
     let mine = written::read(text, Path::new("mine.yaml")).unwrap();
     let profiles = written::embedded().unwrap();
@@ -108,7 +108,7 @@ fn a_profile_takes_from_the_one_it_extends_what_it_does_not_say() {
 }
 
 #[test]
-fn mistakes_in_a_profile_are_named() {
+fn profile_errors_name_the_mistake() {
     for (text, word) in [
         ("name: a\nextends: nothing\n", "nothing"),
         ("name: a\nextends: envoy-32k\n", "envoy-32k"),
@@ -122,21 +122,9 @@ fn mistakes_in_a_profile_are_named() {
     }
 }
 
-#[test]
-fn what_runs_already_is_an_address_and_perhaps_a_process() {
-    let running: Running = "127.0.0.1:443,pid=7".parse().unwrap();
-    assert_eq!((running.address.port(), running.pid), (443, Some(7)));
-    let running: Running = "[::1]:443".parse().unwrap();
-    assert!(running.address.is_ipv6() && running.pid.is_none());
-    assert!(!Profile::of_running(running).supports(Listener::Sni, Case::Idle));
-    for text in ["example.com", "127.0.0.1:443,7", "127.0.0.1:443,pid=x"] {
-        assert!(text.parse::<Running>().is_err(), "{text}");
-    }
-}
-
 /// A proxy that is none: `sh`, which waits, tells what it gets, and has its file in the log.
 #[test]
-fn one_more_name_is_written_and_told() {
+fn added_name_is_written_and_signaled() {
     let dir = TempDir::new("bench-profile").unwrap();
     let path = dir.join("shell.yaml");
     let text = "name: shell\nprogram: { name: sh }\nports: [admin]\n\

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_time_passes_and_nobodys_does_not() {
+    fn own_cpu_time_passes() {
         let us = Tree::of(std::process::id());
         let before = us.cpu_time().unwrap();
         let limit = Duration::from_secs(60);

@@ -18,6 +18,10 @@ pub(super) const EMBEDDED: &[(&str, &str)] = &[
         include_str!("../../profiles/rhizome-copy.yaml"),
     ),
     ("rhizome-2", include_str!("../../profiles/rhizome-2.yaml")),
+    (
+        "rhizome-yaml",
+        include_str!("../../profiles/rhizome-yaml.yaml"),
+    ),
     ("envoy", include_str!("../../profiles/envoy.yaml")),
     ("envoy-32k", include_str!("../../profiles/envoy-32k.yaml")),
     ("haproxy", include_str!("../../profiles/haproxy.yaml")),
@@ -143,7 +147,6 @@ impl Written {
             listeners: self.listeners.unwrap_or_else(|| vec![Listener::Sni]),
             cases: self.cases.unwrap_or_else(|| ALL.to_vec()),
             standard: self.standard.unwrap_or(true),
-            running: None,
             program: self.program,
             version: self.version.unwrap_or_default(),
             files: self.files.unwrap_or_default(),
@@ -157,37 +160,4 @@ impl Written {
     }
 }
 
-impl Profile {
-    /// Makes the profile of something that runs already: its routes are its own, and its memory is
-    /// known with its process alone.
-    pub(super) fn of_running(running: super::Running) -> Self {
-        let mut cases = ALL.to_vec();
-        cases.retain(|case| *case != Case::Routes);
-        cases.retain(|case| *case != Case::Idle || running.pid.is_some());
-        Self {
-            name: format!("at {}", running.address),
-            about: "runs already".to_owned(),
-            listeners: vec![Listener::Connect, Listener::Proxy, Listener::Sni],
-            cases,
-            standard: true,
-            running: Some(running),
-            program: None,
-            version: Vec::new(),
-            files: Vec::new(),
-            args: Vec::new(),
-            ports: Vec::new(),
-            values: BTreeMap::new(),
-            workers: 1,
-            apply: None,
-        }
-    }
-}
-
-const ALL: [Case; 6] = [
-    Case::Bulk,
-    Case::Conns,
-    Case::Idle,
-    Case::Requests,
-    Case::Routes,
-    Case::Rtt,
-];
+const ALL: [Case; 5] = [Case::Bulk, Case::Conns, Case::Idle, Case::Routes, Case::Rtt];

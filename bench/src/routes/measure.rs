@@ -32,7 +32,7 @@ pub(super) type Found = Vec<(Figure, f64)>;
 /// Starts `profile` with so many names, and changes them. What was found before an error stays.
 ///
 /// # Errors
-/// When it does not start or a name does not come into force, with the end of its log.
+/// When it does not start or a name does not take effect, with the end of its log.
 pub(super) fn table(lab: &Lab<'_>, profile: &Profile, names: u32, found: &mut Found) -> Result<()> {
     let (mut target, mut spent) = launched(lab, profile, names)?;
     found.push((of::START, millis(spent)));
@@ -146,7 +146,7 @@ fn changes(
         all += took;
     }
     let (mut all, mut count) = (Duration::ZERO, 0);
-    while all < lab.length && count < MOST_CHANGES {
+    while all < lab.length && count < MAX_CHANGES {
         let took = change(lab, target, names + watched + count)?;
         found.push((of::APPLY, millis(took)));
         count += 1;
@@ -193,7 +193,6 @@ fn new(lab: &Lab<'_>, target: &Target) -> Result<(Found, Option<f64>)> {
     let spread: Vec<Words> = spread.map(words).collect();
     let load = Load {
         in_flight: IN_FLIGHT,
-        interval: None,
         warm_up: WARM_UP,
         length: lab.length / TURNS,
     };
@@ -241,7 +240,7 @@ const PAUSE: Duration = Duration::from_micros(100);
 /// Names that new connections go by, in turn.
 const NAMES: usize = 1000;
 const IN_FLIGHT: usize = 32;
-const MOST_CHANGES: u32 = 50;
+const MAX_CHANGES: u32 = 50;
 /// Changes of which each tells how long the held connections stalled; fewer where they take long.
 const WATCHED: u32 = 5;
 const WARM_UP: Duration = Duration::from_millis(30);
@@ -260,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_more_names_cost_is_told_against_the_first_size_in_the_same_turn() {
+    fn cost_is_compared_with_first_size() {
         let sizes = [1, 1000, 10_000];
         let costs = [(10_000, 44.0), (1000, 41.0), (1, 40.0)];
         let more = |costs| -> Vec<(u32, f64)> {

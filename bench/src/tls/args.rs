@@ -1,6 +1,6 @@
 //! Flags of `rhizome-bench tls`.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -21,16 +21,12 @@ pub(crate) struct Tls {
     /// What to measure; by default everything.
     #[arg(long, value_enum, value_delimiter = ',')]
     cases: Vec<Case>,
-    /// Connections at once that bytes go through; requests go through the most of these.
+    /// Connections at once that bytes go through.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 8, 64])]
     pub(crate) connections: Vec<usize>,
-    /// New connections and handshakes under way at a time.
+    /// New connections under way at a time.
     #[arg(long, default_value_t = 32)]
     in_flight: usize,
-    /// New connections, handshakes and requests a second; without it, as fast as they go. With it,
-    /// one that had to wait counts from when it was due.
-    #[arg(long)]
-    rate: Option<f64>,
     /// Idle connections; fewer, if open files are limited to less.
     #[arg(long, default_value_t = 9000)]
     idle: usize,
@@ -50,18 +46,6 @@ pub(crate) struct Tls {
     /// one for the proxy, the second one for everything else.
     #[arg(long)]
     cpus: Option<Cpus>,
-    /// Where the backend listens, for a proxy that runs already; by default on a port that is free.
-    #[arg(long, value_name = "ADDRESS")]
-    backend: Option<SocketAddr>,
-    /// Server name that a proxy which runs already routes to the backend.
-    #[arg(long, value_name = "NAME")]
-    server_name: Option<String>,
-    /// Destination address that it routes to the backend, with port 443.
-    #[arg(long, value_name = "IP")]
-    destination: Option<Ipv4Addr>,
-    /// Value of `X-Gardener-Destination` that it routes to the backend.
-    #[arg(long, value_name = "TEXT")]
-    connect_value: Option<String>,
     /// Give ClientHellos a key share of 1216 bytes, as post-quantum ones have.
     #[arg(long)]
     pub(crate) post_quantum: bool,
@@ -72,8 +56,6 @@ pub(crate) struct Tls {
 pub(crate) struct Extent {
     /// New connections under way at a time.
     pub(crate) in_flight: usize,
-    /// Between two operations that are due.
-    pub(crate) interval: Option<Duration>,
     /// Idle connections.
     pub(crate) idle: usize,
     /// What does not count yet.
@@ -106,19 +88,10 @@ impl Tls {
         let most = limits::proxied(limits::descriptors());
         Ok(Extent {
             in_flight: self.in_flight,
-            interval: self.rate.map(|rate| seconds(1.0 / rate)).transpose()?,
             idle: self.idle.min(usize::try_from(most).unwrap_or(usize::MAX)),
             warm_up: seconds(self.warm_up)?,
             length: seconds(self.seconds)?,
         })
-    }
-
-    /// Returns the rate asked for, as the name of a case has it.
-    pub(crate) fn pace(&self, connections: usize) -> String {
-        match self.rate {
-            Some(rate) => format!("{rate}/s"),
-            None => format!("×{connections}"),
-        }
     }
 
     /// Returns the processors.
@@ -129,43 +102,11 @@ impl Tls {
         self.cpus.clone().map_or_else(Cpus::apart, Ok)
     }
 
-    /// Returns where backends listen.
-    pub(crate) fn backend(&self) -> SocketAddr {
-        self.backend
-            .unwrap_or_else(|| (Ipv4Addr::LOCALHOST, 0).into())
-    }
-
     /// Returns the table, and the route that connections are for.
     pub(crate) fn routes(&self, backend: SocketAddr) -> (Vec<Route>, Route) {
-        let table = Route::table(self.names, backend);
-        let mut asked = Route::numbered(self.names.saturating_sub(1), backend);
-        if self.chosen.has_running() {
-            let given = self.server_name.clone();
-            asked.name = given.unwrap_or(asked.name);
-            asked.destination = self.destination.unwrap_or(asked.destination);
-            asked.cluster = self.connect_value.clone().unwrap_or(asked.cluster);
-        }
-        (table, asked)
-    }
-
-    /// Checks what does not go together.
-    ///
-    /// # Errors
-    /// When something that runs already is to be measured without being told where its backend is.
-    pub(crate) fn check(&self) -> Result<()> {
-        ensure!(
-            !self.chosen.has_running() || self.backend.is_some(),
-            "--at needs --backend, the address to which the proxy routes, and --server-name, \
-             --destination or --connect-value, by which it does"
-        );
-        Ok(())
+        let asked = Route::numbered(self.names.saturating_sub(1), backend);
+        (Route::table(self.names, backend), asked)
     }
 }
 
-const ALL: [Case; 5] = [
-    Case::Conns,
-    Case::Bulk,
-    Case::Rtt,
-    Case::Idle,
-    Case::Requests,
-];
+const ALL: [Case; 4] = [Case::Conns, Case::Bulk, Case::Rtt, Case::Idle];

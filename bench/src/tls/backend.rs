@@ -7,7 +7,7 @@
 //! ```
 //!
 //! One thread for all connections but those of B, which get a thread each: a round trip then costs
-//! two system calls here and no more. Knows nothing of TLS: nobody finishes these handshakes.
+//! two system calls here and no more. Knows nothing of TLS: no handshake is finished.
 
 mod skip;
 
@@ -55,7 +55,7 @@ impl Backend {
     /// Listens on `address` and starts a thread.
     ///
     /// # Errors
-    /// When one is not to be had.
+    /// When one cannot be obtained.
     pub(crate) fn start(address: SocketAddr) -> Result<Self> {
         let listener = listen(address)?;
         let address = listener.local_addr().context("a backend's address")?;

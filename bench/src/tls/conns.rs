@@ -1,27 +1,20 @@
 //! New connections: connect, ClientHello, one byte there and back, close.
 //!
 //! ```text
-//! closed:  so many in flight ─┐
-//! open:    due at fixed times ┴─▶ connect ─▶ opening (─▶ 200 ─▶ rest) ─▶ byte ─▶ close ─▶ latency
+//! so many in flight ─▶ connect ─▶ opening (─▶ 200 ─▶ rest) ─▶ byte ─▶ close ─▶ latency
 //! ```
 //!
-//! One thread and one epoll. In the open loop a connection counts from when it was due, also what
-//! it waited for a place among the most that are under way.
+//! One thread and one epoll.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
-    timerfd_settime,
-};
+use anyhow::{Result, ensure};
 
 use super::opening::{Answer, Words};
 use super::window::{Meter, Reading, Spent};
 use crate::latency::Latencies;
-use crate::pacer::Arrivals;
 use crate::poller::{EventFlags, Poller, connect, receive, send};
 
 /// How many, how fast, how long.
@@ -29,8 +22,6 @@ use crate::poller::{EventFlags, Poller, connect, receive, send};
 pub(crate) struct Load {
     /// The most under way at a time.
     pub(crate) in_flight: usize,
-    /// Between two connections that are due; without it the next begins when one is over.
-    pub(crate) interval: Option<Duration>,
     /// What does not count yet.
     pub(crate) warm_up: Duration,
     /// What counts.
@@ -45,7 +36,7 @@ pub(crate) struct Outcome {
     /// Those that were refused, reset or closed before their byte came back, or that have waited
     /// for longer than [`STUCK`] when the time is over.
     pub(crate) failed: u64,
-    /// From when one began, or was due, to its byte.
+    /// From when one began to its byte.
     pub(crate) latencies: Latencies,
     /// What it took.
     pub(crate) spent: Spent,
@@ -101,7 +92,6 @@ struct Running<'a> {
     meter: &'a Meter,
     start: Duration,
     poller: Poller,
-    arrivals: Option<(Arrivals, OwnedFd)>,
     open: Vec<Option<Connection>>,
     free: Vec<usize>,
     done: u64,
@@ -122,14 +112,14 @@ enum Phase {
     /// Asked for a CONNECT.
     Answer(Answer),
     /// Everything is sent.
-    Octet,
+    Byte,
 }
 
 impl Phase {
     fn after_first(words: &Words) -> Self {
         match words.then {
             Some(_) => Self::Answer(Answer::default()),
-            None => Self::Octet,
+            None => Self::Byte,
         }
     }
 }
@@ -138,13 +128,6 @@ impl<'a> Running<'a> {
     fn new(address: SocketAddr, words: &'a [Words], load: Load, meter: &'a Meter) -> Result<Self> {
         let poller = Poller::new()?;
         let start = meter.now();
-        let timer = |interval| {
-            let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-            let timer = timerfd_create(TimerfdClockId::Monotonic, flags).context("a timer")?;
-            poller.add(&timer, TIMER, EventFlags::IN)?;
-            anyhow::Ok((Arrivals::new(interval, start), timer))
-        };
-        let arrivals = load.interval.map(timer).transpose()?;
         Ok(Self {
             address,
             words,
@@ -152,7 +135,6 @@ impl<'a> Running<'a> {
             meter,
             start,
             poller,
-            arrivals,
             open: (0..load.in_flight).map(|_| None).collect(),
             free: (0..load.in_flight).rev().collect(),
             done: 0,
@@ -172,15 +154,8 @@ impl<'a> Running<'a> {
     fn fill(&mut self, now: Duration) {
         // Each place at most once, so that connections that fail at once do not hold us up.
         for _ in 0..self.free.len() {
-            let since = match &mut self.arrivals {
-                None => now,
-                Some((arrivals, _)) => match arrivals.take(now) {
-                    Some(due) => due,
-                    None => return,
-                },
-            };
             let Some(place) = self.free.pop() else { return };
-            if self.begin(place, since).is_none() {
+            if self.begin(place, now).is_none() {
                 self.failed += 1;
                 self.free.insert(0, place);
             }
@@ -212,21 +187,7 @@ impl<'a> Running<'a> {
     }
 
     fn events(&mut self) -> Result<()> {
-        let mut limit = IDLE;
-        if let Some((arrivals, timer)) = &self.arrivals
-            && !self.free.is_empty()
-        {
-            let wait = arrivals.due().saturating_sub(self.meter.now());
-            limit = limit.min(wait.max(Duration::from_millis(1)));
-            arm(timer, wait)?;
-        }
-        for (number, _) in self.poller.wait(Some(limit))? {
-            if number == TIMER {
-                if let Some((_, timer)) = &self.arrivals {
-                    let _ = rustix::io::read(timer, &mut [0; 8]);
-                }
-                continue;
-            }
+        for (number, _) in self.poller.wait(Some(IDLE))? {
             let place = usize::try_from(number).unwrap_or(usize::MAX);
             let Some(mut connection) = self.open.get_mut(place).and_then(Option::take) else {
                 continue;
@@ -275,11 +236,11 @@ impl<'a> Running<'a> {
                     if send(socket, then).ok()? != then.len() {
                         return None;
                     }
-                    connection.phase = Phase::Octet;
+                    connection.phase = Phase::Byte;
                 }
                 Some(false)
             }
-            Phase::Octet => match receive(socket, &mut bytes).ok()? {
+            Phase::Byte => match receive(socket, &mut bytes).ok()? {
                 Some(1) => Some(true),
                 None => Some(false),
                 Some(_) => None,
@@ -287,41 +248,19 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Counts what has waited for so long that it does not come any more. In the open loop whatever
-    /// is still under way counts with what it has waited so far.
+    /// Counts what has waited for so long that it does not come any more.
     fn give_up(&mut self, now: Duration) {
         let under_way = self.open.iter().flatten();
         for connection in under_way {
             let waited = now.saturating_sub(connection.since);
             if waited > STUCK {
                 self.failed += 1;
-            }
-            if self.arrivals.is_some() || waited > STUCK {
                 self.latencies.record(waited);
-            }
-        }
-        if let Some((arrivals, _)) = &mut self.arrivals {
-            while let Some(due) = arrivals.take(now) {
-                self.latencies.record(now.saturating_sub(due));
             }
         }
     }
 }
 
-/// Lets `timer` go off `wait` from now, at once for none.
-fn arm(timer: &OwnedFd, wait: Duration) -> Result<()> {
-    // A time of zero would switch it off.
-    let wait = wait.max(Duration::from_nanos(1));
-    let once = Itimerspec {
-        it_interval: Timespec::default(),
-        it_value: Timespec::try_from(wait).context("setting a timer")?,
-    };
-    timerfd_settime(timer, TimerfdTimerFlags::empty(), &once)
-        .map(drop)
-        .context("setting a timer")
-}
-
-const TIMER: u64 = u64::MAX;
 /// How often the clock is looked at when nothing happens.
 const IDLE: Duration = Duration::from_millis(20);
 /// Thousands of times what a connection takes.

@@ -1,15 +1,15 @@
 //! One case of one profile: starts both ends and what is between, measures, and adds the figures.
 //!
 //! ```text
-//! Profile ─▶ backend ─▶ target ─▶ load (again, if somebody else had the processors) ─▶ samples
+//! Profile ─▶ backend ─▶ target ─▶ load (again, if other processes used the processors) ─▶ samples
 //! ```
 //!
 //! Everything is started anew for each, so that no case inherits another's memory.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use testkit::netns::Place;
 
 use super::args::{Extent, Tls};
@@ -18,9 +18,8 @@ use super::bulk::{self, Direction};
 use super::figure as of;
 use super::known::{CONNS, ONE_CPU};
 use super::opening::Opening;
-use super::secure::Secure;
 use super::window::{Meter, Spent};
-use super::{conns, idle, requests, rtt};
+use super::{conns, idle, rtt};
 use crate::cpus::{Bound, Role, bind};
 use crate::latency::Latencies;
 use crate::profile::{Case, Listener, Profile, Route, Setting, Target};
@@ -60,10 +59,7 @@ impl Lab<'_> {
     /// # Errors
     /// When something cannot be started, or the load fails; with the end of the program's log.
     pub(crate) fn measure(&mut self, subject: Subject<'_>, case: Case) -> Result<()> {
-        if case == Case::Requests {
-            return self.requests(subject);
-        }
-        let backend = Backend::start(self.asked.backend())?;
+        let backend = Backend::start((Ipv4Addr::LOCALHOST, 0).into())?;
         let (target, route) = self.start(subject, backend.address())?;
         let opening = self.opening(subject, &route);
         let through = Through {
@@ -78,8 +74,8 @@ impl Lab<'_> {
             Case::Conns => self.conns(&through),
             Case::Idle => self.idle(&through),
             Case::Rtt => self.rtt(&through),
-            // The one was above, and the other is another subcommand's.
-            Case::Requests | Case::Routes => Ok(()),
+            // Another subcommand's.
+            Case::Routes => Ok(()),
         }
         .map_err(|error| target.explain(error))
     }
@@ -104,17 +100,13 @@ impl Lab<'_> {
 
     fn conns(&mut self, through: &Through<'_>) -> Result<()> {
         let load = conns::Load {
-            in_flight: match self.extent.interval {
-                None => self.extent.in_flight,
-                Some(_) => MOST_UNDER_WAY.min(self.extent.idle.max(1)),
-            },
-            interval: self.extent.interval,
+            in_flight: self.extent.in_flight,
             warm_up: self.extent.warm_up,
             length: self.extent.length,
         };
         let words = [through.opening.canned(Command::Echo, b"!")];
-        let pace = self.asked.pace(self.extent.in_flight);
-        let case = self.case(through.subject, &format!("{CONNS} {pace}"));
+        let what = format!("{CONNS} ×{}", self.extent.in_flight);
+        let case = self.case(through.subject, &what);
         let outcome = self.undisturbed(
             through.setup(),
             &case,
@@ -207,45 +199,6 @@ impl Lab<'_> {
         Ok(())
     }
 
-    fn requests(&mut self, subject: Subject<'_>) -> Result<()> {
-        let address = self.asked.backend();
-        let (_, route) = self.asked.routes(address);
-        let server = Secure::start(address, &route.name)?;
-        let (target, route) = self.start(subject, server.address())?;
-        let meter = Meter::of(&target);
-        let opening = self.opening(subject, &route);
-        let most = self.asked.connections.iter().max().copied();
-        let kept = most.context("no number of connections")?;
-        for (name, connections, fresh) in [
-            ("requests", kept, false),
-            ("handshakes", self.extent.in_flight, true),
-        ] {
-            let each = u32::try_from(connections).context("connections")?;
-            let load = requests::Load {
-                connections,
-                fresh,
-                interval: self.extent.interval.map(|interval| interval * each),
-                warm_up: self.extent.warm_up,
-                length: self.extent.length,
-            };
-            let pace = self.asked.pace(connections);
-            let case = self.case(subject, &format!("{name} {pace}"));
-            let setup = subject.profile.name.as_str();
-            let run = || {
-                let address = target.address();
-                requests::run(address, &opening, &route.name, &server, load, &meter)
-            };
-            let outcome = self
-                .undisturbed(setup, &case, run, |outcome| &outcome.spent)
-                .map_err(|error| target.explain(error))?;
-            self.operations(setup, &case, outcome.done, &outcome.spent);
-            let failed = outcome.failed as f64;
-            self.samples.add(setup, &case, of::FAILED, failed);
-            self.latencies(setup, &case, &outcome.latencies)?;
-        }
-        Ok(())
-    }
-
     /// Names a case: the listener first, the size of the table last.
     fn case(&self, subject: Subject<'_>, what: &str) -> String {
         let names = match self.asked.names {
@@ -255,7 +208,7 @@ impl Lab<'_> {
         format!("{} {what}{names}", subject.listener.as_str())
     }
 
-    /// Runs once, and once more if somebody else had too much of the processors; of two that were
+    /// Runs once, and once more if other processes used too much of the processors; of two that were
     /// disturbed the better one counts, and is told about.
     fn undisturbed<T>(
         &mut self,
@@ -334,7 +287,3 @@ impl Through<'_> {
         &self.subject.profile.name
     }
 }
-
-/// Connections under way in an open loop, at most: what is due beyond that waits, and its waiting
-/// counts.
-const MOST_UNDER_WAY: usize = 4096;

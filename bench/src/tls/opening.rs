@@ -80,15 +80,6 @@ impl Opening {
     /// Returns what a canned connection says: `payload` goes behind the command.
     pub(crate) fn canned(&self, command: Command, payload: &[u8]) -> Words {
         let rest = [&self.hello, &[command.byte()][..], payload].concat();
-        self.in_front_of(rest)
-    }
-
-    /// Returns what goes in front of a real ClientHello.
-    pub(crate) fn real(&self) -> Words {
-        self.in_front_of(Vec::new())
-    }
-
-    fn in_front_of(&self, rest: Vec<u8>) -> Words {
         if self.answered {
             return Words {
                 first: self.before.clone(),
@@ -106,7 +97,7 @@ impl Words {
     /// Connects to `address` and says them, on a socket that blocks, for at most [`LIMIT`] a step.
     ///
     /// # Errors
-    /// When nobody listens, does not answer in time or with another status than 200.
+    /// When there is no listener, or no answer in time, or with another status than 200.
     pub(crate) fn dial(&self, address: SocketAddr) -> Result<TcpStream> {
         let what = || format!("opening a connection to {address}");
         let mut stream = TcpStream::connect_timeout(&address, LIMIT).with_context(what)?;

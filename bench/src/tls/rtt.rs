@@ -35,8 +35,8 @@ pub(crate) fn run(
     meter: &Meter,
 ) -> Result<Outcome> {
     let mut stream = opening.canned(Command::Block, b"").dial(address)?;
-    let mut ping = [0; OCTETS];
-    let mut pong = [0; OCTETS];
+    let mut ping = [0; BYTES];
+    let mut pong = [0; BYTES];
     let mut turn = |number: u64| -> Result<()> {
         ping[..8].copy_from_slice(&number.to_be_bytes());
         stream.write_all(&ping).context("sending")?;
@@ -65,4 +65,4 @@ pub(crate) fn run(
     Ok(Outcome { latencies, spent })
 }
 
-const OCTETS: usize = 64;
+const BYTES: usize = 64;

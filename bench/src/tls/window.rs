@@ -40,7 +40,7 @@ pub(crate) struct Spent {
     pub(crate) wall: Duration,
     /// CPU time of the proxy's processes; `None` when there are none, or they are not known.
     pub(crate) proxy: Option<Duration>,
-    /// CPU time of everybody.
+    /// CPU time of the whole machine.
     pub(crate) machine: Duration,
     /// Share of one processor that was neither the proxy's nor ours.
     pub(crate) others: f64,
@@ -60,14 +60,6 @@ impl Meter {
     pub(crate) fn of(target: &Target) -> Self {
         Self {
             tree: target.tree(),
-            clock: Stopwatch::start(),
-        }
-    }
-
-    /// Knows of no processes.
-    pub(crate) fn of_nobody() -> Self {
-        Self {
-            tree: None,
             clock: Stopwatch::start(),
         }
     }
@@ -133,7 +125,7 @@ impl Reading {
 }
 
 impl Spent {
-    /// Tells whether somebody else had so much of a processor that the values are in doubt.
+    /// Returns whether other processes used so much of a processor that the values are in doubt.
     pub(crate) fn is_disturbed(&self) -> bool {
         self.others > DISTURBED
     }
@@ -186,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machines_clocks_are_read() {
+    fn machine_clocks_are_read() {
         let machine = Machine::parse(STAT).unwrap();
         let expected = Machine {
             processors: 2,
@@ -214,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_neither_idle_nor_proxy_nor_load_disturbs() {
+    fn other_processes_disturb() {
         let before = reading(1.0, 5.0, 7.0, 100.0, 0.0);
         // Two processors for two seconds: one each for proxy and load, but for a tenth of idleness.
         let quiet = reading(3.0, 6.9, 9.0, 100.1, 0.0).since(&before);
@@ -237,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn without_processes_there_is_no_time_of_theirs() {
+    fn unknown_processes_have_no_time() {
         let mut readings = [
             reading(0.0, 0.0, 0.0, 0.0, 0.0),
             reading(1.0, 0.0, 1.0, 1.0, 0.0),

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_arrived_counts_and_an_error_is_shown() {
+    fn received_bytes_count_and_errors_show() {
         let text = r#"{ "end": { "sum_sent": { "bytes": 9, "retransmits": 4 },
             "sum_received": { "bytes": 8, "bits_per_second": 64.5 } } }"#;
         let expected = Moved {

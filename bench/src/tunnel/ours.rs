@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_set_goes_before_what_was_there_key_by_key() {
+    fn overrides_merge_key_by_key() {
         let config = json!({ "a": { "b": 1, "c": 2 }, "d": 3 });
         let more = json!({ "a": { "c": 4 }, "e": { "f": 5 } });
         let expected = json!({ "a": { "b": 1, "c": 4 }, "d": 3, "e": { "f": 5 } });

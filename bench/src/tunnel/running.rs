@@ -40,7 +40,7 @@ pub(crate) enum Role {
 pub(super) enum Guard {
     /// Any.
     Child(ChildGuard),
-    /// Somebody else's gateway.
+    /// Envoy as the gateway.
     Envoy(Envoy),
     /// A WireGuard of others.
     Wireguard(Wireguard),
@@ -61,12 +61,12 @@ impl Guard {
 pub(crate) struct Inner {
     /// An address of the near end.
     pub(crate) address: Ipv4Addr,
-    /// The device that sockets have to be bound to, if routes are not for everybody.
+    /// The device that sockets have to be bound to, if routes are for its sockets alone.
     pub(crate) device: Option<&'static str>,
 }
 
 impl Inner {
-    /// An address that everybody has a route to.
+    /// An address that every socket has a route to.
     pub(crate) fn routed(address: Ipv4Addr) -> Self {
         Self {
             address,

@@ -17,7 +17,7 @@ fn routes_change_under_held_connections_and_none_is_lost() {
         .arg("--controller")
         .arg(programs::of("netpol-controller"));
     bench.arg("--gateway").arg(programs::of("sni-proxy"));
-    // With --require a connection that is lost, or a change that does not come into force, fails it.
+    // With --require a connection that is lost, or a change that does not take effect, fails it.
     let text = command::run(&mut bench).unwrap();
     let run: Value = serde_json::from_str(&text).unwrap();
     let median = |case: &str, figure: &str| {

@@ -8,8 +8,13 @@ use testkit::command;
 /// Finds a package's program beside our own, and builds it when it is not there: only the package
 /// under test gets its programs from Cargo.
 pub(crate) fn of(package: &str) -> PathBuf {
+    in_package(package, package)
+}
+
+/// As [`of`], for one of several programs of a package.
+pub(crate) fn in_package(package: &str, program: &str) -> PathBuf {
     let own = Path::new(env!("CARGO_BIN_EXE_rhizome-bench"));
-    let path = own.with_file_name(package);
+    let path = own.with_file_name(program);
     if !path.is_file() {
         let directory = own.parent().unwrap();
         let profile = match directory.file_name().unwrap().to_str().unwrap() {

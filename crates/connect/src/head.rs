@@ -1,4 +1,4 @@
-//! Reading one request head, and saying what kind it is.
+//! Reads one request head and classifies it.
 //!
 //! ```text
 //! stream ──read──▶ buf ──judge──▶ Head        what lies behind the head stays in buf
@@ -37,12 +37,12 @@ pub(crate) struct Other {
     pub(crate) version: HttpVersion,
     /// Its answer has no body.
     pub(crate) is_head: bool,
-    /// Another request may follow: nobody asked to close, and there is no body that could be
+    /// Another request may follow: it was not to be the last, and there is no body that could be
     /// taken for one.
     pub(crate) keep_alive: bool,
 }
 
-/// Reads a head and takes it out of `buf`, which may hold its start already.
+/// Reads a head and removes it from `buf`, which may hold its start already.
 pub(crate) async fn read<S>(stream: &mut S, buf: &mut BytesMut, params: &Params) -> Head
 where
     S: AsyncRead + Unpin,
@@ -57,9 +57,9 @@ where
                 return head;
             }
             seen = buf.len();
-            let room = params.head_bytes.saturating_sub(buf.len());
-            buf.reserve(READ_BYTES.min(room));
-            match stream.read_buf(&mut (&mut *buf).limit(room)).await {
+            let capacity = params.head_bytes.saturating_sub(buf.len());
+            buf.reserve(READ_BYTES.min(capacity));
+            match stream.read_buf(&mut (&mut *buf).limit(capacity)).await {
                 Ok(0) if buf.is_empty() => return Head::Gone,
                 // The stream may be open the other way, so this still gets its answer.
                 Ok(0) => return Head::Malformed,
@@ -73,7 +73,7 @@ where
         .unwrap_or(Head::TimedOut)
 }
 
-/// Says what `input` starts with and how many bytes that took; `None` when more are needed.
+/// Returns what `input` starts with and how many bytes that took; `None` when more are needed.
 fn judge(input: &[u8], params: &Params) -> Option<(Head, usize)> {
     match RequestHead::parse_host_optional(input, params.head_bytes) {
         Ok(Progress::Done { value, consumed }) if value.is_connect() => {

@@ -36,7 +36,7 @@ pub struct Connection {
     /// By number, which only grows.
     #[expect(
         clippy::vec_box,
-        reason = "most connections have one stream, and should not hold room for more"
+        reason = "most connections have one stream, and should not hold memory for more"
     )]
     streams: Vec<Box<Stream>>,
     /// The newest stream.
@@ -50,7 +50,7 @@ pub struct Connection {
     output: SendBuffer,
     /// Streams with something to send.
     queue: VecDeque<StreamId>,
-    /// Streams whose owner waits until the connection has room.
+    /// Streams whose owner waits until the connection has capacity.
     crowd: Vec<StreamId>,
     events: VecDeque<Event>,
     /// Streams that were reset before they were answered, less those that were answered.
@@ -74,7 +74,7 @@ enum Ended {
 /// What has happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Something may be read from a stream, or there is room again, or it is over.
+    /// Something may be read from a stream, or written to again, or it is over.
     Changed(StreamId),
     /// The answer to [`Connection::ping`].
     Pong,

@@ -412,5 +412,5 @@ const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The highest bit of numbers of 31 bits.
 const RESERVED: u32 = 1 << 31;
 const TOO_MUCH_PADDING: ConnectionError =
-    ConnectionError::protocol("more padding than there is room for");
+    ConnectionError::protocol("more padding than the frame is long");
 const NO_ROOM: ConnectionError = ConnectionError::size("a frame too short for its flags");

@@ -48,7 +48,7 @@ pub(crate) struct Stream {
     pub(crate) queued: bool,
     /// The owner has been told that something changed, and has not asked since.
     pub(crate) noted: bool,
-    /// The owner waits for room.
+    /// The owner waits for capacity.
     pub(crate) waits: bool,
     /// It waits in the list of those for whom there is none on the connection.
     pub(crate) crowded: bool,
@@ -92,7 +92,7 @@ impl Stream {
     }
 
     /// Returns what the stream's own window leaves for what is not sent yet.
-    pub(crate) fn room(&self) -> usize {
+    pub(crate) fn capacity(&self) -> usize {
         let waiting = i64::try_from(self.out.len()).unwrap_or(i64::MAX);
         usize::try_from(self.send_window.saturating_sub(waiting)).unwrap_or(0)
     }

@@ -104,7 +104,7 @@ async fn serve(mut io: DuplexStream, params: Params) {
 
 /// Sends back what there is; returns whether the stream goes on.
 fn echo(connection: &mut Connection, id: StreamId) -> bool {
-    while connection.room(id).is_ok_and(|room| room > 0) {
+    while connection.capacity(id).is_ok_and(|room| room > 0) {
         match connection.read(id) {
             Ok(Some(Read::Data(bytes))) => {
                 connection.consumed(id, bytes.len());

@@ -213,15 +213,15 @@ mod tests {
             let now = start();
             let (mut send, mut recv) = (SendCredit::new(), RecvWindow::new(now));
             let mut held = 0u64;
-            for (want, take, room) in steps {
+            for (want, take, headroom) in steps {
                 let sent = (send.left() as u64).min(want);
                 send.spend(sent as usize);
                 recv.receive(sent as usize).unwrap();
                 held += sent;
                 let taken = held.min(take);
                 held -= taken;
-                let room = [Headroom::Ample, Headroom::Enough, Headroom::Short][room as usize];
-                let grant = recv.consume(now, taken as usize, held == 0, MAX, |_| room);
+                let headroom = [Headroom::Ample, Headroom::Enough, Headroom::Short][headroom as usize];
+                let grant = recv.consume(now, taken as usize, held == 0, MAX, |_| headroom);
                 send.grant(grant).unwrap();
                 prop_assert_eq!(send.left() as u64, recv.granted);
                 prop_assert_eq!(recv.granted + held + recv.unreturned, recv.window);

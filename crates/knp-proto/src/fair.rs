@@ -75,7 +75,7 @@ impl FairQueue {
         }
     }
 
-    /// Returns whether nobody has a place; while somebody has, [`FairQueue::turn`] may still say no.
+    /// Returns whether the ring is empty; if not, [`FairQueue::next_flow`] may still return none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ring.is_empty()

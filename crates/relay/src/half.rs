@@ -3,8 +3,8 @@
 //! ```text
 //!     source ─recv─▶ scratch ─send─▶ sink        small exchanges
 //!     source ─splice─▶ pipe ─splice─▶ sink       once a read filled the small buffer
-//!     source ─peek─▶ scratch ─send─▶ sink        the same, where no pipe is to be had; then
-//!     source ─recv─▶ nowhere                     as many octets as the sink took
+//!     source ─peek─▶ scratch ─send─▶ sink        the same, where no pipe is available; then
+//!     source ─recv─▶ nowhere                     as many bytes as the sink took
 //! ```
 //!
 //! Bytes that the sink did not take at once stay in the pipe, in a buffer of exactly their size if
@@ -23,17 +23,17 @@ use tokio::net::TcpStream;
 use crate::outcome::{Direction, Failure, Meter};
 use crate::pool::{Pipe, Pool};
 
-/// Octets of a first read. A read that fills it makes the direction a bulk one: the copy of
+/// Bytes of a first read. A read that fills it makes the direction a bulk one: the copy of
 /// 16 KiB costs about what a pair of splice calls costs, so smaller exchanges are copied.
 const SMALL_BYTES: usize = 16 * 1024;
 
 /// How much larger the next copy may be when all of the last one was taken.
 const GROWTH: usize = 4;
 
-/// Octets one direction moves before it lets others run.
+/// Bytes that one direction moves before it yields to other tasks.
 const BUDGET_BYTES: usize = 1024 * 1024;
 
-/// Octets asked of one splice call; the pipe's capacity is the real bound.
+/// Bytes asked of one splice call; the pipe's capacity is the real bound.
 const SPLICE_BYTES: usize = 1024 * 1024;
 
 /// What was read and not yet written.
@@ -44,8 +44,8 @@ enum Pending {
         bytes: Box<[u8]>,
         written: usize,
     },
-    /// A lent pipe; it stays lent with `held == 0` until the source has nothing more or others have
-    /// their turn.
+    /// A lent pipe; it stays lent with `held == 0` until the source has nothing more or the
+    /// direction yields.
     Pipe {
         pipe: Pipe,
         held: usize,
@@ -59,7 +59,7 @@ pub(crate) struct Half {
     pending: Pending,
     /// The last reads were large: splice first.
     bulk: bool,
-    /// Octets read since the source was last found empty.
+    /// Bytes read since the source was last found empty.
     run: usize,
     /// Largest copy to try. Grows while all of it is taken; else it is what the sink took, so that
     /// little is copied in vain.
@@ -96,14 +96,14 @@ impl Half {
         self.end_passed
     }
 
-    /// Tells whether bytes wait for a sink that takes none.
+    /// Returns whether bytes wait for a sink that accepts none.
     pub(crate) fn stalled(&self) -> bool {
         self.holds_bytes() || self.sink_full
     }
 
     /// Moves what can be moved now; ready once the end of the source was passed to the sink, or
-    /// with the failure that ended this direction. The `last` direction leaves that end to whoever
-    /// closes the sockets right after, which says the same with a call less.
+    /// with the failure that ended this direction. The `last` direction leaves that end to the
+    /// caller, who closes the sockets right after: the same with one call less.
     pub(crate) fn poll<M: Meter>(
         &mut self,
         cx: &mut Context<'_>,
@@ -138,7 +138,7 @@ impl Half {
                 self.sink_full = false;
             }
             if budget == 0 {
-                // Whoever has its turn meanwhile may use the pipe, which is empty.
+                // Other relays may use the pipe meanwhile, which is empty.
                 self.release(pool);
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
@@ -303,8 +303,8 @@ impl Half {
         discard(source, &mut scratch[..written])
             .map_err(|error| self.direction.read_failed(error))?;
         if written < peeked {
-            // One that took nothing has said why: it is full, of which note is taken already, or it
-            // was interrupted, and no change is to come.
+            // One that took nothing was full, which the runtime knows already, or interrupted, and no
+            // change is to come.
             if written > 0 {
                 not_ready(sink, Interest::WRITABLE);
             }
@@ -388,10 +388,10 @@ impl Half {
     }
 }
 
-/// Takes as many octets as `peeked` has from `source`, which has them, and throws them away: with
+/// Reads as many bytes as `peeked` has from `source`, which has them, and discards them: with
 /// MSG_TRUNC the kernel does not copy them (tcp(7)). They cannot be gone: one reader has the socket,
-/// and a reset leaves what was queued. Only a sender whose urgent pointer comes back to an octet that was
-/// received before (RFC 6093 §3) can have one more of its own taken.
+/// and a reset leaves what was queued. Only a sender whose urgent pointer returns to a byte that was
+/// received before (RFC 6093 §3) can lose one more of its own.
 fn discard(source: &TcpStream, peeked: &mut [u8]) -> io::Result<()> {
     let mut left = peeked.len();
     while left > 0 {
@@ -407,7 +407,7 @@ fn discard(source: &TcpStream, peeked: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Forgets a readiness without asking the kernel, which would only say that there is nothing: a
+/// Clears a readiness without asking the kernel, which would only answer that there is nothing: a
 /// stream socket that gave or took less than offered is empty or full, and edge-triggered epoll
 /// reports the next change (epoll(7), Q9).
 pub fn not_ready(stream: &TcpStream, interest: Interest) {

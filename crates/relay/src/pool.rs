@@ -1,7 +1,7 @@
 //! What a worker lends to its connections: pipes for splicing and one scratch buffer for copying.
 //!
 //! Belongs to one thread, so nothing here is locked. Pipes are created on demand up to a bound,
-//! kept while they are in use by somebody, and closed again by [`Pool::trim`] once a burst is over.
+//! kept while they are in use, and closed again by [`Pool::trim`] once a burst is over.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
@@ -10,12 +10,12 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with};
 
 /// Capacity below which a pipe is of no use: the kernel's default (pipe(7)).
-const SMALLEST_PIPE: usize = 64 * 1024;
+const MIN_PIPE_BYTES: usize = 64 * 1024;
 
-/// Capacity of a pipe where there is room for it: what measured best (docs/performance.md).
-const LARGEST_PIPE: usize = 512 * 1024;
+/// Capacity of a pipe where the budget allows it: what measured best (docs/performance.md).
+const MAX_PIPE_BYTES: usize = 512 * 1024;
 
-/// Octets of all pipes of a process.
+/// Bytes of all pipes of a process.
 const ALL_PIPES_BYTES: usize = 48 << 20;
 
 /// How much a worker's pool may hold.
@@ -23,7 +23,7 @@ const ALL_PIPES_BYTES: usize = 48 << 20;
 pub struct PoolParams {
     /// Most pipes that exist at once; a bulk direction that finds none copies instead.
     pub pipes: usize,
-    /// Capacity asked of the kernel for each pipe, octets. What the kernel grants may be less:
+    /// Capacity asked of the kernel for each pipe, bytes. What the kernel grants may be less:
     /// unprivileged users share `fs.pipe-user-pages-soft` (64 MiB by default) over all pipes.
     pub pipe_bytes: usize,
 }
@@ -42,8 +42,8 @@ impl PoolParams {
     #[must_use]
     pub fn for_workers(workers: usize) -> Self {
         let each = ALL_PIPES_BYTES / workers.max(1);
-        let pipes = (each / LARGEST_PIPE).clamp(4, 64);
-        let granted = (each / pipes).clamp(SMALLEST_PIPE, LARGEST_PIPE);
+        let pipes = (each / MAX_PIPE_BYTES).clamp(4, 64);
+        let granted = (each / pipes).clamp(MIN_PIPE_BYTES, MAX_PIPE_BYTES);
         Self {
             pipes,
             pipe_bytes: 1 << granted.ilog2(), // as the kernel has them
@@ -77,8 +77,8 @@ pub(crate) struct Pipe {
 }
 
 impl Pool {
-    /// Octets of the scratch buffer, which is the largest single copy. Measured on loopback,
-    /// copying costs half as much processor time in 256 KiB reads as in 16 KiB reads, and a tenth
+    /// Bytes of the scratch buffer, which is the largest single copy. Measured on loopback,
+    /// copying costs half as much CPU time in 256 KiB reads as in 16 KiB reads, and a tenth
     /// to a fifth less again in reads of 1 MiB, though no second-level cache holds that.
     pub(crate) const SCRATCH_BYTES: usize = 1024 * 1024;
 
@@ -96,7 +96,7 @@ impl Pool {
         }
     }
 
-    /// Closes the idle pipes that nobody needed since the previous call.
+    /// Closes the idle pipes that were not needed since the previous call.
     ///
     /// Called now and then by the worker, so that descriptors and kernel memory of a burst are
     /// given back.
@@ -136,7 +136,7 @@ impl Pool {
         let capacity = fcntl_setpipe_size(&writer, self.params.pipe_bytes)
             .or_else(|_| fcntl_getpipe_size(&writer))
             .unwrap_or(0);
-        if capacity < SMALLEST_PIPE {
+        if capacity < MIN_PIPE_BYTES {
             return None;
         }
         self.existing.set(self.existing.get() + 1);
@@ -154,7 +154,7 @@ impl Pool {
         self.existing.set(self.existing.get() - 1);
     }
 
-    /// Notes that splice(2) refused these descriptors; every later bulk direction copies.
+    /// Records that splice(2) refused these descriptors; every later bulk direction copies.
     pub(crate) fn splice_refused(&self, errno: Errno) -> bool {
         // EINVAL: a descriptor does not support splicing; ENOSYS and EPERM: filtered by seccomp.
         let refused = matches!(errno, Errno::INVAL | Errno::NOSYS | Errno::PERM);
@@ -164,7 +164,7 @@ impl Pool {
         refused
     }
 
-    /// Runs `f` with the first `len` octets of the scratch buffer.
+    /// Runs `f` with the first `len` bytes of the scratch buffer.
     pub(crate) fn with_scratch<R>(&self, len: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
         let mut scratch = self.scratch.borrow_mut();
         let len = len.min(scratch.len());
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pipes_are_bounded_and_trimmed_when_a_burst_is_over() {
+    fn pipes_are_bounded_and_trimmed_after_burst() {
         let pool = Pool::new(PoolParams {
             pipes: 3,
             pipe_bytes: 65536,
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn pipes_of_all_workers_fit_what_an_unprivileged_user_may_have() {
+    fn pipes_of_all_workers_fit_user_limit() {
         for (workers, pipes, pipe_bytes) in [
             (0, 64, 512 << 10),
             (1, 64, 512 << 10),
@@ -214,12 +214,12 @@ mod tests {
         }
         assert_eq!(
             PoolParams::for_workers(usize::MAX).pipe_bytes,
-            SMALLEST_PIPE
+            MIN_PIPE_BYTES
         );
     }
 
     #[test]
-    fn a_discarded_pipe_makes_room_for_another() {
+    fn discarded_pipe_frees_its_slot() {
         let pool = Pool::new(PoolParams {
             pipes: 1,
             pipe_bytes: 65536,
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn no_pipe_is_lent_where_splice_is_refused() {
+    fn refused_splice_disables_pipes() {
         let pool = Pool::new(PoolParams::for_workers(1));
         assert!(!pool.splice_refused(Errno::CONNRESET));
         assert!(pool.take().is_some());

@@ -53,8 +53,8 @@ struct Ending<'a> {
     sending: Pin<Box<dyn Future<Output = ()> + 'a>>,
 }
 
-/// Notices that the source of a stalled direction is gone, which reading would tell, had its sink
-/// room for what was read before.
+/// Notices that the source of a stalled direction is gone, which reading would report if its sink
+/// accepted what was read before.
 struct Watch<'a> {
     gone: Pin<Box<dyn Future<Output = io::Result<Ready>> + 'a>>,
     /// Runs once the source is gone: time for the sink to take what the source had sent.
@@ -181,7 +181,7 @@ impl<'a, M: Meter> Relay<'a, M> {
         Poll::Ready(ending.outcome)
     }
 
-    /// Drives one direction and notes its failure.
+    /// Drives one direction and records its failure.
     fn drive(&mut self, cx: &mut Context<'_>, direction: Direction, moved: &Moved<'_, M>) {
         let (half, other, source, sink) = match direction {
             Direction::Rx => (&mut self.rx, &self.tx, self.downstream, self.upstream),

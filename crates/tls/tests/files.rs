@@ -176,7 +176,7 @@ async fn authority_rotation_keeps_trust_throughout() {
     works("new alone").await;
     assert!(!server.reload().unwrap() && !client.reload().unwrap());
 
-    // And whoever still has a certificate of the old one is out, resumption or not.
+    // A client with a certificate of the old one is refused, resumption or not.
     client_identity(&old)
         .write(place.dir.path(), "client")
         .unwrap();

@@ -1,4 +1,4 @@
-//! The last good resources, on disk: a gateway that restarts while its controller is down still
+//! The last good resources on disk: a gateway that restarts while its controller is down still
 //! knows its routes.
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! Takes resources from a discovery server and keeps a table in effect that is made from them.
+//! Subscribes to resources of an xDS server and keeps the table made from them in effect.
 //!
 //! ```text
 //!   connect ─▶ TLS ─▶ gRPC stream ─▶ updates ─▶ held ─▶ table ─▶ Sink ─▶ ACK or NACK
@@ -61,9 +61,9 @@ pub struct ClientParams {
 /// The bounds of a client.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ClientLimits {
-    /// The longest wait after the first failure; it doubles with each further one.
+    /// The maximum wait after the first failure; it doubles with each further one.
     pub backoff_min: Duration,
-    /// The longest wait of all.
+    /// The maximum wait.
     pub backoff_max: Duration,
     /// Time to connect, with TLS and HTTP/2.
     pub connect: Duration,

@@ -30,6 +30,7 @@ use crate::decode::fault::{Fault, Within};
 use crate::decode::http::ConnectRules;
 use crate::decode::listener::ListenerConfig;
 use crate::decode::wireguard::WireGuardConfig;
+use crate::proto::discovery::NameOnly;
 use crate::proto::{self, known::Known};
 use crate::resource::ResourceType;
 
@@ -161,15 +162,8 @@ pub fn decode(kind: ResourceType, name: &str, body: &[u8]) -> Result<Decoded, De
 /// # Errors
 /// It is malformed or too large, or has no name.
 pub fn resource_name(kind: ResourceType, body: &[u8]) -> Result<String, DecodeError> {
-    /// What the messages of all types begin with.
-    #[derive(Clone, PartialEq, Message)]
-    struct Named {
-        #[prost(string, tag = "1")]
-        name: String,
-    }
-
     let read = check_size(body).and_then(|()| {
-        let message = Named::decode(body).map_err(|error| Fault::new(error.to_string()))?;
+        let message = NameOnly::decode(body).map_err(|error| Fault::new(error.to_string()))?;
         parts::name(&message.name).within("name")
     });
     read.map_err(|fault| DecodeError::new(kind, "without a name", fault))

@@ -13,6 +13,7 @@ mod client;
 mod decode;
 mod encode;
 mod grpc;
+mod match_key;
 mod proto;
 mod resource;
 mod server;

@@ -48,6 +48,12 @@ impl ResourceType {
         }
     }
 
+    /// Returns whether an empty subscription means all resources of the type, as it does for the
+    /// roots of a configuration; the others are subscribed by name.
+    pub(crate) const fn is_root(self) -> bool {
+        matches!(self, Self::Cluster | Self::Listener | Self::WireGuardRoute)
+    }
+
     /// Returns the type of a type URL, if it is one of these.
     #[must_use]
     pub fn from_type_url(url: &str) -> Option<Self> {

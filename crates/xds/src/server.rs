@@ -213,7 +213,7 @@ impl GatewayHandle {
         self.gateway.wake();
     }
 
-    /// Says whether those for [`Audience::Whole`] are all there too. Until so, clients that need
+    /// Sets whether those for [`Audience::Whole`] are complete too. Before, clients that need
     /// them keep what they have; [`Self::whole_wanted`] reports when they are needed.
     pub fn complete_whole(&self, complete: bool) {
         self.gateway.store().whole_complete(complete);

@@ -7,7 +7,7 @@ mod resources;
 use std::fs;
 use std::path::PathBuf;
 
-/// Takes every file of the corpus, its first half, and it with bytes behind.
+/// Decodes every file of the corpus, its first half, and it with trailing bytes.
 #[test]
 fn resources_that_were_found() {
     let corpus = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpora/xds");

@@ -106,7 +106,7 @@ fn rules(routes: &[RouteSpec]) -> BTreeMap<String, Rule> {
     rules
 }
 
-/// Gives each route the listeners that its kind belongs to, and drops what is matched twice.
+/// Assigns each route the listeners of its kind, and drops duplicate matches.
 fn sorted_out(routes: Vec<RouteSpec>) -> Vec<RouteSpec> {
     let mut seen = BTreeSet::new();
     let mut all = Vec::new();

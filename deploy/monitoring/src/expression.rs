@@ -30,7 +30,7 @@ impl Matcher {
     #[must_use]
     pub fn words(&self) -> Vec<&str> {
         let plain = |word: &&str| {
-            let letter = |octet: u8| octet.is_ascii_alphanumeric() || matches!(octet, b'_' | b'-');
+            let letter = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
             !word.is_empty() && word.bytes().all(letter)
         };
         self.value.split('|').filter(plain).collect()

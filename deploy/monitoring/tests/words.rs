@@ -71,7 +71,7 @@ fn expressions_use_metrics_and_labels_that_programs_document() {
     }
 }
 
-/// A word that nobody writes is a word that no series has.
+/// A label value that no program writes is one that no series has.
 #[test]
 fn values_of_labels_are_words_that_programs_know() {
     let mut sources = String::new();

@@ -92,7 +92,7 @@ impl<'n> Api<'n> {
         self.apply_as("kubectl", objects);
     }
 
-    /// As [`Api::apply`], by somebody else: what others have put into the same objects stays.
+    /// As [`Api::apply`], by another manager: what others have put into the same objects stays.
     pub(crate) fn apply_as(&self, manager: &str, objects: &[Value]) {
         let manager = format!("--field-manager={manager}");
         let flags = ["apply", "--server-side", "--validate=false", &manager];

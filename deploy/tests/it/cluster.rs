@@ -45,7 +45,7 @@ pub(crate) fn apply(api: &Api<'_>) {
         all.collect()
     };
     let everything: Vec<Value> = COMPONENTS.iter().flat_map(|own| known(own)).collect();
-    // Twice: what the server defaults or changes of its own shall be nobody's difference.
+    // Twice: what the server defaults or changes of its own is no difference.
     for _ in 0..2 {
         api.apply(&everything);
     }

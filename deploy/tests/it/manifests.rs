@@ -59,7 +59,7 @@ fn every_container_has_the_least_rights_and_no_limit_that_kills() {
     for (directory, pod, _) in pods() {
         for container in pod.containers() {
             let what = format!("{directory}: {}/{}", pod.name, container.name());
-            least_rights(&what, container);
+            rights_are_minimal(&what, container);
             let resources = &container.spec["resources"];
             assert!(resources["limits"].is_null(), "{what}: {resources}");
             for kind in ["cpu", "memory"] {
@@ -78,7 +78,7 @@ fn every_container_has_the_least_rights_and_no_limit_that_kills() {
     }
 }
 
-fn least_rights(what: &str, container: Container<'_>) {
+fn rights_are_minimal(what: &str, container: Container<'_>) {
     let rights = container
         .rights()
         .unwrap_or_else(|error| panic!("{what}: {error:#}"));
@@ -110,7 +110,7 @@ fn least_rights(what: &str, container: Container<'_>) {
 }
 
 #[test]
-fn what_objects_refer_to_is_there() {
+fn references_of_objects_exist() {
     for (directory, pod, objects) in pods() {
         for volume in items(&pod.spec["volumes"]) {
             if let Some(name) = volume["configMap"]["name"].as_str() {

@@ -16,7 +16,7 @@ pub(crate) const GATEWAY: &str = "203.0.113.1";
 pub(crate) const NODE: &str = "10.250.0.11";
 pub(crate) const POD: &str = "100.96.0.11";
 
-/// Who is in the seed, and at which last octet.
+/// Who is in the seed, and at which last byte.
 const SEED: [(&str, u8); 8] = [
     ("gateway", 2),
     ("controller", 3),
@@ -53,7 +53,7 @@ const FOLLOWING: [(&str, u8); 21] = [
     ("kube-apiserver-3", 74),
 ];
 
-/// Who is in the shoot and has a way to the internet, and at which last octet of either.
+/// Who is in the shoot and has a way to the internet, and at which last byte of either.
 const SHOOT: [(&str, u8); 4] = [
     ("vpn-shoot-0", 20),
     ("vpn-shoot-1", 21),
@@ -96,7 +96,7 @@ impl Network {
         }
     }
 
-    /// Puts somebody into the seed.
+    /// Puts a machine into the seed.
     pub(crate) fn add_to_seed(&mut self, name: &'static str) {
         let own = self.make(name, "seed", "eth0");
         own.add_address("eth0", &format!("{}/16", Self::ip(name)))
@@ -104,7 +104,7 @@ impl Network {
         self.all.push((name, own));
     }
 
-    /// Puts somebody into a shoot, with a way to the internet.
+    /// Puts a machine into a shoot, with a way to the internet.
     pub(crate) fn add_to_shoot(&mut self, bridge: &str, name: &'static str, host: u8) {
         let own = self.make(name, bridge, "eth0");
         own.add_address("eth0", &format!("100.96.1.{host}/11"))
@@ -128,13 +128,14 @@ impl Network {
         self.all.push((name, pod));
     }
 
-    /// Returns where somebody is.
+    /// Returns the namespace of a machine.
     pub(crate) fn at(&self, name: &str) -> &Namespace {
         let own = self.all.iter().find(|(own, _)| *own == name);
-        &own.unwrap_or_else(|| panic!("nobody is called {name}")).1
+        &own.unwrap_or_else(|| panic!("no machine is called {name}"))
+            .1
     }
 
-    /// Returns the address of somebody in the seed.
+    /// Returns the address of a machine in the seed.
     pub(crate) fn ip(name: &str) -> String {
         let mut all = SEED.iter().chain(&FOLLOWING);
         let host = all.find(|(own, _)| *own == name);

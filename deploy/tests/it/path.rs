@@ -138,7 +138,7 @@ impl<'n> Stage<'n> {
         }
     }
 
-    /// Builds a component, with everybody's Secrets.
+    /// Builds a component, with all Secrets.
     fn built(&self, directory: &str) -> Objects {
         let mut objects = Objects::build(directory).unwrap();
         objects.extend(self.secrets.iter().cloned());

@@ -115,7 +115,7 @@ fn tunnels_reach_their_gateway_and_what_api_servers_ask_for_and_nothing_else() {
 }
 
 #[test]
-fn nobody_in_the_shoot_reaches_the_tunnels_or_what_is_for_the_seed() {
+fn shoot_reaches_neither_tunnels_nor_seed() {
     let shoot = shoot(Blocks::MatchPods, AGENTS[1]);
     let customer = End::Pod(&shoot.customer);
     for (to, port) in [

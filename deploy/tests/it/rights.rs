@@ -100,7 +100,7 @@ pub(crate) fn are_all_used_and_enough(api: &Api<'_>, controller: &Objects, stop:
 fn exercise(api: &Api<'_>) {
     let group = "/apis/networking.k8s.io/v1/namespaces/garden/networkpolicies";
     let services = "/api/v1/namespaces/garden/services";
-    // Created, although somebody has it already: the label that tells whose it is, is missing.
+    // Created, although it exists already: the label of its manager is missing.
     let stranger = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
         "metadata": { "name": "ingress-to-tried-tcp-80" },
@@ -122,10 +122,7 @@ fn exercise(api: &Api<'_>) {
         })
         .unwrap();
     };
-    written(
-        "ingress-to-tried-tcp-80",
-        "a policy that somebody else had made",
-    );
+    written("ingress-to-tried-tcp-80", "a policy of another manager");
     written("egress-to-tried-tcp-80", "a policy of its own");
     // An Event, and a policy that is put back.
     let key = "networking.resources.gardener.cloud/from-world-to-ports";

@@ -18,7 +18,7 @@ fn labels(value: &Value) -> Labels {
         .collect()
 }
 
-/// Returns a manifest's pod at somebody's address.
+/// Returns a manifest's pod at a given address.
 fn pod_of(directory: &str, kind: &str, name: &str, place: &str) -> Pod {
     let objects = Objects::build(directory).unwrap();
     let pod = Manifest::of(&objects, kind, name, place).unwrap();

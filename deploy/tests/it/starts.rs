@@ -66,7 +66,7 @@ fn a_client_with_ipv6_starts_once_it_was_switched_on() {
         .run(pod.container("setup").unwrap(), &built)
         .unwrap();
     let mut child = sandbox.start(main, &built).unwrap();
-    // Nobody answers it here: that it is there must do.
+    // No server answers here: that the file exists must do.
     let device = || {
         at.ip(&["addr", "show", "dev", "rhizome0"])
             .is_ok_and(|text| text.contains("fd8f:"))
@@ -114,7 +114,7 @@ pub(crate) fn prepare_node(host: &Path) {
     let words: Vec<&str> = line.split_whitespace().collect();
     let path = host.join(words[1].trim_start_matches('/'));
     fs::create_dir_all(&path).unwrap();
-    // In a user namespace of somebody without privileges there is no such group.
+    // In a user namespace of an unprivileged user there is no such group.
     let _ = chown(&path, None, Some(words[4].parse().unwrap()));
     let mode = u32::from_str_radix(words[2], 8).unwrap();
     fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();

@@ -153,7 +153,10 @@ pub(crate) fn wait_ready(at: &Namespace, container: Container<'_>, child: &mut C
         .filter(|port| port.protocol == "TCP")
     {
         let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port.number));
-        assert!(listens(child.pid(), address), "{name}: nobody at {port:?}");
+        assert!(
+            listens(child.pid(), address),
+            "{name}: no listener at {port:?}"
+        );
     }
     rights(child, name, &container.rights().unwrap());
 }
@@ -196,7 +199,7 @@ fn rights(child: &ChildGuard, name: &str, wanted: &Rights) {
         "{name}"
     );
     if field("Uid") != wanted.uid.to_string() {
-        // In a user namespace of somebody without privileges there is nobody but root.
+        // In a user namespace of an unprivileged user there is only root.
         eprintln!(
             "{name}: not tried as user {}, which does not exist here",
             wanted.uid

@@ -12,7 +12,8 @@ use testkit::upstream::{Behaviour, Upstream};
 
 use super::*;
 use crate::endpoints;
-use crate::flags::{AgentFlags, Environment, Parsed};
+use crate::flags::{self, Environment};
+use crate::process::Parsed;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -56,11 +57,11 @@ fn configured(dir: &TempDir, pki: &Pki, port: u16, more: &[&str]) -> AgentConfig
         "--admin-server-port=0".into(),
     ]);
     args.extend(more.iter().map(OsString::from));
-    let parsed = AgentFlags::parse_from(args, &Environment::default()).unwrap();
-    let Parsed::Configured(config) = parsed else {
+    let parsed = flags::agent(args, &Environment::default()).unwrap();
+    let Parsed::Configured(setup) = parsed else {
         panic!("no configuration");
     };
-    config.agent
+    setup.config
 }
 
 impl Running {

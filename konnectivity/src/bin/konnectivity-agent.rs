@@ -3,8 +3,10 @@
 
 use std::process::ExitCode;
 
+use konnectivity::flags::{self, Environment};
 use konnectivity::{agent, process};
 
 fn main() -> ExitCode {
-    process::agent(agent::run)
+    let parsed = flags::agent(std::env::args_os(), &Environment::read());
+    process::main(parsed, agent::run)
 }

@@ -3,8 +3,12 @@
 
 use std::process::ExitCode;
 
-use konnectivity::process;
+use konnectivity::flags::{self, Environment};
+use konnectivity::{process, server};
 
 fn main() -> ExitCode {
-    process::server(konnectivity::server::run)
+    let parsed = flags::server(std::env::args_os(), &Environment::read());
+    process::main(parsed, |config, log| {
+        process::exit_code(server::run(config, log))
+    })
 }

@@ -1,111 +1,206 @@
 //! The flags of `konnectivity-agent`, with their defaults.
 //!
-//! Upstream's have upstream's names and, but for pings, upstream's defaults. What they mean
-//! together is for `agent_config`.
+//! Upstream's flags have upstream's names and, except for pings, upstream's defaults.
+//! `agent_config` checks what they mean together.
 
-use settings::{ByteSize, RelPath};
+use clap::{Parser, ValueEnum};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
+use settings::RelPath;
 
-use crate::agent::DrainParams;
+use super::duration::GoDuration;
+use super::read::Flags;
+use super::shared::{
+    BufferFlags, ENDPOINTS, IDLE, IdleFlags, LIMITS, LogFlags, RunFlags, SERVERS, SHUTDOWN,
+};
 
-use super::common::flags;
-use super::read::Settings;
-use super::value::{CountWord, GoDuration, LogWord, OverflowWord};
+const AGENT: &str = "This agent";
 
-flags! {
-    /// The flags of `konnectivity-agent`, which are the keys of its configuration file.
-    AgentFlags {
-        /// Port of the admin endpoint; 0 picks one.
-        admin_server_port: u32 = 8094;
-        /// Certificate shown to servers.
-        agent_cert: RelPath = RelPath::default();
-        /// Name of this agent; empty is PROXY_AGENT_ID or a random one.
-        agent_id: String = String::new();
-        /// What this agent is meant for: ipv4, ipv6, host, cidr and default-route, as in
-        /// host=node-1&default-route=true.
-        agent_identifiers: String = String::new();
-        /// Key of the certificate shown to servers.
-        agent_key: RelPath = RelPath::default();
-        /// Destinations that may be dialled, each CIDR, CIDR:PORT or CIDR:FIRST-LAST, with an IPv6
-        /// CIDR before a port in brackets; all when it is not given, and never empty.
-        allow_destinations: Vec<String> = Vec::new();
-        /// Protocols offered to servers besides h2.
-        alpn_proto: Vec<String> = Vec::new();
-        /// CA bundle that servers are verified with; empty is what the system trusts.
-        ca_cert: RelPath = RelPath::default();
-        /// Take the number of servers from their leases.
-        count_server_leases: bool = false;
-        /// How long a dial may take, the look-up of a name included.
-        dial_timeout: GoDuration = GoDuration::from_secs(5);
-        /// How long tunnels may go on after SIGTERM; the agent ends earlier once idle for 5s. Less
-        /// than a pod is given, which is 30s by default.
-        grace_period: GoDuration = GoDuration(DrainParams::default().grace);
-        /// Address of health and metrics; empty is every address.
-        health_server_host: String = String::new();
-        /// Port of health and metrics; 0 picks one.
-        health_server_port: u32 = 8093;
-        /// After how long without traffic a server is pinged, at least 10s; 0 is 10s for servers
-        /// of ours and 35s for upstream's, which close links that are pinged more often than every
-        /// 30s.
-        keepalive_time: GoDuration = GoDuration::default();
-        /// API server with the leases; empty is that of the pod.
-        kubeconfig: RelPath = RelPath::default();
-        /// Former name of --lease-label-selector.
-        #[schemars(extend("deprecated" = true))]
-        lease_label: String = String::new();
-        /// Labels of the leases of servers.
-        lease_label_selector: String = "k8s-app=konnectivity-server".to_owned();
-        /// Namespace of the leases of servers.
-        lease_namespace: String = "kube-system".to_owned();
-        /// Dials at most that wait for an answer.
-        max_pending_dials: u32 = 1000;
-        /// Tunnels at most.
-        max_tunnels: u32 = 10_000;
-        /// Accepted, has no effect: the end of a link is noticed at once.
-        probe_interval: GoDuration = GoDuration::from_secs(1);
-        /// Host name or address of the servers, or of what stands in front of them.
-        proxy_server_host: String = "127.0.0.1".to_owned();
-        /// Port of the servers.
-        proxy_server_port: u32 = 8091;
-        /// Where the number of servers is taken from.
-        server_count_source: CountWord = CountWord::Default;
-        /// File with the token that is sent to servers; empty is none.
-        service_account_token_path: RelPath = RelPath::default();
-        /// Go on looking for more servers when all are connected.
-        sync_forever: bool = false;
-        /// Time between attempts to connect to one more server.
-        sync_interval: GoDuration = GoDuration::from_secs(1);
-        /// Longest time between attempts when they fail.
-        sync_interval_cap: GoDuration = GoDuration::from_secs(10);
-        /// Accepted, has no effect: nothing blocks that could be warned of.
-        warn_on_channel_limit: bool = false;
-        /// Accepted, has no effect: what is held is bounded in octets, by --max-buffered-bytes.
-        xfr_channel_size: i64 = 150;
+/// The flags of `konnectivity-agent`, which are the keys of its configuration file.
+#[derive(Clone, Debug, Parser, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[command(name = "konnectivity-agent", version, after_help = EXAMPLES)]
+#[command(
+    about = "Opens connections inside a cluster for the konnectivity servers it connects to."
+)]
+#[command(args_override_self = true, next_line_help = true)]
+pub(crate) struct AgentFlags {
+    #[command(flatten)]
+    #[serde(skip)]
+    pub(crate) run: RunFlags,
+
+    /// Host name or address of the servers, or of the load balancer in front of them.
+    #[arg(long, default_value = "127.0.0.1", help_heading = SERVERS)]
+    pub(crate) proxy_server_host: String,
+    /// Port of the servers.
+    #[arg(long, default_value = "8091", help_heading = SERVERS)]
+    pub(crate) proxy_server_port: u32,
+    /// CA bundle that verifies servers; empty is the system's.
+    #[arg(long, default_value = "", help_heading = SERVERS)]
+    pub(crate) ca_cert: RelPath,
+    /// Protocols offered to servers besides h2.
+    #[arg(long, help_heading = SERVERS)]
+    pub(crate) alpn_proto: Vec<String>,
+    /// Time without traffic after which a server is pinged, at least 10s; 0 is 10s for our servers
+    /// and 35s for upstream's, which close links that are pinged more often than every 30s.
+    #[arg(long, default_value = "0s", help_heading = SERVERS)]
+    pub(crate) keepalive_time: GoDuration,
+    /// Time between attempts to connect to one more server.
+    #[arg(long, default_value = "1s", help_heading = SERVERS)]
+    pub(crate) sync_interval: GoDuration,
+    /// Maximum time between attempts when they fail.
+    #[arg(long, default_value = "10s", help_heading = SERVERS)]
+    pub(crate) sync_interval_cap: GoDuration,
+    /// Keep looking for more servers when all are connected.
+    #[arg(long, help_heading = SERVERS)]
+    pub(crate) sync_forever: bool,
+    /// How the number of servers is determined.
+    #[arg(long, default_value = "default", help_heading = SERVERS)]
+    pub(crate) server_count_source: CountWord,
+    /// Count servers by their leases.
+    #[arg(long, help_heading = SERVERS)]
+    pub(crate) count_server_leases: bool,
+    /// Former name of --lease-label-selector.
+    #[arg(long, default_value = "", hide = true, help_heading = SERVERS)]
+    pub(crate) lease_label: String,
+    /// Labels of the leases of servers.
+    #[arg(long, default_value = "k8s-app=konnectivity-server", help_heading = SERVERS)]
+    pub(crate) lease_label_selector: String,
+    /// Namespace of the leases of servers.
+    #[arg(long, default_value = "kube-system", help_heading = SERVERS)]
+    pub(crate) lease_namespace: String,
+    /// Kubeconfig of the API server with the leases; empty is the pod's own.
+    #[arg(long, default_value = "", help_heading = SERVERS)]
+    pub(crate) kubeconfig: RelPath,
+
+    /// Name of this agent; empty is PROXY_AGENT_ID or a random one.
+    #[arg(long, default_value = "", help_heading = AGENT)]
+    pub(crate) agent_id: String,
+    /// Destinations this agent is for: ipv4, ipv6, host, cidr and default-route, as in
+    /// host=node-1&default-route=true.
+    #[arg(long, default_value = "", help_heading = AGENT)]
+    pub(crate) agent_identifiers: String,
+    /// Certificate presented to servers.
+    #[arg(long, default_value = "", help_heading = AGENT)]
+    pub(crate) agent_cert: RelPath,
+    /// Key of the certificate presented to servers.
+    #[arg(long, default_value = "", help_heading = AGENT)]
+    pub(crate) agent_key: RelPath,
+    /// File with the token that is sent to servers; empty is none.
+    #[arg(long, default_value = "", help_heading = AGENT)]
+    pub(crate) service_account_token_path: RelPath,
+
+    /// Destinations that may be dialed, each CIDR, CIDR:PORT or CIDR:FIRST-LAST, with an IPv6 CIDR
+    /// before a port in brackets; without the flag all, and never an empty list.
+    #[arg(long, help_heading = LIMITS)]
+    pub(crate) allow_destinations: Vec<String>,
+    /// Maximum time of a dial, name resolution included.
+    #[arg(long, default_value = "5s", help_heading = LIMITS)]
+    pub(crate) dial_timeout: GoDuration,
+    /// Maximum dials that wait for an answer.
+    #[arg(long, default_value = "1000", help_heading = LIMITS)]
+    pub(crate) max_pending_dials: u32,
+    /// Maximum tunnels.
+    #[arg(long, default_value = "10000", help_heading = LIMITS)]
+    pub(crate) max_tunnels: u32,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) buffers: BufferFlags,
+
+    /// Time that tunnels may continue after SIGTERM; the agent ends once idle for 5s. Choose less
+    /// than the pod's grace period, which is 30s by default.
+    #[arg(long, default_value = "25s", help_heading = SHUTDOWN)]
+    pub(crate) grace_period: GoDuration,
+
+    /// Address of the admin endpoint; empty is all addresses.
+    #[arg(long, default_value = "127.0.0.1", help_heading = ENDPOINTS)]
+    pub(crate) admin_bind_address: String,
+    /// Port of the admin endpoint; 0 selects a free port.
+    #[arg(long, default_value = "8094", help_heading = ENDPOINTS)]
+    pub(crate) admin_server_port: u32,
+    /// Address of health and metrics; empty is all addresses.
+    #[arg(long, default_value = "", help_heading = ENDPOINTS)]
+    pub(crate) health_server_host: String,
+    /// Port of health and metrics; 0 selects a free port.
+    #[arg(long, default_value = "8093", help_heading = ENDPOINTS)]
+    pub(crate) health_server_port: u32,
+
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) log: LogFlags,
+
+    /// Accepted, has no effect: the end of a link is noticed at once.
+    #[arg(long, default_value = "1s", help_heading = IDLE)]
+    pub(crate) probe_interval: GoDuration,
+    /// Accepted, has no effect: nothing blocks that could be warned about.
+    #[arg(long, help_heading = IDLE)]
+    warn_on_channel_limit: bool,
+    /// Accepted, has no effect: --max-buffered-bytes bounds what is buffered.
+    #[arg(long, default_value = "150", help_heading = IDLE)]
+    pub(crate) xfr_channel_size: i64,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) idle: IdleFlags,
+}
+
+impl Flags for AgentFlags {
+    fn run(&self) -> &RunFlags {
+        &self.run
+    }
+
+    fn log(&self) -> &LogFlags {
+        &self.log
+    }
+
+    fn lists(&mut self) -> Vec<&mut Vec<String>> {
+        vec![
+            &mut self.allow_destinations,
+            &mut self.alpn_proto,
+            &mut self.log.vmodule,
+        ]
+    }
+
+    fn effective(&self) -> Result<Value, serde_json::Error> {
+        let mut effective = settings::redact(self)?;
+        if let Some(keys) = effective.as_object_mut()
+            && self.allow_destinations.is_empty()
+        {
+            // An empty list is rejected when it is given.
+            keys.remove("allow-destinations");
+        }
+        Ok(effective)
     }
 }
 
-impl Settings for AgentFlags {
-    const ABOUT: &str =
-        "Opens connections inside a cluster for the konnectivity servers it connects to.";
-    const EXAMPLES: &str = "\
+/// How the number of servers is determined.
+#[derive(Clone, Copy, Debug, ValueEnum, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum CountWord {
+    /// By leases if they are counted, else by what servers report.
+    Default,
+    /// The larger of both.
+    Max,
+}
+
+const EXAMPLES: &str = "\
 Examples:
-  # With a service account's token.
+  # With the token of a service account.
   konnectivity-agent --ca-cert=ca.crt --proxy-server-host=konnectivity.example.com \\
     --proxy-server-port=8132 --service-account-token-path=/var/run/secrets/tokens/token
-  # With a certificate, for nodes of one range and port only.
+  # With a certificate, for one port of nodes only.
   konnectivity-agent --ca-cert=ca.crt --agent-cert=tls.crt --agent-key=tls.key \\
     --proxy-server-host=a.kn.example.com --proxy-server-port=443 \\
     --allow-destinations=10.250.0.0/16:10250,[fd00:10::/64]:10250
-  # What is in effect, or what is wrong.
+  # Print what is in effect, or what is wrong.
   konnectivity-agent --config=agent.yaml --check
 
 Signals:
-  SIGTERM, SIGINT  take no new dials where others can, and end once idle; the second time at once
-  SIGHUP           read certificates again
+  SIGTERM, SIGINT  refer new dials to other agents, and end once idle; the second time at once
+  SIGHUP           reload certificates
 
 Environment:
-  PROXY_AGENT_ID  name of this agent, where --agent-id gives none
+  PROXY_AGENT_ID  name of this agent, unless --agent-id is on the command line
   RUST_LOG        log levels, such as info or info,konnectivity=debug; wins over -v
 
-Exit codes: 0 ended as asked, 64 configuration refused, 1 anything else.";
-    const NAME: &str = "konnectivity-agent";
-}
+Exit codes: 0 ended as requested, 64 configuration rejected, 1 anything else.";

@@ -1,86 +1,46 @@
-//! What an agent is told, checked: the library's [`AgentConfig`], and what the process is told.
+//! The checked configuration of an agent, from its flags.
 
 use std::time::Duration;
 
-use knp_proto::{Identifiers, LinkConfig, TenantLimits};
+use knp_proto::{TenantLimits, Identifiers, LinkConfig};
+use serde_json::Value;
 use telemetry::EndpointAddr;
 
-use super::agent::AgentFlags;
-use super::checks::{Checks, path};
-use super::process::{ProcessConfig, directives, without_effect};
-use super::read::Given;
-use super::{Environment, FlagError};
+use super::agent::{AgentFlags, CountWord};
+use super::checks::{Checks, path, unbracketed};
 use crate::agent::{
-    AgentConfig, Allowed, AllowedRange, ConnectParams, DialParams, DrainParams, LeaseParams,
-    LivenessParams,
+    AgentConfig, Allowed, AllowedRange, ConnectParams, CountSource, DialParams, DrainParams,
+    LeaseParams, LivenessParams,
 };
 
-/// All that an agent's process is told.
-#[derive(Clone, Debug)]
-pub struct AgentSetup {
-    /// Log and warnings.
-    pub process: ProcessConfig,
-    /// The agent itself.
-    pub agent: AgentConfig,
-}
+/// Minimum time between pings of a server; that of upstream's library too.
+const MIN_KEEPALIVE: Duration = Duration::from_secs(10);
 
-impl AgentSetup {
-    pub(crate) fn new(
-        flags: &AgentFlags,
-        given: &Given,
-        check: bool,
-        environment: &Environment,
-    ) -> Result<Self, FlagError> {
-        let mut checks = Checks::new(given);
-        checks.channel_size(flags.xfr_channel_size);
-        checks.profiling(flags.enable_profiling, flags.enable_contention_profiling);
-        let effective = effective(flags)?;
-        let agent = agent(flags, environment, effective.clone(), &mut checks);
-        let mut warnings = checks.finish()?;
-        warnings.extend(without_effect(flags, given));
-        let log_directives = directives(flags.v, &flags.vmodule, environment, &mut warnings);
-        let process = ProcessConfig {
-            check,
-            log_format: flags.log_format.into(),
-            log_directives,
-            warnings,
-            effective,
-        };
-        Ok(Self { process, agent })
-    }
-}
-
-/// What is in effect, such that it can be given as the file.
-fn effective(flags: &AgentFlags) -> Result<serde_json::Value, serde_json::Error> {
-    let mut effective = settings::redact(flags)?;
-    if let Some(keys) = effective.as_object_mut()
-        && flags.allow_destinations.is_empty()
-    {
-        // An empty list is refused when it is given.
-        keys.remove("allow-destinations");
-    }
-    Ok(effective)
-}
-
-fn agent(
+pub(super) fn configure(
     flags: &AgentFlags,
-    environment: &Environment,
-    effective: serde_json::Value,
+    effective: &Value,
     checks: &mut Checks<'_>,
 ) -> AgentConfig {
-    let pair = ("agent-cert", "agent-key");
-    let pair = checks.key_pair(pair, &flags.agent_cert, &flags.agent_key);
-    let (cert, key) = pair.map_or((None, None), |pair| (Some(pair.cert), Some(pair.key)));
-    let admin = checks.port("admin-server-port", flags.admin_server_port, true);
-    let admin = checks.address("admin-bind-address", &flags.admin_bind_address, admin);
-    let health = checks.port("health-server-port", flags.health_server_port, true);
-    let health = checks.address("health-server-host", &flags.health_server_host, health);
+    let names = ("agent-cert", "agent-key");
+    let pair = checks.key_pair(names, &flags.agent_cert, &flags.agent_key);
+    let (cert, key) = pair.map(|pair| (pair.cert, pair.key)).unzip();
+    let admin = checks.port("admin-server-port", flags.admin_server_port, 0);
+    let health = checks.port("health-server-port", flags.health_server_port, 0);
+    let variable = checks.environment.agent_id.as_deref();
+    let identifiers = Identifiers::parse_flag(&flags.agent_identifiers);
+    let identifiers = identifiers.map_err(|error| checks.refuse("agent-identifiers", error));
     let dial = dial(flags, checks);
-    // Refused as upstream does, though nothing is looked at in intervals: an end is noticed as such.
-    checks.lasting("probe-interval", flags.probe_interval.get());
+    // Rejected as upstream does, though nothing here is polled.
+    checks.positive_time("probe-interval", flags.probe_interval);
+    checks.upstream_rules(flags.xfr_channel_size, &flags.idle);
+    let keepalive = flags.keepalive_time.get();
     AgentConfig {
-        admin: EndpointAddr::Tcp(admin),
-        agent_id: checks.name("agent-id", &flags.agent_id, environment.agent_id.as_deref()),
+        admin: EndpointAddr::Tcp(checks.address(
+            "admin-bind-address",
+            &flags.admin_bind_address,
+            admin,
+        )),
+        agent_id: checks.name("agent-id", &flags.agent_id, variable),
         alpn: flags.alpn_proto.clone(),
         ca: path(&flags.ca_cert),
         cert,
@@ -90,17 +50,21 @@ fn agent(
             grace: flags.grace_period.get(),
             ..DrainParams::default()
         },
-        effective,
-        health: EndpointAddr::Tcp(health),
-        identifiers: identifiers(flags, checks),
+        effective: effective.clone(),
+        health: EndpointAddr::Tcp(checks.address(
+            "health-server-host",
+            &flags.health_server_host,
+            health,
+        )),
+        identifiers: identifiers.unwrap_or_default(),
         link: LinkConfig {
             dial_timeout: dial.timeout,
-            overflow: flags.slow_consumer.into(),
+            overflow: flags.buffers.slow_consumer.into(),
             ..LinkConfig::default()
         },
-        leases: leases(flags, environment, checks),
+        leases: leases(flags, checks),
         limits: TenantLimits {
-            buffered_bytes: checks.buffered(flags.max_buffered_bytes),
+            buffered_bytes: checks.buffered(&flags.buffers),
             dials_per_second: 0,
             pending_dials: dial.max_pending,
             tunnels: checks.positive("max-tunnels", flags.max_tunnels),
@@ -108,27 +72,17 @@ fn agent(
         },
         dial,
         liveness: LivenessParams {
-            // Upstream's library does not ping more often either.
-            keepalive: (!flags.keepalive_time.get().is_zero())
-                .then(|| flags.keepalive_time.get().max(MOST_OFTEN)),
+            keepalive: (!keepalive.is_zero()).then(|| keepalive.max(MIN_KEEPALIVE)),
         },
-        server_host: server_host(flags, checks),
-        server_port: checks.port("proxy-server-port", flags.proxy_server_port, false),
+        server_host: server_host(&flags.proxy_server_host, checks),
+        server_port: checks.port("proxy-server-port", flags.proxy_server_port, 1),
         token: path(&flags.service_account_token_path),
     }
 }
 
-fn identifiers(flags: &AgentFlags, checks: &mut Checks<'_>) -> Identifiers {
-    let identifiers = Identifiers::parse_flag(&flags.agent_identifiers);
-    identifiers.unwrap_or_else(|error| {
-        checks.refuse("agent-identifiers", error);
-        Identifiers::default()
-    })
-}
-
 fn dial(flags: &AgentFlags, checks: &mut Checks<'_>) -> DialParams {
-    if flags.allow_destinations.is_empty() && checks.given("allow-destinations") {
-        // Who gives a list wants less than all; that it is empty is a mistake of what made it.
+    if flags.allow_destinations.is_empty() && checks.given.has("allow-destinations") {
+        // A list is given to allow less than everything; an empty one is a mistake.
         let message = "is empty, which would allow everything: leave it out if that is meant";
         checks.refuse("allow-destinations", message);
     }
@@ -142,16 +96,12 @@ fn dial(flags: &AgentFlags, checks: &mut Checks<'_>) -> DialParams {
     DialParams {
         allowed: Allowed::from_ranges(ranges),
         max_pending: checks.positive("max-pending-dials", flags.max_pending_dials),
-        timeout: checks.lasting("dial-timeout", flags.dial_timeout.get()),
+        timeout: checks.positive_time("dial-timeout", flags.dial_timeout),
     }
 }
 
-fn server_host(flags: &AgentFlags, checks: &mut Checks<'_>) -> String {
-    let host = flags.proxy_server_host.as_str();
-    let bare = host
-        .strip_prefix('[')
-        .and_then(|host| host.strip_suffix(']'));
-    let host = bare.unwrap_or(host);
+fn server_host(host: &str, checks: &mut Checks<'_>) -> String {
+    let host = unbracketed(host);
     if let Err(error) = rustls::pki_types::ServerName::try_from(host) {
         let message = format!("{host:?} is neither host name nor address: {error}");
         checks.refuse("proxy-server-host", message);
@@ -159,33 +109,27 @@ fn server_host(flags: &AgentFlags, checks: &mut Checks<'_>) -> String {
     host.to_owned()
 }
 
-fn leases(
-    flags: &AgentFlags,
-    environment: &Environment,
-    checks: &mut Checks<'_>,
-) -> Option<LeaseParams> {
+fn leases(flags: &AgentFlags, checks: &mut Checks<'_>) -> Option<LeaseParams> {
     if !flags.count_server_leases {
         return None;
     }
-    // The former name is for those who do not know the new one.
-    let former = checks.given("lease-label") && !checks.given("lease-label-selector");
-    let (flag, selector) = if former {
-        ("lease-label", &flags.lease_label)
-    } else {
-        ("lease-label-selector", &flags.lease_label_selector)
+    let given = |flag| checks.given.has(flag);
+    let (flag, selector) = match given("lease-label") && !given("lease-label-selector") {
+        true => ("lease-label", &flags.lease_label),
+        false => ("lease-label-selector", &flags.lease_label_selector),
     };
     if selector.trim().is_empty() {
-        checks.refuse(flag, "is empty, which is every lease there is");
+        checks.refuse(flag, "is empty, which would match every lease");
     }
     Some(LeaseParams {
-        kubeconfig: checks.api_server("count-server-leases", &flags.kubeconfig, environment),
+        kubeconfig: checks.api_server("count-server-leases", &flags.kubeconfig),
         namespace: flags.lease_namespace.clone(),
         selector: selector.clone(),
     })
 }
 
 fn connect(flags: &AgentFlags, checks: &mut Checks<'_>) -> ConnectParams {
-    let interval = checks.lasting("sync-interval", flags.sync_interval.get());
+    let interval = checks.positive_time("sync-interval", flags.sync_interval);
     let interval_cap = flags.sync_interval_cap.get();
     if interval > interval_cap {
         let message = format!(
@@ -198,9 +142,9 @@ fn connect(flags: &AgentFlags, checks: &mut Checks<'_>) -> ConnectParams {
         interval,
         interval_cap,
         forever: flags.sync_forever,
-        source: flags.server_count_source.into(),
+        source: match flags.server_count_source {
+            CountWord::Default => CountSource::Default,
+            CountWord::Max => CountSource::Max,
+        },
     }
 }
-
-/// The most often that a server is pinged.
-const MOST_OFTEN: Duration = Duration::from_secs(10);

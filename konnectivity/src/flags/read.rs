@@ -1,36 +1,47 @@
-//! Reads flags: the command line over the file over the defaults.
+//! Reads flags with clap: the command line over the file over the defaults.
 //!
 //! ```text
-//!   args ──pflag's ways──▶ texts ──by kind──▶ values ─┐
-//!   --config FILE ──yaml──▶ values, paths resolved ───┴─▶ S, and which flags were given by whom
+//!   args ──────────────▶ clap: what the command line gives
+//!   --config FILE ─yaml─▶ --key=value for each other key, each checked at its line
+//!   both ──────────────▶ clap: S, and which flags were given where
 //! ```
 //!
-//! Written as Go's pflag takes them: `--x v`, `--x=v`, `--bool`, `--bool=false`, `-v4`, `-v=4`,
-//! lists separated by commas or repeated, and `_` for `-` in names. Checks that each value is of
-//! its kind, not what values mean together.
+//! The syntax is that of Go's pflag: `--x v`, `--x=v`, `--bool`, `--bool=false`, `-v4`, `-v=4`,
+//! lists by commas or repetition, and `_` for `-` in names. Checks each value alone, not what
+//! values mean together.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::fmt;
+use std::marker::PhantomData;
+use std::path::PathBuf;
 
+use clap::builder::ValueParser;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Command, builder::Str};
+use clap::{Arg, ArgAction, Command, Parser, value_parser};
 use schemars::JsonSchema;
-use serde::{Serialize, de::DeserializeOwned};
-use serde_json::{Map, Number, Value};
-use settings::{ConfigErrors, RelPath, yaml};
+use serde::Serialize;
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+use settings::{ByteSize, RelPath, yaml};
 
 use super::FlagError;
-use super::describe::{Flag, Kind, describe, text};
+use super::duration::GoDuration;
+use super::shared::{LogFlags, RunFlags};
 
-/// What a program's flags are.
-pub(crate) trait Settings: Serialize + DeserializeOwned + JsonSchema + Default {
-    /// What the program does.
-    const ABOUT: &str;
-    /// What follows the flags in `--help`.
-    const EXAMPLES: &str;
-    /// The program's name.
-    const NAME: &str;
+/// The flags of a program.
+pub(crate) trait Flags: Parser + Serialize + JsonSchema {
+    fn run(&self) -> &RunFlags;
+
+    fn log(&self) -> &LogFlags;
+
+    /// All flags that are lists.
+    fn lists(&mut self) -> Vec<&mut Vec<String>>;
+
+    /// What is in effect, without secrets, such that it can be given as the file.
+    fn effective(&self) -> Result<Value, serde_json::Error> {
+        settings::redact(self)
+    }
 }
 
 /// Flags as they were given.
@@ -39,81 +50,92 @@ pub(crate) enum Read<S> {
     /// Help or version, to be printed.
     Print(String),
     /// Values to go on with.
-    Values {
-        flags: Box<S>,
-        given: Given,
-        check: bool,
-    },
+    Values { flags: Box<S>, given: Given },
 }
 
-/// Which flags were given, and by whom.
+/// Which flags were given, and where: a file, or none for the command line.
 #[derive(Debug, Default)]
-pub(crate) struct Given {
-    /// By name; the file where it was one.
-    origins: BTreeMap<String, Option<PathBuf>>,
-}
+pub(crate) struct Given(BTreeMap<String, Option<PathBuf>>);
 
 impl Given {
     pub(crate) fn has(&self, flag: &str) -> bool {
-        self.origins.contains_key(flag)
+        self.0.contains_key(flag)
     }
 
-    /// The flag as whoever gave it knows it.
+    pub(crate) fn in_file(&self, flag: &str) -> bool {
+        self.0.get(flag).is_some_and(Option::is_some)
+    }
+
+    /// The flag as it was given.
     pub(crate) fn shown(&self, flag: &str) -> String {
-        match self.origins.get(flag) {
+        match self.0.get(flag) {
             Some(Some(file)) => format!("{}: {flag}", file.display()),
             Some(None) | None => format!("--{flag}"),
         }
     }
+
+    /// Returns a warning of all flags that were given other than their defaults and do nothing.
+    pub(crate) fn without_effect<S: Flags>(&self, flags: &S) -> Option<String> {
+        let values = serde_json::to_value(flags).unwrap_or_default();
+        let defaults = defaults::<S>();
+        let idle: Vec<_> = command::<S>()
+            .get_arguments()
+            .filter(|arg| help(arg).starts_with(NO_EFFECT))
+            .filter_map(Arg::get_long)
+            .filter(|flag| self.has(flag) && values.get(flag) != defaults.get(*flag))
+            .map(|flag| self.shown(flag))
+            .collect();
+        (!idle.is_empty()).then(|| format!("accepted, but without effect: {}", idle.join(", ")))
+    }
 }
 
+/// How the help of flags begins that do nothing.
+pub(crate) const NO_EFFECT: &str = "Accepted, has no effect";
+
 /// Reads `args`, the program's name first, and the file they name.
-pub(crate) fn read<S: Settings>(
+pub(crate) fn read<S: Flags>(
     args: impl IntoIterator<Item = OsString>,
 ) -> Result<Read<S>, FlagError> {
-    let flags = describe::<S>();
-    let matches = match command::<S>(&flags).try_get_matches_from(args.into_iter().map(hyphens)) {
+    let command = command::<S>();
+    let mut args: Vec<_> = args.into_iter().map(hyphens).collect();
+    let matches = match command.clone().try_get_matches_from(&args) {
         Ok(matches) => matches,
-        Err(error) if error.use_stderr() => {
-            let message = error.render().to_string();
-            return Err(FlagError::Usage { message });
-        }
+        Err(error) if error.use_stderr() => return Err(FlagError::usage(&error)),
         Err(error) => return Ok(Read::Print(error.render().to_string())),
     };
-    let (mut values, mut given) = (Map::new(), Given::default());
+    let on_command_line =
+        |arg: &&Arg| matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
+    let named = command.get_arguments().filter(on_command_line);
+    let named = named.filter_map(Arg::get_long);
+    let mut given = Given(named.map(|flag| (flag.to_owned(), None)).collect());
     if let Some(path) = matches.get_one::<PathBuf>("config") {
-        for (name, value) in from_file::<S>(path, &flags)? {
-            given.origins.insert(name.clone(), Some(path.clone()));
-            values.insert(name, value);
+        let FileFlags::<S>(entries, _) = yaml::load(path)?;
+        let entries = entries.into_iter().filter(|(flag, _)| !given.has(flag));
+        let entries: Vec<_> = entries.collect();
+        for (flag, values) in entries {
+            let is_path = argument(&command, &flag).is_some_and(|arg| kind(arg) == "FILE");
+            let texts = values.into_iter().map(|text| match text.as_str() {
+                text if is_path && !text.is_empty() => {
+                    let resolved = RelPath::from(text).resolve(path);
+                    resolved.to_string_lossy().into_owned()
+                }
+                _ => text,
+            });
+            args.extend(texts.map(|text| format!("--{flag}={text}").into()));
+            given.0.insert(flag, Some(path.clone()));
         }
     }
-    let mut errors = ConfigErrors::new();
-    for flag in &flags {
-        if matches.value_source(&flag.name) != Some(ValueSource::CommandLine) {
-            continue;
-        }
-        given.origins.insert(flag.name.clone(), None);
-        match from_command_line::<S>(&matches, flag) {
-            Ok(value) => drop(values.insert(flag.name.clone(), value)),
-            Err((text, message)) => {
-                errors.add(format!("--{}={text}", flag.name), message);
-            }
+    let matches = command.try_get_matches_from(args);
+    let flags = matches.and_then(|matches| S::from_arg_matches(&matches));
+    let mut flags = flags.map_err(|error| FlagError::usage(&error))?;
+    for list in flags.lists() {
+        // `--list=` is the empty list.
+        if matches!(list.as_slice(), [only] if only.is_empty()) {
+            list.clear();
         }
     }
-    if !errors.is_empty() {
-        return Err(FlagError::Values(errors));
-    }
-    match serde_json::from_value(Value::Object(values)) {
-        Ok(flags) => Ok(Read::Values {
-            flags: Box::new(flags),
-            given,
-            check: matches.get_flag("check"),
-        }),
-        Err(error) => {
-            let message = error.to_string();
-            Err(FlagError::Usage { message })
-        }
-    }
+    let flags = Box::new(flags);
+    Ok(Read::Values { flags, given })
 }
 
 /// `_` as `-` in the name of a flag: klog's own names have the former.
@@ -125,138 +147,186 @@ fn hyphens(argument: OsString) -> OsString {
     format!("--{}{value}", name.replace('_', "-")).into()
 }
 
-fn command<S: Settings>(flags: &[Flag]) -> Command {
-    let config = Arg::new("config").long("config").value_name("FILE").help(
-        "File (YAML) with flags as keys; the command line wins, paths are relative to the file",
-    );
-    let check = Arg::new("check")
-        .long("check")
-        .help("Validate the configuration and all it points to, print what is in effect, and exit");
-    Command::new(S::NAME)
-        .version(env!("CARGO_PKG_VERSION"))
-        .about(S::ABOUT)
-        .after_help(S::EXAMPLES)
-        .args_override_self(true)
-        .next_line_help(true)
-        .arg(config.value_parser(clap::value_parser!(PathBuf)))
-        .arg(check.action(ArgAction::SetTrue))
-        .args(flags.iter().map(argument))
-}
-
-fn argument(flag: &Flag) -> Arg {
-    let name = Str::from(flag.name.clone());
-    let argument = Arg::new(name.clone())
-        .long(name)
-        .help(flag.help.clone())
-        .hide(flag.hidden)
-        .value_name(flag.value_name());
-    let argument = match flag.default_text() {
-        text if text.is_empty() => argument,
-        text => argument.default_value(text),
-    };
-    let argument = match flag.name.as_str() {
-        "v" => argument.short('v'),
-        _ => argument,
-    };
-    match flag.kind {
-        Kind::Bool => argument
-            .num_args(0..=1)
-            .require_equals(true)
-            .default_missing_value("true"),
-        Kind::List => argument.action(ArgAction::Append).allow_hyphen_values(true),
-        Kind::Duration
-        | Kind::Integer
-        | Kind::Number
-        | Kind::Path
-        | Kind::Size
-        | Kind::Text
-        | Kind::Word(_) => argument.allow_hyphen_values(true),
-    }
-}
-
-/// The value of a flag of the command line, or its text and what is wrong with it.
-fn from_command_line<S: Settings>(
-    matches: &ArgMatches,
-    flag: &Flag,
-) -> Result<Value, (String, String)> {
-    let texts: Vec<&str> = matches
-        .get_many::<String>(&flag.name)
-        .map(|texts| texts.map(String::as_str).collect())
-        .unwrap_or_default();
-    let last = texts.last().copied().unwrap_or_default();
-    let value = match flag.kind {
-        Kind::Bool => go_bool(last)
-            .map(Value::Bool)
-            .ok_or("true or false is expected"),
-        Kind::Integer => integer(last).ok_or("a whole number is expected"),
-        Kind::Number => number(last).ok_or("a number is expected"),
-        Kind::List => Ok(list(&texts)),
-        Kind::Duration | Kind::Path | Kind::Size | Kind::Text | Kind::Word(_) => {
-            Ok(Value::from(last))
+/// The program's command line in Go's syntax.
+pub(crate) fn command<S: Flags>() -> Command {
+    S::command().mut_args(|arg| {
+        if matches!(arg.get_action(), ArgAction::SetTrue) {
+            let default = arg.get_default_values().first().cloned();
+            return arg
+                .action(ArgAction::Set)
+                .value_parser(go_bool)
+                .value_name("BOOL")
+                .num_args(0..=1)
+                .require_equals(true)
+                .default_missing_value("true")
+                .default_value(default.unwrap_or_else(|| "false".into()));
         }
-    };
-    let wrong = |message: String| (texts.join(","), message);
-    let value = value.map_err(|message| wrong(message.to_owned()))?;
-    let alone = Map::from_iter([(flag.name.clone(), value.clone())]);
-    match serde_json::from_value::<S>(Value::Object(alone)) {
-        Ok(_) => Ok(value),
-        Err(error) => Err(wrong(error.to_string())),
-    }
+        let arg = match kind(&arg) {
+            name if matches!(arg.get_action(), ArgAction::Set) => arg.value_name(name),
+            _ => arg.value_name("LIST").value_delimiter(','),
+        };
+        let unset = arg.get_default_values().iter().all(|text| text.is_empty());
+        arg.allow_hyphen_values(true)
+            .hide_possible_values(true)
+            .hide_default_value(unset)
+    })
 }
 
-/// What Go's `strconv.ParseBool` takes.
-fn go_bool(text: &str) -> Option<bool> {
+/// What Go's `strconv.ParseBool` accepts.
+fn go_bool(text: &str) -> Result<bool, &'static str> {
     match text {
-        "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
-        "0" | "f" | "F" | "FALSE" | "false" | "False" => Some(false),
-        _ => None,
+        "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
+        "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(false),
+        _ => Err("true or false is expected"),
     }
 }
 
-fn integer(text: &str) -> Option<Value> {
-    text.parse::<i64>().ok().map(Value::from)
-}
-
-fn number(text: &str) -> Option<Value> {
-    let number: f64 = text.parse().ok()?;
-    Number::from_f64(number).map(Value::Number)
-}
-
-/// Elements of all occurrences; an empty text has none.
-fn list(texts: &[&str]) -> Value {
-    let elements = texts.iter().filter(|text| !text.is_empty());
-    elements
-        .flat_map(|text| text.split(','))
-        .map(Value::from)
-        .collect()
-}
-
-/// The keys that the file at `path` gives, with their values.
-fn from_file<S: Settings>(
-    path: &Path,
-    flags: &[Flag],
-) -> Result<BTreeMap<String, Value>, FlagError> {
-    // Read as what it must be, so that errors have their line; and as what it is, to know which
-    // keys were given. Values come from the former: `10` is text where text is expected.
-    let typed: S = yaml::load(path)?;
-    let keys: Map<String, Value> = yaml::load(path)?;
-    let Ok(Value::Object(mut typed)) = serde_json::to_value(typed) else {
-        return Ok(BTreeMap::new());
-    };
-    let mut values = BTreeMap::new();
-    for flag in flags {
-        if !keys.contains_key(&flag.name) {
-            continue;
-        }
-        let mut value = typed.remove(&flag.name).unwrap_or_default();
-        if flag.kind == Kind::Path {
-            let written = text(&value);
-            if !written.is_empty() {
-                let resolved = RelPath::from(written.as_str()).resolve(path);
-                value = Value::from(resolved.to_string_lossy().into_owned());
-            }
-        }
-        values.insert(flag.name.clone(), value);
+/// What represents the value of a flag in help.
+fn kind(arg: &Arg) -> String {
+    let words: Vec<_> = arg.get_possible_values();
+    if !words.is_empty() {
+        let words: Vec<_> = words.iter().map(|word| word.get_name()).collect();
+        return words.join("|");
     }
-    Ok(values)
+    let names = [
+        (ValueParser::from(value_parser!(ByteSize)), "SIZE"),
+        (ValueParser::from(value_parser!(GoDuration)), "DURATION"),
+        (ValueParser::from(value_parser!(PathBuf)), "FILE"),
+        (ValueParser::from(value_parser!(RelPath)), "FILE"),
+        (ValueParser::from(value_parser!(String)), "TEXT"),
+    ];
+    let parser = arg.get_value_parser().type_id();
+    let name = names.iter().find(|(own, _)| own.type_id() == parser);
+    name.map_or("N", |(_, name)| name).to_owned()
+}
+
+/// The help text of a flag.
+pub(crate) fn help(arg: &Arg) -> String {
+    arg.get_help().map(ToString::to_string).unwrap_or_default()
+}
+
+/// All flags that are keys of the file, with their defaults.
+pub(crate) fn defaults<S: Flags>() -> Map<String, Value> {
+    let matches = command::<S>().try_get_matches_from([""]);
+    let flags = matches.and_then(|matches| S::from_arg_matches(&matches));
+    let flags = flags
+        .ok()
+        .and_then(|flags| serde_json::to_value(flags).ok());
+    match flags {
+        Some(Value::Object(flags)) => flags,
+        _ => Map::new(),
+    }
+}
+
+fn argument<'a>(command: &'a Command, flag: &str) -> Option<&'a Arg> {
+    let mut args = command.get_arguments();
+    args.find(|arg| arg.get_long() == Some(flag))
+}
+
+/// What a file gives: flags with their values as texts, each accepted by clap.
+struct FileFlags<S>(Vec<(String, Vec<String>)>, PhantomData<S>);
+
+impl<'de, S: Flags> Deserialize<'de> for FileFlags<S> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (command, keys) = (command::<S>(), defaults::<S>());
+        let flags = deserializer.deserialize_map(FileVisitor { command, keys })?;
+        Ok(Self(flags, PhantomData))
+    }
+}
+
+struct FileVisitor {
+    command: Command,
+    keys: Map<String, Value>,
+}
+
+impl<'de> Visitor<'de> for FileVisitor {
+    type Value = Vec<(String, Vec<String>)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("flags and their values")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let known = |key: &str| match self.keys.contains_key(key) {
+            true => Ok(()),
+            false => Err(format!("unknown key `{key}`; keys are the flags of --help")),
+        };
+        let mut flags = Vec::new();
+        while let Some(flag) = map.next_key_seed(Text(known))? {
+            let check = |text: &str| self.check(&flag, text);
+            let texts = match self.keys.get(&flag) {
+                Some(Value::Array(_)) => map.next_value_seed(List(check))?,
+                _ => vec![map.next_value_seed(Text(check))?],
+            };
+            flags.push((flag, texts));
+        }
+        Ok(flags)
+    }
+}
+
+impl FileVisitor {
+    /// Whether clap accepts `text` as the value of `flag`.
+    fn check(&self, flag: &str, text: &str) -> Result<(), String> {
+        let argument = format!("--{flag}={text}");
+        let Err(error) = self.command.clone().try_get_matches_from(["", &argument]) else {
+            return Ok(());
+        };
+        let message = error.to_string();
+        let line = message.lines().next().unwrap_or_default();
+        Err(line.trim_start_matches("error: ").to_owned())
+    }
+}
+
+/// Reads a scalar as it is written; what its check rejects is an error at its line.
+struct Text<F>(F);
+
+impl<'de, F: Fn(&str) -> Result<(), String>> DeserializeSeed<'de> for Text<F> {
+    type Value = String;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<String, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<F: Fn(&str) -> Result<(), String>> Visitor<'_> for Text<F> {
+    type Value = String;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("text")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<String, E> {
+        (self.0)(text).map_err(E::custom)?;
+        Ok(text.to_owned())
+    }
+}
+
+/// Reads a list of [`Text`]; an empty one as one empty text, which is how a flag says it.
+struct List<F>(F);
+
+impl<'de, F: Fn(&str) -> Result<(), String>> DeserializeSeed<'de> for List<F> {
+    type Value = Vec<String>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Vec<String>, D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de, F: Fn(&str) -> Result<(), String>> Visitor<'de> for List<F> {
+    type Value = Vec<String>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<String>, A::Error> {
+        let mut texts = Vec::new();
+        while let Some(text) = list.next_element_seed(Text(&self.0))? {
+            texts.push(text);
+        }
+        if texts.is_empty() {
+            texts.push(String::new());
+        }
+        Ok(texts)
+    }
 }

@@ -1,4 +1,4 @@
-//! What is accepted, what is refused, and what comes of it.
+//! Which flags are accepted and which are rejected.
 
 mod accepted;
 mod file;
@@ -8,7 +8,9 @@ mod verified;
 
 use std::ffi::OsString;
 
-use super::{AgentFlags, AgentSetup, Environment, FlagError, Parsed, ServerConfig, ServerFlags};
+use super::{Environment, FlagError, ServerConfig};
+use crate::agent::AgentConfig;
+use crate::process::{Parsed, Setup};
 
 /// What every server needs, with API servers on a socket.
 const UDS: &str = "--uds-name=/run/k.sock --server-port=0 --cluster-cert=a.crt --cluster-key=a.key";
@@ -33,20 +35,18 @@ fn pod() -> Environment {
     }
 }
 
-fn configured<C>(parsed: Result<Parsed<C>, FlagError>) -> Result<C, String> {
+fn configured<C>(parsed: Result<Parsed<C>, FlagError>) -> Result<Setup<C>, String> {
     match parsed {
-        Ok(Parsed::Configured(config)) => Ok(*config),
+        Ok(Parsed::Configured(setup)) => Ok(*setup),
         Ok(Parsed::Print(text)) => Err(text),
         Err(error) => Err(error.to_string()),
     }
 }
 
-fn server(line: &str) -> Result<ServerConfig, String> {
-    let args = words("konnectivity-server", line);
-    configured(ServerFlags::parse_from(args, &pod()))
+fn server(line: &str) -> Result<Setup<ServerConfig>, String> {
+    configured(super::server(words("konnectivity-server", line), &pod()))
 }
 
-fn agent(line: &str) -> Result<AgentSetup, String> {
-    let args = words("konnectivity-agent", line);
-    configured(AgentFlags::parse_from(args, &pod()))
+fn agent(line: &str) -> Result<Setup<AgentConfig>, String> {
+    configured(super::agent(words("konnectivity-agent", line), &pod()))
 }

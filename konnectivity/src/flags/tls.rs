@@ -1,4 +1,4 @@
-//! `--cipher-suites` and `--tls-min-version`: Go's names, and what of it there is here.
+//! `--cipher-suites` and `--tls-min-version`, by Go's names.
 //!
 //! As in Go, the list is of TLS 1.2 only and the suites of TLS 1.3 are always on. Suites with CBC,
 //! which Go still counts as secure, are accepted by name and not offered.
@@ -7,175 +7,128 @@ use rustls::CipherSuite;
 
 use super::checks::Checks;
 
-/// Versions and cipher suites of TLS, of both ports of a server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TlsSettings {
-    /// Whether TLS 1.2 is refused.
-    pub only_tls13: bool,
-    /// The suites of TLS 1.2 that are offered; empty for all there are.
-    pub cipher_suites: Vec<CipherSuite>,
-}
-
-impl TlsSettings {
-    pub(crate) fn new(names: &[String], min_version: &str, checks: &mut Checks<'_>) -> Self {
-        let cipher_suites = suites(names, checks);
-        // A list without any of TLS 1.2 leaves nothing to speak it with.
-        let none = !names.is_empty() && cipher_suites.is_empty();
-        Self {
-            only_tls13: only_13(min_version, checks) || none,
-            cipher_suites,
-        }
-    }
+/// Returns whether TLS 1.2 is refused, and its suites that are offered; none is all there are.
+pub(crate) fn versions_and_suites(
+    min_version: &str,
+    names: &[String],
+    checks: &mut Checks<'_>,
+) -> (bool, Vec<CipherSuite>) {
+    let suites = suites(names, checks);
+    // A list without any of TLS 1.2 leaves nothing to speak it with.
+    let none = !names.is_empty() && suites.is_empty();
+    (only_13(min_version, checks) || none, suites)
 }
 
 fn only_13(min_version: &str, checks: &mut Checks<'_>) -> bool {
-    let flag = "tls-min-version";
-    match min_version {
+    let message = match min_version {
         "" | "VersionTLS12" => return false,
         "VersionTLS13" => return true,
-        "VersionTLS10" | "VersionTLS11" => checks.refuse(
-            flag,
-            format!("{min_version} is broken and not there; VersionTLS12 and VersionTLS13 are"),
-        ),
-        _ => checks.refuse(
-            flag,
-            format!("{min_version:?} is neither VersionTLS12 nor VersionTLS13"),
-        ),
-    }
+        "VersionTLS10" | "VersionTLS11" => {
+            format!("{min_version} is broken and not offered; VersionTLS12 and VersionTLS13 are")
+        }
+        _ => format!("{min_version:?} is neither VersionTLS12 nor VersionTLS13"),
+    };
+    checks.refuse("tls-min-version", message);
     false
 }
 
 fn suites(names: &[String], checks: &mut Checks<'_>) -> Vec<CipherSuite> {
     let (mut wanted, mut absent) = (Vec::new(), Vec::new());
-    for name in names {
-        match GO_SECURE.iter().find(|(known, _)| known == name) {
-            Some((_, Offered::Always)) => {}
-            Some((_, Offered::Here(suite))) => wanted.push(*suite),
-            Some((_, Offered::Never)) => absent.push(name.as_str()),
-            None => {
-                let known: Vec<_> = GO_SECURE.iter().map(|(name, _)| *name).collect();
-                let known = known.join(", ");
-                checks.refuse(
-                    "cipher-suites",
-                    format!("{name:?} is none that Go calls secure, which are {known}"),
-                );
-            }
+    for name in names.iter().map(String::as_str) {
+        if let Some(suite) = OFFERED.iter().find(|suite| suite.as_str() == Some(name)) {
+            wanted.push(*suite);
+        } else if CBC.contains(&name) {
+            absent.push(name);
+        } else if !TLS13.contains(&name) {
+            let offered = OFFERED.iter().filter_map(CipherSuite::as_str);
+            let known: Vec<_> = TLS13.into_iter().chain(offered).chain(CBC).collect();
+            let known = known.join(", ");
+            let message = format!("{name:?} is none that Go calls secure, which are {known}");
+            checks.refuse("cipher-suites", message);
         }
     }
     if !absent.is_empty() {
         let absent = absent.join(", ");
-        checks.warn(format!(
-            "--cipher-suites: not there and not offered: {absent}"
-        ));
+        checks.warn(format!("--cipher-suites: not available: {absent}"));
     }
     wanted
 }
 
-/// What becomes of a suite that is asked for.
-enum Offered {
-    /// It is of TLS 1.3.
-    Always,
-    /// It is of TLS 1.2, and there.
-    Here(CipherSuite),
-    /// It is of TLS 1.2, and not there.
-    Never,
-}
+/// Those of Go's `tls.CipherSuites` that are of TLS 1.3 and always on.
+const TLS13: [&str; 3] = [
+    "TLS_AES_128_GCM_SHA256",
+    "TLS_AES_256_GCM_SHA384",
+    "TLS_CHACHA20_POLY1305_SHA256",
+];
 
-/// What Go's `tls.CipherSuites` returns.
-const GO_SECURE: [(&str, Offered); 13] = {
-    use CipherSuite as Suite;
-    [
-        ("TLS_AES_128_GCM_SHA256", Offered::Always),
-        ("TLS_AES_256_GCM_SHA384", Offered::Always),
-        ("TLS_CHACHA20_POLY1305_SHA256", Offered::Always),
-        ("TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA", Offered::Never),
-        (
-            "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
-            Offered::Here(Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256),
-        ),
-        ("TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA", Offered::Never),
-        (
-            "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
-            Offered::Here(Suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384),
-        ),
-        (
-            "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
-            Offered::Here(Suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256),
-        ),
-        ("TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA", Offered::Never),
-        (
-            "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
-            Offered::Here(Suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256),
-        ),
-        ("TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA", Offered::Never),
-        (
-            "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
-            Offered::Here(Suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384),
-        ),
-        (
-            "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
-            Offered::Here(Suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256),
-        ),
-    ]
-};
+/// Those that are of TLS 1.2 and available; rustls has Go's names.
+const OFFERED: [CipherSuite; 6] = [
+    CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+    CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+    CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+    CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+    CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+    CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+];
+
+/// Those that are of TLS 1.2 and not available.
+const CBC: [&str; 4] = [
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA",
+];
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flags::read::Given;
+    use crate::flags::{Environment, read::Given};
 
-    fn settings(names: &[&str], version: &str) -> Result<(TlsSettings, Vec<String>), String> {
-        let given = Given::default();
-        let mut checks = Checks::new(&given);
+    type Settings = ((bool, Vec<CipherSuite>), Vec<String>);
+
+    fn settings(names: &[&str], version: &str) -> Result<Settings, String> {
+        let (given, environment) = (Given::default(), Environment::default());
+        let mut checks = Checks::new(&given, &environment);
         let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
-        let settings = TlsSettings::new(&names, version, &mut checks);
-        match checks.finish() {
-            Ok(warnings) => Ok((settings, warnings)),
-            Err(error) => Err(error.to_string()),
-        }
+        let settings = versions_and_suites(version, &names, &mut checks);
+        let warnings = checks.finish().map_err(|error| error.to_string())?;
+        Ok((settings, warnings))
     }
 
     #[test]
-    fn a_list_limits_tls_12_and_leaves_13_alone() {
+    fn cipher_suites_limit_tls_12_only() {
         let names = [
             "TLS_AES_128_GCM_SHA256",
             "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
         ];
-        let (settings, warnings) = settings(&names, "").unwrap();
-        assert_eq!(
-            settings.cipher_suites,
-            [CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384]
-        );
-        assert!(!settings.only_tls13);
+        let ((only_tls13, suites), warnings) = settings(&names, "").unwrap();
+        assert_eq!(suites, [CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384]);
+        assert!(!only_tls13);
         assert_eq!(warnings, [""; 0]);
     }
 
     #[test]
-    fn what_go_has_and_we_have_not_is_warned_of() {
-        let (settings, warnings) = settings(&["TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA"], "").unwrap();
-        assert!(warnings[0].contains("TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA"));
-        assert!(settings.only_tls13, "none of TLS 1.2 is left");
+    fn cbc_suites_are_warned_about() {
+        let name = "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA";
+        let ((only_tls13, _), warnings) = settings(&[name], "").unwrap();
+        assert!(warnings[0].contains(name));
+        assert!(only_tls13, "none of TLS 1.2 is left");
     }
 
     #[test]
-    fn every_suite_that_is_said_to_be_here_is() {
+    fn offered_suites_are_available() {
         let here = |suite| {
             let all = rustls::crypto::ring::ALL_CIPHER_SUITES;
             all.iter().any(|own| own.suite() == suite)
         };
-        for (name, offered) in GO_SECURE {
-            match offered {
-                Offered::Here(suite) => {
-                    assert!(here(suite), "{name}");
-                    assert_eq!(format!("{suite:?}"), name);
-                }
-                Offered::Always | Offered::Never => {}
-            }
+        for suite in OFFERED {
+            assert!(here(suite), "{suite:?}");
+            assert!(settings(&[suite.as_str().unwrap()], "").unwrap().0.1 == [suite]);
         }
     }
 
     #[test]
-    fn names_that_are_none_are_refused() {
+    fn unknown_suites_are_rejected() {
         for name in [
             "TLS_RSA_WITH_AES_128_GCM_SHA256",
             "ECDHE-RSA-AES128-GCM-SHA256",
@@ -188,10 +141,10 @@ mod tests {
     }
 
     #[test]
-    fn old_versions_are_refused_with_the_reason() {
-        assert!(!settings(&[], "").unwrap().0.only_tls13);
-        assert!(!settings(&[], "VersionTLS12").unwrap().0.only_tls13);
-        assert!(settings(&[], "VersionTLS13").unwrap().0.only_tls13);
+    fn old_versions_are_rejected_with_reason() {
+        assert!(!settings(&[], "").unwrap().0.0);
+        assert!(!settings(&[], "VersionTLS12").unwrap().0.0);
+        assert!(settings(&[], "VersionTLS13").unwrap().0.0);
         for version in ["VersionTLS10", "VersionTLS11"] {
             let error = settings(&[], version).unwrap_err();
             assert!(

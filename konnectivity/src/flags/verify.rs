@@ -1,157 +1,68 @@
-//! Opens what a configuration points to, as a start would: certificates, keys, kubeconfigs, the
-//! files of a registry and those they name.
+//! Opens what a configuration names, as a start would: certificates, keys, kubeconfigs, the files
+//! of a registry and those they name.
 //!
-//! For `--check`. What can only be known by asking others is not asked: no connection is opened.
+//! For `--check`. Opens no connection.
 
 use std::fs::File;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use tls::{ClientAuth, ServerTls, ServerTlsParams, TlsError};
+use crate::agent::AgentConfig;
+use crate::api_server::{ApiServerError, MAX_FILE_BYTES, check_kubeconfig, read_limited};
+use crate::process::{Failed, Verify};
+use crate::registry::Registry;
 
-use crate::api_server::{KubeconfigFault, MAX_FILE_BYTES, check_kubeconfig, read_limited};
-use crate::registry::{Registry, RegistryError};
+use super::{ClusterSource, ServerConfig};
 
-use super::{AgentIdentity, AgentSetup, ClusterSource, KeyPair, ServerConfig};
-
-/// What a configuration points to cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum VerifyError {
-    /// A kubeconfig cannot be used.
-    #[error("reading the kubeconfig {}", path.display())]
-    Kubeconfig {
-        /// Which.
-        path: PathBuf,
-        /// What is wrong.
-        #[source]
-        source: KubeconfigFault,
-    },
-    /// A file or directory cannot be read.
-    #[error("reading {}", path.display())]
-    Read {
-        /// Which.
-        path: PathBuf,
-        /// What the system answered.
-        #[source]
-        source: io::Error,
-    },
-    /// Files of the registry are refused.
-    #[error("refused in the registry {}:\n{faults}", directory.display())]
-    Registry {
-        /// Which registry.
-        directory: PathBuf,
-        /// What is wrong, by file and key, one a line.
-        faults: String,
-    },
-    /// Certificates or keys are refused.
-    #[error(transparent)]
-    Tls(#[from] TlsError),
-    /// What an agent trusts or shows is refused.
-    #[error(transparent)]
-    Trust(#[from] crate::agent::TrustError),
-}
-
-impl ServerConfig {
-    /// Opens all files that this names, and those that the files of a registry name.
-    ///
-    /// # Errors
-    /// The first that cannot be used; of a registry all.
-    pub fn verify(&self) -> Result<(), VerifyError> {
-        let single = match &self.clusters {
+/// The first file that cannot be used is the error; of a registry, all.
+impl Verify for ServerConfig {
+    fn verify(&self) -> Result<(), Failed> {
+        match &self.clusters {
             ClusterSource::Registry(directory) => {
-                registry(directory)?;
-                None
+                let faults = Registry::faults(directory).map_err(Failed::configuration)?;
+                if !faults.is_empty() {
+                    let faults: Vec<_> = faults.into_iter().map(|(_, reason)| reason).collect();
+                    let (directory, faults) = (directory.display(), faults.join("\n"));
+                    let message = format!("rejected in the registry {directory}:\n{faults}");
+                    return Err(Failed::configuration(message));
+                }
+                Registry::open(directory, &self.tls).map_err(Failed::configuration)?;
+                Ok(())
             }
-            ClusterSource::Single(single) => Some(single),
-        };
-        let agent_ca = match single.map(|single| &single.agents) {
-            Some(AgentIdentity::Certificate { ca }) => Some(ca),
-            Some(AgentIdentity::Token(token)) => {
-                kubeconfig(token.kubeconfig.as_ref())?;
-                None
+            ClusterSource::Single { params, lease } => {
+                let registry = Registry::single((**params).clone(), &self.tls);
+                registry.map_err(Failed::configuration)?;
+                let tokens = params.tokens.as_ref();
+                kubeconfig(tokens.and_then(|tokens| tokens.kubeconfig.as_ref()))?;
+                kubeconfig(lease.as_ref().and_then(|(path, _)| path.as_ref()))
             }
-            Some(AgentIdentity::Anyone) | None => None,
-        };
-        port(&self.agents.identity, agent_ca)?;
-        if let Some(frontends) = &self.frontends {
-            port(
-                &frontends.identity,
-                single.and_then(|single| single.frontend_ca.as_ref()),
-            )?;
         }
-        let lease = single.and_then(|single| single.lease.as_ref());
-        kubeconfig(lease.and_then(|lease| lease.kubeconfig.as_ref()))
     }
 }
 
-impl AgentSetup {
-    /// Opens all files that this names.
-    ///
-    /// # Errors
-    /// The first that cannot be used.
-    pub fn verify(&self) -> Result<(), VerifyError> {
-        let agent = &self.agent;
-        agent.check_trust()?;
-        if let Some(path) = &agent.token {
-            File::open(path).map_err(|source| read_error(path, source))?;
+/// The first file that cannot be used is the error.
+impl Verify for AgentConfig {
+    fn verify(&self) -> Result<(), Failed> {
+        self.check_trust().map_err(Failed::configuration)?;
+        if let Some(path) = &self.token {
+            let read = File::open(path);
+            read.map_err(|source| read_error(path, source))?;
         }
-        kubeconfig(
-            agent
-                .leases
-                .as_ref()
-                .and_then(|own| own.kubeconfig.as_ref()),
-        )
+        kubeconfig(self.leases.as_ref().and_then(|own| own.kubeconfig.as_ref()))
     }
 }
 
-fn read_error(path: &Path, source: io::Error) -> VerifyError {
-    let path = path.to_owned();
-    VerifyError::Read { path, source }
+fn read_error(path: &PathBuf, source: std::io::Error) -> Failed {
+    let path = path.clone();
+    Failed::configuration(ApiServerError::Read { path, source })
 }
 
-fn port(pair: &KeyPair, ca: Option<&PathBuf>) -> Result<(), VerifyError> {
-    let client_auth = if ca.is_some() {
-        ClientAuth::Required
-    } else {
-        ClientAuth::None
-    };
-    ServerTls::load(ServerTlsParams {
-        cert: pair.cert.clone(),
-        key: pair.key.clone(),
-        client_ca: ca.cloned(),
-        client_auth,
-        alpn: Vec::new(),
-    })?;
-    Ok(())
-}
-
-fn kubeconfig(path: Option<&PathBuf>) -> Result<(), VerifyError> {
+fn kubeconfig(path: Option<&PathBuf>) -> Result<(), Failed> {
     let Some(path) = path else {
         return Ok(());
     };
-    let octets = read_limited(path, MAX_FILE_BYTES).map_err(|source| read_error(path, source))?;
-    check_kubeconfig(&octets).map_err(|source| VerifyError::Kubeconfig {
-        path: path.clone(),
-        source,
+    let text = read_limited(path, MAX_FILE_BYTES).map_err(|source| read_error(path, source))?;
+    check_kubeconfig(&text).map_err(|source| {
+        let path = path.clone();
+        Failed::configuration(ApiServerError::Kubeconfig { path, source })
     })
-}
-
-fn registry(directory: &Path) -> Result<(), VerifyError> {
-    let refused = |faults| VerifyError::Registry {
-        directory: directory.to_owned(),
-        faults,
-    };
-    let faults = Registry::faults(directory).map_err(|error| {
-        if let RegistryError::Directory { path, source } = error {
-            read_error(&path, source)
-        } else {
-            refused(telemetry::chain(&error).to_string())
-        }
-    })?;
-    if faults.is_empty() {
-        return Ok(());
-    }
-    let lines: Vec<_> = faults.into_iter().map(|(_, reason)| reason).collect();
-    Err(refused(lines.join("\n")))
 }

@@ -1,7 +1,7 @@
 //! The file of one tenant, `<cluster-id>.yaml`.
 //!
 //! ```text
-//!   a.yaml ─settings::yaml─▶ TenantFile ─┬─ values in order? ─┬─▶ TenantSpec
+//!   a.yaml ─settings::yaml─▶ TenantFile ──┬─ values in order? ─┬─▶ TenantSpec
 //!   a-ca.crt, a.jwks, a.kubeconfig ───────┴─ read whole ───────┘   or file: key: what is wrong
 //! ```
 //!

@@ -11,7 +11,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use knp_proto::{Strategy, TenantId, TenantLimits};
+use clap::ValueEnum;
+use knp_proto::{TenantId, TenantLimits, Strategy};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::authorities::Authorities;
 
@@ -37,12 +40,13 @@ impl Port {
     }
 }
 
-/// What frontends speak.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What API servers speak to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum FrontendMode {
-    /// Packets over gRPC.
+    /// One gRPC stream per tunnel.
     Grpc,
-    /// HTTP CONNECT, one tunnel a connection.
+    /// HTTP/1.1 CONNECT.
     HttpConnect,
 }
 
@@ -62,7 +66,7 @@ pub(crate) struct TokenSpec {
     pub(crate) issuer: Option<String>,
     /// Whom they are for (one of `aud`).
     pub(crate) audience: String,
-    /// The issuer's public keys (RFC 7517), for judging without asking anybody.
+    /// The issuer's public keys (RFC 7517), for checks without an API server.
     pub(crate) jwks: Option<PathBuf>,
     /// What [`Self::jwks`] said when it was last in order, at most 1 MiB.
     pub(crate) jwks_bytes: Option<Arc<[u8]>>,

@@ -1,7 +1,7 @@
 //! The tenants that are served at one moment, and who belongs to which.
 //!
 //! ```text
-//!   specs ─▶ Tenants ─┬─ agent, server name ─▶ tenant ─▶ tls(): only its authorities
+//!   specs ─▶ Tenants ──┬─ agent, server name ─▶ tenant ─▶ tls(): only its authorities
 //!                      ├─ frontend, server name ─▶ tenant ─▶ tls(): its authorities first
 //!                      ├─ no such name ──────────▶ tls(): those that know the certificate's URI
 //!                      └─ Index: URI ─▶ whose authorities must vouch ─▶ identify()

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   flags: pair, versions, suites ─▶ TlsPorts ─┐
-//!   a tenant's, or all tenants', authorities ┴▶ Verifier ─▶ ServerConfig, with tickets of its own
+//!   a tenant's, or all tenants', authorities ─┴▶ Verifier ─▶ ServerConfig, with tickets of its own
 //! ```
 //!
 //! Every set of settings seals its session tickets with keys of its own, so that a session resumes
@@ -35,7 +35,7 @@ use super::spec::{FrontendMode, Port, TenantSpec};
 use super::tenants::Index;
 
 /// A server's certificate with its chain, and its key, in PEM.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PairPaths {
     /// The certificate's file.
     pub(crate) cert: PathBuf,

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   TLS ──▶ HTTP/2 ──▶ /AgentService/Connect ──▶ agent id, token ──▶ Link, Tenant::join
-//!                                                   └── refused: a gRPC status        │
-//!                     the pump runs until the stream ends ──▶ Tenant::leave ◀────────┘
+//!                                                   └── refused: a gRPC status│
+//!                     the pump runs until the stream ends ──▶ Tenant::leave ◀─┘
 //! ```
 //!
 //! Identity comes from the certificate or the token, never from what the agent says of itself.

@@ -32,8 +32,10 @@ pub(crate) struct Context {
     pub(crate) lease_count: Option<watch::Receiver<Option<u32>>>,
     pub(crate) limits: Limits,
     pub(crate) tunnels: Tunnels,
-    tenants: Mutex<BTreeMap<TenantId, Arc<Tenant>>>,
-    streams: AtomicU64,
+    /// None yet at the start; see [`Context::sync`].
+    pub(super) tenants: Mutex<BTreeMap<TenantId, Arc<Tenant>>>,
+    /// Streams so far.
+    pub(super) streams: AtomicU64,
 }
 
 /// Bounds and times.
@@ -52,38 +54,6 @@ pub(crate) struct Limits {
 }
 
 impl Context {
-    /// Serves no tenant yet; see [`Context::sync`].
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "it is called once, and all differ in type"
-    )]
-    pub(crate) fn new(
-        registry: Registry,
-        tokens: Tokens,
-        metrics: ServerMetrics,
-        budget: Arc<Budget>,
-        drain: Drain,
-        access_log: AccessLog,
-        server_id: String,
-        lease_count: Option<watch::Receiver<Option<u32>>>,
-        limits: Limits,
-    ) -> Self {
-        Self {
-            registry,
-            tokens,
-            metrics,
-            budget,
-            drain,
-            access_log,
-            server_id,
-            lease_count,
-            limits,
-            tunnels: Tunnels::default(),
-            tenants: Mutex::default(),
-            streams: AtomicU64::new(1),
-        }
-    }
-
     /// Returns a number no other stream of this process has.
     pub(crate) fn next_stream(&self) -> StreamId {
         StreamId(self.streams.fetch_add(1, Ordering::Relaxed))

@@ -311,7 +311,7 @@ impl Stream {
 
     /// Waits until more can be sent. Cancel-safe.
     pub(super) fn poll_ready(&self, cx: &Context<'_>) -> Poll<Result<(), StreamEnd>> {
-        let window = self.shared.core.borrow_mut().room(self.id);
+        let window = self.shared.core.borrow_mut().capacity(self.id);
         match window {
             Ok(0) => self.wait(cx),
             Ok(_) => Poll::Ready(Ok(())),

@@ -5,20 +5,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use knp_proto::{LinkConfig, TenantId};
+use knp_proto::LinkConfig;
 use route::TcpOptions;
 use tokio::sync::watch;
 
 use super::context::Limits;
 use crate::api_server;
-use crate::flags::{self, AgentIdentity, ClusterSource, ServerConfig};
-use crate::lease::{ServerLease, ServerLeaseParams};
+use crate::flags::{ClusterSource, ServerConfig};
+use crate::lease::ServerLease;
 use crate::metrics::{ReloadResult, ServerMetrics};
 use crate::process::Failed;
-use crate::pump::Liveness;
-use crate::registry::{
-    FrontendMode, PairPaths, Port, Registry, SingleParams, TlsParams, TokenSpec, UdsSpec,
-};
+use crate::registry::{Port, Registry};
 
 /// Connections of agents and frontends at most; descriptors allow fewer in most places.
 pub(super) const CONNECTIONS: u64 = 100_000;
@@ -31,58 +28,11 @@ const HANDSHAKE: Duration = Duration::from_secs(15);
 
 /// Reads who is served.
 pub(super) fn registry(config: &ServerConfig) -> Result<Registry, Failed> {
-    let pair = |port: &flags::TlsPort| PairPaths {
-        cert: port.identity.cert.clone(),
-        key: port.identity.key.clone(),
-    };
-    let tls = TlsParams {
-        agents_pair: Some(pair(&config.agents)),
-        frontends_pair: config.frontends.as_ref().map(pair),
-        frontend_mode: mode(config.mode),
-        only_tls13: config.tls.only_tls13,
-        cipher_suites: config.tls.cipher_suites.clone(),
-    };
     let registry = match &config.clusters {
-        ClusterSource::Registry(directory) => Registry::open(directory, &tls),
-        ClusterSource::Single(single) => {
-            let (agents_ca, tokens) = match &single.agents {
-                AgentIdentity::Anyone => (None, None),
-                AgentIdentity::Certificate { ca } => (Some(ca.clone()), None),
-                AgentIdentity::Token(token) => (None, Some(token_spec(token))),
-            };
-            let params = SingleParams {
-                id: TenantId::new(SINGLE),
-                agents_ca,
-                frontends_ca: single.frontend_ca.clone(),
-                strategies: single.strategies.clone(),
-                server_count: single.server_count,
-                limits: single.limits,
-                tokens,
-                uds: single.uds.clone().map(|path| UdsSpec {
-                    path,
-                    mode: mode(config.mode),
-                }),
-            };
-            Registry::single(params, &tls)
-        }
+        ClusterSource::Registry(directory) => Registry::open(directory, &config.tls),
+        ClusterSource::Single { params, .. } => Registry::single((**params).clone(), &config.tls),
     };
     registry.map_err(Failed::configuration)
-}
-
-/// What the one tenant of a server without a registry is called.
-const SINGLE: &str = "default";
-
-fn token_spec(token: &flags::TokenSettings) -> TokenSpec {
-    TokenSpec {
-        issuer: None,
-        audience: token.audience.clone(),
-        jwks: None,
-        jwks_bytes: None,
-        kubeconfig: token.kubeconfig.clone(),
-        kubeconfig_digest: None,
-        namespace: token.namespace.clone(),
-        service_account: token.service_account.clone(),
-    }
 }
 
 /// Counts what the registry reads.
@@ -107,44 +57,27 @@ type Leased = (ServerLease, watch::Receiver<Option<u32>>);
 
 /// Prepares the lease, when there is to be one.
 pub(super) fn lease(config: &ServerConfig, metrics: &ServerMetrics) -> Option<Leased> {
-    let ClusterSource::Single(single) = &config.clusters else {
+    let ClusterSource::Single { lease, .. } = &config.clusters else {
         return None;
     };
-    let place = single.lease.as_ref()?;
-    let params = ServerLeaseParams {
-        server_id: config.id.clone(),
-        namespace: place.namespace.clone(),
-        labels: place.labels.clone(),
-    };
-    let api = api_server::ApiServer::new(place.kubeconfig.clone());
+    let (kubeconfig, params) = lease.clone()?;
+    let api = api_server::ApiServer::new(kubeconfig);
     let metrics = Arc::new(metrics.clone());
     Some(ServerLease::new(api, params, metrics))
 }
 
 /// Bounds and times.
 pub(super) fn limits(config: &ServerConfig) -> Limits {
-    let liveness = |keepalive: &flags::Keepalive| Liveness {
-        interval: keepalive.time,
-        timeout: keepalive.timeout,
-    };
     Limits {
         dial: config.dial_timeout,
         handshake: HANDSHAKE,
-        agents: liveness(&config.agent_keepalive),
-        frontends: liveness(&config.frontend_keepalive),
+        agents: config.agent_liveness,
+        frontends: config.frontend_liveness,
         link: LinkConfig {
             dial_timeout: config.dial_timeout,
             overflow: config.overflow,
             ..LinkConfig::default()
         },
-    }
-}
-
-/// The same word of the registry.
-pub(super) fn mode(mode: flags::FrontendMode) -> FrontendMode {
-    match mode {
-        flags::FrontendMode::Grpc => FrontendMode::Grpc,
-        flags::FrontendMode::HttpConnect => FrontendMode::HttpConnect,
     }
 }
 

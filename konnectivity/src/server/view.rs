@@ -9,12 +9,15 @@ use std::sync::Arc;
 use knp_proto::TenantId;
 use serde_json::{Value, json};
 use serve::Phase;
-use telemetry::{ClusterStatus, EndpointStatus, Fact, Status};
+use telemetry::admin::Extra;
+use telemetry::{ClusterStatus, EndpointStatus, Fact, Process, Status};
 
 use super::context::Context;
-use super::health::{Agents, ServerView, State, TenantState};
+use super::health::{self, Agents, Probed, State, TenantState};
 use super::tenant::Tenant;
+use crate::endpoints;
 use crate::flags::{ClusterSource, ServerConfig};
+use crate::metrics::SERVER_BUILD;
 
 /// A server's face.
 pub(crate) struct View {
@@ -30,14 +33,14 @@ impl View {
     pub(crate) fn new(cx: Arc<Context>, config: &ServerConfig) -> Self {
         Self {
             cx,
-            single: matches!(config.clusters, ClusterSource::Single(_)),
-            config: config.process.effective().clone(),
+            single: matches!(config.clusters, ClusterSource::Single { .. }),
+            config: config.effective.clone(),
             runtime: tokio::runtime::Handle::current(),
         }
     }
 }
 
-impl ServerView for View {
+impl Probed for View {
     fn state(&self) -> State {
         let tenants = self.cx.tenants();
         let connected = tenants.iter().any(|tenant| tenant.is_ready());
@@ -59,6 +62,24 @@ impl ServerView for View {
             ready: tenant.is_ready(),
             frontends: tenant.accepted_frontends(),
         })
+    }
+}
+
+impl Process for View {
+    fn binary(&self) -> &'static str {
+        SERVER_BUILD.binary
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        self.state().ready().map_err(str::to_owned)
+    }
+
+    fn extra(&self, _method: &str, path: &str, query: Option<&str>) -> Option<Extra> {
+        health::extra(self, path, query)
+    }
+
+    fn extra_admin(&self, _method: &str, path: &str, _query: Option<&str>) -> Option<Extra> {
+        endpoints::profiles(path)
     }
 
     fn config(&self) -> Value {

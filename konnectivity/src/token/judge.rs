@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Which tenant a token may be of is decided before; how often one may ask is decided between the
-//! two, for only asking costs anybody else.
+//! two, since a review costs the API server.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -113,7 +113,7 @@ impl Judge {
         }
     }
 
-    /// Judges `token` at `now` by what is known here, without asking anybody.
+    /// Judges `token` at `now` by what is known here, without a review.
     ///
     /// # Errors
     /// Why it is refused, as far as that can be told.

@@ -206,8 +206,8 @@ impl Default for PortsFile {
 pub(super) struct XdsFile {
     /// Address and port; port 0 picks one, which the log names.
     pub(super) address: ListenAddress,
-    /// CA that clients' certificates are signed by. Without it there is no TLS, and the address must
-    /// be a loopback one.
+    /// CA that clients' certificates are signed by. Without it there is no TLS, and the address
+    /// must be a loopback one.
     pub(super) ca: RelPath,
     /// Our certificate.
     pub(super) cert: RelPath,

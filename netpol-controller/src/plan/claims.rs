@@ -1,4 +1,4 @@
-//! Who owns a policy that several Services ask for.
+//! The owner of a policy that several Services ask for.
 //!
 //! ```text
 //!   ServicePlan ──settle──▶ without what an older Service owns, and the Services to plan again
@@ -27,8 +27,8 @@ pub struct Claims {
 type Claimant = (i64, ObjectKey);
 
 impl Claims {
-    /// Takes what a plan asks for in place of what its Service asked for before, and takes out of
-    /// the plan what another Service owns, with a problem for each owner.
+    /// Replaces a Service's previous claims by those of its plan, and removes from
+    /// the plan what another Service owns, with a problem per owner.
     ///
     /// Returns the other Services that gained or lost a policy, to be planned and settled again. A
     /// policy that the plan keeps as it is stays claimed.

@@ -1,4 +1,5 @@
-//! The sentences that say what a policy is for, byte for byte as Gardener and its document write them.
+//! The sentences that say what a policy is for, byte for byte as Gardener and its document write
+//! them.
 
 use super::Compatibility;
 use super::ports::Port;

@@ -124,8 +124,8 @@ impl ServicePlan {
     }
 }
 
-/// Returns whether a Service gets policies: it is there, selects pods, is not going away, nor is its
-/// namespace, which the settings select.
+/// Returns whether a Service gets policies: it is there, selects pods, is not going away, nor is
+/// its namespace, which the settings select.
 #[must_use]
 pub fn handled(state: &ClusterState, settings: &PolicySettings, key: &ObjectKey) -> bool {
     let Some(service) = state.services.get(key) else {

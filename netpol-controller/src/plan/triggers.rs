@@ -1,4 +1,4 @@
-//! Which Services must be planned again after something else has changed.
+//! Which Services to plan again after another object changed.
 //!
 //! Pure lookups in the state after the change, with what the object was before it. A
 //! change that changes no plan gives nothing, where that is cheap to see.
@@ -97,7 +97,8 @@ pub fn services_of_pod_change(
     found
 }
 
-/// Returns the Services that an Ingress exposed before or exposes now, but not both in the same way.
+/// Returns the Services that an Ingress exposed before or exposes now, but not both in the same
+/// way.
 #[must_use]
 pub fn services_of_ingress(
     namespace: &str,

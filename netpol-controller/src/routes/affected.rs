@@ -100,16 +100,8 @@ fn of_filter(state: &ClusterState, key: &ObjectKey) -> BTreeSet<Arc<str>> {
 /// Returns the namespaces that filter chains of a name lead into.
 fn chained(state: &ClusterState, name: &str) -> BTreeSet<Arc<str>> {
     let patches = state.envoy_filters.values().flat_map(|own| &own.patches);
-    let chains = patches.filter_map(|patch| match patch {
-        FilterPatch::Chain(chain) if chain.name.as_deref() == Some(name) => Some(chain),
-        FilterPatch::Chain(_)
-        | FilterPatch::Connect(_)
-        | FilterPatch::Http
-        | FilterPatch::Nothing
-        | FilterPatch::Restrict(_)
-        | FilterPatch::Socket(_)
-        | FilterPatch::Unknown(_) => None,
-    });
+    let chains = patches.filter_map(FilterPatch::chain);
+    let chains = chains.filter(|chain| chain.name.as_deref() == Some(name));
     chains
         .map(|chain| Arc::clone(&chain.cluster.service.namespace))
         .collect()

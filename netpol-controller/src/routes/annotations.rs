@@ -16,7 +16,8 @@
 //!
 //! Without `port` a value of `connect-destination` that names a port of the Service leads there;
 //! everything else leads to the only TCP port, or to 443 of several, or to the one named `https`.
-//! WireGuard leads to UDP 51821, where servers take datagrams from gateways, or to the only UDP port.
+//! WireGuard leads to UDP 51821, where servers take datagrams from gateways, or to the only UDP
+//! port.
 
 use std::net::IpAddr;
 
@@ -295,9 +296,9 @@ pub(super) fn server_names(service: &Service) -> impl Iterator<Item = &str> {
     elements(all).map(|(_, element)| element)
 }
 
-/// Reads a CONNECT destination for a Service of this namespace. Those that are shaped as Istio names
-/// clusters, and Gardener the API servers whose TLS ended in Envoy, are of the namespace they say:
-/// node proxies of that shoot trust that they lead there.
+/// Reads a CONNECT destination for a Service of this namespace. Those that are shaped as Istio
+/// names clusters, and Gardener the API servers whose TLS ended in Envoy, are of the namespace they
+/// say: node proxies of that shoot trust that they lead there.
 fn connect(text: &str, namespace: &str) -> Result<String, String> {
     let of = match text.strip_suffix(SOCKET) {
         Some(shoot) => Some(shoot.to_owned()),

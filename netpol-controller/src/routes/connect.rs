@@ -1,13 +1,13 @@
 //! Destinations of CONNECT requests that are named as Istio names clusters.
 //!
 //! Gardener lets a header name any cluster that a regular expression allows. Where `EnvoyFilter`s
-//! hold such rules for a gateway, those alone decide, for every Service that the gateway sees. Where
-//! none does, the two names of Gardener are taken, for Services that another route or a
+//! hold such rules for a gateway, those alone decide, for every Service that the gateway sees.
+//! Where none does, the two names of Gardener are used, for Services that another route or a
 //! `DestinationRule` opens to the gateway: `kube-apiserver` on 443 and `vpn-seed-server`, or
 //! `vpn-seed-server-0` to `-4`, on 1194.
 //!
-//! A shoot whose TLS ended in Envoy has a second name, `<id>--kube-apiserver-socket`: an alias here.
-//! It holds as long as the first does, so that node proxies that still say it are served.
+//! A shoot whose TLS ended in Envoy has a second name, `<id>--kube-apiserver-socket`: an alias
+//! here. It is valid as long as the first is, so that node proxies that still use it are served.
 
 use std::collections::BTreeSet;
 

@@ -22,7 +22,7 @@ use crate::state::{
     VirtualService, WeightedDestination, in_namespace, service_of_host,
 };
 
-/// Services that Gardener puts beside an API server's for requests that need other TLS settings.
+/// Suffixes of Services that Gardener adds to an API server's for other TLS settings.
 const SIDE_SERVICES: [&str; 2] = ["-mtls", "-connection-upgrade"];
 
 /// The port of API servers' Services.
@@ -244,7 +244,7 @@ impl<'w> Bound<'w> {
     }
 }
 
-/// Returns what a match has that a gateway cannot decide by.
+/// Returns the criterion of a match that a gateway does not support.
 fn unknown_in(one: &TlsMatch) -> Option<&'static str> {
     if !one.destination_subnets.is_empty() {
         Some("destinationSubnets")
@@ -272,7 +272,7 @@ fn hosts(gateway: &ObjectKey, server: &IstioServer, namespace: &str) -> Vec<Stri
         .collect()
 }
 
-/// Returns the one port that destinations come to.
+/// Returns the one port that all destinations have.
 fn destination(
     state: &ClusterState,
     own: &ObjectKey,
@@ -389,8 +389,8 @@ fn passed_through(
     Ok((names, target, message))
 }
 
-/// Returns the API server that a server which ends TLS is in front of: the one that HTTP routes lead
-/// to, or the namespace's when nothing is bound yet and clients may show certificates.
+/// Returns the API server that a server which ends TLS is in front of: the one that HTTP routes
+/// lead to, or the namespace's when nothing is bound yet and clients may show certificates.
 fn api_server(
     state: &ClusterState,
     entry: &GatewayEntry,

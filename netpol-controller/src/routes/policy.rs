@@ -1,4 +1,4 @@
-//! How a cluster is used: from Istio's `DestinationRule`s.
+//! Cluster settings from Istio's `DestinationRule`s.
 //!
 //! The rule is found as Istio does: that of the gateway's namespace, else that of the Service's,
 //! else that of the root namespace; a full name before a wildcard; the oldest of several. Subsets,
@@ -31,7 +31,7 @@ pub(super) struct Policy {
     pub(super) proxy_protocol: Option<ProxyVersion>,
 }
 
-/// What a rule asks for that is served in another way.
+/// Settings of a rule that are served in another way.
 pub(super) type Adapted = Vec<(ObjectRef, String)>;
 
 impl Policy {
@@ -175,8 +175,8 @@ impl Reader {
         }
     }
 
-    /// Failures that count here are those of connecting. Istio's default that a tenth may be ejected
-    /// is not taken over: of the few replicas of an API server it would be none.
+    /// Failures that count here are those of connecting. Istio's default that a tenth may be
+    /// ejected is not taken over: of the few replicas of an API server it would be none.
     fn outlier(&mut self, outlier: &Value) {
         if !outlier.is_object() {
             return;

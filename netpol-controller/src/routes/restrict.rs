@@ -1,4 +1,5 @@
-//! Who may connect: from the RBAC filters of `EnvoyFilter`s, such as Gardener's ACL extension writes.
+//! Allowed clients: from the RBAC filters of `EnvoyFilter`s, such as Gardener's ACL extension
+//! writes.
 //!
 //! ```text
 //!   server name ──────────────────────────────▶ routes with that name, and with the names beside it
@@ -7,10 +8,10 @@
 //!   none of them ─────────────────────────────▶ every route of the listener
 //! ```
 //!
-//! A route that several filters concern takes what all of them let in. One that no client may use,
+//! A route that several filters concern admits what all of them admit. One that no client may use,
 //! or whose restriction cannot be evaluated, is withheld and reported: it is never sent without it.
-//! A filter that is not understood and names neither shoot nor server name withholds nothing, or one
-//! would take all shoots down: it is only reported.
+//! An unsupported filter that names neither shoot nor server name withholds nothing, or one
+//! would cut off all shoots: it is only reported.
 //!
 //! One value opens 8443 and 8132 alike, and a WireGuard server is its tunnel's other way in, so a
 //! header's rule holds for all of them, by the name of the cluster that they lead to.
@@ -56,11 +57,11 @@ pub(super) fn apply(cx: Context<'_>, claims: Claims) -> Claims {
     permitted
 }
 
-/// What filters come to for one route.
+/// The effect of all filters on one route.
 struct Verdict<'w> {
-    /// Who may connect, or why the route is withheld.
+    /// Clients that may connect, or why the route is withheld.
     sources: Result<Sources, String>,
-    /// Filters that are not applied, and what they look at.
+    /// Filters that are not applied, and their unsupported criterion.
     unapplied: Vec<(&'w ObjectKey, String)>,
 }
 
@@ -98,7 +99,11 @@ impl<'w> Restrictions<'w> {
             named: BTreeMap::new(),
         };
         for (key, filter) in filters {
-            let mut restrictions = filter.patches.iter().filter_map(restriction).peekable();
+            let mut restrictions = filter
+                .patches
+                .iter()
+                .filter_map(FilterPatch::restriction)
+                .peekable();
             if restrictions.peek().is_some() && select::applies_filter(state, entry, key, filter) {
                 for restriction in restrictions {
                     found.add(key, restriction, &claims);
@@ -216,7 +221,7 @@ fn beside(name: &str, claims: &[(usize, &Claim)]) -> BTreeSet<usize> {
     }
 }
 
-/// Returns who may connect by every way in that a route is.
+/// Returns the clients that may connect by every match of a route.
 fn allowed(restriction: &Restriction, claim: &Claim) -> Result<Sources, String> {
     let access = restriction.access.as_ref().map_err(String::clone)?;
     let cluster = claim.target.cluster();
@@ -253,18 +258,6 @@ fn allowed(restriction: &Restriction, claim: &Claim) -> Result<Sources, String> 
         all = all.and(access.allowed(&visit)?);
     }
     Ok(all)
-}
-
-fn restriction(patch: &FilterPatch) -> Option<&Restriction> {
-    match patch {
-        FilterPatch::Restrict(restriction) => Some(restriction),
-        FilterPatch::Chain(_)
-        | FilterPatch::Connect(_)
-        | FilterPatch::Http
-        | FilterPatch::Nothing
-        | FilterPatch::Socket(_)
-        | FilterPatch::Unknown(_) => None,
-    }
 }
 
 fn server_names(matches: &RouteMatch) -> &[String] {

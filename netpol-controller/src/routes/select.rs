@@ -1,4 +1,4 @@
-//! Which objects a gateway takes: by labels, by namespace, by name.
+//! Which objects apply to a gateway: by labels, by namespace, by name.
 
 use super::{GatewayEntry, ROOT_NAMESPACE};
 use crate::state::{
@@ -8,7 +8,7 @@ use crate::state::{
 /// Annotation with the names of the gateways that an object is for.
 pub(super) const GATEWAYS: &str = "rhizome.gardener.cloud/gateways";
 
-/// Annotation with which Istio says who sees a Service.
+/// Istio's annotation with the namespaces that see a Service.
 const EXPORT_TO: &str = "networking.istio.io/exportTo";
 
 /// Returns whether a selector selects the pods of a gateway.

@@ -1,4 +1,4 @@
-//! All groups, and who has what two claim.
+//! All groups, and the owner of each match that several claim.
 //!
 //! ```text
 //!   claims: server name, CONNECT value, destination, key, number ─▶ holders, the oldest first
@@ -23,7 +23,7 @@ use crate::state::{Kind, ObjectKey};
 
 mod wider;
 
-/// The groups that were put, with what each has.
+/// All groups, with the accepted routes of each.
 #[derive(Debug, Default)]
 pub struct Table {
     groups: BTreeMap<Arc<str>, Entry>,
@@ -39,16 +39,16 @@ struct Entry {
     conflicts: BTreeSet<Problem>,
 }
 
-/// What a group's change brought about.
+/// Effects of a group's change.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Changed {
-    /// Groups whose accepted routes are others now.
+    /// Groups whose accepted routes changed.
     pub routes: BTreeSet<Arc<str>>,
-    /// Groups whose clusters are others now.
+    /// Groups whose clusters changed.
     pub clusters: BTreeSet<Arc<str>>,
     /// Groups whose problems changed.
     pub problems: BTreeSet<Arc<str>>,
-    /// Services that are led to otherwise.
+    /// Services whose routed ports changed.
     pub services: BTreeSet<ObjectKey>,
 }
 
@@ -63,7 +63,7 @@ enum Claim {
     RouteId(u32),
 }
 
-/// Who claims; the order is the one of precedence.
+/// A claimant; the order is the one of precedence.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 struct Holder {
     created: i64,
@@ -75,7 +75,7 @@ struct Holder {
 }
 
 impl Table {
-    /// Puts a group in place of what it was before; an empty one is forgotten.
+    /// Replaces a group; an empty one is removed.
     pub fn put(&mut self, name: &str, group: Group) -> Changed {
         let mut changed = Changed::default();
         let name: Arc<str> = name.into();
@@ -116,7 +116,8 @@ impl Table {
             .map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the clusters of a group on a gateway, sorted by name; no other group has one of them.
+    /// Returns the clusters of a group on a gateway, sorted by name; no other group has one of
+    /// them.
     #[must_use]
     pub fn clusters(&self, gateway: usize, group: &str) -> &[ClusterSpec] {
         let entry = self.groups.get(group);
@@ -188,7 +189,7 @@ impl Table {
         }
     }
 
-    /// Decides anew what a group has.
+    /// Recomputes the accepted routes of a group.
     fn settle(&mut self, name: &Arc<str>, changed: &mut Changed) {
         let Some(entry) = self.groups.get(name) else {
             return;
@@ -217,7 +218,7 @@ impl Table {
         entry.conflicts = conflicts;
     }
 
-    /// Returns what is left of a route without what others have.
+    /// Returns a route without the matches that others own.
     fn keep(
         &self,
         gateway: usize,

@@ -1,7 +1,7 @@
 //! What a `TLSRoute` is bound to: which listeners take it, under which names, and where it leads.
 //!
-//! A listener takes a route by section name and port, by the namespaces it takes routes from, and by
-//! names in common; only TLS passthrough counts. Where it leads is one port of a Service of its
+//! A listener takes a route by section name and port, by the namespaces it takes routes from, and
+//! by names in common; only TLS passthrough counts. Where it leads is one port of a Service of its
 //! namespace; others would need a `ReferenceGrant`, which is not read. Which gateway serves a
 //! listener is no matter here.
 
@@ -40,8 +40,8 @@ impl RouteBackend {
 }
 
 impl ClusterState {
-    /// Returns the names under which a listener of the `Gateway` called `gateway` takes a route that
-    /// is bound to it as `parent` says; none when it does not take it. They are normal.
+    /// Returns the names under which a listener of the `Gateway` called `gateway` takes a route
+    /// that is bound to it as `parent` says; none when it does not take it. They are normal.
     #[must_use]
     pub fn accepted_names(
         &self,

@@ -55,7 +55,7 @@ impl<T> Deref for Catalog<T> {
 }
 
 impl<T: Mentions> Catalog<T> {
-    /// Takes an object, in place of the one before, which it returns.
+    /// Inserts an object and returns the previous one.
     pub fn insert(&mut self, key: ObjectKey, object: T) -> Option<T> {
         let before = self.remove(&key);
         for mention in object.mentions(&key) {

@@ -3,10 +3,11 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use k8s_openapi::api::networking::v1::{IngressServiceBackend, IngressSpec};
 use kube::core::DynamicObject;
 use serde::Deserialize;
 
-use super::meta::{created, part};
+use super::meta::{created, part, part_at};
 use super::{Kind, LabelSelector, Labels, ParseError};
 
 /// Annotation of a Service with the namespaces whose pods may reach it: a JSON list of selectors.
@@ -209,52 +210,14 @@ pub enum BackendPort {
     Number(u16),
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct IngressSpec {
-    rules: Vec<IngressRule>,
-}
-
-#[derive(Deserialize)]
-struct IngressRule {
-    http: Option<IngressHttp>,
-}
-
-#[derive(Deserialize)]
-struct IngressHttp {
-    #[serde(default)]
-    paths: Vec<IngressPath>,
-}
-
-#[derive(Deserialize)]
-struct IngressPath {
-    backend: Option<BackendSpec>,
-}
-
-#[derive(Deserialize)]
-struct BackendSpec {
-    service: Option<ServiceBackend>,
-}
-
-#[derive(Deserialize)]
-struct ServiceBackend {
-    name: String,
-    port: Option<ServiceBackendPort>,
-}
-
-#[derive(Deserialize)]
-struct ServiceBackendPort {
-    name: Option<String>,
-    number: Option<u16>,
-}
-
 impl Ingress {
     pub(super) fn parse(mut object: DynamicObject) -> Result<Self, ParseError> {
         let spec: IngressSpec = part(Kind::Ingress, &mut object, "spec")?;
-        let paths = spec.rules.into_iter().filter_map(|rule| rule.http);
-        let services = paths
-            .flat_map(|http| http.paths)
-            .filter_map(|path| path.backend?.service);
+        let rules = spec.rules.into_iter().flatten();
+        let paths = rules
+            .filter_map(|rule| rule.http)
+            .flat_map(|http| http.paths);
+        let services = paths.filter_map(|path| path.backend.service);
         let mut backends: Vec<_> = services.filter_map(IngressBackend::of).collect();
         backends.sort();
         backends.dedup();
@@ -263,12 +226,12 @@ impl Ingress {
 }
 
 impl IngressBackend {
-    fn of(backend: ServiceBackend) -> Option<Self> {
+    fn of(backend: IngressServiceBackend) -> Option<Self> {
         let port = backend.port?;
         let name = port.name.filter(|name| !name.is_empty());
         let port = match (name, port.number) {
             (Some(name), _) => BackendPort::Name(name),
-            (None, number) => BackendPort::Number(number?),
+            (None, number) => BackendPort::Number(number?.try_into().ok()?),
         };
         Some(Self {
             service: backend.name,
@@ -432,37 +395,12 @@ pub struct ShootNetworks {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default)]
-struct ClusterSpec {
-    shoot: ShootObject,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct ShootObject {
-    spec: ShootSpec,
-    status: ShootStatus,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct ShootSpec {
-    networking: Option<ShootNetworking>,
-}
-
-#[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct ShootNetworking {
     ip_families: Vec<String>,
     nodes: Option<String>,
     pods: Option<String>,
     services: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct ShootStatus {
-    networking: Option<StatusNetworking>,
 }
 
 #[derive(Default, Deserialize)]
@@ -475,9 +413,10 @@ struct StatusNetworking {
 
 impl ShootNetworks {
     pub(super) fn parse(mut object: DynamicObject) -> Result<Self, ParseError> {
-        let cluster: ClusterSpec = part(Kind::Shoot, &mut object, "spec")?;
-        let spec = cluster.shoot.spec.networking.unwrap_or_default();
-        let status = cluster.shoot.status.networking.unwrap_or_default();
+        let at = "/spec/shoot/spec/networking";
+        let spec: ShootNetworking = part_at(Kind::Shoot, &mut object, at)?;
+        let at = "/spec/shoot/status/networking";
+        let status: StatusNetworking = part_at(Kind::Shoot, &mut object, at)?;
         Ok(Self {
             ip_families: spec.ip_families,
             spec: [spec.nodes, spec.pods, spec.services]

@@ -9,8 +9,8 @@
 //!   anything else ─────────────────────────────────────────────────▶ Unknown
 //! ```
 //!
-//! Fields are taken in both spellings that Envoy's JSON has (`prefix_len`, `prefixLen`). What a patch
-//! means for routes is the translation's matter.
+//! Fields are taken in both spellings that Envoy's JSON has (`prefix_len`, `prefixLen`). What a
+//! patch means for routes is the translation's matter.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -73,6 +73,26 @@ pub enum FilterPatch {
     Socket(Arc<str>),
     /// Something else; what.
     Unknown(String),
+}
+
+impl FilterPatch {
+    /// Returns the filter chain, if it is one.
+    #[must_use]
+    pub fn chain(&self) -> Option<&ChainPatch> {
+        if let Self::Chain(chain) = self {
+            return Some(chain);
+        }
+        None
+    }
+
+    /// Returns the restriction, if it is one.
+    #[must_use]
+    pub fn restriction(&self) -> Option<&Restriction> {
+        if let Self::Restrict(restriction) = self {
+            return Some(restriction);
+        }
+        None
+    }
 }
 
 /// A filter chain that is matched by destination.
@@ -211,8 +231,9 @@ impl EnvoyFilter {
 }
 
 impl Mentions for EnvoyFilter {
-    /// Mentions the namespaces that it leads into or restricts, the one that owns it, and the server
-    /// names that it restricts; what is about other things, or cannot be followed, mentions its own.
+    /// Mentions the namespaces that it leads into or restricts, the one that owns it, and the
+    /// server names that it restricts; what is about other things, or cannot be followed, mentions
+    /// its own.
     fn mentions(&self, own: &ObjectKey) -> BTreeSet<Mention> {
         let mut names: BTreeSet<Arc<str>> = self.owner.iter().cloned().collect();
         let mut mentions = BTreeSet::new();

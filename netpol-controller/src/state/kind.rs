@@ -57,77 +57,44 @@ impl Kind {
     /// Returns the API group; empty for the core group.
     #[must_use]
     pub const fn group(self) -> &'static str {
-        match self {
-            Self::Endpoints | Self::Namespace | Self::Pod | Self::Service => "",
-            Self::EndpointSlice => "discovery.k8s.io",
-            Self::Gateway | Self::TlsRoute => "gateway.networking.k8s.io",
-            Self::Ingress | Self::NetworkPolicy => "networking.k8s.io",
-            Self::DestinationRule
-            | Self::EnvoyFilter
-            | Self::IstioGateway
-            | Self::VirtualService => "networking.istio.io",
-            Self::Shoot => "extensions.gardener.cloud",
-        }
+        self.served().0
     }
 
-    /// Returns the versions that are understood, the preferred one first.
+    /// Returns the supported versions, the preferred one first.
     #[must_use]
     pub const fn versions(self) -> &'static [&'static str] {
-        match self {
-            Self::Endpoints
-            | Self::EndpointSlice
-            | Self::Ingress
-            | Self::Namespace
-            | Self::NetworkPolicy
-            | Self::Pod
-            | Self::Service => &["v1"],
-            Self::DestinationRule | Self::IstioGateway | Self::VirtualService => {
-                &["v1", "v1beta1", "v1alpha3"]
-            }
-            Self::EnvoyFilter => &["v1alpha3"],
-            Self::Gateway => &["v1", "v1beta1"],
-            Self::TlsRoute => &["v1", "v1alpha3", "v1alpha2"],
-            Self::Shoot => &["v1alpha1"],
-        }
-    }
-
-    /// Returns the name of the resource in URLs.
-    #[must_use]
-    pub const fn plural(self) -> &'static str {
-        match self {
-            Self::DestinationRule => "destinationrules",
-            Self::EndpointSlice => "endpointslices",
-            Self::Endpoints => "endpoints",
-            Self::EnvoyFilter => "envoyfilters",
-            Self::Gateway | Self::IstioGateway => "gateways",
-            Self::Ingress => "ingresses",
-            Self::Namespace => "namespaces",
-            Self::NetworkPolicy => "networkpolicies",
-            Self::Pod => "pods",
-            Self::Service => "services",
-            Self::Shoot => "clusters",
-            Self::TlsRoute => "tlsroutes",
-            Self::VirtualService => "virtualservices",
-        }
+        self.served().1
     }
 
     /// Returns the kind as objects write it.
     #[must_use]
     pub const fn name(self) -> &'static str {
+        self.served().2
+    }
+
+    /// Returns the name of the resource in URLs.
+    #[must_use]
+    pub const fn plural(self) -> &'static str {
+        self.served().3
+    }
+
+    /// Returns the group, versions, kind and plural under which it is served.
+    const fn served(self) -> Served {
         match self {
-            Self::DestinationRule => "DestinationRule",
-            Self::EndpointSlice => "EndpointSlice",
-            Self::Endpoints => "Endpoints",
-            Self::EnvoyFilter => "EnvoyFilter",
-            Self::Gateway | Self::IstioGateway => "Gateway",
-            Self::Ingress => "Ingress",
-            Self::Namespace => "Namespace",
-            Self::NetworkPolicy => "NetworkPolicy",
-            Self::Pod => "Pod",
-            Self::Service => "Service",
-            Self::Shoot => "Cluster",
-            Self::TlsRoute => "TLSRoute",
-            Self::VirtualService => "VirtualService",
+            Self::DestinationRule => (ISTIO, ISTIO_V1, "DestinationRule", "destinationrules"),
+            Self::EndpointSlice => (DISCOVERY, V1, "EndpointSlice", "endpointslices"),
+            Self::Endpoints => ("", V1, "Endpoints", "endpoints"),
+            Self::EnvoyFilter => (ISTIO, &["v1alpha3"], "EnvoyFilter", "envoyfilters"),
+            Self::Gateway => (GATEWAY_API, &["v1", "v1beta1"], "Gateway", "gateways"),
+            Self::Ingress => (NETWORKING, V1, "Ingress", "ingresses"),
+            Self::IstioGateway => (ISTIO, ISTIO_V1, "Gateway", "gateways"),
+            Self::Namespace => ("", V1, "Namespace", "namespaces"),
+            Self::NetworkPolicy => (NETWORKING, V1, "NetworkPolicy", "networkpolicies"),
+            Self::Pod => ("", V1, "Pod", "pods"),
+            Self::Service => ("", V1, "Service", "services"),
+            Self::Shoot => (GARDENER, &["v1alpha1"], "Cluster", "clusters"),
+            Self::TlsRoute => (GATEWAY_API, TLS_ROUTE_V1, "TLSRoute", "tlsroutes"),
+            Self::VirtualService => (ISTIO, ISTIO_V1, "VirtualService", "virtualservices"),
         }
     }
 
@@ -140,3 +107,21 @@ impl Kind {
         }
     }
 }
+
+/// Group, versions, kind, plural.
+type Served = (
+    &'static str,
+    &'static [&'static str],
+    &'static str,
+    &'static str,
+);
+
+const DISCOVERY: &str = "discovery.k8s.io";
+const GARDENER: &str = "extensions.gardener.cloud";
+const GATEWAY_API: &str = "gateway.networking.k8s.io";
+const ISTIO: &str = "networking.istio.io";
+const NETWORKING: &str = "networking.k8s.io";
+
+const V1: &[&str] = &["v1"];
+const ISTIO_V1: &[&str] = &["v1", "v1beta1", "v1alpha3"];
+const TLS_ROUTE_V1: &[&str] = &["v1", "v1alpha3", "v1alpha2"];

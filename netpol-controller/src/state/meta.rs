@@ -31,7 +31,7 @@ pub struct ObjectKey {
 }
 
 impl ObjectKey {
-    /// Puts a key together.
+    /// Makes a key.
     #[must_use]
     pub fn new(namespace: &str, name: &str) -> Self {
         Self {
@@ -91,7 +91,16 @@ pub(super) fn part<T: DeserializeOwned + Default>(
     object: &mut DynamicObject,
     field: &str,
 ) -> Result<T, ParseError> {
-    match object.data.get_mut(field).map(Value::take) {
+    part_at(kind, object, &format!("/{field}"))
+}
+
+/// Reads the part of an object at a JSON pointer, an empty one when it is absent.
+pub(super) fn part_at<T: DeserializeOwned + Default>(
+    kind: Kind,
+    object: &mut DynamicObject,
+    pointer: &str,
+) -> Result<T, ParseError> {
+    match object.data.pointer_mut(pointer).map(Value::take) {
         None | Some(Value::Null) => Ok(T::default()),
         Some(value) => serde_json::from_value(value).map_err(|source| ParseError {
             kind: kind.name(),

@@ -20,7 +20,8 @@ pub(crate) struct Mute {
 
 impl Mute {
     pub(crate) fn start() -> Self {
-        // The kernel completes handshakes for as many as wait in the backlog; they are never accepted.
+        // The kernel completes handshakes for as many as wait in the backlog; they are never
+        // accepted.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
         Self {

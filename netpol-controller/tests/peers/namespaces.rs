@@ -1,4 +1,5 @@
-//! `deny-all` and its exceptions: which namespaces they are for, in which order, and what they follow.
+//! `deny-all` and its exceptions: which namespaces they are for, in which order, and what they
+//! follow.
 
 use serde_json::{Value, json};
 use testkit::wait;
@@ -47,8 +48,8 @@ fn quota(limit: u32) -> Value {
     })
 }
 
-/// Lets a namespace have so many policies. No other controller counts them here: the figures of its status
-/// are a test's to write.
+/// Lets a namespace have so many policies. No other controller counts them here: the figures of its
+/// status are a test's to write.
 fn allow(api: &mut Api, limit: u32) {
     let all = "/api/v1/namespaces/short/resourcequotas";
     let one = format!("{all}/few");

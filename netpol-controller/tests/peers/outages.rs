@@ -73,7 +73,7 @@ fn base64(text: &str) -> String {
     testkit::command::run(Command::new("sh").args(["-c", &script])).unwrap()
 }
 
-/// Takes a Service away where the API server cannot see it, then all history.
+/// Deletes a Service in etcd behind the API server, then compacts the history.
 fn forget(stage: &Stage, name: &str) {
     let key = base64(&format!("/registry/services/specs/a/{name}"));
     let gone = stage.etcd("/v3/kv/deleterange", &json!({ "key": key }));
@@ -143,9 +143,10 @@ fn restarted_api_server_is_relisted() {
     same(&kept, &after);
     assert_eq!(after.len(), kept.len() + 2);
     assert!(controller.is_ready());
-    // And nothing else was deleted on the way, to be created again in another version: not what came
-    // from kinds that an API server does not know in its first moments. Requests are not counted: a
-    // list of policies that is answered after a delete and older than it has it asked for once more.
+    // And nothing else was deleted on the way, to be created again in another version: not what
+    // came from kinds that an API server does not know in its first moments. Requests are not
+    // counted: a list of policies that is answered after a delete and older than it has it asked
+    // for once more.
     let settled = settled(&mut api, &controller);
     same(&kept, &settled);
     assert_eq!(settled.len(), kept.len() + 3);

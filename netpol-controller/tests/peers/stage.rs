@@ -51,7 +51,7 @@ impl Stage {
         stage
     }
 
-    /// Gives the controllers' user the README's roles, and a kubeconfig.
+    /// Creates the controllers' user with the README's roles, and a kubeconfig.
     fn allow(&self) {
         let addr = self.server.addr();
         let admin = self.dir.join("admin.kubeconfig");

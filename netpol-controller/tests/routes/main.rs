@@ -7,8 +7,8 @@
 //!
 //! Everything runs in a network namespace of the test's own, because an API server takes no
 //! loopback addresses as endpoints and Envoy wants the ports that objects name: this needs root, or
-//! a user namespace of one's own. A program that is missing fails the test with a text that says how
-//! it is installed; `cargo xtask test` installs them all.
+//! a user namespace of one's own. A program that is missing fails the test with a text that says
+//! how it is installed; `cargo xtask test` installs them all.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stderr,

@@ -25,7 +25,7 @@ pub(crate) struct CertificateError(#[from] rcgen::Error);
 /// What a certificate is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
-    /// API servers, and whoever else asks the proxy.
+    /// API servers and other clients of the proxy.
     Client,
     /// The proxy.
     Server,

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A claim is a ConfigMap named by the id, all of them in one namespace: of two that create the same
-//! one the API server refuses the second, so no two runs can have the same id, whoever they run for.
+//! one the API server refuses the second, so no two runs can have the same id.
 //! It belongs to the control plane's Namespace and goes with that. A run that was stopped half way
 //! finds its claims again. Services that were annotated by hand, without a claim, are gone round.
 
@@ -41,7 +41,7 @@ pub(crate) enum ClaimError {
     /// All are taken.
     #[error("no route id of routeIdRange is free")]
     None,
-    /// Somebody else has this one.
+    /// Another server has this one.
     #[error("the route id {id} is {owner}'s: ConfigMap {claim}")]
     Taken {
         /// The id.
@@ -70,11 +70,12 @@ pub(super) struct Claims {
 
 impl Claims {
     pub(super) fn new(cluster: &Cluster, wanted: &Wanted) -> Self {
+        let [first, last] = wanted.file.route_id_range;
         Self {
             client: cluster.client(),
-            namespace: wanted.claims_namespace.clone(),
-            owner: wanted.namespace.clone(),
-            range: wanted.route_id_range.clone(),
+            namespace: wanted.file.claims_namespace.clone(),
+            owner: wanted.file.namespace.clone(),
+            range: first..=last,
             uid: None,
             made: BTreeSet::new(),
         }
@@ -108,7 +109,7 @@ impl Claims {
     /// Makes sure that `ids` are these servers', by number: puts back what is missing.
     ///
     /// # Errors
-    /// [`ClaimError::Taken`] when somebody else has one.
+    /// [`ClaimError::Taken`] when another server has one.
     pub(super) async fn confirm(&mut self, ids: &[u32]) -> Result<(), ClaimError> {
         for (server, id) in ids.iter().enumerate() {
             let (owner, name) = (self.holder(server), name(*id));
@@ -154,7 +155,7 @@ impl Claims {
                 continue;
             };
             let params = DeleteParams {
-                // Not one that somebody made since.
+                // Not one that was created since.
                 preconditions: Some(Preconditions {
                     uid: there.metadata.uid,
                     resource_version: None,
@@ -181,7 +182,7 @@ impl Claims {
     ) -> Result<u32, ClaimError> {
         for _ in 0..ATTEMPTS {
             let id = free(start, &self.range, taken).ok_or(ClaimError::None)?;
-            // Whether it is ours now or was somebody's a moment before.
+            // Taken now, by us or by another run a moment before.
             taken.insert(id);
             if self.create(id, owner).await? {
                 return Ok(id);
@@ -306,7 +307,7 @@ fn name(id: u32) -> String {
 
 fn holder(claim: &ConfigMap) -> String {
     let data = claim.data.as_ref().and_then(|data| data.get(HOLDER));
-    data.cloned().unwrap_or_else(|| "somebody".to_owned())
+    data.cloned().unwrap_or_else(|| "unknown".to_owned())
 }
 
 /// What names of claims begin with.
@@ -320,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_free_id_is_found_around_the_end() {
+    fn free_id_search_wraps_around() {
         let taken = BTreeSet::from([1, 2, RouteId::MAX]);
         let all = 1..=RouteId::MAX;
         assert_eq!(free(0, &all, &taken), Some(3));
@@ -331,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_chosen_from_the_range_alone() {
+    fn ids_are_chosen_from_range() {
         let range = 7..=9;
         let mut taken = BTreeSet::new();
         for expected in [8, 9, 7] {

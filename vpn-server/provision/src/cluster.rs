@@ -5,7 +5,7 @@
 //!   others: get ─ same? ─▶ nothing, or server-side apply
 //! ```
 //!
-//! Of a Service only our annotations are applied, so that its other fields stay whoever's they are.
+//! Of a Service only our annotations are applied, so that its other fields keep their owners.
 //! A Secret of one of our names that we did not make is left alone and named.
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use kube::{Client, Error};
 
 use super::manifest::{self, MANAGED_BY, MANAGER};
 use super::render::{Annotated, SecretObject};
-use super::report::Change;
+use super::store::Change;
 
 /// By when a connection to an API server must be there.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
@@ -41,7 +41,7 @@ pub(crate) enum ClusterError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// Somebody else's Secret has the name.
+    /// A foreign Secret has the name.
     #[error("{what} is not ours: it lacks the label {MANAGED_BY}={MANAGER}")]
     Foreign {
         /// The object.
@@ -114,7 +114,7 @@ pub(super) fn answered(error: &Error, code: u16) -> bool {
     matches!(error, Error::Api(status) if status.code == code)
 }
 
-/// Whether somebody else wrote between what the API server read for this apply and its own write,
+/// Whether another client wrote between what the API server read for this apply and its own write,
 /// and another attempt is due: with force there is no other conflict.
 fn lost(error: &Error, attempt: usize) -> bool {
     answered(error, 409) && attempt < ATTEMPTS

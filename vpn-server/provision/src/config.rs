@@ -9,7 +9,6 @@
 //! server's is validated with everything in it once it is whole, which is the renderer's.
 
 use std::collections::BTreeSet;
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand};
@@ -98,7 +97,7 @@ pub enum Command {
 /// The phases of a rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]
 pub enum Rotate {
-    /// Make new keys and a new authority, have everybody trust old and new, then use the new ones.
+    /// Make new keys and a new authority, trust old and new everywhere, then use the new ones.
     Start,
     /// Forget the old ones.
     Complete,
@@ -161,7 +160,7 @@ impl Flags {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct ProvisionFile {
     /// Namespace of the shoot's control plane in the seed.
-    namespace: String,
+    pub(crate) namespace: String,
     /// Tunnel servers, 1 to 4: `vpn-seed-server-0` and so on.
     #[serde(default = "one")]
     servers: u16,
@@ -169,42 +168,42 @@ pub struct ProvisionFile {
     #[serde(default = "one")]
     clients: u16,
     /// The shoot's networks, for both ends' configurations.
-    networks: Networks,
+    pub(crate) networks: Networks,
     /// Transfer networks, at most one of each family; without one of a family that `networks` has,
     /// the customary one.
     #[serde(default)]
     transfer_networks: Vec<Cidr>,
     /// The gateway: `endpoint` of the clients' configuration.
-    endpoint: Map<String, Value>,
+    pub(crate) endpoint: Map<String, Value>,
     /// Whether each pair of a server and a client shares a key beside their own.
     #[serde(default = "yes")]
-    preshared_keys: bool,
+    pub(crate) preshared_keys: bool,
     /// The servers' route ids, in order. Without any they are chosen in the seed and claimed there,
     /// which needs its kubeconfig.
     #[serde(default)]
     route_ids: Vec<u32>,
     /// What route ids are chosen from: first and last.
     #[serde(default = "every_route_id")]
-    route_id_range: [u32; 2],
+    pub(crate) route_id_range: [u32; 2],
     /// Further names and addresses that the proxy's certificate is for.
     #[serde(default)]
-    proxy_names: Vec<String>,
+    pub(crate) proxy_names: Vec<String>,
     /// Days for which authorities and certificates are valid; certificates are renewed after four
     /// fifths of that.
     #[serde(default = "ten_years")]
-    certificate_days: u32,
+    pub(crate) certificate_days: u32,
     /// Namespace in the seed in which route ids are claimed: the same for all shoots.
     #[serde(default = "garden")]
-    claims_namespace: String,
+    pub(crate) claims_namespace: String,
     /// Namespace of the clients in the shoot.
     #[serde(default = "kube_system")]
-    shoot_namespace: String,
+    pub(crate) shoot_namespace: String,
     /// What else the servers' configurations say, such as `trustedGateways` and `proxy.resolvers`.
     #[serde(default)]
-    server: Map<String, Value>,
+    pub(crate) server: Map<String, Value>,
     /// What else the clients' configurations say.
     #[serde(default)]
-    client: Map<String, Value>,
+    pub(crate) client: Map<String, Value>,
 }
 
 fn one() -> u16 {
@@ -234,24 +233,13 @@ fn kube_system() -> String {
 /// Validated parameters.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
-    pub(crate) namespace: String,
+    pub(crate) file: ProvisionFile,
     /// Each server's addresses on the transfer networks.
     pub(crate) servers: Vec<Vec<TunnelAddress>>,
     /// Each client's.
     pub(crate) clients: Vec<Vec<TunnelAddress>>,
-    pub(crate) networks: Networks,
-    pub(crate) endpoint: Map<String, Value>,
-    pub(crate) preshared_keys: bool,
     /// The servers' route ids; none to have them chosen.
     pub(crate) route_ids: Vec<RouteId>,
-    /// What they are chosen from.
-    pub(crate) route_id_range: RangeInclusive<u32>,
-    pub(crate) proxy_names: Vec<String>,
-    pub(crate) certificate_days: u32,
-    pub(crate) claims_namespace: String,
-    pub(crate) shoot_namespace: String,
-    pub(crate) server: Map<String, Value>,
-    pub(crate) client: Map<String, Value>,
 }
 
 impl Wanted {
@@ -285,8 +273,8 @@ impl Wanted {
                 errors.add(format!("{key}.{name}"), "is written by provision itself");
             }
         }
-        if !(MOST_DAYS.0..=MOST_DAYS.1).contains(&file.certificate_days) {
-            let (least, most) = MOST_DAYS;
+        if !(CERTIFICATE_DAYS.0..=CERTIFICATE_DAYS.1).contains(&file.certificate_days) {
+            let (least, most) = CERTIFICATE_DAYS;
             let why = format!("not between {least} and {most}");
             errors.add("certificateDays", why);
         }
@@ -294,20 +282,10 @@ impl Wanted {
         let clients = file.addresses("clients", file.clients, End::Client, &mut errors);
         errors.into_result(origin)?;
         Ok(Self {
-            namespace: file.namespace,
+            file,
             servers,
             clients,
-            networks: file.networks,
-            endpoint: file.endpoint,
-            preshared_keys: file.preshared_keys,
             route_ids,
-            route_id_range: file.route_id_range[0]..=file.route_id_range[1],
-            proxy_names: file.proxy_names,
-            certificate_days: file.certificate_days,
-            claims_namespace: file.claims_namespace,
-            shoot_namespace: file.shoot_namespace,
-            server: file.server,
-            client: file.client,
         })
     }
 }
@@ -380,9 +358,9 @@ impl ProvisionFile {
         end: impl Fn(u16) -> End,
         errors: &mut ConfigErrors,
     ) -> Vec<Vec<TunnelAddress>> {
-        if !(1..=MOST_ENDS).contains(&count) {
+        if !(1..=MAX_ENDS).contains(&count) {
             let why = format!(
-                "not between 1 and {MOST_ENDS}: while keys are rotated each end has two, and a \
+                "not between 1 and {MAX_ENDS}: while keys are rotated each end has two, and a \
                  program has numbers for 16 pairs"
             );
             errors.add(key, why);
@@ -401,7 +379,7 @@ impl ProvisionFile {
 
 /// Whether it is a label as of DNS (RFC 1123 §2.1), which names of Kubernetes are.
 fn is_label(text: &str) -> bool {
-    let inner = |octet: u8| octet.is_ascii_lowercase() || octet.is_ascii_digit() || octet == b'-';
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     (1..=63).contains(&text.len())
         && text.bytes().all(inner)
         && !text.starts_with('-')
@@ -409,10 +387,10 @@ fn is_label(text: &str) -> bool {
 }
 
 /// Most servers, and most clients: with two keys at each end, 8 by 2 pairs.
-const MOST_ENDS: u16 = 4;
+const MAX_ENDS: u16 = 4;
 
 /// Bounds of `certificateDays`: what leaves time to renew, and ten times the customary.
-const MOST_DAYS: (u32, u32) = (2, 36_500);
+const CERTIFICATE_DAYS: (u32, u32) = (2, 36_500);
 
 /// What of the servers' configurations is ours.
 const SERVER_KEYS: [&str; 5] = ["name", "routeId", "addresses", "networks", "keys"];

@@ -1,4 +1,4 @@
-//! Manifests in files, one object each, for whoever applies them: kubectl, kustomize, Gardener.
+//! Manifests in files, one object each, to be applied by kubectl, kustomize or Gardener.
 //!
 //! ```text
 //!   DIR/seed/secret-vpn-provision.yaml ─▶ State          Objects ─▶ DIR/seed/…, DIR/shoot/…
@@ -18,7 +18,7 @@ use settings::{ConfigError, yaml};
 
 use super::manifest;
 use super::render::{Annotated, SecretObject};
-use super::report::Change;
+use super::store::Change;
 use super::yaml::to_yaml;
 
 /// Why a file cannot be used.

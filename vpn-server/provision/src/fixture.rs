@@ -1,4 +1,4 @@
-//! A shoot of two servers and two clients, and numbers that can be told apart.
+//! A shoot of two servers and two clients, and distinguishable random numbers.
 
 use rcgen::KeyPair;
 
@@ -46,12 +46,12 @@ fn parameters(text: &str) -> Wanted {
     Wanted::from_text(text, "p.yaml".as_ref()).unwrap()
 }
 
-/// Octets that count up; keys of certificates are the system's.
+/// Bytes that count up; keys of certificates are the system's.
 #[derive(Default)]
 pub(super) struct Counting(u8);
 
 impl Random for Counting {
-    fn octets(&mut self) -> Result<[u8; 32], PlanError> {
+    fn bytes(&mut self) -> Result<[u8; 32], PlanError> {
         self.0 += 1;
         Ok([self.0; 32])
     }

@@ -21,7 +21,6 @@ mod fixture;
 mod manifest;
 mod plan;
 mod render;
-mod report;
 mod state;
 mod store;
 mod yaml;
@@ -40,9 +39,8 @@ use self::config::Wanted;
 pub use self::config::{Command, Flags, ProvisionFile, Rotate};
 use self::plan::{PlanError, Random, Then};
 use self::render::RenderError;
-use self::report::Report;
 use self::state::{Moment, Phase, State};
-use self::store::{Store, StoreError};
+use self::store::{Report, Store, StoreError};
 
 /// Runs that may write between our reading and our writing, before that is an error.
 const ATTEMPTS: usize = 8;
@@ -156,7 +154,7 @@ pub async fn provision(flags: &Flags) -> Result<String, ProvisionError> {
 pub fn check(parameters: &Path) -> Result<String, ProvisionError> {
     let wanted = Wanted::load(parameters)?;
     let (servers, clients) = (wanted.servers.len(), wanted.clients.len());
-    let namespace = &wanted.namespace;
+    let namespace = &wanted.file.namespace;
     Ok(format!(
         "# {namespace}: {servers} servers, {clients} clients\n"
     ))
@@ -225,7 +223,7 @@ impl Run {
         }
     }
 
-    /// Takes all steps of a phase; where somebody else applies them, one.
+    /// Takes all steps of a phase; one where the objects are applied by others.
     async fn rotate(&mut self, rotate: Rotate) -> Result<Done, ProvisionError> {
         for _ in 0..STEPS {
             let (then, done) = self.bring(Step::Rotate(rotate)).await?;
@@ -284,10 +282,12 @@ impl Run {
             let changed = self.store.apply(&objects, &mut self.report).await;
             let changed = changed.map_err(at("writing manifests"))?;
             if matches!(step, Step::Ensure) {
-                let told = self
+                let reported = self
                     .store
                     .obsolete(&objects, &self.wanted, &mut self.report);
-                told.await.map_err(at("looking for what is left over"))?;
+                reported
+                    .await
+                    .map_err(at("looking for what is left over"))?;
             }
             return Ok((then, Done { state, changed }));
         }
@@ -372,17 +372,17 @@ impl Default for System {
 impl System {
     /// Returns a number that two runs are unlikely to share.
     fn number(&mut self) -> Result<u32, PlanError> {
-        let [a, b, c, d, ..] = self.octets()?;
+        let [a, b, c, d, ..] = self.bytes()?;
         Ok(u32::from_be_bytes([a, b, c, d]))
     }
 }
 
 impl Random for System {
-    fn octets(&mut self) -> Result<[u8; 32], PlanError> {
-        let mut octets = [0; 32];
-        let filled = self.0.fill(&mut octets);
+    fn bytes(&mut self) -> Result<[u8; 32], PlanError> {
+        let mut bytes = [0; 32];
+        let filled = self.0.fill(&mut bytes);
         filled.map_err(|_| PlanError::Random)?;
-        Ok(octets)
+        Ok(bytes)
     }
 
     fn key_pair(&mut self) -> Result<KeyPair, PlanError> {

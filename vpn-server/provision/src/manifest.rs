@@ -48,7 +48,7 @@ pub(super) fn secret(object: &SecretObject) -> Secret {
     }
 }
 
-/// Whether `there` is one of ours; anybody else's is left alone.
+/// Whether `there` is one of ours; others are left alone.
 pub(super) fn is_ours(labels: Option<&BTreeMap<String, String>>) -> bool {
     labels.is_some_and(|labels| labels.get(MANAGED_BY).is_some_and(|by| by == MANAGER))
 }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! `ensure` makes what is missing or runs out and leaves alone what is there, whatever phase a
-//! rotation is in. `advance` takes one step of a rotation, at the earliest when everybody may have
+//! rotation is in. `advance` takes one step of a rotation, at the earliest when all pods may have
 //! read what the step before wrote. Nothing is read or written here.
 
 use std::time::Duration;
@@ -20,10 +20,10 @@ use super::state::{
 };
 use crate::config::{Rotate, Wanted};
 
-/// Where what nobody may guess comes from.
+/// The source of secrets.
 pub(super) trait Random {
-    /// Returns 32 random octets.
-    fn octets(&mut self) -> Result<[u8; 32], PlanError>;
+    /// Returns 32 random bytes.
+    fn bytes(&mut self) -> Result<[u8; 32], PlanError>;
 
     /// Returns a fresh pair of keys for a certificate.
     fn key_pair(&mut self) -> Result<KeyPair, PlanError>;
@@ -196,15 +196,15 @@ fn ends(
         let id = wanted.route_ids.get(server).or_else(|| claimed.next());
         state.servers.push(ServerState {
             route_id: id.ok_or(PlanError::RouteIdMissing { server })?.get(),
-            keys: Keys::one(Private::from_octets(random.octets()?)),
+            keys: Keys::one(Private::from_bytes(random.bytes()?)),
         });
     }
     state.clients.truncate(wanted.clients.len());
     while state.clients.len() < wanted.clients.len() {
-        let key = Private::from_octets(random.octets()?);
+        let key = Private::from_bytes(random.bytes()?);
         state.clients.push(Keys::one(key));
     }
-    let (servers, clients) = if wanted.preshared_keys {
+    let (servers, clients) = if wanted.file.preshared_keys {
         (state.servers.len(), state.clients.len())
     } else {
         (0, 0)
@@ -213,7 +213,7 @@ fn ends(
     for row in &mut state.preshared {
         row.truncate(clients);
         while row.len() < clients {
-            row.push(Preshared::from_octets(random.octets()?));
+            row.push(Preshared::from_bytes(random.bytes()?));
         }
     }
     Ok(())
@@ -228,7 +228,7 @@ fn begin(
 ) -> Result<(), PlanError> {
     let servers = state.servers.iter_mut().map(|server| &mut server.keys);
     for keys in servers.chain(&mut state.clients) {
-        keys.next = Some(Private::from_octets(random.octets()?));
+        keys.next = Some(Private::from_bytes(random.bytes()?));
     }
     state.authorities.next = Some(new_authority(wanted, now, random)?);
     Ok(())
@@ -294,12 +294,12 @@ fn new_authority(
     now: Moment,
     random: &mut dyn Random,
 ) -> Result<Authority, PlanError> {
-    // Two of one subject could not be told apart in a bundle.
-    let [a, b, c, d, ..] = random.octets()?;
+    // Two of one subject could not be distinguished in a bundle.
+    let [a, b, c, d, ..] = random.bytes()?;
     let number = u32::from_be_bytes([a, b, c, d]);
     let name = format!("vpn-seed-server-ca-{number:08x}");
     let key = random.key_pair()?;
-    let days = wanted.certificate_days;
+    let days = wanted.file.certificate_days;
     Ok(certificates::authority(&key, name, now, days)?)
 }
 
@@ -311,7 +311,7 @@ fn new_leaf(
     random: &mut dyn Random,
 ) -> Result<Leaf, PlanError> {
     let key = random.key_pair()?;
-    let (names, days) = (names(what, wanted), wanted.certificate_days);
+    let (names, days) = (names(what, wanted), wanted.file.certificate_days);
     Ok(certificates::leaf(authority, &key, what, names, now, days)?)
 }
 
@@ -322,7 +322,7 @@ fn names(what: Use, wanted: &Wanted) -> Vec<String> {
     }
     let each = (0..wanted.servers.len()).map(|number| format!("vpn-seed-server-{number}"));
     let services = std::iter::once("vpn-seed-server".to_owned()).chain(each);
-    let namespace = &wanted.namespace;
+    let namespace = &wanted.file.namespace;
     let mut names: Vec<String> = services
         .flat_map(|name| {
             [
@@ -333,7 +333,7 @@ fn names(what: Use, wanted: &Wanted) -> Vec<String> {
             ]
         })
         .collect();
-    names.extend(wanted.proxy_names.iter().cloned());
+    names.extend(wanted.file.proxy_names.iter().cloned());
     names
 }
 

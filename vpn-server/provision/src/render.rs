@@ -1,4 +1,4 @@
-//! What follows from the state: everybody's Secret, and the annotations of the servers' Services.
+//! What follows from the state: the Secret of each end, and the annotations of the servers' Services.
 //!
 //! ```text
 //!   State, Wanted ─▶ seed:  Secrets of each server, of the proxy, of API servers; annotations
@@ -51,7 +51,7 @@ pub(super) struct SecretObject {
     pub(super) data: BTreeMap<String, String>,
 }
 
-/// Annotations of a Service that somebody else makes.
+/// Annotations of a Service that the manifests create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Annotated {
     pub(super) namespace: String,
@@ -88,7 +88,7 @@ pub(crate) enum RenderError {
 pub(super) fn state_secret(wanted: &Wanted) -> SecretObject {
     SecretObject {
         side: Side::Seed,
-        namespace: wanted.namespace.clone(),
+        namespace: wanted.file.namespace.clone(),
         name: STATE.to_owned(),
         data: BTreeMap::new(),
     }
@@ -186,11 +186,11 @@ impl Picture<'_> {
             peers.push(peer);
         }
         data.insert("peers.yaml".to_owned(), to_yaml(&json!({ "peers": peers })));
-        let mut config = self.wanted.server.clone();
+        let mut config = self.wanted.file.server.clone();
         config.insert("name".to_owned(), json!(server_name(number)));
         config.insert("routeId".to_owned(), json!(own.route_id));
         config.insert("addresses".to_owned(), json!(self.wanted.servers[number]));
-        config.insert("networks".to_owned(), json!(self.wanted.networks));
+        config.insert("networks".to_owned(), json!(self.wanted.file.networks));
         let keys = json!({ "private": PRIVATE, "peers": "peers.yaml" });
         config.insert("keys".to_owned(), keys);
         proxy_files(&mut config);
@@ -233,12 +233,12 @@ impl Picture<'_> {
             }
             servers.push(entry);
         }
-        let mut config = self.wanted.client.clone();
+        let mut config = self.wanted.file.client.clone();
         config.insert("name".to_owned(), json!(client_name(number)));
         config.insert("addresses".to_owned(), json!(self.wanted.clients[number]));
-        let endpoint = Value::Object(self.wanted.endpoint.clone());
+        let endpoint = Value::Object(self.wanted.file.endpoint.clone());
         config.insert("endpoint".to_owned(), endpoint);
-        config.insert("networks".to_owned(), json!(self.wanted.networks));
+        config.insert("networks".to_owned(), json!(self.wanted.file.networks));
         config.insert("keys".to_owned(), json!({ "private": PRIVATE }));
         config.insert("servers".to_owned(), json!(servers));
         let text = to_yaml(&Value::Object(config));
@@ -266,7 +266,7 @@ impl Picture<'_> {
             ("wireguard-route-id", own.route_id.to_string()),
         ];
         Ok(Annotated {
-            namespace: self.wanted.namespace.clone(),
+            namespace: self.wanted.file.namespace.clone(),
             name: server_name(number),
             annotations: annotations
                 .map(|(name, value)| (format!("{ANNOTATIONS}{name}"), value))
@@ -276,14 +276,14 @@ impl Picture<'_> {
 
     /// What the header of a client's CONNECT says, as Gardener's gateways know it.
     fn destination(&self, server: usize) -> String {
-        let (name, namespace) = (server_name(server), &self.wanted.namespace);
+        let (name, namespace) = (server_name(server), &self.wanted.file.namespace);
         format!("outbound|1194||{name}.{namespace}.svc.cluster.local")
     }
 
     fn secret(&self, side: Side, name: String, data: BTreeMap<String, String>) -> SecretObject {
         let namespace = match side {
-            Side::Seed => &self.wanted.namespace,
-            Side::Shoot => &self.wanted.shoot_namespace,
+            Side::Seed => &self.wanted.file.namespace,
+            Side::Shoot => &self.wanted.file.shoot_namespace,
         };
         SecretObject {
             side,

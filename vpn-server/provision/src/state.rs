@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   Secret vpn-provision ── state.json ──▶ State ── plan ──▶ State ──▶ Secret vpn-provision
-//!                                            └───── render ──▶ everybody's own part
+//!                                            └───── render ──▶ each part's own keys
 //! ```
 //!
 //! Everything else that is written follows from this and the parameters, so a Secret that was
-//! deleted or edited comes back as it was. In a Secret of nobody else's it lives because it holds
+//! deleted or edited comes back as it was. It has a Secret of its own because it holds
 //! what signs certificates. The process that reads it ends soon; its copies are not overwritten.
 
 use std::fmt;
@@ -164,8 +164,8 @@ impl<K> Keys<K> {
 pub(super) struct Private(String);
 
 impl Private {
-    pub(super) fn from_octets(octets: [u8; 32]) -> Self {
-        Self(STANDARD.encode(octets))
+    pub(super) fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(STANDARD.encode(bytes))
     }
 
     /// Returns the key as its file has it.
@@ -192,8 +192,8 @@ impl fmt::Debug for Private {
 pub(super) struct Preshared(String);
 
 impl Preshared {
-    pub(super) fn from_octets(octets: [u8; 32]) -> Self {
-        Self(STANDARD.encode(octets))
+    pub(super) fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(STANDARD.encode(bytes))
     }
 
     pub(super) fn text(&self) -> &str {
@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn old_and_new_are_told_apart() {
+    fn old_and_new_keys_are_distinguished() {
         let mut keys = Keys::one("old");
         assert_eq!(keys.these(Which::Both), [&"old"]);
         assert_eq!(keys.these(Which::New), [&"old"]);
@@ -267,8 +267,8 @@ mod tests {
     }
 
     #[test]
-    fn no_secret_is_shown_for_debugging() {
-        let private = Private::from_octets([7; 32]);
+    fn debug_output_hides_secrets() {
+        let private = Private::from_bytes([7; 32]);
         assert_eq!(format!("{private:?}"), "Private(..)");
         assert_eq!(private.public().unwrap().len(), 44);
     }

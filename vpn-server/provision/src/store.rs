@@ -4,7 +4,9 @@
 //!   read ─▶ State, version ─▶ … ─▶ save: that version or a conflict ─▶ confirm ─▶ apply
 //! ```
 //!
-//! Decides nothing.
+//! A [`Report`] names what became of each object, never what is in it. Decides nothing.
+
+use std::fmt::{self, Write as _};
 
 use tunnel::RouteId;
 
@@ -14,7 +16,6 @@ use super::directory::{Directory, DirectoryError};
 use super::manifest::{self, StateError};
 use super::plan;
 use super::render::{Objects, SecretObject, Side, server_name, state_secret};
-use super::report::{Change, Report};
 use super::state::State;
 use crate::config::{Destination, Shoot, Wanted};
 
@@ -97,7 +98,7 @@ impl Store {
         }
     }
 
-    /// Whether what is written is in force without somebody applying it.
+    /// Whether what is written is in effect without being applied by others.
     pub(super) fn applies(&self) -> bool {
         matches!(self.seed, Place::Cluster(_)) && matches!(self.shoot, Place::Cluster(_))
     }
@@ -139,7 +140,7 @@ impl Store {
         }
     }
 
-    /// Writes the state, unless somebody else has since it was read.
+    /// Writes the state, unless another run has since it was read.
     pub(super) async fn save(
         &self,
         state: &State,
@@ -163,11 +164,11 @@ impl Store {
                 Place::Directory(dir) => drop(dir.put_secret(&object)?),
             }
         }
-        tell(report, &object, change);
+        record(report, &object, change);
         Ok(Saved::Stored)
     }
 
-    /// Makes sure that the route ids are these servers', and that nobody keeps spare ones.
+    /// Makes sure that the route ids are these servers', and gives back spare ones.
     pub(super) async fn confirm(&mut self, state: &State) -> Result<(), StoreError> {
         if let Some(claims) = &mut self.claims {
             let servers = state.servers.iter();
@@ -178,12 +179,12 @@ impl Store {
         Ok(())
     }
 
-    /// Fails before anything was written when a Service, which somebody else makes, is not there.
+    /// Fails before anything was written when a Service of the manifests is missing.
     pub(super) async fn expect(&self, wanted: &Wanted) -> Result<(), StoreError> {
         if let Place::Cluster(cluster) = &self.seed {
             for server in 0..wanted.servers.len() {
                 let name = server_name(server);
-                cluster.annotations(&wanted.namespace, &name).await?;
+                cluster.annotations(&wanted.file.namespace, &name).await?;
             }
         }
         Ok(())
@@ -216,7 +217,7 @@ impl Store {
                 Place::Directory(dir) => dir.put_secret(secret)?,
             };
             changed |= change != Change::Unchanged;
-            tell(report, secret, change);
+            record(report, secret, change);
         }
         Ok(changed)
     }
@@ -235,7 +236,7 @@ impl Store {
         Ok(changed)
     }
 
-    /// Tells of what was written once and belongs to nothing any more.
+    /// Reports what was written once and is no longer needed.
     pub(super) async fn obsolete(
         &self,
         objects: &Objects,
@@ -249,9 +250,9 @@ impl Store {
             let (namespace, services) = match side {
                 Side::Seed => {
                     kept.push(&state.name);
-                    (&wanted.namespace, objects.services.as_slice())
+                    (&wanted.file.namespace, objects.services.as_slice())
                 }
-                Side::Shoot => (&wanted.shoot_namespace, [].as_slice()),
+                Side::Shoot => (&wanted.file.shoot_namespace, [].as_slice()),
             };
             let spare = match self.place(side) {
                 Place::Cluster(cluster) => {
@@ -296,7 +297,68 @@ fn of_shoot(error: StoreError) -> StoreError {
     }
 }
 
-fn tell(report: &mut Report, object: &SecretObject, change: Change) {
+fn record(report: &mut Report, object: &SecretObject, change: Change) {
     let side = object.side.name();
     report.object(side, "Secret", &object.namespace, &object.name, change);
+}
+
+/// What became of an object, the more notable the greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Change {
+    Unchanged,
+    Changed,
+    Created,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Changed => "changed",
+            Self::Created => "created",
+            Self::Unchanged => "unchanged",
+        })
+    }
+}
+
+/// Lines about a run: of each object one, whatever passes did to it, then the rest.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    objects: Vec<(String, Change)>,
+    lines: Vec<String>,
+}
+
+impl Report {
+    /// Adds an object of the cluster `side`.
+    pub(super) fn object(
+        &mut self,
+        side: &str,
+        kind: &str,
+        namespace: &str,
+        name: &str,
+        change: Change,
+    ) {
+        let what = format!("{side} {kind} {namespace}/{name}");
+        match self.objects.iter_mut().find(|(known, _)| *known == what) {
+            Some((_, known)) => *known = change.max(*known),
+            None => self.objects.push((what, change)),
+        }
+    }
+
+    /// Adds another line.
+    pub(super) fn line(&mut self, text: &str) {
+        self.lines.push(text.to_owned());
+    }
+
+    /// Returns all lines.
+    pub(super) fn into_text(self) -> String {
+        let mut text = String::new();
+        // Writing to a String does not fail.
+        for (what, change) in &self.objects {
+            let _ = writeln!(text, "{what}: {change}");
+        }
+        for line in &self.lines {
+            let _ = writeln!(text, "{line}");
+        }
+        text
+    }
 }

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_reads_back_as_it_was() {
+    fn written_yaml_reads_back() {
         let value = json!({
             "apiVersion": "v1",
             "empty": {}, "none": [], "nothing": null, "yes": true,
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn it_looks_as_people_write_it() {
+    fn yaml_is_readable() {
         let value = json!({ "peers": [{ "addresses": ["10.0.0.1"], "name": "vpn-shoot-0" }] });
         let expected = "peers:\n- addresses:\n  - \"10.0.0.1\"\n  name: vpn-shoot-0\n";
         assert_eq!(to_yaml(&value), expected);

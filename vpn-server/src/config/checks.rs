@@ -3,27 +3,26 @@
 //! Every mistake is found at once and named by its key.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use route::TcpOptions;
 use settings::{ByteSize, ConfigErrors, TcpOverrides, TcpSettings};
-use tunnel::settings::{resolve_congestion, tcp, validate_addresses};
+use tunnel::settings::{TunnelAddress, resolve_congestion, tcp, validate_addresses};
 use tunnel::{Network, RouteId};
 
 use super::file::File;
-use super::inner::{InnerAddress, overlap};
 
 /// Bounds of `mtu`: what IPv6 asks for at least (RFC 8200 §5), and jumbo frames.
 const MTU: RangeInclusive<u16> = 1280..=9000;
 /// Tables of the kernel's own (rtnetlink(7)): none, default, main and local.
 const OWN_TABLES: [u32; 4] = [0, 253, 254, 255];
 /// Most worker threads; a proxy of one shoot needs one.
-const MOST_WORKERS: usize = 64;
+const MAX_WORKERS: usize = 64;
 /// Most flows that the filter can number.
-const MOST_FLOWS: usize = 16 << 20;
+const MAX_FLOWS: usize = 16 << 20;
 /// Most own keys: there are numbers for 16 pairs.
-const MOST_KEYS: usize = 16;
+const MAX_KEYS: usize = 16;
 /// Bounds of the kernel's buffers: one batch, and what no kernel grants.
 const BUFFER: RangeInclusive<u64> = 64 * 1024..=1024 * 1024 * 1024;
 
@@ -106,11 +105,11 @@ impl File {
                 errors.add(key, format!("not between {least} and {most}"));
             }
         }
-        if !(1..=MOST_FLOWS).contains(&self.flows) {
-            errors.add("flows", format!("not between 1 and {MOST_FLOWS}"));
+        if !(1..=MAX_FLOWS).contains(&self.flows) {
+            errors.add("flows", format!("not between 1 and {MAX_FLOWS}"));
         }
-        if !(1..=MOST_WORKERS).contains(&self.workers) {
-            errors.add("workers", format!("not between 1 and {MOST_WORKERS}"));
+        if !(1..=MAX_WORKERS).contains(&self.workers) {
+            errors.add("workers", format!("not between 1 and {MAX_WORKERS}"));
         }
     }
 
@@ -189,8 +188,8 @@ impl File {
         if private.is_empty() {
             errors.add("keys.private", "at least one key is needed");
         }
-        if private.len() > MOST_KEYS {
-            errors.add("keys.private", format!("more than {MOST_KEYS} keys"));
+        if private.len() > MAX_KEYS {
+            errors.add("keys.private", format!("more than {MAX_KEYS} keys"));
         }
         let mut seen = BTreeSet::new();
         for (at, path) in private.iter().enumerate() {
@@ -264,5 +263,67 @@ fn every(tcp: &TcpSettings) -> TcpOverrides {
         congestion: Some(tcp.congestion.clone()),
         notsent_lowat: Some(tcp.notsent_lowat),
         receive_buffer: Some(tcp.receive_buffer),
+    }
+}
+
+/// An own address in the tunnel, with the transfer network around it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InnerAddress {
+    pub(crate) address: IpAddr,
+    pub(crate) network: Network,
+}
+
+impl InnerAddress {
+    /// Returns the address with its network; `None` when it is the network's own.
+    pub(super) fn new(written: TunnelAddress) -> Option<Self> {
+        let (address, len) = (written.address(), written.prefix_len());
+        let first = match address {
+            IpAddr::V4(ip) => {
+                let mask = u32::MAX.checked_shl(32_u32.saturating_sub(len.into()));
+                IpAddr::V4((ip.to_bits() & mask.unwrap_or(0)).into())
+            }
+            IpAddr::V6(ip) => {
+                let mask = u128::MAX.checked_shl(128_u32.saturating_sub(len.into()));
+                IpAddr::V6((ip.to_bits() & mask.unwrap_or(0)).into())
+            }
+        };
+        let network = Network::new(first, len).ok()?;
+        let whole = Network::host(address) == Ok(network);
+        (first != address || whole).then_some(Self { address, network })
+    }
+}
+
+/// Answers whether two networks have an address in common.
+fn overlap(one: Network, other: Network) -> bool {
+    one.contains(other.address()) || other.contains(one.address())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_yields_its_network() {
+        for (text, network) in [
+            ("192.168.123.1/24", "192.168.123.0/24"),
+            ("fd8f:6d53:b97a:1::1/96", "fd8f:6d53:b97a:1::/96"),
+            ("10.0.0.1/32", "10.0.0.1/32"),
+            ("128.0.0.1/1", "128.0.0.0/1"),
+        ] {
+            let own = InnerAddress::new(text.parse().unwrap()).unwrap();
+            assert_eq!(own.network, network.parse().unwrap());
+            assert_eq!(own.address.to_string(), text.split_once('/').unwrap().0);
+        }
+        assert_eq!(InnerAddress::new("10.0.0.0/8".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn networks_overlap_when_one_contains_other() {
+        let overlap =
+            |one: &str, other: &str| overlap(one.parse().unwrap(), other.parse().unwrap());
+        assert!(overlap("10.0.0.0/8", "10.1.0.0/16"));
+        assert!(overlap("10.1.0.0/16", "10.0.0.0/8"));
+        assert!(!overlap("10.0.0.0/16", "10.1.0.0/16"));
+        assert!(!overlap("10.0.0.0/8", "fd00::/8"));
     }
 }

@@ -34,7 +34,7 @@ impl Environment {
     #[must_use]
     #[expect(
         clippy::disallowed_methods,
-        reason = "this is the room that reads the environment"
+        reason = "this module reads the environment"
     )]
     pub fn read() -> Self {
         let value = |name| std::env::var(name).ok().filter(|value| !value.is_empty());

@@ -1,7 +1,7 @@
 //! The configuration files as they are written: keys, their meaning and their defaults.
 //!
 //! What these comments say is also what the published schemas say. Checks nothing beyond types;
-//! validation is one room up.
+//! validation is one module up.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub struct File {
     /// Routing table of the routes into the shoot.
     #[serde(default = "default_table")]
     pub(super) table: u32,
-    /// Octets of the largest packet in the tunnel.
+    /// Bytes of the largest packet in the tunnel.
     #[serde(default = "default_mtu")]
     pub(super) mtu: u16,
     /// Number by which gateways know this server, from 1 to 1048575. Without it clients reach the
@@ -55,7 +55,7 @@ pub struct File {
     /// Bounds in number and time.
     #[serde(default)]
     pub(super) limits: LimitsFile,
-    /// Connections through the tunnel that its filter knows at once; about 90 octets each when
+    /// Connections through the tunnel that its filter knows at once; about 90 bytes each when
     /// they are there.
     #[serde(default = "default_flows")]
     pub(super) flows: usize,
@@ -65,7 +65,7 @@ pub struct File {
     /// What the kernel does for packets in batches.
     #[serde(default)]
     pub(super) offloads: Offloads,
-    /// Octets that the kernel may hold of datagrams; what it grants may be less.
+    /// Bytes that the kernel may hold of datagrams; what it grants may be less.
     #[serde(default)]
     pub(super) buffers: BuffersFile,
     /// Options of the tunnels' TCP sockets. Their defaults are `congestion` `auto` (bbr where the
@@ -124,13 +124,13 @@ pub(super) struct KeysFile {
 /// Where tunnels come in; `null` opens no such port.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub(super) struct ListenFile {
+pub(crate) struct ListenFile {
     /// Tunnels over TCP.
-    pub(super) tcp: Option<ListenAddress>,
+    pub(crate) tcp: Option<ListenAddress>,
     /// Datagrams of clients.
-    pub(super) udp: Option<ListenAddress>,
+    pub(crate) udp: Option<ListenAddress>,
     /// Datagrams of clients that a gateway wrapped.
-    pub(super) wrapped: Option<ListenAddress>,
+    pub(crate) wrapped: Option<ListenAddress>,
 }
 
 impl Default for ListenFile {
@@ -159,7 +159,7 @@ pub(super) struct ProxyFile {
     /// By when a destination must be resolved and connected.
     #[serde(default = "twenty_seconds")]
     pub(super) connect_timeout: HumanDuration,
-    /// Longest time without an octet either way; 0 for no limit.
+    /// Longest time without a byte either way; 0 for no limit.
     #[serde(default)]
     pub(super) idle_timeout: HumanDuration,
     /// Connections at once; above it new ones are refused and counted. Lowered at start, with a
@@ -206,15 +206,15 @@ fn default_cache() -> u64 {
 /// Bounds in number and time.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub(super) struct LimitsFile {
+pub(crate) struct LimitsFile {
     /// TCP connections to the tunnel's port at once.
-    pub(super) links: usize,
+    pub(crate) links: usize,
     /// The same of one address; 0 for no limit, since a gateway's clients all have its address.
-    pub(super) links_per_source: usize,
+    pub(crate) links_per_source: usize,
     /// By when a TCP connection to the tunnel's port must have sent something.
-    pub(super) hello_timeout: HumanDuration,
+    pub(crate) hello_timeout: HumanDuration,
     /// By when a client of the proxy must have finished its TLS handshake, and then its request.
-    pub(super) preamble_timeout: HumanDuration,
+    pub(crate) preamble_timeout: HumanDuration,
 }
 
 impl Default for LimitsFile {
@@ -228,7 +228,7 @@ impl Default for LimitsFile {
     }
 }
 
-/// Octets that the kernel may hold of datagrams, for each of the two ports.
+/// Bytes that the kernel may hold of datagrams, for each of the two ports.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub(super) struct BuffersFile {

@@ -45,7 +45,7 @@ fn networks(config: &Config) -> Vec<String> {
 }
 
 #[test]
-fn the_documented_sample_says_what_the_defaults_are() {
+fn documented_sample_matches_defaults() {
     let sample = config(SAMPLE).unwrap();
     let shorter = r#"
 routeId: 17
@@ -64,14 +64,14 @@ proxy: { ca: ca.crt, cert: tls.crt, key: tls.key, resolvers: ["100.64.0.10:53"] 
 }
 
 #[test]
-fn files_are_named_relative_to_the_file_that_names_them() {
+fn paths_are_relative_to_config_file() {
     let config = config(SAMPLE).unwrap();
     assert_eq!(config.proxy.tls.cert, Path::new("/etc/vpn/tls.crt"));
     assert_eq!(config.keys.private[1], Path::new("/keys/server-1"));
 }
 
 #[test]
-fn wrapped_datagrams_are_taken_from_trusted_gateways_or_not_at_all() {
+fn wrapped_port_needs_trusted_gateways() {
     let trusting = config(SAMPLE).unwrap();
     assert!(trusting.listen.wrapped.is_some());
     let text = SAMPLE.replace(r#"["10.0.0.0/8"]"#, "[]");
@@ -79,7 +79,7 @@ fn wrapped_datagrams_are_taken_from_trusted_gateways_or_not_at_all() {
 }
 
 #[test]
-fn a_port_can_be_left_closed() {
+fn port_can_be_left_closed() {
     let text = SAMPLE.replace(r#"udp: "[::]:51820""#, "udp: null");
     let config = config(&text).unwrap();
     assert!(config.listen.udp.is_none());
@@ -87,7 +87,7 @@ fn a_port_can_be_left_closed() {
 }
 
 #[test]
-fn congestion_control_is_what_the_file_says_or_the_best_there_is() {
+fn congestion_control_comes_from_file_or_kernel() {
     let with = |tcp: &str| config(&format!("{SAMPLE}\ntcp: {tcp}\n")).map(|config| config.tcp);
     assert_eq!(with("{ congestion: reno }").unwrap().congestion, "reno");
     assert_eq!(with("{ congestion: '' }").unwrap().congestion, "");
@@ -99,7 +99,7 @@ fn congestion_control_is_what_the_file_says_or_the_best_there_is() {
 }
 
 #[test]
-fn mistakes_are_named() {
+fn mistakes_are_reported_by_key() {
     let device = |other| ("device: rhizome0", other);
     for ((from, to), problem) in [
         (device("devise: rhizome0"), "server.yaml:2:"),
@@ -197,7 +197,7 @@ fn mistakes_are_named() {
 }
 
 #[test]
-fn a_server_without_a_way_in_is_refused() {
+fn config_without_listener_is_refused() {
     let ports = r#"{ tcp: "[::]:1194", udp: "[::]:51820", wrapped: "[::]:51821" }"#;
     let closed = SAMPLE.replace(ports, "{ tcp: null, udp: null, wrapped: null }");
     let error = config(&closed).unwrap_err();
@@ -210,13 +210,13 @@ fn a_server_without_a_way_in_is_refused() {
 }
 
 #[test]
-fn a_server_without_networks_is_refused() {
+fn config_without_networks_is_refused() {
     let error = config(LEAST).unwrap_err();
     assert!(error.contains("networks: at least one network"), "{error}");
 }
 
 #[test]
-fn the_environment_fills_what_the_file_leaves_open() {
+fn environment_fills_missing_keys() {
     let environment = Environment {
         pod_name: some("vpn-seed-server-1"),
         is_ha: some("true"),
@@ -239,7 +239,7 @@ fn the_environment_fills_what_the_file_leaves_open() {
 }
 
 #[test]
-fn the_file_wins_over_the_environment() {
+fn file_overrides_environment() {
     let environment = Environment {
         pod_name: some("other-4"),
         is_ha: some("true"),
@@ -255,7 +255,7 @@ fn the_file_wins_over_the_environment() {
 }
 
 #[test]
-fn each_list_of_networks_is_filled_for_itself() {
+fn network_lists_are_filled_separately() {
     let environment = Environment {
         shoot_node_networks: some("10.250.0.0/16"),
         shoot_pod_networks: some("10.1.0.0/16"),
@@ -268,7 +268,7 @@ fn each_list_of_networks_is_filled_for_itself() {
 }
 
 #[test]
-fn mistakes_of_the_environment_are_named() {
+fn environment_mistakes_are_reported() {
     let good = Environment {
         shoot_pod_networks: some("100.96.0.0/11"),
         ..Environment::default()
@@ -320,7 +320,7 @@ fn mistakes_of_the_environment_are_named() {
 }
 
 #[test]
-fn what_is_in_effect_can_be_read_back() {
+fn effective_config_reads_back() {
     let environment = Environment {
         shoot_pod_networks: some("100.96.0.0/11"),
         ..Environment::default()

@@ -51,7 +51,7 @@ fn key() -> String {
 }
 
 #[test]
-fn peers_are_read_with_all_they_have() {
+fn peers_are_read_with_all_fields() {
     let files = Files::new(2);
     let (one, other) = (key(), key());
     let secret = files.dir.join("psk-0");
@@ -74,7 +74,7 @@ fn peers_are_read_with_all_they_have() {
 }
 
 #[test]
-fn mistakes_are_named_with_their_place() {
+fn mistakes_are_reported_with_their_key() {
     let files = Files::new(1);
     let own = PrivateKey::read(&files.files.private[0]).unwrap().public();
     let (a, b) = (key(), key());
@@ -145,7 +145,7 @@ fn mistakes_are_named_with_their_place() {
 }
 
 #[test]
-fn there_are_numbers_for_sixteen_pairs() {
+fn key_pairs_are_limited_to_sixteen() {
     let files = Files::new(2);
     let with = |count: usize| {
         let keys: Vec<String> = (0..count).map(|_| format!("'{}'", key())).collect();
@@ -161,7 +161,7 @@ fn there_are_numbers_for_sixteen_pairs() {
 }
 
 #[test]
-fn two_files_that_hold_one_key_are_one_key() {
+fn duplicate_key_files_count_as_one() {
     let files = Files::new(2);
     let key = key();
     let text =
@@ -172,7 +172,7 @@ fn two_files_that_hold_one_key_are_one_key() {
 }
 
 #[test]
-fn what_says_the_same_is_the_same() {
+fn equal_identities_compare_equal() {
     let files = Files::new(1);
     let text = |key: &str| {
         format!("peers: [{{ name: a, publicKeys: ['{key}'], addresses: [192.168.123.64] }}]")

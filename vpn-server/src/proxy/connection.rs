@@ -26,7 +26,7 @@ const DIAL_SLACK: Duration = Duration::from_secs(2);
 /// Serves one accepted connection until it ends.
 pub(super) async fn serve(stream: TcpStream, worker: Rc<Worker>, record: ConnRecord) {
     let shared = &*worker.shared;
-    let limit = shared.limits.preamble_timeout;
+    let limit = shared.limits.preamble_timeout.0;
     let accepted = connect::accept_tls(stream, shared.tls.config(), limit).await;
     let Accepted {
         mut stream,
@@ -62,7 +62,7 @@ async fn open<S: Stream>(
 ) -> Result<(TcpStream, Bytes), Reason> {
     let shared = &*worker.shared;
     let params = Params {
-        head_limit: shared.limits.preamble_timeout,
+        head_limit: shared.limits.preamble_timeout.0,
         dial_limit: shared.config.connect_timeout + DIAL_SLACK,
         ..Params::default()
     };

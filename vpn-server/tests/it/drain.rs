@@ -8,10 +8,10 @@ use serve::Phase;
 use testkit::upstream::{Behaviour, Upstream};
 use testkit::wait;
 
-use crate::support::{LIMIT, Rig, Told};
+use crate::support::{Call, LIMIT, Rig};
 
 #[test]
-fn a_drain_tells_the_clients_and_lets_connections_finish() {
+fn drain_notifies_clients_and_awaits_connections() {
     let mut rig = Rig::start(&json!({ "drain": { "timeout": "60s" } }));
     let echo = Upstream::start(Behaviour::Echo).unwrap();
     let target = echo.addr().to_string();
@@ -20,7 +20,7 @@ fn a_drain_tells_the_clients_and_lets_connections_finish() {
     assert_eq!(rig.ready(), 200);
     let drained = Rig::ask(rig.admin, "POST", "/drain");
     assert_eq!(drained.status, 200);
-    assert!(matches!(rig.told(), Told::Drain));
+    assert!(matches!(rig.call(), Call::Drain));
     assert_eq!(rig.ready(), 503);
     wait::until("the proxy to be closed", LIMIT, || {
         TcpStream::connect(rig.proxy).is_err()
@@ -31,11 +31,11 @@ fn a_drain_tells_the_clients_and_lets_connections_finish() {
     assert!(TcpStream::connect(rig.tunnel).is_ok());
     drop(tunnel);
     assert!(rig.end());
-    assert!(matches!(rig.told(), Told::Stop));
+    assert!(matches!(rig.call(), Call::Stop));
 }
 
 #[test]
-fn what_is_left_at_the_end_is_cut() {
+fn drain_timeout_cuts_connections() {
     let mut rig = Rig::start(&json!({ "drain": { "timeout": "100ms" } }));
     let echo = Upstream::start(Behaviour::Echo).unwrap();
     let target = echo.addr().to_string();
@@ -50,7 +50,7 @@ fn what_is_left_at_the_end_is_cut() {
 }
 
 #[test]
-fn a_server_whose_tunnels_end_ends() {
+fn server_ends_when_tunnels_end() {
     let mut rig = Rig::start(&json!({}));
     drop(rig.status.take());
     assert!(!rig.end());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::json;
 use tunnel::{LinkStatus, PeerStatus, Status, Transport};
 
-use crate::support::{LIMIT, Rig, Told};
+use crate::support::{Call, LIMIT, Rig};
 
 const LINKS: &str = "rhizome_vpn_links_total";
 
@@ -18,12 +18,12 @@ fn connect(rig: &Rig) -> TcpStream {
 }
 
 #[test]
-fn who_says_something_is_handed_over_with_all_of_it() {
+fn connection_is_handed_over_with_its_bytes() {
     let rig = Rig::start(&json!({}));
     let mut client = connect(&rig);
     client.write_all(b"frames").unwrap();
-    let Told::Accepted(mut stream, from) = rig.told() else {
-        panic!("told something else");
+    let Call::Accepted(mut stream, from) = rig.call() else {
+        panic!("another call");
     };
     assert_eq!(from, client.local_addr().unwrap());
     stream.set_nonblocking(false).unwrap();
@@ -34,18 +34,18 @@ fn who_says_something_is_handed_over_with_all_of_it() {
 }
 
 #[test]
-fn who_says_nothing_is_closed() {
+fn silent_connection_is_closed() {
     let rig = Rig::start(&json!({ "limits": { "helloTimeout": "100ms" } }));
     let mut silent = connect(&rig);
     assert_eq!(silent.read(&mut [0; 1]).unwrap(), 0);
     rig.wait_value(LINKS, &[("result", "silent")], 1.0);
     drop(connect(&rig));
     rig.wait_value(LINKS, &[("result", "gone")], 1.0);
-    assert!(rig.untold());
+    assert!(rig.is_idle());
 }
 
 #[test]
-fn those_who_wait_are_bounded() {
+fn waiting_connections_are_bounded() {
     let rig = Rig::start(&json!({ "limits": { "links": 1 } }));
     let waiting = connect(&rig);
     let mut refused = connect(&rig);
@@ -54,11 +54,11 @@ fn those_who_wait_are_bounded() {
     drop(waiting);
     rig.wait_value(LINKS, &[("result", "gone")], 1.0);
     connect(&rig).write_all(b"x").unwrap();
-    assert!(matches!(rig.told(), Told::Accepted(..)));
+    assert!(matches!(rig.call(), Call::Accepted(..)));
 }
 
 #[test]
-fn tunnels_of_one_address_are_bounded_when_that_is_asked_for() {
+fn tunnels_per_source_are_bounded_if_set() {
     let rig = Rig::start(&json!({ "limits": { "linksPerSource": 1 } }));
     let with_link = |transport, remote: &str| {
         let link = LinkStatus {
@@ -90,6 +90,6 @@ fn tunnels_of_one_address_are_bounded_when_that_is_asked_for() {
     ] {
         with_link(transport, remote);
         connect(&rig).write_all(b"x").unwrap();
-        assert!(matches!(rig.told(), Told::Accepted(..)));
+        assert!(matches!(rig.call(), Call::Accepted(..)));
     }
 }

@@ -1,7 +1,7 @@
 //! The server as a library and as a program, over the loopback device and without privileges.
 //!
 //! ```text
-//!   fake API server ─▶ proxy ─▶ fake destinations        tunnels: a stand-in that says what it is told
+//!   fake API server ─▶ proxy ─▶ fake destinations        tunnels: a stand-in that records its calls
 //! ```
 //!
 //! There is no TUN device here; what goes through one is proven in network namespaces.

@@ -20,7 +20,7 @@ fn lookups(rig: &Rig, result: &str, count: u32) {
 }
 
 #[test]
-fn names_are_asked_of_the_shoot_and_kept() {
+fn names_are_resolved_in_shoot_and_cached() {
     let dns = Dns::start(&[("echo.ns.svc.cluster.local", &["127.0.0.1", "::1"])]);
     let rig = Rig::start_with(&json!({}), &[dns.addr]);
     let echo = Upstream::start(Behaviour::Echo).unwrap();
@@ -37,7 +37,7 @@ fn names_are_asked_of_the_shoot_and_kept() {
 }
 
 #[test]
-fn addresses_of_names_must_be_in_the_shoot() {
+fn resolved_addresses_must_be_in_shoot() {
     let dns = Dns::start(&[
         ("outside.example.com", &["10.0.0.1", "fd00::1"]),
         ("mixed.example.com", &["10.0.0.1", "127.0.0.1"]),
@@ -50,7 +50,7 @@ fn addresses_of_names_must_be_in_the_shoot() {
 }
 
 #[test]
-fn another_address_is_tried_when_one_refuses() {
+fn next_address_is_tried_after_refusal() {
     let dns = Dns::start(&[("two.example.com", &["::1", "127.0.0.1"])]);
     let rig = Rig::start_with(&json!({}), &[dns.addr]);
     // Listens on IPv4 alone, so IPv6, which is tried first, is refused.
@@ -60,12 +60,12 @@ fn another_address_is_tried_when_one_refuses() {
 }
 
 #[test]
-fn names_that_do_not_exist_are_bad_gateways() {
+fn missing_name_is_bad_gateway() {
     let dns = Dns::start(&[]);
     let rig = Rig::start_with(&json!({}), &[dns.addr]);
     assert_eq!(status(&rig, "nowhere.example.com:443"), 502);
     lookups(&rig, "not_found", 1);
-    // Not a name, so nobody is asked.
+    // Not a name, so no server is asked.
     let asked = dns.asked();
     assert_eq!(status(&rig, "a..b:443"), 502);
     assert_eq!(dns.asked(), asked);
@@ -73,7 +73,7 @@ fn names_that_do_not_exist_are_bad_gateways() {
 }
 
 #[test]
-fn dns_servers_that_do_not_answer_are_a_timeout() {
+fn silent_dns_server_is_timeout() {
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let addr: SocketAddr = silent.local_addr().unwrap();
     let rig = Rig::start_with(&json!({ "proxy": { "connectTimeout": "300ms" } }), &[addr]);

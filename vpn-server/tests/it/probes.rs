@@ -1,4 +1,4 @@
-//! What probes and operators are told.
+//! What probes and operators see.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tunnel::{LinkStatus, PeerStatus, Status, Transport};
 use crate::support::{Rig, one_client};
 
 #[test]
-fn it_is_ready_while_a_client_answers_and_takes_connections() {
+fn readiness_follows_client_health() {
     let rig = Rig::start(&json!({}));
     for (healthy, draining, status) in [
         (true, false, 200),
@@ -26,7 +26,7 @@ fn it_is_ready_while_a_client_answers_and_takes_connections() {
 }
 
 #[test]
-fn tunnels_are_shown_on_the_admin_address_alone() {
+fn tunnels_are_shown_on_admin_address_only() {
     let rig = Rig::start(&json!({}));
     let rtt = Some(Duration::from_millis(250));
     rig.set_status(Arc::new(Status {
@@ -69,7 +69,7 @@ fn tunnels_are_shown_on_the_admin_address_alone() {
 }
 
 #[test]
-fn no_key_is_shown() {
+fn keys_are_never_shown() {
     let rig = Rig::start(&json!({}));
     let private = std::fs::read_to_string(rig.dir.join("own")).unwrap();
     let public = std::fs::read_to_string(rig.dir.join("peers.yaml")).unwrap();

@@ -59,7 +59,7 @@ fn help_and_version_are_successes() {
 }
 
 #[test]
-fn a_key_is_its_owners_and_never_overwritten() {
+fn keygen_never_overwrites_and_restricts_mode() {
     let dir = TempDir::new("keygen").unwrap();
     let path = dir.join("key");
     let output = command::output(program().arg("keygen").arg(&path)).unwrap();
@@ -78,7 +78,7 @@ fn a_key_is_its_owners_and_never_overwritten() {
 }
 
 #[test]
-fn check_prints_what_is_in_effect_and_it_can_be_read_back() {
+fn check_prints_readable_effective_config() {
     let (dir, config) = prepared();
     let output = check(&dir, &config.to_string());
     assert_eq!(code(&output), Some(0), "{}", text(&output.stderr));
@@ -96,7 +96,7 @@ fn check_prints_what_is_in_effect_and_it_can_be_read_back() {
 }
 
 #[test]
-fn the_environment_stands_in_for_the_file() {
+fn environment_replaces_missing_keys() {
     let (dir, mut config) = prepared();
     let all = config.as_object_mut().unwrap();
     all.remove("networks");
@@ -114,7 +114,7 @@ fn the_environment_stands_in_for_the_file() {
 }
 
 #[test]
-fn what_cannot_be_used_is_64_and_named() {
+fn invalid_config_exits_64_with_reason() {
     let (dir, config) = prepared();
     let key = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap();
     let public = vpn_server::keygen(&dir.join("third")).unwrap().to_string();

@@ -24,7 +24,7 @@ fn refusing() -> SocketAddr {
 }
 
 #[test]
-fn a_destination_in_the_shoot_is_reached() {
+fn destination_in_shoot_is_reached() {
     let rig = Rig::start(&json!({}));
     let echo = Upstream::start(Behaviour::Echo).unwrap();
     for version in ["1.0", "1.1"] {
@@ -39,7 +39,7 @@ fn a_destination_in_the_shoot_is_reached() {
 }
 
 #[test]
-fn an_end_of_one_direction_leaves_the_other_open() {
+fn half_close_keeps_other_direction_open() {
     let rig = Rig::start(&json!({}));
     let counting = Upstream::start(Behaviour::AnswersAtEof).unwrap();
     let target = counting.addr().to_string();
@@ -50,7 +50,7 @@ fn an_end_of_one_direction_leaves_the_other_open() {
 }
 
 #[test]
-fn what_an_api_server_sends_before_it_is_answered_arrives() {
+fn early_bytes_arrive() {
     let rig = Rig::start(&json!({}));
     let echo = Upstream::start(Behaviour::Echo).unwrap();
     let head = format!("CONNECT {} HTTP/1.1\r\n\r\nearly", echo.addr());
@@ -61,7 +61,7 @@ fn what_an_api_server_sends_before_it_is_answered_arrives() {
 }
 
 #[test]
-fn destinations_outside_the_shoot_are_refused_whatever_the_spelling() {
+fn outside_destinations_are_refused_in_any_form() {
     let rig = Rig::start(&json!({}));
     for target in [
         "10.0.0.1:443",
@@ -89,7 +89,7 @@ fn names_are_refused_without_dns_servers() {
 }
 
 #[test]
-fn what_is_no_host_and_port_is_a_bad_request() {
+fn malformed_target_is_bad_request() {
     let rig = Rig::start(&json!({}));
     for target in ["127.0.0.1", "127.0.0.1:0", "127.0.0.1:65536", ":443"] {
         assert_eq!(refusal(&rig, target).status, 400, "{target}");
@@ -102,16 +102,16 @@ fn what_is_no_host_and_port_is_a_bad_request() {
 }
 
 #[test]
-fn a_destination_that_refuses_is_a_bad_gateway() {
+fn refusing_destination_is_bad_gateway() {
     let rig = Rig::start(&json!({}));
     assert_eq!(refusal(&rig, &refusing().to_string()).status, 502);
     rig.wait_closed("connect_refused", 1);
 }
 
 #[test]
-fn a_destination_that_does_not_answer_is_a_timeout() {
+fn silent_destination_is_timeout() {
     let rig = Rig::start(&json!({ "proxy": { "connectTimeout": "200ms" } }));
-    // A queue that is full answers nobody.
+    // A queue that is full answers no one.
     let listener =
         socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
@@ -131,7 +131,7 @@ fn a_destination_that_does_not_answer_is_a_timeout() {
 }
 
 #[test]
-fn without_a_tunnel_nothing_is_tried() {
+fn missing_tunnel_prevents_dials() {
     let rig = Rig::start(&json!({}));
     let echo = Upstream::start(Behaviour::Echo).unwrap();
     rig.set_status(one_client(false, false));
@@ -147,7 +147,7 @@ fn without_a_tunnel_nothing_is_tried() {
 }
 
 #[test]
-fn clients_need_a_certificate_of_the_authority() {
+fn clients_need_certificate_of_authority() {
     let rig = Rig::start(&json!({}));
     let other = Authority::new("other").unwrap();
     let stranger = other.client("kube-apiserver", &[], &[]).unwrap();
@@ -164,7 +164,7 @@ fn clients_need_a_certificate_of_the_authority() {
 }
 
 #[test]
-fn silence_before_a_request_is_not_waited_for() {
+fn silence_before_request_times_out() {
     let rig = Rig::start(&json!({ "limits": { "preambleTimeout": "200ms" } }));
     let mut silent = std::net::TcpStream::connect(rig.proxy).unwrap();
     let mut open = rig.api_server().open().unwrap();
@@ -174,7 +174,7 @@ fn silence_before_a_request_is_not_waited_for() {
 }
 
 #[test]
-fn connections_are_bounded_and_come_back() {
+fn connections_are_bounded_and_released() {
     let rig = Rig::start(&json!({ "proxy": { "connections": 1 } }));
     let echo = Upstream::start(Behaviour::Echo).unwrap();
     let target = echo.addr().to_string();
@@ -188,7 +188,7 @@ fn connections_are_bounded_and_come_back() {
 }
 
 #[test]
-fn one_client_cannot_have_all_connections() {
+fn connections_per_source_are_bounded() {
     let rig = Rig::start(&json!({ "proxy": { "connectionsPerSource": 1 } }));
     let echo = Upstream::start(Behaviour::Echo).unwrap();
     let target = echo.addr().to_string();
@@ -198,7 +198,7 @@ fn one_client_cannot_have_all_connections() {
 }
 
 #[test]
-fn an_idle_connection_is_closed_when_that_is_asked_for() {
+fn idle_connection_is_closed_if_set() {
     let rig = Rig::start(&json!({ "proxy": { "idleTimeout": "300ms" } }));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = listener.local_addr().unwrap().to_string();
@@ -210,7 +210,7 @@ fn an_idle_connection_is_closed_when_that_is_asked_for() {
 }
 
 #[test]
-fn operators_see_who_is_connected_where() {
+fn connections_are_listed_for_operators() {
     let rig = Rig::start(&json!({}));
     let echo = Upstream::start(Behaviour::Echo).unwrap();
     let target = echo.addr().to_string();

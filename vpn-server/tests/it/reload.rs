@@ -6,19 +6,19 @@ use testkit::upstream::{Behaviour, Upstream};
 use testkit::wait;
 use vpn_server::keygen;
 
-use crate::support::{LIMIT, Rig, Told, peers};
+use crate::support::{Call, LIMIT, Rig, peers};
 
 const RELOADS: &str = "rhizome_vpn_keys_reloads_total";
 
 #[test]
-fn changed_peers_are_in_force_and_broken_ones_are_not() {
+fn changed_peers_apply_and_broken_ones_do_not() {
     let rig = Rig::start(&json!({}));
     let key = keygen(&rig.dir.join("b")).unwrap().to_string();
     rig.dir
         .replace("peers.yaml", peers(&[("b", &key)]))
         .unwrap();
-    let Told::Replace(identity) = rig.told() else {
-        panic!("told something else");
+    let Call::Replace(identity) = rig.call() else {
+        panic!("another call");
     };
     assert_eq!(identity.peers.len(), 1);
     assert_eq!(identity.peers[0].name, "b");
@@ -28,31 +28,31 @@ fn changed_peers_are_in_force_and_broken_ones_are_not() {
         .replace("peers.yaml", "peers: [{ name: c }]")
         .unwrap();
     rig.wait_value(RELOADS, &[("result", "refused")], 1.0);
-    assert!(rig.untold());
+    assert!(rig.is_idle());
 
     let other = keygen(&rig.dir.join("c")).unwrap().to_string();
     let both = peers(&[("b", &key), ("c", &other)]);
     rig.dir.replace("peers.yaml", both).unwrap();
-    let Told::Replace(identity) = rig.told() else {
-        panic!("told something else");
+    let Call::Replace(identity) = rig.call() else {
+        panic!("another call");
     };
     assert_eq!(identity.peers.len(), 2);
 }
 
 #[test]
-fn an_own_key_that_changes_is_in_force() {
+fn changed_own_key_applies() {
     let rig = Rig::start(&json!({}));
     let key = keygen(&rig.dir.join("new")).unwrap();
     let text = std::fs::read(rig.dir.join("new")).unwrap();
     rig.dir.replace("own", text).unwrap();
-    let Told::Replace(identity) = rig.told() else {
-        panic!("told something else");
+    let Call::Replace(identity) = rig.call() else {
+        panic!("another call");
     };
     assert_eq!(identity.keys[0].public(), key);
 }
 
 #[test]
-fn a_changed_authority_is_in_force_without_dropping_a_connection() {
+fn changed_authority_keeps_connections() {
     let rig = Rig::start(&json!({}));
     let echo = Upstream::start(Behaviour::Echo).unwrap();
     let target = echo.addr().to_string();

@@ -26,8 +26,8 @@ pub(crate) use dns::Dns;
 /// A hang is a failure; nothing here takes a tenth of this.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
-/// What the tunnels were told.
-pub(crate) enum Told {
+/// Calls that the tunnels received.
+pub(crate) enum Call {
     Accepted(TcpStream, SocketAddr),
     Drain,
     Replace(Identity),
@@ -37,32 +37,32 @@ pub(crate) enum Told {
 /// Stands in for the tunnels.
 #[derive(Clone)]
 struct FakeLink {
-    told: Sender<Told>,
+    calls: Sender<Call>,
     status: watch::Receiver<Arc<Status>>,
 }
 
 impl FakeLink {
-    fn tell(&self, told: Told) {
+    fn record(&self, call: Call) {
         // A test that has what it wanted no longer listens.
-        let _ = self.told.send(told);
+        let _ = self.calls.send(call);
     }
 }
 
 impl Link for FakeLink {
     fn accept(&self, stream: TcpStream, from: SocketAddr) {
-        self.tell(Told::Accepted(stream, from));
+        self.record(Call::Accepted(stream, from));
     }
 
     async fn drain(&self) {
-        self.tell(Told::Drain);
+        self.record(Call::Drain);
     }
 
     async fn replace(&self, identity: Identity) {
-        self.tell(Told::Replace(identity));
+        self.record(Call::Replace(identity));
     }
 
     async fn stop(&self) {
-        self.tell(Told::Stop);
+        self.record(Call::Stop);
     }
 
     fn watch(&self) -> watch::Receiver<Arc<Status>> {
@@ -78,7 +78,7 @@ pub(crate) struct Rig {
     pub(crate) tunnel: SocketAddr,
     pub(crate) probes: SocketAddr,
     pub(crate) admin: SocketAddr,
-    pub(crate) told: Receiver<Told>,
+    pub(crate) calls: Receiver<Call>,
     pub(crate) status: Option<watch::Sender<Arc<Status>>>,
     pub(crate) drain: Drain,
     /// Ends with whether it ended as asked.
@@ -166,10 +166,10 @@ impl Rig {
             Config::from_text(&text, &dir.join("server.yaml"), &Environment::default()).unwrap();
         let networks = ["127.0.0.0/8", "::1/128"].map(|network| network.parse().unwrap());
         let shoot = Shoot::around_host(&networks, resolvers);
-        let (sender, told) = channel();
+        let (sender, calls) = channel();
         let (status, watched) = watch::channel(one_client(true, false));
         let link = FakeLink {
-            told: sender,
+            calls: sender,
             status: watched,
         };
         let (started, starting) = channel();
@@ -185,7 +185,7 @@ impl Rig {
             tunnel,
             probes,
             admin,
-            told,
+            calls,
             status: Some(status),
             drain,
             thread: Some(thread),
@@ -209,15 +209,15 @@ impl Rig {
         sender.send_replace(status);
     }
 
-    /// Waits until the tunnels are told something.
-    pub(crate) fn told(&self) -> Told {
-        self.told.recv_timeout(LIMIT).unwrap()
+    /// Waits for the next call.
+    pub(crate) fn call(&self) -> Call {
+        self.calls.recv_timeout(LIMIT).unwrap()
     }
 
-    /// Answers whether the tunnels were told nothing until now.
-    pub(crate) fn untold(&self) -> bool {
+    /// Returns whether there was no further call.
+    pub(crate) fn is_idle(&self) -> bool {
         matches!(
-            self.told.recv_timeout(Duration::ZERO),
+            self.calls.recv_timeout(Duration::ZERO),
             Err(RecvTimeoutError::Timeout)
         )
     }

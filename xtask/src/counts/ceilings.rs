@@ -132,14 +132,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_is_named() {
+    fn missing_workload_is_named() {
         let ceilings = Ceilings::of(&[count("a", 10), count("b", 10)]);
         let counts = [count("a", 10)];
         assert_eq!(ceilings.without(&counts).collect::<Vec<_>>(), ["b"]);
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn ceilings_read_back_as_written() {
         let ceilings = Ceilings::of(&[count("a", 1234), count("b", 7)]);
         assert_eq!(
             Ceilings::parse(&ceilings.text().unwrap()).unwrap(),

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_program_is_none() {
+    fn other_file_is_no_program() {
         assert_eq!(Elf::parse(b"#!/bin/sh\n"), None);
         assert_eq!(Elf::parse(b"\x7fELF\x02\x01"), None);
     }

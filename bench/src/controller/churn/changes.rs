@@ -92,7 +92,7 @@ fn write(cluster: &Cluster<'_>, plan: &Plan, tell: Vec<SyncSender<Awaited>>) -> 
         ensure!(answer.status == 200, "{} {}", answer.status, answer.text());
         for sender in &tell {
             let sent = sender.send(change.awaited(since));
-            sent.context("nobody watches a gateway any more")?;
+            sent.context("the thread that watches a gateway has ended")?;
         }
     }
     Ok(plan.count as f64 / clock.elapsed().max(due).as_secs_f64())

@@ -6,7 +6,7 @@
 //!                                                       line 2 out: what became of them
 //! ```
 
-use std::io::{BufRead, Write, stdin, stdout};
+use std::io::{BufRead, Read, Write, stdin, stdout};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -14,14 +14,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde::{Deserialize, Serialize};
+use testkit::wait::{self, Stopwatch};
 
 use super::super::shoots;
 use crate::held::Held;
 use crate::limits;
 use crate::tls::backend::{Backend, Command};
-use crate::tls::conns;
 use crate::tls::opening::{Opening, Words};
-use crate::tls::window::Meter;
 
 /// Holds connections through one gateway while `controller` changes routes.
 #[derive(Args, Clone, Debug, PartialEq)]
@@ -87,7 +86,7 @@ impl Hold {
 /// Holds them, until its input ends.
 ///
 /// # Errors
-/// When a connection cannot be opened, or whoever has started us is gone.
+/// When a connection cannot be opened, or the process that started this one has ended.
 pub(crate) fn hold(asked: &Hold) -> Result<ExitCode> {
     limits::raise()?;
     let port = shoots::port(asked.nth, asked.of);
@@ -98,25 +97,46 @@ pub(crate) fn hold(asked: &Hold) -> Result<ExitCode> {
     say(&asked.held)?;
     wait_line()?;
     let before = held.turns();
-    let load = conns::Load {
-        in_flight: IN_FLIGHT,
-        interval: Some(NEW),
-        warm_up: Duration::ZERO,
-        length: Duration::from_secs(asked.seconds.into()),
-    };
     let words: Vec<Words> = asked.words(NAMES).collect();
-    let new = conns::run(asked.gateway, &words, load, &Meter::of_nobody())?;
+    let length = Duration::from_secs(asked.seconds.into());
+    let new = New::open(asked.gateway, &words, length);
     wait_line()?;
     let (longest, lost) = held.seen()?;
     say(&Outcome {
         probes: held.turns() - before,
         longest_ms: longest.as_secs_f64() * 1e3,
         lost: lost as u64,
-        new_per_second: new.done as f64 / new.spent.wall.as_secs_f64(),
+        new_per_second: new.done as f64 / length.as_secs_f64(),
         failed: new.failed,
     })?;
     drop((held, backend));
     Ok(ExitCode::SUCCESS)
+}
+
+/// New connections: those that carried a byte there and back, and those that did not.
+#[derive(Default)]
+struct New {
+    done: u64,
+    failed: u64,
+}
+
+impl New {
+    /// Opens one each [`INTERVAL`], for `length`.
+    fn open(gateway: SocketAddr, words: &[Words], length: Duration) -> Self {
+        let (mut new, clock) = (Self::default(), Stopwatch::start());
+        for (nth, words) in (0_u32..).zip(words.iter().cycle()) {
+            wait::pause((INTERVAL * nth).saturating_sub(clock.elapsed()));
+            if clock.elapsed() >= length {
+                break;
+            }
+            let once = || words.dial(gateway)?.read_exact(&mut [0]).context("a byte");
+            match once() {
+                Ok(()) => new.done += 1,
+                Err(_) => new.failed += 1,
+            }
+        }
+        new
+    }
 }
 
 fn say(what: &impl Serialize) -> Result<()> {
@@ -128,14 +148,12 @@ fn say(what: &impl Serialize) -> Result<()> {
 
 fn wait_line() -> Result<()> {
     let count = stdin().lock().read_line(&mut String::new())?;
-    ensure!(count > 0, "nobody waits for us any more");
+    ensure!(count > 0, "the parent process has ended");
     Ok(())
 }
 
-/// Under way at a time, of the new ones.
-pub(super) const IN_FLIGHT: usize = 32;
 /// Between two new ones.
-const NEW: Duration = Duration::from_millis(20);
+const INTERVAL: Duration = Duration::from_millis(20);
 /// Names that new ones go by, in turn.
 const NAMES: usize = 1000;
 /// Between two pings: each of 9,000 is pinged every ten seconds.

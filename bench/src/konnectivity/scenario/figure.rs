@@ -47,7 +47,7 @@ pub(crate) const UNANSWERED: Figure = Figure::lower("without answer", "count");
 
 /// Time from the clients' end until the destination had no connection left.
 pub(crate) const CALM_AFTER: Figure = Figure::lower("all closed after", "s");
-/// Connections to the destination that nobody has a tunnel for any more.
+/// Connections to the destination that no tunnel belongs to any more.
 pub(crate) const LEAKED: Figure = Figure::lower("connections leaked", "count");
 /// The server's gauge of dials without an answer, once it is calm.
 pub(crate) const PENDING: Figure = Figure::lower("dials left pending", "count");

@@ -15,13 +15,13 @@ use tokio::task::JoinSet;
 
 use super::figure as of;
 use super::{Lab, Target, micros};
-use crate::destination::Behaviour;
+use crate::destination::Behavior;
 use crate::konnectivity::frontend::Frontend;
 use crate::konnectivity::load::{self, Load, Outcome};
 use crate::konnectivity::tunnel::Tunnel;
 
-/// Who stops reading.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+/// The side that stops reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stalled {
     /// The destination, while the client sends.
     Destination,
@@ -45,7 +45,7 @@ pub(crate) fn stall(
         Stalled::Destination => format!("stall: destination ×{count}"),
         Stalled::Reader => format!("stall: reader ×{count}"),
     };
-    let echo = lab.destination.address(Behaviour::Echo);
+    let echo = lab.destination.address(Behavior::Echo);
     let warm_up = load::many_dials(&target.frontend, echo, WARM_UP, 2);
     lab.runtime.block_on(warm_up).context("warming up")?;
     let before = target.usage()?;
@@ -100,7 +100,7 @@ pub(crate) fn stall(
     Ok(())
 }
 
-/// Waits until every buffer on the way to whoever does not read is full, for a bounded time: the
+/// Waits until every buffer toward the side that does not read is full, for a bounded time: the
 /// pair has nothing to do any more.
 fn full(lab: &Lab, target: &Target) -> Result<()> {
     let mut before = target.usage()?;
@@ -129,7 +129,7 @@ async fn stalled(
     let (mut unread, mut writers) = (Vec::new(), JoinSet::new());
     match who {
         Stalled::Destination => {
-            let hold = destination.address(Behaviour::Hold);
+            let hold = destination.address(Behavior::Hold);
             for mut tunnel in load::hold(frontend, hold, count).await? {
                 writers.spawn(async move {
                     let chunk = vec![0; 64 * 1024];
@@ -138,7 +138,7 @@ async fn stalled(
             }
         }
         Stalled::Reader => {
-            let source = destination.address(Behaviour::Source);
+            let source = destination.address(Behavior::Source);
             unread = load::hold(frontend, source, count).await?;
             for tunnel in &mut unread {
                 tunnel.write_u64(u64::MAX).await.context("asking")?;
@@ -176,7 +176,7 @@ async fn others(
 /// When the agent is not ours to freeze, or does not come back.
 pub(crate) fn abandon(lab: &mut Lab, target: &mut Target, count: usize) -> Result<()> {
     let case = format!("abandon ×{count}");
-    let echo = lab.destination.address(Behaviour::Echo);
+    let echo = lab.destination.address(Behavior::Echo);
     let frontend = target.frontend.clone();
     let warm_up = load::many_dials(&frontend, echo, WARM_UP, 2);
     lab.runtime.block_on(warm_up).context("warming up")?;
@@ -198,14 +198,14 @@ pub(crate) fn abandon(lab: &mut Lab, target: &mut Target, count: usize) -> Resul
 
 /// Dials at once and waits for none of them longer than [`PATIENCE`].
 async fn give_up(frontend: &Frontend, echo: SocketAddr, count: usize) {
-    let mut dialling = JoinSet::new();
+    let mut dialing = JoinSet::new();
     for _ in 0..count {
         let frontend = frontend.clone();
-        dialling.spawn(async move {
+        dialing.spawn(async move {
             let _ = tokio::time::timeout(PATIENCE, frontend.dial(echo)).await;
         });
     }
-    while dialling.join_next().await.is_some() {}
+    while dialing.join_next().await.is_some() {}
 }
 
 /// Dials `count` times, sixteen at a time, and looks at what is left.
@@ -214,7 +214,7 @@ async fn give_up(frontend: &Frontend, echo: SocketAddr, count: usize) {
 /// When a dial fails.
 pub(crate) fn soak(lab: &mut Lab, target: &Target, count: usize) -> Result<()> {
     let case = format!("soak, {count} dials");
-    let echo = lab.destination.address(Behaviour::Echo);
+    let echo = lab.destination.address(Behavior::Echo);
     // A tenth of it first: allocators and tables reach their size.
     let warm_up = load::many_dials(&target.frontend, echo, count / 10, AT_ONCE);
     lab.runtime.block_on(warm_up).context("warming up")?;

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use super::figure as of;
 use super::{Lab, Target};
-use crate::destination::Behaviour;
+use crate::destination::Behavior;
 use crate::konnectivity::load;
 
 /// Reads a fresh pair's memory, holds `count` idle tunnels and reads it again. The pair is used up
@@ -16,12 +16,12 @@ use crate::konnectivity::load;
 /// When a tunnel fails.
 pub(crate) fn idle(lab: &mut Lab, target: &Target, count: usize) -> Result<()> {
     let case = format!("idle ×{count}");
-    let echo = lab.destination.address(Behaviour::Echo);
+    let echo = lab.destination.address(Behavior::Echo);
     let empty = target.usage()?;
     let mib = |used: Option<testkit::process::Usage>| Some(used?.rss_kib as f64 / 1024.0);
     lab.add_some(target, &case, of::SERVER_EMPTY, mib(empty.server));
     lab.add_some(target, &case, of::AGENT_EMPTY, mib(empty.agent));
-    // Code that is touched for the first time is nobody's tunnel.
+    // Code that is touched for the first time is not memory of a tunnel.
     let warm_up = load::many_dials(&target.frontend, echo, WARM_UP, 1);
     lab.runtime.block_on(warm_up).context("warming up")?;
     lab.rest(CALM);

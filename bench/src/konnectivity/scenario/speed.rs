@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::figure as of;
 use super::{Lab, MIB, Target, micros};
-use crate::destination::Behaviour;
+use crate::destination::Behavior;
 use crate::konnectivity::load::{self, Direction, Load, Outcome};
 
 /// Moves `bytes` on each of `streams` tunnels one way.
@@ -18,11 +18,11 @@ pub(crate) fn bulk(
     bytes: u64,
     streams: usize,
 ) -> Result<()> {
-    let (word, behaviour) = match direction {
-        Direction::Down => ("down", Behaviour::Source),
-        Direction::Up => ("up", Behaviour::Sink),
+    let (word, behavior) = match direction {
+        Direction::Down => ("down", Behavior::Source),
+        Direction::Up => ("up", Behavior::Sink),
     };
-    let address = lab.destination.address(behaviour);
+    let address = lab.destination.address(behavior);
     let before = target.usage()?;
     let work = load::bulk(&target.frontend, address, direction, bytes, streams);
     let took = lab.runtime.block_on(work)?;
@@ -40,7 +40,7 @@ pub(crate) fn bulk(
 /// # Errors
 /// When a tunnel fails.
 pub(crate) fn rtt(lab: &mut Lab, target: &Target, load: Load) -> Result<()> {
-    let echo = lab.destination.address(Behaviour::Echo);
+    let echo = lab.destination.address(Behavior::Echo);
     let before = target.usage()?;
     let work = load::pings(&target.frontend, echo, load);
     let outcome = lab.runtime.block_on(work)?;
@@ -52,7 +52,7 @@ pub(crate) fn rtt(lab: &mut Lab, target: &Target, load: Load) -> Result<()> {
 /// # Errors
 /// When a dial fails.
 pub(crate) fn dials(lab: &mut Lab, target: &Target, load: Load) -> Result<()> {
-    let echo = lab.destination.address(Behaviour::Echo);
+    let echo = lab.destination.address(Behavior::Echo);
     let before = target.usage()?;
     let work = load::dials(&target.frontend, echo, load);
     let outcome = lab.runtime.block_on(work)?;

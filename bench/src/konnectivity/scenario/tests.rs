@@ -17,18 +17,16 @@ use crate::konnectivity::tests::serve_uds;
 use crate::samples::Figure;
 
 #[test]
-fn a_soak_through_a_proxy_that_keeps_nothing_leaves_nothing() {
-    for grpc in [false, true] {
-        let mut bench = Bench::new(grpc);
-        harm::soak(&mut bench.lab, &bench.target, 40).unwrap();
-        assert_eq!(bench.value("soak, 40 dials", of::LEAKED), Some(0.0));
-        assert_eq!(bench.value("soak, 40 dials", of::PENDING), None);
-    }
+fn soak_leaves_nothing() {
+    let mut bench = Bench::new();
+    harm::soak(&mut bench.lab, &bench.target, 40).unwrap();
+    assert_eq!(bench.value("soak, 40 dials", of::LEAKED), Some(0.0));
+    assert_eq!(bench.value("soak, 40 dials", of::PENDING), None);
 }
 
 #[test]
-fn stalled_tunnels_are_released_and_the_others_measured() {
-    let mut bench = Bench::new(false);
+fn stalled_tunnels_are_released() {
+    let mut bench = Bench::new();
     let length = Duration::from_millis(300);
     for (who, case) in [
         (Stalled::Reader, "stall: reader ×3"),
@@ -44,7 +42,7 @@ fn stalled_tunnels_are_released_and_the_others_measured() {
 
 #[test]
 fn idle_tunnels_and_paced_round_trips_have_figures() {
-    let mut bench = Bench::new(false);
+    let mut bench = Bench::new();
     memory::idle(&mut bench.lab, &bench.target, 10).unwrap();
     assert!(bench.value("idle ×10", of::SERVER_EMPTY).unwrap() > 0.0);
     assert!(bench.value("idle ×10", of::SERVER_TUNNEL).is_some());
@@ -60,8 +58,8 @@ fn idle_tunnels_and_paced_round_trips_have_figures() {
 }
 
 #[test]
-fn nobody_elses_agent_is_frozen() {
-    let mut bench = Bench::new(false);
+fn abandon_refuses_a_pair_of_others() {
+    let mut bench = Bench::new();
     assert!(harm::abandon(&mut bench.lab, &mut bench.target, 1).is_err());
 }
 
@@ -74,7 +72,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(grpc: bool) -> Self {
+    fn new() -> Self {
         let (stop, stopped) = oneshot::channel::<()>();
         let (tell, told) = std::sync::mpsc::channel::<PathBuf>();
         let thread = thread::spawn(move || {
@@ -84,7 +82,7 @@ impl Bench {
                 .build()
                 .unwrap();
             runtime.block_on(async {
-                tell.send(serve_uds(&dir, grpc)).unwrap();
+                tell.send(serve_uds(&dir)).unwrap();
                 let _ = stopped.await;
             });
         });
@@ -92,7 +90,7 @@ impl Bench {
         let lab = Lab::new(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
         let target = Target {
             transport: Transport::HttpUds,
-            frontend: Frontend::Uds { grpc, path },
+            frontend: Frontend::Uds { grpc: false, path },
             // The proxy is no process of its own: whatever we use, it uses.
             server: Side::new(Some(std::process::id()), None),
             agent: Side::default(),

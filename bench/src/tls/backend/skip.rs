@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cut_anywhere_the_command_is_found_behind_the_hello() {
+    fn command_is_found_wherever_hello_is_cut() {
         let mut bytes = ClientHello::for_name("a.example").encode();
         bytes.extend(b"Gxyz");
         for cut in 0..bytes.len() {
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_handshake_or_no_command_is_refused() {
+    fn malformed_hello_is_refused() {
         assert!(Skip::default().feed(b"GET / HTTP/1.1").is_err());
         let mut bytes = ClientHello::for_name("a.example").encode();
         bytes.push(b'?');

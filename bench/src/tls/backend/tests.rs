@@ -26,7 +26,7 @@ fn start() -> Backend {
 }
 
 #[test]
-fn what_comes_is_echoed_by_either_way() {
+fn bytes_are_echoed_either_way() {
     let backend = start();
     for command in [Command::Echo, Command::Block] {
         let mut stream = dial(&backend, command, b"one");
@@ -42,7 +42,7 @@ fn what_comes_is_echoed_by_either_way() {
 }
 
 #[test]
-fn who_asks_is_told_the_address_that_was_reached() {
+fn backend_reports_its_address() {
     let backend = Backend::start((Ipv4Addr::UNSPECIFIED, 0).into()).unwrap();
     // All of 127/8 is this machine.
     for last in [1, 2] {
@@ -59,7 +59,7 @@ fn who_asks_is_told_the_address_that_was_reached() {
 }
 
 #[test]
-fn every_octet_thrown_away_is_counted() {
+fn every_byte_thrown_away_is_counted() {
     let backend = start();
     let mut stream = dial(&backend, Command::Sink, b"front");
     stream.write_all(&[0; 1_000_000]).unwrap();
@@ -68,7 +68,7 @@ fn every_octet_thrown_away_is_counted() {
 }
 
 #[test]
-fn a_generator_goes_on_until_its_peer_goes() {
+fn generator_sends_until_peer_closes() {
     let backend = start();
     let mut stream = dial(&backend, Command::Generate, b"");
     let mut got = vec![0; 3_000_000];
@@ -79,7 +79,7 @@ fn a_generator_goes_on_until_its_peer_goes() {
 }
 
 #[test]
-fn strangers_are_closed_and_others_go_on() {
+fn malformed_connection_is_closed_alone() {
     let backend = start();
     let mut stranger = TcpStream::connect(backend.address()).unwrap();
     stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();

@@ -107,7 +107,7 @@ async fn endless_dial_is_answered_with_504() {
 #[tokio::test(start_paused = true)]
 async fn client_that_does_not_read_is_closed() {
     let dial = Double::new(Plan::Echo);
-    // Room for the question and not for the answer.
+    // Capacity for the request and not for the answer.
     let (mut client, server) = duplex(16);
     client.write_all(b"garbage\r\n\r\n").await.unwrap();
     let double = &dial;

@@ -14,8 +14,8 @@ const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection Established\r\n\r\n";
 
 #[tokio::test(start_paused = true)]
 async fn answer_waits_for_tunnel_and_early_bytes_are_kept() {
-    let dial = Double::new(Plan::EchoWhenTold(Notify::new()));
-    let Plan::EchoWhenTold(told) = &dial.plan else {
+    let dial = Double::new(Plan::EchoWhenNotified(Notify::new()));
+    let Plan::EchoWhenNotified(notify) = &dial.plan else {
         unreachable!()
     };
     let (mut client, server) = duplex(1024);
@@ -33,7 +33,7 @@ async fn answer_waits_for_tunnel_and_early_bytes_are_kept() {
             () = settle() => true,
         };
         assert!(silent, "an answer came before the tunnel was open");
-        told.notify_one();
+        notify.notify_one();
         settle().await;
         client.write_all(b"three").await.unwrap();
         client.shutdown().await.unwrap();
@@ -112,8 +112,8 @@ async fn dial_is_canceled_when_client_socket_closes() {
 
 #[tokio::test(start_paused = true)]
 async fn early_bytes_are_bounded_and_complete() {
-    let dial = Double::new(Plan::EchoWhenTold(Notify::new()));
-    let Plan::EchoWhenTold(told) = &dial.plan else {
+    let dial = Double::new(Plan::EchoWhenNotified(Notify::new()));
+    let Plan::EchoWhenNotified(notify) = &dial.plan else {
         unreachable!()
     };
     let params = Params {
@@ -129,11 +129,11 @@ async fn early_bytes_are_bounded_and_complete() {
         to.shutdown().await.unwrap();
     };
     let tell = async {
-        // Long enough for every byte there is room for, each by itself.
+        // Long enough for every byte that is kept, each by itself.
         for _ in 0..2000 {
             tokio::task::yield_now().await;
         }
-        told.notify_one();
+        notify.notify_one();
     };
     let read = async {
         let mut all = Vec::new();

@@ -19,8 +19,8 @@ use tokio::time::timeout;
 pub(crate) enum Plan {
     /// Opens a tunnel that sends back what it is sent.
     Echo,
-    /// Opens a tunnel that echoes, once told to.
-    EchoWhenTold(Notify),
+    /// Opens a tunnel that echoes, once notified.
+    EchoWhenNotified(Notify),
     /// Opens a tunnel to a socket.
     Connect(SocketAddr),
     /// Never answers.
@@ -153,8 +153,8 @@ impl Double {
         let mut attempt = Guard::new(&self.canceled);
         let tunnel = match &self.plan {
             Plan::Echo => Ok(None),
-            Plan::EchoWhenTold(told) => {
-                told.notified().await;
+            Plan::EchoWhenNotified(notify) => {
+                notify.notified().await;
                 Ok(None)
             }
             Plan::Connect(addr) => match TcpStream::connect(addr).await {

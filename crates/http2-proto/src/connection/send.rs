@@ -1,4 +1,4 @@
-//! What goes out, and when there is room for more.
+//! What goes out, and when more may be sent.
 //!
 //! ```text
 //!   send ──▶ Stream::out ─┐
@@ -43,27 +43,27 @@ impl Connection {
         }
     }
 
-    /// Returns for how many bytes there is room now. When there is none, [`Event::Changed`] tells
-    /// of it later. More may be sent than there is room for; it waits.
+    /// Returns how many bytes may be sent now. When there is none, [`Event::Changed`] tells
+    /// of it later. More may be sent; it waits.
     ///
     /// # Errors
     ///
     /// [`StreamEnd`] when the stream is over.
     ///
     /// [`Event::Changed`]: super::Event::Changed
-    pub fn room(&mut self, id: StreamId) -> Result<usize, StreamEnd> {
+    pub fn capacity(&mut self, id: StreamId) -> Result<usize, StreamEnd> {
         let shared = self.shared_room();
         let stream = self.stream(id).ok_or(StreamEnd::Lost)?;
         if let Some(end) = stream.end {
             return Err(end);
         }
-        let own = stream.room();
-        let room = own.min(shared.saturating_sub(stream.out.len()));
-        stream.waits = room == 0;
-        if room == 0 && own > 0 && !std::mem::replace(&mut stream.crowded, true) {
+        let own = stream.capacity();
+        let capacity = own.min(shared.saturating_sub(stream.out.len()));
+        stream.waits = capacity == 0;
+        if capacity == 0 && own > 0 && !std::mem::replace(&mut stream.crowded, true) {
             self.crowd.push(id);
         }
-        Ok(room)
+        Ok(capacity)
     }
 
     /// Sends `head`, which is copied, and `payload` behind it, which is not if it is worth it.
@@ -199,7 +199,7 @@ impl Connection {
         let Some(stream) = self.stream(id) else {
             return;
         };
-        if stream.waits && stream.room() > 0 {
+        if stream.waits && stream.capacity() > 0 {
             stream.waits = false;
             self.note(id);
         }
@@ -220,7 +220,7 @@ impl Connection {
         }
     }
 
-    /// Returns what there is room for on the connection.
+    /// Returns how much the connection may still queue.
     fn shared_room(&self) -> usize {
         let window = usize::try_from(self.send_window).unwrap_or(0);
         window.min(self.params.send_buffer.saturating_sub(self.output.len()))

@@ -1,4 +1,4 @@
-//! gRPC's five bytes before each message: not compressed, and the length, big-endian.
+//! The five bytes of gRPC before each message: not compressed, and the length, big-endian.
 
 use anyhow::{Result, ensure};
 
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_refuses_is_refused() {
+    fn malformed_message_is_refused() {
         for bytes in [&[1, 0, 0, 0, 0][..], &[0, 0, 0x40, 0, 1]] {
             let mut messages = Messages::default();
             messages.push(bytes);

@@ -58,7 +58,7 @@ fn bytes_go_there_and_back() {
 }
 
 #[test]
-fn an_agent_says_what_upstream_says() {
+fn agent_errors_match_upstream() {
     let pair = Pair::new();
     let (_agent, mut link) = pair.agent();
     link.write(9, b"x").unwrap();
@@ -76,7 +76,7 @@ fn an_agent_says_what_upstream_says() {
 }
 
 #[test]
-fn the_end_of_a_destination_is_the_end_of_its_connection() {
+fn destination_end_closes_connection() {
     let pair = Pair::new();
     let source = Upstream::start(Behaviour::Source { bytes: 100_000 }).unwrap();
     let (agent, mut link) = pair.agent();
@@ -86,7 +86,7 @@ fn the_end_of_a_destination_is_the_end_of_its_connection() {
 }
 
 #[test]
-fn who_says_too_little_or_too_much_is_refused() {
+fn agent_metadata_is_checked() {
     let pair = Pair::new();
     let good = AgentMetadata::new("a");
     for metadata in [
@@ -103,7 +103,7 @@ fn who_says_too_little_or_too_much_is_refused() {
 }
 
 #[test]
-fn who_offers_no_http2_or_no_certificate_is_refused() {
+fn agent_without_http2_or_certificate_is_refused() {
     let pair = Pair::new();
     let mut target = pair.target();
     target.alpn.clear();
@@ -114,7 +114,7 @@ fn who_offers_no_http2_or_no_certificate_is_refused() {
 }
 
 #[test]
-fn a_frozen_agent_answers_when_it_is_thawed() {
+fn frozen_agent_answers_when_thawed() {
     let pair = Pair::new();
     let echo = Upstream::start(Behaviour::Echo).unwrap();
     let (agent, mut link) = pair.agent();
@@ -127,7 +127,7 @@ fn a_frozen_agent_answers_when_it_is_thawed() {
 }
 
 #[test]
-fn either_side_notices_that_the_other_is_gone() {
+fn either_side_notices_the_end() {
     let pair = Pair::new();
     let (agent, mut link) = pair.agent();
     agent.cut();

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_range_is_refused() {
+    fn malformed_range_is_refused() {
         for text in ["10.0.0.0", "10.0.0.0/33", "10.0.0.1/8", "::/129", "a/8"] {
             assert!(Cidr::parse(text).is_err(), "{text}");
         }

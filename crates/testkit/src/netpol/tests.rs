@@ -411,7 +411,7 @@ fn blocks_count_for_pods_where_that_is_said() {
 }
 
 #[test]
-fn what_an_api_server_refuses_is_refused() {
+fn invalid_policy_is_refused() {
     let from = |peer: Value| json!({ "podSelector": {}, "ingress": [{ "from": [peer] }] });
     let port = |port: Value| json!({ "podSelector": {}, "ingress": [{ "ports": [port] }] });
     let select = |selector: Value| json!({ "podSelector": selector });

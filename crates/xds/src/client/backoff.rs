@@ -1,6 +1,6 @@
-//! How long to wait before the next attempt: a random part of a time that doubles.
+//! Exponential back-off with full jitter.
 //!
-//! "Full jitter", so that the gateways of a controller that was restarted do not come back all at
+//! Full jitter, so that the gateways of a restarted controller do not reconnect all at
 //! once. The random number is passed in.
 
 use std::hash::{BuildHasher, RandomState};

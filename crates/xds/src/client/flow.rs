@@ -1,11 +1,11 @@
 //! One stream from its first request to its end.
 //!
 //! ```text
-//!   responses ──gather──▶ understand ──▶ held.settle ──▶ names that are wanted now, then verdicts
+//!   responses ──gather──▶ decode ──▶ held.settle ──▶ names that are wanted now, then verdicts
 //! ```
 //!
-//! Names go out before the verdicts, so that a server knows what else is asked for when it learns
-//! that clusters were taken.
+//! Subscriptions go out before the verdicts, so that a server knows them when it learns
+//! that clusters were accepted.
 
 use std::collections::VecDeque;
 
@@ -106,9 +106,9 @@ struct Flow<'a, S> {
     held: &'a mut HeldResources,
     sink: &'a mut S,
     metrics: &'a ClientMetrics,
-    /// What is to be said and was not taken yet; while it is full, nothing more is read.
+    /// Requests not sent yet; while it is full, nothing more is read.
     outbox: VecDeque<Request>,
-    /// Whether the server said anything.
+    /// Whether the server responded.
     answered: bool,
     /// Since when nothing of what is missing has come.
     missing_since: Option<Instant>,
@@ -174,7 +174,7 @@ impl<S: Sink> Flow<'_, S> {
         }
     }
 
-    /// Waits a moment for what belongs to the same change.
+    /// Gathers responses that belong to the same change.
     async fn gather<M: Messages>(
         &mut self,
         first: M::Response,
@@ -192,7 +192,7 @@ impl<S: Sink> Flow<'_, S> {
             let Ok(next) = timeout_at(gap, responses.message()).await else {
                 break;
             };
-            // An end is met again, after what came before it was taken.
+            // The end of the stream is met again, once these are applied.
             let Ok(Some(next)) = next else {
                 break;
             };
@@ -231,7 +231,7 @@ impl<S: Sink> Flow<'_, S> {
         self.confirm();
     }
 
-    /// Records what is waited for; `progress` when some of what was missing has come.
+    /// Updates the timeouts; `progress` when some missing resources arrived.
     fn wait(&mut self, progress: bool) {
         let now = Instant::now();
         let since = self.missing_since.filter(|_| !progress).unwrap_or(now);

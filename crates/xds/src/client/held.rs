@@ -1,8 +1,8 @@
-//! What was taken from the server: resources, and whether they amount to a table.
+//! The resources of the client, and whether they form a table.
 //!
 //! ```text
-//!   updates ──▶ a copy of the state ──complete?──▶ table ──▶ sink ──taken──▶ becomes the state
-//!                                                              └─refused─▶ dropped
+//!   updates ──▶ a copy of the state ──complete?──▶ table ──▶ sink ──applied─▶ becomes the state
+//!                                                              └─refused──▶ dropped
 //! ```
 //!
 //! It outlives streams: a reconnect loses nothing. Time and streams are the callers'.
@@ -20,7 +20,7 @@ use crate::decode::{OwnListener, State, decode};
 use crate::proto::discovery::NameOnly;
 use crate::resource::ResourceType;
 
-/// The resources of a client, and how far they are in effect.
+/// The resources of a client, and whether they are in effect.
 pub(super) struct HeldResources {
     own: Vec<OwnListener>,
     state: State,
@@ -29,9 +29,9 @@ pub(super) struct HeldResources {
     received: [bool; ResourceType::ALL.len()],
     /// Whether the sink has a table, and it is of this state.
     applied: bool,
-    /// What is referred to and not there.
+    /// Referenced resources that are missing.
     missing: BTreeSet<(ResourceType, Arc<str>)>,
-    /// Whether the server has not said everything yet that belongs to what it said last.
+    /// Whether the server announced more of the last update.
     more_follows: bool,
 }
 
@@ -45,9 +45,9 @@ pub(super) struct Stored {
 #[derive(Default)]
 pub(super) struct Raw {
     pub(super) types: [BTreeMap<Arc<str>, RawItem>; ResourceType::ALL.len()],
-    /// Whether it is what the sink took, and the cache has not.
+    /// Whether the sink accepted it and the cache does not have it.
     pub(super) unsaved: bool,
-    /// Whether it is what the sink took.
+    /// Whether the sink accepted it.
     pub(super) good: bool,
     /// How many copies were taken for the cache.
     pub(super) copies: u64,
@@ -94,7 +94,7 @@ impl HeldResources {
         }
     }
 
-    /// Begins with what the cache has, so that the server need not send it again.
+    /// Loads the cache's resources, so that the server need not send them again.
     pub(super) fn prime(&mut self, entries: Vec<Entry>) -> Result<(), crate::DecodeError> {
         let mut state = self.state.clone();
         let mut types: [BTreeMap<_, _>; ResourceType::ALL.len()] = Default::default();
@@ -120,27 +120,27 @@ impl HeldResources {
         wanted(&self.state, kind)
     }
 
-    /// Whether the sink has what was taken last.
+    /// Whether the sink has the last accepted resources.
     pub(super) fn is_current(&self) -> bool {
         self.applied && self.missing.is_empty() && !self.more_follows
     }
 
-    /// Whether the server has not said everything yet that belongs to what it said last.
+    /// Whether the server announced more of the last update.
     pub(super) fn more_follows(&self) -> bool {
         self.more_follows
     }
 
-    /// Whether something is referred to that did not come.
+    /// Whether referenced resources are missing.
     pub(super) fn waits_for_missing(&self) -> bool {
         self.rooted() && !self.missing.is_empty() && !self.more_follows
     }
 
-    /// What is referred to and not there.
+    /// Referenced resources that are missing.
     pub(super) fn missing(&self) -> &BTreeSet<(ResourceType, Arc<str>)> {
         &self.missing
     }
 
-    /// Takes updates that came together, and says of each whether it was taken. When all of them
+    /// Applies updates that arrived together, and returns each one's verdict. When all of them
     /// together are refused, each is tried alone.
     pub(super) fn settle(
         &mut self,
@@ -167,14 +167,14 @@ impl HeldResources {
         if !self.more_follows
             && let Err(why) = self.apply_without_more(sink)
         {
-            // What came last was refused, and what came before it is no table for the sink.
+            // The last update was refused, and the previous ones do not form a valid table.
             tracing::warn!(why, "resources do not form a valid routing table");
         }
         verdicts
     }
 
-    /// Goes on without what is missing: a cluster without endpoints, a listener without routes.
-    /// Called when it has not come for long.
+    /// Continues without missing resources: a cluster without endpoints, a listener without routes.
+    /// Called after a timeout.
     pub(super) fn apply_without_missing(&mut self, sink: &mut impl Sink) -> Result<(), String> {
         let mut state = self.state.clone();
         fill_missing(&mut state);
@@ -183,8 +183,8 @@ impl HeldResources {
         Ok(())
     }
 
-    /// Puts in effect what has come, though the server said that more follows. Called when it has
-    /// not come for long.
+    /// Applies what has arrived, although the server announced more. Called when it has
+    /// not arrived in time.
     pub(super) fn apply_without_more(&mut self, sink: &mut impl Sink) -> Result<(), String> {
         self.more_follows = false;
         if self.applied || !self.rooted() || !self.missing.is_empty() {
@@ -221,8 +221,8 @@ impl HeldResources {
         taken
     }
 
-    /// Puts the table in effect if everything is there, and finds contradictions even if not: what
-    /// is taken cannot be refused later.
+    /// Applies the table if the state is complete, and finds contradictions even if not: what
+    /// is accepted cannot be refused later.
     fn judge(&mut self, state: &State, sink: &mut impl Sink) -> Result<(), String> {
         if self.rooted() && !self.more_follows && state.missing().is_none() {
             return self.apply(state, sink);
@@ -275,7 +275,7 @@ impl HeldResources {
         self.state = state;
     }
 
-    /// Whether the roots of the configuration have come: there may be something to apply.
+    /// Whether the roots of the configuration were received.
     fn rooted(&self) -> bool {
         self.received[ResourceType::Cluster as usize]
             && self.received[ResourceType::Listener as usize]
@@ -302,7 +302,7 @@ impl HeldResources {
         }
         for name in &update.removed {
             state.remove(update.kind, name);
-            // The server says that there is none: what refers to it goes on without.
+            // The server has none: resources that refer to it continue without.
             if NAMED.contains(&update.kind) && wanted(state, update.kind).contains(name) {
                 set_empty(state, update.kind, name);
             }
@@ -333,7 +333,7 @@ fn drop_unwanted(state: &mut State) {
     }
 }
 
-/// Puts something empty under every name that is referred to and not there.
+/// Adds an empty resource for every missing name that is referenced.
 fn fill_missing(state: &mut State) {
     for (kind, name) in state.all_missing() {
         set_empty(state, kind, &name);

@@ -1,4 +1,4 @@
-//! What the client counts.
+//! Metrics of the client.
 
 use telemetry::metrics::{Counter, CounterFamily, Gauge};
 

@@ -1,6 +1,6 @@
-//! What the client says on one stream: what it has, what it wants, what it took and refused.
+//! The client's requests on one stream: versions, subscriptions, ACKs and NACKs.
 //!
-//! Both variants, without sockets: requests come out, verdicts go in.
+//! Both variants, without sockets: verdicts in, requests out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::grpc::LISTENER_PARTS;
 use crate::proto::discovery::{DeltaDiscoveryRequest, DiscoveryRequest, Node, RpcStatus};
 use crate::resource::ResourceType;
 
-/// Which variant of the protocol is spoken.
+/// The variant of the protocol.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Variant {
     Delta,
@@ -30,25 +30,25 @@ pub(super) enum Request {
 pub(super) struct Session {
     variant: Variant,
     types: [Asked; ResourceType::ALL.len()],
-    /// What was refused on this stream and neither taken nor removed since.
+    /// Resources refused on this stream and neither accepted nor removed since.
     refused: BTreeSet<(ResourceType, Arc<str>)>,
 }
 
-/// What was said about a type.
+/// The requests of a type.
 #[derive(Debug, Default)]
 struct Asked {
     names: BTreeSet<Arc<str>>,
     /// Whether anything was asked at all.
     asked: bool,
     answered: bool,
-    /// State of the world: of the latest response that was taken.
+    /// State of the world: of the latest accepted response.
     version: String,
     /// State of the world: of the latest response.
     nonce: String,
 }
 
 impl Session {
-    /// Begins a stream. Returns what is to be said first.
+    /// Begins a stream. Returns the first requests.
     pub(super) fn begin(
         variant: Variant,
         node: &str,
@@ -85,7 +85,7 @@ impl Session {
         (session, requests)
     }
 
-    /// Returns what is to be said because other names are wanted now.
+    /// Returns requests for changed subscriptions.
     pub(super) fn subscribe(&mut self, held: &HeldResources) -> Vec<Request> {
         let requests = NAMED.into_iter().filter_map(|kind| {
             let wanted = held.wanted(kind);
@@ -130,7 +130,7 @@ impl Session {
         }
     }
 
-    /// Whether the server has said everything that it has to say, and all of it was taken.
+    /// Whether the server sent everything, and all of it was accepted.
     pub(super) fn is_current(&self) -> bool {
         let answered = |kind: ResourceType| self.types[kind as usize].answered;
         answered(ResourceType::Cluster)
@@ -144,7 +144,7 @@ impl Session {
             self.refused.retain(|(of, _)| *of != kind);
         }
         if !refused {
-            // What had no name may be among what was taken now.
+            // A refused resource without a name may be among the accepted ones now.
             self.refused.remove(&(kind, "".into()));
         }
         let asked = &self.types[kind as usize];

@@ -1,6 +1,6 @@
-//! Responses, understood: what they set and remove, or why they are refused.
+//! Decoded responses: what they set and remove, or why they are refused.
 //!
-//! Both variants come to the same value here, so that nothing behind it cares which is spoken.
+//! Both variants yield the same value, so that the rest does not depend on the variant.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -141,7 +141,7 @@ impl RawResource {
 }
 
 impl Update {
-    /// Takes what is said about the response itself, and returns the resources in it.
+    /// Reads the response's own fields, and returns the resources in it.
     fn take(&mut self, response: Response) -> Vec<RawResource> {
         match response {
             Response::Delta(delta) => {
@@ -165,12 +165,7 @@ impl Update {
             }
             Response::Full(full) => {
                 self.nonce = full.nonce;
-                self.listed = match self.kind {
-                    ResourceType::Cluster
-                    | ResourceType::Listener
-                    | ResourceType::WireGuardRoute => true,
-                    ResourceType::ClusterLoadAssignment | ResourceType::RouteConfiguration => false,
-                };
+                self.listed = self.kind.is_root();
                 let resources = full.resources.into_iter().map(|any| RawResource {
                     type_url: any.type_url,
                     name: None,

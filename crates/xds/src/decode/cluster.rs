@@ -1,4 +1,4 @@
-//! Clusters and assignments: what is read from their messages, and what they come to together.
+//! Decodes clusters and assignments, and combines them.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What the rules of CONNECT requests come to, given the clusters that there are.
+//! Expands the rules of CONNECT requests against the known clusters.
 
 use std::collections::HashMap;
 

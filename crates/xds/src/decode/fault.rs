@@ -1,4 +1,4 @@
-//! What is wrong within a resource, and where in it.
+//! A fault in a resource, and its path.
 
 use std::fmt::Display;
 
@@ -23,7 +23,7 @@ impl Fault {
         Self::new(why).within(field)
     }
 
-    /// Puts `step` in front of the path.
+    /// Prepends `step` to the path.
     pub(crate) fn within(self, step: impl Display) -> Self {
         let dot = match self.path.as_bytes().first() {
             // What is inside an `Any` is written as `typed_config(TcpProxy).cluster`.
@@ -37,7 +37,7 @@ impl Fault {
 
 /// Names where a result comes from.
 pub(crate) trait Within {
-    /// Puts `step` in front of a fault's path.
+    /// Prepends `step` to a fault's path.
     fn within(self, step: impl Display) -> Self;
 }
 

@@ -1,4 +1,4 @@
-//! Listeners: what is read from their messages.
+//! Decodes listeners.
 
 use std::collections::HashSet;
 use std::sync::Arc;

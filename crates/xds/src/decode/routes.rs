@@ -4,13 +4,13 @@
 //! is borrowed from the resources.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 
 use route::{IpPrefix, ListenerSet, RouteMatch, RouteSpec};
 
 use crate::decode::listener::Target;
 use crate::decode::table::TableError;
+use crate::match_key::MatchKey;
 
 /// The routes found so far.
 #[derive(Debug, Default)]
@@ -48,14 +48,7 @@ pub(super) enum Matches<'s> {
 }
 
 /// One thing that a route matches.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-enum Item<'s> {
-    Connect(&'s str),
-    Destination(IpPrefix, Option<u16>),
-    Name(&'s str),
-    PublicKey(&'s [u8; 32]),
-    RouteId(u32),
-}
+type Item<'s> = MatchKey<&'s str>;
 
 #[derive(Clone, Copy, Debug)]
 struct Known {
@@ -180,7 +173,7 @@ impl<'s> Matches<'s> {
             Self::Names(names) => names.iter().for_each(|name| each(Item::Name(name))),
             Self::WireGuard(keys, id) => {
                 id.into_iter().for_each(|id| each(Item::RouteId(id)));
-                keys.iter().for_each(|key| each(Item::PublicKey(key)));
+                keys.iter().for_each(|key| each(Item::PublicKey(*key)));
             }
         }
     }
@@ -226,22 +219,6 @@ fn only(keys: &[Item<'_>]) -> Option<RouteMatch> {
         }
         // These are united or refused whole.
         Item::PublicKey(_) | Item::RouteId(_) => None,
-    }
-}
-
-impl fmt::Display for Item<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Connect(value) => write!(f, "CONNECT to {value:?}"),
-            Self::Destination(prefix, None) => write!(f, "destination {prefix}"),
-            Self::Destination(prefix, Some(port)) => write!(f, "destination {prefix} port {port}"),
-            Self::Name(name) => write!(f, "server name {name:?}"),
-            Self::PublicKey(key) => {
-                f.write_str("WireGuard public key ")?;
-                key.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-            }
-            Self::RouteId(id) => write!(f, "WireGuard route id {id}"),
-        }
     }
 }
 

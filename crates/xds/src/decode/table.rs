@@ -1,4 +1,4 @@
-//! What resources mean together, for the listeners that the caller has.
+//! Combines resources into a table for the caller's listeners.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,7 +1,7 @@
-//! Walks a message along the tables of what it may hold, before it is decoded.
+//! Checks a message against the tables of its fields, before it is decoded.
 //!
-//! Decoding drops fields that it does not know. A control plane that sends one would believe in
-//! something that is not there, so such a resource is refused, and the field's path says why.
+//! Decoding drops unknown fields. A control plane that sends one would rely on
+//! something that has no effect, so such a resource is refused with the field's path.
 
 use std::str;
 
@@ -45,7 +45,7 @@ fn walk_at(message: &Message, body: &[u8], depth: usize) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Looks at the value of a field.
+/// Checks the value of a field.
 fn follow(field: &Field, value: Value<'_>, depth: usize) -> Result<(), Fault> {
     match field.2 {
         Kind::Ignored | Kind::Value => Ok(()),
@@ -79,7 +79,7 @@ fn step(field: &Field, before: &[u8]) -> String {
     format!("{name}[{place}]")
 }
 
-/// Takes an `Any` apart: the full name of its message, and the message.
+/// Unpacks an `Any`: the full name of its message, and the message.
 fn any(body: &[u8]) -> Result<(&str, &[u8]), Fault> {
     let mut reader = Reader { rest: body };
     let (mut url, mut value): (&[u8], &[u8]) = (&[], &[]);

@@ -1,4 +1,4 @@
-//! Routes of WireGuard servers: what is read from their message.
+//! Decodes routes of WireGuard servers.
 
 use std::collections::HashSet;
 

@@ -155,7 +155,7 @@ pub(super) fn otherwise(params: &GatewayParams) -> Vec<Route> {
     routes
 }
 
-/// Puts routes into a configuration for whatever host a request names.
+/// Wraps routes in a configuration for all hosts.
 pub(super) fn configuration(name: &str, routes: Vec<Route>) -> RouteConfiguration {
     RouteConfiguration {
         name: name.to_owned(),

@@ -120,7 +120,7 @@ impl<'p> Listeners<'p> {
     /// Returns whether a match is new, and reports it when not.
     fn take(&mut self, group: &str, key: Key) -> bool {
         if self.taken.contains(&key) {
-            self.withhold(group, key.describe(), "another route matches the same");
+            self.withhold(group, key.to_string(), "another route matches the same");
             return false;
         }
         self.taken.insert(key)
@@ -140,7 +140,7 @@ impl<'p> Listeners<'p> {
                 Ok(name) if name == "*" => catch_all = true,
                 Ok(name) => listed.push(name),
                 Err(error) => {
-                    let route = Key::Name(name.clone()).describe();
+                    let route = Key::Name(name.clone()).to_string();
                     self.withhold(group, route, error.to_string());
                 }
             }
@@ -236,7 +236,7 @@ impl<'p> Listeners<'p> {
         }
         for one in any {
             for prefix in one.prefixes {
-                let route = Key::Destination(prefix, None).describe();
+                let route = Key::Destination(prefix, None).to_string();
                 let reason = "too many other destinations have ports of their own";
                 self.withhold(&one.group, route, reason);
             }

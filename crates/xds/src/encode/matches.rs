@@ -2,26 +2,11 @@
 
 use route::{IpPrefix, RouteMatch};
 
+use crate::match_key::MatchKey;
 use crate::proto::CidrRange;
 
 /// One thing that a route matches.
-#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) enum Key {
-    Connect(String),
-    Destination(IpPrefix, Option<u16>),
-    Name(String),
-}
-
-impl Key {
-    pub(super) fn describe(&self) -> String {
-        match self {
-            Self::Connect(value) => format!("CONNECT to {value:?}"),
-            Self::Destination(prefix, None) => format!("destination {prefix}"),
-            Self::Destination(prefix, Some(port)) => format!("destination {prefix} port {port}"),
-            Self::Name(name) => format!("server name {name:?}"),
-        }
-    }
-}
+pub(super) type Key = MatchKey<String>;
 
 /// Names the match of a route that is withheld whole.
 pub(super) fn describe(matches: &RouteMatch) -> String {

@@ -32,7 +32,7 @@ pub(crate) enum StringPattern {
     Contains(String),
 }
 
-/// Puts a message of the type `kind` into an `Any`.
+/// Packs a message of the type `kind` into an `Any`.
 pub(crate) fn any(kind: &str, message: &impl Message) -> Any {
     Any {
         type_url: format!("type.googleapis.com/{kind}"),

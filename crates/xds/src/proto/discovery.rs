@@ -8,127 +8,98 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use prost::Message;
 
-/// `google.protobuf.Any`, with a value that is shared and not copied.
-#[derive(Clone, Eq, Message, PartialEq)]
-pub(crate) struct Any {
-    #[prost(string, tag = "1")]
-    pub(crate) type_url: String,
-    #[prost(bytes = "bytes", tag = "2")]
-    pub(crate) value: Bytes,
-}
+use super::known::{Kind, messages};
 
-/// `google.rpc.Status`: why a response was refused.
-#[derive(Clone, Eq, Message, PartialEq)]
-pub(crate) struct RpcStatus {
-    /// One of gRPC's codes.
-    #[prost(int32, tag = "1")]
-    pub(crate) code: i32,
-    #[prost(string, tag = "2")]
-    pub(crate) message: String,
-}
+messages! {
+    /// `google.protobuf.Any`, with a value that is shared and not copied.
+    #[derive(Eq)]
+    struct Any {
+        1 type_url: String [string];
+        2 value: Bytes [bytes = "bytes"] = Kind::Value;
+    }
 
-/// `envoy.config.core.v3.Node`: who asks.
-#[derive(Clone, Eq, Message, PartialEq)]
-pub(crate) struct Node {
-    #[prost(string, tag = "1")]
-    pub(crate) id: String,
-    #[prost(string, tag = "2")]
-    pub(crate) cluster: String,
-    #[prost(string, tag = "6")]
-    pub(crate) user_agent_name: String,
-    #[prost(string, tag = "7")]
-    pub(crate) user_agent_version: String,
-    #[prost(string, repeated, tag = "10")]
-    pub(crate) client_features: Vec<String>,
-}
+    /// `google.rpc.Status`: why a response was refused.
+    #[derive(Eq)]
+    struct RpcStatus {
+        /// One of gRPC's codes.
+        1 code: i32 [int32];
+        2 message: String [string];
+    }
 
-/// A request of the state-of-the-world variant.
-#[derive(Clone, Eq, Message, PartialEq)]
-pub(crate) struct DiscoveryRequest {
-    #[prost(string, tag = "1")]
-    pub(crate) version_info: String,
-    #[prost(message, optional, tag = "2")]
-    pub(crate) node: Option<Node>,
-    #[prost(string, repeated, tag = "3")]
-    pub(crate) resource_names: Vec<String>,
-    #[prost(string, tag = "4")]
-    pub(crate) type_url: String,
-    #[prost(string, tag = "5")]
-    pub(crate) response_nonce: String,
-    #[prost(message, optional, tag = "6")]
-    pub(crate) error_detail: Option<RpcStatus>,
-}
+    /// `envoy.config.core.v3.Node`: who asks.
+    #[derive(Eq)]
+    struct Node {
+        1 id: String [string];
+        2 cluster: String [string];
+        6 user_agent_name: String [string];
+        7 user_agent_version: String [string];
+        10 client_features: Vec<String> [string, repeated];
+    }
 
-/// A response of the state-of-the-world variant.
-#[derive(Clone, Eq, Message, PartialEq)]
-pub(crate) struct DiscoveryResponse {
-    #[prost(string, tag = "1")]
-    pub(crate) version_info: String,
-    #[prost(message, repeated, tag = "2")]
-    pub(crate) resources: Vec<Any>,
-    #[prost(string, tag = "4")]
-    pub(crate) type_url: String,
-    #[prost(string, tag = "5")]
-    pub(crate) nonce: String,
-}
+    /// A request of the state-of-the-world variant.
+    #[derive(Eq)]
+    struct DiscoveryRequest {
+        1 version_info: String [string];
+        2 node: Option<Node> [message];
+        3 resource_names: Vec<String> [string, repeated];
+        4 type_url: String [string];
+        5 response_nonce: String [string];
+        6 error_detail: Option<RpcStatus> [message];
+    }
 
-/// A request of the incremental variant.
-#[derive(Clone, Eq, Message, PartialEq)]
-pub(crate) struct DeltaDiscoveryRequest {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) node: Option<Node>,
-    #[prost(string, tag = "2")]
-    pub(crate) type_url: String,
-    #[prost(string, repeated, tag = "3")]
-    pub(crate) resource_names_subscribe: Vec<String>,
-    #[prost(string, repeated, tag = "4")]
-    pub(crate) resource_names_unsubscribe: Vec<String>,
-    /// What the client has from an earlier stream: versions by name.
-    #[prost(btree_map = "string, string", tag = "5")]
-    pub(crate) initial_resource_versions: BTreeMap<String, String>,
-    #[prost(string, tag = "6")]
-    pub(crate) response_nonce: String,
-    #[prost(message, optional, tag = "7")]
-    pub(crate) error_detail: Option<RpcStatus>,
-}
+    /// A response of the state-of-the-world variant.
+    #[derive(Eq)]
+    struct DiscoveryResponse {
+        1 version_info: String [string];
+        2 resources: Vec<Any> [message, repeated];
+        4 type_url: String [string];
+        5 nonce: String [string];
+    }
 
-/// A response of the incremental variant.
-#[derive(Clone, Eq, Message, PartialEq)]
-pub(crate) struct DeltaDiscoveryResponse {
-    #[prost(string, tag = "1")]
-    pub(crate) system_version_info: String,
-    #[prost(message, repeated, tag = "2")]
-    pub(crate) resources: Vec<NamedResource>,
-    #[prost(string, tag = "4")]
-    pub(crate) type_url: String,
-    #[prost(string, tag = "5")]
-    pub(crate) nonce: String,
-    #[prost(string, repeated, tag = "6")]
-    pub(crate) removed_resources: Vec<String>,
-}
+    /// A request of the incremental variant.
+    #[derive(Eq)]
+    struct DeltaDiscoveryRequest {
+        1 node: Option<Node> [message];
+        2 type_url: String [string];
+        3 resource_names_subscribe: Vec<String> [string, repeated];
+        4 resource_names_unsubscribe: Vec<String> [string, repeated];
+        /// What the client has from an earlier stream: versions by name.
+        5 initial_resource_versions: BTreeMap<String, String>
+            [btree_map = "string, string"] = Kind::Value;
+        6 response_nonce: String [string];
+        7 error_detail: Option<RpcStatus> [message];
+    }
 
-/// `envoy.service.discovery.v3.Resource`: a resource with its name and version.
-#[derive(Clone, Eq, Message, PartialEq)]
-pub(crate) struct NamedResource {
-    #[prost(string, tag = "1")]
-    pub(crate) version: String,
-    #[prost(message, optional, tag = "2")]
-    pub(crate) resource: Option<Any>,
-    #[prost(string, tag = "3")]
-    pub(crate) name: String,
-}
+    /// A response of the incremental variant.
+    #[derive(Eq)]
+    struct DeltaDiscoveryResponse {
+        1 system_version_info: String [string];
+        2 resources: Vec<NamedResource> [message, repeated];
+        4 type_url: String [string];
+        5 nonce: String [string];
+        6 removed_resources: Vec<String> [string, repeated];
+    }
 
-/// The first field of every resource that is understood: its name.
-#[derive(Clone, Eq, Message, PartialEq)]
-pub(crate) struct NameOnly {
-    #[prost(string, tag = "1")]
-    pub(crate) name: String,
+    /// `envoy.service.discovery.v3.Resource`: a resource with its name and version.
+    #[derive(Eq)]
+    struct NamedResource {
+        1 version: String [string];
+        2 resource: Option<Any> [message];
+        3 name: String [string];
+    }
+
+    /// The first field of every resource that is understood: its name.
+    #[derive(Eq)]
+    struct NameOnly {
+        1 name: String [string];
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use prost::Message;
+
     use super::*;
 
     /// Written down from the definitions by hand: field numbers and wire types, one each.

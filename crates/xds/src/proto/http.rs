@@ -132,7 +132,8 @@ messages! {
         2 route: Option<RouteAction> [message];
         3 redirect: Option<RedirectAction> [message];
         7 direct_response: Option<DirectResponseAction> [message];
-        13 typed_per_filter_config: BTreeMap<String, Any> [btree_map = "string, message"] = Kind::Each(PerFilterConfig::known);
+        13 typed_per_filter_config: BTreeMap<String, Any>
+            [btree_map = "string, message"] = Kind::Each(PerFilterConfig::known);
     } ignored {
         4 metadata, 5 decorator, 9 request_headers_to_add, 10 response_headers_to_add,
         11 response_headers_to_remove, 12 request_headers_to_remove, 14 name, 15 tracing,
@@ -158,7 +159,8 @@ messages! {
     struct HeaderMatcher {
         1 name: String [string];
         8 invert_match: bool [bool];
-        oneof pattern: Option<HeaderPattern> [oneof = "HeaderPattern", tags = "4, 7, 9, 10, 11, 12, 13"];
+        oneof pattern: Option<HeaderPattern>
+            [oneof = "HeaderPattern", tags = "4, 7, 9, 10, 11, 12, 13"];
         field 4: "exact_match" => Kind::Value;
         field 7: "present_match" => Kind::Value;
         field 9: "prefix_match" => Kind::Value;
@@ -286,7 +288,8 @@ messages! {
     struct Rbac {
         /// 0 is to allow.
         1 action: i32 [int32];
-        2 policies: BTreeMap<String, RbacPolicy> [btree_map = "string, message"] = Kind::Each(RbacPolicies::known);
+        2 policies: BTreeMap<String, RbacPolicy>
+            [btree_map = "string, message"] = Kind::Each(RbacPolicies::known);
     } ignored {
         3 audit_logging_options,
     }

@@ -1,4 +1,4 @@
-//! Whether a client may have the resources that it asks for.
+//! Which clients may have the resources of a gateway.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -75,8 +75,8 @@ pub(super) fn admit(
     }
 }
 
-/// Takes one of the places for streams before anything of the stream is read. Who may have no
-/// gateway's resources has none.
+/// Acquires a permit for a stream before anything of it is read. A client that may have no
+/// gateway's resources gets none.
 pub(super) fn place(
     inner: &Inner,
     peer: &Peer,

@@ -1,4 +1,4 @@
-//! Who is connected, and how far each client is: what an operator asks first.
+//! Connected clients, and how far each is: what an operator asks first.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -8,15 +8,27 @@ use tokio::time::Instant;
 use super::store::{Content, Store, Version};
 use super::stream::{
     Excess, Handled, Known, Outstanding, Stream, Subscription, TypeState, check_name, leads,
-    wildcards,
 };
-use crate::proto::discovery::{Any, DeltaDiscoveryRequest, DeltaDiscoveryResponse, NamedResource};
+use super::stream_task::Variant;
+use crate::proto::discovery::{
+    Any, DeltaDiscoveryRequest, DeltaDiscoveryResponse, NamedResource, Node,
+};
 use crate::resource::ResourceType;
 
-impl Stream {
-    /// Takes a request.
-    pub(super) fn on_delta_request(
-        &mut self,
+/// The incremental variant.
+pub(super) struct Delta;
+
+impl Variant for Delta {
+    type Request = DeltaDiscoveryRequest;
+    type Response = DeltaDiscoveryResponse;
+    const DELTA: bool = true;
+
+    fn node(request: &Self::Request) -> Option<&Node> {
+        request.node.as_ref()
+    }
+
+    fn on_request(
+        stream: &mut Stream,
         store: &Store,
         now: Instant,
         request: DeltaDiscoveryRequest,
@@ -24,29 +36,30 @@ impl Stream {
         let Some(kind) = ResourceType::from_type_url(&request.type_url) else {
             return Ok(Handled::Ignored);
         };
-        let handled = self.answer_of_delta(kind, &request);
-        self.subscribe(kind, now, request)?;
-        self.pull(store, now);
+        let handled = stream.answer_of_delta(kind, &request);
+        stream.subscribe(kind, now, request)?;
+        stream.pull(store, now);
         Ok(handled)
     }
 
-    /// Builds the next response, if there is anything to say now.
-    pub(super) fn next_delta_response(
-        &mut self,
+    fn next_response(
+        stream: &mut Stream,
         store: &Store,
         now: Instant,
     ) -> Option<(ResourceType, DeltaDiscoveryResponse)> {
         for kind in ResourceType::ALL {
-            while self.ready(kind, store, now) {
-                if let Some(response) = self.build_delta(kind, store, now) {
+            while stream.ready(kind, store, now) {
+                if let Some(response) = stream.build_delta(kind, store, now) {
                     return Some((kind, response));
                 }
             }
         }
-        let kind = self.broken_promise()?;
-        Some((kind, self.send_delta(kind, Chunk::default())))
+        let kind = stream.stale_announcement()?;
+        Some((kind, stream.send_delta(kind, Chunk::default())))
     }
+}
 
+impl Stream {
     fn answer_of_delta(&mut self, kind: ResourceType, request: &DeltaDiscoveryRequest) -> Handled {
         let refused = request
             .error_detail
@@ -76,7 +89,7 @@ impl Stream {
         let mut initial = BTreeSet::new();
         if state.subscription.is_none() {
             let nothing = request.resource_names_subscribe.is_empty();
-            state.begin(nothing && wildcards(kind));
+            state.begin(nothing && kind.is_root());
             for (name, version) in request.initial_resource_versions.into_iter().take(limit) {
                 check_name(&name)?;
                 let name: Arc<str> = name.into();
@@ -153,7 +166,7 @@ impl Stream {
         Some(self.send_delta(kind, chunk))
     }
 
-    /// Deals with a name under which there is nothing.
+    /// Handles a name without a resource.
     fn remove(
         &mut self,
         kind: ResourceType,
@@ -211,7 +224,7 @@ impl Stream {
 }
 
 impl TypeState {
-    /// A response is refused whole. One of which it is not known what was wrong is sent again in
+    /// A response is refused whole. A refused response is sent again in
     /// two halves, so that one bad resource does not keep the others from the client; one that
     /// was alone is not sent again until it changes.
     pub(super) fn isolate_refused(&mut self, refused: &Outstanding) {
@@ -293,7 +306,7 @@ impl TypeState {
     }
 }
 
-/// A response in the making.
+/// A response while it is built.
 #[derive(Debug, Default)]
 struct Chunk {
     resources: Vec<NamedResource>,

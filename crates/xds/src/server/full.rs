@@ -8,15 +8,26 @@ use tokio::time::Instant;
 
 use super::store::{Store, Version};
 use super::stream::{
-    Excess, Handled, Known, Outstanding, Stream, Subscription, TypeState, check_name, wildcards,
+    Excess, Handled, Known, Outstanding, Stream, Subscription, TypeState, check_name,
 };
-use crate::proto::discovery::{Any, DiscoveryRequest, DiscoveryResponse};
+use super::stream_task::Variant;
+use crate::proto::discovery::{Any, DiscoveryRequest, DiscoveryResponse, Node};
 use crate::resource::ResourceType;
 
-impl Stream {
-    /// Takes a request.
-    pub(super) fn on_full_request(
-        &mut self,
+/// The state-of-the-world variant.
+pub(super) struct Full;
+
+impl Variant for Full {
+    type Request = DiscoveryRequest;
+    type Response = DiscoveryResponse;
+    const DELTA: bool = false;
+
+    fn node(request: &Self::Request) -> Option<&Node> {
+        request.node.as_ref()
+    }
+
+    fn on_request(
+        stream: &mut Stream,
         store: &Store,
         now: Instant,
         request: DiscoveryRequest,
@@ -24,7 +35,7 @@ impl Stream {
         let Some(kind) = ResourceType::from_type_url(&request.type_url) else {
             return Ok(Handled::Ignored);
         };
-        let state = &mut self.types[kind as usize];
+        let state = &mut stream.types[kind as usize];
         let mut handled = Handled::Subscribed;
         if let Some((_, latest)) = &state.progress.sent
             && !request.response_nonce.is_empty()
@@ -45,47 +56,50 @@ impl Stream {
                 Some(_) | None => Handled::Subscribed,
             };
         }
-        self.set_names(kind, now, request.resource_names)?;
-        self.pull(store, now);
+        stream.set_names(kind, now, request.resource_names)?;
+        stream.pull(store, now);
         Ok(handled)
     }
 
-    /// Builds the next response, if there is anything to say now.
-    pub(super) fn next_full_response(
-        &mut self,
+    fn next_response(
+        stream: &mut Stream,
         store: &Store,
         now: Instant,
     ) -> Option<(ResourceType, DiscoveryResponse)> {
         for kind in ResourceType::ALL {
             // One at a time, even of one batch: only the latest nonce counts.
-            while self.types[kind as usize].outstanding.is_empty() && self.ready(kind, store, now) {
-                let response = if wildcards(kind) {
-                    self.build_list(kind, store, now)
+            while stream.types[kind as usize].outstanding.is_empty()
+                && stream.ready(kind, store, now)
+            {
+                let response = if kind.is_root() {
+                    stream.build_list(kind, store, now)
                 } else {
-                    self.build_subset(kind, store)
+                    stream.build_subset(kind, store)
                 };
                 if let Some(response) = response {
                     return Some((kind, response));
                 }
-                self.types[kind as usize].finish_batch();
+                stream.types[kind as usize].finish_batch();
             }
         }
-        self.keep_promise(store, now)
+        stream.retract_announcement(store, now)
     }
+}
 
+impl Stream {
     /// Repeats a list, or says nothing of what is answered in parts, with a nonce that says that
     /// nothing follows.
-    fn keep_promise(
+    fn retract_announcement(
         &mut self,
         store: &Store,
         now: Instant,
     ) -> Option<(ResourceType, DiscoveryResponse)> {
-        let kind = self.broken_promise()?;
+        let kind = self.stale_announcement()?;
         let state = &mut self.types[kind as usize];
         if !state.outstanding.is_empty() {
             return None;
         }
-        let response = if wildcards(kind) {
+        let response = if kind.is_root() {
             state.owed = true;
             self.build_list(kind, store, now)?
         } else {
@@ -109,7 +123,7 @@ impl Stream {
         let state = &mut self.types[kind as usize];
         let first = state.subscription.is_none();
         let was = state.subscription.take().unwrap_or_default();
-        let everything = names.is_empty() && wildcards(kind) && (first || was.wildcard);
+        let everything = names.is_empty() && kind.is_root() && (first || was.wildcard);
         let wildcard = everything || names.iter().any(|name| name == "*");
         let names: BTreeSet<Arc<str>> = names
             .into_iter()
@@ -122,9 +136,9 @@ impl Stream {
             wildcard,
             names,
         };
-        if first || (!same && wildcards(kind)) {
+        if first || (!same && kind.is_root()) {
             state.scan = true;
-            state.owed = wildcards(kind);
+            state.owed = kind.is_root();
             state.covers = 0;
         }
         for name in &now_there.names {
@@ -194,7 +208,7 @@ impl Stream {
         Some(self.send_full(kind, version, resources))
     }
 
-    /// Moves what is gone from the batch to what waits for others to let go, and ends the batch.
+    /// Moves removed resources from the batch to the waiting removals, and ends the batch.
     fn defer_removals(&mut self, kind: ResourceType, store: &Store, now: Instant) {
         let state = &mut self.types[kind as usize];
         let sending = std::mem::take(&mut state.sending);
@@ -214,7 +228,7 @@ impl Stream {
     }
 
     /// Of what the client subscribes to, what it does not have: these types may be answered in
-    /// parts. What does not exist cannot be said.
+    /// parts. Missing resources cannot be expressed.
     fn build_subset(&mut self, kind: ResourceType, store: &Store) -> Option<DiscoveryResponse> {
         let limit = self.limits.response_bytes;
         let state = &mut self.types[kind as usize];

@@ -1,4 +1,4 @@
-//! Names that are to be sent, some of which wait until something else is acknowledged.
+//! Names to be sent, some of which wait until something else is acknowledged.
 //!
 //! ```text
 //!   push ──▶ now (behind a gate) ──take──▶ sent
@@ -65,13 +65,13 @@ impl Lane {
         self.gate
     }
 
-    /// Takes what is due at the gate; what came later is due next, when the store is at `seq`.
+    /// Removes and returns the due names; later ones become due next, gated at `seq`.
     pub(super) fn take(&mut self, seq: u64, now: Instant) -> BTreeSet<Arc<str>> {
         self.gate = (!self.later.is_empty()).then_some(Gate { seq, since: now });
         std::mem::replace(&mut self.now, std::mem::take(&mut self.later))
     }
 
-    /// Takes everything, whatever it waits for.
+    /// Removes and returns all names, ignoring the gate.
     pub(super) fn take_all(&mut self) -> BTreeSet<Arc<str>> {
         self.gate = None;
         let mut all = std::mem::take(&mut self.now);
@@ -79,7 +79,7 @@ impl Lane {
         all
     }
 
-    /// Puts what is due behind another gate.
+    /// Moves the due names behind another gate.
     pub(super) fn gate_anew(&mut self, seq: u64, now: Instant) {
         self.now.append(&mut self.later);
         self.gate = (!self.now.is_empty()).then_some(Gate { seq, since: now });

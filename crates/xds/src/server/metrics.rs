@@ -1,4 +1,4 @@
-//! What the server counts.
+//! Metrics of the server.
 
 use telemetry::metrics::{Counter, CounterFamily, Gauge, GaugeFamily};
 

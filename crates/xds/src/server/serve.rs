@@ -1,4 +1,4 @@
-//! Accepts clients, shakes hands, and hands their streams over.
+//! Accepts clients: TLS, HTTP/2, and the start of their streams.
 
 use std::convert::Infallible;
 use std::future::{Future, Ready, ready};
@@ -27,7 +27,9 @@ use tower_service::Service;
 
 use super::Inner;
 use super::admission::{self, Peer, Refusal};
-use super::stream_task::{self, Delta, Full, Variant};
+use super::delta::Delta;
+use super::full::Full;
+use super::stream_task::{self, Variant};
 use crate::grpc::{DELTA_PATH, FULL_PATH, stream_of};
 
 /// Serves until `shutdown` completes, see [`super::Server::serve`].
@@ -205,7 +207,7 @@ impl Connections {
     }
 }
 
-/// Whether a connection is one of a client.
+/// The admitted streams of a connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AdmittedStreams {
     /// Streams that were admitted and have not ended.
@@ -221,7 +223,7 @@ impl AdmittedStreams {
         Admitted(self.streams.clone())
     }
 
-    /// Records that a client was refused because of who it is.
+    /// Records that a client's identity was refused.
     pub(super) fn refuse(&self) {
         self.refused.notify_one();
     }

@@ -1,4 +1,4 @@
-//! What one gateway's clients are to have, with the order in which it changed.
+//! The resources of one gateway, in the order in which they changed.
 //!
 //! ```text
 //!   update ──▶ entries by type and name ──▶ visible(class, name)
@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A change costs the change: nothing here walks all entries to find one. Removals stay in the
-//! index as tombstones, of which a bounded number is kept; a stream that lags behind the oldest compares
-//! everything instead. Knows no streams.
+//! index as tombstones, of which a bounded number is kept; a stream that lags behind the oldest
+//! compares everything instead. Knows no streams.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

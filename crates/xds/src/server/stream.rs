@@ -46,7 +46,7 @@ pub(super) struct Stream {
     pub(super) expected: BTreeSet<Arc<str>>,
     nonces: u64,
     /// Of which type the latest response was, when it said that more follows.
-    promised: Option<ResourceType>,
+    announced: Option<ResourceType>,
     /// Whether the store has ever answered.
     live: bool,
 }
@@ -56,24 +56,24 @@ pub(super) struct Stream {
 pub(super) struct TypeState {
     /// `None` until the client asks for the type.
     pub(super) subscription: Option<Subscription>,
-    /// Whether everything has to be looked at, not only what changed.
+    /// Whether all resources are compared, not only changed ones.
     pub(super) scan: bool,
     /// What the client was sent last, by name.
     pub(super) known: BTreeMap<Arc<str>, Known>,
     /// To be sent even when the client has it.
     pub(super) forced: BTreeSet<Arc<str>>,
     pub(super) due: Lane,
-    /// Removals that wait for others to let go.
+    /// Removals that wait until nothing refers to them.
     pub(super) removals: Lane,
     /// What of a batch is left to be sent.
     pub(super) sending: BTreeSet<Arc<str>>,
     pub(super) removing: BTreeSet<Arc<str>>,
-    /// Parts of refused responses, to find out which resource it was.
+    /// Halves of refused responses, to find the refused resource.
     pub(super) isolate: VecDeque<BTreeSet<Arc<str>>>,
     pub(super) outstanding: VecDeque<Outstanding>,
-    /// Whether all that there was when the client asked first has been sent.
+    /// Whether the initial state has been sent.
     pub(super) synced: bool,
-    /// Whether a response is due even if there is nothing to say.
+    /// Whether a response is due even if it is empty.
     pub(super) owed: bool,
     /// Everything up to here was acknowledged.
     pub(super) covers: u64,
@@ -159,7 +159,7 @@ pub(super) enum Excess {
     Names { kind: ResourceType, limit: usize },
 }
 
-/// Checks a name that a client says.
+/// Checks a name in a request.
 pub(super) fn check_name(name: &str) -> Result<(), Excess> {
     if name.len() > MAX_NAME_BYTES {
         return Err(Excess::Name);
@@ -167,7 +167,7 @@ pub(super) fn check_name(name: &str) -> Result<(), Excess> {
     Ok(())
 }
 
-/// Bytes that are kept of what a client says when it refuses something.
+/// Bytes that are kept of a NACK's text.
 pub(super) const MAX_NACK_BYTES: usize = 1024;
 
 impl TypeState {
@@ -186,7 +186,7 @@ impl TypeState {
         self.sending.is_empty() && self.removing.is_empty()
     }
 
-    /// Up to where the client has taken everything of this type.
+    /// The sequence number up to which the client has acknowledged this type.
     fn settled(&self, cursor: u64) -> u64 {
         let nothing_left =
             self.is_idle() && self.due.is_empty() && self.isolate.is_empty() && !self.scan;
@@ -199,7 +199,7 @@ impl TypeState {
         }
     }
 
-    /// Makes a name due that the client asks for.
+    /// Makes a subscribed name due.
     pub(super) fn ask(&mut self, name: Arc<str>, forced: bool, seq: u64, now: Instant) {
         if forced {
             self.forced.insert(name.clone());
@@ -218,8 +218,8 @@ impl TypeState {
         self.removing.remove(name);
     }
 
-    /// Ends the batch when nothing of it is left. What was refused in company is of it until it
-    /// has been sent in parts: the client does not have it before.
+    /// Ends the batch when nothing of it is left. Resources of a refused response belong to it
+    /// until they were sent in halves: the client does not have them before.
     pub(super) fn finish_batch(&mut self) {
         if self.is_sent() {
             self.synced = true;
@@ -229,8 +229,8 @@ impl TypeState {
         }
     }
 
-    /// Whether there is something of this type that the client has to have, to have everything.
-    fn promises(&self) -> bool {
+    /// Whether resources of this type are still to be sent for a complete state.
+    fn more_follows(&self) -> bool {
         let due = self.owed || self.scan || !self.due.is_empty();
         let first = self.subscription.is_some() && !self.synced && due;
         first || !self.is_sent() || !self.isolate.is_empty()
@@ -275,7 +275,7 @@ impl Stream {
             cursor: 0,
             expected: BTreeSet::new(),
             nonces: 0,
-            promised: None,
+            announced: None,
             live: false,
         }
     }
@@ -329,7 +329,7 @@ impl Stream {
         }
     }
 
-    /// When something that waits is sent anyway.
+    /// When a waiting batch is sent without its gate.
     pub(super) fn timeout(&self) -> Option<Instant> {
         let waiting = ResourceType::ALL.into_iter().filter_map(|kind| {
             let state = &self.types[kind as usize];
@@ -367,22 +367,22 @@ impl Stream {
         let state = &mut self.types[kind as usize];
         state.owed = false;
         state.synced |= state.is_sent();
-        self.promised = (self.class == Class::Parts && self.promises()).then_some(kind);
-        let mark = self.promised.map_or("", |_| MORE_FOLLOWS);
+        self.announced = (self.class == Class::Parts && self.more_follows()).then_some(kind);
+        let mark = self.announced.map_or("", |_| MORE_FOLLOWS);
         format!("{}{mark}", self.nonces)
     }
 
-    fn promises(&self) -> bool {
-        self.types.iter().any(TypeState::promises)
+    fn more_follows(&self) -> bool {
+        self.types.iter().any(TypeState::more_follows)
     }
 
-    /// Of which type a response is due that says nothing but that nothing follows, because what
-    /// was to follow is not asked for any more or known already.
-    pub(super) fn broken_promise(&self) -> Option<ResourceType> {
-        self.promised.filter(|_| !self.promises())
+    /// The type of an empty response that retracts the announcement of more, because what
+    /// was to follow is no longer subscribed or known already.
+    pub(super) fn stale_announcement(&self) -> Option<ResourceType> {
+        self.announced.filter(|_| !self.more_follows())
     }
 
-    /// Does what a cluster that is sent asks for: the client needs its assignment, and Envoy
+    /// Schedules the assignment of a sent cluster: the client needs it, and Envoy
     /// needs it again when the cluster is one that it had.
     pub(super) fn cluster_sent(&mut self, name: &Arc<str>, had: bool, store: &Store, now: Instant) {
         let kind = ResourceType::ClusterLoadAssignment;
@@ -484,15 +484,6 @@ const FOLLOWING: [ResourceType; 3] = [
     ResourceType::RouteConfiguration,
     ResourceType::WireGuardRoute,
 ];
-
-/// Whether asking for nothing in particular means everything, as it does for the types that are
-/// the roots of a configuration.
-pub(super) fn wildcards(kind: ResourceType) -> bool {
-    match kind {
-        ResourceType::Cluster | ResourceType::Listener | ResourceType::WireGuardRoute => true,
-        ResourceType::ClusterLoadAssignment | ResourceType::RouteConfiguration => false,
-    }
-}
 
 #[cfg(test)]
 mod tests;

@@ -18,9 +18,7 @@ use super::serve::AdmittedStreams;
 use super::store::{Class, Store};
 use super::stream::{Excess, Handled, MAX_NACK_BYTES, Stream, StreamLimits};
 use super::{Gateway, Inner, ServerLimits};
-use crate::proto::discovery::{
-    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, Node,
-};
+use crate::proto::discovery::Node;
 use crate::resource::ResourceType;
 
 /// What differs between the two variants of the protocol.
@@ -31,6 +29,7 @@ pub(super) trait Variant: Send + 'static {
 
     fn node(request: &Self::Request) -> Option<&Node>;
 
+    /// Handles a request.
     fn on_request(
         stream: &mut Stream,
         store: &Store,
@@ -38,71 +37,12 @@ pub(super) trait Variant: Send + 'static {
         request: Self::Request,
     ) -> Result<Handled, Excess>;
 
+    /// Builds the next response, if one is due now.
     fn next_response(
         stream: &mut Stream,
         store: &Store,
         now: Instant,
     ) -> Option<(ResourceType, Self::Response)>;
-}
-
-/// The incremental variant.
-pub(super) struct Delta;
-
-impl Variant for Delta {
-    type Request = DeltaDiscoveryRequest;
-    type Response = DeltaDiscoveryResponse;
-    const DELTA: bool = true;
-
-    fn node(request: &Self::Request) -> Option<&Node> {
-        request.node.as_ref()
-    }
-
-    fn on_request(
-        stream: &mut Stream,
-        store: &Store,
-        now: Instant,
-        request: Self::Request,
-    ) -> Result<Handled, Excess> {
-        stream.on_delta_request(store, now, request)
-    }
-
-    fn next_response(
-        stream: &mut Stream,
-        store: &Store,
-        now: Instant,
-    ) -> Option<(ResourceType, Self::Response)> {
-        stream.next_delta_response(store, now)
-    }
-}
-
-/// The state of the world.
-pub(super) struct Full;
-
-impl Variant for Full {
-    type Request = DiscoveryRequest;
-    type Response = DiscoveryResponse;
-    const DELTA: bool = false;
-
-    fn node(request: &Self::Request) -> Option<&Node> {
-        request.node.as_ref()
-    }
-
-    fn on_request(
-        stream: &mut Stream,
-        store: &Store,
-        now: Instant,
-        request: Self::Request,
-    ) -> Result<Handled, Excess> {
-        stream.on_full_request(store, now, request)
-    }
-
-    fn next_response(
-        stream: &mut Stream,
-        store: &Store,
-        now: Instant,
-    ) -> Option<(ResourceType, Self::Response)> {
-        stream.next_full_response(store, now)
-    }
 }
 
 /// Where responses go.

@@ -176,7 +176,7 @@ pub(crate) struct Seen {
     pub(crate) confirmed: u64,
 }
 
-/// Says what becomes of a table.
+/// Decides what becomes of a table.
 type Judge = Box<dyn Fn(&Table) -> Result<(), String> + Send>;
 
 /// A client that runs until it is dropped.

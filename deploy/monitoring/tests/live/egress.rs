@@ -97,7 +97,7 @@ impl Egress {
         }
     }
 
-    /// Returns the octets that came through it so far.
+    /// Returns the bytes that came through it so far.
     pub(crate) fn carried(&self) -> f64 {
         let text = http::get(&Target::plain(self.server_probes), "/metrics").unwrap();
         let metrics = Metrics::parse(&text.text()).unwrap();
@@ -105,7 +105,7 @@ impl Egress {
         metrics.value(name, &[]).unwrap_or_default()
     }
 
-    /// Dials as an API server does: something that answers, and something that does not. Somebody
+    /// Dials as an API server does: something that answers, and something that does not. An agent
     /// without a certificate tries as well.
     pub(crate) fn use_it(&self) {
         let stranger = Target::tls(self.frontends, self.authority.pem());

@@ -141,7 +141,7 @@ fn traffic(world: &World, gateways: &Gateways, controller: &Controller, egress: 
     controller.use_it();
     let mut opened = world.dial(0, &format!("{POD}:7")).unwrap();
     assert_eq!(opened.exchange(b"hello").unwrap(), b"hello");
-    // Nobody listens there.
+    // No listener there.
     assert!(world.dial(0, &format!("{POD}:8")).is_err());
     // An API server without a certificate.
     let proxy = SocketAddr::new(world.network.addresses.server(0), PROXY_PORT);

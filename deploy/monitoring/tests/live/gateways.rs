@@ -105,7 +105,7 @@ impl Gateways {
     pub(crate) fn use_them(&self) {
         exchange(self.tls, &ClientHello::for_name("api.test").encode());
         exchange(self.tls, &ClientHello::for_name("gone.test").encode());
-        exchange(self.tls, &ClientHello::for_name("nobody.test").encode());
+        exchange(self.tls, &ClientHello::for_name("unknown.test").encode());
         exchange(self.pods, b"hello");
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.send_to(b"junk", self.wireguard).unwrap();
@@ -113,10 +113,10 @@ impl Gateways {
 }
 
 /// Sends something and reads as much, or to the end.
-fn exchange(addr: SocketAddr, octets: &[u8]) {
+fn exchange(addr: SocketAddr, bytes: &[u8]) {
     let mut stream = TcpStream::connect(addr).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
-    stream.write_all(octets).unwrap();
-    let mut answer = vec![0; octets.len()];
+    stream.write_all(bytes).unwrap();
+    let mut answer = vec![0; bytes.len()];
     let _ = stream.read_exact(&mut answer);
 }

@@ -161,7 +161,7 @@ fn node_proxy(world: &World, dir: &TempDir) -> Program {
     Program::start_in(at, dir.path(), "apiserver-proxy", "node", &config)
 }
 
-/// Tells the API server of a pod at the tunnel client's address: nobody runs it there.
+/// Tells the API server of a pod at the tunnel client's address: no pod runs there.
 fn create_pod(place: Place<'_>, api: &KubeApiServer, (name, program): (&str, &str)) {
     let mut pod = json!({
         "apiVersion": "v1",

@@ -6,7 +6,7 @@
 //!           look_after(), a thread of its own: every pod's probe when it is due, and Services led anew
 //! ```
 //!
-//! Nobody who rolls pods or sees them off holds up their probes: a pod that drains accepts connections
+//! No step that rolls pods or waits for their end holds up their probes: a pod that drains accepts connections
 //! for some seconds only, in which it has to be out of its Services. Until all have started, who starts them
 //! looks after them.
 
@@ -95,7 +95,7 @@ impl<'n> Fleet<'n> {
         place.unwrap_or_else(|| panic!("no {key}"))
     }
 
-    /// Starts a pod at the next place where nobody is. One of a StatefulSet follows another, elsewhere if
+    /// Starts a pod at the next free place. One of a StatefulSet follows another, elsewhere if
     /// it can; one of a DaemonSet is where an old one may still be.
     fn begin(&self, workload: usize, new: bool) {
         let own = &self.workloads[workload];
@@ -140,7 +140,7 @@ impl<'n> Fleet<'n> {
         let free = own.places.iter().copied();
         let free = free.filter(|place| !taken(place) && !named(place));
         let mut free: Vec<&'static str> = free.collect();
-        // Those where somebody was come last.
+        // Those that were used come last.
         free.sort_by_key(|place| now.left == Some(*place));
         let place = free[0];
         let called = |name: &String| {
@@ -275,7 +275,7 @@ impl<'n> Fleet<'n> {
     /// Accompanies pods that were told to end.
     fn see_off(&self, workload: usize, seen: &mut impl Seen) {
         let key = self.workloads[workload].key;
-        // The lock is not held while somebody takes his time.
+        // The lock is not held while a program takes its time.
         let out = self.now().out_of_services(workload, key);
         for pid in out {
             let leave = seen.may_end(key, pid);

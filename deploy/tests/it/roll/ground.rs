@@ -35,7 +35,7 @@ const SEED: [&str; 22] = [
     "balancer",
 ];
 
-/// Who is in the shoot, and at which last octet.
+/// Who is in the shoot, and at which last byte.
 const SHOOT: [(&str, u8); 7] = [
     ("vpn-shoot-0", 20),
     ("vpn-shoot-1", 21),

@@ -83,11 +83,11 @@ pub(crate) struct Running {
 /// How far a pod is on its way out.
 #[derive(Clone, Copy)]
 pub(crate) enum End {
-    /// Nobody told it to end.
+    /// It was not told to end.
     Not,
     /// It was told, and is killed at that time.
     Told(Deadline),
-    /// And whoever sees it off lets it go.
+    /// And its caller no longer waits for it.
     Free(Deadline),
     /// It is over.
     Over,

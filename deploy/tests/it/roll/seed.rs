@@ -1,4 +1,4 @@
-//! What is there before any pod: the API server and its objects, Secrets, and whoever is reached in the end.
+//! What is there before any pod: the API server and its objects, Secrets, and the destinations.
 //!
 //! ```text
 //!   manifests, and the same for another shoot ─▶ API server ─▶ controller
@@ -72,7 +72,7 @@ impl<'n> Seed<'n> {
             address,
             (&selector.0, &selector.1),
             &[(objects::VPN_SERVICE, VPN.to_owned())],
-            "nobody",
+            "unaudited",
         );
         let (shoot, other) = (Authority::new("shoot"), Authority::new("other"));
         let mut seed = Self {
@@ -120,7 +120,7 @@ impl<'n> Seed<'n> {
         api.apply(&endpoints);
     }
 
-    /// Starts whoever answers in the end. What stands for a shoot's API server says its name as kubelets do.
+    /// Starts the destinations. What stands for a shoot's API server says its name as kubelets do.
     fn serve(&mut self, network: &Network) {
         let mut start = |place: &str, at: String, name: &str, identity: &Identity| {
             let listener = Place::In(network.at(place)).bind(at.parse().unwrap());
@@ -144,7 +144,7 @@ impl<'n> Seed<'n> {
             .unwrap();
     }
 
-    /// Builds a component, with everybody's Secrets.
+    /// Builds a component, with all Secrets.
     pub(crate) fn built(&self, directory: &str) -> Objects {
         let mut objects = Objects::build(directory).unwrap();
         objects.extend(self.secrets.iter().cloned());

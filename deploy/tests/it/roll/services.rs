@@ -168,7 +168,7 @@ fn turns(text: &mut String, rule: &str, port: &Port, pods: &[String]) {
     }
 }
 
-/// Writes rules that have no memory: an answer is the balancer's, whoever gave it.
+/// Writes rules that have no memory: an answer is the balancer's, whichever program gave it.
 fn datagrams(text: &mut String, port: &Port, pods: &[String]) {
     let number = port.inside;
     assert_eq!(port.outside, number, "datagrams keep their port");

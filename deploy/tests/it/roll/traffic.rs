@@ -22,7 +22,7 @@ use testkit::wait;
 
 use crate::api::LIMIT;
 
-/// A way to somebody.
+/// A way to a destination.
 #[derive(Debug)]
 pub(crate) struct Path<'n> {
     pub(crate) name: &'static str,

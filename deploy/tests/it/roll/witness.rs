@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   told to end ─▶ what is held goes on, requests go elsewhere ─▶ clients end what they hold ─▶ the end
-//!   gateway: nobody ends it ─▶ cut, a line `drained` in its access log for each that is lost
+//!   gateway: no side ends it ─▶ cut, a line `drained` in its access log for each that is lost
 //! ```
 //!
 //! Nothing else may be lost, with one exception that is looked at case by case: what a link of the egress
@@ -182,7 +182,7 @@ fn told(failures: &[Failure]) -> String {
     all.collect()
 }
 
-/// Returns the path of a connection that a gateway had, if somebody holds it.
+/// Returns the path of a connection that a gateway had, if a client holds it.
 fn path(cut: &Value) -> Option<&'static str> {
     let name = cut["server_name"].as_str();
     match cut["listener"].as_str() {

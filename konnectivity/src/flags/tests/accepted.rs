@@ -6,52 +6,60 @@ use std::time::Duration;
 
 use knp_proto::Strategy;
 use telemetry::{EndpointAddr, LogFormat};
+use testkit::tempdir::TempDir;
 
-use super::super::{AgentIdentity, ClusterSource, FrontendMode, SingleCluster};
-use super::{
-    AgentFlags, Environment, Parsed, REGISTRY, ServerConfig, ServerFlags, TCP, UDS, agent, server,
-    words,
-};
+use super::super::ClusterSource;
+use super::{Environment, Parsed, REGISTRY, ServerConfig, TCP, UDS, agent, server, words};
 use crate::agent::CountSource;
+use crate::lease::ServerLeaseParams;
+use crate::registry::{FrontendMode, SingleParams};
 
-fn single(config: &ServerConfig) -> &SingleCluster {
+fn single(config: &ServerConfig) -> &SingleParams {
     match &config.clusters {
-        ClusterSource::Single(single) => single,
+        ClusterSource::Single { params, .. } => params,
+        ClusterSource::Registry(directory) => panic!("a registry, {}", directory.display()),
+    }
+}
+
+fn lease(config: &ServerConfig) -> &ServerLeaseParams {
+    match &config.clusters {
+        ClusterSource::Single { lease, .. } => &lease.as_ref().unwrap().1,
         ClusterSource::Registry(directory) => panic!("a registry, {}", directory.display()),
     }
 }
 
 #[test]
-fn values_are_written_in_all_of_pflag_s_ways() {
+fn values_parse_in_all_pflag_spellings() {
     for line in [
         "--delete-existing-uds-file=false --admin-port=9000 --keepalive-time=1m30s -v=6",
         "--delete-existing-uds-file=0 --admin-port 9000 --keepalive-time 90s -v 6",
         "--delete_existing_uds_file=F --admin_port=9000 --keepalive-time=1.5m -v6",
         "--admin-port=1 --admin-port=9000 --delete-existing-uds-file --delete-existing-uds-file=False --keepalive-time=0h90000ms --v=6",
     ] {
-        let config = server(&format!("{UDS} {line}")).unwrap();
+        let setup = server(&format!("{UDS} {line}")).unwrap();
+        let config = setup.config;
         assert!(!config.delete_existing_sockets, "{line}");
         assert_eq!(config.admin, "127.0.0.1:9000".parse().unwrap(), "{line}");
         assert_eq!(
-            config.agent_keepalive.time,
+            config.agent_liveness.interval,
             Duration::from_secs(90),
             "{line}"
         );
         assert!(
-            config.process.log_directives.contains("konnectivity=debug"),
+            setup.process.log_directives.contains("konnectivity=debug"),
             "{line}"
         );
     }
 }
 
 #[test]
-fn lists_are_separated_by_commas_and_repeated() {
+fn lists_parse_commas_and_repetition() {
     for line in [
         "--proxy-strategies=destHost,defaultRoute,default",
         "--proxy-strategies destHost --proxy-strategies=defaultRoute,default",
         "--proxy-strategies=destHost,,defaultRoute,default,",
     ] {
-        let config = server(&format!("{UDS} {line}")).unwrap();
+        let config = server(&format!("{UDS} {line}")).unwrap().config;
         let expected = [
             Strategy::DestHost,
             Strategy::DefaultRoute,
@@ -62,7 +70,7 @@ fn lists_are_separated_by_commas_and_repeated() {
 }
 
 #[test]
-fn manifests_of_upstream_and_of_others_start_a_server() {
+fn server_accepts_manifests_of_others() {
     for (manifest, line) in [
         (
             "upstream, HTTP CONNECT with certificates",
@@ -104,13 +112,13 @@ fn manifests_of_upstream_and_of_others_start_a_server() {
              --cipher-suites=TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,TLS_AES_128_GCM_SHA256",
         ),
     ] {
-        let config = server(line).unwrap_or_else(|error| panic!("{manifest}: {error}"));
-        assert_eq!(config.agents.address.port(), 8132, "{manifest}");
+        let setup = server(line).unwrap_or_else(|error| panic!("{manifest}: {error}"));
+        assert_eq!(setup.config.agents.port(), 8132, "{manifest}");
     }
 }
 
 #[test]
-fn manifests_of_upstream_and_of_others_start_an_agent() {
+fn agent_accepts_manifests_of_others() {
     for (manifest, line) in [
         (
             "upstream",
@@ -135,83 +143,82 @@ fn manifests_of_upstream_and_of_others_start_an_agent() {
     ] {
         let line = line.replace(" --feature_less=", "");
         let setup = agent(&line).unwrap_or_else(|error| panic!("{manifest}: {error}"));
-        assert_eq!(setup.agent.server_port, 8132, "{manifest}");
+        assert_eq!(setup.config.server_port, 8132, "{manifest}");
     }
 }
 
 #[test]
-fn a_server_over_a_socket_has_no_port_for_api_servers() {
+fn uds_server_has_no_port_for_api_servers() {
     let line =
         "--agent-namespace=kube-system --agent-service-account=a --authentication-audience=b";
-    let config = server(&format!("{UDS} {line} --enable-lease-controller")).unwrap();
+    let setup = server(&format!("{UDS} {line} --enable-lease-controller")).unwrap();
+    let config = setup.config;
     assert_eq!(config.frontends, None);
     let cluster = single(&config);
-    assert_eq!(cluster.uds, Some(PathBuf::from("/run/k.sock")));
-    let AgentIdentity::Token(token) = &cluster.agents else {
-        panic!("{:?}", cluster.agents);
-    };
+    let uds = cluster.uds.as_ref().unwrap();
+    assert_eq!(uds.path, PathBuf::from("/run/k.sock"));
+    let token = cluster.tokens.as_ref().unwrap();
     assert_eq!(
         (token.service_account.as_str(), &token.kubeconfig),
         ("a", &None)
     );
-    let lease = cluster.lease.as_ref().unwrap();
-    assert_eq!(lease.labels.to_string(), "k8s-app=konnectivity-server");
+    let labels = &lease(&config).labels;
+    assert_eq!(labels.to_string(), "k8s-app=konnectivity-server");
     assert_eq!(config.workers, 1);
-    assert_eq!(config.process.warnings, [""; 0]);
+    assert_eq!(setup.process.warnings, [""; 0]);
 }
 
 #[test]
-fn a_server_over_tcp_verifies_api_servers() {
-    let config = server(&format!(
-        "{TCP} --cluster-ca-cert=a-ca.crt --mode=http-connect"
-    ))
-    .unwrap();
-    assert_eq!(config.mode, FrontendMode::HttpConnect);
-    let port = config.frontends.as_ref().unwrap();
-    assert_eq!(port.address, "[::]:8090".parse::<SocketAddr>().unwrap());
+fn tcp_server_verifies_api_servers() {
+    let line = "--cluster-ca-cert=a-ca.crt --mode=http-connect";
+    let config = server(&format!("{TCP} {line}")).unwrap().config;
+    assert_eq!(config.tls.frontend_mode, FrontendMode::HttpConnect);
+    let address = config.frontends.unwrap();
+    assert_eq!(address, "[::]:8090".parse::<SocketAddr>().unwrap());
     let cluster = single(&config);
-    assert_eq!(cluster.frontend_ca, Some(PathBuf::from("s-ca.crt")));
-    let ca = PathBuf::from("a-ca.crt");
-    assert_eq!(cluster.agents, AgentIdentity::Certificate { ca });
+    assert_eq!(cluster.frontends_ca, Some(PathBuf::from("s-ca.crt")));
+    assert_eq!(cluster.agents_ca, Some(PathBuf::from("a-ca.crt")));
+    assert_eq!(cluster.tokens, None);
 }
 
 #[test]
-fn agents_without_any_credentials_are_warned_of() {
-    let config = server(UDS).unwrap();
-    assert_eq!(single(&config).agents, AgentIdentity::Anyone);
-    assert!(config.process.warnings[0].contains("--cluster-ca-cert"));
+fn unauthenticated_agents_are_warned_about() {
+    let setup = server(UDS).unwrap();
+    let cluster = single(&setup.config);
+    assert_eq!((&cluster.agents_ca, &cluster.tokens), (&None, &None));
+    assert!(setup.process.warnings[0].contains("--cluster-ca-cert"));
 }
 
 #[test]
-fn a_registry_needs_no_port_and_uses_every_cpu() {
-    let config = server(REGISTRY).unwrap();
+fn registry_needs_no_port_and_uses_all_cpus() {
+    let config = server(REGISTRY).unwrap().config;
     assert!(config.frontends.is_none() && config.workers >= 1);
     let ClusterSource::Registry(directory) = &config.clusters else {
         panic!("{:?}", config.clusters);
     };
     assert_eq!(directory, &PathBuf::from("clusters"));
     let line = "--server-port=8131 --server-cert=s.crt --server-key=s.key --workers=3";
-    let config = server(&format!("{REGISTRY} {line}")).unwrap();
+    let config = server(&format!("{REGISTRY} {line}")).unwrap().config;
     assert_eq!(
-        (config.frontends.unwrap().address.port(), config.workers),
+        (config.frontends.unwrap().port(), config.workers),
         (8131, 3)
     );
 }
 
 #[test]
-fn no_dial_takes_for_ever() {
+fn dial_timeout_is_always_bounded() {
     for (line, seconds) in [
         ("", 10),
         ("--backend-dial-timeout=0", 3600),
         ("--backend-dial-timeout=5m", 300),
     ] {
-        let config = server(&format!("{UDS} {line}")).unwrap();
+        let config = server(&format!("{UDS} {line}")).unwrap().config;
         assert_eq!(config.dial_timeout, Duration::from_secs(seconds), "{line}");
     }
 }
 
 #[test]
-fn an_agent_s_flags_arrive_where_they_belong() {
+fn agent_flags_reach_their_parameters() {
     let setup = agent(
         "--agent-id=a --proxy-server-host=[fd00::1] --keepalive-time=1s --dial-timeout=2s \
          --max-tunnels=7 --allow-destinations=10.0.0.0/8:443,[fd00::/8]:80-90 \
@@ -219,7 +226,7 @@ fn an_agent_s_flags_arrive_where_they_belong() {
          --count-server-leases --lease-label=a=b --log-format=json --max-buffered-bytes=8MiB",
     )
     .unwrap();
-    let own = setup.agent;
+    let own = setup.config;
     assert_eq!(
         (own.agent_id.as_str(), own.server_host.as_str()),
         ("a", "fd00::1")
@@ -250,28 +257,32 @@ fn an_agent_s_flags_arrive_where_they_belong() {
     assert!(matches!(own.health, EndpointAddr::Tcp(address) if address == health));
     assert_eq!(own.leases.unwrap().selector, "a=b", "by its former name");
     assert_eq!(setup.process.log_format, LogFormat::Json);
-    assert_eq!(agent("").unwrap().agent.liveness.keepalive, None);
+    assert_eq!(agent("").unwrap().config.liveness.keepalive, None);
 }
 
 #[test]
-fn names_come_from_the_flag_the_environment_or_chance() {
+fn names_come_from_flag_environment_file_or_random() {
+    let dir = TempDir::new("flags").unwrap();
+    let file = dir.write("k.yaml", "server-id: of-the-file\n").unwrap();
+    let file = format!("--config={}", file.display());
     let environment = Environment {
         server_id: Some("of-the-environment".to_owned()),
         ..Environment::default()
     };
     let id = |line: &str, environment: &Environment| {
         let args = words("konnectivity-server", &format!("{UDS} {line}"));
-        match ServerFlags::parse_from(args, environment).unwrap() {
-            Parsed::Configured(config) => config.id,
+        match crate::flags::server(args, environment).unwrap() {
+            Parsed::Configured(setup) => setup.config.id,
             Parsed::Print(text) => panic!("{text}"),
         }
     };
     assert_eq!(id("--server-id=own", &environment), "own");
+    assert_eq!(id(&format!("{file} --server-id=own"), &environment), "own");
     assert_eq!(id("", &environment), "of-the-environment");
-    let (one, other) = (
-        id("", &Environment::default()),
-        id("", &Environment::default()),
-    );
+    assert_eq!(id(&file, &environment), "of-the-environment");
+    let none = Environment::default();
+    assert_eq!(id(&file, &none), "of-the-file");
+    let (one, other) = (id("", &none), id("", &none));
     assert_ne!(one, other);
     let shape: Vec<_> = one.split('-').map(str::len).collect();
     assert_eq!(shape, [8, 4, 4, 4, 12], "{one}");
@@ -279,11 +290,11 @@ fn names_come_from_the_flag_the_environment_or_chance() {
 }
 
 #[test]
-fn flags_without_effect_are_warned_of_once_and_only_if_they_would_have_had_one() {
+fn flags_without_effect_are_warned_about_once() {
     let line = format!("{TCP} --cluster-ca-cert=a-ca.crt");
     let idle = "--logtostderr=true --enable-profiling=false --xfr-channel-size=10 --log-file=";
-    let config = server(&format!("{line} {idle}")).unwrap();
-    assert_eq!(config.process.warnings, [""; 0]);
+    let setup = server(&format!("{line} {idle}")).unwrap();
+    assert_eq!(setup.process.warnings, [""; 0]);
     let idle = "--log-file=/var/log/x --xfr-channel-size=100 --enable-profiling";
     let warnings = server(&format!("{line} {idle}")).unwrap().process.warnings;
     let [warning] = warnings.as_slice() else {
@@ -295,7 +306,7 @@ fn flags_without_effect_are_warned_of_once_and_only_if_they_would_have_had_one()
 }
 
 #[test]
-fn help_and_version_are_texts() {
+fn help_and_version_print_texts() {
     let help = server("--help").unwrap_err();
     for text in [
         "--uds-name",
@@ -308,8 +319,8 @@ fn help_and_version_are_texts() {
     }
     assert!(!help.contains("--warn-on-channel-limit"), "hidden");
     let agent = |line: &str| {
-        let parsed =
-            AgentFlags::parse_from(words("konnectivity-agent", line), &Environment::default());
+        let args = words("konnectivity-agent", line);
+        let parsed = crate::flags::agent(args, &Environment::default());
         matches!(parsed, Ok(Parsed::Print(_)))
     };
     assert!(agent("-h") && agent("--version"));

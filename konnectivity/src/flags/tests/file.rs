@@ -1,10 +1,10 @@
-//! The file: what it gives, what it cannot, and who wins.
+//! The configuration file: keys, errors and precedence.
 
 use std::path::Path;
 
 use testkit::tempdir::TempDir;
 
-use super::super::{AgentIdentity, ClusterSource};
+use super::super::ClusterSource;
 use super::{agent, server};
 
 fn write(dir: &TempDir, text: &str) -> String {
@@ -14,7 +14,7 @@ fn write(dir: &TempDir, text: &str) -> String {
 }
 
 #[test]
-fn keys_are_flags_and_paths_are_relative_to_the_file() {
+fn file_keys_are_flags_with_relative_paths() {
     let dir = TempDir::new("flags").unwrap();
     let path = write(
         &dir,
@@ -22,24 +22,24 @@ fn keys_are_flags_and_paths_are_relative_to_the_file() {
          cluster-ca-cert: ca.crt\nproxy-strategies: [destHost, default]\nkeepalive-time: 1m30s\n\
          max-buffered-bytes: 64MiB\nserver-id: 17\nlogtostderr: true\nv: 2\n",
     );
-    let config = server(&format!("--config={path}")).unwrap();
-    assert_eq!(config.agents.identity.cert, dir.path().join("tls/a.crt"));
+    let config = server(&format!("--config={path}")).unwrap().config;
+    let pair = config.tls.agents_pair.unwrap();
+    assert_eq!(pair.cert, dir.path().join("tls/a.crt"));
     assert_eq!(
         (config.id.as_str(), config.max_buffered_bytes),
         ("17", 64 << 20)
     );
-    assert_eq!(config.agent_keepalive.time.as_secs(), 90);
-    let ClusterSource::Single(single) = config.clusters else {
+    assert_eq!(config.agent_liveness.interval.as_secs(), 90);
+    let ClusterSource::Single { params, .. } = config.clusters else {
         panic!("a registry");
     };
-    assert_eq!(single.uds.as_deref(), Some(Path::new("/run/k.sock")));
-    let ca = dir.path().join("ca.crt");
-    assert_eq!(single.agents, AgentIdentity::Certificate { ca });
-    assert_eq!(single.strategies.len(), 2);
+    assert_eq!(params.uds.unwrap().path, Path::new("/run/k.sock"));
+    assert_eq!(params.agents_ca, Some(dir.path().join("ca.crt")));
+    assert_eq!(params.strategies.len(), 2);
 }
 
 #[test]
-fn the_command_line_wins() {
+fn command_line_wins_over_file() {
     let dir = TempDir::new("flags").unwrap();
     let path = write(
         &dir,
@@ -50,14 +50,14 @@ fn the_command_line_wins() {
     ))
     .unwrap();
     assert_eq!(
-        (setup.agent.agent_id.as_str(), setup.agent.server_port),
+        (setup.config.agent_id.as_str(), setup.config.server_port),
         ("own", 1234)
     );
-    assert_eq!(setup.agent.ca.as_deref(), Some(Path::new("other.crt")));
+    assert_eq!(setup.config.ca.as_deref(), Some(Path::new("other.crt")));
 }
 
 #[test]
-fn mistakes_are_told_with_their_place() {
+fn file_errors_name_their_line() {
     let dir = TempDir::new("flags").unwrap();
     for (text, expected) in [
         ("agent-id: a\nagent-ids: b\n", "k.yaml:2:"),
@@ -81,7 +81,7 @@ fn mistakes_are_told_with_their_place() {
 }
 
 #[test]
-fn what_a_registry_excludes_is_excluded_in_a_file_too() {
+fn registry_excludes_keys_in_file_too() {
     let dir = TempDir::new("flags").unwrap();
     let path = write(&dir, "registry: clusters\nmax-tunnels: 10000\n");
     let error = server(&format!("--config={path}")).unwrap_err();
@@ -92,17 +92,17 @@ fn what_a_registry_excludes_is_excluded_in_a_file_too() {
 }
 
 #[test]
-fn what_is_in_effect_can_be_given_as_the_file() {
+fn effective_configuration_is_valid_file() {
     let dir = TempDir::new("flags").unwrap();
     let line = "--agent-id=a --sync-interval=1500ms --ca-cert=/ca.crt \
                 --max-buffered-bytes=123456789";
     for allowed in ["", " --allow-destinations=10.0.0.0/8,[fd00::/8]:443"] {
         let first = agent(&format!("{line}{allowed}")).unwrap();
-        let text = settings::effective_yaml(first.process.effective()).unwrap();
+        let text = settings::effective_yaml(&first.process.effective).unwrap();
         let path = write(&dir, &text);
         let second = agent(&format!("--config={path}")).unwrap();
-        assert_eq!(first.process.effective(), second.process.effective());
-        assert_eq!(second.agent.connect.interval.as_millis(), 1500);
-        assert_eq!(first.agent.ca, second.agent.ca);
+        assert_eq!(first.process.effective, second.process.effective);
+        assert_eq!(second.config.connect.interval.as_millis(), 1500);
+        assert_eq!(first.config.ca, second.config.ca);
     }
 }

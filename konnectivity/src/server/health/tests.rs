@@ -1,13 +1,17 @@
 //! The endpoints, by real requests.
 
-use std::sync::Mutex;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use telemetry::http::{Bound, EndpointAddr};
+use telemetry::{Endpoints, LogControl, Process, Registry, Status};
 use testkit::http::{Connection, Response, Target};
 use tokio::sync::oneshot;
 
 use super::*;
+use crate::metrics::SERVER_BUILD;
 
 /// A server with the tenants `full`, which has agents, and `empty`, which has none.
 struct Sample(Mutex<State>);
@@ -18,7 +22,7 @@ const READY: State = State {
     agents: Agents::Connected,
 };
 
-impl ServerView for Sample {
+impl Probed for Sample {
     fn state(&self) -> State {
         *self.0.lock().unwrap()
     }
@@ -30,6 +34,24 @@ impl ServerView for Sample {
             "empty" => state(false, 7),
             _ => None,
         }
+    }
+}
+
+impl Process for Sample {
+    fn binary(&self) -> &'static str {
+        SERVER_BUILD.binary
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        self.state().ready().map_err(str::to_owned)
+    }
+
+    fn extra(&self, _method: &str, path: &str, query: Option<&str>) -> Option<Extra> {
+        extra(self, path, query)
+    }
+
+    fn extra_admin(&self, _method: &str, path: &str, _query: Option<&str>) -> Option<Extra> {
+        endpoints::profiles(path)
     }
 
     fn config(&self) -> Value {
@@ -216,21 +238,18 @@ struct Server {
 
 impl Server {
     fn health(state: State) -> Self {
-        Self::start(health, state)
+        Self::start(Endpoints::probes, state)
     }
 
     fn admin(state: State) -> Self {
-        Self::start(admin, state)
+        Self::start(Endpoints::admin, state)
     }
 
-    fn start(
-        make: fn(&Arc<dyn ServerView>, Registry, LogControl) -> Endpoints,
-        state: State,
-    ) -> Self {
-        let view: Arc<dyn ServerView> = Arc::new(Sample(Mutex::new(state)));
+    fn start(make: fn(Arc<dyn Process>, Registry, LogControl) -> Endpoints, state: State) -> Self {
+        let view = Arc::new(Sample(Mutex::new(state)));
         let registry = Registry::new();
         let _ = registry.counter("rhizome_x_total", "X.", &[]).with(&[]);
-        let endpoints = make(&view, registry, LogControl::detached());
+        let endpoints = make(view, registry, LogControl::detached());
         let bound = Bound::new(&"127.0.0.1:0".parse().unwrap()).unwrap();
         let EndpointAddr::Tcp(address) = *bound.local_addr() else {
             panic!("not an address: {bound:?}");

@@ -194,8 +194,8 @@ proptest! {
     }
 }
 
-/// Settles a Service and the Services to be planned again, and checks that each of them gets exactly
-/// what it owns, that those are who gained or lost something, and that it comes to an end.
+/// Settles a Service and the Services to be planned again, and checks that each of them gets
+/// exactly what it owns, that those are who gained or lost something, and that it comes to an end.
 fn run(
     claims: &mut Claims,
     state: &ClusterState,

@@ -42,7 +42,7 @@ impl<'a> Annotations<'a> {
         }
         for (key, value) in &service.annotations {
             match key.strip_prefix(PREFIX) {
-                Some("from-world-to-ports") => parsed.from_world(key, value),
+                Some("from-world-to-ports") => parsed.world_ports(key, value),
                 Some("pod-label-selector-namespace-alias") => parsed.namespace(key, value),
                 Some(name) => {
                     let alias = name.strip_prefix("from-");
@@ -90,7 +90,7 @@ impl<'a> Annotations<'a> {
         }
     }
 
-    fn from_world(&mut self, key: &str, value: &str) {
+    fn world_ports(&mut self, key: &str, value: &str) {
         match parse_list(value) {
             Ok(ports) => self.from_world = Some(ports),
             Err(error) => {

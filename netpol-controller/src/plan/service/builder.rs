@@ -1,4 +1,4 @@
-//! From who may reach what to policies: names, rules, and what becomes of two with one name.
+//! From grants to policies: names, rules, and the merging of policies of one name.
 //!
 //! Ingress policies of one name select the same pods, so their rules are put together. Egress
 //! policies of one name are put together when they are of the same clients; the others get a hash
@@ -57,7 +57,7 @@ enum Side {
     Ingress,
 }
 
-/// A policy in the making.
+/// A policy before its name is final.
 struct PolicyDraft {
     side: Side,
     pods: LabelSelector,
@@ -71,7 +71,7 @@ struct Rule {
     ports: Vec<NetworkPolicyPort>,
 }
 
-/// The policies of a Service in the making.
+/// Builds the policies of a Service.
 pub(super) struct PolicyBuilder<'a> {
     mode: Compatibility,
     service: &'a ObjectKey,

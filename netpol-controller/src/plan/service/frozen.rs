@@ -54,7 +54,8 @@ impl Frozen {
             .retain(|name| !state.namespaces.contains_key(*name));
     }
 
-    /// Returns whether an existing policy stays; `wanted` returns whether something else asks for it.
+    /// Returns whether an existing policy stays; `wanted` returns whether something else asks for
+    /// it.
     pub(super) fn covers(&self, observed: &ObjectKey, wanted: impl FnOnce() -> bool) -> bool {
         if self.everything {
             return true;

@@ -358,8 +358,8 @@ fn namespace_routes_may_split_by_service() {
 }
 
 proptest! {
-    /// However the groups came to be what they are, and in whatever order, what each has is the same,
-    /// and no other object has it; the reported changes are the real ones.
+    /// However the groups came to be what they are, and in whatever order, what each has is the
+    /// same, and no other object has it; the reported changes are the real ones.
     #[test]
     fn claims_do_not_depend_on_order(puts in puts()) {
         let mut table = Table::default();

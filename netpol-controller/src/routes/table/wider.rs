@@ -1,14 +1,14 @@
-//! Which claims lie within others: a name within a wildcard, a part of a range, a port of any.
+//! Claims within others: a name within a wildcard, a part of a range, a port of any.
 //!
 //! ```text
 //!   api.a.example.com     takes from  *.a.example.com, *.example.com, *.com
 //!   10.1.2.3, port 443    takes from  10.1.2.3, any port; 10.1.2.2/31 … 0.0.0.0/1, any port or 443
 //! ```
 //!
-//! Gateways follow the most specific route, so an object that claims it takes connections from the owner
-//! of the wider one. `*`, `0.0.0.0/0` and `::/0` are for all others and lose nothing. Objects of
-//! Istio and of the Gateway API may do so, as they may there; a Service's annotations may not, where
-//! the wider claim is older and of another namespace: otherwise any author of a Service could
+//! Gateways follow the most specific route, so an object that claims it takes connections from the
+//! owner of the wider one. `*`, `0.0.0.0/0` and `::/0` are for all others and lose nothing. Objects
+//! of Istio and of the Gateway API may do so, as they may there; a Service's annotations may not,
+//! where the wider claim is older and of another namespace: otherwise any author of a Service could
 //! take any name.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -117,8 +117,8 @@ fn wider(claim: &Claim) -> Vec<RangeInclusive<Claim>> {
     }
 }
 
-/// Returns whether connections follow `claim` that would follow `wide` without it, of which `wide` is
-/// one of [`wider`].
+/// Returns whether connections follow `claim` that would follow `wide` without it, of which `wide`
+/// is one of [`wider`].
 fn accepts_from(claim: &Claim, wide: &Claim) -> bool {
     match (claim, wide) {
         (Claim::Destination(prefix, port), Claim::Destination(wide, wide_port)) => {

@@ -7,8 +7,8 @@ use crate::plan::Reason;
 use crate::routes::group;
 use crate::state::Kind;
 
-/// Checks that the object alone is reported, in the group that reports it, while a good shoot beside
-/// it is served.
+/// Checks that the object alone is reported, in the group that reports it, while a good shoot
+/// beside it is served.
 fn told_alone(objects: &[Value], kind: Kind, namespace: &str) {
     let good = "shoot--foo--good";
     let mut all = vec![api_server(good), api_server(SHOOT)];

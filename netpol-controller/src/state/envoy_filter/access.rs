@@ -1,9 +1,9 @@
 //! The rules of an RBAC filter, and which clients they admit.
 //!
-//! Rules are kept as the tree that they are, and worked out for one way in at a time: what a CONNECT
-//! request asks for, the server name, or a node proxy's destination decides which of the addresses
-//! count. So "not this shoot, or one of these ranges" comes out right for each shoot. What cannot be
-//! worked out is an error, never a guess.
+//! Rules are kept as the tree that they are, and worked out for one way in at a time: what a
+//! CONNECT request asks for, the server name, or a node proxy's destination decides which of the
+//! addresses count. So "not this shoot, or one of these ranges" comes out right for each shoot.
+//! What cannot be worked out is an error, never a guess.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -103,7 +103,7 @@ impl Access {
 }
 
 impl Named {
-    /// Looks through the configuration of a filter, whatever else there is in it.
+    /// Searches the configuration of a filter, supported or not.
     pub(super) fn find(config: &Value) -> Self {
         let mut named = Self {
             namespaces: BTreeSet::new(),

@@ -28,8 +28,8 @@ impl Matcher {
         Self::of(message, "").ok_or_else(|| "a match of a text that is not known".to_owned())?
     }
 
-    /// Reads a `HeaderMatcher` of a header that names a destination, and returns whether it must not
-    /// match.
+    /// Reads a `HeaderMatcher` of a header that names a destination, and returns whether it must
+    /// not match.
     pub(super) fn header(message: &Value) -> Result<(Self, bool), String> {
         let name = text(message, "name").unwrap_or_default();
         if !HEADERS.iter().any(|known| name.eq_ignore_ascii_case(known)) {
@@ -51,7 +51,7 @@ impl Matcher {
     }
 
     /// Reads the one of the fields, all with this ending, that is there.
-    fn of(message: &Value, ending: &str) -> Option<Result<Self, String>> {
+    pub(super) fn of(message: &Value, ending: &str) -> Option<Result<Self, String>> {
         let get = |name: &str| {
             let value = field(message, &format!("{name}{ending}"))?;
             value.as_str().map(str::to_owned)
@@ -80,8 +80,8 @@ impl Matcher {
         }
     }
 
-    /// Returns whether all names that a pattern of server names stands for are so; an error when some
-    /// are.
+    /// Returns whether all names that a pattern of server names stands for are so; an error when
+    /// some are.
     pub(super) fn matches_names(&self, pattern: &str) -> Result<bool, String> {
         let Some(tail) = pattern.strip_prefix('*') else {
             return Ok(self.matches(pattern));
@@ -123,7 +123,8 @@ impl Matcher {
     }
 }
 
-/// Returns whether a text may be a namespace's name; the other parts of clusters' names are none here.
+/// Returns whether a text may be a namespace's name; the other parts of clusters' names are none
+/// here.
 fn is_label(text: &str) -> bool {
     let byte = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     !text.is_empty() && text.bytes().all(byte) && !matches!(text, "svc" | "cluster" | "local")

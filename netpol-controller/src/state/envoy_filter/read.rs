@@ -6,6 +6,7 @@ use route::{IpPrefix, IpPrefixError};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::matcher::Matcher;
 use super::{
     Access, ChainPatch, ClusterName, ConnectPatch, ConnectValue, FilterPatch, Restriction,
     ValuePattern, field, socket_of,
@@ -261,29 +262,19 @@ fn header_value(header: &Value) -> Result<ConnectValue, String> {
     if field(header, "present_match").is_some() {
         return Ok(ConnectValue::Any);
     }
-    let matcher = field(header, "string_match");
-    let of = |current: &str, old: &str| {
-        let matcher = matcher.and_then(|matcher| field(matcher, current));
-        matcher.or_else(|| field(header, old))
+    let matcher = match field(header, "string_match") {
+        Some(matcher) => Matcher::of(matcher, "").ok_or("a header match that is not known")??,
+        None => Matcher::of(header, "_match").unwrap_or(Ok(Matcher::Any))?,
     };
-    if let Some(exact) = of("exact", "exact_match").and_then(Value::as_str) {
-        return Ok(ConnectValue::Exact(exact.to_owned()));
+    let pattern = |text: String| ValuePattern::new(&text).map(ConnectValue::Matches);
+    match matcher {
+        Matcher::Any => Ok(ConnectValue::Any),
+        Matcher::Contains(part) => pattern(format!(".*{}.*", regex_lite::escape(&part))),
+        Matcher::Exact(exact) => Ok(ConnectValue::Exact(exact)),
+        Matcher::Pattern(own) => Ok(ConnectValue::Matches(own)),
+        Matcher::Prefix(prefix) => pattern(format!("{}.*", regex_lite::escape(&prefix))),
+        Matcher::Suffix(suffix) => pattern(format!(".*{}", regex_lite::escape(&suffix))),
     }
-    let regex = of("safe_regex", "safe_regex_match");
-    let pattern = if let Some(regex) = regex.and_then(|regex| text(regex, "regex")) {
-        regex.to_owned()
-    } else if let Some(prefix) = of("prefix", "prefix_match").and_then(Value::as_str) {
-        format!("{}.*", regex_lite::escape(prefix))
-    } else if let Some(suffix) = of("suffix", "suffix_match").and_then(Value::as_str) {
-        format!(".*{}", regex_lite::escape(suffix))
-    } else if let Some(part) = of("contains", "contains_match").and_then(Value::as_str) {
-        format!(".*{}.*", regex_lite::escape(part))
-    } else if matcher.is_none() {
-        return Ok(ConnectValue::Any);
-    } else {
-        return Err("a header match that is not known".to_owned());
-    };
-    ValuePattern::new(&pattern).map(ConnectValue::Matches)
 }
 
 fn listener_filters(listener: &Value) -> Result<(), String> {

@@ -19,20 +19,20 @@ fn flags(words: &[&str]) -> Flags {
 }
 
 #[test]
-fn a_shoot_is_described_by_three_keys() {
+fn three_keys_describe_a_shoot() {
     let wanted = load(LEAST).unwrap();
     let shown = |all: &[Vec<TunnelAddress>]| -> Vec<String> {
         all.iter().flatten().map(ToString::to_string).collect()
     };
     assert_eq!(shown(&wanted.servers), ["192.168.123.1/24"]);
     assert_eq!(shown(&wanted.clients), ["192.168.123.64/24"]);
-    assert!(wanted.preshared_keys && wanted.route_ids.is_empty());
-    assert_eq!(wanted.claims_namespace, "garden");
-    assert_eq!(wanted.shoot_namespace, "kube-system");
+    assert!(wanted.file.preshared_keys && wanted.route_ids.is_empty());
+    assert_eq!(wanted.file.claims_namespace, "garden");
+    assert_eq!(wanted.file.shoot_namespace, "kube-system");
 }
 
 #[test]
-fn addresses_are_those_that_both_ends_compute() {
+fn addresses_match_both_ends() {
     let more = "servers: 2\nclients: 2\ntransferNetworks: [\"fd00:1::/96\", 10.9.0.0/24]\n";
     let wanted = load(&format!("{LEAST}{more}")).unwrap();
     assert_eq!(wanted.servers[1][0].to_string(), "fd00:1::2/96");
@@ -42,7 +42,7 @@ fn addresses_are_those_that_both_ends_compute() {
 }
 
 #[test]
-fn what_cannot_be_is_named() {
+fn invalid_parameters_are_reported_by_key() {
     for (more, key) in [
         ("servers: 0\n", "servers: not between 1 and 4"),
         ("clients: 5\n", "clients: not between 1 and 4"),
@@ -74,7 +74,7 @@ fn what_cannot_be_is_named() {
 }
 
 #[test]
-fn flags_may_stand_on_either_side_of_what_to_do() {
+fn flags_may_precede_or_follow_subcommand() {
     let first = flags(&["--out", "d", "--settle", "0s", "rotate", "start"]);
     let last = flags(&["rotate", "start", "--out", "d", "--settle", "0s"]);
     for flags in [first, last] {
@@ -86,7 +86,7 @@ fn flags_may_stand_on_either_side_of_what_to_do() {
 }
 
 #[test]
-fn there_is_one_place_for_each_part() {
+fn each_part_has_one_destination() {
     let place = |words: &[&str]| flags(words).destination();
     assert!(matches!(
         place(&["--out", "d", "--kubeconfig", "k"]),

@@ -10,7 +10,7 @@ fn again(seconds: u64) -> Then {
 }
 
 #[test]
-fn a_second_run_changes_nothing_in_any_phase() {
+fn second_run_changes_nothing_in_any_phase() {
     let mut shoot = Shoot::new(wanted());
     let unchanged = |shoot: &mut Shoot| {
         let before = shoot.state.clone();
@@ -32,7 +32,7 @@ fn a_second_run_changes_nothing_in_any_phase() {
 }
 
 #[test]
-fn a_rotation_takes_four_steps_and_replaces_every_key() {
+fn rotation_replaces_every_key_in_four_steps() {
     let mut shoot = Shoot::new(wanted());
     let before = shoot.state.clone();
     assert_eq!(shoot.rotate(Rotate::Start).unwrap(), again(120));
@@ -60,7 +60,7 @@ fn a_rotation_takes_four_steps_and_replaces_every_key() {
 }
 
 #[test]
-fn no_step_is_taken_before_pods_have_read_the_last_one() {
+fn steps_wait_until_pods_read_previous_one() {
     let mut shoot = Shoot::new(wanted());
     shoot.rotate(Rotate::Start).unwrap();
     shoot.pass(119);
@@ -100,7 +100,7 @@ fn phases_follow_each_other() {
 }
 
 #[test]
-fn certificates_are_renewed_before_they_run_out_by_the_same_authority() {
+fn certificates_are_renewed_by_same_authority() {
     let mut shoot = Shoot::new(wanted());
     let before = shoot.state.clone();
     shoot.pass(3650 * DAY / 5 * 4 - DAY);
@@ -122,7 +122,7 @@ fn certificates_are_renewed_before_they_run_out_by_the_same_authority() {
 }
 
 #[test]
-fn more_servers_and_clients_leave_the_others_as_they_are() {
+fn adding_ends_keeps_the_others() {
     let mut shoot = Shoot::new(changed("servers: 2\nclients: 2", "servers: 2\nclients: 1"));
     let before = shoot.state.clone();
     shoot.wanted = changed_in(&[("servers: 2", "servers: 3"), ("[17, 18]", "[17, 18, 99]")]);
@@ -139,7 +139,7 @@ fn more_servers_and_clients_leave_the_others_as_they_are() {
 }
 
 #[test]
-fn who_comes_during_a_rotation_has_one_key_and_keeps_it() {
+fn end_added_during_rotation_keeps_its_key() {
     let mut shoot = Shoot::new(changed("clients: 2", "clients: 1"));
     shoot.rotate(Rotate::Start).unwrap();
     shoot.wanted = wanted();
@@ -155,7 +155,7 @@ fn who_comes_during_a_rotation_has_one_key_and_keeps_it() {
 }
 
 #[test]
-fn route_ids_come_from_parameters_or_claims_and_never_change() {
+fn route_ids_never_change() {
     let claims = changed("routeIds: [17, 18]", "");
     let mut random = super::super::fixture::Counting::default();
     assert_eq!(without_route_id(None, &claims), [0, 1]);
@@ -176,7 +176,7 @@ fn route_ids_come_from_parameters_or_claims_and_never_change() {
 }
 
 #[test]
-fn a_state_of_another_version_is_left_alone() {
+fn state_of_other_version_is_refused() {
     let mut shoot = Shoot::new(wanted());
     shoot.state.version = 2;
     let state = shoot.state.clone();

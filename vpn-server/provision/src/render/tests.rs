@@ -1,4 +1,4 @@
-//! What everybody gets in each phase, and that it fits together.
+//! What each end gets in each phase, and that it fits together.
 
 use super::super::fixture::{Shoot, changed, wanted};
 use super::super::state::Phase;
@@ -45,7 +45,7 @@ fn seen(
 }
 
 #[test]
-fn every_phase_shows_the_keys_that_its_table_says() {
+fn phases_render_keys_as_documented() {
     let mut shoot = Shoot::new(wanted());
     for (rotate, servers, clients_know, clients, servers_know) in [
         (Rotate::Start, "old new", "old", "old", "old new"),
@@ -84,7 +84,7 @@ fn every_phase_shows_the_keys_that_its_table_says() {
 }
 
 #[test]
-fn every_phase_shows_the_authorities_that_its_table_says() {
+fn phases_render_authorities_as_documented() {
     let mut shoot = Shoot::new(wanted());
     let steps = [
         (Rotate::Start, ["old new", "old", "old", "old"]),
@@ -118,7 +118,7 @@ fn every_phase_shows_the_authorities_that_its_table_says() {
 }
 
 #[test]
-fn each_part_changes_once_in_a_phase_and_not_without_need() {
+fn secrets_change_at_most_once_per_phase() {
     let mut shoot = Shoot::new(wanted());
     let mut before = shoot.objects();
     for (rotate, changed) in [
@@ -157,7 +157,7 @@ fn each_part_changes_once_in_a_phase_and_not_without_need() {
 }
 
 #[test]
-fn files_keep_their_names_and_configurations_what_is_not_of_keys() {
+fn rotation_keeps_file_names_and_configs() {
     let mut shoot = Shoot::new(wanted());
     let picture = |shoot: &Shoot| {
         let objects = shoot.objects();
@@ -187,7 +187,7 @@ fn files_keep_their_names_and_configurations_what_is_not_of_keys() {
 }
 
 #[test]
-fn both_ends_agree_on_addresses_route_ids_and_shared_keys() {
+fn both_ends_agree_on_addresses_ids_and_keys() {
     let shoot = Shoot::new(wanted());
     let server = read(&shoot.file("vpn-seed-server-1-keys", "vpn-server.yaml"));
     let peers = read(&shoot.file("vpn-seed-server-1-keys", "peers.yaml"));
@@ -221,7 +221,7 @@ fn both_ends_agree_on_addresses_route_ids_and_shared_keys() {
 }
 
 #[test]
-fn without_shared_keys_there_are_no_files_of_them() {
+fn disabled_preshared_keys_leave_no_files() {
     let shoot = Shoot::new(changed("routeIds", "presharedKeys: false\nrouteIds"));
     for secret in shoot.objects().secrets {
         assert!(
@@ -239,7 +239,7 @@ fn without_shared_keys_there_are_no_files_of_them() {
 }
 
 #[test]
-fn a_configuration_that_a_server_would_refuse_is_refused_here() {
+fn config_that_server_refuses_is_refused() {
     for (to, what) in [
         ("server: { flows: 0, ", "flows: not between"),
         ("server: { flwos: 1, ", "flwos"),

@@ -20,7 +20,7 @@ fn lines_with<'a>(text: &'a str, end: &str) -> BTreeSet<&'a str> {
 }
 
 #[test]
-fn everything_is_made_once_and_put_back_when_it_is_lost() {
+fn objects_are_created_once_and_restored() {
     let stage = Stage::new(&[PLANE]);
     stage.parameters(PLANE, TWO);
     let told = stage.must(PLANE, &[]);
@@ -159,7 +159,7 @@ fn rotations(stage: &Stage) {
     assert_eq!(stage.state(PLANE).unwrap(), completed);
 }
 
-/// What is somebody else's stays, and nothing is written when something is missing.
+/// Foreign objects stay, and nothing is written when something is missing.
 fn refusals(stage: &Stage) {
     let before = stage.versions();
     stage.parameters(PLANE, "servers: 3\nclients: 2\n");
@@ -210,7 +210,7 @@ fn refusals(stage: &Stage) {
 }
 
 #[test]
-fn files_that_kubectl_applies_are_what_is_applied_otherwise() {
+fn written_files_equal_applied_objects() {
     let stage = Stage::new(&[PLANE]);
     stage.parameters(PLANE, TWO);
     let files = |words: &[&str]| {

@@ -11,7 +11,7 @@ use crate::stage::{Stage, decode, said};
 const PLANES: [&str; 4] = ["shoot--a--a", "shoot--b--b", "shoot--c--c", "shoot--d--d"];
 
 #[test]
-fn runs_at_once_agree_on_keys_and_have_no_route_id_in_common() {
+fn concurrent_runs_share_keys_not_route_ids() {
     let stage = Stage::new(&PLANES);
     // Made by hand, without a claim.
     stage.service(
@@ -55,7 +55,7 @@ fn runs_at_once_agree_on_keys_and_have_no_route_id_in_common() {
         owners.insert(claim, format!("{plane}/vpn-seed-server-0"));
         agree(&stage, plane);
     }
-    // Whoever came second has given back what he had.
+    // The second run has given back its claim.
     assert_eq!(stage.claims(), owners);
 }
 

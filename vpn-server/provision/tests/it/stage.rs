@@ -215,8 +215,8 @@ impl Stage {
 
 /// Returns a file of a Secret as it is.
 pub(crate) fn decode(file: &Value) -> String {
-    let octets = STANDARD.decode(file.as_str().unwrap()).unwrap();
-    String::from_utf8(octets).unwrap()
+    let bytes = STANDARD.decode(file.as_str().unwrap()).unwrap();
+    String::from_utf8(bytes).unwrap()
 }
 
 pub(crate) fn secret_path(namespace: &str, name: &str) -> String {
@@ -226,7 +226,7 @@ pub(crate) fn secret_path(namespace: &str, name: &str) -> String {
 /// Returns everything that a run has printed.
 pub(crate) fn said(output: &Output) -> String {
     [&output.stdout, &output.stderr]
-        .map(|octets| String::from_utf8_lossy(octets).into_owned())
+        .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
         .concat()
 }
 

@@ -1,4 +1,4 @@
-//! What becomes of names before anybody is asked.
+//! What becomes of names before a DNS server is asked.
 
 use super::*;
 use crate::config::{Config, Environment};

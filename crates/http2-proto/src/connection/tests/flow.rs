@@ -54,7 +54,7 @@ fn a_smaller_window_holds_for_streams_that_are_open() {
     assert_eq!(kinds(&sent(&mut connection)), [(SETTINGS, 0)]);
     connection.send(id, b"", Bytes::from(vec![1; 10])).unwrap();
     assert!(sent(&mut connection).is_empty());
-    assert_eq!(connection.room(id), Ok(0));
+    assert_eq!(connection.capacity(id), Ok(0));
     feed(
         &mut connection,
         &frame(WINDOW_UPDATE, 0, 1, &[0, 0, 3, 0x84]),
@@ -64,24 +64,24 @@ fn a_smaller_window_holds_for_streams_that_are_open() {
     feed(&mut connection, &frame(WINDOW_UPDATE, 0, 1, &[0, 0, 0, 11])).unwrap();
     assert_eq!(sent(&mut connection)[0].payload.len(), 10);
     assert_eq!(connection.poll_event(), Some(Event::Changed(id)));
-    assert_eq!(connection.room(id), Ok(1));
+    assert_eq!(connection.capacity(id), Ok(1));
 }
 
 #[test]
 fn waiting_stream_learns_of_window() {
     let mut connection = with_streams(3);
     let [one, three, five] = [1, 3, 5].map(StreamId);
-    let full = connection.room(one).unwrap();
+    let full = connection.capacity(one).unwrap();
     assert_eq!(full, PARAMS.send_buffer);
     connection
         .send(one, b"", Bytes::from(vec![1; 60_000]))
         .unwrap();
-    assert_eq!(connection.room(one), Ok(0));
+    assert_eq!(connection.capacity(one), Ok(0));
     // What one has is not on its way yet, and counts for neither.
-    assert_eq!(connection.room(three), Ok(full));
+    assert_eq!(connection.capacity(three), Ok(full));
     connection.transmit();
-    assert_eq!(connection.room(three), Ok(0));
-    assert_eq!(connection.room(five), Ok(0));
+    assert_eq!(connection.capacity(three), Ok(0));
+    assert_eq!(connection.capacity(five), Ok(0));
     assert_eq!(connection.poll_event(), None);
     connection.written(40_000);
     for id in [one, three, five] {

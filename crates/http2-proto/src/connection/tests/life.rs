@@ -96,7 +96,7 @@ fn a_reset_comes_behind_what_was_sent_before_it() {
     let end = StreamEnd::Reset(ErrorCode::CANCEL);
     assert_eq!(connection.end_of(id), Some(end));
     assert_eq!(connection.send(id, b"x", Bytes::new()), Err(end));
-    assert_eq!(connection.room(id), Err(end));
+    assert_eq!(connection.capacity(id), Err(end));
     assert!(matches!(connection.read(id), Ok(Some(Read::Data(_)))));
     assert_eq!(connection.read(id), Err(end));
     connection.release(id);

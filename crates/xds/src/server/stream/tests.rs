@@ -10,6 +10,9 @@ use crate::resource::ResourceType::{
     Cluster, ClusterLoadAssignment, Listener, RouteConfiguration, WireGuardRoute,
 };
 use crate::resource::{Audience, Resource};
+use crate::server::delta::Delta;
+use crate::server::full::Full;
+use crate::server::stream_task::Variant;
 
 mod delta;
 mod full;
@@ -80,9 +83,7 @@ impl Bench {
 
     fn ask(&mut self, request: DeltaDiscoveryRequest) -> Handled {
         let now = self.now;
-        self.stream
-            .on_delta_request(&self.store, now, request)
-            .unwrap()
+        Delta::on_request(&mut self.stream, &self.store, now, request).unwrap()
     }
 
     fn subscribe(&mut self, kind: ResourceType, names: &[&str]) {
@@ -106,7 +107,7 @@ impl Bench {
     }
 
     fn next(&mut self) -> Option<Sent> {
-        let next = self.stream.next_delta_response(&self.store, self.now);
+        let next = Delta::next_response(&mut self.stream, &self.store, self.now);
         next.map(|(kind, response)| Sent::of(kind, &response))
     }
 
@@ -137,9 +138,7 @@ impl Bench {
 
     fn ask_full(&mut self, request: DiscoveryRequest) -> Handled {
         let now = self.now;
-        self.stream
-            .on_full_request(&self.store, now, request)
-            .unwrap()
+        Full::on_request(&mut self.stream, &self.store, now, request).unwrap()
     }
 
     fn want(&mut self, kind: ResourceType, names: &[&str]) {
@@ -150,7 +149,7 @@ impl Bench {
     }
 
     fn next_full(&mut self) -> Option<Listed> {
-        let next = self.stream.next_full_response(&self.store, self.now);
+        let next = Full::next_response(&mut self.stream, &self.store, self.now);
         next.map(|(kind, response)| Listed::of(kind, &response))
     }
 

@@ -437,9 +437,12 @@ fn names_are_bounded() {
     };
     bench.ask(request(&names[..1000]));
     let now = bench.now;
-    let refused = bench
-        .stream
-        .on_delta_request(&bench.store, now, request(&names[1000..]));
+    let refused = Delta::on_request(
+        &mut bench.stream,
+        &bench.store,
+        now,
+        request(&names[1000..]),
+    );
     assert_eq!(
         refused,
         Err(Excess::Names {
@@ -458,9 +461,12 @@ fn bytes_of_names_are_bounded() {
         resource_names_subscribe: names,
         ..delta(ClusterLoadAssignment)
     };
-    let refused = bench
-        .stream
-        .on_delta_request(&bench.store, now, request(vec![long(1, 2049)]));
+    let refused = Delta::on_request(
+        &mut bench.stream,
+        &bench.store,
+        now,
+        request(vec![long(1, 2049)]),
+    );
     assert_eq!(refused, Err(Excess::Name));
     for number in 0..5 {
         bench.ask(request(vec![long(number, 2000)]));
@@ -468,9 +474,12 @@ fn bytes_of_names_are_bounded() {
     }
     bench.unsubscribe(ClusterLoadAssignment, &[&long(0, 2000)]);
     bench.ask(request(vec![long(5, 2000)]));
-    let refused = bench
-        .stream
-        .on_delta_request(&bench.store, now, request(vec![long(6, 1)]));
+    let refused = Delta::on_request(
+        &mut bench.stream,
+        &bench.store,
+        now,
+        request(vec![long(6, 1)]),
+    );
     assert_eq!(refused, Err(Excess::NameBytes { limit: 10_000 }));
 
     let mut bench = Bench::new(Class::Parts);

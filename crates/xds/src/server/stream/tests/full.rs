@@ -236,8 +236,5 @@ fn names_are_bounded() {
         ..full(ClusterLoadAssignment)
     };
     let now = bench.now;
-    bench
-        .stream
-        .on_full_request(&bench.store, now, request)
-        .unwrap_err();
+    Full::on_request(&mut bench.stream, &bench.store, now, request).unwrap_err();
 }

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::server::stream_task::Variant as _;
 
 /// Something that happens.
 #[derive(Clone, Debug)]
@@ -84,7 +85,8 @@ impl Variant for Delta {
     }
 
     fn deliver(bench: &mut Bench, model: &mut Model) -> bool {
-        let next = bench.stream.next_delta_response(&bench.store, bench.now);
+        let next =
+            crate::server::delta::Delta::next_response(&mut bench.stream, &bench.store, bench.now);
         let Some((kind, response)) = next else {
             return false;
         };
@@ -150,7 +152,8 @@ impl Variant for Full {
 
     /// Bodies begin with the name here, so that they differ.
     fn deliver(bench: &mut Bench, model: &mut Model) -> bool {
-        let next = bench.stream.next_full_response(&bench.store, bench.now);
+        let next =
+            crate::server::full::Full::next_response(&mut bench.stream, &bench.store, bench.now);
         let Some((kind, response)) = next else {
             return false;
         };

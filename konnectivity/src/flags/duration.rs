@@ -1,33 +1,23 @@
-//! Values as Go's flags write them.
-//!
-//! Durations are those of `time.ParseDuration`: `1h0m0s`, `1.5s`, `100ms`, `0`, in any order of
-//! units. Shown, they are the shortest exact text. Words of closed sets are enumerations, so that
-//! the schema and `--help` list them.
+//! Durations as Go's flags write them: `1h0m0s`, `1.5s`, `100ms`, `0`, in any order of units
+//! (`time.ParseDuration`). They are displayed as the shortest exact text.
 
 use std::{borrow::Cow, fmt, str::FromStr, time::Duration};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Serialize, Serializer};
 use settings::HumanDuration;
-use telemetry::{AccessFormat, LogFormat};
 
-use crate::agent::CountSource;
-
-/// A duration as Go writes it. Negative ones are refused: no flag has a use for them.
+/// A duration as Go writes it. Negative ones are rejected: no flag has a use for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct GoDuration(pub(crate) Duration);
 
 impl GoDuration {
-    pub(crate) const fn from_secs(seconds: u64) -> Self {
-        Self(Duration::from_secs(seconds))
-    }
-
     pub(crate) const fn get(self) -> Duration {
         self.0
     }
 }
 
-/// Why a text is no duration.
+/// Why a text is not a duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DurationError {
     #[error("not a duration; write it like 10s, 1m30s, 1h or 100ms")]
@@ -95,8 +85,7 @@ fn split_where(text: &str, end: impl Fn(char) -> bool) -> (&str, &str) {
     text.split_at(text.find(end).unwrap_or(text.len()))
 }
 
-/// `number` of a unit that has `nanos`, which may have a fraction; what is below a nanosecond is
-/// cut off.
+/// Nanoseconds of `number`, which may have a fraction, in a unit of `nanos`; rounded down.
 fn count(number: &str, nanos: u128) -> Result<u128, DurationError> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() && fraction.is_empty() {
@@ -130,30 +119,6 @@ impl Serialize for GoDuration {
     }
 }
 
-impl<'de> Deserialize<'de> for GoDuration {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(DurationVisitor)
-    }
-}
-
-struct DurationVisitor;
-
-impl de::Visitor<'_> for DurationVisitor {
-    type Value = GoDuration;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a duration such as 10s")
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<GoDuration, E> {
-        text.parse().map_err(E::custom)
-    }
-
-    fn visit_u64<E: de::Error>(self, number: u64) -> Result<GoDuration, E> {
-        self.visit_str(&number.to_string())
-    }
-}
-
 impl JsonSchema for GoDuration {
     fn schema_name() -> Cow<'static, str> {
         "Duration".into()
@@ -171,106 +136,12 @@ impl JsonSchema for GoDuration {
     }
 }
 
-/// What API servers speak to the server.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum FrontendMode {
-    /// One gRPC stream per tunnel.
-    #[default]
-    Grpc,
-    /// HTTP/1.1 CONNECT.
-    HttpConnect,
-}
-
-/// Where an agent takes the number of servers from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum CountWord {
-    /// From leases where they are counted, from servers otherwise.
-    #[default]
-    Default,
-    /// The larger of both.
-    Max,
-}
-
-impl From<CountWord> for CountSource {
-    fn from(word: CountWord) -> Self {
-        match word {
-            CountWord::Default => Self::Default,
-            CountWord::Max => Self::Max,
-        }
-    }
-}
-
-/// What happens to a tunnel whose reader is slower than a peer without flow control sends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum OverflowWord {
-    /// All tunnels of the stream stand still until it has caught up.
-    Block,
-    /// The tunnel is closed.
-    #[default]
-    Close,
-}
-
-impl From<OverflowWord> for knp_proto::Overflow {
-    fn from(word: OverflowWord) -> Self {
-        match word {
-            OverflowWord::Block => Self::Block,
-            OverflowWord::Close => Self::Close,
-        }
-    }
-}
-
-/// How logs are written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum LogWord {
-    /// One object per line.
-    Json,
-    /// For people.
-    #[default]
-    Text,
-}
-
-impl From<LogWord> for LogFormat {
-    fn from(word: LogWord) -> Self {
-        match word {
-            LogWord::Json => Self::Json,
-            LogWord::Text => Self::Text,
-        }
-    }
-}
-
-/// How the line that each connection leaves is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum AccessWord {
-    /// One object per line.
-    Json,
-    /// Not at all.
-    #[default]
-    Off,
-    /// Names and values.
-    Text,
-}
-
-impl From<AccessWord> for AccessFormat {
-    fn from(word: AccessWord) -> Self {
-        match word {
-            AccessWord::Json => Self::Json,
-            AccessWord::Off => Self::Off,
-            AccessWord::Text => Self::Text,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_those_of_go() {
+    fn durations_parse_like_go() {
         for (text, milliseconds) in [
             ("0", 0),
             ("0s", 0),
@@ -291,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_duration_is_refused_with_the_reason() {
+    fn malformed_durations_are_rejected_with_reason() {
         for (text, error) in [
             ("", DurationError::Malformed),
             ("s", DurationError::Malformed),
