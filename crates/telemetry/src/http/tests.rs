@@ -457,7 +457,7 @@ async fn failing_to_accept_backs_off_and_recovers() {
         let call = calls.fetch_add(1, Ordering::Relaxed);
         async move {
             match call {
-                0 => Err(io::ErrorKind::ConnectionAborted.into()),
+                0 => Err(io::Error::from(rustix::io::Errno::CONNABORTED)),
                 1..12 => Err(io::Error::from(rustix::io::Errno::MFILE)),
                 _ => Ok(call),
             }
