@@ -191,9 +191,9 @@ fn kind(arg: &Arg) -> String {
     let names = [
         (ValueParser::from(value_parser!(ByteSize)), "SIZE"),
         (ValueParser::from(value_parser!(GoDuration)), "DURATION"),
-        (ValueParser::from(value_parser!(PathBuf)), "FILE"),
+        (value_parser!(PathBuf), "FILE"),
         (ValueParser::from(value_parser!(RelPath)), "FILE"),
-        (ValueParser::from(value_parser!(String)), "TEXT"),
+        (value_parser!(String), "TEXT"),
     ];
     let parser = arg.get_value_parser().type_id();
     let name = names.iter().find(|(own, _)| own.type_id() == parser);

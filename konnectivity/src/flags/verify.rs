@@ -4,7 +4,7 @@
 //! For `--check`. Opens no connection.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::agent::AgentConfig;
 use crate::api_server::{ApiServerError, MAX_FILE_BYTES, check_kubeconfig, read_limited};
@@ -51,8 +51,8 @@ impl Verify for AgentConfig {
     }
 }
 
-fn read_error(path: &PathBuf, source: std::io::Error) -> Failed {
-    let path = path.clone();
+fn read_error(path: &Path, source: std::io::Error) -> Failed {
+    let path = path.to_owned();
     Failed::configuration(ApiServerError::Read { path, source })
 }
 
