@@ -151,10 +151,12 @@ async fn establish(
     }
 
     // The limits in time of what remains: a route's own go before the general ones; zero is none.
-    let idle = route.idle_timeout().or(limits.idle_timeout.non_zero());
+    let idle = route
+        .idle_timeout()
+        .or_else(|| limits.idle_timeout.non_zero());
     let age = route
         .max_connection_age()
-        .or(limits.max_connection_age.non_zero());
+        .or_else(|| limits.max_connection_age.non_zero());
     let some = |limit: Option<Duration>| limit.filter(|limit| !limit.is_zero());
     let deadline = some(age).map(|age| accepted + age);
     Ok(Established {

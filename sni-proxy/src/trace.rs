@@ -260,8 +260,10 @@ fn limits(shared: &Shared, question: &Question, route: Option<&Arc<Route>>) -> L
         max_connections_per_source: admission.source_limit(),
         preamble_timeout_seconds: configured.preamble_timeout.0.as_secs_f64(),
         preamble_bytes: configured.preamble_bytes.as_usize(),
-        idle_timeout_seconds: seconds(idle.or(configured.idle_timeout.non_zero())),
-        max_connection_age_seconds: seconds(age.or(configured.max_connection_age.non_zero())),
+        idle_timeout_seconds: seconds(idle.or_else(|| configured.idle_timeout.non_zero())),
+        max_connection_age_seconds: seconds(
+            age.or_else(|| configured.max_connection_age.non_zero()),
+        ),
         of_the_route: idle.is_some() || age.is_some(),
     }
 }
