@@ -1,5 +1,7 @@
 //! The rules, as functions of a path and a text.
 
+mod language;
+
 use std::collections::BTreeSet;
 
 use super::Breach;
@@ -8,6 +10,9 @@ use super::Breach;
 pub(super) fn check(path: &str, text: &str, hosts: &BTreeSet<String>) -> Vec<Breach> {
     let registries = hosts.iter().map(|host| (host.as_str(), REGISTRY));
     let mut breaches = words(path, text, FORBIDDEN.iter().copied().chain(registries));
+    if path.ends_with(".rs") || path.ends_with(".md") {
+        breaches.extend(language::check(path, text));
+    }
     if path.ends_with(".rs") {
         breaches.extend(header(path, text));
         breaches.extend(length(path, text));
