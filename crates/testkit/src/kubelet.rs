@@ -249,4 +249,16 @@ mod tests {
             21
         );
     }
+
+    #[test]
+    fn upgraded_connection_echoes_and_counts_as_open() {
+        let (kubelet, target) = node();
+        let connection = Connection::open(&target).unwrap();
+        let mut upgraded = connection.upgrade("/exec", "SPDY/3.1").unwrap();
+        assert_eq!(upgraded.exchange(b"ping").unwrap(), b"ping");
+        assert_eq!(kubelet.open(), 1);
+        drop(upgraded);
+        let limit = Duration::from_secs(20);
+        wait::until("the close", limit, || kubelet.open() == 0).unwrap();
+    }
 }
