@@ -232,12 +232,12 @@ pub(crate) fn said(output: &Output) -> String {
 
 /// The roles that the documentation shows, bound where they are needed.
 fn roles(planes: &[&str]) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/vpn.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/vpn-provisioning.md");
     let document = std::fs::read_to_string(path).unwrap();
     let begins = "```yaml\n# roles.yaml\n";
     let shown = document
         .split_once(begins)
-        .expect("the roles in docs/vpn.md")
+        .expect("the roles in docs/vpn-provisioning.md")
         .1;
     let shown = shown.split_once("```").unwrap().0;
     let mut text = String::new();
