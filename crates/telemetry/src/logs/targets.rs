@@ -42,6 +42,7 @@ const CRATES: &[&str] = &[
     "tunnel_proto",
     "udp",
     "vpn_client",
+    "vpn_provision",
     "vpn_server",
     "xds",
 ];
