@@ -2,11 +2,13 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
 
 use serde_json::json;
 use testkit::certs::Authority;
 use testkit::konnectivity::Refusal;
 use testkit::upstream::{Behaviour, Upstream};
+use testkit::wait;
 
 use crate::support::{Rig, one_client};
 
@@ -144,6 +146,21 @@ fn missing_tunnel_prevents_dials() {
     let target = echo.addr().to_string();
     let mut tunnel = rig.api_server().connect(&target).unwrap().unwrap();
     assert_eq!(tunnel.echo(b"x").unwrap(), b"x");
+}
+
+#[test]
+fn dial_waits_while_tunnel_changes_path() {
+    let rig = Rig::start(&json!({}));
+    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    rig.set_status(one_client(false, false));
+    let target = echo.addr().to_string();
+    std::thread::scope(|scope| {
+        let dial = scope.spawn(|| rig.api_server().connect(&target).unwrap().map(drop));
+        let answered = wait::until("an answer", Duration::from_millis(300), || dial.is_finished());
+        assert!(answered.is_err());
+        rig.set_status(one_client(true, false));
+        assert!(dial.join().unwrap().is_ok());
+    });
 }
 
 #[test]
