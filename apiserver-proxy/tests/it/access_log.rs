@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 
 use serde_json::{Value, json};
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 
 use crate::gateway::{Scripted, consent_and_echo};
 use crate::proxy::{DESTINATION, LIMIT, Program, by_connect, by_proxy_header, config, connect};
@@ -60,7 +60,7 @@ fn expect(line: &Value, fields: &Value) {
 
 #[test]
 fn a_connection_by_proxy_header_is_logged_with_its_destination() {
-    let gateway = Upstream::start(Behaviour::Sink).unwrap();
+    let gateway = Upstream::start(Behavior::Sink).unwrap();
     let (from, to, line) = logged(by_proxy_header(gateway.addr()));
     expect(
         &line,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 use testkit::netns::Place;
 use testkit::proxy_header;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait::{self, Stopwatch};
 
 use crate::node::{ADDRESS, DEVICE, LIMIT, LISTEN, Node, at, config, converse, expect, ping};
@@ -140,7 +140,7 @@ fn an_address_on_lo_moves_without_breaking_what_runs_over_it() {
     node.ns.add_address("lo", "10.9.9.9/32").unwrap();
     // Whatever served there before goes on with what it has.
     let before = Place::In(&node.ns).bind(at("10.1.2.3:6443")).unwrap();
-    let _before = Upstream::serve(before, Behaviour::Echo).unwrap();
+    let _before = Upstream::serve(before, Behavior::Echo).unwrap();
     let mut old = node.connect("10.1.2.3:6443").unwrap();
     ping(&mut old);
 

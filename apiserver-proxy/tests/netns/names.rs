@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use socket2::{Domain, Socket, Type};
 use testkit::netns::{Namespace, Place};
 use testkit::process::ChildGuard;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait::{self, Stopwatch};
 
 use crate::dns::{FakeDns, Says};
@@ -26,7 +26,7 @@ fn addresses(all: &[&str]) -> Says {
 
 fn gateway_at(node: &Node, ip: &str) -> Upstream {
     let listener = Place::In(&node.ns).bind(at(&format!("{ip}:8443"))).unwrap();
-    Upstream::serve(listener, Behaviour::Echo).unwrap()
+    Upstream::serve(listener, Behavior::Echo).unwrap()
 }
 
 fn start(node: &Node) -> ChildGuard {

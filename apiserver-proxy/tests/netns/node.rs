@@ -14,7 +14,7 @@ use testkit::metrics::Metrics;
 use testkit::netns::{Namespace, Place};
 use testkit::process::ChildGuard;
 use testkit::tempdir::TempDir;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
 /// A hang is a failure; nothing here takes a tenth of this.
@@ -66,7 +66,7 @@ impl Node {
     /// Starts an echoing gateway at [`GATEWAY`].
     pub(crate) fn gateway(&self) -> Upstream {
         let listener = Place::In(&self.ns).bind(at(GATEWAY)).unwrap();
-        Upstream::serve(listener, Behaviour::Echo).unwrap()
+        Upstream::serve(listener, Behavior::Echo).unwrap()
     }
 
     /// Runs the program to its end with `arguments`, behind the words of `wrapper`.

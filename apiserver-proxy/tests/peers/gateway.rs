@@ -12,7 +12,7 @@ use testkit::http::{self, Connection, Target};
 use testkit::netns::Place;
 use testkit::peers::envoy::{Envoy, Gateway, GatewayListener};
 use testkit::tempdir::TempDir;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 
 use crate::node::{self, Node};
 use crate::ours::LIMIT;
@@ -258,7 +258,7 @@ struct Through {
 
 #[test]
 fn a_server_that_speaks_first_is_heard_to_the_end_through_envoy() {
-    let server = Upstream::start(Behaviour::Source { bytes: 3_000_000 }).unwrap();
+    let server = Upstream::start(Behavior::Source { bytes: 3_000_000 }).unwrap();
     for (listener, upstream) in modes(free("127.0.0.1")) {
         let mut way = through(listener, &upstream, &server);
         let mut said = Vec::new();
@@ -271,7 +271,7 @@ fn a_server_that_speaks_first_is_heard_to_the_end_through_envoy() {
 
 #[test]
 fn the_end_of_a_request_reaches_the_server_through_envoy() {
-    let server = Upstream::start(Behaviour::AnswersAtEof).unwrap();
+    let server = Upstream::start(Behavior::AnswersAtEof).unwrap();
     // Not by CONNECT: Envoy ends such a tunnel both ways as soon as its client ends one.
     let [(listener, upstream), _] = modes(free("127.0.0.1"));
     let mut way = through(listener, &upstream, &server);

@@ -143,9 +143,9 @@ pub(crate) fn is_table_name(table: &str) -> bool {
 
 /// A device's name as the register holds it.
 pub(crate) fn device_name(name: &str) -> Vec<u8> {
-    let mut octets = name.as_bytes().to_vec();
-    octets.resize(DEVICE_NAME, 0);
-    octets
+    let mut bytes = name.as_bytes().to_vec();
+    bytes.resize(DEVICE_NAME, 0);
+    bytes
 }
 
 /// Reads the base chains and rules of inet table `table`, none if there is no such table.

@@ -29,7 +29,7 @@ use super::PIECE;
 pub(crate) struct Scratch(Rc<RefCell<Chunks>>);
 
 impl Scratch {
-    /// Reads at most `max` octets; none are the end of the stream. Cancel-safe.
+    /// Reads at most `max` bytes; none are the end of the stream. Cancel-safe.
     ///
     /// # Errors
     ///
@@ -102,10 +102,10 @@ mod tests {
 
     use super::*;
 
-    /// Reads a piece of `len` octets.
+    /// Reads a piece of `len` bytes.
     async fn read(scratch: &Scratch, len: usize) -> Bytes {
-        let octets = vec![7; len];
-        let mut stream = octets.as_slice();
+        let bytes = vec![7; len];
+        let mut stream = bytes.as_slice();
         let read = std::future::poll_fn(|cx| scratch.poll_read(cx, Pin::new(&mut stream), len));
         read.await.unwrap()
     }

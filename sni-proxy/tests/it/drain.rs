@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use testkit::client_hello::ClientHello;
 use testkit::process::Signal;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait::{self, Stopwatch};
 
 use crate::support::{Child, Client, Gateway, LIMIT, Probe, routes_of};
 
 fn start(workers: u32, drain: &str) -> (Child, Upstream) {
-    let upstream = Upstream::start(Behaviour::Echo).unwrap();
+    let upstream = Upstream::start(Behavior::Echo).unwrap();
     let config = format!(
         r#"
 workers: {workers}
@@ -120,7 +120,7 @@ fn flood(addr: SocketAddr) -> Vec<Client> {
 
 #[test]
 fn connections_in_the_queue_are_served() {
-    let echo = Upstream::start(Behaviour::Echo).unwrap();
+    let echo = Upstream::start(Behavior::Echo).unwrap();
     let config = r#"
 workers: 4
 listeners:

@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 use std::time::Duration;
 
 use testkit::tempdir::TempDir;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait::{self, Stopwatch};
 
 use crate::support::{Client, End, Gateway, LIMIT, routes_of};
@@ -18,7 +18,7 @@ listeners:
 const IN_FORCE: Duration = Duration::from_secs(2);
 
 fn echo() -> Upstream {
-    Upstream::start(Behaviour::Echo).unwrap()
+    Upstream::start(Behavior::Echo).unwrap()
 }
 
 /// Waits until `name` is routed, for as long as a change may take.

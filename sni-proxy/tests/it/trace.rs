@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use testkit::process::ChildGuard;
 use testkit::tempdir::TempDir;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 
 use crate::support::{Child, Client, End, LIMIT, Probe, run};
 
@@ -26,7 +26,7 @@ struct World {
 
 impl World {
     fn start() -> Self {
-        let upstreams = [(); 2].map(|()| Upstream::start(Behaviour::Echo).unwrap());
+        let upstreams = [(); 2].map(|()| Upstream::start(Behavior::Echo).unwrap());
         let [one, two] = [upstreams[0].addr(), upstreams[1].addr()];
         let refusing = testkit::ports::free(1).unwrap()[0];
         let routes = format!(

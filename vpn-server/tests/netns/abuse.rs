@@ -7,7 +7,7 @@ use std::time::Duration;
 use testkit::inject::{Injector, Payload, packet};
 use testkit::netns::End;
 use testkit::tunnel_world::{Params, Part, World};
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
 use crate::world::{converse, start};
@@ -44,7 +44,7 @@ fn shoot_cannot_reach_seed_network() {
     namespace.ip(&seed).unwrap();
     let bind = || std::net::TcpListener::bind("10.0.0.20:7000");
     let listener = world.network.api_server.run(bind).unwrap().unwrap();
-    let somebody = Upstream::serve(listener, Behaviour::Echo).unwrap();
+    let somebody = Upstream::serve(listener, Behavior::Echo).unwrap();
     for addr in ["10.0.0.20:7000", "10.0.0.11:9443", "10.0.0.2:8132"] {
         assert_eq!(answered(&world, addr.parse().unwrap()), None);
     }

@@ -187,8 +187,8 @@ impl Provisioned {
             return;
         };
         let decoded = data.iter().map(|(file, text)| {
-            let octets = STANDARD.decode(text.as_str().unwrap()).unwrap();
-            (file.clone(), String::from_utf8(octets).unwrap())
+            let bytes = STANDARD.decode(text.as_str().unwrap()).unwrap();
+            (file.clone(), String::from_utf8(bytes).unwrap())
         });
         let name = object["metadata"]["name"].as_str().unwrap().to_owned();
         let (files, known) = (decoded.collect(), self.secrets.entry(name).or_default());

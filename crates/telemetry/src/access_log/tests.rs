@@ -252,7 +252,7 @@ fn a_sink_that_stalls_costs_lines_and_no_time() {
 }
 
 #[test]
-fn long_lines_are_bounded_by_octets() {
+fn long_lines_are_bounded_by_bytes() {
     let gate = Gate::default();
     gate.change(|state| state.shut = true);
     let log = start(&gate);

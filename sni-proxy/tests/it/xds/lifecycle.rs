@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use testkit::tempdir::TempDir;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 
 use super::control::{Control, LISTENERS, asking, gateway, wait_ready};
@@ -18,7 +18,7 @@ const GENERATION: &str = "rhizome_snapshot_generation";
 const CONFIRMED: f64 = 7.0;
 
 fn echo() -> Upstream {
-    Upstream::start(Behaviour::Echo).unwrap()
+    Upstream::start(Behavior::Echo).unwrap()
 }
 
 /// Starts a gateway whose cache outlives it.

@@ -6,7 +6,7 @@ use route::{RouteMatch, RouteSpec};
 use testkit::client_hello::ClientHello;
 use testkit::proxy_header;
 use testkit::tempdir::TempDir;
-use testkit::upstream::{Behaviour, Upstream};
+use testkit::upstream::{Behavior, Upstream};
 use testkit::wait;
 use xds::{GatewayParams, ResourceType};
 
@@ -19,7 +19,7 @@ const REFUSED: &str = "rhizome_snapshot_refused_total";
 const RESPONSES: &str = "rhizome_xds_responses_total";
 
 fn echo() -> Upstream {
-    Upstream::start(Behaviour::Echo).unwrap()
+    Upstream::start(Behavior::Echo).unwrap()
 }
 
 /// Tells whether a connection by `name.test` is answered by an echo.
