@@ -16,7 +16,7 @@ fn logged(upstream: Value) -> (String, String, Value) {
     let mut client = connect(program.addr);
     let from = client.local_addr().unwrap().to_string();
     client.write_all(b"hello").unwrap();
-    // Words that reach nobody are answered by a reset.
+    // Bytes that reach no peer are answered by a reset.
     let _ = client.shutdown(Shutdown::Write);
     let _ = client.read_to_end(&mut Vec::new());
     let line = program.child.wait_log("\"reason\":", LIMIT).unwrap();
@@ -88,7 +88,7 @@ fn a_connection_by_connect_is_logged_with_its_header() {
 }
 
 #[test]
-fn a_connection_that_reached_nobody_is_logged_with_why() {
+fn access_log_names_reason_of_failed_connect() {
     let free = testkit::ports::free(1).unwrap()[0];
     let (_, _, line) = logged(by_proxy_header(format!("127.0.0.1:{free}")));
     expect(

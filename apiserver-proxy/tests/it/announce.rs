@@ -87,7 +87,7 @@ fn the_header_goes_out_before_the_client_says_anything() {
 
 #[test]
 fn header_and_early_data_share_one_segment() {
-    // The gateway takes nobody yet, so the client's words are there before the connection is.
+    // The gateway accepts no connection yet, so the client's bytes arrive before it is established.
     let clogged = Clogged::bind("127.0.0.1:0".parse().unwrap());
     let proxy = Running::start(&config(by_proxy_header(clogged.addr), json!({})));
     let mut client = proxy.connect();

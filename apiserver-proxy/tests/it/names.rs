@@ -40,7 +40,7 @@ fn a_name_is_dialled_at_the_addresses_of_the_wanted_family() {
 fn an_address_that_does_not_answer_costs_a_quarter_of_a_second() {
     let four = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = four.local_addr().unwrap().port();
-    // IPv6 comes first (RFC 8305 §4), and here it takes nobody.
+    // IPv6 comes first (RFC 8305 §4), and here it accepts no connection.
     let _six = Clogged::bind(SocketAddr::new("::1".parse().unwrap(), port));
     let gateway = Upstream::serve(four, Behavior::Echo).unwrap();
     let proxy = Running::start(&config(localhost(port, "auto"), json!({})));

@@ -21,7 +21,7 @@ fn probes_answer_under_gardeners_path_too() {
 }
 
 #[test]
-fn a_gateways_name_that_nobody_knows_makes_it_unready_and_says_so() {
+fn proxy_reports_unready_if_name_is_unknown() {
     // RFC 6761 §6.4: no resolver knows a name below `invalid`.
     let proxy = Running::start(&config(by_proxy_header("gateway.invalid:8443"), json!({})));
     for path in ["/readyz", "/ready"] {

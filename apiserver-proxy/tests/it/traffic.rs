@@ -163,6 +163,6 @@ fn after_a_load_the_process_is_as_small_as_before() {
     wait::until("the descriptors to be given back", limit, back).unwrap();
     let after = usage();
     println!("before {before:?}\nafter  {after:?}");
-    // The control runtime, one worker, and whoever writes the log.
+    // The control runtime, one worker, and the thread that writes the log.
     assert_eq!((before.threads, after.threads), (3, 3));
 }

@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn table_reads_back_as_written() {
         let request = replace_table(Request::new(1), "rhizome", &[chain()], &[rule()]);
 
         let found = sent(&request);

@@ -395,7 +395,7 @@ fn a_second_signal_ends_an_agent_whose_time_is_up_too() {
 }
 
 #[test]
-fn what_is_wrong_with_the_configuration_is_told_from_the_rest() {
+fn exit_code_is_64_only_for_config_errors() {
     let pki = Pki::new();
     let dir = TempDir::new("agent").unwrap();
     let config = configured(&dir, &pki, 1, &[]);

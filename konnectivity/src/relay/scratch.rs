@@ -1,10 +1,10 @@
-//! Memory that all connections of a thread read into, and use again once what was read has gone out.
+//! Memory that all connections of a thread read into, and reuse once what was read has gone out.
 //!
 //! ```text
 //!   socket ──read──▶ current ──split off──▶ tunnels
 //!                    │      ▲
-//!         no room is │      │ nobody has a slice
-//!          left      └▶filled┘ of it any more
+//!        no space is │      │ all slices of it
+//!          left      └▶filled┘ are dropped
 //! ```
 //!
 //! Had memory for some hundred megabytes a second to come from the system, each of its pages would
@@ -80,7 +80,7 @@ impl Chunks {
         free.unwrap_or_else(|| BytesMut::with_capacity(CHUNK))
     }
 
-    /// Takes out the oldest chunk that nobody has a slice of, with all its room.
+    /// Takes out the oldest chunk that has no slices left, with its whole capacity.
     fn free(&mut self) -> Option<BytesMut> {
         let mut filled = self.filled.iter_mut();
         let at = filled.position(|chunk| chunk.try_reclaim(CHUNK))?;
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_needed_is_given_back() {
+    async fn scratch_frees_chunks_it_no_longer_needs() {
         let scratch = Scratch::default();
         let mut under_way = Vec::new();
         for _ in 0..4 * MOST_FILLED {

@@ -39,7 +39,7 @@ listeners:
     let before = relayed();
     assert!(before < BYTES as f64, "the pause must hold something back");
     wait::pause(PAUSE);
-    assert_eq!(relayed(), before, "nobody read");
+    assert_eq!(relayed(), before, "the client read nothing");
     assert_eq!(gateway.connections().len(), 1);
     assert_eq!(client.rest().len(), BYTES - (1 << 20));
     client.finish();

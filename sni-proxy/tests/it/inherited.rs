@@ -89,7 +89,7 @@ fn a_passed_socket_is_served_from_its_queue_on_and_outlives_the_process() {
         drop(process);
         early.end();
     }
-    let _queued = Client::hello(addr, "a.test"); // still listening, nobody accepts
+    let _queued = Client::hello(addr, "a.test"); // still listening, no process accepts
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The program: flags, exit codes, what `--check` says, SIGHUP, a log that nobody reads.
+//! The program: flags, exit codes, what `--check` says, SIGHUP, a log that no process reads.
 
 use std::time::Duration;
 
@@ -253,7 +253,7 @@ listeners:
 }
 
 #[test]
-fn a_log_that_nobody_reads_stops_nothing() {
+fn gateway_serves_while_the_log_is_not_read() {
     let upstream = Upstream::start(Behavior::Echo).unwrap();
     let config = r#"
 workers: 2

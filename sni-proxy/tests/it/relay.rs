@@ -128,7 +128,7 @@ fn a_connection_is_ended_at_its_age_however_busy() {
 }
 
 #[test]
-fn a_stalled_connection_stalls_nobody_else() {
+fn stalled_connection_does_not_stall_others() {
     let (gateway, upstream) = start("", Behavior::NeverReads);
     let echo = Upstream::start(Behavior::Echo).unwrap();
     let routes = routes_of(&[("a", upstream.addr()), ("b", echo.addr())]);

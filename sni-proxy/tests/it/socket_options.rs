@@ -22,7 +22,7 @@ fn receive_buffer(addr: SocketAddr) -> u64 {
 }
 
 #[test]
-fn options_toward_a_cluster_are_everybodys_its_own_or_its_listeners() {
+fn upstream_options_follow_cluster_and_listener() {
     let (plain, own) = (
         Upstream::start(Behavior::Echo).unwrap(),
         Upstream::start(Behavior::Echo).unwrap(),
@@ -64,7 +64,7 @@ routes:
 }
 
 #[test]
-fn keepalive_toward_a_cluster_is_everybodys_or_its_own() {
+fn upstream_keepalive_follows_default_or_cluster() {
     let (kept, left) = (
         Upstream::start(Behavior::Echo).unwrap(),
         Upstream::start(Behavior::Echo).unwrap(),

@@ -299,7 +299,7 @@ fn malformed_questions_exit_with_64() {
         &["--sni", "a.test", "--connect", "a"],
         &["--destination", "10.1.2.3"],
         &["--wireguard", "abc"],
-        &["--sni", "a.test", "--source", "nobody"],
+        &["--sni", "a.test", "--source", "missing"],
         &["--sni", "a.test", "--listener", "gone"],
         &["--sni", "a.test", "--listener", "node"],
         &["--sni", "a.test", "--output", "xml"],
@@ -311,11 +311,11 @@ fn malformed_questions_exit_with_64() {
             "{args:?}"
         );
     }
-    let nobody = run(
+    let unreachable = run(
         world.child.dir.path(),
         &["trace", "--sni", "a", "--admin", "127.0.0.1:1"],
     );
-    assert_eq!(nobody.status.code(), Some(1));
+    assert_eq!(unreachable.status.code(), Some(1));
     let no_config = run(world.child.dir.path(), &["--check"]);
     assert_eq!(no_config.status.code(), Some(64));
 }

@@ -98,7 +98,7 @@ fn envoy_on_the_node_is_led_by_its_connect_header() {
 fn envoy_on_the_node_is_told_of_an_unknown_destination() {
     let stage = Stage::new();
     let node = free("127.0.9.1");
-    let unknown = CLUSTER.replace("foo", "nobody");
+    let unknown = CLUSTER.replace("foo", "missing");
     let mut envoy = stage.envoy(node, by_connect(&unknown));
     assert!(Connection::open(&stage.target(node)).is_err());
     stage.gateway.wait_record("a refusal", |record| {

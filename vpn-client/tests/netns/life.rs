@@ -108,7 +108,7 @@ fn second_signal_ends_wait_for_flow() {
     shoot.wait_ready(true);
     let pod = pod(&shoot);
     converse(&mut seed, &pod);
-    // A drain waits for connections; of a datagram nobody knows whether another follows.
+    // A drain waits for connections, not for datagram flows, which have no visible end.
     let listen = || TcpListener::bind((POD, 0)).unwrap();
     let listener = Place::In(&shoot.seed).run(listen).unwrap();
     seed.connect(listener.local_addr().unwrap());

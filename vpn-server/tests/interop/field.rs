@@ -147,10 +147,7 @@ impl Field {
         let mut connection = self.connect(by);
         let piece: Vec<u8> = (0..=250_u8).cycle().take(64 << 10).collect();
         for _ in 0..32 {
-            assert!(
-                connection.exchange(&piece).unwrap() == piece,
-                "other bytes"
-            );
+            assert!(connection.exchange(&piece).unwrap() == piece, "other bytes");
         }
     }
 
@@ -169,7 +166,7 @@ impl Field {
         wait::until_ok("a ping", LIMIT, || command::run(&mut ping)).unwrap();
     }
 
-    /// Has the shoot send something to the server's inner address, which nobody answers.
+    /// Has the shoot ping the server's inner address, which does not answer.
     pub(crate) fn call_from_shoot(&self) {
         let mut ping = self.shoot.command(command::require("ping").unwrap());
         ping.args(["-c", "1", "-W", "1"]);

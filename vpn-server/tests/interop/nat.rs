@@ -1,11 +1,11 @@
 //! A NAT between client and server, which can give the client another address, counts what passes,
-//! and sends what nobody asked for.
+//! and sends unsolicited datagrams.
 //!
 //! ```text
 //!   client ─▶ inside (loopback) ─ count, remember ─▶ outside (an address of the shoot) ─▶ server
 //! ```
 //!
-//! It reads of a datagram what anybody can: the kind, and the reserved bytes.
+//! It reads only the unencrypted parts of a datagram: the kind, and the reserved bytes.
 
 use std::collections::VecDeque;
 use std::io;
@@ -177,7 +177,7 @@ impl Shared {
         *lock(&self.client) = Some(from);
         self.see(Way::ToServer, &buf[..len]);
         let outside = Arc::clone(&lock(&self.outside));
-        // Nobody listens while a server is restarted.
+        // No socket listens while a server is restarted.
         let _ = outside.send_to(&buf[..len], self.server);
     }
 

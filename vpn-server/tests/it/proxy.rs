@@ -156,7 +156,9 @@ fn dial_waits_while_tunnel_changes_path() {
     let target = echo.addr().to_string();
     std::thread::scope(|scope| {
         let dial = scope.spawn(|| rig.api_server().connect(&target).unwrap().map(drop));
-        let answered = wait::until("an answer", Duration::from_millis(300), || dial.is_finished());
+        let answered = wait::until("an answer", Duration::from_millis(300), || {
+            dial.is_finished()
+        });
         assert!(answered.is_err());
         rig.set_status(one_client(true, false));
         assert!(dial.join().unwrap().is_ok());

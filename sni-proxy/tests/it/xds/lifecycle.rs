@@ -251,7 +251,7 @@ fn unreachable_server_is_retried() {
 }
 
 #[test]
-fn a_server_that_stops_cuts_nobody() {
+fn connections_stay_open_when_the_server_stops() {
     let upstream = echo();
     let control = Control::start();
     control.publish_one("a", &[upstream.addr()]);

@@ -218,7 +218,7 @@ fn invalid_update_is_refused_and_routes_stay() {
     assert!(is_served(&gateway, "a"));
     control.withdraw("thief");
 
-    // A field that nobody knows, and bytes that are no message at all.
+    // An unknown field, and bytes that are no message at all.
     let mut unknown = xds::cluster(&cluster("odd", &[upstream.addr()]))
         .remove(0)
         .body
