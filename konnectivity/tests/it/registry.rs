@@ -172,7 +172,9 @@ fn operators_see_whether_frontends_get_in() {
     let stranger = stranger.client("frontend", &[], &[uri]).unwrap();
     let refused = shared.frontend_of(SERVICE, &stranger);
     assert!(refused.connect("10.0.0.1:1").is_err());
-    assert_eq!(shared.peers("frontends"), (0.0, 1.0));
+    // Counted by the server behind the alert that the client saw.
+    let counted = || shared.peers("frontends") == (0.0, 1.0);
+    wait::until("the refusal", Duration::from_secs(5), counted).unwrap();
     assert_eq!(probe("a"), (200, none.to_owned()));
 
     let echo = Upstream::start(Behavior::Echo).unwrap();
