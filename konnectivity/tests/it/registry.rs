@@ -174,7 +174,7 @@ fn operators_see_whether_frontends_get_in() {
     assert!(refused.connect("10.0.0.1:1").is_err());
     // Counted by the server behind the alert that the client saw.
     let counted = || shared.peers("frontends") == (0.0, 1.0);
-    wait::until("the refusal", Duration::from_secs(5), counted).unwrap();
+    testkit::wait::until("the refusal", Duration::from_secs(5), counted).unwrap();
     assert_eq!(probe("a"), (200, none.to_owned()));
 
     let echo = Upstream::start(Behavior::Echo).unwrap();
